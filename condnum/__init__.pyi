@@ -11,8 +11,8 @@ from condnum.theory.alignment import alignment as alignment
 from condnum.theory.ceiling import RirCeiling as RirCeiling
 from condnum.theory.ceiling import rir_ceiling as rir_ceiling
 from condnum.theory.ceiling import ridge_convention_ceiling as ridge_convention_ceiling
-from condnum.theory.ceiling import optimal_immunizer as optimal_immunizer
-from condnum.theory.pareto import front_immunizer as front_immunizer
+from condnum.theory.ceiling import max_rir_immunizer as max_rir_immunizer
+from condnum.theory.pareto import pareto_immunizer as pareto_immunizer
 from condnum.theory.regularizers import RegularizerGradient as RegularizerGradient
 from condnum.theory.regularizers import r_well as r_well
 from condnum.theory.regularizers import r_well_gradient as r_well_gradient

@@ -17,8 +17,8 @@ def empty(tmp_path, monkeypatch, on_shared_kernel):
 @pytest.mark.parametrize(
     ("name", "parameters", "title"),
     [
-        ("house_prices", {"methods": "identity,optimal"}, "house-prices, condnum's box: 309 pre-training"),
-        ("mnist_pairs", {"methods": "optimal", "pairs": "4-9"}, "mnist, 10,000 test images, condnum's box"),
+        ("house_prices", {"methods": "identity,max_rir"}, "house-prices, condnum's box: 309 pre-training"),
+        ("mnist_pairs", {"methods": "max_rir", "pairs": "4-9"}, "mnist, 10,000 test images, condnum's box"),
     ],
     ids=["house-prices", "mnist"],
 )

@@ -48,7 +48,7 @@ def test_every_public_name_and_the_core_in_use():
         problem = condnum.ImmunizationProblem.from_pair(condnum.load_diabetes_tasks())
         K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
         for method in condnum.method_names():
-            options = {{}} if method in ("identity", "initial", "optimal", "front") else {{"steps": 3}}
+            options = {{}} if method in ("identity", "initial", "max_rir", "pareto") else {{"steps": 3}}
             theta = condnum.immunize(problem, method, **options).theta
             rir = condnum.relative_immunization_ratio(theta, K_P, K_H)
             assert rir.rir > 0
@@ -78,7 +78,7 @@ def test_digit_pairs_in_batches():
         from condnum.studies.executors import BatchExecutor
 
         pairs = ((4, 7), (9, 0))
-        study = DigitPairs("digits", methods=("ours", "optimal"), seeds=1, epochs=2, pairs=pairs)
+        study = DigitPairs("digits", methods=("ours", "max_rir"), seeds=1, epochs=2, pairs=pairs)
         with tempfile.TemporaryDirectory() as folder:
             digits = study.load()
             batches = BatchExecutor(DigitBatches(digits, torch.device("cpu")))

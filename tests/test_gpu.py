@@ -71,7 +71,7 @@ def test_every_table_on_a_cpu(tmp_path):
     ratios = steps["cpu_step_ms"] / steps["device_step_ms"]
     assert steps["times_one_core"].tolist() == pytest.approx(ratios.tolist())
 
-    table_2 = tables["table2"].set_index(["method", "convention", "gauge"])
+    table_2 = tables["table2"].set_index(["method", "convention", "theta_scale"])
     assert len(table_2) == 4 * 3
     assert set(table_2["pairs"]) == {2}
 

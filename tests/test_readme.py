@@ -64,7 +64,7 @@ STAND_INS = {
 }
 #: By a word of the snippet: what holds after it.
 CHECKS = {
-    "optimal_immunizer": """
+    "max_rir_immunizer": """
 ceiling = condnum.rir_ceiling(K_P, K_H).value
 shown = [result.harmful_ratio, result.pretrain_ratio, ceiling]
 assert np.allclose(shown, [25, 0.01, 2500]) and result.success, shown
@@ -84,7 +84,7 @@ result = condnum.relative_immunization_ratio(theta, problem.pretrain.covariance,
 assert 1 < result.rir < condnum.rir_ceiling(problem.pretrain.covariance, problem.harmful.covariance).value
 """,
     "load_cancer_tasks": """
-assert found["identity"].rir < found["ours"].rir <= found["optimal"].rir * (1 + 1e-6), found
+assert found["identity"].rir < found["ours"].rir <= found["max_rir"].rir * (1 + 1e-6), found
 """,
     "SignDescent": """
 assert panel.steps_table()["attacker"].tolist() == ["Gradient descent", "Sign descent"]

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.audit.measures import AS_IS, CLOSED, FRONT, LABEL_OF, Extractors
+from condnum.audit.measures import AS_IS, CLOSED, LABEL_OF, PARETO, Extractors
 from condnum.data.feature_stream import FeatureStream, array_stream, open_feature_stream
 from condnum.errors import InvalidInputError, check_known
 from condnum.probing.attackers import AttackBudget
@@ -148,7 +148,7 @@ def attack_section(
     if held_out:
         task = replace(task, X_test=X[test], y_test=Y[test])
     own = {name: theta for name, theta in extractors.items() if name not in (AS_IS, *CLOSED)}
-    attacked = {AS_IS: None, **(own or {FRONT: extractors[FRONT]})}
+    attacked = {AS_IS: None, **(own or {PARETO: extractors[PARETO]})}
     with np.errstate(over="ignore", invalid="ignore"):  # candidates that diverge are part of the race
         report = attack_panel(attacked, task, budget=budget, on_attack=on_attack)
     return AttackSection(report, "", fit, held_out, rows)

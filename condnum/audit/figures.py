@@ -28,8 +28,8 @@ _LOOK = {
     "theta": (BLUE, "solid", LABEL_OF["theta"]),
     "theta_0": (GREEN, "dash", "θ<sub>0</sub>"),
     "theta_i": (BLUE, "solid", "θ<sub>I</sub>"),
-    "optimal": (ORANGE, "dashdot", LABEL_OF["optimal"]),
-    "front": (PURPLE, "longdash", LABEL_OF["front"]),
+    "max_rir": (ORANGE, "dashdot", LABEL_OF["max_rir"]),
+    "pareto": (PURPLE, "longdash", LABEL_OF["pareto"]),
 }
 
 

@@ -123,8 +123,8 @@ def estimates(spectra: TaskSpectra, compared: Sequence[Comparison], ridge: float
         if row.convention == "compact":
             rows.append(("rank", *place, float(row.rank)))
     for pair in compared:
-        for convention, gauge in MEASURES[:2]:
-            result = spectra.measured(pair, convention, gauge, ridge=ridge)
+        for convention, theta_scale in MEASURES[:2]:
+            result = spectra.measured(pair, convention, theta_scale, ridge=ridge)
             for name in ("harmful_ratio", "pretrain_ratio", "rir"):
                 rows.append((name, "", pair.extractor, pair.baseline, convention, getattr(result, name)))
     ceiling = rir_ceiling(spectra.range_P, spectra.range_H, rtol=spectra.rtol)

@@ -27,7 +27,7 @@ from condnum.studies.study import words
 from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.theory.immunization import in_both_conventions
-from condnum.theory.pareto import front_immunizer, ridge_limits
+from condnum.theory.pareto import pareto_immunizer, ridge_limits
 from condnum.theory.spectra import PUBLISHED_RIDGE, CovarianceRange, squared_rtol
 
 #: All blocks that the rule of `block_names` finds.
@@ -310,7 +310,7 @@ def _measures(
     ceiling, limits = rir_ceiling(P, H, rtol=rtol), ridge_limits(P, H, ridge=ridge, rtol=rtol)
     K_H, excluded, tried = H.factor.mT @ H.factor, not limits.rir >= target, []
     for ratio in (None, 1 / target):  # the edge of (ii) ≤ 1, then the (ii) at which (i) > 1 is the target
-        theta = torch.as_tensor(front_immunizer(P, H, pretrain_ratio=ratio, convention="ridge", ridge=ridge))
+        theta = torch.as_tensor(pareto_immunizer(P, H, pretrain_ratio=ratio, convention="ridge", ridge=ridge))
         compact, ridged = in_both_conventions(theta, P, H, ridge=ridge)
         tried.append(ridged)
         if excluded or (ridged.success and ridged.rir >= target):

@@ -1,4 +1,4 @@
-"""The numbers of an audit: κ's, ranks, RIR and ceilings in every convention and gauge, and their sweeps."""
+"""The numbers of an audit: κ, ranks, RIR and limits per convention and scale of θ, and their sweeps."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.theory.immunization import (
     LOSS_TOLERANCE,
-    Gauge,
     HessianSpectra,
     Immunization,
+    ThetaScale,
     immunization_from_spectra,
-    unit_gauge,
+    unit_scale,
 )
 from condnum.theory.spectra import (
     PUBLISHED_RIDGE,
@@ -39,7 +39,7 @@ from condnum.theory.spectra import (
 #: The features as they are, θ = I.
 AS_IS = "raw"
 #: Yardsticks in closed form: θ* = K_P^{-1/2}, and that at (ii) just below 1.
-CLOSED = OPTIMAL, FRONT = "optimal", "front"
+CLOSED = MAX_RIR, PARETO = "max_rir", "pareto"
 
 #: How each is called in tables.
 LABEL_OF = {
@@ -47,8 +47,8 @@ LABEL_OF = {
     "theta": "θ",
     "theta_0": "θ₀",
     "theta_i": "θ_I",
-    OPTIMAL: "θ* (closed form)",
-    FRONT: "front (closed form)",
+    MAX_RIR: "θ* (closed form)",
+    PARETO: "Pareto front (closed form)",
 }
 
 #: A matrix, or where to find one.
@@ -127,25 +127,30 @@ class TaskSpectra:
             if matrix is None:
                 continue
             theta = torch.from_numpy(matrix)
-            unit = unit_gauge(theta)
+            unit = unit_scale(theta)
             dimensions[name], gains[name] = theta.shape[1], float(theta.square().sum()) / P.dimension
             for task, part in (("pretrain", P), ("harmful", H)):
                 values[task][name] = hessian_spectrum(unit, part.factor)
         return cls(P, H, values, dimensions, gains, rtol)
 
     def measured(
-        self, pair: Comparison, convention: Convention, gauge: Gauge = "unit", *, ridge: float,
+        self, pair: Comparison, convention: Convention, theta_scale: ThetaScale = "unit", *, ridge: float,
         loss_gap: float | None = None,
     ) -> Immunization:  # fmt: skip
         """Measure one extractor against its baseline (Eq. 15, Definition 3.1)."""
         sides = pair.baseline, pair.extractor
-        gain = dict.fromkeys(sides, 1.0) if gauge == "unit" else self.gains
+        gain = dict.fromkeys(sides, 1.0) if theta_scale == "unit" else self.gains
         before, after = ([values[name] * gain[name] for values in self.values.values()] for name in sides)
         spectra = HessianSpectra(
             before[0], after[0], before[1], after[1], *(self.dimensions[name] for name in sides)
         )
         return immunization_from_spectra(
-            spectra, convention=convention, gauge=gauge, rtol=self.rtol, ridge=ridge, loss_gap=loss_gap
+            spectra,
+            convention=convention,
+            theta_scale=theta_scale,
+            rtol=self.rtol,
+            ridge=ridge,
+            loss_gap=loss_gap,
         )
 
     def ceiling_against(self, pair: Comparison, ceiling: float) -> float:
@@ -180,18 +185,18 @@ def measures_table(
     ridge: float,
     loss_gaps: Mapping[str, float | None],
 ) -> pd.DataFrame:
-    """Measure every comparison in every convention and gauge, beside its ceiling."""
+    """Measure every comparison in every convention and at every scale of θ, beside its ceiling."""
     P, H, rtol = spectra.range_P, spectra.range_H, spectra.rtol
     compact_ceiling = float(rir_ceiling(P, H, rtol=rtol))
     rows = []
     for pair in compared:
-        for convention, gauge in MEASURES:
+        for convention, theta_scale in MEASURES:
             gap, ceiling = loss_gaps.get(pair.extractor), math.nan
-            result = spectra.measured(pair, convention, gauge, ridge=ridge, loss_gap=gap)
+            result = spectra.measured(pair, convention, theta_scale, ridge=ridge, loss_gap=gap)
             if convention == "compact":
                 ceiling = spectra.ceiling_against(pair, compact_ceiling)
             elif pair.baseline == AS_IS and spectra.dimensions[pair.extractor] >= P.dimension:
-                norm = P.dimension * (1 if gauge == "unit" else spectra.gains[pair.extractor])
+                norm = P.dimension * (1 if theta_scale == "unit" else spectra.gains[pair.extractor])
                 ceiling = ridge_convention_ceiling(P, H, ridge=ridge, squared_norm=norm, rtol=rtol)
             share = result.rir / ceiling if 0 < ceiling < math.inf else math.nan
             rows.append(_row(pair, result) | {"rir_ceiling": ceiling, "share": share})
@@ -204,7 +209,7 @@ def _row(pair: Comparison, result: Immunization) -> dict[str, Any]:
         "extractor": pair.extractor,
         "baseline": pair.baseline,
         "convention": result.convention,
-        "gauge": result.gauge,
+        "theta_scale": result.theta_scale,
         "harmful_ratio": result.harmful_ratio,
         "pretrain_ratio": result.pretrain_ratio,
         "rir": result.rir,
@@ -243,7 +248,7 @@ def rtol_table(
 
 
 def ridge_table(spectra: TaskSpectra, compared: Sequence[Comparison], *, ridge: float) -> pd.DataFrame:
-    """Measure ridge κ's and RIR (unit gauge) against ε, in the units of K and relative to σ₁."""
+    """Measure ridge κ's and RIR (unit scale) against ε, in the units of K and relative to σ₁."""
     top = max(float(spectra.range_P.values[0]), float(spectra.range_H.values[0]))
     kept = ("harmful_ratio", "pretrain_ratio", "rir", "clause_a", "clause_b")
     rows = []

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from condnum.audit.attacks import AttackSection
 from condnum.audit.intervals import Intervals
 from condnum.audit.layers import LayerAudit
-from condnum.audit.measures import AS_IS, FRONT, ClauseC, Comparison, comparisons
+from condnum.audit.measures import AS_IS, PARETO, ClauseC, Comparison, comparisons
 from condnum.audit.moments import TaskFacts
 from condnum.audit.words import card, paragraphs
 from condnum.data.feature_pair import MISSING
@@ -35,7 +35,7 @@ class Audit:
     rtol: float  # relative rank tolerance of K and H(θ)
     ridge: float  # ε
     ceiling: RirCeiling  # compact
-    ridge_limit: float  # bound on RIR in the ridge convention, unit gauge
+    ridge_limit: float  # bound on RIR in the ridge convention, unit scale
     kappa: pd.DataFrame  # of `kappa_table`
     measures: pd.DataFrame  # of `measures_table`
     rtol_sweep: pd.DataFrame
@@ -83,7 +83,7 @@ class Audit:
     @property
     def judged(self) -> Comparison:
         """The comparison that the whole page is about: `main`, or the front where no extractor was given."""
-        return self.main or Comparison(FRONT)
+        return self.main or Comparison(PARETO)
 
     @property
     def dropped(self) -> list[str]:
@@ -96,9 +96,9 @@ class Audit:
         facts = [*self.pretrain.warnings, *self.harmful.warnings]
         return [*self.notes, *facts, *paragraphs("warnings", self)]
 
-    def row(self, pair: Comparison, convention: str, gauge: str = "unit") -> pd.Series:
+    def row(self, pair: Comparison, convention: str, theta_scale: str = "unit") -> pd.Series:
         """Return what `measures` says of a pair, in `compact` or `ridge`, at scale `unit` or `as_trained`."""
-        return _rows(self.measures, **vars(pair), convention=convention, gauge=gauge).iloc[0]
+        return _rows(self.measures, **vars(pair), convention=convention, theta_scale=theta_scale).iloc[0]
 
     def kappa_of(self, task: str, extractor: str, convention: str) -> pd.Series:
         """Return κ of the `pretrain` or `harmful` task's Hessian at an extractor, with its rank."""

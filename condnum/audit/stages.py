@@ -23,8 +23,8 @@ from condnum.data.feature_stream import FeatureStream
 from condnum.probing.attackers import AttackBudget
 from condnum.progress import report_event
 from condnum.studies.cells import Cell, CellResult, ResultStore
-from condnum.theory.ceiling import optimal_immunizer, ridge_convention_ceiling, rir_ceiling
-from condnum.theory.pareto import front_immunizer
+from condnum.theory.ceiling import max_rir_immunizer, ridge_convention_ceiling, rir_ceiling
+from condnum.theory.pareto import pareto_immunizer
 from condnum.theory.spectra import CovarianceRange, default_rtol, squared_rtol
 
 #: The stages that sum the rows of a task.
@@ -175,8 +175,8 @@ class Stage:
         )
         ranges = CovarianceRange.of(finest[0], rtol=rtol), CovarianceRange.of(finest[1], rtol=rtol)
         closed = {
-            measures.OPTIMAL: np.asarray(optimal_immunizer(K_P, K_H, rtol=rtol)),
-            measures.FRONT: np.asarray(front_immunizer(*ranges)),
+            measures.MAX_RIR: np.asarray(max_rir_immunizer(K_P, K_H, rtol=rtol)),
+            measures.PARETO: np.asarray(pareto_immunizer(*ranges)),
         }
         extractors = self.extractors(closed)
         compared = comparisons(extractors)

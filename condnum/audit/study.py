@@ -13,7 +13,7 @@ import pandas as pd
 from condnum.audit.attacks import AttackSection, TargetKind, TargetsLike, read_targets
 from condnum.audit.intervals import FEWEST_REPLICATES, intervals
 from condnum.audit.layers import RIR_TARGET, LayerAudit, layer_names
-from condnum.audit.measures import FRONT, ClauseC, ThetaLike, read_extractors
+from condnum.audit.measures import PARETO, ClauseC, ThetaLike, read_extractors
 from condnum.audit.moments import TaskFacts
 from condnum.audit.net_images import NetImages
 from condnum.audit.result import Audit
@@ -238,9 +238,9 @@ class FeatureAudit(Study, name="audit"):
         return {}
 
     def files(self, results: Sequence[FinishedCell], folder: Path) -> list[str]:
-        """Write the closed form `front` where a file was named for it; `Audit.save` writes audit.json."""
+        """Write the closed form `pareto` where a file was named for it; `Audit.save` writes audit.json."""
         if self.save_theta:
-            front = next(arrays[FRONT] for cell, _, arrays in results if cell["stage"] == "spectra")
+            front = next(arrays[PARETO] for cell, _, arrays in results if cell["stage"] == "spectra")
             with atomic_write(Path(self.save_theta)) as temporary, temporary.open("wb") as stream:
                 np.save(stream, front)
         return []

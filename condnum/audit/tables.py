@@ -74,17 +74,17 @@ def kappa_words(found: Audit) -> pd.DataFrame:
 
 
 def measures_words(found: Audit) -> pd.DataFrame:
-    """(i), (ii) and RIR of every comparison in every convention and gauge, with ceilings and intervals."""
+    """(i), (ii) and RIR of every comparison per convention and scale of θ, with ceilings and intervals."""
     table = found.measures
     places = table[["convention", "extractor", "baseline"]].to_dict("records")
-    unit = table["gauge"] == "unit"
+    unit = table["theta_scale"] == "unit"
     table = table.assign(
         extractor=[Comparison(place["extractor"], place["baseline"]).label for place in places],
-        gauge=np.where(unit, "‖θ‖ = √D", "as given"),
+        theta_scale=np.where(unit, "‖θ‖ = √D", "as given"),
         interval=np.where(unit, [found.interval_words("rir", **place) for place in places], "—"),
     )
     titles = {
-        "extractor": "extractor", "convention": "convention", "gauge": "scale of θ", **RATIO_TITLES,
+        "extractor": "extractor", "convention": "convention", "theta_scale": "scale of θ", **RATIO_TITLES,
         "interval": "95 % interval", "rir_ceiling": "ceiling", "share": "RIR / ceiling",
     }  # fmt: skip
     return _worded(table, titles)

@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from condnum.audit.measures import AS_IS, CLOSED, FRONT, LABEL_OF, Comparison
+from condnum.audit.measures import AS_IS, CLOSED, LABEL_OF, PARETO, Comparison
 from condnum.data.feature_pair import odd_columns
 from condnum.report.tables import bullets, formula_html, number, rounded
 
@@ -53,7 +53,7 @@ _TEMPLATES.filters |= {
 _TEMPLATES.globals |= {
     "CLOSED": CLOSED,
     "Comparison": Comparison,
-    "FRONT": FRONT,
+    "PARETO": PARETO,
     "LABEL_OF": LABEL_OF,
     "AS_IS": AS_IS,
     "as_page": as_page,

@@ -101,7 +101,7 @@ class Attacked(nn.Module):
     """A copy of θ with a new linear head, of which one part is trained.
 
     The features are divided by one number, their root mean square on the attacker's rows: the scale of θ is a
-    free gauge. BatchNorm keeps its statistics, unless all weights are trained.
+    free parameter. BatchNorm keeps its statistics, unless all weights are trained.
 
     Args:
         theta: A `Backbone`, or any module from images to features `(B, D)`; it stays as it is.

@@ -15,7 +15,7 @@ from condnum.deep.features import Extraction, FeatureExtractor, ImageFeatures, e
 from condnum.deep.images import ImageData
 from condnum.deep.transforms import ImageTransform, evaluation_transform
 from condnum.errors import InvalidInputError, check_integer, check_known
-from condnum.theory.immunization import Gauge
+from condnum.theory.immunization import ThetaScale
 from condnum.theory.spectra import (
     PUBLISHED_RIDGE,
     Convention,
@@ -70,7 +70,7 @@ class RirTheta0:
     group_size: int  # N of each group
     dimension: int  # D
     ridge_epsilon: float
-    gauge: Gauge
+    theta_scale: ThetaScale
     warnings: tuple[str, ...]  # plain sentences; empty if there is nothing to say
 
     @property
@@ -81,7 +81,7 @@ class RirTheta0:
 
 @dataclass(frozen=True, eq=False)
 class GroupSpectra:
-    """Spectra of groups of samples, from which every convention, tolerance, ε and gauge can be read."""
+    """Spectra of groups of samples, from which every convention, tolerance, ε and scale of θ can be read."""
 
     sigma: list[Tensor]  # of each of `ROLES`: (groups, min(N, D)) eigenvalues of X̃ᵀX̃, descending
     widths: list[int]  # D of each
@@ -97,10 +97,10 @@ class GroupSpectra:
         *,
         ridge: float = PUBLISHED_RIDGE,
         rtol: float | None = None,
-        gauge: Gauge = "unit",
+        theta_scale: ThetaScale = "unit",
     ) -> RirEstimate:
         """Return Eq. 17; the options are those of `rir_from_features`."""
-        scales = self.scales if (convention, gauge) == ("ridge", "unit") else [1.0] * 4
+        scales = self.scales if (convention, theta_scale) == ("ridge", "unit") else [1.0] * 4
         rtols = self.rtols if rtol is None else [rtol] * 4
         measured = [
             condition_from_spectrum(s / scale, convention=convention, rtol=own, ridge=ridge, dimension=width)
@@ -133,7 +133,7 @@ def rir_from_features(
     seed: int = 0,
     ridge: float = PUBLISHED_RIDGE,
     rtol: float | None = None,
-    gauge: Gauge = "unit",
+    theta_scale: ThetaScale = "unit",
 ) -> RirTheta0:
     r"""Measure RIR_θ0 (Eq. 17, 18) on features of θ₀ and θ_I, the mean over groups of samples.
 
@@ -154,8 +154,8 @@ def rir_from_features(
         seed: Of the draws; a local generator.
         ridge: ε > 0 of the ridge convention.
         rtol: Relative rank tolerance on the spectrum of `X̃ᵀX̃`; default that of `feature_rtol`.
-        gauge: `unit` scales the features of each model to a mean square of 1 over both tasks, which only
-            the ridge convention sees; `as_trained` does not.
+        theta_scale: `unit` scales the features of each model to a mean square of 1 over both tasks, which
+            only the ridge convention sees; `as_trained` does not.
 
     Returns:
         (i), (ii) and RIR_θ0 with their spread, ranks and warnings.
@@ -172,11 +172,11 @@ def rir_from_features(
         >>> round(result.rir, 9), result.compact.success
         (100.0, True)
     """
-    check_known("gauge", gauge, ("unit", "as_trained"))
+    check_known("theta_scale", theta_scale, ("unit", "as_trained"))
     features = (features_0_P, features_I_P, features_0_H, features_I_H)  # as ROLES
     spectra = group_spectra(features, groups=groups, group_size=group_size, seed=seed)
     compact = spectra.estimate("compact", rtol=rtol)
-    floored = spectra.estimate("ridge", rtol=rtol, ridge=ridge, gauge=gauge)
+    floored = spectra.estimate("ridge", rtol=rtol, ridge=ridge, theta_scale=theta_scale)
     warnings, widths = list(spectra.overlap), spectra.widths
     if group_size < max(widths):
         few = (
@@ -187,7 +187,7 @@ def rir_from_features(
     rtols = spectra.rtols if rtol is None else [rtol] * 4
     warnings += _rank_warnings(spectra.sigma, compact, widths, group_size, spectra.eps, rtols)
     return RirTheta0(
-        compact, floored, compact.kappas.shape[1], group_size, widths[1], ridge, gauge, tuple(warnings)
+        compact, floored, compact.kappas.shape[1], group_size, widths[1], ridge, theta_scale, tuple(warnings)
     )
 
 

@@ -153,7 +153,7 @@ def front_figure(points: pd.DataFrame, methods: pd.DataFrame, region: FeasibleRe
             "(K<sub>P</sub> + εI)<sup>−s/2</sup>, from I to θ*",
             {"mode": "lines", "line": {"color": GREEN, "width": 3, "dash": "dash"}},
         ),
-        "front": ("θ<sub>s</sub> of the front", _marks(ORANGE, "star", 13)),
+        "pareto": ("θ<sub>s</sub> of the front", _marks(ORANGE, "star", 13)),
     }
     for kind, (name, look) in looks.items():
         part = points[points["kind"] == kind]

@@ -16,7 +16,7 @@ from condnum.figures.style import empty, finish, log_axis, method_style, num, pa
 DIGITS = 10
 
 #: What tells one row from another, and all that is read.
-_KEY = ["method", "seed", "pretrain_digit", "harmful_digit", "convention", "gauge"]
+_KEY = ["method", "seed", "pretrain_digit", "harmful_digit", "convention", "theta_scale"]
 PAIR_COLUMNS = [*_KEY, "harmful_ratio", "pretrain_ratio", "rir", "success", "rank_pretrain", "rank_harmful"]
 
 #: Name and unit of each measure, in the order of the hover box.
@@ -59,15 +59,15 @@ def check_pair_results(results: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def pair_cells(results: pd.DataFrame, method: str, *, convention: str, gauge: str) -> PairCells:
+def pair_cells(results: pd.DataFrame, method: str, *, convention: str, theta_scale: str) -> PairCells:
     """Collect what the heatmap of one method shows."""
     table = results[results["method"] == method]
-    shown = table[(table["convention"] == convention) & (table["gauge"] == gauge)]
+    shown = table[(table["convention"] == convention) & (table["theta_scale"] == theta_scale)]
     if shown.empty:
-        known = table[["convention", "gauge"]].drop_duplicates().itertuples(index=False)
-        choices = ", ".join(f"{row.convention}/{row.gauge}" for row in known)
+        known = table[["convention", "theta_scale"]].drop_duplicates().itertuples(index=False)
+        choices = ", ".join(f"{row.convention}/{row.theta_scale}" for row in known)
         raise InvalidInputError(
-            f"method '{method}' has no rows of convention '{convention}' with gauge '{gauge}'; "
+            f"method '{method}' has no rows of convention '{convention}' with theta_scale '{theta_scale}'; "
             f"it has: {choices or 'nothing'}."
         )
     label, seeds = method_style(method).label, shown["seed"].nunique()
@@ -87,7 +87,7 @@ def pair_cells(results: pd.DataFrame, method: str, *, convention: str, gauge: st
             count = f"{len(cell)} of {seeds} seeds (the others have no result)"
         verdict = f"{label}, {count}<br>Definition 3.1: succeeds in {success.sum()} of {len(cell)}"
         hover[p, h] = "<br>".join(
-            [head(p, h, verdict), *_measures(everything[p, h], shown=(convention, gauge))]
+            [head(p, h, verdict), *_measures(everything[p, h], shown=(convention, theta_scale))]
         )
     finite = shown[np.isfinite(shown["rir"].astype(float))]
     means = finite.groupby("seed")["rir"].mean().to_numpy(dtype=float)
@@ -105,16 +105,16 @@ def comparable(names: Sequence[str]) -> list[str]:
     """Return the methods whose RIR is of one order of magnitude: they set the colour scale, others exceed it.
 
     Examples:
-        >>> comparable(["ours", "optimal"]), comparable(["optimal"])
-        (['ours'], ['optimal'])
+        >>> comparable(["ours", "max_rir"]), comparable(["max_rir"])
+        (['ours'], ['max_rir'])
     """
-    return [name for name in names if name not in ("optimal", "front")] or list(names)
+    return [name for name in names if name not in ("max_rir", "pareto")] or list(names)
 
 
-def color_limit(results: pd.DataFrame, methods: Sequence[str], *, convention: str, gauge: str) -> float:
+def color_limit(results: pd.DataFrame, methods: Sequence[str], *, convention: str, theta_scale: str) -> float:
     """Return the end of the colour scale that heatmaps of several methods share."""
     table = results[results["method"].isin(methods)]
-    table = table[(table["convention"] == convention) & (table["gauge"] == gauge)]
+    table = table[(table["convention"] == convention) & (table["theta_scale"] == theta_scale)]
     groups = table.groupby(["method", "pretrain_digit", "harmful_digit"])["rir"]
     means = np.abs([_mean_log(values) for _, values in groups])
     return max(float(means[np.isfinite(means)].max(initial=0.0)), 0.1) if np.isfinite(means).any() else 1.0
@@ -127,10 +127,10 @@ def _mean_log(values: pd.Series) -> float:
 
 
 def _measures(rows: pd.DataFrame, *, shown: tuple[str, str]) -> list[str]:
-    """Return the hover lines: ratios, RIR and ranks in every convention and gauge, the shown one marked."""
+    """Return the hover lines: ratios, RIR and ranks per convention and scale of θ, the shown one marked."""
     lines = []
-    for (convention, gauge), name in MEASURE_NAMES.items():
-        part = rows[(rows["convention"] == convention) & (rows["gauge"] == gauge)]
+    for (convention, theta_scale), name in MEASURE_NAMES.items():
+        part = rows[(rows["convention"] == convention) & (rows["theta_scale"] == theta_scale)]
         if part.empty:
             lines.append(f"<i>{name}</i>: not measured")
             continue
@@ -140,7 +140,7 @@ def _measures(rows: pd.DataFrame, *, shown: tuple[str, str]) -> list[str]:
             for column in ("rank_pretrain", "rank_harmful")
         ]
         lines += [
-            f"<i>{name}{' (shown)' * ((convention, gauge) == shown)}</i>",
+            f"<i>{name}{' (shown)' * ((convention, theta_scale) == shown)}</i>",
             "(i) {}, (ii) {}, RIR {}".format(*means),
             "ranks: H<sub>P</sub> {}, H<sub>H</sub> {}".format(*ranks),
         ]
@@ -190,16 +190,16 @@ def pair_figure(
     subtitle: str,
     *,
     convention: str = "ridge",
-    gauge: str = "unit",
+    theta_scale: str = "unit",
     methods: Sequence[str] | None = None,
 ) -> Any:
     """Draw RIR of pairs of digits: as heat maps (Fig. 2), or as dots where these would be half empty.
 
     Args:
-        results: What `DigitPairs` measures, a row per method, seed, pair, convention and gauge.
+        results: What `DigitPairs` measures, a row per method, seed, pair, convention and scale of θ.
         subtitle: Names the data.
         convention: How κ is measured.
-        gauge: The scale of θ at which it is measured.
+        theta_scale: The scale of θ at which it is measured.
         methods: Names of those that are drawn; None for all.
 
     Returns:
@@ -212,7 +212,7 @@ def pair_figure(
     pairs = table[["pretrain_digit", "harmful_digit"]].drop_duplicates().to_numpy()
     digits = np.ptp(pairs) + 1
     draw = _dots if 2 * len(pairs) <= digits * (digits - 1) else pair_heatmaps
-    return draw(results, subtitle, convention=convention, gauge=gauge, methods=methods)
+    return draw(results, subtitle, convention=convention, theta_scale=theta_scale, methods=methods)
 
 
 def _chosen(
@@ -235,10 +235,10 @@ def _heading(table: pd.DataFrame) -> str:
 
 
 def _dots(
-    results: pd.DataFrame, subtitle: str, *, convention: str, gauge: str, methods: Sequence[str] | None
+    results: pd.DataFrame, subtitle: str, *, convention: str, theta_scale: str, methods: Sequence[str] | None
 ) -> Any:
     """Draw RIR of a few ordered pairs of digits: a row a pair, a dot a method, a cross where it fails."""
-    table, names, shown = _chosen(results, methods, convention=convention, gauge=gauge)
+    table, names, shown = _chosen(results, methods, convention=convention, theta_scale=theta_scale)
     figure, crosses, drawn = empty(), list[tuple[float, float]](), [1.0]
     pairs = sorted(set(map(tuple, table[["pretrain_digit", "harmful_digit"]].to_numpy())))
     for k, (name, cells) in enumerate(zip(names, shown, strict=True)):
@@ -266,7 +266,7 @@ def _dots(
             x=at, y=rows, mode="markers", name="fails Definition 3.1 in at least one seed", hoverinfo="skip",
             marker={"symbol": "x", "size": 6, "color": "#000000"},
         )  # fmt: skip
-    measure = MEASURE_NAMES.get((convention, gauge), f"{convention}, {gauge}")
+    measure = MEASURE_NAMES.get((convention, theta_scale), f"{convention}, {theta_scale}")
     inner = len(pairs) * max(26, 10 * len(names) + 8) + 20
     note = (
         f"{subtitle}. Measured with {measure}; mean of ln RIR over seeds. Below: mean RIR over pairs ± std "
@@ -297,7 +297,7 @@ def pair_heatmaps(
     subtitle: str,
     *,
     convention: str = "ridge",
-    gauge: str = "unit",
+    theta_scale: str = "unit",
     methods: Sequence[str] | None = None,
     limit: float | None = None,
 ) -> Any:
@@ -308,9 +308,9 @@ def pair_heatmaps(
     RIR > 1 is not enough. A panel's title gives the mean RIR over pairs ± its standard deviation
     over seeds, as in Table 2. The heatmaps' `customdata` holds (pre-training digit, harmful digit).
     """
-    table, names, shown = _chosen(results, methods, convention=convention, gauge=gauge)
+    table, names, shown = _chosen(results, methods, convention=convention, theta_scale=theta_scale)
     if limit is None:
-        limit = color_limit(table, comparable(names), convention=convention, gauge=gauge)
+        limit = color_limit(table, comparable(names), convention=convention, theta_scale=theta_scale)
     if not 0 < limit < math.inf:
         raise InvalidInputError(f"limit must be positive and finite, got {limit}.")
     columns = min(2, len(names))
@@ -337,7 +337,7 @@ def pair_heatmaps(
             panel.yaxis.title = {"text": "pre-training digit D<sub>P</sub>", "standoff": 6}
         if index + columns >= len(names):
             panel.xaxis.title = {"text": "harmful digit D<sub>H</sub>", "standoff": 6}
-    measure = MEASURE_NAMES.get((convention, gauge), f"{convention}, {gauge}")
+    measure = MEASURE_NAMES.get((convention, theta_scale), f"{convention}, {theta_scale}")
     note = (
         f"{subtitle}. Measured with {measure}. Blue: RIR > 1, red: RIR < 1; cells: mean of ln RIR over "
         "seeds; ✕\u00a0fails Definition 3.1 in at least one seed. Titles: mean RIR over pairs ± std over "

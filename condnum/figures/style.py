@@ -33,8 +33,8 @@ _LOOK = {
     "r_ill_only": ("#CC79A7", "solid"),
     "identity": ("#000000", "dash"),
     "initial": ("#7F7F7F", "dot"),
-    "optimal": ("#E69F00", "dashdot"),
-    "front": ("#56B4E9", "longdash"),
+    "max_rir": ("#E69F00", "dashdot"),
+    "pareto": ("#56B4E9", "longdash"),
 }
 
 TASK_TITLES = {"pretrain": "D<sub>P</sub>, pre-training task", "harmful": "D<sub>H</sub>, harmful task"}

@@ -62,7 +62,7 @@ def draw(view: Chosen) -> Any:
     else:
         draw_loadings(right, view)
     draw_spectra(spectra, view)
-    names = ("immunized", "impossible", "front")
+    names = ("immunized", "impossible", "pareto")
     for trace, name in zip(region_traces(view.tasks.region), names, strict=True):
         sheet.traces.append({**trace, "name": name, "xaxis": "x5", "yaxis": "y5"})
     draw_plane(plane, view)

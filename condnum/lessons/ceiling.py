@@ -26,7 +26,7 @@ from condnum.methods.algorithm1 import Ours
 from condnum.methods.descent import descend
 from condnum.methods.method import Parameters
 from condnum.methods.problem import ImmunizationProblem
-from condnum.theory.ceiling import optimal_immunizer, ridge_convention_ceiling, rir_ceiling
+from condnum.theory.ceiling import max_rir_immunizer, ridge_convention_ceiling, rir_ceiling
 from condnum.theory.immunization import Immunization, relative_immunization_ratio
 from condnum.theory.pareto import FeasibleRegion, feasible_region, immunizer_family
 from condnum.theory.spectra import CovarianceRange, task_ranges
@@ -182,12 +182,12 @@ def ceiling_demo(
 def _plane(tasks: TwoTasks) -> Plane:
     """Return what does not depend on the path."""
     K_P, K_H = two_tasks(*tasks)
-    region, optimum = feasible_region(K_P, K_H), np.asarray(optimal_immunizer(K_P, K_H))
+    region, optimum = feasible_region(K_P, K_H), np.asarray(max_rir_immunizer(K_P, K_H))
     range_P = CovarianceRange.of(K_P)
     family = immunizer_family(range_P, np.linspace(0, 1, 21).tolist()).numpy()
     if math.isinf(region.ceiling.value):  # null(K_P) then gains 100-fold
         gains = np.geomspace(1, 100, 9).tolist()
-        family = np.stack([*family, *(optimal_immunizer(K_P, K_H, null_gain=gain) for gain in gains)])
+        family = np.stack([*family, *(max_rir_immunizer(K_P, K_H, null_gain=gain) for gain in gains)])
     # Random extractors: Gaussian ones, some around θ*, some around the front.
     n, D = RANDOM_EXTRACTORS // 3, len(K_P)
     generator = np.random.default_rng(0)
@@ -319,7 +319,7 @@ def _ridge_curves(
 ) -> tuple[Any, Floats, Floats, float]:
     """Return what the ε in view leaves as it is: ranges, θ*, the three curves and the compact ceiling."""
     tasks = task_ranges(*two_tasks(kappa_pretrain, kappa_harmful, angle, null=null))
-    theta = np.asarray(optimal_immunizer(*tasks))
+    theta = np.asarray(max_rir_immunizer(*tasks))
     curves = [
         (
             rir_ceiling(*tasks, ridge=ridge).value,

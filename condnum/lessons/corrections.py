@@ -170,17 +170,17 @@ def theorem_4_3_ill() -> Correction:
     )
 
 
-def gauge_of_ratios() -> Correction:
+def scale_of_ratios() -> Correction:
     """Check whether "(i) > 1 and (ii) ≤ 1" is a property of the model on singular covariances."""
     K_P, K_H, theta = np.diag([100.0, 1.0, 0.0]), np.diag([2.0, 1.0, 0.0]), np.diag([0.1, 1.0, 1.0])
     one, three = (
-        relative_immunization_ratio(c * theta, K_P, K_H, convention="ridge", gauge="as_trained")
+        relative_immunization_ratio(c * theta, K_P, K_H, convention="ridge", theta_scale="as_trained")
         for c in (1, 3)
     )
     said = [f"(i) = {num(run.harmful_ratio, 4)}, (ii) = {num(run.pretrain_ratio, 4)}" for run in (one, three)]
     names = ("harmful_ratio", "pretrain_ratio", "rir")
     return Correction(
-        "gauge",
+        "theta_scale",
         "Tables 1 and 2, read with Definition 3.1",
         "(i) > 1 and (ii) ≤ 1, with a floor of 1e-6 under the eigenvalues, say whether a model is immunized.",
         "K_P = diag(100, 1, 0), K_H = diag(2, 1, 0), θ = diag(0.1, 1, 1) and 3θ: the same model",
@@ -229,7 +229,7 @@ CORRECTIONS: tuple[Callable[[], Correction], ...] = (
     theorem_4_1,
     theorem_4_3_well,
     theorem_4_3_ill,
-    gauge_of_ratios,
+    scale_of_ratios,
 )
 HEADINGS = {
     "place": "where",

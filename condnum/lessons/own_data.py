@@ -32,7 +32,7 @@ from condnum.probing import ProbeCurve, linear_probe
 from condnum.probing.line_search import log_spaced_steps
 from condnum.report.tables import formula_html
 from condnum.theory.alignment import alignment
-from condnum.theory.ceiling import RirCeiling, optimal_immunizer, ridge_convention_ceiling, rir_ceiling
+from condnum.theory.ceiling import RirCeiling, max_rir_immunizer, ridge_convention_ceiling, rir_ceiling
 from condnum.theory.spectra import (
     ConditionNumber,
     Convention,
@@ -125,7 +125,7 @@ class OwnData(Shown):
     ceiling: float  # RIR_max, compact; may be infinite
     harmful_only: int  # directions that X_H excites and X_P does not
     probes: ProbeCurve  # (4, T) D_P as it is, D_P at θ*, D_H as it is, D_H at θ*
-    ridge_limit: float  # upper bound on RIR in the ridge convention, in the unit gauge
+    ridge_limit: float  # upper bound on RIR in the ridge convention, at unit scale
     ridge: float  # ε
     goal: float  # the norm ratio to reach
 
@@ -392,7 +392,7 @@ def _core(
     range_P = CovarianceRange.of(K_P, rtol=rtol, name="K_P")
     range_H = CovarianceRange.of(K_H, rtol=rtol, name="K_H")
     ceiling = rir_ceiling(range_P, range_H, rtol=rtol)
-    theta = np.asarray(optimal_immunizer(K_P, K_H, rtol=rtol))
+    theta = np.asarray(max_rir_immunizer(K_P, K_H, rtol=rtol))
     solution, covariances = np.random.default_rng(seed).normal(size=D), np.stack([K_P, K_P, K_H, K_H])
     extractors, record = np.stack([np.eye(D), theta] * 2), log_spaced_steps(steps, 200)
     moments = (covariances @ solution)[..., None]

@@ -38,7 +38,7 @@ class PairBrowser(_VBox):
         self, results: pd.DataFrame, detail: Callable[[int, int], PairDetail], *, subtitle: str = ""
     ) -> None:
         self._results, self._detail, self._subtitle = check_pair_results(results), detail, subtitle
-        self._measure: dict[str, Any] = {"convention": "ridge", "gauge": "unit"}  # of the coloured RIR
+        self._measure: dict[str, Any] = {"convention": "ridge", "theta_scale": "unit"}  # of the coloured RIR
         self._methods = list(dict.fromkeys(self._results["method"]))
         self._limit = color_limit(self._results, comparable(self._methods), **self._measure)
         self._drawn: tuple[int, int] | None = None

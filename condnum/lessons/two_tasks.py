@@ -13,7 +13,7 @@ from condnum.lessons.condition_number import Floats, SpectrumShape, spectrum
 from condnum.lessons.explorer import Between, Choice, Slider, checked
 from condnum.lessons.sheet import Sheet
 from condnum.probing import ProbeCurve, linear_probe
-from condnum.theory.ceiling import optimal_immunizer
+from condnum.theory.ceiling import max_rir_immunizer
 from condnum.theory.spectra import CovarianceRange
 
 #: Which task does not use the last feature.
@@ -119,7 +119,7 @@ def attacks(*, angle: float = 45.0, dimension: int = 16, seed: int = 0) -> list[
         (1, True)
     """
     K_P, K_H = two_tasks(angle=angle, dimension=dimension)
-    best = np.asarray(optimal_immunizer(K_P, K_H))
+    best = np.asarray(max_rir_immunizer(K_P, K_H))
     mu, V = np.linalg.eigh(best.T @ K_H @ best)
     gain = np.append(1.0, np.sqrt(mu[-1] / mu[1:]))
     extractors = {

@@ -22,8 +22,8 @@ from condnum.methods.method import (
 )
 from condnum.methods.problem import ImmunizationProblem, SupervisedLoss
 from condnum.methods.settings import DescentSettings, only_where
-from condnum.theory.ceiling import optimal_immunizer
-from condnum.theory.pareto import front_immunizer
+from condnum.theory.ceiling import max_rir_immunizer
+from condnum.theory.pareto import pareto_immunizer
 from condnum.theory.spectra import PUBLISHED_RIDGE, Convention
 
 
@@ -173,25 +173,25 @@ class Initial(ClosedFormMethod):
         return random_weights(problem, problem.dimension, generator)
 
 
-class Optimal(ClosedFormMethod):
+class MaxRir(ClosedFormMethod):
     """The closed form at the RIR ceiling."""
 
-    name, label = "optimal", "Optimal (K<sub>P</sub><sup>−1/2</sup>)"
+    name, label = "max_rir", "Maximum RIR (K<sub>P</sub><sup>−1/2</sup>)"
     summary = "closed form: attains the RIR ceiling of the compact convention"
     seeded = False
 
     def theta(self, problem: ImmunizationProblem, generator: torch.Generator) -> Array:
-        """Return `optimal_immunizer`, in the unit gauge."""
-        return optimal_immunizer(problem.pretrain.range, problem.harmful.range)
+        """Return `max_rir_immunizer`, at unit scale."""
+        return max_rir_immunizer(problem.pretrain.range, problem.harmful.range)
 
 
-class Front(ClosedFormMethod):
+class Pareto(ClosedFormMethod):
     """The closed form on the Pareto front."""
 
-    name, label = "front", "Front ((ii) just below 1)"
+    name, label = "pareto", "Pareto front ((ii) just below 1)"
     summary = "closed form: (ii) just below 1 and, where there is a ceiling, RIR at it"
     seeded = False
 
     def theta(self, problem: ImmunizationProblem, generator: torch.Generator) -> Array:
-        """Return `front_immunizer`, in the unit gauge."""
-        return front_immunizer(problem.pretrain.range, problem.harmful.range)
+        """Return `pareto_immunizer`, at unit scale."""
+        return pareto_immunizer(problem.pretrain.range, problem.harmful.range)

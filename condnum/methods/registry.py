@@ -13,7 +13,7 @@ from condnum.arrays import as_tensor, resolve_device
 from condnum.errors import InvalidInputError, check_integer, check_known
 from condnum.methods.algorithm1 import Ours, RIllOnly
 from condnum.methods.auto import descend_auto
-from condnum.methods.baselines import Front, Identity, Imma, Initial, Optimal, OptKappa
+from condnum.methods.baselines import Identity, Imma, Initial, MaxRir, OptKappa, Pareto
 from condnum.methods.batch import ProblemBatch, measure
 from condnum.methods.descent import descend, descend_batch
 from condnum.methods.method import ClosedFormMethod, DescentMethod, few_threads
@@ -28,7 +28,7 @@ _LARGEST_ENTRY = 1e60
 
 _METHODS: dict[str, AnyMethod] = {
     method.name: method
-    for method in (Ours(), OptKappa(), Imma(), RIllOnly(), Identity(), Initial(), Optimal(), Front())
+    for method in (Ours(), OptKappa(), Imma(), RIllOnly(), Identity(), Initial(), MaxRir(), Pareto())
 }
 _BUILT_IN = frozenset(_METHODS)
 
@@ -66,7 +66,7 @@ def method_names() -> list[str]:
 
     Examples:
         >>> method_names()
-        ['ours', 'opt_kappa', 'imma', 'r_ill_only', 'identity', 'initial', 'optimal', 'front']
+        ['ours', 'opt_kappa', 'imma', 'r_ill_only', 'identity', 'initial', 'max_rir', 'pareto']
     """
     return list(_METHODS)
 
@@ -111,7 +111,7 @@ def immunize(
     Args:
         problem: The two tasks (`ImmunizationProblem.from_data`, `.from_pair`, `.from_covariances`).
         method: `ours` (Algorithm 1), `r_ill_only`, `imma`, `opt_kappa`, the controls `identity` and
-            `initial`, or the closed forms `optimal` and `front`; see `method_names`.
+            `initial`, or the closed forms `max_rir` and `pareto`; see `method_names`.
         seed: Of θ₀ and everything else that is random; the library never seeds globally.
         settings: Replaces the method's defaults; a string names one of `PRESETS`. By default `ours` is
             self-tuned: it alternates steps on `R_well` alone and on `R_ill` alone, none on the loss, and says

@@ -18,7 +18,7 @@ from condnum.errors import CondnumError
 from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.settings import Settings
 from condnum.theory.ceiling import rir_ceiling, share_of_ceiling
-from condnum.theory.immunization import Immunization, relative_immunization_ratio, unit_gauge
+from condnum.theory.immunization import Immunization, relative_immunization_ratio, unit_scale
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,7 +93,7 @@ def judged(problem: ImmunizationProblem, result: ImmunizationResult) -> Immuniza
         return replace(result, explanation="θ cannot be measured: it has NaN or infinite entries.")
     ranges = problem.pretrain.range, problem.harmful.range
     try:
-        pretrain, unit = problem.pretrain, unit_gauge(result.theta)  # at which no square overflows
+        pretrain, unit = problem.pretrain, unit_scale(result.theta)  # at which no square overflows
         gap = None if pretrain.targets is None else pretrain.loss_gap(unit)
         ceiling = rir_ceiling(*ranges).value
         verdict = relative_immunization_ratio(result.theta, *ranges, loss_gap=gap)

@@ -109,7 +109,7 @@ def attack_features(
     """Attack features that are extracted already, such as cached ones of a deep backbone.
 
     Features, inputs and regression targets are each divided by one number, their root mean square: the scale
-    of θ is a free gauge, and no grid of learning rates should see it. Losses are given in the units of `y`.
+    of θ is free, and no grid of learning rates should see it. Losses are given in the units of `y`.
 
     Raises:
         InvalidInputError: Shapes do not fit, held-out features without `y_test` or the reverse, nothing

@@ -38,9 +38,9 @@ def limits_table(summary: pd.DataFrame) -> pd.DataFrame:
     return table.drop(columns="pair") if table["pair"].nunique() == 1 else table
 
 
-def measured_table(results: pd.DataFrame, convention: str, gauge: str) -> pd.DataFrame:
+def measured_table(results: pd.DataFrame, convention: str, theta_scale: str) -> pd.DataFrame:
     """Format (i), (ii), RIR and its ceiling on K itself, averaged over seeds, a row per pair × method."""
-    chosen = results[(results["convention"] == convention) & (results["gauge"] == gauge)]
+    chosen = results[(results["convention"] == convention) & (results["theta_scale"] == theta_scale)]
     groups = chosen.groupby(["pretrain_task", "harmful_task", "method"], sort=False)
     means = groups[["harmful_ratio", "pretrain_ratio", "rir", "rir_ceiling", "rir_share"]].mean()
     share = means["rir_share"]

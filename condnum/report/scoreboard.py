@@ -216,7 +216,7 @@ def scoreboard(results: Sequence[ExperimentResult]) -> list[Section]:
             sections += _nets(run, in_percent(summary))
             continue
         # The published numbers are in the ridge convention, θ as trained.
-        rows = summary[(summary["convention"] == "ridge") & (summary["gauge"] == "as_trained")]
+        rows = summary[(summary["convention"] == "ridge") & (summary["theta_scale"] == "as_trained")]
         paper, dataset = PROTOCOLS[run.study], str(summary["dataset"].iloc[0])
         data, table = ", ".join(run.provenance.get("data", {})) or dataset, paper.title.split(", ")[0]
         key = table.lower().replace(" ", "-")

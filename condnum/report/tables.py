@@ -232,9 +232,9 @@ def lines(title: str, *parts: tuple[str, Column]) -> dict[str, Column]:
     return {f"{title}{heading}": (" ".join(names for _, (names, _) in parts), write)}
 
 
-def comparison_table(summary: pd.DataFrame, *, convention: Convention, gauge: str) -> pd.DataFrame:
+def comparison_table(summary: pd.DataFrame, *, convention: Convention, theta_scale: str) -> pd.DataFrame:
     """Format one convention of a summary: the verdict, the ratios above the published ones, the ceiling."""
-    rows = summary[(summary["convention"] == convention) & (summary["gauge"] == gauge)]
+    rows = summary[(summary["convention"] == convention) & (summary["theta_scale"] == theta_scale)]
     columns: dict[str, Column] = {
         "method": ("method", label),
         "immunized": ("success_rate cells", lambda rate, cells: count_of(rate * cells, cells)),

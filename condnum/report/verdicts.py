@@ -27,7 +27,7 @@ def verdict_rows(folder: Path) -> list[tuple[str, ...]]:
 def _audited(folder: Path) -> Iterator[tuple[str, ...]]:
     """Read the measurements of an audit."""
     found = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
-    table = pd.DataFrame(found["measures"]).query("gauge == 'unit'")
+    table = pd.DataFrame(found["measures"]).query("theta_scale == 'unit'")
     for row in table.to_dict("records"):
         kept = found["clause_c"][row["extractor"]]["kept"]
         good = row["clause_a"] and row["clause_b"]
@@ -43,8 +43,8 @@ def _summarized(path: Path) -> Iterator[tuple[str, ...]]:
     table = pd.read_csv(path).rename(columns=lambda name: name.removesuffix("_mean"))
     if not {"convention", "harmful_ratio"} <= set(table):
         return
-    if "gauge" in table:
-        table = table[table["gauge"] == "unit"]
+    if "theta_scale" in table:
+        table = table[table["theta_scale"] == "unit"]
     for row in table.to_dict("records"):
         count = int(row.get("seeds", 1) * row.get("pairs", 1))
         good = round(float(row["success_rate" if "success_rate" in row else "success"]) * count)

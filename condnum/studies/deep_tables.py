@@ -17,7 +17,7 @@ _MEASURED = (
 )  # fmt: skip
 
 _COLUMNS = (
-    "pretrain_data", "harmful_data", "backbone", "method", "seed", "convention", "gauge",
+    "pretrain_data", "harmful_data", "backbone", "method", "seed", "convention", "theta_scale",
     *(f"{images}{name}" for images in ("", "test_") for name in _MEASURED),
     "rank_pretrain", "rank_harmful", "kappa_pretrain_before", "kappa_pretrain_after",
     "kappa_harmful_before", "kappa_harmful_after", "dimension", "group_size", "accuracy",
@@ -53,7 +53,7 @@ def net_results(tasks: DeepTasks, cells: Sequence[FinishedCell]) -> pd.DataFrame
                 "pretrain_data": tasks.pretrain.name,
                 "harmful_data": tasks.harmful.name,
                 "convention": convention,
-                "gauge": "unit",
+                "theta_scale": "unit",
                 "rank_pretrain": measured["rank_pretrain_after"],
                 "rank_harmful": measured["rank_harmful_after"],
                 "accuracy_theta_0": start.get((row["backbone"], row["seed"]), np.nan),
@@ -88,7 +88,7 @@ def net_summary(results: pd.DataFrame, tasks: DeepTasks) -> pd.DataFrame:
             "backbone": backbone,
             "method": method,
             "convention": convention,
-            "gauge": "unit",
+            "theta_scale": "unit",
             "seeds": len(group),
             **averages(group, _AVERAGED),
             "success_rate": group["success"].mean(),

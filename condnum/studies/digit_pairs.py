@@ -52,7 +52,7 @@ from condnum.theory.spectra import PUBLISHED_RIDGE, default_rtol
 PAPER_METHODS = ("ours", "opt_kappa", "imma", "r_ill_only")
 
 #: What runs by default: those, and the closed forms that say how much is possible.
-DEFAULT_METHODS = (*PAPER_METHODS, "optimal", "front")
+DEFAULT_METHODS = (*PAPER_METHODS, "max_rir", "pareto")
 
 #: Settings by data set, one for all pairs and seeds.
 DIGIT_SETTINGS: dict[str, dict[str, DescentSettings]] = {
@@ -209,7 +209,7 @@ class DigitPairs(Study, name="digit-pairs", version="3"):
 
 def summary_over_pairs(table: pd.DataFrame, published: Mapping[str, Published]) -> pd.DataFrame:
     """Average over pairs, then over seeds with their spread, beside Table 2 (for MNIST only)."""
-    keys = ["dataset", "method", "seed", "convention", "gauge"]
+    keys = ["dataset", "method", "seed", "convention", "theta_scale"]
     per_seed = table.groupby(keys, sort=False, as_index=False).agg(
         harmful_ratio=("harmful_ratio", "mean"),
         pretrain_ratio=("pretrain_ratio", "mean"),
@@ -250,7 +250,7 @@ _COORDINATES = ("method", "seed", "pretrain_digit", "harmful_digit")
 
 
 def measured_rows(dataset: str, row: Mapping[str, Any], arrays: Arrays) -> list[dict[str, Any]]:
-    """Measure one cell in every convention and gauge."""
+    """Measure one cell in every convention and at every scale of θ."""
     facts = {name: row[name] for name in (*_COORDINATES, "eigh_fallbacks")} | {
         "dataset": dataset,
         "pretrain_task": f"digit {row['pretrain_digit']}",

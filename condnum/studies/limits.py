@@ -27,8 +27,8 @@ from condnum.theory.pareto import (
     FeasibleRegion,
     extractor_ratios,
     feasible_region,
-    front_extractor,
     immunizer_family,
+    pareto_extractor,
 )
 from condnum.theory.spectra import CovarianceRange
 
@@ -187,7 +187,7 @@ class Limits(Study, name="limits", version="2"):
             "points": _stacked(
                 {**names, "kind": kind, **dict(zip(_RATIOS, arrays[kind].T, strict=True))}
                 for names, _, arrays in parts["pair"]
-                for kind in ("family", "front")
+                for kind in ("family", "pareto")
             ),
             "directions": _stacked(  # by input feature
                 {
@@ -305,7 +305,7 @@ def pair_limits(
     kept = [*range(count), *range(len(found.values) - count, len(found.values))]
     drawn: dict[str, Iterable[torch.Tensor]] = {
         "family": immunizer_family(P, FAMILY),
-        "front": [torch.as_tensor(front_extractor(P, H, power)) for power in FRONT],
+        "pareto": [torch.as_tensor(pareto_extractor(P, H, power)) for power in FRONT],
     }
     points = {
         kind: np.array([extractor_ratios(theta, P, H) for theta in thetas]) for kind, thetas in drawn.items()

@@ -23,14 +23,14 @@ from condnum.theory.immunization import (
     Immunization,
     immunization_from_spectra,
     relative_immunization_ratio,
-    unit_gauge,
+    unit_scale,
 )
 from condnum.theory.spectra import Convention, hessian_spectrum
 
 #: Steps of the exact line search, as in Fig. 1.
 PROBE_STEPS = 20_000
 
-#: The three ways in which RIR is measured: compact κ does not see the gauge, ridge κ does.
+#: The three ways in which RIR is measured: compact κ does not see the scale of θ, ridge κ does.
 MEASURES: tuple[tuple[Convention, Any], ...] = (
     ("compact", "unit"),
     ("ridge", "unit"),
@@ -45,7 +45,7 @@ MEASURE_COLUMNS = [
     "pretrain_task",
     "harmful_task",
     "convention",
-    "gauge",
+    "theta_scale",
     "harmful_ratio",
     "pretrain_ratio",
     "rir",
@@ -135,7 +135,7 @@ def result_row(measured: Immunization, ceiling: float, facts: Mapping[str, Any])
     return {
         **facts,
         "convention": measured.convention,
-        "gauge": measured.gauge,
+        "theta_scale": measured.theta_scale,
         "harmful_ratio": measured.harmful_ratio,
         "pretrain_ratio": measured.pretrain_ratio,
         "rir": measured.rir,
@@ -206,12 +206,12 @@ def rir_ceilings(P: Any, H: Any, theta: ArrayLike) -> tuple[float, float, float]
 def spectral_rows(
     row: Mapping[str, Any], arrays: Arrays, ceilings: Sequence[float], facts: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Measure a cell in every convention and gauge, with a ceiling for each of `MEASURES`."""
+    """Measure a cell in every convention and at every scale of θ, with a ceiling for each of `MEASURES`."""
     facts, rows = {name: row[name] for name in (*_RUN, "theta_condition")} | {**facts}, []
-    for (convention, gauge), ceiling in zip(MEASURES, ceilings, strict=True):
-        spectra = cell_spectra(row, arrays, unit=gauge == "unit")
+    for (convention, theta_scale), ceiling in zip(MEASURES, ceilings, strict=True):
+        spectra = cell_spectra(row, arrays, unit=theta_scale == "unit")
         measured = immunization_from_spectra(
-            spectra, convention=convention, gauge=gauge, loss_gap=row["loss_gap"]
+            spectra, convention=convention, theta_scale=theta_scale, loss_gap=row["loss_gap"]
         )
         rows.append(result_row(measured, ceiling, facts))
     return rows
@@ -234,7 +234,7 @@ def seed_summary(results: pd.DataFrame, published: Mapping[str, Published]) -> p
             "dataset": group["dataset"].iloc[0],
             "method": method,
             "convention": convention,
-            "gauge": gauge,
+            "theta_scale": theta_scale,
             "seeds": len(group),
             **averages(group, ("harmful_ratio", "pretrain_ratio", "rir")),
             "success_rate": group["success"].mean(),
@@ -244,8 +244,8 @@ def seed_summary(results: pd.DataFrame, published: Mapping[str, Published]) -> p
             "seconds_mean": group["seconds"].mean(),
             **published_columns(Published._fields[:6], published.get(str(method))),
         }
-        for (method, convention, gauge), group in results.groupby(
-            ["method", "convention", "gauge"], sort=False
+        for (method, convention, theta_scale), group in results.groupby(
+            ["method", "convention", "theta_scale"], sort=False
         )
     ]
     return pd.DataFrame(rows)
@@ -300,7 +300,7 @@ def extractor_curves(
     thetas = torch.stack([torch.as_tensor(cell.arrays["theta"]) for cell in cells]).to(problem.device)
     for name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
         for cell, theta in zip(cells, thetas, strict=True):
-            sigma = hessian_spectrum(unit_gauge(theta), task.range.factor).cpu().numpy()
+            sigma = hessian_spectrum(unit_scale(theta), task.range.factor).cpu().numpy()
             frames.append(curve(facts(cell, name), "spectrum", np.arange(1, len(sigma) + 1), sigma))
         X = task.supervised_rows
         if task.targets is None or X is None:

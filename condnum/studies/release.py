@@ -151,9 +151,9 @@ def stage_results(dataset: str, cells: Iterable[tuple[ProtocolStage, int, CellRe
         }
         for convention in _CONVENTIONS:
             spectra = cell_spectra(row, arrays)
-            measured = immunization_from_spectra(spectra, convention=convention, gauge="as_trained")
+            measured = immunization_from_spectra(spectra, convention=convention, theta_scale="as_trained")
             rows.append(result_row(measured, np.nan, place) | {name: row[name] for name in _KEPT})
-    return pd.DataFrame(rows).drop(columns=["gauge", "rir_ceiling", "rir_share", "loss_gap"])
+    return pd.DataFrame(rows).drop(columns=["theta_scale", "rir_ceiling", "rir_share", "loss_gap"])
 
 
 def waterfall_table(results: pd.DataFrame) -> pd.DataFrame:

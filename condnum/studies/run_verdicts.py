@@ -78,7 +78,7 @@ class RunFolder:
                 f"{path} holds no results.csv; give the folder of a finished run, as `condnum run "
                 "house-prices`, mnist, digits or deep leave it with --out."
             )
-        if missing := {"method", "seed", "convention", "gauge", "rir", "success"} - set(results):
+        if missing := {"method", "seed", "convention", "theta_scale", "rir", "success"} - set(results):
             raise InvalidInputError(
                 f"the results in {path} are of another experiment: they lack {', '.join(sorted(missing))}; "
                 "give a run of house-prices, mnist, digits or deep."
@@ -176,7 +176,7 @@ def _tabled(run: RunFolder) -> pd.DataFrame:
     table = pd.concat(parts, ignore_index=True)
     rtol, ridge = (table[name].map("{:g}".format) for name in ("rtol", "ridge"))
     found = table[["method", "seed", "convention", "rir", "success"]].assign(
-        **FIXED | {"scale": table["gauge"]}, cell=_pairs(table)
+        **FIXED | {"scale": table["theta_scale"]}, cell=_pairs(table)
     )
     found["rtol"] = rtol.where(rtol.isin(_RTOLS), DEFAULT_RTOL)
     found["epsilon"] = ridge.where(ridge.isin(_EPSILONS), FIXED["epsilon"])
@@ -185,7 +185,7 @@ def _tabled(run: RunFolder) -> pd.DataFrame:
 
 def _deep_results(run: RunFolder) -> pd.DataFrame:
     """Return the verdicts that stand in the results of a deep run: both conventions, both kinds of images."""
-    tables, unit = [], run.results[run.results["gauge"] == "unit"]
+    tables, unit = [], run.results[run.results["theta_scale"] == "unit"]
     for images, prefix in (("training", ""), ("test", "test_")):
         if f"{prefix}rir" not in unit:
             continue

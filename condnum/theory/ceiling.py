@@ -17,7 +17,7 @@ from torch import Tensor
 
 from condnum.arrays import Array, ArrayLike, like
 from condnum.errors import InvalidInputError
-from condnum.theory.immunization import unit_gauge
+from condnum.theory.immunization import unit_scale
 from condnum.theory.spectra import (
     PUBLISHED_RIDGE,
     CovarianceRange,
@@ -191,7 +191,7 @@ def ridge_convention_ceiling(
 ) -> float:
     r"""Upper bound on RIR in the `ridge` convention for `(D, D_hid ≥ D)` extractors with a given `‖θ‖_F²`.
 
-    For a unit vector v and `z = θv`, `‖z‖² ≤ s = ‖θ‖_F²` (D in the unit gauge), so that
+    For a unit vector v and `z = θv`, `‖z‖² ≤ s = ‖θ‖_F²` (D at unit scale), so that
     `(vᵀH_Hv + ε)/(vᵀH_Pv + ε)` lies between the extreme eigenvalues of the pencil
     `(K_H + (ε/s)I, K_P + (ε/s)I)`, or between them and 1. At the top eigenvector of `H_H` and at the
     bottom eigenvector of either Hessian this gives
@@ -206,7 +206,7 @@ def ridge_convention_ceiling(
         pretrain_covariance: `(D, D)`, `K_P`, or its range.
         harmful_covariance: `(D, D)`, `K_H`, or its range.
         ridge: ε > 0 of the convention.
-        squared_norm: s; default D, the unit gauge.
+        squared_norm: s; default D, unit scale.
         rtol: Relative rank tolerance; default `D·eps`.
 
     Returns:
@@ -247,7 +247,7 @@ def share_of_ceiling(rir: float, ceiling: float) -> float:
     return rir / ceiling if math.isfinite(ceiling) else math.nan
 
 
-def optimal_immunizer(
+def max_rir_immunizer(
     pretrain_covariance: ArrayLike | CovarianceRange,
     harmful_covariance: ArrayLike | CovarianceRange,
     *,
@@ -269,7 +269,7 @@ def optimal_immunizer(
         rtol: Relative rank tolerance; default `D·eps`.
 
     Returns:
-        `(D, D)` symmetric positive definite, in the unit gauge, of the kind of `pretrain_covariance`; a
+        `(D, D)` symmetric positive definite, at unit scale, of the kind of `pretrain_covariance`; a
         tensor for ranges.
 
     Raises:
@@ -278,7 +278,7 @@ def optimal_immunizer(
 
     Examples:
         >>> import numpy as np
-        >>> theta = optimal_immunizer(np.diag([4.0, 1.0]), np.diag([2.0, 1.0]))
+        >>> theta = max_rir_immunizer(np.diag([4.0, 1.0]), np.diag([2.0, 1.0]))
         >>> np.round(theta / theta[1, 1], 12)
         array([[0.5, 0. ],
                [0. , 1. ]])
@@ -288,7 +288,7 @@ def optimal_immunizer(
         raise InvalidInputError(f"null_gain must be positive and finite, got {null_gain}.")
     gain = P.values.rsqrt()
     theta = (P.vectors * gain) @ P.vectors.mT + null_gain * gain.max() * P.null_projector
-    theta = unit_gauge(symmetric_part(theta))
+    theta = unit_scale(symmetric_part(theta))
     return theta if isinstance(pretrain_covariance, CovarianceRange) else like(pretrain_covariance)(theta)
 
 

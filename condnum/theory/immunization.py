@@ -1,6 +1,6 @@
 """The relative immunization ratio (Eq. 15) and the verdict of Definition 3.1.
 
-The scale of θ is a free gauge: `cθ` releases the same model. The compact convention and RIR do not
+The scale of θ is a free parameter: `cθ` releases the same model. The compact convention and RIR do not
 see it, the two ridge ratios do; so they are measured at `‖θ‖_F = √D`, the norm of `I`, unless the
 caller asks for θ as trained.
 """
@@ -27,13 +27,13 @@ from condnum.theory.spectra import (
     task_ranges,
 )
 
-Gauge = Literal["unit", "as_trained"]
+ThetaScale = Literal["unit", "as_trained"]
 
 #: Condition (c) counts as kept while the best loss on D_P rises by at most this share of the loss of
 #: predicting zero.
 LOSS_TOLERANCE = 0.01
 
-#: A ratio of two κ's counts as above 1 beyond this: the spectra of one matrix in two gauges differ by
+#: A ratio of two κ's counts as above 1 beyond this: the spectra of one matrix at two scales differ by
 #: round-off, and the control θ = I must not pass for an immunizer.
 RATIO_TOLERANCE = 1e-9
 
@@ -51,7 +51,7 @@ class Immunization:
     pretrain_after: ConditionNumber  # of θᵀK_Pθ
     loss_gap: float | None  # clause (c): rise of the best loss on D_P, None when not given
     convention: Convention
-    gauge: Gauge
+    theta_scale: ThetaScale
 
     @property
     def clauses(self) -> dict[str, bool | None]:
@@ -102,7 +102,7 @@ class Immunization:
         )
 
 
-def unit_gauge(theta: Tensor) -> Tensor:
+def unit_scale(theta: Tensor) -> Tensor:
     """Scale θ to `‖θ‖_F = √D`, the norm of the identity."""
     norm = torch.linalg.matrix_norm(theta, keepdim=True)
     if not bool((torch.isfinite(norm) & (norm > 0)).all()):  # squares have left float64, or θ is zero
@@ -119,7 +119,7 @@ def relative_immunization_ratio(
     harmful_covariance: ArrayLike | CovarianceRange,
     *,
     convention: Convention = "compact",
-    gauge: Gauge = "unit",
+    theta_scale: ThetaScale = "unit",
     rtol: float | None = None,
     ridge: float = PUBLISHED_RIDGE,
     loss_gap: float | None = None,
@@ -135,7 +135,7 @@ def relative_immunization_ratio(
         pretrain_covariance: `(D, D)`, `K_P`, or its range.
         harmful_covariance: `(D, D)`, `K_H`, or its range.
         convention: `compact` or `ridge`; the two can give opposite verdicts, so report both.
-        gauge: `unit` measures θ scaled to `‖θ‖_F = √D`; `as_trained` measures it as it is (only
+        theta_scale: `unit` measures θ scaled to `‖θ‖_F = √D`; `as_trained` measures it as it is (only
             the ridge convention sees the difference).
         rtol: Relative rank tolerance, see `condition_number`.
         ridge: ε of the ridge convention.
@@ -149,7 +149,7 @@ def relative_immunization_ratio(
     Raises:
         InvalidInputError: Shapes do not fit, entries are non-finite, K_P or K_H is no covariance.
         RankError: θ or a covariance is zero.
-        UnknownNameError: Unknown convention or gauge.
+        UnknownNameError: Unknown convention or scale of θ.
 
     Examples:
         The counter-example to "aligned tasks cannot be immunized": both covariances are diagonal.
@@ -160,7 +160,7 @@ def relative_immunization_ratio(
         >>> round(result.pretrain_ratio, 12), round(result.harmful_ratio, 12), result.success
         (0.01, 25.0, True)
     """
-    check_known("gauge", gauge, ("unit", "as_trained"))
+    check_known("theta_scale", theta_scale, ("unit", "as_trained"))
     T = as_tensor(theta, "theta", ndim=2).detach()
     P, H = (task.to(T.device) for task in task_ranges(pretrain_covariance, harmful_covariance, rtol=rtol))
     if len(T) != P.dimension:
@@ -168,11 +168,11 @@ def relative_immunization_ratio(
             f"pretrain_covariance and harmful_covariance are {(P.dimension, P.dimension)}: theta must have "
             f"as many rows, got {tuple(T.shape)}."
         )
-    T = unit_gauge(T) if gauge == "unit" else T
+    T = unit_scale(T) if theta_scale == "unit" else T
     return immunization_from_spectra(
         HessianSpectra.of(T, P, H),
         convention=convention,
-        gauge=gauge,
+        theta_scale=theta_scale,
         rtol=rtol,
         ridge=ridge,
         loss_gap=loss_gap,
@@ -207,7 +207,7 @@ def immunization_from_spectra(
     spectra: HessianSpectra,
     *,
     convention: Convention,
-    gauge: Gauge,
+    theta_scale: ThetaScale,
     rtol: float | None = None,
     ridge: float = PUBLISHED_RIDGE,
     loss_gap: float | None = None,
@@ -233,7 +233,7 @@ def immunization_from_spectra(
         rir=harmful_ratio / pretrain_ratio,
         loss_gap=loss_gap,
         convention=convention,
-        gauge=gauge,
+        theta_scale=theta_scale,
         **kappas,
     )
 
@@ -242,9 +242,9 @@ def in_both_conventions(
     theta: Tensor, P: CovarianceRange, H: CovarianceRange, *, ridge: float = PUBLISHED_RIDGE
 ) -> tuple[Immunization, Immunization]:
     """Return the compact and the ridge verdict of a square θ."""
-    spectra = HessianSpectra.of(unit_gauge(theta), P, H)
+    spectra = HessianSpectra.of(unit_scale(theta), P, H)
     compact, ridged = (
-        immunization_from_spectra(spectra, convention=convention, gauge="unit", ridge=ridge)
+        immunization_from_spectra(spectra, convention=convention, theta_scale="unit", ridge=ridge)
         for convention in get_args(Convention)
     )
     return compact, ridged

@@ -6,8 +6,8 @@ and `κ(H_H) = κ(SᵀMS)`. What is possible follows: with :math:`x = κ(H_P)`,
 .. math:: \max\bigl(κ(M)/x,\; x/κ(M)\bigr) \;\le\; κ(H_H) \;\le\; x\,κ(M), \qquad x \ge 1
 
 for every invertible θ: the triangle inequality of Hilbert's metric `d(A, B) = log κ(A^{-1/2}BA^{-1/2})`
-between K_P, K_H and `(θθᵀ)^{-1}`. The right-hand side is the ceiling, `rir_ceiling`; `front_extractor`
-attains it for every x, so that the ray RIR = RIR_max from θ* on *is* the Pareto front. `front_immunizer` is
+between K_P, K_H and `(θθᵀ)^{-1}`. The right-hand side is the ceiling, `rir_ceiling`; `pareto_extractor`
+attains it for every x, so that the ray RIR = RIR_max from θ* on *is* the Pareto front. `pareto_immunizer` is
 the extractor to take where (ii) is wanted: at any rank, and with the ridge convention in mind.
 """
 
@@ -30,7 +30,7 @@ from condnum.theory.ceiling import (
     rir_ceiling,
 )
 from condnum.theory.extremes import gram, largest_bound
-from condnum.theory.immunization import in_both_conventions, unit_gauge
+from condnum.theory.immunization import in_both_conventions, unit_scale
 from condnum.theory.spectra import (
     PUBLISHED_RIDGE,
     Convention,
@@ -40,7 +40,7 @@ from condnum.theory.spectra import (
     task_ranges,
 )
 
-#: `front_immunizer` stays this far below (ii) = 1, so that round-off does not decide clause (b).
+#: `pareto_immunizer` stays this far below (ii) = 1, so that round-off does not decide clause (b).
 FRONT_MARGIN = 1e-3
 
 
@@ -99,7 +99,7 @@ def feasible_region(
     )
 
 
-def front_extractor(
+def pareto_extractor(
     pretrain_covariance: ArrayLike | CovarianceRange,
     harmful_covariance: ArrayLike | CovarianceRange,
     power: float,
@@ -126,7 +126,7 @@ def front_extractor(
 
     Examples:
         >>> K_P, K_H = np.diag([100.0, 1.0]), np.diag([2.0, 1.0])  # M = diag(0.02, 1)
-        >>> np.round(front_extractor(K_P, K_H, 1.0) @ np.diag([1.0, 10.0]), 9)
+        >>> np.round(pareto_extractor(K_P, K_H, 1.0) @ np.diag([1.0, 10.0]), 9)
         array([[ 0.01414214,  0.        ],
                [ 0.        , 10.        ]])
     """
@@ -143,7 +143,7 @@ def front_extractor(
     return theta if isinstance(pretrain_covariance, CovarianceRange) else like(pretrain_covariance)(theta)
 
 
-def front_immunizer(
+def pareto_immunizer(
     pretrain_covariance: ArrayLike | CovarianceRange,
     harmful_covariance: ArrayLike | CovarianceRange,
     *,
@@ -181,7 +181,7 @@ def front_immunizer(
         ridge: ε of the ridge convention.
 
     Returns:
-        `(D, D)` invertible, in the unit gauge, of the kind of `pretrain_covariance`; a tensor for ranges.
+        `(D, D)` invertible, at unit scale, of the kind of `pretrain_covariance`; a tensor for ranges.
 
     Raises:
         InvalidInputError: Shapes differ, entries are non-finite, `pretrain_ratio` is not in (0, 1].
@@ -191,7 +191,7 @@ def front_immunizer(
         The front of K_P = diag(100, 1), K_H = diag(2, 1) is (i) = 2500·(ii):
 
         >>> P, H = (CovarianceRange.of(torch.tensor([[a, 0.0], [0.0, 1.0]]).double()) for a in (100, 2))
-        >>> [round(ratio, 9) for ratio in extractor_ratios(front_immunizer(P, H, pretrain_ratio=0.5), P, H)]
+        >>> [round(ratio, 9) for ratio in extractor_ratios(pareto_immunizer(P, H, pretrain_ratio=0.5), P, H)]
         [0.5, 1250.0]
     """
     P, H = task_ranges(pretrain_covariance, harmful_covariance)
@@ -214,7 +214,7 @@ def front_immunizer(
         candidates += [
             _spiked(P, _ridge_spike(P, H, x, gain, directions), gain) for gain in gains for x in kappas
         ]
-    theta = unit_gauge(max(candidates, key=lambda theta: _merit(theta, P, H, ridge)))
+    theta = unit_scale(max(candidates, key=lambda theta: _merit(theta, P, H, ridge)))
     return theta if isinstance(pretrain_covariance, CovarianceRange) else like(pretrain_covariance)(theta)
 
 
@@ -237,7 +237,7 @@ def ridge_limits(
 
     `ridge_convention_ceiling` bounds RIR at any (ii), also where (i) < 1. For a singular K_P, where
     :math:`κ_ε = (σ_1 + ε)/ε`, the two clauses leave much less: with :math:`t = x(σ_1(K_P) + ε) - ε`,
-    (ii) ≤ x asks for :math:`σ_1(H_P) \le t`, and by the duality of `front_immunizer`
+    (ii) ≤ x asks for :math:`σ_1(H_P) \le t`, and by the duality of `pareto_immunizer`
 
     .. math:: (i) \le \frac{b(t) + ε}{ε\,κ_ε(K_H)}, \qquad
               b(t) = \min_{ρ} λ_{\max}(K_H, K_P + ρI)\,(t + ρD),

@@ -45,11 +45,11 @@ def found(data, theta):
     return audit(*data, theta=theta, targets=y, replicates=40, budget=budget, threads=1)
 
 
-def test_ratios_in_every_convention_and_gauge_are_the_dense_library_s(found, data, theta):
+def test_ratios_in_every_convention_and_scale_are_the_dense_library_s(found, data, theta):
     K_P, K_H = (X.T @ X for X in data)
     for row in found.measures[found.measures["extractor"] == "theta"].to_dict("records"):
         dense = condnum.relative_immunization_ratio(
-            theta, K_P, K_H, convention=row["convention"], gauge=row["gauge"]
+            theta, K_P, K_H, convention=row["convention"], theta_scale=row["theta_scale"]
         )
         assert row["rir"] == pytest.approx(dense.rir, rel=1e-9)
         assert row["harmful_ratio"] == pytest.approx(dense.harmful_ratio, rel=1e-9)
@@ -58,7 +58,7 @@ def test_ratios_in_every_convention_and_gauge_are_the_dense_library_s(found, dat
         row = found.kappa_of(task, AS_IS, "compact")
         assert (row["kappa"], row["rank"]) == (pytest.approx(np.linalg.cond(K), rel=1e-8), D)
     assert found.ceiling.value == pytest.approx(condnum.rir_ceiling(K_P, K_H).value, rel=1e-8)
-    assert found.row(Comparison("optimal"), "compact")["share"] == pytest.approx(1, rel=1e-8)
+    assert found.row(Comparison("max_rir"), "compact")["share"] == pytest.approx(1, rel=1e-8)
 
 
 def test_the_pair_against_its_first_extractor(data, theta):
@@ -197,11 +197,11 @@ class TestWhatIsSaid:
     def test_the_verdict_the_attackers_and_the_figure_are_about_one_extractor(self, data):
         y, budget = data[1] @ np.ones(D), AttackBudget(steps=200, dense_steps=50)
         found = audit(*data, targets=y, replicates=0, budget=budget, threads=1)
-        assert found.judged == Comparison("front")
+        assert found.judged == Comparison("pareto")
         assert found.attack.report is not None
-        assert set(found.attack.report.factors["extractor"]) == {"front"}
-        assert "front (closed form)" in attack_figure(found).layout.title.text
-        assert "front (closed form) as on" in found._repr_html_().partition("Weakest attacker")[2]
+        assert set(found.attack.report.factors["extractor"]) == {"pareto"}
+        assert "Pareto front (closed form)" in attack_figure(found).layout.title.text
+        assert "Pareto front (closed form) as on" in found._repr_html_().partition("Weakest attacker")[2]
 
     @pytest.mark.parametrize("given", ["none", "theta"])
     def test_the_card_reads_as_words_without_a_style(self, data, theta, given):
@@ -225,14 +225,14 @@ class TestWhatIsSaid:
         for name, X in zip("PH", data, strict=True):
             np.save(tmp_path / f"{name}.npy", X)
         files = {"pretrain": str(tmp_path / "P.npy"), "harmful": str(tmp_path / "H.npy")}
-        study = FeatureAudit(**files, bootstrap=0, attackers=False, save_theta=str(tmp_path / "front.npy"))
+        study = FeatureAudit(**files, bootstrap=0, attackers=False, save_theta=str(tmp_path / "pareto.npy"))
         run = study.run(out=tmp_path / "out")
         run.save(tmp_path / "out")
         first = study.found(run.cells)
-        again = audit(*data, theta=np.load(tmp_path / "front.npy"), replicates=0)
+        again = audit(*data, theta=np.load(tmp_path / "pareto.npy"), replicates=0)
         assert again.row(again.main, "compact")["rir"] == first.row(first.judged, "compact")["rir"]
         with pytest.raises(InvalidInputError, match=r"must end in \.npy"):
-            FeatureAudit(save_theta="front.csv")
+            FeatureAudit(save_theta="pareto.csv")
 
     def test_odd_columns_are_warned_of(self):
         X = np.random.default_rng(0).normal(size=(9, 7))
@@ -330,7 +330,7 @@ class TestInput:
         study = FeatureAudit(bootstrap=0, attackers=False)
         found = study.found(study.run().cells)
         assert (found.pretrain.rows, found.harmful.rows, found.pretrain.dimension) == (901, 896, 64)
-        assert found.clause_c["optimal"].kept
+        assert found.clause_c["max_rir"].kept
 
     @pytest.mark.slow
     def test_features_of_a_backbone(self, monkeypatch, tmp_path):

@@ -36,7 +36,7 @@ from condnum.studies.study import Computation, StudyRun
 
 #: With fewer seconds left nothing more is begun.
 RESERVE = 20
-CELL = ["method", "seed", "pretrain_digit", "harmful_digit", "convention", "gauge"]
+CELL = ["method", "seed", "pretrain_digit", "harmful_digit", "convention", "theta_scale"]
 #: The tables in their order, which is also that in which time runs out.
 TITLES = {
     "steps": "A step of Algorithm 1: one of many problems on the device, one on one core of the CPU",
@@ -229,7 +229,7 @@ class GpuReport:
             "eigh_fallbacks": int(cells["eigh_fallbacks"].sum()),
             "where": executor.where,
         }
-        kept = ["dataset", "method", "convention", "gauge", "pairs", "seeds"]
+        kept = ["dataset", "method", "convention", "theta_scale", "pairs", "seeds"]
         kept += [
             f"{name}_{of}" for name in ("harmful_ratio", "pretrain_ratio", "rir") for of in ("mean", "std")
         ]
@@ -407,7 +407,7 @@ def rir_rows(cell) -> list[dict]:
 def differences(found: pd.DataFrame, expected: pd.DataFrame) -> dict:
     """Return how far RIR differs between two tables of the same cells, relative to the second."""
     both = found.merge(expected, on=CELL, suffixes=("", "_expected"))
-    both = both[both["gauge"] == "unit"]
+    both = both[both["theta_scale"] == "unit"]
     gap = ((both["rir"] - both["rir_expected"]) / both["rir_expected"]).abs()
     gap = gap.mask(both["rir"] == both["rir_expected"], 0.0)  # infinite ones too
     row = {"cells": len(both) // 2}

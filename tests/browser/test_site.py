@@ -50,7 +50,7 @@ def test_every_number_of_the_scoreboard_leads_to_its_run(site, window):
 def test_the_search_finds_words_of_lessons_names_of_the_api_and_terms(site, watched):
     for word, page in {
         "majorised": "learn/2_alignment.html",
-        "optimal_immunizer": "api/condnum.html",
+        "max_rir_immunizer": "api/condnum.html",
         "whitening": "glossary.html",
     }.items():
         watched.goto((site / "index.html").as_uri())

@@ -46,7 +46,7 @@ def test_each_group_is_that_of_the_dense_hessian_and_the_mean_is_of_ratios(N, D)
     spreads = (9, 2, 1, 7)
     X = [generator.normal(size=(n, D)) * np.geomspace(1, s, D) for n, s in zip(rows, spreads, strict=True)]
     options = {"groups": 3, "group_size": N, "seed": 5, "ridge": 0.1}
-    result = rir_from_features(*X, gauge="as_trained", **options)
+    result = rir_from_features(*X, theta_scale="as_trained", **options)
     orders = [np.random.default_rng([5, stream]).permutation(rows[2 * stream]) for stream in (0, 1)]
     drawn = [order[: 3 * N].reshape(3, N) for order in orders]
     for found, ridge in ((result.compact, None), (result.ridge, 0.1)):
@@ -60,11 +60,11 @@ def test_each_group_is_that_of_the_dense_hessian_and_the_mean_is_of_ratios(N, D)
             assert getattr(found, f"{name}_std") == pytest.approx(values.std(ddof=1))
     assert result.rir == result.compact.rir
     assert any(f"N = {N} samples of D = {D}" in sentence for sentence in result.warnings) == (N < D)
-    # the scale of the features is a gauge, which the ridge convention alone would see
+    # the scale of the features is a free parameter, which the ridge convention alone would see
     plain, grown = (rir_from_features(X[0], c * X[1], X[2], c * X[3], **options) for c in (1, 7))
     assert grown.compact.kappas == pytest.approx(plain.compact.kappas)
     assert grown.ridge.kappas == pytest.approx(plain.ridge.kappas)
-    trained = rir_from_features(X[0], 7 * X[1], X[2], 7 * X[3], gauge="as_trained", **options)
+    trained = rir_from_features(X[0], 7 * X[1], X[2], 7 * X[3], theta_scale="as_trained", **options)
     growth = trained.ridge.harmful_ratio / result.ridge.harmful_ratio
     assert growth == pytest.approx(7**2 if N < D else 1, rel=0.01)  # σ_D = 0 where N < D
 
@@ -137,7 +137,7 @@ BACKWARDS = np.arange(150)[::-1]
         ((X, X, X, X), {"groups": 0}, InvalidInputError, "groups must be an integer of at least 1"),
         ((X, X, X, X), {"group_size": True}, InvalidInputError, "group_size must be an integer"),
         ((X, X, X, X), {"ridge": 0.0}, InvalidInputError, "ridge"),
-        ((X, X, X, X), {"gauge": "mine"}, UnknownNameError, "gauge"),
+        ((X, X, X, X), {"theta_scale": "mine"}, UnknownNameError, "theta_scale"),
     ],
 )
 def test_bad_input(arguments, options, error, message):

@@ -98,7 +98,7 @@ def drawn_figures(curves, net_curves):
     yield from plots.pair_detail_figures(plots.PairDetail(3, 8, curves, image, 2 * image.ravel(), "toy data"))
     digits = golden("digits/results")
     yield plots.pair_heatmaps(digits, "toy data")
-    yield plots.pair_heatmaps(digits, "toy data", convention="compact", methods=["ours", "optimal", "imma"])
+    yield plots.pair_heatmaps(digits, "toy data", convention="compact", methods=["ours", "max_rir", "imma"])
     ridged, points = golden("limits/ridged"), golden("limits/points")
     yield limits.ceilings_figure(golden("limits/ceilings"), "toy data")
     yield limits.shares_figure(ridged, "toy data")
@@ -122,7 +122,7 @@ def test_every_figure_is_drawn_as_it_was_kept(curves, net_curves):
 
 def test_the_region_is_drawn_as_far_as_any_method_lies():
     region = feasible_region(np.diag([1e6, 1.0]), np.diag([2.0, 1.0]), ridge=1e-3)
-    far = pd.DataFrame({"method": "front", "pretrain_ratio": [1e9], "harmful_ratio": [1e12], "rir": [1e3]})
+    far = pd.DataFrame({"method": "pareto", "pretrain_ratio": [1e9], "harmful_ratio": [1e12], "rir": [1e3]})
     figure = limits.front_figure(golden("limits/points"), far.assign(rir_share=0.1), region, "toy data")
     for name in ("no θ gets here", "Pareto front: RIR = RIR<sub>max</sub>"):
         assert np.log10(max(trace(figure, name).x)) > figure.layout.xaxis.range[1]
@@ -183,8 +183,8 @@ def test_norm_ratios_of_probes_are_drawn_by_name():
 
 def test_extractors_are_drawn_beside_the_front():
     K_P, K_H = np.diag([100.0, 1.0]), np.diag([2.0, 1.0])
-    figure = plots.pareto_figure(K_P, K_H, {"optimal": np.diag([0.1, 1.0])}, subtitle="toy")
-    assert (trace(figure, "Optimal").x[0], trace(figure, "Optimal").y[0]) == pytest.approx((0.01, 25))
+    figure = plots.pareto_figure(K_P, K_H, {"max_rir": np.diag([0.1, 1.0])}, subtitle="toy")
+    assert (trace(figure, "Maximum RIR").x[0], trace(figure, "Maximum RIR").y[0]) == pytest.approx((0.01, 25))
     assert figure.layout.title.text.count("toy. ") == 1
     with pytest.raises(InvalidInputError, match=r"extractor 'a' has shape \(3, 3\)"):
         plots.pareto_figure(K_P, K_H, {"a": np.eye(3)})

@@ -13,9 +13,9 @@ from condnum.errors import InvalidInputError
 from condnum.figures.pairs import PAIR_COLUMNS
 
 
-def row(method, seed, pair, rir, *, success=True, convention="ridge", gauge="unit", rank=60):
+def row(method, seed, pair, rir, *, success=True, convention="ridge", theta_scale="unit", rank=60):
     """One row; ratio (i) is 2·rir, ratio (ii) is 2."""
-    values = [method, seed, *pair, convention, gauge, 2 * rir, 2.0, rir, success, rank, 61]
+    values = [method, seed, *pair, convention, theta_scale, 2 * rir, 2.0, rir, success, rank, 61]
     return dict(zip(PAIR_COLUMNS, values, strict=True))
 
 
@@ -147,7 +147,7 @@ def test_nothing_finite_at_all(results):
         ),
         (lambda table: table, {"limit": -1}, "limit must be positive and finite, got -1"),
         (lambda table: table, {"convention": "compact", "methods": ["imma"]}, "it has: ridge/unit"),
-        (lambda table: table.drop(columns=["gauge"]), {}, "lacks the columns: gauge"),
+        (lambda table: table.drop(columns=["theta_scale"]), {}, "lacks the columns: theta_scale"),
         (lambda table: table.iloc[:0], {}, "has no rows"),
         (lambda table: table.assign(harmful_digit=10), {}, "harmful_digit must be one of 0 … 9, got 10"),
         (
@@ -164,9 +164,9 @@ def test_what_cannot_be_drawn_is_refused(results, change, options, match):
 
 
 def test_digits_without_a_pair_are_left_out_and_no_method_is():
-    measured = {"convention": "ridge", "gauge": "unit", "harmful_ratio": 2.0, "pretrain_ratio": 1.0}
+    measured = {"convention": "ridge", "theta_scale": "unit", "harmful_ratio": 2.0, "pretrain_ratio": 1.0}
     ranks = {"success": True, "rank_pretrain": 64, "rank_harmful": 64, "seed": 0}
-    rows = pd.DataFrame({"method": ["ours", "optimal"], "rir": [10.0, 1e6]})
+    rows = pd.DataFrame({"method": ["ours", "max_rir"], "rir": [10.0, 1e6]})
     figure = plots.pair_heatmaps(rows.assign(pretrain_digit=4, harmful_digit=9, **measured, **ranks), "toy")
     assert figure.layout.xaxis.range == (3.5, 9.5)
     assert len(list(figure.select_xaxes())) == 2

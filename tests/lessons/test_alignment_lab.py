@@ -25,19 +25,19 @@ STATES = [
     {},
     {"training": 0},
     {"training": 17, "i": 3, "j": 5, "zoom": "near", "side": "harmful"},
-    {"extractor": "optimal", "zoom": "leading"},
-    {"compare": "optimal", "training": 9, "side": "harmful"},
+    {"extractor": "max_rir", "zoom": "leading"},
+    {"compare": "max_rir", "training": 9, "side": "harmful"},
 ]
 
 
 @pytest.fixture(scope="module")
 def table():
-    return alignment_lab("embedded", methods="ours,opt_kappa,identity,initial,optimal", epochs=40)
+    return alignment_lab("embedded", methods="ours,opt_kappa,identity,initial,max_rir", epochs=40)
 
 
 @pytest.fixture(scope="module")
 def pixels():
-    return alignment_lab("digits:4-9", methods="ours,optimal", epochs=20)
+    return alignment_lab("digits:4-9", methods="ours,max_rir", epochs=20)
 
 
 def trace(figure, name, xaxis=None):
@@ -63,7 +63,7 @@ def test_the_controls_reach_every_direction_and_the_main_ones_make_few_states(ta
 
 @pytest.mark.parametrize("zoom", ["whole", "leading", "near"])
 def test_maps_are_the_overlaps_and_a_click_names_their_cells(pixels, zoom):
-    view = pixels.compute(extractor="optimal", zoom=zoom, i=30, j=34)
+    view = pixels.compute(extractor="max_rir", zoom=zoom, i=30, j=34)
     drawn = view.figure().data[0]
     step, Q = view.steps[0], view.tasks.vectors[0]
     overlaps = np.square(step.left(1, 64).T @ Q)
@@ -166,15 +166,15 @@ def test_each_preset_shows_the_finding_that_it_names(kind, request):
             assert step.immunized
             assert preset.label in words
         elif preset.label.startswith("Algorithm 1 beside"):
-            assert [of.trail.name for of in view.steps] == ["ours", "optimal"]
-            assert words.startswith("<b>Ours beside Optimal</b>")
+            assert [of.trail.name for of in view.steps] == ["ours", "max_rir"]
+            assert words.startswith("<b>Ours beside Maximum RIR</b>")
         else:
             assert not alignment(np.eye(view.tasks.dimension), _covariance(lab)).u_unique
             assert "not single-valued" in words
 
 
 def test_an_immunized_task_that_stays_slow_is_explained(pixels, monkeypatch):
-    view = pixels.compute(extractor="optimal")
+    view = pixels.compute(extractor="max_rir")
     assert view.steps[0].immunized
     assert "keeps" not in view.reading()  # κ = 1: one step
     arrays = view.steps[0].trail.arrays
@@ -232,12 +232,12 @@ def test_the_page_hears_of_each_step_and_an_interruption_is_told_with_the_fix(tm
 
 
 def test_a_lab_is_recorded_by_its_name_with_what_it_has_computed(tmp_path, monkeypatch):
-    monkeypatch.setitem(RECORDED, "AlignmentLabDigits49", ("digits:4-9", "optimal"))
+    monkeypatch.setitem(RECORDED, "AlignmentLabDigits49", ("digits:4-9", "max_rir"))
     (file,) = record_all(tmp_path / "js", ["AlignmentLabDigits49"], jobs=1, labs=tmp_path / "labs")
     assert 'condnum.recordings["AlignmentLabDigits49"]' in file.read_text()
     lab = recorded_lab("AlignmentLabDigits49", tmp_path / "labs")
     assert lab.__name__ == "AlignmentLabDigits49"
-    assert lab().traits()["extractor"].values == ["optimal"]
+    assert lab().traits()["extractor"].values == ["max_rir"]
     assert lab.__name__ not in recordable()  # which other processes import
     with pytest.raises(CondnumError, match="AlignmentLabMnist49"):
         recorded_lab("AlignmentLabCifar", tmp_path)
@@ -259,9 +259,9 @@ def test_what_cannot_be_followed_is_refused_with_the_fix(tmp_path):
 def test_arrays_of_ones_own_have_a_lab():
     table = load_diabetes_tasks()
     pair = TaskPair.from_arrays(table.X_P, table.y_P, table.X_H, table.y_H, feature_names=table.feature_names)
-    lab = alignment_lab(pair, methods="optimal")
+    lab = alignment_lab(pair, methods="max_rir")
     assert lab.trails.tasks.features == table.feature_names
-    assert lab.show(static=True).layout.title.text.startswith("Optimal")
+    assert lab.show(static=True).layout.title.text.startswith("Maximum RIR")
 
 
 def test_the_band_of_haar_draws_agrees_with_its_normal_law():

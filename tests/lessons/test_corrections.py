@@ -28,6 +28,6 @@ def test_their_numbers_by_hand():
     assert well["kappa_after"] == np.inf
     assert ill["eta"] / ill["printed_bound"] == pytest.approx(0.8063)
     assert (ill["kappa_before"], ill["kappa_after"]) == pytest.approx((1.631, 1.562), abs=5e-4)
-    scaled = values["gauge_of_ratios"]
+    scaled = values["scale_of_ratios"]
     for name in ("harmful_ratio", "pretrain_ratio"):
         assert scaled[f"{name}_3"] / scaled[f"{name}_1"] == pytest.approx(9, rel=1e-5)  # ε = 1e-6

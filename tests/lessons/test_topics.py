@@ -30,7 +30,7 @@ from condnum.lessons.regularizers import (
 )
 from condnum.lessons.two_tasks import NULL_LABELS, attacks, attacks_figure, two_tasks
 from condnum.probing import linear_probe
-from condnum.theory.ceiling import optimal_immunizer, rir_ceiling
+from condnum.theory.ceiling import max_rir_immunizer, rir_ceiling
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.regularizers import r_ill_gradient, r_well_gradient
 from condnum.theory.spectra import condition_number, hessian
@@ -290,7 +290,7 @@ def test_no_extractor_leaves_the_region(null, angle, shape):
 def test_the_family_leads_from_the_identity_to_the_optimum_below_the_front():
     K_P, K_H = two_tasks(angle=45.0)
     plane = ceiling_demo(angle=45.0).plane
-    np.testing.assert_allclose(plane.optimum, ratios(optimal_immunizer(K_P, K_H), K_P, K_H), rtol=1e-10)
+    np.testing.assert_allclose(plane.optimum, ratios(max_rir_immunizer(K_P, K_H), K_P, K_H), rtol=1e-10)
     middle = ratios(np.diag(np.diag(K_P) ** -0.25), K_P, K_H)  # s = 1/2
     np.testing.assert_allclose(plane.family[[0, 10, -1]], [[1, 1], middle, plane.optimum], rtol=1e-10)
     assert (np.diff(plane.family[:, 1] / plane.family[:, 0]) > 0).all()

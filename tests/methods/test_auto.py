@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from condnum import (
     PRESETS,
     DescentSettings,
-    front_immunizer,
     immunize,
+    pareto_immunizer,
     relative_immunization_ratio,
 )
 from condnum.errors import RankError, UnknownNameError
@@ -77,7 +77,7 @@ def structured(rng, structure, dimension):
 def is_missed(K_P, K_H, seed):
     """Tell whether `ours` misses Definition 3.1 where the closed form meets it."""
     try:
-        front = front_immunizer(K_P / K_P.max(), K_H / K_H.max())
+        front = pareto_immunizer(K_P / K_P.max(), K_H / K_H.max())
     except RankError:  # tasks that share no direction
         return False
     found = immunize(ImmunizationProblem.from_covariances(K_P, K_H), seed=seed, record_every=0).theta

@@ -118,7 +118,7 @@ class Mine(RIllOnly):
         return Gradients({"ill": parameters["theta"].sign()})
 
 
-@pytest.mark.parametrize("method", ["mine", "identity", "initial", "optimal"])
+@pytest.mark.parametrize("method", ["mine", "identity", "initial", "max_rir"])
 def test_what_knows_no_batches_runs_one_by_one(method, registered):
     registered(Mine())
     assert not descends_in_batches(method)

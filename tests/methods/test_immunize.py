@@ -26,7 +26,7 @@ from condnum.methods.problem import ImmunizationProblem
 from condnum.theory.ceiling import rir_ceiling
 from condnum.theory.immunization import relative_immunization_ratio
 
-CLOSED_FORMS = {"identity", "initial", "optimal", "front"}
+CLOSED_FORMS = {"identity", "initial", "max_rir", "pareto"}
 DESCENTS = [name for name in method_names() if name not in CLOSED_FORMS]
 RECORDED = ["step", "loss", "r_well", "r_ill", "kappa_pretrain", "kappa_harmful"]
 KINDS = {
@@ -469,5 +469,5 @@ class TestMethodsOfOnesOwn:
             registered(Formula("mine", scale * torch.eye(6).double()))
         assert method_names().count("mine") == 1
         assert immunize(make_problem(), "mine").theta.equal(2 * torch.eye(6).double())
-        with pytest.raises(InvalidInputError, match="'front' is one of condnum's methods"):
-            register_method(Formula("front", torch.eye(6)))
+        with pytest.raises(InvalidInputError, match="'pareto' is one of condnum's methods"):
+            register_method(Formula("pareto", torch.eye(6)))

@@ -1,4 +1,4 @@
-"""The panel as a whole: known factors, honest budgets, gauges, both kinds of task, bad input."""
+"""The panel as a whole: known factors, honest budgets, scales, both kinds of task, bad input."""
 
 import numpy as np
 import pytest

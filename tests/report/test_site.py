@@ -166,10 +166,10 @@ def test_claims_are_counted_by_seed_and_cell_at_unit_scale(tmp_path):
     ]
     measured = pd.DataFrame(cells, columns=["method", "seed", "rir", "success"])
     both = pd.DataFrame(
-        {"convention": ["ridge", "compact", "ridge"], "gauge": ["unit", "unit", "as_trained"]}
+        {"convention": ["ridge", "compact", "ridge"], "theta_scale": ["unit", "unit", "as_trained"]}
     )
     table = measured.merge(both, how="cross")
-    table.loc[table["gauge"] == "as_trained", "success"] = False
+    table.loc[table["theta_scale"] == "as_trained", "success"] = False
 
     def checked():
         table.to_csv(tmp_path / "results.csv", index=False)

@@ -28,8 +28,8 @@ def shown():
     linear = golden("house-prices/summary")
     for name in ("harmful_ratio", "pretrain_ratio", "rir", "rir_std"):
         linear[f"published_{name}"] = [getattr(TABLE_1.get(m), name, np.nan) for m in linear["method"]]
-    for convention, gauge in (("ridge", "as_trained"), ("compact", "unit")):
-        yield tables.comparison_table(linear, convention=convention, gauge=gauge)
+    for convention, theta_scale in (("ridge", "as_trained"), ("compact", "unit")):
+        yield tables.comparison_table(linear, convention=convention, theta_scale=theta_scale)
     yield tables.linear_evidence_table(golden("house-prices/results"))
     yield tables.sensitivity_table(golden("earlier/digits/rtol_sensitivity"))
     yield limits.null_table(golden("limits/null_spaces"))
@@ -51,7 +51,7 @@ def demanded():
     yield tables.norm_ratio_table(NORM_RATIOS.assign(value=1.0))
     yield deep_comparison.published_note(golden("deep/summary").assign(published_same=True))
     summary = golden("limits/summary").iloc[:3].assign(
-        method=["ours", "imma", "optimal"], rir_share=[0.1, 0.01, 0.9], immunized=[2, 0, 2], seeds=2
+        method=["ours", "imma", "max_rir"], rir_share=[0.1, 0.01, 0.9], immunized=[2, 0, 2], seeds=2
     )  # fmt: skip
     yield limits.limits_table(summary.assign(rir_share_min=[0.05, 0.01, 0.9], rir_share_max=[0.2, 0.01, 0.9]))
 
@@ -84,7 +84,7 @@ def test_labels_keep_their_markup_and_foreign_names_are_text():
 def test_the_verdict_comes_first_and_few_columns_follow(convention):
     summary = golden("house-prices/summary").assign(published_rir=2.0, published_rir_std=0.1)
     for table in (
-        tables.comparison_table(summary, convention=convention, gauge="unit"),
+        tables.comparison_table(summary, convention=convention, theta_scale="unit"),
         limits.measured_table(golden("limits/results"), convention, "unit"),
     ):
         assert [title.partition("<br>")[0] for title in table] == [
@@ -98,8 +98,8 @@ def test_the_verdict_comes_first_and_few_columns_follow(convention):
 def test_the_terminal_s_verdict_is_that_of_the_tables():
     rows = verdict_rows(GOLDEN / "digits")
     assert rows[0] == VERDICT_COLUMNS
-    assert ("optimal", "ridge", "no, 0 of 2") in [row[:3] for row in rows]  # although its RIR is the largest
-    summary = golden("digits/summary").query("gauge == 'unit'")
+    assert ("max_rir", "ridge", "no, 0 of 2") in [row[:3] for row in rows]  # although its RIR is the largest
+    summary = golden("digits/summary").query("theta_scale == 'unit'")
     assert [row[-1] for row in rows[1:]] == summary["rir_mean"].map(tables.number).tolist()
     assert [row[2].startswith("yes") for row in rows[1:]] == (summary["success_rate"] == 1).tolist()
     assert ("ours", "compact", "yes, 1 of 1") in [row[:3] for row in verdict_rows(GOLDEN / "attackers")]
@@ -110,8 +110,17 @@ def test_the_terminal_s_verdict_is_that_of_the_tables():
     ("kept", "verdict"), [(True, "yes"), (None, "not known (clause (c))"), (False, "no")]
 )
 def test_the_terminal_s_verdict_of_an_audit(kept, verdict, tmp_path):
-    row = {"extractor": "theta", "baseline": "raw", "convention": "ridge", "gauge": "unit", "clause_a": True,
-           "clause_b": True, "harmful_ratio": 2.5, "pretrain_ratio": None, "rir": "Infinity"}  # fmt: skip
+    row = {
+        "extractor": "theta",
+        "baseline": "raw",
+        "convention": "ridge",
+        "theta_scale": "unit",
+        "clause_a": True,
+        "clause_b": True,
+        "harmful_ratio": 2.5,
+        "pretrain_ratio": None,
+        "rir": "Infinity",
+    }
     audit = {"measures": [row], "clause_c": {"theta": {"kept": kept}}}
     (tmp_path / "audit.json").write_text(json.dumps(audit))
     assert verdict_rows(tmp_path)[1:] == [("theta", "ridge", verdict, "2.5", "—", "∞")]

@@ -24,7 +24,7 @@ from condnum.theory.immunization import relative_immunization_ratio
 
 #: κ of the diabetes tasks is below 1e4: products of three matrices in float64 keep ten digits of the spectra.
 CLOSE = 1e-9
-TRAINING = {"data": "embedded", "methods": ("opt_kappa", "optimal"), "epochs": 12}
+TRAINING = {"data": "embedded", "methods": ("opt_kappa", "max_rir"), "epochs": 12}
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_what_sigma_moves_is_the_derivative_of_log_kappa(run, thetas, i):
 
 
 def test_the_closed_form_is_aligned_with_the_pretraining_task(run):
-    kept = arrays(run, "optimal")
+    kept = arrays(run, "max_rir")
     D, rank = 9, 8  # a column of zeros: the published features keep the one that splits the table
     assert kept["step"].tolist() == [0]
     assert kept["misalignment"][0, 0] < 0.05
@@ -152,10 +152,10 @@ def test_targets_are_not_needed_and_what_needs_them_is_left_out(tmp_path):
 def test_arrays_are_followed_as_the_same_table_is():
     table = load_diabetes_tasks()
     pair = TaskPair.from_arrays(table.X_P, table.y_P, table.X_H, table.y_H)
-    run = AlignmentPath(data="arrays", methods=("optimal",)).run(PathData.of(pair))
+    run = AlignmentPath(data="arrays", methods=("max_rir",)).run(PathData.of(pair))
     tasks = [TaskBasis.of(task) for task in vars(PathData.of(table).problem).values()]
-    same = follow(PathData.of(table).problem, tasks, "optimal", 0, {})
-    np.testing.assert_array_equal(arrays(run, "optimal")["predicted"], same.arrays["predicted"])
+    same = follow(PathData.of(table).problem, tasks, "max_rir", 0, {})
+    np.testing.assert_array_equal(arrays(run, "max_rir")["predicted"], same.arrays["predicted"])
     with pytest.raises(InvalidInputError, match="hand them over"):
         AlignmentPath(data="arrays").load()
 

@@ -20,7 +20,7 @@ def test_ours_is_that_of_the_digit_study():
     assert theta.equal(digits.immunize(data, cell).theta)
     attacked = study.run(jobs=1).tables["immunization"].set_index("convention")
     measured = digits.run(jobs=1).tables["results"]
-    pairs = measured.query("seed == 1 and gauge == 'unit'").set_index("convention")
+    pairs = measured.query("seed == 1 and theta_scale == 'unit'").set_index("convention")
     for convention in ("compact", "ridge"):
         assert attacked.loc[convention, "rir"] == pytest.approx(pairs.loc[convention, "rir"], rel=1e-6)
 

@@ -17,7 +17,7 @@ from condnum.studies.executors import BatchExecutor
 from condnum.theory.spectra import PUBLISHED_RIDGE, covariance
 
 CPU = torch.device("cpu")
-STUDY = DigitPairs(methods=("ours", "imma", "optimal"), seeds=2, epochs=5, pairs=((4, 7), (9, 0)))
+STUDY = DigitPairs(methods=("ours", "imma", "max_rir"), seeds=2, epochs=5, pairs=((4, 7), (9, 0)))
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +48,13 @@ def test_tasks_of_a_pair(digits):
     assert set(published.pretrain.targets.flatten().tolist()) == {0.0}
     assert set(published.harmful.targets.flatten().tolist()) == {1.0}
     methods = [cell["method"] for cell in DigitPairs(pairs=((4, 7),), seeds=3).cells(digits)]
-    assert (methods.count("optimal"), methods.count("ours")) == (1, 3)  # a closed form once a pair
-    assert len(DigitPairs(methods=("optimal",)).cells(digits)) == 90
+    assert (methods.count("max_rir"), methods.count("ours")) == (1, 3)  # a closed form once a pair
+    assert len(DigitPairs(methods=("max_rir",)).cells(digits)) == 90
 
 
 def test_summary_is_the_mean_over_pairs_then_over_seeds(run):
-    summary = run.tables["summary"].set_index(["method", "convention", "gauge"])
-    rows = run.tables["results"].query("method == 'ours' and convention == 'ridge' and gauge == 'unit'")
+    summary = run.tables["summary"].set_index(["method", "convention", "theta_scale"])
+    rows = run.tables["results"].query("method == 'ours' and convention == 'ridge' and theta_scale == 'unit'")
     per_seed = rows.groupby("seed")["rir"].mean()
     entry = summary.loc["ours", "ridge", "unit"]
     assert entry["rir_mean"] == pytest.approx(per_seed.mean())
@@ -66,7 +66,7 @@ def test_summary_is_the_mean_over_pairs_then_over_seeds(run):
 def test_sweeps_of_the_spectra_repeat_the_table_at_its_own_choices(run):
     results, spectra = run.tables["results"], run.tables["spectra"]
     sweep = geometric_ridge_sweep(spectra).set_index(["method", "ridge"])["rir"]
-    table = results.query("convention == 'ridge' and gauge == 'unit'")
+    table = results.query("convention == 'ridge' and theta_scale == 'unit'")
     for method, rows in table.groupby("method"):
         logs = np.log(rows.groupby("seed")["rir"].apply(lambda rir: np.exp(np.log(rir).mean())))
         np.testing.assert_allclose(np.log(sweep[method, PUBLISHED_RIDGE]), logs, rtol=1e-10)
@@ -88,7 +88,7 @@ class TestBatches:
     def test_methods_and_settings_are_groups_and_closed_forms_are_alone(self, digits, planned):
         batches = DigitBatches(digits, CPU)
         groups = {cell["method"]: batches.group(cell) for cell in planned}
-        assert groups["optimal"] is None
+        assert groups["max_rir"] is None
         assert groups["ours"] != groups["imma"]
         assert len({batches.group(cell) for cell in planned}) == 3
         longer = dataclasses.replace(planned[0], settings={**planned[0].settings, "steps": 6})
@@ -101,7 +101,7 @@ class TestBatches:
     def test_a_run_in_batches_gives_the_tables_of_a_run_without(self, run, digits, tmp_path):
         executor = BatchExecutor(DigitBatches(digits, CPU, memory_bytes=3_000_000))
         batched = STUDY.run(digits, out=tmp_path, executor=executor)
-        keys = ["method", "seed", "pretrain_digit", "harmful_digit", "convention", "gauge"]
+        keys = ["method", "seed", "pretrain_digit", "harmful_digit", "convention", "theta_scale"]
         columns = [*keys, "harmful_ratio", "pretrain_ratio", "rir", "success", "rir_ceiling", "stop_reason"]
         pd.testing.assert_frame_equal(*(of.tables["results"][columns] for of in (batched, run)), rtol=1e-7)
         assert batched.failures.empty
@@ -139,7 +139,7 @@ class TestBatches:
     def test_cuda_gives_the_tables_of_the_cpu(self):
         study = dataclasses.replace(STUDY, methods=("ours", "r_ill_only", "opt_kappa", "imma"), epochs=30)
         cpu, gpu = study.run(jobs=1), dataclasses.replace(study, device="cuda").run()
-        columns = ["method", "seed", "pretrain_digit", "convention", "gauge", "rir"]
+        columns = ["method", "seed", "pretrain_digit", "convention", "theta_scale", "rir"]
         pd.testing.assert_frame_equal(*(of.tables["results"][columns] for of in (gpu, cpu)), rtol=1e-6)
 
 

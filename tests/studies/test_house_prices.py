@@ -74,7 +74,7 @@ def test_keys():
     assert SHORT.planned(pair) == SHORT.planned(moved)
     longer = dataclasses.replace(SHORT, epochs=5).planned(pair)
     same = {a["method"] for a, b in zip(SHORT.planned(pair), longer, strict=True) if a == b}
-    assert same == {"identity", "initial", "optimal", "front"}
+    assert same == {"identity", "initial", "max_rir", "pareto"}
     options = [{"features": of, "rows": rows} for of in ("clean", "published") for rows in (None, 30)]
     studies = [dataclasses.replace(SHORT, **chosen) for chosen in options]
     assert len({study.planned(study.load())[0].key for study in studies}) == 4
@@ -94,16 +94,16 @@ def test_workers_are_started_if_that_pays(epochs, jobs, monkeypatch):
 def test_a_row_is_the_measure_of_its_cell(finished, problem):
     results = finished.tables["results"]
     K = problem.pretrain.covariance, problem.harmful.covariance
-    for convention, gauge in MEASURES:
-        chosen = results[(results["convention"] == convention) & (results["gauge"] == gauge)]
+    for convention, theta_scale in MEASURES:
+        chosen = results[(results["convention"] == convention) & (results["theta_scale"] == theta_scale)]
         for (_, row), cell in zip(chosen.iterrows(), finished.cells, strict=True):
             theta = torch.from_numpy(cell.arrays["theta"])
-            expected = relative_immunization_ratio(theta, *K, convention=convention, gauge=gauge)
+            expected = relative_immunization_ratio(theta, *K, convention=convention, theta_scale=theta_scale)
             assert row["rir"] == pytest.approx(expected.rir, rel=1e-12)
             assert row["rir"] == pytest.approx(row["harmful_ratio"] / row["pretrain_ratio"], rel=1e-12)
             assert bool(row["success"]) is expected.success
             assert row["theta_condition"] == pytest.approx(np.linalg.cond(theta), rel=1e-9)
-            norm = None if gauge == "unit" else float((theta**2).sum())
+            norm = None if theta_scale == "unit" else float((theta**2).sum())
             ceiling = ridge_convention_ceiling(*K, squared_norm=norm)
             ceiling = rir_ceiling(*K).value if convention == "compact" else ceiling
             assert row["rir_ceiling"] == pytest.approx(ceiling, rel=1e-12)
@@ -156,7 +156,7 @@ def test_a_cell_is_the_run_that_it_stands_for(finished):
 
 @pytest.mark.realdata
 def test_real_house_prices(real_data):
-    study = HousePrices(methods=("ours", "identity", "optimal"), seeds=1, epochs=30, device="cpu")
+    study = HousePrices(methods=("ours", "identity", "max_rir"), seeds=1, epochs=30, device="cpu")
     finished = study.run(jobs=1)
     assert finished.data.name == "house-prices"
     results = finished.tables["results"]

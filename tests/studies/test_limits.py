@@ -10,7 +10,7 @@ from condnum.data import load_diabetes_tasks
 from condnum.errors import CondnumError
 from condnum.studies.limits import DEFAULT_PAIRS, Limits, of_tasks, task_pairs
 
-HOUSE = Limits("house-prices", "embedded", ("ours", "identity", "optimal"), 2, 40)
+HOUSE = Limits("house-prices", "embedded", ("ours", "identity", "max_rir"), 2, 40)
 DIGITS = Limits("digits", methods=("imma",), seeds=1, epochs=4, pairs=((4, 7), (9, 0)))
 
 

@@ -208,7 +208,9 @@ def test_both_ends_on_house_prices(real_data):
 
     def rir(epochs, seed):
         found = compute_cell(*planned(study, study.released(epochs), seed))
-        return immunization_from_spectra(cell_spectra(*found), convention="ridge", gauge="as_trained").rir
+        return immunization_from_spectra(
+            cell_spectra(*found), convention="ridge", theta_scale="as_trained"
+        ).rir
 
     # Of the release: about 1.6 to 2.2 at 10 epochs and 80 to 115 at 100, here a seed may lie outside.
     assert 1.6 < np.mean([rir(10, seed) for seed in range(5)]) < 2.2

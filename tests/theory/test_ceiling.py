@@ -12,14 +12,14 @@ from scipy.linalg import eigh
 
 from condnum.errors import InvalidInputError, RankError
 from condnum.theory.ceiling import (
+    max_rir_immunizer,
     null_spaces,
-    optimal_immunizer,
     pencil_directions,
     ridge_convention_ceiling,
     rir_ceiling,
 )
 from condnum.theory.immunization import relative_immunization_ratio
-from condnum.theory.pareto import front_immunizer
+from condnum.theory.pareto import pareto_immunizer
 from condnum.theory.spectra import CovarianceRange
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -127,7 +127,7 @@ def test_no_invertible_extractor_exceeds_it(seed, D, drop, logs, kind):
 def test_the_closed_form_attains_it(seed, D, logs):
     rng = np.random.default_rng(seed)
     K_P, K_H = (covariance_of(rng, D, D, 10**log) for log in logs)
-    result = relative_immunization_ratio(optimal_immunizer(K_P, K_H), K_P, K_H)
+    result = relative_immunization_ratio(max_rir_immunizer(K_P, K_H), K_P, K_H)
     # κ(K) ≤ 1e3 and κ(M) ≤ 1e6: eps·1e3 of the spectra, a few hundred times that of the product.
     assert result.rir == pytest.approx(rir_ceiling(K_P, K_H).value, rel=1e-10)
     assert result.pretrain_after.value == pytest.approx(1, rel=1e-10)
@@ -138,10 +138,10 @@ def test_null_gain_makes_rir_grow_with_its_square():
     # κ_H = 6g² for g² ≥ 1/3; before, κ_P = 4 and κ_H = 3: RIR = 6g²/3·4 = 8g².
     K_P, K_H = np.diag([4.0, 1.0, 0.0]), np.diag([2.0, 1.0, 3.0])
     for gain in (1.0, 10.0, 1e3):
-        theta = optimal_immunizer(K_P, K_H, null_gain=gain)
+        theta = max_rir_immunizer(K_P, K_H, null_gain=gain)
         assert rir(theta, K_P, K_H) == pytest.approx(8 * gain**2, rel=1e-9)
         assert np.linalg.eigvalsh(theta)[0] > 0
-        assert np.linalg.norm(theta) ** 2 == pytest.approx(3, rel=1e-14)  # the unit gauge
+        assert np.linalg.norm(theta) ** 2 == pytest.approx(3, rel=1e-14)  # unit scale
 
 
 class TestRidgeConventionCeiling:
@@ -171,7 +171,7 @@ class TestRidgeConventionCeiling:
     )
     @example(seed=0, D=2, ranks=(0, 0), logs=(6.0, 6.0), ridge=1e-6, kind="pencil", wider=0)
     @example(seed=0, D=3, ranks=(1, 1), logs=(2.0, 2.0), ridge=1e-6, kind="pencil", wider=0)
-    def test_no_extractor_exceeds_it_in_either_gauge(self, seed, D, ranks, logs, ridge, kind, wider):
+    def test_no_extractor_exceeds_it_in_either_scale(self, seed, D, ranks, logs, ridge, kind, wider):
         rng = np.random.default_rng(seed)
         K_P, K_H = (
             covariance_of(rng, D, max(1, D - lost), 10**log, 10 ** rng.uniform(-2, 2))
@@ -186,13 +186,13 @@ class TestRidgeConventionCeiling:
             )
             theta += 10 ** rng.uniform(-9, -2) * np.eye(D)
         elif kind == "whitened":
-            theta = optimal_immunizer(K_P, K_H, ridge=10 ** rng.uniform(-6, 0))
+            theta = max_rir_immunizer(K_P, K_H, ridge=10 ** rng.uniform(-6, 0))
         else:
             theta = extractor(rng, D, kind, D + wider)
         unit = rir(theta, K_P, K_H, convention="ridge", ridge=ridge)
         assert unit <= ridge_convention_ceiling(K_P, K_H, ridge=ridge) * SLACK
         theta = theta / np.linalg.norm(theta) * 10 ** rng.uniform(-2, 1.5)
-        trained = rir(theta, K_P, K_H, convention="ridge", ridge=ridge, gauge="as_trained")
+        trained = rir(theta, K_P, K_H, convention="ridge", ridge=ridge, theta_scale="as_trained")
         bound = ridge_convention_ceiling(K_P, K_H, ridge=ridge, squared_norm=float((theta**2).sum()))
         assert trained <= bound * SLACK
 
@@ -240,7 +240,7 @@ class TestRanges:
         assert rir_ceiling(*ranges, ridge=1e-18).value == pytest.approx(1e36, rel=1e-12)
 
 
-FUNCTIONS = [rir_ceiling, ridge_convention_ceiling, optimal_immunizer, null_spaces]
+FUNCTIONS = [rir_ceiling, ridge_convention_ceiling, max_rir_immunizer, null_spaces]
 RANGE = CovarianceRange.of(torch.eye(2).double())
 
 
@@ -266,7 +266,7 @@ def test_options_that_are_refused(value):
         with pytest.raises(InvalidInputError, match=f"ridge must be positive and finite, got {value}"):
             function(np.eye(2), np.eye(2), ridge=value)
     with pytest.raises(InvalidInputError, match=f"null_gain must be positive and finite, got {value}"):
-        optimal_immunizer(np.eye(2), np.eye(2), null_gain=value)
+        max_rir_immunizer(np.eye(2), np.eye(2), null_gain=value)
 
 
 @pytest.mark.parametrize(
@@ -278,6 +278,6 @@ def test_tasks_that_share_no_direction(K_P, K_H, ceiling):
     K_P, K_H = np.diag(np.float64(K_P)), np.diag(np.float64(K_H))
     found = rir_ceiling(K_P, K_H)
     assert (found.value, found.lambda_max, found.lambda_min) == (pytest.approx(ceiling), 0, 0)
-    reached = relative_immunization_ratio(front_immunizer(K_P, K_H), K_P, K_H)
+    reached = relative_immunization_ratio(pareto_immunizer(K_P, K_H), K_P, K_H)
     assert reached.success is math.isinf(ceiling)  # one answer: the closed form gives what the ceiling allows
     assert reached.rir <= ceiling * (1 + 1e-12)

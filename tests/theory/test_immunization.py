@@ -1,4 +1,4 @@
-"""RIR (Eq. 15) and the verdict of Definition 3.1: by hand, gauges, conventions, round-off."""
+"""RIR (Eq. 15) and the verdict of Definition 3.1: by hand, scales of θ, conventions, round-off."""
 
 import numpy as np
 import pytest
@@ -30,9 +30,9 @@ class TestByHand:
         ratios = (result.harmful_ratio, result.pretrain_ratio, result.rir)
         assert ratios == pytest.approx((9 / 4, 1 / 9, 81 / 4))
         assert result.success is True
-        assert (result.convention, result.gauge, result.loss_gap) == ("compact", "unit", None)
+        assert (result.convention, result.theta_scale, result.loss_gap) == ("compact", "unit", None)
 
-    def test_ridge_convention_in_the_unit_gauge(self):
+    def test_ridge_convention_in_the_unit_scale(self):
         # θ = diag(1, 3) has ‖θ‖² = 10, so θ² becomes (1/5, 9/5); ε = 1.
         result = relative_immunization_ratio(np.diag([1.0, 3.0]), K_P, K_H, convention="ridge", ridge=1.0)
         expected = [101 / 2, (20 + 1) / (9 / 5 + 1), 3 / 2, (9 / 5 + 1) / (2 / 5 + 1)]
@@ -75,7 +75,7 @@ class TestVerdict:
         assert result.loss_gap == pytest.approx(gap)
 
     def test_conventions_give_opposite_verdicts(self):
-        # ‖θ‖² = 3, the unit gauge. H_H = diag(7/2, 7/4, 0): compact sees κ rise from 1 to 2, ridge sees
+        # ‖θ‖² = 3, unit scale. H_H = diag(7/2, 7/4, 0): compact sees κ rise from 1 to 2, ridge sees
         # only σ₁/ε, which falls from 4/ε to 3.5/ε.
         P, H = np.diag([1.0, 2.0, 1.0]), np.diag([4.0, 4.0, 0.0])
         theta = np.diag(np.sqrt([7 / 8, 7 / 16, 3 - 21 / 16]))
@@ -129,16 +129,16 @@ class TestRemovedDirections:
         assert not relative_immunization_ratio(theta, self.P, self.H).success
 
 
-class TestGauge:
+class TestThetaScale:
     @settings(max_examples=60)
     @given(seed=st.integers(0, 2**32 - 1), log_c=st.floats(-6, 6), rows=st.sampled_from([3, 8]))
     def test_compact_and_rir_do_not_see_it(self, seed, log_c, rows):
         rng = np.random.default_rng(seed)
         K = gaussian_covariance(rng, 4, rows), gaussian_covariance(rng, 4, rows)
         theta = rng.normal(size=(4, 4))
-        for gauge in ("unit", "as_trained"):
-            base = relative_immunization_ratio(theta, *K, gauge=gauge)
-            scaled = relative_immunization_ratio(10**log_c * theta, *K, gauge=gauge)
+        for theta_scale in ("unit", "as_trained"):
+            base = relative_immunization_ratio(theta, *K, theta_scale=theta_scale)
+            scaled = relative_immunization_ratio(10**log_c * theta, *K, theta_scale=theta_scale)
             # σ_k/σ₁ of a 4×4 draw is rarely below 1e-6: eps/1e-6.
             assert scaled.rir == pytest.approx(base.rir, rel=1e-6)
             assert scaled.harmful_ratio == pytest.approx(base.harmful_ratio, rel=1e-6)
@@ -149,7 +149,7 @@ class TestGauge:
         K = gaussian_covariance(rng, 5, 3), gaussian_covariance(rng, 5, 4)
         theta = rng.normal(size=(5, 5))
         base, scaled = (
-            relative_immunization_ratio(t, *K, convention="ridge", gauge="as_trained")
+            relative_immunization_ratio(t, *K, convention="ridge", theta_scale="as_trained")
             for t in (theta, c * theta)
         )
         # κ_ε = σ₁/ε + 1, and σ₁/ε ≥ 1e4: c² is exact up to ε/σ₁.
@@ -163,9 +163,9 @@ class TestGauge:
     [
         (np.eye(3), K_P, {}, InvalidInputError, r"\(2, 2\).*got \(3, 3\)"),
         (np.zeros((2, 2)), K_P, {}, RankError, "theta is the zero matrix"),
-        (np.zeros((2, 2)), K_P, {"gauge": "as_trained"}, RankError, "rank 0"),
+        (np.zeros((2, 2)), K_P, {"theta_scale": "as_trained"}, RankError, "rank 0"),
         (np.eye(2), np.zeros((2, 2)), {}, RankError, "covariance has rank 0"),
-        (np.eye(2), K_P, {"gauge": "units"}, UnknownNameError, "did you mean 'unit'"),
+        (np.eye(2), K_P, {"theta_scale": "units"}, UnknownNameError, "did you mean 'unit'"),
         (np.eye(2), K_P, {"convention": "ridge", "ridge": 0.0}, InvalidInputError, "ridge must be"),
     ],
 )

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer
 
 from condnum.errors import InvalidInputError
-from condnum.theory.ceiling import optimal_immunizer, ridge_convention_ceiling, rir_ceiling
+from condnum.theory.ceiling import max_rir_immunizer, ridge_convention_ceiling, rir_ceiling
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.pareto import (
     extractor_ratios,
     feasible_region,
-    front_extractor,
-    front_immunizer,
     immunizer_family,
+    pareto_extractor,
+    pareto_immunizer,
     ridge_limits,
 )
 from condnum.theory.spectra import CovarianceRange
@@ -68,7 +68,7 @@ def random_extractors(P, H, generator):
     yield from torch.randn(3, D, D, generator=generator).double()
     for power, size in zip([0, 0, 0, 0.1, 0.5, 0.9], sizes + sizes, strict=True):
         noise = size / D**0.5 * torch.randn(D, D, generator=generator).double()
-        yield front_extractor(P, H, power) @ (torch.eye(D) + noise)
+        yield pareto_extractor(P, H, power) @ (torch.eye(D) + noise)
 
 
 @given(seed=st.integers(0, 2**32 - 1), dimension=st.integers(2, 6), size=st.floats(-4, 2))
@@ -85,7 +85,7 @@ def test_nothing_lies_beyond_the_region(seed, dimension, size):
 @pytest.mark.parametrize("ridge", [None, 0.2])
 def test_front_extractors_attain_the_ceiling(power, ridge):
     K_P, K_H = pair(3)
-    theta = front_extractor(K_P, K_H, power, ridge=ridge)
+    theta = pareto_extractor(K_P, K_H, power, ridge=ridge)
     added = (ridge or 0.0) * np.eye(5)
     measured = relative_immunization_ratio(theta, K_P + added, K_H + added)
     limit = rir_ceiling(K_P, K_H, ridge=ridge)
@@ -100,7 +100,7 @@ def test_family_leads_from_identity_to_the_optimum():
     P, H = (CovarianceRange.of(torch.from_numpy(K)) for K in (K_P, K_H))
     family = immunizer_family(P, [0.0, 0.5, 1.0])
     np.testing.assert_allclose(family[0], np.eye(5), atol=1e-12)
-    star = optimal_immunizer(K_P, K_H)
+    star = max_rir_immunizer(K_P, K_H)
     np.testing.assert_allclose(family[2] / family[2].norm(), star / np.linalg.norm(star), atol=1e-12)
     np.testing.assert_allclose(family[1] @ family[1], family[2], atol=1e-10)
     assert extractor_ratios(family[0], P, H) == pytest.approx((1, 1))
@@ -128,12 +128,12 @@ def pair_of(seed, dimension, ranks, kappas=(1e3, 1e2)):
 def test_front_immunizer_is_on_the_front_at_the_wanted_ratio(seed, dimension, pretrain, harmful, wanted):
     K_P, K_H = pair_of(seed, dimension, (dimension, dimension), (10**pretrain, 10**harmful))
     limit = rir_ceiling(K_P, K_H).value
-    theta = front_immunizer(K_P, K_H, pretrain_ratio=wanted)
+    theta = pareto_immunizer(K_P, K_H, pretrain_ratio=wanted)
     found = relative_immunization_ratio(theta, K_P, K_H)
     least = max(wanted, 10**-pretrain)  # κ(H_P) ≥ 1
     assert found.rir == pytest.approx(limit, rel=1e-4)
     assert found.pretrain_ratio == pytest.approx(least, rel=1e-6)
-    default = relative_immunization_ratio(front_immunizer(K_P, K_H), K_P, K_H)
+    default = relative_immunization_ratio(pareto_immunizer(K_P, K_H), K_P, K_H)
     assert default.success == (limit > 1 + 1e-8)
 
 
@@ -141,7 +141,7 @@ def test_front_immunizer_is_on_the_front_at_the_wanted_ratio(seed, dimension, pr
 @given(st.integers(0, 10**6), st.integers(1, 8), st.integers(2, 8))
 def test_front_immunizer_of_singular_pairs(seed, pretrain_rank, harmful_rank):
     K_P, K_H = pair_of(seed, 8, (pretrain_rank, harmful_rank))
-    theta = front_immunizer(K_P, K_H)
+    theta = pareto_immunizer(K_P, K_H)
     assert np.linalg.matrix_rank(theta) == 8
     compact, ridge = (
         relative_immunization_ratio(theta, K_P, K_H, convention=convention)
@@ -150,7 +150,7 @@ def test_front_immunizer_of_singular_pairs(seed, pretrain_rank, harmful_rank):
     if rir_ceiling(K_P, K_H).value > 1.01:
         assert compact.success
         assert not compact.rank_changed
-    # No extractor beats the dual bound of the ridge convention, ε → 0; `front` meets it where it leaves room.
+    # No extractor beats the dual bound of the ridge convention, ε → 0; `pareto` meets it where it has room.
     if pretrain_rank < 8 and harmful_rank < 8:
         top = np.linalg.eigvalsh(K_P)[-1]
         dual = min(
@@ -169,7 +169,7 @@ def test_front_immunizer_where_the_ridge_is_not_small():
     K_P, K_H = (X[y == label].T @ X[y == label] for label in (0, 1))
     measured = {
         (wanted, convention): relative_immunization_ratio(
-            front_immunizer(K_P, K_H, convention=wanted), K_P, K_H, convention=convention
+            pareto_immunizer(K_P, K_H, convention=wanted), K_P, K_H, convention=convention
         )
         for wanted in ("compact", "ridge")
         for convention in ("compact", "ridge")
@@ -183,9 +183,9 @@ def test_front_immunizer_where_the_ridge_is_not_small():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda K: front_extractor(np.diag([4.0, 0.0]), K, 0.0), "ranks 1 and 2 in 2.*give a ridge"),
-        (lambda K: front_extractor(K, K, np.inf), "power must be finite, got inf"),
-        (lambda K: front_immunizer(K, K, pretrain_ratio=2), r"pretrain_ratio must lie in \(0, 1\], got 2"),
+        (lambda K: pareto_extractor(np.diag([4.0, 0.0]), K, 0.0), "ranks 1 and 2 in 2.*give a ridge"),
+        (lambda K: pareto_extractor(K, K, np.inf), "power must be finite, got inf"),
+        (lambda K: pareto_immunizer(K, K, pretrain_ratio=2), r"pretrain_ratio must lie in \(0, 1\], got 2"),
     ],
 )
 def test_refused(call, message):
@@ -205,7 +205,7 @@ def test_ridge_limits_are_bounds_and_nearly_reached(seed):
     limits, reached = ridge_limits(K_P, K_H), [0.0, 0.0]
     spikes = [np.outer(w, v) for w, v in generator.normal(size=(40, 2, D))]
     tried = [a * spike + np.eye(D) * b for spike in spikes for a, b in ((1, 0.0), (1, 1e-3), (1, 1.0))]
-    tried += [front_immunizer(K_P, K_H, pretrain_ratio=x, convention="ridge") for x in (1, 0.5, 1e-5)]
+    tried += [pareto_immunizer(K_P, K_H, pretrain_ratio=x, convention="ridge") for x in (1, 0.5, 1e-5)]
     for theta in tried:
         found = relative_immunization_ratio(theta, K_P, K_H, convention="ridge")
         if found.pretrain_ratio <= 1:
@@ -224,7 +224,7 @@ def test_ridge_limits_bound_the_closed_form_where_epsilon_is_not_small(seed, sca
     K_P, K_H = scale * X_P.T @ X_P, X_H.T @ X_H
     limit = ridge_limits(K_P, K_H).rir
     for x in (1, 0.1, 1e-2, 1e-3, 1e-4):
-        theta = front_immunizer(K_P, K_H, pretrain_ratio=x, convention="ridge")
+        theta = pareto_immunizer(K_P, K_H, pretrain_ratio=x, convention="ridge")
         found = relative_immunization_ratio(theta, K_P, K_H, convention="ridge")
         assert not found.success or found.rir <= limit * (1 + 1e-8)
 

@@ -13,10 +13,10 @@ from condnum.errors import CondnumError, InvalidInputError
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing.line_search import linear_probe
 from condnum.theory.alignment import alignment
-from condnum.theory.ceiling import null_spaces, optimal_immunizer, rir_ceiling
+from condnum.theory.ceiling import max_rir_immunizer, null_spaces, rir_ceiling
 from condnum.theory.extremes import largest_bound, largest_pairs, smallest_pairs
 from condnum.theory.immunization import relative_immunization_ratio
-from condnum.theory.pareto import front_extractor, front_immunizer, ridge_limits
+from condnum.theory.pareto import pareto_extractor, pareto_immunizer, ridge_limits
 from condnum.theory.regularizers import r_ill, r_ill_gradient, r_well, r_well_gradient, r_well_theta_gradient
 from condnum.theory.spectra import CovarianceRange, condition_number, covariance, hessian
 
@@ -74,7 +74,7 @@ class TestOneAnswer:
         assert kappas == pytest.approx([true[0] / true[-1]] * len(kappas), rel=1e-3)
         assert ceiling == pytest.approx(1)
         K = A.T @ A
-        for theta in (optimal_immunizer(K, np.eye(60)), front_immunizer(K, np.eye(60))):
+        for theta in (max_rir_immunizer(K, np.eye(60)), pareto_immunizer(K, np.eye(60))):
             assert np.isfinite(theta).all()
 
     @pytest.mark.parametrize("kind", ["array", "tensor"])
@@ -110,10 +110,10 @@ class TestOneAnswer:
         I = np.eye(2)  # ruff: ignore[ambiguous-variable-name]
         calls = [
             lambda: relative_immunization_ratio(I, K, I), lambda: relative_immunization_ratio(I, I, K),
-            lambda: linear_probe(I, K, np.ones(2)), lambda: rir_ceiling(I, K), lambda: front_immunizer(K, I),
+            lambda: linear_probe(I, K, np.ones(2)), lambda: rir_ceiling(I, K), lambda: pareto_immunizer(K, I),
             lambda: alignment(I, K), lambda: hessian(I, K), lambda: ridge_limits(I, K),
             lambda: ImmunizationProblem.from_covariances(I, K), lambda: r_well_theta_gradient(I, K),
-            lambda: front_extractor(I, K, 0.5),
+            lambda: pareto_extractor(I, K, 0.5),
         ]  # fmt: skip
         for call in calls:
             with pytest.raises(InvalidInputError, match=message):
@@ -174,9 +174,9 @@ class TestRidgeLimits:
         limits, rng = ridge_limits(K_P, K_H, ridge=ridge), np.random.default_rng(seed)
         top = np.linalg.eigh(K_H)[1][:, -1:]
         candidates = [
-            front_immunizer(K_P, K_H, convention="ridge", ridge=ridge),
-            front_immunizer(K_P, K_H, pretrain_ratio=0.1, convention="ridge", ridge=ridge),
-            optimal_immunizer(K_P, K_H),
+            pareto_immunizer(K_P, K_H, convention="ridge", ridge=ridge),
+            pareto_immunizer(K_P, K_H, pretrain_ratio=0.1, convention="ridge", ridge=ridge),
+            max_rir_immunizer(K_P, K_H),
             *(1e-3 * np.eye(dimension) + gain * top @ top.T for gain in (1.0, 0.1)),
             *rng.normal(size=(5, dimension, dimension)),
         ]
