@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condnum.data.resolver import KNOWN_CHECKSUMS
-from condnum.data.task_pair import Float64Array, Provenance, TaskPair, check_rows, sha256_arrays, standardise
+from condnum.data.task_pair import Float64Array, Provenance, TaskPair, check_rows, sha256_arrays, standardize
 from condnum.errors import DataFormatError, InvalidInputError, check_known
 
 Labels = Literal["one_vs_rest", "published"]
@@ -211,7 +211,7 @@ def load_diabetes_tasks(*, features: DiabetesFeatures = "clean") -> TaskPair:
 
     D_P predicts the body mass index `bmi` where sex is coded 1 (235 rows); D_H predicts the disease
     progression after one year where it is coded 2 (207 rows). `bmi` is a target, so it is a
-    feature of neither. Raw units, then standardised per task with population deviations.
+    feature of neither. Raw units, then standardized per task with population deviations.
 
     Args:
         features: `clean` drops the split column `sex` (8 features); `published` keeps it, as the
@@ -240,10 +240,10 @@ def load_diabetes_tasks(*, features: DiabetesFeatures = "clean") -> TaskPair:
     kept = [i for i, name in enumerate(columns) if name not in dropped]
     sex, bmi = data[:, columns.index("sex")], data[:, columns.index("bmi")]
     return TaskPair(
-        X_P=standardise(data[sex == 1][:, kept]),
-        y_P=standardise(bmi[sex == 1]),
-        X_H=standardise(data[sex == 2][:, kept]),
-        y_H=standardise(target[sex == 2]),
+        X_P=standardize(data[sex == 1][:, kept]),
+        y_P=standardize(bmi[sex == 1]),
+        X_H=standardize(data[sex == 2][:, kept]),
+        y_H=standardize(target[sex == 2]),
         name="diabetes",
         pretrain_name="bmi, sex coded 1",
         harmful_name="disease progression, sex coded 2",

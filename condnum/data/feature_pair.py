@@ -46,7 +46,7 @@ class Survey:
 class FeaturePair:
     """Inputs of a pre-training and a harmful task over the same D columns."""
 
-    pretrain: FeatureStream  # X_P, complete rows, standardised if that was asked for
+    pretrain: FeatureStream  # X_P, complete rows, standardized if that was asked for
     harmful: FeatureStream  # X_H
     surveys: tuple[Survey, Survey]  # of both as they are in the files
     columns: pd.DataFrame  # a row a column: `column`, mean, deviation, smallest and largest of both, `look`
@@ -166,10 +166,10 @@ def look_at(
     harmful: FeatureStream,
     notes: Sequence[str] = (),
     *,
-    standardise: bool = False,
+    standardize: bool = False,
     targets: NDArray[Any] | None = None,
 ) -> FeaturePair:
-    """Read both matrices once: leave out rows with gaps, list the columns, flag odd ones, standardise.
+    """Read both matrices once: leave out rows with gaps, list the columns, flag odd ones, standardize.
 
     A column is called constant (one value), an index (whole numbers, all different, sorted or without a
     hole), or a label: by its values (a few consecutive whole numbers among columns of measurements, other
@@ -179,7 +179,7 @@ def look_at(
         pretrain: X_P, as `match_streams` returns it.
         harmful: X_H.
         notes: What was done to them before.
-        standardise: Each task's columns to mean 0 and deviation 1.
+        standardize: Each task's columns to mean 0 and deviation 1.
         targets: `(N,)` labels or `(N, m)` numbers of all rows of the harmful file.
 
     Returns:
@@ -226,12 +226,12 @@ def look_at(
             table[f"{figure}_{field}"] = getattr(survey, figure)
     table["look"] = _looks(pretrain.columns, P, H, answers)
     said += _warnings(table, targets is not None)
-    if standardise:
+    if standardize:
         streams = [
             replace(stream, centre=survey.mean, scale=survey.deviation)
             for stream, survey in zip(streams, surveys, strict=True)
         ]
-        said.append("Columns are standardised, each task by its own mean and deviation.")
+        said.append("Columns are standardized, each task by its own mean and deviation.")
     return FeaturePair(streams[0], streams[1], (P, H), table, tuple(said))
 
 
@@ -370,7 +370,7 @@ def _warnings(table: pd.DataFrame, targets: bool) -> list[str]:
             (
                 "constant column(s)",
                 flat["column"][~zero],
-                "K is not centred, so that each acts as an intercept; standardising turns it into zeros",
+                "K is not centred, so that each acts as an intercept; standardizing turns it into zeros",
             ),
         ):
             if len(names):

@@ -70,7 +70,7 @@ class FeatureStream:
     dtype: np.dtype[Any]  # the stored type; float64 for text
     count: int | None  # rows; None where only reading tells
     stamp: tuple[int, int, int] | None  # of the file when it was opened; None: rows in memory
-    centre: Float64Array | None = None  # (D,) is subtracted, where columns are standardised
+    centre: Float64Array | None = None  # (D,) is subtracted, where columns are standardized
     scale: Float64Array | None = None  # (D,) divides; 0 turns a constant column into zeros
 
     @property
@@ -104,7 +104,7 @@ class FeatureStream:
                     )
 
     def blocks(self, first: int = 0, last: int | None = None) -> Iterator[NDArray[Any]]:
-        """Read blocks of complete rows, standardised where that was asked for; else as `raw_blocks`."""
+        """Read blocks of complete rows, standardized where that was asked for; else as `raw_blocks`."""
         for block in self.raw_blocks(first, last):
             if block.dtype.kind == "f" and np.isnan(block.min()):
                 block = block[~np.isnan(block).any(axis=1)]

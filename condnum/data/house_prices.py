@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from condnum.data.resolver import DataFiles, Source, obtain
-from condnum.data.task_pair import Provenance, TaskPair, check_rows, standardise
+from condnum.data.task_pair import Provenance, TaskPair, check_rows, standardize
 from condnum.errors import DataFormatError, UnknownNameError
 from condnum.files import opened
 
@@ -109,7 +109,7 @@ def load_house_prices(
     normalise: Normalise = "per_task",
     missing: Missing = "pandas",
 ) -> TaskPair:
-    """Load the house-price pair: fill missing cells with 0, label-encode, split, standardise.
+    """Load the house-price pair: fill missing cells with 0, label-encode, split, standardize.
 
     Args:
         source: `auto` (local file, else condnum's box), `local`, or a path: the CSV file or a folder.
@@ -172,7 +172,7 @@ def load_house_prices(
         for letter, chosen in (("X", names), ("y", target)):
             values = table[chosen].to_numpy(dtype=np.float64)
             reference = values if normalise == "before_split" else None
-            arrays[f"{letter}_{task}"] = standardise(values[kept], reference=reference)
+            arrays[f"{letter}_{task}"] = standardize(values[kept], reference=reference)
     return TaskPair(
         **arrays,
         name="house-prices",

@@ -36,14 +36,14 @@ def check_rows(rows: object) -> None:
         raise InvalidInputError(f"rows must be an integer of at least 2, got {rows!r}.")
 
 
-def standardise(values: Float64Array, *, reference: Float64Array | None = None) -> Float64Array:
+def standardize(values: Float64Array, *, reference: Float64Array | None = None) -> Float64Array:
     """Subtract the mean and divide by the population deviation of `reference` (default: `values`).
 
     A column that is constant in the reference rows becomes exactly zero: its mean in floating point may
     differ from the constant by round-off, which the division would blow up to order 1.
 
     Examples:
-        >>> standardise(np.array([[1.0, 0.1], [3.0, 0.1]]))
+        >>> standardize(np.array([[1.0, 0.1], [3.0, 0.1]]))
         array([[-1.,  0.],
                [ 1.,  0.]])
     """
@@ -245,7 +245,7 @@ class TaskPair:
         return self.X_probe, self.y_probe
 
     def head(self, rows: int) -> TaskPair:
-        """Return the pair cut to the first rows (2 or more) of each array; nothing is standardised again."""
+        """Return the pair cut to the first rows (2 or more) of each array; nothing is standardized again."""
         check_rows(rows)
         names = ("X_P", "y_P", "X_H", "y_H", "X_loss", "y_loss", "X_probe", "y_probe")
         cut: dict[str, Any] = {n: getattr(self, n)[:rows] for n in names if getattr(self, n) is not None}

@@ -11,7 +11,7 @@ from condnum.audit.attacks import read_targets
 from condnum.data import feature_stream
 from condnum.data.feature_pair import look_at, match_streams, odd_columns, open_pair
 from condnum.data.feature_stream import array_stream, open_feature_stream
-from condnum.data.task_pair import standardise
+from condnum.data.task_pair import standardize
 from condnum.errors import (
     CondnumError,
     DataFormatError,
@@ -200,10 +200,10 @@ class TestRows:
         P[:, 0] = 0.1
         holes = P.copy()
         holes[7, 1] = np.nan
-        pair = looked(holes, P[:50], standardise=True)
+        pair = looked(holes, P[:50], standardize=True)
         whole = np.delete(P, 7, axis=0)
-        np.testing.assert_allclose(pair.pretrain.array(), standardise(whole), atol=1e-8)
-        assert any("standardised" in note for note in pair.notes)
+        np.testing.assert_allclose(pair.pretrain.array(), standardize(whole), atol=1e-8)
+        assert any("standardized" in note for note in pair.notes)
         np.testing.assert_allclose(pair.columns["mean_pretrain"], whole.mean(axis=0))
         np.testing.assert_allclose(pair.columns["deviation_pretrain"][1:], whole.std(axis=0)[1:])
         np.testing.assert_array_equal(pair.columns["largest_harmful"], P[:50].max(axis=0))

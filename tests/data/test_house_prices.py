@@ -1,4 +1,4 @@
-"""The house-price table: split, encoded and standardised by hand, refused, and as it really is."""
+"""The house-price table: split, encoded and standardized by hand, refused, and as it really is."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from condnum.data.house_prices import HOUSE_COLUMNS, MISSING_CELLS
 from condnum.data.resolver import BOX
 from condnum.errors import DataFormatError, InvalidInputError
 
-#: Standardised (1, 2, 3): mean 2, population variance 2/3.
+#: Standardized (1, 2, 3): mean 2, population variance 2/3.
 THIRD = 1.5**0.5
 
 
@@ -57,7 +57,7 @@ def test_before_the_split_encoders_on_the_union_or_per_domain(houses):
     assert union.y_P == pytest.approx([(10 - 9.2) / s, (30 - 9.2) / s])
 
 
-def test_rows_are_the_first_of_each_domain_and_standardised_anew(houses):
+def test_rows_are_the_first_of_each_domain_and_standardized_anew(houses):
     pair = houses(options={"rows": 2})
     assert (pair.rows_pretrain, pair.rows_harmful) == (2, 2)
     assert pair.y_H.tolist() == [-1, 1]  # 100 and 200

@@ -191,7 +191,7 @@ def features(path):
     for block in stream.blocks(1, 2):
         assert block.shape[1] == stream.dimension
     assert not np.isnan(stream.array()).any()
-    pair = look_at(*match_streams(stream, stream), standardise=True)
+    pair = look_at(*match_streams(stream, stream), standardize=True)
     assert np.isfinite(pair.pretrain.array()).all()
 
 
