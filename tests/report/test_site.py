@@ -105,7 +105,7 @@ def real(tmp_path):
         "corrections": {"corrections": corrections, "results": pd.DataFrame({"x": range(60_000)})},
     }  # fmt: skip
     for name, table in tables.items():
-        make_run(base / name, table, "mnist, 10,000 test images, condnum's box" if name == "mnist" else name)
+        make_run(base / name, table, "mnist, 10,000 test images, bundled data" if name == "mnist" else name)
     curves.to_csv(base / "house-prices" / "curves.csv", index=False)
     return [entry(name, name, base / name) for name in tables]
 
