@@ -18,10 +18,10 @@ def descend(
     problem: ImmunizationProblem, method: Method, settings: DescentSettings, *, seed: int
 ) -> ImmunizationResult:
     """Run any descent, registered or not, from its random start, and do not judge it."""
-    return Descent([problem], method, settings, [seed]).results()[0]
+    return JointDescent([problem], method, settings, [seed]).results()[0]
 
 
-class Descent(Run):
+class JointDescent(Run):
     """Steps against the weighted sum of the gradient's parts; what becomes infinite is taken back."""
 
     def __init__(

@@ -12,7 +12,7 @@ from condnum.errors import InvalidInputError, check_integer, check_known
 from condnum.methods.algorithm1 import Ours, RIllOnly
 from condnum.methods.auto import SelfTuned
 from condnum.methods.baselines import Identity, Imma, Initial, MaxRir, OptKappa, Pareto
-from condnum.methods.descent import Descent
+from condnum.methods.descent import JointDescent
 from condnum.methods.method import Method
 from condnum.methods.problem import MAKE_IT, ImmunizationProblem
 from condnum.methods.result import Callback, ImmunizationResult, judged
@@ -149,7 +149,7 @@ def immunize(
     if isinstance(base, SelfTunedSettings):
         return judged(problem, SelfTuned(problem, chosen, base, seed, **told).results()[0])
     _check_descent(problem, chosen, base, overrides)
-    return judged(problem, Descent([problem], chosen, base, [seed], **told).results()[0])
+    return judged(problem, JointDescent([problem], chosen, base, [seed], **told).results()[0])
 
 
 def descends_in_batches(method: str, settings: Settings | None = None) -> bool:
@@ -176,7 +176,7 @@ def immunize_batch(
     for problem in problems:
         _check_descent(problem, chosen, base)
     where = None if device is None else resolve_device(device)
-    return Descent(problems, chosen, base, seeds, device=where).results()
+    return JointDescent(problems, chosen, base, seeds, device=where).results()
 
 
 def _settings_of(method: Method, settings: Settings | None) -> Any:
