@@ -1,7 +1,7 @@
 """Where data files are looked for, and what a user is told when they are not there.
 
 Order: the caller's path, and nothing else if there is one; `$CONDNUM_DATA`; `./data`; the user
-cache directory; then the box: the files that come with condnum. Nothing is
+cache directory; then the bundled data: the files that come with condnum. Nothing is
 downloaded, and what was taken stands in every title.
 """
 
@@ -23,7 +23,7 @@ DATA_VARIABLE = "CONDNUM_DATA"
 #: The folder of the files that come with condnum, laid out as any data folder.
 BOX = Path(__file__).with_name("box")
 
-#: "auto" (local, then the box), or a path.
+#: "auto" (local, then bundled), or a path.
 Source: TypeAlias = "str | os.PathLike[str]"
 
 #: Name under the data folder -> SHA-256; `embedded/` names arrays. MNIST has two sums a file,
@@ -110,7 +110,7 @@ def data_folders() -> tuple[Path, ...]:
 def _candidates(files: DataFiles, source: Source) -> dict[Path, str]:
     """Return the folders that may hold these files, in order, with the name of each place."""
     if source == "auto":
-        kinds = ("CONDNUM_DATA", "./data", "user cache", "condnum's box")
+        kinds = ("CONDNUM_DATA", "./data", "user cache", "bundled data")
         named = kinds if os.environ.get(DATA_VARIABLE) else kinds[1:]
         return {
             folder / files.folder: kind for folder, kind in zip((*data_folders(), BOX), named, strict=True)
@@ -131,7 +131,7 @@ def _find(files: DataFiles, source: Source, named: str | None) -> FoundFiles | N
     if source == "auto" and named and not Path(named).expanduser().is_dir():
         raise DataNotFoundError(
             f"{DATA_VARIABLE} is '{named}', a folder that does not exist; set it to the folder that holds "
-            f"{files.folder}/, or unset it: then --data auto ends in condnum's box."
+            f"{files.folder}/, or unset it: then --data auto ends in the bundled data."
         )
     for folder, kind in _candidates(files, source).items():
         for wanted in filter(None, (files, files.instead)):
@@ -144,7 +144,7 @@ def _find(files: DataFiles, source: Source, named: str | None) -> FoundFiles | N
 def obtain(files: DataFiles, source: Source = "auto") -> FoundFiles:
     """Return the files; say what is missing, where it was looked for and what to put where.
 
-    An altered file of the box is refused.
+    An altered bundled file is refused.
     """
     named = os.environ.get(DATA_VARIABLE)
     found = _find(files, source, named)
@@ -152,7 +152,7 @@ def obtain(files: DataFiles, source: Source = "auto") -> FoundFiles:
         wanted = " and ".join(" or ".join(names) for names in files.names)
         tried = ", ".join(str(folder.absolute()) for folder in _candidates(files, source))
         if source != "auto":
-            fix = f"Give an existing path, or 'auto', which ends in condnum's box; got '{source}'."
+            fix = f"Give an existing path, or 'auto', which ends in the bundled data; got '{source}'."
         elif named:
             fix = f"{DATA_VARIABLE} is '{named}'; put the file(s) into its subfolder {files.folder}/."
         else:
@@ -161,7 +161,7 @@ def obtain(files: DataFiles, source: Source = "auto") -> FoundFiles:
                 f"{files.folder}/."
             )
         raise DataNotFoundError(f"{files.dataset}: {wanted} not found in: {tried}. {fix} {files.advice}")
-    if found.source == "condnum's box" and not found.known:
+    if found.source == "bundled data" and not found.known:
         raise DataFormatError(
             f"{found.location}, SHA-256 {', '.join(found.checksums)}: not what condnum came with; "
             f"install condnum again, or put files of your own into data/{files.folder}/."

@@ -11,7 +11,7 @@ from condnum.figures.pair_detail import PairDetail, pair_detail_figures
 from condnum.figures.pairs import DIGITS, check_pair_results, color_limit, comparable, pair_heatmaps
 from condnum.figures.style import method_style, num, option_text
 from condnum.lessons.figure_view import FigureView, alarm, errors_shown, figure_output
-from condnum.methods import uses_seed
+from condnum.methods import get_method
 from condnum.studies.measure import extractor_cell, extractor_curves
 from condnum.studies.study import StudyRun
 
@@ -152,7 +152,7 @@ def digit_pair_detail(
         )
     extractors = []
     for method in dict.fromkeys((*study.methods, "identity", "initial")):
-        cell = study.cell(method, seed if uses_seed(method) else 0, (pretrain, harmful))
+        cell = study.cell(method, seed if get_method(method).seeded else 0, (pretrain, harmful))
         problem = study.problem(digits, cell)
         extractors.append(extractor_cell(problem, study.immunize(digits, cell)))
     curves = extractor_curves(problem, extractors, probe_steps=probe_steps)
