@@ -38,19 +38,10 @@ class DigitPair(Shown):
 
     def figure(self) -> Any:
         """Draw the heatmap, whose cells can be clicked, beside norm ratios and spectra on both tasks."""
-        titles = [
-            f"{D}: digit {at}"
-            for D, at in (("D<sub>P</sub>", self.pretrain), ("D<sub>H</sub>", self.harmful))
-        ]
-        specs: list[list[Any]] = [[{"rowspan": 2}, {}, {}], [None, {}, {}]]
-        grid = {
-            "rows": 2,
-            "cols": 3,
-            "specs": specs,
-            "column_widths": [0.4, 0.3, 0.3],
-            "vertical_spacing": 0.24,
-        }
-        sheet = Sheet("ln RIR; ✕ fails Definition 3.1", *titles, "", "", grid=grid)
+        titles = f"D<sub>P</sub>: digit {self.pretrain}", f"D<sub>H</sub>: digit {self.harmful}", "", ""
+        grid: dict[str, Any] = {"rows": 2, "cols": 3, "specs": [[{"rowspan": 2}, {}, {}], [None, {}, {}]]}
+        grid |= {"column_widths": [0.4, 0.3, 0.3], "vertical_spacing": 0.24}
+        sheet = Sheet("ln RIR; ✕ fails Definition 3.1", *titles, grid=grid)
         pairs, *panels = sheet.panels
         digits, finite = np.arange(DIGITS), np.isfinite(self.cells.log_rir)
         look = {"type": "heatmap", "colorscale": DIVERGING, "zmin": -self.limit, "zmax": self.limit}
@@ -69,11 +60,12 @@ class DigitPair(Shown):
         for panel, (quantity, task) in zip(panels, places, strict=True):
             shown = self.curves[(self.curves["quantity"] == quantity) & (self.curves["task"] == task)]
             for method, curve in shown[shown["x"] > 0].groupby("method", sort=False):
-                style, y = method_style(str(method)), curve["value"].clip(lower=_FLOOR)
-                look = {"width": 2.2, "legendgroup": method, "legend": panel is panels[0]}
-                panel.line(
-                    style.label, curve["x"], y, style.color, style.dash, hover="%{x}: %{y:.3g}", **look
+                at, (label, *look) = (
+                    (curve["x"], curve["value"].clip(lower=_FLOOR)),
+                    method_style(str(method)),
                 )
+                more = {"legendgroup": method, "legend": panel is panels[0], "hover": "%{x}: %{y:.3g}"}
+                panel.line(label, *at, *look, width=2.2, **more)
             up, along = QUANTITIES[quantity]
             panel.x(**log_axis(along, shown["x"]) if quantity == "norm_ratio" else {"title_text": along})
             panel.y(**log_axis(up if task == "pretrain" else "", shown["value"].clip(lower=_FLOOR)))
@@ -89,7 +81,7 @@ class DigitPair(Shown):
 
 
 def pair_browser(run: StudyRun) -> type[Explorer]:
-    """Return the explorer of a finished run of `DigitPairs`; extractors of a chosen pair are computed again."""
+    """Return the explorer of a run of `DigitPairs`; extractors of a chosen pair are computed again."""
     results, name = run.tables["results"], run.data.title()
     known = list(dict.fromkeys(results["method"]))
     limit, first = color_limit(results, comparable(known), **MEASURE), run.study.chosen_pairs[0]
