@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from condnum.errors import CondnumError, require
-from condnum.figures.style import CONFIG, honest_legend
+from condnum.figures.style import CONFIG
 from condnum.files import asset
 
 _traitlets = require("traitlets", "notebooks")
@@ -62,7 +62,6 @@ class FigureView(Live):
 
 def shown_figure(figure: Any, *, static: bool = False) -> Any:
     """Return a figure without controls that follows the page's theme and width, or with `static` as it is."""
-    honest_legend(figure)
     return figure if static else FigureView(figure)
 
 

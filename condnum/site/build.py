@@ -27,7 +27,7 @@ from condnum.files import (
     write_text,
 )
 from condnum.lessons.alignment_lab import RECORDED
-from condnum.lessons.recording import is_current, record_all, recordable
+from condnum.lessons.recording import RECORDABLE, is_current, record_all
 from condnum.machine import versions
 from condnum.progress import OnProgress
 from condnum.report.experiments import Experiment
@@ -181,7 +181,7 @@ def _of_part(name: str) -> tuple[Sequence[str], Sequence[str]]:
     """Return the explorers and lessons of a part: the last lesson reads what the labs have trained."""
     check_known("part of the site", name, [part.name for part in PARTS])
     return {
-        "explorers": (list(recordable()), ()),
+        "explorers": (list(RECORDABLE), ()),
         "alignment-lab": (list(RECORDED), LESSONS[-1:]),
         "lessons": ((), LESSONS[:-1]),
     }[name]
@@ -260,7 +260,7 @@ def _executed(
 
 def _recordings(folder: Path, names: Sequence[str] | None = None) -> dict[str, Path]:
     """Return where each explorer is recorded."""
-    chosen = [name for name in [*recordable(), *RECORDED] if names is None or name in names]
+    chosen = [name for name in [*RECORDABLE, *RECORDED] if names is None or name in names]
     return {name: folder / f"{name}.js" for name in chosen}
 
 
