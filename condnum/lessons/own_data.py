@@ -325,17 +325,10 @@ def own_data(
     if rtol >= 1:
         raise InvalidInputError(f"the rank tolerance is {num(rtol)} times σ₁, above everything; lower it.")
     facts, ranges, ceiling, misalignment, probes = _measured(own, rtol)
-    return OwnData(
-        own,
-        *(TaskSpectrum.of(task, rtol, ridge) for task in facts),
-        misalignment,
-        ceiling.value,
-        ceiling.harmful_only_dimension,
-        probes,
-        ridge_limit=ridge_convention_ceiling(*ranges, ridge=ridge, rtol=rtol),
-        ridge=ridge,
-        goal=goal,
-    )
+    P, H = (TaskSpectrum.of(task, rtol, ridge) for task in facts)
+    limit = ridge_convention_ceiling(*ranges, ridge=ridge, rtol=rtol)
+    own_only = ceiling.harmful_only_dimension
+    return OwnData(own, P, H, misalignment, ceiling.value, own_only, probes, limit, ridge=ridge, goal=goal)
 
 
 @lru_cache(maxsize=8)

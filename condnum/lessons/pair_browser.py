@@ -44,7 +44,12 @@ class DigitPair(Shown):
         sheet = Sheet("ln RIR; ✕ fails Definition 3.1", *titles, grid=grid)
         pairs, *panels = sheet.panels
         digits, finite = np.arange(DIGITS), np.isfinite(self.cells.log_rir)
-        look = {"type": "heatmap", "colorscale": DIVERGING, "zmin": -self.limit, "zmax": self.limit}
+        look: dict[str, Any] = {
+            "type": "heatmap",
+            "colorscale": DIVERGING,
+            "zmin": -self.limit,
+            "zmax": self.limit,
+        }
         look |= {"showlegend": None, "showscale": False, "hoverongaps": False, "text": self.cells.hover}
         click = {"meta": {"click": {"pretrain": "y", "harmful": "x"}}}
         z = np.where(finite, self.cells.log_rir, np.nan)
@@ -60,12 +65,10 @@ class DigitPair(Shown):
         for panel, (quantity, task) in zip(panels, places, strict=True):
             shown = self.curves[(self.curves["quantity"] == quantity) & (self.curves["task"] == task)]
             for method, curve in shown[shown["x"] > 0].groupby("method", sort=False):
-                at, (label, *look) = (
-                    (curve["x"], curve["value"].clip(lower=_FLOOR)),
-                    method_style(str(method)),
-                )
+                label, color, dash = method_style(str(method))
                 more = {"legendgroup": method, "legend": panel is panels[0], "hover": "%{x}: %{y:.3g}"}
-                panel.line(label, *at, *look, width=2.2, **more)
+                y = curve["value"].clip(lower=_FLOOR)
+                panel.line(label, curve["x"], y, color, dash, width=2.2, **more)
             up, along = QUANTITIES[quantity]
             panel.x(**log_axis(along, shown["x"]) if quantity == "norm_ratio" else {"title_text": along})
             panel.y(**log_axis(up if task == "pretrain" else "", shown["value"].clip(lower=_FLOOR)))
