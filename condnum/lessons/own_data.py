@@ -40,7 +40,7 @@ Example = Literal["diabetes", "digits"]
 #: Widest features that lesson 5 takes: each eigendecomposition takes seconds from there on.
 _MAX_DIMENSION = 2048
 #: Steps that probes are followed.
-PROBE_STEPS = 1000
+_PROBE_STEPS = 1000
 #: Largest upload. Jupyter's connection breaks off above 10 MiB; larger files are read from a path.
 UPLOAD_BYTES = 8 << 20
 #: Norm ratios below this are not drawn, so that a task solved at once does not flatten the others.
@@ -343,9 +343,9 @@ def _measured(own: OwnPair, rtol: float) -> tuple[Any, ...]:
     ceiling = rir_ceiling(*ranges, rtol=rtol)
     theta = np.asarray(max_rir_immunizer(K_P, K_H, rtol=rtol))
     solution, covariances = np.random.default_rng(0).normal(size=D), np.stack([K_P, K_P, K_H, K_H])
-    extractors, record = np.stack([np.eye(D), theta] * 2), log_spaced_steps(PROBE_STEPS, 200)
+    extractors, record = np.stack([np.eye(D), theta] * 2), log_spaced_steps(_PROBE_STEPS, 200)
     moments = (covariances @ solution)[..., None]
-    probes = linear_probe(extractors, covariances, moments, steps=PROBE_STEPS, record=record, rtol=rtol)
+    probes = linear_probe(extractors, covariances, moments, steps=_PROBE_STEPS, record=record, rtol=rtol)
     return facts, ranges, ceiling, alignment(theta, K_H).misalignment, probes
 
 
