@@ -13,7 +13,7 @@ from condnum.figures.style import PURPLE, log_axis, method_style, num, option_te
 from condnum.lessons.alignment_panels import DIVERGING
 from condnum.lessons.explorer import Choice, Explorer, Shown, checked
 from condnum.lessons.sheet import Sheet
-from condnum.methods import uses_seed
+from condnum.methods import get_method
 from condnum.studies.measure import extractor_cell, extractor_curves
 from condnum.studies.study import StudyRun
 
@@ -126,7 +126,7 @@ def pair_curves(
         )
     extractors = []
     for method in dict.fromkeys((*study.methods, "identity", "initial")):
-        cell = study.cell(method, seed if uses_seed(method) else 0, (pretrain, harmful))
+        cell = study.cell(method, seed if get_method(method).seeded else 0, (pretrain, harmful))
         problem = study.problem(digits, cell)
         extractors.append(extractor_cell(problem, study.immunize(digits, cell)))
     return extractor_curves(problem, extractors, probe_steps=probe_steps)
