@@ -36,11 +36,9 @@ def test_missing_cells_are_zero_or_the_class_of_the_string_zero(houses):
     assert column(pair, "LotFrontage") == [-1, 1]  # 0 and 4
     assert column(pair, "Alley", "X_H") == pytest.approx([THIRD, -THIRD, 0])
     assert column(pair, "Alley") == [0, 0]
-    # D_H rows: None, Brick, Wood. pandas: 0, Brick 1, Wood 2. dictionary: Brick 0, None 1, Wood 2.
+    # D_H rows: None, Brick, Wood: 0, 1, 2.
     cells = ["None", "Brick", "Brick", "Brick", "Wood"]
     assert column(houses(MasVnrType=cells), "MasVnrType", "X_H") == pytest.approx([-THIRD, 0, THIRD])
-    pair = houses(MasVnrType=cells, options={"missing": "dictionary"})
-    assert column(pair, "MasVnrType", "X_H") == pytest.approx([0, -THIRD, THIRD])
 
 
 def test_before_the_split_encoders_on_the_union_or_per_domain(houses):
@@ -80,7 +78,7 @@ def test_columns_of_another_order_or_beyond_the_81_change_nothing(houses, isolat
     ("options", "message"),
     [
         ({"features": "clena"}, "unknown feature set 'clena'; did you mean 'clean'"),
-        ({"missing": "no"}, r"unknown missing 'no'.* pandas, dictionary"),
+        ({"encoders": "no"}, r"unknown encoders 'no'.* union, per_domain"),
         ({"rows": 1}, "rows must be an integer of at least 2, got 1"),
     ],
 )
@@ -136,9 +134,7 @@ def test_real_table(features, dimension, ranks):
 def test_real_table_agrees_with_the_recipe_in_pandas_and_scikit_learn():
     from sklearn.preprocessing import LabelEncoder, StandardScaler
 
-    frame = pd.read_csv(
-        BOX / "house_prices/train.csv.gz", keep_default_na=False, na_values=MISSING_CELLS["pandas"]
-    )
+    frame = pd.read_csv(BOX / "house_prices/train.csv.gz", keep_default_na=False, na_values=MISSING_CELLS)
     for name in frame:
         if frame[name].dtype.kind in "if":
             frame[name] = frame[name].fillna(0)

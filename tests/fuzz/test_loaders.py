@@ -93,7 +93,7 @@ def house_tables(draw):
 def test_house_prices(fuzz, damaged, written):
     def load(content):
         path = written("train.csv", content)
-        read_house_table(path, missing="dictionary")
+        read_house_table(path)
         pair = load_house_prices(str(path))
         assert np.isfinite(pair.X_P).all()
         assert np.isfinite(pair.X_H).all()
