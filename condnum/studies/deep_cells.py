@@ -334,9 +334,8 @@ def measured_features(
             for index, role in enumerate(SPECTRA if not images else ()):
                 row[f"{convention}.kappa_{role}"] = float(np.median(first.kappas[index]))
                 row[f"{convention}.rank_{role}"] = int(np.median(first.ranks[index]))
-    rows = (after.harmful.values, after.harmful.labels, after.harmful_test.values, after.harmful_test.labels)
-    probe = probe_accuracy(*rows, epochs=cell["probe_epochs"], seed=seed)
-    convex = convex_probe(*rows, seed=seed)
+    probe = probe_accuracy(after.harmful, after.harmful_test, epochs=cell["probe_epochs"], seed=seed)
+    convex = convex_probe(after.harmful, after.harmful_test, seed=seed)
     curve = probe.test_accuracy
     if probe.at_edge:
         warnings.append("The best learning rate of the probe is at the edge of its grid.")

@@ -7,14 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from condnum.deep import (
-    cached_features,
-    evaluation_transform,
-    extract_features,
-    open_images,
-    training_transform,
-)
-from condnum.deep.features import feature_key
+from condnum.deep import evaluation_transform, open_images
+from condnum.deep.features import cached_features, extract_features, feature_key
+from condnum.deep.transforms import training_transform
 from condnum.deep.weights import state_checksum
 from condnum.errors import DataFormatError, DeviceError, InvalidInputError
 

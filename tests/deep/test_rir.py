@@ -7,14 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from condnum.deep import (
-    ImageFeatures,
-    evaluation_transform,
-    extract_features,
-    open_images,
-    rir_from_features,
-    rir_theta0,
-)
+from condnum.deep import ImageFeatures, evaluation_transform, open_images, rir_from_features, rir_theta0
+from condnum.deep.features import extract_features
 from condnum.errors import InvalidInputError, RankError, UnknownNameError
 
 

@@ -13,7 +13,6 @@ from condnum.deep import (
     Backbone,
     DeepSettings,
     evaluation_transform,
-    extract_features,
     load_backbone,
     open_images,
     pretrain_backbone,
@@ -21,7 +20,7 @@ from condnum.deep import (
     rir_theta0,
     save_backbone,
 )
-from condnum.deep.features import head_accuracy
+from condnum.deep.features import extract_features, head_accuracy
 from condnum.deep.training.settings import deep_preset
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.studies import deep_nets
