@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import chain
-from typing import Any, TypeAlias, TypedDict, Unpack
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -51,14 +51,6 @@ class ImageFeatures:
     def dimension(self) -> int:
         """Number of features D."""
         return self.values.shape[1]
-
-
-class Extraction(TypedDict, total=False):
-    """How a model is run over images; see `extract_features`."""
-
-    device: str | torch.device | None
-    batch_size: int
-    workers: int
 
 
 def extract_features(
@@ -168,11 +160,12 @@ def cached_features(
     *,
     cache: str | os.PathLike[str] | None,
     name: str = "",
-    **options: Unpack[Extraction],
+    device: str | torch.device | None = None,
+    workers: int = 0,
 ) -> ImageFeatures:
     """Do `extract_features`, but read what the folder `cache` has, and store what it has not."""
     if cache is None:
-        return extract_features(model, data, transform, **options)
+        return extract_features(model, data, transform, device=device, workers=workers)
     if not isinstance(model, nn.Module):
         raise InvalidInputError(
             f"{type(model).__name__} is no torch module, by whose weights features are cached: cache=None."
@@ -199,7 +192,7 @@ def cached_features(
     stored = load()
     if stored is not None:
         return stored
-    features = extract_features(model, data, transform, **options)
+    features = extract_features(model, data, transform, device=device, workers=workers)
     meta.unlink(missing_ok=True)  # from here to the last line there is no entry
     sums = {}
     for array, of in ((features.values, "values"), (np.stack([features.labels, features.indices]), "rows")):
