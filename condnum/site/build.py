@@ -27,7 +27,7 @@ from condnum.files import (
     write_text,
 )
 from condnum.lessons.alignment_lab import RECORDED
-from condnum.lessons.recording import is_current, record_all, recordable
+from condnum.lessons.recording import RECORDABLE, is_current, record_all
 from condnum.machine import versions
 from condnum.progress import OnProgress
 from condnum.report.notebook import REPORT, find_notebook, read_notebook, run_notebook
@@ -219,7 +219,7 @@ def _executed(
 
 def _recordings(folder: Path, names: Sequence[str] | None = None) -> dict[str, Path]:
     """Return where each explorer is recorded."""
-    chosen = [name for name in [*recordable(), *RECORDED] if names is None or name in names]
+    chosen = [name for name in [*RECORDABLE, *RECORDED] if names is None or name in names]
     return {name: folder / f"{name}.js" for name in chosen}
 
 
