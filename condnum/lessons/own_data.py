@@ -302,13 +302,6 @@ def own_data(
     The probe's cost is that of gradient descent with exact line search from zero to the norm ratio
     `goal` (Eq. 16), for labels :math:`y = X w^*` with Gaussian :math:`w^*`: of features as they are, and
     of features after :math:`\theta^* = K_P^{-1/2}`, which attains the ceiling.
-
-    Examples:
-        >>> result = own_data(example="diabetes")
-        >>> result.pretrain.rows, result.harmful.rows, len(result.own.pair.columns)
-        (235, 207, 8)
-        >>> result.costs[1]  # at θ*, κ(H_P) = 1: one step
-        1
     """
     if bool(pretrain) != bool(harmful):
         given, missing, field = ("X_P", "X_H", "harmful") if pretrain else ("X_H", "X_P", "pretrain")
