@@ -138,7 +138,7 @@ def find(files: DataFiles, source: Source = "auto") -> FoundFiles | None:
     if named and not Path(named).expanduser().is_dir():
         raise DataNotFoundError(
             f"{DATA_VARIABLE} is '{named}', a folder that does not exist; set it to the folder that holds "
-            f"{files.folder}/, or unset it: then --data auto ends in the bundled data."
+            f"{files.folder}/, or unset it: the bundled data are taken then."
         )
     for folder, kind in _candidates(files, source).items():
         for wanted in filter(None, (files, files.instead)):

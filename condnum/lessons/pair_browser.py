@@ -146,7 +146,7 @@ def digit_pair_detail(
         raise InvalidInputError(
             f"a pair has two different digits, got {pretrain} twice; choose another cell."
         )
-    if (pretrain, harmful) not in study.chosen_pairs or seed >= study.seeds:
+    if (pretrain, harmful) not in study.pairs or seed >= study.seeds:
         raise InvalidInputError(
             f"this run has no pair ({pretrain}, {harmful}) with seed {seed}; it was limited to other pairs."
         )

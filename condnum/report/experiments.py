@@ -93,7 +93,7 @@ _QUICK = (
         "mnist",
         "MNIST, 20 of 90 digit pairs (Table 2, Figure 2)",
         "Each digit as D_P against the next one and the third after it, one seed, the published 30 epochs.",
-        "condnum run mnist --seeds 1 --epochs 30 --methods ours,opt_kappa,imma,r_ill_only --pairs "
+        "condnum run mnist --seeds 1 --steps 30 --methods ours,opt_kappa,imma,r_ill_only --pairs "
         + ",".join(f"{digit}-{(digit + step) % 10}" for digit in range(10) for step in (1, 3)),
         ("mnist",),
         core_seconds=180,

@@ -255,7 +255,7 @@ def exercises(page):
 
 
 def test_a_click_in_the_pair_browser_shows_that_pair(lab):
-    parameters = {"dataset": "digits", "methods": "ours,imma", "epochs": 5, "pairs": "4-7,9-0", "jobs": 1}
+    parameters = {"data": "digits", "methods": "ours,imma", "steps": 5, "pairs": "4-7,9-0", "jobs": 1}
     notebook = lab("experiments/mnist_pairs", figures=0, parameters=parameters)
     page = notebook.page
     page.set_viewport_size({"width": 1280, "height": 1300})

@@ -12,7 +12,7 @@ from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.figures import PairDetail
 from condnum.figures.pairs import PAIR_COLUMNS
 from condnum.lessons.pair_browser import PairBrowser, digit_pair_detail
-from condnum.studies.digit_pairs import DigitPairs
+from condnum.studies.linear import DigitPairs
 
 PLOTLY = "application/vnd.plotly.v1+json"
 
@@ -108,7 +108,7 @@ def test_another_method_redraws_the_heatmap_in_the_same_colors(browser):
 
 
 def test_details_hold_the_methods_of_a_run_and_both_controls(tmp_path):
-    study = DigitPairs(methods=("imma",), seeds=1, epochs=3, pairs=((4, 7),))
+    study = DigitPairs(methods=("imma",), seeds=1, steps=3, pairs=((4, 7),))
     run = study.run(out=tmp_path, jobs=1)
     detail = digit_pair_detail(run, 4, 7, probe_steps=20)
     assert set(detail.curves["method"]) == {"imma", "identity", "initial"}

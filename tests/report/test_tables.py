@@ -34,7 +34,6 @@ def shown():
     yield tables.sensitivity_table(golden("earlier/digits/rtol_sensitivity"))
     yield limits.null_table(golden("limits/null_spaces"))
     yield limits.limits_table(golden("limits/summary"))
-    yield limits.measured_table(golden("limits/results"), "compact", "unit")
     yield release.switch_table(golden("reproduction-audit/waterfall"))
     nets = golden("deep/summary")
     for convention in ("compact", "ridge"):
@@ -85,7 +84,7 @@ def test_the_verdict_comes_first_and_few_columns_follow(convention):
     summary = golden("house-prices/summary").assign(published_rir=2.0, published_rir_std=0.1)
     for table in (
         tables.comparison_table(summary, convention=convention, theta_scale="unit"),
-        limits.measured_table(golden("limits/results"), convention, "unit"),
+        limits.limits_table(golden("limits/summary")),
     ):
         assert [title.partition("<br>")[0] for title in table] == [
             "method", "immunized", "(i) ↑", "(ii) ↓", "RIR ↑", "RIR / ceiling",
