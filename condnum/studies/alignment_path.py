@@ -130,7 +130,7 @@ class AlignmentPath(Study, name="alignment-path", version="2"):
     def settings(self, method: str) -> DescentSettings | None:
         """Return a method's settings, without the history that nobody reads here; None for closed forms."""
         base = self.base
-        own = base.settings(method) if base else getattr(get_method(method), "defaults", None)
+        own: Any = base.settings(method) if base else get_method(method).defaults
         if own is None:
             return None
         return own.with_overrides(record_every=0, **({} if self.steps is None else {"steps": self.steps}))
@@ -160,7 +160,7 @@ class AlignmentPath(Study, name="alignment-path", version="2"):
 
     def allowed(self, data: PathData) -> list[str]:
         """Return the extractors that these data allow, in display order: some methods need targets."""
-        return [name for name in method_names() if not _missing_targets(name, data.problem)]
+        return [name for name in method_names() if not get_method(name).missing(data.problem)]
 
     def cells(self, data: PathData) -> list[Cell]:
         """List the tasks, and each extractor."""
@@ -185,17 +185,6 @@ class AlignmentPath(Study, name="alignment-path", version="2"):
         """Start processes where a step takes long; other processes do not have data that were given."""
         several = data.problem.dimension > SMALL and self.data != GIVEN
         return super().executor(data, cells, jobs or (0 if several else 1), scheduler)
-
-
-def _missing_targets(method: str, problem: ImmunizationProblem) -> bool:
-    """Tell whether a method refuses tasks without targets."""
-    initial = getattr(get_method(method), "initial", None)
-    try:
-        if initial is not None:
-            initial(problem, torch.Generator().manual_seed(0))
-    except InvalidInputError:
-        return True
-    return False
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,6 @@ from condnum.methods import (
     get_method,
     immunize,
     method_names,
-    uses_seed,
 )
 from condnum.methods.problem import ImmunizationProblem
 from condnum.studies.cells import Cell, CellResult, cached
@@ -153,7 +152,7 @@ class LinearStudy(Study):
 
     def settings(self, method: str) -> DescentSettings | None:
         """Return a method's settings in this run; None for closed forms."""
-        base = SETTINGS[self.known].get(method, getattr(get_method(method), "defaults", None))
+        base: Any = SETTINGS[self.known].get(method, get_method(method).defaults)
         return base if base is None or self.steps is None else base.with_overrides(steps=self.steps)
 
     @property
@@ -295,7 +294,7 @@ class DigitPairs(LinearStudy, name="digit-pairs", version="4"):
             for pair in self.pairs
             for seed in range(self.seeds)
             for method in self.methods
-            if not seed or uses_seed(method)
+            if not seed or get_method(method).seeded
         ]
 
     def cell(self, method: str, seed: int, pair: tuple[int, int]) -> Cell:

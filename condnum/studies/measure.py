@@ -271,7 +271,7 @@ def settings_table(
     rows = []
     for name in methods:
         method, settings = get_method(name), settings_of(name)
-        chosen = "—" if settings is None else settings.describe(getattr(method, "parts", ()))
+        chosen = "—" if settings is None else settings.describe(method.parts or ())
         rows.append((method.label, method.summary, chosen))
     return pd.DataFrame(rows, columns=["method", "what it does", "settings"])
 
@@ -284,7 +284,7 @@ def curve(facts: Mapping[str, Any], quantity: str, x: Any, value: Any) -> pd.Dat
 def extractor_cell(problem: ImmunizationProblem, result: ImmunizationResult) -> CellResult:
     """Keep θ and its history beside its spectra: all that tables and figures of one pair of tasks need."""
     row, arrays = spectral_cell(problem, result)
-    history = {f"history.{name}": values for name, values in result.history.columns.items()}
+    history = {f"history.{name}": values for name, values in result.history.items()}
     return CellResult(row, arrays | history | {"theta": result.theta.cpu().numpy()})
 
 
