@@ -8,7 +8,7 @@ import pandas as pd
 
 from condnum.errors import InvalidInputError, check_known, require
 from condnum.figures.pair_detail import PairDetail, pair_detail_figures
-from condnum.figures.pairs import DIGITS, check_pair_results, color_limit, comparable, pair_heatmaps
+from condnum.figures.pairs import check_pair_results, pair_heatmaps
 from condnum.figures.style import method_style, num, option_text
 from condnum.lessons.figure_view import FigureView, alarm, errors_shown, figure_output
 from condnum.methods import uses_seed
@@ -31,8 +31,8 @@ class PairBrowser(_VBox):
     """
 
     method = _traitlets.Unicode(help="Whose heatmap is shown.")
-    pretrain = _traitlets.Int(0, min=0, max=DIGITS - 1, help="Pre-training digit of the shown pair.")
-    harmful = _traitlets.Int(1, min=0, max=DIGITS - 1, help="Harmful digit of the shown pair.")
+    pretrain = _traitlets.Int(0, min=0, max=9, help="Pre-training digit of the shown pair.")
+    harmful = _traitlets.Int(1, min=0, max=9, help="Harmful digit of the shown pair.")
 
     def __init__(
         self, results: pd.DataFrame, detail: Callable[[int, int], PairDetail], *, subtitle: str = ""
@@ -40,7 +40,6 @@ class PairBrowser(_VBox):
         self._results, self._detail, self._subtitle = check_pair_results(results), detail, subtitle
         self._measure: dict[str, Any] = {"convention": "ridge", "theta_scale": "unit"}  # of the coloured RIR
         self._methods = list(dict.fromkeys(self._results["method"]))
-        self._limit = color_limit(self._results, comparable(self._methods), **self._measure)
         self._drawn: tuple[int, int] | None = None
         first = self._results.iloc[0]
         start = {"pretrain": int(first["pretrain_digit"]), "harmful": int(first["harmful_digit"])}
@@ -52,8 +51,8 @@ class PairBrowser(_VBox):
         self.choices = []
         for trait, text, options in (
             ("method", "method", methods),
-            ("pretrain", "pre-training digit", range(DIGITS)),
-            ("harmful", "harmful digit", range(DIGITS)),
+            ("pretrain", "pre-training digit", range(10)),
+            ("harmful", "harmful digit", range(10)),
         ):
             look = {"description": text, "style": {"description_width": "initial"}}
             dropdown = _ipywidgets.Dropdown(options=options, value=getattr(self, trait), **look)
@@ -73,8 +72,8 @@ class PairBrowser(_VBox):
 
     def _heatmap(self, method: str) -> Any:
         """Draw the heatmap of one method, in the colours that all methods share."""
-        chosen = {"methods": [method], "limit": self._limit, **self._measure}
-        return pair_heatmaps(self._results, self._subtitle, **chosen).update_layout(width=HEATMAP_WIDTH)
+        figure = pair_heatmaps(self._results, self._subtitle, methods=[method], **self._measure)
+        return figure.update_layout(width=HEATMAP_WIDTH)
 
     def _on_click(self, _: int, digits: Sequence[int]) -> None:
         """Choose the clicked pair."""

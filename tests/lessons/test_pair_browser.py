@@ -21,7 +21,7 @@ PLOTLY = "application/vnd.plotly.v1+json"
 def browser():
     """A browser whose `asked` are the pairs that it wanted details of; those of digit 7 fail."""
     rows = [
-        [method, 0, p, h, "ridge", "unit", 2 * scale, 2.0, scale, scale > 1, 60, 61]
+        [method, 0, p, h, "ridge", "unit", 2 * scale, 2.0, scale, scale > 1]
         for method, scale in (("ours", 5.0), ("r_ill_only", 0.01))
         for p, h in ((3, 8), (8, 3), (0, 1))
     ]
@@ -46,7 +46,7 @@ def browser():
 
 def click(browser, pretrain, harmful):
     """What the page does when its reader clicks on a cell."""
-    browser.heatmap._on_message(None, {"kind": "click", "trace": 1, "data": [pretrain, harmful]}, [])
+    browser.heatmap._on_message(None, {"kind": "click", "trace": 0, "data": [pretrain, harmful]}, [])
 
 
 def drawn_digits(browser):
@@ -96,7 +96,7 @@ def test_an_error_of_detail_is_seen_and_passes(browser):
 def test_another_method_redraws_the_heatmap_in_the_same_colors(browser):
     before = browser.heatmap.figure.layout.coloraxis.cmax
     browser.choices[0].value = "r_ill_only"
-    _, colored = browser.heatmap.figure.data
+    (colored,) = browser.heatmap.figure.data
     assert np.asarray(colored.z, dtype=float)[3, 8] == pytest.approx(np.log(0.01))
     assert sum("✕" in text for row in colored.text for text in row) == 3
     assert "R<sub>ill</sub> only" in browser.heatmap.figure.layout.annotations[0].text
@@ -104,7 +104,7 @@ def test_another_method_redraws_the_heatmap_in_the_same_colors(browser):
     assert len(browser.heatmap.figure.layout.shapes) == 1
     assert browser.asked == [(3, 8)]  # details hold every method
     browser.method = "ours"
-    assert not any("✕" in text for row in browser.heatmap.figure.data[1].text for text in row)
+    assert not any("✕" in text for row in browser.heatmap.figure.data[0].text for text in row)
 
 
 def test_details_hold_the_methods_of_a_run_and_both_controls(tmp_path):
