@@ -33,14 +33,19 @@ _PANEL, _GAP, _BOTTOM = 405, 112, 62
 _LINE = {1: 88, 2: 120}
 
 
-def check_pair_results(results: pd.DataFrame) -> pd.DataFrame:
-    """Check the table of digit pairs."""
+def measured_pairs(results: pd.DataFrame, *, convention: str, theta_scale: str) -> pd.DataFrame:
+    """Return the rows of a table of digit pairs that a measure gave."""
     missing = [name for name in PAIR_COLUMNS if name not in results.columns]
     if missing:
         raise InvalidInputError(f"the table of digit pairs lacks the columns: {', '.join(missing)}.")
-    if results.empty:
-        raise InvalidInputError("the table of digit pairs has no rows.")
-    return results[PAIR_COLUMNS]
+    table = results[(results["convention"] == convention) & (results["theta_scale"] == theta_scale)]
+    if table.empty:
+        measured = results[["convention", "theta_scale"]].drop_duplicates().to_numpy()
+        raise InvalidInputError(
+            f"the table of digit pairs has no rows of convention '{convention}' with theta_scale "
+            f"'{theta_scale}'; it has: {', '.join('/'.join(pair) for pair in measured) or 'nothing'}."
+        )
+    return table
 
 
 def pair_heatmaps(
@@ -58,21 +63,13 @@ def pair_heatmaps(
     RIR > 1 is not enough. A panel's title gives the mean RIR over pairs ± its standard deviation
     over seeds, as in Table 2. The heatmaps' `customdata` holds (pre-training digit, harmful digit).
     """
-    table = check_pair_results(results)
-    table = table[(table["convention"] == convention) & (table["theta_scale"] == theta_scale)]
-    if table.empty:
-        measured = results[["convention", "theta_scale"]].drop_duplicates().to_numpy()
-        raise InvalidInputError(
-            f"the table of digit pairs has no rows of convention '{convention}' with theta_scale "
-            f"'{theta_scale}'; it has: {', '.join('/'.join(pair) for pair in measured)}."
-        )
+    table = measured_pairs(results, convention=convention, theta_scale=theta_scale)
     known = list(dict.fromkeys(table["method"]))
     for name in methods:
         check_known("method of the table", name, known)
     names = list(methods) or known
-    cells = _cells(table)
-    ours = cells.loc[~cells["method"].isin(_BEYOND if set(known) - set(_BEYOND) else ()), "log_rir"].abs()
-    limit = max(ours[np.isfinite(ours)].max(), 0.1) if np.isfinite(ours).any() else 1.0
+    cells = pair_cells(table)
+    limit = color_limit(cells)
     columns = min(2, len(names))
     rows = math.ceil(len(names) / columns)
     digits = cells[["pretrain_digit", "harmful_digit"]]
@@ -80,18 +77,16 @@ def pair_heatmaps(
     side = max(_PANEL * (high - low + 1) // 10, 120)  # digits without a pair at the ends are left out
     inner = rows * side + (rows - 1) * _GAP
     figure = panels(
-        rows=rows, cols=columns, subplot_titles=[_title(table, cells, name) for name in names],
+        rows=rows, cols=columns, subplot_titles=[panel_title(table, cells, name) for name in names],
         horizontal_spacing=0.08, vertical_spacing=_GAP / inner if rows > 1 else 0,
     )  # fmt: skip
     shown = np.arange(low, high + 1)
     for index, name in enumerate(names):
-        wide = cells[cells["method"] == name].pivot(index="pretrain_digit", columns="harmful_digit")
-        wide = wide.reindex(index=shown)
-        z, text, hover = (wide[name].reindex(columns=shown) for name in ("log_rir", "text", "hover"))
+        own = cells[cells["method"] == name]
+        z, text, hover = on_grid(own, shown, "log_rir", "text", "hover")
         row, column = index // columns + 1, index % columns + 1
         figure.add_heatmap(
-            z=z.clip(-1e3, 1e3),  # of ∞ nothing would be drawn
-            x=shown, y=shown, text=text.astype(object).fillna(""), texttemplate="%{text}",
+            z=z, x=shown, y=shown, text=text, texttemplate="%{text}",
             hovertext=hover, hovertemplate="%{hovertext}<extra></extra>", hoverongaps=False,
             customdata=np.stack(np.meshgrid(shown, shown, indexing="ij"), axis=-1),
             coloraxis="coloraxis", textfont={"size": 12}, xgap=1, ygap=1, row=row, col=column,
@@ -120,7 +115,7 @@ def pair_heatmaps(
     return figure.update_layout(margin=margin, coloraxis=scale | {"colorbar": bar})
 
 
-def _cells(table: pd.DataFrame) -> pd.DataFrame:
+def pair_cells(table: pd.DataFrame) -> pd.DataFrame:
     """Return a row per method and pair: means of logarithms over seeds, successes, and what a cell says."""
     with np.errstate(divide="ignore"):
         logs = np.log(table[_RATIOS].astype(float))
@@ -141,7 +136,23 @@ def _cells(table: pd.DataFrame) -> pd.DataFrame:
     return cells
 
 
-def _title(table: pd.DataFrame, cells: pd.DataFrame, method: str) -> str:
+def color_limit(cells: pd.DataFrame) -> float:
+    """Return the end of the color scale that all methods share, or all but the closed forms."""
+    ours = cells[~cells["method"].isin(_BEYOND)]
+    means = (cells if ours.empty else ours)["log_rir"].abs()
+    return float(np.nan_to_num(means[np.isfinite(means)].max())) or 1.0
+
+
+def on_grid(cells: pd.DataFrame, digits: Any, *columns: str) -> list[Any]:
+    """Return columns of a method's cells as tables, rows for pre-training digits; gaps are NaN or empty."""
+    index = pd.MultiIndex.from_product([digits, digits])
+    found = cells.set_index(["pretrain_digit", "harmful_digit"]).reindex(index)
+    found["log_rir"] = found["log_rir"].clip(-1e3, 1e3)  # of ∞ nothing would be drawn
+    found = found.fillna({"text": "", "hover": ""})
+    return [found[name].to_numpy().reshape(len(digits), -1) for name in columns]
+
+
+def panel_title(table: pd.DataFrame, cells: pd.DataFrame, method: str) -> str:
     """Return the mean RIR over pairs ± std over seeds, and the number of pairs that succeed in every seed."""
     means = table[table["method"] == method].groupby("seed")["rir"].mean()
     failed = cells.loc[cells["method"] == method, "failed"]

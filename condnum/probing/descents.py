@@ -161,13 +161,13 @@ NESTEROV = Descent(
     BETAS,
     lookahead=True,
 )
-STANDARDISED = replace(
+STANDARDIZED = replace(
     GRADIENT_DESCENT,
-    name="standardise",
-    label="Standardise + GD",
+    name="standardize",
+    label="Standardize + GD",
     summary="columns centred and scaled, an intercept, then gradient descent",
     informed=True,
-    coordinates=lambda space: space.standardised,
+    coordinates=lambda space: space.standardized,
 )
 WHITENED = replace(
     GRADIENT_DESCENT,

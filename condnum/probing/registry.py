@@ -6,7 +6,7 @@ from condnum.probing.descents import (
     GRADIENT_DESCENT,
     HEAVY_BALL,
     NESTEROV,
-    STANDARDISED,
+    STANDARDIZED,
     WHITENED,
     AdamAttacker,
     FineTuning,
@@ -29,7 +29,7 @@ _ATTACKERS: dict[str, Attacker] = {
         LimitedMemoryBfgs(),
         StackedLayer(),
         FineTuning(),
-        STANDARDISED,
+        STANDARDIZED,
         WHITENED,
         DirectSolution(),
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -50,13 +49,6 @@ class AttackReport:
             for field in TABLES
         }
         return replace(self, **tables, baseline=names.get(self.baseline, self.baseline))
-
-    @classmethod
-    def from_columns(cls, found: Mapping[str, Any]) -> AttackReport:
-        """Return a report from its fields as JSON gives them back, tables by column."""
-        budget = found["budget"] | {"epsilons": tuple(found["budget"]["epsilons"])}
-        tables = {name: pd.DataFrame(found[name]) for name in TABLES}
-        return cls(**{**found, **tables, "budget": AttackBudget(**budget)})
 
     @cached_property
     def factors(self) -> pd.DataFrame:

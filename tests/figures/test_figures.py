@@ -94,8 +94,6 @@ def drawn_figures(curves, net_curves):
         }
     )
     yield plots.ceiling_figure(sweep, "toy data")
-    image = np.arange(64.0).reshape(8, 8)
-    yield plots.pair_detail_figures(plots.PairDetail(3, 8, curves, image, 2 * image, "toy data"))[0]
     digits = golden("digits/results")
     yield plots.pair_heatmaps(digits, "toy data")
     yield plots.pair_heatmaps(digits, "toy data", convention="compact", methods=["ours", "max_rir", "imma"])

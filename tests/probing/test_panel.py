@@ -70,7 +70,7 @@ def test_who_is_slowed_on_a_regression(report):
 def test_an_orthogonal_extractor_has_factor_one(kind):
     task = regression() if kind == "regression" else classification()
     Q = np.linalg.qr(np.random.default_rng(2).normal(size=(D, D)))[0]
-    names = [n for n in attacker_names() if n not in ("adam", "stacked", "fine_tune", "standardise")]
+    names = [n for n in attacker_names() if n not in ("adam", "stacked", "fine_tune", "standardize")]
     found = attack_panel({"raw": None, "turned": 7 * Q}, task, attackers=names, budget=SMALL)
     known = found.factors[found.factors["bound"] == "exact"]
     assert len(known) >= 20
