@@ -63,7 +63,7 @@ class OwnPair:
 
 @lru_cache(maxsize=4)
 def _looked_at(
-    pretrain: str, harmful: str, _: object, example: Example, *, key: str, drop: str, standardise: bool
+    pretrain: str, harmful: str, _: object, example: Example, *, key: str, drop: str, standardize: bool
 ) -> OwnPair:
     """Read two files, once for each version of them."""
     if pretrain:
@@ -77,13 +77,13 @@ def _looked_at(
         )
         P, H = (array_stream(X, name=task.name, columns=task.feature_names) for X in (task.X_P, task.X_H))
         found = match_streams(P, H, drop=drop)
-    pair = look_at(*found, standardise=standardise)
+    pair = look_at(*found, standardize=standardize)
     X_P, X_H = pair.pretrain.array(), pair.harmful.array()
     for name, X in (("K_P", X_P), ("K_H", X_H)):
         if not X.any():
-            raise RankError(f"{name} has rank 0: all entries of X are zero (standardised constants are).")
+            raise RankError(f"{name} has rank 0: all entries of X are zero (standardized constants are).")
     K_P, K_H = (np.asarray(covariance(X)) for X in (X_P, X_H))
-    title, rows = title + ", standardised" * standardise, (len(X_P), len(X_H))
+    title, rows = title + ", standardized" * standardize, (len(X_P), len(X_H))
     return OwnPair(title, pair, rows, K_P, K_H, measures.overlap_blocks(K_P, K_H))
 
 
@@ -270,7 +270,7 @@ class PathField(Control):
         "Shown while both paths are empty.",
         {"digits": "digits 4 and 7", "diabetes": "diabetes, 2 groups"},
     ),
-    standardise=Check("standardise (each task)", "Each task's columns to mean 0 and deviation 1."),
+    standardize=Check("standardize (each task)", "Each task's columns to mean 0 and deviation 1."),
     ridge=Slider(
         "ridge ε (units of K)", "ε of the ridge convention, in the units of K.", 1e-9, 1e3, log=True, marks=7
     ),
@@ -292,7 +292,7 @@ def own_data(
     drop: str = "",
     key: str = "",
     example: Example = "diabetes",
-    standardise: bool = False,
+    standardize: bool = False,
     ridge: float = 1e-6,
     tolerance: float = 1.0,
     goal: float = 1e-3,
@@ -302,13 +302,6 @@ def own_data(
     The probe's cost is that of gradient descent with exact line search from zero to the norm ratio
     `goal` (Eq. 16), for labels :math:`y = X w^*` with Gaussian :math:`w^*`: of features as they are, and
     of features after :math:`\theta^* = K_P^{-1/2}`, which attains the ceiling.
-
-    Examples:
-        >>> result = own_data(example="diabetes")
-        >>> result.pretrain.rows, result.harmful.rows, len(result.own.pair.columns)
-        (235, 207, 8)
-        >>> result.costs[1]  # at θ*, κ(H_P) = 1: one step
-        1
     """
     if bool(pretrain) != bool(harmful):
         given, missing, field = ("X_P", "X_H", "harmful") if pretrain else ("X_H", "X_P", "pretrain")
@@ -319,7 +312,7 @@ def own_data(
     files = (Path(path).expanduser() for path in (pretrain, harmful) if path)
     written = [file.stat() for file in files if file.exists()]
     stamps = tuple((status.st_mtime_ns, status.st_size) for status in written)
-    own = _looked_at(pretrain, harmful, stamps, example, key=key, drop=drop, standardise=standardise)
+    own = _looked_at(pretrain, harmful, stamps, example, key=key, drop=drop, standardize=standardize)
     eps = max(own.pair.pretrain.stored_eps, own.pair.harmful.stored_eps)
     rtol = squared_rtol(len(own.pair.columns), eps) * tolerance
     if rtol >= 1:

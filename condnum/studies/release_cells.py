@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from condnum.data import TaskPair, load_house_prices
-from condnum.data.task_pair import standardise
+from condnum.data.task_pair import standardize
 from condnum.methods import ImmunizationResult
 from condnum.methods.algorithm1 import Ours
 from condnum.methods.descent import descend
@@ -123,19 +123,19 @@ def switched_tasks(pair: TaskPair, source: str, switches: ProtocolSwitches) -> S
             key = ("house-prices", source, pair.checksum, *options.values())
             chosen = cached(key, lambda: load_house_prices(source, features="published", **options))
         if switches.rows == "first":
-            chosen = first_rows(chosen, standardise_again=switches.normalise == "kept")
+            chosen = first_rows(chosen, standardize_again=switches.normalise == "kept")
         return chosen
 
     key = (switches.encoders, switches.normalise, switches.rows, switches.bias)  # they decide the tasks
     return cached(("released-tasks", source, pair.checksum, key), build)
 
 
-def first_rows(pair: TaskPair, *, standardise_again: bool) -> TaskPair:
+def first_rows(pair: TaskPair, *, standardize_again: bool) -> TaskPair:
     """Cut a pair to the first 200 rows of each task, as the release does."""
 
     def cut(values: NDArray[np.float64]) -> NDArray[np.float64]:
         kept = values[:FIRST_ROWS].copy()
-        return standardise(kept) if standardise_again else kept
+        return standardize(kept) if standardize_again else kept
 
     return replace(pair, X_P=cut(pair.X_P), y_P=cut(pair.y_P), X_H=cut(pair.X_H), y_H=cut(pair.y_H))
 

@@ -16,6 +16,7 @@ from condnum.lessons.condition_number import (
     norm_bound,
     plateau,
     plateau_figure,
+    spectrum,
     spectrum_descent,
     zigzag,
 )
@@ -90,6 +91,12 @@ def test_the_plane_is_a_case_of_the_probe_and_the_worst_start_attains_the_bound(
     np.testing.assert_allclose(run.norm_ratio, curve.norm_ratio, rtol=1e-9)
     worst = spectrum_descent(dimension=10, kappa=20.0, start="worst", steps=50)
     np.testing.assert_allclose(worst.curve.excess_loss, worst.energy_bound, rtol=1e-9)
+
+
+def test_spectra_by_hand():
+    assert spectrum("linear", 3, 2.0).tolist() == [1.0, 0.75, 0.5]
+    assert spectrum("outlier", 3, 4.0).tolist() == [1.0, 1.0, 0.25]
+    assert spectrum("clusters", 4, 4.0).tolist() == [1.0, 1.0, 0.25, 0.25]
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])

@@ -172,7 +172,7 @@ def test_an_epoch_reads_the_longer_task_in_full_batches_and_repeats_the_shorter(
 
 def test_rows_updates_and_spectra():
     pair = load_diabetes_tasks(features="published")
-    kept, cut = (first_rows(pair, standardise_again=again) for again in (True, False))
+    kept, cut = (first_rows(pair, standardize_again=again) for again in (True, False))
     assert np.array_equal(cut.X_P, pair.X_P[:200])
     np.testing.assert_allclose(kept.X_H.mean(axis=0), 0, atol=1e-12)
     assert np.abs(cut.X_H.mean(axis=0)).max() > 0.01
