@@ -40,29 +40,17 @@ def shown():
     for convention in ("compact", "ridge"):
         yield deep_comparison.net_table(nets, convention=convention)
     yield deep_comparison.published_note(nets)
-    yield deep_comparison.probe_table(nets)
     yield deep_comparison.evidence_table(golden("deep/results"))
     yield from demanded()
 
 
 def demanded():
     """Yield what the golden tables do not call for."""
-    yield tables.norm_ratio_table(NORM_RATIOS)
-    yield tables.norm_ratio_table(NORM_RATIOS.assign(value=1.0))
     yield deep_comparison.published_note(golden("deep/summary").assign(published_same=True))
     summary = golden("limits/summary").iloc[:3].assign(
         method=["ours", "imma", "max_rir"], rir_share=[0.1, 0.01, 0.9], immunized=[2, 0, 2], seeds=2
     )  # fmt: skip
     yield limits.limits_table(summary.assign(rir_share_min=[0.05, 0.01, 0.9], rir_share_max=[0.2, 0.01, 0.9]))
-
-
-NORM_RATIOS = pd.DataFrame(
-    {
-        "method": "ours", "seed": [0, 0, 0, 1, 1, 1] * 2, "task": ["pretrain"] * 6 + ["harmful"] * 6,
-        "quantity": "norm_ratio", "x": [0.0, 10, 20] * 4,
-        "value": [1, 1e-7, 1e-9, 1, 1e-2, 1e-8, 1, 0.5, 0.25, 1, 0.9, 1e-7],
-    }
-)  # fmt: skip
 
 
 def test_every_table_reads_as_it_was_kept():
