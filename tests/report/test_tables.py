@@ -68,21 +68,6 @@ def test_labels_keep_their_markup_and_foreign_names_are_text():
     assert deep_comparison.net_label("<b>") == "&lt;b&gt;"
 
 
-@pytest.mark.parametrize("convention", ["compact", "ridge"])
-def test_the_verdict_comes_first_and_few_columns_follow(convention):
-    summary = golden("house-prices/summary").assign(published_rir=2.0, published_rir_std=0.1)
-    for table in (
-        tables.comparison_table(summary, convention=convention, theta_scale="unit"),
-        limits.measured_table(golden("limits/results"), convention, "unit"),
-    ):
-        assert [title.partition("<br>")[0] for title in table] == [
-            "method", "immunized", "(i) ↑", "(ii) ↓", "RIR ↑", "RIR / ceiling",
-        ]  # fmt: skip
-    assert (
-        list(deep_comparison.net_table(golden("deep/summary"), convention=convention))[2][:9] == "immunized"
-    )
-
-
 def test_the_terminal_s_verdict_is_that_of_the_tables():
     rows = verdict_rows(GOLDEN / "digits")
     assert rows[0] == VERDICT_COLUMNS
