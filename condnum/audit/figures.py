@@ -51,7 +51,7 @@ def audited_spectra_figure(found: Audit) -> Any:
         )  # fmt: skip
         for name, level, dash, color in (
             ("rank tolerance", found.rtol * sigma[0], "dash", PURPLE),
-            ("ridge ε", found.ridge, "dot", NEUTRAL),
+            ("ridge ε", found.epsilon, "dot", NEUTRAL),
         ):
             if level >= floor:
                 drawn.append(np.array([level]))
@@ -69,10 +69,10 @@ def sensitivity_figure(found: Audit) -> Any:
     """Draw RIR against the rank tolerance (compact) and against ε (ridge), with the ceiling."""
     titles = ("compact: against the rank tolerance", "ridge, unit scale: against ε")
     figure = panels(rows=1, cols=2, subplot_titles=titles, horizontal_spacing=0.11)
-    left, right = (table[table["baseline"] == AS_IS] for table in (found.rtol_sweep, found.ridge_sweep))
+    left, right = (table[table["baseline"] == AS_IS] for table in (found.rtol_sweep, found.epsilon_sweep))
     for name in (pair.extractor for pair in found.compared if pair.baseline == AS_IS):
         color, dash, label = _LOOK[name]
-        for column, (table, x) in enumerate(((left, "rtol"), (right, "ridge")), start=1):
+        for column, (table, x) in enumerate(((left, "rtol"), (right, "epsilon")), start=1):
             rows = table[table["extractor"] == name]
             figure.add_scatter(
                 x=rows[x], y=rows["rir"], mode="lines+markers", name=label, legendgroup=name,
@@ -87,7 +87,7 @@ def sensitivity_figure(found: Audit) -> Any:
     )  # fmt: skip
     for column, own, title, values in (
         (1, found.rtol, "rank tolerance, relative to σ₁", left["rtol"]),
-        (2, found.ridge, "ridge ε (units of K)", right["ridge"]),
+        (2, found.epsilon, "ridge ε (units of K)", right["epsilon"]),
     ):
         figure.add_vline(x=own, line_color=NEUTRAL, line_dash="dot", row=1, col=column)
         figure.add_hline(y=1, line_color=NEUTRAL, line_width=1, row=1, col=column)

@@ -61,7 +61,7 @@ def bootstrap(
     *,
     count: int,
     rtol: float,
-    ridge: float,
+    epsilon: float,
     replicates: int = 200,
     seed: int = 0,
     threads: int | None = None,
@@ -84,7 +84,7 @@ def bootstrap(
                 for which, task in enumerate(moments)
             )
             spectra = TaskSpectra.of(P, H, extractors, rtol=rtol)
-            return estimates(spectra, compared, ridge)["estimate"].tolist()
+            return estimates(spectra, compared, epsilon)["estimate"].tolist()
         except RankError:
             return [np.nan] * count
 
@@ -114,17 +114,17 @@ def intervals(draws: NDArray[np.float64], known: pd.DataFrame, unit: str) -> Int
     return Intervals(table, unit, len(draws), len(draws) - len(good))
 
 
-def estimates(spectra: TaskSpectra, compared: Sequence[Comparison], ridge: float) -> pd.DataFrame:
+def estimates(spectra: TaskSpectra, compared: Sequence[Comparison], epsilon: float) -> pd.DataFrame:
     """Return every number that gets an interval."""
     rows: list[tuple[Any, ...]] = []
-    for row in kappa_table(spectra, ridge=ridge).itertuples():
+    for row in kappa_table(spectra, epsilon=epsilon).itertuples():
         place = (row.task, row.extractor, "", row.convention)
         rows.append(("kappa", *place, row.kappa))
         if row.convention == "compact":
             rows.append(("rank", *place, float(row.rank)))
     for pair in compared:
         for convention, theta_scale in MEASURES[:2]:
-            result = spectra.measured(pair, convention, theta_scale, ridge=ridge)
+            result = spectra.measured(pair, convention, theta_scale, epsilon=epsilon)
             for name in ("harmful_ratio", "pretrain_ratio", "rir"):
                 rows.append((name, "", pair.extractor, pair.baseline, convention, getattr(result, name)))
     ceiling = rir_ceiling(spectra.range_P, spectra.range_H, rtol=spectra.rtol)

@@ -134,8 +134,8 @@ class TaskSpectra:
         return cls(P, H, values, dimensions, gains, rtol)
 
     def measured(
-        self, pair: Comparison, convention: Convention, theta_scale: ThetaScale = "unit", *, ridge: float,
-        loss_gap: float | None = None,
+        self, pair: Comparison, convention: Convention, theta_scale: ThetaScale = "unit", *,
+        epsilon: float = PUBLISHED_RIDGE, loss_gap: float | None = None,
     ) -> Immunization:  # fmt: skip
         """Measure one extractor against its baseline (Eq. 15, Definition 3.1)."""
         sides = pair.baseline, pair.extractor
@@ -145,13 +145,9 @@ class TaskSpectra:
             before[0], after[0], before[1], after[1], *(self.dimensions[name] for name in sides)
         )
         return immunization_from_spectra(
-            spectra,
-            convention=convention,
-            theta_scale=theta_scale,
-            rtol=self.rtol,
-            ridge=ridge,
+            spectra, convention=convention, theta_scale=theta_scale, rtol=self.rtol, ridge=epsilon,
             loss_gap=loss_gap,
-        )
+        )  # fmt: skip
 
     def ceiling_against(self, pair: Comparison, ceiling: float) -> float:
         """Turn the compact ceiling against raw features into that against another baseline.
@@ -160,10 +156,10 @@ class TaskSpectra:
         """
         if pair.baseline == AS_IS:
             return ceiling
-        return ceiling / self.measured(Comparison(pair.baseline), "compact", ridge=PUBLISHED_RIDGE).rir
+        return ceiling / self.measured(Comparison(pair.baseline), "compact").rir
 
 
-def kappa_table(spectra: TaskSpectra, *, ridge: float) -> pd.DataFrame:
+def kappa_table(spectra: TaskSpectra, *, epsilon: float) -> pd.DataFrame:
     """List κ of both tasks' Hessians at every extractor, at unit scale."""
     rows = []
     for task, values in spectra.values.items():
@@ -171,7 +167,7 @@ def kappa_table(spectra: TaskSpectra, *, ridge: float) -> pd.DataFrame:
             for convention in ("compact", "ridge"):
                 D = spectra.dimensions[extractor]
                 found = condition_from_spectrum(
-                    sigma, convention=convention, rtol=spectra.rtol, ridge=ridge, dimension=D
+                    sigma, convention=convention, rtol=spectra.rtol, ridge=epsilon, dimension=D
                 )
                 rows.append((task, extractor, convention, *(number.item() for number in found), D))
     names = ["task", "extractor", "convention", "kappa", "sigma_max", "sigma_min", "rank", "dimension"]
@@ -182,8 +178,8 @@ def measures_table(
     spectra: TaskSpectra,
     compared: Sequence[Comparison],
     *,
-    ridge: float,
-    loss_gaps: Mapping[str, float | None],
+    epsilon: float,
+    clauses: Mapping[str, ClauseC],
 ) -> pd.DataFrame:
     """Measure every comparison in every convention and at every scale of θ, beside its ceiling."""
     P, H, rtol = spectra.range_P, spectra.range_H, spectra.rtol
@@ -191,13 +187,13 @@ def measures_table(
     rows = []
     for pair in compared:
         for convention, theta_scale in MEASURES:
-            gap, ceiling = loss_gaps.get(pair.extractor), math.nan
-            result = spectra.measured(pair, convention, theta_scale, ridge=ridge, loss_gap=gap)
+            gap, ceiling = clauses[pair.extractor].gap, math.nan
+            result = spectra.measured(pair, convention, theta_scale, epsilon=epsilon, loss_gap=gap)
             if convention == "compact":
                 ceiling = spectra.ceiling_against(pair, compact_ceiling)
             elif pair.baseline == AS_IS and spectra.dimensions[pair.extractor] >= P.dimension:
                 norm = P.dimension * (1 if theta_scale == "unit" else spectra.gains[pair.extractor])
-                ceiling = ridge_convention_ceiling(P, H, ridge=ridge, squared_norm=norm, rtol=rtol)
+                ceiling = ridge_convention_ceiling(P, H, ridge=epsilon, squared_norm=norm, rtol=rtol)
             share = result.rir / ceiling if 0 < ceiling < math.inf else math.nan
             rows.append(_row(pair, result) | {"rir_ceiling": ceiling, "share": share})
     return pd.DataFrame(rows)
@@ -241,24 +237,24 @@ def rtol_table(
             "kappa_P": float(P.values[0] / P.values[-1]), "kappa_H": float(H.values[0] / H.values[-1]),
         }  # fmt: skip
         for pair in compared:
-            result = here.measured(pair, "compact", ridge=PUBLISHED_RIDGE)
+            result = here.measured(pair, "compact")
             bound = {"rir_ceiling": here.ceiling_against(pair, ceiling)}
             rows.append(facts | _row(pair, result) | bound)
     return pd.DataFrame(rows)
 
 
-def ridge_table(spectra: TaskSpectra, compared: Sequence[Comparison], *, ridge: float) -> pd.DataFrame:
+def epsilon_table(spectra: TaskSpectra, compared: Sequence[Comparison], *, epsilon: float) -> pd.DataFrame:
     """Measure ridge κ's and RIR (unit scale) against ε, in the units of K and relative to σ₁."""
     top = max(float(spectra.range_P.values[0]), float(spectra.range_H.values[0]))
     kept = ("harmful_ratio", "pretrain_ratio", "rir", "clause_a", "clause_b")
     rows = []
-    for epsilon in sorted({ridge, *(top * np.geomspace(1e-16, 1, 17)).tolist()}):
+    for tried in sorted({epsilon, *(top * np.geomspace(1e-16, 1, 17)).tolist()}):
         for pair in compared:
-            result = spectra.measured(pair, "ridge", ridge=epsilon)
+            result = spectra.measured(pair, "ridge", epsilon=tried)
             row = _row(pair, result)
             rows.append(
                 {
-                    "ridge": epsilon, "relative": epsilon / top, "extractor": pair.extractor,
+                    "epsilon": tried, "relative": tried / top, "extractor": pair.extractor,
                     "baseline": pair.baseline, "kappa_P": result.pretrain_before.value,
                     "kappa_H": result.harmful_before.value, **{name: row[name] for name in kept},
                 }
@@ -274,8 +270,7 @@ def predictions(
     K_P: NDArray[np.float64], K_H: NDArray[np.float64], extractors: Extractors, *, rtol: float
 ) -> pd.DataFrame:
     """Measure how far Eq. 10 is from the spectrum of each extractor on each task."""
-    columns = ["extractor", "task", "misalignment", "predicted_kappa", "kappa", "majorised",
-               "ostrowski_holds", "u_unique"]  # fmt: skip
+    columns = ["extractor", "task", "misalignment", "predicted_kappa", "kappa", "u_unique"]
     rows = []
     for name, theta in extractors.items():
         for task, K in (("pretrain", K_P), ("harmful", K_H)):
@@ -285,8 +280,8 @@ def predictions(
                 found = alignment(theta, K, rtol=rtol)
             except RankError:  # θ leaves this task nothing
                 continue
-            rows.append((name, task, found.misalignment, found.predicted_condition, found.true_condition,
-                         found.majorised, found.ostrowski_holds, found.u_unique))  # fmt: skip
+            kappas = found.predicted_condition, found.true_condition
+            rows.append((name, task, found.misalignment, *kappas, found.u_unique))
     return pd.DataFrame(rows, columns=columns)
 
 

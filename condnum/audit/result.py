@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from condnum.audit.attacks import AttackSection
 from condnum.audit.intervals import Intervals
 from condnum.audit.layers import LayerAudit
-from condnum.audit.measures import AS_IS, PARETO, ClauseC, Comparison, comparisons
+from condnum.audit.measures import PARETO, ClauseC, Comparison, comparisons
 from condnum.audit.moments import TaskFacts
 from condnum.audit.words import card, paragraphs
 from condnum.data.feature_pair import MISSING
@@ -21,8 +21,8 @@ from condnum.files import output_folder, write_json
 from condnum.report.tables import number
 from condnum.theory.ceiling import RirCeiling
 
-#: Name of the file, and the version of its layout.
-AUDIT_FILE, LAYOUT = "audit.json", 1
+#: Name of the file.
+AUDIT_FILE = "audit.json"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,13 +33,13 @@ class Audit:
     harmful: TaskFacts
     extractors: Mapping[str, tuple[int, int]]  # name -> (D, D_hid), yardsticks included
     rtol: float  # relative rank tolerance of K and H(θ)
-    ridge: float  # ε
+    epsilon: float  # of the ridge convention
     ceiling: RirCeiling  # compact
     ridge_limit: float  # bound on RIR in the ridge convention, unit scale
     kappa: pd.DataFrame  # of `kappa_table`
     measures: pd.DataFrame  # of `measures_table`
     rtol_sweep: pd.DataFrame
-    ridge_sweep: pd.DataFrame
+    epsilon_sweep: pd.DataFrame
     overlaps: NDArray[np.float64]  # (m, m) |q_Piᵀq_Hj|², each row's sum 1; in blocks where D is large
     alignment: pd.DataFrame  # Eq. 10 beside the truth, a row per extractor × task
     clause_c: Mapping[str, ClauseC]
@@ -48,9 +48,10 @@ class Audit:
     attack: AttackSection
     columns: pd.DataFrame  # of `FeaturePair`: scale of each column, and what it looks like
     notes: tuple[str, ...]  # what was done to the data, and what is odd about their columns
-    settings: Mapping[str, Any]
+    groups: int  # of the rows of D_P, whose covariances are kept
     seconds: Mapping[str, float]  # by stage
-    peak_mib: float  # largest resident memory of this process so far
+    peak_memory_mib: float  # largest resident memory of this process so far
+    standardize: bool = False
     seed: int = 0
     layers: LayerAudit | None = None  # of a backbone, where that was asked for
 
@@ -192,59 +193,17 @@ class Audit:
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as values that strict JSON holds: infinities as words, NaN as null."""
-        attack, drawn = self.attack.report, self.intervals
+        report = self.attack.report
         tables = ("steps", "factors", "evaluation", "extractors", "skipped")
-        return strict(
-            {
-                "layout": LAYOUT,
-                "conventions": "infinities are the words Infinity and -Infinity, what is not known is null",
-                "summary": self.sentences,
-                "warnings": self.warnings,
-                "tasks": {
-                    task.name: {
-                        "source": task.source,
-                        "rows": task.rows,
-                        "columns": task.dimension,
-                        "stored_eps": task.stored_eps,
-                        "rank": task.rank,
-                        "eigenvalues_near_tolerance": task.near,
-                        "equal_columns": task.equal_columns,
-                        "spectrum": task.spectrum,
-                    }
-                    for task in (self.pretrain, self.harmful)
-                },
-                "columns": self.columns,
-                "settings": {"rtol": self.rtol, "ridge": self.ridge, "seed": self.seed, **self.settings},
-                "extractors": {name: shape for name, shape in self.extractors.items() if name != AS_IS},
-                "ceiling": {**vars(self.ceiling), "ridge_convention_limit": self.ridge_limit},
-                "kappa": self.kappa,
-                "measures": self.measures,
-                "clause_c": self.clause_c,
-                "rtol_sweep": self.rtol_sweep,
-                "ridge_sweep": self.ridge_sweep,
-                "alignment": {"overlaps": self.overlaps, "extractors": self.alignment},
-                "bootstrap": drawn
-                and {
-                    "resampled": drawn.unit,
-                    "replicates": drawn.replicates,
-                    "failed": drawn.failed,
-                    "level": drawn.level,
-                    "intervals": drawn.table,
-                },
-                "bootstrap_skipped": self.no_intervals or None,
-                "attackers": attack
-                and {
-                    "rows": self.attack.rows,
-                    "held_out_rows": self.attack.held_out,
-                    **{name: getattr(attack, name) for name in tables},
-                },
-                "attackers_summary": self.attack.sentences,
-                "layers": self.layers
-                and {"cheapest": self.layers.cheapest, "summary": self.layers.sentence, **vars(self.layers)},
-                "seconds": self.seconds,
-                "peak_memory_mib": self.peak_mib,
-            }
-        )
+        attack = {**vars(self.attack), "report": report and {name: getattr(report, name) for name in tables}}
+        said: dict[str, Any] = {
+            "summary": self.sentences,
+            "warnings": self.warnings,
+            "attackers": self.attack.sentences,
+        }
+        if self.layers:
+            said |= {"cheapest_layer": self.layers.cheapest, "layers_summary": self.layers.sentence}
+        return strict({**said, **vars(self), "attack": attack})
 
     def save(self, folder: str | Path) -> list[str]:
         """Write audit.json into a folder, which is created if missing, and return the names of the files."""

@@ -62,7 +62,7 @@ def data_status(name: str) -> DataStatus:
     origin, advice = data.provenance, ""
     if not origin.known_checksum:
         advice = f"{name}: recorded numbers were measured on other bytes, so compare them with care."
-    elif name == "mnist" and origin.options["split"] == "test":
+    elif name == "mnist" and origin.split == "test":
         advice = f"{name}: these are the test images. All 70,000 images: condnum data download."
     return DataStatus(
         name,

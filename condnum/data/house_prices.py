@@ -12,8 +12,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from condnum.data.resolver import DataFiles, Source, obtain
-from condnum.data.task_pair import Provenance, TaskPair, check_rows, standardise
-from condnum.errors import DataFormatError, UnknownNameError
+from condnum.data.task_pair import Provenance, TaskPair, standardize
+from condnum.errors import DataFormatError, check_integer, check_known
 from condnum.files import opened
 
 HouseFeatures = Literal["clean", "published"]
@@ -26,7 +26,6 @@ FILES = DataFiles(
     folder="house_prices",
     names=(("train.csv.gz", "train.csv"),),
     advice="It is the train.csv of Kaggle's 'House Prices' (1460 rows, 81 columns); it is bundled.",
-    embedded_instead="load_diabetes_tasks()",
 )
 
 #: The 81 columns in file order; a name with `*` holds categories, the others numbers.
@@ -109,10 +108,10 @@ def load_house_prices(
     normalise: Normalise = "per_task",
     missing: Missing = "pandas",
 ) -> TaskPair:
-    """Load the house-price pair: fill missing cells with 0, label-encode, split, standardise.
+    """Load the house-price pair: fill missing cells with 0, label-encode, split, standardize.
 
     Args:
-        source: `auto` (local file, else the bundled data), `local`, or a path: the CSV file or a folder.
+        source: `auto` (local file, else the bundled data), or a path: the CSV file or a folder.
         features: `clean` drops Id and the split column MSZoning (77 features); `published`
             keeps them (79, as the paper says).
         rows: Keep the first `rows` rows of *each* domain after the split (all of a domain that
@@ -139,15 +138,13 @@ def load_house_prices(
         >>> pair.title()  # doctest: +SKIP
         'house-prices, bundled data: 309 pre-training and 1151 harmful rows, D = 77, SHA-256 1e18addf'
     """
-    options: dict[str, object] = {
-        "features": features, "rows": rows, "encoders": encoders, "normalise": normalise, "missing": missing,
-    }  # fmt: skip
-    choices = {"features": HouseFeatures, "encoders": Encoders, "normalise": Normalise, "missing": Missing}
-    for name, allowed in choices.items():
-        if options[name] not in get_args(allowed):
-            raise UnknownNameError(name.replace("features", "feature set"), options[name], get_args(allowed))
+    for name, value, allowed in (
+        ("feature set", features, HouseFeatures), ("encoders", encoders, Encoders),
+        ("normalise", normalise, Normalise), ("missing", missing, Missing),
+    ):  # fmt: skip
+        check_known(name, value, get_args(allowed))
     if rows is not None:
-        check_rows(rows)
+        rows = check_integer("rows", rows, 2)
     found = obtain(FILES, source)
     path = found.paths[0]
     table = read_house_table(path, missing=missing)
@@ -172,7 +169,7 @@ def load_house_prices(
         for letter, chosen in (("X", names), ("y", target)):
             values = table[chosen].to_numpy(dtype=np.float64)
             reference = values if normalise == "before_split" else None
-            arrays[f"{letter}_{task}"] = standardise(values[kept], reference=reference)
+            arrays[f"{letter}_{task}"] = standardize(values[kept], reference=reference)
     return TaskPair(
         **arrays,
         name="house-prices",
@@ -184,12 +181,6 @@ def load_house_prices(
             source=found.source,
             location=str(path),
             description="Ames housing, sales of 2006-2010, as Kaggle's 'House Prices' (train.csv).",
-            url="https://www.openml.org/d/42165",
-            licence="none stated; published by its author for teaching",
-            citation="D. De Cock (2011), Ames, Iowa: Alternative to the Boston Housing Data, "
-            "J. Stat. Educ. 19(3).",
             known_checksum=found.known,
-            files={"train.csv": found.checksum},
-            options=options,
         ),
     )

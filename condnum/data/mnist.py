@@ -85,7 +85,6 @@ def mnist_files(split: MnistSplit | None = None) -> DataFiles:
             "They are the IDX files of the MNIST database as torchvision stores them. The 10 000 test images "
             "are in the bundled data; all 70 000 images: condnum data download."
         ),
-        embedded_instead="load_small_digits()",
         instead=None if split else mnist_files("test"),
     )
 
@@ -94,8 +93,8 @@ def load_mnist_images(source: Source = "auto", split: MnistSplit | None = None) 
     """Load the images and labels of MNIST, unchanged, with the usual pixel normalisation noted.
 
     Args:
-        source: `auto` (local files, else the bundled data), `local`, or a folder: a data folder, or the one
-            with the files.
+        source: `auto` (local files, else the bundled data), or a folder: a data folder, or the one with the
+            files.
         split: `train` (60 000 images) or `test` (10 000, which are bundled); None for the training
             images where they are, else the test images. `label` and `title()` say which.
 
@@ -133,12 +132,8 @@ def load_mnist_images(source: Source = "auto", split: MnistSplit | None = None) 
             source=found.source,
             location=found.location,
             description=f"MNIST handwritten digits, {which} images, 28×28 pixels, grey values 0 to 255.",
-            url="https://www.openml.org/d/554",
-            licence="CC BY-SA 3.0",
-            citation="Y. LeCun, C. Cortes and C. J. C. Burges (1998), The MNIST database.",
             known_checksum=found.known,
-            files={p.name: digest for p, digest in zip(found.paths, found.checksums, strict=True)},
-            options={"split": which},
+            split=which,
         ),
     )
 

@@ -1,7 +1,7 @@
 """Where data files are looked for, and what a user is told when they are not there.
 
 Order: the caller's path, and nothing else if there is one; `$CONDNUM_DATA`; `./data`; the user
-cache directory; then, for `source="auto"`, the bundled data: the files that come with condnum. Nothing is
+cache directory; then the bundled data: the files that come with condnum. Nothing is
 downloaded, and what was taken stands in every title.
 """
 
@@ -14,7 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
-from condnum.data.task_pair import SourceKind
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError
 from condnum.files import sha256_file
 
@@ -24,7 +23,7 @@ DATA_VARIABLE = "CONDNUM_DATA"
 #: The folder of the files that come with condnum, laid out as any data folder.
 BOX = Path(__file__).with_name("box")
 
-#: "auto" (local, then bundled), "local", "embedded", or a path.
+#: "auto" (local, then bundled), or a path.
 Source: TypeAlias = "str | os.PathLike[str]"
 
 #: Name under the data folder -> SHA-256; `embedded/` names arrays. MNIST has two sums a file,
@@ -53,7 +52,6 @@ class DataFiles:
     folder: str  # subfolder of a data folder, "MNIST/raw"
     names: tuple[tuple[str, ...], ...]  # a file each: the accepted names, the preferred one first
     advice: str  # one sentence: where a user obtains them
-    embedded_instead: str  # the loader of embedded data that plays the same part
     instead: DataFiles | None = None  # taken from a folder that holds these but not the others
 
 
@@ -63,7 +61,7 @@ class FoundFiles:
 
     files: DataFiles  # those asked for, or what is taken instead
     paths: tuple[Path, ...]  # one a file, all in one folder
-    source: SourceKind
+    source: str  # which place
 
     @cached_property
     def checksums(self) -> list[str]:
@@ -109,33 +107,28 @@ def data_folders() -> tuple[Path, ...]:
     return (*((Path(named).expanduser(),) if named else ()), Path("data"), user_cache())
 
 
-def _candidates(files: DataFiles, source: Source) -> dict[Path, SourceKind]:
+def _candidates(files: DataFiles, source: Source) -> dict[Path, str]:
     """Return the folders that may hold these files, in order, with the name of each place."""
-    if source == "embedded":
-        raise InvalidInputError(
-            f"{files.dataset} is not embedded; use {files.embedded_instead}, "
-            "or source='auto', 'local' or a path."
-        )
-    if source in ("auto", "local"):
-        kinds: tuple[SourceKind, ...] = ("CONDNUM_DATA", "./data", "user cache", "bundled data")
-        folders = (*data_folders(), *([BOX] if source == "auto" else []))
-        named = zip(folders, kinds if os.environ.get(DATA_VARIABLE) else kinds[1:], strict=False)
-        return {folder / files.folder: kind for folder, kind in named}
+    if source == "auto":
+        kinds = ("CONDNUM_DATA", "./data", "user cache", "bundled data")
+        named = kinds if os.environ.get(DATA_VARIABLE) else kinds[1:]
+        return {
+            folder / files.folder: kind for folder, kind in zip((*data_folders(), BOX), named, strict=True)
+        }
     path = Path(source).expanduser()
     return dict.fromkeys((path / files.folder, path / Path(files.folder).name, path), "given path")
 
 
-def find(files: DataFiles, source: Source = "auto") -> FoundFiles | None:
+def _find(files: DataFiles, source: Source, named: str | None) -> FoundFiles | None:
     """Look for the files."""
-    if source not in ("auto", "local", "embedded") and Path(source).expanduser().is_file():
+    if source != "auto" and Path(source).expanduser().is_file():
         if len(files.names) > 1:
             raise InvalidInputError(
                 f"{files.dataset} needs {len(files.names)} files; "
                 f"give the folder that holds them, not {source}."
             )
         return FoundFiles(files, (Path(source).expanduser(),), "given path")
-    named = os.environ.get(DATA_VARIABLE) if source in ("auto", "local") else None
-    if named and not Path(named).expanduser().is_dir():
+    if source == "auto" and named and not Path(named).expanduser().is_dir():
         raise DataNotFoundError(
             f"{DATA_VARIABLE} is '{named}', a folder that does not exist; set it to the folder that holds "
             f"{files.folder}/, or unset it: then --data auto ends in the bundled data."
@@ -148,24 +141,25 @@ def find(files: DataFiles, source: Source = "auto") -> FoundFiles | None:
     return None
 
 
-def obtain(files: DataFiles, source: Source) -> FoundFiles:
+def obtain(files: DataFiles, source: Source = "auto") -> FoundFiles:
     """Return the files; say what is missing, where it was looked for and what to put where.
 
     An altered bundled file is refused.
     """
-    found = find(files, source)
+    named = os.environ.get(DATA_VARIABLE)
+    found = _find(files, source, named)
     if found is None:
         wanted = " and ".join(" or ".join(names) for names in files.names)
         tried = ", ".join(str(folder.absolute()) for folder in _candidates(files, source))
-        named = os.environ.get(DATA_VARIABLE)
-        fix = (
-            f"Put the file(s) into data/{files.folder}/, or set {DATA_VARIABLE} to the folder "
-            f"that holds {files.folder}/."
-        )
-        if named:
-            fix = f"{DATA_VARIABLE} is '{named}'; put the file(s) into its subfolder {files.folder}/."
-        if source not in ("auto", "local"):
+        if source != "auto":
             fix = f"Give an existing path, or 'auto', which ends in the bundled data; got '{source}'."
+        elif named:
+            fix = f"{DATA_VARIABLE} is '{named}'; put the file(s) into its subfolder {files.folder}/."
+        else:
+            fix = (
+                f"Put the file(s) into data/{files.folder}/, or set {DATA_VARIABLE} to the folder that holds "
+                f"{files.folder}/."
+            )
         raise DataNotFoundError(f"{files.dataset}: {wanted} not found in: {tried}. {fix} {files.advice}")
     if found.source == "bundled data" and not found.known:
         raise DataFormatError(

@@ -282,7 +282,7 @@ def _open_digits(dataset: str, subset: str, split: str) -> ImageData:
     if len(wanted) < 2:
         raise InvalidInputError(f"'{subset}' is one class only; a task needs two digits or more.")
     found = load_small_digits() if dataset == "digits-8x8" else load_mnist_images()
-    if found.provenance.options.get("split") == "training":
+    if found.provenance.split == "training":
         found = found if split == "train" else load_mnist_images(split="test")
         side = np.ones(len(found), dtype=bool)
     else:

@@ -18,7 +18,7 @@ from condnum.errors import check_known
 from condnum.figures.style import method_style, num, option_text
 from condnum.lessons.alignment import haar_overlap_band
 from condnum.lessons.alignment_panels import TASK, draw
-from condnum.lessons.alignment_trails import TRAINING, ZOOM, Chosen, Step, Trails, Zoom
+from condnum.lessons.alignment_trails import TRAINING, Chosen, Step, Trails
 from condnum.lessons.explorer import Choice, Explorer, Preset, Shown, Slider, checked
 from condnum.lessons.figure_view import payload_json
 from condnum.methods.problem import SMALL
@@ -192,19 +192,8 @@ def alignment_lab(
 ) -> type[Explorer]:
     """Compute the paths of a pair of tasks, and return the explorer of them.
 
-    Args:
-        data: `house-prices`, `embedded`, `mnist:P-H`, `digits:P-H`, or a pair of one's own,
-            `TaskPair.from_arrays(…)`; for files of features give `pretrain` and `harmful` instead.
-        methods: Extractors to compute now; the others are computed when they are chosen. Empty: all.
-        out: Folder that keeps what is computed, a folder in it for each data, so that several labs can be
-            computed at once; empty keeps it for this process.
-        **options: Of `AlignmentPath`: `source`, `pretrain`, `harmful`, `key`, `drop`, `seed`, `epochs`.
-
-    Returns:
-        An `Explorer`: `.show()` it; what it looks up is its `trails`.
-
-    Raises:
-        CondnumError: Data or methods are unknown, or cannot be computed.
+    `methods` are computed now (empty: all), others when they are chosen; `out` keeps them (empty: for this
+    process), a folder in it for each data. `options` are those of `AlignmentPath`.
     """
     named = ARRAYS if isinstance(data, TaskPair) else data
     study = AlignmentPath.from_parameters(data=named, methods=methods, **options)
@@ -237,7 +226,6 @@ def explorer_of(trails: Trails, known: Sequence[str]) -> type[Explorer]:
         "compare": "A second extractor, at the same part of its training.",
     }
     sides = {"pretrain": "pre-training", "harmful": "harmful"}
-    zooms = {"whole": "all, in blocks", "leading": f"the {ZOOM} leading", "near": f"{ZOOM} around (i, j)"}
     steps, some = (14, 5) if D <= 128 else (8, 3)  # a recording with many pixels stays below 1 MB, too
     one: Any = Literal[tuple(known)]
     other: Any = Literal["none", *known]
@@ -248,7 +236,6 @@ def explorer_of(trails: Trails, known: Sequence[str]) -> type[Explorer]:
         i=Slider("direction i of θ", tips["i"], 1, most, marks=some),
         j=Slider("eigenvector j of K", tips["j"], 1, D, advanced=True),
         side=Choice("task of q<sub>j</sub>", tips["side"], sides, advanced=True),
-        zoom=Choice("maps show", "Which part of the overlaps.", zooms, advanced=True),
         compare=Choice("beside it", tips["compare"], {"none": "nothing", **labels}, advanced=True),
     )
     def compute(
@@ -258,13 +245,12 @@ def explorer_of(trails: Trails, known: Sequence[str]) -> type[Explorer]:
         i: int = 1,
         j: int = 1,
         side: Side = "pretrain",
-        zoom: Zoom = "whole",
         compare: other = "none",
     ) -> AlignmentView:
         """Look up a step of one extractor, or of two."""
         names = [extractor] if compare == "none" else [extractor, compare]
         steps = tuple(trails.of(name).at(training) for name in names)
-        return AlignmentView(tasks, steps, SIDES.index(side), zoom, i, j)
+        return AlignmentView(tasks, steps, SIDES.index(side), i, j)
 
     def drawn(self: Explorer, change: Any = None) -> None:
         """Draw the state; while an extractor is computed for it the page says how far that is."""
@@ -294,7 +280,7 @@ def _presets(trails: Trails) -> Iterator[Preset]:
     kept, tasks = trails.kept, trails.tasks
 
     def preset(label: str, tip: str, extractor: str, i: int = 1) -> Preset:
-        settings = {"extractor": extractor, "training": TRAINING, "i": i, "zoom": "whole", "compare": "none"}
+        settings = {"extractor": extractor, "training": TRAINING, "i": i, "compare": "none"}
         return Preset(label, tip, settings)
 
     if "ours" in kept:

@@ -1,6 +1,5 @@
 """Plotly in a live page: a thin widget over `Plotly.react`, and the picture that its cell keeps."""
 
-import html
 import json
 import os
 from collections.abc import Callable, Generator, Sequence
@@ -9,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from condnum.errors import CondnumError, require
-from condnum.figures.style import CONFIG, honest_legend
+from condnum.figures.style import CONFIG
 from condnum.files import asset
 
 _traitlets = require("traitlets", "notebooks")
@@ -54,38 +53,24 @@ class FigureView(Live):
     """A live figure that follows the width and the colours of the page."""
 
     def __init__(self, figure: Any) -> None:
-        self.figure, self._clicked = figure, list[Callable[[int, Any], None]]()
+        self.figure = figure
         super().__init__(payload=payload_json(figure))
 
-    def draw(self, figure: Any) -> None:
-        """Show a figure; the reader's zoom and hidden legend entries stay."""
-        self.figure, self.payload = figure, payload_json(figure)
-
-    def on_click(self, action: Callable[[int, Any], None]) -> None:
-        """Call `action(number of the trace, customdata)` where a point that has any is clicked."""
-        self._clicked.append(action)
-
-    def hear(self, kind: str, message: dict[str, Any], buffers: Sequence[Any]) -> None:
-        """Pass clicks on."""
-        for action in self._clicked:
-            action(message["trace"], message["data"])
-
     def _ipython_display_(self) -> None:
-        display_with_picture(self, self.figure)
+        display_with_picture(self, figure_data(self.figure))
 
 
 def shown_figure(figure: Any, *, static: bool = False) -> Any:
     """Return a figure without controls that follows the page's theme and width, or with `static` as it is."""
-    honest_legend(figure)
     return figure if static else FigureView(figure)
 
 
-def display_with_picture(widget: Any, figure: Any | None) -> None:
+def display_with_picture(widget: Any, picture: dict[str, Any]) -> None:
     """Display a widget, and the picture that its cell keeps for who opens the notebook without a kernel."""
     display = import_module("IPython.display").display
     display(widget._repr_mimebundle_()[0], raw=True)
-    if figure is not None and not on_a_page():  # which nobody can open again
-        display(figure_output(figure)["data"], raw=True)
+    if picture and not on_a_page():  # which nobody can open again
+        display(picture, raw=True)
 
 
 def on_a_page() -> bool:
@@ -93,11 +78,10 @@ def on_a_page() -> bool:
     return os.environ.get("SERVER_SOFTWARE", "").startswith("voila/")
 
 
-def figure_output(figure: Any) -> dict[str, Any]:
-    """Return a figure as the output of a cell: set as a whole, it neither flickers nor piles up."""
+def figure_data(figure: Any) -> dict[str, Any]:
+    """Return a figure as the output of a cell."""
     plotly, text = json.loads(figure.to_json()), str(figure.layout.title.text)
-    data = {"application/vnd.plotly.v1+json": {**plotly, "config": CONFIG}, "text/plain": text}
-    return {"output_type": "display_data", "data": data, "metadata": {}}
+    return {"application/vnd.plotly.v1+json": {**plotly, "config": CONFIG}, "text/plain": text}
 
 
 @contextmanager
@@ -108,9 +92,3 @@ def errors_shown(what: str, show: Callable[[str, str], None]) -> Generator[None]
     except Exception as error:
         kind = "" if isinstance(error, CondnumError) else f"{type(error).__name__}: "
         show(f"{what}: {kind}{error}", getattr(error, "field", ""))
-
-
-def alarm(text: str) -> str:
-    """Return the red line of an error."""
-    style = "color:var(--jp-error-color1, #D32F2F);font-weight:bold"
-    return f'<span role="alert" style="{style}">{html.escape(text)}</span>'

@@ -6,7 +6,7 @@ from condnum.probing.descents import (
     GRADIENT_DESCENT,
     HEAVY_BALL,
     NESTEROV,
-    STANDARDISED,
+    STANDARDIZED,
     WHITENED,
     AdamAttacker,
     FineTuning,
@@ -29,7 +29,7 @@ _ATTACKERS: dict[str, Attacker] = {
         LimitedMemoryBfgs(),
         StackedLayer(),
         FineTuning(),
-        STANDARDISED,
+        STANDARDIZED,
         WHITENED,
         DirectSolution(),
     )
@@ -38,11 +38,7 @@ _BUILT_IN = frozenset(_ATTACKERS)
 
 
 def register_attacker(attacker: Attacker) -> None:
-    """Add an attacker to the registry under its name, in the place of a former one of your own.
-
-    Raises:
-        InvalidInputError: It is not an `Attacker`, or the name is that of one of condnum's attackers.
-    """
+    """Add an attacker to the registry under its name, in the place of a former one of your own."""
     if not isinstance(attacker, Attacker):
         raise InvalidInputError(
             f"{attacker!r} is not an attacker: derive its class from condnum.probing.Attacker."

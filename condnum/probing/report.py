@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -50,13 +49,6 @@ class AttackReport:
             for field in TABLES
         }
         return replace(self, **tables, baseline=names.get(self.baseline, self.baseline))
-
-    @classmethod
-    def from_columns(cls, found: Mapping[str, Any]) -> AttackReport:
-        """Return a report from its fields as JSON gives them back, tables by column."""
-        budget = found["budget"] | {"epsilons": tuple(found["budget"]["epsilons"])}
-        tables = {name: pd.DataFrame(found[name]) for name in TABLES}
-        return cls(**{**found, **tables, "budget": AttackBudget(**budget)})
 
     @cached_property
     def factors(self) -> pd.DataFrame:
@@ -137,16 +129,7 @@ SMALL_FACTOR, LARGE_FACTOR = 2.0, 10.0
 
 
 def attack_sentences(report: AttackReport) -> list[str]:
-    """Say what a panel found, one statement a sentence, and what it cannot know.
-
-    Examples:
-        >>> from condnum.probing import AttackTask, attack_panel
-        >>> X = np.random.default_rng(0).normal(size=(60, 4))
-        >>> task = AttackTask(X, X @ np.ones(4), name="random")
-        >>> report = attack_panel(np.diag([1, 1, 1, 0.01]), task, attackers=["gd", "whiten"])
-        >>> attack_sentences(report)[0]
-        'Targets: 1 % of the excess loss of zero weights, unless another one is named.'
-    """
+    """Say what a panel found, one statement a sentence, and what it cannot know."""
     epsilon = report.budget.headline
     said = [f"Targets: {100 * epsilon:g} % of the excess loss of zero weights, unless another one is named."]
     for name in report.extractors["extractor"]:

@@ -26,7 +26,7 @@ from condnum.files import (
     write_text,
 )
 from condnum.lessons.alignment_lab import RECORDED
-from condnum.lessons.recording import is_current, record_all, recordable
+from condnum.lessons.recording import RECORDABLE, is_current, record_all
 from condnum.machine import versions
 from condnum.progress import OnProgress
 from condnum.report.notebook import REPORT, find_notebook, read_notebook, run_notebook
@@ -204,7 +204,7 @@ def _recorded(
     progress: OnProgress | None = None,
 ) -> dict[str, Path]:
     """Record explorers, but those that this code has recorded before; return the files."""
-    chosen = [name for name in [*recordable(), *RECORDED] if names is None or name in names]
+    chosen = [name for name in [*RECORDABLE, *RECORDED] if names is None or name in names]
     files = {name: folder / f"{name}.js" for name in chosen}
     try:
         if execute and files:

@@ -25,7 +25,7 @@ TASKS, SIDE = {"pretrain": "digits-8x8:0-4", "harmful": "digits-8x8:5-9"}, 32
 
 def check_by_hand(row, X_P, X_H, rel=1e-4):
     """Compare a layer with the audit of features that were taken from it without `layer_audit`."""
-    alone = audit(X_P, X_H, replicates=0, attackers=False, threads=1)
+    alone = audit(X_P, X_H, bootstrap=0, attackers=False, threads=1)
     assert (row["rank_pretrain"], row["rank_harmful"]) == (alone.pretrain.rank, alone.harmful.rank)
     assert row["parameters"] == X_P.shape[1] ** 2
     assert row["harmful_only"] == alone.ceiling.harmful_only_dimension
@@ -110,9 +110,9 @@ def test_the_study_keeps_resumes_and_reports_the_stage(monkeypatch, tmp_path, im
     found = study.found(run.cells)
     assert found.layers.sentence in found.sentences
     assert [*run.save(out), *found.save(out)] == ["layers.csv", "audit.json"]
-    record = json.loads((out / "audit.json").read_text())["layers"]
-    assert record["summary"] == found.layers.sentence
-    assert [row["layer"] for row in record["table"]] == ["conv1", "layer4.0"]  # as they are run
+    record = json.loads((out / "audit.json").read_text())
+    assert record["layers_summary"] == found.layers.sentence
+    assert [row["layer"] for row in record["layers"]["table"]] == ["conv1", "layer4.0"]  # as they are run
     with pytest.raises(UnknownNameError, match=r"unknown layer 'layr4\.0'; did you mean 'layer4\.0'"):
         AuditCommand(**given, layers="layr4.0").load()
     with pytest.raises(InvalidInputError, match="give --backbone test_resnet"):
@@ -229,7 +229,6 @@ ROWS = (torch.randn(20, 4, generator=torch.Generator().manual_seed(0)),)
         ({"pretrain": [{"name": "x"}]}, "a batch is a dict"),
         ({"target": 1.0}, "target must be a RIR above 1, got 1.0"),
         ({"max_dimension": 3}, "'first' .* has 4 features, more than 3;"),
-        ({"pool": lambda output: output.sum()}, r"pooled to float32 of shape \(\)"),
     ],
 )
 def test_what_cannot_be_audited_is_named(change, words):

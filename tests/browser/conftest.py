@@ -448,7 +448,7 @@ def site(
         patch.setattr(notebook, "running_kernel", shared_kernel.running)
         patch.setattr(build.os, "cpu_count", lambda: 1)  # one kernel: one lesson after the other
         patch.setattr(build, "run_notebook", faster)
-        made = {"cache": site_cache, "explorers": list(recording.recordable())}
+        made = {"cache": site_cache, "explorers": list(recording.RECORDABLE)}
         build.build_site(runs, target, say=said.append, **made)
     assert said == []
     return target / "site"

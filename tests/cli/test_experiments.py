@@ -33,7 +33,7 @@ def files(tmp_path):
 @pytest.mark.slow
 def test_an_audit_of_an_extractor_on_scaled_columns_of_an_archive(condnum, files):
     words = (
-        "audit --pretrain both.npz --harmful both.npz --key P,H --theta theta.npy --drop x5 --standardise "
+        "audit --pretrain both.npz --harmful both.npz --key P,H --theta theta.npy --drop x5 --standardize "
         "--bootstrap 20 --no-attackers --out o"
     )
     done = condnum(*words.split(), cwd=files)

@@ -14,8 +14,8 @@ from condnum.figures.style import num
 from condnum.files import folder_lock, output_folder
 from condnum.lessons.alignment import haar_overlap_band
 from condnum.lessons.alignment_lab import ALIGNED, RECORDED, alignment_lab, recorded_lab
-from condnum.lessons.alignment_trails import TRAINING, ZOOM
-from condnum.lessons.recording import record_all, recordable
+from condnum.lessons.alignment_trails import TRAINING
+from condnum.lessons.recording import RECORDABLE, record_all
 from condnum.studies.alignment_path import Follower
 from condnum.theory.alignment import alignment
 from condnum.theory.regularizers import r_ill, r_well
@@ -24,8 +24,8 @@ from condnum.theory.spectra import hessian
 STATES = [
     {},
     {"training": 0},
-    {"training": 17, "i": 3, "j": 5, "zoom": "near", "side": "harmful"},
-    {"extractor": "max_rir", "zoom": "leading"},
+    {"training": 17, "i": 3, "j": 5, "side": "harmful"},
+    {"extractor": "max_rir"},
     {"compare": "max_rir", "training": 9, "side": "harmful"},
 ]
 
@@ -52,31 +52,18 @@ def test_every_state_has_the_same_traces(kind, request):
     assert {xaxis for _, xaxis in kinds[0]} == {"x", "x2", "x3", "x4", "x5", "x6"}
 
 
-def test_the_controls_reach_every_direction_and_the_main_ones_make_few_states(table, pixels):
+def test_the_controls_reach_every_direction(table, pixels):
     for lab, D in ((table, 9), (pixels, 64)):
         assert (lab.controls["i"].high, lab.controls["j"].high) == (D, D)
-    main = [of for of in pixels.controls.values() if not of.advanced]
-    assert np.prod([getattr(of, "marks", 8) for of in main]) <= 700
-    assert table.__name__ == "AlignmentLabDiabetes"
-    assert pixels.__name__ == "AlignmentLabDigits49"
+    assert (table.__name__, pixels.__name__) == ("AlignmentLabDiabetes", "AlignmentLabDigits49")
 
 
-@pytest.mark.parametrize("zoom", ["whole", "leading", "near"])
-def test_maps_are_the_overlaps_and_a_click_names_their_cells(pixels, zoom):
-    view = pixels.compute(extractor="max_rir", zoom=zoom, i=30, j=34)
-    drawn = view.figure().data[0]
-    step, Q = view.steps[0], view.tasks.vectors[0]
-    overlaps = np.square(step.left(1, 64).T @ Q)
+def test_maps_are_the_overlaps_and_a_click_names_their_cells(pixels):
+    view = pixels.compute(extractor="max_rir", i=30, j=34)
+    drawn, blocks = view.figure().data[0], view.steps[0]["blocks"][0]
     assert drawn.meta == {"click": {"i": "y", "j": "x"}}
-    if zoom == "whole":
-        np.testing.assert_allclose(drawn.z, step["blocks"][0], atol=drawn.zmax / 2048)
-        np.testing.assert_allclose(step["blocks"][0].sum(axis=1), 1, rtol=1e-6)
-        return
-    a, b = {"leading": (1, 1), "near": (30 - ZOOM // 2, 34 - ZOOM // 2)}[zoom]
-    assert (drawn.y[0], drawn.x[0], len(drawn.y)) == (a, b, ZOOM)
-    np.testing.assert_allclose(
-        drawn.z, overlaps[a - 1 : a - 1 + ZOOM, b - 1 : b - 1 + ZOOM], atol=drawn.zmax / 2000
-    )
+    np.testing.assert_allclose(drawn.z, blocks, atol=drawn.zmax / 2048)
+    np.testing.assert_allclose(blocks.sum(axis=1), 1, rtol=1e-6)
 
 
 @pytest.mark.parametrize("i", [1, 4, 9])
@@ -238,7 +225,7 @@ def test_a_lab_is_recorded_by_its_name_with_what_it_has_computed(tmp_path, monke
     lab = recorded_lab("AlignmentLabDigits49", tmp_path / "labs")
     assert lab.__name__ == "AlignmentLabDigits49"
     assert lab().traits()["extractor"].values == ["max_rir"]
-    assert lab.__name__ not in recordable()  # which other processes import
+    assert lab.__name__ not in RECORDABLE  # which other processes import
     with pytest.raises(CondnumError, match="AlignmentLabMnist49"):
         recorded_lab("AlignmentLabCifar", tmp_path)
 

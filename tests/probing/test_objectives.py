@@ -127,19 +127,19 @@ def test_sgd_takes_each_row_once_an_epoch_and_is_seeded(space, monkeypatch):
     monkeypatch.setattr(
         kind, "batch_gradient", lambda self, W, index: seen.append(index) or gradient(self, W, index)
     )
-    run, again = (StochasticDescent().run(AttackProblem(space), budget) for _ in range(2))
+    run, again = (StochasticDescent().run(AttackProblem(space, space, None), budget) for _ in range(2))
     assert sorted(np.concatenate(seen[:3])) == list(range(60))
     assert run.pass_share == pytest.approx(1 / 3)
     np.testing.assert_array_equal(run.traces[3].excess, again.traces[3].excess)
 
 
-def test_whitened_and_standardised_spaces():
+def test_whitened_and_standardized_spaces():
     space = SPACES["squared"]()
     white = space.whitened
     np.testing.assert_allclose(white.features.T @ white.features / 60, np.eye(4), atol=1e-12)
     assert white.objective.optimum == pytest.approx(space.objective.optimum)
-    standard = space.standardised.features
+    standard = space.standardized.features
     np.testing.assert_allclose(standard[:, :4].mean(axis=0), 0, atol=1e-12)
     np.testing.assert_allclose(standard[:, :4].std(axis=0), 1)
     assert (standard[:, 4] == 1).all()
-    assert space.standardised.objective.optimum <= space.objective.optimum + 1e-12
+    assert space.standardized.objective.optimum <= space.objective.optimum + 1e-12
