@@ -120,6 +120,7 @@ class ReportExporter(HTMLExporter):
     def __init__(self, **options: Any) -> None:
         template = asset("report/cells.html.j2")
         super().__init__(template_name="basic", raw_template=template, **options)
+        self.exclude_anchor_links = True
         self.exclude_input_prompt = True
         self.exclude_output_prompt = True
 
@@ -127,7 +128,7 @@ class ReportExporter(HTMLExporter):
     def markdown2html(self, context: Any, source: str) -> str:
         """Render a Markdown cell."""
         attachments = context.get("cell", {}).get("attachments", {})
-        renderer = _Renderer(escape=False, attachments=attachments)
+        renderer = _Renderer(escape=False, attachments=attachments, exclude_anchor_links=True)
         return MarkdownWithMath(renderer=renderer).render(source)
 
 
@@ -146,6 +147,13 @@ def render_html(notebook: Any, *, title: str | None = None, name: str = "report"
     cells, _ = ReportExporter().from_notebook_node(shown)
     soup = BeautifulSoup(cells, "html.parser")
     mark_tables(soup)
+    around = ("main", "run", "files", "again", "contents", "top")  # ids of the parts around a notebook
+    used = {*around, *(element["id"] for element in soup.find_all(id=True))}
+    for element in soup.find_all(["h2", "h3"]):
+        base = re.sub(r"[\W_]+", "-", element.get_text().lower()).strip("-") or "part"
+        names = (base, *(f"{base}-{count}" for count in range(2, len(used) + 3)))
+        element["id"] = next(name for name in names if name not in used)
+        used.add(element["id"])
     papermill = notebook.metadata.get("papermill", {})
     known = notebook.metadata.get("condnum", {}).get("parameters")  # as the runner recorded them
     started = str(papermill.get("start_time", ""))[:19].replace("T", " ")
@@ -158,9 +166,7 @@ def render_html(notebook: Any, *, title: str | None = None, name: str = "report"
         title=title or heading or name,
         has_heading=heading is not None,
         body=str(soup),
-        contents=[
-            (heading["id"], heading.get_text().rstrip("¶")) for heading in soup.find_all("h2", id=True)
-        ],
+        contents=[(element["id"], element.get_text()) for element in soup.find_all("h2")],
         parameters=dict(known or papermill.get("parameters", {})),
         footer=f"condnum {metadata.version('condnum')}" + (f", run on {started} UTC" if started else ""),
         css=report_css(),
