@@ -125,8 +125,8 @@ class AttackProblem:
     """One extractor as all attackers meet it."""
 
     space: ProbeSpace  # features of the extractor
-    inputs: ProbeSpace | None = None  # the raw inputs, where θ is known
-    theta: FloatArray | None = None  # (D, k), features = inputs·θ in the panel's scaling
+    inputs: ProbeSpace  # the raw inputs
+    theta: FloatArray  # (D, k), features = inputs·θ in the panel's scaling
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,20 +148,12 @@ class Attacker(ABC):
     name: str  # in the registry
     label: str  # for tables and figures
     summary: str  # what it does, and over which grid
-    informed: bool = (
-        False  # whether it changes coordinates or solves in closed form, so that κ does not matter
-    )
+    informed: bool = False  # whether it changes coordinates or solves in closed form: κ does not matter
     kinds: tuple[TaskKind, ...] = ("regression", "classification")
 
     @abstractmethod
     def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
         """Attack from zero weights with every candidate of the grid."""
-
-    def obstacle(self, problem: AttackProblem) -> str | None:
-        """Return why it cannot run: by default a wrong kind of task."""
-        if problem.space.kind not in self.kinds:
-            return f"it is an attack on {' and '.join(self.kinds)} only"
-        return None
 
     @staticmethod
     def race(

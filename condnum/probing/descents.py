@@ -246,16 +246,8 @@ class FineTuning(AdamAttacker):
     summary = "θ and the probe together, Adam, learning rates half a decade apart"
     rates = half_decades(-4, -1.5)
 
-    def obstacle(self, problem: AttackProblem) -> str | None:
-        """Return why it cannot run: without θ and raw inputs there is nothing to tune."""
-        if problem.theta is None or problem.inputs is None:
-            return "it needs a linear θ and the raw inputs; only features are known"
-        return super().obstacle(problem)
-
     def start(self, problem: AttackProblem, budget: AttackBudget) -> tuple[ProbeSpace, FloatArray]:
         """Begin at θ as released and a zero probe; the optimum is that of the raw inputs."""
-        assert problem.inputs is not None  # see obstacle
-        assert problem.theta is not None
         return problem.inputs, problem.theta
 
 

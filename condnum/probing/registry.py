@@ -38,11 +38,7 @@ _BUILT_IN = frozenset(_ATTACKERS)
 
 
 def register_attacker(attacker: Attacker) -> None:
-    """Add an attacker to the registry under its name, in the place of a former one of your own.
-
-    Raises:
-        InvalidInputError: It is not an `Attacker`, or the name is that of one of condnum's attackers.
-    """
+    """Add an attacker to the registry under its name, in the place of a former one of your own."""
     if not isinstance(attacker, Attacker):
         raise InvalidInputError(
             f"{attacker!r} is not an attacker: derive its class from condnum.probing.Attacker."

@@ -129,16 +129,7 @@ SMALL_FACTOR, LARGE_FACTOR = 2.0, 10.0
 
 
 def attack_sentences(report: AttackReport) -> list[str]:
-    """Say what a panel found, one statement a sentence, and what it cannot know.
-
-    Examples:
-        >>> from condnum.probing import AttackTask, attack_panel
-        >>> X = np.random.default_rng(0).normal(size=(60, 4))
-        >>> task = AttackTask(X, X @ np.ones(4), name="random")
-        >>> report = attack_panel(np.diag([1, 1, 1, 0.01]), task, attackers=["gd", "whiten"])
-        >>> attack_sentences(report)[0]
-        'Targets: 1 % of the excess loss of zero weights, unless another one is named.'
-    """
+    """Say what a panel found, one statement a sentence, and what it cannot know."""
     epsilon = report.budget.headline
     said = [f"Targets: {100 * epsilon:g} % of the excess loss of zero weights, unless another one is named."]
     for name in report.extractors["extractor"]:

@@ -127,7 +127,7 @@ def test_sgd_takes_each_row_once_an_epoch_and_is_seeded(space, monkeypatch):
     monkeypatch.setattr(
         kind, "batch_gradient", lambda self, W, index: seen.append(index) or gradient(self, W, index)
     )
-    run, again = (StochasticDescent().run(AttackProblem(space), budget) for _ in range(2))
+    run, again = (StochasticDescent().run(AttackProblem(space, space, None), budget) for _ in range(2))
     assert sorted(np.concatenate(seen[:3])) == list(range(60))
     assert run.pass_share == pytest.approx(1 / 3)
     np.testing.assert_array_equal(run.traces[3].excess, again.traces[3].excess)
