@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, get_args
 
@@ -261,21 +261,9 @@ class Chance(NamedTuple):
         return f"always naming the commonest class gets {share:.1f} %, guessing by luck up to {most:.1f} %"
 
 
-def doubts(
-    data: DeepTasks, theta_0: Backbone, test: ImageFeatures, *, own_head: bool, has_order: bool
-) -> list[str]:
-    """Say what is likely wrong where θ₀ does no better on D_P than guessing, or than in another order.
-
-    The features are of D_P's test images; see `DeepNets` for `own_head` and `has_order`.
-    """
+def doubts(data: DeepTasks, theta_0: Backbone, test: ImageFeatures, *, own_head: bool) -> list[str]:
+    """Say what is likely wrong where θ₀, on features of D_P's test images, does no better than guessing."""
     accuracy, chance, names = head_accuracy(theta_0, test), data.chances[0], data.pretrain.classes
-    found = f"its test accuracy is {100 * accuracy:.1f} %"
-    if has_order and names != (theirs := tuple(sorted(names))):
-        labels = np.array([theirs.index(name) for name in names])[test.labels]
-        there = head_accuracy(theta_0, replace(test, labels=labels))
-        if there > accuracy:
-            order = f"{100 * there:.1f} % with labels in the order of torchvision (0 is '{theirs[0]}')"
-            return [f"θ₀ reads D_P's labels in another order: {found}, {order}; --label-order torchvision."]
     if accuracy > chance.most:
         return []
     fix = "train it longer (--pretrain-epochs)"
@@ -285,7 +273,7 @@ def doubts(
             f"'{names[1]}', …: rename the folders so that they sort in its order, or train a new head "
             "(--pretrain-epochs)"
         )
-    return [f"θ₀ does not solve D_P: {found}, and {chance}; {fix}."]
+    return [f"θ₀ does not solve D_P: its test accuracy is {100 * accuracy:.1f} %, and {chance}; {fix}."]
 
 
 #: Method of the cell that makes θ₀.
@@ -334,9 +322,8 @@ def measured_features(
             for index, role in enumerate(SPECTRA if not images else ()):
                 row[f"{convention}.kappa_{role}"] = float(np.median(first.kappas[index]))
                 row[f"{convention}.rank_{role}"] = int(np.median(first.ranks[index]))
-    rows = (after.harmful.values, after.harmful.labels, after.harmful_test.values, after.harmful_test.labels)
-    probe = probe_accuracy(*rows, epochs=cell["probe_epochs"], seed=seed)
-    convex = convex_probe(*rows, seed=seed)
+    probe = probe_accuracy(after.harmful, after.harmful_test, epochs=cell["probe_epochs"], seed=seed)
+    convex = convex_probe(after.harmful, after.harmful_test, seed=seed)
     curve = probe.test_accuracy
     if probe.at_edge:
         warnings.append("The best learning rate of the probe is at the edge of its grid.")

@@ -13,7 +13,7 @@ import torch
 from condnum.arrays import resolve_device
 from condnum.deep.backbone import Backbone, load_backbone, save_backbone, size_arguments
 from condnum.deep.features import ImageFeatures, cached_features, head_accuracy
-from condnum.deep.image_sets import IMAGENET, TORCHVISION, imagenet_classes, open_images
+from condnum.deep.image_sets import imagenet_classes, open_images
 from condnum.deep.images import ImageData
 from condnum.deep.pretraining import pretrain_backbone
 from condnum.deep.rir import check_count
@@ -64,7 +64,6 @@ class DeepNets(Study, name="deep", version="4"):
     harmful: str = ""  # D_H
     backbone: Names = ()  # timm names; empty: the recipe's
     weights: str = ""  # none (drawn), timm, or a file; "": the recipe's
-    label_order: Literal["natural", "torchvision"] = "natural"  # of D_P's class folders: c2, c10 or c10, c2
     preset: str = ""  # settings of Table 4; "": the recipe's
     methods: NetMethods = NET_METHODS
     seeds: Count = 3  # seeds 0 … seeds − 1
@@ -104,11 +103,6 @@ class DeepNets(Study, name="deep", version="4"):
                 f"--epochs {self.epochs} and --steps {self.immunization_steps} both say how long an "
                 "immunization is; give one."
             )
-        if self.label_order != "natural" and not self.has_order:
-            raise InvalidInputError(
-                f"--label-order {self.label_order} is for a folder of D_P and weights with a head of their "
-                "own (--weights without --pretrain-epochs), whose outputs have that order; leave it out."
-            )
         if self.chosen_weights not in ("none", "timm") and len(self.chosen_backbones) != 1:
             raise InvalidInputError(
                 f"the weights in {self.weights} are of one backbone, but {len(self.chosen_backbones)} are to "
@@ -132,11 +126,6 @@ class DeepNets(Study, name="deep", version="4"):
     def own_head(self) -> bool:
         """Whether the weights come with a head for D_P, which is kept."""
         return self.chosen_weights != "none" and self.pretrain_epochs is None
-
-    @property
-    def has_order(self) -> bool:
-        """Whether that head decides the order of D_P's class folders."""
-        return self.own_head and is_folder(self.pretrain or self.defaults.pretrain)
 
     @property
     def chosen_backbones(self) -> tuple[str, ...]:
@@ -203,15 +192,14 @@ class DeepNets(Study, name="deep", version="4"):
         names = (self.pretrain or self.defaults.pretrain, self.harmful or self.defaults.harmful)
         limit = self.limit or self.defaults.limit
 
-        def opened(name: str, split: str, classes: tuple[str, ...] | str | None = None) -> ImageData:
-            order = classes if classes and is_folder(name) else None
+        def opened(name: str, split: str, classes: tuple[str, ...] | None = None) -> ImageData:
+            order = classes if is_folder(name) else None
             return open_images(name, split, limit=limit, seed=LIMIT_SEED, classes=order)
 
-        pretrain = opened(names[0], "train", TORCHVISION if self.label_order == TORCHVISION else None)
+        pretrain, harmful = (opened(name, "train") for name in names)
         imagenet = self.own_head and set(pretrain.classes) <= set(imagenet_classes())
-        if imagenet and is_folder(names[0]):
-            pretrain = open_images(names[0], "train", limit=limit, seed=LIMIT_SEED, classes=IMAGENET)
-        harmful = opened(names[1], "train")
+        if imagenet:
+            pretrain = opened(names[0], "train", imagenet_classes())
         parts: list[ImageData] = []
         for name, data, task in ((names[0], pretrain, "D_P"), (names[1], harmful, "D_H")):
             rest, held = hold_out(data.labels, LIMIT_SEED)
@@ -309,8 +297,7 @@ class DeepNets(Study, name="deep", version="4"):
         before = after if cell.after is None else self._features(tasks, cell.after)
         theta = theta.cpu()
         if cell.after is None:
-            own = {"own_head": self.own_head, "has_order": self.has_order}
-            said = [*tasks.warnings, *doubts(tasks, theta, after.pretrain_test, **own)]
+            said = [*tasks.warnings, *doubts(tasks, theta, after.pretrain_test, own_head=self.own_head)]
         found, arrays, warnings = measured_features(cell, before, after, said)
         images = [*unreadable, *(image for part in after for image in part.unreadable)]
         bad = list(dict.fromkeys(map(str, images)))

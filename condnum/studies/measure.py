@@ -22,7 +22,6 @@ from condnum.theory.immunization import (
     HessianSpectra,
     Immunization,
     immunization_from_spectra,
-    relative_immunization_ratio,
     unit_scale,
 )
 from condnum.theory.spectra import Convention, hessian_spectrum
@@ -312,24 +311,6 @@ def extractor_curves(
             for quantity in ("norm_ratio", "excess_loss")
         ]
     return pd.concat(frames, ignore_index=True)
-
-
-def ceiling_sweep(problem: ImmunizationProblem, cells: Sequence[CellResult]) -> pd.DataFrame:
-    """Measure RIR of every `extractor_cell`, and its ceiling, on `K + εI` against ε.
-
-    Unlike the compact ceiling, which is infinite as soon as the harmful task has a direction of its own, this
-    one is finite and every method can be read as a fraction of it.
-    """
-    K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
-    identity = torch.eye(problem.dimension).to(K_P)
-    rows: list[tuple[Any, ...]] = []
-    for ridge in np.geomspace(1e-6, max(float(torch.linalg.eigvalsh(K_P)[-1]), 1e-3), 25):
-        rows.append(("ceiling", -1, ridge, rir_ceiling(K_P, K_H, ridge=float(ridge)).value))
-        ridged = (K_P + ridge * identity, K_H + ridge * identity)
-        for cell in cells:
-            measured = relative_immunization_ratio(torch.as_tensor(cell.arrays["theta"]).to(K_P), *ridged)
-            rows.append((cell.row["method"], cell.row["seed"], ridge, measured.rir))
-    return pd.DataFrame(rows, columns=["method", "seed", "ridge", "rir"])
 
 
 def report_step(progress: Progress) -> None:

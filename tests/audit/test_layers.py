@@ -15,8 +15,9 @@ from condnum.audit.figures import depth_figure
 from condnum.audit.measures import AS_IS
 from condnum.audit.study import AuditCommand
 from condnum.audit.tables import layers_words
-from condnum.deep import Backbone, evaluation_transform, image_loader, open_images, save_backbone
+from condnum.deep import Backbone, evaluation_transform, open_images, save_backbone
 from condnum.deep.backbone import size_arguments
+from condnum.deep.images import image_loader
 from condnum.deep.split_rules import block_names
 from condnum.errors import InvalidInputError, UnknownNameError
 

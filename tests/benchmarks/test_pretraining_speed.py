@@ -9,8 +9,9 @@ import torch
 from PIL import Image
 from torch import nn
 
-from condnum.deep import Backbone, open_images, pretrain_backbone, training_transform
+from condnum.deep import Backbone, open_images, pretrain_backbone
 from condnum.deep.images import image_loader
+from condnum.deep.transforms import training_transform
 
 IMAGES, SIDE, ROUNDS = 640, 32, 3
 

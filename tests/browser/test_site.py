@@ -25,7 +25,6 @@ def open_page(window, path: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_every_number_of_the_scoreboard_leads_to_its_run(site, window):
     open_page(window, site / "results" / "index.html")
     cells = window.locator(".board a.obtained")

@@ -16,9 +16,9 @@ from scipy.io import savemat
 from torch import nn
 
 from condnum.data import load_small_digits
-from condnum.deep import evaluation_transform, image_loader, open_images, training_transform
-from condnum.deep.images import ArrayImages, FileImages, ImageData, Unreadable
-from condnum.deep.transforms import to_rgb
+from condnum.deep import evaluation_transform, open_images
+from condnum.deep.images import ArrayImages, FileImages, ImageData, Unreadable, image_loader
+from condnum.deep.transforms import to_rgb, training_transform
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError
 
 from .conftest import paint

@@ -3,15 +3,8 @@
 import pytest
 import torch
 
-from condnum.deep import (
-    Backbone,
-    evaluation_transform,
-    extract_features,
-    open_images,
-    pretrain_backbone,
-    pretraining,
-)
-from condnum.deep.features import head_accuracy
+from condnum.deep import Backbone, evaluation_transform, open_images, pretrain_backbone, pretraining
+from condnum.deep.features import extract_features, head_accuracy
 from condnum.errors import InvalidInputError
 
 

@@ -168,12 +168,12 @@ class TestRun:
         labels = dict(zip(run.tables["results"]["attacker"], run.tables["results"]["label"], strict=True))
         figure = protection_figure(run.tables["factors"], "", fraction=0.5)
         drawn = np.concatenate(
-            [trace.x for trace in figure.data if trace.mode == "markers" and trace.xaxis in (None, "x")]
+            [trace.x for trace in figure.data if trace.type == "scatter" and trace.xaxis == "x"]
         )
         stepwise = run.tables["factors"].query("fraction == 0.5 and examples_budget.notna()")
         assert np.allclose(np.sort(drawn), np.sort(stepwise["factor"]), equal_nan=True)
         curves = net_curves_figure(run.tables["curves"], "", labels=labels)
-        assert len(curves.data) == 2 * 3 * (1 + 2)  # mean and repeats; what is solved has no curve
+        assert {trace.xaxis for trace in curves.data} == {"x", "x2"}  # what is solved has no curve
         assert len(trials_figure(run.tables["trials"], "", labels=labels).data) == 5 * 3
         said = deep_attacks.verdict(run.tables["factors"], run.tables["immunization"])
         assert "(compact), " in said

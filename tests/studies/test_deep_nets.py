@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 from safetensors import safe_open
 
@@ -13,19 +14,17 @@ from condnum.deep import (
     Backbone,
     DeepSettings,
     evaluation_transform,
-    extract_features,
     load_backbone,
     open_images,
-    pretrain_backbone,
     rir_from_features,
     rir_theta0,
     save_backbone,
 )
-from condnum.deep.features import head_accuracy
+from condnum.deep.features import extract_features, head_accuracy
 from condnum.deep.training.settings import deep_preset
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.studies import deep_nets
-from condnum.studies.deep_cells import NET_METHODS, rir_sample
+from condnum.studies.deep_cells import NET_METHODS, doubts, rir_sample
 from condnum.studies.deep_nets import DeepNets, model_file
 from condnum.studies.deep_tables import published_column
 from condnum.studies.measure import TABLE_3
@@ -82,13 +81,6 @@ def finished(tmp_path_factory):
         ({"weights": "w.pt"}, InvalidInputError, "--weights w.pt: there is no such file"),
         ({"weights": __file__}, InvalidInputError, "are of one backbone, but 2 are to run"),
         ({"epochs": 2, "immunization_steps": 5}, InvalidInputError, "--epochs 2 and --steps 5 both say"),
-        ({"label_order": "torchvision"}, InvalidInputError, "--label-order torchvision is for a folder"),
-        (
-            {"label_order": "torchvision", "weights": __file__, "backbone": ("test_resnet",)},
-            InvalidInputError,
-            "is for a folder",
-        ),
-        ({"label_order": "sorted"}, UnknownNameError, "unknown label order 'sorted'"),
     ],
     ids=str,
 )
@@ -157,18 +149,9 @@ class TestTasks:
         assert fresh.load().pretrain.classes == ("n01443537", "n01484850")
         assert fresh.create(fresh.load(), "test_resnet", 0).num_classes == 2
 
-    def test_label_order_and_identical_tasks(self, tmp_path):
-        root = paint(tmp_path / "images", ("c2", "c10"))
-        file = save_backbone(Backbone("test_resnet", num_classes=2), tmp_path / "w.safetensors")
-        config = DeepNets(
-            pretrain=str(root), harmful=str(root), backbone=("test_resnet",), weights=str(file), group_size=10
-        )
-        natural = config.load()
-        assert natural.pretrain.classes == ("c2", "c10")
-        assert "the same images" in natural.warnings[0]
-        theirs = dataclasses.replace(config, label_order="torchvision").load()
-        assert theirs.pretrain.classes == theirs.pretrain_test.classes == ("c10", "c2")
-        assert not theirs.warnings  # other labels: another task
+    def test_identical_tasks_are_warned_of(self, folder):
+        config = DeepNets(pretrain=str(folder), harmful=str(folder), weights="none", group_size=10)
+        assert "the same images" in config.load().warnings[0]
         assert not SHORT.load().warnings
 
     def test_what_cannot_run_fails_before_anything_runs(self, folder, tmp_path):
@@ -275,30 +258,19 @@ class TestRun:
         with pytest.raises(DataFormatError, match=r"do not fit ResNet: Missing .* Unexpected "):
             dataclasses.replace(config, backbone=("resnet18",)).run()
 
-    @pytest.mark.long
-    def test_a_head_with_the_labels_in_another_order_is_noticed(self, tmp_path):
-        """θ₀ is good, and its head in torchvision's order or in neither."""
-        root = paint(tmp_path / "images", ("c2", "c10"))
-        own = {"pretrain": str(root), "harmful": "digits-8x8:5-9", "pretrain_epochs": None}
-        short = dataclasses.replace(SHORT, methods=("ours",), epochs=1, group_size=20, probe_epochs=1, **own)
-        backbone = Backbone("test_resnet", num_classes=2)
-        small = evaluation_transform(backbone, input_size=16, crop_pct=1.0)
-        tasks = open_images(root, classes="torchvision")
-        pretrain_backbone(backbone, tasks, epochs=4, transform=small, batch_size=20, device="cpu")
-        said = {}
-        for head in ("theirs", "swapped"):
-            file = str(save_backbone(backbone, tmp_path / f"{head}.safetensors"))
-            for order in ("natural", "torchvision"):
-                study = dataclasses.replace(short, weights=file, label_order=order)
-                said[head, order] = " ".join(study.notes(study.run(jobs=1).cells, "warnings")["text"])
-            for part in (backbone.head.weight, backbone.head.bias):
-                part.data = part.data.flip(0)
-        assert "is 0.0 %, 100.0 % with labels in the order of torchvision" in said["theirs", "natural"]
-        assert "θ₀ does not solve D_P: its test accuracy is 0.0 %" in said["swapped", "torchvision"]
-        assert "not 0 for 'c10', 1 for 'c2', …: rename the folders" in said["swapped", "torchvision"]
-        for right in (("theirs", "torchvision"), ("swapped", "natural")):
-            assert "θ₀ reads" not in said[right]
-            assert "does not solve" not in said[right]
+    def test_a_head_with_the_labels_in_another_order_is_noticed(self, finished):
+        run, _ = finished
+        theta_0 = load_backbone(model_file(run.cells[0].cell))
+        transform = evaluation_transform(theta_0, input_size=16, crop_pct=1.0)
+        test = extract_features(theta_0, run.data.pretrain_test, transform)
+        said = theta_0.head(torch.tensor(test.values)).argmax(dim=1).numpy()
+        test = dataclasses.replace(test, labels=said)  # as if θ₀ were always right
+        assert not doubts(run.data, theta_0, test, own_head=True)
+        for part in (theta_0.head.weight, theta_0.head.bias):
+            part.data = part.data.roll(1, 0)
+        (warning,) = doubts(run.data, theta_0, test, own_head=True)
+        assert "θ₀ does not solve D_P: its test accuracy is 0.0 %" in warning
+        assert "not 0 for '0', 1 for '1', …: rename the folders" in warning
 
     def test_unreadable_images_are_listed_and_a_failed_method_keeps_the_others(
         self, folder, monkeypatch, tmp_path

@@ -15,7 +15,6 @@ from condnum.studies.house_prices import HOUSE_SETTINGS, HousePrices
 from condnum.studies.measure import (
     MEASURES,
     TABLE_1,
-    ceiling_sweep,
     extractor_curves,
 )
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
@@ -109,17 +108,6 @@ def test_a_row_is_the_measure_of_its_cell(finished, problem):
             assert row["rir_ceiling"] == pytest.approx(ceiling, rel=1e-12)
             assert row["rir_share"] == pytest.approx(row["rir"] / ceiling)
             assert row["rir"] <= ceiling * (1 + 1e-9)
-
-
-def test_the_ceiling_sweep(finished, problem):
-    sweep = ceiling_sweep(problem, finished.cells)  # no method exceeds the ceiling at any ridge
-    assert list(sweep.columns) == ["method", "seed", "ridge", "rir"]
-    assert len(sweep) == 25 * (1 + len(finished.cells))
-    largest = float(torch.linalg.eigvalsh(problem.pretrain.covariance)[-1])
-    assert (sweep["ridge"].min(), sweep["ridge"].max()) == pytest.approx((1e-6, largest))
-    ceilings = sweep[sweep["method"] == "ceiling"].set_index("ridge")["rir"]
-    assert ceilings.is_monotonic_decreasing
-    assert (sweep["rir"] <= ceilings[sweep["ridge"]].to_numpy() * (1 + 1e-9)).all()
 
 
 def test_curves(finished, problem):

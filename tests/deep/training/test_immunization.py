@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from condnum.deep import Backbone, DeepSettings, immunize_backbone, training_transform
+from condnum.deep import Backbone, DeepSettings, immunize_backbone
 from condnum.deep.training import loop
 from condnum.deep.training.monitor import Evaluation, Monitor
 from condnum.deep.training.samples import Samples, hold_out
 from condnum.deep.training.step import DEEP_METHODS
+from condnum.deep.transforms import training_transform
 from condnum.errors import DataFormatError, InvalidInputError, UnknownNameError
 
 SHORT = DeepSettings(
