@@ -98,7 +98,7 @@ def _read(name: str, kind: Any, value: Any) -> Any:
         if not (number and 0 < value < math.inf):
             raise InvalidInputError(f"{name} must be a positive number, got {value!r}.")
         return float(value)
-    elif value is not None or kind is int:
+    elif kind is not bool and (value is not None or kind is int):
         return check_integer(name, value, 0 if name == "record_every" else 1)
     return value
 
