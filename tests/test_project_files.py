@@ -1,6 +1,5 @@
 """What tools read beside the package parses, and says what the package says."""
 
-import json
 import re
 import tomllib
 from pathlib import Path
@@ -42,18 +41,6 @@ def test_changes_end_with_this_version():
     assert re.search(r"(?m)^## (\S+)", text)[1] == condnum.__version__
 
 
-@pytest.mark.parametrize("name", ["bug", "wrong_number", "question"])
-def test_issue_forms_ask_for_command_and_provenance(name):
-    form = read(f".github/ISSUE_TEMPLATE/{name}.yml")
-    assert form["name"]
-    assert form["description"]
-    fields = {field["id"]: field for field in form["body"]}
-    assert {"command", "provenance"} <= set(fields)
-    assert all(field["attributes"]["label"] for field in fields.values())
-    required = {key for key, field in fields.items() if field.get("validations", {}).get("required")}
-    assert required >= ({"question"} if name == "question" else {"command", "provenance"})
-
-
 @pytest.mark.parametrize("name", ["test", "site"])
 def test_workflows_make_what_there_is(name):
     workflow = read(f".github/workflows/{name}.yml")
@@ -71,13 +58,6 @@ def test_the_tests_run_on_every_python_that_is_promised():
     (chosen,) = (step["with"] for step in job["steps"] if "setup-python" in step.get("uses", ""))
     assert chosen["python-version"] == "${{ matrix.python }}"
     assert PROJECT["requires-python"] == f">={promised[0]}"
-
-
-def test_dev_container_opens_the_lessons():
-    container = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text(encoding="utf-8"))
-    assert made(container["postCreateCommand"] + "; " + container["postAttachCommand"]) == ["setup", "lab"]
-    assert container["image"].startswith("python:3.11")
-    assert container["forwardPorts"] == [8888]  # JupyterLab's own
 
 
 def test_conda_takes_the_pins():

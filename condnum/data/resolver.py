@@ -131,7 +131,7 @@ def _find(files: DataFiles, source: Source, named: str | None) -> FoundFiles | N
     if source == "auto" and named and not Path(named).expanduser().is_dir():
         raise DataNotFoundError(
             f"{DATA_VARIABLE} is '{named}', a folder that does not exist; set it to the folder that holds "
-            f"{files.folder}/, or unset it: then --data auto ends in the bundled data."
+            f"{files.folder}/, or unset it: the bundled data are taken then."
         )
     for folder, kind in _candidates(files, source).items():
         for wanted in filter(None, (files, files.instead)):

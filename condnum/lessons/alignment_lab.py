@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from condnum.data import TaskPair
-from condnum.errors import check_known
+from condnum.errors import InvalidInputError, check_known
 from condnum.figures.style import method_style, num, option_text
 from condnum.lessons.alignment import haar_overlap_band
 from condnum.lessons.alignment_panels import TASK, draw
@@ -23,7 +23,7 @@ from condnum.lessons.explorer import Choice, Explorer, Preset, Shown, Slider, ch
 from condnum.lessons.figure_view import payload_json
 from condnum.methods.problem import SMALL
 from condnum.progress import Event, stage_words
-from condnum.studies.alignment_path import ARRAYS, AlignmentPath, PathData, kept_directions
+from condnum.studies.alignment_path import GIVEN, AlignmentPath, PathData, kept_directions
 
 #: Labs that pages play without a kernel: the data and extractors of each, by the name of its explorer.
 RECORDED = {
@@ -187,18 +187,30 @@ def alignment_lab(
     data: str | TaskPair = "house-prices",
     *,
     methods: str | Sequence[str] = "",
+    pretrain: str = "",
+    harmful: str = "",
+    key: str = "",
+    drop: str = "",
     out: str | Path = "",
     **options: Any,
 ) -> type[Explorer]:
     """Compute the paths of a pair of tasks, and return the explorer of them.
 
     `methods` are computed now (empty: all), others when they are chosen; `out` keeps them (empty: for this
-    process), a folder in it for each data. `options` are those of `AlignmentPath`.
+    process), a folder in it for each data. Files of features, `pretrain` and `harmful` (`key` of an npz,
+    columns to `drop`), take the place of `data`. `options` are those of `AlignmentPath`.
     """
-    named = ARRAYS if isinstance(data, TaskPair) else data
-    study = AlignmentPath.from_parameters(data=named, methods=methods, **options)
-    loaded = PathData.of(data) if isinstance(data, TaskPair) else study.load()
-    kind = "files" if options.get("pretrain") else re.sub(r"\W+", "-", named)
+    if bool(pretrain) != bool(harmful):
+        given = "pretrain" if pretrain else "harmful"
+        raise InvalidInputError(f"only {given} is given: give the paths of both X_P and X_H, or neither.")
+    own = bool(pretrain) or isinstance(data, TaskPair)
+    study = AlignmentPath.from_parameters(data=GIVEN if own else data, methods=methods, **options)
+    if pretrain:
+        loaded, kind = PathData.of_files(pretrain, harmful, key=key, drop=drop), "files"
+    elif isinstance(data, TaskPair):
+        loaded, kind = PathData.of(data), "arrays"
+    else:
+        loaded, kind = study.load(), re.sub(r"\W+", "-", data)
     trails = Trails(study, loaded, str(Path(out) / kind) if out else "")
     known = study.allowed(loaded)
     trails.compute(*(study.methods or known))

@@ -201,15 +201,11 @@ class OwnData(Shown):
     def reading(self) -> str:
         """Put the numbers into a table, and verdict, warnings and columns below it."""
         costs = [f"more than {self.probes.steps[-1]:,d}" if n < 0 else f"{n:,d}" for n in self.costs]
-        names = ["task", "rows", "rank", "κ, compact", "κ, ridge ε", "steps, as is", "steps, after θ*"]
-        rows = []
-        for name, of, steps in (
-            ("pre-training P", self.pretrain, costs[:2]),
-            ("harmful H", self.harmful, costs[2:]),
-        ):
+        table = {"task": ["rows", "rank", "κ, compact", "κ, ridge ε", "steps, as is", "steps, after θ*"]}
+        columns = ("pre-training P", self.pretrain, costs[:2]), ("harmful H", self.harmful, costs[2:])
+        for name, of, steps in columns:
             rank, kappas = f"{of.rank} of {of.dimension}", [num(kappa, 4) for kappa in (of.compact, of.ridge)]
-            rows.append([name, f"{of.rows:,d}", rank, *kappas, *steps])
-        table = pd.DataFrame(rows, columns=names)
+            table[name] = [f"{of.rows:,d}", rank, *kappas, *steps]
         moved = "rises"
         if self.harmful_ratio <= 1:
             moved = "falls as well, so D<sub>H</sub> is no harder to probe"
@@ -222,7 +218,7 @@ class OwnData(Shown):
         )
         notes = "".join(f"<li>{formula_html(note)}</li>" for note in self.warnings)
         return (
-            f'<div class="condnum-wide">{as_html(table)}<p>{verdict}</p><ul>{notes}</ul>'
+            f'<div class="condnum-wide">{as_html(pd.DataFrame(table))}<p>{verdict}</p><ul>{notes}</ul>'
             f"{columns_html(self.own.pair.columns)}</div>"
         )
 

@@ -84,12 +84,7 @@ class Race:
         self._excess: list[FloatArray] = []
         self._evaluated: list[FloatArray] = []  # each (3, B)
 
-    def observe(
-        self,
-        step: int,
-        excess: FloatArray,
-        weights: Callable[[], FloatArray] | None = None,
-    ) -> bool:
+    def observe(self, step: int, excess: FloatArray, weights: Callable[[], FloatArray] | None = None) -> bool:
         """Record a step."""
         excess = np.where(np.isfinite(excess), excess, np.nan)
         done = bool((excess <= self.target).any()) or step >= self.last or bool(np.isnan(excess).all())

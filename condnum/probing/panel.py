@@ -199,11 +199,6 @@ def effective_condition(spectrum: Spectrum, epsilon: float, *, removed: int = 0)
     What κ would be if the attacker could ignore the directions that the target does not need; with n = 0 of
     the order of the steps of gradient descent to ε. Conjugate gradients remove n large eigenvalues in n steps
     (Axelsson 1976) and meet the ratio that is left.
-
-    Examples:
-        >>> one = Spectrum(np.array([8.0, 4.0, 1e-9]), np.eye(3), np.eye(3), np.array([0.5, 0.499, 0.001]))
-        >>> effective_condition(one, 0.01), effective_condition(one, 0.01, removed=1)
-        (2.0, 1.0)
     """
     tail = np.cumsum(spectrum.shares[::-1])[::-1]
     needed = int(np.flatnonzero(tail > epsilon)[-1])

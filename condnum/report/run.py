@@ -60,16 +60,14 @@ class NotebookCommand:
         return {name: known[name] for name in known if name not in (*self.fixed, "out", "quiet", "help")}
 
 
-_DIGITS = "condnum.studies.digit_pairs:DigitPairs"
+_DIGITS = "condnum.studies.linear:DigitPairs"
 _EVERY_PAIR = {"seeds": 3, "pairs": "", "device": "auto"}
 
 #: Experiments by the names of their commands; any other notebook is one by its own name or path.
 EXPERIMENTS = {
-    "house-prices": NotebookCommand("house_prices", "condnum.studies.house_prices:HousePrices"),
-    "mnist": NotebookCommand("mnist_pairs", _DIGITS, {"dataset": "mnist"}, _EVERY_PAIR),
-    "digits": NotebookCommand(
-        "mnist_pairs", _DIGITS, {"dataset": "digits"}, {**_EVERY_PAIR, "data": "embedded"}
-    ),
+    "house-prices": NotebookCommand("house_prices", "condnum.studies.linear:HousePrices"),
+    "mnist": NotebookCommand("mnist_pairs", _DIGITS, {}, _EVERY_PAIR),
+    "digits": NotebookCommand("mnist_pairs", _DIGITS, {"data": "digits"}, _EVERY_PAIR),
     "limits": NotebookCommand("limits", "condnum.studies.limits:Limits"),
     "attackers": NotebookCommand("attackers", "condnum.studies.attackers:Attackers"),
     "deep": NotebookCommand("deep_nets", "condnum.studies.deep_nets:DeepNets"),

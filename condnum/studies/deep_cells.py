@@ -27,7 +27,7 @@ IMAGES = "images"
 
 
 #: IMMA's own objective needs no balance, and a step of it costs as much as five of the others.
-_BILEVEL: Mapping[str, Any] = {"loss_weight": 1.0, "steps": 100, "evaluate_every": 5}
+_BILEVEL: Mapping[str, Any] = {"loss_weight": 1.0, "steps": 100, "record_every": 5}
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,9 @@ class BackboneRecipe:
 
     name: str  # of timm.create_model
     arguments: Mapping[str, Any] = field(default_factory=dict)  # further ones of timm.create_model
-    pretraining: Mapping[str, Any] | None = None  # of `pretrain_backbone`; None: not trained here
-    settings: Mapping[str, Mapping[str, Any]] = field(  # by method; "all" for each
-        default_factory=lambda: {"imma": _BILEVEL}
-    )
+    pretraining: Mapping[str, Any] | None = None  # of `pretrain_backbone`; None: the recipe's
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of `DeepSettings`, of every method
+    ours: Mapping[str, Any] = field(default_factory=dict)  # of "ours" alone
 
 
 @dataclass(frozen=True)
@@ -50,93 +49,70 @@ class Recipe:
     harmful: str  # D_H
     backbones: tuple[BackboneRecipe, ...]
     weights: str  # none, timm
-    pretraining: Mapping[str, Any] | None  # of a backbone that says nothing else
-    image_size: int | None  # None: what the weights were made for
-    limit: int | None  # images per class and split
+    pretraining: Mapping[str, Any]  # of a backbone that says nothing else
+    image_size: int | None = 32  # None: what the weights were made for
+    limit: int | None = None  # images per class and split
     settings: Mapping[str, Any] = field(default_factory=dict)  # of `DeepSettings`, of every method
-    #: Of the images that θ₀ and θ_I are trained on; None: by the images, see `task_transform`.
+    imma: Mapping[str, Any] = field(default_factory=lambda: _BILEVEL)  # of IMMA, on every backbone
+    #: Of the images that θ₀ and θ_I are trained on; None: by the images, see `DeepNets.transform`.
     augmentation: Augmentation | None = "none"
 
 
 #: Adam, and Eq. 11 by its plain gradient: with the dummy layer of Sec. 4.4 the same number of steps reached
 #: RIR_θ0 5 to 17 on ResNet18 and MNIST (seed 100), without it 59 and more. The loss has to weigh little: at
 #: weight 1, λ balanced, RIR_θ0 stays below 3.
-_PLAIN: Mapping[str, Any] = {
-    "optimizer": "adam",
-    "schedule": "cosine",
-    "weights": "balanced",
-    "loss_weight": 1e-3,
-    "patience": None,
-}
-
-_SHORT_BILEVEL: Mapping[str, Any] = {**_BILEVEL, "steps": 40, "evaluate_every": 4}
+_PLAIN = {"schedule": "cosine", "weights": "balanced", "loss_weight": 1e-3, "patience": None}
+_SMALL_VIT = {"img_size": 32, "patch_size": 8}
 
 RECIPES: Mapping[str, Recipe] = {
     "embedded": Recipe(
-        pretrain="digits-8x8:0-4",
-        harmful="digits-8x8:5-9",
-        backbones=(
+        "digits-8x8:0-4",
+        "digits-8x8:5-9",
+        (
             BackboneRecipe(
                 "test_resnet",
-                {},
-                {"epochs": 8, "batch_size": 32, "learning_rate": 2e-3},
-                {
-                    "all": {"learning_rate": 3e-4, "ratio": 0.1},
-                    "ours": {"ratio": 0.02, "loss_weight": 1e-2},
-                    "imma": _SHORT_BILEVEL,
-                },
+                pretraining={"epochs": 8, "batch_size": 32, "learning_rate": 2e-3},
+                settings={"learning_rate": 3e-4, "ratio": 0.1},
+                ours={"ratio": 0.02, "loss_weight": 1e-2},
             ),
             BackboneRecipe(
                 "test_vit",
-                {"img_size": 32, "patch_size": 8},
-                {"epochs": 40, "batch_size": 32, "learning_rate": 2e-3},
-                {"all": {"learning_rate": 3e-3, "ratio": 0.05}, "imma": _SHORT_BILEVEL},
+                _SMALL_VIT,
+                pretraining={"epochs": 40, "batch_size": 32, "learning_rate": 2e-3},
+                settings={"learning_rate": 3e-3, "ratio": 0.05},
             ),
         ),
         weights="none",
         pretraining={"epochs": 30, "batch_size": 32},
-        image_size=32,
-        limit=None,
-        settings={**_PLAIN, "steps": 150, "evaluate_every": 10},
+        settings={**_PLAIN, "steps": 150, "record_every": 10},
+        imma={**_BILEVEL, "steps": 40, "record_every": 4},
     ),
     "mnist": Recipe(
-        pretrain="mnist:0-4",
-        harmful="mnist:5-9",
-        backbones=(
+        "mnist:0-4",
+        "mnist:5-9",
+        (
             BackboneRecipe(
                 "resnet18",
-                {},
-                {"epochs": 3},
-                {
-                    "all": {"learning_rate": 3e-5, "ratio": 0.1},
-                    "ours": {"ratio": 0.02, "loss_weight": 5e-4},
-                    "imma": _BILEVEL,
-                },
+                pretraining={"epochs": 3},
+                settings={"learning_rate": 3e-5, "ratio": 0.1},
+                ours={"ratio": 0.02, "loss_weight": 5e-4},
             ),
             BackboneRecipe(
                 "vit_tiny_patch16_224",
-                {"img_size": 32, "patch_size": 8, "depth": 6},
-                {"epochs": 8},
-                {"all": {"learning_rate": 1e-3, "ratio": 0.3}, "imma": _BILEVEL},
+                {**_SMALL_VIT, "depth": 6},
+                settings={"learning_rate": 1e-3, "ratio": 0.3},
             ),
         ),
         weights="none",
         pretraining={"epochs": 8},
-        image_size=32,
         limit=1000,
-        settings={**_PLAIN, "steps": 300, "evaluate_every": 20},
+        settings={**_PLAIN, "steps": 300, "record_every": 20},
     ),
     IMAGES: Recipe(
-        pretrain="",
-        harmful="",
-        backbones=(BackboneRecipe("resnet18"),),
-        weights="timm",
-        pretraining={"epochs": 30},
-        image_size=None,
-        limit=None,
+        "", "", (BackboneRecipe("resnet18"),), weights="timm", pretraining={"epochs": 30}, image_size=None,
         augmentation=None,
     ),
-}
+}  # fmt: skip
 
 #: Methods in display order.
 NET_METHODS = ("ours", "opt_kappa", "imma", "r_ill_only")
@@ -246,12 +222,7 @@ class Chance(NamedTuple):
 
     @classmethod
     def of(cls, labels: NDArray[np.int64]) -> Chance:
-        """Return what is reached by always naming the commonest class, and by luck.
-
-        Examples:
-            >>> Chance.of(np.array([0, 1] * 12))  # of 24 images, 17 rightly
-            Chance(share=0.5, most=0.7083333333333334)
-        """
+        """Return what is reached by always naming the commonest class, and by luck."""
         count = len(labels)
         share = float(np.bincount(labels).max() / count)
         return cls(share, float(binom.ppf(0.975, count, share)) / count)

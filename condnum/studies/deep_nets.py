@@ -140,17 +140,18 @@ class DeepNets(Study, name="deep", version="4"):
     def recipe(self, name: str) -> BackboneRecipe:
         """Return how a backbone is made: timm arguments, how θ₀ is trained, settings by method."""
         known = next((b for b in self.defaults.backbones if b.name == name), BackboneRecipe(name))
-        pretraining = known.pretraining if known.pretraining is not None else self.defaults.pretraining
+        pretraining: Mapping[str, Any] | None = known.pretraining or self.defaults.pretraining
         if self.pretrain_epochs is not None:
             pretraining = {**(pretraining or {}), "epochs": self.pretrain_epochs}
         elif self.chosen_weights != "none":
             pretraining = None
-        return BackboneRecipe(name, known.arguments, pretraining, known.settings)
+        return replace(known, pretraining=pretraining)
 
     def settings(self, backbone: str, method: str) -> DeepSettings:
         """Return a method's settings on a backbone: a preset, or the recipe's, with the user's epochs."""
-        own = self.recipe(backbone).settings
-        known: Mapping[str, Any] = {**self.defaults.settings, **own.get("all", {}), **own.get(method, {})}
+        own = self.recipe(backbone)
+        only = {"ours": own.ours, "imma": self.defaults.imma}.get(method, {})
+        known: Mapping[str, Any] = {**self.defaults.settings, **own.settings, **only}
         base = deep_preset(self.preset) if self.preset else DeepSettings(**known)
         base = base.with_overrides(group_size=self.group_size)
         if self.immunization_steps is not None:

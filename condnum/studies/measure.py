@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
 
 from condnum.arrays import ArrayLike
 from condnum.methods import DescentSettings, ImmunizationResult, Progress, get_method
@@ -22,10 +21,9 @@ from condnum.theory.immunization import (
     HessianSpectra,
     Immunization,
     immunization_from_spectra,
-    relative_immunization_ratio,
     unit_scale,
 )
-from condnum.theory.spectra import Convention, hessian_spectrum
+from condnum.theory.spectra import PUBLISHED_RIDGE, Convention, hessian_spectrum
 
 #: Steps of the exact line search, as in Fig. 1.
 PROBE_STEPS = 20_000
@@ -36,6 +34,15 @@ MEASURES: tuple[tuple[Convention, Any], ...] = (
     ("ridge", "unit"),
     ("ridge", "as_trained"),
 )
+
+
+def ridge_ceiling_column(ridge: float) -> str:
+    """Return the name of a stored ceiling of the ridge convention."""
+    return f"ceiling_ridge_{ridge:g}"
+
+
+#: Ceilings of the three measures in the row of a cell.
+CEILINGS = ("ceiling_compact", ridge_ceiling_column(PUBLISHED_RIDGE), "ceiling_ridge_as_trained")
 
 #: Columns of the results of linear studies.
 MEASURE_COLUMNS = [
@@ -156,10 +163,9 @@ SPECTRA = ("pretrain_before", "pretrain_after", "harmful_before", "harmful_after
 _RUN = ("method", "seed", "steps", "seconds", "stop_reason")
 
 
-def spectral_cell(
-    problem: ImmunizationProblem, result: ImmunizationResult, factors: Sequence[Tensor]
-) -> CellResult:
+def spectral_cell(problem: ImmunizationProblem, result: ImmunizationResult) -> CellResult:
     """Keep the spectra of what a method made of a problem, from which every convention can be read."""
+    factors = [problem.pretrain.range.factor, problem.harmful.range.factor]
     theta = torch.as_tensor(result.theta).to(factors[0])
     sigma = torch.linalg.svdvals(theta)
     row = {name: getattr(result, name) for name in _RUN} | {
@@ -196,24 +202,22 @@ def cell_spectra(row: Mapping[str, Any], arrays: Arrays, *, unit: bool = False) 
     return spectra.scaled(D / row["squared_norm"]) if unit else spectra
 
 
-def rir_ceilings(P: Any, H: Any, theta: ArrayLike) -> tuple[float, float, float]:
-    """Return the ceiling of each of `MEASURES`, from K_P and K_H or their ranges."""
+def rir_ceilings(P: Any, H: Any, theta: ArrayLike) -> dict[str, float]:
+    """Return the ceiling of each of `MEASURES`, from K_P and K_H or their ranges, by its column of a cell."""
     norm = float(torch.as_tensor(theta).square().sum())
-    bounds = (ridge_convention_ceiling(P, H), ridge_convention_ceiling(P, H, squared_norm=norm))
-    return rir_ceiling(P, H).value, *bounds
+    ridged = (ridge_convention_ceiling(P, H), ridge_convention_ceiling(P, H, squared_norm=norm))
+    return dict(zip(CEILINGS, (rir_ceiling(P, H).value, *ridged), strict=True))
 
 
-def spectral_rows(
-    row: Mapping[str, Any], arrays: Arrays, ceilings: Sequence[float], facts: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    """Measure a cell in every convention and at every scale of θ, with a ceiling for each of `MEASURES`."""
+def spectral_rows(row: Mapping[str, Any], arrays: Arrays, facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Measure a cell in every convention and at every scale of θ, beside the ceilings that it knows."""
     facts, rows = {name: row[name] for name in (*_RUN, "theta_condition")} | {**facts}, []
-    for (convention, theta_scale), ceiling in zip(MEASURES, ceilings, strict=True):
+    for (convention, theta_scale), ceiling in zip(MEASURES, map(row.get, CEILINGS), strict=True):
         spectra = cell_spectra(row, arrays, unit=theta_scale == "unit")
         measured = immunization_from_spectra(
             spectra, convention=convention, theta_scale=theta_scale, loss_gap=row["loss_gap"]
         )
-        rows.append(result_row(measured, ceiling, facts))
+        rows.append(result_row(measured, math.nan if ceiling is None else ceiling, facts))
     return rows
 
 
@@ -225,6 +229,14 @@ def averages(group: pd.DataFrame, names: Iterable[str]) -> dict[str, float]:
 def published_columns(fields: Iterable[str], known: NamedTuple | None) -> dict[str, float]:
     """Return what stands beside a row of a summary; NaN where the paper has nothing."""
     return {f"published_{name}": getattr(known, name, np.nan) for name in fields}
+
+
+def average_over_pairs(table: pd.DataFrame) -> pd.DataFrame:
+    """Average results over the pairs of digits, seed by seed."""
+    keys = ["dataset", "method", "seed", "convention", "theta_scale"]
+    means = ("harmful_ratio", "pretrain_ratio", "rir", "success", "rir_ceiling", "rir_share")
+    how = dict.fromkeys(means, "mean") | {"loss_gap": "max", "seconds": "sum"}
+    return table.groupby(keys, sort=False, as_index=False).agg(how)
 
 
 def seed_summary(results: pd.DataFrame, published: Mapping[str, Published]) -> pd.DataFrame:
@@ -270,9 +282,7 @@ def curve(facts: Mapping[str, Any], quantity: str, x: Any, value: Any) -> pd.Dat
 
 def extractor_cell(problem: ImmunizationProblem, result: ImmunizationResult) -> CellResult:
     """Keep θ and its history beside its spectra: all that tables and figures of one pair of tasks need."""
-    row, arrays = spectral_cell(
-        problem, result, [problem.pretrain.range.factor, problem.harmful.range.factor]
-    )
+    row, arrays = spectral_cell(problem, result)
     history = {f"history.{name}": values for name, values in result.history.items()}
     return CellResult(row, arrays | history | {"theta": result.theta.cpu().numpy()})
 
@@ -312,24 +322,6 @@ def extractor_curves(
             for quantity in ("norm_ratio", "excess_loss")
         ]
     return pd.concat(frames, ignore_index=True)
-
-
-def ceiling_sweep(problem: ImmunizationProblem, cells: Sequence[CellResult]) -> pd.DataFrame:
-    """Measure RIR of every `extractor_cell`, and its ceiling, on `K + εI` against ε.
-
-    Unlike the compact ceiling, which is infinite as soon as the harmful task has a direction of its own, this
-    one is finite and every method can be read as a fraction of it.
-    """
-    K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
-    identity = torch.eye(problem.dimension).to(K_P)
-    rows: list[tuple[Any, ...]] = []
-    for ridge in np.geomspace(1e-6, max(float(torch.linalg.eigvalsh(K_P)[-1]), 1e-3), 25):
-        rows.append(("ceiling", -1, ridge, rir_ceiling(K_P, K_H, ridge=float(ridge)).value))
-        ridged = (K_P + ridge * identity, K_H + ridge * identity)
-        for cell in cells:
-            measured = relative_immunization_ratio(torch.as_tensor(cell.arrays["theta"]).to(K_P), *ridged)
-            rows.append((cell.row["method"], cell.row["seed"], ridge, measured.rir))
-    return pd.DataFrame(rows, columns=["method", "seed", "ridge", "rir"])
 
 
 def report_step(progress: Progress) -> None:

@@ -106,7 +106,7 @@ class SwitchedTasks(NamedTuple):
     inputs: ImmunizationProblem  # (N, D), without it
 
 
-def switched_tasks(pair: TaskPair, source: str, switches: ProtocolSwitches) -> SwitchedTasks:
+def switched_tasks(pair: TaskPair, switches: ProtocolSwitches) -> SwitchedTasks:
     """Build the tasks of a setting, once a process for all settings that share them."""
 
     def build() -> SwitchedTasks:
@@ -120,14 +120,15 @@ def switched_tasks(pair: TaskPair, source: str, switches: ProtocolSwitches) -> S
                 "encoders": switches.encoders,
                 "normalise": "before_split" if switches.normalise == "table" else "per_task",
             }
-            key = ("house-prices", source, pair.checksum, *options.values())
-            chosen = cached(key, lambda: load_house_prices(source, features="published", **options))
+            file = pair.provenance.location
+            key = ("house-prices", pair.checksum, *options.values())
+            chosen = cached(key, lambda: load_house_prices(file, features="published", **options))
         if switches.rows == "first":
             chosen = first_rows(chosen, standardize_again=switches.normalise == "kept")
         return chosen
 
     key = (switches.encoders, switches.normalise, switches.rows, switches.bias)  # they decide the tasks
-    return cached(("released-tasks", source, pair.checksum, key), build)
+    return cached(("released-tasks", pair.checksum, key), build)
 
 
 def first_rows(pair: TaskPair, *, standardize_again: bool) -> TaskPair:
@@ -259,17 +260,17 @@ class SwitchedAlgorithm1(Method):
         return values.new_tensor(PUBLISHED_RIDGE), values.new_zeros(D), D
 
 
-def train_cell(pair: TaskPair, source: str, cell: Cell) -> tuple[SwitchedTasks, ImmunizationResult]:
+def train_cell(pair: TaskPair, cell: Cell) -> tuple[SwitchedTasks, ImmunizationResult]:
     """Run the descent of a cell."""
     switches = ProtocolSwitches(**cell["switches"])
-    tasks = switched_tasks(pair, source, switches)
+    tasks = switched_tasks(pair, switches)
     method = Ours() if switches.is_algorithm_1 else SwitchedAlgorithm1(switches)
     return tasks, descend(tasks.problem, method, DescentSettings(**cell.settings), seed=cell["seed"])
 
 
-def compute_cell(pair: TaskPair, source: str, cell: Cell) -> CellResult:
+def compute_cell(pair: TaskPair, cell: Cell) -> CellResult:
     """Train one extractor and keep the spectra of its features' Gram matrices, and of the raw inputs'."""
-    tasks, result = train_cell(pair, source, cell)
+    tasks, result = train_cell(pair, cell)
     inputs, seen = tasks.inputs, tasks.problem
     identity = torch.eye(inputs.dimension, dtype=result.theta.dtype)
     measured = (

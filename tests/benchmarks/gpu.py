@@ -30,8 +30,9 @@ from condnum.methods.descent import DescentOptimizer
 from condnum.methods.method import Memory
 from condnum.methods.problem import ImmunizationProblem
 from condnum.studies.digit_cells import DigitBatches, batch_size, ceilings, cell_problem, measure_cell
-from condnum.studies.digit_pairs import PAPER_METHODS, DigitPairs, measured_rows
 from condnum.studies.executors import BatchExecutor, choose_executor, core_count
+from condnum.studies.linear import PAPER_METHODS, DigitPairs
+from condnum.studies.measure import spectral_rows
 from condnum.studies.study import Computation, StudyRun
 
 #: With fewer seconds left nothing more is begun.
@@ -57,7 +58,7 @@ class Sizes:
     problems: int = 270  # side by side in a step, as many as a method of Table 2 has
     pairs: tuple[tuple[int, int], ...] = ()
     seeds: int = 3
-    epochs: int | None = None
+    steps: int | None = None
     early_steps: tuple[int, ...] = (1, 5, 20)
     net: str = "resnet18"
     side: int = 224
@@ -102,10 +103,9 @@ class GpuReport:
         self.tables: dict[str, list[dict]] = {}
         self.config = DigitPairs(
             "digits" if sizes is TINY else "mnist",
-            "auto",
             PAPER_METHODS,
             seeds=sizes.seeds,
-            epochs=sizes.epochs,
+            steps=sizes.steps,
             pairs=sizes.pairs,
             device=str(device),
         )
@@ -401,7 +401,7 @@ class GpuReport:
 
 def rir_rows(cell) -> list[dict]:
     """Return RIR of a cell in every convention, under the cell's coordinates."""
-    return [{name: row[name] for name in (*CELL, "rir")} for row in measured_rows("", *cell)]
+    return [{name: row[name] for name in (*CELL, "rir")} for row in spectral_rows(*cell, cell.row)]
 
 
 def differences(found: pd.DataFrame, expected: pd.DataFrame) -> dict:

@@ -25,7 +25,6 @@ def open_page(window, path: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_every_number_of_the_scoreboard_leads_to_its_run(site, window):
     open_page(window, site / "results" / "index.html")
     cells = window.locator(".board a.obtained")
@@ -58,8 +57,6 @@ def test_the_search_finds_words_of_lessons_names_of_the_api_and_terms(site, watc
         watched.keyboard.press("Enter")
         watched.locator(".search-summary", has_text="finished").wait_for()  # until then the hits move
         assert watched.locator(f"#search-results a[href*='{page}']").count()
-    excerpt = watched.locator("#search-results li", has=watched.locator("a[href*='glossary.html']")).first
-    assert "whitening" in excerpt.locator("p.context").inner_text().lower()
     watched.locator("#search-results a[href*='glossary.html']").first.click()
     watched.wait_for_url("**/glossary.html*")
     assert watched.problems == []

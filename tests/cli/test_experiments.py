@@ -46,7 +46,7 @@ def test_an_audit_of_an_extractor_on_scaled_columns_of_an_archive(condnum, files
 @pytest.mark.slow
 def test_plain_papermill_runs_the_same_notebook(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # papermill takes paths as format strings
-    given = {"data": "embedded", "methods": "ours,identity", "seeds": 1, "epochs": 5}
+    given = {"data": "embedded", "methods": "ours,identity", "seeds": 1, "steps": 5}
     papermill.execute_notebook(
         NOTEBOOK, "plain.ipynb", parameters={**given, "out": str(tmp_path / "plain")},
         kernel_name="python3", progress_bar=False,
@@ -65,13 +65,13 @@ def test_plain_papermill_runs_the_same_notebook(tmp_path, monkeypatch):
         ("run house-prices --data embedded --seeds 0", "seeds must be an integer of at least 1, got 0"),
         ("run house-prices --data embedded --seeds x", "'x' is not an integer of at least 0"),
         ("run house-prices --nonsense", "No such option"),
-        ("run digits --data nowhere", "condnum run mnist"),
+        ("run mnist --data nowhere", "nowhere"),
         ("run digits --scheduler localhost", "tcp://host:8786"),
-        ("run mnist --data embedded", "condnum run digits"),
-        ("run limits --data mnist --source nowhere", "nowhere"),
-        ("run limits --source embedded --ridge 0", "must be positive, got 0"),
+        ("run mnist --data embedded", "takes mnist, digits or a path"),
+        ("run limits --data nowhere", "unknown data set 'nowhere'"),
+        ("run limits --data embedded --relative-epsilon 0", "must be positive, got 0"),
         ("run attackers --data mnst:4-9", "did you mean 'mnist:4-9'"),
-        ("run reproduction-audit --data mnist:4-7", "unknown data 'mnist:4-7'"),
+        ("run reproduction-audit --data mnist:4-7", "mnist:4-7"),
         ("run reproduction-audit --data embedded --epochs ten", "no list of whole numbers"),
         ("run deep --backbone resnet19", "unknown timm model 'resnet19'; did you mean 'resnet18'"),
         ("run deep --pretrain digits-8x8:0-4", "images of your own need both tasks"),
@@ -124,20 +124,20 @@ def test_all_options_come_through_and_an_unknown_checksum_is_told(condnum, raw, 
         "condnum.report.run.run_report",
         lambda book, *words, **options: given.append((book.path.stem, *words, options)) or [],
     )
-    words = "run mnist --data data --methods imma,ours --seeds 2 --epochs 7 --pairs 4-7 --labels published"
+    words = "run mnist --data data --methods imma,ours --seeds 2 --steps 7 --pairs 4-7 --labels published"
     done = condnum(*words.split(), *["--jobs", "3", "--device", "cpu", "--quiet"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "is not one that this project knows" in " ".join(done.stderr.split())
     ((notebook, values, folder, options),) = given
     assert notebook == "mnist_pairs"
     assert values == {
-        "dataset": "mnist", "data": "data", "methods": "imma,ours", "seeds": 2, "epochs": 7, "static": True,
+        "data": "data", "methods": "imma,ours", "seeds": 2, "steps": 7, "static": True,
         "pairs": "4-7", "labels": "published", "jobs": 3, "scheduler": "", "device": "cpu",
     }  # fmt: skip
     assert (str(folder), options["quiet"]) == ("runs/mnist-data", True)
     assert options["title"].endswith("(mnist, 30 training images, given path)")
     assert condnum("run", "digits", cwd=tmp_path).returncode == 0
-    assert {k: given[1][1][k] for k in ("dataset", "seeds", "pairs", "data")} == {
-        "dataset": "digits", "seeds": 3, "pairs": "", "data": "embedded",
+    assert {k: given[1][1][k] for k in ("seeds", "pairs", "data")} == {
+        "seeds": 3, "pairs": "", "data": "digits",
     }  # fmt: skip
-    assert str(given[1][2]) == "runs/digits-embedded"
+    assert str(given[1][2]) == "runs/digits"

@@ -24,8 +24,8 @@ pytestmark = [
 ]
 
 COMMANDS = {
-    "house-prices": "run house-prices --data embedded --methods ours,imma --seeds 2 --epochs 50 --jobs 1",
-    "digits": "run digits --methods imma --seeds 1 --epochs 3 --pairs 4-7,9-0 --jobs 2",
+    "house-prices": "run house-prices --data embedded --methods ours,imma --seeds 2 --steps 50 --jobs 1",
+    "digits": "run digits --methods imma --seeds 1 --steps 3 --pairs 4-7,9-0 --jobs 2",
     "audit": "audit --pretrain P.npy --harmful H.npy --theta theta.npy --bootstrap 20 --no-attackers",
 }
 LONG = bool(os.environ.get("CONDNUM_FAULTS_LONG"))

@@ -93,7 +93,7 @@ _cut_off()
     "words",
     [
         "data",
-        "run digits --methods imma --seeds 1 --epochs 2 --pairs 4-7 --jobs 1 --out o --quiet",
+        "run digits --methods imma --seeds 1 --steps 2 --pairs 4-7 --jobs 1 --out o --quiet",
     ],
     ids=lambda w: " ".join(w.split()[:2]),
 )

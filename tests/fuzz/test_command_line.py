@@ -12,11 +12,11 @@ from condnum.errors import CondnumError
 COMMANDS = {
     "audit": "--pretrain --harmful --theta --theta-0 --theta-i --targets --kind --ridge --rtol --bootstrap "
     "--attackers --seed --max-dimension --pretrain-targets --quiet",
-    "run house-prices": "--data --methods --seeds --epochs --features --rows --device --jobs",
-    "run digits": "--data --methods --seeds --epochs --pairs --labels --jobs --scheduler",
+    "run house-prices": "--data --methods --seeds --steps --features --rows --device --jobs",
+    "run digits": "--methods --seeds --steps --pairs --labels --jobs --scheduler",
     "run mnist": "--data --methods --pairs --labels --device",
-    "run limits": "--data --source --methods --seeds --pairs --ridge",
-    "run attackers": "--data --source --seeds --epochs --jobs",
+    "run limits": "--data --methods --seeds --pairs --relative-epsilon",
+    "run attackers": "--data --seeds --steps --attack-steps --jobs",
     "run deep": "--data --backbone --weights --pretrain --harmful --preset --limit",
     "run stability": "--runs",
     "data": "--help nothing",

@@ -32,12 +32,12 @@ STATES = [
 
 @pytest.fixture(scope="module")
 def table():
-    return alignment_lab("embedded", methods="ours,opt_kappa,identity,initial,max_rir", epochs=40)
+    return alignment_lab("embedded", methods="ours,opt_kappa,identity,initial,max_rir", steps=40)
 
 
 @pytest.fixture(scope="module")
 def pixels():
-    return alignment_lab("digits:4-9", methods="ours,max_rir", epochs=20)
+    return alignment_lab("digits:4-9", methods="ours,max_rir", steps=20)
 
 
 def trace(figure, name, xaxis=None):
@@ -186,19 +186,19 @@ def _theta(lab, name):
 
 
 def test_an_extractor_that_is_not_kept_is_computed_when_it_is_chosen(tmp_path):
-    lab = alignment_lab("embedded", methods="identity", epochs=2, out=tmp_path)
+    lab = alignment_lab("embedded", methods="identity", steps=2, out=tmp_path)
     assert list(lab.trails.kept) == ["identity"]
     explorer = lab(extractor="r_ill_only")
     assert explorer.error == ""
     assert explorer.result.steps[0].name.endswith("step 2 of 2")
-    again = alignment_lab("embedded", methods="r_ill_only", epochs=2, out=tmp_path)
+    again = alignment_lab("embedded", methods="r_ill_only", steps=2, out=tmp_path)
     np.testing.assert_array_equal(
         again.trails.of("r_ill_only").arrays["left"], lab.trails.of("r_ill_only").arrays["left"]
     )
 
 
 def test_the_page_hears_of_each_step_and_an_interruption_is_told_with_the_fix(tmp_path, monkeypatch):
-    lab = alignment_lab("embedded", methods="identity", epochs=3, out=tmp_path)
+    lab = alignment_lab("embedded", methods="identity", steps=3, out=tmp_path)
     explorer, heard = lab(), []
     explorer.observe(lambda change: heard.append(json.loads(change["new"])), "payload")
     explorer.extractor = "imma"

@@ -321,11 +321,9 @@ def test_the_path_is_algorithm_1_by_hand():
     assert demo.path.shape == (PATH_STEPS + 1, 2)
     with pytest.raises(ValueError, match="read-only"):  # it is remembered
         demo.path[0, 0] = 5
-    near, lost = ceiling_demo(angle=70.0), ceiling_demo(kappa_pretrain=1.0, learning_rate=1.0)
-    assert near.rir[-1] > 0.9 * near.plane.ceiling.value
+    lost = ceiling_demo(kappa_pretrain=1.0, learning_rate=1.0)
     assert lost.stop_reason == "diverged"
     assert lost.shown == len(lost.path) - 1 < PATH_STEPS
-    assert (lost.rir <= lost.plane.ceiling.value * (1 + CLOSE)).all()
 
 
 @NULLS
