@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from condnum.studies.deep_cells import INITIAL, DeepTasks
-from condnum.studies.measure import TABLE_3, Published, averages, curve, published_columns
+from condnum.studies.measure import PUBLISHED, Published, averages, curve, published_columns
 from condnum.studies.study import FinishedCell
 from condnum.theory.spectra import Convention
 
@@ -72,8 +72,8 @@ def published_column(backbone: str, tasks: DeepTasks) -> tuple[dict[str, Publish
     family = _FAMILIES.get(backbone.split(".")[0])
     harmful = _HARMFUL.get(len(tasks.harmful.classes))
     if family and harmful and len(tasks.pretrain.classes) == _IMAGENET_CLASSES:
-        return TABLE_3[family, harmful], True
-    return TABLE_3["vit" if "vit" in backbone.lower() else "resnet18", "cars"], False
+        return PUBLISHED[f"{family} {harmful}"], True
+    return PUBLISHED["vit cars" if "vit" in backbone.lower() else "resnet18 cars"], False
 
 
 def net_summary(results: pd.DataFrame, tasks: DeepTasks) -> pd.DataFrame:
