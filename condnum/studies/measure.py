@@ -84,7 +84,7 @@ class Published(NamedTuple):
     accuracy_std: float = math.nan
 
 
-_PUBLISHED = pd.read_csv(io.StringIO(asset("studies/published.csv")), float_precision="round_trip")
+_PUBLISHED = pd.read_csv(io.StringIO(asset("studies/published.csv")))
 
 #: Published tables, rows by method: Table 1, Table 2 (means over the 90 ordered pairs of digits), and the
 #: columns of Table 3 (D_P is ImageNet-1K) by backbone and harmful data set.

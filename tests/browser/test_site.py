@@ -128,7 +128,7 @@ def test_the_report_of_a_run_draws_its_numbers_offline_and_answers(golden_run, w
     _, run = golden_run("house-prices")
     watched.goto((run / "report.html").as_uri())
     watched.wait_for_function("document.querySelectorAll('.js-plotly-plot .main-svg').length >= 4")
-    assert watched.locator(".js-plotly-plot").count() == 4
+    assert watched.locator(".js-plotly-plot").count() == 3
     assert watched.problems == []
     assert strangers(watched) == []
     assert watched.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
