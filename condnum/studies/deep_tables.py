@@ -65,9 +65,7 @@ def net_results(tasks: DeepTasks, cells: Sequence[FinishedCell]) -> pd.DataFrame
 def published_column(backbone: str, tasks: DeepTasks) -> tuple[dict[str, Published], bool]:
     """Return the column of Table 3 to show beside a backbone, and whether it is of the same experiment.
 
-    The same means: the paper's architecture, D_P with the 1000 classes of ImageNet, D_H with the 196
-    classes of Stanford Cars or the 211 of Country211. Elsewhere the Cars column of the nearer
-    architecture is shown for orientation only.
+    If not, it is Cars with the nearer architecture, for orientation only.
     """
     family = _FAMILIES.get(backbone.split(".")[0])
     harmful = _HARMFUL.get(len(tasks.harmful.classes))
