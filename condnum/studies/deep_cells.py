@@ -142,7 +142,7 @@ class DeepTasks:
     @property
     def checksums(self) -> dict[str, str]:
         """SHA-256 of each set, by name and split."""
-        return {f"{d.name} ({d.split})": d.checksum for d in self.all}
+        return {f"{data.name} ({data.split})": data.checksum for data in self.all}
 
     @property
     def checksum(self) -> str:
@@ -181,18 +181,6 @@ class DeepTasks:
             words.append(f"{symbol} {name} ({len(data):,} images)")
         origins = dict.fromkeys(data.origin for data in (self.pretrain, self.harmful) if data.origin)
         return f"{', '.join([*words, *origins])}, SHA-256 {self.checksum[:8]}"
-
-    def describe(self) -> str:
-        """Return both tasks in Markdown."""
-        return "\n".join(
-            f"* **{symbol}** `{train.name}`: {len(train.classes)} classes, {len(train):,} training, "
-            f"{len(held):,} held-out and {len(test):,} test images"
-            f"{f' (of {train.origin})' if train.origin else ''}"
-            for symbol, train, held, test in (
-                ("$D_P$", self.pretrain, self.pretrain_held, self.pretrain_test),
-                ("$D_H$", self.harmful, self.harmful_held, self.harmful_test),
-            )
-        )
 
 
 def is_folder(name: str) -> bool:

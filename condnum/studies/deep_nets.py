@@ -377,7 +377,11 @@ class DeepNets(Study, name="deep", version="4"):
         of_test = min(self.group_size, len(data.pretrain_test), len(data.harmful_test))
 
         return {
-            **{f"SHA-256 of {name}": checksum for name, checksum in data.checksums.items()},
+            **{
+                f"{one.name} ({one.split})": f"{len(one.classes)} classes, {len(one):,} images, SHA-256 "
+                f"{one.checksum}"
+                for one in data.all
+            },
             "side of the images": "the backbone's own" if self.side is None else f"{self.side} pixels",
             "images of a group": f"{self.group_size} of training, {of_test} of test",
             "device": f"{place} ({device})",

@@ -40,12 +40,11 @@ _IMAGENET_CLASSES = 1000
 
 def net_results(tasks: DeepTasks, cells: Sequence[FinishedCell]) -> pd.DataFrame:
     """Return a row per backbone × seed × method × convention."""
-    start = {
-        (row["backbone"], row["seed"]): row["accuracy"] for _, row, _ in cells if row["method"] == INITIAL
-    }
-    names = list(dict.fromkeys(row["backbone"] for _, row, _ in cells))
+    made = [row for _, row, _ in cells]
+    start = {(row["backbone"], row["seed"]): row["accuracy"] for row in made if row["method"] == INITIAL}
+    names = [row["backbone"] for row in made]
     rows = []
-    for _, row, _ in sorted(cells, key=lambda cell: names.index(cell.row["backbone"])):  # θ₀ stays first
+    for row in sorted(made, key=lambda row: names.index(row["backbone"])):  # θ₀ stays first
         for convention in get_args(Convention):
             prefix = f"{convention}."
             measured = {key.removeprefix(prefix): row[key] for key in row if key.startswith(prefix)}

@@ -261,17 +261,6 @@ class TestPanel:
         assert rows["head-sgd"]["reached_theta_i"] == rows["head-sgd"]["reached_scratch"] == 0
         assert math.isnan(rows["head-sgd"]["protection"])  # neither arrives
 
-    def test_fresh_attackers_have_other_images(self):
-        other = signal_images(90, 3)
-        report, rows = self.factors(
-            Signal(trunk(0)), ("ridge", "fresh-ridge"), shots=(0,), seeds=(0,), fresh=other
-        )
-        table = report.table().set_index(["net", "attacker"])["rows"]
-        assert (table["theta_i", "ridge"], table["theta_i", "fresh-ridge"]) == (240, 72)
-        assert rows["fresh-ridge"]["label"] == "ridge regression, solved, fresh images"
-        with pytest.raises(InvalidInputError, match="needs images on which θ_I was not trained"):
-            self.factors(Signal(trunk(0)), ("fresh-ridge",))
-
     def test_trials_are_equal_and_the_best_so_far_is_by_held_out_rows(self):
         report, _ = self.factors(Signal(trunk(0)), ("head-sgd", "logistic"), seeds=(0,))
         trials = report.trials()
@@ -303,6 +292,8 @@ class TestPanel:
                 scratch=Signal(trunk(1)),
             )
         target = Target(Signal(trunk(0)), one, one)
+        with pytest.raises(InvalidInputError, match="needs images on which θ_I was not trained"):
+            self.factors(Signal(trunk(0)), ("fresh-ridge",))
         with pytest.raises(InvalidInputError, match="'trunk' needs a condnum Backbone"):
             attack(target, DeepAttacker.named("trunk"), shots=2)
         with pytest.raises(InvalidInputError, match="no class has two examples"):
