@@ -29,7 +29,7 @@ from condnum.deep.transforms import evaluation_transform
 from condnum.deep.weights import read_metadata
 from condnum.errors import DataNotFoundError, InvalidInputError
 from condnum.files import sha256_file
-from condnum.studies.cells import Cell, CellResult, cached
+from condnum.studies.cells import Cell, CellResult, cached, remember
 from condnum.studies.deep_cells import INITIAL, LIMIT_SEED, NET_METHODS, DeepTasks, is_model
 from condnum.studies.deep_nets import AS_LOADED, DeepNets, Made, NetMethods, model_file
 from condnum.studies.deep_tables import net_results, net_summary
@@ -203,29 +203,25 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="3"):
     def target(self, data: DeepTasks, cell: Cell) -> Target:
         """Return the net that a cell attacks; the last one is kept, with its features."""
         assert cell.after is not None
-        kept: dict[str, Any] = cached("deep-target", dict)
         task = cell.at.get("task", "harmful")
         key = f"{cell.after.key} {cell['method'] == SCRATCH} {task}"
-        if kept.get("key") != key:
-            theta = load_backbone(model_file(cell.after))
-            transform = self.transform(data, theta).still or evaluation_transform(theta)
+        kept: tuple[str, Target] | None = cached("deep-target", lambda: None)
+        if kept is not None and kept[0] == key:
+            return kept[1]
+        theta = load_backbone(model_file(cell.after))
+        transform = self.transform(data, theta).still or evaluation_transform(theta)
 
-            def pixels(images: ImageData, most: int | None = None) -> Pixels:
-                of = ("deep-pixels", images.checksum, transform.description, most)
-                return cached(of, lambda: load_pixels(images, transform, most=most, workers=self.workers))
+        def pixels(images: ImageData, most: int | None = None) -> Pixels:
+            of = ("deep-pixels", images.checksum, transform.description, most)
+            return cached(of, lambda: load_pixels(images, transform, most=most, workers=self.workers))
 
-            train = data.harmful if task == "harmful" else data.pretrain
-            fresh = pixels(self.unused(data)) if self.fresh and task == "harmful" else None
-            if cell["method"] == SCRATCH:
-                theta = from_scratch(theta, cell["seed"], pixels(train).images)
-            test = [pixels(images, self.test_images) for images in (data.harmful_test, data.pretrain_test)]
-            made = Target(
-                theta, pixels(train), test[0], fresh=fresh, pretrain_test=test[1], device=self.device
-            )
-            kept.clear()
-            kept.update(key=key, target=made)
-        target: Target = kept["target"]
-        return target
+        train = data.harmful if task == "harmful" else data.pretrain
+        fresh = pixels(self.unused(data)) if self.fresh and task == "harmful" else None
+        if cell["method"] == SCRATCH:
+            theta = from_scratch(theta, cell["seed"], pixels(train).images)
+        test = [pixels(images, self.test_images) for images in (data.harmful_test, data.pretrain_test)]
+        made = Target(theta, pixels(train), test[0], fresh=fresh, pretrain_test=test[1], device=self.device)
+        return remember("deep-target", (key, made))[1]
 
     def report(self, data: DeepTasks, results: Sequence[FinishedCell]) -> DeepAttackReport:
         """Put the attacks together."""

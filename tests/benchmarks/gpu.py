@@ -245,13 +245,10 @@ class GpuReport:
         from test_deep import prepared_steps
         from test_step import median_seconds
 
-        runs = [
-            (self.device, n, precision) for n in self.sizes.images for precision in ("float32", "bfloat16")
-        ]
-        if self.device.type == "cpu":
-            runs = runs[::2]  # bfloat16 is for GPUs
-        else:
-            runs.append((torch.device("cpu"), self.sizes.images[0], "float32"))
+        sizes, runs = self.sizes.images, []
+        if self.device.type == "cuda":
+            runs = [(self.device, n, name) for n in sizes for name in ("float32", "bfloat16")]
+        runs.append((torch.device("cpu"), sizes[0], "float32"))
         for device, images, precision in runs:
             row = {"device": str(device), "net": self.sizes.net, "images": images, "precision": precision}
             self._check_time()
@@ -301,18 +298,20 @@ class GpuReport:
             yield self.sweep_row
         cores = core_count()
         executor = choose_executor(cores, threads=1)
-        rows, failed, done = [], 0, 0
+        rows, failed, finished = [], 0, 0
         started = time.perf_counter()
         with closing(executor.run(Computation(self.on_cpu, self.digits.checksum), self.cells)) as outcomes:
             for outcome in outcomes:
-                done, failed = done + 1, failed + (outcome.result is None)
-                if outcome.result is not None:
+                if outcome.result is None:
+                    failed += 1
+                else:
+                    finished += 1
                     rows += rir_rows(outcome.result)
                 if self.left < RESERVE:
                     break
             seconds = time.perf_counter() - started
-        row = {"device": f"cpu, {cores} cores", "cells": done - failed, "failed": failed, "seconds": seconds}
-        row["cells_per_s"] = row["cells"] / seconds
+        row = {"device": f"cpu, {cores} cores", "cells": finished, "failed": failed, "seconds": seconds}
+        row["cells_per_s"] = finished / seconds
         if self.table_2 is not None and rows:
             row["device_times_this"] = self.sweep_row["cells_per_s"] / row["cells_per_s"]
             found, expected = self.table_2.tables["results"], pd.DataFrame(rows)
