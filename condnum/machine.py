@@ -135,21 +135,11 @@ class ProcessPeak:
 
 
 def own_peak() -> ProcessPeak:
-    """Return the peak resident memory of this process.
-
-    On Linux from `VmHWM`, elsewhere from `getrusage`: on Linux that number survives `exec`, and a
-    worker would report what its parent held when it was started. On Windows, which has neither, 0.
-    """
-    mib, status = 0.0, Path("/proc/self/status")
+    """Return the peak resident memory of this process, as Linux counts it; elsewhere 0."""
+    mib, status = 0.0, Path("/proc/self/status")  # not getrusage, whose number survives `exec`
     if status.exists():
         found = re.search(r"^VmHWM:\s*(\d+)", status.read_text(encoding="utf-8"), re.MULTILINE)
         mib = int(found.group(1)) / 1024 if found else mib
-    else:
-        with suppress(ImportError):
-            import resource
-
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            mib = peak / 2**20 if sys.platform == "darwin" else peak / 1024
     return ProcessPeak((socket.gethostname(), os.getpid()), mib)
 
 
@@ -165,7 +155,7 @@ class PeakMemory:
         >>> peaks.append(ProcessPeak(("here", 2), 90.0))  # the same process, later
         >>> print(PeakMemory.of(peaks))
         190 MiB (sum of the peak resident memory of 2 processes)
-        >>> print(PeakMemory(0.0, 1))  # on Windows
+        >>> print(PeakMemory(0.0, 1))  # elsewhere than on Linux
         not known: this system does not tell it
     """
 

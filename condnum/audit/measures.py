@@ -266,25 +266,6 @@ def epsilon_table(spectra: TaskSpectra, compared: Sequence[Comparison], *, epsil
 OVERLAP_BLOCKS = 64
 
 
-def predictions(
-    K_P: NDArray[np.float64], K_H: NDArray[np.float64], extractors: Extractors, *, rtol: float
-) -> pd.DataFrame:
-    """Measure how far Eq. 10 is from the spectrum of each extractor on each task."""
-    columns = ["extractor", "task", "misalignment", "predicted_kappa", "kappa", "u_unique"]
-    rows = []
-    for name, theta in extractors.items():
-        for task, K in (("pretrain", K_P), ("harmful", K_H)):
-            if theta is None:
-                continue
-            try:
-                found = alignment(theta, K, rtol=rtol)
-            except RankError:  # θ leaves this task nothing
-                continue
-            kappas = found.predicted_condition, found.true_condition
-            rows.append((name, task, found.misalignment, *kappas, found.u_unique))
-    return pd.DataFrame(rows, columns=columns)
-
-
 def overlap_blocks(K_P: NDArray[np.float64], K_H: NDArray[np.float64]) -> NDArray[np.float64]:
     r"""Return the overlaps :math:`|q_{P,i}^\top q_{H,j}|^2` of both tasks' eigenvectors (Proposition 3.2).
 

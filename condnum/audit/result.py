@@ -41,7 +41,6 @@ class Audit:
     rtol_sweep: pd.DataFrame
     epsilon_sweep: pd.DataFrame
     overlaps: NDArray[np.float64]  # (m, m) |q_Piᵀq_Hj|², each row's sum 1; in blocks where D is large
-    alignment: pd.DataFrame  # Eq. 10 beside the truth, a row per extractor × task
     clause_c: Mapping[str, ClauseC]
     intervals: Intervals | None
     no_intervals: str  # why there are none; empty if there are

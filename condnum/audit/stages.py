@@ -216,7 +216,6 @@ class Stage:
             "measures": measures.measures_table(spectra, compared, epsilon=epsilon, clauses=clauses),
             "rtol_sweep": measures.rtol_table(finest, extractors, compared, default=rtol),
             "epsilon_sweep": measures.epsilon_table(spectra, compared, epsilon=epsilon),
-            "alignment": measures.predictions(K_P, K_H, extractors, rtol=rtol),
             "overlaps": measures.overlap_blocks(K_P, K_H),
             "estimates": estimates(spectra, compared, epsilon),
             **closed,

@@ -81,17 +81,6 @@ def _verdict(*clauses: bool | None) -> str:
     return f"no: {', '.join(failed)}" if failed else "yes" if all(clauses) else "(c) not known"
 
 
-def alignment_words(found: Audit) -> pd.DataFrame:
-    """Eq. 10 beside the truth for every extractor."""
-    table = found.alignment
-    single = np.where(table["u_unique"], "yes", "no (repeated singular values)")
-    titles = {
-        "extractor": "extractor", "task": "task", "misalignment": "misalignment",
-        "predicted_kappa": "κ by Eq. 10", "kappa": "κ", "u_unique": "Eq. 10 single-valued",
-    }  # fmt: skip
-    return _worded(table.assign(u_unique=single), titles)
-
-
 def layers_words(found: LayerAudit) -> pd.DataFrame:
     """Return what is possible behind each layer, and what it rests on."""
     table = found.table

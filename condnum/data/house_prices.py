@@ -19,7 +19,6 @@ from condnum.files import opened
 HouseFeatures = Literal["clean", "published"]
 Encoders = Literal["union", "per_domain"]
 Normalise = Literal["per_task", "before_split"]
-Missing = Literal["pandas", "dictionary"]
 
 FILES = DataFiles(
     dataset="house-prices",
@@ -55,10 +54,10 @@ _MAX_BYTES = 48 << 20
 
 #: Cells that count as missing. pandas (2.0 and later) reads "None" as missing too, although the
 #: data dictionary means "no veneer" by it; this touches MasVnrType only.
-MISSING_CELLS = {"pandas": ["", "NA", "None"], "dictionary": ["", "NA"]}
+MISSING_CELLS = ["", "NA", "None"]
 
 
-def read_house_table(path: str | os.PathLike[str], *, missing: Missing = "pandas") -> pd.DataFrame:
+def read_house_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     """Read the CSV: numbers as float64 with 0 for missing, categories as strings with "0" for missing."""
     with opened(path) as stream:
         content = stream.read(_MAX_BYTES + 1)
@@ -67,9 +66,7 @@ def read_house_table(path: str | os.PathLike[str], *, missing: Missing = "pandas
             f"{path} takes more than {_MAX_BYTES >> 20} MiB, the table less than half of one; {FILES.advice}"
         )
     try:
-        raw = pd.read_csv(
-            io.BytesIO(content), dtype=str, keep_default_na=False, na_values=MISSING_CELLS[missing]
-        )
+        raw = pd.read_csv(io.BytesIO(content), dtype=str, keep_default_na=False, na_values=MISSING_CELLS)
     except (ValueError, UnicodeError) as error:  # pandas' parser errors are ValueErrors
         raise DataFormatError(f"{path} is not a CSV table ({error}); {FILES.advice}") from error
     absent = [name for name in HOUSE_COLUMNS if name not in raw]
@@ -106,7 +103,6 @@ def load_house_prices(
     rows: int | None = None,
     encoders: Encoders = "union",
     normalise: Normalise = "per_task",
-    missing: Missing = "pandas",
 ) -> TaskPair:
     """Load the house-price pair: fill missing cells with 0, label-encode, split, standardize.
 
@@ -120,8 +116,6 @@ def load_house_prices(
             release does, where one code may mean two things. Fitted before `rows` cuts.
         normalise: Mean and deviation of each task's kept rows (`per_task`), or of the whole table
             (`before_split`). The release takes those of each task before `rows` cuts.
-        missing: Cells that are missing: what `pandas` reads so (empty, NA, None), or what the
-            data `dictionary` says (None is a category of MasVnrType).
 
     Returns:
         `X_P` (309, D) with target LotArea and `X_H` (1151, D) with target SalePrice. Columns that
@@ -140,14 +134,14 @@ def load_house_prices(
     """
     for name, value, allowed in (
         ("feature set", features, HouseFeatures), ("encoders", encoders, Encoders),
-        ("normalise", normalise, Normalise), ("missing", missing, Missing),
+        ("normalise", normalise, Normalise),
     ):  # fmt: skip
         check_known(name, value, get_args(allowed))
     if rows is not None:
         rows = check_integer("rows", rows, 2)
     found = obtain(FILES, source)
     path = found.paths[0]
-    table = read_house_table(path, missing=missing)
+    table = read_house_table(path)
     harmful = np.asarray(table[SPLIT_COLUMN] == HARMFUL_ZONE)
     if min(harmful.sum(), (~harmful).sum()) < 2:
         zones = ", ".join(sorted(set(table[SPLIT_COLUMN]))) or "none"

@@ -80,23 +80,6 @@ class TaskPair:
     Arrays are copied, turned into float64 and made read-only, so that no method can change
     another's data.
 
-    Attributes:
-        X_P: `(N_P, D)` inputs of the pre-training task.
-        y_P: `(N_P,)` its targets.
-        X_H: `(N_H, D)` inputs of the harmful task.
-        y_H: `(N_H,)` its targets.
-        name: Data set, "house-prices".
-        pretrain_name: Pre-training task in words, "LotArea, zoning not RL".
-        harmful_name: Harmful task in words.
-        feature_names: D names, in column order.
-        checksum: SHA-256 (64 hexadecimal digits) of the source file(s), or of an embedded table.
-        provenance: Where it came from.
-        X_loss: `(M_P, D)` sample for the loss on D_P; None: `X_P`.
-        y_loss: `(M_P,)` its targets; None: `y_P`.
-        X_probe: `(M_H, D)` sample for the probe on D_H; None: `X_H`.
-        y_probe: `(M_H,)` its targets; None: `y_H`.
-        allow_constant_target: Accept a `y_P` or `y_H` that never varies (one class only).
-
     Raises:
         InvalidInputError: Shapes that do not fit, non-finite entries, fewer than two rows, or a
             target that never varies.
@@ -110,21 +93,21 @@ class TaskPair:
         'toy, embedded: 2 pre-training and 3 harmful rows, D = 2, SHA-256 abababab'
     """
 
-    X_P: Float64Array
-    y_P: Float64Array
-    X_H: Float64Array
-    y_H: Float64Array
-    name: str
-    pretrain_name: str
+    X_P: Float64Array  # (N_P, D) inputs of the pre-training task
+    y_P: Float64Array  # (N_P,) its targets
+    X_H: Float64Array  # (N_H, D) inputs of the harmful task
+    y_H: Float64Array  # (N_H,) its targets
+    name: str  # of the data set, "house-prices"
+    pretrain_name: str  # the task in words, "LotArea, zoning not RL"
     harmful_name: str
-    feature_names: tuple[str, ...]
-    checksum: str
+    feature_names: tuple[str, ...]  # (D,) in column order
+    checksum: str  # SHA-256 (64 hexadecimal digits) of the source file(s), or of an embedded table
     provenance: Provenance
-    X_loss: Float64Array | None = None
-    y_loss: Float64Array | None = None
-    X_probe: Float64Array | None = None
-    y_probe: Float64Array | None = None
-    allow_constant_target: bool = False
+    X_loss: Float64Array | None = None  # (M_P, D) sample for the loss on D_P; None: `X_P`
+    y_loss: Float64Array | None = None  # (M_P,)
+    X_probe: Float64Array | None = None  # (M_H, D) sample for the probe on D_H; None: `X_H`
+    y_probe: Float64Array | None = None  # (M_H,)
+    allow_constant_target: bool = False  # accept a `y_P` or `y_H` that never varies (one class only)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "feature_names", tuple(self.feature_names))

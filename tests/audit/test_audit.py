@@ -216,11 +216,6 @@ class TestWhatIsSaid:
             assert ratio in cell.get_text()
         assert "judges a closed form" in page.get_text() or given == "theta"
 
-    def test_print_shows_the_verdict_and_a_notebook_the_card(self, found):
-        assert repr(found).splitlines()[1].startswith("θ: ")
-        assert len(repr(found).splitlines()) <= 8
-        assert "</article>" in found._repr_html_()
-
     def test_the_front_is_written_and_judged_again(self, data, tmp_path):
         for name, X in zip("PH", data, strict=True):
             np.save(tmp_path / f"{name}.npy", X)
@@ -252,6 +247,7 @@ class TestInput:
         ("settings", "error", "message"),
         [
             ({"harmful": np.ones((9, 4))}, InvalidInputError, "has 6 columns and features has 4"),
+            ({"pretrain": np.empty((0, 3))}, InvalidInputError, r"is empty: its shape is \(0, 3\)"),
             ({"theta": np.ones((2, D))}, InvalidInputError, r"theta has shape \(2, 6\).*looks transposed"),
             ({"theta_0": np.eye(D)}, InvalidInputError, "theta_0 was given without theta_i"),
             ({"theta": np.full((D, D), np.nan)}, InvalidInputError, "theta has NaN or infinite entries"),
@@ -270,26 +266,6 @@ class TestInput:
     def test_refused(self, data, settings, error, message):
         with pytest.raises(error, match=message):
             audit(**{"pretrain": data[0], "harmful": data[1], "bootstrap": 0} | settings)
-
-    @pytest.mark.parametrize(
-        ("cell", "message"),
-        [
-            (np.inf, "features holds infinite values, the first in data row 4, column 'x2'"),
-            (1e200, "features holds numbers so large"),
-            (np.nan, "features has 0 row"),
-        ],
-        ids=["infinite", "huge", "all missing"],
-    )
-    def test_rows_that_cannot_be_audited(self, data, cell, message):
-        X = data[0].copy()
-        X[slice(None) if np.isnan(cell) else 3, 2] = cell
-        study = FeatureAudit(bootstrap=0)
-        with pytest.raises(SweepError, match=f"stage=columns. with .*: {message}"):
-            study.run(study.open(X, data[1]))
-
-    def test_an_empty_array_is_called_empty(self):
-        with pytest.raises(InvalidInputError, match=r"is empty: its shape is \(0, 3\)"):
-            audit(np.empty((0, 3)), np.eye(3))
 
     def test_dropped_rows_stand_in_the_first_lines(self, data):
         holes = np.insert(data[1], 7, np.nan, axis=0)

@@ -122,79 +122,46 @@ def test_the_study_keeps_resumes_and_reports_the_stage(monkeypatch, tmp_path, im
         FeatureAudit(layers="all")
 
 
-#: Characters of a text, and features of the transformer.
-LENGTH, WIDTH = 48, 32
-
-
 class Block(nn.Module):
-    """A layer of a transformer; it returns a tuple, as many do."""
+    """A layer that mixes tokens and returns a tuple, as those of transformers do."""
 
     def __init__(self):
         super().__init__()
-        options = {"dropout": 0.0, "batch_first": True, "norm_first": True}
-        self.layer = nn.TransformerEncoderLayer(WIDTH, 2, 4 * WIDTH, **options)
+        self.layer = nn.Linear(32, 32)
 
-    def forward(self, x, padding):
-        later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
-        return self.layer(x, src_mask=later, src_key_padding_mask=padding), None
+    def forward(self, x, mask):
+        return torch.tanh(self.layer(x)) + (x * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True), None
 
 
 class Characters(nn.Module):
-    """A small transformer over characters."""
+    """A small net over characters."""
 
     def __init__(self):
         super().__init__()
-        self.embed = nn.Embedding(128, WIDTH)
-        self.place = nn.Parameter(torch.randn(LENGTH, WIDTH) / 10)
-        self.blocks = nn.ModuleList(Block() for _ in range(2))
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 128)
+        self.embed, self.blocks = nn.Embedding(128, 32), nn.ModuleList(Block() for _ in range(2))
 
     def forward(self, input_ids, attention_mask=None):
-        x = self.embed(input_ids) + self.place[: input_ids.shape[1]]
+        x = self.embed(input_ids)
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         for block in self.blocks:
-            x, _ = block(x, None if attention_mask is None else attention_mask == 0)
-        return self.head(self.norm(x))
+            x, _ = block(x, mask[:, :, None])
+        return x
 
 
-@pytest.fixture(scope="module")
-def texts():
-    """Characters `(400, 49)` of two alphabets that overlap."""
-    generator = torch.Generator().manual_seed(0)
-    return [torch.randint(low, low + 80, (400, LENGTH + 1), generator=generator) for low in (0, 48)]
-
-
-@pytest.fixture(scope="module")
-def transformer():
+def test_padding_does_not_count():
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return Characters().double().eval()
-
-
-def test_a_transformer_by_hooks_on_its_blocks(transformer, texts):
-    found = layer_audit(transformer, *(text[:, :-1].split(64) for text in texts)).table
-    assert found["layer"].tolist() == ["embed", "blocks.0", "blocks.1"]
-    for depth in (1, 2):
-        rows = []
-        for text in texts:
-            with torch.no_grad():
-                x = transformer.embed(text[:, :-1]) + transformer.place
-                for block in transformer.blocks[:depth]:
-                    x, _ = block(x, None)
-            rows.append(x.mean(1).numpy())
-        check_by_hand(found.iloc[depth], *rows, rel=1e-3)
-
-
-def test_padding_does_not_count(transformer, texts):
-    mask = (torch.arange(LENGTH) < 30).long().expand(64, -1)
+        net = Characters().double()
+        texts = [torch.randint(low, low + 80, (64, 48)) for low in (0, 48)]  # two alphabets that overlap
+    mask = (torch.arange(48) < 30).long().expand(64, -1)
 
     def audited(filler):
-        ids = (torch.where(mask == 1, text[:64, :-1], filler) for text in texts)
-        return layer_audit(
-            transformer, *([{"input_ids": row, "attention_mask": mask}] for row in ids), "blocks.0"
-        ).table
+        ids = (torch.where(mask == 1, text, filler) for text in texts)
+        return layer_audit(net, *([{"input_ids": row, "attention_mask": mask}] for row in ids)).table
 
+    assert audited(0)["layer"].tolist() == ["embed", "blocks.0", "blocks.1"]
     pd.testing.assert_frame_equal(audited(0), audited(99), rtol=1e-4)
-    short = layer_audit(transformer, *([text[:64, :30]] for text in texts), "blocks.0").table
+    short = layer_audit(net, *([text[:, :30]] for text in texts)).table
     pd.testing.assert_frame_equal(audited(7), short, rtol=1e-3)
 
 

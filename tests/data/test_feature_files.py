@@ -173,6 +173,9 @@ class TestRows:
         with pytest.raises(DataFormatError, match=r"data row 4,501, column 'x1'") as caught:
             looked(P, H)
         assert caught.value.field == "harmful"
+        H[4500, 1] = 1e200
+        with pytest.raises(DataFormatError, match=r"numbers so large .* column 'x1'"):
+            looked(P, H)
         P[:, 1] = np.nan
         with pytest.raises(InvalidInputError, match=r"0 row.s. without missing.*leave out.*'x1'") as caught:
             looked(P, H)

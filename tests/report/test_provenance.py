@@ -4,7 +4,6 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -77,16 +76,8 @@ def test_revision_inside_and_outside_git(tmp_path: Path, monkeypatch: pytest.Mon
 # Where Linux is not.
 
 
-def test_the_peak_of_memory_where_the_system_tells_it_otherwise_or_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pytest.importorskip("resource")
+def test_the_peak_of_memory_where_the_system_does_not_tell_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.Path, "exists", lambda path: False)  # no /proc
-    monkeypatch.setattr("resource.getrusage", lambda who: SimpleNamespace(ru_maxrss=3 * 2**20))
-    for platform, mib in (("freebsd14", 3 * 1024), ("darwin", 3)):  # kibibytes, bytes
-        monkeypatch.setattr(module.sys, "platform", platform)
-        assert own_peak().mib == mib
-    monkeypatch.setitem(module.sys.modules, "resource", None)  # Windows
     assert str(PeakMemory.of([own_peak()])) == "not known: this system does not tell it"
 
 
