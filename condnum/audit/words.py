@@ -25,16 +25,6 @@ def as_page(sentences: Sequence[str]) -> str:
     return bullets(re.sub(r"(--[a-z][a-z-]+)", option, text) for text in typed)
 
 
-def _listed(names: Sequence[str]) -> str:
-    """Join names as in a sentence.
-
-    Examples:
-        >>> _listed(["a", "b", "c"]), _listed(["a"])
-        ('a, b and c', 'a')
-    """
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
 _TEMPLATES = Environment(
     loader=PackageLoader("condnum.audit", "."),
     trim_blocks=True,
@@ -46,7 +36,6 @@ _TEMPLATES.filters |= {
     "filename": lambda path: Path(path).name,
     "formula_html": formula_html,
     "is_finite": math.isfinite,
-    "listed": _listed,
     "number": number,
     "rounded": rounded,
 }

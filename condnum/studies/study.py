@@ -349,7 +349,7 @@ class StudyRun:
             f"{len(report.failures)} failed",
             "where": self.where,
             "seconds": f"{report.seconds:,.1f}",
-            "peak memory": str(report.memory),
+            "peak memory": report.memory,
             "numerics": "float64",
             "versions": f"condnum {__version__}, torch {torch.__version__}, "
             f"Python {platform.python_version()}",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from condnum.errors import CondnumError
-from condnum.machine import PeakMemory, ProcessPeak, own_peak
+from condnum.machine import ProcessPeak, own_peak, peak_words
 from condnum.progress import SweepProgress, report_event
 from condnum.studies.cells import Cell, CellResult, Compute, Outcome, ResultStore
 from condnum.studies.executors import Executor
@@ -30,7 +30,7 @@ class SweepReport:
     failures: dict[Cell, str]  # errors of this run, in the order in which they came
     reused: int  # cells found in the store
     seconds: float
-    memory: PeakMemory  # of this process and the workers
+    memory: str  # the peak of this process and the workers, in words
 
     @property
     def computed(self) -> int:
@@ -93,7 +93,7 @@ def run_sweep(
         tried = set(ready or waiting)
         waiting = [cell for cell in waiting if cell not in tried]
     found = {cell: results[cell] for cell in different if cell in results}
-    memory = PeakMemory.of([*peaks, own_peak()])
+    memory = peak_words([*peaks, own_peak()])
     return SweepReport(found, failures, reused, time.perf_counter() - started, memory)
 
 
