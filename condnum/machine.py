@@ -99,13 +99,10 @@ def memory_advice(batch_size: int, device: torch.device, what: str) -> Generator
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        advice = (
-            f"try a batch size of {batch_size // 2}"
-            if batch_size > 1
-            else "one image is already too much: use smaller images, a smaller backbone or another device"
-        )
+        smaller = f"try a batch size of {batch_size // 2}" if batch_size > 1 else "one image is too much"
         raise DeviceError(
-            f"{what}: out of memory on {device} with a batch size of {batch_size}; {advice}."
+            f"{what}: out of memory on {device} with a batch size of {batch_size}; {smaller}, or use smaller "
+            "images, a smaller backbone or another device."
         ) from error
 
 

@@ -247,12 +247,13 @@ def rtol_table(
 def epsilon_table(spectra: TaskSpectra, compared: Sequence[Comparison], *, epsilon: float) -> pd.DataFrame:
     """Measure ridge κ's and RIR (unit scale) against ε, in the units of K and relative to σ₁."""
     top = max(float(spectra.range_P.values[0]), float(spectra.range_H.values[0]))
-    rows = []
+    kept, rows = ("harmful_ratio", "pretrain_ratio", "rir", "clause_a", "clause_b"), []
     for tried in sorted({epsilon, *(top * np.geomspace(1e-16, 1, 17)).tolist()}):
         for pair in compared:
             result = spectra.measured(pair, "ridge", epsilon=tried)
             kappas = {"kappa_P": result.pretrain_before.value, "kappa_H": result.harmful_before.value}
-            rows.append({"epsilon": tried, "relative": tried / top} | kappas | _row(pair, result))
+            facts = {"epsilon": tried, "relative": tried / top, **vars(pair), **kappas}
+            rows.append(facts | {name: value for name, value in _row(pair, result).items() if name in kept})
     return pd.DataFrame(rows)
 
 

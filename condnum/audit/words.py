@@ -14,23 +14,25 @@ from condnum.report.tables import bullets, formula_html, number, rounded
 
 
 def as_page(sentences: Sequence[str]) -> str:
-    """Return sentences as a list in HTML, `D_P` with its index.
-
-    Examples:
-        >>> as_page(["D_P is short."])
-        '<ul><li>D<sub>P</sub> is short.</li></ul>'
-    """
+    """Return sentences as a list in HTML, `D_P` with its index."""
     option = r'<code style="white-space:nowrap">\1</code>'
     typed = (formula_html(text).replace("drop=", "--drop ") for text in sentences)
     return bullets(re.sub(r"(--[a-z][a-z-]+)", option, text) for text in typed)
 
 
-_TEMPLATES = Environment(
-    loader=PackageLoader("condnum.audit", "."),
-    trim_blocks=True,
-    lstrip_blocks=True,
-    undefined=StrictUndefined,
-)
+def paragraphs(macro: str, found: Any) -> list[str]:
+    """Return what a macro of `words.j2` says of an audit, or of its layers: a string per paragraph."""
+    text = getattr(_TEMPLATES.get_template("words.j2").module, macro)(found)
+    return [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
+
+
+def card(found: Any) -> str:
+    """Return the verdict in HTML."""
+    return _TEMPLATES.get_template("card.html.j2").render(found=found)
+
+
+_FILES = PackageLoader("condnum.audit", ".")
+_TEMPLATES = Environment(loader=_FILES, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
 _TEMPLATES.filters |= {
     "count": "{:,d}".format,
     "filename": lambda path: Path(path).name,
@@ -47,15 +49,5 @@ _TEMPLATES.globals |= {
     "AS_IS": AS_IS,
     "as_page": as_page,
     "odd_columns": odd_columns,
+    "paragraphs": paragraphs,
 }
-
-
-def paragraphs(macro: str, found: Any) -> list[str]:
-    """Return what a macro of `words.j2` says of an audit, or of its layers: a string per paragraph."""
-    text = getattr(_TEMPLATES.get_template("words.j2").module, macro)(found)
-    return [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
-
-
-def card(found: Any) -> str:
-    """Return the verdict in HTML."""
-    return _TEMPLATES.get_template("card.html.j2").render(found=found)

@@ -125,13 +125,7 @@ def open_feature_stream(
     max_dimension: int = MAX_FEATURES,
     vector: bool = False,
 ) -> FeatureStream:
-    r"""Open a feature matrix for reading in blocks; the file's ending says how.
-
-    `.npy` is read by position (either order of memory), `.parquet` by row groups, `.csv` from the start, and
-    an array of an `.npz` is taken into memory. A CSV is separated by commas and has a line of names unless
-    every cell of its first line is a number; empty cells and NA are NaN. Nothing in a file is executed:
-    pickles are refused. With `vector`, `(N,)` numbers count as one column.
-    """
+    """Open a feature matrix for reading in blocks; with `vector`, `(N,)` numbers count as one column."""
     file = Path(path).expanduser()
     with _readable(file):
         if file.suffix.lower() not in OPENERS:
@@ -152,14 +146,7 @@ def array_stream(
     columns: Sequence[str] = (),
     max_dimension: int = MAX_FEATURES,
 ) -> FeatureStream:
-    """Return a stream over a matrix in memory.
-
-    Examples:
-        >>> next(array_stream(np.eye(3)).select(["x2", "x0"]).blocks())
-        array([[0., 1.],
-               [0., 0.],
-               [1., 0.]])
-    """
+    """Return a stream over a matrix in memory."""
     X = np.asarray(features)
     return _stream(name, (row_slices(X), X.shape, X.dtype, tuple(columns)), max_dimension, None)
 

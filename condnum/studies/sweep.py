@@ -58,8 +58,8 @@ def run_sweep(
 
     def report(cell: Cell | None) -> None:
         """Send an event and call the callback."""
-        done, total, seconds = len(results) + len(failures), len(different), time.perf_counter() - started
-        progress = SweepProgress(done, total, reused, len(failures), seconds, cell)
+        done = len(results) + len(failures)
+        progress = SweepProgress(done, len(different), len(failures), cell)
         # Method and seed as in the events of a cell's own steps, which this one ends.
         named = {} if cell is None else {"stage": cell.name}
         if cell is not None and "seed" in cell.at:

@@ -107,7 +107,7 @@ def test_rows_arrays_tables_facts_and_progress(squares, tmp_path, started, monke
     run = squares(count=3).run(out=tmp_path / "out", jobs=1, on_progress=told.append)
     assert run.tables["results"]["y"].tolist() == [0, 1, 4]
     assert run.cells[2].arrays["powers"].tolist() == [0, 1, 4, 9]
-    assert [(p.done, p.total, p.reused) for p in told] == [(0, 3, 0), (1, 3, 0), (2, 3, 0), (3, 3, 0)]
+    assert [(p.done, p.total) for p in told] == [(0, 3), (1, 3), (2, 3), (3, 3)]
     assert told[0].cell is None
     events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
     last = {"stage": "squares", "done": 3, "total": 3, "failures": 0}
