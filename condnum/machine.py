@@ -162,7 +162,6 @@ def provenance(
     checksums: Mapping[str, str | None] | None = None,
     device: str | torch.device = "cpu",
     started: datetime | None = None,
-    seconds: float | None = None,
     command: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Collect what somebody else needs to reproduce a run."""
@@ -178,7 +177,7 @@ def provenance(
         "data": {without_home(name): value for name, value in (checksums or {}).items()},
         "source": source_revision(),
         "started_utc": start.isoformat(timespec="seconds"),
-        "duration_seconds": round(max(0.0, (now - start).total_seconds() if seconds is None else seconds), 3),
+        "duration_seconds": round(max(0.0, (now - start).total_seconds()), 3),
     }
 
 

@@ -55,15 +55,8 @@ class Audit:
     layers: LayerAudit | None = None  # of a backbone, where that was asked for
 
     def __repr__(self) -> str:
-        """Return the verdict in a few lines; `sentences` has more."""
-        P, H = self.pretrain, self.harmful
-        rows = f"D_P: {P.rows:,d} rows, D_H: {H.rows:,d} rows, {P.dimension:,d} columns"
-        ratios = (
-            f"{row['convention']}: (i) = {row['harmful_ratio']:.4g}, (ii) = {row['pretrain_ratio']:.4g}, "
-            f"RIR = {row['rir']:.4g}"
-            for row in (self.row(self.judged, convention) for convention in ("compact", "ridge"))
-        )
-        return "\n".join([f"Audit of {rows}", *paragraphs("verdict", self), *ratios, *self.dropped])
+        """Return the verdict, rows that it leaves out, and the summary."""
+        return "\n".join([*paragraphs("verdict", self), *self.dropped, *self.sentences])
 
     def _repr_html_(self) -> str:
         """Return the verdict as the report shows it."""
