@@ -8,7 +8,6 @@ import shutil
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
