@@ -22,11 +22,10 @@ from safetensors.torch import save
 
 from condnum.audit.attacks import read_targets
 from condnum.audit.measures import read_theta
-from condnum.cli import main
 from condnum.data.feature_pair import look_at, match_streams
 from condnum.data.feature_stream import open_feature_stream
 from condnum.data.house_prices import CATEGORICAL, HOUSE_COLUMNS, load_house_prices, read_house_table
-from condnum.data.mnist import load_mnist_images, read_idx
+from condnum.data.mnist import read_idx
 from condnum.deep.weights import CHECKPOINT_VERSION, read_metadata, read_state, read_weights
 from condnum.errors import CondnumError, DataFormatError, InvalidInputError
 from condnum.report.notebook import ParameterNotebook
@@ -61,16 +60,6 @@ def test_idx(fuzz, damaged, written):
 
     files = st.one_of(idx_files, damaged([IMAGES]))
     fuzz(st.one_of(files, files.map(gzip.compress), damaged([gzip.compress(IMAGES)])), load)
-
-
-def test_mnist_folder(fuzz, damaged, written, tmp_path):
-    def load(contents):
-        for name, content in zip(("images-idx3", "labels-idx1"), contents, strict=True):
-            written(f"raw/train-{name}-ubyte", content)
-        found = load_mnist_images(str(tmp_path / "raw"))
-        assert found.images.shape == (len(found.labels), 28, 28)
-
-    fuzz(st.tuples(damaged([idx((3, 28, 28), bytes(3 * 784))]), damaged([idx((3,), b"\1\2\3")])), load)
 
 
 HOUSES = pd.DataFrame(
@@ -465,6 +454,7 @@ FILES = [
     ("f", idx(()), read_idx, "starts with 0x00000800"),
     ("f", gzip.compress(SIX, mtime=0)[:-6], read_idx, "truncated or damaged gzip"),
     ("f", gzip.compress(SIX, mtime=0)[:12] + b"\xff" * 20, read_idx, "damaged gzip|not an IDX file"),
+    ("w.pt", repacked(TORCH[0], (0, 0, 0), True), read_weights, "it is compressed, which torch"),
     *[("w.pt", content, read_weights, "is not opened|is not a whole|not a state") for content in CHECKPOINTS],
 ]
 
@@ -487,33 +477,6 @@ def test_a_house_table_of_gigabytes_is_not_read(written):
         stream.truncate(2 << 30)
     with pytest.raises(DataFormatError, match="takes more than 48 MiB"):
         read_house_table(path)
-
-
-def test_a_compressed_checkpoint_is_not_unpacked(tmp_path):
-    torch.save({"w": torch.zeros(1000)}, tmp_path / "w.pt")
-    with (
-        zipfile.ZipFile(tmp_path / "w.pt") as whole,
-        zipfile.ZipFile(tmp_path / "z.pt", "w", zipfile.ZIP_DEFLATED) as archive,
-    ):
-        for name in whole.namelist():
-            archive.writestr(name, whole.read(name))
-    with pytest.raises(DataFormatError, match="it is compressed, which torch"):
-        read_weights(tmp_path / "z.pt")
-
-
-@pytest.mark.parametrize("command", ["run attackers --data", "run limits --seeds", "data"])
-def test_words_that_are_no_text(command, capsys):
-    for word in (chr(0xD800), chr(0xDCFF)):  # the second is how a byte of no encoding arrives
-        assert main([*command.split(), word]) == 2
-        assert ascii(word)[1:-1] in capsys.readouterr().err
-
-
-def test_long_doubles_beyond_float64(tmp_path):
-    if np.finfo(np.longdouble).max <= np.finfo(np.float64).max:
-        pytest.skip("long double is double here")
-    np.save(tmp_path / "X.npy", np.full((2, 2), np.longdouble("1e4000")))
-    with pytest.raises(DataFormatError, match="holds infinite values"):
-        look_at(*[open_feature_stream(tmp_path / "X.npy")] * 2)
 
 
 PEAK = """
