@@ -33,7 +33,7 @@ def card(found: Any) -> str:
 
 _FILES = PackageLoader("condnum.audit", ".")
 _TEMPLATES = Environment(loader=_FILES, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
-_TEMPLATES.filters |= {
+_FILTERS: dict[str, Any] = {
     "count": "{:,d}".format,
     "filename": lambda path: Path(path).name,
     "formula_html": formula_html,
@@ -41,6 +41,7 @@ _TEMPLATES.filters |= {
     "number": number,
     "rounded": rounded,
 }
+_TEMPLATES.filters |= _FILTERS
 _TEMPLATES.globals |= {
     "CLOSED": CLOSED,
     "Comparison": Comparison,
