@@ -14,7 +14,7 @@ import psutil
 import pytest
 from waiting import wait_until
 
-from condnum.errors import DataFormatError, InvalidInputError, OutputError, UnknownNameError
+from condnum.errors import DataFormatError, InvalidInputError, UnknownNameError
 from condnum.progress import PROGRESS_VARIABLE
 from condnum.studies import cells as module
 from condnum.studies.cells import Cell, ResultStore, cached, remember
@@ -214,22 +214,6 @@ def test_interruption_keeps_what_is_finished_and_stops_the_workers(squares, tmp_
     workers = set(started("log.loads")) - {os.getpid()}
     assert workers
     wait_until(lambda: not any(map(psutil.pid_exists, workers)))
-
-
-def test_a_full_disk_stops_the_run_and_keeps_what_is_there(squares, tmp_path, monkeypatch):
-    put = ResultStore.put
-
-    def full(store, *result):
-        if store.count() == 2:
-            raise OutputError("no space left on device")
-        put(store, *result)
-
-    monkeypatch.setattr(ResultStore, "put", full)
-    with pytest.raises(OutputError, match="no space"):
-        squares().run(out=tmp_path, jobs=1)
-    monkeypatch.undo()
-    with ResultStore(tmp_path / "cells", mode="read") as store:
-        assert store.count() == 2
 
 
 OWN = """
