@@ -46,11 +46,7 @@ def run_sweep(
     *,
     on_progress: OnSweep | None = None,
 ) -> SweepReport:
-    """Compute the cells that the store does not have yet, and keep each as it arrives.
-
-    A sweep that is stopped, in any way, goes on from there when it is run again. A cell that occurs twice is
-    computed once. One that comes `after` another waits until that is finished, and fails with it.
-    """
+    """Compute the cells that the store lacks, each `after` the one it needs, and keep each as it arrives."""
     started, different = time.perf_counter(), list(dict.fromkeys(cells))
     results: dict[Cell, CellResult] = {}
     failures: dict[Cell, str] = {}

@@ -126,26 +126,3 @@ def test_folders_that_cannot_be_renamed_are_told(tmp_path, monkeypatch):
         with pytest.raises(OutputError, match=r"cannot put the results .*No space left.*mend that"):
             run(tmp_path / "out", NEW)
     assert seen(tmp_path / "out") == OLD
-
-
-def test_two_at_once_of_many(tmp_path):
-    """Eight processes that open one folder at the same moment: never two of them are inside."""
-    children = []
-    for _ in range(8):
-        child = os.fork()
-        if child == 0:
-            status = 0
-            try:
-                for _ in range(20):
-                    try:
-                        with results_folder(tmp_path / "out"):
-                            os.mkdir(tmp_path / "inside")  # fails if somebody is inside
-                            os.rmdir(tmp_path / "inside")
-                    except OutputError:
-                        pass
-            except BaseException:
-                status = 1
-            finally:
-                os._exit(status)
-        children.append(child)
-    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 8

@@ -8,7 +8,6 @@ import struct
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,18 +16,17 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import strategies as st
-from nbformat.v4 import new_code_cell, new_notebook
 from safetensors.torch import save
 
 from condnum.audit.attacks import read_targets
 from condnum.audit.measures import read_theta
+from condnum.cli import main
 from condnum.data.feature_pair import look_at, match_streams
 from condnum.data.feature_stream import open_feature_stream
 from condnum.data.house_prices import CATEGORICAL, HOUSE_COLUMNS, load_house_prices, read_house_table
 from condnum.data.mnist import read_idx
 from condnum.deep.weights import CHECKPOINT_VERSION, read_metadata, read_state, read_weights
 from condnum.errors import CondnumError, DataFormatError, InvalidInputError
-from condnum.report.notebook import ParameterNotebook
 from condnum.studies.cells import ResultStore
 
 HUGE = [0, 1, 2, 3, 255, 2**16, 2**31, 2**32 - 1, 2**40, 10**12, 2**63 - 1, 2**64, -1]
@@ -286,7 +284,7 @@ def test_weights(fuzz, damaged, written, name):
     fuzz(st.one_of(damaged(valid), generated), load)
 
 
-# Results and parameters.
+# Results.
 
 
 def test_store(fuzz, damaged, written, tmp_path):
@@ -301,23 +299,6 @@ def test_store(fuzz, damaged, written, tmp_path):
             assert found is None or np.array_equal(found.arrays.get("history", X), X)
 
     fuzz(damaged([whole]), load)
-
-
-assignments = st.builds(
-    lambda name, kind, value: f"{name}{kind} = {value}",
-    pick(["seeds", "é", "a.b", "x, y", "class", "a[0]"]),
-    pick(["", ": int", ": 'str | None'", ": list[int]", ": ]", ": 'a b'"]),
-    pick(["3", "'a'", "{[]: 1}", "f()", "1" * 5000, "(" * 300, "-" * 5000 + "1", "\0", "'\\ud800'"]),
-)
-
-
-def test_parameters(fuzz):
-    def load(source):
-        cell = new_code_cell(source, metadata={"tags": ["parameters"]})
-        book = ParameterNotebook(Path("own.ipynb"), new_notebook(cells=[cell]))
-        assert book.defaults.keys() == book.parameters.keys()
-
-    fuzz(st.one_of(st.lists(assignments, max_size=3).map("\n".join), st.text(max_size=60)), load)
 
 
 # What takes no chance to find.
@@ -477,6 +458,21 @@ def test_a_house_table_of_gigabytes_is_not_read(written):
         stream.truncate(2 << 30)
     with pytest.raises(DataFormatError, match="takes more than 48 MiB"):
         read_house_table(path)
+
+
+@pytest.mark.parametrize("command", ["run attackers --data", "run limits --seeds", "data"])
+def test_words_that_are_no_text(command, capsys):
+    for word in (chr(0xD800), chr(0xDCFF)):  # the second is how a byte of no encoding arrives
+        assert main([*command.split(), word]) == 2
+        assert ascii(word)[1:-1] in capsys.readouterr().err
+
+
+def test_long_doubles_beyond_float64(tmp_path):
+    if np.finfo(np.longdouble).max <= np.finfo(np.float64).max:
+        pytest.skip("long double is double here")
+    np.save(tmp_path / "X.npy", np.full((2, 2), np.longdouble("1e4000")))
+    with pytest.raises(DataFormatError, match="holds infinite values"):
+        look_at(*[open_feature_stream(tmp_path / "X.npy")] * 2)
 
 
 PEAK = """
