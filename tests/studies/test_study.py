@@ -107,7 +107,7 @@ def test_rows_arrays_tables_facts_and_progress(squares, tmp_path, started, monke
     run = squares(count=3).run(out=tmp_path / "out", jobs=1, on_progress=told.append)
     assert run.tables["results"]["y"].tolist() == [0, 1, 4]
     assert run.cells[2].arrays["powers"].tolist() == [0, 1, 4, 9]
-    assert [(p.done, p.total, p.reused) for p in told] == [(0, 3, 0), (1, 3, 0), (2, 3, 0), (3, 3, 0)]
+    assert [(p.done, p.total) for p in told] == [(0, 3), (1, 3), (2, 3), (3, 3)]
     assert told[0].cell is None
     events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
     last = {"stage": "squares", "done": 3, "total": 3, "failures": 0}
@@ -187,7 +187,7 @@ def test_processes_load_once_and_change_nothing(squares, started):
     assert 1 <= second["pid"].nunique() <= 2
     loads = started("log.loads")
     assert len(loads) == len(set(loads)) + 1  # this process has run two studies
-    assert two.report.memory.processes >= 2
+    assert two.report.memory.endswith("processes)")
 
 
 def test_other_data_are_refused(squares):
