@@ -7,7 +7,13 @@ it is read is noticed by its size, its time of change and its inode.
 
 from __future__ import annotations
 
+import csv
+import lzma
 import os
+import struct
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -30,6 +36,23 @@ MAX_BLOCK_ROWS = 65_536
 WHOLE_BYTES = 1 << 30
 #: Widest features that are accepted unless the caller says otherwise.
 MAX_FEATURES = 20_000
+
+
+#: How readers of arrays, archives and tables say that a file is not what it claims to be.
+_DAMAGE = (
+    ValueError,  # Arrow's and unicode errors among them
+    TypeError,
+    SyntaxError,
+    RuntimeError,  # an archive with a password, or a kind of compression that is not there
+    EOFError,
+    OverflowError,
+    struct.error,
+    tokenize.TokenError,
+    csv.Error,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,14 +227,14 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 
 @contextmanager
 def _readable(path: Path) -> Generator[None]:
-    """Turn whatever a reader raises, as the file is at fault then, into our words."""
+    """Turn what readers raise about a damaged file into our words; other errors are our own."""
     if path.is_dir():
         raise DataFormatError(f"{path} is a folder; give a file in it (.npy, .npz, .csv or .parquet).")
     try:
         yield
     except (CondnumError, MemoryError):
         raise
-    except Exception as error:
+    except (OSError, *_DAMAGE) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise DataNotFoundError(
                 f"cannot read {path}: {error.strerror or error}; check the path."
