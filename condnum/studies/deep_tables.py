@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from condnum.studies.deep_cells import INITIAL, DeepTasks
-from condnum.studies.measure import PUBLISHED, Published, averages, curve, published_columns
+from condnum.studies.measure import TABLE_3, Published, averages, curve, published_columns
 from condnum.studies.study import FinishedCell
 from condnum.theory.spectra import Convention
 
@@ -40,12 +40,11 @@ _IMAGENET_CLASSES = 1000
 
 def net_results(tasks: DeepTasks, cells: Sequence[FinishedCell]) -> pd.DataFrame:
     """Return a row per backbone × seed × method × convention."""
-    start = {
-        (row["backbone"], row["seed"]): row["accuracy"] for _, row, _ in cells if row["method"] == INITIAL
-    }
-    names = list(dict.fromkeys(row["backbone"] for _, row, _ in cells))
+    made = [row for _, row, _ in cells]
+    start = {(row["backbone"], row["seed"]): row["accuracy"] for row in made if row["method"] == INITIAL}
+    names = [row["backbone"] for row in made]
     rows = []
-    for _, row, _ in sorted(cells, key=lambda cell: names.index(cell.row["backbone"])):  # θ₀ stays first
+    for row in sorted(made, key=lambda row: names.index(row["backbone"])):  # θ₀ stays first
         for convention in get_args(Convention):
             prefix = f"{convention}."
             measured = {key.removeprefix(prefix): row[key] for key in row if key.startswith(prefix)}
@@ -65,15 +64,13 @@ def net_results(tasks: DeepTasks, cells: Sequence[FinishedCell]) -> pd.DataFrame
 def published_column(backbone: str, tasks: DeepTasks) -> tuple[dict[str, Published], bool]:
     """Return the column of Table 3 to show beside a backbone, and whether it is of the same experiment.
 
-    The same means: the paper's architecture, D_P with the 1000 classes of ImageNet, D_H with the 196
-    classes of Stanford Cars or the 211 of Country211. Elsewhere the Cars column of the nearer
-    architecture is shown for orientation only.
+    If not, it is Cars with the nearer architecture, for orientation only.
     """
     family = _FAMILIES.get(backbone.split(".")[0])
     harmful = _HARMFUL.get(len(tasks.harmful.classes))
     if family and harmful and len(tasks.pretrain.classes) == _IMAGENET_CLASSES:
-        return PUBLISHED[f"{family} {harmful}"], True
-    return PUBLISHED["vit cars" if "vit" in backbone.lower() else "resnet18 cars"], False
+        return TABLE_3[family, harmful], True
+    return TABLE_3["vit" if "vit" in backbone.lower() else "resnet18", "cars"], False
 
 
 def net_summary(results: pd.DataFrame, tasks: DeepTasks) -> pd.DataFrame:
