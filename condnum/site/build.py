@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import json
 import logging
 import os
 import re
@@ -15,9 +16,18 @@ from pathlib import Path
 import nbformat
 
 from condnum.errors import CondnumError, OutputError, require
-from condnum.files import RECORD, folder_lock, output_folder, results_folder, write_json, write_text
+from condnum.files import (
+    RECORD,
+    folder_lock,
+    output_folder,
+    results_folder,
+    sha256_file,
+    write_json,
+    write_text,
+)
 from condnum.lessons.alignment_lab import RECORDED
 from condnum.lessons.recording import RECORDABLE, is_current, record_all
+from condnum.machine import versions
 from condnum.progress import OnProgress
 from condnum.report.notebook import REPORT, find_notebook, read_notebook, run_notebook
 from condnum.report.reproduce import code_checksum
@@ -69,9 +79,9 @@ def build_site(
 
     `target/site/` holds the pages, which need no server and no network; `target/index.html` leads there. The
     site is built in `cache`, where executed lessons and recordings stay until notebook or code change, and
-    takes the place of the old one when it is whole; other files of `target` are not touched. `execute` runs
-    and records what is not there as the code is now; else these lessons are left out, and the explorers are
-    plain figures.
+    takes the place of the old one when it is whole, unless that was made of the same; other files of `target`
+    are not touched. `execute` runs and records what is not there as the code is now; else these lessons are
+    left out, and the explorers are plain figures.
 
     Raises:
         OutputError: Another process builds there, or the disk is full.
@@ -89,7 +99,10 @@ def build_site(
         for name, notebook in ran.items():
             page = page_notebook(read_notebook(notebook), name, players)
             pages[f"learn/{name}.ipynb"] = nbformat.writes(page)
+        inputs = _digest(work, pages, players)
         with results_folder(folder / SITE) as held:
+            if _is_built(held.folder, inputs):
+                return folder / INDEX
             try:
                 _scripts(work / "_static", players)
                 for page, text in pages.items():
@@ -105,7 +118,7 @@ def build_site(
                     f"the site cannot be made in {work}, or copied to {folder}: {error.strerror or error}; "
                     "free some space there or make it writable. The old site is as it was."
                 ) from error
-            write_json(held.path / RECORD, {"files": held.checksums()})
+            write_json(held.path / RECORD, {"inputs": inputs, "files": held.checksums()})
             held.replace()
     absent = [name for name in LESSONS if name not in ran]  # links to these lead nowhere, as was said
     for line in re.sub(r"\x1b\[[\d;]+m", "", warnings.getvalue()).splitlines():
@@ -212,3 +225,27 @@ def _scripts(folder: Path, recordings: Mapping[str, Path]) -> None:
     for path in (path for kind in kinds for path in package.glob(kind)):
         shutil.copy(path, folder)
     (folder / "plotly.min.js").write_text(require("plotly.offline", "viz").get_plotlyjs(), encoding="utf-8")
+
+
+def _digest(work: Path, pages: Mapping[str, str], recordings: Mapping[str, Path]) -> str:
+    """Return a SHA-256 of what a site is made of: pages, files, this package and the libraries."""
+    package = Path(__file__).parents[1]
+    code = [path for part in ("figures", "lessons", "report", "site") for path in _files(package / part)]
+    files = [*recordings.values(), *_files(work / "_extra"), *code]
+    known = [(path.name, sha256_file(path)) for path in files if "__pycache__" not in path.parts]
+    parts = [sorted(pages.items()), known, sorted(versions().items())]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _is_built(site: Path, inputs: str) -> bool:
+    """Tell whether a site is whole and was made of the same."""
+    try:
+        record = json.loads((site / RECORD).read_text(encoding="utf-8"))
+        same = {name: sha256_file(site / name) for name in record["files"]} == record["files"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+    return same and record.get("inputs") == inputs and (site.parent / INDEX).exists()
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
