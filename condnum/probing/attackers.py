@@ -134,7 +134,6 @@ class AttackRun:
     spectrum_steps: Mapping[float, float] = field(default_factory=dict)  # ε -> from the full spectrum
     seconds: float = math.nan  # measured, where it is not passes × seconds of a pass
     pass_share: float = 1.0  # share of the rows that one gradient sees
-    optimum: float | None = None  # L* of the attacker; None: that of `space`
 
 
 class Attacker(ABC):
