@@ -100,7 +100,7 @@ class Descent(Attacker):
         if space.kind == "classification":
             grid = [(multiple, beta) for beta in self.betas for multiple in _MULTIPLES]
             words = [f"rate {m:g}/L" + (f", β = {b:g}" if b else "") for m, b in grid]
-            race = self.race(space, words, budget)
+            race = Race(space, words, budget)
             race.edges = [multiple in (_MULTIPLES[0], _MULTIPLES[-1]) for multiple, _ in grid]
             options = [
                 {"lr": multiple / space.objective.smoothness, "momentum": beta, "nesterov": self.lookahead}
@@ -110,7 +110,7 @@ class Descent(Attacker):
             return AttackRun(race.traces(), space)
         S = space.spectrum
         candidates = [self.recurrence(S.sigma, mu) for mu in assumed_minima(S.sigma)]
-        race = self.race(space, [c.choice for c in candidates], budget, dense=False)
+        race = Race(space, [c.choice for c in candidates], budget, dense=False)
         run_two_term(candidates, S, race, multiplied(space))
         traces, by_kappa, by_spectrum = race.traces(), {}, {}
         for epsilon in budget.epsilons:
@@ -179,7 +179,7 @@ class LineSearch(Attacker):
     def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
         """Run the recurrence, with Kantorovich's bound as the prediction from κ."""
         space = problem.space
-        race = self.race(space, ["exact step"], budget, dense=False)
+        race = Race(space, ["exact step"], budget, dense=False)
         run_line_search(space.spectrum, race, multiplied(space))
         contraction = gradient_contraction(space.spectrum.condition)
         bound = {e: rate_steps(contraction, e) for e in budget.epsilons}
@@ -217,7 +217,7 @@ class AdamAttacker(Attacker):
     def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
         """Descend with all rates side by side."""
         space, first = self.start(problem, budget.seed)
-        race = self.race(space, [f"rate {rate:.3g}" for rate in self.rates], budget, open_ended=True)
+        race = Race(space, [f"rate {rate:.3g}" for rate in self.rates], budget, open_ended=True)
         descend_grid(space, race, torch.optim.Adam, [{"lr": rate} for rate in self.rates], first)
         return AttackRun(race.traces(), space)
 
@@ -263,7 +263,7 @@ class StochasticDescent(Attacker):
         space = problem.space
         grid = [(m, falls) for falls in (False, True) for m in _SGD_MULTIPLES]
         words = [f"rate {m:g}/L, {'falling' if falls else 'constant'}" for m, falls in grid]
-        race = self.race(space, words, budget, dense=False)
+        race = Race(space, words, budget, dense=False)
         race.edges = [m in (_SGD_MULTIPLES[0], _SGD_MULTIPLES[-1]) for m, _ in grid]
         rates = np.array([m for m, _ in grid]) / space.objective.smoothness
         falling = np.array([falls for _, falls in grid])

@@ -95,13 +95,14 @@ def losses_by_torch(space, parameters, optimizer, steps):
     return values
 
 
-FAR = AttackBudget(epsilons=(1e-9,), headline=1e-9)
+def far(steps):
+    return AttackBudget(dense_steps=steps, epsilons=(1e-9,), headline=1e-9)
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
 def test_each_candidate_of_a_grid_descends_as_it_would_alone(space, kind):
     own = {"momentum": 0.9, "nesterov": True} if kind is torch.optim.SGD else {}
-    options, race = [{"lr": 0.01}, {"lr": 0.05, **own}], Race(["a", "b"], 8, FAR)
+    options, race = [{"lr": 0.01}, {"lr": 0.05, **own}], Race(space, ["a", "b"], far(8))
     descend_grid(space, race, kind, options)
     for trace, alone in zip(race.traces(), options, strict=True):
         w = torch.from_numpy(zero_weights(space, 1)[0]).requires_grad_()
@@ -112,7 +113,7 @@ def test_each_candidate_of_a_grid_descends_as_it_would_alone(space, kind):
 
 def test_a_stacked_layer_is_trained_as_by_autograd(space):
     first = np.linalg.qr(np.random.default_rng(1).normal(size=(4, 3)))[0]
-    race = Race(["only"], 6, FAR)
+    race = Race(space, ["only"], far(6))
     descend_grid(space, race, torch.optim.Adam, [{"lr": 0.03}], first)
     U = torch.from_numpy(first.copy()).requires_grad_()
     V = torch.zeros(3, space.objective.outputs, dtype=torch.float64, requires_grad=True)
