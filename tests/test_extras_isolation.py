@@ -67,37 +67,6 @@ def test_every_public_name_and_the_core_in_use():
     assert output.splitlines() == ["6 6", "[]"]
 
 
-def test_digit_pairs_in_batches():
-    """A machine with a GPU and nothing but the core makes the tables of `condnum run mnist` by this call."""
-    output = run(
-        f"""
-        import sys, tempfile
-        import torch
-        from condnum.studies.digit_cells import DigitBatches
-        from condnum.studies.linear import DigitPairs
-        from condnum.studies.executors import BatchExecutor
-
-        pairs = ((4, 7), (9, 0))
-        study = DigitPairs("digits", methods=("ours", "max_rir"), seeds=1, steps=2, pairs=pairs)
-        with tempfile.TemporaryDirectory() as folder:
-            digits = study.load()
-            batches = BatchExecutor(DigitBatches(digits, torch.device("cpu")))
-            done = study.run(digits, out=folder, executor=batches)
-            print(len(done.tables["results"]), done.where)
-            print(done.save(folder))
-            assert len(done.provenance_table) > 5
-            from condnum.machine import provenance
-            assert provenance(device=study.device)["device"]["name"]
-        print(sorted(set(name.partition(".")[0] for name in sys.modules) & set({OPTIONAL!r})))
-        """
-    )
-    assert output.splitlines() == [
-        "12 1 process; 1 batch of at most 2 cells",
-        "['results.csv', 'summary.csv', 'spectra.npz']",
-        "[]",
-    ]
-
-
 def test_importing_leaves_global_state_alone_and_does_not_wait_for_torch():
     output = run(
         """

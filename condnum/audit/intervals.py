@@ -33,11 +33,9 @@ FEWEST_REPLICATES = 20
 class Intervals:
     """Percentile intervals, and what was resampled for them."""
 
-    table: pd.DataFrame  # a row per quantity: estimate, low, high, median, inside, replicates
+    table: pd.DataFrame  # a row per quantity: estimate, low, high, median, inside
     unit: str  # what was resampled, in words
-    replicates: int  # B
-    failed: int  # replicates whose resampled covariance has rank 0
-    level: float = CONFIDENCE_LEVEL
+    replicates: int  # B, without those whose resampled covariance has rank 0
 
 
 def resampled_covariance(moments: SecondMoments, generator: np.random.Generator) -> torch.Tensor:
@@ -59,7 +57,6 @@ def bootstrap(
     extractors: Extractors,
     compared: Sequence[Comparison],
     *,
-    count: int,
     rtol: float,
     epsilon: float,
     replicates: int = 200,
@@ -67,14 +64,14 @@ def bootstrap(
     threads: int | None = None,
     on_replicate: Callable[[int], None] | None = None,
 ) -> NDArray[np.float64]:
-    """Measure resampled data as the data were measured: a row of the `count` numbers of `estimates` each.
+    """Measure resampled data as the data were measured: a row of the numbers of `estimates` each.
 
     Rows are taken for independent draws from each task; extractors stay as they are, those that were computed
     from the data included. Replicate b of any number of threads is the same, as it has its own generator; one
-    of rank 0 is NaN.
+    of rank 0 is left out.
     """
 
-    def replicate(index: int) -> list[float]:
+    def replicate(index: int) -> list[float] | None:
         try:
             P, H = (
                 CovarianceRange.of(
@@ -86,7 +83,7 @@ def bootstrap(
             spectra = TaskSpectra.of(P, H, extractors, rtol=rtol)
             return estimates(spectra, compared, epsilon)["estimate"].tolist()
         except RankError:
-            return [np.nan] * count
+            return None
 
     draws = []
     with limited_threads(1), ThreadPoolExecutor(threads or core_count()) as pool:
@@ -94,7 +91,7 @@ def bootstrap(
             draws.append(found)
             if on_replicate is not None:
                 on_replicate(len(draws))
-    return np.array(draws)
+    return np.array([found for found in draws if found is not None])
 
 
 def intervals(draws: NDArray[np.float64], known: pd.DataFrame, unit: str) -> Intervals | None:
@@ -103,15 +100,13 @@ def intervals(draws: NDArray[np.float64], known: pd.DataFrame, unit: str) -> Int
     A resampled task has fewer distinct rows (63 %), which can lower ranks and compact κ's: `inside` says
     whether the estimate lies in its own interval, and `median` how far resampling moves it.
     """
-    good = draws[~np.isnan(draws).all(axis=1)]
-    if len(good) < FEWEST_REPLICATES:
+    if len(draws) < FEWEST_REPLICATES:
         return None
     tails = (1 - CONFIDENCE_LEVEL) / 2
     # Percentiles are members of the sample, as ceilings may be infinite.
-    low, median, high = np.quantile(good, [tails, 0.5, 1 - tails], axis=0, method="inverted_cdf")
+    low, median, high = np.quantile(draws, [tails, 0.5, 1 - tails], axis=0, method="inverted_cdf")
     inside = (low <= known["estimate"]) & (known["estimate"] <= high)
-    table = known.assign(low=low, high=high, median=median, inside=inside, replicates=len(good))
-    return Intervals(table, unit, len(draws), len(draws) - len(good))
+    return Intervals(known.assign(low=low, high=high, median=median, inside=inside), unit, len(draws))
 
 
 def estimates(spectra: TaskSpectra, compared: Sequence[Comparison], epsilon: float) -> pd.DataFrame:

@@ -64,10 +64,6 @@ class LayerAudit:
         """The same, and what is asked of each layer."""
         return paragraphs("depth", self)
 
-    def named(self, verdict: str) -> list[str]:
-        """Return the layers of a verdict."""
-        return self.table.loc[self.table["verdict"] == verdict, "layer"].tolist()
-
 
 def layer_audit(
     model: nn.Module,

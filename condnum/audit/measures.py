@@ -16,6 +16,7 @@ from torch import Tensor
 
 from condnum.data.feature_stream import FeatureStream, as_stream
 from condnum.errors import InvalidInputError, RankError
+from condnum.studies.alignment_path import in_blocks
 from condnum.studies.measure import MEASURES
 from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
@@ -246,19 +247,13 @@ def rtol_table(
 def epsilon_table(spectra: TaskSpectra, compared: Sequence[Comparison], *, epsilon: float) -> pd.DataFrame:
     """Measure ridge κ's and RIR (unit scale) against ε, in the units of K and relative to σ₁."""
     top = max(float(spectra.range_P.values[0]), float(spectra.range_H.values[0]))
-    kept = ("harmful_ratio", "pretrain_ratio", "rir", "clause_a", "clause_b")
-    rows = []
+    kept, rows = ("harmful_ratio", "pretrain_ratio", "rir", "clause_a", "clause_b"), []
     for tried in sorted({epsilon, *(top * np.geomspace(1e-16, 1, 17)).tolist()}):
         for pair in compared:
             result = spectra.measured(pair, "ridge", epsilon=tried)
-            row = _row(pair, result)
-            rows.append(
-                {
-                    "epsilon": tried, "relative": tried / top, "extractor": pair.extractor,
-                    "baseline": pair.baseline, "kappa_P": result.pretrain_before.value,
-                    "kappa_H": result.harmful_before.value, **{name: row[name] for name in kept},
-                }
-            )  # fmt: skip
+            kappas = {"kappa_P": result.pretrain_before.value, "kappa_H": result.harmful_before.value}
+            facts = {"epsilon": tried, "relative": tried / top, **vars(pair), **kappas}
+            rows.append(facts | {name: value for name, value in _row(pair, result).items() if name in kept})
     return pd.DataFrame(rows)
 
 
@@ -271,14 +266,9 @@ def overlap_blocks(K_P: NDArray[np.float64], K_H: NDArray[np.float64]) -> NDArra
 
     Of more than `OVERLAP_BLOCKS` directions, rows are averaged and columns summed in as many blocks.
     """
-    D = len(K_P)
     # Q_P as the U of an invertible θ: adding to the diagonal keeps eigenvectors and their order.
-    overlaps = np.asarray(alignment(K_P + np.trace(K_P) / D * np.eye(D), K_H).overlaps)
-    if D <= OVERLAP_BLOCKS:
-        return overlaps
-    edges: Sequence[int] = np.linspace(0, D, OVERLAP_BLOCKS + 1).astype(int).tolist()
-    summed = np.add.reduceat(np.add.reduceat(overlaps, edges[:-1], axis=0), edges[:-1], axis=1)
-    return np.asarray(summed / np.diff(edges)[:, None], dtype=np.float64)
+    theta = K_P + np.trace(K_P) / len(K_P) * np.eye(len(K_P))
+    return in_blocks(np.asarray(alignment(theta, K_H).overlaps), OVERLAP_BLOCKS)
 
 
 @dataclass(frozen=True)

@@ -55,15 +55,8 @@ class Audit:
     layers: LayerAudit | None = None  # of a backbone, where that was asked for
 
     def __repr__(self) -> str:
-        """Return the verdict in a few lines; `sentences` has more."""
-        P, H = self.pretrain, self.harmful
-        rows = f"D_P: {P.rows:,d} rows, D_H: {H.rows:,d} rows, {P.dimension:,d} columns"
-        ratios = (
-            f"{row['convention']}: (i) = {row['harmful_ratio']:.4g}, (ii) = {row['pretrain_ratio']:.4g}, "
-            f"RIR = {row['rir']:.4g}"
-            for row in (self.row(self.judged, convention) for convention in ("compact", "ridge"))
-        )
-        return "\n".join([f"Audit of {rows}", self.verdict_line, *ratios, *self.dropped])
+        """Return the verdict, rows that it leaves out, and the summary."""
+        return "\n".join([*paragraphs("verdict", self), *self.dropped, *self.sentences])
 
     def _repr_html_(self) -> str:
         """Return the verdict as the report shows it."""
@@ -104,19 +97,15 @@ class Audit:
         """Return κ of the `pretrain` or `harmful` task's Hessian at an extractor, with its rank."""
         return _rows(self.kappa, task=task, extractor=extractor, convention=convention).iloc[0]
 
-    def interval(self, quantity: str, convention: str, **place: str) -> pd.Series | None:
-        """Return the interval of a number at a `task`, `extractor`, `baseline`; None if there is none."""
-        if self.intervals is None:
-            return None
-        where = {"task": "", "extractor": "", "baseline": ""} | place
-        found = _rows(self.intervals.table, quantity=quantity, convention=convention, **where)
-        return found.iloc[0] if len(found) else None
-
     def interval_words(self, quantity: str, convention: str, **place: str) -> str:
         """Return an interval as a table shows it, with a word where the estimate lies outside."""
-        row = self.interval(quantity, convention, **place)
-        if row is None:
+        if self.intervals is None:
             return "—"
+        where = {"task": "", "extractor": "", "baseline": ""} | place
+        found = _rows(self.intervals.table, quantity=quantity, convention=convention, **where)
+        if found.empty:
+            return "—"
+        row = found.iloc[0]
         way = "raises" if row["low"] > row["estimate"] else "lowers"
         word = "" if row["inside"] else f", resampling {way} it"
         return f"{number(row['low'])} – {number(row['high'])}{word}"
@@ -175,16 +164,6 @@ class Audit:
         return paragraphs("summary", self)
 
     @property
-    def verdict_line(self) -> str:
-        """Whether the judged extractor is immunized, in each convention."""
-        return paragraphs("verdict", self)[0]
-
-    @property
-    def attackers_sentence(self) -> str:
-        """What the panel found in one sentence, or why there is none."""
-        return paragraphs("attackers", self)[0]
-
-    @property
     def next_steps(self) -> list[str]:
         """What somebody who has this audit should do, most urgent first."""
         steps = paragraphs("next_steps", self)
@@ -216,12 +195,7 @@ def _rows(table: pd.DataFrame, **values: str) -> pd.DataFrame:
 
 
 def strict(value: Any) -> Any:
-    """Return a value that strict JSON holds: NaN becomes None, infinities become words, tables records.
-
-    Examples:
-        >>> strict({"a": [np.float64(1.5), math.inf, math.nan], "b": np.bool_(True)})
-        {'a': [1.5, 'Infinity', None], 'b': True}
-    """
+    """Return a value that strict JSON holds: NaN becomes None, infinities become words, tables records."""
     if isinstance(value, pd.DataFrame):
         value = value.to_dict("records")
     elif isinstance(value, np.generic | np.ndarray):

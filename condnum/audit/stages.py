@@ -31,12 +31,7 @@ from condnum.probing.attackers import AttackBudget
 from condnum.probing.report import AttackReport
 from condnum.progress import report_event
 from condnum.studies.cells import Cell, CellResult, ResultStore
-from condnum.theory.ceiling import (
-    RirCeiling,
-    max_rir_immunizer,
-    ridge_convention_ceiling,
-    rir_ceiling,
-)
+from condnum.theory.ceiling import RirCeiling, max_rir_immunizer, ridge_convention_ceiling, rir_ceiling
 from condnum.theory.pareto import pareto_immunizer
 from condnum.theory.spectra import CovarianceRange, default_rtol, squared_rtol
 
@@ -234,16 +229,13 @@ class Stage:
         spectra, steps = self.before("spectra"), self.study.bootstrap
         extractors = self.extractors(spectra)
         draws = bootstrap(
-            (P, H), extractors, comparisons(extractors), count=len(spectra["estimates"]),
-            rtol=spectra["rtol"], epsilon=self.study.epsilon, seed=self.study.seed, threads=self.data.threads,
-            replicates=steps,
+            (P, H), extractors, comparisons(extractors), rtol=spectra["rtol"], epsilon=self.study.epsilon,
+            seed=self.study.seed, threads=self.data.threads, replicates=steps,
             on_replicate=lambda done: report_event(stage="bootstrap", step=done, steps=steps),
         )  # fmt: skip
         found = intervals(draws, spectra["estimates"], f"{P.unit('D_P')} and {H.unit('D_H')}")
-        return {
-            "intervals": found,
-            "no_intervals": "" if found else "nearly all resampled pairs of tasks have rank 0",
-        }
+        reason = "" if found else "nearly all resampled pairs of tasks have rank 0"
+        return {"intervals": found, "no_intervals": reason}
 
     def attackers(self) -> StageResult:
         """Run the attack panel."""

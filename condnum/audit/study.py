@@ -30,6 +30,7 @@ from condnum.studies.study import Count, FinishedCell, Study, StudyRun, at_least
 from condnum.studies.sweep import SweepError
 from condnum.theory.spectra import PUBLISHED_RIDGE
 
+_EXTRACTORS = ("theta", "theta_0", "theta_i")
 #: Stages without which there is still something to show.
 OPTIONAL = ("bootstrap", "attackers", "layers")
 
@@ -79,40 +80,31 @@ class FeatureAudit(Study, name="audit"):
             if bool(getattr(self, first)) != bool(getattr(self, second)):
                 given, missing = (first, second) if getattr(self, first) else (second, first)
                 raise InvalidInputError(f"{given} was given without {missing}: an audit compares two tasks.")
-        if bool(self.backbone) != bool(self.pretrain_images):
-            raise InvalidInputError(
-                "a backbone and the images of both tasks belong together: give --backbone, --pretrain-images "
-                "and --harmful-images."
-            )
-        if self.backbone and self.pretrain:
-            raise InvalidInputError("give files of features, or a backbone with images, not both.")
-        if self.layers and not self.backbone:
-            raise InvalidInputError(
-                f"layers {self.layers} are those of a net: give --backbone with --pretrain-images and "
-                "--harmful-images."
-            )
-        if self.save_theta and Path(self.save_theta).suffix != ".npy":
-            raise InvalidInputError(f"--save-theta {self.save_theta} must end in .npy, as it is an array.")
-        if not self.rir_target > 1:
-            raise InvalidInputError(f"rir_target must be above 1, got {self.rir_target}.")
-        if self.epsilon <= 0:
-            raise InvalidInputError(f"epsilon must be positive, got {self.epsilon}.")
-        if not 0 <= (self.rtol or 0) < 1:
-            raise InvalidInputError(f"rtol must lie in [0, 1), got {self.rtol}.")
-        if self.bootstrap != 0 and self.bootstrap < FEWEST_REPLICATES:
-            raise InvalidInputError(
-                f"bootstrap must be 0 (none) or at least {FEWEST_REPLICATES} replicates, got "
-                f"{self.bootstrap}."
-            )
+        net, images = "--backbone", "--pretrain-images and --harmful-images"
+        refused = {
+            f"a backbone and the images of both tasks belong together: give {net}, {images}.":
+                bool(self.backbone) != bool(self.pretrain_images),
+            "give files of features, or a backbone with images, not both.": self.backbone and self.pretrain,
+            f"layers {self.layers} are those of a net: give {net} with {images}.":
+                self.layers and not self.backbone,
+            f"--save-theta {self.save_theta} must end in .npy, as it is an array.":
+                self.save_theta and Path(self.save_theta).suffix != ".npy",
+            f"rir_target must be above 1, got {self.rir_target}.": not self.rir_target > 1,
+            f"epsilon must be positive, got {self.epsilon}.": self.epsilon <= 0,
+            f"rtol must lie in [0, 1), got {self.rtol}.": not 0 <= (self.rtol or 0) < 1,
+            f"bootstrap must be 0 (none) or at least {FEWEST_REPLICATES} replicates, got {self.bootstrap}.":
+                self.bootstrap != 0 and self.bootstrap < FEWEST_REPLICATES,
+        }  # fmt: skip
+        for message, wrong in refused.items():
+            if wrong:
+                raise InvalidInputError(message)
 
     def load(self) -> Any:
         """Open the files, whose rows are read later; features of a backbone are kept in the user cache."""
         streams: list[Any] = [self.pretrain, self.harmful]
         labels: list[Any] = [None, None]
         net = None
-        given: dict[str, Any] = {
-            name: getattr(self, name) or None for name in ("theta", "theta_0", "theta_i")
-        }
+        given: dict[str, Any] = {name: getattr(self, name) or None for name in _EXTRACTORS}
         if self.backbone:
             net = self._net()
             streams, labels = net.features(self.backbone)
@@ -242,7 +234,7 @@ class AuditCommand(FeatureAudit, name="audit"):
             data = super().load()
             for stream in (data.pretrain, data.harmful):
                 next(stream.raw_blocks(), None)  # columns of text in a CSV
-        places = "pretrain", "harmful", "theta", "theta_0", "theta_i", "targets", "pretrain_targets"
+        places = "pretrain", "harmful", *_EXTRACTORS, "targets", "pretrain_targets"
         files = [Path(getattr(self, name)) for name in places if getattr(self, name)]
         return SimpleNamespace(checksums={file.name: sha256_file(file) for file in files})
 

@@ -1,6 +1,7 @@
 """How each kind of file holds a feature matrix, read in blocks of rows: `.npy`, `.npz`, `.csv`, `.parquet`.
 
-Nothing in a file is executed: pickles are refused.
+`.npy` is read by position, `.parquet` by row groups, `.csv` from the start, and an array of an `.npz` is
+taken into memory. Nothing in a file is executed: pickles are refused.
 """
 
 from __future__ import annotations

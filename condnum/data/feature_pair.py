@@ -88,11 +88,7 @@ def open_pair(
     drop: str = "",
     max_dimension: int = MAX_FEATURES,
 ) -> tuple[FeatureStream, FeatureStream, list[str]]:
-    """Open two matrices and bring them to the same columns; of files nothing but headers is read.
-
-    `key` names an array of an `.npz`, or one of either file with a comma between. An error's `field` names
-    the file at fault.
-    """
+    """Open two matrices, reading nothing but headers, and match them; `key` names one or two arrays."""
     keys: list[str | None] = [*_words(key)] or [None]
     if len(keys) > 2:
         raise InvalidInputError(f"key names {len(keys)} arrays ({key}); give one, or one for each file.")
@@ -106,10 +102,7 @@ def open_pair(
 def match_streams(
     P: FeatureStream, H: FeatureStream, *, drop: str = ""
 ) -> tuple[FeatureStream, FeatureStream, list[str]]:
-    """Bring two streams to the same columns: by name when both files name them, else by position.
-
-    Returns them with notes on what was done.
-    """
+    """Bring two streams to the same columns, by name or else by position, with notes on what was done."""
     dropped, notes = _words(drop), list[str]()
     with _at_fault("drop"):
         for name in dropped:
@@ -160,19 +153,7 @@ def look_at(
 ) -> FeaturePair:
     """Read both matrices once: leave out rows with gaps, list the columns, flag odd ones, standardize.
 
-    A column is called constant (one value), an index (whole numbers, all different, sorted or without a
-    hole), or a label: by its values (a few consecutive whole numbers among columns of measurements, other
-    ones in either task, or, where targets are known, a function of them), or by its name.
-
-    `targets` are `(N,)` labels or `(N, m)` numbers of all rows of the harmful file. An error's `field` names
-    the file at fault.
-
-    Examples:
-        >>> from condnum.data.feature_stream import array_stream
-        >>> X = np.array([[1.0, 7.0], [2.5, 7.0], [np.nan, 7.0]])
-        >>> pair = look_at(array_stream(X), array_stream(X))
-        >>> pair.notes[0], pair.columns["look"].tolist()
-        ('D_P: 1 of 3 rows has missing entries and is left out (x0: 1).', ['', 'constant'])
+    `targets`, `(N,)` labels or `(N, m)` numbers of all harmful rows, show which columns leak them.
     """
     said, surveys, streams = list(notes), [], [pretrain, harmful]
     for task, field, stream in zip(("D_P", "D_H"), ("pretrain", "harmful"), streams, strict=True):

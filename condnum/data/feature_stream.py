@@ -37,6 +37,7 @@ WHOLE_BYTES = 1 << 30
 #: Widest features that are accepted unless the caller says otherwise.
 MAX_FEATURES = 20_000
 
+
 #: How readers of arrays, archives and tables say that a file is not what it claims to be.
 _DAMAGE = (
     ValueError,  # Arrow's and unicode errors among them
@@ -147,13 +148,7 @@ def open_feature_stream(
     max_dimension: int = MAX_FEATURES,
     vector: bool = False,
 ) -> FeatureStream:
-    r"""Open a feature matrix for reading in blocks; the file's ending says how.
-
-    `.npy` is read by position (either order of memory), `.parquet` by row groups, `.csv` from the start, and
-    an array of an `.npz` is taken into memory. A CSV is separated by commas and has a line of names unless
-    every cell of its first line is a number; empty cells and NA are NaN. Nothing in a file is executed:
-    pickles are refused. With `vector`, `(N,)` numbers count as one column.
-    """
+    """Open a feature matrix for reading in blocks; with `vector`, `(N,)` numbers count as one column."""
     file = Path(path).expanduser()
     with _readable(file):
         if file.suffix.lower() not in OPENERS:
@@ -174,14 +169,7 @@ def array_stream(
     columns: Sequence[str] = (),
     max_dimension: int = MAX_FEATURES,
 ) -> FeatureStream:
-    """Return a stream over a matrix in memory.
-
-    Examples:
-        >>> next(array_stream(np.eye(3)).select(["x2", "x0"]).blocks())
-        array([[0., 1.],
-               [0., 0.],
-               [1., 0.]])
-    """
+    """Return a stream over a matrix in memory."""
     X = np.asarray(features)
     return _stream(name, (row_slices(X), X.shape, X.dtype, tuple(columns)), max_dimension, None)
 
@@ -239,7 +227,7 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 
 @contextmanager
 def _readable(path: Path) -> Generator[None]:
-    """Turn what goes wrong on a disk or in a file into our words."""
+    """Turn what readers raise about a damaged file into our words; other errors are our own."""
     if path.is_dir():
         raise DataFormatError(f"{path} is a folder; give a file in it (.npy, .npz, .csv or .parquet).")
     try:

@@ -26,14 +26,9 @@ BOX = Path(__file__).with_name("box")
 #: "auto" (local, then bundled), or a path.
 Source: TypeAlias = "str | os.PathLike[str]"
 
-#: Name under the data folder -> SHA-256; `embedded/` names arrays. MNIST has two sums a file,
-#: compressed and plain, as a file that was compressed anew has other bytes but the same content.
+#: Name under the data folder -> SHA-256 of the content, uncompressed; `embedded/` names arrays.
 _SHA256SUMS = """
 1e18addf81e5e4d347cc17ee6075bbe4a42b7fa26b9e5b063e8f692a5f929d41  house_prices/train.csv
-db8f937d487057fb14a9f0fbe97f0bc8d311ab41b750d41e1ff37c43b9e55e19  MNIST/raw/train-images-idx3-ubyte.gz
-51fc562b6747b666fbf6e84ce29d43c3cb5f9c388c664d43b33f02095313405a  MNIST/raw/train-labels-idx1-ubyte.gz
-cfeddb84311ecf044fc6a5b0f6ee8a24d265d4e83e388400186eb114082f4209  MNIST/raw/t10k-images-idx3-ubyte.gz
-e41c74e484045d39b462a7790a4af51301bd9b0b24f0154798d713ec68c45920  MNIST/raw/t10k-labels-idx1-ubyte.gz
 ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db  MNIST/raw/train-images-idx3-ubyte
 65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5  MNIST/raw/train-labels-idx1-ubyte
 0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7  MNIST/raw/t10k-images-idx3-ubyte
@@ -77,15 +72,10 @@ class FoundFiles:
 
     @cached_property
     def known(self) -> bool:
-        """Whether published and recorded numbers were measured on these bytes, or on the same content."""
-        for names, path, digest in zip(self.files.names, self.paths, self.checksums, strict=True):
-            name = f"{self.files.folder}/{names[-1]}"
-            plain = KNOWN_CHECKSUMS.get(name)
-            if digest not in (plain, KNOWN_CHECKSUMS.get(f"{name}.gz")) and not (
-                path.suffix == ".gz" and sha256_file(path, decompress=True) == plain
-            ):
-                return False
-        return True
+        """Whether published and recorded numbers were measured on this content, however it is compressed."""
+        found = [sha256_file(path, decompress=path.suffix == ".gz") for path in self.paths]
+        folder = self.files.folder
+        return found == [KNOWN_CHECKSUMS.get(f"{folder}/{names[-1]}") for names in self.files.names]
 
     @property
     def location(self) -> str:

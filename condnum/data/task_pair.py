@@ -31,16 +31,8 @@ def read_only(value: Any, name: str) -> Float64Array:
 
 
 def standardize(values: Float64Array, *, reference: Float64Array | None = None) -> Float64Array:
-    """Subtract the mean and divide by the population deviation of `reference` (default: `values`).
-
-    A column that is constant in the reference rows becomes exactly zero: its mean in floating point may
-    differ from the constant by round-off, which the division would blow up to order 1.
-
-    Examples:
-        >>> standardize(np.array([[1.0, 0.1], [3.0, 0.1]]))
-        array([[-1.,  0.],
-               [ 1.,  0.]])
-    """
+    """Subtract the mean and divide by the population deviation of `reference` (default: `values`)."""
+    # A constant column becomes exactly zero: division would blow the round-off of its mean up to order 1.
     base = values if reference is None else reference
     constant = (base == base[:1]).all(axis=0)
     deviation = np.where(constant, 1.0, base.std(axis=0))

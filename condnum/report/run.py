@@ -8,7 +8,6 @@ import shutil
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -138,7 +137,7 @@ def run_report(
     from condnum.report.html import export_html
 
     seeds = values.get("seeds")
-    started, clock = datetime.now(UTC), time.monotonic()
+    started = datetime.now(UTC)
     with results_folder(folder) as held:
         try:
             if stopped():
@@ -152,7 +151,6 @@ def run_report(
                 checksums=checksums,
                 device=str(values.get("device", "cpu")),
                 started=started,
-                seconds=time.monotonic() - clock,
             )
             write_json(held.path / RECORD, {**record, "files": held.checksums()})
         except BaseException as error:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -14,7 +15,7 @@ from scipy.stats import binom
 
 from condnum.deep.backbone import Backbone
 from condnum.deep.features import ImageFeatures, head_accuracy
-from condnum.deep.images import DECODED_BUDGET, ImageData, Unreadable, same_images
+from condnum.deep.images import DECODED_BUDGET, ImageData, Unreadable
 from condnum.deep.probe import convex_probe, probe_accuracy
 from condnum.deep.rir import DRAW_STRIDE, rir_from_features
 from condnum.deep.transforms import Augmentation
@@ -24,7 +25,6 @@ from condnum.theory.spectra import Convention
 
 #: The user's own tasks.
 IMAGES = "images"
-
 
 #: IMMA's own objective needs no balance, and a step of it costs as much as five of the others.
 _BILEVEL: Mapping[str, Any] = {"loss_weight": 1.0, "steps": 100, "record_every": 5}
@@ -62,7 +62,7 @@ class Recipe:
 #: RIR_θ0 5 to 17 on ResNet18 and MNIST (seed 100), without it 59 and more. The loss has to weigh little: at
 #: weight 1, λ balanced, RIR_θ0 stays below 3.
 _PLAIN = {"schedule": "cosine", "weights": "balanced", "loss_weight": 1e-3, "patience": None}
-_SMALL_VIT = {"img_size": 32, "patch_size": 8}
+_SMALL_VIT = {"patch_size": 8}
 
 RECIPES: Mapping[str, Recipe] = {
     "embedded": Recipe(
@@ -142,7 +142,7 @@ class DeepTasks:
     @property
     def checksums(self) -> dict[str, str]:
         """SHA-256 of each set, by name and split."""
-        return {f"{d.name} ({d.split})": d.checksum for d in self.all}
+        return {f"{data.name} ({data.split})": data.checksum for data in self.all}
 
     @property
     def checksum(self) -> str:
@@ -156,25 +156,14 @@ class DeepTasks:
 
     @cached_property
     def colored(self) -> bool:
-        """Whether most images of either task are: their channels differ by more than `_GREY` on average."""
-
-        def share(data: ImageData) -> float:
-            found = (data.image(k) for k in np.linspace(0, len(data) - 1, _LOOKED_AT, dtype=int))
-            spread = [np.ptp(np.asarray(image, np.float32), axis=2).mean()
-                      for image in found if not isinstance(image, Unreadable)]  # fmt: skip
-            return float(np.mean(np.array(spread) > _GREY)) if spread else 0.0
-
-        return max(share(self.pretrain), share(self.harmful)) > 0.5
-
-    @property
-    def warnings(self) -> list[str]:
-        """What a reader must know of the tasks, whatever is done with them."""
-        return same_images(self.pretrain, self.harmful)
-
-    @property
-    def chances(self) -> tuple[Chance, Chance]:
-        """What guessing reaches on the test images of D_P and of D_H."""
-        return Chance.of(self.pretrain_test.labels), Chance.of(self.harmful_test.labels)
+        """Whether images of the tasks are, on average: their channels differ by more than `_GREY`."""
+        looked_at = [
+            data.image(int(k))
+            for data in (self.pretrain, self.harmful)
+            for k in np.linspace(0, len(data) - 1, _LOOKED_AT)
+        ]
+        seen = [np.asarray(image, np.float32) for image in looked_at if not isinstance(image, Unreadable)]
+        return bool(seen) and float(np.mean([np.ptp(image, axis=2).mean() for image in seen])) > _GREY
 
     def in_memory(self) -> DeepTasks:
         """Return the same images, decoded as far as `DECODED_BUDGET` goes."""
@@ -188,25 +177,10 @@ class DeepTasks:
         """Return both data sets in one line, for figures; of a path the last two parts."""
         words = []
         for symbol, data in (("D<sub>P</sub>", self.pretrain), ("D<sub>H</sub>", self.harmful)):
-            path = data.name.replace("\\", "/").rstrip("/").split("/")
-            name = "/".join(path[-2:]) if is_folder(data.name) else data.name
+            name = "/".join(Path(data.name).parts[-2:]) if is_folder(data.name) else data.name
             words.append(f"{symbol} {name} ({len(data):,} images)")
         origins = dict.fromkeys(data.origin for data in (self.pretrain, self.harmful) if data.origin)
         return f"{', '.join([*words, *origins])}, SHA-256 {self.checksum[:8]}"
-
-    def describe(self) -> str:
-        """Return both tasks in Markdown."""
-        lines = [
-            f"* **{symbol}** `{train.name}`: {len(train.classes)} classes, {len(train):,} training, "
-            f"{len(held):,} held-out and {len(test):,} test images, SHA-256 "
-            f"{', '.join(f'`{data.checksum[:8]}`' for data in (train, held, test))}"
-            f"{f' (of {train.origin})' if train.origin else ''}"
-            for symbol, train, held, test in (
-                ("$D_P$", self.pretrain, self.pretrain_held, self.pretrain_test),
-                ("$D_H$", self.harmful, self.harmful_held, self.harmful_test),
-            )
-        ]
-        return "\n".join(lines)
 
 
 def is_folder(name: str) -> bool:
@@ -214,28 +188,17 @@ def is_folder(name: str) -> bool:
     return name.partition(":")[0] not in ("mnist", "digits-8x8", "timm")
 
 
-class Chance(NamedTuple):
-    """What guessing reaches on labels, 0 to 1."""
-
-    share: float  # of the commonest class
-    most: float  # upper end of the 95 % range of as many draws with this share
-
-    @classmethod
-    def of(cls, labels: NDArray[np.int64]) -> Chance:
-        """Return what is reached by always naming the commonest class, and by luck."""
-        count = len(labels)
-        share = float(np.bincount(labels).max() / count)
-        return cls(share, float(binom.ppf(0.975, count, share)) / count)
-
-    def __str__(self) -> str:
-        share, most = 100 * self.share, 100 * self.most
-        return f"always naming the commonest class gets {share:.1f} %, guessing by luck up to {most:.1f} %"
+def commonest(labels: NDArray[np.int64]) -> float:
+    """Return the share of the commonest class: what naming it always gets."""
+    return float(np.bincount(labels).max() / len(labels))
 
 
 def doubts(data: DeepTasks, theta_0: Backbone, test: ImageFeatures, *, own_head: bool) -> list[str]:
     """Say what is likely wrong where θ₀, on features of D_P's test images, does no better than guessing."""
-    accuracy, chance, names = head_accuracy(theta_0, test), data.chances[0], data.pretrain.classes
-    if accuracy > chance.most:
+    accuracy, names = head_accuracy(theta_0, test), data.pretrain.classes
+    share, count = commonest(data.pretrain_test.labels), len(data.pretrain_test)
+    lucky = float(binom.ppf(0.975, count, share)) / count
+    if accuracy > lucky:
         return []
     fix = "train it longer (--pretrain-epochs)"
     if own_head:
@@ -244,11 +207,20 @@ def doubts(data: DeepTasks, theta_0: Backbone, test: ImageFeatures, *, own_head:
             f"'{names[1]}', …: rename the folders so that they sort in its order, or train a new head "
             "(--pretrain-epochs)"
         )
-    return [f"θ₀ does not solve D_P: its test accuracy is {100 * accuracy:.1f} %, and {chance}; {fix}."]
+    return [
+        f"θ₀ does not solve D_P: its test accuracy is {100 * accuracy:.1f} %, and always naming the "
+        f"commonest class gets {100 * share:.1f} %, guessing by luck up to {100 * lucky:.1f} %; {fix}."
+    ]
 
 
 #: Method of the cell that makes θ₀.
 INITIAL = "initial"
+
+
+def is_model(cell: Cell) -> bool:
+    """Tell a cell that makes a model from attacks and curvatures."""
+    return "attacker" not in cell.at and "part" not in cell.at
+
 
 #: How often the groups of Eq. 17 are drawn: the first draw is reported, the others show how much is luck.
 GROUP_DRAWS = 5
@@ -310,9 +282,7 @@ def measured_features(
         "probe_rate": probe.learning_rate,
         "probe_multiple": probe.multiple,
         "convex": convex.test_accuracy,
-        "convex_converged": convex.converged,
-        # The share of the commonest class: what a probe has without looking.
-        "chance": Chance.of(after.harmful_test.labels).share,
+        "chance": commonest(after.harmful_test.labels),
     }
     return row, {"probe": curve}, warnings
 

@@ -159,11 +159,7 @@ def stage_results(dataset: str, cells: Iterable[tuple[ProtocolStage, int, CellRe
 
 
 def waterfall_table(results: pd.DataFrame) -> pd.DataFrame:
-    r"""Average :math:`\log_{10}` RIR over seeds, with each stage's change.
-
-    The change of a stage is against the stage before, seed by seed: every setting of a seed starts from the
-    same θ₀.
-    """
+    """Average log₁₀ RIR over seeds, with each stage's change against the one before, seed by seed."""
     logs = {
         key: np.log10(part.set_index("seed")["rir"])
         for key, part in results.groupby(["start_epochs", "index", "convention"], sort=False)

@@ -37,11 +37,7 @@ SOLVE_RIDGE = 1.0
 
 @dataclass(frozen=True)
 class ProtocolSwitches:
-    """One setting of every switch; the defaults are the release.
-
-    The last word of each is its position in the corrected protocol. The order of the fields is that in which
-    the waterfall turns them.
-    """
+    """Every switch, in the order of the waterfall: first word the release, last the corrected protocol."""
 
     encoders: Literal["per_domain", "union"] = "per_domain"
     normalise: Literal["domain", "table", "kept"] = "domain"
@@ -83,11 +79,7 @@ _RELEASED = DescentSettings(
 
 
 def descent_settings(switches: ProtocolSwitches, pair: TaskPair, ours: DescentSettings) -> DescentSettings:
-    """Return how a setting of the switches descends; `ours` is the corrected protocol.
-
-    The number of updates is that of the release's own loaders, whatever the other switches are, so that
-    turning `rows` or `covariance` does not change the budget at the same time.
-    """
+    """Return how a setting of the switches descends; `ours` is the corrected protocol."""
     chosen = _RELEASED
     if switches.weights == "balanced":
         chosen = chosen.with_overrides(weights="balanced", ratio=ours.ratio, loss_weight=ours.loss_weight)
@@ -95,6 +87,7 @@ def descent_settings(switches: ProtocolSwitches, pair: TaskPair, ours: DescentSe
         chosen = replace(chosen, learning_rate=ours.learning_rate, schedule=ours.schedule)
     if switches.epochs is None:
         return replace(chosen, steps=ours.steps)
+    # The updates are those of the release's loaders, so that `rows` and `covariance` leave the budget alone.
     rows = min(FIRST_ROWS, max(pair.rows_pretrain, pair.rows_harmful))
     return replace(chosen, steps=switches.epochs * max(1, rows // _BATCH))
 
@@ -143,13 +136,9 @@ def first_rows(pair: TaskPair, *, standardize_again: bool) -> TaskPair:
 
 def with_constant_input(problem: ImmunizationProblem) -> ImmunizationProblem:
     """Append a constant input 1 to every row, so that a bias is one more row of θ."""
-
-    def longer(X: Tensor) -> Tensor:
-        return torch.cat([X, X.new_ones(len(X), 1)], dim=1)
-
     tasks = []
     for task in (problem.pretrain, problem.harmful):
-        X = longer(_features(task))
+        X = torch.nn.functional.pad(_features(task), (0, 1), value=1.0)
         tasks.append(LinearTask(gram(X), X, task.targets, task.loss))
     return ImmunizationProblem(*tasks)
 
@@ -163,12 +152,7 @@ def _features(task: LinearTask) -> Tensor:
 def paired_batches(
     problem: ImmunizationProblem, size: int, generator: torch.Generator
 ) -> Iterator[ImmunizationProblem]:
-    """Yield pairs of mini-batches, epoch after epoch.
-
-    Tasks of equally many rows are shuffled together, once an epoch, as the release does. Otherwise each is
-    shuffled by itself, the epoch ends with the longer one and the shorter one repeats its batches, as the
-    release does for images. A last batch that is not full is dropped.
-    """
+    """Yield pairs of mini-batches: tasks of equally many rows are shuffled together, others one by one."""
     P, H = problem.pretrain, problem.harmful
     assert P.targets is not None  # all data sets of the audit have targets
     counts = [len(_features(P)), len(_features(H))]
@@ -194,10 +178,7 @@ class SwitchedAlgorithm1(Method):
         self.switches = switches
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
-        """Return θ₀ and ω₀ of the registered method for the seed; with a bias, those of the release.
-
-        There θ₀ and the bias are uniform in ±1/√D, as `nn.Linear` has them, and ω₀ is standard normal.
-        """
+        """Return θ₀ and ω₀ of the registered method; with a bias those of the release, `nn.Linear`'s."""
         self._batches = paired_batches(problem, _BATCH, generator)
         if self.switches.bias == "without":
             return Ours().initial(problem, generator)

@@ -45,6 +45,11 @@ class NullSpaces:
     pretrain_only: int  # directions of null(K_H) that the pre-training task excites
     pretrain_energy: float  # share of tr(K_P) on null(K_H)
 
+    @property
+    def common(self) -> int:
+        """Dimension of null(K_P) ∩ null(K_H): features that neither task uses."""
+        return self.dimension - self.rank_pretrain - self.harmful_only
+
 
 def null_spaces(
     pretrain_covariance: ArrayLike | CovarianceRange,

@@ -36,13 +36,16 @@ def median_seconds(call, budget=0.6):
     return statistics.median(times)
 
 
-def prepared_step(problem, well=1e-3, ill=1e-3, rate=1e-4):
-    """One step of Algorithm 1 on a problem, ready to be called again and again; and what it counts."""
-    batch = ProblemBatch.of([problem], problem.device)
-    method, memory = Ours(), Memory(torch.ones(1, dtype=torch.bool))
-    theta = method.initial(problem, torch.Generator().manual_seed(0))["theta"][None]
+def prepared_step(problem, well=1e-3, ill=1e-3, rate=1e-4, count=1, device=None):
+    """One step of Algorithm 1, ready to be called again and again, on so many copies of a problem, each from
+    its own start; and what it counts."""
+    device = device or problem.device
+    batch = ProblemBatch.of([problem] * count, device)
+    method, memory = Ours(), Memory(torch.ones(count, dtype=torch.bool, device=device))
+    starts = [method.initial(problem, torch.Generator().manual_seed(seed))["theta"] for seed in range(count)]
+    theta = torch.stack(starts).to(device)
     parameters = {"theta": theta}
-    weights = {"well": theta.new_tensor([well]), "ill": theta.new_tensor([ill])}
+    weights = {"well": theta.new_full((count,), well), "ill": theta.new_full((count,), ill)}
     optimizer = DescentOptimizer("adam", parameters)
 
     def step():

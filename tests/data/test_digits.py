@@ -49,14 +49,6 @@ def grey(X):
     return np.round((X[:, 0] * 0.25 + 0.5) * 100).astype(int).tolist()
 
 
-def test_pixels_by_hand_of_copies_that_cannot_be_written():
-    digits = make([1, 2], np.array([[[2, 0]], [[1, 0]]], dtype=np.uint8))
-    assert digits.pixels(np.array([0])).tolist() == [[(0.02 - 0.5) / 0.25, -2.0]]
-    assert digits.feature_names == ("r0c0", "r0c1")
-    with pytest.raises(ValueError, match="read-only"):
-        digits.labels[0] = 3
-
-
 @pytest.mark.parametrize(("p", "h"), [(3, 8), (8, 3)])
 def test_pair_is_cut_to_the_smaller_count_in_file_order(digits, p, h):
     pair = digit_pair(digits, p, h)

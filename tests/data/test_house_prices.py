@@ -30,17 +30,6 @@ def column(pair, name, task="X_P"):
     return getattr(pair, task)[:, pair.feature_names.index(name)].tolist()
 
 
-def test_missing_cells_are_zero_or_the_class_of_the_string_zero(houses):
-    # "0" sorts before letters: NA → 0, a → 1, b → 2; the D_H rows are b, NA, a.
-    pair = houses(LotFrontage=["1", "NA", "1", "4", "1"], Alley=["b", "a", "NA", "a", "a"])
-    assert column(pair, "LotFrontage") == [-1, 1]  # 0 and 4
-    assert column(pair, "Alley", "X_H") == pytest.approx([THIRD, -THIRD, 0])
-    assert column(pair, "Alley") == [0, 0]
-    # D_H rows: None, Brick, Wood: 0, 1, 2.
-    cells = ["None", "Brick", "Brick", "Brick", "Wood"]
-    assert column(houses(MasVnrType=cells), "MasVnrType", "X_H") == pytest.approx([-THIRD, 0, THIRD])
-
-
 def test_before_the_split_encoders_on_the_union_or_per_domain(houses):
     # D_H rows a, b, c; D_P rows b, c. Union: b = 1, c = 2; per domain: b = 0, c = 1 in D_P.
     cells = ["a", "b", "b", "c", "c"]
@@ -72,19 +61,6 @@ def test_columns_of_another_order_or_beyond_the_81_change_nothing(houses, isolat
     assert other.feature_names == pair.feature_names
     assert np.array_equal(other.X_H, pair.X_H)
     assert other.checksum != pair.checksum
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"features": "clena"}, "unknown feature set 'clena'; did you mean 'clean'"),
-        ({"encoders": "no"}, r"unknown encoders 'no'.* union, per_domain"),
-        ({"rows": 1}, "rows must be an integer of at least 2, got 1"),
-    ],
-)
-def test_bad_options_are_refused_before_any_file_is_read(options, message):
-    with pytest.raises(InvalidInputError, match=message):
-        load_house_prices("auto", **options)
 
 
 @pytest.mark.parametrize(

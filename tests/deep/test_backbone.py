@@ -115,14 +115,6 @@ def test_pretraining_trains_everything_and_gives_the_split_back():
         ("part", lambda net, h: net.last(h)),
         ("part", lambda net, h: net.both(net.part(h), h)),
     ],
-    ids=[
-        "from the trunk",
-        "a function at the end",
-        "in place",
-        "a function between",
-        "never called",
-        "two inputs",
-    ],
 )
 def test_what_is_no_chain_is_refused(trainable, run):
     class Net(nn.Module):

@@ -225,27 +225,15 @@ def without_root_rights():
     ctypes.CDLL(None).prctl(drop, override, 0, 0, 0)
 
 
-@pytest.mark.parametrize("late", [False, pytest.param(True, marks=slow_sweep)], ids=["at once", "later"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_folder_that_is_or_becomes_read_only(tmp_path, undisturbed, outcome, name, late):
+def test_a_folder_that_is_read_only(tmp_path, undisturbed, outcome, name):
     reference = undisturbed(name)
     old, out = prepared(tmp_path, reference), tmp_path / "out"
-    if not late:
-        out.chmod(0o555)
-    process = launch(name, tmp_path, before=without_root_rights)
-    try:
-        if late:
-            wait_until((tmp_path / "out.partial").exists, process)
-            (tmp_path / "out.partial").chmod(0o555)
-        status, message = finished(process)
-    finally:
-        for folder in (out, tmp_path / "out.partial"):
-            if folder.exists():
-                folder.chmod(0o755)
+    out.chmod(0o555)
+    status, message = finished(launch(name, tmp_path, before=without_root_rights))
+    out.chmod(0o755)
     assert status == 2, message
     assert "make it writable" in message
     what = left(out, old)
     assert what == "old results"
-    outcome("read-only " + ("in mid-run" if late else "output"), name, what)
-    if LONG:
-        resumed(name, tmp_path, reference)
+    outcome("read-only output", name, what)

@@ -78,16 +78,3 @@ def command_lines(draw):
 
 def test_words(fuzz, offline, capsys):
     fuzz(command_lines(), lambda words: called(words, capsys), examples=60)
-
-
-def test_files_of_an_audit(fuzz, damaged, offline, written, capsys):
-    words = "audit --pretrain P.npy --harmful H.csv --theta t.npy --targets y.npy"
-    sources = {"P.npy": "X.npy", "H.csv": "X.csv", "t.npy": "X.npy", "y.npy": "y.npy"}
-    whole = {name: (offline / source).read_bytes() for name, source in sources.items()}
-
-    def load(contents):
-        for name, content in contents.items():
-            written(name, content)
-        called(words.split(), capsys)
-
-    fuzz(st.fixed_dictionaries({name: damaged([content]) for name, content in whole.items()}), load)

@@ -1,6 +1,5 @@
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
@@ -8,16 +7,13 @@ import pytest
 from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from condnum.errors import InvalidInputError
 from condnum.report.html import (
     PLOTLY,
     WIDGET,
-    export_html,
     mathml,
     render_html,
     shown_notebook,
 )
-from condnum.report.notebook import first_heading
 from condnum.report.tables import mark_tables
 
 LATEX = r"$$\displaystyle \kappa$$"
@@ -105,22 +101,6 @@ def test_code_is_folded_and_outputs_are_what_a_page_can_show(page: Any) -> None:
     assert [m.get_text() for m in page.find_all("math")] == ["κ", "12", "κ"]
     assert [row.get_text("=") for row in page.select(".parameters tr")] == ["seeds=3", "out=<a>"]
     assert page.footer.get_text().endswith("run on 2030-01-02 03:04:05 UTC")
-
-
-def test_titles(executed: Any, tmp_path: Path) -> None:
-    def title_and_headings(node: Any, title: str | None = None) -> tuple[str, int]:
-        soup = BeautifulSoup(without_plotly(render_html(node, title=title)), "html.parser")
-        return soup.title.get_text(), len(soup.select("h1"))
-
-    assert first_heading(executed) == "A title of one"
-    assert title_and_headings(executed) == ("A title of one", 1)
-    assert title_and_headings(executed, "Mine & <ours>") == ("Mine & <ours>", 1)
-    del executed.cells[0]
-    assert title_and_headings(executed) == ("report", 1)
-    (tmp_path / "b.ipynb").write_text("{}")
-    with pytest.raises(InvalidInputError, match=r"b\.ipynb is not a Jupyter notebook"):
-        export_html(tmp_path / "b.ipynb", tmp_path / "b.html")
-    assert not (tmp_path / "b.html").exists()
 
 
 @pytest.mark.parametrize(

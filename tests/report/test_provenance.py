@@ -11,11 +11,11 @@ import torch
 
 from condnum import machine as module
 from condnum.machine import (
-    PeakMemory,
     command_line,
     describe_device,
     end_group,
     own_peak,
+    peak_words,
     provenance,
     source_revision,
     versions,
@@ -43,11 +43,11 @@ def test_record_is_json_and_complete() -> None:
 
 
 def test_parts_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(module.PACKAGES, "absent", "condnum-has-no-such-distribution")
+    monkeypatch.setattr(module, "PACKAGES", (*module.PACKAGES, "condnum-absent"))
     found = versions()
     assert found["numpy"] == np.__version__
-    assert {"python", "condnum", "torch", "sklearn", "plotly", "papermill"} <= set(found)
-    assert "absent" not in found
+    assert {"python", "condnum", "torch", "scikit-learn", "plotly", "papermill"} <= set(found)
+    assert "condnum-absent" not in found
     device = describe_device("cpu")
     assert device["threads"] == torch.get_num_threads()
     assert device["name"] == device["cpu"]
@@ -78,7 +78,7 @@ def test_revision_inside_and_outside_git(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_peak_of_memory_where_the_system_does_not_tell_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.Path, "exists", lambda path: False)  # no /proc
-    assert str(PeakMemory.of([own_peak()])) == "not known: this system does not tell it"
+    assert peak_words([own_peak()]) == "not known: this system does not tell it"
 
 
 def test_a_group_of_processes_ends_also_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:

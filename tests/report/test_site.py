@@ -1,4 +1,4 @@
-"""Results and site: the scoreboard, kept as read in `site.txt`; links that resolve; the old site or the new.
+"""Results and site: the scoreboard, kept as read in `site.txt`; links that resolve; a site of its runs.
 
 `CONDNUM_GOLDEN=record pytest tests/report/test_site.py` writes `site.txt` anew.
 """
@@ -19,16 +19,14 @@ from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from sphinx.application import Sphinx
 
-from condnum.errors import DataFormatError, DataNotFoundError, OutputError
-from condnum.files import folder_lock
+from condnum.errors import DataFormatError, DataNotFoundError
 from condnum.lessons.corrections import aligned_remark, correction_table
 from condnum.report.experiments import Experiment, experiments
 from condnum.report.html import figure_html
 from condnum.report.results import ExperimentResult, find_runs
-from condnum.report.scoreboard import compare_published, scoreboard, tally
+from condnum.report.scoreboard import compare_published
 from condnum.site import build
 from condnum.site.build import build_site
-from condnum.site.notebooks import figure_place
 from condnum.site.results import results_pages
 
 HERE = Path(__file__).resolve().parent
@@ -153,30 +151,14 @@ def test_verdicts():
     ]  # fmt: skip
 
 
-def test_a_part_of_the_pairs_says_that_it_is_a_part(real, monkeypatch):
-    read = pd.read_csv
-
-    def fewer(path, **options):
-        table = read(path, **options)
-        return table.assign(pairs=20, seeds=1) if "rir_mean" in table else table
-
-    whole, other = ([run for run in real if run.name == name] for name in ("mnist", "digits"))
-    part = "the 10 000 test images, where the paper takes the 60 000 training images"
-    assert scoreboard(whole)[0].differs == part
-    monkeypatch.setattr(pd, "read_csv", fewer)
-    part += "; 20 of the 90 ordered pairs of digits; seeds: 1 instead of 3"
-    assert scoreboard(whole)[0].differs == part
-    assert tally(scoreboard(other)) == ""  # no number on the paper's data
-
-
 def bytes_of(folder):
     found = [path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(".lock")]
     return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
 @pytest.mark.slow
-def test_old_site_or_new(runs, site_cache, tmp_path, monkeypatch):
-    """Links resolve and nothing is warned of; then changes and failures."""
+def test_the_site_is_whole_and_follows_its_runs(runs, site_cache, tmp_path, monkeypatch):
+    """Links resolve, nothing is warned of, changes appear; it is put in place as the results of a run are."""
     target, said = tmp_path / "reports", []
     for name in ("digits/summary.csv", "README.md", "site/stale.html", "site.partial/half.html"):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
@@ -230,25 +212,8 @@ def test_old_site_or_new(runs, site_cache, tmp_path, monkeypatch):
     assert {path.stem for path in contents} >= {"lesson", "condnum.probing", "teach"}
     assert not (target / "site/results/old.html").exists()
     assert (target / "site/runs/lesson/results.csv").exists()
-    before, rename, copy = bytes_of(target), os.rename, shutil.copytree
-
-    def full(source, place, **options):
-        if Path(source) == target / "site.partial" or Path(place) == target / "site.partial":
-            raise OSError(28, "No space left on device")
-        return copy(source, place, **options) if options else rename(source, place)
-
+    before = bytes_of(target)
     runs[0] = entry("lesson", "lesson", make_run(runs[0].folder, data="new"))
-    for module, name in ((shutil, "copytree"), (os, "rename")):
-        with monkeypatch.context() as patch:
-            patch.setattr(module, name, full)
-            patch.setattr(Sphinx, "build", lambda self: Path(self.outdir, "index.html").write_text("any"))
-            with pytest.raises(OutputError, match="No space left on device"):
-                again()
-        assert {
-            name: content for name, content in bytes_of(target).items() if "partial" not in name
-        } == before
-    with folder_lock(target, name=".site.lock"), pytest.raises(OutputError, match="another run is writing"):
-        again()
     again()
     after = bytes_of(target)
     assert after != before
@@ -283,14 +248,6 @@ def test_a_lesson_that_fails_is_left_out_and_one_that_ran_is_not_run_again(tmp_p
 
 def drawn(figure):
     return json.loads(re.search(r'data-for="f">(.*?)</script>', figure_html(figure, "f"), re.DOTALL).group(1))
-
-
-def test_a_figure_of_a_recorded_explorer_becomes_its_place():
-    figure = {"layout": {"meta": {"explorer": "Angles", "settings": {"angle": 30, "kind": '"a"'}}}}
-    place = BeautifulSoup(figure_place(figure, "f", ["Angles"]), "html.parser").div
-    assert place["data-explorer"] == "Angles"
-    assert json.loads(place["data-settings"]) == {"angle": 30, "kind": '"a"'}
-    assert "plot-frame" in figure_place(figure, "f", ["Others"])
 
 
 def test_a_figure_cannot_end_its_script_and_its_panels_stack_on_a_phone():

@@ -16,13 +16,12 @@ from condnum.deep import (
     evaluation_transform,
     load_backbone,
     open_images,
-    rir_from_features,
     rir_theta0,
     save_backbone,
 )
 from condnum.deep.features import extract_features, head_accuracy
 from condnum.deep.training.settings import deep_preset
-from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, UnknownNameError
+from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.studies import deep_nets
 from condnum.studies.deep_cells import NET_METHODS, doubts, rir_sample
 from condnum.studies.deep_nets import DeepNets, model_file
@@ -74,13 +73,9 @@ def finished(tmp_path_factory):
     ("values", "error", "message"),
     [
         ({"methods": ("our",)}, UnknownNameError, "unknown method 'our'; did you mean 'ours'"),
-        ({"methods": ()}, InvalidInputError, "no methods; give some of ours"),
         ({"group_size": 1}, InvalidInputError, "group_size must be an integer of at least 2"),
         ({"preset": "resnet18-car"}, UnknownNameError, "did you mean 'resnet18-cars'"),
         ({"data": "images", "pretrain": "a"}, InvalidInputError, "need both tasks"),
-        ({"weights": "w.pt"}, InvalidInputError, "--weights w.pt: there is no such file"),
-        ({"weights": __file__}, InvalidInputError, "are of one backbone, but 2 are to run"),
-        ({"epochs": 2, "immunization_steps": 5}, InvalidInputError, "--epochs 2 and --steps 5 both say"),
     ],
     ids=str,
 )
@@ -93,21 +88,21 @@ def test_settings_of_presets_of_the_study_and_of_own_images():
     config = DeepNets.from_parameters()
     assert config.methods == NET_METHODS == ("ours", "opt_kappa", "imma", "r_ill_only")
     assert config.chosen_backbones == ("test_resnet", "test_vit")
-    assert DeepNets(immunization_steps=7).settings("test_resnet", "imma").steps == 7
     preset = DeepNets(preset="vit-cars", epochs=1)
     assert preset.settings("test_vit", "ours") == deep_preset("vit-cars").with_overrides(epochs=1)
     own = DeepNets.from_parameters(pretrain="a", harmful="b", backbone="resnet18", group_size=50)
     assert (own.data, own.chosen_weights) == ("images", "timm")
     assert own.settings("resnet18", "ours") == DeepSettings(group_size=50)
-    assert own.settings("resnet18", "ours").weights == "adaptive"
     assert own.settings("resnet18", "imma").steps == 100  # each costs as much as five of the others
     # Weights as they are are not trained unless asked.
     assert own.recipe("resnet18").pretraining is None
     assert dataclasses.replace(own, pretrain_epochs=4).recipe("resnet18").pretraining["epochs"] == 4
     assert dataclasses.replace(own, weights="none").recipe("resnet18").pretraining["epochs"] == 30
-    told = own.theta_0_table["θ₀"].iloc[0]
-    assert told == "timm's pre-trained weights; may have seen the held-out images, which θ_I has not"
-    assert "without its held-out images" in SHORT.theta_0_table["θ₀"].iloc[0]
+    assert (
+        own.models_table["made by"].iloc[0]
+        == "timm's pre-trained weights; may have seen the held-out images, which θ_I has not"
+    )
+    assert "without its held-out images" in SHORT.models_table["made by"].iloc[0]
 
 
 class TestTasks:
@@ -149,16 +144,12 @@ class TestTasks:
         assert fresh.load().pretrain.classes == ("n01443537", "n01484850")
         assert fresh.create(fresh.load(), "test_resnet", 0).num_classes == 2
 
-    def test_identical_tasks_are_warned_of(self, folder):
-        config = DeepNets(pretrain=str(folder), harmful=str(folder), weights="none", group_size=10)
-        assert "the same images" in config.load().warnings[0]
-        assert not SHORT.load().warnings
-
     def test_what_cannot_run_fails_before_anything_runs(self, folder, tmp_path):
         own = {"pretrain": str(folder), "harmful": str(folder), "group_size": 10, "data": "images"}
         for change, error, message in (
             ({"group_size": 121}, InvalidInputError, "has 120 image.*fewer than one group of 121"),
             ({"backbone": ("resnet19",)}, UnknownNameError, "unknown timm model 'resnet19'"),
+            ({"weights": "w.pt"}, DataNotFoundError, "no weights at w.pt"),
             (own | {"pretrain": str(tmp_path / "no")}, DataNotFoundError, "no folder"),
             (
                 own | {"weights": "timm", "pretrain_epochs": None},
@@ -185,23 +176,12 @@ def test_a_start_for_each_seed_and_methods_that_come_after_it():
 
 
 class TestRun:
-    def test_tables(self, finished):
-        run = finished[0]
-        results = run.tables["results"]
-        start = results[results["method"] == "initial"]
-        # θ₀ is the yardstick itself: exactly 1, and therefore no success.
-        assert (start[["harmful_ratio", "pretrain_ratio", "rir"]] == 1).all(axis=None)
-        assert not start["success"].any()
-        summary = run.tables["summary"]  # beside the nearest published column, of another experiment
-        row = summary[(summary["method"] == "ours") & (summary["convention"] == "compact")].iloc[0]
-        assert row["published_rir"] == pytest.approx(3.467)
-        assert not summary["published_same"].any()
-        probe = run.tables["curves"].query("quantity == 'probe_accuracy' and method == 'ours'")
+    def test_curves_are_those_of_the_cells(self, finished):
+        tables = finished[0].tables
+        probe = tables["curves"].query("quantity == 'probe_accuracy' and method == 'ours'")
         assert probe["x"].tolist() == [0, 1, 2, 3, 4]
-        last = results.set_index(["method", "convention"]).loc[("ours", "compact"), "probe_final"]
+        last = tables["results"].set_index(["method", "convention"]).loc[("ours", "compact"), "probe_final"]
         assert probe["value"].iloc[-1] == last
-        known = {"convex_accuracy", "rir", "accuracy", "pretraining_loss"}
-        assert known <= set(run.tables["curves"]["quantity"])
 
     def test_accuracy_and_ratios_are_those_of_the_saved_models(self, finished, tmp_path):
         run = finished[0]
@@ -216,10 +196,6 @@ class TestRun:
         sample, groups = rir_sample(run.data.pretrain, 3 * 40, seed=0), {"groups": 3, "group_size": 40}
         again = rir_theta0(theta_0, theta_I, sample, run.data.harmful, seed=0, transform=transform, **groups)
         assert row["rir"] == pytest.approx(again.rir, rel=1e-6)
-        sets = (run.data.pretrain_test, run.data.harmful_test)
-        features = [extract_features(theta, data, transform) for data in sets for theta in (theta_0, theta_I)]
-        on_test = rir_from_features(*features, seed=0, **groups)
-        assert row["test_rir"] == pytest.approx(on_test.rir, rel=1e-6)
         assert row["rir_least_draw"] <= row["rir"] <= row["rir_largest_draw"]
         assert theta_I.checksum == row["checksum"] != theta_0.checksum
         with safe_open(files[0], "pt") as before, safe_open(files[1], "pt") as after:
@@ -240,9 +216,9 @@ class TestRun:
             pd.testing.assert_frame_equal(*tables)
         assert not list(folder.rglob("*.checkpoint"))
         alone = dataclasses.replace(SHORT, methods=("ours",)).run(out=folder, jobs=1)
-        names = alone.save(tmp_path / "alone")  # a single cell leaves its models at the top
-        assert {"theta_0.safetensors", "theta_I.safetensors"} <= set(names)
-        assert {path.name for path in (tmp_path / "alone").iterdir()} == set(names)
+        kept = "test_resnet/seed-0/ours/theta_I.safetensors"
+        assert kept in alone.save(tmp_path / "alone")
+        assert (tmp_path / "alone" / kept).is_file()
         gone = [c._replace(cell=dataclasses.replace(c.cell, folder=str(tmp_path))) for c in run.cells]
         with pytest.raises(DataNotFoundError, match="is gone"):
             dataclasses.replace(run, cells=gone).save(tmp_path / "out")
@@ -255,8 +231,6 @@ class TestRun:
         start = config.run(jobs=1).tables["results"].iloc[0]
         assert (start["method"], start["stop_reason"]) == ("initial", "as loaded")
         assert start["checksum"] == load_backbone(file).checksum
-        with pytest.raises(DataFormatError, match=r"do not fit ResNet: Missing .* Unexpected "):
-            dataclasses.replace(config, backbone=("resnet18",)).run()
 
     def test_a_head_with_the_labels_in_another_order_is_noticed(self, finished):
         run, _ = finished
@@ -300,7 +274,6 @@ class TestRun:
     ("backbone", "pretrain", "harmful", "column", "same"),
     [
         ("resnet18.a1_in1k", 1000, 211, ("resnet18", "country211"), True),
-        ("resnet50", 1000, 196, ("resnet18", "cars"), False),
         ("vit_tiny_patch16_224", 1000, 211, ("vit", "cars"), False),
         ("resnet18", 5, 196, ("resnet18", "cars"), False),
     ],

@@ -40,15 +40,6 @@ def test_ridged_rows_are_the_direct_measurement(house):
         assert row.rir_share == pytest.approx(row.rir / row.rir_ceiling)
 
 
-def test_directions_are_those_of_the_pencil(house):
-    region = HOUSE.region(house.tables["ceilings"], house.tables["null_spaces"], task_pairs(house)[0])
-    ends = house.tables["directions"].groupby("index")
-    np.testing.assert_allclose(ends["share"].sum(), 1, rtol=1e-8)
-    values = ends["eigenvalue"].first()
-    assert values.iloc[0] == pytest.approx(region.ceiling.lambda_max)
-    assert values.iloc[-1] == pytest.approx(region.ceiling.lambda_min)
-
-
 def test_summary_is_over_seeds_at_the_chosen_ridge(house):
     rows = HOUSE.at_ridge(house.tables["ridged"], task_pairs(house)[0])
     ours = rows[rows["method"] == "ours"]

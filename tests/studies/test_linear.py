@@ -12,12 +12,12 @@ from condnum.data.digits import load_diabetes_tasks
 from condnum.methods import SelfTunedSettings, method_names
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import linear_probe
-from condnum.studies import digit_cells, linear
+from condnum.studies import linear
 from condnum.studies import study as study_module
 from condnum.studies.digit_cells import DigitBatches, batch_size, digit_problem, problem_bytes
 from condnum.studies.executors import BatchExecutor
 from condnum.studies.linear import SETTINGS, DigitPairs, HousePrices, data_set
-from condnum.studies.measure import MEASURES, TABLE_1, extractor_curves
+from condnum.studies.measure import MEASURES, extractor_curves
 from condnum.studies.run_verdicts import geometric_ridge_sweep, rank_tolerances
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.theory.immunization import relative_immunization_ratio
@@ -133,19 +133,6 @@ def test_curves(finished, problem):
     np.testing.assert_array_equal(mine.loc["harmful", "kappa"]["value"], found["history.kappa_harmful"])
 
 
-@pytest.mark.realdata
-def test_real_house_prices(real_data):
-    finished = HousePrices(methods=("ours", "identity", "max_rir"), seeds=1, steps=30).run(jobs=1)
-    results = finished.tables["results"]
-    assert (results["rir_share"].isna() == np.isinf(results["rir_ceiling"])).all()  # no share of infinity
-    compact = results[results["convention"] == "compact"]
-    # The harmful task has directions of its own.
-    assert set(zip(compact["rank_pretrain"], compact["rank_harmful"], strict=True)) == {(74, 76)}
-    assert np.isinf(compact["rir_ceiling"]).all()
-    published = finished.tables["summary"].set_index("method")["published_rir"]
-    assert published.loc["ours"].iloc[0] == pytest.approx(TABLE_1["ours"].rir)
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     return STUDY.run(out=tmp_path_factory.mktemp("digits"), jobs=1)
@@ -175,15 +162,6 @@ def test_tasks_of_a_pair(digits):
     methods = [cell["method"] for cell in study.cells(digits)]
     assert (methods.count("max_rir"), methods.count("ours")) == (1, 3)  # a closed form once a pair
     assert len(DigitPairs(methods=("max_rir",)).cells(digits)) == 90
-
-
-def test_summary_is_the_mean_over_pairs_then_over_seeds(run):
-    summary = run.tables["summary"].set_index(["method", "convention", "theta_scale"])
-    rows = run.tables["results"].query("method == 'ours' and convention == 'ridge' and theta_scale == 'unit'")
-    per_seed, entry = rows.groupby("seed")["rir"].mean(), summary.loc["ours", "ridge", "unit"]
-    expected = (per_seed.mean(), per_seed.std(ddof=1), 2)
-    assert (entry["rir_mean"], entry["rir_std"], entry["pairs"]) == pytest.approx(expected)
-    assert pd.isna(entry["published_rir"])  # Table 2 is of MNIST
 
 
 def test_sweeps_of_the_spectra_repeat_the_table_at_its_own_choices(run):
@@ -230,20 +208,6 @@ class TestBatches:
         again = STUDY.run(digits, out=tmp_path, executor=BatchExecutor(DigitBatches(digits, CPU)))
         assert (again.report.computed, again.report.reused) == (0, len(run.cells))
 
-    def test_a_cell_that_cannot_be_measured_fails_alone(self, digits, planned, monkeypatch):
-        measure = digit_cells.measure_cell
-
-        def one_fails(cell, *rest):
-            if cell["seed"] == 1 and cell["pretrain"] == 9:
-                raise ValueError("no spectrum")
-            return measure(cell, *rest)
-
-        monkeypatch.setattr(digit_cells, "measure_cell", one_fails)
-        chosen = [cell for cell in planned if cell["method"] == "imma"]
-        outcomes = list(BatchExecutor(DigitBatches(digits, CPU)).run(len, chosen))
-        assert [o.error for o in outcomes if o.error] == ["ValueError: no spectrum"]
-        assert len(outcomes) == 4
-
     def test_cuda_asks_for_batches_and_a_cluster_does_not(self, digits, monkeypatch):
         monkeypatch.setattr(linear, "resolve_device", torch.device)
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Graphics 9000")
@@ -254,13 +218,6 @@ class TestBatches:
         assert not isinstance(STUDY.executor(digits, [], 1), BatchExecutor)
         facts = study.facts(digits)
         assert (facts["device"], facts["peak device memory"]) == ("Graphics 9000 (cuda)", "3,072 MiB")
-
-    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-    def test_cuda_gives_the_tables_of_the_cpu(self):
-        study = dataclasses.replace(STUDY, methods=("ours", "r_ill_only", "opt_kappa", "imma"), steps=30)
-        cpu, gpu = study.run(jobs=1), dataclasses.replace(study, device="cuda").run()
-        columns = ["method", "seed", "pretrain_digit", "convention", "theta_scale", "rir"]
-        pd.testing.assert_frame_equal(*(of.tables["results"][columns] for of in (gpu, cpu)), rtol=1e-6)
 
     def test_their_size_fills_the_memory_and_is_never_zero(self, monkeypatch):
         problem = ImmunizationProblem.from_covariances(np.eye(140), np.eye(140))
