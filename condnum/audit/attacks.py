@@ -87,7 +87,7 @@ class AttackSection:
         others = f", and their loss and accuracy were measured on {self.held_out:,d} others"
         held = others * bool(self.held_out)
         said = f"Attackers trained on {self.rows:,d} of {self.of_rows:,d} rows of D_H{sample}{held}."
-        return [said, *attack_sentences(self.report.renamed(LABEL_OF | {AS_IS: "the raw input"}))]
+        return [said, *attack_sentences(self.report, LABEL_OF | {AS_IS: "the raw input"})]
 
 
 def attack_section(

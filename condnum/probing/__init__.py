@@ -1,6 +1,6 @@
 """Linear probing: how fast an attacker who keeps θ fixed converges, and how fast others do."""
 
-from condnum.probing.attackers import AttackBudget, Attacker, AttackRun, zero_weights
+from condnum.probing.attackers import AttackBudget, Attacker, AttackRun, Race, zero_weights
 from condnum.probing.line_search import ProbeCurve, linear_probe, log_spaced_steps
 from condnum.probing.panel import attack_panel
 from condnum.probing.registry import attacker_names, get_attacker, register_attacker
@@ -14,6 +14,7 @@ __all__ = [
     "AttackTask",
     "Attacker",
     "ProbeCurve",
+    "Race",
     "attack_panel",
     "attack_sentences",
     "attacker_names",

@@ -16,9 +16,6 @@ from condnum.errors import InvalidInputError, check_integer
 from condnum.probing.line_search import log_spaced_steps
 from condnum.probing.objectives import ProbeSpace, TaskKind
 
-#: Evaluates weights `(B, k, m)`: loss and accuracy `(B,)` each, on the rows chosen for evaluation.
-Evaluate = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
-
 
 @dataclass(frozen=True)
 class AttackBudget:
@@ -69,17 +66,22 @@ class Race:
 
     def __init__(
         self,
+        space: ProbeSpace,
         choices: Sequence[str],
-        last: int,
         budget: AttackBudget,
         *,
-        evaluate: Evaluate | None = None,
-        edges: Sequence[bool] | None = None,
+        dense: bool = True,
+        open_ended: bool = False,
     ) -> None:
-        self.choices, self.last, self.target = list(choices), last, min(budget.epsilons)
-        self.edges = [False] * len(self.choices) if edges is None else list(edges)
-        self._evaluate = evaluate
-        self._due = set(log_spaced_steps(last, 60).tolist()) if evaluate else set()
+        """Name candidates by their hyper-parameters, and the space in which they are evaluated.
+
+        Steps are counted with `dense_steps` unless `dense` is False; of an `open_ended` grid the first and
+        last candidate are at its edge.
+        """
+        self.choices, self.target = list(choices), min(budget.epsilons)
+        self.last = budget.dense_steps if dense else budget.steps
+        self.edges = [open_ended and i in (0, len(choices) - 1) for i in range(len(choices))]
+        self._evaluate, self._due = space.evaluate, {*log_spaced_steps(self.last, 60).tolist()}
         self._steps: list[int] = []
         self._excess: list[FloatArray] = []
         self._evaluated: list[FloatArray] = []  # each (3, B)
@@ -90,7 +92,7 @@ class Race:
         done = bool((excess <= self.target).any()) or step >= self.last or bool(np.isnan(excess).all())
         self._steps.append(step)
         self._excess.append(excess)
-        if self._evaluate is not None and weights is not None and (step in self._due or done):
+        if weights is not None and (step in self._due or done):
             loss, accuracy = self._evaluate(weights())
             self._evaluated.append(np.stack([np.full(len(loss), float(step)), loss, accuracy]))
         return not done
@@ -134,7 +136,6 @@ class AttackRun:
     spectrum_steps: Mapping[float, float] = field(default_factory=dict)  # ε -> from the full spectrum
     seconds: float = math.nan  # measured, where it is not passes × seconds of a pass
     pass_share: float = 1.0  # share of the rows that one gradient sees
-    optimum: float | None = None  # L* of the attacker; None: that of `space`
 
 
 class Attacker(ABC):
@@ -149,24 +150,6 @@ class Attacker(ABC):
     @abstractmethod
     def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
         """Attack from zero weights with every candidate of the grid."""
-
-    @staticmethod
-    def race(
-        space: ProbeSpace,
-        choices: Sequence[str],
-        budget: AttackBudget,
-        *,
-        dense: bool = True,
-        open_ended: bool = False,
-    ) -> Race:
-        """Return a race of candidates, named by their hyper-parameters, that is evaluated in a space.
-
-        Steps are counted with `dense_steps` unless `dense` is False; of an `open_ended` grid the first and
-        last candidate are at its edge.
-        """
-        last = budget.dense_steps if dense else budget.steps
-        ends = [open_ended and i in (0, len(choices) - 1) for i in range(len(choices))]
-        return Race(choices, last, budget, evaluate=space.evaluate, edges=ends)
 
 
 def zero_weights(space: ProbeSpace, candidates: int) -> FloatArray:

@@ -24,8 +24,6 @@ STEP_COLUMNS = [
 #: Name of the raw inputs in a panel.
 RAW = "raw"
 
-OnAttack = Callable[[str, str], None]
-
 
 def attack_panel(
     theta: Mapping[str, ArrayLike | None] | ArrayLike,
@@ -34,7 +32,7 @@ def attack_panel(
     budget: AttackBudget | None = None,
     attackers: Sequence[str] | None = None,
     extractors: Sequence[str] | None = None,
-    on_attack: OnAttack | None = None,
+    on_attack: Callable[[str, str], None] | None = None,
 ) -> AttackReport:
     """Attack linear extractors with a panel of training algorithms, each at its best hyper-parameters.
 
@@ -154,21 +152,19 @@ def _step(run: AttackRun, epsilon: float, scale: float) -> dict[str, Any]:
     trace, step = best(run.traces, epsilon)
     last, objective = int(trace.steps[-1]), run.space.objective
     passes = trace.passes_to(last if step is None else step) * run.pass_share
-    seconds = run.seconds
-    if np.isnan(seconds):
-        seconds = run.space.setup_seconds + passes * run.space.seconds_per_pass
+    descent = run.space.setup_seconds + passes * run.space.seconds_per_pass
     return {
         "epsilon": epsilon,
         "steps": np.nan if step is None else float(step),
         "last_step": last,
         "passes": passes,
-        "seconds": seconds,
+        "seconds": descent if np.isnan(run.seconds) else run.seconds,
         "choice": trace.choice,
         "at_edge": trace.edge,
         "predicted_kappa": run.kappa_steps.get(epsilon, np.nan),
         "predicted_spectrum": run.spectrum_steps.get(epsilon, np.nan),
         "start_loss": objective.start_loss * scale,
-        "optimum": (objective.optimum if run.optimum is None else run.optimum) * scale,
+        "optimum": objective.optimum * scale,
     }
 
 
@@ -189,20 +185,14 @@ def _curve(run: AttackRun, facts: dict[str, Any], budget: AttackBudget, scale: f
     return table.reindex(columns=[*facts, "step", "excess", "loss", "evaluation_loss", "accuracy"])
 
 
-#: Largest eigenvalues that `deflated_condition` leaves out: steps that conjugate gradients may spend on them.
-REMOVED = 5
+def effective_condition(spectrum: Spectrum, epsilon: float) -> float:
+    """Return `σ₁/σ_j`, j the first index beyond which at most a share ε of the excess loss lies.
 
-
-def effective_condition(spectrum: Spectrum, epsilon: float, *, removed: int = 0) -> float:
-    """Return `σ_{1+n}/σ_j`, j the first index beyond which at most a share ε of the excess loss lies.
-
-    What κ would be if the attacker could ignore the directions that the target does not need; with n = 0 of
-    the order of the steps of gradient descent to ε. Conjugate gradients remove n large eigenvalues in n steps
-    (Axelsson 1976) and meet the ratio that is left.
+    What κ would be if the attacker could ignore the directions that the target does not need: of the order of
+    the steps of gradient descent to ε.
     """
     tail = np.cumsum(spectrum.shares[::-1])[::-1]
-    needed = int(np.flatnonzero(tail > epsilon)[-1])
-    return float(spectrum.sigma[min(removed, needed)] / spectrum.sigma[needed])
+    return float(spectrum.sigma[0] / spectrum.sigma[tail > epsilon][-1])
 
 
 def _extractor_facts(
@@ -221,7 +211,6 @@ def _extractor_facts(
                 "features": space.features.shape[1],
                 "rows": len(space.features),
                 "effective_condition": effective_condition(S, budget.headline),
-                "deflated_condition": effective_condition(S, budget.headline, removed=REMOVED),
                 "start_loss": space.objective.start_loss * scale,
                 "optimum": space.convex_optimum.loss * scale,
                 "baseline_optimum": raw * scale,

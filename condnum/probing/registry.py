@@ -3,15 +3,15 @@
 from condnum.errors import InvalidInputError, check_known
 from condnum.probing.attackers import Attacker
 from condnum.probing.descents import (
+    ADAM,
+    FINE_TUNING,
     GRADIENT_DESCENT,
     HEAVY_BALL,
     NESTEROV,
+    STACKED,
     STANDARDIZED,
     WHITENED,
-    AdamAttacker,
-    FineTuning,
     LineSearch,
-    StackedLayer,
     StochasticDescent,
 )
 from condnum.probing.solvers import ConjugateGradients, DirectSolution, LimitedMemoryBfgs
@@ -24,11 +24,11 @@ _ATTACKERS: dict[str, Attacker] = {
         HEAVY_BALL,
         NESTEROV,
         StochasticDescent(),
-        AdamAttacker(),
+        ADAM,
         ConjugateGradients(),
         LimitedMemoryBfgs(),
-        StackedLayer(),
-        FineTuning(),
+        STACKED,
+        FINE_TUNING,
         STANDARDIZED,
         WHITENED,
         DirectSolution(),

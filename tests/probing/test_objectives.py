@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 
 from condnum.probing import AttackBudget
 from condnum.probing.attackers import AttackProblem, Race, zero_weights
-from condnum.probing.descents import GridOptimizer, StochasticDescent, descend_grid
+from condnum.probing.descents import StochasticDescent, descend_grid
 from condnum.probing.objectives import ProbeSpace, logistic_optimum
 
 
@@ -95,14 +95,15 @@ def losses_by_torch(space, parameters, optimizer, steps):
     return values
 
 
-FAR = AttackBudget(epsilons=(1e-9,), headline=1e-9)
+def far(steps):
+    return AttackBudget(dense_steps=steps, epsilons=(1e-9,), headline=1e-9)
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
 def test_each_candidate_of_a_grid_descends_as_it_would_alone(space, kind):
     own = {"momentum": 0.9, "nesterov": True} if kind is torch.optim.SGD else {}
-    options, race = [{"lr": 0.01}, {"lr": 0.05, **own}], Race(["a", "b"], 8, FAR)
-    descend_grid(space, GridOptimizer(kind, *options), race)
+    options, race = [{"lr": 0.01}, {"lr": 0.05, **own}], Race(space, ["a", "b"], far(8))
+    descend_grid(space, race, kind, options)
     for trace, alone in zip(race.traces(), options, strict=True):
         w = torch.from_numpy(zero_weights(space, 1)[0]).requires_grad_()
         np.testing.assert_allclose(
@@ -112,8 +113,8 @@ def test_each_candidate_of_a_grid_descends_as_it_would_alone(space, kind):
 
 def test_a_stacked_layer_is_trained_as_by_autograd(space):
     first = np.linalg.qr(np.random.default_rng(1).normal(size=(4, 3)))[0]
-    race = Race(["only"], 6, FAR)
-    descend_grid(space, GridOptimizer(torch.optim.Adam, {"lr": 0.03}), race, first)
+    race = Race(space, ["only"], far(6))
+    descend_grid(space, race, torch.optim.Adam, [{"lr": 0.03}], first)
     U = torch.from_numpy(first.copy()).requires_grad_()
     V = torch.zeros(3, space.objective.outputs, dtype=torch.float64, requires_grad=True)
     values = losses_by_torch(space, [U, V], torch.optim.Adam([U, V], lr=0.03), 6)

@@ -200,8 +200,6 @@ def test_bad_input_is_named(call, words):
 
 
 def test_names_are_checked(report):
-    with pytest.raises(InvalidInputError, match="two extractors would have one name: raw, raw"):
-        report.renamed({"ill": "raw"})
     with pytest.raises(UnknownNameError, match="epsilon"):
         report.steps_table(epsilon=0.5)
     with pytest.raises(UnknownNameError, match="extractor 'raw'"):
