@@ -199,7 +199,10 @@ def panels(**options: Any) -> Any:
 
 def express(kind: str, table: Any, **options: Any) -> Any:
     """Draw a table by `plotly.express.KIND`, in colors and dashes that distinguish fourteen lines."""
-    given = {"line_dash_sequence": ["solid"] * 7 + ["dash"] * 7} if kind == "line" else {}
+    given: dict[str, Any] = (
+        {"render_mode": "svg"} if kind in ("line", "scatter") else {}
+    )  # WebGL warns and blurs
+    given |= {"line_dash_sequence": ["solid"] * 7 + ["dash"] * 7} if kind == "line" else {}
     draw = getattr(require("plotly.express", "viz"), kind)
     figure = draw(table, color_discrete_sequence=_SERIES, **given, **options)
     return figure.for_each_annotation(lambda note: note.update(text=note.text.partition("=")[2]))

@@ -85,6 +85,19 @@ class DeepNets(Study, name="deep", version="4"):
         if self.pretrain and self.harmful:
             object.__setattr__(self, "data", IMAGES)
         object.__setattr__(self, "methods", tuple(name for name in NET_METHODS if name in self.methods))
+        if self.weights not in ("", "none", "timm"):
+            object.__setattr__(self, "weights", str(Path(self.weights).expanduser()))
+            if not Path(self.weights).is_file():
+                raise InvalidInputError(
+                    f"--weights {self.weights}: there is no such file; give a .safetensors file or a state "
+                    "dict, or one of the words none (draw them and train θ₀ on D_P) and timm (timm's own, "
+                    "downloaded)."
+                )
+            if len(self.chosen_backbones) != 1:
+                raise InvalidInputError(
+                    f"the weights in {self.weights} are of one backbone, but {len(self.chosen_backbones)} "
+                    "are to run; name the one with --backbone."
+                )
         if (self.data == IMAGES or self.pretrain or self.harmful) and not (self.pretrain and self.harmful):
             raise InvalidInputError(
                 "images of your own need both tasks: give --pretrain (D_P) and --harmful (D_H), each a "
