@@ -58,7 +58,8 @@ def _curves(report: AttackReport, subtitle: str, column: str, axis: str, title: 
     figure.update_yaxes(title_text=axis, col=1)
     note = f"{subtitle}<br>Start: zero weights" + ("; dotted: targets ε" if log else "")
     finish(figure, title, note, height=160 + 300 * -(-panels // 2))
-    return figure.update_layout(legend_title_text="attacker (click to toggle)")
+    # Beside the last tick of the steps, which hangs over the panel's edge.
+    return figure.update_layout(legend_title_text="attacker (click to toggle)", legend_x=1.06)
 
 
 def attack_factor_heatmap(report: AttackReport, subtitle: str) -> Any:
