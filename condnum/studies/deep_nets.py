@@ -88,7 +88,7 @@ class DeepNets(Study, name="deep", version="4"):
         if self.weights not in ("", "none", "timm"):
             object.__setattr__(self, "weights", str(Path(self.weights).expanduser()))
             if not Path(self.weights).is_file():
-                raise InvalidInputError(
+                raise DataNotFoundError(
                     f"--weights {self.weights}: there is no such file; give a .safetensors file or a state "
                     "dict, or one of the words none (draw them and train θ₀ on D_P) and timm (timm's own, "
                     "downloaded)."

@@ -149,7 +149,7 @@ class TestTasks:
         for change, error, message in (
             ({"group_size": 121}, InvalidInputError, "has 120 image.*fewer than one group of 121"),
             ({"backbone": ("resnet19",)}, UnknownNameError, "unknown timm model 'resnet19'"),
-            ({"weights": "w.pt"}, DataNotFoundError, "no weights at w.pt"),
+            ({"weights": "w.pt"}, DataNotFoundError, "--weights w.pt: there is no such file"),
             (own | {"pretrain": str(tmp_path / "no")}, DataNotFoundError, "no folder"),
             (
                 own | {"weights": "timm", "pretrain_epochs": None},
@@ -157,8 +157,8 @@ class TestTasks:
                 "timm's head of test_resnet",
             ),
         ):
-            study = dataclasses.replace(SHORT, **change)
             with pytest.raises(error, match=message):
+                study = dataclasses.replace(SHORT, **change)
                 study.cells(study.load())
 
 
