@@ -144,6 +144,11 @@ class TestTasks:
         assert fresh.load().pretrain.classes == ("n01443537", "n01484850")
         assert fresh.create(fresh.load(), "test_resnet", 0).num_classes == 2
 
+    @staticmethod
+    def cells(change):
+        study = dataclasses.replace(SHORT, **change)
+        return study.cells(study.load())
+
     def test_what_cannot_run_fails_before_anything_runs(self, folder, tmp_path):
         own = {"pretrain": str(folder), "harmful": str(folder), "group_size": 10, "data": "images"}
         for change, error, message in (
@@ -158,8 +163,7 @@ class TestTasks:
             ),
         ):
             with pytest.raises(error, match=message):
-                study = dataclasses.replace(SHORT, **change)
-                study.cells(study.load())
+                self.cells(change)
 
 
 def test_a_start_for_each_seed_and_methods_that_come_after_it():
