@@ -22,7 +22,6 @@ from condnum.data.feature_pair import open_pair
 from condnum.data.feature_stream import FeaturesLike, array_stream
 from condnum.errors import InvalidInputError
 from condnum.files import atomic_write, sha256_file
-from condnum.machine import own_peak
 from condnum.probing.attackers import AttackBudget
 from condnum.studies.cells import Cell, CellResult
 from condnum.studies.executors import Executor, SerialExecutor
@@ -188,7 +187,6 @@ class FeatureAudit(Study, name="audit"):
             columns=columns["columns"],
             notes=tuple(columns["notes"]),
             seconds={cell["stage"]: float(row["seconds"] or 0) for cell, row, _ in results},
-            peak_memory_mib=own_peak().mib,
             epsilon=self.epsilon,
             standardize=self.standardize,
             seed=self.seed,
