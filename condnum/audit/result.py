@@ -49,7 +49,6 @@ class Audit:
     notes: tuple[str, ...]  # what was done to the data, and what is odd about their columns
     groups: int  # of the rows of D_P, whose covariances are kept
     seconds: Mapping[str, float]  # by stage
-    peak_memory_mib: float  # largest resident memory of this process so far
     standardize: bool = False
     seed: int = 0
     layers: LayerAudit | None = None  # of a backbone, where that was asked for

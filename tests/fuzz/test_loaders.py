@@ -362,7 +362,7 @@ def test_a_gzip_bomb_is_not_unpacked(fuzz, written):
             archive.write(zeros)
 
     def load(content):
-        with pytest.raises(CondnumError, match="has trailing bytes"):
+        with pytest.raises(CondnumError, match=r"47040000 bytes, 67108848 follow"):
             read_idx(written("f.gz", content))
 
     fuzz(st.just(stream.getvalue()), load, examples=1)
@@ -425,11 +425,11 @@ FILES = [
     ("X.csv", b"a;b\n1,5;2\n", blocks, "separates its cells by semicolons.*sep=';'"),
     ("X.csv", b"a\tb\n1\t2\n", blocks, "separates its cells by tabs"),
     ("X.csv", b"a,a\n1,2\n", blocks, "has the column 'a' twice"),
-    *[("f", idx(s), read_idx, "above the limit of") for s in ((0, 2**16, 2**16, 2**31), (2**28 + 1,))],
+    *[("f", idx(s), read_idx, "is damaged") for s in ((0, 2**16, 2**16, 2**31), (2**28 + 1,))],
     ("f", idx([1] * 65) + b"\0", read_idx, "is not an IDX file"),
-    ("f", SIX[:-1], read_idx, r"is truncated: its header says 2×1×3 = 6 bytes, 5 follow"),
-    ("f", SIX + b"\0", read_idx, "has trailing bytes: .* 7 or more follow"),
-    ("f", SIX[:9], read_idx, "is truncated: 9 bytes, less than its header"),
+    ("f", SIX[:-1], read_idx, r"is damaged: its header says 2×1×3 = 6 bytes, 5 follow"),
+    ("f", SIX + b"\0", read_idx, r"= 6 bytes, 7 follow"),
+    ("f", SIX[:9], read_idx, "or ends before its sizes"),
     ("f", b"", read_idx, "not an IDX file"),
     ("f", idx((6,), b"", kind=0x0D), read_idx, "starts with 0x00000d01"),
     ("f", idx(()), read_idx, "starts with 0x00000800"),
@@ -450,14 +450,6 @@ def test_files_that_are_damaged_or_lie(written, name, content, reader, message):
 def test_targets_that_are_neither_words_nor_numbers(values):
     with pytest.raises(InvalidInputError, match="expected a matrix"):
         read_targets(np.array(values, dtype=object), kind="classification")
-
-
-def test_a_house_table_of_gigabytes_is_not_read(written):
-    path = written("train.csv", b"Id\n")
-    with path.open("r+b") as stream:
-        stream.truncate(2 << 30)
-    with pytest.raises(DataFormatError, match="takes more than 48 MiB"):
-        read_house_table(path)
 
 
 @pytest.mark.parametrize("command", ["run attackers --data", "run limits --seeds", "data"])
