@@ -20,7 +20,7 @@ class DeepSettings(Settings):
     The defaults look for their own weights: every `record_every` steps λ_H moves towards (ii) just below 1
     and the loss weight towards the accuracy floor, on held-out images. After `patience` evaluations without
     progress the best θ is taken up again at a third of η, twice, then the run ends; where (ii) or the
-    accuracy is far off, at half of η. The paper's own settings are presets of `deep_preset`.
+    accuracy is far off, at half of η. The paper's own settings are presets, by name in place of settings.
     """
 
     optimizer: Literal["sgd", "adam"] = "adam"  # sgd: with Nesterov momentum 0.9
@@ -90,25 +90,7 @@ _TABLE_4: dict[str, dict[str, Any]] = {
 
 
 def deep_preset(name: str) -> DeepSettings:
-    """Return published settings (Table 4).
-
-    Their λ belong to the backbone's weights, the image size and the batch size, which the paper does not
-    state; balanced λ are the safer choice elsewhere.
-
-    Args:
-        name: `resnet18-cars`, `resnet18-country211`, `vit-cars` or `vit-country211`.
-
-    Returns:
-        The settings.
-
-    Raises:
-        UnknownNameError: No such preset.
-
-    Examples:
-        >>> settings = deep_preset("vit-cars")
-        >>> settings.learning_rate, settings.lambda_harmful, settings.epochs
-        (1e-05, 300000000.0, 2)
-    """
+    """Return published settings (Table 4), whose λ belong to the paper's backbones and batch size."""
     check_known("preset", name, _TABLE_4)
     # of all, by Table 4 and the text: SGD, Nesterov 0.9, no decay on θ, 2e-5 on ω (C.2), fixed λ
     paper = DeepSettings(
