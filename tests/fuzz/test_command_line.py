@@ -28,7 +28,7 @@ PLAIN = """
 / /dev/null /proc/self/mem
 . .. x.npy X.npy X.csv y.npy broken.parquet broken.npz
 http://127.0.0.1:9 tcp://127.0.0.1:9 cuda:99 cpu
-mps meta none regression classification mnist:0-4 digits-8x8:0-4 timm: test_resnet
+mps meta none regression classification mnist:0-4 digits-8x8:0-4 test_resnet
 resnet18-cars house-prices digits published
 %s {} [bold] *
 """
