@@ -27,7 +27,6 @@ from condnum.studies.release import ReproductionAudit
         (DigitPairs, {"steps": -1}, "steps must be an integer of at least 1"),
         (DigitPairs, {"data": "embedded"}, "digit-pairs takes mnist, digits or a path"),
         (Limits, {"data": "svhn"}, "unknown data set 'svhn'"),
-        (Limits, {"relative_epsilon": 0.0}, "must be positive, got 0"),
         (Limits, {"pairs": "4-7"}, "house-prices is one pair"),
         (Attackers, {"data": "mnst:4-9"}, "did you mean 'mnist:4-9'"),
         (Attackers, {"data": "digits"}, "come with a pair"),
