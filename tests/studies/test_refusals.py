@@ -37,10 +37,13 @@ from condnum.studies.release import ReproductionAudit
         (Attackers, {"attack_steps": -1}, "attack_steps must be an integer of at least 1"),
         (AlignmentPath, {"data": "digits:4-4"}, "two different digits"),
         (AlignmentPath, {"steps": -1}, "at least 1"),
-        (ReproductionAudit, {"epochs": "10,ten"}, "epochs='10,ten' is no list"),
-        (ReproductionAudit, {"epochs": "10,0"}, "epochs must be an integer of at least 1, got 0"),
+        (
+            ReproductionAudit,
+            {"epochs": "10,ten"},
+            "as in 10,100, must be an integer of at least 0, got 'ten'",
+        ),
         (ReproductionAudit, {"data": "mnist"}, "takes house-prices, embedded or a path"),
-        (ReproductionAudit, {"epochs": (), "ends": ()}, "name no number of epochs"),
+        (ReproductionAudit, {"epochs": (), "ends": "0"}, "name no number of epochs"),
     ],
     ids=str,
 )
