@@ -26,7 +26,7 @@ PAGES = {
     "reproduction-audit": (1, "The same in numbers"),
     "deep": (2, "for orientation only"),
     "deep-attackers": (4, "The cheapest attack that succeeds: "),
-    "audit": (3, ">Verdict</h2>"),
+    "audit": (2, ">Verdict</h2>"),
     "corrections": (4, "counter-example"),
     "stability": (1, "results of nets hold one choice of each"),
 }

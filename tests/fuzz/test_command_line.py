@@ -10,7 +10,7 @@ from condnum.cli import main
 from condnum.errors import CondnumError
 
 COMMANDS = {
-    "audit": "--pretrain --harmful --theta --theta-0 --theta-i --targets --kind --ridge --rtol --bootstrap "
+    "audit": "--pretrain --harmful --theta --targets --kind --ridge --rtol --bootstrap "
     "--attackers --seed --pretrain-targets --quiet",
     "run house-prices": "--data --methods --seeds --steps --features --rows --device --jobs",
     "run digits": "--methods --seeds --steps --pairs --labels --jobs --scheduler",
