@@ -66,10 +66,9 @@ audit-pins: setup
 bench: setup
 	$(BIN)/python -m pytest tests/benchmarks --benchmark-only --benchmark-columns=median,iqr,rounds -s
 
-# On a CUDA card, ten minutes at most, tables under reports/gpu: from the source tree and without setup, by .venv's
-# Python where there is one, else by $(PYTHON).
-gpu:
-	PYTHONPATH=. $(or $(wildcard $(BIN)/python),$(PYTHON)) tests/benchmarks/gpu.py
+# On a CUDA card; without one the CPU plays it, at small sizes.
+gpu: setup
+	$(BIN)/python -m pytest tests/benchmarks/test_gpu.py tests/benchmarks/test_deep.py -k "not gram" --benchmark-only --benchmark-columns=median,rounds -s
 
 # Pins: one universal resolution for Python 3.11 to 3.13, from the ranges in pyproject.toml.
 lock: setup
