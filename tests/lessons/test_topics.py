@@ -282,9 +282,9 @@ def test_the_ceiling_by_hand():
 
 
 @NULLS
-@pytest.mark.parametrize(("angle", "shape"), [(0.0, "geometric"), (20.0, "outlier"), (75.0, "geometric")])
-def test_no_extractor_leaves_the_region(null, angle, shape):
-    demo = ceiling_demo(null=null, angle=angle, shape=shape, dimension=5, step=0)
+@pytest.mark.parametrize("angle", [0.0, 75.0])
+def test_no_extractor_leaves_the_region(null, angle):
+    demo = ceiling_demo(null=null, angle=angle, dimension=5, step=0)
     points = np.concatenate([demo.plane.family, demo.path])
     low, high = demo.plane.lowest(points[:, 0]), demo.plane.highest(points[:, 0])
     assert (points[:, 1] >= low * (1 - CLOSE)).all()
