@@ -386,20 +386,13 @@ class DeepNets(Study, name="deep", version="4"):
         """Return what the run was made of."""
         device = resolve_device(self.device)
         place = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-        of_test = min(self.group_size, len(data.pretrain_test), len(data.harmful_test))
-
-        return {
-            **{
-                f"{one.name} ({one.split})": f"{len(one.classes)} classes, {len(one):,} images, SHA-256 "
-                f"{one.checksum}"
-                for one in data.all
-            },
-            "side of the images": "the backbone's own" if self.side is None else f"{self.side} pixels",
-            "images of a group": f"{self.group_size} of training, {of_test} of test",
-            "device": f"{place} ({device})",
-            "numerics": "float32",
-            "timm": str(require("timm", "deep").__version__),
+        sets = {
+            f"{one.name} ({one.split})": f"{len(one.classes)} classes, {len(one):,} images, SHA-256 "
+            f"{one.checksum}"
+            for one in data.all
         }
+        versions = {"numerics": "float32", "timm": str(require("timm", "deep").__version__)}
+        return sets | {"device": f"{place} ({device})"} | versions
 
 
 def model_file(cell: Cell, suffix: str = ".safetensors") -> Path:
