@@ -126,20 +126,10 @@ _DECADES: dict[str, Any] = {"log": True, "step": 0.05}
     angle=Slider("angle of the tasks (degrees)", "0: axes in one order; 90: in opposite.", 0, 90),
     dimension=Slider("dimension D", "Number D of features.", 2, 16, advanced=True),
     share_well=Slider(
-        "η<sub>P</sub> over its bound",
-        "The corrected one, at θ = I.",
-        0.01,
-        0.99,
-        advanced=True,
-        **_DECADES,
+        "η<sub>P</sub> over its bound", "The corrected one, at θ = I.", 0.01, 0.99, advanced=True, **_DECADES
     ),
     share_ill=Slider(
-        "η<sub>H</sub> over its bound",
-        "The safe step at θ = I.",
-        0.001,
-        0.99,
-        marks=4,
-        **_DECADES,
+        "η<sub>H</sub> over its bound", "The safe step at θ = I.", 0.001, 0.99, marks=4, **_DECADES
     ),
     kappa_pretrain=Slider("κ(K<sub>P</sub>)", "Of the benign task.", 10**0.05, 1000, marks=4, **_DECADES),
     kappa_harmful=Slider("κ(K<sub>H</sub>)", "Of the harmful task.", 10**0.05, 1000, marks=4, **_DECADES),

@@ -56,6 +56,8 @@ def marks(slider: Slider, wanted: Iterable[float], *, whole: bool) -> list[float
         [2, 8, 33, 64]
         >>> marks(Slider("κ", "", 1, 100, log=True, marks=5), [10.0], whole=False)
         [1.0, 3.16227766017, 10.0, 31.6227766017, 100.0]
+        >>> marks(Slider("φ", "", 0, 90), [0.0], whole=False)  # on the slider's steps
+        [0.0, 22.0, 45.0, 68.0, 90.0]
     """
     to, back = (math.log10, lambda x: 10**x) if slider.log else (float, float)
     low, high, step = to(slider.low), to(slider.high), slider.step or (0.1 if slider.log else 1)

@@ -82,11 +82,6 @@ class RegularizerStep(Shown):
         return self.step * self.unit
 
     @property
-    def next_rank(self) -> int:
-        """Numerical rank after the step."""
-        return int((self.next_sigma > default_rtol(len(self.sigma)) * self.next_sigma.max()).sum())
-
-    @property
     def promised(self) -> Any:
         """Where on the curve κ moves as Theorem 4.3 says, `(n,)`: down for well, up for ill."""
         return self.curve < self.kappa if self.regularizer == "well" else self.curve > self.kappa
@@ -184,8 +179,8 @@ class RegularizerStep(Shown):
         if math.isinf(self.next_kappa):
             which = "σ<sub>1</sub>" if self.regularizer == "well" else "σ<sub>k</sub>"
             moved = (
-                f"{which} is annihilated (rank {len(self.sigma)} → {self.next_rank}): κ → ∞ from both "
-                "sides, and a compact κ (Eq. 1) would leave the zero out."
+                f"{which} is annihilated: κ → ∞ from both sides, and a compact κ (Eq. 1) would leave the "
+                "zero out."
             )
         else:
             verb = "falls" if self.next_kappa < self.kappa else "rises"

@@ -10,7 +10,6 @@ pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
 from condnum.data import TaskPair, load_diabetes_tasks
 from condnum.errors import CondnumError, InvalidInputError
-from condnum.figures.style import num
 from condnum.files import folder_lock, output_folder
 from condnum.lessons.alignment import haar_overlap_band
 from condnum.lessons.alignment_lab import ALIGNED, RECORDED, alignment_lab, recorded_lab
