@@ -283,7 +283,7 @@ def site(
     site: SiteOption = Path("reports"),
 ) -> None:
     """Build the site: lessons, results, how-to, API; without a reproduction, of committed results."""
-    from condnum.report.results import find_runs
+    from condnum.report.experiments import find_runs
 
     roots = [Path("runs") / "reproduce" / scale for scale in ("full", "quick")]
     root = out or next((root for root in roots if any(root.glob("*/provenance.json"))), None)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from condnum.errors import DataNotFoundError, InvalidInputError
 from condnum.report.deep_comparison import NET_RATIOS, in_percent, net_label
-from condnum.report.results import ExperimentResult
+from condnum.report.experiments import ExperimentResult
 from condnum.report.tables import RATIO_TITLES, number, spread
 from condnum.studies.run_verdicts import RunFolder, run_verdicts
 from condnum.studies.stability import claim_stability, default_setting, published_claims

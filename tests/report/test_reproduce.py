@@ -7,9 +7,8 @@ import pytest
 
 from condnum.errors import InvalidInputError
 from condnum.report import reproduce as module
-from condnum.report.experiments import experiments
+from condnum.report.experiments import experiments, find_run
 from condnum.report.reproduce import code_checksum, reproduce
-from condnum.report.results import find_run
 
 NAMES = [experiment.name for experiment in experiments("quick")]
 
