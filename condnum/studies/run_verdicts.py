@@ -14,8 +14,15 @@ import torch
 from condnum.errors import DataNotFoundError, InvalidInputError
 from condnum.files import read_table
 from condnum.studies.deep_cells import INITIAL
-from condnum.studies.digit_cells import CEILING_RIDGES
-from condnum.studies.measure import SPECTRA, SPECTRA_TABLE, TABLE_1, TABLE_2, Published, ridge_ceiling_column
+from condnum.studies.measure import (
+    CEILING_RIDGES,
+    SPECTRA,
+    SPECTRA_TABLE,
+    TABLE_1,
+    TABLE_2,
+    Published,
+    ridge_ceiling_column,
+)
 from condnum.theory.immunization import LOSS_TOLERANCE, RATIO_TOLERANCE
 from condnum.theory.spectra import PUBLISHED_RIDGE, condition_from_spectrum, default_rtol
 

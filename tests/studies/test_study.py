@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -213,39 +211,3 @@ def test_interruption_keeps_what_is_finished_and_stops_the_workers(squares, tmp_
     workers = set(started("log.loads")) - {os.getpid()}
     assert workers
     wait_until(lambda: not any(map(psutil.pid_exists, workers)))
-
-
-OWN = """
-from dataclasses import dataclass
-
-from condnum.studies.cells import Cell
-from condnum.studies.study import Study
-
-
-@dataclass(frozen=True)
-class Roots(Study):
-    def checksum(self, data):
-        return "none"
-
-    def cells(self, data):
-        return [Cell({"x": x}) for x in range(3)]
-
-    def compute(self, data, cell):
-        if cell["x"] == 2:
-            raise ValueError("an edge")
-        return {"root": cell["x"] ** 0.5}
-
-
-run = Roots().run(out="out", jobs=2)
-print(run.report.reused, run.report.computed, run.failures["error"].tolist(), *run.save("out"))
-"""
-
-
-def test_a_study_of_ones_own_runs_in_processes_from_a_script(tmp_path):
-    (tmp_path / "own.py").write_text(OWN)
-    for counts in ("0 2", "2 0"):
-        done = subprocess.run(
-            [sys.executable, "own.py"], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        last = f"{counts} ['ValueError: an edge'] results.csv failures.csv"
-        assert done.stdout.splitlines()[-1:] == [last], done.stderr
