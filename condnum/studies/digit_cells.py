@@ -38,10 +38,7 @@ _R = TypeVar("_R")
 def digit_problem(
     digits: Digits, pretrain: int, harmful: int, *, labels: str, device: str = "cpu"
 ) -> ImmunizationProblem:
-    """Build the problem (p, h): covariances of the two digits, logistic losses one-vs-rest.
-
-    Tasks are built once a process and shared by all cells that need them.
-    """
+    """Build the problem (p, h), once per process: covariances of two digits, logistic losses one-vs-rest."""
     count = min(digits.counts[pretrain], digits.counts[harmful])
 
     def task(digit: int, label: float) -> LinearTask:

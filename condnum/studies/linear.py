@@ -282,10 +282,7 @@ class DigitPairs(LinearStudy, name="digit-pairs", version="5"):
         return digits
 
     def cells(self, data: Digits) -> list[Cell]:
-        """List pair by pair, so that cells that share a covariance are neighbours.
-
-        Every seed of a closed form that draws nothing has the same θ.
-        """
+        """List pair by pair, whose cells share covariances; a closed form that draws nothing has one seed."""
         return [
             self.cell(method, seed, pair)
             for pair in self.pairs
@@ -336,24 +333,14 @@ class DigitPairs(LinearStudy, name="digit-pairs", version="5"):
 def linear_study(
     data: str, *, methods: tuple[str, ...] = (), pairs: tuple[tuple[int, int], ...] = (), **options: Any
 ) -> Any:
-    """Return the linear study of a data set, or of the files at a path, on the CPU.
-
-    No methods are all of them; `pairs` are of digits.
-    """
+    """Return the linear study of a data set, or of the files at a path, on the CPU; no methods are all."""
     if data_set(data) in TABLES:
         return HousePrices(data, methods, device="cpu", **options)
     return DigitPairs(data, methods or tuple(method_names()), pairs=pairs, **options)
 
 
 def study_of_one_pair(text: str, **options: Any) -> Any:
-    """Return the linear study of one pair of tasks, as a user types it: digits come with their pair.
-
-    Examples:
-        >>> study_of_one_pair("digits:4-9").pairs
-        ((4, 9),)
-        >>> study_of_one_pair("embedded").load().name
-        'diabetes'
-    """
+    """Return the linear study of one pair of tasks, as a user types it: digits come with their pair."""
     data, _, pair = text.partition(":")
     if data not in SETTINGS and not Path(data).expanduser().exists():
         raise UnknownNameError("data set", text, [*TABLES, "mnist:4-9", "digits:4-9"])
