@@ -194,7 +194,7 @@ class StabilityStudy(Study, name="stability"):
     def load(self) -> FinishedRuns:
         """Read the folders."""
         paths = [Path(word) for word in self.runs]
-        short = [path.resolve().name for path in paths]
+        short = [path.absolute().name for path in paths]
         names = [
             name if short.count(name) == 1 else str(path) for path, name in zip(paths, short, strict=True)
         ]
