@@ -16,7 +16,7 @@ from condnum.deep.features import ImageFeatures, cached_features, head_accuracy
 from condnum.deep.image_sets import imagenet_classes, open_images
 from condnum.deep.images import ImageData
 from condnum.deep.pretraining import pretrain_backbone
-from condnum.deep.rir import check_count
+from condnum.deep.rir import check_count, rir_sample
 from condnum.deep.training.immunization import immunize_backbone
 from condnum.deep.training.samples import hold_out
 from condnum.deep.training.settings import DeepSettings, deep_preset
@@ -39,7 +39,6 @@ from condnum.studies.deep_cells import (
     is_folder,
     is_model,
     measured_features,
-    rir_sample,
 )
 from condnum.studies.deep_tables import net_curves, net_results, net_summary
 from condnum.studies.executors import Executor, choose_executor, core_count
