@@ -55,11 +55,7 @@ NetMethods: TypeAlias = Annotated[tuple[str, ...], some_of("method", lambda: NET
 
 @dataclass(frozen=True)
 class DeepNets(Study, name="deep", version="4"):
-    """Table 3 and Figure 3: the last stage of a backbone is immunized against linear probing of D_H.
-
-    θ₀ is a cell too (`initial`): it is made once for a backbone and a seed, and its features are kept for
-    the methods that start from it.
-    """
+    """Table 3 and Figure 3: the last stage of a backbone is immunized; θ₀ is a cell too."""
 
     data: Literal["embedded", "mnist", "images"] = "embedded"  # images: `pretrain` and `harmful`
     pretrain: str = ""  # D_P, a name for `open_images`; "": the recipe's
