@@ -189,7 +189,7 @@ class GpuReport:
             if batches.error is not None:
                 raise batches.error
             if self.left < 0:
-                raise TimeoutError(f"left out: {progress.done} of {progress.total} cells in the time given")
+                raise TimeoutError("left out: {done} of {total} cells in the time given".format(**progress))
 
         batches = TimedBatches(self.digits, self.device)
         executor = BatchExecutor(batches)
