@@ -153,9 +153,7 @@ def _literal(text: str) -> Any:
 
 
 @contextmanager
-def running_kernel(
-    *, cwd: Path, environment: Mapping[str, str] | None = None, log: Path | None = None
-) -> Generator[Any, None, None]:
+def running_kernel(*, cwd: Path, environment: Mapping[str, str] | None = None) -> Generator[Any, None, None]:
     """Start an IPython kernel of the current interpreter and stop it when the block ends.
 
     One that is still busy (Ctrl-C, a cell over its time limit) is interrupted first, so that it can finish
@@ -170,7 +168,7 @@ def running_kernel(
         shutdown_wait_time=5.0,
     )
     group: int | None = None
-    with open(log or os.devnull, "ab") as output:
+    with open(os.devnull, "ab") as output:
         try:
             run_sync(manager.start_kernel)(
                 cwd=str(cwd), env={**os.environ, **(environment or {})}, stdout=output, stderr=output
@@ -248,10 +246,10 @@ def _execute(
     papermill = require("papermill", "notebooks")
     logging.getLogger("papermill").setLevel(logging.CRITICAL)  # our messages and progress say the same
     with tempfile.TemporaryDirectory(prefix="condnum-") as scratch:
-        events, log = Path(scratch) / "progress.jsonl", Path(scratch) / "kernel.log"
+        events = Path(scratch) / "progress.jsonl"
         environment = {**environment, **({PROGRESS_VARIABLE: str(events)} if report else {})}
         followed = following(events, report) if report else nullcontext()
-        with followed, running_kernel(cwd=Path.cwd(), environment=environment, log=log) as manager:
+        with followed, running_kernel(cwd=Path.cwd(), environment=environment) as manager:
             return papermill.execute_notebook(
                 node,
                 str(path).replace("{", "{{").replace("}", "}}"),  # papermill takes paths as format strings

@@ -19,14 +19,20 @@ from condnum.errors import CondnumError, require
 from condnum.files import RECORD, output_folder, read_record, write_json
 from condnum.machine import versions
 from condnum.progress import OnProgress, duration, terminal_progress
-from condnum.report.experiments import Experiment, experiments
+from condnum.report.experiments import (
+    REPRODUCTION,
+    Experiment,
+    ExperimentResult,
+    Status,
+    experiments,
+    find_run,
+)
 from condnum.report.notebook import ParameterNotebook
-from condnum.report.results import REPRODUCTION, ExperimentResult, Status, find_run
 from condnum.report.run import EXPERIMENTS, run_command
 from condnum.studies.executors import core_count
 
 #: Parts of the package that arrange and show results but cannot change one.
-_SHOWING = tuple(f"report/{name}.py" for name in ("experiments", "reproduce", "results", "scoreboard"))
+_SHOWING = tuple(f"report/{name}.py" for name in ("experiments", "reproduce", "scoreboard"))
 
 
 def run_experiment(experiment: Experiment, folder: Path, *, jobs: int, progress: OnProgress) -> list[str]:

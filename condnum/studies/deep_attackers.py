@@ -98,10 +98,7 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="3"):
         return [one for one in map(DeepAttacker.named, self.attackers) if one.fresh]
 
     def unused(self, data: DeepTasks) -> ImageData:
-        """Return training images of D_H on which no θ_I was trained, at most as many per class.
-
-        They are those that a limit left out, and those on which the step of θ_I was chosen.
-        """
+        """Return images of D_H on which no θ_I was trained, at most as many per class."""
         whole = open_images(self.harmful or self.defaults.harmful, "train")
         rest = np.flatnonzero(~np.isin(whole.positions, data.harmful.positions))
         return whole.take(rest).limit(max(data.harmful.counts), seed=LIMIT_SEED)

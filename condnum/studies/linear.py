@@ -30,7 +30,7 @@ from condnum.methods import (
 )
 from condnum.methods.problem import ImmunizationProblem
 from condnum.studies.cells import Cell, CellResult, cached
-from condnum.studies.digit_cells import DigitBatches, ceilings, cell_problem, measure_cell
+from condnum.studies.digit_cells import DigitBatches, cell_problem, measure_cell
 from condnum.studies.executors import BatchExecutor, Executor
 from condnum.studies.measure import (
     MEASURE_COLUMNS,
@@ -38,12 +38,11 @@ from condnum.studies.measure import (
     TABLE_1,
     TABLE_2,
     average_over_pairs,
+    ceilings,
     extractor_cell,
     extractor_curves,
     report_step,
-    rir_ceilings,
     seed_summary,
-    settings_table,
     spectra_table,
     spectral_rows,
 )
@@ -152,8 +151,13 @@ class LinearStudy(Study):
 
     @property
     def settings_table(self) -> pd.DataFrame:
-        """How each method is run, a row per method."""
-        return settings_table(self.methods, self.settings)
+        """What each method does and how it is set."""
+        rows = []
+        for name in self.methods:
+            method, settings = get_method(name), self.settings(name)
+            chosen = "—" if settings is None else settings.describe(method.parts or ())
+            rows.append((method.label, method.summary, chosen))
+        return pd.DataFrame(rows, columns=["method", "what it does", "settings"])
 
     def problem(self, data: Any, cell: Cell) -> ImmunizationProblem:
         """Return the two tasks of a cell, built once per process."""
@@ -231,8 +235,7 @@ class HousePrices(LinearStudy, name="house-prices", version="3"):
         """Train one extractor and keep it with its spectra and the ceilings of its measures."""
         problem, result = self.problem(data), self.immunize(data, cell)
         row, arrays = extractor_cell(problem, result)
-        bounds = rir_ceilings(problem.pretrain.range, problem.harmful.range, result.theta)
-        return CellResult({**row, **bounds}, arrays)
+        return CellResult({**row, **ceilings(problem, result.theta)}, arrays)
 
     def tables(self, data: TaskPair, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
         """Measure every extractor, average over seeds beside Table 1, and collect the curves."""
@@ -257,14 +260,13 @@ class HousePrices(LinearStudy, name="house-prices", version="3"):
 
 
 @dataclass(frozen=True)
-class DigitPairs(LinearStudy, name="digit-pairs", version="4"):
+class DigitPairs(LinearStudy, name="digit-pairs", version="5"):
     """Table 2 and Figure 2: linear extractors on pairs of digits, MNIST or the embedded 8×8 ones."""
 
     data: str = "digits"  # digits (8×8), mnist, or a path to the folder of MNIST
     methods: MethodNames = DIGIT_METHODS
     pairs: Pairs = ()  # (pretrain, harmful); empty: all 90
     labels: Literal["one_vs_rest", "published"] = "one_vs_rest"
-    loss_rows: Annotated[int, at_least(2)] = 1000  # rows of the supervised loss's balanced sample
     sets: ClassVar[tuple[str, ...]] = DIGITS
 
     def check(self) -> None:
@@ -280,10 +282,7 @@ class DigitPairs(LinearStudy, name="digit-pairs", version="4"):
         return digits
 
     def cells(self, data: Digits) -> list[Cell]:
-        """List pair by pair, so that cells that share a covariance are neighbours.
-
-        Every seed of a closed form that draws nothing has the same θ.
-        """
+        """List pair by pair, whose cells share covariances; a closed form that draws nothing has one seed."""
         return [
             self.cell(method, seed, pair)
             for pair in self.pairs
@@ -294,7 +293,7 @@ class DigitPairs(LinearStudy, name="digit-pairs", version="4"):
 
     def cell(self, method: str, seed: int, pair: tuple[int, int]) -> Cell:
         """Return the cell of a method, a seed and a pair."""
-        tasks = {"pretrain": pair[0], "harmful": pair[1], "labels": self.labels, "loss_rows": self.loss_rows}
+        tasks = {"pretrain": pair[0], "harmful": pair[1], "labels": self.labels}
         return self._cell(method, seed, **tasks)
 
     def problem(self, data: Digits, cell: Cell) -> ImmunizationProblem:
@@ -334,24 +333,14 @@ class DigitPairs(LinearStudy, name="digit-pairs", version="4"):
 def linear_study(
     data: str, *, methods: tuple[str, ...] = (), pairs: tuple[tuple[int, int], ...] = (), **options: Any
 ) -> Any:
-    """Return the linear study of a data set, or of the files at a path, on the CPU.
-
-    No methods are all of them; `pairs` are of digits.
-    """
+    """Return the linear study of a data set, or of the files at a path, on the CPU; no methods are all."""
     if data_set(data) in TABLES:
         return HousePrices(data, methods, device="cpu", **options)
     return DigitPairs(data, methods or tuple(method_names()), pairs=pairs, **options)
 
 
 def study_of_one_pair(text: str, **options: Any) -> Any:
-    """Return the linear study of one pair of tasks, as a user types it: digits come with their pair.
-
-    Examples:
-        >>> study_of_one_pair("digits:4-9").pairs
-        ((4, 9),)
-        >>> study_of_one_pair("embedded").load().name
-        'diabetes'
-    """
+    """Return the linear study of one pair of tasks, as a user types it: digits come with their pair."""
     data, _, pair = text.partition(":")
     if data not in SETTINGS and not Path(data).expanduser().exists():
         raise UnknownNameError("data set", text, [*TABLES, "mnist:4-9", "digits:4-9"])

@@ -112,22 +112,6 @@ class Study:
 
     `class Mine(Study, name="mine", version="2")` names it (default: the class's name); both are part of every
     key: raise the version when a change of code changes results.
-
-    Examples:
-        >>> @dataclass(frozen=True)
-        ... class Powers(Study, name="powers"):
-        ...     base: int = 2
-        ...     count: Count = 3
-        ...     def cells(self, data):
-        ...         return [Cell({"exponent": k, "base": self.base}) for k in range(self.count)]
-        ...     def compute(self, data, cell):
-        ...         return {"value": cell["base"] ** cell["exponent"]}
-        >>> Powers().run(jobs=1).tables["results"]["value"].tolist()
-        [1, 2, 4]
-        >>> Powers(count=0)
-        Traceback (most recent call last):
-            ...
-        condnum.errors.InvalidInputError: count must be an integer of at least 1, got 0.
     """
 
     name: ClassVar[str] = ""

@@ -414,8 +414,7 @@ def site(
 
     from condnum.lessons import recording
     from condnum.report import notebook
-    from condnum.report.experiments import Experiment
-    from condnum.report.results import ExperimentResult
+    from condnum.report.experiments import Experiment, ExperimentResult
     from condnum.site import build
 
     root, target = tmp_path_factory.mktemp("reproduction"), tmp_path_factory.mktemp("reports")

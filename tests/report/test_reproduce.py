@@ -7,9 +7,8 @@ import pytest
 
 from condnum.errors import InvalidInputError
 from condnum.report import reproduce as module
-from condnum.report.experiments import Experiment, experiments
-from condnum.report.reproduce import code_checksum, reproduce, run_fingerprint
-from condnum.report.results import find_run
+from condnum.report.experiments import experiments, find_run
+from condnum.report.reproduce import code_checksum, reproduce
 
 NAMES = [experiment.name for experiment in experiments("quick")]
 
@@ -165,11 +164,3 @@ def test_the_code_checksum_sees_code_and_experiments_only(tmp_path):
         (tmp_path / name).write_text("2")
         assert (code_checksum(tmp_path) != before) == changed, name
         before = code_checksum(tmp_path)
-
-
-def test_a_fingerprint_knows_its_words_and_its_data():
-    of = [Experiment("a", "", "", "limits", {"seeds": seeds}) for seeds in (1, 2)]
-    marks = {run_fingerprint(experiment, data) for experiment in of for data in ({}, {"mnist": "0"})}
-    assert len(marks) == 4
-    assert {len(mark) for mark in marks} == {64}
-    assert run_fingerprint(of[0], {"mnist": ""}) == ""

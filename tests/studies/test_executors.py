@@ -10,25 +10,11 @@ from condnum.studies import executors
 from condnum.studies.cells import Cell, CellResult
 from condnum.studies.executors import (
     BatchExecutor,
-    DaskExecutor,
     ProcessExecutor,
     SerialExecutor,
     choose_executor,
     core_count,
 )
-
-
-@pytest.mark.parametrize(
-    ("options", "chosen"),
-    [
-        ((1,), SerialExecutor()),
-        ((4, ""), ProcessExecutor(4)),
-        ((4, "tcp://h:1"), DaskExecutor("tcp://h:1")),
-    ],
-    ids=str,
-)
-def test_choice(options, chosen):
-    assert choose_executor(*options) == chosen
 
 
 @pytest.mark.parametrize("jobs", [0, -1, 1.5, True])

@@ -149,13 +149,13 @@ def planned(digits):
 
 
 def test_tasks_of_a_pair(digits):
-    problem = digit_problem(digits, 4, 7, loss_rows=100, labels="one_vs_rest")
+    problem = digit_problem(digits, 4, 7, labels="one_vs_rest")
     count = min(digits.counts[4], digits.counts[7])  # cut to the smaller class
     X = np.array(digits.pixels(np.flatnonzero(digits.labels == 4)[:count]))
     np.testing.assert_allclose(problem.pretrain.covariance, covariance(X), rtol=1e-12, atol=1e-9)
-    assert problem.pretrain.supervised_rows.shape == (100, 64)
+    assert problem.pretrain.supervised_rows.shape == (2 * count, 64)
     assert float(problem.pretrain.targets.mean()) == pytest.approx(0.5)
-    published = digit_problem(digits, 4, 7, loss_rows=50, labels="published")  # one class each
+    published = digit_problem(digits, 4, 7, labels="published")  # one class each
     assert set(published.pretrain.targets.flatten().tolist()) == {0.0}
     assert set(published.harmful.targets.flatten().tolist()) == {1.0}
     study = DigitPairs(methods=("max_rir", "ours"), pairs=((4, 7),), seeds=3)
@@ -190,7 +190,7 @@ class TestBatches:
         assert groups["max_rir"] is None
         assert len({batches.group(cell) for cell in planned}) == 3
         longer = dataclasses.replace(planned[0], settings={**planned[0].settings, "steps": 6})
-        few = dataclasses.replace(planned[0], at={**planned[0].at, "loss_rows": 20})
+        few = dataclasses.replace(planned[0], at={**planned[0].at, "labels": "published"})
         assert len({batches.group(cell) for cell in (planned[0], longer, few)}) == 3
         (other,) = batches.compute([few])
         expected = STUDY.compute(digits, few).row["squared_norm"]
