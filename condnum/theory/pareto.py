@@ -95,8 +95,6 @@ def pareto_extractor(
     pretrain_covariance: ArrayLike | CovarianceRange,
     harmful_covariance: ArrayLike | CovarianceRange,
     power: float,
-    *,
-    ridge: float | None = None,
 ) -> Array:
     r"""Return a point of the Pareto front, :math:`θ_s = K_P^{-1/2}M^{s/2}`.
 
@@ -106,11 +104,11 @@ def pareto_extractor(
     """
     if not math.isfinite(power):
         raise InvalidInputError(f"power must be finite, got {power}.")
-    P, H = task_ranges(pretrain_covariance, harmful_covariance, ridge)
+    P, H = task_ranges(pretrain_covariance, harmful_covariance)
     if {P.rank, H.rank} != {P.dimension}:
         raise InvalidInputError(
             f"the covariances have ranks {P.rank} and {H.rank} in {P.dimension} dimensions: θ_s needs both "
-            "to be invertible; drop the features that a task does not use, or give a ridge."
+            "to be invertible; drop the features that a task does not use, or add a ridge to both."
         )
     root, sigma, W = pencil_decomposition(P, H)
     theta = (root @ W) * sigma**power @ W.mT
