@@ -161,8 +161,7 @@ def logistic_optimum(
 ) -> ConvexOptimum:
     """Minimise the mean cross-entropy over all linear functions of the features, by Newton's method.
 
-    Where the classes can be separated the infimum 0 is not attained: the loss then falls by a factor with
-    each iteration, and the search ends when it is `tolerance·ln C`, far below any ε in use.
+    Where classes can be separated it ends at `tolerance·ln C`, far below any ε in use.
     """
     N, r = basis.shape
     m, enough = 1 if classes == 2 else classes, tolerance * np.log(classes)
@@ -307,11 +306,7 @@ class ProbeSpace:
 
     @cached_property
     def standardized(self) -> ProbeSpace:
-        """Columns centred and divided by their standard deviation, with a column of ones: an intercept.
-
-        The space grows by the constant function, so that its optimum may be lower. A column that is constant
-        up to round-off is dropped to zero.
-        """
+        """Centred and scaled columns, constant ones dropped to zero, and an intercept: L* may be lower."""
         mean, deviation = self.features.mean(axis=0), self.features.std(axis=0)
         size = np.sqrt((self.features**2).mean(axis=0))
         flat = deviation <= 1e-12 * np.maximum(size, np.finfo(np.float64).tiny)

@@ -183,11 +183,7 @@ def _curve(run: AttackRun, facts: dict[str, Any], budget: AttackBudget, scale: f
 
 
 def effective_condition(spectrum: Spectrum, epsilon: float) -> float:
-    """Return `σ₁/σ_j`, j the first index beyond which at most a share ε of the excess loss lies.
-
-    What κ would be if the attacker could ignore the directions that the target does not need: of the order of
-    the steps of gradient descent to ε.
-    """
+    """Return `σ₁/σ_j`, j the first index beyond which at most a share ε of the excess loss lies."""
     tail = np.cumsum(spectrum.shares[::-1])[::-1]
     return float(spectrum.sigma[0] / spectrum.sigma[tail > epsilon][-1])
 
