@@ -94,10 +94,7 @@ class TestResuming:
     @staticmethod
     def record(found):
         """What an audit says, without times."""
-        record = found.as_json()
-        for row in record["attack"]["report"]["steps"]:
-            del row["seconds"]
-        return record | {"seconds": None}
+        return found.as_json() | {"seconds": None}
 
     def test_an_audit_goes_on_from_each_finished_stage(self, study, tmp_path):
         whole = self.record(study.found(study.run(out=tmp_path / "whole").cells))

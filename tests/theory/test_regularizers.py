@@ -161,20 +161,11 @@ def test_theta_gradients_against_finite_differences(shape, samples):
     np.testing.assert_allclose(found, ill, atol=1e-6 * np.abs(ill).max())
 
 
-class TestBackward:
-    @pytest.mark.parametrize("regularizer", [r_well, r_ill])
-    def test_second_derivatives_are_refused_not_wrong(self, regularizer):
-        S = torch.diag(torch.tensor([3.0, 1.0], dtype=torch.float64)).requires_grad_()
-        with pytest.raises(CondnumError, match="first derivative only"):
-            torch.autograd.grad(regularizer(S), S, create_graph=True)
-
-    def test_is_finite_where_that_of_the_svd_is_not(self):
-        # Null singular values are repeated: the derivative of the SVD's vectors is NaN, ours is not.
-        X = torch.randn(2, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        T = torch.eye(5, dtype=torch.float64, requires_grad=True)
-        r_ill(T.mT @ (X.mT @ X) @ T, rank=2).backward()
-        assert torch.isfinite(T.grad).all()
-        assert T.grad.abs().max() > 0
+@pytest.mark.parametrize("regularizer", [r_well, r_ill])
+def test_second_derivatives_are_refused_not_wrong(regularizer):
+    S = torch.diag(torch.tensor([3.0, 1.0], dtype=torch.float64)).requires_grad_()
+    with pytest.raises(CondnumError, match="first derivative only"):
+        torch.autograd.grad(regularizer(S), S, create_graph=True)
 
 
 @BOTH
