@@ -111,10 +111,6 @@ class RirCeiling:
     harmful_only_dimension: int  # dimension of null(K_P) that the harmful task excites
     ridge: float | None  # ε added to both covariances, None for none
 
-    def __float__(self) -> float:
-        """Return the ceiling itself."""
-        return self.value
-
 
 def rir_ceiling(
     pretrain_covariance: ArrayLike | CovarianceRange,

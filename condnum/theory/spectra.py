@@ -42,10 +42,6 @@ class ConditionNumber:
     dimension: int  # number of singular values that the matrix could have
     convention: Convention
 
-    def __float__(self) -> float:
-        """Return κ of an unbatched matrix."""
-        return float(self.value)
-
 
 def covariance(features: ArrayLike) -> Array:
     """Return the data covariance `K = XᵀX`, uncentred and unnormalised as in the paper (Eq. 9).
