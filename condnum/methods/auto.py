@@ -225,11 +225,7 @@ class SelfTuned(Run):
         return factors
 
     def _levelling_factors(self, sigma: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the same for a step in which all values near σ₁ count as one repeated value.
-
-        `well_step` takes it at a wide `rtol`. Near is above the geometric mean of σ₁ and σ_k, and within a
-        factor e. By the averaged subgradient they come down together: log κ falls by about half, at most 1.
-        """
+        """Return the same for a step in which all values near σ₁ count as one repeated value."""
         high, p = float(sigma.max()), self.problem.dimension
         level = max(math.sqrt(float(sigma.min()) * high), high / math.e)
         upper = sigma >= level

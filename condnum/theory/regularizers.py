@@ -262,10 +262,7 @@ class Extreme:
 
 
 def extreme(sigma: Tensor, rtol: float, rank: Tensor | None = None) -> Extreme:
-    """Return σ₁ of a descending spectrum `(..., n)`, or σ_k for a rank k `(...)`, with its equals.
-
-    Equal are values within `rtol·σ₁` of it, for σ_k too: that is the size of the round-off in σ_k.
-    """
+    """Return σ₁ of descending spectra `(..., n)`, or σ_k for ranks k, with its equals up to `rtol·σ₁`."""
     n = sigma.shape[-1]
     places = torch.arange(n, device=sigma.device)
     place = (torch.zeros_like(sigma[..., :1]) if rank is None else rank.unsqueeze(-1) - 1).long()
