@@ -70,11 +70,6 @@ def test_dimension_counts_the_zeros_that_a_dual_matrix_leaves_out():
     np.testing.assert_allclose(gradient, np.diag([9 / 4, -1 / 4]), **HAND)
 
 
-def test_theorem_41_1_is_false_r_ill_stays_at_4_8_while_kappa_diverges():
-    for sigma in (1e-2, 1e-4, 1e-8):  # ρ = (1 + ¼ + σ²)/6 − σ²/2 → 5/24
-        assert r_ill(np.diag([1.0, 0.5, sigma])) == pytest.approx(4.8, rel=10 * sigma**2 + 1e-14)
-
-
 class TestRepeatedExtremes:
     def test_the_centre_of_the_subdifferential(self):
         well, ill = r_well_gradient(np.diag([2.0, 2, 1])), r_ill_gradient(np.diag([2.0, 1, 1]))  # ρ = 1/2
