@@ -137,7 +137,7 @@ def kappa_table(spectra: TaskSpectra, *, epsilon: float) -> pd.DataFrame:
 def measures_table(spectra: TaskSpectra, *, epsilon: float, clauses: Mapping[str, ClauseC]) -> pd.DataFrame:
     """Measure every extractor in every convention and at every scale of θ, beside its ceiling."""
     P, H, rtol = spectra.range_P, spectra.range_H, spectra.rtol
-    compact_ceiling = float(rir_ceiling(P, H, rtol=rtol))
+    compact_ceiling = rir_ceiling(P, H, rtol=rtol).value
     rows = []
     for extractor in spectra.compared:
         for convention, theta_scale in MEASURES:
@@ -179,7 +179,7 @@ def rtol_table(
     fixed = [10.0**k for k in (-13, -12, -10, -8, -6, -4)]
     for rtol in sorted({least, default, *(value for value in fixed if value > least)}):
         P, H = (CovarianceRange.of(part, rtol=rtol) for part in finest)
-        ceiling = float(rir_ceiling(P, H, rtol=rtol))
+        ceiling = rir_ceiling(P, H, rtol=rtol).value
         here = TaskSpectra.of(P, H, extractors, rtol=rtol)
         facts = {
             "rtol": rtol, "rank_P": P.rank, "rank_H": H.rank,

@@ -35,14 +35,7 @@ OPTIONAL = ("bootstrap", "attackers", "layers")
 
 @dataclass(frozen=True)
 class FeatureAudit(Study, name="audit"):
-    """An audit of features in files or of a backbone; without any, of the embedded digits.
-
-    Examples:
-        >>> FeatureAudit(pretrain="P.npy")
-        Traceback (most recent call last):
-            ...
-        condnum.errors.InvalidInputError: pretrain was given without harmful: an audit compares two tasks.
-    """
+    """An audit of features in files or of a backbone; without any, of the embedded digits."""
 
     pretrain: str = ""
     harmful: str = ""
@@ -250,23 +243,7 @@ def audit(
     threads: int | None = None,
     **settings: Any,
 ) -> Audit:
-    r"""Audit a pair of tasks and, if one is given, an extractor.
-
-    One pass over each feature matrix forms :math:`K = X^\top X` in float64; everything but the attackers
-    follows from the two covariances. Rows with missing entries are left out, and said so; nothing is imputed,
-    nor centered or scaled unless that is asked for. `FeatureAudit` is the same as a study, which keeps
-    finished stages in a folder and goes on from them.
-
-    Args:
-        pretrain: `(N_P, D)` features of the pre-training task: a file (npy, npz, csv, parquet), which may be
-            larger than memory, a matrix, or a stream.
-        harmful: `(N_H, D)` features of the harmful task.
-        theta: `(D, D_hid)` linear extractor, or a file of it; measured against the features as they are.
-        targets: Of the harmful rows, for the attackers; without them that part is skipped.
-        pretrain_targets: Of the pre-training rows, for clause (c) where θ loses rank.
-        budget: Of each attacker.
-        threads: At a time; default one per core.
-        settings: Options of `condnum audit --help`, such as `standardize=True` or `bootstrap=0`.
+    """Audit files, matrices or streams; `settings` are options of `condnum audit --help`.
 
     Examples:
         >>> rows = np.random.default_rng(0).normal(size=(200, 4))

@@ -19,16 +19,12 @@ MOST_COLUMNS = 100
 
 def columns_html(columns: pd.DataFrame) -> str:
     """Return the scale of every column, odd ones first, in a frame that scrolls; folded if none is odd."""
+    odd = int(columns["look"].ne("").sum())
     shown = columns.loc[columns["look"].eq("").sort_values(kind="stable").index].head(MOST_COLUMNS)
     table = shown[["column", "look"]].map(lambda text: html.escape(str(text)))
-    table.columns = ["column", "looks like"]
     for task, label in _TASKS.items():
-        for title, low, sign, high in (
-            ("mean ± deviation", "mean", "±", "deviation"), ("from – to", "smallest", "–", "largest")
-        ):  # fmt: skip
-            both = (shown[f"{name}_{task}"].map(number) for name in (low, high))
-            table[f"{title}, {label}"] = next(both) + f" {sign} " + next(both)
-    odd = int(columns["look"].ne("").sum())
+        for name in ("mean", "deviation", "smallest", "largest"):
+            table[f"{name}, {label}"] = shown[f"{name}_{task}"].map(number)
     return (
         f"<details{' open' * bool(odd)}><summary>{len(columns):,d} columns with their scale, {odd:,d} odd"
         f"</summary><div style='max-height:24em;overflow:auto'>{as_html(table)}</div></details>"

@@ -200,25 +200,22 @@ def explorer_of(trails: Trails, known: Sequence[str]) -> type[Explorer]:
     tasks, first = trails.tasks, next(iter(trails.kept))
     D, most = tasks.dimension, kept_directions(tasks.dimension)
     labels = {name: option_text(method_style(name).label) for name in known}
-    tips = {
-        "training": "Along the kept steps, log-spaced.",
-        "i": "Which uᵢ, by descending σᵢ; or click a map.",
-        "j": "Which qⱼ, by descending γⱼ; or click a map.",
-        "side": "Whose K the qⱼ belong to, and on which task two extractors are compared.",
-        "compare": "A second extractor, at the same part of its training.",
-    }
     sides = {"pretrain": "pre-training", "harmful": "harmful"}
+    whose = "Whose K the qⱼ belong to, and on which task two extractors are compared."
+    second, others = "A second extractor, at the same part of its training.", {"none": "nothing", **labels}
     steps, some = (14, 5) if D <= 128 else (8, 3)  # a recording with many pixels stays below 1 MB, too
     one: Any = Literal[tuple(known)]
     other: Any = Literal["none", *known]
 
     @checked(
         extractor=Choice("extractor θ", "Whose singular vectors are shown.", labels),
-        training=Slider("training, θ₀ to end", tips["training"], 0, TRAINING, play=150, marks=steps),
-        i=Slider("direction i of θ", tips["i"], 1, most, marks=some),
-        j=Slider("eigenvector j of K", tips["j"], 1, D, advanced=True),
-        side=Choice("task of q<sub>j</sub>", tips["side"], sides, advanced=True),
-        compare=Choice("beside it", tips["compare"], {"none": "nothing", **labels}, advanced=True),
+        training=Slider(
+            "training, θ₀ to end", "Along the kept steps, log-spaced.", 0, TRAINING, play=150, marks=steps
+        ),
+        i=Slider("direction i of θ", "Which uᵢ, by descending σᵢ; or click a map.", 1, most, marks=some),
+        j=Slider("eigenvector j of K", "Which qⱼ, by descending γⱼ; or click a map.", 1, D, advanced=True),
+        side=Choice("task of q<sub>j</sub>", whose, sides, advanced=True),
+        compare=Choice("beside it", second, others, advanced=True),
     )
     def compute(
         *,
@@ -247,14 +244,8 @@ def explorer_of(trails: Trails, known: Sequence[str]) -> type[Explorer]:
     words = re.findall(r"[A-Za-z0-9]+", tasks.row["name"])
     name = "AlignmentLab" + "".join(map(str.capitalize, words))
     doc = f"Singular vectors along the training: {tasks.row['pretrain']} and {tasks.row['harmful']}."
-    body = {
-        "__doc__": doc,
-        "__module__": __name__,
-        "trails": trails,
-        "compute": staticmethod(compute),
-        "_draw": drawn,
-    }
-    return type(name, (Explorer,), {**body, "presets": tuple(_presets(trails))})
+    body = {"__doc__": doc, "__module__": __name__, "trails": trails, "compute": staticmethod(compute)}
+    return type(name, (Explorer,), {**body, "_draw": drawn, "presets": tuple(_presets(trails))})
 
 
 def _presets(trails: Trails) -> Iterator[Preset]:

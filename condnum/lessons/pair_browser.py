@@ -46,13 +46,9 @@ class DigitPair(Shown):
         pairs, *panels = sheet.panels
         digits = np.arange(DIGITS)
         z, hover = on_grid(self.cells, digits, "log_rir", "hover")
-        look: dict[str, Any] = {
-            "type": "heatmap",
-            "colorscale": DIVERGING,
-            "zmin": -self.limit,
-            "zmax": self.limit,
-        }
-        look |= {"showlegend": None, "showscale": False, "hoverongaps": False, "text": hover}
+        look: dict[str, Any] = {"type": "heatmap", "colorscale": DIVERGING, "text": hover}
+        look |= {"zmin": -self.limit, "zmax": self.limit}
+        look |= {"showlegend": None, "showscale": False, "hoverongaps": False}
         click = {"meta": {"click": {"pretrain": "y", "harmful": "x"}}}
         pairs.trace("ln RIR", digits, digits, z=z, hover="%{text}<extra></extra>", **look, **click)
         failed = self.cells[self.cells["failed"]]

@@ -29,8 +29,7 @@ NEGLIGIBLE_TERM = 1e-10
 class Hessians:
     """`H = θᵀKθ` of one task of each problem, and the pairs at both ends of its spectrum.
 
-    The H of a single small problem is decomposed whole. Otherwise it is `FᵀF` with `F = Bθ`, and Lanczos
-    starts at the vector of the last step; what that took is counted.
+    A single small H is decomposed whole; otherwise Lanczos starts at the vector of the last step.
     """
 
     def __init__(self, tasks: TaskBatch, theta: Tensor, memory: Memory, name: str) -> None:
@@ -55,11 +54,7 @@ class Hessians:
         return pairs.values, pairs.vectors
 
     def smallest(self, negligible: Tensor) -> tuple[Tensor, Tensor]:
-        """Return σ_k `(b,)` and v_k `(b, D)`, zeros where σ_k is at most `negligible`.
-
-        A Rayleigh quotient of the dual Gram matrix `FFᵀ` bounds σ_k from above: where that is small enough,
-        no search is needed.
-        """
+        """Return σ_k `(b,)` and v_k `(b, D)`, zeros where a Rayleigh quotient shows σ_k ≤ `negligible`."""
         ranks, memory, key = self.tasks.ranks, self.memory, f"dual_k_{self.name}"
         if self._whole is not None:
             k = min(int(ranks), self.H.shape[2])

@@ -77,11 +77,7 @@ class ProblemBatch:
 
 
 def measure(problems: ProblemBatch, theta: Tensor, omega: Tensor | None) -> dict[str, list[float]]:
-    """Return loss, both regularizers and both compact κ's of each problem: what histories record.
-
-    κ is taken over rank(K), the rank that H(θ) has for invertible θ: along a run a fixed rank gives
-    a continuous curve, whereas a rank decided anew at every step jumps near the tolerance.
-    """
+    """Return what histories record: loss, both regularizers, and compact κ's over rank(K), so continuous."""
     spectra, smallest, kappa = {}, {}, {}
     for name, tasks in (("pretrain", problems.pretrain), ("harmful", problems.harmful)):
         # cuSOLVER batches singular value decompositions up to 32×32: larger ones are the host's.

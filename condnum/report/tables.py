@@ -336,7 +336,7 @@ def prediction_table(report: AttackReport) -> pd.DataFrame:
 
 
 def choice_table(report: AttackReport) -> pd.DataFrame:
-    """Format the best hyper-parameters, passes and seconds to the headline target."""
+    """Format the best hyper-parameters and passes to the headline target."""
     place = {name: i for i, name in enumerate(dict.fromkeys(report.steps["label"]))}  # order of the panel
     table = report.at(report.steps, None)
     return rows_of(
@@ -347,7 +347,6 @@ def choice_table(report: AttackReport) -> pd.DataFrame:
             "choice": ("choice at_edge", lambda choice, edge: f"{choice}{' (edge)' * edge}"),
             "steps": ("steps last_step", _observed),
             "passes": ("passes", number),
-            "seconds": ("seconds", rounded),
         },
     )
 

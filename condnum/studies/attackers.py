@@ -15,7 +15,6 @@ from condnum.probing import AttackBudget, AttackReport, AttackTask, attack_panel
 from condnum.probing.tasks import TaskKind
 from condnum.progress import report_event
 from condnum.studies.cells import Cell, CellResult, cached
-from condnum.studies.executors import Executor, choose_executor
 from condnum.studies.linear import MethodNames, study_of_one_pair
 from condnum.studies.study import Count, FinishedCell, Study, at_least, some_of
 from condnum.theory.immunization import relative_immunization_ratio
@@ -174,10 +173,6 @@ class Attackers(Study, name="attackers", version="2"):
             "curves.parquet": report.curves,
             **({"skipped": report.skipped} if len(report.skipped) else {}),
         }
-
-    def executor(self, data: Any, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
-        """Attack one extractor after the other unless told otherwise: seconds are measured."""
-        return choose_executor(jobs or 1, scheduler)
 
 
 def attack_task(study: Attackers, pair: TaskPair) -> AttackTask:

@@ -36,7 +36,7 @@ from condnum.studies.cells import (
     remember,
 )
 from condnum.studies.executors import Executor, choose_executor, core_count
-from condnum.studies.sweep import OnSweep, SweepError, SweepReport, run_sweep
+from condnum.studies.sweep import OnProgress, SweepError, SweepReport, run_sweep
 
 # Types of fields: what a field may hold is said once, by its annotation.
 
@@ -213,7 +213,7 @@ class Study:
         jobs: int = 0,
         scheduler: str = "",
         executor: Executor | None = None,
-        on_progress: OnSweep | None = None,
+        on_progress: OnProgress | None = None,
     ) -> StudyRun:
         """Compute the cells that an earlier run into `out` has left; `data` are loaded if None."""
         data = self.load() if data is None else data

@@ -64,8 +64,7 @@ def largest_pairs(matrices: Tensor, start: Tensor | None = None) -> EigenPairs:
 def largest_bound(matrix: Tensor) -> tuple[float, Tensor]:
     """Return an upper bound on the largest eigenvalue of a positive semidefinite matrix, and its vector.
 
-    `λ(1 + 1e-10)I − A` is factored by Cholesky's method for the λ that Lanczos found: where that succeeds, no
-    eigenvalue is above; where it fails, a full decomposition gives the pair. A tenth of the time of `eigh`.
+    Cholesky's method proves what Lanczos found, in a tenth of the time of `eigh`.
     """
     pair = largest_pairs(matrix[None])
     bound, vector = float(pair.values[0]) * (1 + PROVEN), pair.vectors[0]
@@ -76,12 +75,10 @@ def largest_bound(matrix: Tensor) -> tuple[float, Tensor]:
 
 
 def smallest_pairs(factor: Tensor, ranks: Tensor, start: Tensor | None = None) -> EigenPairs:
-    """Return the smallest non-zero eigenpair of each `FᵀF` through the dual Gram matrix `FFᵀ`.
+    """Return the smallest non-zero eigenpair of each `FᵀF` by Lanczos on the inverse of `FFᵀ`.
 
-    The spectrum of `FFᵀ` is the non-zero spectrum of `FᵀF`: no null directions, so no rank decision at every
-    step. Lanczos runs on its inverse. The inverse of its Cholesky factor is formed once, so that each
-    product is one for the whole batch; a triangular solve is a chain of n steps that wait for each
-    other. The padding gets a diagonal above the spectrum, and a start that is zero there stays so.
+    That has no null directions, so no rank is decided at every step. The padding gets a diagonal above the
+    spectrum, and a start that is zero there stays so.
     """
     r = factor.shape[1]
     own = torch.arange(r, device=factor.device) < ranks[:, None]
@@ -118,10 +115,7 @@ _Candidate = tuple[Tensor, Tensor, Tensor, int]
 def _first_good(
     candidates: Iterator[_Candidate], matrices: Tensor, finite: Tensor, *, index: int
 ) -> EigenPairs:
-    """Return of each matrix the first pair that passes the residual check; where none does, that of `eigh`.
-
-    NaN for matrices that are not finite.
-    """
+    """Return of each finite matrix the first pair that passes the residual check, else that of `eigh`."""
     values, vectors = matrices.new_zeros(len(matrices)), torch.zeros_like(matrices[:, 0])
     residuals = torch.full_like(values, torch.inf)
     iterations = torch.full_like(values, _MOST, dtype=torch.int64)

@@ -166,11 +166,7 @@ def r_ill_gradient(
 
 
 class _WithGradient(torch.autograd.Function):
-    """Scalar function of each matrix of a batch, with a gradient computed beforehand.
-
-    Differentiating through `svd` or `eigh` divides by the gaps of all singular values: it is NaN as soon as
-    two of them meet, null ones of a rank-deficient Hessian included. The closed form needs one extreme pair.
-    """
+    """A value with a gradient in closed form: that of `svd` or `eigh` is NaN where singular values meet."""
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
@@ -236,11 +232,7 @@ def ill_core(matrix: Tensor, *, rank: int | None, rtol: float | None, eps: float
 
 
 def ill_value(sigma: Tensor, rank: Tensor, low: Extreme) -> Tensor:
-    """Return R_ill `(...)` of a descending spectrum `(..., n)`, inf where it is flat.
-
-    The denominator is the sum `Σ(σ_i − σ_k)(σ_i + σ_k)/(2k)` over all n values, the null ones
-    included (their squares belong to `‖S‖_F²`), without the cancellation of Eq. 12.
-    """
+    """Return R_ill of descending spectra `(..., n)`, without Eq. 12's cancellation; inf where flat."""
     kept = torch.arange(sigma.shape[-1], device=sigma.device) < rank.unsqueeze(-1)
     last = low.sigma.unsqueeze(-1)
     terms = torch.where(kept, (sigma - last) * (sigma + last), sigma.square())
@@ -270,10 +262,7 @@ class Extreme:
 
 
 def extreme(sigma: Tensor, rtol: float, rank: Tensor | None = None) -> Extreme:
-    """Return σ₁ of a descending spectrum `(..., n)`, or σ_k for a rank k `(...)`, with its equals.
-
-    Equal are values within `rtol·σ₁` of it, for σ_k too: that is the size of the round-off in σ_k.
-    """
+    """Return σ₁ of descending spectra `(..., n)`, or σ_k for ranks k, with its equals up to `rtol·σ₁`."""
     n = sigma.shape[-1]
     places = torch.arange(n, device=sigma.device)
     place = (torch.zeros_like(sigma[..., :1]) if rank is None else rank.unsqueeze(-1) - 1).long()

@@ -2,13 +2,11 @@
 
 import json
 import math
-import re
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from bs4 import BeautifulSoup
 
 import condnum
 from condnum.audit import FeatureAudit, audit
@@ -94,10 +92,7 @@ class TestResuming:
     @staticmethod
     def record(found):
         """What an audit says, without times."""
-        record = found.as_json()
-        for row in record["attack"]["report"]["steps"]:
-            del row["seconds"]
-        return record | {"seconds": None}
+        return found.as_json() | {"seconds": None}
 
     def test_an_audit_goes_on_from_each_finished_stage(self, study, tmp_path):
         whole = self.record(study.found(study.run(out=tmp_path / "whole").cells))
@@ -105,7 +100,7 @@ class TestResuming:
         for last in (0, 2, 3, 4):
 
             def stop(progress, last=stages[last]):
-                if progress.cell is not None and progress.cell["stage"] == last:
+                if progress["cell"] is not None and progress["cell"]["stage"] == last:
                     raise KeyboardInterrupt
 
             out = tmp_path / stages[last]
@@ -194,19 +189,6 @@ class TestWhatIsSaid:
         assert "Pareto front (closed form)" in attack_figure(found).layout.title.text
         assert "Pareto front (closed form) as on" in found._repr_html_().partition("Weakest attacker")[2]
 
-    @pytest.mark.parametrize("given", ["none", "theta"])
-    def test_the_card_reads_as_words_without_a_style(self, data, theta, given):
-        found = audit(*data, theta=theta if given == "theta" else None, bootstrap=0)
-        page = BeautifulSoup(found._repr_html_(), "html.parser")
-        row, *cells = page.select_one("tbody tr").find_all(["th", "td"])
-        assert row.get_text() == "compact"
-        for cell, ratio in zip(cells, ["(i)", "(ii)", "", "of at most"], strict=True):
-            assert re.fullmatch(
-                rf"(holds|fails|[\d.,e-]+)( {re.escape(ratio)}[ \xa0=\d.,e-]*)?", cell.get_text()
-            )
-            assert ratio in cell.get_text()
-        assert "judges a closed form" in page.get_text() or given == "theta"
-
     def test_the_front_is_written_and_judged_again(self, data, tmp_path):
         for name, X in zip("PH", data, strict=True):
             np.save(tmp_path / f"{name}.npy", X)
@@ -250,6 +232,7 @@ class TestInput:
             ({"bootstrap": 5}, InvalidInputError, r"bootstrap must be 0 .* got 5"),
             ({"epsilon": 0.0}, InvalidInputError, "epsilon must be positive"),
             ({"rtol": 1.0}, InvalidInputError, r"rtol must lie in \[0, 1\), got 1"),
+            ({"targets": np.array(["a", "b"])}, InvalidInputError, "expected a matrix"),
             ({"pretrain": "none.npy"}, DataNotFoundError, r"none\.npy"),
         ],
     )
@@ -275,7 +258,7 @@ class TestInput:
         )
         assert any("1 of 201 rows has missing entries" in note for note in two.warnings)
         pd.testing.assert_frame_equal(one.measures, two.measures)
-        steps = [found.attack.report.steps.drop(columns="seconds") for found in (one, two)]
+        steps = [found.attack.report.steps for found in (one, two)]
         pd.testing.assert_frame_equal(*steps)
 
     def test_standardized_columns_have_no_units(self, data):

@@ -9,7 +9,7 @@ import torch
 
 from condnum.audit.intervals import bootstrap, estimates, intervals, resampled_covariance
 from condnum.audit.measures import AS_IS, TaskSpectra
-from condnum.audit.moments import FEWEST_GROUPS, cluster_moments, group_count, second_moments
+from condnum.audit.moments import cluster_moments, second_moments
 from condnum.data import feature_stream
 from condnum.data.feature_stream import array_stream, open_feature_stream
 from condnum.errors import DataFormatError, InvalidInputError
@@ -103,12 +103,6 @@ def test_what_cannot_be_summed_is_refused():
 
     with pytest.raises(DataFormatError, match="cut off"):
         second_moments(replace(array_stream(np.ones((3, 1))), read=broken))
-
-
-def test_groups_fit_into_memory_or_there_are_none():
-    for D in (64, 512, 1500, 2000, 5000):
-        M = group_count(D)
-        assert M == 1 or (M >= FEWEST_GROUPS and 8 * M * D**2 <= 384 << 20)
 
 
 @pytest.mark.slow

@@ -125,11 +125,12 @@ def parquet(columns):
 named = st.tuples(pick(["a", "b", "", "__index_level_0__", "a.b", "é"]), pick(sorted(ARROWS)))
 WHOLE = X, np.asfortranarray(X), X.astype(">f4")
 FEATURES = {
-    ".npy": (st.nothing(), [stored(np.save, array) for array in WHOLE]),
-    ".npz": (st.nothing(), [stored(np.savez, array) for array in WHOLE] + [stored(np.savez_compressed, X=X)]),
-    ".csv": (csv_files, [b"a,b\n1,2\n3,4\n", b"1,2\n3,4\n", "\ufeffa,b\n1,\n".encode()]),
-    ".parquet": (st.lists(named, max_size=4).map(parquet), [parquet([("a", "float"), ("b", "int")])]),
+    ".npy": [stored(np.save, array) for array in WHOLE],
+    ".npz": [stored(np.savez, array) for array in WHOLE] + [stored(np.savez_compressed, X=X)],
+    ".csv": [b"a,b\n1,2\n3,4\n", b"1,2\n3,4\n", "\ufeffa,b\n1,\n".encode()],
+    ".parquet": [parquet([("a", "float"), ("b", "int")])],
 }
+GENERATED = {".csv": csv_files, ".parquet": st.lists(named, max_size=4).map(parquet)}
 
 
 def features(path):
@@ -163,9 +164,8 @@ def test_feature_files(fuzz, damaged, written, ending):
         if refused:
             raise refused[0]
 
-    generated, valid = FEATURES[ending]
-    kinds = pick(["auto", "regression", "classification"])
-    fuzz(st.tuples(st.one_of(generated, damaged(valid)), kinds), load)
+    files = st.one_of(damaged(FEATURES[ending]), GENERATED.get(ending, st.nothing()))
+    fuzz(st.tuples(files, pick(["auto", "regression", "classification"])), load)
 
 
 # Weights.
@@ -206,19 +206,15 @@ def training(path):
 
 
 WEIGHTS = {
-    "w.pt": (st.one_of(torch_archives, st.binary(max_size=200)), TORCH, [read_weights]),
-    "w.safetensors": (
-        st.nothing(),
-        [save(STATE, {"format": "pt"}), save({}, {"a": "b"})],
-        [read_metadata, read_weights],
-    ),
-    "s.checkpoint": (torch_archives, STATES, [training]),
+    "w.pt": (TORCH, [read_weights]),
+    "w.safetensors": ([save(STATE, {"format": "pt"}), save({}, {"a": "b"})], [read_metadata, read_weights]),
+    "s.checkpoint": (STATES, [training]),
 }
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_weights(fuzz, damaged, written, name):
-    generated, valid, readers = WEIGHTS[name]
+    valid, readers = WEIGHTS[name]
 
     def load(content):
         path = written(name, content)
@@ -226,7 +222,7 @@ def test_weights(fuzz, damaged, written, name):
             read(path)
 
     load(valid[0])
-    fuzz(st.one_of(damaged(valid), generated), load)
+    fuzz(st.one_of(damaged(valid), torch_archives), load)
 
 
 # Results.
@@ -275,19 +271,13 @@ def in_checkpoint(bad, **options):
     ("name", "read", "write"),
     [
         ("X.npy", blocks, in_array(np.save)),
-        ("theta.npy", lambda path: read_theta(path, 1), in_array(np.save)),
-        ("y.npy", read_targets, in_array(np.save)),
         ("X.npz", blocks, in_array(np.savez)),
-        ("y.npz", read_targets, in_array(np.savez)),
         ("w.pt", read_weights, in_checkpoint),
         ("legacy.pt", read_weights, lambda bad: in_checkpoint(bad, _use_new_zipfile_serialization=False)),
         ("s.checkpoint", training, in_checkpoint),
         ("raw.pt", read_weights, pickle.dumps),
         ("X.csv", blocks, pickle.dumps),
         ("X.parquet", blocks, pickle.dumps),
-        ("w.safetensors", read_weights, pickle.dumps),
-        ("idx", read_idx, pickle.dumps),
-        ("train.csv", read_house_table, pickle.dumps),
     ],
 )
 def test_a_pickle_in_any_file_is_never_executed(tmp_path, written, name, read, write):
@@ -367,11 +357,10 @@ FILES = [
     ("X.txt", b"1 2", blocks, r"ends in '\.txt'"),
     ("X.csv", b"", blocks, "is empty"),
     ("X.csv", b"a,b\n1,2\n3,cat\n", blocks, CELLS_OF_TEXT),
-    ("y.csv", b"a,b\n1,2\n3,cat\n", read_targets, CELLS_OF_TEXT),
     ("y.csv", b"1\nnan\n", read_targets, "has NaN or infinite entries, the first in row 1"),
     ("X.csv", b"a,b\n1,2\n3\n", blocks, "is damaged.*Expected 2 columns, got 1"),
-    ("X.csv", b"a;b\n1,5;2\n", blocks, "separates its cells by semicolons.*sep=';'"),
-    ("X.csv", b"a\tb\n1\t2\n", blocks, "separates its cells by tabs"),
+    ("X.csv", b"a;b\n1,5;2\n", blocks, "separates its cells by ';'.*sep=';'"),
+    ("X.csv", b"a\tb\n1\t2\n", blocks, r"separates its cells by '.t'"),
     ("X.csv", b"a,a\n1,2\n", blocks, "has the column 'a' twice"),
     *[("f", idx(s), read_idx, "is damaged") for s in ((0, 2**16, 2**16, 2**31), (2**28 + 1,))],
     ("f", idx([1] * 65) + b"\0", read_idx, "is not an IDX file"),
@@ -392,12 +381,6 @@ FILES = [
 def test_files_that_are_damaged_or_lie(written, name, content, reader, message):
     with pytest.raises((DataFormatError, InvalidInputError), match=message):
         reader(written(name, content))
-
-
-@pytest.mark.parametrize("values", [["a", None], ["a", 1.5], [{"a": 1}, None]], ids=str)
-def test_targets_that_are_neither_words_nor_numbers(values):
-    with pytest.raises(InvalidInputError, match="expected a matrix"):
-        read_targets(np.array(values, dtype=object), kind="classification")
 
 
 @pytest.mark.parametrize("command", ["run attackers --data", "run limits --seeds", "data"])

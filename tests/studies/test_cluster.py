@@ -68,9 +68,9 @@ def test_a_worker_killed_in_mid_run_loses_nothing(dask_cluster, squares, started
     seen = []
 
     def kill_one(progress):
-        if progress.cell is not None:
-            seen.append(progress.cell["x"])
-        if progress.done == 8:
+        if progress["cell"] is not None:
+            seen.append(progress["cell"]["x"])
+        if progress["done"] == 8:
             dask_cluster.workers[0].send_signal(signal.SIGKILL)
 
     study = squares(count=30, trouble="odd")
@@ -104,7 +104,7 @@ def test_a_worker_killed_in_mid_run_loses_nothing(dask_cluster, squares, started
 
     # The scheduler is lost: the run says so, and what was finished is kept.
     def kill_scheduler(progress):
-        if progress.done == 2:
+        if progress["done"] == 2:
             dask_cluster.scheduler.kill()
 
     more = squares(count=40, power=5.0, trouble="held")

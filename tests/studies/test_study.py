@@ -105,8 +105,8 @@ def test_rows_arrays_tables_facts_and_progress(squares, tmp_path, started, monke
     run = squares(count=3).run(out=tmp_path / "out", jobs=1, on_progress=told.append)
     assert run.tables["results"]["y"].tolist() == [0, 1, 4]
     assert run.cells[2].arrays["powers"].tolist() == [0, 1, 4, 9]
-    assert [(p.done, p.total) for p in told] == [(0, 3), (1, 3), (2, 3), (3, 3)]
-    assert told[0].cell is None
+    assert [(event["done"], event["total"]) for event in told] == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    assert told[0]["cell"] is None
     events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
     last = {"stage": "squares", "done": 3, "total": 3, "failures": 0}
     assert events[-1] == last
@@ -197,7 +197,7 @@ def test_other_data_are_refused(squares):
 
 def test_interruption_keeps_what_is_finished_and_stops_the_workers(squares, tmp_path, started):
     def interrupt(progress):
-        if progress.done == 3:
+        if progress["done"] == 3:
             raise KeyboardInterrupt
 
     before = len(started())
