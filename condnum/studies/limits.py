@@ -198,7 +198,9 @@ def at_ridge(ridged: pd.DataFrame, tasks: tuple[str, str] | None = None) -> pd.D
     return table[table["ridge_share"] == CHOSEN_SHARE]
 
 
-def region_of(ceilings: pd.DataFrame, null_spaces: pd.DataFrame, tasks: tuple[str, str]) -> FeasibleRegion:
+def limits_region(
+    ceilings: pd.DataFrame, null_spaces: pd.DataFrame, tasks: tuple[str, str]
+) -> FeasibleRegion:
     """Return what is possible for a pair, at the chosen ε."""
     row = at_ridge(ceilings, tasks).iloc[0]
     rank = int(of_tasks(null_spaces, tasks).iloc[0]["dimension"])  # of K + εI

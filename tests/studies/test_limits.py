@@ -12,8 +12,8 @@ from condnum.studies.limits import (
     DEFAULT_PAIRS,
     Limits,
     at_ridge,
+    limits_region,
     of_tasks,
-    region_of,
     task_pairs,
 )
 
@@ -64,7 +64,7 @@ def test_digit_pairs_are_kept_apart(digits):
     for tasks in task_pairs(digits):
         part = of_tasks(digits.tables["ceilings"], tasks)
         chosen = part[part["ridge_share"] == CHOSEN_SHARE].iloc[0]
-        region = region_of(digits.tables["ceilings"], digits.tables["null_spaces"], tasks)
+        region = limits_region(digits.tables["ceilings"], digits.tables["null_spaces"], tasks)
         assert region.ceiling.value == chosen["rir_ceiling"]
     study = Limits("digits", methods=("ours",), seeds=1)
     parts = [cell["part"] for cell in study.cells(study.load())]
