@@ -61,7 +61,6 @@ def factor_table(factors: pd.DataFrame, fraction: float = HEADLINE) -> pd.DataFr
         rows.append(
             {
                 **_who(row),
-                "examples per class": str(row["shots"] or "all"),
                 "examples seen until the goal on θ<sub>I</sub>": number(round(row["examples_theta_i"]))
                 if not math.isnan(row["examples_theta_i"])
                 else "missed",

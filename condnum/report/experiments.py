@@ -33,6 +33,7 @@ class Experiment:
     jobs: bool = True  # whether it runs in several processes
     core_seconds: float = 0.0  # of one core, about; 0 if not known
     scales: Sequence[str] = ()
+    committed: str = ""  # folder under reports/ whose result stands in until a reproduction has run
 
     @property
     def typed(self) -> str:
@@ -110,11 +111,6 @@ class ExperimentResult:
         return None if self.folder is None else f"{self.name}.html"
 
     @property
-    def study(self) -> str:
-        """The word after `condnum run`, such as `house-prices`."""
-        return self.experiment.run
-
-    @property
     def older(self) -> bool:
         """Whether the folder is of an earlier run than the one that was asked for."""
         return self.folder is not None and self.status not in ("finished", "reused")
@@ -123,11 +119,6 @@ class ExperimentResult:
     def provenance(self) -> dict[str, Any]:
         """What the run recorded; empty if it recorded nothing."""
         return {} if self.folder is None else read_record(self.folder)
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """What was asked of the run."""
-        return dict(self.provenance.get("parameters", {}))
 
     @property
     def fingerprint(self) -> str:
@@ -147,20 +138,17 @@ class ExperimentResult:
         """Read a table of the run."""
         return None if self.folder is None else read_table(self.folder, name)
 
-    def publish(self, target: Path) -> dict[str, str]:
-        """Copy notebook, record, tables and pictures into the site; return the size of each, for people."""
+    def publish(self, target: Path) -> list[str]:
+        """Copy notebook, record, tables and pictures into the site; return their names."""
         if self.folder is None:
-            return {}
+            return []
         target.mkdir(parents=True, exist_ok=True)
         tables = [path for kind in ("*.csv", "*.csv.gz", "*.png") for path in sorted(self.folder.glob(kind))]
         small = [path for path in tables if path.stat().st_size <= _LARGEST]
-        sizes = {}
-        for source in [self.folder / REPORT, self.folder / RECORD, *small]:
-            if source.is_file() and not source.is_symlink():
-                shutil.copyfile(source, target / source.name)
-                count = source.stat().st_size
-                sizes[source.name] = f"{count / 1000:.0f} kB" if count >= 1000 else f"{count} B"
-        return sizes
+        files = [path for path in [self.folder / REPORT, self.folder / RECORD, *small] if path.is_file()]
+        for source in files:
+            shutil.copyfile(source, target / source.name)
+        return [path.name for path in files]
 
 
 def find_run(experiment: Experiment, root: Path) -> ExperimentResult:

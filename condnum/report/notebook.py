@@ -56,13 +56,7 @@ def find_notebook(notebook: str | os.PathLike[str]) -> Path:
 
 
 def _own_notebooks(folder: Path) -> list[Path]:
-    found = sorted([*folder.glob("*.ipynb"), *folder.glob("experiments/*.ipynb")])
-    if not found:
-        raise DataNotFoundError(
-            f"condnum's own notebooks are missing, {folder} has none: install condnum again, or give the "
-            "path of an .ipynb file."
-        )
-    return found
+    return sorted([*folder.glob("*.ipynb"), *folder.glob("experiments/*.ipynb")])
 
 
 def copy_notebooks(folder: Path) -> list[Path]:

@@ -109,7 +109,7 @@ class Section:
     @property
     def paper(self) -> Protocol:
         """What the paper did."""
-        return PROTOCOLS[self.run.study]
+        return PROTOCOLS[self.run.experiment.run]
 
     @property
     def title(self) -> str:
@@ -170,14 +170,14 @@ def scoreboard(results: Sequence[ExperimentResult]) -> list[Section]:
     """Set every published table beside the runs that belong to it, those on the paper's data first."""
     sections = list[Section]()
     for run in results:
-        summary = run.table("summary") if run.study in PROTOCOLS else None
+        summary = run.table("summary") if run.experiment.run in PROTOCOLS else None
         if summary is None:
             continue
         try:
             judged = RunFolder.read(run.folder or "")
         except (DataNotFoundError, InvalidInputError):
             continue
-        if run.study == "deep":
+        if run.experiment.run == "deep":
             compact = in_percent(summary[summary["convention"] == "compact"])
             for backbone, rows in compact.groupby("backbone", sort=False):
                 data = f"{rows['pretrain_data'].iloc[0]} against {rows['harmful_data'].iloc[0]}"
@@ -188,7 +188,7 @@ def scoreboard(results: Sequence[ExperimentResult]) -> list[Section]:
         rows = summary[(summary["convention"] == "ridge") & (summary["theta_scale"] == "as_trained")]
         dataset = str(summary["dataset"].iloc[0])
         data = ", ".join(run.provenance.get("data", {})) or dataset
-        sections.append(Section(run, judged, rows, data, dataset == PROTOCOLS[run.study].dataset))
+        sections.append(Section(run, judged, rows, data, dataset == PROTOCOLS[run.experiment.run].dataset))
     return sorted(sections, key=lambda section: (not section.comparable, section.paper.title))
 
 

@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 from nbformat.v4 import new_markdown_cell
 
-from condnum.files import RECORD, shipped
+from condnum.files import shipped
 from condnum.progress import duration
 from condnum.report.deep_attacks import verdict
 from condnum.report.experiments import ExperimentResult, experiments
@@ -26,28 +26,12 @@ _RUN = "what-made-this-page"
 #: Studies whose first figure is one of the paper's.
 _FIGURES = ("house-prices", "mnist")
 
-#: Committed results of real runs, by experiment; they stand in until a reproduction has run.
-COMMITTED = {
-    "house-prices": "house_prices",
-    "mnist": "mnist",
-    "deep-mnist": "deep/mnist",
-    "deep-attackers-mnist": "deep_attackers/mnist",
-    "attackers": "attackers/house_prices",
-    "attackers-mnist": "attackers/mnist_4_9",
-    "limits": "limits/house_prices",
-    "limits-mnist": "limits/mnist",
-    "reproduction-audit": "reproduction_audit/house_prices",
-}
-
 
 def committed_runs() -> list[ExperimentResult]:
-    """Return the results that come with the source."""
-    places = {name: shipped("reports") / place for name, place in COMMITTED.items()}
-    return [
-        ExperimentResult(experiment, places[experiment.name], "finished", "")
-        for experiment in experiments("full", list(places))
-        if (places[experiment.name] / RECORD).exists()
-    ]
+    """Return the results of real runs that come with the source."""
+    declared = (one for one in experiments("full") if one.committed)
+    runs = [ExperimentResult(one, shipped("reports") / one.committed, "finished", "") for one in declared]
+    return [run for run in runs if run.provenance]
 
 
 def results_pages(
@@ -65,7 +49,7 @@ def results_pages(
         path = Path(run.folder or "") / REPORT
         told = _told(run, run.publish(files / run.name))
         factors, nets = (run.table(name) for name in ("factors", "immunization"))
-        if run.study == "deep-attackers" and factors is not None and nets is not None:
+        if run.experiment.run == "deep-attackers" and factors is not None and nets is not None:
             attacked.append((run, verdict(factors, nets)))
         if not path.exists():
             pages[f"results/{run.name}.md"] = told
@@ -74,7 +58,7 @@ def results_pages(
         page = page_notebook(notebook, run.name, recorded)
         page.cells = [*_notice(run), *page.cells, new_markdown_cell(told, id="run")]
         pages[f"results/{run.name}.ipynb"] = nbformat.writes(page)
-        if run.study in _FIGURES and (drawn := shown_notebook(notebook)[1]):
+        if run.experiment.run in _FIGURES and (drawn := shown_notebook(notebook)[1]):
             figures.append((run.experiment.title, figure_html(drawn[0], f"first-{run.name}")))
     lesson = next((run for run in shown if run.name == "corrections"), None)
     corrected = lesson.table(CORRECTIONS_CSV.removesuffix(".csv")) if lesson else None
@@ -89,7 +73,7 @@ def results_pages(
         tally=tally(sections),
         rule=AGREEMENT,
         zip=zip,
-        audit=next((run for run in shown if run.study == "reproduction-audit"), None),
+        audit=next((run for run in shown if run.experiment.run == "reproduction-audit"), None),
         figures=figures,
         attacked=attacked,
         corrections=[] if corrected is None else corrected.to_dict("records"),
@@ -104,16 +88,16 @@ def _notice(run: ExperimentResult) -> list[Any]:
     return [new_markdown_cell(f":::{{warning}}\n**An older result.** {run.error}\n:::", id="older")]
 
 
-def _told(run: ExperimentResult, files: dict[str, str]) -> str:
+def _told(run: ExperimentResult, files: Sequence[str]) -> str:
     """Return what made a page; where there is no notebook, under a title and after the run's pictures."""
-    known = run.provenance
+    known, parameters = run.provenance, run.provenance.get("parameters", {})
     device, source = known.get("device", {}), known.get("source") or {}
     changed = ", with uncommitted changes" if source.get("dirty") else ""
-    given = {key: value for key, value in run.parameters.items() if value not in (None, "")}
+    given = {key: value for key, value in parameters.items() if value not in (None, "")}
     facts = {
         "Started": str(known.get("started_utc", "")).replace("T", " ").replace("+00:00", " UTC"),
         "Duration": duration(run.seconds),
-        "Seeds": ", ".join(map(str, known.get("seeds", []))) or run.parameters.get("seed", ""),
+        "Seeds": ", ".join(map(str, known.get("seeds", []))) or parameters.get("seed", ""),
         "Data, SHA-256": "; ".join(f"{name}: {checksum}" for name, checksum in known.get("data", {}).items()),
         "Code": f"revision {source['revision'][:12]}{changed}" if source else "not from a git work tree",
         "Device": f"{device.get('name', 'not recorded')}, {device.get('threads', '?')} threads",

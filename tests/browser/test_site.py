@@ -57,8 +57,6 @@ def test_the_search_finds_words_of_lessons_names_of_the_api_and_terms(site, watc
         watched.keyboard.press("Enter")
         watched.locator(".search-summary", has_text="finished").wait_for()  # until then the hits move
         assert watched.locator(f"#search-results a[href*='{page}']").count()
-    hit = watched.locator("#search-results li", has=watched.locator("a[href*='glossary.html']")).first
-    assert "whitening" in hit.locator("p.context").inner_text().lower()
     watched.locator("#search-results a[href*='glossary.html']").first.click()
     watched.wait_for_url("**/glossary.html*")
     assert watched.problems == []

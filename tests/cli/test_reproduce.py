@@ -76,21 +76,6 @@ def test_the_site_alone_is_of_the_reproduction_that_is_there(experiments_end, ca
     assert capsys.readouterr().out.endswith("s/index.html\n")
 
 
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (["--scale", "huge"], "huge"),
-        (["--only", "mnits"], "did you mean 'mnist'"),
-        (["--jobs", "-1"], "-1"),
-    ],
-    ids=["scale", "experiment", "jobs"],
-)
-def test_wrong_use(experiments_end, capsys, words, text):
-    experiments_end()
-    assert main(["reproduce", *words]) == 2
-    assert text in " ".join(capsys.readouterr().err.split())
-
-
 def test_ctrl_c_says_how_to_go_on(experiments_end, monkeypatch, capsys):
     experiments_end()
 

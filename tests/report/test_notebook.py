@@ -10,9 +10,8 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from condnum.errors import DataNotFoundError, InvalidInputError, MissingExtraError, UnknownNameError
+from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.files import shipped
-from condnum.report import notebook as module
 from condnum.report.notebook import (
     NotebookError,
     ParameterNotebook,
@@ -89,16 +88,13 @@ def test_a_notebook_has_one_parameters_cell(write_notebook: Any, count: int) -> 
         _ = book.parameters
 
 
-def test_finding_notebooks(tmp_path: Path, write_notebook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finding_notebooks(write_notebook: Any) -> None:
     path = write_notebook(name="house_prices")
     assert find_notebook(path) == path
     assert find_notebook("limits").parent.name == "experiments"
     assert find_notebook("4_ceiling").parent.name == "notebooks"
     with pytest.raises(UnknownNameError, match="unknown notebook 'house_price'; did you mean 'house_prices'"):
         find_notebook("house_price")
-    monkeypatch.setattr(module, "shipped", lambda name: tmp_path / "empty")
-    with pytest.raises(DataNotFoundError, match=r"own notebooks are missing, .*empty has none"):
-        find_notebook("house_prices")
 
 
 # Runs.
@@ -157,12 +153,6 @@ def test_a_known_error_is_one_paragraph_in_the_notebook(tmp_path: Path, on_share
     (paragraph,) = error.traceback
     assert paragraph.startswith("DataNotFoundError: house-prices: train.csv.gz or train.csv not found in: ")
     assert "or 'auto', which ends in the bundled data; got 'nowhere'" in paragraph
-
-
-def test_without_papermill(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "papermill", None)
-    with pytest.raises(MissingExtraError, match=r"'papermill'.*\[notebooks\]"):
-        run_notebook("house_prices", {}, tmp_path)
 
 
 def test_the_kernel_is_killed_when_a_gentle_stop_fails(tmp_path: Path) -> None:
