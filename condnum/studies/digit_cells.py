@@ -79,11 +79,7 @@ def measure_cell(
 ) -> CellResult:
     """Measure what a method made of a cell."""
     row, arrays = spectral_cell(problem, result)
-    own = {
-        "pretrain_digit": cell["pretrain"],
-        "harmful_digit": cell["harmful"],
-        "eigh_fallbacks": result.counts.get("eigh_fallbacks", 0),
-    }
+    own = {"pretrain_digit": cell["pretrain"], "harmful_digit": cell["harmful"]}
     return CellResult(row | own | bounds, arrays)
 
 
