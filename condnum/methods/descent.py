@@ -93,9 +93,10 @@ class JointDescent(Run):
             self._weights = {
                 part: theta.new_tensor([weights[part] for weights in chosen]) for part in self._norms
             }
-        parts = gradients.parts.items()
-        weighted = (self._weights[part][:, None, None] * gradient for part, gradient in parts)
-        return {"theta": sum(weighted, torch.zeros_like(theta))} | gradients.others
+        total = torch.zeros_like(theta)
+        for part, gradient in gradients.parts.items():
+            total.addcmul_(self._weights[part][:, None, None], gradient)
+        return {"theta": total} | gradients.others
 
     def _keep_finite(self) -> None:
         """Take back the step of the problems that have stopped, or whose parameters it made infinite."""
