@@ -160,7 +160,7 @@ def _on_all_cores(function: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]
 def problem_bytes(problem: ImmunizationProblem) -> int:
     """Estimate the memory that one more problem takes in a batch."""
     D = problem.dimension
-    # θ, its copy, gradient, two moments of Adam, two Hessians, their sum, and as many again for what lives
+    # θ, its copy, gradient, two moments of Adam, two parts of it, a Hessian, and as many again for what lives
     # inside a step (IMMA's graph, norms); the basis of Lanczos.
     numbers = 16 * D**2 + 32 * D
     for task in (problem.pretrain, problem.harmful):
