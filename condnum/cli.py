@@ -22,33 +22,13 @@ from condnum.errors import CondnumError, UnknownNameError, require
 from condnum.report.command import (
     EXIT_ERROR,
     EXIT_INTERRUPTED,
-    STOPPED,
-    NotebookCommand,
     QuietOption,
     in_columns,
     notebook_command,
     number_reader,
-    say,
 )
+from condnum.report.run import EXPERIMENTS, STOPPED, NotebookCommand, say
 
-_DIGITS = "condnum.studies.digit_pairs:DigitPairs"
-_EVERY_PAIR = {"seeds": 3, "pairs": "", "device": "auto"}
-
-#: Experiments by the names of their commands; any other notebook is one by its own name or path.
-EXPERIMENTS = {
-    "house-prices": NotebookCommand("house_prices", "condnum.studies.house_prices:HousePrices"),
-    "mnist": NotebookCommand("mnist_pairs", _DIGITS, {"dataset": "mnist"}, _EVERY_PAIR),
-    "digits": NotebookCommand(
-        "mnist_pairs", _DIGITS, {"dataset": "digits"}, {**_EVERY_PAIR, "data": "embedded"}
-    ),
-    "limits": NotebookCommand("limits", "condnum.studies.limits:Limits"),
-    "attackers": NotebookCommand("attackers", "condnum.studies.attackers:Attackers"),
-    "deep": NotebookCommand("deep_nets", "condnum.studies.deep_nets:DeepNets"),
-    "stability": NotebookCommand("stability", "condnum.studies.stability:StabilityStudy"),
-    "deep-attackers": NotebookCommand("deep_attackers", "condnum.studies.deep_attackers:DeepAttackers"),
-    "reproduction-audit": NotebookCommand("reproduction_audit", "condnum.studies.release:ReproductionAudit"),
-    "corrections": NotebookCommand("corrections"),
-}
 #: Commands that are notebooks, by the group that they belong to.
 NOTEBOOKS = {
     "condnum": {"audit": NotebookCommand("audit", "condnum.audit.study:AuditCommand")},
@@ -256,7 +236,7 @@ def reproduce_command(
     from condnum.files import folder_lock, output_folder
     from condnum.report.experiments import experiments
     from condnum.report.reproduce import reproduce
-    from condnum.site.build import build_site, missing_parts
+    from condnum.site.build import build_site
 
     require("sphinx", "site")  # now, not when all has run
     names = [word.strip() for word in only.split(",") if word.strip()]
@@ -285,7 +265,6 @@ def reproduce_command(
                 only=names,
                 jobs=jobs,
                 stream=None if quiet else sys.stderr,
-                beside=missing_parts() if scale == "quick" else (),
                 on_end=on_end,
             )
         except KeyboardInterrupt:
@@ -308,15 +287,10 @@ def site(
         typer.Option(metavar="DIR", help="Folder of a reproduction.", show_default="runs/reproduce/SCALE"),
     ] = None,
     site: SiteOption = Path("reports"),
-    part: Annotated[str, typer.Option(hidden=True, help="Make this part, for later builds, alone.")] = "",
 ) -> None:
     """Build the site: lessons, results, how-to, API; without a reproduction, of committed results."""
     from condnum.report.results import find_runs
-    from condnum.site.build import make_part
 
-    if part:
-        make_part(part, say=say)
-        return
     roots = [Path("runs") / "reproduce" / scale for scale in ("full", "quick")]
     root = out or next((root for root in roots if any(root.glob("*/provenance.json"))), None)
     typer.echo(str(_whole_site(None if root is None else find_runs(root), site)))

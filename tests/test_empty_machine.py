@@ -1,4 +1,4 @@
-"""Where nothing is prepared, no CONDNUM_DATA, no ./data, no cache: the notebooks run on condnum's box."""
+"""Where nothing is prepared, no CONDNUM_DATA, no ./data, no cache: the notebooks run on the bundled data."""
 
 import pytest
 
@@ -17,8 +17,8 @@ def empty(tmp_path, monkeypatch, on_shared_kernel):
 @pytest.mark.parametrize(
     ("name", "parameters", "title"),
     [
-        ("house_prices", {"methods": "identity,max_rir"}, "house-prices, condnum's box: 309 pre-training"),
-        ("mnist_pairs", {"methods": "max_rir", "pairs": "4-9"}, "mnist, 10,000 test images, condnum's box"),
+        ("house_prices", {"methods": "identity,max_rir"}, "house-prices, bundled data: 309 pre-training"),
+        ("mnist_pairs", {"methods": "max_rir", "pairs": "4-9"}, "mnist, 10,000 test images, bundled data"),
     ],
     ids=["house-prices", "mnist"],
 )
@@ -40,4 +40,4 @@ def test_a_missing_file_is_one_paragraph_in_a_notebook(tmp_path):
     (error,) = [o for cell in cells for o in cell.get("outputs", []) if o.output_type == "error"]
     (paragraph,) = error.traceback
     assert paragraph.startswith("DataNotFoundError: house-prices: train.csv.gz or train.csv not found in: ")
-    assert "or 'auto', which ends in condnum's box; got 'nowhere'" in paragraph
+    assert "or 'auto', which ends in the bundled data; got 'nowhere'" in paragraph

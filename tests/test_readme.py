@@ -20,8 +20,8 @@ import torch
 import typer.core
 
 from condnum import cli
-from condnum.report import command, notebook
-from condnum.report.reproduce import experiments
+from condnum.report import run
+from condnum.report.experiments import experiments
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = ROOT / "condnum/site/pages/howto"
@@ -183,8 +183,8 @@ def parsed_only(tmp_path, monkeypatch):
 
     really = typer.core.TyperCommand.invoke
     monkeypatch.setattr(typer.core.TyperCommand, "invoke", invoke)
-    monkeypatch.setattr(command, "loaded", configured)
-    monkeypatch.setattr(notebook, "run_report", lambda *_, **__: [])
+    monkeypatch.setattr(run, "loaded", configured)
+    monkeypatch.setattr(run, "run_report", lambda *_, **__: [])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     own = nbformat.v4.new_code_cell(OWN_NOTEBOOK, metadata={"tags": ["parameters"]})

@@ -25,7 +25,7 @@ FILES = DataFiles(
     dataset="house-prices",
     folder="house_prices",
     names=(("train.csv.gz", "train.csv"),),
-    advice="It is the train.csv of Kaggle's 'House Prices' (1460 rows, 81 columns); condnum's box holds it.",
+    advice="It is the train.csv of Kaggle's 'House Prices' (1460 rows, 81 columns); it is bundled.",
     embedded_instead="load_diabetes_tasks()",
 )
 
@@ -112,7 +112,7 @@ def load_house_prices(
     """Load the house-price pair: fill missing cells with 0, label-encode, split, standardise.
 
     Args:
-        source: `auto` (local file, else condnum's box), `local`, or a path: the CSV file or a folder.
+        source: `auto` (local file, else the bundled data), `local`, or a path: the CSV file or a folder.
         features: `clean` drops Id and the split column MSZoning (77 features); `published`
             keeps them (79, as the paper says).
         rows: Keep the first `rows` rows of *each* domain after the split (all of a domain that
@@ -137,7 +137,7 @@ def load_house_prices(
     Examples:
         >>> pair = load_house_prices("auto")
         >>> pair.title()  # doctest: +SKIP
-        'house-prices, condnum's box: 309 pre-training and 1151 harmful rows, D = 77, SHA-256 1e18addf'
+        'house-prices, bundled data: 309 pre-training and 1151 harmful rows, D = 77, SHA-256 1e18addf'
     """
     options: dict[str, object] = {
         "features": features, "rows": rows, "encoders": encoders, "normalise": normalise, "missing": missing,

@@ -83,7 +83,7 @@ def mnist_files(split: MnistSplit | None = None) -> DataFiles:
         names=tuple((f"{name}.gz", name) for name in names),
         advice=(
             "They are the IDX files of the MNIST database as torchvision stores them. The 10 000 test images "
-            "are in condnum's box; all 70 000 images: condnum data download."
+            "are in the bundled data; all 70 000 images: condnum data download."
         ),
         embedded_instead="load_small_digits()",
         instead=None if split else mnist_files("test"),
@@ -94,9 +94,9 @@ def load_mnist_images(source: Source = "auto", split: MnistSplit | None = None) 
     """Load the images and labels of MNIST, unchanged, with the usual pixel normalisation noted.
 
     Args:
-        source: `auto` (local files, else condnum's box), `local`, or a folder: a data folder, or the one
+        source: `auto` (local files, else the bundled data), `local`, or a folder: a data folder, or the one
             with the files.
-        split: `train` (60 000 images) or `test` (10 000, which the box holds); None for the training
+        split: `train` (60 000 images) or `test` (10 000, which are bundled); None for the training
             images where they are, else the test images. `label` and `title()` say which.
 
     Returns:
@@ -105,7 +105,7 @@ def load_mnist_images(source: Source = "auto", split: MnistSplit | None = None) 
 
     Raises:
         DataNotFoundError: No files here; the message says what to put where.
-        DataFormatError: An altered file of the box, not IDX, truncated, trailing bytes, images not
+        DataFormatError: An altered bundled file, not IDX, truncated, trailing bytes, images not
             28×28, labels not 0–9, or unequal counts.
         UnknownNameError: No such split.
 

@@ -1,7 +1,7 @@
 """Where data files are looked for, and what a user is told when they are not there.
 
 Order: the caller's path, and nothing else if there is one; `$CONDNUM_DATA`; `./data`; the user
-cache directory; then, for `source="auto"`, the box: the files that come with condnum. Nothing is
+cache directory; then, for `source="auto"`, the bundled data: the files that come with condnum. Nothing is
 downloaded, and what was taken stands in every title.
 """
 
@@ -24,7 +24,7 @@ DATA_VARIABLE = "CONDNUM_DATA"
 #: The folder of the files that come with condnum, laid out as any data folder.
 BOX = Path(__file__).with_name("box")
 
-#: "auto" (local, then the box), "local", "embedded", or a path.
+#: "auto" (local, then bundled), "local", "embedded", or a path.
 Source: TypeAlias = "str | os.PathLike[str]"
 
 #: Name under the data folder -> SHA-256; `embedded/` names arrays. MNIST has two sums a file,
@@ -117,7 +117,7 @@ def _candidates(files: DataFiles, source: Source) -> dict[Path, SourceKind]:
             "or source='auto', 'local' or a path."
         )
     if source in ("auto", "local"):
-        kinds: tuple[SourceKind, ...] = ("CONDNUM_DATA", "./data", "user cache", "condnum's box")
+        kinds: tuple[SourceKind, ...] = ("CONDNUM_DATA", "./data", "user cache", "bundled data")
         folders = (*data_folders(), *([BOX] if source == "auto" else []))
         named = zip(folders, kinds if os.environ.get(DATA_VARIABLE) else kinds[1:], strict=False)
         return {folder / files.folder: kind for folder, kind in named}
@@ -138,7 +138,7 @@ def find(files: DataFiles, source: Source = "auto") -> FoundFiles | None:
     if named and not Path(named).expanduser().is_dir():
         raise DataNotFoundError(
             f"{DATA_VARIABLE} is '{named}', a folder that does not exist; set it to the folder that holds "
-            f"{files.folder}/, or unset it: then --data auto ends in condnum's box."
+            f"{files.folder}/, or unset it: then --data auto ends in the bundled data."
         )
     for folder, kind in _candidates(files, source).items():
         for wanted in filter(None, (files, files.instead)):
@@ -151,7 +151,7 @@ def find(files: DataFiles, source: Source = "auto") -> FoundFiles | None:
 def obtain(files: DataFiles, source: Source) -> FoundFiles:
     """Return the files; say what is missing, where it was looked for and what to put where.
 
-    An altered file of the box is refused.
+    An altered bundled file is refused.
     """
     found = find(files, source)
     if found is None:
@@ -165,9 +165,9 @@ def obtain(files: DataFiles, source: Source) -> FoundFiles:
         if named:
             fix = f"{DATA_VARIABLE} is '{named}'; put the file(s) into its subfolder {files.folder}/."
         if source not in ("auto", "local"):
-            fix = f"Give an existing path, or 'auto', which ends in condnum's box; got '{source}'."
+            fix = f"Give an existing path, or 'auto', which ends in the bundled data; got '{source}'."
         raise DataNotFoundError(f"{files.dataset}: {wanted} not found in: {tried}. {fix} {files.advice}")
-    if found.source == "condnum's box" and not found.known:
+    if found.source == "bundled data" and not found.known:
         raise DataFormatError(
             f"{found.location}, SHA-256 {', '.join(found.checksums)}: not what condnum came with; "
             f"install condnum again, or put files of your own into data/{files.folder}/."

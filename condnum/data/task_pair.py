@@ -65,7 +65,7 @@ def sha256_arrays(**arrays: NDArray[Any]) -> str:
 
 #: Where data are: one of the places that `condnum.data.resolver` looks in, in order, or none of them.
 SourceKind = Literal[
-    "CONDNUM_DATA", "./data", "user cache", "condnum's box", "given path", "embedded", "given arrays"
+    "CONDNUM_DATA", "./data", "user cache", "bundled data", "given path", "embedded", "given arrays"
 ]
 
 

@@ -2,19 +2,15 @@
 
 from condnum.figures.curves import ceiling_figure, history_figure, norm_ratio_figure, task_spectra_figure
 from condnum.figures.limits import pareto_figure
-from condnum.figures.pair_detail import PairDetail, PairFigures, pair_detail_figures
 from condnum.figures.pairs import pair_figure, pair_heatmaps
 from condnum.figures.style import MethodStyle, method_style
 
 __all__ = [
     "MethodStyle",
-    "PairDetail",
-    "PairFigures",
     "ceiling_figure",
     "history_figure",
     "method_style",
     "norm_ratio_figure",
-    "pair_detail_figures",
     "pair_figure",
     "pair_heatmaps",
     "pareto_figure",

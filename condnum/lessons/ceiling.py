@@ -1,6 +1,6 @@
 """Notebook 4: how much immunization is possible, in the plane of the two ratios of Eq. 15.
 
-What is possible at all is `condnum.theory.pareto`'s; here some extractors are placed in it, and the path of
+What is possible at all is `condnum.theory.pareto`'s; here closed forms are placed in it, and the path of
 Algorithm 1.
 
 Then what a ridge ε does to the ceiling. There are two ways to let ε in, and they answer different questions.
@@ -28,11 +28,11 @@ from condnum.methods.method import Parameters
 from condnum.methods.problem import ImmunizationProblem
 from condnum.theory.ceiling import max_rir_immunizer, ridge_convention_ceiling, rir_ceiling
 from condnum.theory.immunization import Immunization, relative_immunization_ratio
-from condnum.theory.pareto import FeasibleRegion, feasible_region, immunizer_family
-from condnum.theory.spectra import CovarianceRange, task_ranges
+from condnum.theory.pareto import FeasibleRegion, extractor_ratios, feasible_region, immunizer_family
+from condnum.theory.spectra import task_ranges
 
-#: Steps of Algorithm 1 that the figure follows, and random extractors that test the ceiling.
-PATH_STEPS, RANDOM_EXTRACTORS = 100, 90
+#: Steps of Algorithm 1 that the figure follows.
+PATH_STEPS = 100
 #: Relative error that a κ of this size may have from round-off: κ(M) ≤ 1e4 and eps = 2e-16.
 SLACK = 1e-9
 #: Why there is no path from a harmful task that has one eigenvalue only.
@@ -50,12 +50,6 @@ class Plane(FeasibleRegion):
 
     optimum: Floats  # (2,) (ii) and (i) at θ* = K_P^{-1/2}
     family: Floats  # (F, 2) at K_P^{-s/2}, s from 0 to 1; then free scaling, if there is any
-    cloud: Floats  # (n, 2) at random extractors
-
-    @property
-    def cloud_share(self) -> float:
-        """Largest RIR of the random extractors, as a share of the ceiling; 0 where that is infinite."""
-        return float((self.cloud[:, 1] / self.cloud[:, 0]).max() / self.ceiling.value)
 
 
 @dataclass(frozen=True)
@@ -85,8 +79,6 @@ class CeilingDemo(Shown):
         plane, value, t = self.plane, self.plane.ceiling.value, np.arange(len(self.path))
         finite, pair = math.isfinite(value), "(ii) = %{x:.4g}, (i) = %{y:.4g}"
         sheet.traces += region_traces(plane)
-        cloud = {"marker": {"opacity": 0.75}, "hover": pair}
-        left.marks(f"{len(plane.cloud)} random θ", *plane.cloud.T, "circle", 5, PURPLE, **cloud)
         left.line("K<sub>P</sub><sup>−s/2</sup>, from I to θ*", *plane.family.T, GREEN, "dash", hover=pair)
         left.line("Algorithm 1", *self.path.T, BLUE, customdata=t, hover="t = %{customdata}: " + pair)
         left.marks("θ = I", [1.0], [1.0], "x", 11, NEUTRAL, hover=pair)
@@ -110,7 +102,7 @@ class CeilingDemo(Shown):
         return sheet.finish(title, margin={"b": 118})
 
     def reading(self) -> str:
-        """Say how far Algorithm 1 got, and whether a random extractor got further than the ceiling."""
+        """Say how far Algorithm 1 got, and what the ceiling is."""
         plane, t, limit = self.plane, self.shown, self.plane.ceiling.value
         reached = float(self.rir[t])
         ended = {
@@ -123,12 +115,10 @@ class CeilingDemo(Shown):
                 f"After {t} steps RIR = {num(reached, 4)}.{why} The harmful task uses a feature that "
                 "D<sub>P</sub> never sees: θ may scale it freely, and RIR grows without end (dashed line)."
             )
-        beyond = int((plane.cloud[:, 1] > plane.highest(plane.cloud[:, 0]) * (1 + SLACK)).sum())
         return (
             f"After {t} steps RIR = {num(reached, 4)}, {num(100 * reached / limit)} % of the ceiling.{why} "
             f"θ* has (i) = {num(plane.optimum[1], 4)} at (ii) = {num(plane.optimum[0])}; the largest (i) "
-            f"with (ii) ≤ 1 is {num(limit, 4)}. Of {len(plane.cloud)} random θ, {beyond or 'none'} lies "
-            f"beyond the front; the closest reaches {num(100 * plane.cloud_share, 4)} % of the ceiling."
+            f"with (ii) ≤ 1 is {num(limit, 4)}."
         )
 
 
@@ -169,7 +159,7 @@ def ceiling_demo(
     learning_rate: float = 0.3,
     step: int = PATH_STEPS,
 ) -> CeilingDemo:
-    """Place the ceiling, θ*, a path of Algorithm 1 and random extractors in the (ii)/(i) plane.
+    """Place the ceiling, θ* and a path of Algorithm 1 in the (ii)/(i) plane.
 
     The path is plain gradient descent on the two regularizers with Algorithm 1's preconditioner and
     λ_P = 1/‖g_P‖, λ_H = ratio/‖g_H‖ at the start, from θ = I and without a supervised loss (no targets).
@@ -178,58 +168,32 @@ def ceiling_demo(
     return CeilingDemo(_plane(tasks), step, *_path(tasks, ratio, learning_rate))
 
 
-@lru_cache(maxsize=64)
 def _plane(tasks: TwoTasks) -> Plane:
     """Return what does not depend on the path."""
-    K_P, K_H = two_tasks(*tasks)
-    region, optimum = feasible_region(K_P, K_H), np.asarray(max_rir_immunizer(K_P, K_H))
-    range_P = CovarianceRange.of(K_P)
-    family = immunizer_family(range_P, np.linspace(0, 1, 21).tolist()).numpy()
+    P, H = task_ranges(*two_tasks(*tasks))
+    region, optimum = feasible_region(P, H), max_rir_immunizer(P, H)
+    family = [*immunizer_family(P, np.linspace(0, 1, 21).tolist())]
     if math.isinf(region.ceiling.value):  # null(K_P) then gains 100-fold
-        gains = np.geomspace(1, 100, 9).tolist()
-        family = np.stack([*family, *(max_rir_immunizer(K_P, K_H, null_gain=gain) for gain in gains)])
-    # Random extractors: Gaussian ones, some around θ*, some around the front.
-    n, D = RANDOM_EXTRACTORS // 3, len(K_P)
-    generator = np.random.default_rng(0)
-    noise = generator.normal(size=(3, n, D, D))
-    powers = generator.uniform(-0.5, 1.5, size=(n, 1))
-    mu, V = np.linalg.eigh(optimum @ K_H @ optimum)
-    along = (V * (np.maximum(mu, SLACK * mu[-1]) ** (powers / 2))[:, None, :]) @ V.T
-    near = np.eye(D) + np.geomspace(3e-3, 3, n)[:, None, None] * noise[1:]
-    cloud = np.concatenate([noise[0], optimum @ near[0], optimum @ along @ near[1]])
-    factors = [CovarianceRange.of(K).factor.numpy() for K in (K_P, K_H)]
-
-    def ratios(theta: Floats) -> Floats:
-        """Return (ii) and (i) of a batch, over the ranks of K, which invertible extractors keep."""
-        pairs = []
-        for B in factors:  # by NumPy: torch wakes its threads for a batch of tiny matrices
-            sigma, start = (np.linalg.svd(B @ T, compute_uv=False) for T in (theta, np.eye(D)))
-            pairs.append((sigma[..., 0] / sigma[..., -1] / (start[0] / start[-1])) ** 2)
-        return _frozen(np.stack(pairs, axis=-1))
-
-    return Plane(**vars(region), optimum=ratios(optimum), family=ratios(family), cloud=ratios(cloud))
+        family += [max_rir_immunizer(P, H, null_gain=gain) for gain in np.geomspace(1, 100, 9).tolist()]
+    ratios = [extractor_ratios(theta, P, H) for theta in (optimum, *family)]
+    return Plane(**vars(region), optimum=np.array(ratios[0]), family=np.array(ratios[1:]))
 
 
 @lru_cache(maxsize=64)
 def _path(tasks: TwoTasks, ratio: float, learning_rate: float) -> tuple[Floats, str]:
     """Return (ii) and (i) along Algorithm 1, `(T + 1, 2)`, and why it stopped."""
     if tasks[1] <= 1 + SLACK:  # a gradient would be that of round-off
-        return _frozen(np.ones((1, 2))), "flat"
+        return np.ones((1, 2)), "flat"
     problem, method = ImmunizationProblem.from_covariances(*two_tasks(*tasks)), FromIdentity()
     plain = {"optimizer": "gd", "schedule": "constant", "steps": PATH_STEPS, "record_every": 1}
     settings = method.defaults.with_overrides(learning_rate=learning_rate, ratio=ratio, **plain)
     run = descend(problem, method, settings, seed=0)
     kappa = np.stack([run.history["kappa_pretrain"], run.history["kappa_harmful"]], axis=1)
     lost = np.flatnonzero((kappa > _LOST_KAPPA).any(axis=1))
-    if len(lost):
-        return _frozen(kappa[: lost[0]] / kappa[0]), "diverged"
-    return _frozen(kappa / kappa[0]), run.stop_reason
-
-
-def _frozen(values: Floats) -> Floats:
-    """Return an array that a reader of the cache cannot change."""
-    values.flags.writeable = False
-    return values
+    path, reason = (kappa[: lost[0]], "diverged") if len(lost) else (kappa, run.stop_reason)
+    ratios = path / kappa[0]
+    ratios.flags.writeable = False  # it is remembered
+    return ratios, reason
 
 
 class CeilingExplorer(Explorer):

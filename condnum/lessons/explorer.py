@@ -13,7 +13,7 @@ from numbers import Real
 from typing import Any, ClassVar, Literal, ParamSpec, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 from condnum.errors import InvalidInputError, UnknownNameError, check_known, require
-from condnum.figures.style import honest_legend, num
+from condnum.figures.style import num
 from condnum.lessons.figure_view import Live, display_with_picture, errors_shown, payload_json
 from condnum.machine import limited_threads
 
@@ -277,7 +277,7 @@ class Explorer(Live):
 
     def plain_figure(self) -> Any:
         """Return what is shown as a plotly figure without a widget; it says which explorer it shows."""
-        figure = honest_legend(self.result.figure())
+        figure = self.result.figure()
         meta = {"explorer": type(self).__name__, "settings": self.settings}
         return figure.update_layout(meta={**(figure.layout.meta or {}), **meta})
 
@@ -314,8 +314,8 @@ class Explorer(Live):
             # Small matrices: threads cost more than they give, on a busy machine most.
             with limited_threads(1):
                 result = type(self).compute(**self.acting(self.settings))
-                figure = honest_legend(result.figure())
-            self._shown = figure, {"reading": result.reading(), "code": self.settings_code}
+                figure, said = result.figure(), result.reading()
+            self._shown = figure, {"reading": said, "code": self.settings_code}
             self.result, self.redraws = result, self.redraws + 1
             self._tell()
 

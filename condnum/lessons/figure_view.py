@@ -1,6 +1,5 @@
 """Plotly in a live page: a thin widget over `Plotly.react`, and the picture that its cell keeps."""
 
-import html
 import json
 import os
 from collections.abc import Callable, Generator, Sequence
@@ -9,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from condnum.errors import CondnumError, require
-from condnum.figures.style import CONFIG, honest_legend
+from condnum.figures.style import CONFIG
 from condnum.files import asset
 
 _traitlets = require("traitlets", "notebooks")
@@ -54,21 +53,8 @@ class FigureView(Live):
     """A live figure that follows the width and the colours of the page."""
 
     def __init__(self, figure: Any) -> None:
-        self.figure, self._clicked = figure, list[Callable[[int, Any], None]]()
+        self.figure = figure
         super().__init__(payload=payload_json(figure))
-
-    def draw(self, figure: Any) -> None:
-        """Show a figure; the reader's zoom and hidden legend entries stay."""
-        self.figure, self.payload = figure, payload_json(figure)
-
-    def on_click(self, action: Callable[[int, Any], None]) -> None:
-        """Call `action(number of the trace, customdata)` where a point that has any is clicked."""
-        self._clicked.append(action)
-
-    def hear(self, kind: str, message: dict[str, Any], buffers: Sequence[Any]) -> None:
-        """Pass clicks on."""
-        for action in self._clicked:
-            action(message["trace"], message["data"])
 
     def _ipython_display_(self) -> None:
         display_with_picture(self, self.figure)
@@ -76,7 +62,6 @@ class FigureView(Live):
 
 def shown_figure(figure: Any, *, static: bool = False) -> Any:
     """Return a figure without controls that follows the page's theme and width, or with `static` as it is."""
-    honest_legend(figure)
     return figure if static else FigureView(figure)
 
 
@@ -108,9 +93,3 @@ def errors_shown(what: str, show: Callable[[str, str], None]) -> Generator[None]
     except Exception as error:
         kind = "" if isinstance(error, CondnumError) else f"{type(error).__name__}: "
         show(f"{what}: {kind}{error}", getattr(error, "field", ""))
-
-
-def alarm(text: str) -> str:
-    """Return the red line of an error."""
-    style = "color:var(--jp-error-color1, #D32F2F);font-weight:bold"
-    return f'<span role="alert" style="{style}">{html.escape(text)}</span>'

@@ -46,9 +46,7 @@ function figure(model, el) {
   const watch = new ResizeObserver(draw), off = condnum.onTheme(draw);
   watch.observe(el);
   model.on("change:payload", draw);
-  draw().then(() => plot.on("plotly_click", ({ points: [{ curveNumber: trace, customdata: data }] }) => {
-    if (data !== undefined) model.send({ kind: "click", trace, data: [...data] });
-  }));
+  draw();
   return () => { watch.disconnect(); off(); };
 }
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
+import pandas as pd
 import torch
 
 from condnum.audit import measures
@@ -30,21 +31,16 @@ from condnum.lessons.figure_view import errors_shown
 from condnum.lessons.sheet import Sheet
 from condnum.probing import ProbeCurve, linear_probe
 from condnum.probing.line_search import log_spaced_steps
-from condnum.report.tables import formula_html
+from condnum.report.tables import as_html, formula_html
 from condnum.theory.alignment import alignment
-from condnum.theory.ceiling import RirCeiling, max_rir_immunizer, ridge_convention_ceiling, rir_ceiling
-from condnum.theory.spectra import (
-    ConditionNumber,
-    Convention,
-    CovarianceRange,
-    condition_from_spectrum,
-    covariance,
-    squared_rtol,
-)
+from condnum.theory.ceiling import max_rir_immunizer, ridge_convention_ceiling, rir_ceiling
+from condnum.theory.spectra import Convention, condition_from_spectrum, covariance, squared_rtol, task_ranges
 
 Example = Literal["diabetes", "digits"]
 #: Widest features that lesson 5 takes: each eigendecomposition takes seconds from there on.
 _MAX_DIMENSION = 2048
+#: Steps that probes are followed.
+_PROBE_STEPS = 1000
 #: Largest upload. Jupyter's connection breaks off above 10 MiB; larger files are read from a path.
 UPLOAD_BYTES = 8 << 20
 #: Norm ratios below this are not drawn, so that a task solved at once does not flatten the others.
@@ -55,17 +51,14 @@ _SPECTRUM_FLOOR = 1e-18
 
 @dataclass(frozen=True, eq=False)
 class OwnPair:
-    """A pair in memory."""
+    """A pair in memory, and what no slider changes."""
 
     title: str
     pair: FeaturePair
-    X_P: Floats  # (N_P, D), complete rows, standardised if that was asked for
-    X_H: Floats  # (N_H, D)
-
-    @cached_property
-    def columns_html(self) -> str:
-        """The scale of each column, and what it looks like."""
-        return columns_html(self.pair.columns)
+    rows: tuple[int, int]  # complete ones, of D_P and of D_H
+    K_P: Floats  # (D, D)
+    K_H: Floats  # (D, D)
+    overlaps: Floats  # (m, m) |q_Piᵀq_Hj|², summed over blocks if D is large
 
 
 @lru_cache(maxsize=4)
@@ -85,8 +78,13 @@ def _looked_at(
         P, H = (array_stream(X, name=task.name, columns=task.feature_names) for X in (task.X_P, task.X_H))
         found = match_streams(P, H, drop=drop)
     pair = look_at(*found, standardise=standardise)
-    title += ", standardised" if standardise else ""
-    return OwnPair(title, pair, pair.pretrain.array(), pair.harmful.array())
+    X_P, X_H = pair.pretrain.array(), pair.harmful.array()
+    for name, X in (("K_P", X_P), ("K_H", X_H)):
+        if not X.any():
+            raise RankError(f"{name} has rank 0: all entries of X are zero (standardised constants are).")
+    K_P, K_H = (np.asarray(covariance(X)) for X in (X_P, X_H))
+    title, rows = title + ", standardised" * standardise, (len(X_P), len(X_H))
+    return OwnPair(title, pair, rows, K_P, K_H, measures.overlap_blocks(K_P, K_H))
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,23 +92,19 @@ class TaskSpectrum(TaskFacts):
     """What the audit says of one task's features, and κ in both conventions."""
 
     tolerance: float  # rtol·σ₁: eigenvalues above it count
-    compact: ConditionNumber  # σ₁/σ_k, with the rank k
-    ridge: ConditionNumber  # (σ₁ + ε)/(σ_D + ε)
+    compact: float  # σ₁/σ_k, with the rank k
+    ridge: float  # (σ₁ + ε)/(σ_D + ε)
 
     @classmethod
     def of(cls, facts: TaskFacts, rtol: float, ridge: float) -> TaskSpectrum:
         """Read both κ's off a spectrum."""
-        sigma, D = torch.tensor(facts.spectrum, dtype=torch.float64), facts.dimension
-
-        def kappa(convention: Convention) -> ConditionNumber:
-            value, largest, smallest, rank = condition_from_spectrum(
-                sigma, convention=convention, rtol=rtol, ridge=ridge, dimension=D
-            )
-            return ConditionNumber(float(value), float(largest), float(smallest), int(rank), D, convention)
-
-        return cls(
-            **vars(facts), tolerance=rtol * sigma[0].item(), compact=kappa("compact"), ridge=kappa("ridge")
+        sigma = torch.tensor(facts.spectrum, dtype=torch.float64)
+        measure: dict[str, Any] = {"rtol": rtol, "ridge": ridge, "dimension": facts.dimension}
+        compact, ridged = (
+            condition_from_spectrum(sigma, convention=convention, **measure)[0].item()
+            for convention in get_args(Convention)
         )
+        return cls(**vars(facts), tolerance=rtol * facts.spectrum[0], compact=compact, ridge=ridged)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +114,6 @@ class OwnData(Shown):
     own: OwnPair
     pretrain: TaskSpectrum
     harmful: TaskSpectrum
-    overlaps: Floats  # (m, m) |q_Piᵀq_Hj|², summed over blocks if D is large
     misalignment: float  # of Eq. 10 at θ*: 0 if K_P and K_H share their eigenvectors
     ceiling: float  # RIR_max, compact; may be infinite
     harmful_only: int  # directions that X_H excites and X_P does not
@@ -183,9 +176,8 @@ class OwnData(Shown):
         left.x("index i", 0, D + 1)
         ticks = max(1, int(np.ceil((most - least) / 6)))
         left.y("eigenvalue σ<sub>i</sub>", least, most, log=True, dtick=ticks)
-        P, H = self.pretrain.compact, self.harmful.compact
         bar = {"x": 0.475, "len": 0.22, "y": 1.0, "yanchor": "top", "ypad": 0}
-        heat = overlap_heatmap(self.overlaps, P.dimension, **bar)
+        heat = overlap_heatmap(self.own.overlaps, D, **bar)
         heat |= {"type": "heatmap", "hover": heat.pop("hovertemplate"), "showlegend": None}
         middle.trace("overlaps", heat.pop("x"), heat.pop("y"), **heat)
         square = {"constrain": "domain", "scaleanchor": "x2", "constraintoward": "bottom"}
@@ -200,30 +192,24 @@ class OwnData(Shown):
         right.line("goal", *goal, NEUTRAL, "longdash", width=2, hover="goal %{y:.1e}")
         right.x(**log_axis("step t (left edge: t = 0)", steps))
         right.y("norm ratio (Eq. 16)", np.log10(_RATIO_FLOOR), 0.3, log=True)
-        kappas = (
-            f"compact κ(K<sub>P</sub>) = {num(P.value)} at rank {P.rank}, κ(K<sub>H</sub>) = {num(H.value)} "
-            f"at rank {H.rank}"
-        )
-        return sheet.finish(self.own.title, f"{kappas}, of D = {P.dimension}; random labels")
+        kappas = [
+            f"κ(K<sub>{task}</sub>) = {num(of.compact)} at rank {of.rank}"
+            for task, of in zip("PH", both, strict=True)
+        ]
+        return sheet.finish(self.own.title, f"compact {', '.join(kappas)}, of D = {D}; random labels")
 
     def reading(self) -> str:
         """Put the numbers into a table, and verdict, warnings and columns below it."""
         costs = [f"more than {self.probes.steps[-1]:,d}" if n < 0 else f"{n:,d}" for n in self.costs]
-        tasks = (self.pretrain, self.harmful)
-        lines: list[tuple[str, list[Any]]] = [
-            ("task", ["pre-training P", "harmful H"]),
-            ("rows", [f"{task.rows:,d}" for task in tasks]),
-            ("rank", [f"{task.rank} of {task.dimension}" for task in tasks]),
-            ("κ, compact", [num(task.compact.value, 4) for task in tasks]),
-            ("κ, ridge ε", [num(task.ridge.value, 4) for task in tasks]),
-            ("steps, as is", costs[::2]),
-            ("steps, after θ*", costs[1::2]),
-        ]
-        look = '<td style="padding:1px 14px 1px 0">'
-        table = [
-            f"<tr>{''.join(f'{look}{cell}</td>' for cell in (f'<b>{name}</b>', *cells))}</tr>"
-            for name, cells in lines
-        ]
+        names = ["task", "rows", "rank", "κ, compact", "κ, ridge ε", "steps, as is", "steps, after θ*"]
+        rows = []
+        for name, of, steps in (
+            ("pre-training P", self.pretrain, costs[:2]),
+            ("harmful H", self.harmful, costs[2:]),
+        ):
+            rank, kappas = f"{of.rank} of {of.dimension}", [num(kappa, 4) for kappa in (of.compact, of.ridge)]
+            rows.append([name, f"{of.rows:,d}", rank, *kappas, *steps])
+        table = pd.DataFrame(rows, columns=names)
         moved = "rises"
         if self.harmful_ratio <= 1:
             moved = "falls as well, so D<sub>H</sub> is no harder to probe"
@@ -236,9 +222,8 @@ class OwnData(Shown):
         )
         notes = "".join(f"<li>{formula_html(note)}</li>" for note in self.warnings)
         return (
-            '<div class="condnum-wide"><table style="line-height:1.5">'
-            f"{''.join(table)}</table><p style='margin:6px 0'>{verdict}</p>"
-            f"<ul style='margin:0'>{notes}</ul>{self.own.columns_html}</div>"
+            f'<div class="condnum-wide">{as_html(table)}<p>{verdict}</p><ul>{notes}</ul>'
+            f"{columns_html(self.own.pair.columns)}</div>"
         )
 
 
@@ -299,12 +284,6 @@ class PathField(Control):
         marks=7,
     ),
     goal=Slider("goal (norm ratio)", "Norm ratio (Eq. 16) that the probe must reach.", 1e-6, 0.5, log=True),
-    steps=Choice(
-        "probe at most (steps)",
-        "The longest probe; more takes longer.",
-        {1000: "1,000", 10000: "10,000"},
-        advanced=True,
-    ),
 )
 def own_data(
     *,
@@ -317,8 +296,6 @@ def own_data(
     ridge: float = 1e-6,
     tolerance: float = 1.0,
     goal: float = 1e-3,
-    steps: Literal[1000, 10000] = 1000,
-    seed: int = 0,
 ) -> OwnData:
     r"""Analyse two feature matrices: κ's, ranks, alignment, ceiling, predicted probe cost, warnings.
 
@@ -347,57 +324,29 @@ def own_data(
     rtol = squared_rtol(len(own.pair.columns), eps) * tolerance
     if rtol >= 1:
         raise InvalidInputError(f"the rank tolerance is {num(rtol)} times σ₁, above everything; lower it.")
-    _, _, overlaps = _geometry(own)
-    facts, range_P, range_H, ceiling, misalignment, probes = _core(own, rtol, steps, seed)
-    spectrum_P, spectrum_H = (TaskSpectrum.of(task, rtol, ridge) for task in facts)
-    return OwnData(
-        own,
-        spectrum_P,
-        spectrum_H,
-        overlaps,
-        misalignment,
-        ceiling.value,
-        ceiling.harmful_only_dimension,
-        probes,
-        ridge_limit=ridge_convention_ceiling(range_P, range_H, ridge=ridge, rtol=rtol),
-        ridge=ridge,
-        goal=goal,
-    )
-
-
-@lru_cache(maxsize=4)
-def _geometry(own: OwnPair) -> tuple[Any, ...]:
-    """Return what no slider changes: both covariances and the overlaps."""
-    covariances = []
-    for name, X in (("K_P", own.X_P), ("K_H", own.X_H)):
-        if not X.any():
-            raise RankError(
-                f"{name} has rank 0: every entry of X is zero (standardising does that to constants)."
-            )
-        covariances.append(np.asarray(covariance(X)))
-    return *covariances, measures.overlap_blocks(*covariances)
+    facts, ranges, ceiling, misalignment, probes = _measured(own, rtol)
+    P, H = (TaskSpectrum.of(task, rtol, ridge) for task in facts)
+    limit = ridge_convention_ceiling(*ranges, ridge=ridge, rtol=rtol)
+    own_only = ceiling.harmful_only_dimension
+    return OwnData(own, P, H, misalignment, ceiling.value, own_only, probes, limit, ridge=ridge, goal=goal)
 
 
 @lru_cache(maxsize=8)
-def _core(
-    own: OwnPair, rtol: float, steps: int, seed: int
-) -> tuple[list[TaskFacts], CovarianceRange, CovarianceRange, RirCeiling, float, ProbeCurve]:
+def _measured(own: OwnPair, rtol: float) -> tuple[Any, ...]:
     """Return what neither ε nor the goal changes: facts, ranges, the ceiling, misalignment at θ*, probes."""
-    K_P, K_H, _ = _geometry(own)
-    D, pair = len(K_P), own.pair
+    K_P, K_H, pair, D = own.K_P, own.K_H, own.pair, len(own.K_P)
     facts = [
-        task_facts("K_P", pair.pretrain, len(own.X_P), K_P, rtol),
-        task_facts("K_H", pair.harmful, len(own.X_H), K_H, rtol),
+        task_facts("K_P", pair.pretrain, own.rows[0], K_P, rtol),
+        task_facts("K_H", pair.harmful, own.rows[1], K_H, rtol),
     ]
-    range_P = CovarianceRange.of(K_P, rtol=rtol, name="K_P")
-    range_H = CovarianceRange.of(K_H, rtol=rtol, name="K_H")
-    ceiling = rir_ceiling(range_P, range_H, rtol=rtol)
+    ranges = task_ranges(K_P, K_H, rtol=rtol)
+    ceiling = rir_ceiling(*ranges, rtol=rtol)
     theta = np.asarray(max_rir_immunizer(K_P, K_H, rtol=rtol))
-    solution, covariances = np.random.default_rng(seed).normal(size=D), np.stack([K_P, K_P, K_H, K_H])
-    extractors, record = np.stack([np.eye(D), theta] * 2), log_spaced_steps(steps, 200)
+    solution, covariances = np.random.default_rng(0).normal(size=D), np.stack([K_P, K_P, K_H, K_H])
+    extractors, record = np.stack([np.eye(D), theta] * 2), log_spaced_steps(_PROBE_STEPS, 200)
     moments = (covariances @ solution)[..., None]
-    probes = linear_probe(extractors, covariances, moments, steps=steps, record=record, rtol=rtol)
-    return facts, range_P, range_H, ceiling, alignment(theta, K_H).misalignment, probes
+    probes = linear_probe(extractors, covariances, moments, steps=_PROBE_STEPS, record=record, rtol=rtol)
+    return facts, ranges, ceiling, alignment(theta, K_H).misalignment, probes
 
 
 class OwnDataExplorer(Explorer):

@@ -1,146 +1,120 @@
-"""Fig. 2 to click on: a heatmap of one method, and below it the details of the chosen pair of digits."""
+"""Fig. 2 to click on: the heatmap of one method, beside the probes and the spectra of one pair of digits."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
-from condnum.errors import InvalidInputError, check_known, require
-from condnum.figures.pair_detail import PairDetail, pair_detail_figures
-from condnum.figures.pairs import DIGITS, check_pair_results, color_limit, comparable, pair_heatmaps
-from condnum.figures.style import method_style, num, option_text
-from condnum.lessons.figure_view import FigureView, alarm, errors_shown, figure_output
-from condnum.methods import uses_seed
+from condnum.errors import InvalidInputError
+from condnum.figures.pairs import DIGITS, PairCells, color_limit, comparable, pair_cells
+from condnum.figures.style import PURPLE, log_axis, method_style, num, option_text
+from condnum.lessons.alignment_panels import DIVERGING
+from condnum.lessons.explorer import Choice, Explorer, Shown, checked
+from condnum.lessons.sheet import Sheet
+from condnum.methods import get_method
 from condnum.studies.measure import extractor_cell, extractor_curves
 from condnum.studies.study import StudyRun
 
-_ipywidgets = require("ipywidgets", "notebooks")
-_traitlets = require("traitlets", "notebooks")
-_VBox: Any = _ipywidgets.VBox
-
-#: Width of the heatmap in pixels; the figures below follow the window.
-HEATMAP_WIDTH = 640
-
-
-class PairBrowser(_VBox):
-    """Heatmap of one method; a click on a cell, or the dropdowns, show that pair's details below.
-
-    The state is in the traits `method`, `pretrain` and `harmful`, to set and to observe. `detail` returns
-    what to draw of (pre-training digit, harmful digit); its errors are shown in the line `status`.
-    """
-
-    method = _traitlets.Unicode(help="Whose heatmap is shown.")
-    pretrain = _traitlets.Int(0, min=0, max=DIGITS - 1, help="Pre-training digit of the shown pair.")
-    harmful = _traitlets.Int(1, min=0, max=DIGITS - 1, help="Harmful digit of the shown pair.")
-
-    def __init__(
-        self, results: pd.DataFrame, detail: Callable[[int, int], PairDetail], *, subtitle: str = ""
-    ) -> None:
-        self._results, self._detail, self._subtitle = check_pair_results(results), detail, subtitle
-        self._measure: dict[str, Any] = {"convention": "ridge", "theta_scale": "unit"}  # of the coloured RIR
-        self._methods = list(dict.fromkeys(self._results["method"]))
-        self._limit = color_limit(self._results, comparable(self._methods), **self._measure)
-        self._drawn: tuple[int, int] | None = None
-        first = self._results.iloc[0]
-        start = {"pretrain": int(first["pretrain_digit"]), "harmful": int(first["harmful_digit"])}
-        self.status = _ipywidgets.HTML()
-        self.details = _ipywidgets.Output()
-        self.heatmap = FigureView(self._heatmap(self._methods[0]))
-        super().__init__(method=self._methods[0], **start)
-        methods = [(option_text(method_style(name).label), name) for name in self._methods]
-        self.choices = []
-        for trait, text, options in (
-            ("method", "method", methods),
-            ("pretrain", "pre-training digit", range(DIGITS)),
-            ("harmful", "harmful digit", range(DIGITS)),
-        ):
-            look = {"description": text, "style": {"description_width": "initial"}}
-            dropdown = _ipywidgets.Dropdown(options=options, value=getattr(self, trait), **look)
-            _traitlets.link((self, trait), (dropdown, "value"))
-            self.choices.append(dropdown)
-        self.children = [_ipywidgets.HBox(self.choices), self.heatmap, self.status, self.details]
-        self.heatmap.on_click(self._on_click)
-        self.observe(self._on_method, "method")
-        self.observe(self._on_pair, ["pretrain", "harmful"])
-        self._on_pair()
-
-    @_traitlets.validate("method")
-    def _known_method(self, proposal: Any) -> str:
-        """Refuse a method that the table lacks."""
-        check_known("method of the table", proposal["value"], self._methods)
-        return str(proposal["value"])
-
-    def _heatmap(self, method: str) -> Any:
-        """Draw the heatmap of one method, in the colours that all methods share."""
-        chosen = {"methods": [method], "limit": self._limit, **self._measure}
-        return pair_heatmaps(self._results, self._subtitle, **chosen).update_layout(width=HEATMAP_WIDTH)
-
-    def _on_click(self, _: int, digits: Sequence[int]) -> None:
-        """Choose the clicked pair."""
-        pretrain, harmful = (int(digit) for digit in digits)
-        if pretrain != harmful:
-            with self.hold_trait_notifications():
-                self.pretrain, self.harmful = pretrain, harmful
-
-    def _on_method(self, _: Any) -> None:
-        """Draw the chosen method."""
-        with errors_shown(f"no heatmap of {self.method}", self._alarm):
-            self._mark()
-            self._summarise()
-
-    def _on_pair(self, _: Any = None) -> None:
-        """Show the chosen pair; a change of both digits at once is drawn once."""
-        pair = (self.pretrain, self.harmful)
-        if pair == self._drawn:
-            return
-        self._drawn = pair
-        self._mark()
-        self.details.outputs = ()
-        if self.pretrain == self.harmful:
-            self._say("Choose two different digits.")
-            return
-        with errors_shown(
-            f"no details of pre-training digit {pair[0]}, harmful digit {pair[1]}", self._alarm
-        ):
-            self._say("computing …")
-            self.details.outputs = tuple(map(figure_output, pair_detail_figures(self._detail(*pair))))
-            self._summarise()
-
-    def _mark(self) -> None:
-        """Draw the chosen method with a frame around the chosen cell."""
-        corner = {"x0": self.harmful - 0.5, "y0": self.pretrain - 0.5}
-        frame = corner | {"x1": self.harmful + 0.5, "y1": self.pretrain + 0.5}
-        figure = self._heatmap(self.method)
-        figure.add_shape(type="rect", line={"color": "#000000", "width": 3}, **frame)
-        self.heatmap.draw(figure)
-
-    def _summarise(self) -> None:
-        """Describe the chosen cell in words."""
-        key = {"method": self.method, "pretrain_digit": self.pretrain, "harmful_digit": self.harmful}
-        key |= self._measure
-        rows = self._results[(self._results[list(key)] == pd.Series(key)).all(axis=1)]
-        values, successes = ", ".join(num(value) for value in rows["rir"]), (rows["success"] == 1).sum()
-        found = f"RIR {values}; Definition 3.1 succeeds in {successes} of {len(rows)}"
-        name = f"{method_style(self.method).label}, digit {self.pretrain} against digit {self.harmful}"
-        self._say(f"{name}: {'no result' if rows.empty else found}")
-
-    def _say(self, text: str) -> None:
-        """Show a line of HTML below the heatmap."""
-        self.status.value = f'<span role="status">{text}</span>'
-
-    def _alarm(self, error: str, _: str) -> None:
-        """Show an error there."""
-        self.status.value = alarm(error)
+#: How the RIR of the heatmap is measured.
+MEASURE: dict[str, Any] = {"convention": "ridge", "theta_scale": "unit"}
+#: What the panels show, on which axes; ratios below the floor are round-off of float64.
+QUANTITIES = {"norm_ratio": ("norm ratio (Eq. 16)", "step t"), "spectrum": ("σ<sub>i</sub>(H)", "index i")}
+_FLOOR = 1e-32
 
 
-def digit_pair_detail(
+@dataclass(frozen=True, eq=False)
+class DigitPair(Shown):
+    """All pairs of one method, and all methods on one pair."""
+
+    name: str  # of the data
+    cells: PairCells
+    limit: float  # of the colours, the same for all methods
+    pretrain: int
+    harmful: int
+    rows: pd.DataFrame  # of the results, those of this method and pair
+    curves: pd.DataFrame  # of `extractor_curves`
+
+    def figure(self) -> Any:
+        """Draw the heatmap, whose cells can be clicked, beside norm ratios and spectra on both tasks."""
+        titles = f"D<sub>P</sub>: digit {self.pretrain}", f"D<sub>H</sub>: digit {self.harmful}", "", ""
+        grid: dict[str, Any] = {"rows": 2, "cols": 3, "specs": [[{"rowspan": 2}, {}, {}], [None, {}, {}]]}
+        grid |= {"column_widths": [0.4, 0.3, 0.3], "vertical_spacing": 0.24}
+        sheet = Sheet("ln RIR; ✕ fails Definition 3.1", *titles, grid=grid)
+        pairs, *panels = sheet.panels
+        digits, finite = np.arange(DIGITS), np.isfinite(self.cells.log_rir)
+        look: dict[str, Any] = {
+            "type": "heatmap",
+            "colorscale": DIVERGING,
+            "zmin": -self.limit,
+            "zmax": self.limit,
+        }
+        look |= {"showlegend": None, "showscale": False, "hoverongaps": False, "text": self.cells.hover}
+        click = {"meta": {"click": {"pretrain": "y", "harmful": "x"}}}
+        z = np.where(finite, self.cells.log_rir, np.nan)
+        pairs.trace("ln RIR", digits, digits, z=z, hover="%{text}<extra></extra>", **look, **click)
+        failed = np.nonzero(self.cells.failed)
+        pairs.marks("fails Definition 3.1", *failed[::-1], "x", 7, "#000000", hoverinfo="skip", legend=False)
+        chosen = {"marker": {"line": {"color": PURPLE, "width": 3}}, "legend": False, "hoverinfo": "skip"}
+        pairs.marks("shown pair", [self.harmful], [self.pretrain], "square-open", 26, PURPLE, **chosen)
+        square = {"dtick": 1, "showgrid": False, "zeroline": False, "constrain": "domain"}
+        pairs.x("harmful digit", -0.5, DIGITS - 0.5, **square)
+        pairs.y("pre-training digit", DIGITS - 0.5, -0.5, scaleanchor="x", **square)
+        places = [(quantity, task) for quantity in QUANTITIES for task in ("pretrain", "harmful")]
+        for panel, (quantity, task) in zip(panels, places, strict=True):
+            shown = self.curves[(self.curves["quantity"] == quantity) & (self.curves["task"] == task)]
+            for method, curve in shown[shown["x"] > 0].groupby("method", sort=False):
+                label, color, dash = method_style(str(method))
+                more = {"legendgroup": method, "legend": panel is panels[0], "hover": "%{x}: %{y:.3g}"}
+                y = curve["value"].clip(lower=_FLOOR)
+                panel.line(label, curve["x"], y, color, dash, width=2.2, **more)
+            up, along = QUANTITIES[quantity]
+            panel.x(**log_axis(along, shown["x"]) if quantity == "norm_ratio" else {"title_text": along})
+            panel.y(**log_axis(up if task == "pretrain" else "", shown["value"].clip(lower=_FLOOR)))
+        return sheet.finish(self.cells.title.replace("<br>", ": "), self.name, height=560)
+
+    def reading(self) -> str:
+        """Describe the chosen cell."""
+        if self.rows.empty:
+            return "This method has no result on this pair."
+        values, successes = ", ".join(map(num, self.rows["rir"])), (self.rows["success"] == 1).sum()
+        pair = f"digit {self.pretrain} against digit {self.harmful}"
+        return f"{pair}: RIR {values}; Definition 3.1 succeeds in {successes} of {len(self.rows)}"
+
+
+def pair_browser(run: StudyRun) -> type[Explorer]:
+    """Return the explorer of a run of `DigitPairs`; extractors of a chosen pair are computed again."""
+    results, name = run.tables["results"], run.data.title()
+    known = list(dict.fromkeys(results["method"]))
+    limit, first = color_limit(results, comparable(known), **MEASURE), run.study.chosen_pairs[0]
+    curves_of = cache(lambda pretrain, harmful: pair_curves(run, pretrain, harmful))
+    one: Any = Literal[tuple(known)]
+    digit: Any = Literal[tuple(range(DIGITS))]
+
+    @checked(
+        method=Choice(
+            "method", "Whose RIR the map shows.", {of: option_text(method_style(of).label) for of in known}
+        ),
+        pretrain=Choice("pre-training digit", "Or click a cell of the map."),
+        harmful=Choice("harmful digit", "Or click a cell of the map."),
+    )
+    def compute(
+        *, method: one = known[0], pretrain: digit = first[0], harmful: digit = first[1]
+    ) -> DigitPair:
+        key = {"method": method, "pretrain_digit": pretrain, "harmful_digit": harmful, **MEASURE}
+        rows = results[(results[list(key)] == pd.Series(key)).all(axis=1)]
+        cells = pair_cells(results, method, **MEASURE)
+        return DigitPair(name, cells, limit, pretrain, harmful, rows, curves_of(pretrain, harmful))
+
+    doc = "RIR of all pairs of digits, and how probes converge on one of them."
+    return type("PairBrowser", (Explorer,), {"__doc__": doc, "compute": staticmethod(compute)})
+
+
+def pair_curves(
     run: StudyRun, pretrain: int, harmful: int, *, seed: int = 0, probe_steps: int = 2000
-) -> PairDetail:
-    """Compute the curves of one pair of a finished run of `DigitPairs`: its methods and both controls.
-
-    Norm ratios, spectra and the mean images of both digits.
-    """
+) -> pd.DataFrame:
+    """Compute norm ratios and spectra of one pair of a finished run: its methods and both controls."""
     study, digits = run.study, run.data
     if pretrain == harmful:
         raise InvalidInputError(
@@ -152,12 +126,7 @@ def digit_pair_detail(
         )
     extractors = []
     for method in dict.fromkeys((*study.methods, "identity", "initial")):
-        cell = study.cell(method, seed if uses_seed(method) else 0, (pretrain, harmful))
+        cell = study.cell(method, seed if get_method(method).seeded else 0, (pretrain, harmful))
         problem = study.problem(digits, cell)
         extractors.append(extractor_cell(problem, study.immunize(digits, cell)))
-    curves = extractor_curves(problem, extractors, probe_steps=probe_steps)
-    first, second = (
-        np.asarray(digits.images[digits.labels == digit], dtype=np.float64).mean(axis=0)
-        for digit in (pretrain, harmful)
-    )
-    return PairDetail(pretrain, harmful, curves, first, second, f"{digits.title()}, seed {seed}")
+    return extractor_curves(problem, extractors, probe_steps=probe_steps)

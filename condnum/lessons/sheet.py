@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from condnum.errors import require
-from condnum.figures.style import POWER_SIZE, figure_of, panels, teaching_layout
+from condnum.figures.style import POWER_SIZE, figure_of, honest_legend, panels, teaching_layout
 
 
 class Panel:
@@ -101,7 +101,7 @@ class Sheet:
             heading["font"] = {"size": heading_size}
         for name, part in {**self.layout, **layout}.items():
             base[name] = {**base.get(name, {}), **part} if isinstance(part, dict) else part
-        return figure_of(self.traces, base)
+        return honest_legend(figure_of(self.traces, base))
 
 
 @cache

@@ -1,7 +1,7 @@
 """Algorithm 1, its baselines and its controls: one registry, one loop, for one problem or many."""
 
 from condnum.methods.baselines import ImmaSettings, OptKappaSettings
-from condnum.methods.method import ClosedFormMethod, DescentMethod
+from condnum.methods.method import Method
 from condnum.methods.registry import (
     descends_in_batches,
     get_method,
@@ -9,18 +9,16 @@ from condnum.methods.registry import (
     immunize_batch,
     method_names,
     register_method,
-    uses_seed,
 )
 from condnum.methods.result import ImmunizationResult, Progress
 from condnum.methods.settings import PRESETS, DescentSettings, SelfTunedSettings
 
 __all__ = [
     "PRESETS",
-    "ClosedFormMethod",
-    "DescentMethod",
     "DescentSettings",
     "ImmaSettings",
     "ImmunizationResult",
+    "Method",
     "OptKappaSettings",
     "Progress",
     "SelfTunedSettings",
@@ -30,5 +28,4 @@ __all__ = [
     "immunize_batch",
     "method_names",
     "register_method",
-    "uses_seed",
 ]

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from condnum.methods.batch import ProblemBatch, TaskBatch
 from condnum.methods.method import (
-    DescentMethod,
     Gradients,
     HessianGradient,
     Memory,
+    Method,
     OuterGradient,
     Parameters,
     random_weights,
@@ -109,7 +109,7 @@ def ill_gradients(tasks: TaskBatch, theta: Tensor, memory: Memory) -> HessianGra
     return HessianGradient(hessians.H, -squared / k, sigma * squared, v_k)
 
 
-class Ours(DescentMethod):
+class Ours(Method):
     """Algorithm 1: supervised loss, `R_well` on the pre-training task, `R_ill` on the harmful one.
 
     This is the joint descent; by default `ours` tunes itself instead, see `condnum.methods.auto`.
@@ -149,13 +149,14 @@ class Ours(DescentMethod):
         )
 
 
-class RIllOnly(DescentMethod):
+class RIllOnly(Method):
     """The baseline that minimises `R_ill(H_H)` alone, with Algorithm 1's preconditioner."""
 
     name = "r_ill_only"
     label = "R<sub>ill</sub> only"
     summary = "descends R<sub>ill</sub>(H<sub>H</sub>) alone"
     parts = ("ill",)
+    defaults = DescentSettings()
     batched = True
 
     def gradients(

@@ -21,9 +21,9 @@ The supervised loss has nothing to say: line 4 run to convergence gives `ω = θ
 """
 
 import math
-import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,18 +31,9 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import Tensor
 
-from condnum.methods.batch import ProblemBatch, measure
-from condnum.methods.method import random_weights
-from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask, SquaredLoss
-from condnum.methods.result import (
-    Callback,
-    History,
-    ImmunizationResult,
-    Progress,
-    StopReason,
-    ridge_words,
-    verdict_words,
-)
+from condnum.methods.method import Method
+from condnum.methods.problem import ImmunizationProblem, LinearTask, SquaredLoss
+from condnum.methods.run import Run
 from condnum.methods.settings import SelfTunedSettings
 from condnum.theory.ceiling import rir_ceiling
 from condnum.theory.immunization import (
@@ -69,60 +60,26 @@ GAIN = 1.5
 #: rises, and with it the margin in clause (a).
 _Merit = tuple[bool, float, bool, bool, float]
 
-
-#: The part of a step, "well" or "ill", and the θ that it leads to.
+#: The part of a step, "well" or "ill" ("" at the start), and the θ that it leads to.
 _Move = tuple[str, Callable[[], Tensor]]
 
 
-def descend_auto(
-    problem: ImmunizationProblem,
-    settings: SelfTunedSettings,
-    *,
-    seed: int,
-    callback: Callback | None = None,
-    callback_steps: Collection[int] = (),
-) -> ImmunizationResult:
-    """Run Algorithm 1 so that Definition 3.1 is met and RIR is large, without settings."""
-    started = time.perf_counter()
-    run = _Auto(problem, settings, seed, callback, callback_steps)
-    reason = run.loop()
-    theta, verdict, step = run.chosen()
-    return ImmunizationResult(
-        theta=theta,
-        omega=None if run.best_beta is None else torch.linalg.lstsq(theta, run.best_beta).solution,
-        method="ours",
-        seed=seed,
-        settings=settings,
-        history=run.history(theta),
-        part_weights=run.weights,
-        steps=run.step,
-        seconds=time.perf_counter() - started,
-        converged=reason == "settled",
-        counts={"rounds": run.rounds} | {f"steps_{part}": count for part, count in run.steps.items()},
-        stop_reason=reason,
-        verdict=verdict,
-        ceiling=run.ceiling,
-        explanation=_explain(run, theta, verdict, step, reason),
-    )
-
-
-class _Auto:
-    """The state of one run."""
+class SelfTuned(Run):
+    """The run of one problem."""
 
     def __init__(
         self,
         problem: ImmunizationProblem,
+        method: Method,
         settings: SelfTunedSettings,
         seed: int,
-        callback: Callback | None,
-        callback_steps: Collection[int] = (),
+        **options: Any,
     ) -> None:
-        self.problem, self.settings, self.seed, self.callback = problem, settings, seed, callback
-        self.callback_steps = frozenset(callback_steps)
+        super().__init__([problem], method, settings, [seed], **options)
+        self.problem, self.theta = problem, self.parameters["theta"][0]
         self.pretrain, self.harmful = (task.factor for task in (problem.pretrain, problem.harmful))
         self.ranges = problem.pretrain.range, problem.harmful.range
         self.ceiling = rir_ceiling(*self.ranges).value
-        self.theta = random_weights(problem, problem.dimension, torch.Generator().manual_seed(seed))
         gamma, rank = self.ranges[0].values, self.ranges[1].rank
         kappa = float(gamma[0] / gamma[-1])
         self.possible = rank > 1 and not self.ceiling <= 1
@@ -134,68 +91,79 @@ class _Auto:
         self.best_beta = _best_probe(problem.pretrain)
         loss = problem.pretrain.supervised
         self._loss = math.nan if loss is None or self.best_beta is None else float(loss.value(self.best_beta))
-        self.step, self.rounds = 0, 0
-        self.steps = {"well": 0, "ill": 0}
         # ηλ_P and ηλ_H of the last step of each kind; no step descends the loss.
         self.weights = {"well": 0.0, "ill": 0.0, "supervised": 0.0}
-        self._batch = ProblemBatch.of([problem], problem.device)
-        self._rows: list[dict[str, float]] = []
-        self._next_record = 0
+        self.counts = {"rounds": 0, "steps_well": 0, "steps_ill": 0}
         # Candidates, each better than all before, and after how many steps.
         self._kept: list[tuple[_Merit, Immunization, Tensor, int]] = []
 
-    def loop(self) -> StopReason:
-        """Take steps within the budget, record them and tell the callback; leave the candidates behind."""
+    def loop(self) -> None:
+        """Take steps within the budget; leave the best θ and its probe behind."""
         try:
-            if self._record(self.theta):
-                self._keep()
-                return "cancelled"
             for part, theta in self._moves():
-                self.step += 1
-                self.steps[part] += 1
-                told = self.step >= self._next_record or self.step in self.callback_steps
-                cancelled = told and self._record(theta())
-                if cancelled or self.step >= self.settings.steps:
+                if part:
+                    self.step += 1
+                    self.counts[f"steps_{part}"] += 1
+                if self.step in self.told:
+                    self.parameters = {"theta": theta()[None]}
+                    self.record()
+                if self.step >= self.settings.steps:
+                    self.stop(self.memory.active, "steps")
+                if not bool(self.memory.active):
                     self.theta = theta()
                     self._keep()
-                    return "cancelled" if cancelled else "steps"
+                    break
+            self.stop(self.memory.active, "settled")
         except torch.linalg.LinAlgError:
-            return "diverged"
-        return "settled"
+            self.stop(self.memory.active, "diverged")
+        best, self.reached = self._chosen()
+        self.parameters = {"theta": best[None]}
+        if self.best_beta is not None:
+            self.parameters["omega"] = torch.linalg.lstsq(best, self.best_beta).solution[None]
+        self._rows[0] = [row for row in self._rows[0] if row["step"] < self.step]  # the last one is of θ
 
     def _moves(self) -> Iterator[_Move]:
         """Yield steps, in rounds of both kinds, until RIR gains no more."""
         best, reached = 0.0, 0.0
         self._keep()
+        yield "", lambda: self.theta
         while reached >= GAIN * best:
             best = reached
-            self.rounds += 1
+            self.counts["rounds"] += 1
             yield from self._flatten()
             yield from self._raise()
             reached = self._kept[-1][1].rir
         if not self._kept[-1][1].success and self.possible:
             yield from self._search()
 
-    def chosen(self) -> tuple[Tensor, Immunization, int]:
-        """Return the best candidate that keeps clause (c), else the best; verdict and number of steps."""
+    def _chosen(self) -> tuple[Tensor, int]:
+        """Return the best candidate that keeps clause (c), else the best; and after how many steps."""
         task = self.problem.pretrain
-        best = None
         for _, _, theta, step in reversed(self._kept):
             gap = None if task.targets is None else task.loss_gap(theta)
-            verdict = relative_immunization_ratio(theta, *self.ranges, loss_gap=gap)
-            best = best or (theta, verdict, step)
-            if verdict.clauses["c"] is not False:
-                return theta, verdict, step
-        assert best is not None  # θ₀ is always kept
-        return best
+            if relative_immunization_ratio(theta, *self.ranges, loss_gap=gap).clauses["c"] is not False:
+                return theta, step
+        return self._kept[-1][2:]
 
-    def history(self, theta: Tensor) -> History:
-        """Close the history with the chosen θ and return it; empty where none is wanted."""
-        if self.settings.record_every == 0:
-            return History({})
-        self._rows = [row for row in self._rows if row["step"] < self.step]
-        self._rows.append(self._row(theta))
-        return History.of(self._rows)
+    def facts(self, index: int) -> dict[str, Any]:
+        """Add how θ was found."""
+        ends = {
+            "settled": "stopped as RIR gained no more.",
+            "steps": f"stopped at the budget of {self.settings.steps} steps: allow more with steps=….",
+            "cancelled": "cancelled.",
+            "diverged": "stopped by a failed decomposition.",
+        }
+        text = (
+            f" This θ was reached after {self.reached} of {self.step} steps, {self.counts['steps_well']} on "
+            f"R_well alone (λ_H = 0) and {self.counts['steps_ill']} on R_ill alone (λ_P = 0), none on the "
+            f"loss, in {self.counts['rounds']} round(s); {ends[self.reasons[index]]}"
+        )
+        return {"part_weights": self.weights, "counts": self.counts, "explanation": text}
+
+    def measured(self) -> dict[str, list[float]]:
+        """Add ηλ of both parts, and the least loss, at which line 4 stays."""
+        weights = {f"eta_lambda_{part}": [self.weights[part]] for part in ("well", "ill")}
+        return super().measured() | {"loss": [self._loss]} | weights
 
     def _search(self) -> Iterator[_Move]:
         """Alternate again from an orthogonal θ, where Definition 3.1 was missed.
@@ -208,7 +176,7 @@ class _Auto:
         yield from self._flatten(watched=True)
         growth = _GROWTH if len(self.pretrain) < self.problem.dimension else math.inf
         while growth < 1e8 and not self._kept[-1][1].success:
-            self.rounds += 1
+            self.counts["rounds"] += 1
             _, s, rows = torch.linalg.svd(self.harmful @ self.theta, full_matrices=False)
             self.theta = _stretched(self.theta, rows, self._ill_factors(s.square().cpu().numpy(), growth))
             growth *= 1.5
@@ -280,11 +248,11 @@ class _Auto:
         if sigma[0] <= sigma[-1] * (1 + 1e-9):  # κ(H_H) = 1: R_ill is infinite and has no direction
             return
         gains, growth, start = np.ones_like(sigma), _GROWTH, self.theta
-        before, stale = self._measure(start)[0], 0
+        before, stale = self._merit(start)[0], 0
         while growth > self.finest and stale < 5:
             factors = self._ill_factors(sigma, growth)
             trial = _stretched(start, rows, gains * factors)
-            merit, verdict = self._measure(trial)
+            merit, verdict = self._merit(trial)
             if verdict.pretrain_ratio > self.limit:
                 growth /= 2
                 continue
@@ -308,7 +276,7 @@ class _Auto:
         factors[low] -= growth * k * sigma[low] / top
         return factors
 
-    def _measure(self, theta: Tensor) -> tuple[_Merit, Immunization]:
+    def _merit(self, theta: Tensor) -> tuple[_Merit, Immunization]:
         """Return what candidates are compared by, and the verdict without clause (c)."""
         verdict, ridge = in_both_conventions(theta, *self.ranges)
         logs = [math.log(ratio) for ratio in (verdict.harmful_ratio, verdict.pretrain_ratio, verdict.rir)]
@@ -319,30 +287,9 @@ class _Auto:
 
     def _keep(self, measured: tuple[_Merit, Immunization] | None = None) -> None:
         """Keep θ as a candidate if it is better than all before."""
-        merit, verdict = measured or self._measure(self.theta)
+        merit, verdict = measured or self._merit(self.theta)
         if not self._kept or merit > self._kept[-1][0]:
             self._kept.append((merit, verdict, self.theta, self.step))
-
-    def _record(self, theta: Tensor) -> bool:
-        """Append a row to the history where it wants one, tell the callback; return whether that cancels."""
-        row, every = dict[str, float](), self.settings.record_every
-        if every == 0:
-            self._next_record = self.settings.steps + 1
-        elif self.step >= self._next_record:
-            spacing = 1.15 if self.problem.dimension <= SMALL else 1.5
-            next_one = self.step + every if every else math.ceil(spacing * self.step)
-            self._next_record = max(self.step + 1, next_one)
-            row = self._row(theta)
-            self._rows.append(row)
-        if self.callback is None or not (row or self.step in self.callback_steps):
-            return False
-        return self.callback(Progress("ours", self.seed, self.step, self.settings.steps, row, theta)) is True
-
-    def _row(self, theta: Tensor) -> dict[str, float]:
-        """Measure θ."""
-        weights = {f"eta_lambda_{part}": self.weights[part] for part in self.steps}
-        measured = {name: value for name, (value,) in measure(self._batch, theta[None], None).items()}
-        return {"step": float(self.step)} | measured | {"loss": self._loss} | weights
 
 
 def _stretched(theta: Tensor, rows: Tensor, gains: NDArray[np.float64]) -> Tensor:
@@ -368,21 +315,3 @@ def _best_probe(task: LinearTask) -> Tensor | None:
         value_and_gradient, np.zeros(math.prod(shape)), jac=True, method="L-BFGS-B", options={"maxiter": 500}
     )
     return torch.as_tensor(found.x).reshape(shape).to(X)
-
-
-def _explain(run: _Auto, theta: Tensor, verdict: Immunization, step: int, reason: StopReason) -> str:
-    """Say in words whether θ meets Definition 3.1, what is possible, and how θ was found."""
-    text = verdict_words(verdict, run.ceiling, run.ranges[1].rank)
-    text += (
-        f" This θ has κ(H_P) = {verdict.pretrain_after.value:.4g} and κ(H_H) = "
-        f"{verdict.harmful_after.value:.4g}. It was reached after {step} of {run.step} steps, "
-        f"{run.steps['well']} on R_well alone (λ_H = 0) and {run.steps['ill']} on R_ill alone (λ_P = 0), "
-        f"none on the loss, in {run.rounds} round(s)"
-    )
-    ends = {
-        "settled": "; stopped as RIR gained no more.",
-        "steps": f"; stopped at the budget of {run.settings.steps} steps: allow more with steps=….",
-        "cancelled": "; cancelled.",
-        "diverged": "; stopped by a failed decomposition.",
-    }
-    return f"{text}{ends[reason]} {ridge_words(theta, run.problem, verdict)}"

@@ -7,19 +7,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from condnum.arrays import Array
-from condnum.errors import InvalidInputError
 from condnum.methods.algorithm1 import Hessians
 from condnum.methods.batch import ProblemBatch, TaskBatch
-from condnum.methods.method import (
-    ClosedFormMethod,
-    DescentMethod,
-    Gradients,
-    Memory,
-    OuterGradient,
-    Parameters,
-    random_weights,
-)
+from condnum.methods.method import Gradients, Memory, Method, OuterGradient, Parameters, random_weights
 from condnum.methods.problem import ImmunizationProblem, SupervisedLoss
 from condnum.methods.settings import DescentSettings, only_where
 from condnum.theory.ceiling import max_rir_immunizer
@@ -57,22 +47,22 @@ def bilevel_gradient(
     return gradient
 
 
-class Imma(DescentMethod):
+class Imma(Method):
     """IMMA on a linear extractor: θ by the bi-level gradient, ω and w by their own losses."""
 
     name = "imma"
     label = "IMMA"
     summary = "bi-level: maximises the harmful loss after a simulated fine-tuning step"
     parts = ("bilevel",)
+    needs = ("pretrain", "harmful")
     defaults = ImmaSettings()
     batched = True
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
         """Return θ₀, ω₀ and w₀, all uniform in ±1/√D."""
         drawn = super().initial(problem, generator)
-        for name, task, targets in (("omega", problem.pretrain, "y_P"), ("w", problem.harmful, "y_H")):
-            if task.targets is None:
-                raise InvalidInputError(f"imma needs the targets of both tasks; missing: {targets}.")
+        for name, task in (("omega", problem.pretrain), ("w", problem.harmful)):
+            assert task.targets is not None  # see `needs`
             drawn[name] = random_weights(problem, task.targets.shape[1], generator)
         return drawn
 
@@ -82,7 +72,7 @@ class Imma(DescentMethod):
         """Return the bi-level gradient of θ and the plain gradients of both probes."""
         theta, omega, w = (parameters[name] for name in ("theta", "omega", "w"))
         pretrain, harmful = problems.pretrain.loss, problems.harmful.loss
-        assert pretrain is not None  # `initial` has refused such problems
+        assert pretrain is not None  # see `needs`
         assert harmful is not None
         probes = {
             "omega": theta.mT @ pretrain.derivative(theta @ omega),
@@ -130,7 +120,7 @@ def kappa_gradient(
     return OuterGradient(images * weights[:, None, :], pair)
 
 
-class OptKappa(DescentMethod):
+class OptKappa(Method):
     """Descends `κ(H_P(θ)) − κ(H_H(θ))` (Sec. 5, baselines), without preconditioner."""
 
     name = "opt_kappa"
@@ -150,48 +140,44 @@ class OptKappa(DescentMethod):
         return Gradients({"kappa_pretrain": P, "kappa_harmful": OuterGradient(-H.left, H.right)})
 
 
-class Identity(ClosedFormMethod):
+class Identity(Method):
     """The raw inputs."""
 
     name, label = "identity", "Identity (θ = I)"
     summary = "control: no feature extractor"
     seeded = False
 
-    def theta(self, problem: ImmunizationProblem, generator: torch.Generator) -> Tensor:
+    def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
         """Return I."""
-        return torch.eye(problem.dimension, dtype=torch.float64, device=problem.device)
+        return {"theta": torch.eye(problem.dimension, dtype=torch.float64, device=problem.device)}
 
 
-class Initial(ClosedFormMethod):
+class Initial(Method):
     """The start of every trained method."""
 
     name, label = "initial", "Initial (θ = θ<sub>0</sub>)"
     summary = "control: the random θ₀ that every trained method starts from"
 
-    def theta(self, problem: ImmunizationProblem, generator: torch.Generator) -> Tensor:
-        """Return θ₀, uniform in ±1/√D."""
-        return random_weights(problem, problem.dimension, generator)
 
-
-class MaxRir(ClosedFormMethod):
+class MaxRir(Method):
     """The closed form at the RIR ceiling."""
 
     name, label = "max_rir", "Maximum RIR (K<sub>P</sub><sup>−1/2</sup>)"
     summary = "closed form: attains the RIR ceiling of the compact convention"
     seeded = False
 
-    def theta(self, problem: ImmunizationProblem, generator: torch.Generator) -> Array:
+    def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
         """Return `max_rir_immunizer`, at unit scale."""
-        return max_rir_immunizer(problem.pretrain.range, problem.harmful.range)
+        return {"theta": torch.as_tensor(max_rir_immunizer(problem.pretrain.range, problem.harmful.range))}
 
 
-class Pareto(ClosedFormMethod):
+class Pareto(Method):
     """The closed form on the Pareto front."""
 
     name, label = "pareto", "Pareto front ((ii) just below 1)"
     summary = "closed form: (ii) just below 1 and, where there is a ceiling, RIR at it"
     seeded = False
 
-    def theta(self, problem: ImmunizationProblem, generator: torch.Generator) -> Array:
+    def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
         """Return `pareto_immunizer`, at unit scale."""
-        return pareto_immunizer(problem.pretrain.range, problem.harmful.range)
+        return {"theta": torch.as_tensor(pareto_immunizer(problem.pretrain.range, problem.harmful.range))}

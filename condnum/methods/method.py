@@ -1,19 +1,18 @@
-"""What a method is: a gradient to descend along, or a closed form."""
+"""What a method is: a start, and the gradients to descend along from there."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from condnum.methods.problem import SMALL, ImmunizationProblem
-from condnum.methods.settings import DescentSettings, Settings
+from condnum.methods.settings import Settings
 
 #: Named tensors that a method trains; every method has "theta" `(D, D)`.
 Parameters = dict[str, Tensor]
@@ -95,41 +94,33 @@ class Gradients:
         }
 
 
-class Method(ABC):
-    """What the methods of `immunize` have in common; derive from `ClosedFormMethod` or `DescentMethod`."""
+class Method:
+    """What `immunize` runs: a start and, for a descent, the gradients along which θ leaves it."""
 
     name: str
     label: str  # for people; may hold <sub> and <sup>
     summary: str
     seeded: bool = True  # False: θ is the same for every seed, and a sweep computes it once
-
-
-class ClosedFormMethod(Method):
-    """A method with nothing to iterate: the controls and the closed-form immunizers."""
-
-    @abstractmethod
-    def theta(self, problem: ImmunizationProblem, generator: torch.Generator) -> Any:
-        """Return the extractor `(D, D)`, as an array or a tensor."""
-
-
-class DescentMethod(Method):
-    """A method that descends: the loop weighs the parts of its gradient, steps, records and stops."""
-
+    defaults: Settings | None = None  # of a descent; None: the start is the answer, in closed form
     parts: tuple[str, ...] | None = None  # names of θ's gradient parts; None: not known
-    defaults: Settings = DescentSettings()
+    needs: tuple[Literal["pretrain", "harmful"], ...] = ()  # tasks whose targets it needs
     batched: bool = False  # whether `gradients` takes many problems at once
+
+    def missing(self, problem: ImmunizationProblem) -> list[str]:
+        """Return which targets it needs that a problem lacks."""
+        return [f"y_{task[0].upper()}" for task in self.needs if getattr(problem, task).targets is None]
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
         """Return the parameters at step 0: θ₀ `(D, D)`, uniform in ±1/√D."""
         return {"theta": random_weights(problem, problem.dimension, generator)}
 
-    @abstractmethod
     def gradients(self, problem: Any, parameters: Parameters, settings: Any, memory: Memory) -> Gradients:
         """Return the gradients at the parameters.
 
-        `problem` is an `ImmunizationProblem`, or a mini-batch of it, and the parts are tensors. If `batched`
-        is True, it is a `ProblemBatch`, and all tensors have a leading batch dimension.
+        `problem` is an `ImmunizationProblem`, and the parts are tensors. If `batched` is True, it is a
+        `ProblemBatch`, and all tensors have a leading batch dimension.
         """
+        raise NotImplementedError(f"{type(self).__name__} has settings, but no gradients to descend.")
 
 
 @contextmanager

@@ -121,22 +121,6 @@ class LinearTask:
         K = self.covariance if self.loss_features is None else X.mT @ X
         return SquaredLoss(K, X.mT @ self.targets, float((self.targets**2).sum()), X.shape[0])
 
-    def sample(self, size: int, generator: torch.Generator) -> LinearTask:
-        """Draw a mini-batch of rows without replacement; its covariance is that of the batch."""
-        if self.features is None:
-            raise InvalidInputError("mini-batches need the data rows, but this problem has covariances only.")
-
-        def draw(rows: int) -> Tensor:
-            index = torch.randperm(rows, generator=generator)[: min(size, rows)]
-            return index.to(self.covariance.device)
-
-        chosen = draw(len(self.features))
-        X, Z = self.features[chosen], self.loss_features
-        loss_rows = chosen if Z is None else draw(len(Z))
-        targets = None if self.targets is None else self.targets[loss_rows]
-        Z = None if Z is None else Z[loss_rows]
-        return LinearTask(X.mT @ X, X, targets, self.loss, Z, rtol=self.rtol)
-
     def optimal_squared_loss(self, theta: Tensor) -> float:
         """Return `min_ω ‖Xθω − Y‖²/N` by least squares on the data, at any rank."""
         X = self.supervised_rows
@@ -200,12 +184,6 @@ class ImmunizationProblem:
     def device(self) -> torch.device:
         """Where the tensors live."""
         return self.pretrain.covariance.device
-
-    def sample(self, size: int, generator: torch.Generator) -> ImmunizationProblem:
-        """Draw a mini-batch of `size` rows from each task."""
-        return ImmunizationProblem(
-            self.pretrain.sample(size, generator), self.harmful.sample(size, generator)
-        )
 
     @classmethod
     def from_pair(

@@ -1,43 +1,39 @@
 """The registry of methods, and `immunize`, the one entry to all of them."""
 
 import math
-import time
 from collections.abc import Collection, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 
-from condnum.arrays import as_tensor, resolve_device
+from condnum.arrays import resolve_device
 from condnum.errors import InvalidInputError, check_integer, check_known
 from condnum.methods.algorithm1 import Ours, RIllOnly
-from condnum.methods.auto import descend_auto
+from condnum.methods.auto import SelfTuned
 from condnum.methods.baselines import Identity, Imma, Initial, MaxRir, OptKappa, Pareto
-from condnum.methods.batch import ProblemBatch, measure
-from condnum.methods.descent import descend, descend_batch
-from condnum.methods.method import ClosedFormMethod, DescentMethod, few_threads
+from condnum.methods.descent import JointDescent
+from condnum.methods.method import Method
 from condnum.methods.problem import MAKE_IT, ImmunizationProblem
-from condnum.methods.result import Callback, History, ImmunizationResult, judged
+from condnum.methods.result import Callback, ImmunizationResult, judged
+from condnum.methods.run import Run
 from condnum.methods.settings import PRESETS, DescentSettings, SelfTunedSettings, Settings
-
-AnyMethod = ClosedFormMethod | DescentMethod
 
 #: Beyond this, and below its inverse, eigenvalues to the power ±4 are near the end of float64.
 _LARGEST_ENTRY = 1e60
 
-_METHODS: dict[str, AnyMethod] = {
+_METHODS: dict[str, Method] = {
     method.name: method
     for method in (Ours(), OptKappa(), Imma(), RIllOnly(), Identity(), Initial(), MaxRir(), Pareto())
 }
 _BUILT_IN = frozenset(_METHODS)
 
 
-def register_method(method: AnyMethod) -> None:
+def register_method(method: Method) -> None:
     """Add a method to the registry under its `name`, in the place of a former one of your own.
 
     Args:
-        method: A `ClosedFormMethod` or `DescentMethod` with a name, a label and a summary.
+        method: A `Method` with a name, a label and a summary.
 
     Raises:
         InvalidInputError: It is not such an object, or the name is that of one of condnum's methods.
@@ -48,10 +44,10 @@ def register_method(method: AnyMethod) -> None:
         ...
         condnum.errors.InvalidInputError: 'ours' is one of condnum's methods; choose another name.
     """
-    if not isinstance(method, AnyMethod) or not all(hasattr(method, x) for x in ("name", "label", "summary")):
+    if not isinstance(method, Method) or not all(hasattr(method, x) for x in ("name", "label", "summary")):
         raise InvalidInputError(
-            f"{type(method).__name__} is not a method: derive its class from ClosedFormMethod or "
-            "DescentMethod of condnum.methods, and give it a name, a label and a summary."
+            f"{type(method).__name__} is not a method: derive its class from condnum.methods.Method, and "
+            "give it a name, a label and a summary."
         )
     if method.name in _BUILT_IN:
         raise InvalidInputError(f"'{method.name}' is one of condnum's methods; choose another name.")
@@ -71,7 +67,7 @@ def method_names() -> list[str]:
     return list(_METHODS)
 
 
-def get_method(name: str) -> AnyMethod:
+def get_method(name: str) -> Method:
     """Return a registered method.
 
     Args:
@@ -89,11 +85,6 @@ def get_method(name: str) -> AnyMethod:
     """
     check_known("method", name, _METHODS)
     return _METHODS[name]
-
-
-def uses_seed(name: str) -> bool:
-    """Return whether a method's θ depends on the seed."""
-    return get_method(name).seeded
 
 
 def immunize(
@@ -143,11 +134,12 @@ def immunize(
             f"problem must be an ImmunizationProblem, got {type(problem).__name__}; {MAKE_IT}"
         )
     chosen, seed = get_method(method), check_integer("seed", seed, 0)
-    if isinstance(chosen, ClosedFormMethod):
+    told = {"callback": callback, "callback_steps": callback_steps}
+    if chosen.defaults is None:
         if settings is not None or overrides:
             given = ", ".join(overrides) or "settings"
             raise InvalidInputError(f"method '{method}' has nothing to set; leave out: {given}.")
-        return judged(problem, _closed_form(problem, chosen, seed))
+        return judged(problem, Run([problem], chosen, None, [seed]).results()[0])
     if isinstance(settings, str):
         check_known("settings", settings, PRESETS)
         settings = PRESETS[settings]
@@ -155,44 +147,15 @@ def immunize(
             settings = replace(settings, loss_weight=DescentSettings.loss_weight)
     base = _settings_of(chosen, settings).with_overrides(**overrides)
     if isinstance(base, SelfTunedSettings):
-        with few_threads(problem):
-            return descend_auto(problem, base, seed=seed, callback=callback, callback_steps=callback_steps)
-    named = overrides if len(overrides) < len(fields(base)) else ()
-    _check_descent(problem, chosen, base, named)
-    return judged(
-        problem, descend(problem, chosen, base, seed=seed, callback=callback, callback_steps=callback_steps)
-    )
-
-
-def _closed_form(problem: ImmunizationProblem, method: ClosedFormMethod, seed: int) -> ImmunizationResult:
-    """Evaluate a closed form and measure it once."""
-    started = time.perf_counter()
-    with few_threads(problem):
-        theta = method.theta(problem, torch.Generator().manual_seed(seed))
-        theta = as_tensor(theta, f"theta of method '{method.name}'", ndim=2).to(problem.device)
-        record = {"step": [0.0]} | measure(ProblemBatch.of([problem], problem.device), theta[None], None)
-    return ImmunizationResult(
-        theta=theta,
-        omega=None,
-        method=method.name,
-        seed=seed,
-        settings=None,
-        history=History({name: np.array(values) for name, values in record.items()}),
-        part_weights={},
-        steps=0,
-        seconds=time.perf_counter() - started,
-        converged=True,
-        stop_reason="closed_form",
-    )
+        return judged(problem, SelfTuned(problem, chosen, base, seed, **told).results()[0])
+    _check_descent(problem, chosen, base, overrides)
+    return judged(problem, JointDescent([problem], chosen, base, [seed], **told).results()[0])
 
 
 def descends_in_batches(method: str, settings: Settings | None = None) -> bool:
     """Tell whether a method has a batched form that can do what the settings ask for."""
     chosen = get_method(method)
-    if isinstance(chosen, ClosedFormMethod) or not chosen.batched:
-        return False
-    base = settings or chosen.defaults
-    return isinstance(base, DescentSettings) and base.batch_size is None
+    return chosen.batched and isinstance(settings or chosen.defaults, DescentSettings)
 
 
 def immunize_batch(
@@ -203,23 +166,20 @@ def immunize_batch(
     settings: Settings | None = None,
     device: str | torch.device | None = None,
 ) -> list[ImmunizationResult]:
-    """Immunize many problems of one dimension at once; one by one where the method knows no batches."""
+    """Immunize many problems of one dimension at once, without a verdict of each."""
     if len(problems) != len(seeds) or not problems:
         raise InvalidInputError(f"a batch needs one seed a problem, got {len(problems)} and {len(seeds)}.")
     chosen = get_method(method)
-    if isinstance(chosen, ClosedFormMethod) or not descends_in_batches(method, settings):
-        return [
-            immunize(problem, method, seed=seed, settings=settings)
-            for problem, seed in zip(problems, seeds, strict=True)
-        ]
-    where = problems[0].device if device is None else resolve_device(device)
     base = _settings_of(chosen, settings)
+    if not descends_in_batches(method, base):
+        raise InvalidInputError(f"method '{method}' does not descend in batches: immunize one by one.")
     for problem in problems:
         _check_descent(problem, chosen, base)
-    return descend_batch(problems, chosen, base, seeds=seeds, device=where)
+    where = None if device is None else resolve_device(device)
+    return JointDescent(problems, chosen, base, seeds, device=where).results()
 
 
-def _settings_of(method: DescentMethod, settings: Settings | None) -> Any:
+def _settings_of(method: Method, settings: Settings | None) -> Any:
     """Return the settings, or the method's defaults; raise for those of another method."""
     kind = type(method.defaults)
     kinds = (kind, DescentSettings) if kind is SelfTunedSettings else (kind,)
@@ -230,7 +190,7 @@ def _settings_of(method: DescentMethod, settings: Settings | None) -> Any:
 
 
 def _check_descent(
-    problem: ImmunizationProblem, method: DescentMethod, settings: Settings, named: Collection[str] = ()
+    problem: ImmunizationProblem, method: Method, settings: Settings, named: Collection[str] = ()
 ) -> None:
     """Refuse settings without effect on a method and its problem, and covariances whose H⁴ leaves float64."""
     parts, where = method.parts, f"method '{method.name}'"

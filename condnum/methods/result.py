@@ -7,7 +7,7 @@ import math
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -19,37 +19,9 @@ from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.settings import Settings
 from condnum.theory.ceiling import rir_ceiling, share_of_ceiling
 from condnum.theory.immunization import Immunization, relative_immunization_ratio, unit_scale
-
-if TYPE_CHECKING:
-    import pandas as pd
+from condnum.theory.spectra import Convention
 
 StopReason = Literal["steps", "settled", "cancelled", "diverged", "closed_form"]
-
-
-@dataclass(frozen=True)
-class History:
-    """One row per recorded step, as equally long arrays, from θ₀ to the result; empty if unwanted."""
-
-    columns: dict[str, NDArray[np.float64]]
-
-    @classmethod
-    def of(cls, rows: list[dict[str, float]]) -> History:
-        """Return recorded rows as columns."""
-        return cls({name: np.array([row[name] for row in rows]) for name in rows[0]} if rows else {})
-
-    def __getitem__(self, name: str) -> NDArray[np.float64]:
-        """Return a column: step, loss, r_well, r_ill, kappa_pretrain, kappa_harmful or norm_<part>."""
-        return self.columns[name]
-
-    def __len__(self) -> int:
-        """Return the number of recorded steps."""
-        return len(self.columns.get("step", ()))
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return the history as a table."""
-        import pandas as pd
-
-        return pd.DataFrame(self.columns)
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,13 +33,15 @@ class ImmunizationResult:
     method: str
     seed: int
     settings: Settings | None  # what ran; None for controls and closed forms
-    history: History
-    # λ of each gradient part; self-tuned: ηλ of the last step on each, 0 for the loss, which takes none
-    part_weights: dict[str, float]
+    # One row per recorded step from θ₀ to the result, `(T,)` each: step, loss, r_well, r_ill, kappa_pretrain,
+    # kappa_harmful and what the method adds; empty if unwanted.
+    history: dict[str, NDArray[np.float64]]
     steps: int  # steps taken
     seconds: float
     converged: bool  # True only if RIR settled, or the answer is in closed form
     stop_reason: StopReason
+    # λ of each gradient part; self-tuned: ηλ of the last step on each, 0 for the loss, which takes none
+    part_weights: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)  # Lanczos steps, fall-backs to eigh, …
     verdict: Immunization | None = None  # of θ, compact convention; None where θ cannot be measured
     ceiling: float | None = None  # RIR_max beside it
@@ -88,7 +62,7 @@ class ImmunizationResult:
 
 
 def judged(problem: ImmunizationProblem, result: ImmunizationResult) -> ImmunizationResult:
-    """Add the verdict by Definition 3.1 and the explanation to a result."""
+    """Add the verdict by Definition 3.1, and say before and after how θ was found what it is worth."""
     if not bool(torch.isfinite(result.theta).all()):
         return replace(result, explanation="θ cannot be measured: it has NaN or infinite entries.")
     ranges = problem.pretrain.range, problem.harmful.range
@@ -96,33 +70,26 @@ def judged(problem: ImmunizationProblem, result: ImmunizationResult) -> Immuniza
         pretrain, unit = problem.pretrain, unit_scale(result.theta)  # at which no square overflows
         gap = None if pretrain.targets is None else pretrain.loss_gap(unit)
         ceiling = rir_ceiling(*ranges).value
-        verdict = relative_immunization_ratio(result.theta, *ranges, loss_gap=gap)
-        text = verdict_words(verdict, ceiling, ranges[1].rank)
-        ridge = ridge_words(result.theta, problem, verdict)
+        compact, ridge = (
+            relative_immunization_ratio(result.theta, *ranges, convention=convention, loss_gap=gap)
+            for convention in get_args(Convention)
+        )
     except CondnumError as error:
         return replace(result, explanation=f"θ cannot be measured: {error}")
-    return replace(result, verdict=verdict, ceiling=ceiling, explanation=f"{text} {ridge}")
-
-
-def verdict_words(verdict: Immunization, ceiling: float, harmful_rank: int) -> str:
-    """Say whether θ meets Definition 3.1 in the compact convention, and what is possible."""
-    text = f"Definition 3.1 is {verdict.verdict}: {verdict.ratios}, RIR = {verdict.rir:.4g}"
+    text = f"Definition 3.1 is {compact.verdict}: {compact.ratios}, RIR = {compact.rir:.4g}"
     if math.isfinite(ceiling):
-        text += f", {share_of_ceiling(verdict.rir, ceiling):.1%} of the ceiling {ceiling:.4g}."
+        text += f", {share_of_ceiling(compact.rir, ceiling):.1%} of the ceiling {ceiling:.4g}."
     else:
         text += "; no ceiling: the harmful task has directions of its own."
-    if harmful_rank == 1:
+    if ranges[1].rank == 1:
         text += " K_H has rank 1, so that κ(H_H) = 1 whatever θ is: no extractor can meet clause (a)."
     elif ceiling <= 1 + 1e-6:
         text += " A ceiling of 1 means that no extractor can immunize this pair."
-    return text
-
-
-def ridge_words(theta: Tensor, problem: ImmunizationProblem, verdict: Immunization) -> str:
-    """Say the same in the ridge convention."""
-    ranges = problem.pretrain.range, problem.harmful.range
-    ridge = relative_immunization_ratio(theta, *ranges, convention="ridge", loss_gap=verdict.loss_gap)
-    return f"Ridge convention (ε = 1e-6): {ridge.verdict}, {ridge.ratios}."
+    text += (
+        f" κ(H_P) = {compact.pretrain_after.value:.4g}, κ(H_H) = {compact.harmful_after.value:.4g}."
+        f"{result.explanation} Ridge convention (ε = 1e-6): {ridge.verdict}, {ridge.ratios}."
+    )
+    return replace(result, verdict=compact, ceiling=ceiling, explanation=text)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from numbers import Real
@@ -32,10 +32,29 @@ class Settings:
             object.__setattr__(self, name, _read(name, kind, getattr(self, name)))
         self.refuse_idle()
 
+    @cached_property
+    def recorded_steps(self) -> frozenset[int]:
+        """Steps at which the history gets a row; none where `record_every` is 0."""
+        if self.record_every == 0:
+            return frozenset()
+        every = range(0, self.steps + 1, self.record_every or 1)
+        return frozenset(every if self.record_every else map(int, self.spaced_steps()))
+
+    def spaced_steps(self) -> Iterable[float]:
+        """Return steps in ever wider spaces, from each to 1.15 times it: a run may settle at any of them."""
+        step = 0
+        while step <= self.steps:
+            yield step
+            step = max(step + 1, math.ceil(1.15 * step))
+
     def refuse_idle(
         self, parts: Collection[str] | None = None, named: Collection[str] = (), where: str = ""
     ) -> None:
-        """Raise for a setting, named or not at its default, without effect here; `parts`: of the gradient."""
+        """Raise for a setting, named or not at its default, without effect here; `parts`: of the gradient.
+
+        All settings at once, as `asdict` gives them, are no choice of each.
+        """
+        named = () if len(named) == len(fields(self)) else named
         for one in fields(self):
             value, needed = getattr(self, one.name), one.metadata.get("parts", frozenset())
             if value == one.default and one.name not in named:
@@ -66,8 +85,7 @@ class Settings:
             if name not in overrides and overrides.get(other, mode) != mode
         }
         changed = replace(self, **idle | overrides)
-        # All settings at once, as `asdict` gives them, are no choice of each.
-        changed.refuse_idle(named=overrides if len(overrides) < len(known) else ())
+        changed.refuse_idle(named=overrides)
         return changed
 
 
@@ -104,20 +122,10 @@ class DescentSettings(Settings):
     loss_weight: float = only_where(1.0, parts="supervised")  # weight of the supervised loss
     lambda_pretrain: float = only_where(100.0, parts="well", weights="fixed")  # Table 4, house prices
     lambda_harmful: float = only_where(1e7, parts="ill", weights="fixed")  # likewise
-    batch_size: int | None = None  # rows a step and task; None is the full batch
 
-    @cached_property
-    def recorded_steps(self) -> frozenset[int]:
-        """Steps at which the history gets a row: every `record_every`, or about 200 of them; none at 0.
-
-        Those 200 are half log-spaced, for the fast start, and half evenly spaced, for the long end.
-        """
-        if self.record_every == 0:
-            return frozenset()
-        if self.record_every is not None:
-            return frozenset(range(0, self.steps + 1, self.record_every))
-        spaced = np.concatenate([np.geomspace(1, self.steps, 100), np.linspace(0, self.steps, 101)])
-        return frozenset(map(int, spaced.round()))
+    def spaced_steps(self) -> Iterable[float]:
+        """Return about 200 steps, half of them log-spaced, for the fast start, half evenly spaced."""
+        return np.r_[np.geomspace(1, self.steps, 100), np.linspace(0, self.steps, 101)].round()
 
     def rate(self, step: int) -> float:
         """Return η of a step: constant, or multiplied by `(1 + cos(π·step/steps))/2`."""
@@ -130,12 +138,9 @@ class DescentSettings(Settings):
 
         Examples:
             >>> DescentSettings(steps=100).describe(["well", "ill", "supervised"])
-            '100 steps of adam, η = 0.1 (cosine), full batch, λ balanced with ratio 5, loss weight 1'
+            '100 steps of adam, η = 0.1 (cosine), λ balanced with ratio 5, loss weight 1'
         """
-        batch = "full batch" if self.batch_size is None else f"{self.batch_size} rows a step"
-        text = (
-            f"{self.steps} steps of {self.optimizer}, η = {self.learning_rate:g} ({self.schedule}), {batch}"
-        )
+        text = f"{self.steps} steps of {self.optimizer}, η = {self.learning_rate:g} ({self.schedule})"
         if self.weights == "fixed" and {"well", "ill"} & set(parts):
             text += f", λ_P = {self.lambda_pretrain:g}, λ_H = {self.lambda_harmful:g}"
         elif self.weights == "balanced" and len(parts) > 1:

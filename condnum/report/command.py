@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import importlib
 import inspect
 import json
 import math
 import os
 import re
-import shutil
-import sys
 import textwrap
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,8 +17,9 @@ from typing import Annotated, Any
 import typer
 
 from condnum.errors import CondnumError, require
-from condnum.report import notebook as notebooks
-from condnum.report.notebook import PAGE, ParameterNotebook, StoppedError
+from condnum.files import FAILURES, read_table
+from condnum.report.notebook import ParameterNotebook
+from condnum.report.run import PAGE, NotebookCommand, StoppedError, run_command, say
 
 EXIT_ERROR, EXIT_INTERRUPTED = 2, 130
 
@@ -32,33 +27,10 @@ EXIT_ERROR, EXIT_INTERRUPTED = 2, 130
 SHOWN_FAILURES = 20
 
 
-@dataclass(frozen=True)
-class NotebookCommand:
-    """A notebook as a command."""
-
-    notebook: str  # a name of condnum's own, or a path
-    config: str = ""  # module:class of its study, built and loaded before a kernel starts
-    fixed: Mapping[str, Any] = field(default_factory=dict)  # parameters that are no options of this command
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # where they are not the notebook's
-
-
 OutOption = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Folder of the results.", show_default="runs/…")
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
-
-#: Set when a signal has stopped this program.
-STOPPED = threading.Event()
-
-
-def say(message: str) -> None:
-    """Print one wrapped paragraph on the standard error, after the program's name."""
-    width = min(100, shutil.get_terminal_size().columns)
-    paragraph = textwrap.fill(
-        f"condnum: {' '.join(message.split())}", width, break_long_words=False, break_on_hyphens=False
-    )
-    print(paragraph, file=sys.stderr, flush=True)
-
 
 # Running a notebook.
 
@@ -79,32 +51,17 @@ def as_typed(text: str, names: Iterable[str]) -> str:
     return text
 
 
-def run_notebook_command(
+def told_command(
     name: str, command: NotebookCommand, notebook: ParameterNotebook, given: Mapping[str, Any]
 ) -> None:
-    """Check the options and the data, run the notebook, and say where its results are and what failed."""
+    """Run a notebook, and say in the terminal where its results are, the verdicts and what failed."""
     from condnum.data.feature_pair import MISSING
-    from condnum.files import FAILURES
-    from condnum.report.verdicts import verdict_rows
 
-    values = {**command.fixed, **given}
+    values = {**given}
     out, quiet = values.pop("out", None), values.pop("quiet")
-    if command.config and "device" in values:
-        from condnum.arrays import resolve_device
-
-        values["device"] = str(resolve_device(values["device"]))
-    label, checksums = loaded(command.config, values) if command.config else ("", {})
-    folder = Path(out) if out else default_folder(name, values)
+    folder = Path(out) if out else default_folder(name, {**command.fixed, **values})
     try:
-        failures = notebooks.run_report(
-            notebook,
-            values,
-            out=folder,
-            title=f"{notebook.heading} ({label})" if label else notebook.heading,
-            checksums=checksums,
-            quiet=quiet,
-            stopped=STOPPED.is_set,
-        )
+        failures = run_command(command, notebook, values, folder, quiet=quiet)
     except StoppedError as stop:
         say(f"stopped by Ctrl-C{stop}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
@@ -118,40 +75,14 @@ def run_notebook_command(
             if "drop=" in note or MISSING in note:  # columns that seem to be no features, rows left out
                 say(f"warning: {as_typed(note, given)}")
     if failures:
-        rows = [("cell", "error"), *((row["cell"], row["error"]) for row in failures[:SHOWN_FAILURES])]
         typer.echo(f"{len(failures)} cell{'s' if len(failures) > 1 else ''} failed:", err=True)
-        typer.echo(textwrap.indent(in_columns(rows), "  "), err=True)
-        if len(failures) > SHOWN_FAILURES:
-            typer.echo(f"  … and {len(failures) - SHOWN_FAILURES} more", err=True)
+        typer.echo(textwrap.indent("\n".join(failures[:SHOWN_FAILURES]), "  "), err=True)
         typer.echo(
             f"All of them are in {folder / FAILURES}; "
             "the same command tries them again and keeps the others.",
             err=True,
         )
         raise typer.Exit(1)
-
-
-def loaded(config: str, values: Mapping[str, Any]) -> tuple[str, Mapping[str, str]]:
-    """Build a study's configuration and load its data: what cannot run fails before a kernel starts."""
-    home, _, name = config.partition(":")
-    kind = getattr(importlib.import_module(home), name)
-    given = {field.name: values[field.name] for field in dataclasses.fields(kind) if field.name in values}
-    chosen = kind.from_parameters(**given)
-    data = chosen.load()
-    cells = list(chosen.cells(data))  # makes what the cells start from, such as a backbone
-    if values.get("scheduler") and "jobs" in values:
-        chosen.executor(data, cells, 1, values["scheduler"])  # is it an address?
-    origin = getattr(data, "provenance", None)
-    if origin is not None and not origin.known_checksum:
-        say(
-            f"warning: SHA-256 {data.checksum} of {data.name} in {origin.location} is not one that this "
-            "project knows; the results are those of these files. Look with: condnum data."
-        )
-    for warning in getattr(data, "warnings", ()):
-        say(f"warning: {warning}")
-    if hasattr(data, "label"):
-        return data.label, {data.label: data.checksum}
-    return ", ".join(getattr(chosen, "chosen_backbones", ())), data.checksums
 
 
 def default_folder(name: str, values: Mapping[str, Any]) -> Path:
@@ -183,6 +114,49 @@ def in_columns(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
     return "\n".join(lines)
+
+
+#: Columns of the table of verdicts.
+VERDICT_COLUMNS = ("method", "convention", "immunized", "(i)", "(ii)", "RIR")
+
+
+def verdict_rows(folder: Path) -> list[tuple[str, ...]]:
+    """Return a row per method and convention, headed by `VERDICT_COLUMNS`; none if nothing is judged.
+
+    (i), (ii) and RIR are means, with θ at unit scale; `immunized` counts the single verdicts.
+    """
+    from condnum.report.tables import number
+
+    def row_of(label: str, row: Mapping[str, Any], verdict: str) -> tuple[str, ...]:
+        values = (row["harmful_ratio"], row["pretrain_ratio"], row["rir"])  # in JSON null, and "Infinity"
+        said = ("—" if value is None else number(float(value)) for value in values)
+        return (label, row["convention"], verdict, *said)
+
+    rows = []
+    if (folder / "audit.json").exists():
+        found = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
+        for row in (row for row in found["measures"] if row["theta_scale"] == "unit"):
+            kept = found["clause_c"][row["extractor"]]["kept"]
+            good = row["clause_a"] and row["clause_b"]
+            verdict = "not known (clause (c))" if good and kept is None else "yes" if good and kept else "no"
+            label = row["extractor"] + f" against {row['baseline']}" * (row["baseline"] != "raw")
+            rows.append(row_of(label, row, verdict))
+    for name in ("summary", "immunization"):
+        table = read_table(folder, name)
+        if table is None or "convention" not in table:
+            continue
+        table = table.rename(columns=lambda name: name.removesuffix("_mean"))
+        if "harmful_ratio" not in table:
+            continue
+        for row in table.to_dict("records"):
+            if row.get("theta_scale", "unit") != "unit":
+                continue
+            count = int(row.get("seeds", 1) * row.get("pairs", 1))
+            good = round(float(row["success_rate" if "success_rate" in row else "success"]) * count)
+            verdict = "yes" if good == count else "no" if not good else "in part"
+            label = ", ".join(str(row[name]) for name in ("backbone", "method", "extractor") if name in row)
+            rows.append(row_of(label, row, f"{verdict}, {good} of {count}"))
+    return [VERDICT_COLUMNS, *rows] if rows else []
 
 
 # From a parameters cell to a command.
@@ -228,7 +202,7 @@ def _option(parameter: Any, default: Any, ours: bool) -> tuple[Any, Any]:
     if kind == "bool":
         hidden = parameter.name == "static"  # a page has no kernel for a widget
         names = [f"{flag}/--no-{flag[2:]}"] if default or hidden or not ours else names
-        return Annotated[bool, typer.Option(*names, hidden=hidden, **about)], default or hidden
+        return Annotated[bool, typer.Option(*names, hidden=hidden, **about)], default
     readers = {
         "int": ("N", number_reader(int, 0 if ours else -math.inf)),
         "float": ("X", number_reader(float)),
@@ -247,16 +221,15 @@ def notebook_command(name: str, command: NotebookCommand) -> Any:
     """Build the command of a notebook; its help is the comment with which its parameters cell begins."""
     notebook = ParameterNotebook.find(command.notebook)
     options = {
-        key: _option(parameter, command.defaults.get(key, notebook.defaults[key]), bool(command.config))
-        for key, parameter in notebook.parameters.items()
-        if key not in (*command.fixed, "out", "quiet", "help")
+        key: _option(notebook.parameters[key], default, bool(command.config))
+        for key, default in command.values(notebook).items()
     }
     options |= {"out": (OutOption, None), "quiet": (QuietOption, False)}
 
     def call(**given: Any) -> None:
         known = {key: value for key, value in given.items() if value is not None}
         try:
-            run_notebook_command(name, command, notebook, known)
+            told_command(name, command, notebook, known)
         except CondnumError as error:  # what is wrong with a parameter is said of its option
             error.args = (as_typed(str(error), known),)
             raise

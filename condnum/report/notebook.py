@@ -2,18 +2,15 @@
 
 import ast
 import copy
-import csv
 import errno
 import logging
 import os
 import re
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,34 +24,22 @@ from condnum.errors import (
     check_known,
     require,
 )
-from condnum.files import (
-    FAILED,
-    FAILURES,
-    RECORD,
-    ResultsFolder,
-    atomic_write,
-    output_folder,
-    results_folder,
-    shipped,
-    write_json,
-)
-from condnum.machine import end_group, provenance, without_home
+from condnum.files import FAILED, atomic_write, output_folder, shipped
+from condnum.machine import end_group, threads_environment, without_home
 from condnum.progress import PROGRESS_VARIABLE, OnProgress, following, terminal_progress
 
 #: The tag of the cell that papermill looks for.
 PARAMETERS_TAG = "parameters"
 
-#: What a finished run leaves, beside its record: the executed notebook and its page.
+#: The executed notebook, as a finished run leaves it.
 REPORT = "report.ipynb"
-PAGE = "report.html"
+
+#: Kernels that run, for Ctrl-C: it does not reach them, as each has a session of its own.
+_KERNELS = set[Any]()
 
 
 class NotebookError(CondnumError, RuntimeError):
     """A notebook failed for a reason that condnum does not know; the message names cell and error."""
-
-
-class StoppedError(KeyboardInterrupt):
-    """A run was stopped; the text says what is kept, after the words `stopped by Ctrl-C`."""
 
 
 # Notebooks and their parameters.
@@ -199,8 +184,10 @@ def running_kernel(
                 cwd=str(cwd), env={**os.environ, **(environment or {})}, stdout=output, stderr=output
             )
             group = getattr(manager.provisioner, "pgid", None)
+            _KERNELS.add(manager)
             yield manager
         finally:
+            _KERNELS.discard(manager)
             try:
                 if manager.has_kernel:
                     run_sync(manager.shutdown_kernel)(now=False)
@@ -213,18 +200,32 @@ def running_kernel(
                     end_group(group)
 
 
+def stop_kernels(*, now: bool = False) -> None:
+    """Interrupt the kernels of all threads, or kill them with what they started."""
+    run_sync = require("jupyter_core.utils", "notebooks").run_sync
+    for manager in tuple(_KERNELS):
+        with suppress(Exception):  # it ended meanwhile
+            if now:
+                end_group(manager.provisioner.pid)
+            else:
+                run_sync(manager.interrupt_kernel)()
+
+
 def run_notebook(
     notebook: str | os.PathLike[str] | ParameterNotebook,
     parameters: Mapping[str, Any],
     folder: str | os.PathLike[str],
     *,
     quiet: bool = False,
+    progress: OnProgress | None = None,
+    threads: int = 0,
     optional: Mapping[str, Any] | None = None,
 ) -> Path:
     """Execute a notebook and write it, with its outputs, to `folder/report.ipynb`.
 
-    The kernel is the current interpreter, in the caller's working directory. `optional` values are passed
-    on if the notebook has such parameters. When a cell fails, the notebook up to there is kept as
+    The kernel is the current interpreter, in the caller's working directory, with so many threads (0: all).
+    `progress` is told of what the notebook does, instead of the terminal. `optional` values are passed on if
+    the notebook has such parameters. When a cell fails, the notebook up to there is kept as
     `folder/report.failed.ipynb`.
     """
     require("papermill", "notebooks")
@@ -238,11 +239,12 @@ def run_notebook(
         "kernelspec", {"display_name": "Python 3", "language": "python", "name": "python3"}
     )
     target = output_folder(folder)
-    shown: Any = nullcontext() if quiet else terminal_progress(name)
+    shown: Any = nullcontext(progress) if quiet or progress else terminal_progress(name)
+    environment = threads_environment(threads) | {"LOKY_MAX_CPU_COUNT": str(threads)} if threads else {}
     with atomic_write(target / REPORT) as temporary:
         try:
             with shown as report:
-                finished = _execute(node, temporary, values, report)
+                finished = _execute(node, temporary, values, report, environment)
         except CondnumError:
             raise
         except Exception as error:
@@ -255,13 +257,19 @@ def run_notebook(
     return target / REPORT
 
 
-def _execute(node: Any, path: Path, values: Mapping[str, Any], report: OnProgress | None) -> Any:
+def _execute(
+    node: Any,
+    path: Path,
+    values: Mapping[str, Any],
+    report: OnProgress | None,
+    environment: Mapping[str, str],
+) -> Any:
     """Run the notebook in a kernel of its own, saving it to `path` after each cell; return it."""
     papermill = require("papermill", "notebooks")
     logging.getLogger("papermill").setLevel(logging.CRITICAL)  # our messages and progress say the same
     with tempfile.TemporaryDirectory(prefix="condnum-") as scratch:
         events, log = Path(scratch) / "progress.jsonl", Path(scratch) / "kernel.log"
-        environment = {PROGRESS_VARIABLE: str(events)} if report else {}
+        environment = {**environment, **({PROGRESS_VARIABLE: str(events)} if report else {})}
         followed = following(events, report) if report else nullcontext()
         with followed, running_kernel(cwd=Path.cwd(), environment=environment, log=log) as manager:
             return papermill.execute_notebook(
@@ -300,78 +308,3 @@ def _translated(error: Exception, name: str, failed: Path) -> CondnumError:
         "try fewer rows or another device",
     }.get(kind, f"the notebook {name} could not be run ({kind}: {error})")
     return NotebookError(f"{said}; the executed part is kept in {failed}.")
-
-
-# The folder of its results.
-
-
-def is_whole(folder: Path) -> bool:
-    """Tell whether a folder holds a finished run."""
-    return all((folder / name).is_file() for name in (REPORT, PAGE, RECORD))
-
-
-def abandoned(held: ResultsFolder) -> int:
-    """Leave of a run its finished cells and a failed notebook; count the cells."""
-    from condnum.studies.cells import ResultStore
-
-    if (held.path / FAILED).exists():
-        os.replace(held.path / FAILED, output_folder(held.folder) / FAILED)
-    held.clear()
-    kept = ResultStore(held.cells, mode="read").count() if held.cells.exists() else 0
-    if not kept:
-        shutil.rmtree(held.cells, ignore_errors=True)
-    return kept
-
-
-def run_report(
-    notebook: ParameterNotebook,
-    parameters: Mapping[str, Any],
-    *,
-    out: str | os.PathLike[str],
-    title: str,
-    checksums: Mapping[str, str],
-    quiet: bool = False,
-    stopped: Callable[[], bool] = lambda: False,
-) -> list[dict[str, str]]:
-    """Run a notebook; leave its results, page and provenance in a folder; return the cells that failed."""
-    from condnum.report.html import export_html
-
-    started, clock = datetime.now(UTC), time.monotonic()
-    seeds = parameters.get("seeds")
-    with results_folder(out) as held:
-        try:
-            ours = {"out": str(held.path), "quiet": quiet}
-            report = run_notebook(notebook, parameters, held.path, quiet=quiet, optional=ours)
-            export_html(report, held.path / PAGE, title=title)
-            record = provenance(
-                parameters=parameters,
-                seeds=range(seeds) if isinstance(seeds, int) else (),
-                checksums=checksums,
-                device=str(parameters.get("device", "cpu")),
-                started=started,
-                seconds=time.monotonic() - clock,
-            )
-            write_json(held.path / RECORD, {**record, "files": held.checksums()})
-        except BaseException as error:
-            if not isinstance(error, KeyboardInterrupt) and not stopped():
-                abandoned(held)
-                raise
-            # The tasks of a kernel that was stopped end in errors that nobody waits for.
-            logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-            (held.path / FAILED).unlink(missing_ok=True)
-            kept = abandoned(held)
-            told = " before the first piece was finished; nothing was kept."
-            if kept:
-                pieces = f"{kept} finished piece{'s' if kept != 1 else ''} kept in {held.cells}"
-                told = f"; {pieces}: the same command resumes from there."
-            raise StoppedError(told) from None
-        failures = list[dict[str, str]]()
-        if (held.path / FAILURES).exists():
-            with (held.path / FAILURES).open(encoding="utf-8", newline="") as stream:
-                for row in csv.DictReader(stream):
-                    failures.append({name: " ".join(text.split()) for name, text in row.items()})
-        try:
-            held.replace()
-        except KeyboardInterrupt:
-            raise StoppedError(f" when all was done: the results in {held.folder} are complete.") from None
-    return failures

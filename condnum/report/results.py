@@ -1,7 +1,6 @@
 """An experiment of a reproduction: the folder of its run is all that is known of it."""
 
 import gzip
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,8 +10,9 @@ import pandas as pd
 
 from condnum.errors import DataFormatError, DataNotFoundError
 from condnum.files import RECORD, atomic_write, read_record, read_table
-from condnum.report.experiments import SCALES, Experiment
-from condnum.report.notebook import REPORT, is_whole
+from condnum.report.experiments import SCALES, Experiment, experiments
+from condnum.report.notebook import REPORT
+from condnum.report.run import is_whole
 
 #: What became of an experiment. `reused`: its run had the same parameters, data and code. `waiting`: it was
 #: asked for and has not ended. `not run`: it was not asked for, or its data are missing.
@@ -50,7 +50,7 @@ class ExperimentResult:
     @property
     def study(self) -> str:
         """The word after `condnum run`, such as `house-prices`."""
-        return self.experiment.command.split()[2]
+        return self.experiment.run
 
     @property
     def older(self) -> bool:
@@ -79,9 +79,7 @@ class ExperimentResult:
 
     def estimate(self, cores: int) -> float:
         """Return how many seconds it takes, by its last run or a typical one; 0 if not known."""
-        return self.seconds or self.experiment.core_seconds / (
-            max(1, cores) if self.experiment.parallel else 1
-        )
+        return self.seconds or self.experiment.core_seconds / (max(1, cores) if self.experiment.jobs else 1)
 
     def table(self, name: str) -> pd.DataFrame | None:
         """Read a table of the run."""
@@ -120,7 +118,7 @@ def find_run(experiment: Experiment, root: Path) -> ExperimentResult:
         marks = found.provenance.get(REPRODUCTION, {}) if is_whole(root / experiment.name) else {}
     except DataFormatError:
         marks = {}
-    return found if marks.get("command") == experiment.command else ExperimentResult(experiment)
+    return found if marks.get("command") == experiment.typed else ExperimentResult(experiment)
 
 
 def find_runs(root: Path) -> list[ExperimentResult]:
@@ -129,10 +127,8 @@ def find_runs(root: Path) -> list[ExperimentResult]:
     Raises:
         DataNotFoundError: It has none.
     """
-    scales: Mapping[str, list[ExperimentResult]] = {
-        scale: [find_run(experiment, root) for experiment in declared] for scale, declared in SCALES.items()
-    }
-    runs = max(scales.values(), key=lambda runs: sum(run.folder is not None for run in runs))
+    scales = [[find_run(experiment, root) for experiment in experiments(scale)] for scale in SCALES]
+    runs = max(scales, key=lambda runs: sum(run.folder is not None for run in runs))
     if not any(run.folder for run in runs):
         raise DataNotFoundError(f"{root} holds no finished experiment; make one first: condnum reproduce.")
     return runs

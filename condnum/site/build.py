@@ -16,7 +16,7 @@ from pathlib import Path
 
 import nbformat
 
-from condnum.errors import CondnumError, OutputError, check_known, require
+from condnum.errors import CondnumError, OutputError, require
 from condnum.files import (
     RECORD,
     folder_lock,
@@ -27,10 +27,9 @@ from condnum.files import (
     write_text,
 )
 from condnum.lessons.alignment_lab import RECORDED
-from condnum.lessons.recording import is_current, record_all, recordable
+from condnum.lessons.recording import RECORDABLE, is_current, record_all
 from condnum.machine import versions
 from condnum.progress import OnProgress
-from condnum.report.experiments import Experiment
 from condnum.report.notebook import REPORT, find_notebook, read_notebook, run_notebook
 from condnum.report.reproduce import code_checksum
 from condnum.report.results import ExperimentResult
@@ -61,16 +60,6 @@ API_PACKAGES = (
     "condnum.figures",
     "condnum.audit",
     "condnum.deep",
-)
-
-#: What takes minutes and needs no experiment: made beside the experiments, and kept for the builds.
-PARTS = tuple(
-    Experiment(name, title, "", f"condnum site --part {name}", parallel=False, core_seconds=seconds)
-    for name, title, seconds in (
-        ("explorers", "The site's explorers, recorded", 135),
-        ("alignment-lab", "The site's alignment lab, trained and recorded", 100),
-        ("lessons", "The site's lessons", 65),
-    )
 )
 
 _PAGES, _STATIC = Path(__file__).parent / "pages", Path(__file__).parent / "static"
@@ -159,34 +148,6 @@ def build_site(
     )
 
 
-def missing_parts(cache: Path = Path("runs") / SITE) -> list[Experiment]:
-    """Return those of `PARTS` that are not there as notebooks and code are now."""
-
-    def whole(explorers: Sequence[str], lessons: Sequence[str]) -> bool:
-        runs = _lesson_runs(lessons, cache / "lessons").values()
-        recorded = _recordings(cache / "recorded", explorers).values()
-        return all((run / REPORT).exists() for run in runs) and all(map(is_current, recorded))
-
-    return [part for part in PARTS if not whole(*_of_part(part.name))]
-
-
-def make_part(name: str, *, cache: Path = Path("runs") / SITE, say: Callable[[str], None]) -> None:
-    """Make one of `PARTS`, one thing after the other; what fails is said, and tried again by a build."""
-    explorers, lessons = _of_part(name)
-    _recorded(cache / "recorded", explorers, True, say, jobs=1)
-    _executed(lessons, cache / "lessons", True, say, jobs=1)
-
-
-def _of_part(name: str) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the explorers and lessons of a part: the last lesson reads what the labs have trained."""
-    check_known("part of the site", name, [part.name for part in PARTS])
-    return {
-        "explorers": (list(recordable()), ()),
-        "alignment-lab": (list(RECORDED), LESSONS[-1:]),
-        "lessons": ((), LESSONS[:-1]),
-    }[name]
-
-
 # The sources.
 
 
@@ -235,8 +196,6 @@ def _executed(
     execute: bool,
     say: Callable[[str], None],
     progress: OnProgress | None = None,
-    *,
-    jobs: int = 2,
 ) -> dict[str, Path]:
     """Run notebooks side by side; those whose text and code are unchanged were run before."""
     runs = _lesson_runs(names, folder)
@@ -253,14 +212,14 @@ def _executed(
 
     missing, done = [name for name in names if execute and not (runs[name] / REPORT).exists()], count(1)
     logging.getLogger("traitlets").setLevel(logging.ERROR)  # kernels warn that another thread ends them
-    with ThreadPoolExecutor(min(jobs, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
         list(pool.map(run, missing))
     return {name: runs[name] / REPORT for name in names if (runs[name] / REPORT).exists()}
 
 
 def _recordings(folder: Path, names: Sequence[str] | None = None) -> dict[str, Path]:
     """Return where each explorer is recorded."""
-    chosen = [name for name in [*recordable(), *RECORDED] if names is None or name in names]
+    chosen = [name for name in [*RECORDABLE, *RECORDED] if names is None or name in names]
     return {name: folder / f"{name}.js" for name in chosen}
 
 
@@ -270,15 +229,13 @@ def _recorded(
     execute: bool,
     say: Callable[[str], None],
     progress: OnProgress | None = None,
-    *,
-    jobs: int = 2,
 ) -> dict[str, Path]:
     """Record explorers, but those that this code has recorded before; return the files."""
     files = _recordings(folder, names)
     try:
         if execute and files:
             labs = folder.parents[1] / "alignment-lab"  # as the notebook keeps them
-            record_all(folder, list(files), jobs=jobs, labs=labs, progress=progress)
+            record_all(folder, list(files), labs=labs, progress=progress)
     except CondnumError as error:
         say(f"site: explorers are left out: {error}")
     return {name: path for name, path in files.items() if is_current(path)}

@@ -132,9 +132,7 @@ class AlignmentPath(Study, name="alignment-path"):
 
     def settings(self, method: str) -> DescentSettings | None:
         """Return a method's settings, without the history that nobody reads here; None for closed forms."""
-        own = (
-            getattr(get_method(method), "defaults", None) if self.base is None else self.base.settings(method)
-        )
+        own: Any = get_method(method).defaults if self.base is None else self.base.settings(method)
         if own is None:
             return None
         changed = {"record_every": 0} | ({} if self.epochs is None else {"steps": self.epochs})
@@ -156,7 +154,7 @@ class AlignmentPath(Study, name="alignment-path"):
 
     def allowed(self, data: PathData) -> list[str]:
         """Return the extractors that these data allow, in display order: some methods need targets."""
-        return [name for name in method_names() if not _missing_targets(name, data.problem)]
+        return [name for name in method_names() if not get_method(name).missing(data.problem)]
 
     def cells(self, data: PathData) -> list[Cell]:
         """List the tasks, and each extractor."""
@@ -181,17 +179,6 @@ class AlignmentPath(Study, name="alignment-path"):
         """Start processes where a step takes long, but not for arrays, which other processes do not have."""
         several = data.problem.dimension > SMALL and self.data != ARRAYS
         return super().executor(data, cells, jobs or (0 if several else 1), scheduler)
-
-
-def _missing_targets(method: str, problem: ImmunizationProblem) -> bool:
-    """Tell whether a method refuses tasks without targets."""
-    initial = getattr(get_method(method), "initial", None)
-    try:
-        if initial is not None:
-            initial(problem, torch.Generator().manual_seed(0))
-    except InvalidInputError:
-        return True
-    return False
 
 
 def _from_files(pretrain: str, harmful: str, *, key: str, drop: str) -> PathData:

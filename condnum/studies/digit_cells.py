@@ -173,7 +173,7 @@ class DigitBatches:
 
 def _settings(cell: Cell) -> DescentSettings | None:
     """Return the settings of a cell's method; None for closed forms."""
-    defaults = getattr(get_method(cell["method"]), "defaults", None)
+    defaults: Any = get_method(cell["method"]).defaults
     return None if defaults is None else defaults.with_overrides(**cell.settings)
 
 

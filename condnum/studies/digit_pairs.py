@@ -20,7 +20,6 @@ from condnum.methods import (
     OptKappaSettings,
     get_method,
     immunize,
-    uses_seed,
 )
 from condnum.methods.problem import ImmunizationProblem
 from condnum.studies.cells import Arrays, Cell, CellResult, cached
@@ -125,7 +124,7 @@ class DigitPairs(Study, name="digit-pairs", version="3"):
     def settings(self, method: str) -> DescentSettings | None:
         """Return a method's settings in this run; None for closed forms."""
         known = DIGIT_SETTINGS["mnist" if self.dataset == "mnist" else "digits-8x8"]
-        base = known.get(method, getattr(get_method(method), "defaults", None))
+        base: Any = known.get(method, get_method(method).defaults)
         return base if base is None or self.epochs is None else base.with_overrides(steps=self.epochs)
 
     @property
@@ -155,7 +154,7 @@ class DigitPairs(Study, name="digit-pairs", version="3"):
             for pair in self.chosen_pairs
             for seed in range(self.seeds)
             for method in self.methods
-            if not seed or uses_seed(method)
+            if not seed or get_method(method).seeded
         ]
 
     def cell(self, method: str, seed: int, pair: tuple[int, int]) -> Cell:

@@ -77,7 +77,7 @@ class HousePrices(Study, name="house-prices", version="2"):
 
     def settings(self, method: str) -> DescentSettings | None:
         """Return a method's settings in this run; None for closed forms."""
-        base = getattr(get_method(method), "defaults", None)
+        base: Any = get_method(method).defaults
         if method != "ours" or self.data != "embedded":
             base = HOUSE_SETTINGS.get(method, base)
         return base if base is None or self.epochs is None else base.with_overrides(steps=self.epochs)

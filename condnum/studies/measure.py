@@ -258,7 +258,7 @@ def settings_table(
     rows = []
     for name in methods:
         method, settings = get_method(name), settings_of(name)
-        chosen = "—" if settings is None else settings.describe(getattr(method, "parts", ()))
+        chosen = "—" if settings is None else settings.describe(method.parts or ())
         rows.append((method.label, method.summary, chosen))
     return pd.DataFrame(rows, columns=["method", "what it does", "settings"])
 
@@ -273,7 +273,7 @@ def extractor_cell(problem: ImmunizationProblem, result: ImmunizationResult) -> 
     row, arrays = spectral_cell(
         problem, result, [problem.pretrain.range.factor, problem.harmful.range.factor]
     )
-    history = {f"history.{name}": values for name, values in result.history.columns.items()}
+    history = {f"history.{name}": values for name, values in result.history.items()}
     return CellResult(row, arrays | history | {"theta": result.theta.cpu().numpy()})
 
 

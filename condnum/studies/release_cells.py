@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args, get_type_hints
 
 import numpy as np
@@ -17,7 +17,7 @@ from condnum.data.task_pair import standardise
 from condnum.methods import ImmunizationResult
 from condnum.methods.algorithm1 import Ours
 from condnum.methods.descent import descend
-from condnum.methods.method import DescentMethod, Gradients, Memory, Parameters
+from condnum.methods.method import Gradients, Memory, Method, Parameters
 from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.methods.settings import DescentSettings
 from condnum.studies.cells import Cell, CellResult, cached
@@ -78,7 +78,7 @@ SWITCHES = tuple(CORRECTED)
 #: Table 4 and the release's configuration; Adam.
 _RELEASED = DescentSettings(
     learning_rate=5e-3, schedule="constant", weights="fixed", lambda_pretrain=100.0, lambda_harmful=1e7,
-    batch_size=_BATCH, record_every=0,
+    record_every=0,
 )  # fmt: skip
 
 
@@ -89,8 +89,6 @@ def descent_settings(switches: ProtocolSwitches, pair: TaskPair, ours: DescentSe
     turning `rows` or `covariance` does not change the budget at the same time.
     """
     chosen = _RELEASED
-    if switches.covariance == "full":
-        chosen = replace(chosen, batch_size=None)
     if switches.weights == "balanced":
         chosen = chosen.with_overrides(weights="balanced", ratio=ours.ratio, loss_weight=ours.loss_weight)
     if switches.step_size == "cosine":
@@ -161,40 +159,30 @@ def _features(task: LinearTask) -> Tensor:
     return task.features
 
 
-@dataclass(frozen=True)
-class PairedBatches(ImmunizationProblem):
-    """A problem whose `sample` hands out the next pair of mini-batches, epoch after epoch.
+def paired_batches(
+    problem: ImmunizationProblem, size: int, generator: torch.Generator
+) -> Iterator[ImmunizationProblem]:
+    """Yield pairs of mini-batches, epoch after epoch.
 
     Tasks of equally many rows are shuffled together, once an epoch, as the release does. Otherwise each is
     shuffled by itself, the epoch ends with the longer one and the shorter one repeats its batches, as the
-    release does for images. A last batch that is not full is dropped. One object serves one run.
+    release does for images. A last batch that is not full is dropped.
     """
-
-    _epochs: list[Iterator[ImmunizationProblem]] = field(default_factory=list, repr=False, compare=False)
-
-    def sample(self, size: int, generator: torch.Generator) -> ImmunizationProblem:
-        """Return the next pair of batches."""
-        if not self._epochs:
-            self._epochs.append(self._endless(size, generator))
-        return next(self._epochs[0])
-
-    def _endless(self, size: int, generator: torch.Generator) -> Iterator[ImmunizationProblem]:
-        """Yield pair after pair."""
-        P, H = self.pretrain, self.harmful
-        assert P.targets is not None  # all data sets of the audit have targets
-        counts = [len(_features(P)), len(_features(H))]
-        while True:
-            orders = {count: torch.randperm(count, generator=generator) for count in dict.fromkeys(counts)}
-            batches = [orders[count][: max(size, count - count % size)].split(size) for count in counts]
-            for index in range(max(map(len, batches))):
-                rows, harmful = (parts[index % len(parts)] for parts in batches)
-                X, X_H = _features(P)[rows], _features(H)[harmful]
-                pretrain = LinearTask(X.mT @ X, X, P.targets[rows], P.loss)
-                yield ImmunizationProblem(pretrain, LinearTask(X_H.mT @ X_H, X_H, loss=H.loss))
+    P, H = problem.pretrain, problem.harmful
+    assert P.targets is not None  # all data sets of the audit have targets
+    counts = [len(_features(P)), len(_features(H))]
+    while True:
+        orders = {count: torch.randperm(count, generator=generator) for count in dict.fromkeys(counts)}
+        batches = [orders[count][: max(size, count - count % size)].split(size) for count in counts]
+        for index in range(max(map(len, batches))):
+            rows, harmful = (parts[index % len(parts)] for parts in batches)
+            X, X_H = _features(P)[rows], _features(H)[harmful]
+            pretrain = LinearTask(X.mT @ X, X, P.targets[rows], P.loss)
+            yield ImmunizationProblem(pretrain, LinearTask(X_H.mT @ X_H, X_H, loss=H.loss))
 
 
-class SwitchedAlgorithm1(DescentMethod):
-    """Algorithm 1 with the release's choices where a switch is not turned."""
+class SwitchedAlgorithm1(Method):
+    """Algorithm 1 with the release's choices where a switch is not turned; one object serves one run."""
 
     name = "released"
     label = "Algorithm 1 as released"
@@ -209,6 +197,7 @@ class SwitchedAlgorithm1(DescentMethod):
 
         There θ₀ and the bias are uniform in ±1/√D, as `nn.Linear` has them, and ω₀ is standard normal.
         """
+        self._batches = paired_batches(problem, _BATCH, generator)
         if self.switches.bias == "without":
             return Ours().initial(problem, generator)
         D = problem.dimension - 1
@@ -220,6 +209,7 @@ class SwitchedAlgorithm1(DescentMethod):
         self, problem: ImmunizationProblem, parameters: Parameters, settings: DescentSettings, memory: Memory
     ) -> Gradients:
         """Return the parts of θ's gradient on all rows or on a mini-batch, and the head's gradient."""
+        problem = next(self._batches) if self.switches.covariance == "minibatch" else problem
         theta, omega, loss = parameters["theta"], parameters["omega"], problem.pretrain.supervised
         assert loss is not None  # all data sets of the audit have targets
         slope = loss.derivative(theta @ omega)
@@ -274,10 +264,7 @@ def train_cell(pair: TaskPair, source: str, cell: Cell) -> tuple[SwitchedTasks, 
     switches = ProtocolSwitches(**cell["switches"])
     tasks = switched_tasks(pair, source, switches)
     method = Ours() if switches.is_algorithm_1 else SwitchedAlgorithm1(switches)
-    problem = tasks.problem
-    if switches.covariance == "minibatch":
-        problem = PairedBatches(problem.pretrain, problem.harmful)
-    return tasks, descend(problem, method, DescentSettings(**cell.settings), seed=cell["seed"])
+    return tasks, descend(tasks.problem, method, DescentSettings(**cell.settings), seed=cell["seed"])
 
 
 def compute_cell(pair: TaskPair, source: str, cell: Cell) -> CellResult:

@@ -53,7 +53,7 @@ def test_response_of_a_recording(benchmark, window, tmp_path, monkeypatch):
         "harmful_kappa": [2.0, 100.0],
     }
     monkeypatch.setattr(recording, "recorded_values", lambda _: few)
-    recorded = recording.record(recording.recordable()["AlignedTasksExplorer"])
+    recorded = recording.record(recording.RECORDABLE["AlignedTasksExplorer"])
     scripts = asset("figures/paint.js", "lessons/explorer.js", "lessons/recording.js")
     (tmp_path / "all.js").write_text(f"{get_plotlyjs()}\n{scripts}\n{recorded}")
     (tmp_path / "page.html").write_text(

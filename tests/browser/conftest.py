@@ -22,7 +22,7 @@ import pandas as pd
 import psutil
 import pytest
 from browser.walking import LESSONS
-from golden_runs import RUNS, SHOWN
+from golden_runs import SHOWN
 from waiting import PATIENCE, wait_until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -424,13 +424,11 @@ def site(
     for name in SHOWN:
         shutil.copytree(golden_run(name)[1], root / name)
 
-    def run(name: str, words: str, *ended: Any) -> ExperimentResult:
-        return ExperimentResult(
-            Experiment(name, f"Title of {name}", "One sentence.", f"condnum {words}"), *ended
-        )
+    def run(name: str, *ended: Any) -> ExperimentResult:
+        return ExperimentResult(Experiment(name, f"Title of {name}", "One sentence.", name), *ended)
 
-    runs = [run(name, RUNS[name], root / name, "finished", "") for name in SHOWN]
-    runs.append(run("deep", "run deep", None, "failed", "no memory"))
+    runs = [run(name, root / name, "finished", "") for name in SHOWN]
+    runs.append(run("deep", None, "failed", "no memory"))
     few = {"exponent": [0.0, 0.5, 1.0], "pretrain_kappa": [10.0, 100.0], "harmful_kappa": [2.0, 10.0]}
     said, values, payload = list[str](), recording.recorded_values, recording.payload
     first = cache(lambda explorer: payload(explorer, recording.lattice(explorer)[0]))
@@ -450,7 +448,7 @@ def site(
         patch.setattr(notebook, "running_kernel", shared_kernel.running)
         patch.setattr(build.os, "cpu_count", lambda: 1)  # one kernel: one lesson after the other
         patch.setattr(build, "run_notebook", faster)
-        made = {"cache": site_cache, "explorers": list(recording.recordable())}
+        made = {"cache": site_cache, "explorers": list(recording.RECORDABLE)}
         build.build_site(runs, target, say=said.append, **made)
     assert said == []
     return target / "site"

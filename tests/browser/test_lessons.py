@@ -16,23 +16,11 @@ from condnum.report.notebook import read_notebook
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
-#: The pair browser's heatmap, and where a cell of it is.
-_HEATMAP = """() => Array.from(document.querySelectorAll('.jp-OutputArea-output .js-plotly-plot'))
-    .filter(g => g.closest('.widget-vbox') && g.data.some(t => t.type === 'heatmap'))[0]"""
+#: Where a cell of the heatmap of the pair browser is, from the corner of its figure.
 _CELL = """(plot, [pretrain, harmful]) => {
     const {xaxis, yaxis} = plot._fullLayout;
     return {x: xaxis._offset + xaxis.d2p(harmful), y: yaxis._offset + yaxis.d2p(pretrain)};
 }"""
-#: Brings the first cell that names the pair browser into sight, at the top.
-_SCROLL = """async () => {
-    const content = window.jupyterapp.shell.currentWidget.content;
-    const index = content.widgets.findIndex(cell => cell.model.sharedModel.source.includes('PairBrowser'));
-    await content.scrollToItem(index, 'start');
-}"""
-_DETAILS = """() => Array.from(document.querySelectorAll('.widget-vbox .jp-OutputArea .js-plotly-plot'))
-    .filter(g => g._fullLayout && g.querySelector('.main-svg')).length"""
-
-
 #: JupyterLab draws cells that are in sight, unless it is asked for all.
 _WHOLE = """() => {
     const { content } = window.jupyterapp.shell.currentWidget;
@@ -256,19 +244,10 @@ def exercises(page):
 
 def test_a_click_in_the_pair_browser_shows_that_pair(lab):
     parameters = {"dataset": "digits", "methods": "ours,imma", "epochs": 5, "pairs": "4-7,9-0", "jobs": 1}
-    notebook = lab("experiments/mnist_pairs", figures=0, parameters=parameters)
-    page = notebook.page
-    page.set_viewport_size({"width": 1280, "height": 1300})
-    titles = notebook.drawn_titles()
-    assert len(titles) == 3  # ridge and compact heatmaps, the axis of ε
-    assert all("digits-8x8" in title for title in titles), titles
-
-    page.evaluate(_SCROLL)
-    page.wait_for_function(f"({_DETAILS})() === 3")
-    status = page.locator(".widget-vbox [role=status]")
-    assert "Ours (Algorithm 1), digit 4 against digit 7: RIR" in status.inner_text()
-    heatmap = page.evaluate_handle(_HEATMAP).as_element()
-    heatmap.click(position=heatmap.evaluate(_CELL, [9, 0]))  # once it has come to rest
-    status.get_by_text("digit 9 against digit 0: RIR").wait_for()
-    page.wait_for_function(f"({_DETAILS})() === 3")
+    notebook = lab("experiments/mnist_pairs", figures=1, parameters=parameters)
+    said, plot = notebook.explorer().get_by_role("status"), notebook.explorer().locator(".js-plotly-plot")
+    assert "digit 4 against digit 7: RIR" in said.inner_text()
+    plot.scroll_into_view_if_needed()
+    plot.click(position=plot.evaluate(_CELL, [9, 0]))  # once it has come to rest
+    said.get_by_text("digit 9 against digit 0: RIR").wait_for()
     assert notebook.problems == []

@@ -14,7 +14,7 @@ from condnum.files import asset
 from condnum.lessons import recording
 from condnum.lessons.aligned_tasks import EXPONENTS
 from condnum.lessons.alignment import ROTATIONS, AlignmentExplorer
-from condnum.lessons.recording import lattice, leaves, payload, record, recordable
+from condnum.lessons.recording import RECORDABLE, lattice, leaves, payload, record
 from condnum.machine import limited_threads
 
 SCRIPT = Path(condnum.lessons.__file__).with_name("recording.js")
@@ -68,7 +68,7 @@ def test_states_are_those_of_the_functions(opened: Any, window: Any, monkeypatch
     To be quick, two random ones of the recorded values of each control are recorded here.
     """
     generator, recorded_values = np.random.default_rng(0), recording.recorded_values
-    for explorer in recordable().values():
+    for explorer in RECORDABLE.values():
         thinned = {
             control: values
             if explorer.controls[control].advanced or len(values) <= 2
@@ -92,7 +92,7 @@ def test_what_lies_between_goes_to_the_nearest_state(
     opened: Any, window: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A moved control keeps its mark; advanced controls go together, as a preset has them."""
-    explorer = recordable()["AlignmentExplorer"]
+    explorer = RECORDABLE["AlignmentExplorer"]
     monkeypatch.setattr(recording, "payload", lambda *_: {"figure": None, "reading": "", "error": ""})
     opened(explorer)
     start, (_, by_hand, *_) = lattice(explorer)[0], explorer.presets
@@ -117,7 +117,7 @@ def test_a_page_plays_by_keyboard_and_by_its_address(
 ) -> None:
     from plotly.offline import get_plotlyjs
 
-    explorer = recordable()["AlignedTasksExplorer"]
+    explorer = RECORDABLE["AlignedTasksExplorer"]
     few = {"exponent": [0.0, 0.5, 1.0], "pretrain_kappa": [100.0, 1000.0], "harmful_kappa": [2.0, 100.0]}
     monkeypatch.setattr(recording, "recorded_values", lambda _: few)
     scripts = asset("figures/paint.js", "lessons/explorer.js", "lessons/recording.js")

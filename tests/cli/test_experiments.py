@@ -121,23 +121,23 @@ def test_files_that_are_damaged_or_lack_a_digit(refused, raw):
 def test_all_options_come_through_and_an_unknown_checksum_is_told(condnum, raw, tmp_path, monkeypatch):
     given = []
     monkeypatch.setattr(
-        "condnum.report.notebook.run_report",
-        lambda book, values, **options: given.append((book.path.stem, values, options)) or [],
+        "condnum.report.run.run_report",
+        lambda book, *words, **options: given.append((book.path.stem, *words, options)) or [],
     )
     words = "run mnist --data data --methods imma,ours --seeds 2 --epochs 7 --pairs 4-7 --labels published"
     done = condnum(*words.split(), *["--jobs", "3", "--device", "cpu", "--quiet"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "is not one that this project knows" in " ".join(done.stderr.split())
-    ((notebook, values, options),) = given
+    ((notebook, values, folder, options),) = given
     assert notebook == "mnist_pairs"
     assert values == {
         "dataset": "mnist", "data": "data", "methods": "imma,ours", "seeds": 2, "epochs": 7, "static": True,
         "pairs": "4-7", "labels": "published", "jobs": 3, "scheduler": "", "device": "cpu",
     }  # fmt: skip
-    assert (str(options["out"]), options["quiet"]) == ("runs/mnist-data", True)
+    assert (str(folder), options["quiet"]) == ("runs/mnist-data", True)
     assert options["title"].endswith("(mnist, 30 training images, given path)")
     assert condnum("run", "digits", cwd=tmp_path).returncode == 0
     assert {k: given[1][1][k] for k in ("dataset", "seeds", "pairs", "data")} == {
         "dataset": "digits", "seeds": 3, "pairs": "", "data": "embedded",
     }  # fmt: skip
-    assert str(given[1][2]["out"]) == "runs/digits-embedded"
+    assert str(given[1][2]) == "runs/digits-embedded"

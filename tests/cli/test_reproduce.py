@@ -1,30 +1,25 @@
 """`condnum reproduce`: options, exit status, messages."""
 
 import functools
-import json
-from pathlib import Path
 
 import pytest
 
 import condnum.report.reproduce
 import condnum.site.build
 from condnum.cli import main
+from condnum.errors import OutputError
 from condnum.files import folder_lock
-from condnum.report.reproduce import Ended, reproduce
-from condnum.site.build import PARTS
+from condnum.report.reproduce import reproduce
 
 
-def leave(words, *, fails=(), **options) -> Ended:
-    if words[0] == "site":
-        return Ended(0, "")
-    folder = Path(words[words.index("--out") + 1])
+def leave(experiment, folder, *, fails=(), **options):
     if folder.name in fails:
-        return Ended(2, "the disk is a teapot; use a kettle.")
+        raise OutputError("the disk is a teapot; use a kettle.")
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("report.html", "report.ipynb"):
-        (folder / name).write_text(json.dumps(list(words)))
+        (folder / name).write_text(experiment.typed)
     (folder / "provenance.json").write_text("{}")
-    return Ended(0, "")
+    return []
 
 
 @pytest.fixture
@@ -37,28 +32,24 @@ def experiments_end(monkeypatch, tmp_path):
         (target / "index.html").write_text(" ".join(str(run.folder) for run in runs or () if run.folder))
         return target / "index.html"
 
-    def put(*, parts=False, **options):
+    def put(**options):
         runner = functools.partial(leave, **options)
         monkeypatch.setattr(
             condnum.report.reproduce, "reproduce", functools.partial(reproduce, runner=runner)
         )
         monkeypatch.setattr(condnum.site.build, "build_site", site)
-        monkeypatch.setattr(condnum.site.build, "missing_parts", lambda: PARTS if parts else ())
 
     return put
 
 
 def test_all_is_well(experiments_end, tmp_path, capsys):
-    experiments_end(parts=True)
+    experiments_end()
     assert main(["reproduce", "-j", "1"]) == 0
     shown = capsys.readouterr()
     assert shown.out == "reports/index.html\n"
     assert shown.err.startswith("Plan: about ")
-    assert shown.err.index("[1/11] house-prices finished") < shown.err.index("lessons finished")
-    words = json.loads((tmp_path / "runs/reproduce/quick/deep/report.html").read_text())
-    assert words == [
-        "run", "deep", "--seeds", "1", "--jobs", "1", "--out", "runs/reproduce/quick/deep", "--quiet",
-    ]  # fmt: skip
+    assert "[1/8] house-prices finished" in shown.err
+    assert (tmp_path / "runs/reproduce/quick/deep/report.html").read_text() == "condnum run deep --seeds 1"
     assert (tmp_path / "reports/index.html").read_text().startswith("runs/reproduce/quick/house-prices ")
     experiments_end()
     assert main(["reproduce"]) == 0

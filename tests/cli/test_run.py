@@ -88,8 +88,8 @@ def test_a_stopped_run_keeps_finished_cells(start, own, tmp_path):
     out, err = process.communicate()
     assert (process.returncode, out) == (130, "")
     assert " ".join(err.split()) == (
-        "condnum: stopped by Ctrl-C; 1 finished piece kept in res.partial/cells: "
-        "the same command resumes from there."
+        "condnum: stopped by Ctrl-C; finished pieces kept in res.partial/cells: 1. "
+        "The same command resumes from there."
     )
     assert [path.name for path in (tmp_path / "res.partial").iterdir()] == ["cells"]
     with ResultStore(tmp_path / "res.partial/cells", mode="read") as store:
@@ -121,12 +121,9 @@ def test_cells_that_failed_are_tried_again(condnum, own, tmp_path):
     assert done.returncode == 1
     assert done.stdout.splitlines()[-1] == "res/report.html"
     lines = done.stderr.splitlines()
-    assert lines[:3] == ["23 cells failed:", "  cell      error", "  ours, 0   ZeroDivisionError: 1"]
-    assert lines[-2:] == [
-        "  … and 3 more",
-        "All of them are in res/failures.csv; the same command tries them again and keeps the others.",
-    ]
-    assert len(lines) == 1 + 1 + 20 + 2
+    assert lines[:2] == ["23 cells failed:", "  ours, 0: ZeroDivisionError: 1"]
+    assert lines[-1].startswith("All of them are in res/failures.csv; the same command tries them again")
+    assert len(lines) == 1 + 20 + 1
     with ResultStore(tmp_path / "res/cells", mode="read") as store:
         assert store.get("ours-0") is not None
     assert condnum("run", str(own), "--out", "res", cwd=tmp_path).returncode == 0

@@ -128,7 +128,7 @@ def rank(X):
 def test_real_table(features, dimension, ranks):
     pair = load_house_prices(features=features)
     assert pair.title() == (
-        "house-prices, condnum's box: 309 pre-training and 1151 harmful rows, "
+        "house-prices, bundled data: 309 pre-training and 1151 harmful rows, "
         f"D = {dimension}, SHA-256 1e18addf"
     )
     assert (rank(pair.X_P), rank(pair.X_H)) == ranks

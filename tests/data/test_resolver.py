@@ -38,7 +38,7 @@ class TestFolders:
         assert data_folders() == (Path("data"), isolated / "cache" / "condnum")
         monkeypatch.setattr("condnum.data.resolver.BOX", isolated / "box")
         path = put(isolated / "box/toy/raw/a")
-        assert find(ONE) == FoundFiles(ONE, (path,), "condnum's box")
+        assert find(ONE) == FoundFiles(ONE, (path,), "bundled data")
         assert find(ONE, "local") is None
         path = put(user_cache() / "toy/raw/a")
         assert find(ONE) == FoundFiles(ONE, (path,), "user cache")
@@ -108,9 +108,9 @@ class TestBox:
     )
     def test_it_is_read_and_an_altered_file_in_it_refused(self, isolated, monkeypatch, load, name, byte):
         loaded = load()
-        assert loaded.provenance.source == "condnum's box"
+        assert loaded.provenance.source == "bundled data"
         assert loaded.provenance.known_checksum
-        assert "condnum's box" in loaded.title()
+        assert "bundled data" in loaded.title()
         shutil.copytree(BOX, isolated / "box")
         monkeypatch.setattr("condnum.data.resolver.BOX", isolated / "box")
         path = isolated / "box" / name
@@ -161,7 +161,7 @@ class TestCatalog:
     def test_nothing_here_but_what_comes_along(self):
         found = {status.name: status for status in available()}
         assert list(found) == ["house-prices", "mnist", "mnist-test", "digits-8x8", "diabetes"]
-        assert [s.source for s in found.values()] == ["condnum's box"] * 3 + ["embedded"] * 2
+        assert [s.source for s in found.values()] == ["bundled data"] * 3 + ["embedded"] * 2
         assert [s.rows for s in found.values()] == [1460, 10_000, 10_000, 1797, 442]
         assert [s.status for s in found.values()] == ["ok"] * 5
         assert [name for name, s in found.items() if s.advice] == ["mnist"]

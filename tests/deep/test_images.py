@@ -292,7 +292,7 @@ def test_the_test_images_of_mnist_are_split_where_they_are_all(monkeypatch, tmp_
     train, test = open_images("mnist:0-4"), open_images("mnist:0-4", "test")
     assert not set(train.positions) & set(test.positions)
     assert sum(train.counts) + sum(test.counts) == 5139  # of digits 0 to 4
-    assert train.take([0, 2500]).origin == test.origin == "mnist, 10,000 test images, condnum's box"
+    assert train.take([0, 2500]).origin == test.origin == "mnist, 10,000 test images, bundled data"
 
 
 class TestTimm:

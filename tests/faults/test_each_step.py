@@ -8,7 +8,7 @@ import pytest
 
 from condnum.errors import OutputError
 from condnum.files import atomic_write, results_folder, write_json, write_text
-from condnum.report.notebook import abandoned
+from condnum.report.run import abandoned
 from condnum.studies.cells import ResultStore
 
 pytestmark = [

@@ -94,8 +94,6 @@ def drawn_figures(curves, net_curves):
     )
     yield plots.ceiling_figure(sweep, "toy data")
     yield plots.ceiling_figure(sweep, "toy data", ridge="condition number")
-    image = np.arange(64.0).reshape(8, 8)
-    yield from plots.pair_detail_figures(plots.PairDetail(3, 8, curves, image, 2 * image.ravel(), "toy data"))
     digits = golden("digits/results")
     yield plots.pair_heatmaps(digits, "toy data")
     yield plots.pair_heatmaps(digits, "toy data", convention="compact", methods=["ours", "max_rir", "imma"])
@@ -144,21 +142,6 @@ def test_styles():
     assert method_style("of a user").label == "of a user"
     assert translucent("#0072B2", 0.5) == "rgba(0,114,178,0.5)"
     assert [log_axis("", v)["dtick"] for v in ([1, 1e3], [1e-32, 1], [0.0, np.nan])] == [1, 4, 1]
-
-
-@pytest.mark.parametrize(
-    ("image", "match"),
-    [
-        (np.ones((8, 7)), r"mean_harmful must be a square image.*\(8, 7\)"),
-        (np.ones(65), r"got shape \(65,\)"),
-        (np.empty(0), "square image"),
-        (np.full((8, 8), np.nan), "mean_harmful has pixels that are not finite"),
-    ],
-    ids=["oblong", "no square", "empty", "nan"],
-)
-def test_what_is_no_image_is_refused(image, match, curves):
-    with pytest.raises(InvalidInputError, match=match):
-        plots.pair_detail_figures(plots.PairDetail(3, 8, curves, np.eye(8), image, ""))
 
 
 def test_norm_ratios_of_probes_are_drawn_by_name():

@@ -48,7 +48,7 @@ def offline(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("CONDNUM_DATA", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.setenv(name, str(tmp_path / name))
-    monkeypatch.setattr("condnum.report.notebook.run_report", lambda *_, **__: [])
+    monkeypatch.setattr("condnum.report.run.run_report", lambda *_, **__: [])
     return tmp_path
 
 

@@ -15,7 +15,7 @@ from condnum.files import folder_lock, output_folder
 from condnum.lessons.alignment import haar_overlap_band
 from condnum.lessons.alignment_lab import ALIGNED, RECORDED, alignment_lab, recorded_lab
 from condnum.lessons.alignment_trails import TRAINING, ZOOM
-from condnum.lessons.recording import record_all, recordable
+from condnum.lessons.recording import RECORDABLE, record_all
 from condnum.studies.alignment_path import Follower
 from condnum.theory.alignment import alignment
 from condnum.theory.regularizers import r_ill, r_well
@@ -238,7 +238,7 @@ def test_a_lab_is_recorded_by_its_name_with_what_it_has_computed(tmp_path, monke
     lab = recorded_lab("AlignmentLabDigits49", tmp_path / "labs")
     assert lab.__name__ == "AlignmentLabDigits49"
     assert lab().traits()["extractor"].values == ["max_rir"]
-    assert lab.__name__ not in recordable()  # which other processes import
+    assert lab.__name__ not in RECORDABLE  # which other processes import
     with pytest.raises(CondnumError, match="AlignmentLabMnist49"):
         recorded_lab("AlignmentLabCifar", tmp_path)
 

@@ -1,33 +1,29 @@
-"""Every correction against numbers worked out by hand."""
+"""Every correction against numbers worked out by hand; `tests/golden` holds their words."""
 
-import numpy as np
+import math
+
 import pytest
 
-from condnum.lessons.corrections import CORRECTIONS
+from condnum.figures.style import num
+from condnum.lessons import corrections
+
+#: What each must say: for two of them a closed form, diag(2,1)·[[2,1],[1,2]]·diag(2,1) has 5 ± √13.
+BY_HAND = {
+    corrections.proposition_3_2: ("κ = 4", f"κ = {num((5 + math.sqrt(13)) / (5 - math.sqrt(13)), 4)}"),
+    corrections.aligned_remark: ("not both", "κ(H_P): 100 → 1; κ(H_H): 2 → 50; RIR = 2,500 of at most 2,500"),
+    corrections.theorem_4_1: ("in the first", f"R_ill = {num(1 / ((1 + 1 / 4) / 6), 4)} at κ = 1,000,000"),
+    corrections.theorem_4_3_well: ("κ falls from 4", "κ 4 → ∞"),
+    corrections.theorem_4_3_ill: ("κ rises from 1.631", "κ 1.631 → 1.562"),
+    # ε = 1e-6: both ratios grow with the square of the scale
+    corrections.scale_of_ratios: ("one verdict", "(i) = 0.5, (ii) = 0.01; 3θ: (i) = 4.5, (ii) = 0.09"),
+}
 
 
-@pytest.mark.parametrize("check", CORRECTIONS, ids=lambda check: check.__name__)
-def test_each_is_refuted_and_says_all(check):
+@pytest.mark.parametrize("check", corrections.CORRECTIONS, ids=lambda check: check.__name__)
+def test_each_is_refuted_by_its_numbers(check):
     found = check()
-    assert found.refuted is True or found.refuted == np.True_
-    assert all((found.place, found.claim, found.setting, found.claimed, found.computed, found.correction))
-    assert not any(np.isnan(value) for value in found.values.values())
-
-
-def test_their_numbers_by_hand():
-    values = {check.__name__: check().values for check in CORRECTIONS}
-    assert len({check().key for check in CORRECTIONS}) == len(values) == 8
-    # diag(2,1)·[[2,1],[1,2]]·diag(2,1) = [[8,2],[2,2]], eigenvalues 5 ± √13
-    kappa = (5 + 13**0.5) / (5 - 13**0.5)
-    assert values["proposition_3_2"] == pytest.approx({"kappa_eq_10": 4, "kappa": kappa}, rel=1e-12)
-    aligned = values["aligned_remark"]
-    assert (aligned["rir"], aligned["ceiling"]) == pytest.approx((2500, 2500), rel=1e-9)
-    assert values["theorem_4_1"]["r_ill_vanishing"] == pytest.approx(4.8, rel=1e-9)  # 1/((1 + ¼)/6)
-    well, ill = values["theorem_4_3_well"], values["theorem_4_3_ill"]
-    assert (well["eta"], well["printed_bound"], well["corrected_bound"]) == pytest.approx((0.25, 0.5, 0.125))
-    assert well["kappa_after"] == np.inf
-    assert ill["eta"] / ill["printed_bound"] == pytest.approx(0.8063)
-    assert (ill["kappa_before"], ill["kappa_after"]) == pytest.approx((1.631, 1.562), abs=5e-4)
-    scaled = values["scale_of_ratios"]
-    for name in ("harmful_ratio", "pretrain_ratio"):
-        assert scaled[f"{name}_3"] / scaled[f"{name}_1"] == pytest.approx(9, rel=1e-5)  # ε = 1e-6
+    assert found.refuted is True
+    assert "nan" not in found.computed
+    claimed, computed = BY_HAND.get(check, ("", ""))
+    assert claimed in found.claimed
+    assert computed in found.computed

@@ -96,7 +96,7 @@ READINGS = [
     (RegularizerPathExplorer, {"sizes": "constant"}, "steps κ does not fall"),
     (RegularizerPathExplorer, {"regularizer": "ill"}, "leave float64"),
     (JointStepsExplorer, {"angle": 90.0}, ": immunized by"),
-    (CeilingExplorer, {}, "Of 90 random θ, none lies beyond the front"),
+    (CeilingExplorer, {}, "the largest (i) with (ii) ≤ 1 is 3,066"),
     (CeilingExplorer, {"null": "pretrain"}, "RIR grows without end"),
     (CeilingExplorer, {"kappa_pretrain": 1.0, "learning_rate": 1.0}, "The step size is too large"),
     *(

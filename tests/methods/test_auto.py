@@ -19,7 +19,8 @@ from condnum import (
 )
 from condnum.errors import RankError, UnknownNameError
 from condnum.methods import SelfTunedSettings
-from condnum.methods.auto import MARGIN, _Auto, _stretched
+from condnum.methods.algorithm1 import Ours
+from condnum.methods.auto import MARGIN, SelfTuned, _stretched
 from condnum.methods.problem import ImmunizationProblem
 from condnum.theory.steps import ill_step, well_step, well_step_bound
 
@@ -126,7 +127,7 @@ def test_pairs_that_were_missed(pair_of):
 
 def test_each_step_is_a_step_of_algorithm_1():
     problem = pair(3, 9)
-    run = _Auto(problem, SelfTunedSettings(), 0, None)
+    run = SelfTuned(problem, Ours(), SelfTunedSettings(), 0)
     theta = run.theta
     for task, factors_of, step, part, options in (
         (problem.pretrain, run._landing_factors, well_step, "well", {}),
@@ -146,7 +147,7 @@ def test_steps_of_r_well(logs, null, narrow):
     """Landing takes the first term of the corrected bound, at most; levelling never raises κ."""
     sigma = 10.0 ** (np.sort(logs)[::-1] * 10**narrow)
     assume(sigma[0] > sigma[1] * (1 + 1e-9))
-    run = _Auto(pair(0, len(sigma) + null), SelfTunedSettings(), 0, None)
+    run = SelfTuned(pair(0, len(sigma) + null), Ours(), SelfTunedSettings(), 0)
     levelled = sigma * run._levelling_factors(sigma) ** 2
     assert levelled.max() / levelled.min() <= sigma[0] / sigma[-1]
     landed, p = sigma * run._landing_factors(sigma) ** 2, len(sigma) + null

@@ -50,30 +50,6 @@ def test_rank():
         _ = LinearTask(torch.zeros(2, 2).double()).rank
 
 
-class TestSample:
-    def test_rows_without_replacement_and_their_targets(self):
-        X = torch.arange(20.0).double().reshape(10, 2)
-        task = task_of(X, X[:, :1] * 100)
-        batch = task.sample(6, torch.Generator().manual_seed(0))
-        assert batch.features.shape == (6, 2)
-        assert len(set(batch.features[:, 0].tolist())) == 6
-        torch.testing.assert_close(batch.targets, batch.features[:, :1] * 100)
-        torch.testing.assert_close(batch.covariance, batch.features.mT @ batch.features)
-        assert batch.loss == task.loss
-
-    def test_loss_rows_are_drawn_with_their_own_targets(self):
-        X = draw(5, 2)
-        Z = torch.arange(16.0).double().reshape(8, 2)
-        batch = LinearTask(X.mT @ X, X, Z[:, 1:] * 3, "mse", Z).sample(3, torch.Generator().manual_seed(0))
-        assert batch.features.shape == (3, 2)
-        torch.testing.assert_close(batch.targets, batch.loss_features[:, 1:] * 3)
-
-    def test_without_rows(self):
-        problem = ImmunizationProblem.from_covariances(np.eye(2), np.eye(2))
-        with pytest.raises(InvalidInputError, match="mini-batches need the data rows"):
-            problem.sample(2, torch.Generator())
-
-
 class TestLossGap:
     def test_zero_for_invertible_extractors(self):
         task = task_of(draw(30, 6), draw(30, 2, seed=1))

@@ -1,19 +1,17 @@
-"""Reproductions: experiments side by side, what is reused, what failures and stops leave; their processes."""
+"""Reproductions: experiments side by side, what is reused, what failures and stops leave."""
 
 import io
 import os
 import signal
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from waiting import PATIENCE, wait_until
+from waiting import wait_until
 
-from condnum.errors import UnknownNameError
+from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.report import reproduce as module
 from condnum.report.experiments import Experiment, experiments
-from condnum.report.reproduce import Ended, Stop, code_checksum, reproduce, run_fingerprint, run_program
+from condnum.report.reproduce import code_checksum, reproduce, run_fingerprint
 from condnum.report.results import ExperimentResult, find_run
 
 NAMES = [experiment.name for experiment in experiments("quick")]
@@ -24,37 +22,32 @@ ORDER = [
 ]
 
 
-def press_ctrl_c(stop: Stop, urgency: int) -> None:
-    """Interrupt the reproduction from a thread of its own, and wait until it has told so."""
-    os.kill(os.getpid(), signal.SIGINT)
-    wait_until(lambda: stop.urgency >= urgency)
-
-
 class FakeRunner:
-    """Leaves whole run folders, fails or is stopped by Ctrl-C where told."""
+    """Leaves whole run folders, fails or is stopped by Ctrl-C where told; kernels die at the last one."""
 
     def __init__(self, fails: str = "", stops: str = "", presses: int = 1) -> None:
         self.fails, self.stops, self.presses = fails, stops, presses
-        self.ran, self.given = [], {}
+        self.ran, self.given, self.told = [], {}, []
 
-    def __call__(self, words, *, progress, threads, stop) -> Ended:
-        if "--out" not in words:
-            self.ran.append(words[-1])
-            return Ended(0, "")
-        folder = Path(words[words.index("--out") + 1])
+    def stop_kernels(self, *, now: bool = False) -> None:
+        self.told.append(now)
+
+    def __call__(self, experiment, folder, *, jobs, threads, stopped, progress) -> list[str]:
         if folder.name == self.stops:
-            for urgency in range(1, self.presses + 1):
-                press_ctrl_c(stop, urgency)
-            return Ended(130, "stopped by Ctrl-C")
+            for press in range(self.presses):
+                os.kill(os.getpid(), signal.SIGINT)
+                wait_until(lambda press=press: (press > 0) in self.told)
+            assert stopped()
+            raise KeyboardInterrupt
         self.ran.append(folder.name)
-        self.given[folder.name] = (words[words.index("--jobs") + 1] if "--jobs" in words else "", threads)
+        self.given[folder.name] = (jobs if experiment.jobs else 0, threads)
         if folder.name == self.fails:
-            return Ended(2, "no room on Mars; take fewer rows.")
+            raise InvalidInputError("no room on Mars; take fewer rows.")
         folder.mkdir(parents=True, exist_ok=True)
         for name in ("report.html", "report.ipynb"):
-            (folder / name).write_text(" ".join(words))
+            (folder / name).write_text(str(experiment.values))
         (folder / "provenance.json").write_text('{"duration_seconds": 12.5}')
-        return Ended(0, "")
+        return []
 
 
 def ran(folder, **options):
@@ -106,21 +99,17 @@ def test_all_run_the_longest_first_and_what_is_unchanged_is_reused(tmp_path, kno
 
 def test_the_first_has_all_cores_and_the_others_share_them(tmp_path, known):
     runner, told = FakeRunner(), io.StringIO()
-    beside = [Experiment("lessons", "The lessons", "", "condnum site lessons", parallel=False)]
-    reproduce("quick", tmp_path, runner=runner, jobs=6, beside=beside, stream=told, only=NAMES[:3])
-    assert runner.given == {NAMES[0]: ("6", 0), NAMES[1]: ("2", 2), NAMES[2]: ("2", 2)}
+    reproduce("quick", tmp_path, runner=runner, jobs=6, stream=told, only=NAMES[:3])
+    assert runner.given == {NAMES[0]: (6, 0), NAMES[1]: (3, 3), NAMES[2]: (3, 3)}
     assert runner.ran[0] == NAMES[0]
-    assert sorted(runner.ran[1:]) == sorted(["lessons", *NAMES[1:3]])
     plan, *ends = told.getvalue().split("✓ ")
     assert plan.startswith("Plan: about ")
-    assert [line.split()[0] for line in plan.splitlines()[1:]] == ["house-prices", "mnist", "deep", "lessons"]
-    assert [end.partition(" ")[0] for end in ends] == ["[1/4]", "[2/4]", "[3/4]", "[4/4]"]
-    assert "lessons finished in 1 s" in told.getvalue()
-    assert not (tmp_path / "lessons").exists()
+    assert [line.split()[0] for line in plan.splitlines()[1:]] == NAMES[:3]
+    assert [end.partition(" ")[0] for end in ends] == ["[1/3]", "[2/3]", "[3/3]"]
+    assert "mnist finished in 1 s" in told.getvalue()
     full = FakeRunner()
     reproduce("full", tmp_path / "full", runner=full, jobs=6, only=["limits", "mnist", "corrections"])
-    assert full.ran == ["corrections", "limits", "mnist"]  # each has all cores
-    assert full.given == {"corrections": ("", 0), "limits": ("6", 0), "mnist": ("6", 0)}
+    assert full.given == {"limits": (6, 0), "corrections": (0, 0), "mnist": (6, 0)}  # each has all cores
 
 
 @pytest.mark.parametrize(("part", "value"), [("code", "c"), ("data", "c"), ("data", "")])
@@ -147,10 +136,12 @@ def test_a_failure_does_not_stop_the_others_and_keeps_an_older_result(tmp_path, 
 
 
 @pytest.mark.parametrize("presses", [1, 2], ids=["once", "twice"])
-def test_ctrl_c_keeps_what_is_finished(tmp_path, known, interruptible, presses):
+def test_ctrl_c_keeps_what_is_finished(tmp_path, known, interruptible, monkeypatch, presses):
     for _ in range(2):
+        runner = FakeRunner(stops=ORDER[3], presses=presses)
+        monkeypatch.setattr(module, "stop_kernels", runner.stop_kernels)
         with pytest.raises(KeyboardInterrupt):
-            reproduce("quick", tmp_path, runner=FakeRunner(stops=ORDER[3], presses=presses), jobs=1)
+            reproduce("quick", tmp_path, runner=runner, jobs=1)
         assert kept(tmp_path) == set(ORDER[:3])
         (tmp_path / ORDER[0] / "report.html").unlink()
     assert set(ran(tmp_path)) == {ORDER[0], *ORDER[3:]}
@@ -187,7 +178,7 @@ def test_images_that_nobody_may_hand_on(tmp_path, known, monkeypatch):
         (tmp_path / "data" / name).mkdir(parents=True)
     assert images().status == "finished"
     said = (tmp_path / "out" / "deep-vit-cars" / "report.html").read_text()
-    assert f"--pretrain {tmp_path}/data/imagenet --harmful {tmp_path}/data/cars" in said
+    assert f"'pretrain': '{tmp_path}/data/imagenet', 'harmful': '{tmp_path}/data/cars'" in said
 
 
 def test_unknown_names_are_refused():
@@ -215,67 +206,8 @@ def test_the_code_checksum_sees_code_and_experiments_only(tmp_path):
 
 
 def test_a_fingerprint_knows_its_words_and_its_data():
-    marks = {run_fingerprint(words, data) for words in (["a"], ["b"]) for data in ({}, {"mnist": "0"})}
+    of = [Experiment("a", "", "", "limits", {"seeds": seeds}) for seeds in (1, 2)]
+    marks = {run_fingerprint(experiment, data) for experiment in of for data in ({}, {"mnist": "0"})}
     assert len(marks) == 4
     assert {len(mark) for mark in marks} == {64}
-    assert run_fingerprint(["a"], {"mnist": ""}) == ""
-
-
-# Processes.
-
-
-@pytest.fixture
-def program(tmp_path, monkeypatch):
-    """Replace `python -m condnum` by a small program."""
-
-    def put(text: str) -> None:
-        package = tmp_path / "condnum"
-        package.mkdir()
-        (package / "__init__.py").write_text("")
-        (package / "__main__.py").write_text(text)
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-        monkeypatch.chdir(tmp_path)
-
-    return put
-
-
-def test_endings_in_words_and_progress_while_it_runs(program):
-    assert "SIGKILL (most often for lack of memory)" in Ended(-signal.SIGKILL, "").error
-    assert Ended(-signal.SIGSEGV, "said something").error == "killed by SIGSEGV: said something"
-    assert Ended(3, "").error == "ended with status 3 and without a message"
-    assert Ended(0, "a warning").error == ""
-    program(
-        "import json, os, sys\n"
-        "with open(os.environ['CONDNUM_PROGRESS'], 'a') as f:\n"
-        "    for k in range(3): f.write(json.dumps({'stage': 'ours', 'done': k + 1, 'total': 3}) + '\\n')\n"
-        "sys.exit('condnum: a message\\nof two lines') if sys.argv[1:] else 1 / 0\n"
-    )
-    events: list = []
-    ended = run_program(["x"], progress=events.append)
-    assert (ended.status, ended.error) == (1, "a message of two lines")
-    assert [(e["stage"], e["done"], e["total"]) for e in events] == [("ours", k, 3) for k in (1, 2, 3)]
-    bug = run_program([], progress=events.append).error
-    assert bug.startswith("Traceback")
-    assert bug.endswith("ZeroDivisionError: division by zero")
-
-
-_STUBBORN = "import pathlib, signal, time\nsignal.signal(signal.SIGTERM, {handler})\n"
-_READY = "pathlib.Path('ready').write_text('')\ntime.sleep(600)\n"
-_KEEPS = "lambda *_: (pathlib.Path('kept').write_text(''), exit(130))"
-
-
-@pytest.mark.parametrize(
-    ("handler", "grace", "urgency", "status"),
-    [(_KEEPS, PATIENCE, 1, 130), ("signal.SIG_IGN", 0.1, 1, -9), ("signal.SIG_IGN", PATIENCE, 2, -9)],
-    ids=["keeps its work", "does not listen", "stopped twice"],
-)
-def test_a_process_that_is_stopped_ends(program, tmp_path, monkeypatch, handler, grace, urgency, status):
-    program(_STUBBORN.format(handler=handler) + _READY)
-    monkeypatch.setattr(module, "GRACE_SECONDS", grace)
-    stop = Stop()
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(run_program, [], stop=stop)
-        wait_until(lambda: running.done() or (tmp_path / "ready").exists())
-        stop.urgency = urgency
-        assert running.result(timeout=PATIENCE).status == status
-    assert (tmp_path / "kept").exists() == ("kept" in handler)
+    assert run_fingerprint(of[0], {"mnist": ""}) == ""

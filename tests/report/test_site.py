@@ -39,7 +39,9 @@ REPORTS, GOLDEN, AS_READ = HERE.parents[1] / "reports", HERE.parent / "golden", 
 
 
 def entry(name, command, folder=None, status="finished", error=""):
-    experiment = Experiment(name, f"Title of {name}", "One sentence.", f"condnum run {command}")
+    study, *options = command.split(" --")
+    given = dict(option.split() for option in options)
+    experiment = Experiment(name, f"Title of {name}", "One sentence.", study, given)
     return ExperimentResult(experiment, folder, status, error)
 
 
@@ -103,7 +105,7 @@ def real(tmp_path):
         "corrections": {"corrections": corrections, "results": pd.DataFrame({"x": range(60_000)})},
     }  # fmt: skip
     for name, table in tables.items():
-        make_run(base / name, table, "mnist, 10,000 test images, condnum's box" if name == "mnist" else name)
+        make_run(base / name, table, "mnist, 10,000 test images, bundled data" if name == "mnist" else name)
     curves.to_csv(base / "house-prices" / "curves.csv", index=False)
     return [entry(name, name, base / name) for name in tables]
 
@@ -381,7 +383,7 @@ def test_runs_are_found_by_their_commands(tmp_path):
         folder = make_run(tmp_path / experiment.name)
         (folder / "report.html").touch()
         record = json.loads((folder / "provenance.json").read_text())
-        known = record | {"reproduction": {"command": experiment.command, "fingerprint": "ab"}}
+        known = record | {"reproduction": {"command": experiment.typed, "fingerprint": "ab"}}
         (folder / "provenance.json").write_text(json.dumps(known))
     (tmp_path / "limits" / "provenance.json").write_text("{")
     runs = {run.name: run for run in find_runs(tmp_path)}

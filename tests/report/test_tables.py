@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from condnum.report import deep_comparison, limits, release, tables
-from condnum.report.verdicts import VERDICT_COLUMNS, verdict_rows
+from condnum.report.command import VERDICT_COLUMNS, verdict_rows
 from condnum.studies.measure import TABLE_1
 
 GOLDEN = Path(__file__).parents[1] / "golden"

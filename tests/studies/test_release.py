@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +21,12 @@ from condnum.studies.release import ReproductionAudit, waterfall_table
 from condnum.studies.release_cells import (
     CORRECTED,
     SWITCHES,
-    PairedBatches,
     ProtocolSwitches,
     SwitchedAlgorithm1,
     compute_cell,
     descent_settings,
     first_rows,
+    paired_batches,
     train_cell,
     with_constant_input,
 )
@@ -153,22 +154,19 @@ def places(batch, task):
 
 
 def test_an_epoch_reads_the_longer_task_in_full_batches_and_repeats_the_shorter(problem):
-    P, H = problem.pretrain, problem.harmful
-    paired, generator = PairedBatches(P, H), torch.Generator().manual_seed(0)
-    batches = [paired.sample(8, generator) for _ in range(4)]
+    P, generator = problem.pretrain, torch.Generator().manual_seed(0)
+    batches = [*islice(paired_batches(problem, 8, generator), 4)]
     assert [len(batch.pretrain.features) for batch in batches] == [8] * 4  # of 20 rows, 4 are left out
     for epoch in (batches[:2], batches[2:]):
         assert len({place for batch in epoch for place in places(batch.pretrain, P)}) == 16
         harmful = [batch.harmful.features for batch in epoch]  # 12 rows: one full batch
         assert torch.equal(harmful[0], harmful[1])
     assert not torch.equal(batches[0].pretrain.features, batches[2].pretrain.features)
-    batch = PairedBatches(P, H).sample(64, generator)  # fewer rows than a batch are one batch
+    batch = next(paired_batches(problem, 64, generator))  # fewer rows than a batch are one batch
     assert (len(batch.pretrain.features), len(batch.harmful.features)) == (20, 12)
     X = P.features
     both = ImmunizationProblem.from_data(X, X[:, 0], X.flip(1))  # equally long: rows stay together
-    paired = PairedBatches(both.pretrain, both.harmful)
-    for _ in range(5):
-        batch = paired.sample(8, generator)
+    for batch in islice(paired_batches(both, 8, generator), 5):
         assert places(batch.pretrain, both.pretrain) == places(batch.harmful, both.harmful)
 
 
