@@ -116,21 +116,14 @@ def write_tables(folder: str | os.PathLike[str], tables: Mapping[str, Any]) -> l
 
 
 def read_table(folder: Path, name: str) -> Any:
-    """Read a table that `write_tables` wrote, perhaps compressed since; None if there is none.
-
-    Raises:
-        DataFormatError: The file is damaged.
-    """
+    """Read a CSV or an archive that `write_tables` wrote, perhaps compressed since; None if there is none."""
     import numpy as np
     import pandas as pd
 
-    for path in (folder / f"{name}{suffix}" for suffix in (".csv", ".csv.gz", ".parquet", ".npz")):
+    for path in (folder / f"{name}{suffix}" for suffix in (".csv", ".csv.gz", ".npz")):
         if not path.is_file():
             continue
         try:
-            if path.suffix == ".parquet":
-                require("pyarrow", "notebooks")
-                return pd.read_parquet(path)
             if path.suffix == ".npz":
                 with np.load(path, allow_pickle=False) as arrays:
                     return pd.DataFrame({column: list(arrays[column]) for column in arrays.files})
@@ -141,11 +134,7 @@ def read_table(folder: Path, name: str) -> Any:
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """Read what a run recorded of itself; empty if it recorded nothing.
-
-    Raises:
-        DataFormatError: The file is damaged.
-    """
+    """Read what a run recorded of itself; empty if it recorded nothing."""
     path = folder / RECORD
     try:
         return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}

@@ -12,11 +12,10 @@ import subprocess
 import sys
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from condnum.errors import DeviceError
 
@@ -24,14 +23,7 @@ if TYPE_CHECKING:
     import torch
 
 #: Read by the libraries when they are loaded, hence set before a worker process starts.
-VARIABLES = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-)
+VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 #: How allocators and CUDA's libraries say that memory ran out where torch has no exception type for it:
 #: torch's CPU allocator, CUDA itself, and the handles and workspaces of cuBLAS, cuSOLVER and cuDNN.
 OUT_OF_MEMORY = (
@@ -43,16 +35,7 @@ OUT_OF_MEMORY = (
     "_status_alloc_failed",
 )
 #: Distributions whose versions can change a number or a picture of a report.
-PACKAGES = {
-    "condnum": "condnum",
-    "numpy": "numpy",
-    "scipy": "scipy",
-    "pandas": "pandas",
-    "torch": "torch",
-    "sklearn": "scikit-learn",
-    "plotly": "plotly",
-    "papermill": "papermill",
-}
+PACKAGES = ("condnum", "numpy", "scipy", "pandas", "torch", "scikit-learn", "plotly", "papermill")
 
 
 # Threads.
@@ -116,18 +99,14 @@ def memory_advice(batch_size: int, device: torch.device, what: str) -> Generator
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        advice = (
-            f"try a batch size of {batch_size // 2}"
-            if batch_size > 1
-            else "one image is already too much: use smaller images, a smaller backbone or another device"
-        )
+        smaller = f"try a batch size of {batch_size // 2}" if batch_size > 1 else "one image is too much"
         raise DeviceError(
-            f"{what}: out of memory on {device} with a batch size of {batch_size}; {advice}."
+            f"{what}: out of memory on {device} with a batch size of {batch_size}; {smaller}, or use smaller "
+            "images, a smaller backbone or another device."
         ) from error
 
 
-@dataclass(frozen=True)
-class ProcessPeak:
+class ProcessPeak(NamedTuple):
     """Peak resident memory of a process until now."""
 
     process: tuple[str, int]  # host and process id
@@ -135,57 +114,30 @@ class ProcessPeak:
 
 
 def own_peak() -> ProcessPeak:
-    """Return the peak resident memory of this process.
-
-    On Linux from `VmHWM`, elsewhere from `getrusage`: on Linux that number survives `exec`, and a
-    worker would report what its parent held when it was started. On Windows, which has neither, 0.
-    """
-    mib, status = 0.0, Path("/proc/self/status")
+    """Return the peak resident memory of this process, as Linux counts it; elsewhere 0."""
+    mib, status = 0.0, Path("/proc/self/status")  # not getrusage, whose number survives `exec`
     if status.exists():
         found = re.search(r"^VmHWM:\s*(\d+)", status.read_text(encoding="utf-8"), re.MULTILINE)
         mib = int(found.group(1)) / 1024 if found else mib
-    else:
-        with suppress(ImportError):
-            import resource
-
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            mib = peak / 2**20 if sys.platform == "darwin" else peak / 1024
     return ProcessPeak((socket.gethostname(), os.getpid()), mib)
 
 
-@dataclass(frozen=True)
-class PeakMemory:
-    """Peak resident memory of a sweep: the sum of what each of its processes reached, at whatever time.
-
-    No moment needs to have seen all of the peaks together, and shared libraries count once a
-    process: the sum is an upper bound.
+def peak_words(peaks: Iterable[ProcessPeak]) -> str:
+    """Add up what each process reached, at whatever time: an upper bound, as shared libraries count twice.
 
     Examples:
-        >>> peaks = [ProcessPeak(("here", 1), 100.0), ProcessPeak(("here", 2), 80.0)]
-        >>> peaks.append(ProcessPeak(("here", 2), 90.0))  # the same process, later
-        >>> print(PeakMemory.of(peaks))
-        190 MiB (sum of the peak resident memory of 2 processes)
-        >>> print(PeakMemory(0.0, 1))  # on Windows
-        not known: this system does not tell it
+        >>> peaks = [ProcessPeak(("here", process), mib) for process, mib in ((1, 100), (2, 80), (2, 90))]
+        >>> peak_words(peaks)
+        '190 MiB (sum of the peak resident memory of 2 processes)'
+        >>> peak_words(peaks[:1]), peak_words([ProcessPeak(("here", 1), 0)])  # elsewhere than on Linux
+        ('100 MiB (peak resident memory of the process)', 'not known: this system does not tell it')
     """
-
-    mib: float
-    processes: int
-
-    @classmethod
-    def of(cls, peaks: Iterable[ProcessPeak]) -> PeakMemory:
-        """Add up the largest peak that is known of each process."""
-        largest: dict[tuple[str, int], float] = {}
-        for peak in peaks:
-            largest[peak.process] = max(peak.mib, largest.get(peak.process, 0.0))
-        return cls(sum(largest.values()), len(largest))
-
-    def __str__(self) -> str:
-        if not self.mib:
-            return "not known: this system does not tell it"
-        if self.processes == 1:
-            return f"{self.mib:,.0f} MiB (peak resident memory of the process)"
-        return f"{self.mib:,.0f} MiB (sum of the peak resident memory of {self.processes} processes)"
+    largest = dict(sorted(peaks))  # the last of a process counts
+    total = sum(largest.values())
+    if not total:
+        return "not known: this system does not tell it"
+    many = f"sum of the peak resident memory of {len(largest)} processes"
+    return f"{total:,.0f} MiB ({many if len(largest) > 1 else 'peak resident memory of the process'})"
 
 
 # Processes.
@@ -210,16 +162,9 @@ def provenance(
     checksums: Mapping[str, str | None] | None = None,
     device: str | torch.device = "cpu",
     started: datetime | None = None,
-    seconds: float | None = None,
     command: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Collect what somebody else needs to reproduce a run.
-
-    Examples:
-        >>> record = provenance(parameters={"rows": 10}, seeds=[0, 1])
-        >>> record["parameters"], record["seeds"]
-        ({'rows': 10}, [0, 1])
-    """
+    """Collect what somebody else needs to reproduce a run."""
     now = datetime.now(UTC)
     start = (started or now).astimezone(UTC)
     return {
@@ -232,16 +177,16 @@ def provenance(
         "data": {without_home(name): value for name, value in (checksums or {}).items()},
         "source": source_revision(),
         "started_utc": start.isoformat(timespec="seconds"),
-        "duration_seconds": round(max(0.0, (now - start).total_seconds() if seconds is None else seconds), 3),
+        "duration_seconds": round(max(0.0, (now - start).total_seconds()), 3),
     }
 
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the installed packages of `PACKAGES`."""
     found = {"python": platform.python_version()}
-    for name, distribution in PACKAGES.items():
+    for name in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(distribution)
+            found[name] = metadata.version(name)
     return found
 
 
@@ -260,12 +205,7 @@ def describe_device(device: str | torch.device) -> dict[str, Any]:
 
 
 def command_line(arguments: Sequence[str]) -> str:
-    """Return the command as it could be typed: the program's bare name, quoted arguments.
-
-    Examples:
-        >>> command_line(["/usr/bin/condnum", "run", "house-prices", "--out", "my runs"])
-        "condnum run house-prices --out 'my runs'"
-    """
+    """Return the command as it could be typed: the program's bare name, quoted arguments."""
     if not arguments:
         return ""
     program = Path(arguments[0])

@@ -47,12 +47,7 @@ def duration(seconds: float) -> str:
 
 
 def stage_words(event: Event) -> str:
-    """Return what is being computed.
-
-    Examples:
-        >>> stage_words({"stage": "ours", "seed": 0, "step": 120, "steps": 3000})
-        'ours, seed 0, step 120 of 3000'
-    """
+    """Return what is being computed."""
     words = [str(event.get("stage") or "running")]
     if "seed" in event:
         words.append(f"seed {event['seed']}")
@@ -202,9 +197,7 @@ class SweepProgress:
 
     done: int  # cells that are settled: found in the store, computed, or failed
     total: int  # different cells
-    reused: int  # found in the store
     failures: int
-    seconds: float  # since the start
     cell: Any  # the `Cell` that was just settled; None at the start
 
     @property

@@ -36,16 +36,6 @@ def test_output_folder_that_is_a_file_or_not_writable(tmp_path, monkeypatch):
         output_folder(tmp_path)
 
 
-@pytest.mark.parametrize("error", [ValueError("bug"), KeyboardInterrupt(), SystemExit(3)], ids=repr)
-def test_failure_keeps_the_old_file_and_no_temporary(tmp_path, error):
-    path = write_text(tmp_path / "a.txt", "old")
-    with pytest.raises(type(error)), atomic_write(path) as temporary:  # ruff: ignore[pytest-raises-with-multiple-statements]
-        temporary.write_text("half")
-        raise error
-    assert path.read_text() == "old"
-    assert listing(tmp_path) == ["a.txt"]
-
-
 def test_the_final_name_appears_only_at_the_end_as_an_ordinary_file(tmp_path):
     path, plain = tmp_path / "a.csv", tmp_path / "plain"
     plain.write_text("")

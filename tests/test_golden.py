@@ -19,7 +19,7 @@ from pandas.api.types import is_numeric_dtype
 LEFT_OUT = ["seconds", "seconds_mean", "checksum", "peak_memory_mib"]
 #: How many figures the page of a run has, and words that stand on it.
 PAGES = {
-    "house-prices": (4, "Table 1"),
+    "house-prices": (3, "Table 1"),
     "digits": (3, "from the store, 0 failed"),
     "limits": (4, "RIR / ceiling"),
     "attackers": (4, "needs one step on every extractor"),

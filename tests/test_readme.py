@@ -6,10 +6,10 @@ to the settings of their studies, and then not run: they take minutes to hours.
 """
 
 import importlib
-import multiprocessing
 import re
-import runpy
 import shlex
+import subprocess
+import sys
 import tomllib
 from dataclasses import fields
 from pathlib import Path
@@ -96,26 +96,6 @@ assert abs(ceilings[0] - 1) < 1e-9 and abs(ceilings[90] / 100**2 - 1) < 1e-9, ce
 }
 
 
-#: Runs scripts, each as one, and keeps what they say.
-EACH = """
-import os, runpy, sys
-os.chdir({folder!r})
-sys.stdout = sys.stderr = open("said", "w", encoding="utf-8")
-for path in {files!r}:
-    runpy.run_path(path, run_name="__main__")
-"""
-
-
-@pytest.fixture(scope="module")
-def imported():
-    """Processes that need not import the libraries: each is a fork of one that has done nothing else."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["condnum.audit", "condnum.deep", "condnum.lessons.grab", "timm"])
-    return context
-
-
 def scripts(text: str) -> list[str]:
     """A page's snippets; one that goes on from the one before it is of its script."""
     whole: list[str] = []
@@ -131,16 +111,15 @@ def scripts(text: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, text in PAGES.items() if "```python" in text])
-def test_snippets_run_as_printed(tmp_path, imported, name):
+def test_snippets_run_as_printed(tmp_path, name):
+    """Each as a script of its own, in one process, which imports the libraries once."""
     files = []
     for number, text in enumerate(scripts(PAGES[name])):
-        files.append(tmp_path / f"own_{number}.py")
-        files[-1].write_text(text, encoding="utf-8")
-    (tmp_path / "each.py").write_text(EACH.format(folder=str(tmp_path), files=[str(path) for path in files]))
-    process = imported.Process(target=runpy.run_path, args=(str(tmp_path / "each.py"),))
-    process.start()
-    process.join()
-    assert process.exitcode == 0, (tmp_path / "said").read_text()
+        files.append(f"own_{number}.py")
+        (tmp_path / files[-1]).write_text(text, encoding="utf-8")
+    each = f"import runpy\nfor file in {files}:\n    runpy.run_path(file, run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", each], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 # Commands.
@@ -250,11 +229,3 @@ def test_paths_exist(name):
     paths = re.findall(r"`((?:condnum|notebooks|reports|tests)/[\w./-]+)`", PAGES[name])
     missing = [path for path in paths if path not in MADE and not (ROOT / path).exists()]
     assert not missing
-
-
-def test_the_guide_is_whole():
-    """Each page is in the guide's index, and in its table of contents."""
-    index = PAGES["condnum/site/pages/howto/index.md"]
-    pages = [path.stem for path in sorted(GUIDE.glob("*.md")) if path.stem != "index"]
-    listed = fences(index, r"\{toctree\}")[0].split()[1:]
-    assert sorted(listed) == sorted(re.findall(r"\((\w+)\.md\)", prose(index))[1:]) == pages

@@ -3,12 +3,9 @@
 import os
 import subprocess
 import sys
-from email import message_from_string
 from pathlib import Path
 
 import pytest
-
-import condnum
 
 ROOT = Path(__file__).resolve().parents[1]
 RUN = """
@@ -67,12 +64,3 @@ def test_a_wheel_is_the_whole_program(installed, tmp_path):
     assert shown == "[] 0"  # every notebook was copied, every committed result is there
     assert files(tmp_path / "mine") == files(ROOT / "notebooks")
     assert (tmp_path / "results" / "corrections.csv").is_file()
-
-
-def test_what_an_index_shows(installed):
-    (about,) = installed.glob("condnum-*.dist-info/METADATA")
-    metadata = message_from_string(about.read_text("utf-8"))
-    assert metadata["Version"] == condnum.__version__
-    assert metadata.get_all("Project-URL")
-    assert "Programming Language :: Python :: 3.13" in metadata.get_all("Classifier")
-    assert metadata.get_payload().strip() == (ROOT / "README.md").read_text("utf-8").strip()

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-COMMAND = "run house-prices --seeds 1 --epochs 20 --rows 50 -j 1 -q --out out"
+COMMAND = "run house-prices --seeds 1 --steps 20 --rows 50 -j 1 -q --out out"
 
 RECORDER = """
 import atexit, os, sys, threading

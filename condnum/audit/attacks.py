@@ -26,14 +26,7 @@ TargetsLike = str | os.PathLike[str] | NDArray[Any]
 
 
 def read_targets(value: TargetsLike, *, kind: TargetKind = "auto", name: str = "targets") -> NDArray[Any]:
-    """Read targets: numbers, or an array of words; labels are numbered from 0 in sorted order.
-
-    Examples:
-        >>> read_targets(np.array(["cat", "dog", "cat"]))
-        array([0, 1, 0])
-        >>> read_targets(np.array([0.5, 1.5])).shape
-        (2, 1)
-    """
+    """Read targets: numbers, or an array of words; labels are numbered from 0 in sorted order."""
     check_known("kind of targets", kind, get_args(TargetKind))
     if isinstance(value, str | os.PathLike):
         Y: NDArray[Any] = open_feature_stream(value, vector=True).array(gaps="refuse")
@@ -94,10 +87,7 @@ class AttackSection:
         others = f", and their loss and accuracy were measured on {self.held_out:,d} others"
         held = others * bool(self.held_out)
         said = f"Attackers trained on {self.rows:,d} of {self.of_rows:,d} rows of D_H{sample}{held}."
-        return [
-            said,
-            *attack_sentences(self.report.renamed(LABEL_OF | {AS_IS: "the raw input"})),
-        ]
+        return [said, *attack_sentences(self.report, LABEL_OF | {AS_IS: "the raw input"})]
 
 
 def attack_section(

@@ -51,7 +51,7 @@ def audited_spectra_figure(found: Audit) -> Any:
         )  # fmt: skip
         for name, level, dash, color in (
             ("rank tolerance", found.rtol * sigma[0], "dash", PURPLE),
-            ("ridge ε", found.ridge, "dot", NEUTRAL),
+            ("ridge ε", found.epsilon, "dot", NEUTRAL),
         ):
             if level >= floor:
                 drawn.append(np.array([level]))
@@ -69,10 +69,10 @@ def sensitivity_figure(found: Audit) -> Any:
     """Draw RIR against the rank tolerance (compact) and against ε (ridge), with the ceiling."""
     titles = ("compact: against the rank tolerance", "ridge, unit scale: against ε")
     figure = panels(rows=1, cols=2, subplot_titles=titles, horizontal_spacing=0.11)
-    left, right = (table[table["baseline"] == AS_IS] for table in (found.rtol_sweep, found.ridge_sweep))
+    left, right = (table[table["baseline"] == AS_IS] for table in (found.rtol_sweep, found.epsilon_sweep))
     for name in (pair.extractor for pair in found.compared if pair.baseline == AS_IS):
         color, dash, label = _LOOK[name]
-        for column, (table, x) in enumerate(((left, "rtol"), (right, "ridge")), start=1):
+        for column, (table, x) in enumerate(((left, "rtol"), (right, "epsilon")), start=1):
             rows = table[table["extractor"] == name]
             figure.add_scatter(
                 x=rows[x], y=rows["rir"], mode="lines+markers", name=label, legendgroup=name,
@@ -87,7 +87,7 @@ def sensitivity_figure(found: Audit) -> Any:
     )  # fmt: skip
     for column, own, title, values in (
         (1, found.rtol, "rank tolerance, relative to σ₁", left["rtol"]),
-        (2, found.ridge, "ridge ε (units of K)", right["ridge"]),
+        (2, found.epsilon, "ridge ε (units of K)", right["epsilon"]),
     ):
         figure.add_vline(x=own, line_color=NEUTRAL, line_dash="dot", row=1, col=column)
         figure.add_hline(y=1, line_color=NEUTRAL, line_width=1, row=1, col=column)
@@ -149,27 +149,11 @@ def attack_figure(found: Audit) -> Any:
 
 
 def depth_figure(found: LayerAudit) -> Any:
-    """Draw what is possible behind each layer, κ of its features and their ranks, along the depth."""
+    """Draw what is possible behind each layer along the depth; the table has κ's and ranks."""
     table, figure = found.table, empty()
     x, ceiling = table["layer"].to_list(), table["ceiling_compact"].to_numpy(dtype=float)
     known = table[["ceiling_compact", "limit_rir", "rir"]].replace(np.inf, np.nan).to_numpy(dtype=float)
     top = 3 * float(np.nanmax([found.target, *known.ravel()]))  # where an infinite ceiling is drawn
-    kappas = table[["kappa_pretrain", "kappa_harmful"]].to_numpy(dtype=float)
-    kappas = kappas[np.isfinite(kappas)]  # none behind dead layers
-    decades = np.log10(kappas.max() / kappas.min()) if len(kappas) else 1.0
-    step = max(1, int(np.ceil(decades / 3)))  # a low panel
-    # Panels on one x axis, so that a phone need not scroll.
-    for name, low, high, title, axis in (
-        ("yaxis", 0.58, 1.0, f"RIR of a linear extractor (dashed: {number(found.target)})",
-         log_axis("", [*known.ravel(), top, 1.0])),
-        ("yaxis2", 0.29, 0.5, "κ of the layer's features (compact)", log_axis("", kappas) | {"dtick": step}),
-        ("yaxis3", 0.0, 0.21, "rank of K, % of D", {"range": [0, 106]}),
-    ):  # fmt: skip
-        figure.update_layout({name: {**axis, "domain": (low, high), "anchor": "x"}})
-        figure.add_annotation(
-            text=title, x=0, xref="paper", xanchor="left", y=high, yref="paper", yanchor="bottom",
-            showarrow=False, font_size=13,
-        )  # fmt: skip
     for layer, *ends in table[["layer", "rir", "limit_rir"]].fillna({"rir": 1.0}).itertuples(index=False):
         add_line(figure, "", [layer] * 2, ends, NEUTRAL, width=2, showlegend=False, hoverinfo="skip")
     none = np.where(table["limit_rir"].isna(), 1.0, np.nan)
@@ -188,24 +172,15 @@ def depth_figure(found: LayerAudit) -> Any:
             hovertemplate="%{x}: RIR %{customdata:.3g}",
         )  # fmt: skip
     figure.add_hline(y=found.target, line_color=NEUTRAL, line_dash="dash")
-    for task, color, dash in (("pretrain", GREEN, "solid"), ("harmful", ORANGE, "dash")):
-        rank, D = table[f"rank_{task}"], table["dimension"]
-        for panel, values, shown in (
-            ("y2", table[f"kappa_{task}"], "κ %{y:.3g}"),
-            ("y3", 100 * rank / D, "rank %{customdata[0]} of %{customdata[1]}"),
-        ):
-            add_line(
-                figure, f"D<sub>{task[0].upper()}</sub>", x, values, color, dash, yaxis=panel, width=2.2,
-                mode="lines+markers", legendgroup=task, showlegend=panel == "y2",
-                customdata=np.c_[rank, D], hovertemplate=f"%{{x}}: {shown}",
-            )  # fmt: skip
     note = f"D<sub>P</sub>: {found.rows_pretrain:,d} rows, D<sub>H</sub>: {found.rows_harmful:,d} rows"
     if found.cheapest is not None:
         note += f". Shaded: {found.cheapest}, the cheapest"
         at = x.index(found.cheapest)
         figure.add_vrect(x0=at - 0.4, x1=at + 0.4, fillcolor=BLUE, opacity=0.12, line_width=0)
-    figure.update_xaxes(anchor="y3", tickangle=-60, type="category")
-    finish(figure, "What is possible behind each layer", note, height=820, width=60)
+    figure.update_xaxes(tickangle=-60, type="category")
+    title = f"RIR of a linear extractor (dashed: {number(found.target)})"
+    figure.update_yaxes(**log_axis(title, [*known.ravel(), top, 1.0]))
+    finish(figure, "What is possible behind each layer", note, height=560, width=60)
     return _legend(figure).update_layout(margin_b=210)
 
 

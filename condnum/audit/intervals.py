@@ -33,11 +33,9 @@ FEWEST_REPLICATES = 20
 class Intervals:
     """Percentile intervals, and what was resampled for them."""
 
-    table: pd.DataFrame  # a row per quantity: estimate, low, high, median, inside, replicates
+    table: pd.DataFrame  # a row per quantity: estimate, low, high, median, inside
     unit: str  # what was resampled, in words
-    replicates: int  # B
-    failed: int  # replicates whose resampled covariance has rank 0
-    level: float = CONFIDENCE_LEVEL
+    replicates: int  # B, without those whose resampled covariance has rank 0
 
 
 def resampled_covariance(moments: SecondMoments, generator: np.random.Generator) -> torch.Tensor:
@@ -59,22 +57,21 @@ def bootstrap(
     extractors: Extractors,
     compared: Sequence[Comparison],
     *,
-    count: int,
     rtol: float,
-    ridge: float,
+    epsilon: float,
     replicates: int = 200,
     seed: int = 0,
     threads: int | None = None,
     on_replicate: Callable[[int], None] | None = None,
 ) -> NDArray[np.float64]:
-    """Measure resampled data as the data were measured: a row of the `count` numbers of `estimates` each.
+    """Measure resampled data as the data were measured: a row of the numbers of `estimates` each.
 
     Rows are taken for independent draws from each task; extractors stay as they are, those that were computed
     from the data included. Replicate b of any number of threads is the same, as it has its own generator; one
-    of rank 0 is NaN.
+    of rank 0 is left out.
     """
 
-    def replicate(index: int) -> list[float]:
+    def replicate(index: int) -> list[float] | None:
         try:
             P, H = (
                 CovarianceRange.of(
@@ -84,9 +81,9 @@ def bootstrap(
                 for which, task in enumerate(moments)
             )
             spectra = TaskSpectra.of(P, H, extractors, rtol=rtol)
-            return estimates(spectra, compared, ridge)["estimate"].tolist()
+            return estimates(spectra, compared, epsilon)["estimate"].tolist()
         except RankError:
-            return [np.nan] * count
+            return None
 
     draws = []
     with limited_threads(1), ThreadPoolExecutor(threads or core_count()) as pool:
@@ -94,7 +91,7 @@ def bootstrap(
             draws.append(found)
             if on_replicate is not None:
                 on_replicate(len(draws))
-    return np.array(draws)
+    return np.array([found for found in draws if found is not None])
 
 
 def intervals(draws: NDArray[np.float64], known: pd.DataFrame, unit: str) -> Intervals | None:
@@ -103,28 +100,26 @@ def intervals(draws: NDArray[np.float64], known: pd.DataFrame, unit: str) -> Int
     A resampled task has fewer distinct rows (63 %), which can lower ranks and compact κ's: `inside` says
     whether the estimate lies in its own interval, and `median` how far resampling moves it.
     """
-    good = draws[~np.isnan(draws).all(axis=1)]
-    if len(good) < FEWEST_REPLICATES:
+    if len(draws) < FEWEST_REPLICATES:
         return None
     tails = (1 - CONFIDENCE_LEVEL) / 2
     # Percentiles are members of the sample, as ceilings may be infinite.
-    low, median, high = np.quantile(good, [tails, 0.5, 1 - tails], axis=0, method="inverted_cdf")
+    low, median, high = np.quantile(draws, [tails, 0.5, 1 - tails], axis=0, method="inverted_cdf")
     inside = (low <= known["estimate"]) & (known["estimate"] <= high)
-    table = known.assign(low=low, high=high, median=median, inside=inside, replicates=len(good))
-    return Intervals(table, unit, len(draws), len(draws) - len(good))
+    return Intervals(known.assign(low=low, high=high, median=median, inside=inside), unit, len(draws))
 
 
-def estimates(spectra: TaskSpectra, compared: Sequence[Comparison], ridge: float) -> pd.DataFrame:
+def estimates(spectra: TaskSpectra, compared: Sequence[Comparison], epsilon: float) -> pd.DataFrame:
     """Return every number that gets an interval."""
     rows: list[tuple[Any, ...]] = []
-    for row in kappa_table(spectra, ridge=ridge).itertuples():
+    for row in kappa_table(spectra, epsilon=epsilon).itertuples():
         place = (row.task, row.extractor, "", row.convention)
         rows.append(("kappa", *place, row.kappa))
         if row.convention == "compact":
             rows.append(("rank", *place, float(row.rank)))
     for pair in compared:
         for convention, theta_scale in MEASURES[:2]:
-            result = spectra.measured(pair, convention, theta_scale, ridge=ridge)
+            result = spectra.measured(pair, convention, theta_scale, epsilon=epsilon)
             for name in ("harmful_ratio", "pretrain_ratio", "rir"):
                 rows.append((name, "", pair.extractor, pair.baseline, convention, getattr(result, name)))
     ceiling = rir_ceiling(spectra.range_P, spectra.range_H, rtol=spectra.rtol)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -37,26 +37,14 @@ RIR_TARGET = 10.0
 #: Entry of a batch in a dictionary that is 0 where a token is padding.
 MASK = "attention_mask"
 
-#: From a module's output to features `(B, F)`.
-Pooling = Callable[[Any], Tensor]
-
 
 @dataclass(frozen=True, eq=False)
 class LayerAudit:
-    """What linear extractors can do behind each layer, in the order in which the layers are run.
+    """What linear extractors can do behind each layer, in the order in which the layers are run."""
 
-    `table` has a row a layer: `layer`, `module`, `dimension` D, `parameters` D², `rank_pretrain`,
-    `rank_harmful`, `harmful_only` (null directions of K_P that D_H excites), compact κ's `kappa_pretrain`,
-    `kappa_harmful` and `…_ridge`; `misalignment` (share of `K_P^{-1/2}K_HK_P^{-1/2}` off the diagonal in the
-    eigenvectors of D_P: 0 where both tasks share them); `ceiling_compact`, which is also the largest (i) at
-    (ii) = 1 there, and `ceiling_ridge`; in the ridge convention with (ii) ≤ 1 at most `limit_harmful_ratio`
-    and, where (i) ≥ 1, `limit_rir` (`ridge_limits`); `harmful_ratio`, `pretrain_ratio`, `rir` of the best
-    closed form; `verdict`: `reached`, `open` (between closed form and limit), `impossible`; `note`.
-    """
-
-    table: pd.DataFrame
+    table: pd.DataFrame  # a row per layer, with `_COLUMNS`
     target: float  # RIR in the ridge convention
-    ridge: float  # ε
+    epsilon: float  # of the ridge convention
     rows_pretrain: int
     rows_harmful: int
 
@@ -76,10 +64,6 @@ class LayerAudit:
         """The same, and what is asked of each layer."""
         return paragraphs("depth", self)
 
-    def named(self, verdict: str) -> list[str]:
-        """Return the layers of a verdict."""
-        return self.table.loc[self.table["verdict"] == verdict, "layer"].tolist()
-
 
 def layer_audit(
     model: nn.Module,
@@ -87,38 +71,20 @@ def layer_audit(
     harmful: Iterable[Any],
     layers: str | Sequence[str] = ALL,
     *,
-    pool: Pooling | None = None,
-    ridge: float = PUBLISHED_RIDGE,
+    epsilon: float = PUBLISHED_RIDGE,
     rtol: float | None = None,
     target: float = RIR_TARGET,
     max_dimension: int = MAX_FEATURES,
 ) -> LayerAudit:
     """Audit the features behind each layer of a net, in one pass over the batches of each task.
 
-    The net runs in evaluation mode, where it is, without gradients, and is left as it was. Of a layer only
-    two D×D sums in float64 are kept. Default pooling: `(B, C, h, w)` is averaged over positions (`(B, h, w,
-    C)` where timm's `output_fmt` of the layer or the model is NHWC), `(B, tokens, F)` over tokens that a
-    batch's `attention_mask` does not leave out, `(B, F)` stays; of a tuple the first entry counts.
-
-    Args:
-        model: Any module.
-        pretrain: Batches of D_P: tensors, tuples whose first entry is the input, or dictionaries of tensors
-            for `model(**batch)`.
-        harmful: Batches of D_H.
-        layers: `all` (`block_names`), names separated by commas, or a sequence of names.
-        pool: From a layer's output to `(B, F)`, instead of the default.
-        ridge: ε of the ridge convention, in the units of K.
-        rtol: Relative rank tolerance; default `squared_rtol` of the layer's type.
-        target: RIR in the ridge convention that a layer has to reach with (i) > 1 and (ii) ≤ 1.
-        max_dimension: Largest D.
-
-    Returns:
-        A row for each layer.
-
-    Raises:
-        UnknownNameError: The model has no such layer.
-        InvalidInputError: A layer that is not called once in a forward pass, an output that cannot be pooled,
-            features that are not finite or too many, no batches, or a bad number.
+    The net runs in evaluation mode, where it is, without gradients, and is left as it was. A batch is a
+    tensor, a tuple that begins with one, or a dictionary of tensors for `model(**batch)`. `layers` are `all`
+    (`block_names`), names with commas, or a sequence of names; each is called once in a forward pass. An
+    output `(B, C, h, w)` is averaged over positions (`(B, h, w, C)` where timm's `output_fmt` is NHWC),
+    `(B, tokens, F)` over the tokens that a batch's `attention_mask` keeps, `(B, F)` stays; of a tuple the
+    first entry counts. `target` is the RIR in the ridge convention that a layer has to reach with (i) > 1 and
+    (ii) ≤ 1.
 
     Examples:
         >>> net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 1))
@@ -133,17 +99,17 @@ def layer_audit(
     net: nn.Module = model.model if isinstance(model, Backbone) else model
     names = layer_names(net, layers)
     P, H = (
-        _sums(net, batches, names, task, layers == ALL, pool, max_dimension)
+        _sums(net, batches, names, task, layers == ALL, max_dimension)
         for batches, task in ((pretrain, "D_P"), (harmful, "D_H"))
     )
     rows = [
         {"layer": name, "module": type(net.get_submodule(name)).__name__}
-        | _row(name, P[name], H[name], ridge, rtol, target)
+        | _row(name, P[name], H[name], epsilon, rtol, target)
         for name in P
         if name in H
     ]
     counts = (next(iter(sums.values())).rows for sums in (P, H))
-    return LayerAudit(pd.DataFrame(rows, columns=_COLUMNS), target, ridge, *counts)
+    return LayerAudit(pd.DataFrame(rows, columns=_COLUMNS), target, epsilon, *counts)
 
 
 def layer_names(model: nn.Module, layers: str | Sequence[str] = ALL) -> list[str]:
@@ -177,7 +143,6 @@ def _sums(
     names: Sequence[str],
     task: str,
     skip_idle: bool,
-    pool: Pooling | None,
     max_dimension: int,
 ) -> dict[str, _Sum]:
     """Sum the covariances of all layers over one pass, but of those that the rule found and nobody calls."""
@@ -190,12 +155,12 @@ def _sums(
         calls[name] += 1
         where = f"layer '{name}' ({type(module).__name__})"
         layout = getattr(module, "output_fmt", getattr(net, "output_fmt", ""))
-        X = _pooled(output, mask, layout == "NHWC") if pool is None else pool(output)
+        X = _pooled(output, mask, layout == "NHWC")
         if not isinstance(X, Tensor) or X.ndim != 2 or len(X) != size or not X.is_floating_point():
             raise InvalidInputError(
                 f"{where} returns {_shape(output)} for {size} inputs, pooled to {_shape(X)}; features "
                 "are (B, F), (B, tokens, F) or (B, C, h, w), or a tuple that begins with them: name "
-                "other layers, or give `pool`, which returns (B, F)."
+                "other layers."
             )
         D = X.shape[1]
         if max_dimension < D:
@@ -280,14 +245,20 @@ def _shape(value: Any) -> str:
 
 
 _COLUMNS = (
-    "layer", "module", "dimension", "parameters", "rank_pretrain", "rank_harmful", "harmful_only",
-    "kappa_pretrain", "kappa_harmful", "kappa_pretrain_ridge", "kappa_harmful_ridge", "misalignment",
-    "ceiling_compact", "ceiling_ridge", "limit_harmful_ratio", "limit_rir", "harmful_ratio",
-    "pretrain_ratio", "rir", "verdict", "note",
+    "layer", "module",
+    "dimension", "parameters",  # D and D²
+    "rank_pretrain", "rank_harmful", "harmful_only",  # the last: null directions of K_P that D_H excites
+    "kappa_pretrain", "kappa_harmful", "kappa_pretrain_ridge", "kappa_harmful_ridge",
+    "misalignment",  # fraction of K_P^{-1/2}K_HK_P^{-1/2} off the diagonal in the eigenvectors of D_P
+    "ceiling_compact",  # also the largest (i) at (ii) = 1 there
+    "ceiling_ridge", "limit_harmful_ratio", "limit_rir",  # in the ridge convention with (ii) ≤ 1
+    "harmful_ratio", "pretrain_ratio", "rir",  # of the best closed form
+    "verdict",  # reached, open (between closed form and limit), impossible
+    "note",
 )  # fmt: skip
 
 
-def _row(name: str, P: _Sum, H: _Sum, ridge: float, rtol: float | None, target: float) -> dict[str, Any]:
+def _row(name: str, P: _Sum, H: _Sum, epsilon: float, rtol: float | None, target: float) -> dict[str, Any]:
     """Measure one layer."""
     D = len(P.covariance)
     rtol = squared_rtol(D, max(P.eps, H.eps)) if rtol is None else rtol
@@ -298,20 +269,21 @@ def _row(name: str, P: _Sum, H: _Sum, ridge: float, rtol: float | None, target: 
             for own, task in ((P, "D_P"), (H, "D_H"))
         )
         row |= {"rank_pretrain": range_P.rank, "rank_harmful": range_H.rank}
-        return row | _measures(range_P, range_H, ridge, rtol, target)
+        return row | _measures(range_P, range_H, epsilon, rtol, target)
     except RankError as error:  # a dead layer: the others are measured
         return row | {"note": str(error)}
 
 
 def _measures(
-    P: CovarianceRange, H: CovarianceRange, ridge: float, rtol: float, target: float
+    P: CovarianceRange, H: CovarianceRange, epsilon: float, rtol: float, target: float
 ) -> dict[str, Any]:
     """Measure the ranges of one layer, and judge it."""
-    ceiling, limits = rir_ceiling(P, H, rtol=rtol), ridge_limits(P, H, ridge=ridge, rtol=rtol)
+    ceiling, limits = rir_ceiling(P, H, rtol=rtol), ridge_limits(P, H, ridge=epsilon, rtol=rtol)
     K_H, excluded, tried = H.factor.mT @ H.factor, not limits.rir >= target, []
+    ridge: dict[str, Any] = {"convention": "ridge", "ridge": epsilon}
     for ratio in (None, 1 / target):  # the edge of (ii) ≤ 1, then the (ii) at which (i) > 1 is the target
-        theta = torch.as_tensor(pareto_immunizer(P, H, pretrain_ratio=ratio, convention="ridge", ridge=ridge))
-        compact, ridged = in_both_conventions(theta, P, H, ridge=ridge)
+        theta = torch.as_tensor(pareto_immunizer(P, H, pretrain_ratio=ratio, **ridge))
+        compact, ridged = in_both_conventions(theta, P, H, ridge=epsilon)
         tried.append(ridged)
         if excluded or (ridged.success and ridged.rir >= target):
             break
@@ -325,7 +297,7 @@ def _measures(
         "kappa_harmful_ridge": ridged.harmful_before.value,
         "misalignment": alignment(P.vectors * P.values.rsqrt(), K_H, rtol=rtol).misalignment,
         "ceiling_compact": ceiling.value,
-        "ceiling_ridge": ridge_convention_ceiling(P, H, ridge=ridge, rtol=rtol),
+        "ceiling_ridge": ridge_convention_ceiling(P, H, ridge=epsilon, rtol=rtol),
         "limit_harmful_ratio": limits.harmful_ratio,
         "limit_rir": limits.rir,
         "verdict": "impossible" if excluded else "reached" if reached else "open",

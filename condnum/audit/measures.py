@@ -16,6 +16,7 @@ from torch import Tensor
 
 from condnum.data.feature_stream import FeatureStream, as_stream
 from condnum.errors import InvalidInputError, RankError
+from condnum.studies.alignment_path import in_blocks
 from condnum.studies.measure import MEASURES
 from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
@@ -134,8 +135,8 @@ class TaskSpectra:
         return cls(P, H, values, dimensions, gains, rtol)
 
     def measured(
-        self, pair: Comparison, convention: Convention, theta_scale: ThetaScale = "unit", *, ridge: float,
-        loss_gap: float | None = None,
+        self, pair: Comparison, convention: Convention, theta_scale: ThetaScale = "unit", *,
+        epsilon: float = PUBLISHED_RIDGE, loss_gap: float | None = None,
     ) -> Immunization:  # fmt: skip
         """Measure one extractor against its baseline (Eq. 15, Definition 3.1)."""
         sides = pair.baseline, pair.extractor
@@ -145,13 +146,9 @@ class TaskSpectra:
             before[0], after[0], before[1], after[1], *(self.dimensions[name] for name in sides)
         )
         return immunization_from_spectra(
-            spectra,
-            convention=convention,
-            theta_scale=theta_scale,
-            rtol=self.rtol,
-            ridge=ridge,
+            spectra, convention=convention, theta_scale=theta_scale, rtol=self.rtol, ridge=epsilon,
             loss_gap=loss_gap,
-        )
+        )  # fmt: skip
 
     def ceiling_against(self, pair: Comparison, ceiling: float) -> float:
         """Turn the compact ceiling against raw features into that against another baseline.
@@ -160,10 +157,10 @@ class TaskSpectra:
         """
         if pair.baseline == AS_IS:
             return ceiling
-        return ceiling / self.measured(Comparison(pair.baseline), "compact", ridge=PUBLISHED_RIDGE).rir
+        return ceiling / self.measured(Comparison(pair.baseline), "compact").rir
 
 
-def kappa_table(spectra: TaskSpectra, *, ridge: float) -> pd.DataFrame:
+def kappa_table(spectra: TaskSpectra, *, epsilon: float) -> pd.DataFrame:
     """List κ of both tasks' Hessians at every extractor, at unit scale."""
     rows = []
     for task, values in spectra.values.items():
@@ -171,7 +168,7 @@ def kappa_table(spectra: TaskSpectra, *, ridge: float) -> pd.DataFrame:
             for convention in ("compact", "ridge"):
                 D = spectra.dimensions[extractor]
                 found = condition_from_spectrum(
-                    sigma, convention=convention, rtol=spectra.rtol, ridge=ridge, dimension=D
+                    sigma, convention=convention, rtol=spectra.rtol, ridge=epsilon, dimension=D
                 )
                 rows.append((task, extractor, convention, *(number.item() for number in found), D))
     names = ["task", "extractor", "convention", "kappa", "sigma_max", "sigma_min", "rank", "dimension"]
@@ -182,8 +179,8 @@ def measures_table(
     spectra: TaskSpectra,
     compared: Sequence[Comparison],
     *,
-    ridge: float,
-    loss_gaps: Mapping[str, float | None],
+    epsilon: float,
+    clauses: Mapping[str, ClauseC],
 ) -> pd.DataFrame:
     """Measure every comparison in every convention and at every scale of θ, beside its ceiling."""
     P, H, rtol = spectra.range_P, spectra.range_H, spectra.rtol
@@ -191,13 +188,13 @@ def measures_table(
     rows = []
     for pair in compared:
         for convention, theta_scale in MEASURES:
-            gap, ceiling = loss_gaps.get(pair.extractor), math.nan
-            result = spectra.measured(pair, convention, theta_scale, ridge=ridge, loss_gap=gap)
+            gap, ceiling = clauses[pair.extractor].gap, math.nan
+            result = spectra.measured(pair, convention, theta_scale, epsilon=epsilon, loss_gap=gap)
             if convention == "compact":
                 ceiling = spectra.ceiling_against(pair, compact_ceiling)
             elif pair.baseline == AS_IS and spectra.dimensions[pair.extractor] >= P.dimension:
                 norm = P.dimension * (1 if theta_scale == "unit" else spectra.gains[pair.extractor])
-                ceiling = ridge_convention_ceiling(P, H, ridge=ridge, squared_norm=norm, rtol=rtol)
+                ceiling = ridge_convention_ceiling(P, H, ridge=epsilon, squared_norm=norm, rtol=rtol)
             share = result.rir / ceiling if 0 < ceiling < math.inf else math.nan
             rows.append(_row(pair, result) | {"rir_ceiling": ceiling, "share": share})
     return pd.DataFrame(rows)
@@ -241,28 +238,22 @@ def rtol_table(
             "kappa_P": float(P.values[0] / P.values[-1]), "kappa_H": float(H.values[0] / H.values[-1]),
         }  # fmt: skip
         for pair in compared:
-            result = here.measured(pair, "compact", ridge=PUBLISHED_RIDGE)
+            result = here.measured(pair, "compact")
             bound = {"rir_ceiling": here.ceiling_against(pair, ceiling)}
             rows.append(facts | _row(pair, result) | bound)
     return pd.DataFrame(rows)
 
 
-def ridge_table(spectra: TaskSpectra, compared: Sequence[Comparison], *, ridge: float) -> pd.DataFrame:
+def epsilon_table(spectra: TaskSpectra, compared: Sequence[Comparison], *, epsilon: float) -> pd.DataFrame:
     """Measure ridge κ's and RIR (unit scale) against ε, in the units of K and relative to σ₁."""
     top = max(float(spectra.range_P.values[0]), float(spectra.range_H.values[0]))
-    kept = ("harmful_ratio", "pretrain_ratio", "rir", "clause_a", "clause_b")
-    rows = []
-    for epsilon in sorted({ridge, *(top * np.geomspace(1e-16, 1, 17)).tolist()}):
+    kept, rows = ("harmful_ratio", "pretrain_ratio", "rir", "clause_a", "clause_b"), []
+    for tried in sorted({epsilon, *(top * np.geomspace(1e-16, 1, 17)).tolist()}):
         for pair in compared:
-            result = spectra.measured(pair, "ridge", ridge=epsilon)
-            row = _row(pair, result)
-            rows.append(
-                {
-                    "ridge": epsilon, "relative": epsilon / top, "extractor": pair.extractor,
-                    "baseline": pair.baseline, "kappa_P": result.pretrain_before.value,
-                    "kappa_H": result.harmful_before.value, **{name: row[name] for name in kept},
-                }
-            )  # fmt: skip
+            result = spectra.measured(pair, "ridge", epsilon=tried)
+            kappas = {"kappa_P": result.pretrain_before.value, "kappa_H": result.harmful_before.value}
+            facts = {"epsilon": tried, "relative": tried / top, **vars(pair), **kappas}
+            rows.append(facts | {name: value for name, value in _row(pair, result).items() if name in kept})
     return pd.DataFrame(rows)
 
 
@@ -270,39 +261,14 @@ def ridge_table(spectra: TaskSpectra, compared: Sequence[Comparison], *, ridge: 
 OVERLAP_BLOCKS = 64
 
 
-def predictions(
-    K_P: NDArray[np.float64], K_H: NDArray[np.float64], extractors: Extractors, *, rtol: float
-) -> pd.DataFrame:
-    """Measure how far Eq. 10 is from the spectrum of each extractor on each task."""
-    columns = ["extractor", "task", "misalignment", "predicted_kappa", "kappa", "majorised",
-               "ostrowski_holds", "u_unique"]  # fmt: skip
-    rows = []
-    for name, theta in extractors.items():
-        for task, K in (("pretrain", K_P), ("harmful", K_H)):
-            if theta is None:
-                continue
-            try:
-                found = alignment(theta, K, rtol=rtol)
-            except RankError:  # θ leaves this task nothing
-                continue
-            rows.append((name, task, found.misalignment, found.predicted_condition, found.true_condition,
-                         found.majorised, found.ostrowski_holds, found.u_unique))  # fmt: skip
-    return pd.DataFrame(rows, columns=columns)
-
-
 def overlap_blocks(K_P: NDArray[np.float64], K_H: NDArray[np.float64]) -> NDArray[np.float64]:
     r"""Return the overlaps :math:`|q_{P,i}^\top q_{H,j}|^2` of both tasks' eigenvectors (Proposition 3.2).
 
     Of more than `OVERLAP_BLOCKS` directions, rows are averaged and columns summed in as many blocks.
     """
-    D = len(K_P)
     # Q_P as the U of an invertible θ: adding to the diagonal keeps eigenvectors and their order.
-    overlaps = np.asarray(alignment(K_P + np.trace(K_P) / D * np.eye(D), K_H).overlaps)
-    if D <= OVERLAP_BLOCKS:
-        return overlaps
-    edges: Sequence[int] = np.linspace(0, D, OVERLAP_BLOCKS + 1).astype(int).tolist()
-    summed = np.add.reduceat(np.add.reduceat(overlaps, edges[:-1], axis=0), edges[:-1], axis=1)
-    return np.asarray(summed / np.diff(edges)[:, None], dtype=np.float64)
+    theta = K_P + np.trace(K_P) / len(K_P) * np.eye(len(K_P))
+    return in_blocks(np.asarray(alignment(theta, K_H).overlaps), OVERLAP_BLOCKS)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from operator import add
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,8 @@ from condnum.audit.words import paragraphs
 from condnum.data.feature_stream import FeatureStream, open_feature_stream
 from condnum.errors import DataFormatError, InvalidInputError
 from condnum.machine import limited_threads
-from condnum.studies.executors import DaskExecutor, SchedulerError, core_count
+from condnum.studies.cells import Cell, CellResult
+from condnum.studies.executors import DaskExecutor, core_count
 
 #: Groups of rows, where memory allows: intervals then have about 63 degrees of freedom.
 MOST_GROUPS = 64
@@ -72,10 +72,6 @@ class SecondMoments:
             f"{len(self.groups)} random groups of the {self.rows:,d} rows of {name} (each row was "
             "assigned to a group at random)"
         )
-
-    def __add__(self, other: SecondMoments) -> SecondMoments:
-        """Add the moments of other rows, without their kept rows."""
-        return SecondMoments(self.rows + other.rows, self.groups + other.groups)
 
 
 def group_count(dimension: int) -> int:
@@ -131,7 +127,7 @@ def second_moments(
             if not all(future.result() for future in work):
                 raise DataFormatError(
                     f"{stream.source} holds numbers so large that their squares overflow float64 (above "
-                    "1e154), or infinite ones; rescale them (standardise)."
+                    "1e154), or infinite ones; rescale them (standardize)."
                 )
             rows, index = rows + len(block), index + 1
             kept_bytes -= 8 * block.size
@@ -144,9 +140,9 @@ def second_moments(
 
 
 def cluster_moments(
-    stream: FeatureStream, address: str, *, groups: int = MOST_GROUPS, seed: int = 0, parts: int | None = None
+    stream: FeatureStream, address: str, *, groups: int = MOST_GROUPS, seed: int = 0, parts: int = 16
 ) -> SecondMoments:
-    """Compute second moments on the workers of a dask scheduler; their sums meet in a tree.
+    """Compute second moments on the workers of a dask scheduler.
 
     Every worker opens the same path, so that the file must lie on storage that all of them see, and only
     D×D matrices travel. Rows belong to the same groups as on one machine; sums differ by the order of
@@ -157,9 +153,8 @@ def cluster_moments(
             f"{stream.source} cannot be read from the middle, as many workers must; "
             "save it as .npy or .parquet."
         )
-    blocks = math.ceil(stream.count / stream.block_rows)
 
-    def part(first: int, last: int) -> SecondMoments:
+    def part(cell: Cell) -> CellResult:
         """Read some blocks of the file on a worker."""
         here = open_feature_stream(stream.source, max_dimension=stream.width)
         if here.count != stream.count:
@@ -168,26 +163,19 @@ def cluster_moments(
                 "must see the same file."
             )
         own = replace(stream, read=here.read, stamp=here.stamp)
-        return second_moments(own, groups=groups, seed=seed, first=first, last=last, kept_bytes=0, threads=1)
+        found = second_moments(own, groups=groups, seed=seed, **cell.at, kept_bytes=0, threads=1)
+        return CellResult({"rows": found.rows}, {"groups": found.groups})
 
-    cluster = DaskExecutor(address)
-    with cluster.client() as client:
-        try:
-            client.wait_for_workers(1, timeout=cluster.worker_timeout)
-        except TimeoutError as error:
-            raise SchedulerError(
-                f"the scheduler at {address} has had no worker for {cluster.worker_timeout:g} s; start some "
-                f"with `dask worker {address} --nthreads 1`."
-            ) from error
-        workers = len(client.scheduler_info(n_workers=-1)["workers"])
-        count = min(blocks, parts or 2 * workers)
-        edges = [round(i * blocks / count) for i in range(count + 1)]
-        level = [client.submit(part, first, last, pure=False) for first, last in pairwise(edges)]
-        while len(level) > 1:
-            pairs = [level[i : i + 2] for i in range(0, len(level), 2)]
-            level = [client.submit(add, *pair, pure=False) if len(pair) == 2 else pair[0] for pair in pairs]
-        result: SecondMoments = level[0].result()
-    return result
+    blocks = math.ceil(stream.count / stream.block_rows)
+    edges = [round(i * blocks / min(blocks, parts)) for i in range(min(blocks, parts) + 1)]
+    cells = [Cell({"first": first, "last": last}).named("rows", "", "1") for first, last in pairwise(edges)]
+    total = SecondMoments(0, np.zeros((groups, stream.dimension, stream.dimension)))
+    for outcome in DaskExecutor(address).run(part, cells):
+        if outcome.result is None:
+            raise DataFormatError(f"{stream.source} cannot be summed on {address}: {outcome.error}")
+        row, arrays = outcome.result
+        total = SecondMoments(total.rows + int(row["rows"] or 0), total.groups + arrays["groups"])
+    return total
 
 
 #: Columns that agree to this share of their squared length count as equal: seven digits.

@@ -36,7 +36,7 @@ class NetImages:
         cls, name: str, *places: str, weights: str, image_size: int | None, limit: int | None, seed: int
     ) -> "NetImages":
         """Make the backbone, without the head that a file may have, and open the images of both tasks."""
-        size, file = size_arguments(name, image_size), weights not in ("", "pretrained")
+        size, file = size_arguments(name, image_size), weights not in ("none", "timm")
         known = read_metadata(weights) if file else {}
         if known.get("backbone", name) != name:
             raise InvalidInputError(
@@ -46,7 +46,7 @@ class NetImages:
         if "recipe" in known:
             backbone = load_backbone(weights, **size)
         else:
-            pretrained = weights if file else bool(weights)
+            pretrained = weights if file else weights == "timm"
             backbone = Backbone(
                 name, pretrained=pretrained, classifier="new" if file else "loaded", seed=seed, **size
             )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from condnum.audit.attacks import AttackSection
 from condnum.audit.intervals import Intervals
 from condnum.audit.layers import LayerAudit
-from condnum.audit.measures import AS_IS, PARETO, ClauseC, Comparison, comparisons
+from condnum.audit.measures import PARETO, ClauseC, Comparison, comparisons
 from condnum.audit.moments import TaskFacts
 from condnum.audit.words import card, paragraphs
 from condnum.data.feature_pair import MISSING
@@ -21,8 +21,8 @@ from condnum.files import output_folder, write_json
 from condnum.report.tables import number
 from condnum.theory.ceiling import RirCeiling
 
-#: Name of the file, and the version of its layout.
-AUDIT_FILE, LAYOUT = "audit.json", 1
+#: Name of the file.
+AUDIT_FILE = "audit.json"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,37 +33,30 @@ class Audit:
     harmful: TaskFacts
     extractors: Mapping[str, tuple[int, int]]  # name -> (D, D_hid), yardsticks included
     rtol: float  # relative rank tolerance of K and H(θ)
-    ridge: float  # ε
+    epsilon: float  # of the ridge convention
     ceiling: RirCeiling  # compact
     ridge_limit: float  # bound on RIR in the ridge convention, unit scale
     kappa: pd.DataFrame  # of `kappa_table`
     measures: pd.DataFrame  # of `measures_table`
     rtol_sweep: pd.DataFrame
-    ridge_sweep: pd.DataFrame
+    epsilon_sweep: pd.DataFrame
     overlaps: NDArray[np.float64]  # (m, m) |q_Piᵀq_Hj|², each row's sum 1; in blocks where D is large
-    alignment: pd.DataFrame  # Eq. 10 beside the truth, a row per extractor × task
     clause_c: Mapping[str, ClauseC]
     intervals: Intervals | None
     no_intervals: str  # why there are none; empty if there are
     attack: AttackSection
     columns: pd.DataFrame  # of `FeaturePair`: scale of each column, and what it looks like
     notes: tuple[str, ...]  # what was done to the data, and what is odd about their columns
-    settings: Mapping[str, Any]
+    groups: int  # of the rows of D_P, whose covariances are kept
     seconds: Mapping[str, float]  # by stage
-    peak_mib: float  # largest resident memory of this process so far
+    peak_memory_mib: float  # largest resident memory of this process so far
+    standardize: bool = False
     seed: int = 0
     layers: LayerAudit | None = None  # of a backbone, where that was asked for
 
     def __repr__(self) -> str:
-        """Return the verdict in a few lines; `sentences` has more."""
-        P, H = self.pretrain, self.harmful
-        rows = f"D_P: {P.rows:,d} rows, D_H: {H.rows:,d} rows, {P.dimension:,d} columns"
-        ratios = (
-            f"{row['convention']}: (i) = {row['harmful_ratio']:.4g}, (ii) = {row['pretrain_ratio']:.4g}, "
-            f"RIR = {row['rir']:.4g}"
-            for row in (self.row(self.judged, convention) for convention in ("compact", "ridge"))
-        )
-        return "\n".join([f"Audit of {rows}", self.verdict_line, *ratios, *self.dropped])
+        """Return the verdict, rows that it leaves out, and the summary."""
+        return "\n".join([*paragraphs("verdict", self), *self.dropped, *self.sentences])
 
     def _repr_html_(self) -> str:
         """Return the verdict as the report shows it."""
@@ -104,19 +97,15 @@ class Audit:
         """Return κ of the `pretrain` or `harmful` task's Hessian at an extractor, with its rank."""
         return _rows(self.kappa, task=task, extractor=extractor, convention=convention).iloc[0]
 
-    def interval(self, quantity: str, convention: str, **place: str) -> pd.Series | None:
-        """Return the interval of a number at a `task`, `extractor`, `baseline`; None if there is none."""
-        if self.intervals is None:
-            return None
-        where = {"task": "", "extractor": "", "baseline": ""} | place
-        found = _rows(self.intervals.table, quantity=quantity, convention=convention, **where)
-        return found.iloc[0] if len(found) else None
-
     def interval_words(self, quantity: str, convention: str, **place: str) -> str:
         """Return an interval as a table shows it, with a word where the estimate lies outside."""
-        row = self.interval(quantity, convention, **place)
-        if row is None:
+        if self.intervals is None:
             return "—"
+        where = {"task": "", "extractor": "", "baseline": ""} | place
+        found = _rows(self.intervals.table, quantity=quantity, convention=convention, **where)
+        if found.empty:
+            return "—"
+        row = found.iloc[0]
         way = "raises" if row["low"] > row["estimate"] else "lowers"
         word = "" if row["inside"] else f", resampling {way} it"
         return f"{number(row['low'])} – {number(row['high'])}{word}"
@@ -175,16 +164,6 @@ class Audit:
         return paragraphs("summary", self)
 
     @property
-    def verdict_line(self) -> str:
-        """Whether the judged extractor is immunized, in each convention."""
-        return paragraphs("verdict", self)[0]
-
-    @property
-    def attackers_sentence(self) -> str:
-        """What the panel found in one sentence, or why there is none."""
-        return paragraphs("attackers", self)[0]
-
-    @property
     def next_steps(self) -> list[str]:
         """What somebody who has this audit should do, most urgent first."""
         steps = paragraphs("next_steps", self)
@@ -192,59 +171,17 @@ class Audit:
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as values that strict JSON holds: infinities as words, NaN as null."""
-        attack, drawn = self.attack.report, self.intervals
+        report = self.attack.report
         tables = ("steps", "factors", "evaluation", "extractors", "skipped")
-        return strict(
-            {
-                "layout": LAYOUT,
-                "conventions": "infinities are the words Infinity and -Infinity, what is not known is null",
-                "summary": self.sentences,
-                "warnings": self.warnings,
-                "tasks": {
-                    task.name: {
-                        "source": task.source,
-                        "rows": task.rows,
-                        "columns": task.dimension,
-                        "stored_eps": task.stored_eps,
-                        "rank": task.rank,
-                        "eigenvalues_near_tolerance": task.near,
-                        "equal_columns": task.equal_columns,
-                        "spectrum": task.spectrum,
-                    }
-                    for task in (self.pretrain, self.harmful)
-                },
-                "columns": self.columns,
-                "settings": {"rtol": self.rtol, "ridge": self.ridge, "seed": self.seed, **self.settings},
-                "extractors": {name: shape for name, shape in self.extractors.items() if name != AS_IS},
-                "ceiling": {**vars(self.ceiling), "ridge_convention_limit": self.ridge_limit},
-                "kappa": self.kappa,
-                "measures": self.measures,
-                "clause_c": self.clause_c,
-                "rtol_sweep": self.rtol_sweep,
-                "ridge_sweep": self.ridge_sweep,
-                "alignment": {"overlaps": self.overlaps, "extractors": self.alignment},
-                "bootstrap": drawn
-                and {
-                    "resampled": drawn.unit,
-                    "replicates": drawn.replicates,
-                    "failed": drawn.failed,
-                    "level": drawn.level,
-                    "intervals": drawn.table,
-                },
-                "bootstrap_skipped": self.no_intervals or None,
-                "attackers": attack
-                and {
-                    "rows": self.attack.rows,
-                    "held_out_rows": self.attack.held_out,
-                    **{name: getattr(attack, name) for name in tables},
-                },
-                "attackers_summary": self.attack.sentences,
-                "layers": self.layers
-                and {"cheapest": self.layers.cheapest, "summary": self.layers.sentence, **vars(self.layers)},
-                "seconds": self.seconds,
-                "peak_memory_mib": self.peak_mib,
-            }
-        )
+        attack = {**vars(self.attack), "report": report and {name: getattr(report, name) for name in tables}}
+        said: dict[str, Any] = {
+            "summary": self.sentences,
+            "warnings": self.warnings,
+            "attackers": self.attack.sentences,
+        }
+        if self.layers:
+            said |= {"cheapest_layer": self.layers.cheapest, "layers_summary": self.layers.sentence}
+        return strict({**said, **vars(self), "attack": attack})
 
     def save(self, folder: str | Path) -> list[str]:
         """Write audit.json into a folder, which is created if missing, and return the names of the files."""
@@ -258,12 +195,7 @@ def _rows(table: pd.DataFrame, **values: str) -> pd.DataFrame:
 
 
 def strict(value: Any) -> Any:
-    """Return a value that strict JSON holds: NaN becomes None, infinities become words, tables records.
-
-    Examples:
-        >>> strict({"a": [np.float64(1.5), math.inf, math.nan], "b": np.bool_(True)})
-        {'a': [1.5, 'Infinity', None], 'b': True}
-    """
+    """Return a value that strict JSON holds: NaN becomes None, infinities become words, tables records."""
     if isinstance(value, pd.DataFrame):
         value = value.to_dict("records")
     elif isinstance(value, np.generic | np.ndarray):

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,26 +12,38 @@ from numpy.typing import NDArray
 
 from condnum.arrays import resolve_device
 from condnum.audit import measures
-from condnum.audit.attacks import PANEL_BUDGET, attack_section, one_hot
-from condnum.audit.intervals import bootstrap, estimates
-from condnum.audit.layers import layer_audit
-from condnum.audit.measures import AS_IS, TaskSpectra, comparisons
-from condnum.audit.moments import SecondMoments, cluster_moments, group_count, second_moments, task_facts
+from condnum.audit.attacks import PANEL_BUDGET, AttackSection, attack_section, one_hot
+from condnum.audit.intervals import Intervals, bootstrap, estimates, intervals
+from condnum.audit.layers import LayerAudit, layer_audit
+from condnum.audit.measures import AS_IS, ClauseC, TaskSpectra, comparisons
+from condnum.audit.moments import (
+    SecondMoments,
+    TaskFacts,
+    cluster_moments,
+    group_count,
+    second_moments,
+    task_facts,
+)
 from condnum.audit.net_images import NetImages
 from condnum.data.feature_pair import complete_targets, look_at
 from condnum.data.feature_stream import FeatureStream
 from condnum.probing.attackers import AttackBudget
+from condnum.probing.report import AttackReport
 from condnum.progress import report_event
 from condnum.studies.cells import Cell, CellResult, ResultStore
-from condnum.theory.ceiling import max_rir_immunizer, ridge_convention_ceiling, rir_ceiling
+from condnum.theory.ceiling import RirCeiling, max_rir_immunizer, ridge_convention_ceiling, rir_ceiling
 from condnum.theory.pareto import pareto_immunizer
 from condnum.theory.spectra import CovarianceRange, default_rtol, squared_rtol
 
 #: The stages that sum the rows of a task.
 ROW_STAGES = {"rows of D_P": "pretrain", "rows of D_H": "harmful"}
 
-#: What a stage found, by name: numbers, words, lists and dictionaries of them, tables, arrays.
+#: What a stage found, by name.
 StageResult = dict[str, Any]
+
+#: What JSON does not hold by itself.
+_RECORDS = (AttackBudget, AttackReport, AttackSection, ClauseC, Intervals, LayerAudit, RirCeiling, TaskFacts)
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (pd.DataFrame, *_RECORDS)}
 
 
 def to_cell(found: StageResult) -> CellResult:
@@ -39,8 +51,10 @@ def to_cell(found: StageResult) -> CellResult:
 
     def plain(value: Any) -> Any:
         if isinstance(value, pd.DataFrame):
-            return value.to_dict("list")
-        return value.tolist() if hasattr(value, "tolist") else vars(value)
+            return {"DataFrame": {"data": value.to_dict("list")}}
+        if type(value) in _RECORDS:
+            return {type(value).__name__: {part.name: getattr(value, part.name) for part in fields(value)}}
+        return value.tolist()
 
     arrays = {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
     rest = {name: value for name, value in found.items() if name not in arrays}
@@ -48,8 +62,13 @@ def to_cell(found: StageResult) -> CellResult:
 
 
 def from_cell(result: CellResult) -> StageResult:
-    """Return what a stage found; tables are their columns."""
-    return json.loads(str(result.row["found"])) | result.arrays
+    """Return what a stage found."""
+
+    def record(value: dict[str, Any]) -> Any:
+        kind = _KINDS.get(next(iter(value), "")) if len(value) == 1 else None
+        return value if kind is None else kind(**next(iter(value.values())))
+
+    return json.loads(str(result.row["found"]), object_hook=record) | result.arrays
 
 
 @dataclass(eq=False)
@@ -90,14 +109,9 @@ class Stage:
 
     def compute(self) -> StageResult:
         """Compute it."""
-        stages = dict.fromkeys(ROW_STAGES, self.rows) | {
-            "columns": self.columns,
-            "spectra": self.spectra,
-            "bootstrap": self.bootstrap,
-            "attackers": self.attackers,
-            "layers": self.layers,
-        }
-        return stages[self.cell["stage"]]()
+        stage = self.cell["stage"]
+        found: StageResult = self.rows() if stage in ROW_STAGES else getattr(self, stage)()
+        return found
 
     def before(self, stage: str) -> StageResult:
         """Return what an earlier stage found: now, or in the run that this one resumes."""
@@ -113,9 +127,9 @@ class Stage:
         return done[start]
 
     def stream(self, task: str) -> FeatureStream:
-        """Return the rows of a task, standardised if that was asked for."""
+        """Return the rows of a task, standardized if that was asked for."""
         stream: FeatureStream = getattr(self.data, task)
-        if not self.study.standardise:
+        if not self.study.standardize:
             return stream
         seen = self.before("columns")
         return replace(stream, centre=seen[f"mean_{task}"], scale=seen[f"deviation_{task}"])
@@ -127,18 +141,15 @@ class Stage:
 
     def extractors(self, closed: StageResult) -> dict[str, NDArray[np.float64] | None]:
         """Return the extractors that were given between the raw features and the closed forms."""
-        return {
-            AS_IS: None,
-            **self.data.extractors,
-            **{name: closed[name] for name in measures.CLOSED},
-        }
+        forms = {name: closed[name] for name in measures.CLOSED}
+        return {AS_IS: None, **self.data.extractors, **forms}
 
     def columns(self) -> StageResult:
         """Look at all rows once: gaps, scales, odd columns."""
         data = self.data
         pair = look_at(
             data.pretrain, data.harmful, data.notes,
-            standardise=self.study.standardise, targets=data.targets,
+            standardize=self.study.standardize, targets=data.targets,
         )  # fmt: skip
         if data.pretrain_targets is not None:
             complete_targets(data.pretrain_targets, pair.surveys[0], data.pretrain)  # are there as many?
@@ -165,7 +176,7 @@ class Stage:
         streams = [self.stream(task) for task in ROW_STAGES.values()]
         D, moments = streams[0].dimension, self.moments()
         K_P, K_H = (part.covariance for part in moments)
-        rtol, ridge = self.study.rtol, self.study.ridge
+        rtol, epsilon = self.study.rtol, self.study.epsilon
         if rtol is None:
             rtol = squared_rtol(D, max(stream.stored_eps for stream in streams))
         least = min(rtol, default_rtol(D))
@@ -187,7 +198,6 @@ class Stage:
             known = measures.target_moments(streams[0], y), float((y**2).sum())
         thetas = {name: theta for name, theta in extractors.items() if theta is not None}
         clauses = {name: measures.clause_c(ranges[0], theta, *known) for name, theta in thetas.items()}
-        gaps = {name: clause.gap for name, clause in clauses.items()}
         return {
             "rtol": rtol,
             "groups": len(moments[0].groups),
@@ -195,15 +205,14 @@ class Stage:
             "harmful": task_facts("D_H", streams[1], moments[1].rows, K_H, rtol),
             "extractors": {AS_IS: [D, D], **{name: theta.shape for name, theta in thetas.items()}},
             "ceiling": rir_ceiling(*ranges, rtol=rtol),
-            "ridge_limit": ridge_convention_ceiling(*ranges, ridge=ridge, rtol=rtol),
+            "ridge_limit": ridge_convention_ceiling(*ranges, ridge=epsilon, rtol=rtol),
             "clause_c": clauses,
-            "kappa": measures.kappa_table(spectra, ridge=ridge),
-            "measures": measures.measures_table(spectra, compared, ridge=ridge, loss_gaps=gaps),
+            "kappa": measures.kappa_table(spectra, epsilon=epsilon),
+            "measures": measures.measures_table(spectra, compared, epsilon=epsilon, clauses=clauses),
             "rtol_sweep": measures.rtol_table(finest, extractors, compared, default=rtol),
-            "ridge_sweep": measures.ridge_table(spectra, compared, ridge=ridge),
-            "alignment": measures.predictions(K_P, K_H, extractors, rtol=rtol),
+            "epsilon_sweep": measures.epsilon_table(spectra, compared, epsilon=epsilon),
             "overlaps": measures.overlap_blocks(K_P, K_H),
-            "estimates": estimates(spectra, compared, ridge),
+            "estimates": estimates(spectra, compared, epsilon),
             **closed,
         }
 
@@ -216,16 +225,17 @@ class Stage:
                 f"at D = {D:,d} the covariances of enough groups of rows, {8 * D**2 / 2**20:,.0f} MiB each, "
                 "do not fit into the memory set aside for them"
             )
-            return {"reason": reason, "draws": np.empty((0, 0))}
+            return {"intervals": None, "no_intervals": reason}
         spectra, steps = self.before("spectra"), self.study.bootstrap
         extractors = self.extractors(spectra)
         draws = bootstrap(
-            (P, H), extractors, comparisons(extractors), count=len(spectra["estimates"]["estimate"]),
-            rtol=spectra["rtol"], ridge=self.study.ridge, seed=self.study.seed, threads=self.data.threads,
-            replicates=steps,
+            (P, H), extractors, comparisons(extractors), rtol=spectra["rtol"], epsilon=self.study.epsilon,
+            seed=self.study.seed, threads=self.data.threads, replicates=steps,
             on_replicate=lambda done: report_event(stage="bootstrap", step=done, steps=steps),
         )  # fmt: skip
-        return {"reason": "", "unit": f"{P.unit('D_P')} and {H.unit('D_H')}", "draws": draws}
+        found = intervals(draws, spectra["estimates"], f"{P.unit('D_P')} and {H.unit('D_H')}")
+        reason = "" if found else "nearly all resampled pairs of tasks have rank 0"
+        return {"intervals": found, "no_intervals": reason}
 
     def attackers(self) -> StageResult:
         """Run the attack panel."""
@@ -237,7 +247,7 @@ class Stage:
             kind=self.study.kind, seed=seed, budget=self.data.budget or replace(PANEL_BUDGET, seed=seed),
             on_attack=lambda extractor, attacker: report_event(stage=f"{attacker} on {extractor}"),
         )  # fmt: skip
-        return vars(section)
+        return {"attack": section}
 
     def layers(self) -> StageResult:
         """Audit the layers of the net, in another pass over the images."""
@@ -245,7 +255,7 @@ class Stage:
         assert net is not None  # refused by the study
         model = net.backbone.model.to(resolve_device("auto"))
         found = layer_audit(
-            model, net.batches(0), net.batches(1), study.layers, ridge=study.ridge, rtol=study.rtol,
+            model, net.batches(0), net.batches(1), study.layers, epsilon=study.epsilon, rtol=study.rtol,
             target=study.rir_target, max_dimension=study.max_dimension,
         )  # fmt: skip
-        return vars(found)
+        return {"layers": found}

@@ -2,40 +2,35 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 
 from condnum.audit.attacks import AttackSection, TargetKind, TargetsLike, read_targets
-from condnum.audit.intervals import FEWEST_REPLICATES, intervals
-from condnum.audit.layers import RIR_TARGET, LayerAudit, layer_names
-from condnum.audit.measures import PARETO, ClauseC, ThetaLike, read_extractors
-from condnum.audit.moments import TaskFacts
+from condnum.audit.intervals import FEWEST_REPLICATES
+from condnum.audit.layers import RIR_TARGET, layer_names
+from condnum.audit.measures import CLOSED, PARETO, ThetaLike, read_extractors
 from condnum.audit.net_images import NetImages
 from condnum.audit.result import Audit
 from condnum.audit.stages import AuditData, Stage, from_cell, to_cell
 from condnum.data.digits import load_small_digits
 from condnum.data.feature_pair import open_pair
 from condnum.data.feature_stream import MAX_FEATURES, FeaturesLike, array_stream
-from condnum.errors import InvalidInputError, check_integer
+from condnum.errors import InvalidInputError
 from condnum.files import atomic_write, sha256_file
 from condnum.machine import own_peak
 from condnum.probing.attackers import AttackBudget
-from condnum.probing.report import AttackReport
 from condnum.studies.cells import Cell, CellResult
 from condnum.studies.executors import Executor, SerialExecutor
-from condnum.studies.study import Count, FinishedCell, Study, StudyRun
+from condnum.studies.study import Count, FinishedCell, Study, StudyRun, at_least
 from condnum.studies.sweep import SweepError
-from condnum.theory.ceiling import RirCeiling
 from condnum.theory.spectra import PUBLISHED_RIDGE
 
-#: Rows of a task that take no more than this are read from their file once.
-REMEMBERED_BYTES = 128 << 20
-
+_EXTRACTORS = ("theta", "theta_0", "theta_i")
 #: Stages without which there is still something to show.
 OPTIONAL = ("bootstrap", "attackers", "layers")
 
@@ -61,21 +56,21 @@ class FeatureAudit(Study, name="audit"):
     kind: TargetKind = "auto"
     key: str = ""
     drop: str = ""
-    standardise: bool = False
+    standardize: bool = False
     backbone: str = ""
     pretrain_images: str = ""
     harmful_images: str = ""
-    weights: str = ""
+    weights: str = "none"
     image_size: Count | None = None
     limit: Count | None = None
     layers: str = ""
     rir_target: float = RIR_TARGET
     save_theta: str = ""
-    ridge: float = PUBLISHED_RIDGE
+    epsilon: float = PUBLISHED_RIDGE
     rtol: float | None = None
     bootstrap: int = 200
     attackers: bool = True
-    seed: int = 0
+    seed: Annotated[int, at_least(0)] = 0
     scheduler: str = ""
     max_dimension: int = MAX_FEATURES
 
@@ -85,38 +80,31 @@ class FeatureAudit(Study, name="audit"):
             if bool(getattr(self, first)) != bool(getattr(self, second)):
                 given, missing = (first, second) if getattr(self, first) else (second, first)
                 raise InvalidInputError(f"{given} was given without {missing}: an audit compares two tasks.")
-        if bool(self.backbone) != bool(self.pretrain_images):
-            raise InvalidInputError(
-                "a backbone and the images of both tasks belong together: give --backbone, --pretrain-images "
-                "and --harmful-images."
-            )
-        if self.backbone and self.pretrain:
-            raise InvalidInputError("give files of features, or a backbone with images, not both.")
-        if self.layers and not self.backbone:
-            raise InvalidInputError(
-                f"layers {self.layers} are those of a net: give --backbone with --pretrain-images and "
-                "--harmful-images."
-            )
-        if self.save_theta and Path(self.save_theta).suffix != ".npy":
-            raise InvalidInputError(f"--save-theta {self.save_theta} must end in .npy, as it is an array.")
-        if not self.rir_target > 1:
-            raise InvalidInputError(f"rir_target must be above 1, got {self.rir_target}.")
-        if self.ridge <= 0:
-            raise InvalidInputError(f"ridge must be positive, got {self.ridge}.")
-        if not 0 <= (self.rtol or 0) < 1:
-            raise InvalidInputError(f"rtol must lie in [0, 1), got {self.rtol}.")
-        if self.bootstrap != 0 and self.bootstrap < FEWEST_REPLICATES:
-            raise InvalidInputError(
-                f"bootstrap must be 0 (none) or at least {FEWEST_REPLICATES} replicates, got "
-                f"{self.bootstrap}."
-            )
-        object.__setattr__(self, "seed", check_integer("seed", self.seed, 0))
+        net, images = "--backbone", "--pretrain-images and --harmful-images"
+        refused = {
+            f"a backbone and the images of both tasks belong together: give {net}, {images}.":
+                bool(self.backbone) != bool(self.pretrain_images),
+            "give files of features, or a backbone with images, not both.": self.backbone and self.pretrain,
+            f"layers {self.layers} are those of a net: give {net} with {images}.":
+                self.layers and not self.backbone,
+            f"--save-theta {self.save_theta} must end in .npy, as it is an array.":
+                self.save_theta and Path(self.save_theta).suffix != ".npy",
+            f"rir_target must be above 1, got {self.rir_target}.": not self.rir_target > 1,
+            f"epsilon must be positive, got {self.epsilon}.": self.epsilon <= 0,
+            f"rtol must lie in [0, 1), got {self.rtol}.": not 0 <= (self.rtol or 0) < 1,
+            f"bootstrap must be 0 (none) or at least {FEWEST_REPLICATES} replicates, got {self.bootstrap}.":
+                self.bootstrap != 0 and self.bootstrap < FEWEST_REPLICATES,
+        }  # fmt: skip
+        for message, wrong in refused.items():
+            if wrong:
+                raise InvalidInputError(message)
 
     def load(self) -> Any:
         """Open the files, whose rows are read later; features of a backbone are kept in the user cache."""
         streams: list[Any] = [self.pretrain, self.harmful]
         labels: list[Any] = [None, None]
         net = None
+        given: dict[str, Any] = {name: getattr(self, name) or None for name in _EXTRACTORS}
         if self.backbone:
             net = self._net()
             streams, labels = net.features(self.backbone)
@@ -126,10 +114,9 @@ class FeatureAudit(Study, name="audit"):
             low = y < 5
             streams = [array_stream(X[low], name="digits 0-4"), array_stream(X[~low], name="digits 5-9")]
             labels = [y[low], y[~low]]
-        data = self.open(
-            *streams, theta=self.theta or None, theta_0=self.theta_0 or None, theta_i=self.theta_i or None,
-            targets=self.targets or labels[1], pretrain_targets=self.pretrain_targets or labels[0],
-        )  # fmt: skip
+        given["targets"] = self.targets or labels[1]
+        given["pretrain_targets"] = self.pretrain_targets or labels[0]
+        data = self.open(*streams, **given)
         data.net = net
         return data
 
@@ -146,8 +133,6 @@ class FeatureAudit(Study, name="audit"):
         P, H, notes = open_pair(
             pretrain, harmful, key=self.key, drop=self.drop, max_dimension=self.max_dimension
         )
-        if not self.scheduler:  # whose workers read the files themselves
-            P, H = P.remembered(REMEMBERED_BYTES), H.remembered(REMEMBERED_BYTES)
         answers: dict[str, Any] = {
             name: read_targets(given.pop(name), kind=self.kind, name=name)
             for name in ("targets", "pretrain_targets")
@@ -157,10 +142,10 @@ class FeatureAudit(Study, name="audit"):
 
     def cells(self, data: Any) -> list[Cell]:
         """List the stages, each after those whose results it needs."""
-        columns = Cell({"stage": "columns"}, {"standardise": self.standardise})
+        columns = Cell({"stage": "columns"}, {"standardize": self.standardize})
         pretrain = Cell({"stage": "rows of D_P"}, {"seed": self.seed}, columns)
         harmful = Cell({"stage": "rows of D_H"}, {}, pretrain)
-        spectra = Cell({"stage": "spectra"}, {"ridge": self.ridge, "rtol": self.rtol}, harmful)
+        spectra = Cell({"stage": "spectra"}, {"epsilon": self.epsilon, "rtol": self.rtol}, harmful)
         cells = [columns, pretrain, harmful, spectra]
         if self.bootstrap:
             cells.append(Cell({"stage": "bootstrap"}, {"replicates": self.bootstrap}, spectra))
@@ -194,39 +179,21 @@ class FeatureAudit(Study, name="audit"):
         """Put what the stages found together."""
         results = list(results)
         stages = {cell["stage"]: from_cell(CellResult(row, arrays)) for cell, row, arrays in results}
-        columns, spectra, drawn, layers = stages["columns"], stages["spectra"], None, None
-        no_intervals = "it failed" if self.bootstrap else "it was switched off"
-        if replicates := stages.get("bootstrap"):
-            no_intervals = replicates["reason"]
-            if not no_intervals:
-                drawn = intervals(replicates["draws"], pd.DataFrame(spectra["estimates"]), replicates["unit"])
-                no_intervals = "" if drawn else "nearly all resampled pairs of tasks have rank 0"
-        attack = AttackSection(None, "the panel failed" if self.attackers else "the panel was switched off")
-        if section := stages.get("attackers"):
-            attack = AttackSection(**section)
-            if section["report"] is not None:
-                attack = replace(attack, report=AttackReport.from_columns(section["report"]))
-        if section := stages.get("layers"):
-            layers = LayerAudit(**section | {"table": pd.DataFrame(section["table"])})
-        tables = ("kappa", "measures", "rtol_sweep", "ridge_sweep", "alignment")
-        settings = {"standardise": self.standardise, "replicates": self.bootstrap}
+        columns, spectra = stages["columns"], stages["spectra"]
+        failed: dict[str, Any] = {
+            "intervals": None,
+            "no_intervals": "it failed" if self.bootstrap else "it was switched off",
+            "attack": AttackSection(None, f"the panel {'failed' if self.attackers else 'was switched off'}"),
+        }
         return Audit(
-            pretrain=TaskFacts(**spectra["pretrain"]),
-            harmful=TaskFacts(**spectra["harmful"]),
-            ceiling=RirCeiling(**spectra["ceiling"]),
-            clause_c={name: ClauseC(**clause) for name, clause in spectra["clause_c"].items()},
-            **{name: spectra[name] for name in ("extractors", "rtol", "ridge_limit", "overlaps")},
-            **{name: pd.DataFrame(spectra[name]) for name in tables},
-            intervals=drawn,
-            no_intervals=no_intervals,
-            attack=attack,
-            layers=layers,
-            columns=pd.DataFrame(columns["columns"]),
+            **{name: value for name, value in spectra.items() if name not in (*CLOSED, "estimates")},
+            **failed | stages.get("bootstrap", {}) | stages.get("attackers", {}) | stages.get("layers", {}),
+            columns=columns["columns"],
             notes=tuple(columns["notes"]),
-            settings=settings | {"groups": spectra["groups"], "scheduler": bool(self.scheduler)},
             seconds={cell["stage"]: float(row["seconds"] or 0) for cell, row, _ in results},
-            peak_mib=own_peak().mib,
-            ridge=self.ridge,
+            peak_memory_mib=own_peak().mib,
+            epsilon=self.epsilon,
+            standardize=self.standardize,
             seed=self.seed,
         )
 
@@ -234,7 +201,7 @@ class FeatureAudit(Study, name="audit"):
         """Return that of the layers; audit.json holds all others."""
         for cell, row, arrays in results:
             if cell["stage"] == "layers":
-                return {"layers": pd.DataFrame(from_cell(CellResult(row, arrays))["table"])}
+                return {"layers": from_cell(CellResult(row, arrays))["layers"].table}
         return {}
 
     def files(self, results: Sequence[FinishedCell], folder: Path) -> list[str]:
@@ -267,7 +234,7 @@ class AuditCommand(FeatureAudit, name="audit"):
             data = super().load()
             for stream in (data.pretrain, data.harmful):
                 next(stream.raw_blocks(), None)  # columns of text in a CSV
-        places = "pretrain", "harmful", "theta", "theta_0", "theta_i", "targets", "pretrain_targets"
+        places = "pretrain", "harmful", *_EXTRACTORS, "targets", "pretrain_targets"
         files = [Path(getattr(self, name)) for name in places if getattr(self, name)]
         return SimpleNamespace(checksums={file.name: sha256_file(file) for file in files})
 
@@ -281,26 +248,16 @@ def audit(
     theta_i: ThetaLike | None = None,
     targets: TargetsLike | None = None,
     pretrain_targets: TargetsLike | None = None,
-    kind: TargetKind = "auto",
-    key: str = "",
-    drop: str = "",
-    standardise: bool = False,
-    ridge: float = PUBLISHED_RIDGE,
-    rtol: float | None = None,
-    replicates: int = 200,
-    attackers: bool = True,
     budget: AttackBudget | None = None,
-    seed: int = 0,
     threads: int | None = None,
-    scheduler: str = "",
-    max_dimension: int = MAX_FEATURES,
+    **settings: Any,
 ) -> Audit:
     r"""Audit a pair of tasks and, if one is given, an extractor.
 
     One pass over each feature matrix forms :math:`K = X^\top X` in float64; everything but the attackers
     follows from the two covariances. Rows with missing entries are left out, and said so; nothing is imputed,
-    nor centred or scaled unless that is asked for. Progress goes to `CONDNUM_PROGRESS`. `FeatureAudit` is the
-    same as a study, which keeps finished stages in a folder and goes on from them.
+    nor centered or scaled unless that is asked for. `FeatureAudit` is the same as a study, which keeps
+    finished stages in a folder and goes on from them.
 
     Args:
         pretrain: `(N_P, D)` features of the pre-training task: a file (npy, npz, csv, parquet), which may be
@@ -311,40 +268,17 @@ def audit(
         theta_i: The same after immunization; measured against `theta_0`, and both against the raw features.
         targets: Of the harmful rows, for the attackers; without them that part is skipped.
         pretrain_targets: Of the pre-training rows, for clause (c) where θ loses rank.
-        kind: Of targets: `regression`, `classification` (logistic attackers), or `auto` (labels are
-            learned by least squares).
-        key: Which array of an `.npz`; see `open_pair`.
-        drop: Names of columns to leave out, separated by commas.
-        standardise: Each task's columns to mean 0 and deviation 1.
-        ridge: ε of the ridge convention, in the units of K.
-        rtol: Relative rank tolerance; default `squared_rtol` of the coarser stored type.
-        replicates: Of the bootstrap; 0 leaves it out.
-        attackers: False leaves the attack panel out.
-        budget: Of the attackers.
-        seed: Of groups, resampling, the panel's rows and its attackers.
-        threads: At a time; default one a core.
-        scheduler: Address of a dask scheduler that forms the covariances.
-        max_dimension: Largest D.
-
-    Returns:
-        The audit.
-
-    Raises:
-        InvalidInputError: What was given does not fit together, or a number is out of range.
-        DataNotFoundError: A file is missing.
-        DataFormatError: A file is damaged, a pickle, not finite, or changes while it is read.
-        RankError: A task without any energy, or tasks without a common direction.
+        budget: Of each attacker.
+        threads: At a time; default one per core.
+        settings: Options of `condnum audit --help`, such as `standardize=True` or `bootstrap=0`.
 
     Examples:
         >>> rows = np.random.default_rng(0).normal(size=(200, 4))
-        >>> found = audit(rows, rows[:100] * [1, 1, 1, 3], theta=np.diag([1, 1, 1, 2.0]), replicates=0)
+        >>> found = audit(rows, rows[:100] * [1, 1, 1, 3], theta=np.diag([1, 1, 1, 2.0]), bootstrap=0)
         >>> bool(found.row(found.main, "compact")["harmful_ratio"] > 1), found.clause_c["theta"].kept
         (True, True)
     """
-    study = FeatureAudit(
-        kind=kind, key=key, drop=drop, standardise=standardise, ridge=ridge, rtol=rtol, bootstrap=replicates,
-        attackers=attackers, seed=seed, scheduler=scheduler, max_dimension=max_dimension,
-    )  # fmt: skip
+    study = FeatureAudit(**settings)
     data = study.open(
         pretrain, harmful, theta=theta, theta_0=theta_0, theta_i=theta_i, targets=targets,
         pretrain_targets=pretrain_targets,

@@ -9,30 +9,12 @@ import pandas as pd
 from condnum.audit.layers import LayerAudit
 from condnum.audit.measures import LABEL_OF, Comparison
 from condnum.audit.result import Audit
-from condnum.machine import PeakMemory
-from condnum.report.tables import RATIO_TITLES, as_html, formula_html, number
+from condnum.report.tables import RATIO_TITLES, as_html, number
 
-_MARK = {True: "holds", False: "fails", None: "not known"}
 _TASKS = {"pretrain": "D<sub>P</sub>", "harmful": "D<sub>H</sub>"}
 
 #: Columns that are listed; `audit.json` has all of them.
 MOST_COLUMNS = 100
-
-
-def verdict_table(found: Audit) -> pd.DataFrame:
-    """Definition 3.1 clause by clause, for every comparison but those of yardsticks with themselves."""
-    return pd.DataFrame(
-        {
-            "extractor": pair.label,
-            "convention": verdict["convention"],
-            "(a) κ of D<sub>H</sub> rises": _MARK[verdict["a"]],
-            "(b) κ of D<sub>P</sub> does not": _MARK[verdict["b"]],
-            "(c) D<sub>P</sub> still fitted": _MARK[verdict["c"]],
-            "immunized": {True: "yes", False: "no", None: "not known"}[verdict["all"]],
-        }
-        for pair in found.compared
-        for verdict in found.verdict(pair)
-    )
 
 
 def columns_html(columns: pd.DataFrame) -> str:
@@ -74,45 +56,29 @@ def kappa_words(found: Audit) -> pd.DataFrame:
 
 
 def measures_words(found: Audit) -> pd.DataFrame:
-    """(i), (ii) and RIR of every comparison per convention and scale of θ, with ceilings and intervals."""
+    """(i), (ii), RIR and Definition 3.1 of every comparison, with ceilings and intervals."""
     table = found.measures
     places = table[["convention", "extractor", "baseline"]].to_dict("records")
     unit = table["theta_scale"] == "unit"
+    verdicts = zip(table["clause_a"], table["clause_b"], table["clause_c"], strict=True)
     table = table.assign(
         extractor=[Comparison(place["extractor"], place["baseline"]).label for place in places],
         theta_scale=np.where(unit, "‖θ‖ = √D", "as given"),
         interval=np.where(unit, [found.interval_words("rir", **place) for place in places], "—"),
+        immunized=[_verdict(*clauses) for clauses in verdicts],
     )
     titles = {
         "extractor": "extractor", "convention": "convention", "theta_scale": "scale of θ", **RATIO_TITLES,
         "interval": "95 % interval", "rir_ceiling": "ceiling", "share": "RIR / ceiling",
+        "immunized": "immunized",
     }  # fmt: skip
     return _worded(table, titles)
 
 
-def sensitivity_words(found: Audit) -> pd.DataFrame:
-    """Compact ranks, κ's and the main comparison at every rank tolerance."""
-    pair = found.judged
-    chosen = found.rtol_sweep.query("extractor == @pair.extractor and baseline == @pair.baseline")
-    own = np.where(chosen["rtol"] == found.rtol, " (this audit)", "")
-    titles = {
-        "rtol": "rank tolerance", "rank_P": "rank K<sub>P</sub>", "rank_H": "rank K<sub>H</sub>",
-        "kappa_P": "κ(K<sub>P</sub>)", "kappa_H": "κ(K<sub>H</sub>)",
-        "harmful_ratio": f"(i) of {LABEL_OF[pair.extractor]}", "pretrain_ratio": "(ii)", "rir": "RIR",
-        "rir_ceiling": "ceiling",
-    }  # fmt: skip
-    return _worded(chosen.assign(rtol=chosen["rtol"].map(number) + own), titles)
-
-
-def alignment_words(found: Audit) -> pd.DataFrame:
-    """Eq. 10 beside the truth for every extractor."""
-    table = found.alignment
-    single = np.where(table["u_unique"], "yes", "no (repeated singular values)")
-    titles = {
-        "extractor": "extractor", "task": "task", "misalignment": "misalignment",
-        "predicted_kappa": "κ by Eq. 10", "kappa": "κ", "u_unique": "Eq. 10 single-valued",
-    }  # fmt: skip
-    return _worded(table.assign(u_unique=single), titles)
+def _verdict(*clauses: bool | None) -> str:
+    """Return Definition 3.1 in a word, with the clauses that fail."""
+    failed = [f"({letter})" for letter, kept in zip("abc", clauses, strict=True) if kept is False]
+    return f"no: {', '.join(failed)}" if failed else "yes" if all(clauses) else "(c) not known"
 
 
 def layers_words(found: LayerAudit) -> pd.DataFrame:
@@ -135,47 +101,21 @@ def layers_words(found: LayerAudit) -> pd.DataFrame:
 
 
 def attack_words(found: Audit) -> pd.DataFrame:
-    """Steps of every attacker to the headline target, and factors."""
-    report = found.attack.report
-    if report is None:
-        return pd.DataFrame()
-    steps, factors = (
-        table.set_index("attacker").rename(columns=LABEL_OF).add_prefix(f"{title}, ")
-        for title, table in (("steps", report.steps_table()), ("factor", report.factor_table()))
-    )
-    return steps.join(factors).reset_index()
-
-
-def evaluation_words(found: Audit) -> pd.DataFrame:
-    """Loss of every attacker where it ended, on rows that it has not seen, if there are any."""
+    """Steps of every attacker to the headline target and its factors, and its loss where it ended."""
     report = found.attack.report
     if report is None:
         return pd.DataFrame()
     rows = "held-out rows" if report.held_out else "training rows"
-    columns = {"evaluation_loss": "loss", "accuracy": "accuracy"}
-    table = report.evaluation.dropna(axis=1, how="all")
-    wide = table.pivot_table(
-        index="label", columns="extractor", values=[name for name in columns if name in table], sort=False
+    ended = report.evaluation.dropna(axis=1, how="all")
+    parts = {"steps": report.steps_table(), "factor": report.factor_table()} | {
+        f"{title} on {rows}": ended.pivot(index="label", columns="extractor", values=name)
+        .map(number)
+        .reset_index(names="attacker")
+        for name, title in (("evaluation_loss", "loss"), ("accuracy", "accuracy"))
+        if name in ended
+    }
+    first, *others = (
+        table.set_index("attacker").rename(columns=LABEL_OF).add_prefix(f"{title}, ")
+        for title, table in parts.items()
     )
-    wide.columns = [f"{columns[name]} on {rows}, {LABEL_OF[extractor]}" for name, extractor in wide.columns]
-    return wide.map(number).reset_index(names="attacker")
-
-
-def run_words(found: Audit) -> pd.DataFrame:
-    """What was read and what it took."""
-    facts = {}
-    for task in (found.pretrain, found.harmful):
-        stored = "float32 or coarser" if task.stored_eps > 1e-10 else "float64"
-        facts[task.name] = f"{task.source}: {task.rows:,d} rows × {task.dimension:,d} columns, {stored}"
-    facts["rank tolerance, ε"] = (
-        f"{number(found.rtol)} relative to σ₁, {number(found.ridge)} in the units of K"
-    )
-    drawn = found.intervals
-    failed = f", {drawn.failed} of rank 0 left out" if drawn is not None and drawn.failed else ""
-    facts["bootstrap"] = (
-        f"none: {found.no_intervals}" if drawn is None else f"{drawn.replicates} times {drawn.unit}{failed}"
-    )
-    facts["seed"] = str(found.seed)
-    facts["seconds"] = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in found.seconds.items())
-    facts["peak memory"] = str(PeakMemory(found.peak_mib, processes=1))
-    return pd.DataFrame({"what": map(formula_html, facts), "value": map(formula_html, facts.values())})
+    return first.join(others).reset_index()

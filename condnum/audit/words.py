@@ -14,51 +14,10 @@ from condnum.report.tables import bullets, formula_html, number, rounded
 
 
 def as_page(sentences: Sequence[str]) -> str:
-    """Return sentences as a list in HTML, `D_P` with its index.
-
-    Examples:
-        >>> as_page(["D_P is short."])
-        '<ul><li>D<sub>P</sub> is short.</li></ul>'
-    """
+    """Return sentences as a list in HTML, `D_P` with its index."""
     option = r'<code style="white-space:nowrap">\1</code>'
     typed = (formula_html(text).replace("drop=", "--drop ") for text in sentences)
     return bullets(re.sub(r"(--[a-z][a-z-]+)", option, text) for text in typed)
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Join names as in a sentence.
-
-    Examples:
-        >>> _listed(["a", "b", "c"]), _listed(["a"])
-        ('a, b and c', 'a')
-    """
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
-_TEMPLATES = Environment(
-    loader=PackageLoader("condnum.audit", "."),
-    trim_blocks=True,
-    lstrip_blocks=True,
-    undefined=StrictUndefined,
-)
-_TEMPLATES.filters |= {
-    "count": "{:,d}".format,
-    "filename": lambda path: Path(path).name,
-    "formula_html": formula_html,
-    "is_finite": math.isfinite,
-    "listed": _listed,
-    "number": number,
-    "rounded": rounded,
-}
-_TEMPLATES.globals |= {
-    "CLOSED": CLOSED,
-    "Comparison": Comparison,
-    "PARETO": PARETO,
-    "LABEL_OF": LABEL_OF,
-    "AS_IS": AS_IS,
-    "as_page": as_page,
-    "odd_columns": odd_columns,
-}
 
 
 def paragraphs(macro: str, found: Any) -> list[str]:
@@ -70,3 +29,26 @@ def paragraphs(macro: str, found: Any) -> list[str]:
 def card(found: Any) -> str:
     """Return the verdict in HTML."""
     return _TEMPLATES.get_template("card.html.j2").render(found=found)
+
+
+_FILES = PackageLoader("condnum.audit", ".")
+_TEMPLATES = Environment(loader=_FILES, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+_FILTERS: dict[str, Any] = {
+    "count": "{:,d}".format,
+    "filename": lambda path: Path(path).name,
+    "formula_html": formula_html,
+    "is_finite": math.isfinite,
+    "number": number,
+    "rounded": rounded,
+}
+_TEMPLATES.filters |= _FILTERS
+_TEMPLATES.globals |= {
+    "CLOSED": CLOSED,
+    "Comparison": Comparison,
+    "PARETO": PARETO,
+    "LABEL_OF": LABEL_OF,
+    "AS_IS": AS_IS,
+    "as_page": as_page,
+    "odd_columns": odd_columns,
+    "paragraphs": paragraphs,
+}

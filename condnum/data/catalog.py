@@ -1,7 +1,4 @@
-"""What data this machine has, and whether it is whole: behind `condnum data`.
-
-Nothing here downloads or prints.
-"""
+"""What data this machine has, and whether it is whole: behind `condnum data`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,25 +33,12 @@ class DataStatus:
 
 
 def available() -> list[DataStatus]:
-    """Load each data set in full: look at every value and compare the checksums with the known ones.
-
-    A failure is a status. So is a checksum that is not known: the data may be right, but published and
-    recorded numbers were not measured on it.
-
-    Examples:
-        >>> [status.rows for status in available() if status.source == "embedded"]
-        [1797, 442]
-    """
+    """Load each data set in full, and compare the checksums with those on which numbers were measured."""
     return [data_status(name) for name in _LOADERS]
 
 
 def data_status(name: str) -> DataStatus:
-    """Return the status of one data set.
-
-    Examples:
-        >>> data_status("diabetes").rows
-        442
-    """
+    """Return the status of one data set."""
     try:
         data = _LOADERS[name]()
     except CondnumError as error:
@@ -62,7 +46,7 @@ def data_status(name: str) -> DataStatus:
     origin, advice = data.provenance, ""
     if not origin.known_checksum:
         advice = f"{name}: recorded numbers were measured on other bytes, so compare them with care."
-    elif name == "mnist" and origin.options["split"] == "test":
+    elif name == "mnist" and origin.split == "test":
         advice = f"{name}: these are the test images. All 70,000 images: condnum data download."
     return DataStatus(
         name,

@@ -1,16 +1,15 @@
 """Labelled images of digits and the task pair of two of them (Sec. 5.1, Appendix C.2); scikit-learn's."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from condnum.data.resolver import KNOWN_CHECKSUMS
-from condnum.data.task_pair import Float64Array, Provenance, TaskPair, check_rows, sha256_arrays, standardise
+from condnum.data.task_pair import Float64Array, Provenance, TaskPair, sha256_arrays, standardize
 from condnum.errors import DataFormatError, InvalidInputError, check_known
 
-Labels = Literal["one_vs_rest", "published"]
 DiabetesFeatures = Literal["clean", "published"]
 
 
@@ -55,7 +54,7 @@ class Digits:
     @property
     def label(self) -> str:
         """Data set, how many images of which split, and where they were found."""
-        split = self.provenance.options.get("split")
+        split = self.provenance.split
         return f"{self.name}, {len(self):,} {f'{split} ' if split else ''}images, {self.provenance.source}"
 
     def title(self) -> str:
@@ -89,38 +88,25 @@ class Digits:
         return (chosen.reshape(len(chosen), -1) / self.pixel_max - self.mean) / self.std
 
 
-def digit_pair(
-    digits: Digits,
-    pretrain: int,
-    harmful: int,
-    *,
-    labels: Labels = "one_vs_rest",
-    seed: int = 0,
-    rows: int | None = None,
-) -> TaskPair:
+def digit_pair(digits: Digits, pretrain: int, harmful: int, *, seed: int = 0) -> TaskPair:
     """Build the pair (p, h): K_P from the images of digit p, K_H from those of digit h.
 
-    Both digits are cut to the smaller count n, in file order. With `labels="published"` D_P
-    holds one class, label 0, and D_H the other, label 1, as in the paper's `BinaryDataset`; such
-    a loss has nothing to tell apart. With `one_vs_rest` the loss and the probe see a
-    balanced sample instead: the n images of the digit (label 1) in turn with n images of the other
-    nine digits (label 0), drawn without replacement; K stays that of the digit.
+    Both digits are cut to the smaller count n, in file order. The loss and the probe see a balanced sample
+    instead: the n images of the digit (label 1) in turn with n images of the other nine digits (label 0),
+    drawn without replacement.
 
     Args:
         digits: Labelled images.
         pretrain: Digit p of D_P.
         harmful: Digit h of D_H, not p.
-        labels: `one_vs_rest` or `published`.
         seed: Seed of the draw of the other digits; a local generator.
-        rows: Largest n; default: all that both digits have.
 
     Returns:
-        `X_P` and `X_H` `(n, h·w)`; `y_P`, `y_H` constant. With `one_vs_rest` also `X_loss`, `X_probe`
-        `(2n, h·w)` with `y_loss`, `y_probe` in {0, 1}.
+        `X_P` and `X_H` `(n, h·w)`; `y_P`, `y_H` constant; `X_loss`, `X_probe` `(2n, h·w)` with `y_loss`,
+        `y_probe` in {0, 1}.
 
     Raises:
-        InvalidInputError: Not two different digits 0–9, fewer than two images of one, bad `rows`.
-        UnknownNameError: Unknown `labels`.
+        InvalidInputError: Not two different digits 0–9, or fewer than two images of one.
 
     Examples:
         >>> from condnum.data import load_small_digits
@@ -128,31 +114,22 @@ def digit_pair(
         >>> pair.X_P.shape, pair.loss_sample[0].shape, float(pair.loss_sample[1].mean())
         ((174, 64), (348, 64), 0.5)
     """
-    check_known("labels", labels, get_args(Labels))
-    if rows is not None:
-        check_rows(rows)
     for digit, task in ((pretrain, "pretrain"), (harmful, "harmful")):
         if isinstance(digit, bool) or not isinstance(digit, int | np.integer) or not 0 <= digit <= 9:
             raise InvalidInputError(f"{task} must be a digit 0 to 9, got {digit!r}.")
     if pretrain == harmful:
         raise InvalidInputError(f"pretrain and harmful must differ, got {pretrain} for both.")
-    count = min(digits.smaller_count(pretrain, harmful), rows or len(digits))
-    balanced = labels == "one_vs_rest"
-    arrays: dict[str, Any] = {"y_P": np.full(count, float(balanced)), "y_H": np.ones(count)}
+    count, arrays = digits.smaller_count(pretrain, harmful), dict[str, Any]()
     # One stream a task: the harmful draw must not depend on the size of the other.
     for stream, digit, task, sample in ((0, pretrain, "P", "loss"), (1, harmful, "H", "probe")):
         own = np.flatnonzero(digits.labels == digit)[:count]
-        arrays[f"X_{task}"] = digits.pixels(own)
-        if balanced:
-            # The rest holds the other task's digit, of which there are `count` or more.
-            rest = np.flatnonzero(digits.labels != digit)
-            drawn = np.random.default_rng([seed, stream]).choice(rest, size=count, replace=False)
-            # Taken in turn, so that the first rows are balanced too.
-            arrays[f"X_{sample}"] = digits.pixels(np.stack([own, drawn], axis=1).reshape(-1))
-            arrays[f"y_{sample}"] = np.tile([1.0, 0.0], count)
-    options = {
-        "pretrain": int(pretrain), "harmful": int(harmful), "labels": labels, "seed": seed, "rows": rows,
-    }  # fmt: skip
+        # The rest holds the other task's digit, of which there are `count` or more.
+        rest = np.flatnonzero(digits.labels != digit)
+        drawn = np.random.default_rng([seed, stream]).choice(rest, size=count, replace=False)
+        arrays[f"X_{task}"], arrays[f"y_{task}"] = digits.pixels(own), np.ones(count)
+        # Taken in turn, so that the first rows are balanced too.
+        arrays[f"X_{sample}"] = digits.pixels(np.stack([own, drawn], axis=1).reshape(-1))
+        arrays[f"y_{sample}"] = np.tile([1.0, 0.0], count)
     return TaskPair(
         **arrays,
         name=digits.name,
@@ -160,7 +137,7 @@ def digit_pair(
         harmful_name=f"digit {harmful}",
         feature_names=digits.feature_names,
         checksum=digits.checksum,
-        provenance=replace(digits.provenance, options={**digits.provenance.options, **options}),
+        provenance=digits.provenance,
         allow_constant_target=True,
     )
 
@@ -170,6 +147,8 @@ def digit_pair(
 
 def load_small_digits() -> Digits:
     """Load scikit-learn's 8×8 digits: the test half of the UCI optical recognition data set.
+
+    E. Alpaydin and C. Kaynak (1998), https://archive.ics.uci.edu/dataset/80, CC BY 4.0.
 
     Returns:
         `images` (1797, 8, 8) with grey values 0–16 and `labels` (1797,); `mean` and `std` are those
@@ -197,11 +176,7 @@ def load_small_digits() -> Digits:
             source="embedded",
             location=f"scikit-learn {__version__}, load_digits",
             description="Optical recognition of handwritten digits, 8×8 pixels, grey values 0 to 16.",
-            url="https://archive.ics.uci.edu/dataset/80",
-            licence="CC BY 4.0",
-            citation="E. Alpaydin and C. Kaynak (1998), Optical Recognition of Handwritten Digits, UCI.",
             known_checksum=checksum == KNOWN_CHECKSUMS["embedded/digits-8x8"],
-            files={"images and labels": checksum},
         ),
     )
 
@@ -209,9 +184,10 @@ def load_small_digits() -> Digits:
 def load_diabetes_tasks(*, features: DiabetesFeatures = "clean") -> TaskPair:
     """Load the diabetes table (442×10) as a pair like the house prices: split by `sex`, two targets.
 
+    The data are those of Efron et al. (2004), Least Angle Regression, Ann. Statist. 32(2).
     D_P predicts the body mass index `bmi` where sex is coded 1 (235 rows); D_H predicts the disease
     progression after one year where it is coded 2 (207 rows). `bmi` is a target, so it is a
-    feature of neither. Raw units, then standardised per task with population deviations.
+    feature of neither. Raw units, then standardized per task with population deviations.
 
     Args:
         features: `clean` drops the split column `sex` (8 features); `published` keeps it, as the
@@ -240,10 +216,10 @@ def load_diabetes_tasks(*, features: DiabetesFeatures = "clean") -> TaskPair:
     kept = [i for i, name in enumerate(columns) if name not in dropped]
     sex, bmi = data[:, columns.index("sex")], data[:, columns.index("bmi")]
     return TaskPair(
-        X_P=standardise(data[sex == 1][:, kept]),
-        y_P=standardise(bmi[sex == 1]),
-        X_H=standardise(data[sex == 2][:, kept]),
-        y_H=standardise(target[sex == 2]),
+        X_P=standardize(data[sex == 1][:, kept]),
+        y_P=standardize(bmi[sex == 1]),
+        X_H=standardize(data[sex == 2][:, kept]),
+        y_H=standardize(target[sex == 2]),
         name="diabetes",
         pretrain_name="bmi, sex coded 1",
         harmful_name="disease progression, sex coded 2",
@@ -253,12 +229,6 @@ def load_diabetes_tasks(*, features: DiabetesFeatures = "clean") -> TaskPair:
             source="embedded",
             location=f"scikit-learn {__version__}, load_diabetes(scaled=False)",
             description="Diabetes patients: ten baseline variables, disease progression a year later.",
-            url="https://www4.stat.ncsu.edu/~boos/var.select/diabetes.html",
-            licence="as distributed with scikit-learn (BSD 3-Clause)",
-            citation="B. Efron, T. Hastie, I. Johnstone and R. Tibshirani (2004), Least Angle Regression, "
-            "Ann. Statist. 32(2), 407-499.",
             known_checksum=checksum == KNOWN_CHECKSUMS["embedded/diabetes"],
-            files={"data and target": checksum},
-            options={"features": features},
         ),
     )

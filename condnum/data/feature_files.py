@@ -1,13 +1,15 @@
 """How each kind of file holds a feature matrix, read in blocks of rows: `.npy`, `.npz`, `.csv`, `.parquet`.
 
-Nothing in a file is executed: pickles are refused.
+`.npy` is read by position, `.parquet` by row groups, `.csv` from the start, and an array of an `.npz` is
+taken into memory. Nothing in a file is executed: pickles are refused.
 """
 
 from __future__ import annotations
 
 import csv
-import math
 import re
+import shutil
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -36,8 +38,8 @@ def row_slices(X: NDArray[Any]) -> Reader:
     return lambda first, size, kept: (X[at : at + size, kept] for at in range(first * size, len(X), size))
 
 
-def _open_npy(path: Path, _: str | None) -> Opened:
-    """Map an array to check its header against the file's size; its rows are then read by position."""
+def _mapped(path: Path) -> NDArray[Any]:
+    """Map an array, which checks its header against the file's size."""
     with np.errstate(all="ignore"):  # sizes that lie may overflow, and are refused all the same
         try:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -48,6 +50,12 @@ def _open_npy(path: Path, _: str | None) -> Opened:
     if not isinstance(array, np.ndarray):
         array.close()
         raise DataFormatError(f"{path} is an archive of numpy.savez; let its name end in .npz.")
+    return array
+
+
+def _open_npy(path: Path, _: str | None) -> Opened:
+    """Take the header of an array; its rows are then read by position."""
+    array = _mapped(path)
     shape, dtype, offset = array.shape, array.dtype, array.offset  # type: ignore[attr-defined]
     fortran = not array.flags.c_contiguous
 
@@ -71,31 +79,24 @@ def _open_npy(path: Path, _: str | None) -> Opened:
 
 
 def _open_npz(path: Path, key: str | None) -> Opened:
-    """Take one array of an archive into memory; what its header says is checked before."""
-    with zipfile.ZipFile(path) as archive:
+    """Take one array of an archive into memory."""
+    with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory() as folder:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         if key is None and len(members) != 1:
             shown = ", ".join(list(members)[:8]) + (", …" if len(members) > 8 else "")
             raise DataFormatError(f"{path} holds {len(members)} arrays ({shown}); say which by key=.")
         name = next(iter(members)) if key is None else key
         check_known(f"array of {path}", name, members)
-        with archive.open(members[name]) as stream:
-            first = np.lib.format.read_magic(stream) == (1, 0)
-            header = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
-            shape, fortran, dtype = header(stream)
-            size = math.prod(shape) * dtype.itemsize
-            if dtype.hasobject:
-                raise ValueError("it holds Python objects, and pickled objects are never loaded")
-            if size > ARCHIVE_BYTES:
-                raise DataFormatError(
-                    f"{path} holds an array of shape {shape} and type {dtype}, above the limit of "
-                    f"{ARCHIVE_BYTES >> 20:,d} MiB for archives; save it with numpy.save, which is read in "
-                    "blocks."
-                )
-            if min(shape, default=0) < 0 or size > members[name].file_size or not dtype.itemsize:
-                raise ValueError(f"it is too short for an array of shape {shape} and type {dtype}")
-            X = np.frombuffer(stream.read(size), dtype).reshape(shape, order="F" if fortran else "C")
-    return row_slices(X.reshape(len(X), -1) if X.ndim == 1 else X), shape, dtype, ()
+        if members[name].file_size > ARCHIVE_BYTES:
+            raise DataFormatError(
+                f"{path} holds {members[name].file_size >> 20:,d} MiB, above the limit of "
+                f"{ARCHIVE_BYTES >> 20:,d} MiB for archives; save it with numpy.save, to be read in blocks."
+            )
+        unpacked = Path(folder) / "array.npy"
+        with archive.open(members[name]) as packed, unpacked.open("wb") as stream:
+            shutil.copyfileobj(packed, stream)
+        X = np.array(_mapped(unpacked))
+    return row_slices(X[:, None] if X.ndim == 1 else X), X.shape, X.dtype, ()
 
 
 def _text_error(source: object, names: Sequence[str], example: str) -> DataFormatError:

@@ -46,7 +46,7 @@ class Survey:
 class FeaturePair:
     """Inputs of a pre-training and a harmful task over the same D columns."""
 
-    pretrain: FeatureStream  # X_P, complete rows, standardised if that was asked for
+    pretrain: FeatureStream  # X_P, complete rows, standardized if that was asked for
     harmful: FeatureStream  # X_H
     surveys: tuple[Survey, Survey]  # of both as they are in the files
     columns: pd.DataFrame  # a row a column: `column`, mean, deviation, smallest and largest of both, `look`
@@ -88,22 +88,7 @@ def open_pair(
     drop: str = "",
     max_dimension: int = MAX_FEATURES,
 ) -> tuple[FeatureStream, FeatureStream, list[str]]:
-    """Open two matrices and bring them to the same columns; of files nothing but headers is read.
-
-    Args:
-        pretrain: The pre-training features: a file, a matrix or a stream.
-        harmful: The harmful features.
-        key: Which array of an `.npz`; two names with a comma between are those of either file.
-        drop: Names of columns to leave out, separated by commas; `x0`, `x1`, … where files have no names.
-        max_dimension: Largest D.
-
-    Returns:
-        As `match_streams`.
-
-    Raises:
-        InvalidInputError: More than two keys.
-        CondnumError: As `open_feature_stream` and `match_streams`; its `field` names the file at fault.
-    """
+    """Open two matrices, reading nothing but headers, and match them; `key` names one or two arrays."""
     keys: list[str | None] = [*_words(key)] or [None]
     if len(keys) > 2:
         raise InvalidInputError(f"key names {len(keys)} arrays ({key}); give one, or one for each file.")
@@ -117,10 +102,7 @@ def open_pair(
 def match_streams(
     P: FeatureStream, H: FeatureStream, *, drop: str = ""
 ) -> tuple[FeatureStream, FeatureStream, list[str]]:
-    """Bring two streams to the same columns: by name when both files name them, else by position.
-
-    Returns them with notes on what was done.
-    """
+    """Bring two streams to the same columns, by name or else by position, with notes on what was done."""
     dropped, notes = _words(drop), list[str]()
     with _at_fault("drop"):
         for name in dropped:
@@ -166,36 +148,12 @@ def look_at(
     harmful: FeatureStream,
     notes: Sequence[str] = (),
     *,
-    standardise: bool = False,
+    standardize: bool = False,
     targets: NDArray[Any] | None = None,
 ) -> FeaturePair:
-    """Read both matrices once: leave out rows with gaps, list the columns, flag odd ones, standardise.
+    """Read both matrices once: leave out rows with gaps, list the columns, flag odd ones, standardize.
 
-    A column is called constant (one value), an index (whole numbers, all different, sorted or without a
-    hole), or a label: by its values (a few consecutive whole numbers among columns of measurements, other
-    ones in either task, or, where targets are known, a function of them), or by its name.
-
-    Args:
-        pretrain: X_P, as `match_streams` returns it.
-        harmful: X_H.
-        notes: What was done to them before.
-        standardise: Each task's columns to mean 0 and deviation 1.
-        targets: `(N,)` labels or `(N, m)` numbers of all rows of the harmful file.
-
-    Returns:
-        The pair.
-
-    Raises:
-        InvalidInputError: Fewer than two complete rows, or another number of targets than rows.
-        CondnumError: Infinite entries, or a file that is damaged or changes while it is read; its `field`
-            names the file at fault.
-
-    Examples:
-        >>> from condnum.data.feature_stream import array_stream
-        >>> X = np.array([[1.0, 7.0], [2.5, 7.0], [np.nan, 7.0]])
-        >>> pair = look_at(array_stream(X), array_stream(X))
-        >>> pair.notes[0], pair.columns["look"].tolist()
-        ('D_P: 1 of 3 rows has missing entries and is left out (x0: 1).', ['', 'constant'])
+    `targets`, `(N,)` labels or `(N, m)` numbers of all harmful rows, show which columns leak them.
     """
     said, surveys, streams = list(notes), [], [pretrain, harmful]
     for task, field, stream in zip(("D_P", "D_H"), ("pretrain", "harmful"), streams, strict=True):
@@ -226,12 +184,12 @@ def look_at(
             table[f"{figure}_{field}"] = getattr(survey, figure)
     table["look"] = _looks(pretrain.columns, P, H, answers)
     said += _warnings(table, targets is not None)
-    if standardise:
+    if standardize:
         streams = [
             replace(stream, centre=survey.mean, scale=survey.deviation)
             for stream, survey in zip(streams, surveys, strict=True)
         ]
-        said.append("Columns are standardised, each task by its own mean and deviation.")
+        said.append("Columns are standardized, each task by its own mean and deviation.")
     return FeaturePair(streams[0], streams[1], (P, H), table, tuple(said))
 
 
@@ -246,9 +204,11 @@ def complete_targets(targets: NDArray[Any], survey: Survey, stream: FeatureStrea
 
 
 def _survey(stream: FeatureStream) -> Survey:
-    """Read all rows once; means and deviations by Chan's sums, which do not cancel."""
+    """Read all rows once; scikit-learn's means and deviations do not cancel."""
+    from sklearn.preprocessing import StandardScaler
+
     D, masks, heads = stream.dimension, list[NDArray[np.bool_]](), list[Float64Array]()
-    mean, squares, gaps = np.zeros(D), np.zeros(D), np.zeros(D, dtype=np.int64)
+    moments, gaps = StandardScaler(), np.zeros(D, dtype=np.int64)
     smallest, largest, rows, total = np.full(D, np.inf), np.full(D, -np.inf), 0, 0
     chunks = (block[at : at + _CHUNK] for block in stream.raw_blocks() for at in range(0, len(block), _CHUNK))
     for chunk in chunks:
@@ -261,8 +221,7 @@ def _survey(stream: FeatureStream) -> Survey:
         if not masks[-1].all():
             gaps += missing.sum(axis=0)
             X = whole[masks[-1]]
-        n = len(X)
-        if not n:
+        if not len(X):
             continue
         smallest, largest = np.minimum(smallest, X.min(axis=0)), np.maximum(largest, X.max(axis=0))
         if not (np.isfinite(smallest).all() and np.isfinite(largest).all()):
@@ -273,11 +232,9 @@ def _survey(stream: FeatureStream) -> Survey:
                 "drop these rows."
             )
         heads.append(X[: max(0, _LOOK - rows)])
+        rows += len(X)
         with np.errstate(all="ignore"):  # squares beyond float64 are refused below
-            own = X.mean(axis=0)
-            shift = own - mean
-            squares += ((X - own) ** 2).sum(axis=0) + shift**2 * (rows * n / (rows + n))
-            mean, rows = mean + shift * (n / (rows + n)), rows + n
+            moments.partial_fit(X)
     if rows < 2:
         empty = [f"'{stream.columns[i]}'" for i in np.argsort(-gaps)[:5] if 2 * gaps[i] > total]
         where = f" (mostly empty: {', '.join(empty)})" if empty else ""
@@ -285,14 +242,16 @@ def _survey(stream: FeatureStream) -> Survey:
             f"{stream.source} has {rows} row(s) without missing entries, out of {total:,d}; at least 2 are "
             f"needed: impute, or leave out (drop) the columns that are mostly empty{where}."
         )
-    if not np.isfinite(squares).all():
-        large = stream.columns[int(np.argmin(np.isfinite(squares)))]
+    if not np.isfinite(moments.var_).all():
+        large = stream.columns[int(np.argmin(np.isfinite(moments.var_)))]
         raise DataFormatError(
             f"{stream.source} holds numbers so large that their squares overflow float64 (above 1e154), in "
             f"column '{large}' for one; rescale or leave out (drop) what is so large."
         )
-    deviation = np.where(smallest == largest, 0.0, np.sqrt(squares / rows))
-    return Survey(np.concatenate(masks), gaps, mean, deviation, smallest, largest, np.concatenate(heads))
+    deviation = np.where(smallest == largest, 0.0, np.sqrt(moments.var_))
+    return Survey(
+        np.concatenate(masks), gaps, moments.mean_, deviation, smallest, largest, np.concatenate(heads)
+    )
 
 
 def _looks(names: Sequence[str], P: Survey, H: Survey, answers: NDArray[np.bool_]) -> list[str]:
@@ -370,7 +329,7 @@ def _warnings(table: pd.DataFrame, targets: bool) -> list[str]:
             (
                 "constant column(s)",
                 flat["column"][~zero],
-                "K is not centred, so that each acts as an intercept; standardising turns it into zeros",
+                "K is not centred, so that each acts as an intercept; standardizing turns it into zeros",
             ),
         ):
             if len(names):

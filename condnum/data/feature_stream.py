@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.data.feature_files import OPENERS, Columns, Opened, Reader, row_slices
+from condnum.data.feature_files import OPENERS, Opened, Reader, row_slices
 from condnum.data.task_pair import Float64Array
 from condnum.errors import CondnumError, DataFormatError, DataNotFoundError, InvalidInputError
 
@@ -32,10 +32,11 @@ from condnum.errors import CondnumError, DataFormatError, DataNotFoundError, Inv
 BLOCK_BYTES = 128 << 20
 #: Rows of a block of narrow features.
 MAX_BLOCK_ROWS = 65_536
-#: Largest matrix, as float64, that is taken into memory whole unless the caller says otherwise: 1 GiB.
+#: Largest matrix, as float64, that is taken into memory whole: 1 GiB.
 WHOLE_BYTES = 1 << 30
 #: Widest features that are accepted unless the caller says otherwise.
 MAX_FEATURES = 20_000
+
 
 #: How readers of arrays, archives and tables say that a file is not what it claims to be.
 _DAMAGE = (
@@ -70,7 +71,7 @@ class FeatureStream:
     dtype: np.dtype[Any]  # the stored type; float64 for text
     count: int | None  # rows; None where only reading tells
     stamp: tuple[int, int, int] | None  # of the file when it was opened; None: rows in memory
-    centre: Float64Array | None = None  # (D,) is subtracted, where columns are standardised
+    centre: Float64Array | None = None  # (D,) is subtracted, where columns are standardized
     scale: Float64Array | None = None  # (D,) divides; 0 turns a constant column into zeros
 
     @property
@@ -104,7 +105,7 @@ class FeatureStream:
                     )
 
     def blocks(self, first: int = 0, last: int | None = None) -> Iterator[NDArray[Any]]:
-        """Read blocks of complete rows, standardised where that was asked for; else as `raw_blocks`."""
+        """Read blocks of complete rows, standardized where that was asked for; else as `raw_blocks`."""
         for block in self.raw_blocks(first, last):
             if block.dtype.kind == "f" and np.isnan(block.min()):
                 block = block[~np.isnan(block).any(axis=1)]
@@ -113,18 +114,16 @@ class FeatureStream:
                 block = np.where(flat, 0.0, (block - self.centre) / np.where(flat, 1.0, self.scale))
             yield block
 
-    def array(
-        self, max_bytes: int = WHOLE_BYTES, *, gaps: Literal["drop", "refuse"] = "drop"
-    ) -> Float64Array:
+    def array(self, *, gaps: Literal["drop", "refuse"] = "drop") -> Float64Array:
         """Return the rows in memory: the complete ones, or all of them, which then have to be finite."""
         parts, size = [np.empty((0, self.dimension))], 0
         for block in self.blocks() if gaps == "drop" else self.raw_blocks():
             size += 8 * block.size
-            if size > max_bytes:
+            if size > WHOLE_BYTES:
                 raise DataFormatError(
-                    f"{self.source} takes more than {max_bytes / 2**20:,.1f} MiB as float64; take fewer rows "
-                    "(κ is that of a sample anyway) or fewer columns, or run condnum audit, which reads "
-                    "it in blocks."
+                    f"{self.source} takes more than {WHOLE_BYTES >> 20:,d} MiB as float64; take fewer rows "
+                    "(κ is that of a sample anyway) or fewer columns, or run condnum audit, which reads it "
+                    "in blocks."
                 )
             with np.errstate(all="ignore"):  # numbers beyond float64 become infinite
                 parts.append(np.asarray(block, dtype=np.float64))
@@ -135,31 +134,6 @@ class FeatureStream:
                 f"{self.source} has NaN or infinite entries, the first in row {first}; drop or replace them."
             )
         return X
-
-    def remembered(self, max_bytes: int) -> FeatureStream:
-        """Return a stream that keeps the rows of its first whole pass, where they take no more than this."""
-        known = (self.count or 0) * self.dimension * self.dtype.itemsize
-        if self.stamp is None or known > max_bytes:  # the rows are in memory already, or too many
-            return self
-        blocks = list[NDArray[Any]]()
-        held: Columns | None = None  # the columns of the blocks, once these are all rows
-
-        def read(first: int, size: int, columns: Columns) -> Iterator[NDArray[Any]]:
-            nonlocal held
-            if held == columns:
-                yield from blocks[first:]
-                return
-            taken, held = 0 if first == 0 else max_bytes + 1, None
-            blocks.clear()
-            for block in self.read(first, size, columns):
-                taken += block.nbytes
-                blocks.append(block)
-                if taken > max_bytes:
-                    blocks.clear()
-                yield block
-            held = columns if taken <= max_bytes else None
-
-        return replace(self, read=read)
 
     def select(self, columns: Sequence[str]) -> FeatureStream:
         """Return a stream of some of the columns, in the order asked for."""
@@ -174,13 +148,7 @@ def open_feature_stream(
     max_dimension: int = MAX_FEATURES,
     vector: bool = False,
 ) -> FeatureStream:
-    r"""Open a feature matrix for reading in blocks; the file's ending says how.
-
-    `.npy` is read by position (either order of memory), `.parquet` by row groups, `.csv` from the start, and
-    an array of an `.npz` is taken into memory. A CSV is separated by commas and has a line of names unless
-    every cell of its first line is a number; empty cells and NA are NaN. Nothing in a file is executed:
-    pickles are refused. With `vector`, `(N,)` numbers count as one column.
-    """
+    """Open a feature matrix for reading in blocks; with `vector`, `(N,)` numbers count as one column."""
     file = Path(path).expanduser()
     with _readable(file):
         if file.suffix.lower() not in OPENERS:
@@ -201,14 +169,7 @@ def array_stream(
     columns: Sequence[str] = (),
     max_dimension: int = MAX_FEATURES,
 ) -> FeatureStream:
-    """Return a stream over a matrix in memory.
-
-    Examples:
-        >>> next(array_stream(np.eye(3)).select(["x2", "x0"]).blocks())
-        array([[0., 1.],
-               [0., 0.],
-               [1., 0.]])
-    """
+    """Return a stream over a matrix in memory."""
     X = np.asarray(features)
     return _stream(name, (row_slices(X), X.shape, X.dtype, tuple(columns)), max_dimension, None)
 
@@ -266,7 +227,7 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 
 @contextmanager
 def _readable(path: Path) -> Generator[None]:
-    """Turn what goes wrong on a disk or in a file into our words."""
+    """Turn what readers raise about a damaged file into our words; other errors are our own."""
     if path.is_dir():
         raise DataFormatError(f"{path} is a folder; give a file in it (.npy, .npz, .csv or .parquet).")
     try:

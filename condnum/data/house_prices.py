@@ -12,21 +12,19 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from condnum.data.resolver import DataFiles, Source, obtain
-from condnum.data.task_pair import Provenance, TaskPair, check_rows, standardise
-from condnum.errors import DataFormatError, UnknownNameError
+from condnum.data.task_pair import Provenance, TaskPair, standardize
+from condnum.errors import DataFormatError, check_integer, check_known
 from condnum.files import opened
 
 HouseFeatures = Literal["clean", "published"]
 Encoders = Literal["union", "per_domain"]
 Normalise = Literal["per_task", "before_split"]
-Missing = Literal["pandas", "dictionary"]
 
 FILES = DataFiles(
     dataset="house-prices",
     folder="house_prices",
     names=(("train.csv.gz", "train.csv"),),
     advice="It is the train.csv of Kaggle's 'House Prices' (1460 rows, 81 columns); it is bundled.",
-    embedded_instead="load_diabetes_tasks()",
 )
 
 #: The 81 columns in file order; a name with `*` holds categories, the others numbers.
@@ -56,10 +54,10 @@ _MAX_BYTES = 48 << 20
 
 #: Cells that count as missing. pandas (2.0 and later) reads "None" as missing too, although the
 #: data dictionary means "no veneer" by it; this touches MasVnrType only.
-MISSING_CELLS = {"pandas": ["", "NA", "None"], "dictionary": ["", "NA"]}
+MISSING_CELLS = ["", "NA", "None"]
 
 
-def read_house_table(path: str | os.PathLike[str], *, missing: Missing = "pandas") -> pd.DataFrame:
+def read_house_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     """Read the CSV: numbers as float64 with 0 for missing, categories as strings with "0" for missing."""
     with opened(path) as stream:
         content = stream.read(_MAX_BYTES + 1)
@@ -68,9 +66,7 @@ def read_house_table(path: str | os.PathLike[str], *, missing: Missing = "pandas
             f"{path} takes more than {_MAX_BYTES >> 20} MiB, the table less than half of one; {FILES.advice}"
         )
     try:
-        raw = pd.read_csv(
-            io.BytesIO(content), dtype=str, keep_default_na=False, na_values=MISSING_CELLS[missing]
-        )
+        raw = pd.read_csv(io.BytesIO(content), dtype=str, keep_default_na=False, na_values=MISSING_CELLS)
     except (ValueError, UnicodeError) as error:  # pandas' parser errors are ValueErrors
         raise DataFormatError(f"{path} is not a CSV table ({error}); {FILES.advice}") from error
     absent = [name for name in HOUSE_COLUMNS if name not in raw]
@@ -107,12 +103,11 @@ def load_house_prices(
     rows: int | None = None,
     encoders: Encoders = "union",
     normalise: Normalise = "per_task",
-    missing: Missing = "pandas",
 ) -> TaskPair:
-    """Load the house-price pair: fill missing cells with 0, label-encode, split, standardise.
+    """Load the house-price pair: fill missing cells with 0, label-encode, split, standardize.
 
     Args:
-        source: `auto` (local file, else the bundled data), `local`, or a path: the CSV file or a folder.
+        source: `auto` (local file, else the bundled data), or a path: the CSV file or a folder.
         features: `clean` drops Id and the split column MSZoning (77 features); `published`
             keeps them (79, as the paper says).
         rows: Keep the first `rows` rows of *each* domain after the split (all of a domain that
@@ -121,8 +116,6 @@ def load_house_prices(
             release does, where one code may mean two things. Fitted before `rows` cuts.
         normalise: Mean and deviation of each task's kept rows (`per_task`), or of the whole table
             (`before_split`). The release takes those of each task before `rows` cuts.
-        missing: Cells that are missing: what `pandas` reads so (empty, NA, None), or what the
-            data `dictionary` says (None is a category of MasVnrType).
 
     Returns:
         `X_P` (309, D) with target LotArea and `X_H` (1151, D) with target SalePrice. Columns that
@@ -139,18 +132,16 @@ def load_house_prices(
         >>> pair.title()  # doctest: +SKIP
         'house-prices, bundled data: 309 pre-training and 1151 harmful rows, D = 77, SHA-256 1e18addf'
     """
-    options: dict[str, object] = {
-        "features": features, "rows": rows, "encoders": encoders, "normalise": normalise, "missing": missing,
-    }  # fmt: skip
-    choices = {"features": HouseFeatures, "encoders": Encoders, "normalise": Normalise, "missing": Missing}
-    for name, allowed in choices.items():
-        if options[name] not in get_args(allowed):
-            raise UnknownNameError(name.replace("features", "feature set"), options[name], get_args(allowed))
+    for name, value, allowed in (
+        ("feature set", features, HouseFeatures), ("encoders", encoders, Encoders),
+        ("normalise", normalise, Normalise),
+    ):  # fmt: skip
+        check_known(name, value, get_args(allowed))
     if rows is not None:
-        check_rows(rows)
+        rows = check_integer("rows", rows, 2)
     found = obtain(FILES, source)
     path = found.paths[0]
-    table = read_house_table(path, missing=missing)
+    table = read_house_table(path)
     harmful = np.asarray(table[SPLIT_COLUMN] == HARMFUL_ZONE)
     if min(harmful.sum(), (~harmful).sum()) < 2:
         zones = ", ".join(sorted(set(table[SPLIT_COLUMN]))) or "none"
@@ -172,7 +163,7 @@ def load_house_prices(
         for letter, chosen in (("X", names), ("y", target)):
             values = table[chosen].to_numpy(dtype=np.float64)
             reference = values if normalise == "before_split" else None
-            arrays[f"{letter}_{task}"] = standardise(values[kept], reference=reference)
+            arrays[f"{letter}_{task}"] = standardize(values[kept], reference=reference)
     return TaskPair(
         **arrays,
         name="house-prices",
@@ -184,12 +175,6 @@ def load_house_prices(
             source=found.source,
             location=str(path),
             description="Ames housing, sales of 2006-2010, as Kaggle's 'House Prices' (train.csv).",
-            url="https://www.openml.org/d/42165",
-            licence="none stated; published by its author for teaching",
-            citation="D. De Cock (2011), Ames, Iowa: Alternative to the Boston Housing Data, "
-            "J. Stat. Educ. 19(3).",
             known_checksum=found.known,
-            files={"train.csv": found.checksum},
-            options=options,
         ),
     )

@@ -24,8 +24,6 @@ MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
 _TRAIN_ROWS, _ROWS = 60_000, 70_000
 #: Largest array that is read, five times MNIST's: a header that says more is damaged.
 _MAX_BYTES = 256 << 20
-#: How far a file is read beyond its last entry, for the message.
-_MORE = 1 << 20
 #: How IDX begins where entries are unsigned bytes; then the number of dimensions, of which NumPy has 64.
 _MAGIC = b"\0\0\x08"
 
@@ -54,12 +52,12 @@ def read_idx(path: str | Path) -> NDArray[np.uint8]:
                 f"{path} says {sizes} = {expected} bytes, above the limit of {_MAX_BYTES} (MNIST's "
                 "images take 47,040,000); it is damaged: fetch it again."
             )
-        content = stream.read(expected + _MORE)
+        content = stream.read(expected + 1)
     if len(content) != expected:
         kind = "is truncated" if len(content) < expected else "has trailing bytes"
-        follow = f"{len(content)}{' or more' if len(content) == expected + _MORE else ''}"
+        follow = f"{len(content)}{' or more' if len(content) > expected else ''} follow"
         raise DataFormatError(
-            f"{path} {kind}: its header says {sizes} = {expected} bytes, {follow} follow; fetch it again."
+            f"{path} {kind}: its header says {sizes} = {expected} bytes, {follow}; fetch it again."
         )
     return np.frombuffer(content, np.uint8).reshape(shape)
 
@@ -85,7 +83,6 @@ def mnist_files(split: MnistSplit | None = None) -> DataFiles:
             "They are the IDX files of the MNIST database as torchvision stores them. The 10 000 test images "
             "are in the bundled data; all 70 000 images: condnum data download."
         ),
-        embedded_instead="load_small_digits()",
         instead=None if split else mnist_files("test"),
     )
 
@@ -94,8 +91,8 @@ def load_mnist_images(source: Source = "auto", split: MnistSplit | None = None) 
     """Load the images and labels of MNIST, unchanged, with the usual pixel normalisation noted.
 
     Args:
-        source: `auto` (local files, else the bundled data), `local`, or a folder: a data folder, or the one
-            with the files.
+        source: `auto` (local files, else the bundled data), or a folder: a data folder, or the one with the
+            files.
         split: `train` (60 000 images) or `test` (10 000, which are bundled); None for the training
             images where they are, else the test images. `label` and `title()` say which.
 
@@ -133,12 +130,8 @@ def load_mnist_images(source: Source = "auto", split: MnistSplit | None = None) 
             source=found.source,
             location=found.location,
             description=f"MNIST handwritten digits, {which} images, 28×28 pixels, grey values 0 to 255.",
-            url="https://www.openml.org/d/554",
-            licence="CC BY-SA 3.0",
-            citation="Y. LeCun, C. Cortes and C. J. C. Burges (1998), The MNIST database.",
             known_checksum=found.known,
-            files={p.name: digest for p, digest in zip(found.paths, found.checksums, strict=True)},
-            options={"split": which},
+            split=which,
         ),
     )
 
@@ -166,12 +159,11 @@ def download_mnist() -> Path:
     parts: dict[MnistSplit, slice] = {"train": slice(_TRAIN_ROWS), "test": slice(_TRAIN_ROWS, None)}
     try:
         output_folder(folder)
-        for split, part in parts.items():
-            for (name, _), array in zip(mnist_files(split).names, arrays, strict=True):
-                with atomic_write(folder / name) as temporary:
-                    write_idx(temporary, array[part])
     except OutputError as error:
-        raise OutputError(
-            f"cannot write to {folder}: {error.__cause__}; set XDG_CACHE_HOME to a writable folder."
-        ) from error
+        fix = "set XDG_CACHE_HOME to a writable folder."
+        raise OutputError(f"cannot write to {folder}: {error.__cause__}; {fix}") from error
+    for split, part in parts.items():
+        for (name, _), array in zip(mnist_files(split).names, arrays, strict=True):
+            with atomic_write(folder / name) as temporary:
+                write_idx(temporary, array[part])
     return folder

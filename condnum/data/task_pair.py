@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.errors import InvalidInputError
+from condnum.errors import InvalidInputError, check_integer
 
 Float64Array: TypeAlias = NDArray[np.float64]
 
@@ -30,23 +30,9 @@ def read_only(value: Any, name: str) -> Float64Array:
     return array
 
 
-def check_rows(rows: object) -> None:
-    """Check a number of rows."""
-    if not isinstance(rows, int | np.integer) or isinstance(rows, bool) or rows < 2:
-        raise InvalidInputError(f"rows must be an integer of at least 2, got {rows!r}.")
-
-
-def standardise(values: Float64Array, *, reference: Float64Array | None = None) -> Float64Array:
-    """Subtract the mean and divide by the population deviation of `reference` (default: `values`).
-
-    A column that is constant in the reference rows becomes exactly zero: its mean in floating point may
-    differ from the constant by round-off, which the division would blow up to order 1.
-
-    Examples:
-        >>> standardise(np.array([[1.0, 0.1], [3.0, 0.1]]))
-        array([[-1.,  0.],
-               [ 1.,  0.]])
-    """
+def standardize(values: Float64Array, *, reference: Float64Array | None = None) -> Float64Array:
+    """Subtract the mean and divide by the population deviation of `reference` (default: `values`)."""
+    # A constant column becomes exactly zero: division would blow the round-off of its mean up to order 1.
     base = values if reference is None else reference
     constant = (base == base[:1]).all(axis=0)
     deviation = np.where(constant, 1.0, base.std(axis=0))
@@ -63,25 +49,15 @@ def sha256_arrays(**arrays: NDArray[Any]) -> str:
     return digest.hexdigest()
 
 
-#: Where data are: one of the places that `condnum.data.resolver` looks in, in order, or none of them.
-SourceKind = Literal[
-    "CONDNUM_DATA", "./data", "user cache", "bundled data", "given path", "embedded", "given arrays"
-]
-
-
 @dataclass(frozen=True)
 class Provenance:
-    """Where a data set came from and what was done to it, in words that a report can print."""
+    """Where a data set came from, in words that a report can print."""
 
-    source: SourceKind
+    source: str  # a place that `condnum.data.resolver` looks in, "embedded", or "given arrays"
     location: str  # path, or the package that carries the table
     description: str  # what the data set is, in one sentence
-    url: str  # its home
-    licence: str  # licence or terms of use
-    citation: str  # whom to cite
     known_checksum: bool  # the SHA-256 is one that this project has seen before
-    files: Mapping[str, str] = field(default_factory=dict)  # name -> SHA-256 of each source
-    options: Mapping[str, object] = field(default_factory=dict)  # the loader's options, by name
+    split: str = ""  # "training" or "test", of data that have both
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,29 +72,12 @@ class TaskPair:
     Arrays are copied, turned into float64 and made read-only, so that no method can change
     another's data.
 
-    Attributes:
-        X_P: `(N_P, D)` inputs of the pre-training task.
-        y_P: `(N_P,)` its targets.
-        X_H: `(N_H, D)` inputs of the harmful task.
-        y_H: `(N_H,)` its targets.
-        name: Data set, "house-prices".
-        pretrain_name: Pre-training task in words, "LotArea, zoning not RL".
-        harmful_name: Harmful task in words.
-        feature_names: D names, in column order.
-        checksum: SHA-256 (64 hexadecimal digits) of the source file(s), or of an embedded table.
-        provenance: Where it came from and the options used.
-        X_loss: `(M_P, D)` sample for the loss on D_P; None: `X_P`.
-        y_loss: `(M_P,)` its targets; None: `y_P`.
-        X_probe: `(M_H, D)` sample for the probe on D_H; None: `X_H`.
-        y_probe: `(M_H,)` its targets; None: `y_H`.
-        allow_constant_target: Accept a `y_P` or `y_H` that never varies (one class only).
-
     Raises:
         InvalidInputError: Shapes that do not fit, non-finite entries, fewer than two rows, or a
             target that never varies.
 
     Examples:
-        >>> origin = Provenance("embedded", "here", "two tiny tasks", "", "", "", False)
+        >>> origin = Provenance("embedded", "here", "two tiny tasks", False)
         >>> pair = TaskPair([[1, 0], [0, 1]], [0, 1], [[1, 1], [2, 0], [0, 3]], [1, 2, 3], name="toy",
         ...     pretrain_name="p", harmful_name="h", feature_names=("a", "b"), checksum="ab" * 32,
         ...     provenance=origin)
@@ -126,21 +85,21 @@ class TaskPair:
         'toy, embedded: 2 pre-training and 3 harmful rows, D = 2, SHA-256 abababab'
     """
 
-    X_P: Float64Array
-    y_P: Float64Array
-    X_H: Float64Array
-    y_H: Float64Array
-    name: str
-    pretrain_name: str
+    X_P: Float64Array  # (N_P, D) inputs of the pre-training task
+    y_P: Float64Array  # (N_P,) its targets
+    X_H: Float64Array  # (N_H, D) inputs of the harmful task
+    y_H: Float64Array  # (N_H,) its targets
+    name: str  # of the data set, "house-prices"
+    pretrain_name: str  # the task in words, "LotArea, zoning not RL"
     harmful_name: str
-    feature_names: tuple[str, ...]
-    checksum: str
+    feature_names: tuple[str, ...]  # (D,) in column order
+    checksum: str  # SHA-256 (64 hexadecimal digits) of the source file(s), or of an embedded table
     provenance: Provenance
-    X_loss: Float64Array | None = None
-    y_loss: Float64Array | None = None
-    X_probe: Float64Array | None = None
-    y_probe: Float64Array | None = None
-    allow_constant_target: bool = False
+    X_loss: Float64Array | None = None  # (M_P, D) sample for the loss on D_P; None: `X_P`
+    y_loss: Float64Array | None = None  # (M_P,)
+    X_probe: Float64Array | None = None  # (M_H, D) sample for the probe on D_H; None: `X_H`
+    y_probe: Float64Array | None = None  # (M_H,)
+    allow_constant_target: bool = False  # accept a `y_P` or `y_H` that never varies (one class only)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "feature_names", tuple(self.feature_names))
@@ -212,7 +171,7 @@ class TaskPair:
             harmful_name=harmful_name,
             feature_names=tuple(feature_names or (f"x{k}" for k in range(1, columns + 1))),
             checksum=sha256_arrays(**arrays),
-            provenance=Provenance("given arrays", "memory", about, "", "", "", False),
+            provenance=Provenance("given arrays", "memory", about, False),
         )
 
     @property
@@ -245,17 +204,16 @@ class TaskPair:
         return self.X_probe, self.y_probe
 
     def head(self, rows: int) -> TaskPair:
-        """Return the pair cut to the first rows (2 or more) of each array; nothing is standardised again."""
-        check_rows(rows)
+        """Return the pair cut to the first rows (2 or more) of each array; nothing is standardized again."""
+        rows = check_integer("rows", rows, 2)
         names = ("X_P", "y_P", "X_H", "y_H", "X_loss", "y_loss", "X_probe", "y_probe")
         cut: dict[str, Any] = {n: getattr(self, n)[:rows] for n in names if getattr(self, n) is not None}
-        options = {**self.provenance.options, "head": int(rows)}
-        return replace(self, **cut, provenance=replace(self.provenance, options=options))
+        return replace(self, **cut)
 
     @property
     def label(self) -> str:
         """Data set, which images of it if it has two splits, and where they were found."""
-        split = self.provenance.options.get("split")
+        split = self.provenance.split
         return f"{self.name}, {f'{split} images, ' if split else ''}{self.provenance.source}"
 
     def title(self) -> str:

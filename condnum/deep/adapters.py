@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from condnum.deep.attack_kinds import DeepAttacker
 from condnum.deep.backbone import Backbone
-from condnum.errors import InvalidInputError, check_integer, check_known
-
-#: Parts of a net that an attacker may train; the new head is always among them.
-Subset = Literal["head", "lora", "stage", "all"]
+from condnum.errors import InvalidInputError
 
 
 class LowRank(nn.Module):
@@ -50,29 +47,16 @@ class AsMatrix(nn.Module):
 
 
 def add_lora(net: nn.Module, rank: int, *, seed: int = 0) -> list[nn.Parameter]:
-    r"""Put low-rank factors (LoRA, arXiv 2106.09685) on every linear and convolution layer, in place.
+    """Put low-rank factors (LoRA, arXiv 2106.09685) on every linear and convolution layer, and return them.
 
-    Each weight :math:`W` becomes :math:`W + BA` with :math:`B = 0` at first, so that the net is still the
-    same; a convolution's weight is taken as the matrix `(out, in/groups · k · k)`. No further scale: the
-    learning rate is searched.
-
-    Args:
-        net: Any module; the head of a `Backbone` is left alone.
-        rank: Of :math:`BA`; a layer with fewer rows or columns gets its own full rank.
-        seed: Of A.
-
-    Returns:
-        The factors, the only parameters to train.
-
-    Raises:
-        InvalidInputError: A rank below 1, or a net without such layers.
+    At first B = 0 and the net is the same; of a convolution the matrix `(out, in/groups · k · k)` is adapted.
+    LoRA's scale is left out, as the learning rate is searched.
 
     Examples:
         >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 2))
         >>> [tuple(factor.shape) for factor in add_lora(net, 2)]
         [(2, 27), (4, 2), (2, 16), (2, 2)]
     """
-    check_integer("rank", rank, 1)
     generator = torch.Generator().manual_seed(seed)
     return _on_weights(net, lambda weight: LowRank(weight, rank, generator))
 
@@ -98,54 +82,36 @@ def _on_weights(net: nn.Module, make: Callable[[Tensor], nn.Module]) -> list[nn.
 
 
 class Attacked(nn.Module):
-    """A copy of θ with a new linear head, of which one part is trained.
+    """A copy of θ with a new linear head, of which an attacker trains its part.
 
-    The features are divided by one number, their root mean square on the attacker's rows: the scale of θ is a
-    free parameter. BatchNorm keeps its statistics, unless all weights are trained.
-
-    Args:
-        theta: A `Backbone`, or any module from images to features `(B, D)`; it stays as it is.
-        subset: `head`, `lora`, `stage` (what a `Backbone` immunizes), or `all`.
-        classes: Outputs of the new head.
-        scale: Root mean square of the features.
-        rank: Of LoRA's factors.
-        seed: Of the head and the factors.
-        matrices: Hold weights as matrices.
+    The features are divided by one number, their root mean square on the attacker's rows `features` `(n, D)`:
+    the scale of θ is a free parameter. BatchNorm keeps its statistics, unless all weights are trained.
     """
 
     def __init__(
-        self,
-        theta: nn.Module,
-        subset: Subset,
-        classes: int,
-        *,
-        dimension: int,
-        scale: float = 1.0,
-        rank: int = 4,
-        seed: int = 0,
-        matrices: bool = False,
+        self, theta: nn.Module, attacker: DeepAttacker, classes: int, features: Tensor, *, seed: int = 0
     ) -> None:
         super().__init__()
-        check_known("subset", subset, get_args(Subset))
-        self.subset, self.scale = subset, scale
+        self.subset = attacker.subset
+        self.scale = float(features.double().square().mean().sqrt()) or 1.0
         self.net = copy.deepcopy(theta).requires_grad_(False)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # not the GPU's, which the fork would not give back
-            self.new_head = nn.Linear(dimension, classes)
+            self.new_head = nn.Linear(features.shape[1], classes)
         self.new_head.to(next((p.device for p in self.net.parameters()), torch.device("cpu")))
-        if matrices and subset in ("stage", "all"):
-            hold_as_matrices(self.net.requires_grad_(False))
+        if attacker.optimizer == "muon":
+            hold_as_matrices(self.net)
         chosen = list[nn.Parameter]()
-        if subset == "lora":
-            chosen = add_lora(self.net, rank, seed=seed)
-        elif subset == "stage":
+        if self.subset == "lora":
+            chosen = add_lora(self.net, attacker.rank, seed=seed)
+        elif self.subset == "stage":
             if not isinstance(self.net, Backbone):
                 raise InvalidInputError(
                     f"only a condnum Backbone says what its last stage is, not a {type(theta).__name__}."
                 )
             parts = [self.net.model.get_submodule(name) for name in self.net.split.trainable]
             chosen = [p for part in parts for p in part.parameters()]
-        elif subset == "all":
+        elif self.subset == "all":
             kept = set(self.net.head_parameters()) if isinstance(self.net, Backbone) else set()
             chosen = [p for p in self.net.parameters() if p not in kept]
         self._trained = [p for p in chosen if p.is_floating_point()]

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 import torch
 
+from condnum.deep.adapters import Attacked
 from condnum.deep.attack_kinds import DeepAttacker
-from condnum.deep.attack_panel import SCRATCH, begin, draw_of
+from condnum.deep.attack_panel import SCRATCH, draw_of
 from condnum.deep.attack_report import DeepAttackReport
 from condnum.deep.attack_target import Target
 from condnum.deep.gauss_newton import curvature, gradient_spectrum
@@ -28,38 +29,23 @@ FEWEST = 6
 def attack_curvature(
     target: Target, attacker: DeepAttacker, *, seed: int = 0, rows: int = ROWS
 ) -> dict[str, Any]:
-    """Measure the GGN of the cross entropy where an attack begins, in the parameters that it trains.
+    """Measure the GGN of the cross entropy where an attack's first repeat begins, in what it trains.
 
-    Args:
-        target: The net; of another task its rows of that task.
-        attacker: What is trained; the head is drawn as for its first repeat.
-        seed: Of the rows.
-        rows: Largest number of rows.
-
-    Returns:
-        Extreme eigenvalues, `condition` above the floor (of the curvature, and of the directions that the
-        gradient meets), and `predicted_kappa`, `predicted_spectrum`: steps of gradient
-        descent at its best constant rate until a tenth of the local model's excess loss is left, by Eq. 2
-        and by the whole spectrum. Evidence: residuals, iterations.
+    `predicted_kappa` and `predicted_spectrum` are steps of gradient descent at its best constant rate until a
+    tenth of the local model's excess loss is left, by Eq. 2 and by the whole spectrum.
     """
     fit, _ = target.train.chosen_rows(0, seed)
     chosen = np.sort(np.random.default_rng([seed, 6]).permutation(fit)[:rows])
     inputs = target.inputs(attacker.subset, target.train, chosen)
     labels = target.train.labels[torch.from_numpy(chosen)].to(target.device)
     features = target.inputs("head", target.train, chosen)
-    model = begin(target, attacker, features, draw_of(seed, 0))
+    model = Attacked(target.theta, attacker, target.train.classes, features, seed=draw_of(seed, 0))
     trained = list(model.trained())
     data = list(zip(inputs.split(_BATCH), labels.split(_BATCH), strict=True))
     found, met = curvature(model, trained, data, seed=seed), gradient_spectrum(model, trained, data)
+    names = ("parameters", "rows", "rank_bound", "largest", "smallest", "condition", "floor", "resolved")
     return {
-        "parameters": found.parameters,
-        "rows": found.rows,
-        "rank_bound": found.rank_bound,
-        "largest": found.largest,
-        "smallest": found.smallest,
-        "condition": found.condition,
-        "floor": found.floor,
-        "resolved": found.resolved,
+        **{name: getattr(found, name) for name in names},
         "residual_largest": found.residuals[0],
         "residual_smallest": found.residuals[1],
         "iterations": found.iterations,
@@ -74,16 +60,9 @@ def attack_curvature(
 def predicted_beside_observed(
     report: DeepAttackReport, curvatures: pd.DataFrame, fraction: float = 0.8
 ) -> pd.DataFrame:
-    """Set the steps that the curvature predicts beside the steps of the attacks with most examples.
+    """Set the steps that curvatures on D_H predict beside the steps of the attacks with most examples.
 
-    Args:
-        report: The attacks.
-        curvatures: Rows of `attack_curvature` on D_H with `backbone`, `net`, `part` and `seed`.
-        fraction: Of the goal.
-
-    Returns:
-        A row an attack: `predicted_kappa`, `predicted_spectrum`, `observed` steps (geometric mean over
-        repeats; one that misses the goal counts as the budget), `reached` (whether all do).
+    `observed` is the geometric mean over repeats; one that misses the goal counts as the budget.
     """
     known = curvatures.set_index(["backbone", "net", "part", "seed"])
     found = []

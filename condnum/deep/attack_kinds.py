@@ -11,9 +11,11 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.deep.adapters import Subset
 from condnum.errors import UnknownNameError, check_integer
 from condnum.probing.line_search import log_spaced_steps
+
+#: Parts of a net that an attacker may train; the new head is always among them.
+Subset = Literal["head", "lora", "stage", "all"]
 
 #: Examples per class that the attacker has; 0: all.
 SHOTS = (8, 32, 128, 0)
@@ -58,15 +60,9 @@ class DeepAttacker:
     before that part, and takes the module that is best on held-out images.
 
     Examples:
-        >>> attacker = DeepAttacker.named("lora16-adamw")
+        >>> attacker = DeepAttacker.named("fresh-lora16-adamw")
         >>> attacker.subset, attacker.rank, attacker.label
-        ('lora', 16, 'LoRA rank 16, AdamW')
-        >>> DeepAttacker.named("fresh-ridge").label
-        'ridge regression, solved, fresh images'
-        >>> DeepAttacker.named("head-muon")
-        Traceback (most recent call last):
-            ...
-        condnum.errors.UnknownNameError: unknown deep attacker 'head-muon'; did you mean 'all-muon'? ...
+        ('lora', 16, 'LoRA rank 16, AdamW, fresh images')
     """
 
     name: str
@@ -132,14 +128,8 @@ class DeepBudget:
     checkpoints: int = 10  # log-spaced, at which accuracy is measured
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("steps", 1),
-            ("trials", 1),
-            ("repeats", 1),
-            ("batch_size", 2),
-            ("checkpoints", 2),
-        ):
-            check_integer(name, getattr(self, name), least)
+        for name, value in vars(self).items():
+            check_integer(name, value, 2 if name in ("batch_size", "checkpoints") else 1)
 
     @property
     def measured(self) -> NDArray[np.int64]:

@@ -75,19 +75,7 @@ def attack(
     A fifth of each class of the attacker's images is held out. The best trial has the largest mean held-out
     accuracy over all steps, so that an attacker in a hurry is chosen. Nothing is trained on the held-out
     images afterwards. The seed chooses the images; seed and repeat the new head, LoRA's factors and the
-    batches, which are the same for every net.
-
-    Args:
-        target: The net.
-        attacker: What is trained, by what.
-        shots: Examples per class; 0 for all.
-        budget: Steps, trials, repeats, batch size.
-        seed: Of images, heads and batches.
-        again: Take other heads and batches than the attacks without it: for A against A.
-
-    Raises:
-        InvalidInputError: A class has fewer than two examples, there are no fresh images, a net that cannot
-            be attacked so, or every trial diverges.
+    batches, which are the same for every net. `again` takes other heads and batches: for A against A.
     """
     budget, started = budget or DeepBudget(), time.perf_counter()
     images = target.fresh if attacker.fresh else target.train
@@ -180,7 +168,7 @@ def _descend(
     if attacker.optimizer == "whitened":
         inputs = _whitened(inputs, value)
     features = inputs[0] if attacker.subset == "head" else target.through(target.theta, fit.some)
-    model, rate = begin(target, attacker, features, seed), value
+    model, rate = Attacked(target.theta, attacker, target.train.classes, features, seed=seed), value
     if attacker.optimizer == "sgd":
         rate = value / smoothness(features / model.scale)
     elif attacker.optimizer == "whitened":  # λ_max of whitened features is 1
@@ -209,20 +197,6 @@ def _descend(
     net = None if attacker.subset == "head" else model.net
     accuracy, losses, test_accuracy = np.array(records).T
     return _Trial(measured, accuracy, losses, test_accuracy, net)
-
-
-def begin(target: Target, attacker: DeepAttacker, features: Tensor, seed: int) -> Attacked:
-    """Return a copy of θ as an attacker begins with it; features `(n, D)` tell their scale."""
-    return Attacked(
-        target.theta,
-        attacker.subset,
-        target.train.classes,
-        dimension=features.shape[1],
-        scale=float(features.double().square().mean().sqrt()) or 1.0,
-        rank=attacker.rank,
-        seed=seed,
-        matrices=attacker.optimizer == "muon",
-    )
 
 
 def _solve(

@@ -42,17 +42,7 @@ class Place(NamedTuple):
 
 
 def first_reached(x: Steps, accuracy: Steps, goal: float) -> float:
-    """Return where a curve `(T,)` first reaches a goal, interpolated in log x; NaN if nowhere.
-
-    A curve that starts at its goal, or reaches it before x = 1, gives 1 (or the first x above it).
-
-    Examples:
-        >>> curve = np.array([0.2, 0.4, 0.8, 0.9])
-        >>> round(first_reached(np.array([0.0, 1.0, 10.0, 100.0]), curve, 0.6), 2)
-        3.16
-        >>> first_reached(np.array([0.0, 1.0, 10.0, 100.0]), curve, 0.95)
-        nan
-    """
+    """Return where a curve `(T,)` first reaches a goal, interpolated in log x from 1 on; NaN if nowhere."""
     over = accuracy >= goal
     if not over.any():
         return math.nan
@@ -63,12 +53,7 @@ def first_reached(x: Steps, accuracy: Steps, goal: float) -> float:
 
 
 def t_interval(values: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Return the mean of independent values and the ends of its 95 % t-interval; NaN ends for one value.
-
-    Examples:
-        >>> [round(end, 3) for end in t_interval(np.array([1.0, 2.0, 3.0]))]
-        [2.0, -0.484, 4.484]
-    """
+    """Return the mean of independent values and the ends of its 95 % t-interval; NaN ends for one value."""
     from scipy.stats import t
 
     mean, count = float(np.mean(values)), len(values)
@@ -79,23 +64,16 @@ def t_interval(values: NDArray[np.float64]) -> tuple[float, float, float]:
 
 
 def compare_needs(needs: Mapping[str, Steps], most: float) -> dict[str, Any]:
-    """Compare what an attacker needs on θ_I and from scratch with what it needs on θ₀, paired.
+    """Compare the steps `(seeds, repeats)` that an attacker needs on θ_I and from scratch with those on θ₀.
 
-    An attack on θ_I that misses the goal counts as `most`: the factor is then a lower bound, and the upper
-    end of its interval is infinite. If an attack on θ₀ misses the goal there is no factor. The unit of
-    replication is the seed: log-factors are averaged over repeats within a seed, then come mean and
-    t-interval over seeds; of one seed, over repeats.
+    NaN stands for a missed goal, `most` for the budget (NaN for what is solved, which has no factor). An
+    attack on θ_I that misses the goal counts as `most`: the factor is a lower bound, and the upper end of its
+    interval infinite. If one on θ₀ misses it there is no factor. The unit of replication is the seed, of one
+    seed the repeat: log-factors are averaged within it, then come mean and t-interval.
 
-    Args:
-        needs: Steps to the goal `(seeds, repeats)`, NaN where it is missed, by net: `theta_0`, `theta_i`,
-            `scratch`, and `theta_0 again` if θ₀ was attacked once more.
-        most: Steps of the budget; NaN for an attacker that is solved, which has no factor.
-
-    Returns:
-        Counts, geometric means of needs, and `factor`, `protection` with ends `_low` and `_high`; `noise` is
-        the largest factor between θ₀ and θ₀ again in either direction. Protection is 0 where the attack on
-        θ_I is as fast as on θ₀ and 1 where it is no faster than from scratch: an upper bound where scratch
-        misses the goal, a lower one where θ_I does, NaN where both do or θ₀'s head start is below 1.25.
+    The protection score is 0 where the attack on θ_I is as fast as on θ₀ and 1 where it is no faster than
+    from scratch: an upper bound where scratch misses the goal, a lower one where θ_I does, NaN where both do
+    or θ₀'s head start is below 1.25. `noise` is the largest factor between θ₀ and θ₀ again.
     """
     row: dict[str, Any] = {"seeds": len(needs[THETA_0]), "attacks": needs[THETA_0].size}
     reached = {net: int((~np.isnan(found)).sum()) for net, found in needs.items()}
@@ -214,25 +192,21 @@ class DeepAttackReport:
         The first row of each group is the cheapest attack that succeeds: it reaches the goal on θ_I in every
         repeat, after `examples_theta_i`. Those that miss it come last, the most accurate first.
         """
-        groups = dict[tuple[str, int], list[Place]]()
-        for place in self.runs:
-            groups.setdefault((place.backbone, place.shots), []).append(place)
-        keys = itertools.product(groups.items(), self.methods, fractions)
+        keys = dict.fromkeys((place.backbone, place.shots, place.attacker) for place in self.runs)
         rows = [
-            self._row(backbone, shots, method, attacker, fraction, places)
-            for ((backbone, shots), places), method, fraction in keys
-            for attacker in dict.fromkeys(place.attacker for place in places)
+            row
+            for (where, method, fraction) in itertools.product(keys, self.methods, fractions)
+            if (row := self._row(where, method, fraction))
         ]
-        table = pd.DataFrame([row for row in rows if row])
-        groups_of_rows = table.groupby(["backbone", "method", "shots", "fraction"], sort=False).ngroup()
-        cost = table["examples_theta_i"].fillna(math.inf)
-        return table.iloc[np.lexsort((-table["final_theta_i"], cost, groups_of_rows))].reset_index(drop=True)
+        table = pd.DataFrame(rows)
+        groups = table[["backbone", "shots", "method", "fraction"]].apply(tuple, axis=1)
+        order = pd.factorize(groups)[0], table["examples_theta_i"].fillna(math.inf), -table["final_theta_i"]
+        return table.iloc[np.lexsort(order[::-1])].reset_index(drop=True)
 
-    def _row(
-        self, backbone: str, shots: int, method: str, attacker: str, fraction: float, places: Sequence[Place]
-    ) -> dict[str, Any]:
+    def _row(self, where: tuple[str, int, str], method: str, fraction: float) -> dict[str, Any]:
         """Compare one attacker on all nets; empty where a net was not attacked."""
-        own = [place for place in places if place.attacker == attacker]
+        own = [place for place in self.runs if (place.backbone, place.shots, place.attacker) == where]
+        backbone, shots, attacker = where
         names = {THETA_0: THETA_0, "theta_i": method, SCRATCH: SCRATCH, AGAIN: AGAIN}
         by_net = {name: {p.seed: p for p in own if p.net == net} for name, net in names.items()}
         by_net = {name: of for name, of in by_net.items() if of or name != AGAIN}
@@ -284,7 +258,7 @@ def sentence(row: Any) -> str:
     """Say in words what a row of `DeepAttackReport.factors` holds."""
     ends = (100 * row[f"final_{net}"] for net in ("theta_i", THETA_0, SCRATCH))
     told = "{:.1f} % in the end on θ_I, {:.1f} on θ₀, {:.1f} from scratch".format(*ends)
-    label, goal, what = row["label"], f"{100 * row['goal']:.1f} %", effect(row)
+    label, goal, what = row["label"], f"{100 * row['goal']:.1f} %", row["effect"]
     if DeepAttacker.named(row["attacker"]).closed_form:
         return f"{label}: {what.replace('the goal', goal)} on θ_I; {told}."
     if math.isnan(row["factor"]):

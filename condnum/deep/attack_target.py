@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from condnum.arrays import resolve_device
-from condnum.deep.adapters import Subset
+from condnum.deep.attack_kinds import Subset
 from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.features import collect
 from condnum.deep.images import ImageData, check_unreadable, hold_out_rows, image_loader, rows_per_class
@@ -48,12 +48,7 @@ class Pixels:
     def chosen_rows(self, shots: int, seed: int) -> list[NDArray[np.int64]]:
         """Return an attacker's rows: those to train on, and a fifth of each class that is held out."""
         chosen = rows_per_class(self.labels.numpy(), shots or None, seed)
-        parts = hold_out_rows(self.labels.numpy()[chosen], [seed, 4])
-        if not len(parts[1]):
-            raise InvalidInputError(
-                f"{shots} example(s) per class leave none to choose by; an attacker needs two."
-            )
-        return [chosen[part] for part in parts]
+        return [chosen[part] for part in hold_out_rows(self.labels.numpy()[chosen], [seed, 4])]
 
 
 def load_pixels(
@@ -90,25 +85,16 @@ def load_pixels(
 
 
 class Target:
-    """A net under attack: what its parts give for images is computed once.
-
-    Args:
-        theta: The net.
-        train: D_H's images that its attackers may have.
-        test: D_H's test images, on which accuracy is measured.
-        fresh: Images of D_H on which θ_I was not trained, for the attackers named `fresh-…`.
-        pretrain_test: D_P's test images, for what is left of the benign task.
-        device: `auto`, `cpu`, `cuda[:i]`.
-    """
+    """A net under attack; what its parts give for images is computed once."""
 
     def __init__(
         self,
         theta: nn.Module,
-        train: Pixels,
+        train: Pixels,  # of D_H, which its attackers may have
         test: Pixels,
         *,
-        fresh: Pixels | None = None,
-        pretrain_test: Pixels | None = None,
+        fresh: Pixels | None = None,  # of D_H, on which θ_I was not trained
+        pretrain_test: Pixels | None = None,  # for what is left of the benign task
         device: str | torch.device = "cpu",
     ) -> None:
         self.device = resolve_device(device)

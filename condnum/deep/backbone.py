@@ -11,13 +11,10 @@ import inspect
 import json
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
-from ssl import SSLError
 from typing import Any, Literal, Self, get_args
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 import torch
 from torch import Tensor, nn
@@ -39,9 +36,6 @@ from condnum.errors import (
 
 #: What the head of a loaded model is: the file's, or drawn anew.
 Classifier = Literal["loaded", "new"]
-
-#: Seconds within which the hub of pretrained weights has to answer.
-_HUB_SECONDS = 5
 
 
 @contextmanager
@@ -275,24 +269,6 @@ def load_backbone(path: str | os.PathLike[str], **changes: Any) -> Backbone:
     return Backbone(metadata["backbone"], **{**recipe, "pretrained": path, **changes})
 
 
-@contextmanager
-def _hub_asked_once() -> Generator[None]:
-    """Where the hub is out of reach, let its client use what it has kept: alone it retries for a minute."""
-    constants: Any = require("huggingface_hub.constants", "deep")
-    before = constants.HF_HUB_OFFLINE
-    try:
-        if not before:
-            urlopen(Request(constants.ENDPOINT, method="HEAD"), timeout=_HUB_SECONDS).close()
-    except HTTPError:
-        pass  # it answers
-    except OSError as error:  # a certificate that its client may know says nothing
-        constants.HF_HUB_OFFLINE = not isinstance(getattr(error, "reason", None), SSLError)
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE = before
-
-
 def _create(name: str, download: bool, seed: int, arguments: Mapping[str, Any]) -> nn.Module:
     """Create a timm model that gives features before its classifier, drawn from a seed or downloaded."""
     timm = require("timm", "deep")
@@ -303,8 +279,7 @@ def _create(name: str, download: bool, seed: int, arguments: Mapping[str, Any]) 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # inside the fork: the caller's generator is left as it was
         try:
-            with _hub_asked_once() if download else nullcontext():
-                model: nn.Module = timm.create_model(name, pretrained=download, **arguments)
+            model: nn.Module = timm.create_model(name, pretrained=download, **arguments)
         except (TypeError, AssertionError) as error:
             raise InvalidInputError(f"timm cannot build {name} with {dict(arguments)}: {error}.") from error
         except Exception as error:  # what a failed download raises depends on timm's hub client

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import chain
-from typing import Any, TypeAlias, TypedDict, Unpack
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -53,14 +53,6 @@ class ImageFeatures:
         return self.values.shape[1]
 
 
-class Extraction(TypedDict, total=False):
-    """How a model is run over images; see `extract_features`."""
-
-    device: str | torch.device | None
-    batch_size: int
-    workers: int
-
-
 def extract_features(
     model: FeatureExtractor,
     data: ImageData,
@@ -70,24 +62,10 @@ def extract_features(
     batch_size: int = 64,
     workers: int = 0,
 ) -> ImageFeatures:
-    """Run a model over all images of a data set, in evaluation mode and without gradients.
+    """Run a model over all images that decode, in evaluation mode and without gradients.
 
-    Args:
-        model: Returns pooled features `(B, D)` of `(B, 3, h, w)`; a module, which stays as it is, or any
-            function.
-        data: The images; those that do not decode are left out and listed.
-        transform: An un-augmented transform.
-        device: `auto`, `cpu`, `cuda[:i]`; None: where the module's parameters are, else the CPU.
-        batch_size: Images of a step.
-        workers: Processes that decode.
-
-    Returns:
-        The features in the order of the images.
-
-    Raises:
-        InvalidInputError: A random transform, features that are not `(B, D)`, or not finite.
-        DataFormatError: More than a tenth of the images does not decode.
-        DeviceError: No such device, or out of memory.
+    `model` is a module, which stays as it is, or any function of images `(B, 3, h, w)` to features `(B, D)`;
+    `device` None is where the module's parameters are, else the CPU; `workers` are processes that decode.
     """
     if transform.random:
         raise InvalidInputError("this transform is random; take features with evaluation_transform.")
@@ -182,27 +160,12 @@ def cached_features(
     *,
     cache: str | os.PathLike[str] | None,
     name: str = "",
-    **options: Unpack[Extraction],
+    device: str | torch.device | None = None,
+    workers: int = 0,
 ) -> ImageFeatures:
-    """Do `extract_features`, but read what the cache has, and store what it has not.
-
-    Args:
-        model: A module; with `cache=None` also a plain function, which has no weights to know it by.
-        data: The images.
-        transform: Un-augmented.
-        cache: Folder of the cache, made if need be; None: compute and keep nothing.
-        name: What the backbone is called.
-        **options: Of `extract_features`: device, batch size and workers.
-
-    Returns:
-        The features; `values` is a read-only memory map when there is a cache.
-
-    Raises:
-        InvalidInputError: A plain function with a cache.
-        OutputError: The cache cannot be written.
-    """
+    """Do `extract_features`, but read what the folder `cache` has, and store what it has not."""
     if cache is None:
-        return extract_features(model, data, transform, **options)
+        return extract_features(model, data, transform, device=device, workers=workers)
     if not isinstance(model, nn.Module):
         raise InvalidInputError(
             f"{type(model).__name__} is no torch module, by whose weights features are cached: cache=None."
@@ -229,7 +192,7 @@ def cached_features(
     stored = load()
     if stored is not None:
         return stored
-    features = extract_features(model, data, transform, **options)
+    features = extract_features(model, data, transform, device=device, workers=workers)
     meta.unlink(missing_ok=True)  # from here to the last line there is no entry
     sums = {}
     for array, of in ((features.values, "values"), (np.stack([features.labels, features.indices]), "rows")):
@@ -243,18 +206,7 @@ def cached_features(
 
 
 def head_accuracy(backbone: Backbone, features: ImageFeatures) -> float:
-    """Return the share of images that the head g_ω classifies rightly.
-
-    Args:
-        backbone: Its head is used, where its weights are.
-        features: `(N, D)` features of this very backbone, with labels.
-
-    Returns:
-        0 to 1.
-
-    Raises:
-        InvalidInputError: Labels beyond the head's outputs.
-    """
+    """Return the fraction of images that the head g_ω classifies rightly, by features of this backbone."""
     if features.labels.max() >= backbone.num_classes:
         raise InvalidInputError(
             f"{features.name} has labels up to {features.labels.max()}, beyond the {backbone.num_classes} "

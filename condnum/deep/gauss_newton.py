@@ -1,15 +1,16 @@
-r"""Curvature of the loss in the parameters that an attacker trains, without its matrix (GGN).
+r"""Curvature of the cross entropy in the parameters that an attacker trains, without its matrix (GGN).
 
 .. math:: G = \frac1N \sum_n J_n^\top H_n J_n, \qquad J_n = \partial f(x_n)/\partial w, \quad
    H_n = \nabla_f^2 \ell(f(x_n), y_n)
 
 Positive semidefinite, and for a linear head the Hessian of the probe. A product `Gv` is one pass over the
-batches (`curvlinops.GGNLinearOperator`); no batch is kept.
+batches (`curvlinops.GGNLinearOperator`), of the whole model: where a trunk lies before the parameters, pass
+what follows it, with the trunk's activations as inputs. The model evaluates, and is left as it was.
 """
 
-import math
-from collections.abc import Iterable
-from contextlib import suppress
+import warnings
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -20,19 +21,26 @@ from scipy.linalg import eigh_tridiagonal
 from scipy.optimize import minimize_scalar
 from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from condnum.deep.ggn_operator import FLAT, Data, Loss, ggn_operator
-from condnum.errors import InvalidInputError, RankError, check_integer
+from condnum.deep.backbone import evaluating
+from condnum.errors import InvalidInputError, RankError, require
 from condnum.probing.descents import gradient_contraction
 from condnum.probing.recurrences import first_step, rate_steps
 from condnum.progress import report_event
 
+#: Batches `(inputs, labels)`.
+Data: TypeAlias = Sequence[tuple[Tensor, Tensor]]
 _Array: TypeAlias = NDArray[np.float64]
 
-#: Most parameters whose matrix is formed: its spectrum then takes seconds.
-DENSE = 4096
+#: Most parameters whose matrix is formed, so many columns at a time: its spectrum then takes seconds.
+DENSE, _COLUMNS = 4096, 256
 #: Residual of λ_max, relative to it, that is small enough.
 _TOLERANCE = 1e-3
+#: Eigenvalues above `_FLOOR·λ_max` count.
+_FLOOR = 1e-6
+
+_FLAT = "the loss does not curve in these parameters: no output depends on them."
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,16 +49,14 @@ class Curvature:
 
     parameters: int  # P
     rows: int  # N
-    rank_bound: int  # min(P, N·(C−1)) for cross entropy, min(P, N·C) for the squared loss
+    rank_bound: int  # min(P, N·(C−1))
     largest: float  # λ_max
     smallest: float  # smallest eigenvalue above the floor; unless `resolved`, an upper bound on it
-    floor: float  # relative to λ_max; as asked for, or 2·round_off if that is more
-    eigenvalues: _Array  # (m,) ascending: all if `exact`, else the Ritz values of Lanczos
-    exact: bool  # from the matrix itself, else by Lanczos
-    resolved: bool  # exact, or Lanczos has come to an end: no eigenvalue is missing
-    residuals: tuple[float, float]  # ‖Gv − λv‖ for `largest`, `smallest`; exact: the matrix's asymmetry
-    round_off: float  # the most negative eigenvalue found, over λ_max; G has none
-    iterations: int  # of Lanczos
+    floor: float  # relative to λ_max; as asked for, or twice the round-off if that is more
+    eigenvalues: _Array  # (m,) ascending: all of the matrix, or the Ritz values of Lanczos
+    resolved: bool  # of the matrix, or Lanczos has come to an end: no eigenvalue is missing
+    residuals: tuple[float, float]  # ‖Gv − λv‖ for `largest`, `smallest`; of the matrix its asymmetry
+    iterations: int  # of Lanczos; 0 for the matrix
 
     @property
     def condition(self) -> float:
@@ -68,11 +74,7 @@ class GradientSpectrum:
     """
 
     ritz_values: _Array  # (m,) θ above the floor, descending
-    weights: _Array  # (m,) τ², in sum ‖g‖²·(1 − below_floor)
-    residuals: _Array  # (m,) of the Ritz pairs
-    floor: float  # relative to the largest Ritz value
-    below_floor: float  # share of ‖g‖² on nodes that are left out
-    gradient_norm: float
+    weights: _Array  # (m,) τ², in sum ‖g‖² without what lies below the floor
     iterations: int
     exhausted: bool  # the Krylov space is whole, and the measure exact
 
@@ -87,7 +89,7 @@ class GradientSpectrum:
         return float(self.ritz_values[0] / self.ritz_values[-1])
 
     def left(self, step: int, rate: float) -> float:
-        """Return the share of the excess loss that is left after some steps of a rate."""
+        """Return the fraction of the excess loss that is left after some steps of a rate."""
         energy = self.weights / self.ritz_values
         return float(energy / energy.sum() @ np.abs(1 - rate * self.ritz_values) ** (2.0 * step))
 
@@ -97,18 +99,13 @@ class GradientSpectrum:
         found = minimize_scalar(lambda x: self.left(step, x * top), bounds=(0, 1), options={"xatol": 1e-9})
         return float(found.x) * top
 
-    def steps(self, share: float) -> float:
-        """Return the steps at the best constant rate until `share` of the excess loss is left.
+    def steps(self, fraction: float) -> float:
+        """Return the steps at the best constant rate until a fraction of the excess loss is left."""
+        return first_step(lambda step: self.left(step, self.best_rate(step)), fraction)
 
-        `inf` after 2⁵⁰ steps.
-        """
-        _check_share("share", share)
-        return first_step(lambda step: self.left(step, self.best_rate(step)), share)
-
-    def kappa_steps(self, share: float) -> float:
-        """Return the steps that κ alone predicts (Eq. 2): `((κ−1)/(κ+1))^{2t} ≤ share`, the worst case."""
-        _check_share("share", share)
-        return rate_steps(gradient_contraction(self.condition), share)
+    def kappa_steps(self, fraction: float) -> float:
+        """Return the steps that κ alone predicts (Eq. 2): `((κ−1)/(κ+1))^{2t} ≤ fraction`, the worst case."""
+        return rate_steps(gradient_contraction(self.condition), fraction)
 
 
 def curvature(
@@ -116,77 +113,48 @@ def curvature(
     parameters: Iterable[Tensor],
     data: Data,
     *,
-    loss: Loss = "cross_entropy",
-    floor: float = 1e-6,
+    floor: float = _FLOOR,
     iterations: int = 20,
     seed: int = 0,
 ) -> Curvature:
-    r"""Measure the GGN of the mean loss in a subset of a model's parameters, in evaluation mode.
+    """Measure extreme eigenvalues of the GGN in some of a model's parameters, which may be parametrized.
 
-    Where the matrix costs no more passes than Lanczos would, it is formed, and all is exact. Else one Lanczos
-    run from a random vector gives Ritz values; SciPy's restarted one goes on where λ_max has not converged.
-    An eigenvalue lies within its residual of each Ritz value, and one between any two neighbors: the least
-    that this shows above the floor is `smallest`, so `condition` is too small rather than too large. Each
-    product runs the whole model: where a trunk lies before the parameters, pass
-    what follows it, with the trunk's activations as inputs.
-
-    Args:
-        model: Maps inputs `(B, …)` to outputs `(B, C)`; weights may be parametrized (LoRA).
-        parameters: Tensors of `model.parameters()`.
-        data: Batches `(inputs, labels)`, the same at every pass: a list, or a loader without augmentation;
-            of the parameters' type and device.
-        loss: `cross_entropy` with labels `(B,)`, or `squared`: :math:`\frac12\|f - y\|^2` per row with
-            targets `(B, C)`; a linear head has :math:`G = I_C ⊗ \tilde X^\top\tilde X/N`.
-        floor: Eigenvalues above `floor·λ_max` count; at least twice `round_off`, which float32 has near 1e-7.
-        iterations: Of Lanczos, at most; each holds a vector as long as the parameters.
-        seed: Of the start; a local generator.
-
-    Returns:
-        Extreme eigenvalues, κ above the floor, and evidence.
-
-    Raises:
-        InvalidInputError: No parameters or not the model's, empty or changing data, outputs or labels that
-            do not fit or are not finite, bad options.
-        RankError: The outputs do not depend on the parameters.
-        UnknownNameError: Unknown loss.
-        MissingExtraError: curvlinops is not installed.
+    Of few parameters the matrix is formed, and all is exact. Else one Lanczos run from a random vector gives
+    Ritz values; SciPy's restarted one goes on where λ_max has not converged. An eigenvalue lies within its
+    residual of each Ritz value, and one between any two neighbors: the least that this shows above the floor
+    is `smallest`, so `condition` is too small rather than too large.
 
     Examples:
-        >>> model = nn.Linear(2, 1, bias=False)
-        >>> data = [(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.zeros(2, 1))]
-        >>> found = curvature(model, model.parameters(), data, loss="squared")
-        >>> found.exact, found.largest, found.condition
-        (True, 2.0, 4.0)
+        >>> model = nn.Linear(2, 2, bias=False)
+        >>> _ = nn.init.zeros_(model.weight)
+        >>> data = [(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))]
+        >>> found = curvature(model, model.parameters(), data)
+        >>> found.largest, round(found.condition, 4)  # XᵀX/N has 2 and ½, the softmax of two classes ½
+        (1.0, 4.0)
     """
-    _check_share("floor", floor)
-    iterations = check_integer("iterations", iterations, 2)
-    generator = torch.Generator().manual_seed(seed)
-    with ggn_operator(model, parameters, data, loss) as G:
+    with ggn_operator(model, parameters, data) as G:
         P = G.shape[0]
-        exact = P <= DENSE and math.ceil(P / G.columns) <= iterations
-        if exact:
+        if dense := P <= DENSE:
             theta, asymmetry = _dense_spectrum(G)
             residuals, resolved = np.full(P, asymmetry), True
         else:
+            generator = torch.Generator().manual_seed(seed)
             run = _lanczos(G, torch.randn(P, generator=generator, dtype=G.dtype).to(G.device), iterations)
             theta, residuals, resolved = run.theta, run.residuals, run.exhausted
             theta[-1], residuals[-1] = _top_pair(G, run)
-    round_off = max(0.0, -float(theta[0] / theta[-1]))
-    floor = max(floor, 2 * round_off)
+    floor = max(floor, 2 * -float(theta[0] / theta[-1]))  # G has no negative eigenvalue: that is round-off
     smallest, its_residual = _low_end(theta, residuals, floor * theta[-1], resolved)
     return Curvature(
         parameters=P,
         rows=G.rows,
-        rank_bound=min(P, G.rows * (G.outputs - (loss == "cross_entropy"))),
+        rank_bound=min(P, G.rows * (G.outputs - 1)),
         largest=float(theta[-1]),
         smallest=smallest,
         floor=floor,
         eigenvalues=theta,
-        exact=exact,
         resolved=resolved,
         residuals=(float(residuals[-1]), its_residual),
-        round_off=round_off,
-        iterations=0 if exact else len(theta),
+        iterations=0 if dense else len(theta),
     )
 
 
@@ -195,67 +163,58 @@ def gradient_spectrum(
     parameters: Iterable[Tensor],
     data: Data,
     *,
-    loss: Loss = "cross_entropy",
-    floor: float = 1e-6,
+    floor: float = _FLOOR,
     iterations: int = 30,
 ) -> GradientSpectrum:
-    """Measure where in the spectrum of the GGN the gradient lies, by Lanczos from the gradient.
-
-    Args:
-        model: As for `curvature`, like the next three.
-        parameters: Tensors of `model.parameters()`.
-        data: Batches `(inputs, labels)`.
-        loss: `cross_entropy` or `squared`.
-        floor: Nodes above `floor·θ_max` are kept, if their weight is more than round-off.
-        iterations: Of Lanczos, at most.
-
-    Returns:
-        Nodes and weights, and through them predicted numbers of steps.
-
-    Raises:
-        InvalidInputError: As `curvature` does.
-        RankError: The gradient vanishes, or the outputs do not depend on the parameters.
-
-    Examples:
-        >>> model = nn.Linear(2, 1, bias=False)
-        >>> _ = nn.init.zeros_(model.weight)
-        >>> data = [(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.ones(2, 1))]
-        >>> found = gradient_spectrum(model, model.parameters(), data, loss="squared")
-        >>> found.ritz_values.round(6), round(found.excess, 6), found.steps(0.01)  # from the loss ½
-        (array([2. , 0.5]), 0.5, 5.0)
-    """
-    _check_share("floor", floor)
-    iterations = check_integer("iterations", iterations, 1)
-    with ggn_operator(model, parameters, data, loss) as G:
+    """Measure where in the spectrum of the GGN the gradient lies, by Lanczos from the gradient."""
+    with ggn_operator(model, parameters, data) as G:
         g = G.gradient()
         norm = float(torch.linalg.vector_norm(g.double()))
         if norm == 0:
-            raise RankError("the gradient is zero: these parameters are at an optimum, or reach no output.")
+            raise RankError("the gradient is zero: these parameters are at an optimum.")
         run = _lanczos(G, g, iterations)
     seen = run.weights > torch.finfo(g.dtype).eps ** 2  # less of g is round-off
     kept = np.flatnonzero(seen & (run.theta > floor * run.theta[-1]))[::-1]
-    return GradientSpectrum(
-        ritz_values=run.theta[kept],
-        weights=norm**2 * run.weights[kept],
-        residuals=run.residuals[kept],
-        floor=floor,
-        below_floor=max(0.0, 1 - float(run.weights[kept].sum())),
-        gradient_norm=norm,
-        iterations=len(run.theta),
-        exhausted=run.exhausted,
-    )
+    return GradientSpectrum(run.theta[kept], norm**2 * run.weights[kept], len(run.theta), run.exhausted)
 
 
-def _check_share(name: str, value: float) -> None:
-    """Refuse what does not lie strictly between 0 and 1."""
-    if not 0 < value < 1:
-        raise InvalidInputError(f"{name} must lie between 0 and 1, got {value}.")
+@contextmanager
+def ggn_operator(model: nn.Module, parameters: Iterable[Tensor], data: Data) -> Generator[Any]:
+    """Yield the GGN as an operator of curvlinops with `rows` N, `outputs` C and `gradient`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch's, of what curvlinops imports
+        operator = require("curvlinops", "deep").GGNLinearOperator
+    chosen, loss = list(parameters), nn.CrossEntropyLoss()
+
+    def gradient() -> Tensor:
+        total = torch.zeros(G.shape[0], dtype=G.dtype, device=G.device)
+        for X, y in data:
+            value = loss(model(X), y) * (len(X) / G.rows)
+            parts = torch.autograd.grad(value, chosen, materialize_grads=True)
+            total += torch.cat([part.flatten() for part in parts])
+        return total
+
+    flags = [(p, p.requires_grad) for p in model.parameters()]
+    try:
+        model.requires_grad_(False)
+        for p in chosen:
+            p.requires_grad_(True)
+        with evaluating(model), sdpa_kernel(SDPBackend.MATH):  # fused attention has no forward derivative
+            outputs, rows = model(data[0][0]), sum(len(X) for X, _ in data)
+            if not outputs.requires_grad:
+                raise RankError(_FLAT)
+            G = operator(model, loss, chosen, data, check_deterministic=False, num_data=rows)
+            G.rows, G.outputs, G.gradient = rows, outputs.shape[1], gradient
+            yield G
+    finally:
+        for p, flag in flags:
+            p.requires_grad_(flag)
 
 
 def _dense_spectrum(G: Any) -> tuple[_Array, float]:
     """Return all eigenvalues, ascending, and the asymmetry of the matrix, which its round-off shows in."""
     eye = torch.eye(G.shape[0], dtype=G.dtype, device=G.device)
-    A = _finite(torch.cat([G @ part.mT for part in eye.split(G.columns)], dim=1)).double().cpu()
+    A = _finite(torch.cat([G @ part.mT for part in eye.split(_COLUMNS)], dim=1)).double().cpu()
     values = torch.linalg.eigvalsh((A + A.mT) / 2).numpy()
     return _curved(values), float(torch.linalg.matrix_norm(A - A.mT)) / 2
 
@@ -263,14 +222,14 @@ def _dense_spectrum(G: Any) -> tuple[_Array, float]:
 def _finite(values: Tensor) -> Tensor:
     """Return what is finite, or say what to do."""
     if not bool(torch.isfinite(values).all()):
-        raise InvalidInputError("the curvature is not finite; turn the model and its data to float64.")
+        raise InvalidInputError("the curvature is not finite; check the weights of the model.")
     return values
 
 
 def _curved(values: _Array) -> _Array:
     """Return eigenvalues, ascending, of which one is positive."""
     if not values[-1] > 0:
-        raise RankError(FLAT)
+        raise RankError(_FLAT)
     return values
 
 

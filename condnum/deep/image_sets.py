@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from condnum.data.digits import load_small_digits
 from condnum.data.mnist import load_mnist_images
 from condnum.data.resolver import data_folders
-from condnum.deep.images import ArrayImages, FileImages, ImageData, ImageSource, ReaderImages
+from condnum.deep.images import ArrayImages, FileImages, ImageData, ReaderImages
 from condnum.errors import (
     DataFormatError,
     DataNotFoundError,
@@ -22,8 +21,6 @@ from condnum.errors import (
     require,
 )
 
-#: Values of `classes`: the class order of a head that was trained on ImageNet-1K, and that of torchvision.
-IMAGENET, TORCHVISION = "imagenet-1k", "torchvision"
 #: Names of split folders, the preferred one first.
 SPLIT_FOLDERS = {"train": ("train", "training"), "test": ("test", "val", "valid", "validation")}
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"))
@@ -42,7 +39,7 @@ def open_images(
     *,
     limit: int | None = None,
     seed: int = 0,
-    classes: Sequence[str] | str | None = None,
+    classes: Sequence[str] | None = None,
 ) -> ImageData:
     """Open image data by name; images decode when they are used.
 
@@ -54,9 +51,7 @@ def open_images(
         split: `train` or `test`, or the name of a folder's split (`valid`).
         limit: Largest number of images of a class, drawn from `seed`; see `ImageData.limit`.
         seed: Of that draw.
-        classes: Class names in label order, for folders, default `c2` before `c10`; `"torchvision"`: `c10`
-            before `c2`, as `torchvision.datasets.ImageFolder` has it; `"imagenet-1k"`: those of timm's
-            ImageNet heads, which a folder with a part of the classes needs.
+        classes: Class names in label order, for folders; default `c2` before `c10`, as timm has it.
 
     Returns:
         The images.
@@ -73,18 +68,13 @@ def open_images(
     """
     text = os.fspath(name)
     kind, _, rest = text.partition(":")
-    known = imagenet_classes() if classes == IMAGENET else classes
-    if isinstance(known, str) and known != TORCHVISION:
-        raise InvalidInputError(
-            f"classes must be a sequence of names, '{IMAGENET}' or '{TORCHVISION}', got '{known}'."
-        )
     if kind == "timm":
         data = _open_timm(*rest.partition("@")[::2], split)
     elif kind in ("mnist", "digits-8x8"):
         data = _open_digits(kind, rest, split)
     else:
-        data = _open_folder(text, split, known)
-    if known is not None and tuple(sorted(data.classes) if known == TORCHVISION else known) != data.classes:
+        data = _open_folder(text, split, classes)
+    if classes is not None and tuple(classes) != data.classes:
         raise InvalidInputError(
             f"'{text}' has class names of its own ({', '.join(data.classes[:3])}, …); leave out `classes`."
         )
@@ -93,7 +83,7 @@ def open_images(
 
 def imagenet_classes() -> tuple[str, ...]:
     """Return the 1000 WordNet identifiers of ImageNet-1K in the order of their labels."""
-    return tuple(require("timm.data", "deep").ImageNetInfo(IMAGENET).label_names())
+    return tuple(require("timm.data", "deep").ImageNetInfo("imagenet-1k").label_names())
 
 
 def _open_folder(root: str, split: str, classes: Sequence[str] | None) -> ImageData:
@@ -123,7 +113,7 @@ def _open_folder(root: str, split: str, classes: Sequence[str] | None) -> ImageD
             f"{folder}: class folder '{empty[0]}' holds no image ({', '.join(sorted(SUFFIXES))}), one of "
             f"{len(empty)} such of {len(found)}; add images or remove the folder."
         )
-    names = tuple(sorted(found)) if classes == TORCHVISION else tuple(found if classes is None else classes)
+    names = tuple(found if classes is None else classes)
     unknown = [name for name in found if name not in names]
     if unknown:
         raise DataFormatError(
@@ -245,14 +235,10 @@ def _open_timm(name: str, root: str, split: str) -> ImageData:
             f"timm cannot open '{name}' ({split}) in {folder}: {error}. Give its folder, '{title}@FOLDER'."
         ) from error
     reader = getattr(dataset, "reader", None)
-    if getattr(dataset, "targets", None) is not None:  # images need not be decoded for their labels
-        found = dataset.targets
-    elif reader is not None and hasattr(reader, "samples"):
-        found = [label for _, label in reader.samples]
-    elif reader is not None and hasattr(reader, "label_key"):
-        found = reader.dataset[reader.label_key]
-    else:
-        found = [dataset[i][1] for i in range(len(dataset))]
+    found = getattr(dataset, "targets", None)  # images need not be decoded for their labels
+    if found is None:
+        samples = getattr(reader, "samples", None) or (dataset[i] for i in range(len(dataset)))
+        found = [label for _, label in samples]
     labels = np.asarray(found)
     if labels.dtype.kind not in "iu":
         raise DataFormatError(f"{title} is no classification data: its labels are {labels.dtype}.")
@@ -260,12 +246,8 @@ def _open_timm(name: str, root: str, split: str) -> ImageData:
     classes = getattr(dataset, "classes", None) or sorted(index, key=index.__getitem__)
     if not classes:
         classes = range(int(labels.max(initial=-1)) + 1)
-    array: NDArray[Any] = np.asarray([] if getattr(dataset, "data", None) is None else dataset.data)
     images = dataset if reader is None else reader  # timm's data set puts another in a broken image's place
-    files = getattr(dataset, "samples", None)  # of torchvision, which would decode them in its own way
-    source: ImageSource = ReaderImages(lambda i: images[i][0] if files is None else Path(files[i][0]), title)
-    if array.dtype == np.uint8 and (array.ndim == 3 or (array.ndim == 4 and array.shape[-1] == 3)):
-        source = ArrayImages(array, title)
+    source = ReaderImages(lambda i: images[i][0], title)
     return ImageData(title, split, tuple(map(str, classes)), labels, source, np.arange(len(labels)))
 
 
@@ -282,7 +264,7 @@ def _open_digits(dataset: str, subset: str, split: str) -> ImageData:
     if len(wanted) < 2:
         raise InvalidInputError(f"'{subset}' is one class only; a task needs two digits or more.")
     found = load_small_digits() if dataset == "digits-8x8" else load_mnist_images()
-    if found.provenance.options.get("split") == "training":
+    if found.provenance.split == "training":
         found = found if split == "train" else load_mnist_images(split="test")
         side = np.ones(len(found), dtype=bool)
     else:

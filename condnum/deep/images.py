@@ -302,6 +302,8 @@ def hold_out_rows(
         own = generator.permutation(np.flatnonzero(labels == c))
         held.append(own[: max(1, round(fraction * len(own))) if len(own) > 1 else 0])
     out = np.sort(np.concatenate(held))
+    if not out.size:
+        raise InvalidInputError("no class has two examples, of which one could be held out; add images.")
     return np.setdiff1d(np.arange(len(labels)), out), out
 
 
@@ -383,24 +385,8 @@ def image_loader(
 ) -> DataLoader[tuple[Tensor, int, int] | Unreadable]:
     """Load images in `ImageBatch`; images that do not decode are left out and listed.
 
-    Args:
-        data: The images.
-        transform: From an RGB image to a tensor.
-        batch_size: Images of a batch, broken ones counted.
-        shuffle: Draw a new order for each pass, from a local generator.
-        seed: Of the order and of random transforms.
-        workers: Processes that decode; 0: this one. `loader.dataset.set_epoch` reaches them.
-        pin_memory: Page-locked memory, for copies to a GPU.
-
-    Returns:
-        The loader.
-
-    Examples:
-        >>> from condnum.deep import evaluation_transform, open_images
-        >>> data = open_images("digits-8x8:0-1", "test")
-        >>> loader = image_loader(data, evaluation_transform(input_size=16), batch_size=8)
-        >>> next(iter(loader)).images.shape
-        torch.Size([8, 3, 16, 16])
+    The seed is that of the order and of random transforms; `workers` are processes that decode, which
+    `loader.dataset.set_epoch` reaches.
     """
     return DataLoader(
         TransformedImages(data, transform, seed=seed),

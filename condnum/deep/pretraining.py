@@ -32,7 +32,6 @@ class Pretraining:
     """How a θ₀ was made."""
 
     history: pd.DataFrame  # a row per epoch: epoch, loss, accuracy (training, as seen), learning_rate
-    images: int  # training images
     seconds: float
     unreadable: tuple[Unreadable, ...]  # images that do not decode
 
@@ -80,8 +79,8 @@ def pretrain_backbone(
         >>> backbone = Backbone("test_resnet", num_classes=2)
         >>> small = evaluation_transform(backbone, input_size=16)
         >>> made = pretrain_backbone(backbone, data, epochs=2, transform=small, device="cpu")
-        >>> len(made.history), made.images
-        (2, 40)
+        >>> len(made.history)
+        2
     """
     epochs, batch_size = check_integer("epochs", epochs, 1), check_integer("batch_size", batch_size, 2)
     if not (math.isfinite(learning_rate) and learning_rate > 0):
@@ -97,7 +96,7 @@ def pretrain_backbone(
         "backbone": backbone.name, "data": data.checksum, "epochs": epochs, "learning_rate": learning_rate,
         "batch_size": batch_size, "seed": seed, "transform": used.description,
     }  # fmt: skip
-    file = None if checkpoint is None else Path(checkpoint)
+    file, stage = None if checkpoint is None else Path(checkpoint), f"pre-training {backbone.name}"
     started = time.perf_counter()
     backbone.to(target, memory_format=torch.channels_last)  # type: ignore[call-overload]
     unreadable: dict[str, Unreadable] = {}
@@ -118,11 +117,8 @@ def pretrain_backbone(
             unreadable.update({image.name: image for image in batch.unreadable})
             if len(batch.labels) < 2:  # BatchNorm needs two rows
                 continue
-            if step < rising:
-                rate = learning_rate * (step + 1) / rising
-            else:
-                falling = (step - rising) / max(1, epochs * steps - rising)
-                rate = learning_rate * 0.5 * (1 + math.cos(math.pi * falling))
+            falling = math.pi * (step - rising) / max(1, epochs * steps - rising)
+            rate = learning_rate * ((step + 1) / rising if step < rising else (1 + math.cos(falling)) / 2)
             for group in stepper.param_groups:
                 group["lr"] = rate
             images, labels = (part.to(target, non_blocking=True) for part in (batch.images, batch.labels))
@@ -134,12 +130,11 @@ def pretrain_backbone(
             total += loss.detach() * len(labels)
             right += int((logits.detach().argmax(dim=1) == labels).sum())
             seen += len(labels)
-            done = {"step": step + 1, "steps": epochs * steps}
-            report_event(stage=f"pre-training {backbone.name}", seed=seed, **done)
+            report_event(stage=stage, seed=seed, step=step + 1, steps=epochs * steps)
         mean = float(total) / max(1, seen)
         if not math.isfinite(mean):
             raise InvalidInputError(
-                f"pre-training {backbone.name}: the loss is {mean} in epoch {epoch + 1} at a learning rate "
+                f"{stage}: the loss is {mean} in epoch {epoch + 1} at a learning rate "
                 f"of {rate:.3g}; lower learning_rate={learning_rate:g}."
             )
         return {"epoch": epoch + 1, "loss": mean, "accuracy": right / max(1, seen), "learning_rate": rate}
@@ -157,14 +152,13 @@ def pretrain_backbone(
             stepper.load_state_dict(state["optimizer"])
             rows = state["rows"]
         for epoch in range(len(rows), epochs):
-            with memory_advice(batch_size, target, f"pre-training {backbone.name} on {data.name}"):
+            with memory_advice(batch_size, target, f"{stage} on {data.name}"):
                 rows.append(one_epoch(epoch))
             if file is not None:
                 model = backbone.model.state_dict()
                 write_state(file, recipe, {"model": model, "optimizer": stepper.state_dict(), "rows": rows})
     return Pretraining(
         history=pd.DataFrame(rows, columns=["epoch", "loss", "accuracy", "learning_rate"]),
-        images=len(data),
         seconds=time.perf_counter() - started,
         unreadable=tuple(unreadable.values()),
     )

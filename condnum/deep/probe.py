@@ -4,22 +4,19 @@ A larger κ slows gradient descent at the best learning rate of each model; one 
 change of scale of the features pass for immunization.
 """
 
+import math
 import warnings
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from condnum.arrays import as_tensor
+from condnum.deep.features import ImageFeatures
 from condnum.deep.images import hold_out_rows
 from condnum.deep.regularizers import smaller_gram
-from condnum.errors import InvalidInputError, check_integer
-
-Rows: TypeAlias = "NDArray[Any] | Tensor"
 
 #: Learning rates in units of 1/L, L the bound of `smoothness`: blind to the scale of the features.
 #: Softmax regression stays stable well beyond 2/L, as its curvature falls while it fits.
@@ -28,8 +25,6 @@ _MULTIPLES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 _PENALTIES = (1e-3, 1e-1, 1e1, 1e3)
 #: Most iterations of L-BFGS.
 _ITERATIONS = 1000
-#: Logits held at a time (rows × rates × classes), 64 MiB as float32.
-_LOGITS = 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,141 +43,65 @@ class ConvexProbe:
 
     test_accuracy: float  # 0 to 1
     penalty: float  # scikit-learn's C, the inverse strength, chosen on held-out rows
-    heldout_accuracies: tuple[float, ...]  # of each C that was tried
     iterations: int  # of L-BFGS in the final fit
     converged: bool  # False: stopped early, so the true accuracy may be higher
 
 
 def probe_accuracy(
-    features_train: Rows,
-    y_train: Rows,
-    features_test: Rows,
-    y_test: Rows,
-    *,
-    epochs: int = 50,
-    seed: int = 0,
+    train: ImageFeatures, test: ImageFeatures, *, epochs: int = 50, seed: int = 0
 ) -> ProbeAccuracy:
-    """Probe features by softmax regression and report test accuracy after each epoch (Fig. 3).
+    """Probe features by softmax regression: one step of full-batch gradient descent from zero per epoch.
 
-    Full-batch gradient descent from zero weights, one step per epoch. A fifth of each class of the
-    **training** rows is held out; the learning rate with the best held-out accuracy after the last epoch
-    (then the lowest held-out loss) is run again on all training rows.
-
-    Args:
-        features_train: `(N, D)` features of D_H's training images.
-        y_train: `(N,)` labels, integers from 0.
-        features_test: `(M, D)`.
-        y_test: `(M,)`.
-        epochs: Passes over the training rows; 50 in the paper.
-        seed: Of the held-out part.
-
-    Returns:
-        The curve of the chosen learning rate.
-
-    Raises:
-        InvalidInputError: Bad shapes, labels or epochs, or one class only.
-
-    Examples:
-        >>> generator = np.random.default_rng(0)
-        >>> y = np.arange(200) % 2
-        >>> X = generator.normal(size=(200, 5)) + 3 * y[:, None]
-        >>> float(probe_accuracy(X[:150], y[:150], X[150:], y[150:], epochs=20).test_accuracy[-1])
-        1.0
+    The rate is chosen on a fifth of each class of the training rows, by accuracy after the last epoch and
+    then by loss, and run again on all of them.
     """
-    check_integer("epochs", epochs, 1)
-    X, y, Z, z = _probe_data(features_train, y_train, features_test, y_test)
-    classes, bound = int(y.max()) + 1, smoothness(X)
-    rates = np.array(_MULTIPLES) / bound
-    fit, held = _held_out(y, seed)
-    accuracy, loss = softmax_descents([(X[fit], y[fit]), (X[held], y[held])], classes, rates, epochs)
-    score = np.nan_to_num(accuracy[-1, 1], nan=-1.0)  # NaN: it diverges
-    best = min(range(len(rates)), key=lambda k: (-score[k], loss[-1, 1, k]))
-    accuracy, _ = softmax_descents([(X, y), (Z, z)], classes, rates[[best]], epochs)
-    rate, at_edge = float(rates[best]), best in (0, len(rates) - 1)
-    return ProbeAccuracy(accuracy[:, 1, 0], rate, rate * bound, at_edge)
+    X, Z = (torch.from_numpy(np.array(of.values, np.float32)) for of in (train, test))
+    y, z = (torch.from_numpy(of.labels.copy()) for of in (train, test))
+    bound = smoothness(X)
+    fit, held = hold_out_rows(train.labels, [seed, 0])
+    ends = []
+    for multiple in _MULTIPLES:
+        accuracy, loss = softmax_descent((X[fit], y[fit]), (X[held], y[held]), multiple / bound, epochs)
+        ends.append((-accuracy[-1], loss) if math.isfinite(loss) else (1.0, math.inf))  # it diverges
+    best = ends.index(min(ends))
+    rate = _MULTIPLES[best] / bound
+    accuracy, _ = softmax_descent((X, y), (Z, z), rate, epochs)
+    return ProbeAccuracy(accuracy, rate, _MULTIPLES[best], best in (0, len(ends) - 1))
 
 
-def convex_probe(
-    features_train: Rows, y_train: Rows, features_test: Rows, y_test: Rows, *, seed: int = 0
-) -> ConvexProbe:
+def softmax_descent(
+    train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], rate: float, epochs: int
+) -> tuple[NDArray[np.float64], float]:
+    """Return test accuracy `(epochs + 1,)` of a head that starts from zero, and its test loss in the end."""
+    X, y = train
+    head = nn.Linear(X.shape[1], int(y.max()) + 1, dtype=X.dtype)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    stepper, accuracies = torch.optim.SGD(head.parameters(), lr=rate), []
+    for epoch in range(epochs + 1):
+        with torch.no_grad():
+            logits = head(test[0])
+        accuracies.append(float((logits.argmax(dim=1) == test[1]).double().mean()))
+        if epoch < epochs:
+            stepper.zero_grad()
+            nn.functional.cross_entropy(head(X), y).backward()
+            stepper.step()
+    return np.array(accuracies), float(nn.functional.cross_entropy(logits, test[1]))
+
+
+def convex_probe(train: ImageFeatures, test: ImageFeatures, *, seed: int = 0) -> ConvexProbe:
     """Solve the probe on standardized features by L-BFGS, as an informed attacker would.
 
     The penalty is chosen on a fifth of each class of the training rows, then all of them are fitted.
-
-    Args:
-        features_train: `(N, D)`.
-        y_train: `(N,)` labels, integers from 0.
-        features_test: `(M, D)`.
-        y_test: `(M,)`.
-        seed: Of the held-out part.
-
-    Returns:
-        Test accuracy, the chosen penalty, and whether the solver converged.
-
-    Raises:
-        InvalidInputError: Bad shapes, labels out of range, or one class only.
-
-    Examples:
-        >>> y = np.arange(60) % 3
-        >>> X = np.eye(3)[y]
-        >>> convex_probe(X, y, X, y).test_accuracy
-        1.0
     """
-    rows, labels, test_rows, test_labels = _probe_data(features_train, y_train, features_test, y_test)
-    X, Z = (part.numpy() for part in standardized(rows, test_rows))
-    y, z = labels.numpy(), test_labels.numpy()
-    inside, held = (part.numpy() for part in _held_out(labels, seed))
-    scores = []
-    for C in _PENALTIES:
-        scores.append(float(logistic_head(X[inside], y[inside], C).score(X[held], y[held])))
+    X, Z = (part.numpy() for part in standardized(*(torch.tensor(of.values) for of in (train, test))))
+    y = train.labels
+    fit, held = hold_out_rows(y, [seed, 0])
+    scores = [logistic_head(X[fit], y[fit], C).score(X[held], y[held]) for C in _PENALTIES]
     penalty = _PENALTIES[int(np.argmax(scores))]
     model = logistic_head(X, y, penalty)
     iterations = int(np.max(model.n_iter_))
-    return ConvexProbe(
-        test_accuracy=float(model.score(Z, z)),
-        penalty=penalty,
-        heldout_accuracies=tuple(scores),
-        iterations=iterations,
-        converged=iterations < _ITERATIONS,
-    )
-
-
-def _probe_data(
-    features_train: Rows, y_train: Rows, features_test: Rows, y_test: Rows
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return features `(N, D)` and `(M, D)` as float32, each with its labels."""
-    found: list[Tensor] = []
-    for name, rows, labels in (("train", features_train, y_train), ("test", features_test, y_test)):
-        X = as_tensor(rows, f"features_{name}", ndim=2).detach().float()
-        own = np.asarray(labels)
-        if own.shape != (len(X),) or own.dtype.kind not in "iu":
-            raise InvalidInputError(
-                f"y_{name} must hold one integer for each of the {len(X)} rows, got {own.shape} {own.dtype}."
-            )
-        found += [X, torch.from_numpy(own.astype(np.int64))]
-    X, y, Z, z = found
-    if X.shape[1] != Z.shape[1]:
-        raise InvalidInputError(f"features_train has {X.shape[1]} columns and features_test {Z.shape[1]}.")
-    known = torch.unique(y)
-    if known[0] < 0 or len(known) < 2:
-        raise InvalidInputError(
-            f"y_train holds the classes {known.tolist()}; a probe needs two or more, counted from 0."
-        )
-    foreign = z[~torch.isin(z, known)]
-    if len(foreign):
-        raise InvalidInputError(
-            f"y_test holds {len(foreign)} label(s) that y_train does not hold, the first is "
-            f"{int(foreign[0])}; use the same classes."
-        )
-    return X, y, Z, z
-
-
-def _held_out(y: Tensor, seed: int) -> list[Tensor]:
-    """Return `(fit, held_out)` positions of training rows; a class of one row stays in `fit`."""
-    parts = hold_out_rows(y.numpy(), [seed, 0])
-    if not parts[1].size:
-        raise InvalidInputError("no class has two training rows, of which one could be held out; add rows.")
-    return [torch.from_numpy(rows) for rows in parts]
+    return ConvexProbe(float(model.score(Z, test.labels)), penalty, iterations, iterations < _ITERATIONS)
 
 
 def standardized(X: Tensor, *others: Tensor) -> list[Tensor]:
@@ -216,53 +135,3 @@ def smoothness(X: Tensor) -> float:
     """
     extended = torch.cat([X.double(), X.new_ones(len(X), 1).double()], dim=1)
     return 0.5 * float(torch.linalg.eigvalsh(smaller_gram(extended))[-1]) / len(X)
-
-
-def softmax_descents(
-    sets: Sequence[tuple[Tensor, Tensor]], classes: int, learning_rates: NDArray[np.float64], epochs: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Fit a softmax regression to the first set by gradient descent from zero, at each learning rate.
-
-    Accuracy and mean loss of each set come back, `(epochs + 1, sets, rates)`; NaN from where a rate diverges.
-    """
-    X, y = sets[0]
-    step = torch.from_numpy(learning_rates).to(X).repeat_interleave(classes)
-    W, b = X.new_zeros(X.shape[1], len(step)), X.new_zeros(len(step))
-    records = [_record(W, b, sets, classes)]
-    for _ in range(epochs):
-        G_W, g_b = torch.zeros_like(W), torch.zeros_like(b)
-        for rows, own, logits in _parts(W, b, X, y, classes):
-            residual = torch.softmax(logits, dim=-1)
-            residual[torch.arange(len(rows)), :, own] -= 1
-            flat = residual.view(len(rows), -1)
-            G_W += rows.mT @ flat
-            g_b += flat.sum(dim=0)
-        W -= step * (G_W / len(y))
-        b -= step * (g_b / len(y))
-        records.append(_record(W, b, sets, classes))
-    accuracies, losses = np.stack(records, axis=1)
-    return accuracies, losses
-
-
-def _parts(
-    W: Tensor, b: Tensor, X: Tensor, y: Tensor, classes: int
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield rows and labels in parts whose logits `(n, rates, classes)` fit into memory, with these."""
-    size = max(1, _LOGITS // W.shape[1])
-    for rows, labels in zip(X.split(size), y.split(size), strict=True):
-        yield rows, labels, torch.addmm(b, rows, W).view(len(rows), -1, classes)
-
-
-def _record(W: Tensor, b: Tensor, sets: Sequence[tuple[Tensor, Tensor]], classes: int) -> NDArray[np.float64]:
-    """Return accuracy and mean loss of each set and rate, `(2, sets, rates)`; NaN where weights overflow."""
-    alive = (torch.isfinite(W).all(dim=0) & torch.isfinite(b)).view(-1, classes).all(dim=1)
-    found = []
-    for X, y in sets:
-        correct, loss = torch.zeros(2, len(alive), dtype=torch.float64)
-        for rows, labels, logits in _parts(W, b, X, y, classes):
-            log_p = torch.log_softmax(logits, dim=-1)
-            correct += (log_p.argmax(dim=-1) == labels[:, None]).sum(dim=0)
-            loss -= log_p[torch.arange(len(rows)), :, labels].sum(dim=0, dtype=torch.float64)
-        values = torch.stack([correct, loss]) / len(X)
-        found.append(torch.where(alive & torch.isfinite(loss), values, torch.nan).numpy())
-    return np.stack(found, axis=1)

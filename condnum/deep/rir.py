@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, Unpack
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from condnum.arrays import storage_eps
-from condnum.deep.features import Extraction, FeatureExtractor, ImageFeatures, extract_features
+from condnum.deep.features import FeatureExtractor, ImageFeatures, extract_features
 from condnum.deep.images import ImageData
 from condnum.deep.transforms import ImageTransform, evaluation_transform
-from condnum.errors import InvalidInputError, check_integer, check_known
-from condnum.theory.immunization import ThetaScale
+from condnum.errors import InvalidInputError, check_integer
 from condnum.theory.spectra import (
     PUBLISHED_RIDGE,
     Convention,
@@ -29,9 +28,6 @@ _Array: TypeAlias = NDArray[np.float64]
 
 #: σ_k below this multiple of the round-off that the features carry is at the mercy of it.
 _NOISE_MARGIN = 10.0
-#: σ_k below this multiple of the rank tolerance might as well not have counted.
-_FRAGILE = 10.0
-
 #: How far the seeds of two draws of groups are apart (a prime), so that neighboring seeds share none.
 DRAW_STRIDE = 1_000_003
 
@@ -65,61 +61,14 @@ class RirTheta0:
     """RIR_θ0 in both conventions, which can disagree: never print one without the other."""
 
     compact: RirEstimate  # κ = σ₁/σ_k over the numerical rank
-    ridge: RirEstimate  # κ = (σ₁+ε)/(σ_D+ε)
+    ridge: RirEstimate  # κ = (σ₁+ε)/(σ_D+ε), features of each model scaled to mean square 1 over both tasks
     groups: int  # 1 where each would be all images
-    group_size: int  # N of each group
-    dimension: int  # D
-    ridge_epsilon: float
-    theta_scale: ThetaScale
     warnings: tuple[str, ...]  # plain sentences; empty if there is nothing to say
 
     @property
     def rir(self) -> float:
         """RIR_θ0, compact."""
         return self.compact.rir
-
-
-@dataclass(frozen=True, eq=False)
-class GroupSpectra:
-    """Spectra of groups of samples, from which every convention, tolerance, ε and scale of θ can be read."""
-
-    sigma: list[Tensor]  # of each of `ROLES`: (groups, min(N, D)) eigenvalues of X̃ᵀX̃, descending
-    widths: list[int]  # D of each
-    rtols: list[float]  # default relative rank tolerance of each
-    eps: float  # round-off that the features carry
-    scales: list[float]  # mean square of each model's features over both tasks
-    whole: tuple[bool, bool]  # D_P and D_H: whether every group is all images of the task
-    overlap: tuple[str, ...]  # warnings of tasks with too few images for groups apart
-
-    def estimate(
-        self,
-        convention: Convention,
-        *,
-        ridge: float = PUBLISHED_RIDGE,
-        rtol: float | None = None,
-        theta_scale: ThetaScale = "unit",
-    ) -> RirEstimate:
-        """Return Eq. 17; the options are those of `rir_from_features`."""
-        scales = self.scales if (convention, theta_scale) == ("ridge", "unit") else [1.0] * 4
-        rtols = self.rtols if rtol is None else [rtol] * 4
-        measured = [
-            condition_from_spectrum(s / scale, convention=convention, rtol=own, ridge=ridge, dimension=width)
-            for s, scale, own, width in zip(self.sigma, scales, rtols, self.widths, strict=True)
-        ]
-        kappas, _, sigma_min, ranks = (
-            torch.stack(list(part)).numpy() for part in zip(*measured, strict=True)
-        )
-        pretrain, harmful = kappas[1] / kappas[0], kappas[3] / kappas[2]
-        found: dict[str, Any] = {}
-        ratios = (
-            ("harmful_ratio", harmful, self.whole[1]),
-            ("pretrain_ratio", pretrain, self.whole[0]),
-            ("rir", harmful / pretrain, all(self.whole)),
-        )
-        for name, values, same in ratios:
-            found[name] = float(values.mean())
-            found[f"{name}_std"] = math.nan if same or len(values) == 1 else float(values.std(ddof=1))
-        return RirEstimate(**found, kappas=kappas, sigma_min=sigma_min, ranks=ranks, convention=convention)
 
 
 def rir_from_features(
@@ -132,8 +81,6 @@ def rir_from_features(
     group_size: int = 100,
     seed: int = 0,
     ridge: float = PUBLISHED_RIDGE,
-    rtol: float | None = None,
-    theta_scale: ThetaScale = "unit",
 ) -> RirTheta0:
     r"""Measure RIR_θ0 (Eq. 17, 18) on features of θ₀ and θ_I, the mean over groups of samples.
 
@@ -152,10 +99,7 @@ def rir_from_features(
         groups: Number of groups; 20 in the paper.
         group_size: Samples of a group; 100 in the paper.
         seed: Of the draws; a local generator.
-        ridge: ε > 0 of the ridge convention.
-        rtol: Relative rank tolerance on the spectrum of `X̃ᵀX̃`; default that of `feature_rtol`.
-        theta_scale: `unit` scales the features of each model to a mean square of 1 over both tasks, which
-            only the ridge convention sees; `as_trained` does not.
+        ridge: ε > 0 of the ridge convention, in units of features of mean square 1.
 
     Returns:
         (i), (ii) and RIR_θ0 with their spread, ranks and warnings.
@@ -172,46 +116,21 @@ def rir_from_features(
         >>> round(result.rir, 9), result.compact.success
         (100.0, True)
     """
-    check_known("theta_scale", theta_scale, ("unit", "as_trained"))
-    features = (features_0_P, features_I_P, features_0_H, features_I_H)  # as ROLES
-    spectra = group_spectra(features, groups=groups, group_size=group_size, seed=seed)
-    compact = spectra.estimate("compact", rtol=rtol)
-    floored = spectra.estimate("ridge", rtol=rtol, ridge=ridge, theta_scale=theta_scale)
-    warnings, widths = list(spectra.overlap), spectra.widths
-    if group_size < max(widths):
-        few = (
-            f"each group has N = {group_size} samples of D = {max(widths)} features: the Hessian's rank is "
-            f"at most {group_size}, so κ is that of the sample, and the ridge convention sees σ_D = 0."
-        )
-        warnings.insert(0, few)
-    rtols = spectra.rtols if rtol is None else [rtol] * 4
-    warnings += _rank_warnings(spectra.sigma, compact, widths, group_size, spectra.eps, rtols)
-    return RirTheta0(
-        compact, floored, compact.kappas.shape[1], group_size, widths[1], ridge, theta_scale, tuple(warnings)
-    )
-
-
-def group_spectra(
-    features: Sequence[FeatureLike], *, groups: int, group_size: int, seed: int
-) -> GroupSpectra:
-    """Draw groups of the same images for θ₀ and θ_I, and take the spectra of each.
-
-    The features are in the order of `ROLES`; errors are those of `rir_from_features`.
-    """
     check_integer("groups", groups, 1)
     check_integer("group_size", group_size, 2)
-    stored = [part.values if isinstance(part, ImageFeatures) else part for part in features]
+    features = (features_0_P, features_I_P, features_0_H, features_I_H)  # as ROLES
+    stored = [part.values if isinstance(part, ImageFeatures) else np.asarray(part) for part in features]
     for first, task in ((0, "D_P"), (2, "D_H")):
         _check_pair(features[first : first + 2], stored[first : first + 2], task, group_size)
-    X: list[Tensor] = []
-    warnings: list[str] = []
     whole = len(stored[0]) == group_size, len(stored[2]) == group_size
+    warnings = list[str]()
     if all(whole) and groups > 1:
         warnings.append(
             f"each of {groups} groups would be all {group_size} images of D_P and all {group_size} of D_H: "
             "there is one group, and no spread."
         )
         groups = 1
+    X: list[Tensor] = []
     for stream, (task, ratio) in enumerate((("D_P", "(ii)"), ("D_H", "(i)"))):
         pair = stored[2 * stream :][:2]
         count, generator = len(pair[0]), np.random.default_rng([seed, stream])
@@ -230,22 +149,59 @@ def group_spectra(
         raise InvalidInputError(
             f"θ₀ and θ_I have {widths[:2]} features on D_P but {widths[2:]} on D_H; use one model for both."
         )
+    if group_size < max(widths):
+        few = (
+            f"each group has N = {group_size} samples of D = {max(widths)} features: the Hessian's rank is "
+            f"at most {group_size}, so κ is that of the sample, and the ridge convention sees σ_D = 0."
+        )
+        warnings.insert(0, few)
     sigma = [singular_values(x, kind="features") for x in X]
     eps = [storage_eps(part) for part in stored]
-    found = [squared_rtol(x.shape[-1], own) for x, own in zip(X, eps, strict=True)]
     # Features of each model have mean square 1 over both tasks.
     scales = [float((X[k].square().mean() + X[k + 2].square().mean()) / 2) for k in (0, 1)] * 2
-    return GroupSpectra(sigma, widths, found, max(eps), scales, whole, tuple(warnings))
+    scaled = [s / scale for s, scale in zip(sigma, scales, strict=True)]
+    compact = _estimate("compact", sigma, widths, eps, whole, ridge)
+    floored = _estimate("ridge", scaled, widths, eps, whole, ridge)
+    warnings += _rank_warnings(sigma, compact, widths, group_size, max(eps))
+    return RirTheta0(compact, floored, groups, tuple(warnings))
 
 
-def _check_pair(features: Sequence[FeatureLike], stored: Sequence[Any], task: str, group_size: int) -> None:
+def _estimate(
+    convention: Convention,
+    sigma: Sequence[Tensor],
+    widths: Sequence[int],
+    eps: Sequence[float],
+    whole: tuple[bool, bool],
+    ridge: float,
+) -> RirEstimate:
+    """Return Eq. 17 of spectra `(groups, min(N, D))`, one for each of `ROLES`."""
+    measured = [
+        condition_from_spectrum(
+            s, convention=convention, rtol=squared_rtol(width, own), ridge=ridge, dimension=width
+        )
+        for s, width, own in zip(sigma, widths, eps, strict=True)
+    ]
+    kappas, _, sigma_min, ranks = (torch.stack(list(part)).numpy() for part in zip(*measured, strict=True))
+    pretrain, harmful = kappas[1] / kappas[0], kappas[3] / kappas[2]
+    found: dict[str, Any] = {}
+    ratios = (
+        ("harmful_ratio", harmful, whole[1]),
+        ("pretrain_ratio", pretrain, whole[0]),
+        ("rir", harmful / pretrain, all(whole)),
+    )
+    for name, values, same in ratios:
+        found[name] = float(values.mean())
+        found[f"{name}_std"] = math.nan if same or len(values) == 1 else float(values.std(ddof=1))
+    return RirEstimate(**found, kappas=kappas, sigma_min=sigma_min, ranks=ranks, convention=convention)
+
+
+def _check_pair(
+    features: Sequence[FeatureLike], stored: Sequence[NDArray[Any]], task: str, group_size: int
+) -> None:
     """Refuse features of θ₀ and θ_I on a task that are not of the same images, or of fewer than a group."""
     for part, model in zip(stored, ("θ₀", "θ_I"), strict=True):
-        if not isinstance(part, np.ndarray | Tensor) or part.ndim != 2:
-            raise InvalidInputError(
-                f"the features of {model} on {task} must be an array (N, D), got "
-                f"{tuple(part.shape) if hasattr(part, 'shape') else type(part).__name__}."
-            )
+        if part.ndim != 2:
+            raise InvalidInputError(f"the features of {model} on {task} must be (N, D), got {part.shape}.")
     before, after = map(len, stored)
     if before != after:
         raise InvalidInputError(f"θ₀ has {before} rows on {task} and θ_I {after}; use the same images.")
@@ -264,45 +220,30 @@ def check_count(count: int, task: str, group_size: int) -> None:
         )
 
 
-def _gather(values: NDArray[Any] | Tensor, rows: NDArray[np.int64], task: str) -> Tensor:
+def _gather(values: NDArray[Any], rows: NDArray[np.int64], task: str) -> Tensor:
     """Return the chosen rows `(groups, N, D)`; only they are read from a memory map."""
-    if isinstance(values, Tensor):
-        chosen = values.detach()[torch.from_numpy(rows).to(values.device)].double().cpu()
-    else:
-        chosen = torch.from_numpy(np.asarray(values[rows.reshape(-1)], np.float64)).reshape(*rows.shape, -1)
-    if not bool(torch.isfinite(chosen).all()):
+    chosen = np.asarray(values[rows.reshape(-1)], np.float64).reshape(*rows.shape, -1)
+    if not np.isfinite(chosen).all():
         raise InvalidInputError(f"features of {task} hold NaN or infinity; check the model's weights.")
-    return chosen
+    return torch.from_numpy(chosen)
 
 
 def _rank_warnings(
-    sigma: Sequence[Tensor],
-    compact: RirEstimate,
-    widths: Sequence[int],
-    group_size: int,
-    eps: float,
-    rtols: Sequence[float],
+    sigma: Sequence[Tensor], compact: RirEstimate, widths: Sequence[int], group_size: int, eps: float
 ) -> Iterator[str]:
     """Say in plain sentences what round-off and rank mean for the result."""
-    sigma_min, ranks = compact.sigma_min, compact.ranks
-    uncertain = near = 0
-    for s, smallest, width, rtol in zip(sigma, sigma_min, widths, rtols, strict=True):
+    sigma_min, ranks, uncertain = compact.sigma_min, compact.ranks, 0
+    for s, smallest, width in zip(sigma, sigma_min, widths, strict=True):
         # Round-off in N×D features of mean square m adds a random matrix of spectral norm about
         # eps·√m·(√N + √D); a singular value of X̃ near that is not known.
         mean_square = s.sum(dim=-1).numpy() / (group_size * width)
         noise = eps * np.sqrt(mean_square) * (math.sqrt(group_size) + math.sqrt(width))
         uncertain += int((np.sqrt(smallest) < _NOISE_MARGIN * noise).sum())
-        near += int((smallest < _FRAGILE * rtol * s[:, 0].numpy()).sum())
     if uncertain:
         yield (
             f"in {uncertain} of {sigma_min.size} spectra the smallest singular value is within "
             f"{_NOISE_MARGIN:g} times the round-off of the features (eps = {eps:.1e}): compact κ is not "
             "reliable there; use features in float32, or the ridge convention."
-        )
-    if near:
-        yield (
-            f"in {near} of {sigma_min.size} spectra the smallest singular value that counts is within "
-            f"{_FRAGILE:g} times the rank tolerance, which then decides compact κ: compare the ranks."
         )
     changed = int(((ranks[0] != ranks[1]) | (ranks[2] != ranks[3])).sum())
     if changed:
@@ -322,7 +263,7 @@ def rir_theta0(
     group_size: int = 100,
     seed: int = 0,
     transform: ImageTransform | None = None,
-    **options: Unpack[Extraction],
+    device: str | torch.device | None = None,
 ) -> RirTheta0:
     """Measure RIR_θ0 (Eq. 17) of two models on two sets of images, un-augmented.
 
@@ -337,7 +278,7 @@ def rir_theta0(
         group_size: Samples of a group.
         seed: Of the draws.
         transform: Un-augmented; default `evaluation_transform(theta_0)`.
-        **options: Of `extract_features`: device, batch size and workers.
+        device: `auto`, `cpu`, `cuda[:i]`; None: where the models are.
 
     Returns:
         As `rir_from_features`.
@@ -360,5 +301,5 @@ def rir_theta0(
         count = min(len(data), groups * group_size + groups * group_size // 10)
         order = np.random.default_rng([seed, stream, 1]).permutation(len(data))
         sample = data if count == len(data) else data.take(np.sort(order[:count]))
-        features += [extract_features(theta, sample, used, **options) for theta in (theta_0, theta_I)]
+        features += [extract_features(theta, sample, used, device=device) for theta in (theta_0, theta_I)]
     return rir_from_features(*features, groups=groups, group_size=group_size, seed=seed)

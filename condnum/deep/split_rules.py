@@ -75,12 +75,6 @@ def block_names(model: nn.Module) -> list[str]:
     Of a stack of blocks (a `Sequential` or `ModuleList` whose members with a matrix have parts of their own),
     wherever it lies, its members. The head is timm's classifier; of other nets a last child that is `Linear`.
 
-    Args:
-        model: Any module.
-
-    Returns:
-        Module paths.
-
     Examples:
         >>> stack = nn.Sequential(*(nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(2)))
         >>> block_names(nn.Sequential(nn.Linear(2, 2), stack, nn.Linear(2, 2)))

@@ -29,16 +29,7 @@ _OVERRIDES = ("crop_pct", "interpolation", "mean", "std")
 
 
 def to_rgb(image: Image) -> Image:
-    """Return an image in RGB as a viewer shows it: 16-bit gray scaled to 8 bits, transparency over white.
-
-    Raises:
-        ValueError: Gray values of 32 bits, whose range the file does not say.
-
-    Examples:
-        >>> from PIL import Image
-        >>> to_rgb(Image.new("I;16", (1, 1), 32896)).getpixel((0, 0))  # 128/255 of 65,535
-        (128, 128, 128)
-    """
+    """Return an image in RGB as a viewer shows it: 16-bit gray scaled to 8 bits, transparency over white."""
     pil = require("PIL.Image", "deep")
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format in _SIXTEEN_BITS):
         return pil.fromarray(np.rint(np.asarray(image) / 257).astype(np.uint8)).convert("RGB")
@@ -105,19 +96,9 @@ def training_transform(
 ) -> ImageTransform:
     """Return a random transform for training, with the model's size and normalization.
 
-    Args:
-        model: As for `evaluation_transform`.
-        input_size: As for `evaluation_transform`.
-        augmentation: `imagenet`, timm's defaults (crop of 8 to 100 % of the area, mirror, color jitter
-            0.4); `photograph`, crops from 30 % and jitter 0.2, for small images; `gentle`, crops from 70 %
-            only, for digits, whose mirror image is another class; `none`, the evaluation transform.
-        **overrides: As for `evaluation_transform`.
-
-    Returns:
-        The transform; `image_loader` draws its random numbers.
-
-    Raises:
-        InvalidInputError: A bad size, or an unknown override or augmentation.
+    `imagenet`: timm's defaults, crops of 8 to 100 % of the area, mirror image, color jitter 0.4;
+    `photograph`: from 30 % and jitter 0.2, for small images; `gentle`: crops from 70 % only, for digits,
+    whose mirror image is another class; `none`: the evaluation transform.
     """
     check_known("augmentation", augmentation, get_args(Augmentation))
     still = evaluation_transform(model, input_size=input_size, **overrides)

@@ -1,10 +1,8 @@
 """Where the frozen trunk ends: run it once, and train from its activations.
 
-One traced forward pass tells which modules follow it, and whether they are a chain, so that they can be
-run by themselves.
+One forward pass tells which modules follow it; they are a chain if they give the same features by themselves.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,71 +18,55 @@ REPLAY_TOLERANCE = 1e-5
 READ_WIDTH = 2048
 
 
-@dataclass
-class _Call:
-    """One call of a module in a traced forward pass."""
-
-    name: str
-    inputs: tuple[Any, ...]
-    version: int  # of the first input, which counts the writes to it
-    output: Any = None
-    after: int = 0  # number of calls that had begun when this one ended
-
-
 class _Reached(Exception):  # ruff: ignore[error-suffix-on-exception-name] - not an error: it ends a forward pass early
     """Carries the activations out of the trunk."""
 
 
 def trainable_chain(model: nn.Module, trainable: tuple[str, ...], images: Tensor) -> tuple[str, ...]:
     """Return the modules from the first trainable one to the end of `forward_features`."""
+    called, running, following = list[str](), list[int](), dict[int, int]()
 
-    def refusal(reason: str) -> InvalidInputError:
-        return InvalidInputError(
-            f"{type(model).__name__} cannot be run from frozen activations: {reason}; "
-            "train it on images instead, or choose a later trainable part."
-        )
+    def begin(name: str) -> None:
+        running.append(len(called))
+        called.append(name)
 
-    names = {module: name for name, module in model.named_modules() if name}
-    calls: list[_Call] = []
-    running: list[_Call] = []
+    def end() -> None:
+        following[running.pop()] = len(called)  # the first call after this one, whatever it called itself
 
-    def begin(module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
-        inputs = (*arguments, *(value for value in options.values() if value is not None))
-        calls.append(_Call(names[module], inputs, getattr(inputs[0], "_version", 0) if inputs else 0))
-        running.append(calls[-1])
-
-    def end(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
-        call = running.pop()
-        call.output, call.after = output, len(calls)
-
-    handles = [module.register_forward_pre_hook(begin, with_kwargs=True) for module in names]
-    handles += [module.register_forward_hook(end) for module in names]
+    named = [(name, module) for name, module in model.named_modules() if name]
+    handles = [module.register_forward_pre_hook(lambda *_, name=name: begin(name)) for name, module in named]
+    handles += [module.register_forward_hook(lambda *_: end()) for _, module in named]
     try:
         with torch.no_grad():
-            result = model.forward_features(images)  # type: ignore[operator]
+            expected = model.forward_features(images)  # type: ignore[operator]
     finally:
         for handle in handles:
             handle.remove()
-    index = next((i for i, call in enumerate(calls) if call.name in trainable), None)
-    if index is None:
-        raise InvalidInputError(f"forward_features never calls the trainable part {', '.join(trainable)}.")
-    first = calls[index].inputs[0]
-    if first._version != calls[index].version:
-        raise refusal(f"'{calls[index].name}' writes over its input")
-    current, chain = first, []
-    while index < len(calls):
-        call = calls[index]
-        if len(call.inputs) != 1 or call.inputs[0] is not current or not isinstance(call.output, Tensor):
-            raise refusal(f"'{call.name}' needs more than the output of the module before it")
-        chain.append(call.name)
-        current, index = call.output, call.after
-    if current is not result:
-        raise refusal(f"something follows '{chain[-1]}' that is no module")
-    with torch.no_grad():
-        gap = (run_chain(model, tuple(chain), first) - result).abs().max()
-    if not bool(gap <= REPLAY_TOLERANCE * result.abs().max()):
-        raise refusal("the modules alone give other features")
+    index = next((k for k, name in enumerate(called) if name in trainable), len(called))
+    chain = []
+    while index < len(called):
+        chain.append(called[index])
+        index = following[index]
+    if not chain or not _replays(model, tuple(chain), images, expected):
+        raise InvalidInputError(
+            f"{type(model).__name__} cannot be run from the activations before {', '.join(trainable)}: what "
+            "follows is no chain of modules; train it on images instead, or choose a later trainable part."
+        )
     return tuple(chain)
+
+
+def _replays(model: nn.Module, chain: tuple[str, ...], images: Tensor, expected: Tensor) -> bool:
+    """Tell whether the modules of a chain give the same features, and leave what they begin with as it is."""
+    activations = activations_before(model, chain[0], images)
+    writes = activations._version
+    try:
+        with torch.no_grad():
+            found = run_chain(model, chain, activations)
+    except (TypeError, RuntimeError):  # a module takes more than one tensor, or another one
+        return False
+    if found.shape != expected.shape or activations._version != writes:
+        return False
+    return bool((found - expected).abs().max() <= REPLAY_TOLERANCE * expected.abs().max())
 
 
 def activations_before(model: nn.Module, name: str, images: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from condnum.figures.curves import ceiling_figure, history_figure, norm_ratio_figure, task_spectra_figure
 from condnum.figures.limits import pareto_figure
-from condnum.figures.pairs import pair_figure, pair_heatmaps
+from condnum.figures.pairs import pair_heatmaps
 from condnum.figures.style import MethodStyle, method_style
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "history_figure",
     "method_style",
     "norm_ratio_figure",
-    "pair_figure",
     "pair_heatmaps",
     "pareto_figure",
     "task_spectra_figure",

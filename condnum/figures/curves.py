@@ -1,13 +1,14 @@
 """Figures of the tidy curves table: norm ratios (Fig. 1), spectra and condition-number histories."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import pandas as pd
 from scipy.stats import gmean
 
 from condnum.errors import InvalidInputError
 from condnum.figures.style import (
+    GREY,
     TASK_TITLES,
     add_band,
     add_line,
@@ -21,15 +22,6 @@ from condnum.probing import ProbeCurve
 
 #: Ratios below this are round-off of float64 and not drawn.
 _FLOOR = 1e-32
-
-#: Where a ridge is added: to what, the axis of RIR then, and what bounds it.
-_RIDGED = {
-    "covariance": ("both covariances", "RIR on K + εI", "ceiling"),
-    "condition number": (
-        "σ<sub>1</sub> and σ<sub>D</sub>", "RIR, ridge convention, θ at unit scale", "bound"
-    ),
-}  # fmt: skip
-
 
 #: Columns of a table of curves, a row per point.
 CURVE_COLUMNS = ("method", "seed", "task", "quantity", "x", "value")
@@ -61,7 +53,7 @@ def norm_ratio_figure(curves: CurvesLike, subtitle: str = "") -> Any:
         ['raw']
     """
     table = curves if isinstance(curves, pd.DataFrame) else probe_curves(curves)
-    figure = _of_both_tasks(
+    return _of_both_tasks(
         _checked(table, "norm_ratio"),
         "Convergence of linear probing (norm ratio, Eq. 16)",
         f"{subtitle and f'{subtitle}. '}Line: geometric mean over seeds; band: least to largest",
@@ -69,19 +61,6 @@ def norm_ratio_figure(curves: CurvesLike, subtitle: str = "") -> Any:
         "‖w<sub>t</sub> − w*‖² / ‖w<sub>0</sub> − w*‖²",
         steps=True,
     )
-    axes = [name for name in ("yaxis", "yaxis2") if name in figure.layout]
-    buttons = [
-        {
-            "label": scale,
-            "method": "relayout",
-            "args": [{f"{axis}.{k}": v for axis in axes for k, v in to.items()}],
-        }
-        for scale, dtick in (("log", figure.layout.yaxis.dtick), ("linear", 0.2))
-        for to in [{"type": scale, "dtick": dtick, "autorange": True}]
-    ]
-    menu = {"type": "buttons", "direction": "right", "buttons": buttons, "showactive": True}
-    place = {"x": 1.02, "xanchor": "left", "y": 0, "yanchor": "top"}  # below the last method
-    return figure.update_layout(updatemenus=[menu | place])
 
 
 def task_spectra_figure(curves: pd.DataFrame, subtitle: str) -> Any:
@@ -138,32 +117,22 @@ def _of_both_tasks(table: pd.DataFrame, title: str, note: str, over: str, up: st
     return finish(figure, title, note)
 
 
-def ceiling_figure(
-    sweep: pd.DataFrame, subtitle: str, *, ridge: Literal["covariance", "condition number"] = "covariance"
-) -> Any:
-    """Draw how close each method comes to the RIR ceiling, against the ridge ε."""
-    where, measured, bound = _RIDGED[ridge]
+def ceiling_figure(sweep: pd.DataFrame, subtitle: str) -> Any:
+    """Draw RIR in the ridge convention against ε, below what bounds it: a line per method."""
     figure = empty()
-    ceiling = sweep[sweep["method"] == "ceiling"].sort_values("ridge")
-    add_line(
-        figure, bound, ceiling["ridge"], ceiling["rir"], "#222222", width=5,
-        hovertemplate="ε = %{x:.1e}<br>RIR<sub>max</sub> = %{y:.3g}<extra></extra>",
-    )  # fmt: skip
-    for name in dict.fromkeys(sweep["method"]):
-        if name == "ceiling":
-            continue
+    for name, rows in sweep.groupby("method", sort=False):
         style = method_style(str(name))
-        mean = sweep[sweep["method"] == name].groupby("ridge")["rir"].agg(gmean)
-        share = mean.to_numpy() / ceiling.set_index("ridge").loc[mean.index, "rir"].to_numpy()
-        figure.add_scatter(
-            x=mean.index, y=mean, name=style.label, mode="lines+markers", customdata=share,
-            line={"color": style.color, "dash": style.dash}, marker={"size": 5},
-            hovertemplate="ε = %{x:.1e}<br>RIR = %{y:.3g}, %{customdata:.2e} of the ceiling",
+        look = ("#222222", "solid", 5.0) if name == "ceiling" else (style.color, style.dash, 2.2)
+        mean = rows.groupby("ridge")["rir"].agg(gmean)
+        add_line(
+            figure, "bound" if name == "ceiling" else style.label, mean.index, mean, *look[:2], width=look[2],
+            hovertemplate="ε = %{x:.1e}: RIR = %{y:.3g}",
         )  # fmt: skip
-    figure.add_hline(y=1, line_color="#888", line_width=1)
-    figure.update_xaxes(**log_axis(f"ridge ε added to {where} (units of K = XᵀX)", sweep["ridge"]))
-    figure.update_yaxes(**log_axis(measured, sweep["rir"]))
-    note = f"{subtitle}. Geometric mean over seeds; no invertible extractor lies above the {bound}"
+    figure.add_hline(y=1, line_color=GREY, line_width=1)
+    over = "ridge ε added to σ<sub>1</sub> and σ<sub>D</sub> (units of K = XᵀX)"
+    figure.update_xaxes(**log_axis(over, sweep["ridge"]))
+    figure.update_yaxes(**log_axis("RIR, ridge convention, θ at unit scale", sweep["rir"]))
+    note = f"{subtitle}. Geometric mean over seeds; no invertible extractor lies above the bound"
     return finish(figure, "How much immunization is possible: RIR and its ceiling", note, height=480)
 
 

@@ -23,6 +23,7 @@ from condnum.figures.style import (
     method_style,
     num,
     panels,
+    square,
     translucent,
 )
 from condnum.theory.pareto import FeasibleRegion, extractor_ratios, feasible_region, immunizer_family
@@ -80,9 +81,6 @@ _PAIRS = (
     ("#8A8A8A", "longdash"), ("#E69F00", "longdashdot"),
 )  # fmt: skip
 
-#: Controls have marks of their own, as they share a colour.
-_SYMBOLS = {"identity": "x", "initial": "square"}
-
 
 def pair_label(pretrain_task: str, harmful_task: str) -> str:
     """Return a pair of tasks in a few characters."""
@@ -93,42 +91,30 @@ def pair_label(pretrain_task: str, harmful_task: str) -> str:
 
 
 def ceilings_figure(ceilings: pd.DataFrame, subtitle: str) -> Any:
-    """Draw the RIR ceiling of `K + εI` against ε, a line per pair, and what the closed form attains."""
+    """Draw the RIR ceiling of `K + εI` against ε, a line per pair."""
     figure = empty()
     for index, (tasks, part) in enumerate(ceilings.groupby(["pretrain_task", "harmful_task"], sort=False)):
-        color, dash = _PAIRS[index % len(_PAIRS)]
         add_line(
-            figure, pair_label(*tasks), part["ridge_share"], part["rir_ceiling"], color, dash, width=2.5,
-            legendgroup=str(index), customdata=part["ridge"],
+            figure, pair_label(*tasks), part["ridge_share"], part["rir_ceiling"],
+            *_PAIRS[index % len(_PAIRS)], width=2.5, mode="lines+markers", customdata=part["ridge"],
             hovertemplate="ε = %{x:.1e} mean eigenvalues = %{customdata:.3g}<br>RIR<sub>max</sub> = %{y:.4g}",
-        )  # fmt: skip
-        figure.add_scatter(
-            x=part["ridge_share"], y=part["optimal_rir"], mode="markers", showlegend=False,
-            name="(K<sub>P</sub> + εI)<sup>−1/2</sup>", legendgroup=str(index),
-            marker={"color": color, "size": 9, "symbol": "star"},
-            hovertemplate="closed form: RIR = %{y:.4g}<extra></extra>",
         )  # fmt: skip
     figure.add_hline(y=1, line_color=GREY, line_width=1)
     figure.update_xaxes(**log_axis(RIDGE_TITLE, ceilings["ridge_share"]))
     figure.update_yaxes(**log_axis("RIR on K + εI", ceilings["rir_ceiling"]))
-    note = f"{subtitle}. Lines: the ceiling; stars: RIR measured on (K<sub>P</sub> + εI)<sup>−1/2</sup>"
-    finish(figure, "How much immunization is possible, against ε", note)
-    return figure.update_layout(
-        legend_title_text="D<sub>P</sub> → D<sub>H</sub>", showlegend=len(figure.data) > 2
-    )
+    finish(figure, "How much immunization is possible, against ε", subtitle)
+    return figure.update_layout(legend_title_text="D<sub>P</sub> → D<sub>H</sub>", showlegend=True)
 
 
 def shares_figure(ridged: pd.DataFrame, subtitle: str) -> Any:
     """Draw RIR as a share of its ceiling against ε, a line per method."""
     figure = empty()
     for name, part in ridged.dropna(subset="rir_share").groupby("method", sort=False):
-        style = method_style(str(name))
         wide = part.pivot_table(
             index="ridge_share", columns=["pretrain_task", "harmful_task", "seed"], values="rir_share"
         )
         add_band(
-            figure, wide, style._replace(color=_visible(style.color)), mode="lines+markers",
-            marker={"size": 5}, legendgroup=str(name),
+            figure, wide, method_style(str(name)), mode="lines+markers", marker={"size": 5}, legendgroup=name,
             hovertemplate="ε = %{x:.1e}: %{y:.2e} of the ceiling"
             " (%{customdata[0]:.1e} … %{customdata[1]:.1e})",
         )  # fmt: skip
@@ -147,25 +133,23 @@ def front_figure(points: pd.DataFrame, methods: pd.DataFrame, region: FeasibleRe
         raise InvalidInputError("there are no points of this pair to draw; take one of the run's pairs.")
     figure = empty()
     figure.add_traces(region_traces(region))
-    pair, methods = "(ii) = %{x:.4g}, (i) = %{y:.4g}", methods.dropna(subset="rir")
-    looks: dict[str, tuple[str, dict[str, Any]]] = {
-        "family": (
-            "(K<sub>P</sub> + εI)<sup>−s/2</sup>, from I to θ*",
-            {"mode": "lines", "line": {"color": GREEN, "width": 3, "dash": "dash"}},
-        ),
-        "pareto": ("θ<sub>s</sub> of the front", _marks(ORANGE, "star", 13)),
-    }
-    for kind, (name, look) in looks.items():
-        part = points[points["kind"] == kind]
-        figure.add_scatter(
-            x=part["pretrain_ratio"], y=part["harmful_ratio"], name=name, hovertemplate=pair, **look
-        )
+    hover = "(ii) = %{x:.4g}, (i) = %{y:.4g}"
+    methods = methods.dropna(subset="rir")
+    family, front = (points[points["kind"] == kind] for kind in ("family", "pareto"))
+    add_line(
+        figure, "(K<sub>P</sub> + εI)<sup>−s/2</sup>, from I to θ*", family["pretrain_ratio"],
+        family["harmful_ratio"], GREEN, "dash", hovertemplate=hover,
+    )  # fmt: skip
+    figure.add_scatter(
+        x=front["pretrain_ratio"], y=front["harmful_ratio"], name="θ<sub>s</sub> of the front",
+        mode="markers", marker={"color": ORANGE, "symbol": "star", "size": 13}, hovertemplate=hover,
+    )  # fmt: skip
     for method, part in methods.groupby("method", sort=False):
         style = method_style(str(method))
         figure.add_scatter(
-            x=part["pretrain_ratio"], y=part["harmful_ratio"], name=style.label,
-            hovertemplate=pair + "<br>%{customdata:.2e} of the ceiling", customdata=part["rir_share"],
-            **_marks(_visible(style.color), _SYMBOLS.get(str(method), "diamond"), 11),
+            x=part["pretrain_ratio"], y=part["harmful_ratio"], name=style.label, mode="markers",
+            marker={"color": style.color, "symbol": "diamond", "size": 11, "opacity": 0.85},
+            hovertemplate=hover + "<br>%{customdata:.2e} of the ceiling", customdata=part["rir_share"],
         )  # fmt: skip
     drawn = pd.concat([points, methods])
     for update, column, start, ratio, task in (
@@ -234,17 +218,6 @@ def pareto_figure(
     return front_figure(points, measured, region, subtitle)
 
 
-def _visible(color: str) -> str:
-    """Return a colour that is readable on light and on dark pages: black is neither."""
-    return NEUTRAL if color == "#000000" else color
-
-
-def _marks(color: str, symbol: str, size: int) -> dict[str, Any]:
-    """Return the look of a scatter of markers."""
-    marker = {"color": color, "symbol": symbol, "size": size, "opacity": 0.85, "line": {"width": 0}}
-    return {"mode": "markers", "marker": marker}
-
-
 #: Columns of a table that a bar chart has room for.
 SHOWN_FEATURES = 12
 
@@ -282,30 +255,26 @@ def direction_images(directions: pd.DataFrame, subtitle: str) -> Any:
         raise InvalidInputError(
             f"{len(parts[0])} features are no square image; draw them with direction_bars."
         )
-    firsts = [part.iloc[0] for part in parts]
     figure = panels(
         rows=2, cols=len(parts), horizontal_spacing=0.02, vertical_spacing=0.05,
-        subplot_titles=[f"λ<sub>{row['index']}</sub> = {num(float(row['eigenvalue']))}" for row in firsts],
+        subplot_titles=[
+            f"λ<sub>{part['index'].iloc[0]}</sub> = {num(part['eigenvalue'].iloc[0])}" for part in parts
+        ],
         row_titles=["pattern K<sub>P</sub>w", "filter w"],
     )  # fmt: skip
     for column, part in enumerate(parts, start=1):
         for row, quantity in enumerate(("pattern", "filter"), start=1):
-            image = part[quantity].to_numpy().reshape(side, side)
-            limit = float(np.abs(image).max())
             figure.add_heatmap(
-                z=image, colorscale="RdBu", zmin=-limit, zmax=limit, showscale=False, row=row, col=column,
-                hovertemplate="row %{y}, column %{x}: %{z:.3g}<extra></extra>",
+                z=part[quantity].to_numpy().reshape(side, side), colorscale="RdBu", zmid=0, showscale=False,
+                hovertemplate="row %{y}, column %{x}: %{z:.3g}<extra></extra>", row=row, col=column,
             )  # fmt: skip
     note = (
         f"{subtitle}. Left: features with most energy in the harmful task for what they have in the "
         "pre-training task; right: with least. Blue: positive, red: negative, each image on its own scale"
     )
     finish(figure, "Which pixels carry the ceiling", note, height=520)
-    figure.update_xaxes(visible=False, constrain="domain")
-    figure.update_yaxes(visible=False, autorange="reversed", constrain="domain")
-    for trace in figure.data:
-        figure.layout[trace.yaxis.replace("y", "yaxis")].scaleanchor = trace.xaxis
-    return figure.update_layout(margin_r=40)
+    figure.update_xaxes(visible=False).update_yaxes(visible=False, autorange="reversed")
+    return square(figure).update_layout(margin_r=40)
 
 
 def _directions(directions: pd.DataFrame) -> list[pd.DataFrame]:

@@ -137,7 +137,7 @@ const condnum = { printing: false }; // on paper: light, of one width
       const { x } = panel, heads = titles.filter(([, of]) => of === panel).map(([{ text }]) => lineCount(text));
       x.title = { ...x.title, text: wrapped(x.title?.text ?? "", room, 13) };
       panel.head = 17 * (Math.max(1, ...heads) - 1);
-      panel.foot = 17 * (lineCount(x.title.text) - 1);
+      panel.foot = 17 * (lineCount(x.title.text) - 1) + (x.type === "multicategory" ? 45 : 0);
     }
     let inner = 0;
     order.forEach((panel, row) => {
@@ -163,10 +163,8 @@ const condnum = { printing: false }; // on paper: light, of one width
     const listed = inLegend(data);
     for (const trace of listed) trace.name = wrapped(trace.name ?? "", room - 54, 12);
     const below = listed.reduce((sum, { name }) => sum + ROW + 16 * (lineCount(name) - 1), 76 + order.at(-1).foot);
-    const title = wrapped(layout.title?.text ?? "", width - 20, 15), menus = layout.updatemenus ?? [];
-    const above = 21 * lineCount(title) + (layout.annotations ? 34 : 24) + order[0].head + (menus.length ? 36 : 0);
-    for (const menu of menus) // between the title of the figure and that of the first panel
-      Object.assign(menu, { x: 0, xanchor: "left", y: 1 + (26 + order[0].head) / inner, yanchor: "bottom", pad: {} });
+    const title = wrapped(layout.title?.text ?? "", width - 20, 15);
+    const above = 21 * lineCount(title) + (layout.annotations ? 34 : 24) + order[0].head;
     const bar = layout.coloraxis?.colorbar, flat = { orientation: "h", len: 1, lenmode: "fraction" };
     if (bar) Object.assign(bar, flat, { x: 0.5, y: 0, yref: "container", yanchor: "bottom" });
     const height = above + inner + below;
@@ -193,8 +191,6 @@ const condnum = { printing: false }; // on paper: light, of one width
     for (const trace of data)
       for (const part of [trace.line, trace.marker])
         if (dark && BLACK.has(String(part?.color).toLowerCase())) part.color = ink;
-    if (dark) for (const menu of layout.updatemenus ?? []) // plotly draws the active button almost white
-      Object.assign(menu, { bgcolor: "#8fa0b3", font: { ...menu.font, color: "#14181e" } });
     if (printing) Object.assign(layout, { width: Math.min(layout.width ?? PAPER, PAPER), autosize: false });
     const columns = new Set(axes(layout, "x").map((key) => layout[key].domain?.[0] ?? 0)).size;
     const narrow = width < Math.max(LEAST, COLUMN * columns) || roomOf(data, layout, width) < SLIM * columns;

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from condnum.figures.style import finish, method_style, panels
@@ -19,11 +20,8 @@ TITLES = {
 }
 _VALUES = {"as_trained": "as trained", "-1": "worst"}
 
-#: ColorBrewer's PuOr, as in the map of attackers: purple stands, orange does not.
-_SCALE = "PuOr"
-
-#: Pixels of a row, below a panel, from a panel to the titles of its columns, of claims, and of the title.
-_ROW, _BELOW, _TITLE, _LEFT, _ABOVE = 36, 130, 58, 178, 117
+#: Pixels of a row, below a panel, left of the panels, and above the first.
+_ROW, _BELOW, _LEFT, _ABOVE = 36, 140, 178, 117
 
 
 def claim_label(claim: str, method: str) -> str:
@@ -46,55 +44,29 @@ def stability_map(by_axis: pd.DataFrame, labels: Mapping[str, str], subtitle: st
     figure.update_annotations(x=0, xanchor="left", font_size=14)
     for row, name in enumerate(names, start=1):
         part = by_axis[by_axis["experiment"] == name]
-        claims = list(part["claim"].unique())[::-1]
-        edges, columns, ticks = [0.0], list[tuple[str, str]](), dict[float, str]()
-        for axis, title in TITLES.items():
-            values = part[part["axis"] == axis].sort_values("order").drop_duplicates("value")
-            if values.empty:
-                continue
-            if columns:
-                columns.append(("gap before", axis))
-                edges.append(edges[-1] + 0.4)
-            start = edges[-1]
-            for place, (value, default) in enumerate(zip(values["value"], values["default"], strict=True)):
-                shown = _VALUES.get(value, value)
-                ticks[start + place + 0.5] = f"<b>{shown}</b>" if default else shown
-                columns.append((axis, value))
-                edges.append(start + place + 1)
-            figure.add_annotation(
-                x=start + len(values) / 2, y=-0.5, yshift=-_TITLE, text=f"<i>{title}</i>", showarrow=False,
-                yanchor="top", row=row, col=1,
-            )  # fmt: skip
-        text = part["share"].map(_percent)
-        hover = [
-            f"{TITLES[found.axis].replace('<br>', ' ')}: {found.value}<br>{found.agree:,} of {found.cells:,} "
-            f"cells agree; the claim stands in {found.stands:,} of {found.settings:,} settings"
-            for found in part.itertuples()
-        ]
-        wide = part.assign(text=text, hover=hover).pivot(index="claim", columns=["axis", "value"])
-        share = wide["share"].reindex(index=claims, columns=columns)
-        text, hover = (
-            wide[name].reindex(index=claims, columns=columns, fill_value="").fillna("")
-            for name in ("text", "hover")
-        )
+        part = part.assign(place=part["axis"].map([*TITLES].index)).sort_values(["place", "order"])
+        claims = list(dict.fromkeys(part["claim"]))
+        values = part["value"].replace(_VALUES)
         figure.add_heatmap(
-            z=share, x=edges, y=list(range(len(claims))), text=text, customdata=hover,
-            colorscale=_SCALE, texttemplate="%{text}", textfont={"size": 12}, zmin=0, zmax=1, xgap=2, ygap=2,
-            showscale=False, hoverongaps=False, hovertemplate="%{customdata}<extra></extra>", row=row, col=1,
+            x=[part["axis"].map(TITLES), np.where(part["default"], "<b>" + values + "</b>", values)],
+            y=part["claim"], z=part["share"], zmin=0, zmax=1, colorscale="PuOr", showscale=False,
+            text=part["share"].map(_percent), texttemplate="%{text}", textfont={"size": 12},
+            hovertext=[
+                f"{found.agree:,} of {found.cells:,} cells agree; the claim stands in {found.stands:,} of "
+                f"{found.settings:,} settings" for found in part.itertuples()
+            ],
+            hovertemplate="%{x}<br>%{hovertext}<extra></extra>", hoverongaps=False, xgap=2, ygap=2,
+            row=row, col=1,
         )  # fmt: skip
-        figure.update_xaxes(
-            tickvals=list(ticks), ticktext=list(ticks.values()), tickangle=-45, showgrid=False,
-            zeroline=False, row=row, col=1,
-        )  # fmt: skip
-        figure.update_yaxes(
-            tickvals=list(range(len(claims))), ticktext=[labels.get(claim, claim) for claim in claims],
-            range=[-0.5, len(claims) - 0.5], showgrid=False, zeroline=False, tickfont_size=11, row=row, col=1,
-        )  # fmt: skip
+        words = [labels.get(claim, claim) for claim in claims]
+        figure.update_yaxes(tickvals=claims, ticktext=words, row=row, col=1)
+    figure.update_xaxes(type="multicategory").update_yaxes(autorange="reversed", tickfont_size=11)
     note = f"{subtitle}<br>Percent of cells that agree, whatever else is chosen; bold: the default"
     height = plot + _ABOVE + _BELOW
-    finish(figure, "Which claims stand, and on which choice they hang", note, height=height)
-    figure.update_layout(margin={"l": _LEFT, "t": _ABOVE, "b": _BELOW})
-    return figure.update_xaxes(showline=False, ticks="").update_yaxes(showline=False, ticks="")
+    finish(figure, "Which claims stand, and on which choice they depend", note, height=height)
+    bare = {"showline": False, "ticks": "", "showgrid": False, "zeroline": False}
+    figure.update_xaxes(tickangle=-45, **bare).update_yaxes(**bare)
+    return figure.update_layout(margin={"l": _LEFT, "t": _ABOVE, "b": _BELOW})
 
 
 def _percent(share: float) -> str:

@@ -3,7 +3,7 @@
 import math
 import re
 import textwrap
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -36,6 +36,9 @@ _LOOK = {
     "max_rir": ("#E69F00", "dashdot"),
     "pareto": ("#56B4E9", "longdash"),
 }
+
+#: Okabe–Ito without the yellow, which is too light for lines.
+_SERIES = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9"]
 
 TASK_TITLES = {"pretrain": "D<sub>P</sub>, pre-training task", "harmful": "D<sub>H</sub>, harmful task"}
 
@@ -194,6 +197,25 @@ def panels(**options: Any) -> Any:
     return require("plotly.subplots", "viz").make_subplots(**options)
 
 
+def express(kind: str, table: Any, **options: Any) -> Any:
+    """Draw a table by `plotly.express.KIND`, in colors and dashes that distinguish fourteen lines."""
+    given: dict[str, Any] = (
+        {"render_mode": "svg"} if kind in ("line", "scatter") else {}
+    )  # WebGL warns and blurs
+    given |= {"line_dash_sequence": ["solid"] * 7 + ["dash"] * 7} if kind == "line" else {}
+    draw = getattr(require("plotly.express", "viz"), kind)
+    figure = draw(table, color_discrete_sequence=_SERIES, **given, **options)
+    return figure.for_each_annotation(lambda note: note.update(text=note.text.partition("=")[2]))
+
+
+def square(figure: Any) -> Any:
+    """Give the cells of heatmaps equal sides."""
+    for trace in figure.data:
+        axis = figure.layout[trace.yaxis.replace("y", "yaxis")]
+        axis.update(scaleanchor=trace.xaxis, constrain="domain")
+    return figure.update_xaxes(constrain="domain")
+
+
 def add_line(
     figure: Any, name: str, x: Any, y: Any, color: str, dash: str = "solid", *, width: float = 3, **more: Any
 ) -> None:
@@ -248,22 +270,13 @@ def teaching_layout(figure: Any, title: str, subtitle: str = "", *, height: int 
 
 
 def honest_legend(figure: Any) -> Any:
-    """Take out of the legend what is not to be seen: traces without data, or outside of their axes.
-
-    Powers of ten on axes get the size of other labels.
-    """
+    """Take out of the legend what is not to be seen: traces without data, or outside of their axes."""
     built = not isinstance(figure, dict)
-    layout = (
-        figure.layout.to_plotly_json() if built else figure["layout"]
-    )  # plotly checks each look at its own
+    layout = figure.layout.to_plotly_json() if built else figure["layout"]
     for trace in figure["data"]:
-        of = trace.__getitem__ if built else trace.get
-        if of("type") == "scatter" and of("showlegend") is not False:
-            trace["showlegend"] = _is_seen(of, layout)
-    for name, axis in layout.items():
-        if name[1:5] == "axis" and axis.get("type") == "log" and "size" not in axis.get("tickfont", {}):
-            place = figure["layout"][name]["tickfont"] if built else axis.setdefault("tickfont", {})
-            place["size"] = POWER_SIZE
+        given = trace.to_plotly_json() if built else trace
+        if given["type"] == "scatter" and given.get("showlegend") is not False:
+            trace["showlegend"] = _is_seen(given, layout)
     return figure
 
 
@@ -274,27 +287,20 @@ def _given(value: Any) -> Any:
     return [_given(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-def _is_seen(of: Callable[[str], Any], layout: Mapping[str, Any]) -> bool:
-    """Tell whether any point of a trace lies within its axes, as far as their ranges are fixed."""
-    x, y = of("x"), of("y")
-    y = np.asarray(y if y is not None else [], dtype=np.float64)
-    seen = np.isfinite(y)
-    for values, name in (
-        (x, f"xaxis{(of('xaxis') or 'x')[1:]}"),
-        (y, f"yaxis{(of('yaxis') or 'y')[1:]}"),
-    ):
-        axis = layout.get(name, {})
+def _is_seen(trace: Mapping[str, Any], layout: Mapping[str, Any]) -> bool:
+    """Tell whether a trace has points and reaches into its axes, as far as their ranges are fixed."""
+    for letter in "xy":
+        values, axis = (
+            trace.get(letter),
+            layout.get(f"{letter}axis{trace.get(f'{letter}axis', letter)[1:]}", {}),
+        )
         if axis.get("type") == "category" or axis.get("range") is None or values is None:
             continue
         with np.errstate(divide="ignore", invalid="ignore"):
-            at = (
-                np.log10(np.asarray(values, float))
-                if axis.get("type") == "log"
-                else np.asarray(values, float)
-            )
-        if len(at) == len(seen):
-            low, high = sorted(axis["range"])
-            inside = (at >= low) & (at <= high)
-            crossing = np.nanmin(at, initial=np.inf) <= high and np.nanmax(at, initial=-np.inf) >= low
-            seen &= inside | crossing  # a line may cross the window between two points
-    return bool(seen.any())
+            at = np.asarray(values, dtype=np.float64)
+            at = np.log10(at) if axis.get("type") == "log" else at
+        low, high = sorted(axis["range"])
+        if np.nanmin(at, initial=np.inf) > high or np.nanmax(at, initial=-np.inf) < low:
+            return False
+    y = trace.get("y")
+    return y is not None and bool(np.isfinite(np.asarray(y, dtype=np.float64)).any())

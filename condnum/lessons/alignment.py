@@ -49,11 +49,8 @@ def rotation_matrix(rotation: Rotation, dimension: int, *, angle: float = 0.0, s
 
 @lru_cache(maxsize=64)
 def haar_overlap_band(dimension: int, draws: int = 200) -> tuple[float, float]:
-    """Return what the middle 90 % of Haar draws have as mean diagonal overlap; its expectation is 1/D.
-
-    Its variance is 2/(D²(D + 2)); beyond 128 dimensions, where draws take seconds, the normal law has it.
-    """
-    if dimension > 128:
+    """Return what the middle 90 % of Haar draws have as mean diagonal overlap; its expectation is 1/D."""
+    if dimension > 128:  # draws take seconds: by the normal law, of variance 2/(D²(D + 2))
         half = 1.6449 * math.sqrt(2 / (dimension + 2)) / dimension
         return 1 / dimension - half, 1 / dimension + half
     U = ortho_group.rvs(dimension, size=draws, random_state=np.random.default_rng(0))
@@ -200,19 +197,7 @@ def rotated_alignment(
     pairing: Literal["same", "opposite"] = "same",
     seed: int = 0,
 ) -> RotatedAlignment:
-    """Build `θ = UΣ` and `K = Γ`, with `U` a rotation of `Q = I`, and compare Eq. 10 with the truth.
-
-    Both spectra fall from 1 to 1/κ.
-
-    Examples:
-        >>> rotated_alignment(angle=0.0).exact
-        True
-        >>> run = rotated_alignment(angle=45.0, dimension=2, data_kappa=3.0, theta_kappa=2.0)
-        >>> (12 * run.alignment.predicted).round(3).tolist()  # the diagonal of [[8, 2], [2, 2]]
-        [8.0, 2.0]
-        >>> (12 * run.alignment.spectrum).round(3).tolist()  # its eigenvalues, 5 ± √13
-        [8.606, 1.394]
-    """
+    """Build `θ = UΣ` and `K = Γ`, with `U` a rotation of `Q = I`, and compare Eq. 10 with the truth."""
     acting: dict[str, Any] = {"angle": angle} if rotation in TURNED["rotation"] else {}
     acting |= {"seed": seed} if rotation in DRAWN["rotation"] else {}
     U = rotation_matrix(rotation, dimension, **acting)
@@ -257,16 +242,7 @@ class AlignmentExplorer(Explorer):
 
 
 def alignment_sweep(angles: Sequence[float], *, rotation: Rotation = "random") -> pd.DataFrame:
-    """Measure overlaps, misalignment and the error of κ at each angle, else as `rotated_alignment` does.
-
-    For the rotation `haar` only the number of angles counts, a draw each.
-
-    Examples:
-        >>> alignment_sweep([0.0, 90.0], rotation="ends").condition_ratio.round(9).tolist()
-        [1.0, 1.0]
-        >>> bool(abs(alignment_sweep([0.0] * 200, rotation="haar").diagonal_overlap.mean() - 1 / 8) < 0.01)
-        True
-    """
+    """Measure overlaps, misalignment and the error of κ at each angle, else as `rotated_alignment` does."""
     rows = []
     for draw, angle in enumerate(angles):
         place: dict[str, Any] = {"seed": draw} if rotation == "haar" else {"angle": angle}

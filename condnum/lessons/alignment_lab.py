@@ -14,16 +14,16 @@ from typing import Any, Literal
 import numpy as np
 
 from condnum.data import TaskPair
-from condnum.errors import check_known
+from condnum.errors import InvalidInputError, check_known
 from condnum.figures.style import method_style, num, option_text
 from condnum.lessons.alignment import haar_overlap_band
 from condnum.lessons.alignment_panels import TASK, draw
-from condnum.lessons.alignment_trails import TRAINING, ZOOM, Chosen, Step, Trails, Zoom
+from condnum.lessons.alignment_trails import TRAINING, Chosen, Step, Trails
 from condnum.lessons.explorer import Choice, Explorer, Preset, Shown, Slider, checked
 from condnum.lessons.figure_view import payload_json
 from condnum.methods.problem import SMALL
 from condnum.progress import Event, stage_words
-from condnum.studies.alignment_path import ARRAYS, AlignmentPath, PathData, kept_directions
+from condnum.studies.alignment_path import GIVEN, AlignmentPath, PathData, kept_directions
 
 #: Labs that pages play without a kernel: the data and extractors of each, by the name of its explorer.
 RECORDED = {
@@ -187,29 +187,30 @@ def alignment_lab(
     data: str | TaskPair = "house-prices",
     *,
     methods: str | Sequence[str] = "",
+    pretrain: str = "",
+    harmful: str = "",
+    key: str = "",
+    drop: str = "",
     out: str | Path = "",
     **options: Any,
 ) -> type[Explorer]:
     """Compute the paths of a pair of tasks, and return the explorer of them.
 
-    Args:
-        data: `house-prices`, `embedded`, `mnist:P-H`, `digits:P-H`, or a pair of one's own,
-            `TaskPair.from_arrays(…)`; for files of features give `pretrain` and `harmful` instead.
-        methods: Extractors to compute now; the others are computed when they are chosen. Empty: all.
-        out: Folder that keeps what is computed, a folder in it for each data, so that several labs can be
-            computed at once; empty keeps it for this process.
-        **options: Of `AlignmentPath`: `source`, `pretrain`, `harmful`, `key`, `drop`, `seed`, `epochs`.
-
-    Returns:
-        An `Explorer`: `.show()` it; what it looks up is its `trails`.
-
-    Raises:
-        CondnumError: Data or methods are unknown, or cannot be computed.
+    `methods` are computed now (empty: all), others when they are chosen; `out` keeps them (empty: for this
+    process), a folder in it for each data. Files of features, `pretrain` and `harmful` (`key` of an npz,
+    columns to `drop`), take the place of `data`. `options` are those of `AlignmentPath`.
     """
-    named = ARRAYS if isinstance(data, TaskPair) else data
-    study = AlignmentPath.from_parameters(data=named, methods=methods, **options)
-    loaded = PathData.of(data) if isinstance(data, TaskPair) else study.load()
-    kind = "files" if options.get("pretrain") else re.sub(r"\W+", "-", named)
+    if bool(pretrain) != bool(harmful):
+        given = "pretrain" if pretrain else "harmful"
+        raise InvalidInputError(f"only {given} is given: give the paths of both X_P and X_H, or neither.")
+    own = bool(pretrain) or isinstance(data, TaskPair)
+    study = AlignmentPath.from_parameters(data=GIVEN if own else data, methods=methods, **options)
+    if pretrain:
+        loaded, kind = PathData.of_files(pretrain, harmful, key=key, drop=drop), "files"
+    elif isinstance(data, TaskPair):
+        loaded, kind = PathData.of(data), "arrays"
+    else:
+        loaded, kind = study.load(), re.sub(r"\W+", "-", data)
     trails = Trails(study, loaded, str(Path(out) / kind) if out else "")
     known = study.allowed(loaded)
     trails.compute(*(study.methods or known))
@@ -237,7 +238,6 @@ def explorer_of(trails: Trails, known: Sequence[str]) -> type[Explorer]:
         "compare": "A second extractor, at the same part of its training.",
     }
     sides = {"pretrain": "pre-training", "harmful": "harmful"}
-    zooms = {"whole": "all, in blocks", "leading": f"the {ZOOM} leading", "near": f"{ZOOM} around (i, j)"}
     steps, some = (14, 5) if D <= 128 else (8, 3)  # a recording with many pixels stays below 1 MB, too
     one: Any = Literal[tuple(known)]
     other: Any = Literal["none", *known]
@@ -248,7 +248,6 @@ def explorer_of(trails: Trails, known: Sequence[str]) -> type[Explorer]:
         i=Slider("direction i of θ", tips["i"], 1, most, marks=some),
         j=Slider("eigenvector j of K", tips["j"], 1, D, advanced=True),
         side=Choice("task of q<sub>j</sub>", tips["side"], sides, advanced=True),
-        zoom=Choice("maps show", "Which part of the overlaps.", zooms, advanced=True),
         compare=Choice("beside it", tips["compare"], {"none": "nothing", **labels}, advanced=True),
     )
     def compute(
@@ -258,13 +257,12 @@ def explorer_of(trails: Trails, known: Sequence[str]) -> type[Explorer]:
         i: int = 1,
         j: int = 1,
         side: Side = "pretrain",
-        zoom: Zoom = "whole",
         compare: other = "none",
     ) -> AlignmentView:
         """Look up a step of one extractor, or of two."""
         names = [extractor] if compare == "none" else [extractor, compare]
         steps = tuple(trails.of(name).at(training) for name in names)
-        return AlignmentView(tasks, steps, SIDES.index(side), zoom, i, j)
+        return AlignmentView(tasks, steps, SIDES.index(side), i, j)
 
     def drawn(self: Explorer, change: Any = None) -> None:
         """Draw the state; while an extractor is computed for it the page says how far that is."""
@@ -294,7 +292,7 @@ def _presets(trails: Trails) -> Iterator[Preset]:
     kept, tasks = trails.kept, trails.tasks
 
     def preset(label: str, tip: str, extractor: str, i: int = 1) -> Preset:
-        settings = {"extractor": extractor, "training": TRAINING, "i": i, "zoom": "whole", "compare": "none"}
+        settings = {"extractor": extractor, "training": TRAINING, "i": i, "compare": "none"}
         return Preset(label, tip, settings)
 
     if "ours" in kept:

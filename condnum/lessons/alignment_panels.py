@@ -87,22 +87,20 @@ def in_shades(values: Any, shades: int) -> Any:
 def draw_overlaps(panel: Any, view: Chosen, slot: tuple[str, str, Step, int]) -> None:
     """Draw a map of overlaps and frame the cell (i, j)."""
     name, _, step, side = slot
-    x, y, z = view.overlaps(step, side)
+    z = step["blocks"][side]
     heat = overlap_heatmap(z, view.tasks.dimension)
+    centres = np.rint(heat["x"])  # what a click chooses
     # One scale along a training: of generic directions no overlap is near 1.
-    most = float(step.trail.arrays["blocks"][:, side].max()) if view.zoom == "whole" else float(z.max())
+    most = float(step.trail.arrays["blocks"][:, side].max())
     look = {"type": "heatmap", "zmin": 0, "zmax": most, "showscale": False, "showlegend": None}
-    look |= {"colorscale": heat["colorscale"], "meta": {"click": {"i": "y", "j": "x"}}}
-    panel.trace(f"overlaps, {name}", x, y, z=in_shades(z, 1024), hover=heat["hovertemplate"], **look)
+    look |= {"colorscale": heat["colorscale"], "hover": heat["hovertemplate"]}
+    click = {"meta": {"click": {"i": "y", "j": "x"}}}
+    panel.trace(f"overlaps, {name}", centres, centres, z=in_shades(z, 1024), **look, **click)
     panel.marks("(i, j)", [view.j], [view.i], "square-open", 11, PURPLE, hover="(i, j)", legend=False, **RING)
-    half = 0.5 * (x[1] - x[0]) if len(x) > 1 else 0.5
-    panel.x(
-        "",
-        x[0] - half,
-        x[-1] + half,
-        **_small(f"j of q<sub>j</sub> of {TASK[side]}; brightest {num(most, 2)}"),
-    )
-    panel.y("", y[-1] + half, y[0] - half, **_small("i of u<sub>i</sub>"))
+    half = 0.5 * (centres[1] - centres[0]) if len(centres) > 1 else 0.5
+    low, high = centres[0] - half, centres[-1] + half
+    panel.x("", low, high, **_small(f"j of q<sub>j</sub> of {TASK[side]}; brightest {num(most, 2)}"))
+    panel.y("", high, low, **_small("i of u<sub>i</sub>"))
 
 
 def directions(view: Chosen) -> list[tuple[str, Any]]:

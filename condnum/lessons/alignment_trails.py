@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -171,11 +171,6 @@ class Step:
         return (P[0] ** 2 * top - square[0] / D) / well, (square[1] / k - H[k - 1] ** 2 * low) / ill
 
 
-#: Rows and columns of a zoomed map of overlaps.
-ZOOM = 16
-Zoom = Literal["whole", "leading", "near"]
-
-
 @dataclass(frozen=True, eq=False)
 class Chosen:
     """A step of one extractor, or of two beside each other, with a direction u_i and an eigenvector q_j."""
@@ -183,7 +178,6 @@ class Chosen:
     tasks: LabTasks
     steps: tuple[Step, ...]  # of the extractor, and of the one beside it
     side: int  # of the task whose q_j is meant, and on which two are compared: 0 for D_P, 1 for D_H
-    zoom: Zoom
     i: int
     j: int
 
@@ -197,20 +191,6 @@ class Chosen:
         return [
             (step.trail.short, color, step, self.side) for step, color in zip(self.steps, colors, strict=True)
         ]
-
-    def overlaps(self, step: Step, side: int) -> tuple[Floats, Floats, Floats]:
-        """Return the positions j and i of a map of overlaps, and the overlaps."""
-        D, Q = self.tasks.dimension, self.tasks.vectors[side]
-        if self.zoom == "whole":
-            blocks = step["blocks"][side]
-            centres = np.rint(np.linspace(1, D, len(blocks)))  # what a click chooses
-            return centres, centres, blocks
-        kept = step["left"].shape[1]
-        size = min(ZOOM, kept)
-        first = (1, 1) if self.zoom == "leading" else (self.i - size // 2, self.j - size // 2)
-        a, b = (min(max(one, 1), most - size + 1) for one, most in zip(first, (kept, D), strict=True))
-        overlaps = np.square(step.left(a, size).T @ Q[:, b - 1 : b - 1 + size])
-        return np.arange(b, b + size), np.arange(a, a + size), overlaps
 
 
 @dataclass

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, ParamSpec, TypeAlias, TypeVar, get_ar
 
 from condnum.errors import InvalidInputError, UnknownNameError, check_known, require
 from condnum.figures.style import num
-from condnum.lessons.figure_view import Live, display_with_picture, errors_shown, payload_json
+from condnum.lessons.figure_view import Live, display_with_picture, errors_shown, figure_data, payload_json
 from condnum.machine import limited_threads
 
 _traitlets = require("traitlets", "notebooks")
@@ -262,7 +262,7 @@ class Explorer(Live):
         return explorer.plain_figure() if static else explorer
 
     def _ipython_display_(self) -> None:
-        display_with_picture(self, None if self.result is None else self.plain_figure())
+        display_with_picture(self, {} if self.result is None else figure_data(self.plain_figure()))
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class FigureView(Live):
         super().__init__(payload=payload_json(figure))
 
     def _ipython_display_(self) -> None:
-        display_with_picture(self, self.figure)
+        display_with_picture(self, figure_data(self.figure))
 
 
 def shown_figure(figure: Any, *, static: bool = False) -> Any:
@@ -65,12 +65,12 @@ def shown_figure(figure: Any, *, static: bool = False) -> Any:
     return figure if static else FigureView(figure)
 
 
-def display_with_picture(widget: Any, figure: Any | None) -> None:
+def display_with_picture(widget: Any, picture: dict[str, Any]) -> None:
     """Display a widget, and the picture that its cell keeps for who opens the notebook without a kernel."""
     display = import_module("IPython.display").display
     display(widget._repr_mimebundle_()[0], raw=True)
-    if figure is not None and not on_a_page():  # which nobody can open again
-        display(figure_output(figure)["data"], raw=True)
+    if picture and not on_a_page():  # which nobody can open again
+        display(picture, raw=True)
 
 
 def on_a_page() -> bool:
@@ -78,11 +78,10 @@ def on_a_page() -> bool:
     return os.environ.get("SERVER_SOFTWARE", "").startswith("voila/")
 
 
-def figure_output(figure: Any) -> dict[str, Any]:
-    """Return a figure as the output of a cell: set as a whole, it neither flickers nor piles up."""
+def figure_data(figure: Any) -> dict[str, Any]:
+    """Return a figure as the output of a cell."""
     plotly, text = json.loads(figure.to_json()), str(figure.layout.title.text)
-    data = {"application/vnd.plotly.v1+json": {**plotly, "config": CONFIG}, "text/plain": text}
-    return {"output_type": "display_data", "data": data, "metadata": {}}
+    return {"application/vnd.plotly.v1+json": {**plotly, "config": CONFIG}, "text/plain": text}
 
 
 @contextmanager

@@ -21,7 +21,7 @@ import numpy as np
 
 from condnum.errors import InvalidInputError, UnknownNameError, require
 from condnum.files import asset, write_text
-from condnum.lessons.figure_view import on_a_page
+from condnum.lessons.figure_view import display_with_picture
 
 _traitlets = require("traitlets", "notebooks")
 _AnyWidget: Any = require("anywidget", "notebooks").AnyWidget
@@ -75,13 +75,9 @@ def standalone(path: str | os.PathLike[str], **state: Ellipse) -> Path:
 
 
 class GrabTheVectors(_AnyWidget):
-    """The explorer in JupyterLab and Voilà: `theta`, `benign` and `harmful` follow the reader's hand.
+    """The explorer in JupyterLab and Voilà: `theta`, `benign` and `harmful` follow the reader's hand."""
 
-    Examples:
-        >>> GrabTheVectors(theta=(0.2, 1, 20)).state["theta"]
-        (0.2, 1.0, 20.0)
-    """
-
+    _esm = asset("lessons/grab.js", "lessons/grab_kernel.js")
     # A picture that the cell keeps shows only where the live one before it does not.
     _css = """
 .jp-OutputArea-child:has(.condnum-grab-live) + .jp-OutputArea-child:has(.condnum-grab) { display: none; }
@@ -91,7 +87,7 @@ class GrabTheVectors(_AnyWidget):
     harmful = _traitlets.Tuple(AT_FIRST["harmful"]).tag(sync=True)
 
     def __init__(self, **state: Ellipse) -> None:
-        super().__init__(_esm=_SCRIPT + _RENDER, **_state(state))
+        super().__init__(**_state(state))
 
     @_traitlets.validate(*AT_FIRST)
     def _check(self, proposal: Any) -> Ellipse:
@@ -105,37 +101,11 @@ class GrabTheVectors(_AnyWidget):
     @classmethod
     def show(cls, *, static: bool = False, **state: Ellipse) -> Any:
         """Return the widget, or HTML that works without a kernel."""
-        return _html(fragment(state)) if static else cls(**state)
+        html_of = import_module("IPython.display").HTML
+        return html_of(fragment(state)) if static else cls(**state)
 
     def _ipython_display_(self) -> None:
-        display = import_module("IPython.display").display
-        data, metadata = self._repr_mimebundle_()
-        display(data, metadata=metadata, raw=True)
-        if not on_a_page():  # which nobody can open again
-            display(_html(fragment(self.state)))
-
-
-_RENDER = """
-export default {
-  render({ model, el }) {
-    el.classList.add("condnum-grab-live");
-    const names = ["theta", "benign", "harmful"];
-    const place = el.appendChild(document.createElement("div"));
-    const asked = () => Object.fromEntries(names.map((name) => [name, model.get(name)]));
-    let told = JSON.stringify(asked());
-    const explorer = condnum.grab(place, asked(), {
-      changed(state) {
-        told = JSON.stringify(state);
-        for (const name of names) model.set(name, state[name]);
-        model.save_changes();
-      },
-    });
-    const follow = () => { if (JSON.stringify(asked()) !== told) explorer.set(asked()); };
-    for (const name of names) model.on(`change:${name}`, follow);
-    return () => { for (const name of names) model.off(`change:${name}`, follow); };
-  },
-};
-"""
+        display_with_picture(self, {"text/html": fragment(self.state)})
 
 
 def _state(state: Mapping[str, Ellipse]) -> dict[str, Ellipse]:
@@ -143,7 +113,3 @@ def _state(state: Mapping[str, Ellipse]) -> dict[str, Ellipse]:
     for unknown in state.keys() - AT_FIRST.keys():
         raise UnknownNameError("ellipse", unknown, AT_FIRST)
     return {name: check_ellipse(name, state.get(name, start)) for name, start in AT_FIRST.items()}
-
-
-def _html(text: str) -> Any:
-    return import_module("IPython.display").HTML(text)

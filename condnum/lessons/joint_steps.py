@@ -163,11 +163,6 @@ def joint_steps(
 
     Both covariances have geometric spectra with σ₁ = 1, see `two_tasks`. Fewer steps are taken where a κ
     exceeds `LARGEST_KAPPA` or θ diverges.
-
-    Examples:
-        >>> run = joint_steps(angle=0.0, steps=20)
-        >>> bool(run.harmful_falls.any()), bool((np.diff(run.ill_alone) > 0).all())
-        (True, True)
     """
     K_P, K_H = two_tasks(kappa_pretrain, kappa_harmful, angle, dimension)
     sigma_P, sigma_H = (bent_spectrum(kappa=k, dimension=dimension) for k in (kappa_pretrain, kappa_harmful))

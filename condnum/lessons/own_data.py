@@ -63,7 +63,7 @@ class OwnPair:
 
 @lru_cache(maxsize=4)
 def _looked_at(
-    pretrain: str, harmful: str, _: object, example: Example, *, key: str, drop: str, standardise: bool
+    pretrain: str, harmful: str, _: object, example: Example, *, key: str, drop: str, standardize: bool
 ) -> OwnPair:
     """Read two files, once for each version of them."""
     if pretrain:
@@ -77,13 +77,13 @@ def _looked_at(
         )
         P, H = (array_stream(X, name=task.name, columns=task.feature_names) for X in (task.X_P, task.X_H))
         found = match_streams(P, H, drop=drop)
-    pair = look_at(*found, standardise=standardise)
+    pair = look_at(*found, standardize=standardize)
     X_P, X_H = pair.pretrain.array(), pair.harmful.array()
     for name, X in (("K_P", X_P), ("K_H", X_H)):
         if not X.any():
-            raise RankError(f"{name} has rank 0: all entries of X are zero (standardised constants are).")
+            raise RankError(f"{name} has rank 0: all entries of X are zero (standardized constants are).")
     K_P, K_H = (np.asarray(covariance(X)) for X in (X_P, X_H))
-    title, rows = title + ", standardised" * standardise, (len(X_P), len(X_H))
+    title, rows = title + ", standardized" * standardize, (len(X_P), len(X_H))
     return OwnPair(title, pair, rows, K_P, K_H, measures.overlap_blocks(K_P, K_H))
 
 
@@ -201,15 +201,11 @@ class OwnData(Shown):
     def reading(self) -> str:
         """Put the numbers into a table, and verdict, warnings and columns below it."""
         costs = [f"more than {self.probes.steps[-1]:,d}" if n < 0 else f"{n:,d}" for n in self.costs]
-        names = ["task", "rows", "rank", "κ, compact", "κ, ridge ε", "steps, as is", "steps, after θ*"]
-        rows = []
-        for name, of, steps in (
-            ("pre-training P", self.pretrain, costs[:2]),
-            ("harmful H", self.harmful, costs[2:]),
-        ):
+        table = {"task": ["rows", "rank", "κ, compact", "κ, ridge ε", "steps, as is", "steps, after θ*"]}
+        columns = ("pre-training P", self.pretrain, costs[:2]), ("harmful H", self.harmful, costs[2:])
+        for name, of, steps in columns:
             rank, kappas = f"{of.rank} of {of.dimension}", [num(kappa, 4) for kappa in (of.compact, of.ridge)]
-            rows.append([name, f"{of.rows:,d}", rank, *kappas, *steps])
-        table = pd.DataFrame(rows, columns=names)
+            table[name] = [f"{of.rows:,d}", rank, *kappas, *steps]
         moved = "rises"
         if self.harmful_ratio <= 1:
             moved = "falls as well, so D<sub>H</sub> is no harder to probe"
@@ -222,7 +218,7 @@ class OwnData(Shown):
         )
         notes = "".join(f"<li>{formula_html(note)}</li>" for note in self.warnings)
         return (
-            f'<div class="condnum-wide">{as_html(table)}<p>{verdict}</p><ul>{notes}</ul>'
+            f'<div class="condnum-wide">{as_html(pd.DataFrame(table))}<p>{verdict}</p><ul>{notes}</ul>'
             f"{columns_html(self.own.pair.columns)}</div>"
         )
 
@@ -270,7 +266,7 @@ class PathField(Control):
         "Shown while both paths are empty.",
         {"digits": "digits 4 and 7", "diabetes": "diabetes, 2 groups"},
     ),
-    standardise=Check("standardise (each task)", "Each task's columns to mean 0 and deviation 1."),
+    standardize=Check("standardize (each task)", "Each task's columns to mean 0 and deviation 1."),
     ridge=Slider(
         "ridge ε (units of K)", "ε of the ridge convention, in the units of K.", 1e-9, 1e3, log=True, marks=7
     ),
@@ -292,7 +288,7 @@ def own_data(
     drop: str = "",
     key: str = "",
     example: Example = "diabetes",
-    standardise: bool = False,
+    standardize: bool = False,
     ridge: float = 1e-6,
     tolerance: float = 1.0,
     goal: float = 1e-3,
@@ -302,13 +298,6 @@ def own_data(
     The probe's cost is that of gradient descent with exact line search from zero to the norm ratio
     `goal` (Eq. 16), for labels :math:`y = X w^*` with Gaussian :math:`w^*`: of features as they are, and
     of features after :math:`\theta^* = K_P^{-1/2}`, which attains the ceiling.
-
-    Examples:
-        >>> result = own_data(example="diabetes")
-        >>> result.pretrain.rows, result.harmful.rows, len(result.own.pair.columns)
-        (235, 207, 8)
-        >>> result.costs[1]  # at θ*, κ(H_P) = 1: one step
-        1
     """
     if bool(pretrain) != bool(harmful):
         given, missing, field = ("X_P", "X_H", "harmful") if pretrain else ("X_H", "X_P", "pretrain")
@@ -319,7 +308,7 @@ def own_data(
     files = (Path(path).expanduser() for path in (pretrain, harmful) if path)
     written = [file.stat() for file in files if file.exists()]
     stamps = tuple((status.st_mtime_ns, status.st_size) for status in written)
-    own = _looked_at(pretrain, harmful, stamps, example, key=key, drop=drop, standardise=standardise)
+    own = _looked_at(pretrain, harmful, stamps, example, key=key, drop=drop, standardize=standardize)
     eps = max(own.pair.pretrain.stored_eps, own.pair.harmful.stored_eps)
     rtol = squared_rtol(len(own.pair.columns), eps) * tolerance
     if rtol >= 1:

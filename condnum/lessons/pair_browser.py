@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from condnum.errors import InvalidInputError
-from condnum.figures.pairs import DIGITS, PairCells, color_limit, comparable, pair_cells
+from condnum.figures.pairs import color_limit, measured_pairs, on_grid, pair_cells, panel_title
 from condnum.figures.style import PURPLE, log_axis, method_style, num, option_text
 from condnum.lessons.alignment_panels import DIVERGING
 from condnum.lessons.explorer import Choice, Explorer, Shown, checked
@@ -22,14 +22,16 @@ MEASURE: dict[str, Any] = {"convention": "ridge", "theta_scale": "unit"}
 #: What the panels show, on which axes; ratios below the floor are round-off of float64.
 QUANTITIES = {"norm_ratio": ("norm ratio (Eq. 16)", "step t"), "spectrum": ("σ<sub>i</sub>(H)", "index i")}
 _FLOOR = 1e-32
+DIGITS = 10
 
 
 @dataclass(frozen=True, eq=False)
 class DigitPair(Shown):
     """All pairs of one method, and all methods on one pair."""
 
+    title: str  # the method and its mean RIR
     name: str  # of the data
-    cells: PairCells
+    cells: pd.DataFrame  # of this method, a row per pair
     limit: float  # of the colours, the same for all methods
     pretrain: int
     harmful: int
@@ -43,19 +45,20 @@ class DigitPair(Shown):
         grid |= {"column_widths": [0.4, 0.3, 0.3], "vertical_spacing": 0.24}
         sheet = Sheet("ln RIR; ✕ fails Definition 3.1", *titles, grid=grid)
         pairs, *panels = sheet.panels
-        digits, finite = np.arange(DIGITS), np.isfinite(self.cells.log_rir)
+        digits = np.arange(DIGITS)
+        z, hover = on_grid(self.cells, digits, "log_rir", "hover")
         look: dict[str, Any] = {
             "type": "heatmap",
             "colorscale": DIVERGING,
             "zmin": -self.limit,
             "zmax": self.limit,
         }
-        look |= {"showlegend": None, "showscale": False, "hoverongaps": False, "text": self.cells.hover}
+        look |= {"showlegend": None, "showscale": False, "hoverongaps": False, "text": hover}
         click = {"meta": {"click": {"pretrain": "y", "harmful": "x"}}}
-        z = np.where(finite, self.cells.log_rir, np.nan)
         pairs.trace("ln RIR", digits, digits, z=z, hover="%{text}<extra></extra>", **look, **click)
-        failed = np.nonzero(self.cells.failed)
-        pairs.marks("fails Definition 3.1", *failed[::-1], "x", 7, "#000000", hoverinfo="skip", legend=False)
+        failed = self.cells[self.cells["failed"]]
+        at = failed["harmful_digit"], failed["pretrain_digit"]
+        pairs.marks("fails Definition 3.1", *at, "x", 7, "#000000", hoverinfo="skip", legend=False)
         chosen = {"marker": {"line": {"color": PURPLE, "width": 3}}, "legend": False, "hoverinfo": "skip"}
         pairs.marks("shown pair", [self.harmful], [self.pretrain], "square-open", 26, PURPLE, **chosen)
         square = {"dtick": 1, "showgrid": False, "zeroline": False, "constrain": "domain"}
@@ -72,7 +75,7 @@ class DigitPair(Shown):
             up, along = QUANTITIES[quantity]
             panel.x(**log_axis(along, shown["x"]) if quantity == "norm_ratio" else {"title_text": along})
             panel.y(**log_axis(up if task == "pretrain" else "", shown["value"].clip(lower=_FLOOR)))
-        return sheet.finish(self.cells.title.replace("<br>", ": "), self.name, height=560)
+        return sheet.finish(self.title.replace("<br>", ": "), self.name, height=560)
 
     def reading(self) -> str:
         """Describe the chosen cell."""
@@ -86,8 +89,9 @@ class DigitPair(Shown):
 def pair_browser(run: StudyRun) -> type[Explorer]:
     """Return the explorer of a run of `DigitPairs`; extractors of a chosen pair are computed again."""
     results, name = run.tables["results"], run.data.title()
-    known = list(dict.fromkeys(results["method"]))
-    limit, first = color_limit(results, comparable(known), **MEASURE), run.study.chosen_pairs[0]
+    table = measured_pairs(results, **MEASURE)
+    cells = pair_cells(table)
+    known, limit, first = list(dict.fromkeys(cells["method"])), color_limit(cells), run.study.pairs[0]
     curves_of = cache(lambda pretrain, harmful: pair_curves(run, pretrain, harmful))
     one: Any = Literal[tuple(known)]
     digit: Any = Literal[tuple(range(DIGITS))]
@@ -104,8 +108,8 @@ def pair_browser(run: StudyRun) -> type[Explorer]:
     ) -> DigitPair:
         key = {"method": method, "pretrain_digit": pretrain, "harmful_digit": harmful, **MEASURE}
         rows = results[(results[list(key)] == pd.Series(key)).all(axis=1)]
-        cells = pair_cells(results, method, **MEASURE)
-        return DigitPair(name, cells, limit, pretrain, harmful, rows, curves_of(pretrain, harmful))
+        title, own = panel_title(table, cells, method), cells[cells["method"] == method]
+        return DigitPair(title, name, own, limit, pretrain, harmful, rows, curves_of(pretrain, harmful))
 
     doc = "RIR of all pairs of digits, and how probes converge on one of them."
     return type("PairBrowser", (Explorer,), {"__doc__": doc, "compute": staticmethod(compute)})
@@ -120,7 +124,7 @@ def pair_curves(
         raise InvalidInputError(
             f"a pair has two different digits, got {pretrain} twice; choose another cell."
         )
-    if (pretrain, harmful) not in study.chosen_pairs or seed >= study.seeds:
+    if (pretrain, harmful) not in study.pairs or seed >= study.seeds:
         raise InvalidInputError(
             f"this run has no pair ({pretrain}, {harmful}) with seed {seed}; it was limited to other pairs."
         )

@@ -217,7 +217,9 @@ def record(explorer: type[Explorer]) -> str:
 def recording_fingerprint() -> str:
     """Return a SHA-256 of what recordings depend on: code, and versions of the libraries."""
     package, digest = Path(condnum.__file__).parent, hashlib.sha256()
-    for path in sorted(path for part in SOURCES for path in (package / part).rglob("*.py")):
+    for path in sorted(
+        path for part in SOURCES for path in (package / part).rglob("*.*") if path.suffix in (".py", ".toml")
+    ):
         digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     digest.update(repr(sorted(versions().items())).encode())
     return digest.hexdigest()

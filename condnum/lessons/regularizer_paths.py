@@ -207,14 +207,6 @@ def value_plane(points: int = 121, steps: int = 400) -> dict[str, tuple[Floats, 
     Theorem 4.1 (1) says :math:`R_{ill}(S) = 0` iff :math:`\kappa(S) = \infty`. But σ → 0 in (1, ½, σ) sends
     κ to ∞ and R_ill to 4.8, and S → cS sends R_ill to 0 at fixed κ. The third way are steps of R_ill of
     constant size.
-
-    Examples:
-        >>> kappa, value = value_plane()["vanishing"]
-        >>> f"{kappa[-1]:.0e}", round(float(value[-1]), 9)
-        ('1e+06', 4.8)
-        >>> kappa, value = value_plane()["scaled"]
-        >>> round(float(kappa[-1]), 9), bool(value[-1] < 1e-5)
-        (10.0, True)
     """
     start = np.array([1.0, 0.5, 0.1])
     vanishing = np.tile(start, (points, 1))

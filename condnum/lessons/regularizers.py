@@ -240,13 +240,6 @@ def regularizer_step(
     :math:`1/(2(1-\frac1D)\sigma_1)` for R_well and :math:`\rho^2/(2(1-\frac1k)\sigma_k)` for R_ill, with
     :math:`\rho = 1/R_{ill}`. In this unit nothing depends on the scale of the spectrum, except the
     printed bound (2) of Theorem 4.3.
-
-    Examples:
-        >>> run = regularizer_step(regularizer="well", step=1.0, kappa=4.0, dimension=2, top=4.0)
-        >>> run.eta, run.printed, run.corrected
-        (0.25, 0.5, 0.125)
-        >>> run.next_sigma.tolist(), run.next_kappa, run.next_rank
-        ([0.0, 1.5625], inf, 1)
     """
     sigma = bent_spectrum(kappa=kappa, dimension=dimension, bend=bend, top=top)
     value_of, gradient_of, bound, pushed = (
@@ -276,15 +269,7 @@ def regularizer_step(
 
 @checked()
 def counter_example(regularizer: RegularizerName) -> dict[str, Any]:
-    """Return settings of `regularizer_step` for which a printed bound of Theorem 4.3 fails.
-
-    `well`: σ = (4, 1) at half the printed bound; `ill`: σ = (2.159…, 1.938…, 1.324…) at 0.8063 of it.
-
-    Examples:
-        >>> run = regularizer_step(**counter_example("ill"))
-        >>> round(run.eta / run.printed, 12), round(run.kappa, 3), round(run.next_kappa, 3)
-        (0.8063, 1.631, 1.562)
-    """
+    """Return settings of `regularizer_step` for which a printed bound of Theorem 4.3 fails."""
     if regularizer == "well":
         return {"regularizer": "well", "step": 1.0, "kappa": 4.0, "dimension": 2, "bend": 1.0, "top": 4.0}
     sigma = np.array([2.15920825, 1.9376387, 1.32386916])

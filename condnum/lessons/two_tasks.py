@@ -50,11 +50,6 @@ def two_tasks(
     have their large directions in common, at 90° the largest direction of one is the smallest of the other.
     With a null space the last feature is kept out of this. A task that uses it has the geometric mean of its
     extreme eigenvalues there, so that κ stays as chosen.
-
-    Examples:
-        >>> K_P, K_H = two_tasks(kappa_pretrain=4.0, kappa_harmful=2.0, angle=90.0, dimension=2)
-        >>> np.diag(K_P).tolist(), np.diag(K_H).round(12).tolist()
-        ([1.0, 0.25], [0.5, 1.0])
     """
     turned = dimension - (null != "none")
     if turned < 2:
@@ -112,11 +107,6 @@ def attacks(*, angle: float = 45.0, dimension: int = 16, seed: int = 0) -> list[
 
     The targets are `y = X_Hβ` with Gaussian β, the same for all. θ*, rotated, has one κ and many spectra
     between the extremes: the third extractor keeps κ(H_H) and moves every other eigenvalue to the top.
-
-    Examples:
-        >>> raw, immunized, same_kappa, whitened = attacks()
-        >>> whitened.steps_to(1e-6), immunized.steps_to(1e-6) > raw.steps_to(1e-6)
-        (1, True)
     """
     K_P, K_H = two_tasks(angle=angle, dimension=dimension)
     best = np.asarray(max_rir_immunizer(K_P, K_H))

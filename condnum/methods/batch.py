@@ -7,29 +7,18 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from condnum.errors import InvalidInputError
 from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask, SupervisedLoss
 from condnum.theory.extremes import TriangularFactor
 
 
-def _side_by_side(matrices: Sequence[Any], device: torch.device) -> Tensor:
-    """Stack matrices below which rows of zeros make all equally high, or numbers as `(b, 1, 1)`.
-
-    A matrix that occurs more than once travels to the device once: 180 tasks of 90 digit pairs share
-    55 covariances.
-    """
-    if not isinstance(matrices[0], Tensor):
-        return torch.tensor(matrices, dtype=torch.float64, device=device)[:, None, None]
-    different = list({id(matrix): matrix for matrix in matrices}.values())
-    places = {id(matrix): place for place, matrix in enumerate(different)}
-    shape = len(different), max(map(len, different)), different[0].shape[1]
-    stacked = torch.zeros(shape, dtype=different[0].dtype, device=device)
-    for target, matrix in zip(stacked, different, strict=True):
-        target[: len(matrix)].copy_(matrix)
-    if len(different) == len(matrices):
-        return stacked
-    return stacked[torch.tensor([places[id(matrix)] for matrix in matrices], device=device)]
+def _side_by_side(values: Sequence[Any], device: torch.device) -> Tensor:
+    """Stack matrices, zeros below the shorter ones, or numbers as `(b, 1, 1)`."""
+    if not isinstance(values[0], Tensor):
+        return torch.tensor(values, dtype=torch.float64, device=device)[:, None, None]
+    return pad_sequence(list(values), batch_first=True).to(device)
 
 
 @dataclass(frozen=True)

@@ -186,12 +186,10 @@ class ImmunizationProblem:
         return self.pretrain.covariance.device
 
     @classmethod
-    def from_pair(
-        cls, pair: Any, *, loss: LossName = "mse", device: str | torch.device | None = None
-    ) -> ImmunizationProblem:
+    def from_pair(cls, pair: Any, *, device: str | torch.device | None = None) -> ImmunizationProblem:
         """Build a problem from a loaded `TaskPair`, or what has its arrays; see `from_data`."""
         others = {name: getattr(pair, name) for name in ("X_loss", "y_loss", "X_probe", "y_probe")}
-        return cls.from_data(pair.X_P, pair.y_P, pair.X_H, pair.y_H, loss=loss, device=device, **others)
+        return cls.from_data(pair.X_P, pair.y_P, pair.X_H, pair.y_H, device=device, **others)
 
     @classmethod
     def from_data(

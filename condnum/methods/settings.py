@@ -98,7 +98,7 @@ def _read(name: str, kind: Any, value: Any) -> Any:
         if not (number and 0 < value < math.inf):
             raise InvalidInputError(f"{name} must be a positive number, got {value!r}.")
         return float(value)
-    elif value is not None or kind is int:
+    elif kind is not bool and (value is not None or kind is int):
         return check_integer(name, value, 0 if name == "record_every" else 1)
     return value
 
@@ -134,12 +134,7 @@ class DescentSettings(Settings):
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * step / self.steps))
 
     def describe(self, parts: Collection[str] = ()) -> str:
-        """Return in one line what has an effect; the gradient's parts decide what the weights weigh.
-
-        Examples:
-            >>> DescentSettings(steps=100).describe(["well", "ill", "supervised"])
-            '100 steps of adam, η = 0.1 (cosine), λ balanced with ratio 5, loss weight 1'
-        """
+        """Return in one line what has an effect; the gradient's parts decide what the weights weigh."""
         text = f"{self.steps} steps of {self.optimizer}, η = {self.learning_rate:g} ({self.schedule})"
         if self.weights == "fixed" and {"well", "ill"} & set(parts):
             text += f", λ_P = {self.lambda_pretrain:g}, λ_H = {self.lambda_harmful:g}"
@@ -165,13 +160,7 @@ class SelfTunedSettings(Settings):
         return DescentSettings(record_every=self.record_every).with_overrides(**overrides)
 
     def describe(self, parts: Collection[str] = ()) -> str:
-        """Return in one line what runs.
-
-        Examples:
-            >>> SelfTunedSettings().describe()
-            'self-tuned: steps on R_well alone (λ_H = 0) and on R_ill alone (λ_P = 0) in turn, none on the
-            loss; η and λ from the spectra, at most 20000 steps'
-        """
+        """Return in one line what runs."""
         return (
             "self-tuned: steps on R_well alone (λ_H = 0) and on R_ill alone (λ_P = 0) in turn, none on the "
             f"loss; η and λ from the spectra, at most {self.steps} steps"

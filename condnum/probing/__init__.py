@@ -1,16 +1,11 @@
 """Linear probing: how fast an attacker who keeps θ fixed converges, and how fast others do."""
 
-from condnum.probing.attackers import (
-    AttackBudget,
-    Attacker,
-    AttackRun,
-    zero_weights,
-)
+from condnum.probing.attackers import AttackBudget, Attacker, AttackRun, Race, zero_weights
 from condnum.probing.line_search import ProbeCurve, linear_probe, log_spaced_steps
-from condnum.probing.panel import attack_features, attack_panel
+from condnum.probing.panel import attack_panel
 from condnum.probing.registry import attacker_names, get_attacker, register_attacker
 from condnum.probing.report import AttackReport, attack_sentences
-from condnum.probing.tasks import AttackTask, FeatureSet
+from condnum.probing.tasks import AttackTask
 
 __all__ = [
     "AttackBudget",
@@ -18,9 +13,8 @@ __all__ = [
     "AttackRun",
     "AttackTask",
     "Attacker",
-    "FeatureSet",
     "ProbeCurve",
-    "attack_features",
+    "Race",
     "attack_panel",
     "attack_sentences",
     "attacker_names",

@@ -16,9 +16,6 @@ from condnum.errors import InvalidInputError, check_integer
 from condnum.probing.line_search import log_spaced_steps
 from condnum.probing.objectives import ProbeSpace, TaskKind
 
-#: Evaluates weights `(B, k, m)`: loss and accuracy `(B,)` each, on the rows chosen for evaluation.
-Evaluate = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
-
 
 @dataclass(frozen=True)
 class AttackBudget:
@@ -69,33 +66,33 @@ class Race:
 
     def __init__(
         self,
+        space: ProbeSpace,
         choices: Sequence[str],
-        last: int,
         budget: AttackBudget,
         *,
-        evaluate: Evaluate | None = None,
-        edges: Sequence[bool] | None = None,
+        dense: bool = True,
+        open_ended: bool = False,
     ) -> None:
-        self.choices, self.last, self.target = list(choices), last, min(budget.epsilons)
-        self.edges = [False] * len(self.choices) if edges is None else list(edges)
-        self._evaluate = evaluate
-        self._due = set(log_spaced_steps(last, 60).tolist()) if evaluate else set()
+        """Name candidates by their hyper-parameters, and the space in which they are evaluated.
+
+        Steps are counted with `dense_steps` unless `dense` is False; of an `open_ended` grid the first and
+        last candidate are at its edge.
+        """
+        self.choices, self.target = list(choices), min(budget.epsilons)
+        self.last = budget.dense_steps if dense else budget.steps
+        self.edges = [open_ended and i in (0, len(choices) - 1) for i in range(len(choices))]
+        self._evaluate, self._due = space.evaluate, {*log_spaced_steps(self.last, 60).tolist()}
         self._steps: list[int] = []
         self._excess: list[FloatArray] = []
         self._evaluated: list[FloatArray] = []  # each (3, B)
 
-    def observe(
-        self,
-        step: int,
-        excess: FloatArray,
-        weights: Callable[[], FloatArray] | None = None,
-    ) -> bool:
+    def observe(self, step: int, excess: FloatArray, weights: Callable[[], FloatArray] | None = None) -> bool:
         """Record a step."""
         excess = np.where(np.isfinite(excess), excess, np.nan)
         done = bool((excess <= self.target).any()) or step >= self.last or bool(np.isnan(excess).all())
         self._steps.append(step)
         self._excess.append(excess)
-        if self._evaluate is not None and weights is not None and (step in self._due or done):
+        if weights is not None and (step in self._due or done):
             loss, accuracy = self._evaluate(weights())
             self._evaluated.append(np.stack([np.full(len(loss), float(step)), loss, accuracy]))
         return not done
@@ -125,8 +122,8 @@ class AttackProblem:
     """One extractor as all attackers meet it."""
 
     space: ProbeSpace  # features of the extractor
-    inputs: ProbeSpace | None = None  # the raw inputs, where θ is known
-    theta: FloatArray | None = None  # (D, k), features = inputs·θ in the panel's scaling
+    inputs: ProbeSpace  # the raw inputs
+    theta: FloatArray  # (D, k), features = inputs·θ in the panel's scaling
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +136,6 @@ class AttackRun:
     spectrum_steps: Mapping[float, float] = field(default_factory=dict)  # ε -> from the full spectrum
     seconds: float = math.nan  # measured, where it is not passes × seconds of a pass
     pass_share: float = 1.0  # share of the rows that one gradient sees
-    optimum: float | None = None  # L* of the attacker; None: that of `space`
 
 
 class Attacker(ABC):
@@ -148,38 +144,12 @@ class Attacker(ABC):
     name: str  # in the registry
     label: str  # for tables and figures
     summary: str  # what it does, and over which grid
-    informed: bool = (
-        False  # whether it changes coordinates or solves in closed form, so that κ does not matter
-    )
+    informed: bool = False  # whether it changes coordinates or solves in closed form: κ does not matter
     kinds: tuple[TaskKind, ...] = ("regression", "classification")
 
     @abstractmethod
     def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
         """Attack from zero weights with every candidate of the grid."""
-
-    def obstacle(self, problem: AttackProblem) -> str | None:
-        """Return why it cannot run: by default a wrong kind of task."""
-        if problem.space.kind not in self.kinds:
-            return f"it is an attack on {' and '.join(self.kinds)} only"
-        return None
-
-    @staticmethod
-    def race(
-        space: ProbeSpace,
-        choices: Sequence[str],
-        budget: AttackBudget,
-        *,
-        dense: bool = True,
-        open_ended: bool = False,
-    ) -> Race:
-        """Return a race of candidates, named by their hyper-parameters, that is evaluated in a space.
-
-        Steps are counted with `dense_steps` unless `dense` is False; of an `open_ended` grid the first and
-        last candidate are at its edge.
-        """
-        last = budget.dense_steps if dense else budget.steps
-        ends = [open_ended and i in (0, len(choices) - 1) for i in range(len(choices))]
-        return Race(choices, last, budget, evaluate=space.evaluate, edges=ends)
 
 
 def zero_weights(space: ProbeSpace, candidates: int) -> FloatArray:

@@ -44,37 +44,24 @@ _MULTIPLES = (0.3, 1.0, 1.9, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 BETAS = (0.9, 0.99)
 
 
-class GridOptimizer:
-    """An optimizer of torch with options of its own for each candidate: its fused kernel, in place."""
-
-    def __init__(self, kind: type[torch.optim.Adam | torch.optim.SGD], *options: dict[str, Any]) -> None:
-        self._kind, self._options = kind, options
-        self._optimizer: torch.optim.Optimizer | None = None
-
-    def step(self, parameters: Sequence[FloatArray], gradients: Sequence[FloatArray]) -> None:
-        """Take one step of every candidate; the arrays `(B, …)` must be the same at every call."""
-        if self._optimizer is None:
-            shared = [torch.from_numpy(w) for w in parameters]  # the caller's memory
-            groups = [{"params": [w[b] for w in shared], **own} for b, own in enumerate(self._options)]
-            self._optimizer = self._kind(groups, fused=True)
-        moved = [torch.from_numpy(np.ascontiguousarray(g)) for g in gradients]
-        for b, group in enumerate(self._optimizer.param_groups):
-            for w, g in zip(group["params"], moved, strict=True):
-                w.grad = g[b]
-        self._optimizer.step()
-
-
 def descend_grid(
-    space: ProbeSpace, optimizer: GridOptimizer, race: Race, first: FloatArray | None = None
+    space: ProbeSpace,
+    race: Race,
+    kind: type[torch.optim.Adam | torch.optim.SGD],
+    options: Sequence[dict[str, Any]],
+    first: FloatArray | None = None,
 ) -> None:
-    """Descend on the full loss with a grid of candidates until the race ends.
+    """Descend on the full loss until the race ends, with an optimizer of torch and options of each candidate.
 
     With `first` the weights are `W = UV` from `U = first`, `V = 0`: `∇_U L = (∇_W L)Vᵀ`, `∇_V L = Uᵀ∇_W L`.
     """
-    B, step = len(race.choices), 0
+    B, step = len(options), 0
     factors = [zero_weights(space, B)]
     if first is not None:
         factors = [np.repeat(first[None], B, axis=0), np.zeros((B, first.shape[1], space.objective.outputs))]
+    parameters = [[torch.from_numpy(factor[b]) for factor in factors] for b in range(B)]  # the same memory
+    groups = [{"params": own, **chosen} for own, chosen in zip(parameters, options, strict=True)]
+    optimizer = kind(groups, fused=True)
     with np.errstate(over="ignore", invalid="ignore"):
         while True:
             W = factors[0] if first is None else factors[0] @ factors[1]
@@ -82,11 +69,14 @@ def descend_grid(
             excess = np.where(excess < 1e6, excess, np.nan)
             if not race.observe(step, excess, W.copy):
                 return
-            if first is None:
-                optimizer.step(factors, [G])
-            else:
+            gradients = [G]
+            if first is not None:
                 U, V = factors
-                optimizer.step(factors, [G @ V.transpose(0, 2, 1), U.transpose(0, 2, 1) @ G])
+                gradients = [G @ V.transpose(0, 2, 1), U.transpose(0, 2, 1) @ G]
+            for b, own in enumerate(parameters):
+                for parameter, gradient in zip(own, gradients, strict=True):
+                    parameter.grad = torch.from_numpy(np.ascontiguousarray(gradient[b]))
+            optimizer.step()
             step += 1
 
 
@@ -110,17 +100,17 @@ class Descent(Attacker):
         if space.kind == "classification":
             grid = [(multiple, beta) for beta in self.betas for multiple in _MULTIPLES]
             words = [f"rate {m:g}/L" + (f", β = {b:g}" if b else "") for m, b in grid]
-            race = self.race(space, words, budget)
+            race = Race(space, words, budget)
             race.edges = [multiple in (_MULTIPLES[0], _MULTIPLES[-1]) for multiple, _ in grid]
             options = [
                 {"lr": multiple / space.objective.smoothness, "momentum": beta, "nesterov": self.lookahead}
                 for multiple, beta in grid
             ]
-            descend_grid(space, GridOptimizer(torch.optim.SGD, *options), race)
+            descend_grid(space, race, torch.optim.SGD, options)
             return AttackRun(race.traces(), space)
         S = space.spectrum
         candidates = [self.recurrence(S.sigma, mu) for mu in assumed_minima(S.sigma)]
-        race = self.race(space, [c.choice for c in candidates], budget, dense=False)
+        race = Race(space, [c.choice for c in candidates], budget, dense=False)
         run_two_term(candidates, S, race, multiplied(space))
         traces, by_kappa, by_spectrum = race.traces(), {}, {}
         for epsilon in budget.epsilons:
@@ -161,13 +151,13 @@ NESTEROV = Descent(
     BETAS,
     lookahead=True,
 )
-STANDARDISED = replace(
+STANDARDIZED = replace(
     GRADIENT_DESCENT,
-    name="standardise",
-    label="Standardise + GD",
+    name="standardize",
+    label="Standardize + GD",
     summary="columns centred and scaled, an intercept, then gradient descent",
     informed=True,
-    coordinates=lambda space: space.standardised,
+    coordinates=lambda space: space.standardized,
 )
 WHITENED = replace(
     GRADIENT_DESCENT,
@@ -189,7 +179,7 @@ class LineSearch(Attacker):
     def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
         """Run the recurrence, with Kantorovich's bound as the prediction from κ."""
         space = problem.space
-        race = self.race(space, ["exact step"], budget, dense=False)
+        race = Race(space, ["exact step"], budget, dense=False)
         run_line_search(space.spectrum, race, multiplied(space))
         contraction = gradient_contraction(space.spectrum.condition)
         bound = {e: rate_steps(contraction, e) for e in budget.epsilons}
@@ -201,62 +191,58 @@ def half_decades(first: float, last: float) -> tuple[float, ...]:
     return tuple(10.0 ** (j / 2) for j in range(round(2 * first), round(2 * last) + 1))
 
 
+def as_released(problem: AttackProblem, seed: int) -> tuple[ProbeSpace, None]:
+    """Train the probe alone, on the features."""
+    return problem.space, None
+
+
+def stacked_layer(problem: AttackProblem, seed: int) -> tuple[ProbeSpace, FloatArray]:
+    """Re-parametrise the probe as `W = UV`, from a random orthogonal U with 32 columns."""
+    k = problem.space.features.shape[1]
+    drawn = np.random.default_rng(seed).normal(size=(k, min(k, 32)))
+    return problem.space, np.linalg.qr(drawn)[0]
+
+
+@dataclass(frozen=True)
 class AdamAttacker(Attacker):
     """Full-batch Adam over a grid of learning rates, for features of unit mean square."""
 
-    name, label = "adam", "Adam"
-    summary = "full batch, learning rates 1e-4 to 100, half a decade apart (features at unit mean square)"
-    rates = half_decades(-4, 2)
-
-    def start(self, problem: AttackProblem, budget: AttackBudget) -> tuple[ProbeSpace, FloatArray | None]:
-        """Return the space of the attack, and the first layer where there are two."""
-        return problem.space, None
+    name: str
+    label: str
+    summary: str
+    rates: tuple[float, ...]
+    #: The space of the attack and, where there are two layers, the start of the first.
+    start: Callable[[AttackProblem, int], tuple[ProbeSpace, FloatArray | None]]
 
     def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
         """Descend with all rates side by side."""
-        space, first = self.start(problem, budget)
-        race = self.race(space, [f"rate {rate:.3g}" for rate in self.rates], budget, open_ended=True)
-        optimizer = GridOptimizer(torch.optim.Adam, *({"lr": rate} for rate in self.rates))
-        descend_grid(space, optimizer, race, first)
+        space, first = self.start(problem, budget.seed)
+        race = Race(space, [f"rate {rate:.3g}" for rate in self.rates], budget, open_ended=True)
+        descend_grid(space, race, torch.optim.Adam, [{"lr": rate} for rate in self.rates], first)
         return AttackRun(race.traces(), space)
 
 
-#: Columns of the stacked layer.
-WIDTH = 32
-
-
-class StackedLayer(AdamAttacker):
-    """A linear layer stacked on the features: the probe re-parametrised as `W = UV`."""
-
-    name, label = "stacked", "Stacked linear layer"
-    summary = "W = UV with 32 columns between, Adam on both, learning rates half a decade apart"
-    rates = half_decades(-4, 0)
-
-    def start(self, problem: AttackProblem, budget: AttackBudget) -> tuple[ProbeSpace, FloatArray]:
-        """Begin at a random orthogonal U, and V = 0."""
-        k = problem.space.features.shape[1]
-        drawn = np.random.default_rng(budget.seed).normal(size=(k, min(k, WIDTH)))
-        return problem.space, np.linalg.qr(drawn)[0]
-
-
-class FineTuning(AdamAttacker):
-    """Full fine-tuning: θ and the probe are trained together on the raw inputs."""
-
-    name, label = "fine_tune", "Fine-tuning of θ"
-    summary = "θ and the probe together, Adam, learning rates half a decade apart"
-    rates = half_decades(-4, -1.5)
-
-    def obstacle(self, problem: AttackProblem) -> str | None:
-        """Return why it cannot run: without θ and raw inputs there is nothing to tune."""
-        if problem.theta is None or problem.inputs is None:
-            return "it needs a linear θ and the raw inputs; only features are known"
-        return super().obstacle(problem)
-
-    def start(self, problem: AttackProblem, budget: AttackBudget) -> tuple[ProbeSpace, FloatArray]:
-        """Begin at θ as released and a zero probe; the optimum is that of the raw inputs."""
-        assert problem.inputs is not None  # see obstacle
-        assert problem.theta is not None
-        return problem.inputs, problem.theta
+ADAM = AdamAttacker(
+    "adam",
+    "Adam",
+    "full batch, learning rates 1e-4 to 100, half a decade apart (features at unit mean square)",
+    half_decades(-4, 2),
+    as_released,
+)
+STACKED = AdamAttacker(
+    "stacked",
+    "Stacked linear layer",
+    "W = UV with 32 columns between, Adam on both, learning rates half a decade apart",
+    half_decades(-4, 0),
+    stacked_layer,
+)
+FINE_TUNING = AdamAttacker(
+    "fine_tune",
+    "Fine-tuning of θ",
+    "θ and the probe together, Adam, learning rates half a decade apart",
+    half_decades(-4, -1.5),
+    lambda problem, seed: (problem.inputs, problem.theta),  # the optimum is that of the raw inputs
+)
 
 
 #: Rates of SGD in units of 1/L of the whole data.
@@ -277,7 +263,7 @@ class StochasticDescent(Attacker):
         space = problem.space
         grid = [(m, falls) for falls in (False, True) for m in _SGD_MULTIPLES]
         words = [f"rate {m:g}/L, {'falling' if falls else 'constant'}" for m, falls in grid]
-        race = self.race(space, words, budget, dense=False)
+        race = Race(space, words, budget, dense=False)
         race.edges = [m in (_SGD_MULTIPLES[0], _SGD_MULTIPLES[-1]) for m, _ in grid]
         rates = np.array([m for m, _ in grid]) / space.objective.smoothness
         falling = np.array([falls for _, falls in grid])

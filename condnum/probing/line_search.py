@@ -39,15 +39,7 @@ class ProbeCurve:
 
 
 def log_spaced_steps(steps: int, count: int = 400) -> NDArray[np.int64]:
-    """Return at most `count + 1` recorded steps: 0, then log-spaced up to and including `steps`.
-
-    Raises:
-        InvalidInputError: `steps` < 1 or `count` < 2.
-
-    Examples:
-        >>> log_spaced_steps(10, 3)
-        array([ 0,  1,  3, 10])
-    """
+    """Return at most `count + 1` recorded steps: 0, then log-spaced up to and including `steps`."""
     steps, count = check_integer("steps", steps, 1), check_integer("count", count, 2)
     return np.unique(np.r_[0, np.round(np.geomspace(1, steps, count)).astype(np.int64)])
 

@@ -322,7 +322,7 @@ class ProbeSpace:
         return loss, (chosen == y[:, None]).mean(axis=0)
 
     @cached_property
-    def standardised(self) -> ProbeSpace:
+    def standardized(self) -> ProbeSpace:
         """Columns centred and divided by their standard deviation, with a column of ones: an intercept.
 
         The space grows by the constant function, so that its optimum may be lower. A column that is constant

@@ -8,17 +8,12 @@ import pandas as pd
 
 from condnum.arrays import ArrayLike
 from condnum.errors import InvalidInputError, check_known
-from condnum.probing.attackers import (
-    AttackBudget,
-    AttackProblem,
-    AttackRun,
-    best,
-)
+from condnum.probing.attackers import AttackBudget, AttackProblem, AttackRun, best
 from condnum.probing.line_search import log_spaced_steps
 from condnum.probing.objectives import ProbeSpace, Spectrum
 from condnum.probing.registry import attacker_names, get_attacker
 from condnum.probing.report import AttackReport
-from condnum.probing.tasks import AttackTask, FeatureSet, TaskKind, targets
+from condnum.probing.tasks import AttackTask, float_matrix
 
 STEP_COLUMNS = [
     "extractor", "attacker", "label", "informed", "epsilon", "steps", "last_step", "passes", "seconds",
@@ -29,8 +24,6 @@ STEP_COLUMNS = [
 #: Name of the raw inputs in a panel.
 RAW = "raw"
 
-OnAttack = Callable[[str, str], None]
-
 
 def attack_panel(
     theta: Mapping[str, ArrayLike | None] | ArrayLike,
@@ -39,26 +32,14 @@ def attack_panel(
     budget: AttackBudget | None = None,
     attackers: Sequence[str] | None = None,
     extractors: Sequence[str] | None = None,
-    on_attack: OnAttack | None = None,
+    on_attack: Callable[[str, str], None] | None = None,
 ) -> AttackReport:
     """Attack linear extractors with a panel of training algorithms, each at its best hyper-parameters.
 
-    Args:
-        theta: Extractors `(D, k)` by name, None for the raw inputs; or one extractor, named "theta". The raw
-            inputs are the baseline and are added as "raw" if no value is None.
-        task: What the attacker wants to learn.
-        budget: Steps and targets.
-        attackers: Registry names; default all. One that cannot run is listed in `skipped`.
-        extractors: Names of those to attack; default all.
-        on_attack: Called with extractor and attacker before each attack.
-
-    Returns:
-        Steps to each ε, curves and immunization factors.
-
-    Raises:
-        InvalidInputError: Shapes do not fit, two baselines, nothing chosen, or targets that no probe can
-            learn.
-        UnknownNameError: Unknown attacker or extractor.
+    `theta` are extractors `(D, k)` by name, None for the raw inputs; or one extractor, named "theta". The raw
+    inputs are the baseline, and are added as "raw" if no value is None. An attacker that cannot run is listed
+    in `skipped`. Features, inputs and regression targets are each divided by one number, their root mean
+    square: the scale of θ is free, and no grid of learning rates should see it. Losses are in the units of y.
 
     Examples:
         An ill-conditioned θ slows gradient descent, but neither whitening nor the closed form.
@@ -79,62 +60,15 @@ def attack_panel(
         thetas, raw = {RAW: None, **thetas}, [RAW]
     if len(raw) > 1:
         raise InvalidInputError(f"several extractors are None (the raw inputs): {', '.join(raw)}; keep one.")
-    return attack_features(
-        {name: task.through(value) for name, value in thetas.items()},
-        task.y,
-        kind=task.kind,
-        y_test=task.y_test,
-        baseline=raw[0],
-        budget=budget,
-        attackers=attackers,
-        extractors=extractors,
-        on_attack=on_attack,
-        title=task.name,
-    )
-
-
-def attack_features(
-    features: Mapping[str, FeatureSet],
-    y: ArrayLike,
-    *,
-    kind: TaskKind,
-    baseline: str = RAW,
-    y_test: ArrayLike | None = None,
-    budget: AttackBudget | None = None,
-    attackers: Sequence[str] | None = None,
-    extractors: Sequence[str] | None = None,
-    on_attack: OnAttack | None = None,
-    title: str = "",
-) -> AttackReport:
-    """Attack features that are extracted already, such as cached ones of a deep backbone.
-
-    Features, inputs and regression targets are each divided by one number, their root mean square: the scale
-    of θ is free, and no grid of learning rates should see it. Losses are given in the units of `y`.
-
-    Raises:
-        InvalidInputError: Shapes do not fit, held-out features without `y_test` or the reverse, nothing
-            chosen, or targets that no probe can learn.
-        UnknownNameError: Unknown attacker, extractor or baseline.
-
-    Examples:
-        >>> F = np.random.default_rng(0).normal(size=(40, 3))
-        >>> sets = {"raw": FeatureSet(F), "immunized": FeatureSet(F * [1.0, 1.0, 0.01])}
-        >>> report = attack_features(
-        ...     sets, F.sum(axis=1), kind="regression", attackers=["whiten", "fine_tune"]
-        ... )
-        >>> report.steps_table()["immunized"].tolist(), len(report.skipped)
-        (['1'], 2)
-    """
     budget = AttackBudget() if budget is None else budget
-    check_known("baseline", baseline, features)
     chosen = [get_attacker(name) for name in _chosen("attacker", attackers, attacker_names())]
-    attacked = _chosen("extractor", extractors, features)
-    problems, scale = _problems(features, y, kind, y_test)
+    attacked = _chosen("extractor", extractors, thetas)
+    problems, scale = _problems(thetas, task)
     steps, curves, skipped = [], [], []
     for extractor, problem in problems.items():
         for attacker in chosen if extractor in attacked else ():
-            reason = attacker.obstacle(problem)
-            if reason is not None:
+            if task.kind not in attacker.kinds:
+                reason = f"it is an attack on {' and '.join(attacker.kinds)} only"
                 skipped.append({"extractor": extractor, "attacker": attacker.name, "reason": reason})
                 continue
             if on_attack is not None:
@@ -154,14 +88,14 @@ def attack_features(
     return AttackReport(
         steps=pd.DataFrame(steps, columns=STEP_COLUMNS),
         curves=pd.concat(curves, ignore_index=True) if curves else pd.DataFrame(),
-        extractors=_extractor_facts(problems, baseline, budget, scale),
+        extractors=_extractor_facts(problems, raw[0], budget, scale),
         spectra=pd.concat(spectra),
         skipped=pd.DataFrame(skipped, columns=["extractor", "attacker", "reason"]),
-        baseline=baseline,
-        kind=kind,
+        baseline=raw[0],
+        kind=task.kind,
         budget=budget,
-        held_out=all(p.space.test is not None for p in problems.values()),
-        title=title,
+        held_out=task.X_test is not None,
+        title=task.name,
     )
 
 
@@ -176,40 +110,31 @@ def _chosen(kind: str, names: Sequence[str] | None, known: Collection[str]) -> l
 
 
 def _problems(
-    features: Mapping[str, FeatureSet], y: ArrayLike, kind: TaskKind, y_test: ArrayLike | None
+    thetas: Mapping[str, ArrayLike | None], task: AttackTask
 ) -> tuple[dict[str, AttackProblem], float]:
-    """Validate targets, bring everything to unit scale; return also the scale of squared losses."""
-    problems: dict[str, AttackProblem] = {}
-    spaces: list[ProbeSpace] = []  # raw inputs are one object for all extractors: one optimum serves all
-    unit = 1.0
-    for name, given in features.items():
-        labels, held = targets(y, len(given.features), kind, "y"), None
-        if (given.test is None) != (y_test is None):
-            raise InvalidInputError(
-                f"held-out features of '{name}' and y_test belong together: give both or neither."
-            )
-        if given.test is not None and y_test is not None:
-            held = targets(y_test, len(given.test), kind, "y_test", training=labels)
-        if kind == "regression":
-            unit = _root_mean_square(labels, "targets")
-            labels, held = labels / unit, None if held is None else held / unit
-        size = _root_mean_square(given.features, f"features of '{name}'")
-        test = None if given.test is None else given.test / size
-        first = next(iter(problems.values())).space if problems else None
-        space = ProbeSpace(given.features / size, labels, kind, test, held, reference=first)
-        raw = theta = None
-        if given.inputs is not None and given.theta is not None:
-            raw_size = _root_mean_square(given.inputs, "inputs")
-            theta, inputs = given.theta * (raw_size / size), given.inputs / raw_size
-            raw = next((known for known in spaces if np.array_equal(known.features, inputs)), None)
-            raw = ProbeSpace(inputs, labels, kind) if raw is None else raw
-            spaces.append(raw)
-        spaces.append(space)
-        problems[name] = AttackProblem(space, raw, theta)
+    """Bring everything to unit scale; return also the scale of squared losses."""
+    labels, held, unit = task.y, task.y_test, 1.0
+    if task.kind == "regression":
+        unit = _root_mean_square(labels, "targets")
+        labels, held = labels / unit, None if held is None else held / unit
     if not 0 < unit * unit < np.inf:
         raise InvalidInputError(
             f"targets of size {unit:.3g} have squares outside the range of float64; rescale them."
         )
+    D, raw_size = task.X.shape[1], _root_mean_square(task.X, "inputs")
+    raw = ProbeSpace(task.X / raw_size, labels, task.kind)  # one for all extractors: one optimum serves all
+    problems: dict[str, AttackProblem] = {}
+    first = None
+    for name, value in thetas.items():
+        T = np.eye(D) if value is None else float_matrix(value, "theta")
+        if T.shape[0] != D:
+            raise InvalidInputError(f"theta has {T.shape[0]} rows, but the inputs have {D} columns.")
+        features = float_matrix(task.X @ T, f"features of '{name}'")
+        size = _root_mean_square(features, f"features of '{name}'")
+        test = None if task.X_test is None else task.X_test @ T / size
+        space = ProbeSpace(features / size, labels, task.kind, test, held, reference=first)
+        first = first or space
+        problems[name] = AttackProblem(space, raw, T * (raw_size / size))
     return problems, unit**2
 
 
@@ -227,21 +152,19 @@ def _step(run: AttackRun, epsilon: float, scale: float) -> dict[str, Any]:
     trace, step = best(run.traces, epsilon)
     last, objective = int(trace.steps[-1]), run.space.objective
     passes = trace.passes_to(last if step is None else step) * run.pass_share
-    seconds = run.seconds
-    if np.isnan(seconds):
-        seconds = run.space.setup_seconds + passes * run.space.seconds_per_pass
+    descent = run.space.setup_seconds + passes * run.space.seconds_per_pass
     return {
         "epsilon": epsilon,
         "steps": np.nan if step is None else float(step),
         "last_step": last,
         "passes": passes,
-        "seconds": seconds,
+        "seconds": descent if np.isnan(run.seconds) else run.seconds,
         "choice": trace.choice,
         "at_edge": trace.edge,
         "predicted_kappa": run.kappa_steps.get(epsilon, np.nan),
         "predicted_spectrum": run.spectrum_steps.get(epsilon, np.nan),
         "start_loss": objective.start_loss * scale,
-        "optimum": (objective.optimum if run.optimum is None else run.optimum) * scale,
+        "optimum": objective.optimum * scale,
     }
 
 
@@ -262,25 +185,14 @@ def _curve(run: AttackRun, facts: dict[str, Any], budget: AttackBudget, scale: f
     return table.reindex(columns=[*facts, "step", "excess", "loss", "evaluation_loss", "accuracy"])
 
 
-#: Largest eigenvalues that `deflated_condition` leaves out: steps that conjugate gradients may spend on them.
-REMOVED = 5
+def effective_condition(spectrum: Spectrum, epsilon: float) -> float:
+    """Return `σ₁/σ_j`, j the first index beyond which at most a share ε of the excess loss lies.
 
-
-def effective_condition(spectrum: Spectrum, epsilon: float, *, removed: int = 0) -> float:
-    """Return `σ_{1+n}/σ_j`, j the first index beyond which at most a share ε of the excess loss lies.
-
-    What κ would be if the attacker could ignore the directions that the target does not need; with n = 0 of
-    the order of the steps of gradient descent to ε. Conjugate gradients remove n large eigenvalues in n steps
-    (Axelsson 1976) and meet the ratio that is left.
-
-    Examples:
-        >>> one = Spectrum(np.array([8.0, 4.0, 1e-9]), np.eye(3), np.eye(3), np.array([0.5, 0.499, 0.001]))
-        >>> effective_condition(one, 0.01), effective_condition(one, 0.01, removed=1)
-        (2.0, 1.0)
+    What κ would be if the attacker could ignore the directions that the target does not need: of the order of
+    the steps of gradient descent to ε.
     """
     tail = np.cumsum(spectrum.shares[::-1])[::-1]
-    needed = int(np.flatnonzero(tail > epsilon)[-1])
-    return float(spectrum.sigma[min(removed, needed)] / spectrum.sigma[needed])
+    return float(spectrum.sigma[0] / spectrum.sigma[tail > epsilon][-1])
 
 
 def _extractor_facts(
@@ -299,7 +211,6 @@ def _extractor_facts(
                 "features": space.features.shape[1],
                 "rows": len(space.features),
                 "effective_condition": effective_condition(S, budget.headline),
-                "deflated_condition": effective_condition(S, budget.headline, removed=REMOVED),
                 "start_loss": space.objective.start_loss * scale,
                 "optimum": space.convex_optimum.loss * scale,
                 "baseline_optimum": raw * scale,

@@ -3,15 +3,15 @@
 from condnum.errors import InvalidInputError, check_known
 from condnum.probing.attackers import Attacker
 from condnum.probing.descents import (
+    ADAM,
+    FINE_TUNING,
     GRADIENT_DESCENT,
     HEAVY_BALL,
     NESTEROV,
-    STANDARDISED,
+    STACKED,
+    STANDARDIZED,
     WHITENED,
-    AdamAttacker,
-    FineTuning,
     LineSearch,
-    StackedLayer,
     StochasticDescent,
 )
 from condnum.probing.solvers import ConjugateGradients, DirectSolution, LimitedMemoryBfgs
@@ -24,12 +24,12 @@ _ATTACKERS: dict[str, Attacker] = {
         HEAVY_BALL,
         NESTEROV,
         StochasticDescent(),
-        AdamAttacker(),
+        ADAM,
         ConjugateGradients(),
         LimitedMemoryBfgs(),
-        StackedLayer(),
-        FineTuning(),
-        STANDARDISED,
+        STACKED,
+        FINE_TUNING,
+        STANDARDIZED,
         WHITENED,
         DirectSolution(),
     )
@@ -38,11 +38,7 @@ _BUILT_IN = frozenset(_ATTACKERS)
 
 
 def register_attacker(attacker: Attacker) -> None:
-    """Add an attacker to the registry under its name, in the place of a former one of your own.
-
-    Raises:
-        InvalidInputError: It is not an `Attacker`, or the name is that of one of condnum's attackers.
-    """
+    """Add an attacker to the registry under its name, in the place of a former one of your own."""
     if not isinstance(attacker, Attacker):
         raise InvalidInputError(
             f"{attacker!r} is not an attacker: derive its class from condnum.probing.Attacker."

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,9 +12,6 @@ import pandas as pd
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.probing.attackers import AttackBudget
 from condnum.probing.tasks import TaskKind
-
-#: Tables of a report; the others follow from them.
-TABLES = ("steps", "curves", "extractors", "spectra", "skipped")
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,26 +33,6 @@ class AttackReport:
     budget: AttackBudget
     held_out: bool
     title: str = ""
-
-    def renamed(self, names: Mapping[str, str]) -> AttackReport:
-        """Return the report with other names of its extractors, for tables and sentences."""
-        renamed = [names.get(name, name) for name in self.extractors["extractor"]]
-        if len({*renamed}) < len(renamed):
-            raise InvalidInputError(f"two extractors would have one name: {', '.join(map(str, renamed))}.")
-        tables = {
-            field: getattr(self, field).assign(
-                extractor=lambda table: table["extractor"].map(lambda name: names.get(name, name))
-            )
-            for field in TABLES
-        }
-        return replace(self, **tables, baseline=names.get(self.baseline, self.baseline))
-
-    @classmethod
-    def from_columns(cls, found: Mapping[str, Any]) -> AttackReport:
-        """Return a report from its fields as JSON gives them back, tables by column."""
-        budget = found["budget"] | {"epsilons": tuple(found["budget"]["epsilons"])}
-        tables = {name: pd.DataFrame(found[name]) for name in TABLES}
-        return cls(**{**found, **tables, "budget": AttackBudget(**budget)})
 
     @cached_property
     def factors(self) -> pd.DataFrame:
@@ -132,26 +108,14 @@ def _wide(table: pd.DataFrame, order: pd.Series) -> pd.DataFrame:
     return wide.reset_index(names="attacker").rename_axis(columns=None)
 
 
-#: A factor up to this is called no obstacle, from that on a real one.
-SMALL_FACTOR, LARGE_FACTOR = 2.0, 10.0
-
-
-def attack_sentences(report: AttackReport) -> list[str]:
-    """Say what a panel found, one statement a sentence, and what it cannot know.
-
-    Examples:
-        >>> from condnum.probing import AttackTask, attack_panel
-        >>> X = np.random.default_rng(0).normal(size=(60, 4))
-        >>> task = AttackTask(X, X @ np.ones(4), name="random")
-        >>> report = attack_panel(np.diag([1, 1, 1, 0.01]), task, attackers=["gd", "whiten"])
-        >>> attack_sentences(report)[0]
-        'Targets: 1 % of the excess loss of zero weights, unless another one is named.'
-    """
+def attack_sentences(report: AttackReport, labels: Mapping[str, str] | None = None) -> list[str]:
+    """Say what a panel found, one statement a sentence, and what it cannot know; labels are of extractors."""
+    labels = {name: name for name in report.extractors["extractor"]} | dict(labels or {})
     epsilon = report.budget.headline
     said = [f"Targets: {100 * epsilon:g} % of the excess loss of zero weights, unless another one is named."]
     for name in report.extractors["extractor"]:
         if name != report.baseline:
-            said += _extractor(report, str(name))
+            said += _extractor(report, name, labels)
     least = min(report.budget.epsilons)
     for label, rows in report.steps[report.steps["epsilon"] == least].groupby("label", sort=False):
         if (rows["steps"] == 1).all():
@@ -161,7 +125,7 @@ def attack_sentences(report: AttackReport) -> list[str]:
             )
     rows = report.at(report.steps, None)
     if len(edge := rows[rows["at_edge"]]):
-        where = ", ".join(f"{r.label} on {r.extractor}" for r in edge.itertuples())
+        where = ", ".join(f"{r.label} on {labels[r.extractor]}" for r in edge.itertuples())
         said.append(
             f"The best hyper-parameter lies at the end of its grid for {where}: a wider grid may do better."
         )
@@ -183,18 +147,15 @@ def attack_sentences(report: AttackReport) -> list[str]:
     return said
 
 
-def _extractor(report: AttackReport, name: str) -> list[str]:
-    """Say how one extractor fares: the worst case, who is slowed, the optimum."""
-    table, raw = report.at(report.factors, None), report.baseline
-    rows = table[(table["extractor"] == name) & (table["bound"] != "unknown")]
-    if rows.empty:
-        return [f"{name}: no attacker reached the target on {raw}, so no factor is known."]
+def _extractor(report: AttackReport, name: str, labels: Mapping[str, str]) -> list[str]:
+    """Say how one extractor fares: the worst case and the optimum."""
+    label, raw = labels[name], labels[report.baseline]
+    table = report.at(report.factors, None)
+    if table[table["extractor"] == name]["factor"].isna().all():
+        return [f"{label}: no attacker reached the target on {raw}, so no factor is known."]
     worst = report.worst_case(name)
     more = "at least " if worst["bound"] == "at least" else ""
     steps = f"{worst['steps']:,.0f}" if np.isfinite(worst["steps"]) else "more than the budget's"
-    slowed = rows[rows["factor"] >= LARGE_FACTOR]
-    hardly = rows[(rows["factor"] <= SMALL_FACTOR) & (rows["bound"] == "exact")]
-    between = len(rows) - len(slowed) - len(hardly)
     own = report.extractors.set_index("extractor").loc[name]
     gap = (own["optimum"] - own["baseline_optimum"]) / (own["start_loss"] - own["baseline_optimum"])
     optimum = f"that of {raw}, up to 1e-4 of what can be learned."
@@ -204,18 +165,7 @@ def _extractor(report: AttackReport, name: str) -> list[str]:
             f"learned is {'lost' if gap > 0 else 'gained'}, and its steps count to its own optimum."
         )
     return [
-        f"{name}: the attacker who is slowed least is {worst['label']} with a factor of {more}"
+        f"{label}: the attacker who is slowed least is {worst['label']} with a factor of {more}"
         f"{worst['factor']:.3g} (steps: {steps}, on {raw} {worst['baseline_steps']:,.0f}).",
-        f"{name}: of {len(rows)} attackers with a known factor, {len(slowed)} are slowed "
-        f"{LARGE_FACTOR:g} times or more{_list(slowed)}, {len(hardly)} at most {SMALL_FACTOR:g} "
-        f"times{_list(hardly)}, {between} are in between.",
-        f"{name}: the best loss on its features is {optimum}",
+        f"{label}: the best loss on its features is {optimum}",
     ]
-
-
-def _list(rows: pd.DataFrame) -> str:
-    """Return the attackers of some rows with their factors, in brackets."""
-    parts = [
-        f"{row.label} {'> ' if row.bound == 'at least' else ''}{row.factor:.3g}" for row in rows.itertuples()
-    ]
-    return f" ({', '.join(parts)})" if parts else ""

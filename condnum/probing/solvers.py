@@ -63,10 +63,10 @@ class ConjugateGradients(Attacker):
         """Run the recurrence, or SciPy's `CG`."""
         space = problem.space
         if space.kind == "classification":
-            race = self.race(space, ["Polak–Ribière"], budget)
+            race = Race(space, ["Polak–Ribière"], budget)
             options = {"gtol": 0.0, "maxiter": budget.dense_steps}
             return AttackRun([scipy_trace(space, "CG", race, options)], space)
-        race = self.race(space, ["no parameters"], budget, dense=False)
+        race = Race(space, ["no parameters"], budget, dense=False)
         run_conjugate_gradients(space.spectrum, race, multiplied(space))
         contraction = gradient_contraction(math.sqrt(space.spectrum.condition))
         most = float(space.spectrum.rank)
@@ -84,7 +84,7 @@ class LimitedMemoryBfgs(Attacker):
         """Minimise with each memory."""
         space, traces = problem.space, []
         for memory in _MEMORIES:
-            race = self.race(space, [f"{memory} pairs"], budget)
+            race = Race(space, [f"{memory} pairs"], budget)
             options = {"maxcor": memory, "maxiter": budget.dense_steps, "ftol": 0.0, "gtol": 0.0}
             options["maxfun"] = 20 * budget.dense_steps
             traces.append(scipy_trace(space, "L-BFGS-B", race, options))

@@ -91,14 +91,14 @@ def default_folder(name: str, values: Mapping[str, Any]) -> Path:
     Examples:
         >>> default_folder("house-prices", {"data": "/data/My Houses.csv"}).as_posix()
         'runs/house-prices-my-houses'
-        >>> default_folder("limits", {"data": "mnist", "source": "auto"}).as_posix()
-        'runs/limits-mnist'
+        >>> default_folder("mnist", {"data": "mnist"}).as_posix()
+        'runs/mnist'
     """
     places = ("pretrain", "harmful") if values.get("pretrain") else ("pretrain_images", "harmful_images")
     named = [values.get(place) for place in places]
     if not any(named):
-        named = [values.get("data"), None if values.get("source") == "auto" else values.get("source")]
-    words = [name, *(Path(str(word)).stem for word in named if word)]
+        named = [values.get("data")]
+    words = dict.fromkeys([name, *(Path(str(word)).stem for word in named if word)])
     slug = "".join(letter if letter.isalnum() else " " for letter in " ".join(words).lower())
     return Path("runs") / "-".join(slug.split())
 

@@ -15,9 +15,6 @@ from condnum.studies.deep_attackers import DeepAttackers
 #: Fraction of the way from chance to the best attacker's accuracy on θ₀ of which tables and sentences speak.
 HEADLINE = 0.8
 
-#: Spearman's correlation from which a prediction is said to order attacks.
-FOLLOWS = 0.7
-
 _NETS = {"theta_0": "θ<sub>0</sub>", "scratch": "from scratch"}
 
 
@@ -128,22 +125,6 @@ def verdict(factors: pd.DataFrame, immunization: pd.DataFrame, fraction: float =
         words += f"<b>{formula_html(headline(rows))}</b></p>"
         words += bullets([formula_html(sentence(row)) for _, row in rows.iterrows()])
     return words
-
-
-def prediction_verdict(correlations: pd.DataFrame) -> str:
-    """Say within which nets κ, and the whole spectrum, order the attacks."""
-    said = list[str]()
-    for _, row in correlations.iterrows():
-        net = {"theta_0": "θ₀"}.get(row["net"], f"θ_I ({row['net']})")
-        what = f"Within {net}, {row['part']}, {row['optimizer']} ({row['attacks']} attacks)"
-        if math.isnan(row["rho_kappa"]):
-            said.append(f"{what}: too few attacks that differ for a correlation.")
-            continue
-        best = max(row["rho_kappa"], row["rho_spectrum"])
-        word = "orders them" if best >= FOLLOWS else "hardly orders them" if best < 0.4 else "is a hint"
-        rhos = f"Spearman {row['rho_kappa']:.2f} by κ, {row['rho_spectrum']:.2f} by the whole spectrum"
-        said.append(f"{what}: curvature {word}; {rhos}.")
-    return bullets(map(formula_html, said))
 
 
 def curvature_table(curvature: pd.DataFrame, immunization: pd.DataFrame) -> pd.DataFrame:

@@ -83,17 +83,6 @@ def published_note(summary: pd.DataFrame) -> str:
     return f"<p>{' '.join(words)}</p>"
 
 
-def probe_table(summary: pd.DataFrame) -> pd.DataFrame:
-    """Format what Fig. 3 shows as numbers, in percent."""
-    columns: dict[str, Column] = {
-        "GD probe, last epoch (%)": with_spread("probe_final"),
-        "GD probe, mean over epochs (%)": with_spread("probe_mean"),
-        "convex probe (%)": with_spread("convex"),
-        "commonest class (%)": ("chance", number),
-    }
-    return rows_of(in_percent(summary[summary["convention"] == "compact"]), _NAMES | columns)
-
-
 def evidence_table(results: pd.DataFrame) -> pd.DataFrame:
     """Format what the ratios rest on: ranks, condition numbers, steps, seconds."""
 

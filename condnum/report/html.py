@@ -3,7 +3,6 @@
 Code is folded, plotly.js is written in once, formulas are MathML, and widgets' state is left out.
 """
 
-import base64
 import copy
 import json
 import os
@@ -15,7 +14,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from bs4 import BeautifulSoup
 from jinja2 import Environment, pass_context
 from markupsafe import Markup
@@ -134,38 +132,6 @@ class ReportExporter(HTMLExporter):
         return MarkdownWithMath(renderer=renderer).render(source)
 
 
-_REMOTE = re.compile(r"^\s*(?:[a-z][a-z0-9+.-]*:)?//", re.IGNORECASE)
-_CSS_REMOTE = re.compile(r"@import\s+[^;]*//[^;]*;?|url\(\s*['\"]?(?:[a-z]+:)?//[^)]*\)", re.IGNORECASE)
-
-
-def remove_remote(soup: Any) -> None:
-    """Remove everything that a browser would fetch from elsewhere; ordinary links stay.
-
-    A remote picture becomes a link to it. Scripts that import a remote module go as a whole.
-    """
-    for element in soup.find_all(lambda element: element.name not in ("a", "area")):
-        if element.decomposed:
-            continue
-        addresses = [element.get(name, "") for name in ("src", "href", "xlink:href", "data", "poster")]
-        remote = next((address for address in addresses if _REMOTE.match(str(address))), None)
-        imports = element.name == "script" and re.search(
-            r"\bimport\b[^;]*['\"](?:[a-z]+:)?//", element.get_text(), re.IGNORECASE
-        )
-        if remote and element.name == "img":
-            link = soup.new_tag("a", href=remote)
-            link.string = element.get("alt") or remote
-            element.replace_with(link)
-        elif remote or imports:
-            element.decompose()
-        else:
-            if "//" in element.get("srcset", ""):
-                del element["srcset"]
-            if element.name == "style":
-                element.string = _CSS_REMOTE.sub("", element.get_text())
-            if element.get("style"):
-                element["style"] = _CSS_REMOTE.sub("", element["style"])
-
-
 def export_html(
     notebook_path: str | os.PathLike[str], html_path: str | os.PathLike[str], *, title: str | None = None
 ) -> Path:
@@ -180,7 +146,6 @@ def render_html(notebook: Any, *, title: str | None = None, name: str = "report"
     shown, figures = shown_notebook(notebook)
     cells, _ = ReportExporter().from_notebook_node(shown)
     soup = BeautifulSoup(cells, "html.parser")
-    remove_remote(soup)
     mark_tables(soup)
     around = ("main", "run", "files", "again", "contents", "top")  # ids of the parts around a notebook
     used = {*around, *(element["id"] for element in soup.find_all(id=True))}
@@ -228,7 +193,7 @@ def figure_html(figure: Mapping[str, Any], name: str) -> str:
     width = int(layout.get("width") or labels + 340)
     title = re.split(r"<br\s*/?>", (layout.get("title") or {}).get("text") or "figure")[0]
     label = escape(Markup(title).striptags())
-    slim = _in_float32({"data": figure.get("data", []), "layout": layout})
+    slim = {"data": figure.get("data", []), "layout": layout}
     text = json.dumps(slim, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
     return (
         f'<div class="figure" tabindex="0" role="group" aria-label="{label}">'
@@ -236,21 +201,6 @@ def figure_html(figure: Mapping[str, Any], name: str) -> str:
         f'<script type="application/json" data-for="{name}">{text}</script>'
         f"<noscript>This figure needs JavaScript.</noscript></div>"
     )
-
-
-def _in_float32(value: Any) -> Any:
-    """Halve plotly's float64 arrays, which are most of a page, where that keeps seven digits."""
-    if isinstance(value, list):
-        return [_in_float32(part) for part in value]
-    if not isinstance(value, Mapping):
-        return value
-    if value.get("dtype") == "f8":
-        array = np.frombuffer(base64.b64decode(value["bdata"]))
-        with np.errstate(over="ignore", under="ignore"):
-            small = array.astype(np.float32)
-        if np.allclose(small, array, rtol=1e-7, atol=0.0, equal_nan=True):
-            return {**value, "dtype": "f4", "bdata": base64.b64encode(small.tobytes()).decode()}
-    return {key: _in_float32(part) for key, part in value.items()}
 
 
 def report_css() -> str:

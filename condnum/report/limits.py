@@ -38,18 +38,6 @@ def limits_table(summary: pd.DataFrame) -> pd.DataFrame:
     return table.drop(columns="pair") if table["pair"].nunique() == 1 else table
 
 
-def measured_table(results: pd.DataFrame, convention: str, theta_scale: str) -> pd.DataFrame:
-    """Format (i), (ii), RIR and its ceiling on K itself, averaged over seeds, a row per pair × method."""
-    chosen = results[(results["convention"] == convention) & (results["theta_scale"] == theta_scale)]
-    groups = chosen.groupby(["pretrain_task", "harmful_task", "method"], sort=False)
-    means = groups[["harmful_ratio", "pretrain_ratio", "rir", "rir_ceiling", "rir_share"]].mean()
-    share = means["rir_share"]
-    counted = means.assign(
-        rir_share_min=share, rir_share_max=share, immunized=groups["success"].sum(), seeds=groups.size()
-    )
-    return limits_table(counted.reset_index())
-
-
 def null_table(spaces: pd.DataFrame) -> pd.DataFrame:
     """Format what each task has and the other lacks, a row per pair."""
 

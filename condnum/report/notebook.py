@@ -143,11 +143,6 @@ class ParameterNotebook:
         """The first heading, or the name of the file."""
         return first_heading(self.node) or self.path.stem
 
-    def check_names(self, values: Mapping[str, Any]) -> None:
-        """Refuse values for parameters that the notebook does not have."""
-        for name in values:
-            check_known(f"parameter of the notebook {self.path.stem}", name, self.parameters)
-
 
 def _literal(text: str) -> Any:
     """Return the value of a literal, None of any other text."""
@@ -231,8 +226,9 @@ def run_notebook(
     require("papermill", "notebooks")
     book = notebook if isinstance(notebook, ParameterNotebook) else ParameterNotebook.find(notebook)
     values = {**parameters, **{k: v for k, v in (optional or {}).items() if k in book.parameters}}
-    book.check_names(values)
     node, name = copy.deepcopy(book.node), book.path.stem
+    for parameter in values:
+        check_known(f"parameter of the notebook {name}", parameter, book.parameters)
     effective = {parameter: without_home(value) for parameter, value in {**book.defaults, **values}.items()}
     node.metadata["condnum"] = {"parameters": effective}
     node.metadata.setdefault(

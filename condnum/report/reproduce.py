@@ -66,7 +66,7 @@ def code_checksum(tree: Path) -> str:
     """Return one SHA-256 over the package, the experiments' notebooks and the versions of the libraries."""
     package = tree / "condnum"
     showing = {package / name for name in _SHOWING} | set((package / "site").rglob("*.py"))
-    sources = set(package.rglob("*.py")) - showing
+    sources = {*package.rglob("*.py"), *package.rglob("*.toml")} - showing
     digest = hashlib.sha256()
     for place in (tree, package):  # of a clone, of a wheel
         sources |= set(place.glob("notebooks/experiments/*.ipynb"))

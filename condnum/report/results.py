@@ -1,6 +1,6 @@
 """An experiment of a reproduction: the folder of its run is all that is known of it."""
 
-import gzip
+import shutil
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from condnum.errors import DataFormatError, DataNotFoundError
-from condnum.files import RECORD, atomic_write, read_record, read_table
+from condnum.files import RECORD, read_record, read_table
 from condnum.report.experiments import SCALES, Experiment, experiments
 from condnum.report.notebook import REPORT
 from condnum.report.run import is_whole
@@ -21,10 +21,7 @@ Status = Literal["finished", "reused", "failed", "waiting", "not run"]
 #: What a reproduction adds to the record of a run: the declared command, and what the result depends on.
 REPRODUCTION = "reproduction"
 
-#: Tables above this many bytes are published compressed.
-_COMPRESSED = 300_000
-
-#: Files above this many bytes, compressed, stay in the run's folder.
+#: Tables and pictures above this many bytes stay in the run's folder.
 _LARGEST = 1_000_000
 
 
@@ -86,28 +83,18 @@ class ExperimentResult:
         return None if self.folder is None else read_table(self.folder, name)
 
     def publish(self, target: Path) -> dict[str, str]:
-        """Copy notebook, provenance, tables and pictures into the site; return the size of each, for people.
-
-        Large tables are compressed; what is larger than `_LARGEST` even so is left in the run's folder. Of a
-        CSV file that is compressed already, and of others, the bytes stay as they are.
-        """
+        """Copy notebook, record, tables and pictures into the site; return the size of each, for people."""
         if self.folder is None:
             return {}
         target.mkdir(parents=True, exist_ok=True)
         tables = [path for kind in ("*.csv", "*.csv.gz", "*.png") for path in sorted(self.folder.glob(kind))]
+        small = [path for path in tables if path.stat().st_size <= _LARGEST]
         sizes = {}
-        for source in [self.folder / REPORT, self.folder / RECORD, *tables]:
-            if not source.is_file() or source.is_symlink():
-                continue
-            content, name = source.read_bytes(), source.name
-            if len(content) > _COMPRESSED and source.suffix == ".csv":
-                content, name = gzip.compress(content, mtime=0), f"{name}.gz"
-            if len(content) > _LARGEST and name != REPORT:
-                continue
-            with atomic_write(target / name) as temporary:
-                temporary.write_bytes(content)
-            count = len(content)
-            sizes[name] = f"{count / 1000:.0f} kB" if count >= 1000 else f"{count} B"
+        for source in [self.folder / REPORT, self.folder / RECORD, *small]:
+            if source.is_file() and not source.is_symlink():
+                shutil.copyfile(source, target / source.name)
+                count = source.stat().st_size
+                sizes[source.name] = f"{count / 1000:.0f} kB" if count >= 1000 else f"{count} B"
         return sizes
 
 

@@ -8,7 +8,6 @@ import shutil
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -60,16 +59,14 @@ class NotebookCommand:
         return {name: known[name] for name in known if name not in (*self.fixed, "out", "quiet", "help")}
 
 
-_DIGITS = "condnum.studies.digit_pairs:DigitPairs"
+_DIGITS = "condnum.studies.linear:DigitPairs"
 _EVERY_PAIR = {"seeds": 3, "pairs": "", "device": "auto"}
 
 #: Experiments by the names of their commands; any other notebook is one by its own name or path.
 EXPERIMENTS = {
-    "house-prices": NotebookCommand("house_prices", "condnum.studies.house_prices:HousePrices"),
-    "mnist": NotebookCommand("mnist_pairs", _DIGITS, {"dataset": "mnist"}, _EVERY_PAIR),
-    "digits": NotebookCommand(
-        "mnist_pairs", _DIGITS, {"dataset": "digits"}, {**_EVERY_PAIR, "data": "embedded"}
-    ),
+    "house-prices": NotebookCommand("house_prices", "condnum.studies.linear:HousePrices"),
+    "mnist": NotebookCommand("mnist_pairs", _DIGITS, {}, _EVERY_PAIR),
+    "digits": NotebookCommand("mnist_pairs", _DIGITS, {"data": "digits"}, _EVERY_PAIR),
     "limits": NotebookCommand("limits", "condnum.studies.limits:Limits"),
     "attackers": NotebookCommand("attackers", "condnum.studies.attackers:Attackers"),
     "deep": NotebookCommand("deep_nets", "condnum.studies.deep_nets:DeepNets"),
@@ -140,7 +137,7 @@ def run_report(
     from condnum.report.html import export_html
 
     seeds = values.get("seeds")
-    started, clock = datetime.now(UTC), time.monotonic()
+    started = datetime.now(UTC)
     with results_folder(folder) as held:
         try:
             if stopped():
@@ -154,7 +151,6 @@ def run_report(
                 checksums=checksums,
                 device=str(values.get("device", "cpu")),
                 started=started,
-                seconds=time.monotonic() - clock,
             )
             write_json(held.path / RECORD, {**record, "files": held.checksums()})
         except BaseException as error:

@@ -283,26 +283,6 @@ def linear_evidence_table(results: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def norm_ratio_table(curves: pd.DataFrame, *, threshold: float = 1e-6) -> pd.DataFrame:
-    """Format what Fig. 1 shows as numbers: the last norm ratio, and the steps to a small one."""
-    table = curves[curves["quantity"] == "norm_ratio"]
-    last = table["x"].max()
-    rows = []
-    for name, group in table.groupby("method", sort=False):
-        row = {"method": label(name)}
-        for task, symbol in (("pretrain", "D_P"), ("harmful", "D_H")):
-            part = group[group["task"] == task]
-            reached = part[part["value"] <= threshold].groupby("seed")["x"].min()
-            steps, seeds = span(reached), part["seed"].nunique()
-            if missing := seeds - len(reached):
-                late = f"> {last:,.0f}"
-                steps = f"{steps} ({missing} of {seeds} seeds: {late})" if len(reached) else late
-            row[f"{symbol}: ratio after {last:,.0f} steps"] = span(part[part["x"] == last]["value"])
-            row[f"{symbol}: steps to {number(threshold)}"] = steps
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
 def sensitivity_table(sensitivity: pd.DataFrame) -> pd.DataFrame:
     """Format the compact convention at several rank tolerances."""
     return groups_of(

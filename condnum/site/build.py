@@ -9,7 +9,6 @@ import re
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from importlib import import_module
 from itertools import count
 from pathlib import Path
@@ -62,7 +61,7 @@ API_PACKAGES = (
     "condnum.deep",
 )
 
-_PAGES, _STATIC = Path(__file__).parent / "pages", Path(__file__).parent / "static"
+_PAGES = Path(__file__).parent / "pages"
 
 
 def build_site(
@@ -81,18 +80,8 @@ def build_site(
     `target/site/` holds the pages, which need no server and no network; `target/index.html` leads there. The
     site is built in `cache`, where executed lessons and recordings stay until notebook or code change, and
     takes the place of the old one when it is whole, unless that was made of the same; other files of `target`
-    are not touched.
-
-    Args:
-        runs: What a reproduction has of each experiment.
-        target: Where the site goes.
-        cache: Folder for what a later build can use again.
-        lessons: Names of the notebooks that become pages.
-        explorers: Names of those that play on the pages; None for all.
-        execute: Whether lessons and explorers that are not there as the code is now are run and recorded;
-            else these lessons are left out, and the explorers are plain figures.
-        progress: Is told of each lesson that was run and each explorer that was recorded.
-        say: Is told, line by line, what Sphinx warns of and which lesson could not be run.
+    are not touched. `execute` runs and records what is not there as the code is now; else these lessons are
+    left out, and the explorers are plain figures.
 
     Raises:
         OutputError: Another process builds there, or the disk is full.
@@ -101,9 +90,8 @@ def build_site(
     namespace = require("sphinx.util.docutils", "site").docutils_namespace  # this process may build again
     folder = output_folder(target)
     with folder_lock(output_folder(cache)):
-        work = cache / _checksum()[:12]
-        for stale in set(cache.glob("[0-9a-f]" * 12)) - {work}:
-            shutil.rmtree(stale)
+        work = cache / "work"
+        shutil.rmtree(work, ignore_errors=True)
         players = _recorded(cache / "recorded", explorers, execute, say, progress)
         ran = _executed(lessons, cache / "lessons", execute, say, progress)
         pages = _written(players, ran) | _api()
@@ -117,15 +105,12 @@ def build_site(
                 return folder / INDEX
             try:
                 _scripts(work / "_static", players)
-                for path in _synchronise(work, pages):
-                    (work / "html" / path).with_suffix(".html").unlink(missing_ok=True)
-                shutil.rmtree(work / "html" / "runs", ignore_errors=True)
-                warnings = io.StringIO()
-                places = (work, None, work / "html", work / "doctrees")
+                for page, text in pages.items():
+                    (work / page).parent.mkdir(parents=True, exist_ok=True)
+                    (work / page).write_text(text, encoding="utf-8")
+                warnings, places = io.StringIO(), (work, None, work / "html", work / "doctrees")
                 with namespace():
-                    application(*places, "html", confoverrides=SPHINX, status=None, warning=warnings).build(
-                        force_all=True
-                    )  # each page lists all pages
+                    application(*places, "html", confoverrides=SPHINX, status=None, warning=warnings).build()
                 keep = shutil.ignore_patterns("*.map", ".buildinfo*", "objects.inv", "*.LICENSE.txt")
                 shutil.copytree(work / "html", held.path, ignore=keep, dirs_exist_ok=True)
             except OSError as error:
@@ -181,15 +166,6 @@ def _api() -> dict[str, str]:
     return pages
 
 
-def _lesson_runs(names: Sequence[str], folder: Path) -> dict[str, Path]:
-    """Return where each notebook is run, as its text and the code are now."""
-    runs, code = dict[str, Path](), code_checksum(Path(__file__).resolve().parents[2])
-    for name in names:
-        state = hashlib.sha256(f"{code}{find_notebook(name).read_text('utf-8')}".encode())
-        runs[name] = folder / f"{name}-{state.hexdigest()[:12]}"
-    return runs
-
-
 def _executed(
     names: Sequence[str],
     folder: Path,
@@ -198,7 +174,10 @@ def _executed(
     progress: OnProgress | None = None,
 ) -> dict[str, Path]:
     """Run notebooks side by side; those whose text and code are unchanged were run before."""
-    runs = _lesson_runs(names, folder)
+    runs, code = dict[str, Path](), code_checksum(Path(__file__).resolve().parents[2])
+    for name in names:
+        state = hashlib.sha256(f"{code}{find_notebook(name).read_text('utf-8')}".encode())
+        runs[name] = folder / f"{name}-{state.hexdigest()[:12]}"
 
     def run(name: str) -> None:
         for old in set(folder.glob(f"{name}-*")) - {runs[name]}:
@@ -217,12 +196,6 @@ def _executed(
     return {name: runs[name] / REPORT for name in names if (runs[name] / REPORT).exists()}
 
 
-def _recordings(folder: Path, names: Sequence[str] | None = None) -> dict[str, Path]:
-    """Return where each explorer is recorded."""
-    chosen = [name for name in [*RECORDABLE, *RECORDED] if names is None or name in names]
-    return {name: folder / f"{name}.js" for name in chosen}
-
-
 def _recorded(
     folder: Path,
     names: Sequence[str] | None,
@@ -231,7 +204,8 @@ def _recorded(
     progress: OnProgress | None = None,
 ) -> dict[str, Path]:
     """Record explorers, but those that this code has recorded before; return the files."""
-    files = _recordings(folder, names)
+    chosen = [name for name in [*RECORDABLE, *RECORDED] if names is None or name in names]
+    files = {name: folder / f"{name}.js" for name in chosen}
     try:
         if execute and files:
             labs = folder.parents[1] / "alignment-lab"  # as the notebook keeps them
@@ -243,26 +217,23 @@ def _recorded(
 
 def _scripts(folder: Path, recordings: Mapping[str, Path]) -> None:
     """Write what pages share: plotly once, the explorers' scripts, the site's own script and style."""
-    shutil.rmtree(folder / "recorded", ignore_errors=True)
     (folder / "recorded").mkdir(parents=True)
     for path in recordings.values():
         shutil.copy(path, folder / "recorded")
-    shared = [
-        path
-        for kind in ("figures/*.js", "lessons/*.js", "lessons/*.css", "report/cards.css")
-        for path in Path(__file__).parents[1].glob(kind)
-    ]
-    texts = {path.name: path.read_text("utf-8") for path in [*_STATIC.iterdir(), *shared]}
-    texts["plotly.min.js"] = require("plotly.offline", "viz").get_plotlyjs()
-    for name, text in texts.items():
-        if not (folder / name).exists():  # of these versions, as the folder's name says
-            write_text(folder / name, text)
+    package = Path(__file__).parents[1]
+    kinds = ("site/static/*", "figures/*.js", "lessons/*.js", "lessons/*.css", "report/cards.css")
+    for path in (path for kind in kinds for path in package.glob(kind)):
+        shutil.copy(path, folder)
+    (folder / "plotly.min.js").write_text(require("plotly.offline", "viz").get_plotlyjs(), encoding="utf-8")
 
 
 def _digest(work: Path, pages: Mapping[str, str], recordings: Mapping[str, Path]) -> str:
-    """Return a SHA-256 of what a site is made of; the name of its folder stands for code and libraries."""
-    files = [*recordings.values(), *sorted(_files(work / "_extra"))]
-    parts = [work.name, sorted(pages.items()), [(path.name, sha256_file(path)) for path in files]]
+    """Return a SHA-256 of what a site is made of: pages, files, this package and the libraries."""
+    package = Path(__file__).parents[1]
+    code = [path for part in ("figures", "lessons", "report", "site") for path in _files(package / part)]
+    files = [*recordings.values(), *_files(work / "_extra"), *code]
+    known = [(path.name, sha256_file(path)) for path in files if "__pycache__" not in path.parts]
+    parts = [sorted(pages.items()), known, sorted(versions().items())]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -276,32 +247,5 @@ def _is_built(site: Path, inputs: str) -> bool:
     return same and record.get("inputs") == inputs and (site.parent / INDEX).exists()
 
 
-def _synchronise(folder: Path, pages: Mapping[str, str]) -> list[Path]:
-    """Write pages that differ, so that Sphinx reads those alone again; remove and return those that went."""
-    for name, text in pages.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists() or path.read_text("utf-8") != text:
-            write_text(path, text)
-    ours = (
-        path for top in folder.glob("[!_]*") if top.name not in ("html", "doctrees") for path in _files(top)
-    )
-    gone = [path for path in ours if path.relative_to(folder).as_posix() not in pages]
-    for path in gone:
-        path.unlink()
-    return [path.relative_to(folder) for path in gone]
-
-
-def _files(path: Path) -> list[Path]:
-    return [path] if path.is_file() else [found for found in path.rglob("*") if found.is_file()]
-
-
-@cache
-def _checksum() -> str:
-    """Return a SHA-256 of what makes pages of sources: this package's files and the libraries."""
-    digest, package = hashlib.sha256(repr(sorted(versions().items())).encode()), Path(__file__).parents[1]
-    parts = ("figures", "lessons", "report", "site")
-    for path in (path for part in parts for path in _files(package / part)):
-        if path.suffix in (".py", ".js", ".css", ".j2"):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())

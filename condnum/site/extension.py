@@ -89,21 +89,20 @@ def _page_scripts(app: Any, pagename: str, templatename: str, context: dict[str,
 
 
 def _excerpts(app: Any, error: Exception | None) -> None:
-    """Keep the words of each page, of which the search shows those around a hit."""
+    """Keep the words of each page for `search.js`, which shows those around a hit."""
     texts = {}
-    for name in sorted(app.env.found_docs):
-        page = Path(app.outdir, f"{name}.html").read_text("utf-8")
-        words = page[page.index("<article") : page.rindex("</article>")]
-        article = BeautifulSoup(re.sub(r"(?s)<(script|noscript).*?</\1>", "", words), "html.parser")
+    for name in [] if error else sorted(app.env.found_docs):
+        page = re.sub(
+            r"(?s)<(script|noscript).*?</\1>", "", Path(app.outdir, f"{name}.html").read_text("utf-8")
+        )
+        (article,) = BeautifulSoup(page, "html.parser").select("article")
         for code in article.select("details.hide"):
             code.decompose()
         for link in article.select(".headerlink"):
             link.replace_with(". ")
-        for cell in article.find_all(["td", "th"]):
-            cell.append(" ")
         texts[name] = " ".join(article.get_text().split())
-    text = f"const condnumTexts = {json.dumps(texts, ensure_ascii=False)};\n"
-    Path(app.outdir, "_static", "excerpts.js").write_text(text, "utf-8")
+    script = f"const condnumTexts = {json.dumps(texts, ensure_ascii=False)};\n"
+    Path(app.outdir, "_static", "excerpts.js").write_text(script, "utf-8")
 
 
 def _readable(

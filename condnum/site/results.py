@@ -17,7 +17,7 @@ from condnum.report.experiments import experiments
 from condnum.report.html import figure_html, shown_notebook
 from condnum.report.notebook import REPORT, read_notebook
 from condnum.report.results import ExperimentResult
-from condnum.report.scoreboard import AGREEMENT, CLAIM_CONVENTIONS, CLAIM_RULE, scoreboard, tally
+from condnum.report.scoreboard import AGREEMENT, scoreboard, tally
 from condnum.report.tables import CORRECTIONS_CSV, formula_html
 from condnum.site.notebooks import page_notebook
 
@@ -90,8 +90,7 @@ def results_pages(
         stand_ins=[section for section in sections if not section.comparable],
         tally=tally(sections),
         rule=AGREEMENT,
-        claim_rule=CLAIM_RULE,
-        conventions=CLAIM_CONVENTIONS,
+        zip=zip,
         audit=next((run for run in shown if run.study == "reproduction-audit"), None),
         figures=figures,
         attacked=attacked,

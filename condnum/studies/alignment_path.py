@@ -22,12 +22,10 @@ from condnum.errors import InvalidInputError
 from condnum.methods import DescentSettings, Progress, get_method, immunize, method_names
 from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask
 from condnum.probing.line_search import ProbeModes, eigenbasis_probe, log_spaced_steps
-from condnum.progress import report_event
 from condnum.studies.cells import Arrays, Cell, CellResult
-from condnum.studies.digit_pairs import DigitPairs
 from condnum.studies.executors import Executor
-from condnum.studies.house_prices import HousePrices, MethodNames
-from condnum.studies.linear import study_of_one_pair
+from condnum.studies.linear import LinearStudy, MethodNames, study_of_one_pair
+from condnum.studies.measure import report_step
 from condnum.studies.study import Count, Study, at_least
 from condnum.theory.ceiling import RirCeiling
 from condnum.theory.pareto import FeasibleRegion, feasible_region
@@ -76,8 +74,8 @@ PROBE_STEPS, PROBE_POINTS = 5000, 60
 #: The cell of what belongs to the tasks alone.
 TASKS_CELL = "tasks"
 
-#: What `data` says of arrays that are handed to `run`.
-ARRAYS = "arrays"
+#: What `data` says of tasks that are handed to `run`.
+GIVEN = "given"
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,70 +85,78 @@ class PathData:
     problem: ImmunizationProblem
     names: tuple[str, str]  # of D_P and D_H, in words
     features: tuple[str, ...]  # names of the D columns
-    shape: tuple[int, int] | None  # rows and columns of an image whose pixels the columns are
-    name: str  # what a user types for it, "mnist:4-9"
+    name: str  # what a user types for it, "mnist 4-9"
     label: str  # the data set and where it is from
     checksum: str
+    shape: tuple[int, int] = (0, 0)  # rows and columns of an image whose pixels the columns are
 
     @classmethod
     def of(cls, pair: TaskPair) -> Self:
-        """Follow a pair of tables or arrays."""
+        """Follow a pair of arrays."""
         names = (pair.pretrain_name, pair.harmful_name)
         problem = ImmunizationProblem.from_pair(pair)
-        return cls(problem, names, pair.feature_names, None, pair.name, pair.label, pair.checksum)
+        return cls(problem, names, pair.feature_names, pair.name, pair.label, pair.checksum)
+
+    @classmethod
+    def of_files(cls, pretrain: str, harmful: str, *, key: str = "", drop: str = "") -> Self:
+        """Follow two files of features, without targets."""
+        found = look_at(*open_pair(pretrain, harmful, key=key, drop=drop))
+        X_P, X_H = found.pretrain.array(), found.harmful.array()
+        names, columns = (Path(pretrain).name, Path(harmful).name), tuple(map(str, found.columns["column"]))
+        problem = ImmunizationProblem.from_data(X_P, None, X_H)
+        return cls(problem, names, columns, "files", " and ".join(names), sha256_arrays(X_P=X_P, X_H=X_H))
 
 
 @dataclass(frozen=True)
-class AlignmentPath(Study, name="alignment-path"):
+class AlignmentPath(Study, name="alignment-path", version="2"):
     """Singular vectors, spectra and probes of extractors along their training, for one pair of tasks."""
 
-    data: str = "house-prices"  # house-prices, embedded, mnist:P-H, digits:P-H; arrays: handed to `run`
-    source: str = "auto"  # auto, embedded (for house prices: the diabetes table) or a path
-    pretrain: str = ""  # path of X_P: a file of features instead of `data`
-    harmful: str = ""  # path of X_H
-    key: str = ""  # which array of an npz
-    drop: str = ""  # columns of the files to leave out
+    data: str = "house-prices"  # house-prices, embedded, mnist:P-H, digits:P-H, or a path; given: to `run`
     methods: MethodNames = ()  # empty: all that these data allow
     seed: Annotated[int, at_least(0)] = 0  # of θ₀
-    epochs: Count | None = None  # full-batch steps; None: each method's own
+    steps: Count | None = None  # full-batch steps of immunization; None: each method's own
 
     def check(self) -> None:
         """Refuse what names no tasks."""
-        if bool(self.pretrain) != bool(self.harmful):
-            given = "pretrain" if self.pretrain else "harmful"
-            raise InvalidInputError(f"only {given} is given: give the paths of both X_P and X_H, or neither.")
         _ = self.base
 
     @property
-    def base(self) -> HousePrices | DigitPairs | None:
+    def base(self) -> LinearStudy | None:
         """The study whose extractors are followed, in its settings; None for data of one's own."""
-        if self.pretrain or self.data == ARRAYS:
+        if self.data == GIVEN:
             return None
-        return study_of_one_pair(
-            self.data, self.source, methods=self.methods, seeds=self.seed + 1, epochs=self.epochs
-        )
+        return study_of_one_pair(self.data, methods=self.methods, seeds=self.seed + 1, steps=self.steps)
 
     def settings(self, method: str) -> DescentSettings | None:
         """Return a method's settings, without the history that nobody reads here; None for closed forms."""
-        own: Any = get_method(method).defaults if self.base is None else self.base.settings(method)
+        base = self.base
+        own: Any = base.settings(method) if base else get_method(method).defaults
         if own is None:
             return None
-        changed = {"record_every": 0} | ({} if self.epochs is None else {"steps": self.epochs})
-        return own.with_overrides(**changed)
+        return own.with_overrides(record_every=0, **({} if self.steps is None else {"steps": self.steps}))
 
     def load(self) -> PathData:
         """Load the tasks."""
-        if self.pretrain:
-            return _from_files(self.pretrain, self.harmful, key=self.key, drop=self.drop)
         base = self.base
         if base is None:
             raise InvalidInputError(
-                f"data is '{ARRAYS}': hand them over, run(PathData.of(TaskPair.from_arrays(X_P, y_P, X_H, "
+                f"data is '{GIVEN}': hand them over, run(PathData.of(TaskPair.from_arrays(X_P, y_P, X_H, "
                 "y_H))); they are computed in this process."
             )
-        if isinstance(base, HousePrices):
-            return PathData.of(base.load())
-        return _from_digits(base.load(), base)
+        data = base.load()
+        cell = next(iter(base.cells(data)))
+        tasks, name, shape = base.names(data, cell), data.name, (0, 0)
+        if isinstance(data, Digits):
+            name, shape = f"{base.known} {cell['pretrain']}-{cell['harmful']}", data.images.shape[1:]
+        return PathData(
+            problem=base.problem(data, cell),
+            names=(tasks["pretrain_task"], tasks["harmful_task"]),
+            features=data.feature_names,
+            name=name,
+            label=data.label,
+            checksum=data.checksum,
+            shape=shape,
+        )
 
     def allowed(self, data: PathData) -> list[str]:
         """Return the extractors that these data allow, in display order: some methods need targets."""
@@ -176,30 +182,9 @@ class AlignmentPath(Study, name="alignment-path"):
         return int(cell.settings.get("steps", 0))
 
     def executor(self, data: PathData, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
-        """Start processes where a step takes long, but not for arrays, which other processes do not have."""
-        several = data.problem.dimension > SMALL and self.data != ARRAYS
+        """Start processes where a step takes long; other processes do not have data that were given."""
+        several = data.problem.dimension > SMALL and self.data != GIVEN
         return super().executor(data, cells, jobs or (0 if several else 1), scheduler)
-
-
-def _from_files(pretrain: str, harmful: str, *, key: str, drop: str) -> PathData:
-    """Read two files of features, without targets."""
-    found = look_at(*open_pair(pretrain, harmful, key=key, drop=drop))
-    X_P, X_H = found.pretrain.array(), found.harmful.array()
-    problem = ImmunizationProblem.from_data(X_P, None, X_H)
-    names = Path(pretrain).name, Path(harmful).name
-    columns, label = tuple(map(str, found.columns["column"])), " and ".join(names)
-    return PathData(problem, names, columns, None, "files", label, sha256_arrays(X_P=X_P, X_H=X_H))
-
-
-def _from_digits(digits: Digits, study: DigitPairs) -> PathData:
-    """Build the tasks of the study's one pair."""
-    (pair,) = study.chosen_pairs
-    problem = study.problem(digits, study.cell("identity", 0, pair))
-    names = (f"digit {pair[0]}", f"digit {pair[1]}")
-    height, width = digits.images.shape[1:]
-    shape = (int(height), int(width))
-    name = f"{study.dataset} {pair[0]}-{pair[1]}"
-    return PathData(problem, names, digits.feature_names, shape, name, digits.label, digits.checksum)
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,12 +233,9 @@ def _tasks_cell(data: PathData, tasks: Sequence[TaskBasis]) -> CellResult:
         "vectors": np.stack([one.vectors.numpy() for one in tasks]).astype(np.float32),
         "features": np.array(data.features),
     }
-    targets = all(
-        task.loss_features is None and task.targets is not None for task in vars(data.problem).values()
-    )
-    height, width = data.shape or (0, 0)
+    height, width = data.shape
     words = {"pretrain": data.names[0], "harmful": data.names[1], "label": data.label, "name": data.name}
-    return CellResult(row | words | {"height": height, "width": width, "targets": targets}, arrays)
+    return CellResult(row | words | {"height": height, "width": width}, arrays)
 
 
 @dataclass
@@ -269,7 +251,7 @@ class Follower:
     def __call__(self, progress: Progress) -> None:
         """Measure a step."""
         self.see(progress.step, progress.theta)
-        report_event(stage=progress.method, seed=progress.seed, step=progress.step, steps=progress.steps)
+        report_step(progress)
 
     def see(self, step: int, theta: Tensor) -> None:
         """Measure θ and keep what the views need."""

@@ -4,22 +4,19 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import pandas as pd
-from torch import Tensor
 
-from condnum.data import Provenance, TaskPair, digit_pair
+from condnum.data import TaskPair, digit_pair
 from condnum.errors import InvalidInputError
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import AttackBudget, AttackReport, AttackTask, attack_panel, attacker_names
 from condnum.probing.tasks import TaskKind
 from condnum.progress import report_event
-from condnum.studies.cells import Cell, CellResult
-from condnum.studies.digit_pairs import DigitPairs
+from condnum.studies.cells import Cell, CellResult, cached
 from condnum.studies.executors import Executor, choose_executor
-from condnum.studies.house_prices import MethodNames
-from condnum.studies.linear import study_of_one_pair
+from condnum.studies.linear import MethodNames, study_of_one_pair
 from condnum.studies.study import Count, FinishedCell, Study, at_least, some_of
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.spectra import Convention
@@ -35,7 +32,7 @@ DIGIT_ROWS, DIGIT_DENSE_STEPS = 2500, 500
 #: first-order attacker reaches 1 % within the budget, on whatever features.
 LOGISTIC_HEADLINE = 0.1
 
-#: Share of a digit task's rows that is held out for the attacker's accuracy.
+#: Fraction of a digit task's rows that is held out for the attacker's accuracy.
 _HELD_OUT = 0.2
 
 _CONVENTIONS: tuple[Convention, ...] = ("compact", "ridge")
@@ -44,87 +41,70 @@ _CONVENTIONS: tuple[Convention, ...] = ("compact", "ridge")
 _KEPT = ("steps", "curves", "extractors", "spectra", "skipped")
 
 
-class AttackData(NamedTuple):
-    """A pair of tasks, and what the study that immunizes them loads: `Digits`, or the pair."""
-
-    pair: TaskPair
-    origin: Any
-
-    @property
-    def checksum(self) -> str:
-        """SHA-256 of the source."""
-        return self.pair.checksum
-
-    @property
-    def label(self) -> str:
-        """What the data are called."""
-        return self.pair.label
-
-    @property
-    def provenance(self) -> Provenance:
-        """Where the data came from."""
-        return self.pair.provenance
-
-
 @dataclass(frozen=True)
-class Attackers(Study, name="attackers"):
+class Attackers(Study, name="attackers", version="2"):
     """How far immunized extractors slow each kind of training: one pair of tasks, a panel of attackers."""
 
-    data: str = "house-prices"  # house-prices, mnist:P-H, digits:P-H or embedded (diabetes table)
-    source: str = "auto"  # auto, embedded (for house prices: the diabetes table) or a path
+    data: str = "house-prices"  # house-prices, embedded (diabetes table), mnist:P-H, digits:P-H, or a path
     methods: MethodNames = _METHODS
     attackers: Annotated[tuple[str, ...], some_of("attacker", attacker_names)] = ()  # empty: all
-    seed: int = 0  # of θ₀ and of the attackers
-    epochs: Count | None = None  # full-batch steps of the methods; None: their own
+    seed: Annotated[int, at_least(0)] = 0  # of θ₀ and of the attackers
+    steps: Count | None = None  # full-batch steps of immunization; None: each method's own
     rows: Annotated[int, at_least(4)] | None = None  # of a task (house prices) or of a class (digits)
     loss: Literal["auto", "squared", "logistic"] = "auto"  # auto: logistic for digits
-    steps: int | None = None  # of recurrences and mini-batches
-    dense_steps: int | None = None  # of attackers who pass over the data; None: by the data
+    attack_steps: Count | None = None  # of recurrences and mini-batches
+    dense_attack_steps: Count | None = None  # of attackers who pass over the data; None: by the data
 
     def check(self) -> None:
         """Refuse what cannot run, before anything is computed."""
-        if self.loss == "logistic" and self.pair is None:
+        _ = self.base
+        if self.loss == "logistic" and self.digits is None:
             raise InvalidInputError("house prices are a regression: the loss must be squared, or auto.")
-        _ = self.budget  # checks seed and steps
 
     @cached_property
     def base(self) -> Any:
         """The study that immunizes: the extractors are its own, for the same settings and seed."""
-        rows = None if ":" in self.data else self.rows
-        common: dict[str, Any] = {"methods": self.methods, "seeds": self.seed + 1, "epochs": self.epochs}
-        return study_of_one_pair(self.data, self.source, rows=rows, **common)
+        rows = {} if ":" in self.data else {"rows": self.rows}
+        return study_of_one_pair(
+            self.data, methods=self.methods, seeds=self.seed + 1, steps=self.steps, **rows
+        )
 
     @property
-    def pair(self) -> tuple[int, int] | None:
-        """Digits of D_P and D_H; None for house prices."""
-        return self.base.pairs[0] if isinstance(self.base, DigitPairs) else None
+    def digits(self) -> tuple[int, int] | None:
+        """Digits of D_P and D_H; None for tables."""
+        return self.base.pairs[0] if ":" in self.data else None
 
     @property
     def kind(self) -> TaskKind:
         """What the attacker learns."""
-        logistic = self.pair is not None and self.loss != "squared"
-        return "classification" if logistic else "regression"
+        return "regression" if self.digits is None or self.loss == "squared" else "classification"
 
     @property
     def budget(self) -> AttackBudget:
         """What each attacker may spend."""
-        dense = AttackBudget.dense_steps if self.pair is None else DIGIT_DENSE_STEPS
+        dense = AttackBudget.dense_steps if self.digits is None else DIGIT_DENSE_STEPS
         return AttackBudget(
-            AttackBudget.steps if self.steps is None else self.steps,
-            dense if self.dense_steps is None else self.dense_steps,
+            AttackBudget.steps if self.attack_steps is None else self.attack_steps,
+            dense if self.dense_attack_steps is None else self.dense_attack_steps,
             headline=LOGISTIC_HEADLINE if self.kind == "classification" else AttackBudget.headline,
             seed=self.seed,
         )
 
-    def load(self) -> AttackData:
-        """Load the pair of tasks."""
-        origin = self.base.load()
-        return AttackData(origin if self.pair is None else digit_pair(origin, *self.pair), origin)
+    def load(self) -> Any:
+        """Load the data of the study that immunizes."""
+        return self.base.load()
 
-    def cells(self, data: AttackData) -> list[Cell]:
+    def pair(self, data: Any) -> TaskPair:
+        """Return the two tasks, with the sample that the attacker trains on; built once per process."""
+        digits = self.digits
+        if digits is None:
+            return data
+        return cached(("attacked", data.checksum, digits), lambda: digit_pair(data, *digits))
+
+    def cells(self, data: Any) -> list[Cell]:
         """List the extractors, raw inputs first; the panel attacks each by itself."""
         panel = {
-            "data": self.data,
+            "digits": self.digits,
             "rows": self.rows,
             "kind": self.kind,
             "budget": asdict(self.budget),
@@ -136,17 +116,20 @@ class Attackers(Study, name="attackers"):
             for name, of in settings.items()
         ]
 
-    def compute(self, data: AttackData, cell: Cell) -> CellResult:
+    def compute(self, data: Any, cell: Cell) -> CellResult:
         """Attack the features of one extractor, and measure how far it is immunized."""
         name, chosen = cell["method"], self.attackers or tuple(attacker_names())
-        theta = None if name == _RAW else self.theta(data, name)
+        theta, pair = None, self.pair(data)
+        if name != _RAW:  # as its own study trains or evaluates it
+            plan = self.base.cell(name, self.seed, *filter(None, [self.digits]))
+            theta = self.base.immunize(data, plan).theta
 
         def on_attack(extractor: str, attacker: str) -> None:
             report_event(stage=f"{attacker} on {extractor}", step=chosen.index(attacker), steps=len(chosen))
 
         report = attack_panel(
             {_RAW: None, name: theta},
-            attack_task(self, data.pair),
+            attack_task(self, pair),
             budget=self.budget,
             attackers=chosen,
             extractors=[name],
@@ -156,7 +139,7 @@ class Attackers(Study, name="attackers"):
         tables = {
             kept: table[table["extractor"] == name] if len(table) else table for kept, table in tables.items()
         }
-        problem = ImmunizationProblem.from_pair(data.pair)
+        problem = ImmunizationProblem.from_pair(pair)
         K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
         names = ("convention", "harmful_ratio", "pretrain_ratio", "rir", "success")
         measured = [
@@ -168,14 +151,9 @@ class Attackers(Study, name="attackers"):
         tables["immunization"] = pd.DataFrame(rows)
         return CellResult({kept: json.dumps(table.to_dict("list")) for kept, table in tables.items()}, {})
 
-    def theta(self, data: AttackData, method: str) -> Tensor:
-        """Train or evaluate an extractor as its own study does."""
-        where = () if self.pair is None else (self.pair,)
-        return self.base.immunize(data.origin, self.base.cell(method, self.seed, *where)).theta
-
-    def report(self, data: AttackData, results: Sequence[FinishedCell]) -> AttackReport:
+    def report(self, data: Any, results: Sequence[FinishedCell]) -> AttackReport:
         """Put together what the panel found."""
-        task = attack_task(self, data.pair)
+        task = attack_task(self, self.pair(data))
         return AttackReport(
             **{name: _joined(results, name) for name in _KEPT},
             baseline=_RAW,
@@ -185,7 +163,7 @@ class Attackers(Study, name="attackers"):
             title=task.name,
         )
 
-    def tables(self, data: AttackData, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
+    def tables(self, data: Any, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
         """Return what each attacker needed, the factors, and how far each extractor is immunized."""
         report = self.report(data, results)
         return {
@@ -201,9 +179,9 @@ class Attackers(Study, name="attackers"):
         """Attack one extractor after the other unless told otherwise: seconds are measured."""
         return choose_executor(jobs or 1, scheduler)
 
-    def facts(self, data: AttackData) -> dict[str, str]:
+    def facts(self, data: Any) -> dict[str, str]:
         """Return what an attacker learns, and for how long."""
-        task, budget = attack_task(self, data.pair), self.budget
+        task, budget = attack_task(self, self.pair(data)), self.budget
         return {
             "attacker trains on": task.name,
             "held-out rows": "none" if task.X_test is None else f"{len(task.X_test)}",
@@ -215,7 +193,7 @@ class Attackers(Study, name="attackers"):
 def attack_task(study: Attackers, pair: TaskPair) -> AttackTask:
     """Return what the attacker learns: the probe sample of D_H, of a digit with a fifth held out."""
     X, y = pair.probe_sample
-    if study.pair is None:
+    if study.digits is None:
         return AttackTask(X, y, name=f"{pair.harmful_name}, {len(X)} rows")
     rows = 2 * (study.rows or DIGIT_ROWS)
     X, y = X[:rows], y[:rows]  # the digit and the rest in turn, so every part is balanced

@@ -40,51 +40,30 @@ class CellResult(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One cell of a study: what is computed, kept and resumed by itself.
+    """One cell of a study; its key holds all that the result depends on, so equal keys are one cell."""
 
-    Its key is made of the study's name and version, the data's checksum, coordinates and settings: all that
-    the result depends on has to stand there. Two cells with one key are one cell.
-
-    Attributes:
-        at: Coordinates that name the cell (method, seed, pair); what JSON holds. `cell["seed"]` reads one.
-        settings: What else the result depends on, such as the method's settings; what JSON holds.
-        after: A cell that has to be finished before, such as the θ₀ that this one starts from.
-        study: Name of the study; set by the frame, as is the key.
-        key: SHA-256 of all that the result depends on.
-        folder: Where the study may keep files of its own beside the results.
-
-    Examples:
-        >>> cell = Cell({"method": "ours", "seed": 0}, {"steps": 9}).named("mine", "ab12", "1")
-        >>> cell["seed"], cell.label, cell.short_label
-        (0, 'mine: method=ours, seed=0', 'ours, seed 0')
-        >>> cell == Cell({"seed": 0, "method": "ours"}, {"steps": 9}).named("mine", "ab12", "1")
-        True
-        >>> cell == Cell({"method": "ours", "seed": 0}, {"steps": 9}).named("mine", "ab12", "2")
-        False
-    """
-
-    at: Mapping[str, Any]
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    after: Cell | None = None
+    at: Mapping[str, Any]  # coordinates that name the cell (method, seed, pair): cell["seed"]
+    settings: Mapping[str, Any] = field(default_factory=dict)  # what else the result depends on
+    after: Cell | None = None  # has to be finished before, such as the θ₀ that this one starts from
     study: str = field(default="", kw_only=True)
-    key: str = field(default="", kw_only=True)
-    folder: str = field(default="", kw_only=True)
+    key: str = field(default="", kw_only=True)  # SHA-256, of `named`
+    folder: str = field(default="", kw_only=True)  # for files of the study beside the results
 
     def __post_init__(self) -> None:
         """Keep copies of both dictionaries as JSON gives them back, so that the key stays what it is."""
         for name in ("at", "settings"):
             for key, item in getattr(self, name).items():
+                if not isinstance(key, str):
+                    raise InvalidInputError(
+                        f"'{name}' of a cell must have text for keys, got {key!r}; use str(…)."
+                    )
                 try:
-                    json.dumps({key: item}, allow_nan=False, sort_keys=True)
+                    json.dumps(item, allow_nan=False, sort_keys=True)
                 except (TypeError, ValueError) as error:
                     raise InvalidInputError(
                         f"{name}[{key!r}] of a cell is {item!r}, which JSON does not hold ({error}); "
                         "use text, finite numbers, booleans, None, or lists and dictionaries of these."
                     ) from error
-                if not isinstance(key, str):
-                    raise InvalidInputError(
-                        f"'{name}' of a cell must have text for keys, got {key!r}; use str(…)."
-                    )
             object.__setattr__(self, name, json.loads(json.dumps(dict(getattr(self, name)))))
 
     def named(self, study: str, checksum: str, version: str, folder: str = "") -> Cell:
@@ -172,10 +151,7 @@ class Outcome:
 
 
 def evaluate(compute: Compute, cell: Cell, threads: int | None = None) -> Outcome:
-    """Compute a cell in this process, with so many threads of torch and BLAS from here on (None leaves them).
-
-    An error becomes a value, so that the other cells go on.
-    """
+    """Compute a cell in this process; an error becomes a value, so that the other cells go on."""
     try:
         limit_threads(threads)
         return Outcome(cell, checked_result(compute(cell)), memory=own_peak())
@@ -192,11 +168,7 @@ _lock = threading.Lock()
 
 
 def cached(key: Hashable, load: Callable[[], _T]) -> _T:
-    """Return what `load` gives, called once a process for each key; the oldest are forgotten.
-
-    Threads that want one key wait for the first of them; different keys are loaded side by side. An error is
-    passed on and nothing is kept.
-    """
+    """Return what `load` gives, called once per process and key, even if several threads want it."""
     own: Future[_T] = Future()
     with _lock:
         kept = _cache.setdefault(key, own)

@@ -29,23 +29,21 @@ from condnum.deep.transforms import evaluation_transform
 from condnum.deep.weights import read_metadata
 from condnum.errors import DataNotFoundError, InvalidInputError
 from condnum.files import sha256_file
-from condnum.studies.cells import Cell, CellResult, ResultStore, Row, cached
-from condnum.studies.deep_cells import INITIAL, LIMIT_SEED, NET_METHODS, DeepTasks
-from condnum.studies.deep_nets import DeepNets, Made, NetMethods, model_file
+from condnum.studies.cells import Cell, CellResult, cached, remember
+from condnum.studies.deep_cells import INITIAL, LIMIT_SEED, NET_METHODS, DeepTasks, is_model
+from condnum.studies.deep_nets import AS_LOADED, DeepNets, Made, NetMethods, model_file
 from condnum.studies.deep_tables import net_results, net_summary
 from condnum.studies.study import Count, FinishedCell, at_least, words
 
 
 def _shots(name: str, value: Any) -> tuple[int, ...]:
     """Read examples per class: whole numbers, 0 for all."""
-    given = value if isinstance(value, tuple) else words(name, str(value))
-    try:
-        found = tuple(dict.fromkeys(int(count) for count in given))
-    except ValueError as error:
-        raise InvalidInputError(f"shots must be whole numbers such as 8,128,0, got {value!r}.") from error
-    if not found or any(count < 0 or count == 1 for count in found):
-        raise InvalidInputError(f"shots are examples per class: 0 for all, else at least 2, got {value!r}.")
-    return found
+    given = words(name, value) if isinstance(value, str) else tuple(map(str, value))
+    if not given or not all(word.isdecimal() and int(word) != 1 for word in given):
+        raise InvalidInputError(
+            f"shots are examples per class such as 8,128,0: 0 for all, else at least 2, got {value!r}."
+        )
+    return tuple(dict.fromkeys(map(int, given)))
 
 
 def _attackers(name: str, value: Any) -> tuple[str, ...]:
@@ -56,18 +54,12 @@ def _attackers(name: str, value: Any) -> tuple[str, ...]:
 Shots: TypeAlias = Annotated[tuple[int, ...], _shots]
 AttackerNames: TypeAlias = Annotated[tuple[str, ...], _attackers]
 
-
 #: Of which curvature is measured.
 _TASKS = ("pretrain", "harmful")
 
 
-def is_model(cell: Cell) -> bool:
-    """Tell a cell that makes a model from attacks and curvatures."""
-    return "attacker" not in cell.at and "part" not in cell.at
-
-
 @dataclass(frozen=True)
-class DeepAttackers(DeepNets, name="deep-attackers", version="2"):
+class DeepAttackers(DeepNets, name="deep-attackers", version="3"):
     """θ₀ and θ_I as `DeepNets` makes them, or from a folder, and the attacks that they meet."""
 
     methods: NetMethods = ()  # empty: `ours`, or all of the folder
@@ -133,30 +125,24 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="2"):
     @property
     def given(self) -> dict[tuple[str, int, str], Path]:
         """Models of the folder by backbone, seed and method; of a single pair the method may be unnamed."""
-        folder = Path(self.models).expanduser()
         if not self.models:
             return {}
-        found = {}
+        folder, found = Path(self.models).expanduser(), {}
         for path in sorted(folder.glob("**/theta_*.safetensors")):
             notes = read_metadata(path)
-            given = notes.get("seed", "0")
-            seed, method = int(given) if given.isdecimal() else 0, notes.get("method", "theta_i")
-            method = INITIAL if path.name == "theta_0.safetensors" else method
-            found[notes.get("backbone", ""), seed, method] = path
-        pairs = {key[:2] for key in found if key[2] != INITIAL}
-        whole = {pair for pair in pairs if (*pair, INITIAL) in found}
-        if not whole:
+            backbone, seed = notes.get("backbone", ""), int(notes.get("seed", 0))
+            method = INITIAL if path.name == "theta_0.safetensors" else notes.get("method", "theta_i")
+            wanted = method in self.methods or method not in NET_METHODS
+            if wanted and seed < self.seeds and (not self.backbone or backbone in self.backbone):
+                found[backbone, seed, method] = path
+        pairs = {key[:2] for key in found if key[2] != INITIAL and (*key[:2], INITIAL) in found}
+        if not pairs:
             raise DataNotFoundError(
                 f"{folder} holds no theta_0.safetensors with a theta_I.safetensors of the same backbone and "
-                "seed, as `condnum run deep --out DIR` and condnum.deep.save_backbone write them."
+                "seed that is asked for, as `condnum run deep --out DIR` and condnum.deep.save_backbone "
+                "write them."
             )
-        kept = {key: path for key, path in found.items() if key[:2] in whole}
-        return {key: path for key, path in kept.items() if self._asked(*key)}
-
-    def _asked(self, backbone: str, seed: int, method: str) -> bool:
-        """Whether a model of the folder is to be attacked."""
-        wanted = method in self.methods or method not in NET_METHODS
-        return wanted and (not self.backbone or backbone in self.backbone) and seed < self.seeds
+        return {key: path for key, path in found.items() if key[:2] in pairs}
 
     def cells(self, data: DeepTasks) -> list[Cell]:
         """List what makes the models, then the attacks on each, net by net."""
@@ -165,17 +151,16 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="2"):
         for theta in made:
             where = {name: theta[name] for name in ("backbone", "seed")}
             for net in [theta["method"], *([AGAIN, SCRATCH] if theta.after is None else [])]:
-                own = {"drawn": "scales of norms at 1, statistics of the images"} if net == SCRATCH else {}
                 for attacker, shots in itertools.product(map(DeepAttacker.named, self.attackers), self.shots):
                     if net == AGAIN and attacker.closed_form:
                         continue  # nothing is drawn
                     values = attacker.trials(self.trials).tolist()
                     how = {"budget": asdict(self.budget), "values": values, "test_images": self.test_images}
                     at = {"method": net, "attacker": attacker.name, "shots": shots, **where}
-                    attacks.append(Cell(at, how | own, after=theta))
+                    attacks.append(Cell(at, how, after=theta))
                 for part, task in itertools.product(self.parts if net != AGAIN else (), _TASKS):
                     at = {"method": net, "part": part, "task": task, **where}
-                    attacks.append(Cell(at, {"rows": self.curvature_rows} | own, after=theta))
+                    attacks.append(Cell(at, {"rows": self.curvature_rows}, after=theta))
         return [*made, *attacks]
 
     def _given_cells(self) -> list[Cell]:
@@ -183,9 +168,8 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="2"):
         starts, methods = dict[tuple[str, int], Cell](), []
         for (backbone, seed, method), path in sorted(self.given.items(), key=lambda kv: kv[0][2] != INITIAL):
             at = {"method": method, "backbone": backbone, "seed": seed, **self.measured}
-            start = starts.get((backbone, seed))
-            cell = Cell(at, {"file": sha256_file(path)}, after=start)
-            if start is None:
+            cell = Cell(at, {"file": sha256_file(path)}, after=starts.get((backbone, seed)))
+            if method == INITIAL:
                 starts[backbone, seed] = cell
             else:
                 methods.append(cell)
@@ -196,8 +180,7 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="2"):
         if not self.models:
             return super().make(data, cell, checkpoint)
         path = self.given[cell["backbone"], cell["seed"], cell["method"]]
-        row: Row = {"steps": 0, "best_step": 0, "seconds": 0.0, "stop_reason": "as loaded"}
-        return load_backbone(path), row, pd.DataFrame(), (), ()
+        return load_backbone(path), AS_LOADED, pd.DataFrame(), (), ()
 
     def compute(self, data: DeepTasks, cell: Cell) -> CellResult:
         """Make and measure a model, attack one, or measure the curvature that an attack on it begins with."""
@@ -206,46 +189,39 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="2"):
         target = self.target(data, cell)
         if "part" in cell.at:
             attacker = DeepAttacker.named(f"{cell['part']}-sgd")
-            rows = self.curvature_rows
-            measured = attack_curvature(target, attacker, seed=cell["seed"], rows=rows)
-            return CellResult(measured, {})
+            return CellResult(
+                attack_curvature(target, attacker, seed=cell["seed"], rows=self.curvature_rows), {}
+            )
         attacker, again = DeepAttacker.named(cell["attacker"]), cell["method"] == AGAIN
         found = attack(
             target, attacker, shots=cell["shots"], budget=self.budget, seed=cell["seed"], again=again
         )
-        row: Row = {
-            name: getattr(found, name)
-            for name in ("chosen", "at_edge", "layer", "pretrain_accuracy", "rows", "seconds")
-        }
+        row = {name: value for name, value in vars(found).items() if np.ndim(value) == 0}
         arrays = {f"trials.{name}": values.to_numpy() for name, values in found.trials.items()}
         return CellResult(row, {"steps": found.steps, "accuracy": found.accuracy, **arrays})
 
     def target(self, data: DeepTasks, cell: Cell) -> Target:
         """Return the net that a cell attacks; the last one is kept, with its features."""
         assert cell.after is not None
-        kept: dict[str, Any] = cached("deep-target", dict)
         task = cell.at.get("task", "harmful")
         key = f"{cell.after.key} {cell['method'] == SCRATCH} {task}"
-        if kept.get("key") != key:
-            theta = load_backbone(model_file(cell.after))
-            transform = self.transform(data, theta).still or evaluation_transform(theta)
+        kept: tuple[str, Target] | None = cached("deep-target", lambda: None)
+        if kept is not None and kept[0] == key:
+            return kept[1]
+        theta = load_backbone(model_file(cell.after))
+        transform = self.transform(data, theta).still or evaluation_transform(theta)
 
-            def pixels(images: ImageData, most: int | None = None) -> Pixels:
-                of = ("deep-pixels", images.checksum, transform.description, most)
-                return cached(of, lambda: load_pixels(images, transform, most=most, workers=self.workers))
+        def pixels(images: ImageData, most: int | None = None) -> Pixels:
+            of = ("deep-pixels", images.checksum, transform.description, most)
+            return cached(of, lambda: load_pixels(images, transform, most=most, workers=self.workers))
 
-            train = data.harmful if task == "harmful" else data.pretrain
-            fresh = pixels(self.unused(data)) if self.fresh and task == "harmful" else None
-            if cell["method"] == SCRATCH:
-                theta = from_scratch(theta, cell["seed"], pixels(train).images)
-            test = [pixels(images, self.test_images) for images in (data.harmful_test, data.pretrain_test)]
-            made = Target(
-                theta, pixels(train), test[0], fresh=fresh, pretrain_test=test[1], device=self.device
-            )
-            kept.clear()
-            kept.update(key=key, target=made)
-        target: Target = kept["target"]
-        return target
+        train = data.harmful if task == "harmful" else data.pretrain
+        fresh = pixels(self.unused(data)) if self.fresh and task == "harmful" else None
+        if cell["method"] == SCRATCH:
+            theta = from_scratch(theta, cell["seed"], pixels(train).images)
+        test = [pixels(images, self.test_images) for images in (data.harmful_test, data.pretrain_test)]
+        made = Target(theta, pixels(train), test[0], fresh=fresh, pretrain_test=test[1], device=self.device)
+        return remember("deep-target", (key, made))[1]
 
     def report(self, data: DeepTasks, results: Sequence[FinishedCell]) -> DeepAttackReport:
         """Put the attacks together."""
@@ -268,7 +244,7 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="2"):
     def tables(self, data: DeepTasks, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
         """Return factors, every attack, its trials and curves, RIR of the models, and curvatures."""
         report = self.report(data, results)
-        models = net_results(data, self.models_of(results))
+        models = net_results(data, [result for result in results if is_model(result.cell)])
         return {
             "factors": report.factors(),
             "results": report.table(),
@@ -297,35 +273,16 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="2"):
         beside = predicted_beside_observed(report, table[table["task"] == "harmful"])
         return {"curvature": table, "predicted": beside, "correlations": correlations(beside)}
 
-    @staticmethod
-    def models_of(results: Sequence[FinishedCell]) -> list[FinishedCell]:
-        """Return the cells that are models: θ₀, and every θ_I."""
-        return [result for result in results if is_model(result.cell)]
-
-    def prepare(self, cells: Sequence[Cell], store: ResultStore) -> None:
-        """Mark models whose file is gone as not done."""
-        super().prepare([cell for cell in cells if is_model(cell)], store)
-
-    def notes(self, results: Sequence[FinishedCell], name: str) -> pd.DataFrame:
-        """Return what the measurements of the models warn of."""
-        return super().notes(self.models_of(results), name)
-
     def files(self, results: Sequence[FinishedCell], folder: Path) -> list[str]:
         """Copy the models that were made here."""
-        return [] if self.models else super().files(self.models_of(results), folder)
+        return [] if self.models else super().files(results, folder)
 
     def facts(self, data: DeepTasks) -> dict[str, str]:
         """Return what the run was made of."""
-        budget, known = self.budget, all(self._knows(path, data) for path in self.given.values())
+        known = all(self._knows(path, data) for path in self.given.values())
         immunized = "the same images" if known else "images that its file does not name"
         return super().facts(data) | {
-            "attackers": f"{budget.trials} trials each, then {budget.repeats} repeats of the best; "
-            f"{budget.steps} steps, batches of {budget.batch_size} (of a head: all examples)",
             "attackers train on": f"four fifths of D_H's {len(data.harmful)} training images, or of some of "
-            f"them; θ_I was trained on {immunized}",
-            "fresh images": "training images of D_H on which θ_I was not trained; some chose its step",
-            "A against A": "θ₀ attacked once more with other new heads, LoRA factors and batches; the "
-            "images, the trials and all else are the same",
-            "curvature": f"on {self.curvature_rows} of the rows that are trained on, in float32",
-            "measured on": f"at most {self.test_images} test images of each task, which nobody trained on",
+            f"them; θ_I was trained on {immunized}; fresh ones are training images of D_H on which it was "
+            "not, and some chose its step",
         }

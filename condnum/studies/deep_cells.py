@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -14,7 +15,7 @@ from scipy.stats import binom
 
 from condnum.deep.backbone import Backbone
 from condnum.deep.features import ImageFeatures, head_accuracy
-from condnum.deep.images import DECODED_BUDGET, ImageData, Unreadable, same_images
+from condnum.deep.images import DECODED_BUDGET, ImageData, Unreadable
 from condnum.deep.probe import convex_probe, probe_accuracy
 from condnum.deep.rir import DRAW_STRIDE, rir_from_features
 from condnum.deep.transforms import Augmentation
@@ -25,9 +26,8 @@ from condnum.theory.spectra import Convention
 #: The user's own tasks.
 IMAGES = "images"
 
-
 #: IMMA's own objective needs no balance, and a step of it costs as much as five of the others.
-_BILEVEL: Mapping[str, Any] = {"loss_weight": 1.0, "steps": 100, "evaluate_every": 5}
+_BILEVEL: Mapping[str, Any] = {"loss_weight": 1.0, "steps": 100, "record_every": 5}
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,9 @@ class BackboneRecipe:
 
     name: str  # of timm.create_model
     arguments: Mapping[str, Any] = field(default_factory=dict)  # further ones of timm.create_model
-    pretraining: Mapping[str, Any] | None = None  # of `pretrain_backbone`; None: not trained here
-    settings: Mapping[str, Mapping[str, Any]] = field(  # by method; "all" for each
-        default_factory=lambda: {"imma": _BILEVEL}
-    )
+    pretraining: Mapping[str, Any] | None = None  # of `pretrain_backbone`; None: the recipe's
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of `DeepSettings`, of every method
+    ours: Mapping[str, Any] = field(default_factory=dict)  # of "ours" alone
 
 
 @dataclass(frozen=True)
@@ -50,93 +49,70 @@ class Recipe:
     harmful: str  # D_H
     backbones: tuple[BackboneRecipe, ...]
     weights: str  # none, timm
-    pretraining: Mapping[str, Any] | None  # of a backbone that says nothing else
-    image_size: int | None  # None: what the weights were made for
-    limit: int | None  # images per class and split
+    pretraining: Mapping[str, Any]  # of a backbone that says nothing else
+    image_size: int | None = 32  # None: what the weights were made for
+    limit: int | None = None  # images per class and split
     settings: Mapping[str, Any] = field(default_factory=dict)  # of `DeepSettings`, of every method
-    #: Of the images that θ₀ and θ_I are trained on; None: by the images, see `task_transform`.
+    imma: Mapping[str, Any] = field(default_factory=lambda: _BILEVEL)  # of IMMA, on every backbone
+    #: Of the images that θ₀ and θ_I are trained on; None: by the images, see `DeepNets.transform`.
     augmentation: Augmentation | None = "none"
 
 
 #: Adam, and Eq. 11 by its plain gradient: with the dummy layer of Sec. 4.4 the same number of steps reached
 #: RIR_θ0 5 to 17 on ResNet18 and MNIST (seed 100), without it 59 and more. The loss has to weigh little: at
 #: weight 1, λ balanced, RIR_θ0 stays below 3.
-_PLAIN: Mapping[str, Any] = {
-    "optimizer": "adam",
-    "schedule": "cosine",
-    "weights": "balanced",
-    "loss_weight": 1e-3,
-    "patience": None,
-}
-
-_SHORT_BILEVEL: Mapping[str, Any] = {**_BILEVEL, "steps": 40, "evaluate_every": 4}
+_PLAIN = {"schedule": "cosine", "weights": "balanced", "loss_weight": 1e-3, "patience": None}
+_SMALL_VIT = {"patch_size": 8}
 
 RECIPES: Mapping[str, Recipe] = {
     "embedded": Recipe(
-        pretrain="digits-8x8:0-4",
-        harmful="digits-8x8:5-9",
-        backbones=(
+        "digits-8x8:0-4",
+        "digits-8x8:5-9",
+        (
             BackboneRecipe(
                 "test_resnet",
-                {},
-                {"epochs": 8, "batch_size": 32, "learning_rate": 2e-3},
-                {
-                    "all": {"learning_rate": 3e-4, "ratio": 0.1},
-                    "ours": {"ratio": 0.02, "loss_weight": 1e-2},
-                    "imma": _SHORT_BILEVEL,
-                },
+                pretraining={"epochs": 8, "batch_size": 32, "learning_rate": 2e-3},
+                settings={"learning_rate": 3e-4, "ratio": 0.1},
+                ours={"ratio": 0.02, "loss_weight": 1e-2},
             ),
             BackboneRecipe(
                 "test_vit",
-                {"img_size": 32, "patch_size": 8},
-                {"epochs": 40, "batch_size": 32, "learning_rate": 2e-3},
-                {"all": {"learning_rate": 3e-3, "ratio": 0.05}, "imma": _SHORT_BILEVEL},
+                _SMALL_VIT,
+                pretraining={"epochs": 40, "batch_size": 32, "learning_rate": 2e-3},
+                settings={"learning_rate": 3e-3, "ratio": 0.05},
             ),
         ),
         weights="none",
         pretraining={"epochs": 30, "batch_size": 32},
-        image_size=32,
-        limit=None,
-        settings={**_PLAIN, "steps": 150, "evaluate_every": 10},
+        settings={**_PLAIN, "steps": 150, "record_every": 10},
+        imma={**_BILEVEL, "steps": 40, "record_every": 4},
     ),
     "mnist": Recipe(
-        pretrain="mnist:0-4",
-        harmful="mnist:5-9",
-        backbones=(
+        "mnist:0-4",
+        "mnist:5-9",
+        (
             BackboneRecipe(
                 "resnet18",
-                {},
-                {"epochs": 3},
-                {
-                    "all": {"learning_rate": 3e-5, "ratio": 0.1},
-                    "ours": {"ratio": 0.02, "loss_weight": 5e-4},
-                    "imma": _BILEVEL,
-                },
+                pretraining={"epochs": 3},
+                settings={"learning_rate": 3e-5, "ratio": 0.1},
+                ours={"ratio": 0.02, "loss_weight": 5e-4},
             ),
             BackboneRecipe(
                 "vit_tiny_patch16_224",
-                {"img_size": 32, "patch_size": 8, "depth": 6},
-                {"epochs": 8},
-                {"all": {"learning_rate": 1e-3, "ratio": 0.3}, "imma": _BILEVEL},
+                {**_SMALL_VIT, "depth": 6},
+                settings={"learning_rate": 1e-3, "ratio": 0.3},
             ),
         ),
         weights="none",
         pretraining={"epochs": 8},
-        image_size=32,
         limit=1000,
-        settings={**_PLAIN, "steps": 300, "evaluate_every": 20},
+        settings={**_PLAIN, "steps": 300, "record_every": 20},
     ),
     IMAGES: Recipe(
-        pretrain="",
-        harmful="",
-        backbones=(BackboneRecipe("resnet18"),),
-        weights="timm",
-        pretraining={"epochs": 30},
-        image_size=None,
-        limit=None,
+        "", "", (BackboneRecipe("resnet18"),), weights="timm", pretraining={"epochs": 30}, image_size=None,
         augmentation=None,
     ),
-}
+}  # fmt: skip
 
 #: Methods in display order.
 NET_METHODS = ("ours", "opt_kappa", "imma", "r_ill_only")
@@ -166,7 +142,7 @@ class DeepTasks:
     @property
     def checksums(self) -> dict[str, str]:
         """SHA-256 of each set, by name and split."""
-        return {f"{d.name} ({d.split})": d.checksum for d in self.all}
+        return {f"{data.name} ({data.split})": data.checksum for data in self.all}
 
     @property
     def checksum(self) -> str:
@@ -180,25 +156,14 @@ class DeepTasks:
 
     @cached_property
     def colored(self) -> bool:
-        """Whether most images of either task are: their channels differ by more than `_GREY` on average."""
-
-        def share(data: ImageData) -> float:
-            found = (data.image(k) for k in np.linspace(0, len(data) - 1, _LOOKED_AT, dtype=int))
-            spread = [np.ptp(np.asarray(image, np.float32), axis=2).mean()
-                      for image in found if not isinstance(image, Unreadable)]  # fmt: skip
-            return float(np.mean(np.array(spread) > _GREY)) if spread else 0.0
-
-        return max(share(self.pretrain), share(self.harmful)) > 0.5
-
-    @property
-    def warnings(self) -> list[str]:
-        """What a reader must know of the tasks, whatever is done with them."""
-        return same_images(self.pretrain, self.harmful)
-
-    @property
-    def chances(self) -> tuple[Chance, Chance]:
-        """What guessing reaches on the test images of D_P and of D_H."""
-        return Chance.of(self.pretrain_test.labels), Chance.of(self.harmful_test.labels)
+        """Whether images of the tasks are, on average: their channels differ by more than `_GREY`."""
+        looked_at = [
+            data.image(int(k))
+            for data in (self.pretrain, self.harmful)
+            for k in np.linspace(0, len(data) - 1, _LOOKED_AT)
+        ]
+        seen = [np.asarray(image, np.float32) for image in looked_at if not isinstance(image, Unreadable)]
+        return bool(seen) and float(np.mean([np.ptp(image, axis=2).mean() for image in seen])) > _GREY
 
     def in_memory(self) -> DeepTasks:
         """Return the same images, decoded as far as `DECODED_BUDGET` goes."""
@@ -212,25 +177,10 @@ class DeepTasks:
         """Return both data sets in one line, for figures; of a path the last two parts."""
         words = []
         for symbol, data in (("D<sub>P</sub>", self.pretrain), ("D<sub>H</sub>", self.harmful)):
-            path = data.name.replace("\\", "/").rstrip("/").split("/")
-            name = "/".join(path[-2:]) if is_folder(data.name) else data.name
+            name = "/".join(Path(data.name).parts[-2:]) if is_folder(data.name) else data.name
             words.append(f"{symbol} {name} ({len(data):,} images)")
         origins = dict.fromkeys(data.origin for data in (self.pretrain, self.harmful) if data.origin)
         return f"{', '.join([*words, *origins])}, SHA-256 {self.checksum[:8]}"
-
-    def describe(self) -> str:
-        """Return both tasks in Markdown."""
-        lines = [
-            f"* **{symbol}** `{train.name}`: {len(train.classes)} classes, {len(train):,} training, "
-            f"{len(held):,} held-out and {len(test):,} test images, SHA-256 "
-            f"{', '.join(f'`{data.checksum[:8]}`' for data in (train, held, test))}"
-            f"{f' (of {train.origin})' if train.origin else ''}"
-            for symbol, train, held, test in (
-                ("$D_P$", self.pretrain, self.pretrain_held, self.pretrain_test),
-                ("$D_H$", self.harmful, self.harmful_held, self.harmful_test),
-            )
-        ]
-        return "\n".join(lines)
 
 
 def is_folder(name: str) -> bool:
@@ -238,45 +188,17 @@ def is_folder(name: str) -> bool:
     return name.partition(":")[0] not in ("mnist", "digits-8x8", "timm")
 
 
-class Chance(NamedTuple):
-    """What guessing reaches on labels, 0 to 1."""
-
-    share: float  # of the commonest class
-    most: float  # upper end of the 95 % range of as many draws with this share
-
-    @classmethod
-    def of(cls, labels: NDArray[np.int64]) -> Chance:
-        """Return what is reached by always naming the commonest class, and by luck.
-
-        Examples:
-            >>> Chance.of(np.array([0, 1] * 12))  # of 24 images, 17 rightly
-            Chance(share=0.5, most=0.7083333333333334)
-        """
-        count = len(labels)
-        share = float(np.bincount(labels).max() / count)
-        return cls(share, float(binom.ppf(0.975, count, share)) / count)
-
-    def __str__(self) -> str:
-        share, most = 100 * self.share, 100 * self.most
-        return f"always naming the commonest class gets {share:.1f} %, guessing by luck up to {most:.1f} %"
+def commonest(labels: NDArray[np.int64]) -> float:
+    """Return the share of the commonest class: what naming it always gets."""
+    return float(np.bincount(labels).max() / len(labels))
 
 
-def doubts(
-    data: DeepTasks, theta_0: Backbone, test: ImageFeatures, *, own_head: bool, has_order: bool
-) -> list[str]:
-    """Say what is likely wrong where θ₀ does no better on D_P than guessing, or than in another order.
-
-    The features are of D_P's test images; see `DeepNets` for `own_head` and `has_order`.
-    """
-    accuracy, chance, names = head_accuracy(theta_0, test), data.chances[0], data.pretrain.classes
-    found = f"its test accuracy is {100 * accuracy:.1f} %"
-    if has_order and names != (theirs := tuple(sorted(names))):
-        labels = np.array([theirs.index(name) for name in names])[test.labels]
-        there = head_accuracy(theta_0, replace(test, labels=labels))
-        if there > accuracy:
-            order = f"{100 * there:.1f} % with labels in the order of torchvision (0 is '{theirs[0]}')"
-            return [f"θ₀ reads D_P's labels in another order: {found}, {order}; --label-order torchvision."]
-    if accuracy > chance.most:
+def doubts(data: DeepTasks, theta_0: Backbone, test: ImageFeatures, *, own_head: bool) -> list[str]:
+    """Say what is likely wrong where θ₀, on features of D_P's test images, does no better than guessing."""
+    accuracy, names = head_accuracy(theta_0, test), data.pretrain.classes
+    share, count = commonest(data.pretrain_test.labels), len(data.pretrain_test)
+    lucky = float(binom.ppf(0.975, count, share)) / count
+    if accuracy > lucky:
         return []
     fix = "train it longer (--pretrain-epochs)"
     if own_head:
@@ -285,11 +207,20 @@ def doubts(
             f"'{names[1]}', …: rename the folders so that they sort in its order, or train a new head "
             "(--pretrain-epochs)"
         )
-    return [f"θ₀ does not solve D_P: {found}, and {chance}; {fix}."]
+    return [
+        f"θ₀ does not solve D_P: its test accuracy is {100 * accuracy:.1f} %, and always naming the "
+        f"commonest class gets {100 * share:.1f} %, guessing by luck up to {100 * lucky:.1f} %; {fix}."
+    ]
 
 
 #: Method of the cell that makes θ₀.
 INITIAL = "initial"
+
+
+def is_model(cell: Cell) -> bool:
+    """Tell a cell that makes a model from attacks and curvatures."""
+    return "attacker" not in cell.at and "part" not in cell.at
+
 
 #: How often the groups of Eq. 17 are drawn: the first draw is reported, the others show how much is luck.
 GROUP_DRAWS = 5
@@ -334,9 +265,8 @@ def measured_features(
             for index, role in enumerate(SPECTRA if not images else ()):
                 row[f"{convention}.kappa_{role}"] = float(np.median(first.kappas[index]))
                 row[f"{convention}.rank_{role}"] = int(np.median(first.ranks[index]))
-    rows = (after.harmful.values, after.harmful.labels, after.harmful_test.values, after.harmful_test.labels)
-    probe = probe_accuracy(*rows, epochs=cell["probe_epochs"], seed=seed)
-    convex = convex_probe(*rows, seed=seed)
+    probe = probe_accuracy(after.harmful, after.harmful_test, epochs=cell["probe_epochs"], seed=seed)
+    convex = convex_probe(after.harmful, after.harmful_test, seed=seed)
     curve = probe.test_accuracy
     if probe.at_edge:
         warnings.append("The best learning rate of the probe is at the edge of its grid.")
@@ -352,9 +282,7 @@ def measured_features(
         "probe_rate": probe.learning_rate,
         "probe_multiple": probe.multiple,
         "convex": convex.test_accuracy,
-        "convex_converged": convex.converged,
-        # The share of the commonest class: what a probe has without looking.
-        "chance": Chance.of(after.harmful_test.labels).share,
+        "chance": commonest(after.harmful_test.labels),
     }
     return row, {"probe": curve}, warnings
 

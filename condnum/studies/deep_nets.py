@@ -13,7 +13,7 @@ import torch
 from condnum.arrays import resolve_device
 from condnum.deep.backbone import Backbone, load_backbone, save_backbone, size_arguments
 from condnum.deep.features import ImageFeatures, cached_features, head_accuracy
-from condnum.deep.image_sets import IMAGENET, TORCHVISION, imagenet_classes, open_images
+from condnum.deep.image_sets import imagenet_classes, open_images
 from condnum.deep.images import ImageData
 from condnum.deep.pretraining import pretrain_backbone
 from condnum.deep.rir import check_count
@@ -21,7 +21,6 @@ from condnum.deep.training.immunization import immunize_backbone
 from condnum.deep.training.samples import hold_out
 from condnum.deep.training.settings import DeepSettings, deep_preset
 from condnum.deep.transforms import ImageTransform, training_transform
-from condnum.deep.weights import state_checksum
 from condnum.errors import DataNotFoundError, InvalidInputError, require
 from condnum.files import atomic_write, output_folder
 from condnum.methods import get_method
@@ -38,6 +37,7 @@ from condnum.studies.deep_cells import (
     Recipe,
     doubts,
     is_folder,
+    is_model,
     measured_features,
     rir_sample,
 )
@@ -47,6 +47,9 @@ from condnum.studies.study import Count, FinishedCell, Names, Study, at_least, s
 
 #: A model with its row, its history, what was said on the way, and images that do not decode.
 Made: TypeAlias = tuple[Backbone, Row, pd.DataFrame, Sequence[str], Sequence[Any]]
+
+#: Row of a model that is not trained here.
+AS_LOADED: Row = {"steps": 0, "best_step": 0, "seconds": 0.0, "stop_reason": "as loaded"}
 
 NetMethods: TypeAlias = Annotated[tuple[str, ...], some_of("method", lambda: NET_METHODS)]
 
@@ -64,12 +67,10 @@ class DeepNets(Study, name="deep", version="4"):
     harmful: str = ""  # D_H
     backbone: Names = ()  # timm names; empty: the recipe's
     weights: str = ""  # none (drawn), timm, or a file; "": the recipe's
-    label_order: Literal["natural", "torchvision"] = "natural"  # of D_P's class folders: c2, c10 or c10, c2
     preset: str = ""  # settings of Table 4; "": the recipe's
     methods: NetMethods = NET_METHODS
     seeds: Count = 3  # seeds 0 … seeds − 1
     epochs: Count | None = None  # of immunization; None: the settings' own
-    immunization_steps: Count | None = None  # likewise, instead of epochs
     pretrain_epochs: Count | None = None  # of training θ₀ on D_P; None: the recipe's
     limit: Annotated[int, at_least(2)] | None = None  # images per class and split; None: the recipe's
     image_size: Count | None = None  # side; None: the recipe's, else the backbone's
@@ -87,32 +88,20 @@ class DeepNets(Study, name="deep", version="4"):
         if self.weights not in ("", "none", "timm"):
             object.__setattr__(self, "weights", str(Path(self.weights).expanduser()))
             if not Path(self.weights).is_file():
-                raise InvalidInputError(
+                raise DataNotFoundError(
                     f"--weights {self.weights}: there is no such file; give a .safetensors file or a state "
                     "dict, or one of the words none (draw them and train θ₀ on D_P) and timm (timm's own, "
                     "downloaded)."
                 )
-        if not self.methods:
-            raise InvalidInputError(f"no methods; give some of {', '.join(NET_METHODS)}.")
+            if len(self.chosen_backbones) != 1:
+                raise InvalidInputError(
+                    f"the weights in {self.weights} are of one backbone, but {len(self.chosen_backbones)} "
+                    "are to run; name the one with --backbone."
+                )
         if (self.data == IMAGES or self.pretrain or self.harmful) and not (self.pretrain and self.harmful):
             raise InvalidInputError(
                 "images of your own need both tasks: give --pretrain (D_P) and --harmful (D_H), each a "
                 "folder, mnist:0-4 or timm:NAME; without them --data embedded runs on bundled digits."
-            )
-        if self.epochs and self.immunization_steps:
-            raise InvalidInputError(
-                f"--epochs {self.epochs} and --steps {self.immunization_steps} both say how long an "
-                "immunization is; give one."
-            )
-        if self.label_order != "natural" and not self.has_order:
-            raise InvalidInputError(
-                f"--label-order {self.label_order} is for a folder of D_P and weights with a head of their "
-                "own (--weights without --pretrain-epochs), whose outputs have that order; leave it out."
-            )
-        if self.chosen_weights not in ("none", "timm") and len(self.chosen_backbones) != 1:
-            raise InvalidInputError(
-                f"the weights in {self.weights} are of one backbone, but {len(self.chosen_backbones)} are to "
-                "run; name the one with --backbone."
             )
         if self.preset:
             deep_preset(self.preset)
@@ -134,11 +123,6 @@ class DeepNets(Study, name="deep", version="4"):
         return self.chosen_weights != "none" and self.pretrain_epochs is None
 
     @property
-    def has_order(self) -> bool:
-        """Whether that head decides the order of D_P's class folders."""
-        return self.own_head and is_folder(self.pretrain or self.defaults.pretrain)
-
-    @property
     def chosen_backbones(self) -> tuple[str, ...]:
         """Names of the backbones."""
         return self.backbone or tuple(known.name for known in self.defaults.backbones)
@@ -151,38 +135,24 @@ class DeepNets(Study, name="deep", version="4"):
     def recipe(self, name: str) -> BackboneRecipe:
         """Return how a backbone is made: timm arguments, how θ₀ is trained, settings by method."""
         known = next((b for b in self.defaults.backbones if b.name == name), BackboneRecipe(name))
-        pretraining = known.pretraining if known.pretraining is not None else self.defaults.pretraining
-        if self.pretrain_epochs is not None:
-            pretraining = {**(pretraining or {}), "epochs": self.pretrain_epochs}
-        elif self.chosen_weights != "none":
-            pretraining = None
-        return BackboneRecipe(name, known.arguments, pretraining, known.settings)
+        if self.own_head:
+            return replace(known, pretraining=None)
+        epochs = {} if self.pretrain_epochs is None else {"epochs": self.pretrain_epochs}
+        return replace(known, pretraining={**(known.pretraining or self.defaults.pretraining), **epochs})
 
     def settings(self, backbone: str, method: str) -> DeepSettings:
         """Return a method's settings on a backbone: a preset, or the recipe's, with the user's epochs."""
-        own = self.recipe(backbone).settings
-        known: Mapping[str, Any] = {**self.defaults.settings, **own.get("all", {}), **own.get(method, {})}
+        own = self.recipe(backbone)
+        only = {"ours": own.ours, "imma": self.defaults.imma}.get(method, {})
+        known: Mapping[str, Any] = {**self.defaults.settings, **own.settings, **only}
         base = deep_preset(self.preset) if self.preset else DeepSettings(**known)
         base = base.with_overrides(group_size=self.group_size)
-        if self.immunization_steps is not None:
-            return base.with_overrides(steps=self.immunization_steps)
         return base if self.epochs is None else base.with_overrides(epochs=self.epochs, steps=None)
 
     @property
-    def settings_table(self) -> pd.DataFrame:
-        """How each method was run, a row per backbone × method."""
-        rows = [
-            (backbone, get_method(name).label, self.settings(backbone, name).describe(name))
-            for backbone in self.chosen_backbones
-            for name in self.methods
-        ]
-        return pd.DataFrame(rows, columns=["backbone", "method", "settings"])
-
-    @property
-    def theta_0_table(self) -> pd.DataFrame:
-        """Where each θ₀ comes from."""
-        rows = []
-        weights = self.chosen_weights
+    def models_table(self) -> pd.DataFrame:
+        """How θ₀ of each backbone was made, and how each method was run."""
+        weights, rows = self.chosen_weights, []
         source = {"none": "drawn", "timm": "timm's pre-trained weights"}.get(weights, weights)
         for name in self.chosen_backbones:
             recipe = self.recipe(name)
@@ -190,32 +160,27 @@ class DeepNets(Study, name="deep", version="4"):
             if recipe.pretraining:
                 options = ", ".join(f"{key} {value}" for key, value in recipe.pretraining.items())
                 made = f"{source}, then trained on D_P without its held-out images ({options})"
-            arguments = ", ".join(f"{key}={value}" for key, value in recipe.arguments.items())
-            rows.append((f"{name}({arguments})" if arguments else name, made))
-        return pd.DataFrame(rows, columns=["backbone", "θ₀"])
+            rows.append((", ".join([name, *(f"{k}={v}" for k, v in recipe.arguments.items())]), "θ₀", made))
+            rows += [(name, get_method(m).label, self.settings(name, m).describe(m)) for m in self.methods]
+        return pd.DataFrame(rows, columns=["backbone", "model", "made by"])
 
     def load(self) -> DeepTasks:
-        """Open the images; nothing is decoded yet.
-
-        A D_P whose class folders are all WordNet identifiers of ImageNet-1K gets the label order of timm's
-        ImageNet heads, if its weights come with such a head.
-        """
+        """Open the images; class folders of ImageNet-1K get the label order of a head that comes along."""
         names = (self.pretrain or self.defaults.pretrain, self.harmful or self.defaults.harmful)
         limit = self.limit or self.defaults.limit
 
-        def opened(name: str, split: str, classes: tuple[str, ...] | str | None = None) -> ImageData:
-            order = classes if classes and is_folder(name) else None
+        def opened(name: str, split: str, classes: tuple[str, ...] | None = None) -> ImageData:
+            order = classes if is_folder(name) else None
             return open_images(name, split, limit=limit, seed=LIMIT_SEED, classes=order)
 
-        pretrain = opened(names[0], "train", TORCHVISION if self.label_order == TORCHVISION else None)
+        pretrain, harmful = (opened(name, "train") for name in names)
         imagenet = self.own_head and set(pretrain.classes) <= set(imagenet_classes())
-        if imagenet and is_folder(names[0]):
-            pretrain = open_images(names[0], "train", limit=limit, seed=LIMIT_SEED, classes=IMAGENET)
-        harmful = opened(names[1], "train")
+        if imagenet:
+            pretrain = opened(names[0], "train", imagenet_classes())
         parts: list[ImageData] = []
         for name, data, task in ((names[0], pretrain, "D_P"), (names[1], harmful, "D_H")):
             rest, held = hold_out(data.labels, LIMIT_SEED)
-            check_count(len(rest), f"D_{task[2]} without what is held out", self.group_size)
+            check_count(len(rest), f"{task} without what is held out", self.group_size)
             apart = replace(data.take(held), split=f"{data.split}, held out")
             parts += [data.take(rest), apart, opened(name, "test", data.classes)]
         return DeepTasks(imagenet, *parts)
@@ -232,16 +197,13 @@ class DeepNets(Study, name="deep", version="4"):
         }
 
     def cells(self, data: DeepTasks) -> list[Cell]:
-        """List what makes θ₀ of each backbone and seed, then the methods that start from it.
-
-        Each backbone is made once, so that what cannot run fails before anything runs.
-        """
+        """List what makes θ₀, then the methods; each backbone is made, so that what cannot run fails now."""
         starts, methods = [], []
         for name in self.chosen_backbones:
             recipe = self.recipe(name)
             origin = {
                 "arguments": dict(recipe.arguments),
-                "weights": self._weights(data, name),
+                "weights": self.create(data, name, seed=0).checksum,
                 "pretraining": dict(recipe.pretraining or {}),
                 "device": resolve_device(self.device).type,
             }
@@ -254,25 +216,11 @@ class DeepNets(Study, name="deep", version="4"):
                 ]
         return [*starts, *methods]
 
-    def _weights(self, data: DeepTasks, name: str) -> str:
-        """Return the SHA-256 of what a backbone starts from; "" where it is drawn."""
-        backbone = self.create(data, name, seed=0)
-        if self.chosen_weights == "none":
-            return ""
-        state = backbone.model.state_dict()
-        if self.recipe(name).pretraining is not None:  # a new head is drawn from the seed
-            head = f"{backbone.split.head}."
-            state = {key: value for key, value in state.items() if not key.startswith(head)}
-        return state_checksum(state)
-
     def create(self, data: DeepTasks, name: str, seed: int) -> Backbone:
         """Make the backbone before any training here; timm is told the side where a model has one only."""
-        recipe = self.recipe(name)
-        arguments = {**size_arguments(name, self.side), **recipe.arguments}
-        if self.image_size is not None and "img_size" in arguments:
-            arguments["img_size"] = self.image_size
-        weights, trained = self.chosen_weights, recipe.pretraining is not None
-        if weights == "timm" and not trained and not data.imagenet_head:
+        arguments = {**size_arguments(name, self.side), **self.recipe(name).arguments}
+        weights = self.chosen_weights
+        if weights == "timm" and self.own_head and not data.imagenet_head:
             raise InvalidInputError(
                 f"timm's head of {name} knows the classes of ImageNet-1K, and {data.pretrain.name} has "
                 f"{len(data.pretrain.classes)} others ({', '.join(data.pretrain.classes[:3])}, …): give "
@@ -282,18 +230,15 @@ class DeepNets(Study, name="deep", version="4"):
         return Backbone(
             name,
             pretrained={"none": False, "timm": True}.get(weights, weights),
-            num_classes=None if data.imagenet_head and not trained else len(data.pretrain.classes),
-            classifier="new" if trained and weights != "none" else "loaded",
+            num_classes=None if data.imagenet_head else len(data.pretrain.classes),
+            classifier="loaded" if self.own_head or weights == "none" else "new",
             seed=seed,
             **arguments,
         )
 
     def transform(self, data: DeepTasks, backbone: Backbone) -> ImageTransform:
-        """Return the training transform of a run: weights that are drawn here prescribe no crop.
-
-        Images of one's own are augmented as photographs if they are colored, else gently: the mirror image
-        of a digit or a letter is another one.
-        """
+        """Return the training transform; of one's own images only colored ones are mirrored, no letters."""
+        # weights that are drawn here prescribe no crop
         crop = {"crop_pct": 1.0} if self.chosen_weights == "none" or self.data != IMAGES else {}
         augmentation = self.defaults.augmentation or ("photograph" if data.colored else "gentle")
         return training_transform(backbone, input_size=self.side, augmentation=augmentation, **crop)
@@ -309,8 +254,7 @@ class DeepNets(Study, name="deep", version="4"):
         before = after if cell.after is None else self._features(tasks, cell.after)
         theta = theta.cpu()
         if cell.after is None:
-            own = {"own_head": self.own_head, "has_order": self.has_order}
-            said = [*tasks.warnings, *doubts(tasks, theta, after.pretrain_test, **own)]
+            said = doubts(tasks, theta, after.pretrain_test, own_head=self.own_head)
         found, arrays, warnings = measured_features(cell, before, after, said)
         images = [*unreadable, *(image for part in after for image in part.unreadable)]
         bad = list(dict.fromkeys(map(str, images)))
@@ -331,16 +275,13 @@ class DeepNets(Study, name="deep", version="4"):
         return CellResult(row, arrays)
 
     def make(self, data: DeepTasks, cell: Cell, checkpoint: Path) -> Made:
-        """Make θ₀, or immunize it."""
-        return (self._theta_0 if cell.after is None else self._immunized)(data, cell, checkpoint)
-
-    def _theta_0(self, data: DeepTasks, cell: Cell, checkpoint: Path) -> Made:
-        """Create the backbone and, if the run says so, train it on D_P."""
+        """Immunize the θ₀ of a cell; or create it and, if the run says so, train it on D_P."""
+        if cell.after is not None:
+            return self._immunized(data, cell, cell.after, checkpoint)
         backbone = self.create(data, cell["backbone"], cell["seed"])
-        row: Row = {"steps": 0, "best_step": 0, "seconds": 0.0, "stop_reason": "as loaded"}
         options = self.recipe(cell["backbone"]).pretraining
         if options is None:
-            return backbone, row, pd.DataFrame(), (), ()
+            return backbone, AS_LOADED, pd.DataFrame(), (), ()
         made = pretrain_backbone(
             backbone,
             data.pretrain,
@@ -351,13 +292,12 @@ class DeepNets(Study, name="deep", version="4"):
             checkpoint=checkpoint,
             **options,
         )
-        row |= {"seconds": made.seconds, "stop_reason": "trained"}
+        row = AS_LOADED | {"seconds": made.seconds, "stop_reason": "trained"}
         return backbone, row, made.history.add_prefix("pretraining."), (), made.unreadable
 
-    def _immunized(self, data: DeepTasks, cell: Cell, checkpoint: Path) -> Made:
+    def _immunized(self, data: DeepTasks, cell: Cell, start: Cell, checkpoint: Path) -> Made:
         """Immunize θ₀ by a method."""
-        assert cell.after is not None  # cells of methods name their θ₀
-        theta_0 = load_backbone(model_file(cell.after))
+        theta_0 = load_backbone(model_file(start))
         transform = self.transform(data, theta_0)
         done = immunize_backbone(
             theta_0,
@@ -382,13 +322,8 @@ class DeepNets(Study, name="deep", version="4"):
 
     def _features(self, data: DeepTasks, cell: Cell) -> FeatureSets:
         """Return the features of a cell's model on all sets; those of θ₀ are kept on the disk."""
+        backbone = load_backbone(model_file(cell))
         cache = Path(cell.folder) / "features" if cell.after is None else None
-        return self.features(data, load_backbone(model_file(cell)), cell["seed"], cache)
-
-    def features(
-        self, data: DeepTasks, backbone: Backbone, seed: int, cache: Path | None = None
-    ) -> FeatureSets:
-        """Return the features of a model on all sets, of D_P's training images on a sample of this seed."""
         transform = self.transform(data, backbone).still
         assert transform is not None  # `training_transform` knows it
 
@@ -398,13 +333,13 @@ class DeepNets(Study, name="deep", version="4"):
                 workers=self.workers,
             )  # fmt: skip
 
-        sample = rir_sample(data.pretrain, self.groups * self.group_size, seed)
+        sample = rir_sample(data.pretrain, self.groups * self.group_size, cell["seed"])
         return FeatureSets(of(sample), of(data.pretrain_test), of(data.harmful), of(data.harmful_test))
 
     def prepare(self, cells: Sequence[Cell], store: ResultStore) -> None:
         """Mark cells whose model file is gone as not done, so that they are computed again."""
         for cell in cells:
-            if not model_file(cell).is_file() and store.get(cell.key) is not None:
+            if is_model(cell) and not model_file(cell).is_file() and store.get(cell.key) is not None:
                 store.fail(cell.key, "the model file is gone")
 
     def executor(self, data: Any, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
@@ -424,16 +359,18 @@ class DeepNets(Study, name="deep", version="4"):
         said = [
             (text, f"{row['backbone']}, {row['method']}, seed {row['seed']}")
             for _, row, arrays in results
-            for text in arrays[name].tolist()
+            for text in arrays.get(name, np.array([])).tolist()
         ]
         texts = pd.DataFrame(said, columns=["text", "first"]).groupby("text", sort=False, as_index=False)
         return texts["first"].agg(cells="size", first="first")
 
     def files(self, results: Sequence[FinishedCell], folder: Path) -> list[str]:
-        """Copy the models: to the top for a single method, else to `<backbone>/seed-<n>[/<method>]`."""
+        """Copy the models to `<backbone>/seed-<n>[/<method>]`."""
         names = []
-        for cell, *_ in results:
-            final = kept_model(cell["backbone"], cell["seed"], cell["method"], alone=len(results) == 2)
+        for cell in (result.cell for result in results if is_model(result.cell)):
+            backbone = "".join(c if c.isalnum() or c in "._-" else "-" for c in cell["backbone"])
+            own = "theta_0" if cell.after is None else f"{cell['method']}/theta_I"
+            final = Path(backbone, f"seed-{cell['seed']}", f"{own}.safetensors")
             model = model_file(cell)
             if not model.is_file():
                 raise DataNotFoundError(
@@ -452,31 +389,18 @@ class DeepNets(Study, name="deep", version="4"):
         place = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
         of_test = min(self.group_size, len(data.pretrain_test), len(data.harmful_test))
 
-        def described(task: ImageData) -> str:
-            shown = ", ".join(task.classes[:12]) + (", …" if len(task.classes) > 12 else "")
-            return f"{task.name}: classes {shown}"
-
-        limit = self.limit or self.defaults.limit
         return {
-            "pre-training task": described(data.pretrain),
-            "harmful task": described(data.harmful),
-            **{f"SHA-256 of {name}": checksum for name, checksum in data.checksums.items()},
-            "images per class and split": "all" if limit is None else f"at most {limit}",
+            **{
+                f"{one.name} ({one.split})": f"{len(one.classes)} classes, {len(one):,} images, SHA-256 "
+                f"{one.checksum}"
+                for one in data.all
+            },
             "side of the images": "the backbone's own" if self.side is None else f"{self.side} pixels",
-            "groups of Eq. 17": f"{self.groups} of {self.group_size} training and of {of_test} test "
-            "images, un-augmented",
+            "images of a group": f"{self.group_size} of training, {of_test} of test",
             "device": f"{place} ({device})",
             "numerics": "float32",
             "timm": str(require("timm", "deep").__version__),
         }
-
-
-def kept_model(backbone: str, seed: int, method: str, *, alone: bool) -> Path:
-    """Return where a finished run leaves a model; `alone`: there is one θ₀ and one method."""
-    file = "theta_0.safetensors" if method == INITIAL else "theta_I.safetensors"
-    name = "".join(c if c.isalnum() or c in "._-" else "-" for c in backbone)
-    place = Path(name) / f"seed-{seed}" / ("" if method == INITIAL else method)
-    return Path(file) if alone else place / file
 
 
 def model_file(cell: Cell, suffix: str = ".safetensors") -> Path:

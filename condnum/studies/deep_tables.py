@@ -40,12 +40,11 @@ _IMAGENET_CLASSES = 1000
 
 def net_results(tasks: DeepTasks, cells: Sequence[FinishedCell]) -> pd.DataFrame:
     """Return a row per backbone × seed × method × convention."""
-    start = {
-        (row["backbone"], row["seed"]): row["accuracy"] for _, row, _ in cells if row["method"] == INITIAL
-    }
-    names = list(dict.fromkeys(row["backbone"] for _, row, _ in cells))
+    made = [row for _, row, _ in cells]
+    start = {(row["backbone"], row["seed"]): row["accuracy"] for row in made if row["method"] == INITIAL}
+    names = [row["backbone"] for row in made]
     rows = []
-    for _, row, _ in sorted(cells, key=lambda cell: names.index(cell.row["backbone"])):  # θ₀ stays first
+    for row in sorted(made, key=lambda row: names.index(row["backbone"])):  # θ₀ stays first
         for convention in get_args(Convention):
             prefix = f"{convention}."
             measured = {key.removeprefix(prefix): row[key] for key in row if key.startswith(prefix)}
@@ -65,9 +64,7 @@ def net_results(tasks: DeepTasks, cells: Sequence[FinishedCell]) -> pd.DataFrame
 def published_column(backbone: str, tasks: DeepTasks) -> tuple[dict[str, Published], bool]:
     """Return the column of Table 3 to show beside a backbone, and whether it is of the same experiment.
 
-    The same means: the paper's architecture, D_P with the 1000 classes of ImageNet, D_H with the 196
-    classes of Stanford Cars or the 211 of Country211. Elsewhere the Cars column of the nearer
-    architecture is shown for orientation only.
+    If not, it is Cars with the nearer architecture, for orientation only.
     """
     family = _FAMILIES.get(backbone.split(".")[0])
     harmful = _HARMFUL.get(len(tasks.harmful.classes))

@@ -22,7 +22,7 @@ from condnum.methods import (
 from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.studies.cells import Cell, CellResult, cached
 from condnum.studies.executors import core_count
-from condnum.studies.measure import spectral_cell
+from condnum.studies.measure import ridge_ceiling_column, spectral_cell
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.theory.extremes import gram
 from condnum.theory.spectra import PUBLISHED_RIDGE
@@ -89,7 +89,7 @@ def measure_cell(
     cell: Cell, problem: ImmunizationProblem, result: ImmunizationResult, bounds: dict[str, float]
 ) -> CellResult:
     """Measure what a method made of a cell."""
-    row, arrays = spectral_cell(problem, result, (problem.pretrain.factor, problem.harmful.factor))
+    row, arrays = spectral_cell(problem, result)
     own = {
         "pretrain_digit": cell["pretrain"],
         "harmful_digit": cell["harmful"],
@@ -105,11 +105,6 @@ def ceilings(problem: ImmunizationProblem) -> dict[str, float]:
         ridge_ceiling_column(ridge): ridge_convention_ceiling(P, H, ridge=ridge) for ridge in CEILING_RIDGES
     }
     return {"ceiling_compact": rir_ceiling(P, H).value, **ridged}
-
-
-def ridge_ceiling_column(ridge: float) -> str:
-    """Return the name of a stored ceiling of the ridge convention."""
-    return f"ceiling_ridge_{ridge:g}"
 
 
 @dataclass

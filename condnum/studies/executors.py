@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Protocol
 
 from condnum.errors import CondnumError, InvalidInputError, check_integer, require
 from condnum.machine import is_out_of_memory, limited_threads, own_peak, threads_environment
-from condnum.studies.cells import Cell, CellResult, Compute, Outcome, checked_result, evaluate
+from condnum.studies.cells import Cell, CellResult, Compute, Outcome, evaluate
 
 #: Cells handed to the pool for each worker: one that runs, one that waits for it.
 _AHEAD = 2
@@ -65,11 +65,7 @@ class SerialExecutor:
 
 @dataclass(frozen=True)
 class ProcessExecutor:
-    """Several cells at a time, in worker processes (loky, as joblib brings it).
-
-    A worker that dies takes no other cell with it: the cells that were with the pool are tried again
-    one at a time, and one that ends its worker then has failed.
-    """
+    """Worker processes (loky); the cells of a pool that broke run again alone, to find the one at fault."""
 
     jobs: int
     threads: int | None = None
@@ -147,18 +143,9 @@ def _end_with(parent: int) -> None:
 
 @dataclass
 class BatchExecutor:
-    """Cells that have a group in common together, batch by batch, in this process; the others one at a time.
+    """Batches of cells in this process: halved where memory runs out, else computed cell by cell on error."""
 
-    A batch for which the device's memory does not suffice is tried again in halves, and so are the batches
-    of its group that follow. A batch that fails otherwise is computed cell by cell, so that the cell at
-    fault fails alone.
-
-    Attributes:
-        batches: What a study says of its cells: `group(cell)`, what those of a batch have in common (None:
-            computed alone); `size(cells)`, how many fit; `compute(cells)`, a result or an error for each.
-    """
-
-    batches: Any
+    batches: Any  # group(cell), None: alone; size(cells) that fit; compute(cells), a result or error for each
     _sizes: list[int] = field(default_factory=list, init=False)  # of the batches that were computed
     _notes: list[str] = field(default_factory=list, init=False)
 
@@ -216,12 +203,9 @@ class BatchExecutor:
 
 def _kept(cell: Cell, result: CellResult | Exception) -> Outcome:
     """Return the outcome of a cell of a batch."""
-    try:
-        if isinstance(result, Exception):
-            raise result
-        return Outcome(cell, checked_result(result), memory=own_peak())
-    except Exception as error:
-        return Outcome.failed(cell, error, own_peak())
+    if isinstance(result, Exception):
+        return Outcome.failed(cell, result, own_peak())
+    return evaluate(lambda _: result, cell)
 
 
 #: Seconds between two looks at a cluster from which nothing comes.
@@ -236,13 +220,7 @@ class SchedulerError(CondnumError, ConnectionError):
 
 @dataclass(frozen=True)
 class DaskExecutor:
-    """Cells on the workers of a dask.distributed scheduler; only cells and results travel.
-
-    A cell whose worker dies runs again elsewhere; one that ends more workers than the scheduler allows
-    (`distributed.scheduler.allowed-failures`, 3) has failed. Workers must have condnum and the
-    study's module, and one thread each (`--nthreads 1`): torch's threads are those of a process.
-    A sweep that is stopped cancels the cells that wait; those running on a worker end by themselves.
-    """
+    """Cells on dask workers of one thread each (torch's threads are those of a process)."""
 
     address: str
     threads: int | None = None
@@ -341,10 +319,7 @@ class DaskExecutor:
 
 
 def choose_executor(jobs: int = 1, scheduler: str | None = None, *, threads: int | None = None) -> Executor:
-    """Return the executor for a number of worker processes, or for a cluster, whose workers compute instead.
-
-    With the same number of threads a cell has the same result on one machine, whoever computes it.
-    """
+    """Return the executor for so many worker processes, or for a cluster, whose workers compute instead."""
     jobs = check_integer(f"jobs (this machine has {core_count()} cores)", jobs, 1)
     if scheduler:
         return DaskExecutor(scheduler, threads)

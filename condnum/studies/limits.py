@@ -1,25 +1,17 @@
 """The experiment on limits: how much immunization two tasks allow, and how much of it each method reaches."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 import torch
 
-from condnum.data import Digits, TaskPair
 from condnum.errors import InvalidInputError
-from condnum.methods import ImmunizationResult
-from condnum.methods.problem import ImmunizationProblem
-from condnum.studies.cells import Cell, CellResult
-from condnum.studies.digit_pairs import DigitPairs, Pairs
-from condnum.studies.house_prices import HousePrices, MethodNames
-from condnum.studies.linear import linear_study
-from condnum.studies.measure import MEASURE_COLUMNS, rir_ceilings, spectral_cell, spectral_rows
+from condnum.studies.cells import Arrays, Cell, CellResult
+from condnum.studies.linear import TABLES, LinearStudy, MethodNames, Pairs, data_set, linear_study
 from condnum.studies.study import Count, FinishedCell, Study, StudyRun
 from condnum.theory.ceiling import RirCeiling, null_spaces, pencil_directions, share_of_ceiling
 from condnum.theory.immunization import RATIO_TOLERANCE
@@ -35,7 +27,7 @@ from condnum.theory.spectra import CovarianceRange
 #: Pairs (pretrain, harmful) of digits that stand for the 90.
 DEFAULT_PAIRS = ((4, 9), (4, 7), (3, 5), (0, 1), (9, 0))
 
-#: Ridges ε as shares of the mean eigenvalue of K_P, two decades apart.
+#: Values of ε in mean eigenvalues of K_P, two decades apart.
 RIDGE_SHARES = tuple(np.geomspace(1e-9, 1e1, 6).tolist())
 
 _TASKS = ["pretrain_task", "harmful_task"]
@@ -43,8 +35,8 @@ _TASKS = ["pretrain_task", "harmful_task"]
 #: (ii) and (i), as `extractor_ratios` returns them.
 _RATIOS = ["pretrain_ratio", "harmful_ratio"]
 
-#: A finished cell: dataset, pretrain_task and harmful_task, its row, its arrays.
-Named: TypeAlias = tuple[dict[str, str], Any, Any]
+#: A finished cell: its names in the tables, its row, its arrays.
+Named: TypeAlias = tuple[dict[str, Any], Any, Arrays]
 
 #: Powers s of the family from I to θ*, and of the front, that are drawn.
 FAMILY = tuple(np.linspace(0, 1, 21).tolist())
@@ -52,9 +44,6 @@ FRONT = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 
 #: Generalised eigenvectors that are kept from each end of the pencil.
 KEPT_DIRECTIONS = 3
-
-#: Ceilings of a cell's three measures.
-BOUNDS = ("ceiling_compact", "ceiling_ridge", "ceiling_ridge_as_trained")
 
 #: Columns of the array `ceilings`.
 CEILING_COLUMNS = (
@@ -70,45 +59,43 @@ NULL_SPACES = (
 
 
 @dataclass(frozen=True)
-class Limits(Study, name="limits", version="2"):
+class Limits(Study, name="limits", version="3"):
     """Ceilings and fronts of task pairs, and every method held against them."""
 
-    data: Literal["house-prices", "mnist", "digits", "embedded"] = "house-prices"  # embedded: diabetes
-    source: str = "auto"  # auto or a path; for house prices also embedded
+    data: str = "house-prices"  # house-prices, embedded (diabetes), mnist, digits, or a path
     methods: MethodNames = ()  # empty: all
     seeds: Count | None = None  # seeds 0 … seeds − 1; None: 3, of MNIST 1
-    epochs: Count | None = None  # full-batch steps; None: each method's own
+    steps: Count | None = None  # full-batch steps of immunization; None: each method's own
     pairs: Pairs = ()  # of digits; empty: `DEFAULT_PAIRS`
-    ridge: float = 1e-3  # ε of front and directions, in mean eigenvalues of K_P
+    relative_epsilon: float = 1e-3  # ε of front and directions, in mean eigenvalues of K_P
 
     def check(self) -> None:
         """Choose the seeds, and refuse what cannot run."""
-        if not self.ridge > 0:
+        if not self.relative_epsilon > 0:
             raise InvalidInputError(
-                f"ridge is a share of the mean eigenvalue of K_P and must be positive, got {self.ridge}."
+                "relative_epsilon is a fraction of the mean eigenvalue of K_P and must be positive, got "
+                f"{self.relative_epsilon}."
             )
-        if self.pairs and self.data not in ("mnist", "digits"):
-            raise InvalidInputError(
-                f"pairs {self.pairs} are of digits; house prices are one pair: leave them out."
-            )
+        known = data_set(self.data)
+        if self.pairs and known in TABLES:
+            raise InvalidInputError(f"pairs {self.pairs} are of digits; {known} is one pair: leave them out.")
         if self.seeds is None:  # a cell of MNIST takes seconds, its spread over seeds is small
-            object.__setattr__(self, "seeds", 1 if self.data == "mnist" else 3)
+            object.__setattr__(self, "seeds", 1 if known == "mnist" else 3)
 
     @property
     def ridge_shares(self) -> tuple[float, ...]:
-        """All ridges, in mean eigenvalues of K_P, ascending; the one of the front among them."""
-        others = [share for share in RIDGE_SHARES if not math.isclose(share, self.ridge, rel_tol=1e-9)]
-        return tuple(sorted([*others, self.ridge]))
+        """Every ε in mean eigenvalues of K_P, ascending; the one of the front among them."""
+        own = self.relative_epsilon
+        return tuple(sorted([own, *(of for of in RIDGE_SHARES if not math.isclose(of, own, rel_tol=1e-9))]))
 
     @property
-    def base(self) -> HousePrices | DigitPairs:
+    def base(self) -> LinearStudy:
         """The study whose extractors are measured."""
         return linear_study(
             self.data,
-            self.source,
             methods=self.methods,
-            seeds=self.seeds or 1,
-            epochs=self.epochs,
+            seeds=self.seeds,
+            steps=self.steps,
             pairs=self.pairs or DEFAULT_PAIRS,
         )
 
@@ -117,56 +104,51 @@ class Limits(Study, name="limits", version="2"):
         """How each method was run, a row per method."""
         return self.base.settings_table
 
-    def load(self) -> TaskPair | Digits:
+    def load(self) -> Any:
         """Load the data of the other study."""
         return self.base.load()
 
     def cells(self, data: Any) -> list[Cell]:
         """List methods and seeds of every pair, and the limits of every pair."""
-        base = self.base.cells(data)
-        common = {"ridge_shares": self.ridge_shares, "ridge": self.ridge, "data": self.data}
-        cells = [Cell({**plan.at, **common, "part": "method"}, plan.settings) for plan in base]
-        pairs = {(plan.at.get("pretrain"), plan.at.get("harmful")): plan for plan in reversed(base)}
-        for plan in reversed(pairs.values()):
-            cells.append(Cell({**plan.at, **common, "part": "pair", "method": "limits", "seed": 0}))
-        return cells
+        base, epsilon = list(self.base.cells(data)), {"relative_epsilon": self.relative_epsilon}
+        first = {(of.at.get("pretrain"), of.at.get("harmful")): of for of in reversed(base)}
+        limits = {**epsilon, "part": "pair", "method": "limits", "seed": 0}
+        return [
+            *(Cell({**of.at, **epsilon, "part": "method"}, of.settings) for of in base),
+            *(Cell({**of.at, **limits}) for of in reversed(first.values())),
+        ]
 
     def compute(self, data: Any, cell: Cell) -> CellResult:
-        """Measure an extractor along ε, or compute the limits of a pair."""
-        base: Any = self.base
-        problem = base.problem(data, cell)
+        """Measure an extractor on `K + εI` for every ε, or compute the limits of a pair."""
+        problem = self.base.problem(data, cell)
         P, H = problem.pretrain.range, problem.harmful.range
-        if cell["part"] == "method":
-            return _method_cell(cell, problem, base.immunize(data, cell), P, H)
-        ridge = absolute_ridge(P, cell["ridge"])
-        ridges = [absolute_ridge(P, share) for share in cell["ridge_shares"]]
-        return pair_limits(P, H, ridges=ridges, ridge=ridge)
+        unit = float(P.values.sum()) / P.dimension  # the mean eigenvalue
+        ridges = [share * unit for share in self.ridge_shares]
+        if cell["part"] == "pair":
+            return pair_limits(P, H, ridges=ridges, ridge=self.relative_epsilon * unit)
+        theta = self.base.immunize(data, cell).theta
+        ratios = np.array([extractor_ratios(theta, P.ridged(e), H.ridged(e)) for e in ridges])
+        return CellResult({}, {"ridges": np.array(ridges), "ratios": ratios})
 
     def tables(self, data: Any, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
-        """Return what was measured, and what is possible."""
-        parts: dict[str, list[Named]] = {"method": [], "pair": []}
+        """Return what is possible, and what every extractor reaches of it."""
+        methods, pairs = list[Named](), list[Named]()
         for cell, row, arrays in results:
-            tasks = [f"digit {cell.at.get(side)}" for side in ("pretrain", "harmful")]
-            if isinstance(data, TaskPair):
-                tasks = [data.pretrain_name, data.harmful_name]
-            names = {"dataset": data.name, **dict(zip(_TASKS, tasks, strict=True))}
-            parts[cell["part"]].append((names, row, arrays))
+            names = self.base.names(data, cell)
+            if cell["part"] == "pair":
+                pairs.append((names, row, arrays))
+            else:
+                methods.append((names | {name: cell[name] for name in ("method", "seed")}, row, arrays))
         ceilings = _stacked(
             {
                 **names,
                 "ridge_share": self.ridge_shares,
                 **dict(zip(CEILING_COLUMNS, arrays["ceilings"].T, strict=True)),
             }
-            for names, _, arrays in parts["pair"]
+            for names, _, arrays in pairs
         )
-        measured = [
-            line
-            for names, row, arrays in parts["method"]
-            for line in spectral_rows(row, arrays, [row[name] for name in BOUNDS], names)
-        ]
-        ridged = self._ridged(parts["method"], ceilings)
+        ridged = _stacked(self._ridged(names, arrays, ceilings) for names, _, arrays in methods)
         return {
-            "results": pd.DataFrame(measured, columns=MEASURE_COLUMNS),
             "summary": self.at_ridge(ridged)  # over seeds
             .groupby(["dataset", *_TASKS, "method"], sort=False, as_index=False)
             .agg(
@@ -183,10 +165,10 @@ class Limits(Study, name="limits", version="2"):
             ),
             "ridged": ridged,
             "ceilings": ceilings,
-            "null_spaces": pd.DataFrame([names | row for names, row, _ in parts["pair"]]),
+            "null_spaces": pd.DataFrame([names | row for names, row, _ in pairs]),
             "points": _stacked(
                 {**names, "kind": kind, **dict(zip(_RATIOS, arrays[kind].T, strict=True))}
-                for names, _, arrays in parts["pair"]
+                for names, _, arrays in pairs
                 for kind in ("family", "pareto")
             ),
             "directions": _stacked(  # by input feature
@@ -199,38 +181,31 @@ class Limits(Study, name="limits", version="2"):
                     "pattern": arrays["patterns"][:, column],
                     "share": arrays["filters"][:, column] * arrays["patterns"][:, column],
                 }
-                for names, _, arrays in parts["pair"]
+                for names, _, arrays in pairs
                 for column, index in enumerate(arrays["eigenvalue_index"].tolist())
             ),
         }
 
-    def _ridged(self, methods: Sequence[Named], ceilings: pd.DataFrame) -> pd.DataFrame:
-        """List RIR and its share of the ceiling of every extractor against ε."""
-        top = 1 + RATIO_TOLERANCE
-
-        def ridged(names: dict[str, str], row: Any, arrays: Any) -> dict[str, Any]:
-            limits = of_tasks(ceilings, (names["pretrain_task"], names["harmful_task"]))["rir_ceiling"]
-            pretrain, harmful = arrays["ratios"].T
-            return {
-                **names,
-                "method": row["method"],
-                "seed": row["seed"],
-                "ridge_share": self.ridge_shares,
-                "ridge": arrays["ridges"],
-                "harmful_ratio": harmful,
-                "pretrain_ratio": pretrain,
-                "rir": harmful / pretrain,
-                "rir_ceiling": limits.to_numpy(),
-                "rir_share": [*map(share_of_ceiling, harmful / pretrain, limits)],
-                "success": (harmful > top) & (pretrain <= top),
-            }
-
-        return _stacked(ridged(*part) for part in methods)
+    def _ridged(self, names: Mapping[str, Any], arrays: Arrays, ceilings: pd.DataFrame) -> dict[str, Any]:
+        """Return RIR of an extractor and its share of the ceiling against ε."""
+        limits = of_tasks(ceilings, (names["pretrain_task"], names["harmful_task"]))["rir_ceiling"]
+        (pretrain, harmful), top = arrays["ratios"].T, 1 + RATIO_TOLERANCE
+        return {
+            **names,
+            "ridge_share": self.ridge_shares,
+            "ridge": arrays["ridges"],
+            "harmful_ratio": harmful,
+            "pretrain_ratio": pretrain,
+            "rir": harmful / pretrain,
+            "rir_ceiling": limits.to_numpy(),
+            "rir_share": [*map(share_of_ceiling, harmful / pretrain, limits)],
+            "success": (harmful > top) & (pretrain <= top),
+        }
 
     def at_ridge(self, ridged: pd.DataFrame, tasks: tuple[str, str] | None = None) -> pd.DataFrame:
         """Return the methods, of one pair or of all, at the ε of the study."""
         table = ridged if tasks is None else of_tasks(ridged, tasks)
-        return table[table["ridge_share"] == self.ridge]
+        return table[table["ridge_share"] == self.relative_epsilon]
 
     def region(
         self, ceilings: pd.DataFrame, null_spaces: pd.DataFrame, tasks: tuple[str, str]
@@ -259,26 +234,6 @@ def _stacked(frames: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Put tables below each other, each of columns and of values that all its rows share."""
     made = [pd.DataFrame(frame) for frame in frames]
     return pd.concat(made, ignore_index=True) if made else pd.DataFrame()
-
-
-def absolute_ridge(pretrain: CovarianceRange, share: float) -> float:
-    """Return ε in the units of K."""
-    return share * float(pretrain.values.sum()) / pretrain.dimension
-
-
-def _method_cell(
-    cell: Cell,
-    problem: ImmunizationProblem,
-    result: ImmunizationResult,
-    P: CovarianceRange,
-    H: CovarianceRange,
-) -> CellResult:
-    """Measure an extractor on `K + εI` for every ε, and keep its spectra for the usual measures."""
-    row, arrays = spectral_cell(problem, result, (P.factor, H.factor))
-    ridges = [absolute_ridge(P, share) for share in cell["ridge_shares"]]
-    ratios = [extractor_ratios(result.theta, P.ridged(e), H.ridged(e)) for e in ridges]
-    bounds = dict(zip(BOUNDS, rir_ceilings(P, H, result.theta), strict=True))
-    return CellResult({**row, **bounds}, arrays | {"ridges": np.array(ridges), "ratios": np.array(ratios)})
 
 
 def pair_limits(

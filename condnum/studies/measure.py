@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from io import StringIO
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
 
 from condnum.arrays import ArrayLike
+from condnum.files import asset
 from condnum.methods import DescentSettings, ImmunizationResult, Progress, get_method
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import linear_probe
@@ -22,10 +23,9 @@ from condnum.theory.immunization import (
     HessianSpectra,
     Immunization,
     immunization_from_spectra,
-    relative_immunization_ratio,
     unit_scale,
 )
-from condnum.theory.spectra import Convention, hessian_spectrum
+from condnum.theory.spectra import PUBLISHED_RIDGE, Convention, hessian_spectrum
 
 #: Steps of the exact line search, as in Fig. 1.
 PROBE_STEPS = 20_000
@@ -37,29 +37,21 @@ MEASURES: tuple[tuple[Convention, Any], ...] = (
     ("ridge", "as_trained"),
 )
 
+
+def ridge_ceiling_column(ridge: float) -> str:
+    """Return the name of a stored ceiling of the ridge convention."""
+    return f"ceiling_ridge_{ridge:g}"
+
+
+#: Ceilings of the three measures in the row of a cell.
+CEILINGS = ("ceiling_compact", ridge_ceiling_column(PUBLISHED_RIDGE), "ceiling_ridge_as_trained")
+
 #: Columns of the results of linear studies.
-MEASURE_COLUMNS = [
-    "dataset",
-    "method",
-    "seed",
-    "pretrain_task",
-    "harmful_task",
-    "convention",
-    "theta_scale",
-    "harmful_ratio",
-    "pretrain_ratio",
-    "rir",
-    "success",
-    "rank_pretrain",
-    "rank_harmful",
-    "rir_ceiling",
-    "rir_share",
-    "theta_condition",
-    "loss_gap",
-    "steps",
-    "seconds",
-    "stop_reason",
-]
+MEASURE_COLUMNS = (
+    "dataset", "method", "seed", "pretrain_task", "harmful_task", "convention", "theta_scale",
+    "harmful_ratio", "pretrain_ratio", "rir", "success", "rank_pretrain", "rank_harmful", "rir_ceiling",
+    "rir_share", "theta_condition", "loss_gap", "steps", "seconds", "stop_reason",
+)  # fmt: skip
 
 
 class Published(NamedTuple):
@@ -75,59 +67,26 @@ class Published(NamedTuple):
     accuracy_std: float = math.nan
 
 
+def _published(table: int) -> dict[tuple[str, str], dict[str, Published]]:
+    """Return the rows of a published table by method, for each backbone and harmful data set."""
+    rows = pd.read_csv(StringIO(asset("studies/published.csv")), float_precision="round_trip")
+    rows = rows[rows["table"] == table].fillna({"backbone": "", "harmful": ""}).set_index("method")
+    return {
+        (str(backbone), str(harmful)): {
+            str(method): Published(*values) for method, *values in part[[*Published._fields]].itertuples()
+        }
+        for (backbone, harmful), part in rows.groupby(["backbone", "harmful"], sort=False)
+    }
+
+
 #: Table 1, house prices, 5 seeds.
-TABLE_1 = {
-    "r_ill_only": Published(90.02, 3.773, 72.415, 3.545, 1.244, 0.021),
-    "imma": Published(7.053, 1.662, 3.545, 0.880, 2.001, 0.187),
-    "opt_kappa": Published(1.518, 0.027, 0.016, 0.001, 92.58, 4.492),
-    "ours": Published(18.92, 2.056, 0.053, 0.002, 356.20, 5.491),
-}
+TABLE_1 = _published(1)["", ""]
 
 #: Table 2, MNIST, 3 seeds, averaged over the 90 ordered digit pairs.
-TABLE_2 = {
-    "r_ill_only": Published(14.832, 1.039, 8.654, 0.606, 1.933, 0.046),
-    "imma": Published(4.522, 0.139, 2.774, 0.094, 1.774, 0.041),
-    "opt_kappa": Published(3.196, 1.225, 0.756, 1.171, 69.73, 54.00),
-    "ours": Published(6.345, 0.188, 0.149, 0.009, 70.04, 3.280),
-}
-
-
-_START = {
-    "resnet18": Published(1.0, math.nan, 1.0, math.nan, 1.0, math.nan, 68.24),
-    "vit": Published(1.0, math.nan, 1.0, math.nan, 1.0, math.nan, 81.78),
-}
+TABLE_2 = _published(2)["", ""]
 
 #: Table 3, by backbone and harmful data set; D_P is ImageNet-1K, 3 seeds.
-TABLE_3 = {
-    ("resnet18", "cars"): {
-        "initial": _START["resnet18"],
-        "r_ill_only": Published(1.878, 0.034, 1.786, 0.025, 1.057, 0.026, 63.84, 0.292),
-        "imma": Published(0.866, 0.002, 0.889, 0.001, 0.974, 0.002, 63.57, 0.234),
-        "opt_kappa": Published(1.217, 0.021, 0.798, 0.005, 1.527, 0.019, 63.65, 0.148),
-        "ours": Published(2.386, 0.442, 0.699, 0.062, 3.467, 0.358, 62.36, 0.173),
-    },
-    ("vit", "cars"): {
-        "initial": _START["vit"],
-        "r_ill_only": Published(13.121, 0.038, 4.097, 0.098, 3.342, 0.048, 82.21, 0.035),
-        "imma": Published(1.422, 0.006, 2.090, 0.043, 0.702, 0.007, 81.89, 0.010),
-        "opt_kappa": Published(3.598, 0.510, 0.171, 0.033, 26.369, 2.814, 82.51, 0.085),
-        "ours": Published(7.945, 0.247, 0.323, 0.086, 34.517, 0.886, 82.79, 0.200),
-    },
-    ("resnet18", "country211"): {
-        "initial": _START["resnet18"],
-        "r_ill_only": Published(20.727, 0.791, 20.675, 1.685, 1.038, 0.05, 62.17, 1.599),
-        "imma": Published(0.791, 0.005, 0.814, 0.006, 0.972, 0.007, 67.03, 0.146),
-        "opt_kappa": Published(1.538, 0.155, 1.053, 0.091, 1.472, 0.043, 66.81, 0.115),
-        "ours": Published(3.287, 0.33, 0.399, 0.034, 8.714, 0.672, 65.01, 0.143),
-    },
-    ("vit", "country211"): {
-        "initial": _START["vit"],
-        "r_ill_only": Published(69.291, 1.198, 63.519, 6.62, 1.122, 0.097, 80.73, 0.129),
-        "imma": Published(6.242, 0.203, 7.599, 0.717, 0.845, 0.048, 82.47, 0.036),
-        "opt_kappa": Published(4.589, 0.079, 0.300, 0.106, 16.498, 5.183, 82.79, 0.023),
-        "ours": Published(20.894, 1.425, 0.700, 0.082, 41.341, 0.967, 83.17, 0.075),
-    },
-}
+TABLE_3 = _published(3)
 
 
 def result_row(measured: Immunization, ceiling: float, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,10 +115,9 @@ SPECTRA = ("pretrain_before", "pretrain_after", "harmful_before", "harmful_after
 _RUN = ("method", "seed", "steps", "seconds", "stop_reason")
 
 
-def spectral_cell(
-    problem: ImmunizationProblem, result: ImmunizationResult, factors: Sequence[Tensor]
-) -> CellResult:
+def spectral_cell(problem: ImmunizationProblem, result: ImmunizationResult) -> CellResult:
     """Keep the spectra of what a method made of a problem, from which every convention can be read."""
+    factors = [problem.pretrain.range.factor, problem.harmful.range.factor]
     theta = torch.as_tensor(result.theta).to(factors[0])
     sigma = torch.linalg.svdvals(theta)
     row = {name: getattr(result, name) for name in _RUN} | {
@@ -196,24 +154,22 @@ def cell_spectra(row: Mapping[str, Any], arrays: Arrays, *, unit: bool = False) 
     return spectra.scaled(D / row["squared_norm"]) if unit else spectra
 
 
-def rir_ceilings(P: Any, H: Any, theta: ArrayLike) -> tuple[float, float, float]:
-    """Return the ceiling of each of `MEASURES`, from K_P and K_H or their ranges."""
+def rir_ceilings(P: Any, H: Any, theta: ArrayLike) -> dict[str, float]:
+    """Return the ceiling of each of `MEASURES`, from K_P and K_H or their ranges, by its column of a cell."""
     norm = float(torch.as_tensor(theta).square().sum())
-    bounds = (ridge_convention_ceiling(P, H), ridge_convention_ceiling(P, H, squared_norm=norm))
-    return rir_ceiling(P, H).value, *bounds
+    ridged = (ridge_convention_ceiling(P, H), ridge_convention_ceiling(P, H, squared_norm=norm))
+    return dict(zip(CEILINGS, (rir_ceiling(P, H).value, *ridged), strict=True))
 
 
-def spectral_rows(
-    row: Mapping[str, Any], arrays: Arrays, ceilings: Sequence[float], facts: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    """Measure a cell in every convention and at every scale of θ, with a ceiling for each of `MEASURES`."""
+def spectral_rows(row: Mapping[str, Any], arrays: Arrays, facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Measure a cell in every convention and at every scale of θ, beside the ceilings that it knows."""
     facts, rows = {name: row[name] for name in (*_RUN, "theta_condition")} | {**facts}, []
-    for (convention, theta_scale), ceiling in zip(MEASURES, ceilings, strict=True):
+    for (convention, theta_scale), ceiling in zip(MEASURES, map(row.get, CEILINGS), strict=True):
         spectra = cell_spectra(row, arrays, unit=theta_scale == "unit")
         measured = immunization_from_spectra(
             spectra, convention=convention, theta_scale=theta_scale, loss_gap=row["loss_gap"]
         )
-        rows.append(result_row(measured, ceiling, facts))
+        rows.append(result_row(measured, math.nan if ceiling is None else ceiling, facts))
     return rows
 
 
@@ -225,6 +181,14 @@ def averages(group: pd.DataFrame, names: Iterable[str]) -> dict[str, float]:
 def published_columns(fields: Iterable[str], known: NamedTuple | None) -> dict[str, float]:
     """Return what stands beside a row of a summary; NaN where the paper has nothing."""
     return {f"published_{name}": getattr(known, name, np.nan) for name in fields}
+
+
+def average_over_pairs(table: pd.DataFrame) -> pd.DataFrame:
+    """Average results over the pairs of digits, seed by seed."""
+    keys = ["dataset", "method", "seed", "convention", "theta_scale"]
+    means = ("harmful_ratio", "pretrain_ratio", "rir", "success", "rir_ceiling", "rir_share")
+    how = dict.fromkeys(means, "mean") | {"loss_gap": "max", "seconds": "sum"}
+    return table.groupby(keys, sort=False, as_index=False).agg(how)
 
 
 def seed_summary(results: pd.DataFrame, published: Mapping[str, Published]) -> pd.DataFrame:
@@ -270,9 +234,7 @@ def curve(facts: Mapping[str, Any], quantity: str, x: Any, value: Any) -> pd.Dat
 
 def extractor_cell(problem: ImmunizationProblem, result: ImmunizationResult) -> CellResult:
     """Keep θ and its history beside its spectra: all that tables and figures of one pair of tasks need."""
-    row, arrays = spectral_cell(
-        problem, result, [problem.pretrain.range.factor, problem.harmful.range.factor]
-    )
+    row, arrays = spectral_cell(problem, result)
     history = {f"history.{name}": values for name, values in result.history.items()}
     return CellResult(row, arrays | history | {"theta": result.theta.cpu().numpy()})
 
@@ -312,24 +274,6 @@ def extractor_curves(
             for quantity in ("norm_ratio", "excess_loss")
         ]
     return pd.concat(frames, ignore_index=True)
-
-
-def ceiling_sweep(problem: ImmunizationProblem, cells: Sequence[CellResult]) -> pd.DataFrame:
-    """Measure RIR of every `extractor_cell`, and its ceiling, on `K + εI` against ε.
-
-    Unlike the compact ceiling, which is infinite as soon as the harmful task has a direction of its own, this
-    one is finite and every method can be read as a fraction of it.
-    """
-    K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
-    identity = torch.eye(problem.dimension).to(K_P)
-    rows: list[tuple[Any, ...]] = []
-    for ridge in np.geomspace(1e-6, max(float(torch.linalg.eigvalsh(K_P)[-1]), 1e-3), 25):
-        rows.append(("ceiling", -1, ridge, rir_ceiling(K_P, K_H, ridge=float(ridge)).value))
-        ridged = (K_P + ridge * identity, K_H + ridge * identity)
-        for cell in cells:
-            measured = relative_immunization_ratio(torch.as_tensor(cell.arrays["theta"]).to(K_P), *ridged)
-            rows.append((cell.row["method"], cell.row["seed"], ridge, measured.rir))
-    return pd.DataFrame(rows, columns=["method", "seed", "ridge", "rir"])
 
 
 def report_step(progress: Progress) -> None:

@@ -2,16 +2,17 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
-from condnum.data import TaskPair, load_diabetes_tasks, load_house_prices
+from condnum.data import TaskPair
 from condnum.errors import InvalidInputError, check_integer
 from condnum.methods import PRESETS
 from condnum.methods.settings import DescentSettings
 from condnum.studies.cells import Cell, CellResult
+from condnum.studies.linear import HousePrices
 from condnum.studies.measure import cell_spectra, result_row
 from condnum.studies.release_cells import SWITCHES, ProtocolSwitches, compute_cell, descent_settings
 from condnum.studies.study import Count, FinishedCell, Study
@@ -49,37 +50,38 @@ Numbers: TypeAlias = Annotated[tuple[int, ...], read_numbers]
 
 
 @dataclass(frozen=True)
-class ReproductionAudit(Study, name="reproduction-audit", version="4"):
+class ReproductionAudit(Study, name="reproduction-audit", version="5"):
     """The authors' release turned into the corrected protocol, one choice at a time."""
 
-    data: Literal["house-prices", "embedded"] = "house-prices"  # embedded: the diabetes table
-    source: str = "auto"  # of the house prices: auto or a path
+    data: str = "house-prices"  # house-prices, a path to the CSV, or embedded: the diabetes table
     seeds: Count = 5  # seeds 0 … seeds − 1
     epochs: Numbers = (10, 100)  # of the release, where a waterfall starts
     ends: Numbers = (1000,)  # of the release alone
 
     def check(self) -> None:
-        """Refuse a source that nothing is read from, and a run without a start."""
-        if self.data == "embedded" and self.source not in ("auto", "embedded"):
-            raise InvalidInputError(f"embedded is embedded and has no source '{self.source}': leave it out.")
+        """Refuse a run without a start."""
+        _ = self.base
         if not self.epochs + self.ends:
             raise InvalidInputError("epochs and ends name no number of epochs; write epochs as 10 or 10,100.")
 
     @property
+    def base(self) -> HousePrices:
+        """The study of the corrected protocol."""
+        return HousePrices(self.data, device="cpu")
+
+    @property
     def switches(self) -> tuple[str, ...]:
         """The switches that mean anything here, in the order in which they are turned."""
-        return tuple(name for name in SWITCHES if self.data == "house-prices" or name != "encoders")
+        return tuple(name for name in SWITCHES if self.base.known != "embedded" or name != "encoders")
 
     @property
     def corrected(self) -> DescentSettings:
         """The fixed settings of `ours` that were searched on these data."""
-        return PRESETS["house-prices" if self.data == "house-prices" else "diabetes"]
+        return PRESETS["diabetes" if self.base.known == "embedded" else "house-prices"]
 
     def load(self) -> TaskPair:
         """Load the data as the corrected protocol has them."""
-        if self.data == "embedded":
-            return load_diabetes_tasks(features="published")
-        return load_house_prices(self.source, features="published")
+        return self.base.load()
 
     def released(self, epochs: int) -> ProtocolSwitches:
         """Return the release's setting; switches that mean nothing on these data stand where they end."""
@@ -101,7 +103,7 @@ class ReproductionAudit(Study, name="reproduction-audit", version="4"):
         """List every stage, seed by seed; the corrected protocol is one cell, whatever the start."""
         return [
             Cell(
-                {"method": stage.switch, "data": self.data, "switches": asdict(stage.switches), "seed": seed},
+                {"method": stage.switch, "switches": asdict(stage.switches), "seed": seed},
                 asdict(descent_settings(stage.switches, data, self.corrected)),
             )
             for seed in range(self.seeds)
@@ -110,7 +112,7 @@ class ReproductionAudit(Study, name="reproduction-audit", version="4"):
 
     def compute(self, data: TaskPair, cell: Cell) -> CellResult:
         """Train one extractor and keep its spectra."""
-        return compute_cell(data, self.source, cell)
+        return compute_cell(data, cell)
 
     def order(self, cell: Cell) -> int:
         """Put long cells first, so that no worker waits at the end."""
@@ -157,11 +159,7 @@ def stage_results(dataset: str, cells: Iterable[tuple[ProtocolStage, int, CellRe
 
 
 def waterfall_table(results: pd.DataFrame) -> pd.DataFrame:
-    r"""Average :math:`\log_{10}` RIR over seeds, with each stage's change.
-
-    The change of a stage is against the stage before, seed by seed: every setting of a seed starts from the
-    same θ₀.
-    """
+    """Average log₁₀ RIR over seeds, with each stage's change against the one before, seed by seed."""
     logs = {
         key: np.log10(part.set_index("seed")["rir"])
         for key, part in results.groupby(["start_epochs", "index", "convention"], sort=False)

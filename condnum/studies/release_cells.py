@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from condnum.data import TaskPair, load_house_prices
-from condnum.data.task_pair import standardise
+from condnum.data.task_pair import standardize
 from condnum.methods import ImmunizationResult
 from condnum.methods.algorithm1 import Ours
 from condnum.methods.descent import descend
@@ -37,11 +37,7 @@ SOLVE_RIDGE = 1.0
 
 @dataclass(frozen=True)
 class ProtocolSwitches:
-    """One setting of every switch; the defaults are the release.
-
-    The last word of each is its position in the corrected protocol. The order of the fields is that in which
-    the waterfall turns them.
-    """
+    """Every switch, in the order of the waterfall: first word the release, last the corrected protocol."""
 
     encoders: Literal["per_domain", "union"] = "per_domain"
     normalise: Literal["domain", "table", "kept"] = "domain"
@@ -83,11 +79,7 @@ _RELEASED = DescentSettings(
 
 
 def descent_settings(switches: ProtocolSwitches, pair: TaskPair, ours: DescentSettings) -> DescentSettings:
-    """Return how a setting of the switches descends; `ours` is the corrected protocol.
-
-    The number of updates is that of the release's own loaders, whatever the other switches are, so that
-    turning `rows` or `covariance` does not change the budget at the same time.
-    """
+    """Return how a setting of the switches descends; `ours` is the corrected protocol."""
     chosen = _RELEASED
     if switches.weights == "balanced":
         chosen = chosen.with_overrides(weights="balanced", ratio=ours.ratio, loss_weight=ours.loss_weight)
@@ -95,6 +87,7 @@ def descent_settings(switches: ProtocolSwitches, pair: TaskPair, ours: DescentSe
         chosen = replace(chosen, learning_rate=ours.learning_rate, schedule=ours.schedule)
     if switches.epochs is None:
         return replace(chosen, steps=ours.steps)
+    # The updates are those of the release's loaders, so that `rows` and `covariance` leave the budget alone.
     rows = min(FIRST_ROWS, max(pair.rows_pretrain, pair.rows_harmful))
     return replace(chosen, steps=switches.epochs * max(1, rows // _BATCH))
 
@@ -106,7 +99,7 @@ class SwitchedTasks(NamedTuple):
     inputs: ImmunizationProblem  # (N, D), without it
 
 
-def switched_tasks(pair: TaskPair, source: str, switches: ProtocolSwitches) -> SwitchedTasks:
+def switched_tasks(pair: TaskPair, switches: ProtocolSwitches) -> SwitchedTasks:
     """Build the tasks of a setting, once a process for all settings that share them."""
 
     def build() -> SwitchedTasks:
@@ -120,35 +113,32 @@ def switched_tasks(pair: TaskPair, source: str, switches: ProtocolSwitches) -> S
                 "encoders": switches.encoders,
                 "normalise": "before_split" if switches.normalise == "table" else "per_task",
             }
-            key = ("house-prices", source, pair.checksum, *options.values())
-            chosen = cached(key, lambda: load_house_prices(source, features="published", **options))
+            file = pair.provenance.location
+            key = ("house-prices", pair.checksum, *options.values())
+            chosen = cached(key, lambda: load_house_prices(file, features="published", **options))
         if switches.rows == "first":
-            chosen = first_rows(chosen, standardise_again=switches.normalise == "kept")
+            chosen = first_rows(chosen, standardize_again=switches.normalise == "kept")
         return chosen
 
     key = (switches.encoders, switches.normalise, switches.rows, switches.bias)  # they decide the tasks
-    return cached(("released-tasks", source, pair.checksum, key), build)
+    return cached(("released-tasks", pair.checksum, key), build)
 
 
-def first_rows(pair: TaskPair, *, standardise_again: bool) -> TaskPair:
+def first_rows(pair: TaskPair, *, standardize_again: bool) -> TaskPair:
     """Cut a pair to the first 200 rows of each task, as the release does."""
 
     def cut(values: NDArray[np.float64]) -> NDArray[np.float64]:
         kept = values[:FIRST_ROWS].copy()
-        return standardise(kept) if standardise_again else kept
+        return standardize(kept) if standardize_again else kept
 
     return replace(pair, X_P=cut(pair.X_P), y_P=cut(pair.y_P), X_H=cut(pair.X_H), y_H=cut(pair.y_H))
 
 
 def with_constant_input(problem: ImmunizationProblem) -> ImmunizationProblem:
     """Append a constant input 1 to every row, so that a bias is one more row of θ."""
-
-    def longer(X: Tensor) -> Tensor:
-        return torch.cat([X, X.new_ones(len(X), 1)], dim=1)
-
     tasks = []
     for task in (problem.pretrain, problem.harmful):
-        X = longer(_features(task))
+        X = torch.nn.functional.pad(_features(task), (0, 1), value=1.0)
         tasks.append(LinearTask(gram(X), X, task.targets, task.loss))
     return ImmunizationProblem(*tasks)
 
@@ -162,12 +152,7 @@ def _features(task: LinearTask) -> Tensor:
 def paired_batches(
     problem: ImmunizationProblem, size: int, generator: torch.Generator
 ) -> Iterator[ImmunizationProblem]:
-    """Yield pairs of mini-batches, epoch after epoch.
-
-    Tasks of equally many rows are shuffled together, once an epoch, as the release does. Otherwise each is
-    shuffled by itself, the epoch ends with the longer one and the shorter one repeats its batches, as the
-    release does for images. A last batch that is not full is dropped.
-    """
+    """Yield pairs of mini-batches: tasks of equally many rows are shuffled together, others one by one."""
     P, H = problem.pretrain, problem.harmful
     assert P.targets is not None  # all data sets of the audit have targets
     counts = [len(_features(P)), len(_features(H))]
@@ -193,10 +178,7 @@ class SwitchedAlgorithm1(Method):
         self.switches = switches
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
-        """Return θ₀ and ω₀ of the registered method for the seed; with a bias, those of the release.
-
-        There θ₀ and the bias are uniform in ±1/√D, as `nn.Linear` has them, and ω₀ is standard normal.
-        """
+        """Return θ₀ and ω₀ of the registered method; with a bias those of the release, `nn.Linear`'s."""
         self._batches = paired_batches(problem, _BATCH, generator)
         if self.switches.bias == "without":
             return Ours().initial(problem, generator)
@@ -259,17 +241,17 @@ class SwitchedAlgorithm1(Method):
         return values.new_tensor(PUBLISHED_RIDGE), values.new_zeros(D), D
 
 
-def train_cell(pair: TaskPair, source: str, cell: Cell) -> tuple[SwitchedTasks, ImmunizationResult]:
+def train_cell(pair: TaskPair, cell: Cell) -> tuple[SwitchedTasks, ImmunizationResult]:
     """Run the descent of a cell."""
     switches = ProtocolSwitches(**cell["switches"])
-    tasks = switched_tasks(pair, source, switches)
+    tasks = switched_tasks(pair, switches)
     method = Ours() if switches.is_algorithm_1 else SwitchedAlgorithm1(switches)
     return tasks, descend(tasks.problem, method, DescentSettings(**cell.settings), seed=cell["seed"])
 
 
-def compute_cell(pair: TaskPair, source: str, cell: Cell) -> CellResult:
+def compute_cell(pair: TaskPair, cell: Cell) -> CellResult:
     """Train one extractor and keep the spectra of its features' Gram matrices, and of the raw inputs'."""
-    tasks, result = train_cell(pair, source, cell)
+    tasks, result = train_cell(pair, cell)
     inputs, seen = tasks.inputs, tasks.problem
     identity = torch.eye(inputs.dimension, dtype=result.theta.dtype)
     measured = (

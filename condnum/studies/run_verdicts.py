@@ -15,7 +15,7 @@ from condnum.errors import DataNotFoundError, InvalidInputError
 from condnum.files import read_table
 from condnum.studies.deep_cells import INITIAL
 from condnum.studies.digit_cells import CEILING_RIDGES
-from condnum.studies.measure import SPECTRA, SPECTRA_TABLE, TABLE_1, TABLE_2, Published
+from condnum.studies.measure import SPECTRA, SPECTRA_TABLE, TABLE_1, TABLE_2, Published, ridge_ceiling_column
 from condnum.theory.immunization import LOSS_TOLERANCE, RATIO_TOLERANCE
 from condnum.theory.spectra import PUBLISHED_RIDGE, condition_from_spectrum, default_rtol
 
@@ -201,3 +201,25 @@ def _deep_results(run: RunFolder) -> pd.DataFrame:
             worst = {"rir": unit[least], "rival": unit[largest], "success": None}
             tables.append(found.assign(draw=WORST_DRAW, **worst))
     return pd.concat(tables, ignore_index=True)
+
+
+def geometric_ridge_sweep(spectra: pd.DataFrame) -> pd.DataFrame:
+    """Average RIR at unit scale and its ceiling geometrically over pairs, against ε.
+
+    The table `spectra` of a run becomes one of `method, seed, ridge, rir`.
+    """
+    verdicts = spectral_verdicts(spectra).query("convention == 'ridge' and scale == 'unit'")
+    logs = verdicts.assign(rir=np.log(verdicts["rir"]), ridge=verdicts["epsilon"].astype(float))
+    means = logs.groupby(["method", "seed", "ridge"], sort=False, as_index=False)["rir"].mean()
+    pairs = spectra.drop_duplicates(["pretrain_digit", "harmful_digit"])
+    bounds = {ridge: np.log(pairs[ridge_ceiling_column(ridge)]).mean() for ridge in CEILING_RIDGES}
+    ceiling = pd.DataFrame({"method": "ceiling", "seed": -1, "ridge": bounds.keys(), "rir": bounds.values()})
+    table = pd.concat([ceiling, means], ignore_index=True)
+    return table.assign(rir=np.exp(table["rir"]))
+
+
+def rank_tolerances(spectra: pd.DataFrame) -> pd.DataFrame:
+    """Measure the cells of a run's table `spectra` in the compact convention at several rank tolerances."""
+    verdicts = spectral_verdicts(spectra).query("convention == 'compact'")
+    default = default_rtol(int(spectra["dimension"].iloc[0]))
+    return verdicts.assign(rtol=verdicts["rtol"].replace(DEFAULT_RTOL, default).astype(float))

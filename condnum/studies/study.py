@@ -152,12 +152,7 @@ class Study:
 
     @classmethod
     def from_parameters(cls, **values: Any) -> Self:
-        """Build a study from notebook parameters, where "" and 0 stand for a default that means none or all.
-
-        Raises:
-            UnknownNameError: No field has such a name.
-            CondnumError: A value is unknown or out of range.
-        """
+        """Build a study from notebook parameters; "" and 0 stand for a default that means none or all."""
         given, hints = {}, cls._hints()
         for name, value in values.items():
             if name not in hints:
@@ -197,11 +192,8 @@ class Study:
         return 0
 
     def executor(self, data: Any, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
-        """Choose where cells are computed; `jobs` 0 leaves the number of processes to the study.
-
-        One thread each, whoever computes: a long descent amplifies the round-off in which differently
-        threaded sums differ.
-        """
+        """Choose where cells are computed; `jobs` 0 leaves the number of processes to the study."""
+        # One thread each: a long descent amplifies the round-off in which differently threaded sums differ.
         return choose_executor(min(jobs or core_count(), max(1, len(cells))), scheduler, threads=1)
 
     def prepare(self, cells: Sequence[Cell], store: ResultStore) -> None:
@@ -236,23 +228,7 @@ class Study:
         executor: Executor | None = None,
         on_progress: OnSweep | None = None,
     ) -> StudyRun:
-        """Compute the cells, or those that an earlier run has left.
-
-        Args:
-            data: What `load` gives, if it has been loaded; None loads it.
-            out: Folder of the results: finished cells are kept in its `cells`; empty keeps none.
-            jobs: Processes; 1 computes here, 0 leaves it to the study.
-            scheduler: Address of a dask scheduler, whose workers compute instead.
-            executor: Where to compute, instead of the study's choice.
-            on_progress: Told at the start and after each cell.
-
-        Returns:
-            The finished run with its tables.
-
-        Raises:
-            SweepError: Every cell failed.
-            OutputError: Results cannot be kept in `out`.
-        """
+        """Compute the cells that an earlier run into `out` has left; `data` are loaded if None."""
         data = self.load() if data is None else data
         checksum = self.checksum(data)
         remember(("study", self), (data, checksum))
@@ -349,7 +325,7 @@ class StudyRun:
             f"{len(report.failures)} failed",
             "where": self.where,
             "seconds": f"{report.seconds:,.1f}",
-            "peak memory": str(report.memory),
+            "peak memory": report.memory,
             "numerics": "float64",
             "versions": f"condnum {__version__}, torch {torch.__version__}, "
             f"Python {platform.python_version()}",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from condnum.errors import CondnumError
-from condnum.machine import PeakMemory, ProcessPeak, own_peak
+from condnum.machine import ProcessPeak, own_peak, peak_words
 from condnum.progress import SweepProgress, report_event
 from condnum.studies.cells import Cell, CellResult, Compute, Outcome, ResultStore
 from condnum.studies.executors import Executor
@@ -30,7 +30,7 @@ class SweepReport:
     failures: dict[Cell, str]  # errors of this run, in the order in which they came
     reused: int  # cells found in the store
     seconds: float
-    memory: PeakMemory  # of this process and the workers
+    memory: str  # the peak of this process and the workers, in words
 
     @property
     def computed(self) -> int:
@@ -46,11 +46,7 @@ def run_sweep(
     *,
     on_progress: OnSweep | None = None,
 ) -> SweepReport:
-    """Compute the cells that the store does not have yet, and keep each as it arrives.
-
-    A sweep that is stopped, in any way, goes on from there when it is run again. A cell that occurs twice is
-    computed once. One that comes `after` another waits until that is finished, and fails with it.
-    """
+    """Compute the cells that the store lacks, each `after` the one it needs, and keep each as it arrives."""
     started, different = time.perf_counter(), list(dict.fromkeys(cells))
     results: dict[Cell, CellResult] = {}
     failures: dict[Cell, str] = {}
@@ -58,8 +54,8 @@ def run_sweep(
 
     def report(cell: Cell | None) -> None:
         """Send an event and call the callback."""
-        done, total, seconds = len(results) + len(failures), len(different), time.perf_counter() - started
-        progress = SweepProgress(done, total, reused, len(failures), seconds, cell)
+        done = len(results) + len(failures)
+        progress = SweepProgress(done, len(different), len(failures), cell)
         # Method and seed as in the events of a cell's own steps, which this one ends.
         named = {} if cell is None else {"stage": cell.name}
         if cell is not None and "seed" in cell.at:
@@ -93,7 +89,7 @@ def run_sweep(
         tried = set(ready or waiting)
         waiting = [cell for cell in waiting if cell not in tried]
     found = {cell: results[cell] for cell in different if cell in results}
-    memory = PeakMemory.of([*peaks, own_peak()])
+    memory = peak_words([*peaks, own_peak()])
     return SweepReport(found, failures, reused, time.perf_counter() - started, memory)
 
 

@@ -63,14 +63,6 @@ def null_spaces(
     basis of null(K_P): null(K_P) less what is null in both. The intersection null(K_P) ∩ range(K_H) can be
     smaller: a direction of range(K_H) that leans into null(K_P) without lying in it is enough for an
     infinite ceiling. It is counted by principal angles (Björck and Golub 1973).
-
-    Examples:
-        K_H = vvᵀ with v = (1, 1): half its energy lies in null(K_P), but v does not.
-
-        >>> import numpy as np
-        >>> spaces = null_spaces(np.diag([1.0, 0.0]), np.ones((2, 2)))
-        >>> spaces.harmful_only, spaces.intersection, round(spaces.harmful_energy, 12)
-        (1, 0, 0.5)
     """
     P, H = task_ranges(pretrain_covariance, harmful_covariance, rtol=rtol)
     rtol = max(P.tolerance, H.tolerance) if rtol is None else rtol
@@ -238,12 +230,7 @@ def ridge_convention_ceiling(
 
 
 def share_of_ceiling(rir: float, ceiling: float) -> float:
-    """Return RIR / ceiling: how much of what is possible an extractor has reached.
-
-    Examples:
-        >>> share_of_ceiling(50.0, 200.0), share_of_ceiling(50.0, float("inf"))
-        (0.25, nan)
-    """
+    """Return RIR / ceiling, how much of what is possible an extractor has reached; NaN without a ceiling."""
     return rir / ceiling if math.isfinite(ceiling) else math.nan
 
 
@@ -329,14 +316,6 @@ def pencil_directions(
     have the same pattern. Their product :math:`w_j (K_P w)_j` is an input's share of the feature's energy: it
     does not depend on units, sums to 1, and can be negative for inputs that work against each other. Without
     a ridge the pencil is restricted to range(K_P).
-
-    Examples:
-        >>> import numpy as np
-        >>> found = pencil_directions(np.diag([100.0, 1.0]), np.diag([2.0, 1.0]))
-        >>> [round(value, 12) for value in found.values.tolist()]
-        [1.0, 0.02]
-        >>> (found.filters * found.patterns).round(decimals=12).abs().tolist()
-        [[0.0, 1.0], [1.0, 0.0]]
     """
     P, H = task_ranges(pretrain_covariance, harmful_covariance, ridge, rtol)
     root, sigma, W = pencil_decomposition(P, H)

@@ -79,15 +79,7 @@ def feasible_region(
     ridge: float | None = None,
     rtol: float | None = None,
 ) -> FeasibleRegion:
-    """Return the region of possible pairs (ii), (i) for two tasks.
-
-    Examples:
-        >>> region = feasible_region(np.diag([100.0, 1.0]), np.diag([2.0, 1.0]))
-        >>> [round(ratio, 12) for ratio in region.start], round(region.ceiling.value, 9)
-        ([0.01, 25.0], 2500.0)
-        >>> region.lowest(np.array([0.5])), region.highest(np.array([0.5]))  # (i) where (ii) = 0.5
-        (array([0.5]), array([1250.]))
-    """
+    """Return the region of possible pairs (ii), (i) for two tasks."""
     P, H = task_ranges(pretrain_covariance, harmful_covariance, ridge, rtol)
     ceiling = replace(rir_ceiling(P, H, rtol=rtol), ridge=ridge)
     return FeasibleRegion(
@@ -111,24 +103,6 @@ def pareto_extractor(
     Then `H_P = M^s` and `H_H = M^{1+s}`, so that `κ(H_P) = κ(M)^s` and RIR is at its ceiling for every
     s ≥ 0. θ* is s = 0; with growing s both ratios grow alike. A negative s, down to −1, leads along the
     lower border instead, where `κ(H_H) = κ(M)/κ(H_P)`.
-
-    Args:
-        pretrain_covariance: `(D, D)`, `K_P`, of full rank unless there is a ridge, or its range.
-        harmful_covariance: `(D, D)`, `K_H`, likewise.
-        power: s.
-        ridge: ε > 0 replaces both by `K + εI`.
-
-    Returns:
-        `(D, D)`, of the kind of `pretrain_covariance`; a tensor for ranges.
-
-    Raises:
-        InvalidInputError: A covariance is singular, or s is not finite.
-
-    Examples:
-        >>> K_P, K_H = np.diag([100.0, 1.0]), np.diag([2.0, 1.0])  # M = diag(0.02, 1)
-        >>> np.round(pareto_extractor(K_P, K_H, 1.0) @ np.diag([1.0, 10.0]), 9)
-        array([[ 0.01414214,  0.        ],
-               [ 0.        , 10.        ]])
     """
     if not math.isfinite(power):
         raise InvalidInputError(f"power must be finite, got {power}.")
@@ -245,26 +219,6 @@ def ridge_limits(
     a bound for every set of ρ > 0 (here 31 from 1e-8 to 1e2 times σ₁(K_P)). Divided by x it is the least of
     lines in :math:`u = 1/(t + ε)`: RIR is bounded by its highest point where (i) may be 1, which is an end or
     where two lines cross.
-
-    Args:
-        pretrain_covariance: `(D, D)`, `K_P`, or its range.
-        harmful_covariance: `(D, D)`, `K_H`, or its range.
-        ridge: ε > 0 of the convention.
-        rtol: Relative rank tolerance; default `D·eps`.
-
-    Returns:
-        Both bounds.
-
-    Raises:
-        InvalidInputError: Shapes differ, entries are non-finite, `ridge` is not positive.
-        RankError: A covariance is zero.
-
-    Examples:
-        One direction with σ₁(H_P) ≤ 1 and squared length 3 has at most 1 + (3 − 1)/2 on K_H:
-
-        >>> limits = ridge_limits(np.diag([1.0, 0.0, 0.0]), np.diag([1.0, 0.5, 0.0]))
-        >>> round(limits.harmful_ratio, 5)
-        2.0
     """
     P, H = task_ranges(pretrain_covariance, harmful_covariance, None, rtol)
     ceiling = ridge_convention_ceiling(P, H, ridge=ridge)

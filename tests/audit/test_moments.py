@@ -66,7 +66,7 @@ def resampled(moments, extractors, compared, **options):
     """The intervals of these moments."""
     ranges = (CovarianceRange.of(torch.from_numpy(task.covariance), rtol=1e-14) for task in moments)
     known = estimates(TaskSpectra.of(*ranges, extractors, rtol=1e-14), compared, 1e-6)
-    draws = bootstrap(moments, extractors, compared, count=len(known), rtol=1e-14, ridge=1e-6, **options)
+    draws = bootstrap(moments, extractors, compared, rtol=1e-14, epsilon=1e-6, **options)
     return intervals(draws, known, "rows").table
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-import statistics
 import time
 import traceback
 from collections.abc import Iterator
@@ -24,19 +23,18 @@ import torch
 
 from condnum.files import output_folder, write_tables, write_text
 from condnum.machine import describe_device, is_out_of_memory, limited_threads, source_revision, versions
-from condnum.methods import get_method, immunize, immunize_batch
-from condnum.methods.batch import ProblemBatch
-from condnum.methods.descent import DescentOptimizer
-from condnum.methods.method import Memory
+from condnum.methods import immunize, immunize_batch
 from condnum.methods.problem import ImmunizationProblem
 from condnum.studies.digit_cells import DigitBatches, batch_size, ceilings, cell_problem, measure_cell
-from condnum.studies.digit_pairs import PAPER_METHODS, DigitPairs, measured_rows
 from condnum.studies.executors import BatchExecutor, choose_executor, core_count
+from condnum.studies.linear import PAPER_METHODS, DigitPairs
+from condnum.studies.measure import spectral_rows
 from condnum.studies.study import Computation, StudyRun
 
 #: With fewer seconds left nothing more is begun.
 RESERVE = 20
 CELL = ["method", "seed", "pretrain_digit", "harmful_digit", "convention", "theta_scale"]
+RATIOS = ["harmful_ratio", "pretrain_ratio", "rir"]
 #: The tables in their order, which is also that in which time runs out.
 TITLES = {
     "steps": "A step of Algorithm 1: one of many problems on the device, one on one core of the CPU",
@@ -57,16 +55,15 @@ class Sizes:
     problems: int = 270  # side by side in a step, as many as a method of Table 2 has
     pairs: tuple[tuple[int, int], ...] = ()
     seeds: int = 3
-    epochs: int | None = None
+    steps: int | None = None
     early_steps: tuple[int, ...] = (1, 5, 20)
     net: str = "resnet18"
     side: int = 224
     images: tuple[int, ...] = (50, 256)
-    rounds: int = 7
     attack_steps: int = 30
 
 
-TINY = Sizes((8, 16), 3, ((4, 7), (9, 0)), 1, 4, (1,), "test_resnet", 32, (4,), 1, 2)
+TINY = Sizes((8, 16), 3, ((4, 7), (9, 0)), 1, 4, (1,), "test_resnet", 32, (4,), 2)
 
 
 @dataclass
@@ -102,10 +99,9 @@ class GpuReport:
         self.tables: dict[str, list[dict]] = {}
         self.config = DigitPairs(
             "digits" if sizes is TINY else "mnist",
-            "auto",
             PAPER_METHODS,
             seeds=sizes.seeds,
-            epochs=sizes.epochs,
+            steps=sizes.steps,
             pairs=sizes.pairs,
             device=str(device),
         )
@@ -128,29 +124,29 @@ class GpuReport:
             try:
                 if self.device.type == "cuda":
                     torch.cuda.empty_cache()
-                for row in self._skipped() or getattr(self, name)():
+                self._check_time()
+                for row in getattr(self, name)():
                     rows.append(row)
                     self.write()
+            except TimeoutError as error:
+                rows.append({"note": str(error)})
             except Exception as error:
                 traceback.print_exc()
                 rows.append({"note": f"{type(error).__name__}: {error}".splitlines()[0]})
             self.write()
             print(f"{self.titles[name]}, {self.limit - self.left:.0f} s\n{self._text(name)}\n", flush=True)
 
-    def _skipped(self) -> list[dict]:
-        """Return the line of what no longer fits the time."""
-        if self.left >= RESERVE:
-            return []
-        return [{"note": f"left out: {max(self.left, 0):.0f} s were left of {self.limit:g}"}]
+    def _check_time(self) -> None:
+        """End a table whose next row no longer fits the time."""
+        if self.left < RESERVE:
+            raise TimeoutError(f"left out: {max(self.left, 0):.0f} s were left of {self.limit:g}")
 
     def steps(self) -> Iterator[dict]:
         """Both kinds of step, and a product of D×D matrices, by dimension."""
         from test_step import image_like, median_seconds, prepared_step
 
         for D in self.sizes.dimensions:
-            if skipped := self._skipped():
-                yield {"D": D} | skipped[0]
-                return
+            self._check_time()
             problem = ImmunizationProblem(image_like(D, 1), image_like(D, 2))
             square = torch.randn(D, D, dtype=torch.float64)
             with limited_threads(1):
@@ -158,9 +154,9 @@ class GpuReport:
                 gemm = median_seconds(partial(torch.mm, square, square))
             count = min(self.sizes.problems, batch_size(problem, self.device))
             squares = square.to(self.device).repeat(count, 1, 1)
-            batch, memory = self._batched_step(problem, count)
-            there = median_seconds(self._finished(batch)) / count
-            product = median_seconds(self._finished(partial(torch.bmm, squares, squares))) / count
+            batch, memory = prepared_step(problem, count=count, device=self.device)
+            there = median_seconds(partial(self._finished, batch)) / count
+            product = median_seconds(partial(self._finished, torch.bmm, squares, squares)) / count
             yield {
                 "D": D,
                 "cpu_step_ms": 1e3 * step,
@@ -172,31 +168,19 @@ class GpuReport:
                 "eigh_fallbacks": int(memory.counts["eigh_fallbacks"].sum()),
             }
 
-    def _batched_step(self, problem, count):
-        """One step of so many problems, each from its own start; and what it counts."""
-        method = get_method("ours")
-        batch = ProblemBatch.of([problem] * count, self.device)
-        starts = [method.initial(problem, torch.Generator().manual_seed(seed)) for seed in range(count)]
-        theta = torch.stack([start["theta"] for start in starts]).to(self.device)
-        memory = Memory(torch.ones(count, dtype=torch.bool, device=self.device))
-        optimizer = DescentOptimizer("adam", {"theta": theta})
-        weights = dict.fromkeys(("well", "ill"), theta.new_full((count,), 1e-3))
+    def _finished(self, call, *arguments, device=None):
+        """Call, and wait until the device has done it."""
+        result = call(*arguments)
+        if (device or self.device).type == "cuda":
+            torch.cuda.synchronize(device or self.device)
+        return result
 
-        def step():
-            gradients = method.gradients(batch, {"theta": theta}, method.defaults, memory)
-            optimizer.step({"theta": gradients.weighted_sum(theta, weights, memory)}, 1e-4)
-
-        return step, memory
-
-    def _finished(self, call):
-        """Return the call that waits until the device has done it."""
-
-        def waiting():
-            call()
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
-
-        return waiting
+    def _peak_mib(self, call, device):
+        """Return what a call gives, and the peak of the device's memory meanwhile in MiB; NaN on a CPU."""
+        if device.type == "cpu":
+            return call(), math.nan
+        torch.cuda.reset_peak_memory_stats(device)
+        return call(), torch.cuda.max_memory_allocated(device) / 2**20
 
     def table2(self) -> Iterator[dict]:
         """The paper's four methods on all pairs; the seconds are those of the whole run, tables included."""
@@ -205,7 +189,7 @@ class GpuReport:
             if batches.error is not None:
                 raise batches.error
             if self.left < 0:
-                raise TimeoutError(f"{progress.done} of {progress.total} cells in the time given")
+                raise TimeoutError(f"left out: {progress.done} of {progress.total} cells in the time given")
 
         batches = TimedBatches(self.digits, self.device)
         executor = BatchExecutor(batches)
@@ -230,9 +214,7 @@ class GpuReport:
             "where": executor.where,
         }
         kept = ["dataset", "method", "convention", "theta_scale", "pairs", "seeds"]
-        kept += [
-            f"{name}_{of}" for name in ("harmful_ratio", "pretrain_ratio", "rir") for of in ("mean", "std")
-        ]
+        kept += [f"{name}_{of}" for name in RATIOS for of in ("mean", "std")]
         kept += ["success_rate", "loss_gap_max", "published_rir", "published_rir_std"]
         yield from summary[kept].to_dict("records")
 
@@ -246,9 +228,7 @@ class GpuReport:
         for method, chosen in by_method.items():
             settings = self.config.settings(method)
             for steps in (*self.sizes.early_steps, settings.steps):
-                if skipped := self._skipped():
-                    yield {"method": method, "steps": steps} | skipped[0]
-                    return
+                self._check_time()
                 short = settings.with_overrides(steps=steps, record_every=0)
                 batch = immunize_batch(problems, method, seeds=[0, 0], settings=short, device=self.device)
                 there = [dataclasses.replace(result, theta=result.theta.cpu()) for result in batch]
@@ -263,26 +243,23 @@ class GpuReport:
     def resnet18(self) -> Iterator[dict]:
         """Images a second and peak memory on the device, by batch and precision, then on the CPU."""
         from test_deep import prepared_steps
+        from test_step import median_seconds
 
-        runs = [
-            (self.device, n, precision) for n in self.sizes.images for precision in ("float32", "bfloat16")
-        ]
-        if self.device.type == "cpu":
-            runs = runs[::2]  # bfloat16 is for GPUs
-        else:
-            runs.append((torch.device("cpu"), self.sizes.images[0], "float32"))
+        sizes, runs = self.sizes.images, []
+        if self.device.type == "cuda":
+            runs = [(self.device, n, name) for n in sizes for name in ("float32", "bfloat16")]
+        runs.append((torch.device("cpu"), sizes[0], "float32"))
         for device, images, precision in runs:
             row = {"device": str(device), "net": self.sizes.net, "images": images, "precision": precision}
-            if skipped := self._skipped():
-                yield row | skipped[0]
-                return
+            self._check_time()
             try:
                 immunization, fine_tuning = prepared_steps(
                     self.sizes.net, images, self.sizes.side, device, precision
                 )
                 seconds = {}
                 for name, call in (("fine_tuning", fine_tuning), ("immunization", immunization)):
-                    seconds[name], row[f"{name}_mib"] = self._timed_step(call, device)
+                    step = partial(self._finished, call, device=device)
+                    seconds[name], row[f"{name}_mib"] = self._peak_mib(partial(median_seconds, step), device)
                     row[f"{name}_images_per_s"] = 2 * images / seconds[name]
                 row["overhead"] = seconds["immunization"] / seconds["fine_tuning"] - 1
             except Exception as error:
@@ -290,21 +267,6 @@ class GpuReport:
                     raise
                 row["note"] = "out of memory"
             yield row
-
-    def _timed_step(self, call, device):
-        """Median seconds of a step after two for warming up, and the peak of the device's memory in MiB."""
-        cuda = device.type == "cuda"
-        if cuda:
-            torch.cuda.reset_peak_memory_stats(device)
-        times = []
-        for _ in range(2 + self.sizes.rounds):
-            started = time.perf_counter()
-            call()
-            if cuda:
-                torch.cuda.synchronize(device)
-            times.append(time.perf_counter() - started)
-        peak = torch.cuda.max_memory_allocated(device) / 2**20 if cuda else math.nan
-        return statistics.median(times[2:]), peak
 
     def attacks(self) -> Iterator[dict]:
         """Images a second of one trial of each descent through the net, on the attacker's random images."""
@@ -321,17 +283,11 @@ class GpuReport:
         descents = [one for one in map(DeepAttacker.named, ATTACKERS) if one.subset != "head"]
         for attacker in descents:
             row = {"device": str(self.device), "net": self.sizes.net, "attacker": attacker.name}
-            if skipped := self._skipped():
-                yield row | skipped[0]
-                return
+            self._check_time()
             if attacker is descents[0]:  # kernels are chosen, features computed
                 attack(target, attacker, budget=dataclasses.replace(budget, steps=2))
-            if self.device.type == "cuda":
-                torch.cuda.reset_peak_memory_stats(self.device)
-            found = attack(target, attacker, budget=budget)
+            found, row["mib"] = self._peak_mib(partial(attack, target, attacker, budget=budget), self.device)
             row["images_per_s"] = budget.steps * budget.batch_size / found.seconds
-            if self.device.type == "cuda":
-                row["mib"] = torch.cuda.max_memory_allocated(self.device) / 2**20
             yield row
 
     def sweep(self) -> Iterator[dict]:
@@ -342,18 +298,20 @@ class GpuReport:
             yield self.sweep_row
         cores = core_count()
         executor = choose_executor(cores, threads=1)
-        rows, failed, done = [], 0, 0
+        rows, failed, finished = [], 0, 0
         started = time.perf_counter()
         with closing(executor.run(Computation(self.on_cpu, self.digits.checksum), self.cells)) as outcomes:
             for outcome in outcomes:
-                done, failed = done + 1, failed + (outcome.result is None)
-                if outcome.result is not None:
+                if outcome.result is None:
+                    failed += 1
+                else:
+                    finished += 1
                     rows += rir_rows(outcome.result)
                 if self.left < RESERVE:
                     break
             seconds = time.perf_counter() - started
-        row = {"device": f"cpu, {cores} cores", "cells": done - failed, "failed": failed, "seconds": seconds}
-        row["cells_per_s"] = row["cells"] / seconds
+        row = {"device": f"cpu, {cores} cores", "cells": finished, "failed": failed, "seconds": seconds}
+        row["cells_per_s"] = finished / seconds
         if self.table_2 is not None and rows:
             row["device_times_this"] = self.sweep_row["cells_per_s"] / row["cells_per_s"]
             found, expected = self.table_2.tables["results"], pd.DataFrame(rows)
@@ -364,34 +322,26 @@ class GpuReport:
 
     def write(self) -> None:
         """Write every table that has rows, and the page that shows them."""
-        for name, rows in self.tables.items():
-            if rows:
-                write_tables(self.folder, {f"{name}.csv": pd.DataFrame(rows)})
-        parts = [
-            f"### {self.titles[name]}\n```\n{self._text(name)}\n```"
-            for name, rows in self.tables.items()
-            if rows
-        ]
+        filled = {name: rows for name, rows in self.tables.items() if rows}
+        write_tables(self.folder, {f"{name}.csv": pd.DataFrame(rows) for name, rows in filled.items()})
+        parts = [f"### {self.titles[name]}\n```\n{self._text(name)}\n```" for name in filled]
         used = f"`make gpu`: {self.limit - self.left:.0f} s of at most {self.limit:g}."
         write_text(self.folder / "README.md", "\n\n".join([self.machine, used, *parts]) + "\n")
 
     def _machine(self) -> str:
         """Return on what this runs."""
         machine, known, source = describe_device(self.device), versions(), source_revision()
-        memory = ""
-        if self.device.type == "cuda":
-            memory = f", {torch.cuda.get_device_properties(self.device).total_memory / 2**30:.0f} GiB"
-        data, cpu = self.digits, f"{machine['cpu']}, {core_count()} cores"
-        return "\n".join(
-            [
-                f"# On {machine['name']}\n",
-                f"* {datetime.now(UTC):%Y-%m-%d}, revision {source['revision'][:7] if source else 'unknown'}",
-                f"* device: {machine['name']}{memory} ({machine['device']}); CPU: {cpu}",
-                f"* torch {torch.__version__}, CUDA {torch.version.cuda}, Python {known['python']}, NumPy "
-                f"{known['numpy']}, SciPy {known['scipy']}",
-                f"* digit pairs: {data.name}, {len(data)} images, SHA-256 {data.checksum[:8]} "
-                f"({data.provenance.description})",
-            ]
+        data, cuda = self.digits, self.device.type == "cuda"
+        memory = torch.cuda.get_device_properties(self.device).total_memory / 2**30 if cuda else 0
+        return (
+            f"# On {machine['name']}\n\n"
+            f"* {datetime.now(UTC):%Y-%m-%d}, revision {source['revision'][:7] if source else 'unknown'}\n"
+            f"* device: {machine['device']}{f', {memory:.0f} GiB' if cuda else ''}; "
+            f"CPU: {machine['cpu']}, {core_count()} cores\n"
+            f"* torch {torch.__version__}, CUDA {torch.version.cuda}, Python {known['python']}, NumPy "
+            f"{known['numpy']}, SciPy {known['scipy']}\n"
+            f"* digit pairs: {data.name}, {len(data)} images, SHA-256 {data.checksum[:8]} "
+            f"({data.provenance.description})"
         )
 
     def _text(self, name: str) -> str:
@@ -401,7 +351,7 @@ class GpuReport:
 
 def rir_rows(cell) -> list[dict]:
     """Return RIR of a cell in every convention, under the cell's coordinates."""
-    return [{name: row[name] for name in (*CELL, "rir")} for row in measured_rows("", *cell)]
+    return [{name: row[name] for name in (*CELL, "rir")} for row in spectral_rows(*cell, cell.row)]
 
 
 def differences(found: pd.DataFrame, expected: pd.DataFrame) -> dict:

@@ -22,9 +22,10 @@ AUDIT = """
 import json, sys, time
 from condnum.audit import audit
 started = time.perf_counter()
-found = audit(sys.argv[1], sys.argv[2], replicates=int(sys.argv[3]))
+found = audit(sys.argv[1], sys.argv[2], bootstrap=int(sys.argv[3]))
 print(json.dumps({"seconds": dict(found.seconds), "total": time.perf_counter() - started,
-                  "peak_mib": found.peak_mib, "rank": found.pretrain.rank, "rows": found.pretrain.rows}))
+                  "peak_mib": found.peak_memory_mib, "rank": found.pretrain.rank,
+                  "rows": found.pretrain.rows}))
 """
 
 #: The product that forms K: float64, as the audit sums, on blocks that are in memory already.

@@ -5,14 +5,11 @@ eigenbasis, set-up included. The loop is timed for a share of the steps of a sha
 scaled up; its cost per step does not depend on θ.
 """
 
-import os
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from condnum.data import load_house_prices
 from condnum.methods import immunize
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import linear_probe
@@ -41,34 +38,28 @@ def plain_loop(Z, y, optimum, steps):
 
 @pytest.fixture(scope="module")
 def house_prices():
-    """The house-price problem, or random data of its shape (N = 309 and 1151, D = 79), and its name."""
-    folder = os.environ.get("CONDNUM_DATA")
-    if folder and (Path(folder) / "house_prices" / "train.csv").is_file():
-        pair = load_house_prices(Path(folder) / "house_prices" / "train.csv", features="published")
-        return ImmunizationProblem.from_pair(pair), pair.title()
+    """Random data of the house prices' shape (N = 309 and 1151, D = 79)."""
     rng = np.random.default_rng(0)
     parts = []
     for rows in (309, 1151):
         X = rng.normal(size=(rows, 79)) * np.geomspace(1, 0.03, 79)
         parts += [X, X @ rng.normal(size=79) + rng.normal(size=rows)]
-    return ImmunizationProblem.from_data(*parts), "random data of the house prices' shape"
+    return ImmunizationProblem.from_data(*parts)
 
 
 @pytest.fixture(scope="module")
 def thetas(house_prices):
     """θ of every method and seed, `(30, 79, 79)`; 20 steps each, as their quality is not the subject."""
-    problem, _ = house_prices
     options = {name: {} if name in ("identity", "initial") else {"steps": 20} for name in METHODS}
     return np.stack(
-        [immunize(problem, name, seed=seed, **options[name]).theta for name in METHODS for seed in SEEDS]
+        [immunize(house_prices, name, seed=seed, **options[name]).theta for name in METHODS for seed in SEEDS]
     )
 
 
 def test_probe_speed(benchmark, house_prices, thetas):
-    problem, name = house_prices
     tasks = [
         (task.features.numpy(), task.targets.numpy(), task.covariance.numpy())
-        for task in (problem.pretrain, problem.harmful)
+        for task in (house_prices.pretrain, house_prices.harmful)
     ]
 
     def all_probes():
@@ -95,7 +86,7 @@ def test_probe_speed(benchmark, house_prices, thetas):
     scale = (STEPS / LOOP_STEPS) * (len(thetas) / LOOP_PROBES)
     ratio = loop * scale / ours
     print(
-        f"\nprobing, {2 * len(thetas)} probes × {STEPS} steps on {name}: "
+        f"\nprobing, {2 * len(thetas)} probes × {STEPS} steps: "
         f"eigenbasis {ours:.2f} s (median of 3); data-space loop {loop * scale:.1f} s "
         f"(measured: {loop:.2f} s for {2 * LOOP_PROBES} probes × {LOOP_STEPS} steps, times {scale:g}); "
         f"{ratio:.0f} times as fast"

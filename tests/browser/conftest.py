@@ -207,10 +207,12 @@ def window(chromium: Any) -> Iterator[Any]:
 def watched(window: Any) -> Any:
     """The window, with everything that a page complains of or fetches."""
     window.problems, window.fetched = [], []
-    window.on(
-        "console",
-        lambda m: window.problems.append(m.text) if m.type in ("error", "warning") else None,
-    )
+
+    def told(message: Any) -> None:
+        if message.type in ("error", "warning") and "GL Driver Message" not in message.text:  # of no page
+            window.problems.append(message.text)
+
+    window.on("console", told)
     window.on("pageerror", lambda error: window.problems.append(str(error)))
     window.on("request", lambda request: window.fetched.append(request.url))
     window.on("requestfailed", lambda request: window.problems.append(f"not loaded: {request.url}"))

@@ -25,7 +25,6 @@ def open_page(window, path: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_every_number_of_the_scoreboard_leads_to_its_run(site, window):
     open_page(window, site / "results" / "index.html")
     cells = window.locator(".board a.obtained")
@@ -58,8 +57,8 @@ def test_the_search_finds_words_of_lessons_names_of_the_api_and_terms(site, watc
         watched.keyboard.press("Enter")
         watched.locator(".search-summary", has_text="finished").wait_for()  # until then the hits move
         assert watched.locator(f"#search-results a[href*='{page}']").count()
-    excerpt = watched.locator("#search-results li", has=watched.locator("a[href*='glossary.html']")).first
-    assert "whitening" in excerpt.locator("p.context").inner_text().lower()
+    hit = watched.locator("#search-results li", has=watched.locator("a[href*='glossary.html']")).first
+    assert "whitening" in hit.locator("p.context").inner_text().lower()
     watched.locator("#search-results a[href*='glossary.html']").first.click()
     watched.wait_for_url("**/glossary.html*")
     assert watched.problems == []
@@ -129,7 +128,7 @@ def test_the_report_of_a_run_draws_its_numbers_offline_and_answers(golden_run, w
     _, run = golden_run("house-prices")
     watched.goto((run / "report.html").as_uri())
     watched.wait_for_function("document.querySelectorAll('.js-plotly-plot .main-svg').length >= 4")
-    assert watched.locator(".js-plotly-plot").count() == 4
+    assert watched.locator(".js-plotly-plot").count() == 3
     assert watched.problems == []
     assert strangers(watched) == []
     assert watched.evaluate("document.documentElement.scrollWidth <= window.innerWidth")

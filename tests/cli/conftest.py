@@ -38,7 +38,7 @@ out: str = ""
 mode: str = "whole"
 """.strip()
 BODY = """
-import pathlib, time
+import pathlib, subprocess, time
 folder = pathlib.Path(out)
 print((word.upper() if shout else word) * count, layers, maybe, share, static)
 (folder / "results.csv").write_text("rir\\n1\\n")
@@ -52,8 +52,12 @@ if mode == "some fail":
     rows = [f'"ours, {i}",ZeroDivisionError: 1' for i in range(count)]
     (folder / "failures.csv").write_text("\\n".join(["cell,error", *rows]))
 if mode == "wait":
+    subprocess.Popen("trap '' INT; sleep 600", shell=True)  # a stubborn worker
     (folder / "waiting").write_text("")
-    time.sleep(600)
+    try:
+        time.sleep(600)
+    finally:
+        pathlib.Path("cleaned up").write_text("")
 """
 
 

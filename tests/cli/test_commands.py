@@ -15,10 +15,7 @@ from condnum import cli
 from condnum.cli import main
 from condnum.data import catalog
 from condnum.data.catalog import DataStatus
-from condnum.deep.attack_kinds import ATTACKERS
 from condnum.files import shipped
-from condnum.methods import method_names
-from condnum.probing import attacker_names
 
 HERE = DataStatus("houses", "ok", "", "CONDNUM_DATA", "/d/train.csv", 10, "a" * 64)
 ODD = DataStatus("odd", "unknown checksum", "odd: compare.", "CONDNUM_DATA", "/d/odd.csv", 3, "b" * 64)
@@ -120,17 +117,6 @@ def test_help_lists_every_experiment_and_waits_for_no_heavy_library():
     )
     for name in cli.EXPERIMENTS:
         assert f"  {name} " in done.stdout
-
-
-@pytest.mark.parametrize("name", ["deep-attackers", "attackers", "audit", "stability"])
-def test_help_writes_names_as_they_are_accepted(name):
-    notebooks = cli.NOTEBOOKS["condnum"] | cli.EXPERIMENTS
-    for option in cli.notebook_command(name, notebooks[name]).params:
-        first, choices = (option.help or "").split(" ")[0].rstrip(".,:;"), (option.metavar or "").split("|")
-        if first[:1].isupper():
-            assert first.lower() not in (*choices, *ATTACKERS, *attacker_names(), *method_names()), (
-                option.help
-            )
 
 
 def test_the_list_of_data(monkeypatch, capsys):

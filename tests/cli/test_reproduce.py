@@ -8,7 +8,6 @@ import condnum.report.reproduce
 import condnum.site.build
 from condnum.cli import main
 from condnum.errors import OutputError
-from condnum.files import folder_lock
 from condnum.report.reproduce import reproduce
 
 
@@ -88,13 +87,6 @@ def test_a_failure_is_named_and_the_site_is_built_nevertheless(experiments_end, 
     assert (tmp_path / "s/index.html").exists()
 
 
-def test_what_was_asked_for_by_name_has_to_be_there(experiments_end, capsys, monkeypatch, tmp_path):
-    experiments_end()
-    monkeypatch.setenv("CONDNUM_DATA", str(tmp_path / "nothing"))
-    assert main(["reproduce", "--scale", "full", "--only", "deep-vit-cars"]) == 1
-    assert "needs the images of imagenet/ and cars/" in " ".join(capsys.readouterr().err.split())
-
-
 def test_the_site_alone_is_of_the_reproduction_that_is_there(experiments_end, capsys, tmp_path):
     experiments_end()
     assert main(["site", "--site", "s"]) == 0
@@ -118,14 +110,6 @@ def test_wrong_use(experiments_end, capsys, words, text):
     experiments_end()
     assert main(["reproduce", *words]) == 2
     assert text in " ".join(capsys.readouterr().err.split())
-
-
-def test_two_at_once_are_refused(experiments_end, tmp_path, capsys):
-    experiments_end()
-    (tmp_path / "o").mkdir()
-    with folder_lock(tmp_path / "o"):
-        assert main(["reproduce", "--out", "o"]) == 2
-    assert "another run is writing to o" in " ".join(capsys.readouterr().err.split())
 
 
 def test_ctrl_c_says_how_to_go_on(experiments_end, monkeypatch, capsys):

@@ -7,8 +7,9 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
-from waiting import wait_until
+from waiting import PATIENCE, wait_until
 
 from condnum.report import notebook as runner
 from condnum.studies.cells import ResultStore
@@ -57,9 +58,7 @@ def test_a_whole_run(condnum, own, tmp_path):
         ("run own.ipynb --share x", "'x' is not a number"),
         ("run own.ipynb --layers [1", "is no YAML"),
         ("run own.ipynb --layers=!!python/object/apply:os.system[true]", "is no YAML"),
-        ("run own.ipynb --cuont 3", "No such option: --cuont"),
         ("run none.ipynb", "there is no notebook none.ipynb; check the path"),
-        ("run limit", "unknown experiment 'limit'; did you mean 'limits'?"),
         ("run own.ipynb --out own.ipynb", "cannot be written to the folder own.ipynb"),
         ("run own.ipynb --out .", "cannot be renamed while it is in use"),
     ],
@@ -68,22 +67,18 @@ def test_bad_words(refused, own, words, message):
     assert message in refused(words)
 
 
-@pytest.mark.parametrize("debug", [False, True])
-def test_an_error_in_a_cell_is_one_paragraph(condnum, own, tmp_path, debug):
-    done = condnum("run", str(own), "--mode", "fail", "-q", *["--debug"] * debug, cwd=tmp_path)
+def test_an_error_in_a_cell_is_one_paragraph(condnum, own, tmp_path):
+    done = condnum("run", str(own), "--mode", "fail", "-q", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    if debug:
-        assert "Traceback" in done.stderr
-        assert "report.failed.ipynb" in done.stderr
-    else:
-        assert done.stderr == "condnum: column 'SalePrice' is missing.\n"
+    assert done.stderr == "condnum: column 'SalePrice' is missing.\n"
     assert tree(tmp_path / "runs") == [".own.lock", "own/report.failed.ipynb"]
 
 
-def test_a_stopped_run_keeps_finished_cells(start, own, tmp_path):
+def test_a_stopped_run_keeps_finished_cells_and_leaves_no_process(start, own, tmp_path):
     words = [sys.executable, "-m", "condnum", "run", str(own), "--mode", "wait", "-q", "--out", "res"]
     process = start(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     wait_until((tmp_path / "res.partial/waiting").exists, process)
+    family = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()
     assert (process.returncode, out) == (130, "")
@@ -95,6 +90,9 @@ def test_a_stopped_run_keeps_finished_cells(start, own, tmp_path):
     with ResultStore(tmp_path / "res.partial/cells", mode="read") as store:
         assert store.get("ours-0").row == {"rir": 2.0}
     assert not (tmp_path / "res").exists()
+    assert (tmp_path / "cleaned up").exists()
+    assert len(family) >= 2  # the kernel and the stubborn worker
+    assert not psutil.wait_procs(family, timeout=PATIENCE)[1]
 
 
 @pytest.mark.parametrize("as_another", [False, True], ids=["as it is", "as an event loop's own error"])

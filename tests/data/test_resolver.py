@@ -19,11 +19,11 @@ from condnum.data import (
     sha256_file,
     user_cache,
 )
-from condnum.data.resolver import BOX, DataFiles, FoundFiles, find, obtain
+from condnum.data.resolver import BOX, DataFiles, FoundFiles, obtain
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError
 
-ONE = DataFiles("toy", "toy/raw", (("a.gz", "a"),), "Ask the author.", "load_other()")
-TWO = DataFiles("toy", "toy/raw", (("a.gz", "a"), ("b",)), "Ask the author.", "load_other()")
+ONE = DataFiles("toy", "toy/raw", (("a.gz", "a"),), "Ask the author.")
+TWO = DataFiles("toy", "toy/raw", (("a.gz", "a"), ("b",)), "Ask the author.")
 RAW = Path("data/MNIST/raw")
 
 
@@ -37,34 +37,33 @@ class TestFolders:
     def test_the_earlier_one_wins(self, isolated, monkeypatch):
         assert data_folders() == (Path("data"), isolated / "cache" / "condnum")
         monkeypatch.setattr("condnum.data.resolver.BOX", isolated / "box")
-        path = put(isolated / "box/toy/raw/a")
-        assert find(ONE) == FoundFiles(ONE, (path,), "bundled data")
-        assert find(ONE, "local") is None
+        put(isolated / "box/toy/raw/a")
+        with pytest.raises(DataFormatError, match=r"box/toy/raw/a, SHA-256 .* not what condnum came with"):
+            obtain(ONE)
         path = put(user_cache() / "toy/raw/a")
-        assert find(ONE) == FoundFiles(ONE, (path,), "user cache")
+        assert obtain(ONE) == FoundFiles(ONE, (path,), "user cache")
         path = put(Path("data/toy/raw/a"))
         (isolated / "mine").mkdir()
         monkeypatch.setenv("CONDNUM_DATA", str(isolated / "mine"))
-        assert find(ONE) == FoundFiles(ONE, (path,), "./data")
+        assert obtain(ONE) == FoundFiles(ONE, (path,), "./data")
         path = put(isolated / "mine/toy/raw/a")
-        assert find(ONE) == FoundFiles(ONE, (path,), "CONDNUM_DATA")
+        assert obtain(ONE) == FoundFiles(ONE, (path,), "CONDNUM_DATA")
         monkeypatch.delenv("XDG_CACHE_HOME")
         assert user_cache() == Path.home() / ".cache" / "condnum"
 
     def test_what_is_taken_instead_comes_from_the_first_folder_that_has_either(self):
         either = replace(ONE, instead=replace(ONE, names=(("b",),)))
         in_cache = put(user_cache() / "toy/raw/a")
-        assert find(either).paths == (in_cache,)
+        assert obtain(either).paths == (in_cache,)
         in_data = put(Path("data/toy/raw/b"))
-        assert find(either) == FoundFiles(either.instead, (in_data,), "./data")
+        assert obtain(either) == FoundFiles(either.instead, (in_data,), "./data")
 
     def test_preferred_names_and_all_files_from_one_folder(self):
         put(Path("data/toy/raw/a"))
-        assert find(TWO) is None
         paths = (put(user_cache() / "toy/raw/a"), put(user_cache() / "toy/raw/b"))
-        assert find(TWO).paths == paths
+        assert obtain(TWO).paths == paths
         compressed = put(Path("data/toy/raw/a.gz"))
-        assert find(ONE).paths == (compressed,)
+        assert obtain(ONE).paths == (compressed,)
 
     @pytest.mark.parametrize("place", ["toy/raw/a", "raw/a", "a"])
     def test_a_given_path_and_nothing_else(self, isolated, place):
@@ -73,15 +72,13 @@ class TestFolders:
             assert obtain(ONE, source) == FoundFiles(ONE, (path,), "given path")
         put(Path("data/toy/raw/a"))
         with pytest.raises(InvalidInputError, match="toy needs 2 files; give the folder"):
-            find(TWO, path)
+            obtain(TWO, path)
         with pytest.raises(DataNotFoundError, match=r"Give an existing path, .* got '.*elsewhere'"):
             obtain(ONE, isolated / "elsewhere")
-        with pytest.raises(InvalidInputError, match=r"toy is not embedded; use load_other\(\)"):
-            find(ONE, "embedded")
 
     def test_the_message_says_where_and_what(self, isolated, monkeypatch):
         with pytest.raises(DataNotFoundError) as caught:
-            obtain(TWO, "auto")
+            obtain(TWO)
         message = str(caught.value)
         assert "a.gz or a and b not found in:" in message
         for folder in (Path("data").absolute(), user_cache(), BOX):
@@ -92,10 +89,10 @@ class TestFolders:
         with pytest.raises(
             DataNotFoundError, match=r"CONDNUM_DATA is '.*typo', a folder that does not exist"
         ):
-            find(ONE)
+            obtain(ONE)
         (isolated / "typo").mkdir()
         with pytest.raises(DataNotFoundError, match=r"CONDNUM_DATA is '.*typo'; put the file\(s\)"):
-            obtain(TWO, "auto")
+            obtain(TWO)
 
 
 class TestBox:

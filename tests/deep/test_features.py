@@ -7,14 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from condnum.deep import (
-    cached_features,
-    evaluation_transform,
-    extract_features,
-    open_images,
-    training_transform,
-)
-from condnum.deep.features import feature_key
+from condnum.deep import evaluation_transform, open_images
+from condnum.deep.features import cached_features, extract_features, feature_key
+from condnum.deep.transforms import training_transform
 from condnum.deep.weights import state_checksum
 from condnum.errors import DataFormatError, DeviceError, InvalidInputError
 
@@ -101,9 +96,9 @@ def test_out_of_memory_says_which_batch_size_to_try(data, transform):
 class TestCache:
     def test_second_call_reads_a_memory_map_and_runs_nothing(self, data, transform, tmp_path):
         model = Tiny()
-        first = cached_features(model, data, transform, cache=tmp_path, batch_size=16)
-        again = cached_features(model, data, transform, cache=tmp_path, batch_size=16)
-        assert model.calls == 2
+        first = cached_features(model, data, transform, cache=tmp_path)
+        again = cached_features(model, data, transform, cache=tmp_path)
+        assert model.calls == 1
         assert isinstance(again.values, np.memmap)
         assert np.array_equal(first.values, again.values)
         assert again.labels.tolist() == data.labels.tolist()

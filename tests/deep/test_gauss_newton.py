@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from torch.func import functional_call, jacrev
 from torch.nn.utils import parametrize
-from torch.utils.data import DataLoader, TensorDataset
 
 from condnum import condition_number, covariance, hessian
-from condnum.deep import Backbone, curvature, gauss_newton, gradient_spectrum
-from condnum.deep.ggn_operator import ggn_operator
-from condnum.errors import InvalidInputError, RankError, UnknownNameError
+from condnum.deep import Backbone, gauss_newton
+from condnum.deep.adapters import add_lora
+from condnum.deep.gauss_newton import GradientSpectrum, curvature, ggn_operator, gradient_spectrum
+from condnum.errors import RankError
 from condnum.probing.recurrences import rate_steps
 
 
@@ -21,38 +21,39 @@ def draw(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def one_hot(labels, classes):
-    return nn.functional.one_hot(labels, classes).double()
+def linear(features, outputs):
+    return nn.Linear(features, outputs, bias=False).double()
 
 
-def linear(features, outputs, *, bias=False):
-    return nn.Linear(features, outputs, bias=bias).double()
+def at_zero(features, outputs):
+    """A head at zero, where the softmax of C classes has the curvature (I − 11ᵀ/C)/C in the logits."""
+    model = linear(features, outputs)
+    nn.init.zeros_(model.weight)
+    return model
 
 
-def with_spectrum(values, seed=0):
-    """Rows `(P, P)` of a linear model with one output whose GGN, squared loss, has these eigenvalues."""
+def with_spectrum(values):
+    """Rows `(P, P)` on which the GGN of a head of two classes at zero has these eigenvalues, and P zeros."""
     P = len(values)
-    U, V = (torch.linalg.qr(draw(P, P, seed=seed + k)).Q for k in range(2))
-    return (U * (P * torch.as_tensor(values)).sqrt()) @ V.mT
+    U, V = (torch.linalg.qr(draw(P, P, seed=k)).Q for k in range(2))
+    return (U * (2 * P * torch.as_tensor(values)).sqrt()) @ V.mT
 
 
-def dense(model, parameters, X, loss):
-    """The GGN from Jacobians: JᵀHJ/N, H the identity or diag(p) − ppᵀ."""
+def dense(model, parameters, X):
+    """The GGN from Jacobians: JᵀHJ/N, H = diag(p) − ppᵀ."""
     names = {id(p): name for name, p in model.named_parameters()}
     own = {names[id(p)]: p.detach() for p in parameters}
     parts = jacrev(lambda w: functional_call(model, w, (X,)))(own)
     J = torch.cat([part.flatten(2) for part in parts.values()], dim=2)
     p = model(X).softmax(dim=1).detach()
     H = torch.diag_embed(p) - p[:, :, None] * p[:, None]
-    if loss == "squared":
-        H = torch.eye(p.shape[1], dtype=p.dtype).expand(len(X), -1, -1)
     return (torch.einsum("nci,ncd,ndj->ij", J, H, J) / len(X)).detach()
 
 
-def check_operator(model, parameters, data, loss, expected):
+def check_operator(model, parameters, data, expected):
     """Compare the matrix, many directions at a time and one at a time."""
     scale = 1e-9 * float(expected.abs().max())
-    with ggn_operator(model, parameters, data, loss) as G:
+    with ggn_operator(model, parameters, data) as G:
         torch.testing.assert_close(G @ torch.eye(len(expected), dtype=G.dtype), expected, rtol=0, atol=scale)
         v = draw(len(expected))
         torch.testing.assert_close(G @ v, expected @ v, rtol=0, atol=scale * len(v))
@@ -64,101 +65,66 @@ def by_lanczos(monkeypatch):
     monkeypatch.setattr(gauss_newton, "DENSE", 0)
 
 
-def test_linear_head_with_squared_loss_has_the_covariance_in_each_output():
-    X, y = draw(30, 4), torch.arange(30) % 3
-    model = linear(4, 3, bias=True)
-    whole = torch.cat([X, torch.ones(30, 1).double()], dim=1)
-    data = [(X, one_hot(y, 3))]
-    found = curvature(model, model.parameters(), data, loss="squared")
-    expected = np.sort(np.repeat(torch.linalg.eigvalsh(whole.mT @ whole / 30).numpy(), 3))
-    np.testing.assert_allclose(found.eigenvalues, expected, rtol=1e-10)
-    assert (found.parameters, found.rows, found.rank_bound, found.exact) == (15, 30, 15, True)
-    assert found.condition == pytest.approx(condition_number(whole.numpy(), kind="features").value, rel=1e-9)
-    check_operator(model, [model.weight], data, "squared", torch.kron(torch.eye(3).double(), X.mT @ X / 30))
-
-
-def test_softmax_at_zero_weights_has_the_covariance_over_c_in_c_minus_1_outputs():
-    X = draw(30, 4)
-    model = linear(4, 3)
-    nn.init.zeros_(model.weight)
-    found = curvature(model, model.parameters(), [(X, torch.arange(30) % 3)])
-    values = torch.linalg.eigvalsh(X.mT @ X / 90).numpy()
-    np.testing.assert_allclose(found.eigenvalues[4:], np.repeat(values, 2), rtol=1e-9)
-    assert found.condition == pytest.approx(values[-1] / values[0])  # the 4 zeros are below the floor
-    assert curvature(model, model.parameters(), [(X[:3], torch.arange(3))]).rank_bound == 6
-
-
 @pytest.mark.parametrize("mode", ["matrix", "lanczos"])
-def test_condition_of_a_probe_on_a_linear_extractor_is_the_librarys(mode, request):
+def test_a_head_at_zero_has_the_covariance_and_the_condition_number_of_the_library(mode, request):
     if mode == "lanczos":
         request.getfixturevalue("by_lanczos")
     theta, X = draw(6, 5, seed=1), draw(40, 6)
-    model = nn.Sequential(linear(6, 5), linear(5, 2))
+    model = nn.Sequential(linear(6, 5), at_zero(5, 3))
     model[0].weight.data = theta.mT
-    data = [(X, one_hot(torch.arange(40) % 2, 2))]
-    found = curvature(model, model[1].parameters(), data, loss="squared")
+    found = curvature(model, model[1].parameters(), [(X, torch.arange(40) % 3)])
     H = hessian(theta, covariance(X))
+    values = torch.linalg.eigvalsh(H).numpy() / 120  # each for C − 1 directions of the classes
+    if mode == "matrix":
+        np.testing.assert_allclose(found.eigenvalues[5:], np.repeat(values, 2), rtol=1e-9)
     assert found.resolved
+    assert (found.parameters, found.rows, found.rank_bound) == (15, 40, 15)
     assert found.condition == pytest.approx(condition_number(H).value, rel=1e-8)
-    assert found.largest == pytest.approx(condition_number(H).sigma_max / 40, rel=1e-10)
+    assert found.largest == pytest.approx(values[-1], rel=1e-10)
 
 
 @pytest.mark.parametrize(
-    ("name", "norm", "loss"),
-    [("test_resnet", "layer1.0.bn1", "cross_entropy"), ("test_vit", "blocks.0.norm1", "squared")],
+    ("name", "norm"),
+    [("test_resnet", "layer1.0.bn1"), ("test_vit", "blocks.0.norm1")],
     ids=["resnet", "vit"],
 )
-def test_equals_the_dense_matrix_of_a_net(name, norm, loss, by_lanczos):
+def test_equals_the_dense_matrix_of_a_net(name, norm, by_lanczos):
     options = {"img_size": 32} if "vit" in name else {}
     model = Backbone(name, num_classes=3, **options).model.double()
     parameters = [*model.get_submodule(norm).parameters(), *model.get_classifier().parameters()]
     X, y = draw(5, 3, 32, 32), torch.tensor([0, 1, 2, 0, 1])
-    y = one_hot(y, 3) if loss == "squared" else y
     data = [(X[:2], y[:2]), (X[2:], y[2:])]
-    expected = dense(model, parameters, X, loss)
-    check_operator(model, parameters, data, loss, expected)
+    expected = dense(model, parameters, X)
+    check_operator(model, parameters, data, expected)
     values = torch.linalg.eigvalsh(expected).numpy()
-    found = curvature(model, parameters, data, loss=loss, floor=1e-9)
+    found = curvature(model, parameters, data, floor=1e-9)
     above = values[values > 1e-9 * values[-1]]
-    assert len(above) <= found.rank_bound <= 15
+    assert len(above) <= found.rank_bound == 10
     assert found.resolved  # 20 steps exhaust the range
     assert found.condition == pytest.approx(above[-1] / above[0], rel=1e-6)
 
 
-class Factors(nn.Module):
-    """W + BA, as LoRA adds it."""
-
-    def __init__(self, weight):
-        super().__init__()
-        self.A = nn.Parameter(draw(2, weight[0].numel(), seed=3))
-        self.B = nn.Parameter(draw(len(weight), 2, seed=4))
-
-    def forward(self, weight):
-        return weight + (self.B @ self.A).view_as(weight)
-
-
 def test_parameters_behind_a_parametrization():
     model = nn.Sequential(nn.Conv2d(1, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(12, 4)).double()
-    for layer in (model[0], model[3]):
-        parametrize.register_parametrization(layer, "weight", Factors(layer.weight))
-    parameters = [p for i in (0, 3) for p in model[i].parametrizations.weight[0].parameters()]
+    parameters = add_lora(model, 2)
+    assert parametrize.is_parametrized(model[0], "weight")
+    for k, factor in enumerate(parameters):
+        factor.data = draw(*factor.shape, seed=k)
     X, y = draw(6, 1, 3, 3), torch.arange(6) % 4
-    expected = dense(model, parameters, X, "cross_entropy")
+    expected = dense(model, parameters, X)
     assert expected.shape == (46, 46)
-    check_operator(model, parameters, [(X, y)], "cross_entropy", expected)
+    check_operator(model, parameters, [(X, y)], expected)
 
 
-@pytest.mark.parametrize("iterations", [2, 4, 8, 16, 32, 60])
+@pytest.mark.parametrize("iterations", [2, 4, 8, 16, 32, 62])
 @pytest.mark.parametrize("spread", [6, 2], ids=["across the floor", "above it"])
 def test_what_lanczos_does_not_resolve_is_a_bound_on_the_right_side(iterations, spread, by_lanczos):
     values = np.logspace(0, -spread, 60)
-    X = with_spectrum(values)
-    model = linear(60, 1)
-    found = curvature(
-        model, model.parameters(), [(X, X[:, :1])], loss="squared", floor=1e-3, iterations=iterations
-    )
+    X, model = with_spectrum(values), at_zero(60, 2)
+    data = [(X, torch.arange(60) % 2)]
+    found = curvature(model, model.parameters(), data, floor=1e-3, iterations=iterations)
     smallest = values[values > 1e-3][-1]
-    assert found.resolved == (iterations == 60)
+    assert found.resolved == (iterations == 62)  # the eigenvalues, and 0
     assert found.largest == pytest.approx(1, rel=1e-5)  # by SciPy where two steps are not enough
     assert found.residuals[0] <= 1e-3
     assert smallest * (1 - 1e-6) <= found.smallest <= 1 + 1e-9
@@ -172,9 +138,9 @@ def test_float32_says_what_it_cannot_see():
     model = linear(6, 3)
     exact = curvature(model, model.parameters(), [(X, y)], floor=1e-13)
     single = curvature(model.float(), model.parameters(), [(X.float(), y)], floor=1e-13)
-    assert exact.round_off < 1e-14 < exact.floor < 1e-12
+    assert exact.floor < 1e-12
     assert exact.condition > 1e8  # the real one
-    assert 1e-9 < single.round_off < single.floor < 1e-5  # raised above the noise
+    assert 1e-9 < single.floor < 1e-5  # raised above the noise
     assert single.condition < 1 / single.floor
 
 
@@ -184,12 +150,10 @@ def test_batches_do_not_matter_and_the_model_is_left_as_it_was():
     model[2].eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     X, y = draw(20, 4), torch.arange(20) % 3
-    loader = DataLoader(TensorDataset(X, y), batch_size=3, shuffle=True)
-    split = [(X[:1], y[:1]), (X[1:12], y[1:12]), (X[12:], y[12:])]
-    runs = [curvature(model, model[:2].parameters(), data) for data in ([(X, y)], split, loader)]
-    nodes = [gradient_spectrum(model, model[:2].parameters(), d).ritz_values[0] for d in ([(X, y)], split)]
-    for run in runs[1:]:
-        np.testing.assert_allclose(run.eigenvalues, runs[0].eigenvalues, atol=1e-12)
+    splits = [(X, y)], [(X[:1], y[:1]), (X[1:12], y[1:12]), (X[12:], y[12:])]
+    one, other = (curvature(model, model[:2].parameters(), data).eigenvalues for data in splits)
+    nodes = [gradient_spectrum(model, model[:2].parameters(), data).ritz_values[0] for data in splits]
+    np.testing.assert_allclose(one, other, atol=1e-12)
     assert nodes[1] == pytest.approx(nodes[0])
     assert [part.training for part in model] == [True, True, False, True]
     assert [p.requires_grad for p in model[:2].parameters()] == [False, True, True]
@@ -197,94 +161,44 @@ def test_batches_do_not_matter_and_the_model_is_left_as_it_was():
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize("share", [0.5, 0.1, 1e-2, 1e-4])
-def test_predicted_steps_are_those_that_gradient_descent_takes(share):
-    X, T = with_spectrum(np.logspace(0, -2, 8)), draw(8, 2, seed=5)
-    model = linear(8, 2)
-    nn.init.zeros_(model.weight)
-    found = gradient_spectrum(model, model.parameters(), [(X, T)], loss="squared")
-    assert found.exhausted
-    assert found.excess == pytest.approx(float(T.square().sum()) / 16)  # X is square: the optimum is 0
-    predicted = found.steps(share)
-    optimizer = torch.optim.SGD(model.parameters(), lr=found.best_rate(int(predicted)))
-    taken = 0
-    while (loss := (model(X) - T).square().sum() / 16) > share * found.excess * (1 + 1e-9):
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        taken += 1
+@pytest.mark.parametrize("fraction", [0.5, 0.1, 1e-2, 1e-4])
+def test_predicted_steps_are_those_that_gradient_descent_takes(fraction):
+    values, weights = np.logspace(0, -2, 8)[::1], draw(8, seed=5).square().numpy()
+    found = GradientSpectrum(values, weights, 8, True)
+    predicted = found.steps(fraction)
+    w, taken, rate = np.sqrt(weights) / values, 0, found.best_rate(int(predicted))  # ½wᵀHw, gradient √τ²
+    while 0.5 * w @ (values * w) > fraction * found.excess * (1 + 1e-9):
+        w, taken = w - rate * values * w, taken + 1
     assert taken == predicted
-    assert min(found.left(taken - 1, eta) for eta in np.linspace(0.02, 2.1, 500)) > share  # no rate is faster
-    assert found.kappa_steps(share) == rate_steps(99 / 101, share)
-    assert predicted <= found.kappa_steps(share)
+    assert min(found.left(taken - 1, eta) for eta in np.linspace(0.02, 2.1, 500)) > fraction  # none is faster
+    assert found.kappa_steps(fraction) == rate_steps(99 / 101, fraction)
+    assert predicted <= found.kappa_steps(fraction)
 
 
 def test_nodes_are_those_of_the_gradients_measure():
     X, y = draw(12, 5), torch.arange(12) % 3
     model = nn.Sequential(linear(5, 4), nn.Tanh(), linear(4, 3))
     found = gradient_spectrum(model, model.parameters(), [(X, y)], floor=1e-12)
-    G = dense(model, list(model.parameters()), X, "cross_entropy")
+    G = dense(model, list(model.parameters()), X)
     grads = torch.autograd.grad(nn.functional.cross_entropy(model(X), y), list(model.parameters()))
     g = torch.cat([part.flatten() for part in grads])
     moments = [float(g @ torch.linalg.matrix_power(G, k) @ g) for k in range(4)]
     nodes = [float(found.weights @ found.ritz_values**k) for k in range(4)]
     np.testing.assert_allclose(nodes, moments, rtol=1e-8)
-    assert found.gradient_norm == pytest.approx(float(g.norm()))
     assert found.excess == pytest.approx(float(g @ torch.linalg.pinv(G, rtol=1e-10) @ g) / 2, rel=1e-4)
     short = gradient_spectrum(model, model.parameters(), [(X, y)], iterations=3)
     assert not short.exhausted
     assert short.excess < found.excess  # what has no node is missing
 
 
-X, y = draw(6, 4), torch.arange(6) % 2
-MODEL = linear(4, 2)
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "match"),
-    [
-        ({"parameters": []}, InvalidInputError, "0 parameters are given"),
-        ({"parameters": [MODEL.weight, nn.Parameter(draw(3))]}, InvalidInputError, r"number 1 \(\(3,\)\)"),
-        ({"parameters": [MODEL.weight, MODEL.weight]}, InvalidInputError, "each must occur once"),
-        ({"data": []}, InvalidInputError, "0 rows"),
-        ({"data": iter([(X, y)])}, InvalidInputError, "6 rows in one pass and 0 in the next"),
-        ({"loss": "hinge"}, UnknownNameError, "unknown loss 'hinge'"),
-        ({"floor": 0.0}, InvalidInputError, "floor must lie between 0 and 1, got 0.0"),
-        ({"iterations": 0}, InvalidInputError, "iterations must be an integer"),
-        ({"data": [(X * math.nan, y)]}, InvalidInputError, "outputs are not finite"),
-        ({"data": [(X, y + 1)]}, InvalidInputError, "integers from 0 to 1"),
-        ({"data": [(X, X)]}, InvalidInputError, "do not fit outputs"),
-        ({"data": [(X, X)], "loss": "squared"}, InvalidInputError, r"give finite targets \(B, C\)"),
-        ({"data": [(X[:, None], y)]}, InvalidInputError, r"must return \(B, C\)"),
-        ({"data": [(X * 0, y)]}, RankError, "no output depends on them|gradient is zero"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
-)
-@pytest.mark.parametrize("function", [curvature, gradient_spectrum])
-def test_refused(function, change, error, match):
-    if isinstance(change.get("data"), type(iter([]))):
-        change = {"data": iter([(X, y)])}  # the one above is used up by the other function
-    arguments = {"parameters": MODEL.parameters(), "data": [(X, y)]} | change
-    with pytest.raises(error, match=match):
-        function(MODEL, arguments.pop("parameters"), arguments.pop("data"), **arguments)
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0, math.nan])
-def test_shares_are_checked(share):
-    found = gradient_spectrum(MODEL, MODEL.parameters(), [(X, y)])
-    for predict in (found.steps, found.kappa_steps):
-        with pytest.raises(InvalidInputError, match="share must lie between 0 and 1"):
-            predict(share)
-
-
 @pytest.mark.parametrize("function", [curvature, gradient_spectrum])
 def test_parameters_that_reach_no_output(function):
     model = nn.ModuleDict({"used": linear(4, 2), "idle": linear(4, 2)})
     model.forward = model["used"].forward
-    found = function(model, model.parameters(), [(X, y)])
-    assert found.iterations <= 16
+    data = [(draw(6, 4), torch.arange(6) % 2)]
+    assert math.isfinite(function(model, model.parameters(), data).condition)
     with pytest.raises(RankError, match="no output depends on them"):
-        function(model, model["idle"].parameters(), [(X, y)])
+        function(model, model["idle"].parameters(), data)
 
 
 def test_round_off_makes_no_node():

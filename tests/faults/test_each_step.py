@@ -8,7 +8,6 @@ import pytest
 
 from condnum.errors import OutputError
 from condnum.files import atomic_write, results_folder, write_json, write_text
-from condnum.report.run import abandoned
 from condnum.studies.cells import ResultStore
 
 pytestmark = [
@@ -127,38 +126,3 @@ def test_folders_that_cannot_be_renamed_are_told(tmp_path, monkeypatch):
         with pytest.raises(OutputError, match=r"cannot put the results .*No space left.*mend that"):
             run(tmp_path / "out", NEW)
     assert seen(tmp_path / "out") == OLD
-
-
-@pytest.mark.parametrize("cells", ["finished", "failed"])
-def test_what_a_run_that_ends_early_keeps(tmp_path, cells):
-    with results_folder(tmp_path / "out") as held:
-        write_text(held.path / "results.csv", "half")
-        write_text(held.path / "report.failed.ipynb", "why")
-        with ResultStore(held.cells) as store:
-            store.put("a", {"rir": 2.0}) if cells == "finished" else store.fail("a", "ValueError")
-        assert abandoned(held) == (cells == "finished")
-    assert held.cells.exists() == held.path.exists() == (cells == "finished")
-    assert seen(tmp_path / "out") == {"report.failed.ipynb": "why"}
-
-
-def test_two_at_once_of_many(tmp_path):
-    """Eight processes that open one folder at the same moment: never two of them are inside."""
-    children = []
-    for _ in range(8):
-        child = os.fork()
-        if child == 0:
-            status = 0
-            try:
-                for _ in range(20):
-                    try:
-                        with results_folder(tmp_path / "out"):
-                            os.mkdir(tmp_path / "inside")  # fails if somebody is inside
-                            os.rmdir(tmp_path / "inside")
-                    except OutputError:
-                        pass
-            except BaseException:
-                status = 1
-            finally:
-                os._exit(status)
-        children.append(child)
-    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 8

@@ -12,11 +12,11 @@ from condnum.errors import CondnumError
 COMMANDS = {
     "audit": "--pretrain --harmful --theta --theta-0 --theta-i --targets --kind --ridge --rtol --bootstrap "
     "--attackers --seed --max-dimension --pretrain-targets --quiet",
-    "run house-prices": "--data --methods --seeds --epochs --features --rows --device --jobs",
-    "run digits": "--data --methods --seeds --epochs --pairs --labels --jobs --scheduler",
+    "run house-prices": "--data --methods --seeds --steps --features --rows --device --jobs",
+    "run digits": "--methods --seeds --steps --pairs --labels --jobs --scheduler",
     "run mnist": "--data --methods --pairs --labels --device",
-    "run limits": "--data --source --methods --seeds --pairs --ridge",
-    "run attackers": "--data --source --seeds --epochs --jobs",
+    "run limits": "--data --methods --seeds --pairs --relative-epsilon",
+    "run attackers": "--data --seeds --steps --attack-steps --jobs",
     "run deep": "--data --backbone --weights --pretrain --harmful --preset --limit",
     "run stability": "--runs",
     "data": "--help nothing",
@@ -78,16 +78,3 @@ def command_lines(draw):
 
 def test_words(fuzz, offline, capsys):
     fuzz(command_lines(), lambda words: called(words, capsys), examples=60)
-
-
-def test_files_of_an_audit(fuzz, damaged, offline, written, capsys):
-    words = "audit --pretrain P.npy --harmful H.csv --theta t.npy --targets y.npy"
-    sources = {"P.npy": "X.npy", "H.csv": "X.csv", "t.npy": "X.npy", "y.npy": "y.npy"}
-    whole = {name: (offline / source).read_bytes() for name, source in sources.items()}
-
-    def load(contents):
-        for name, content in contents.items():
-            written(name, content)
-        called(words.split(), capsys)
-
-    fuzz(st.fixed_dictionaries({name: damaged([content]) for name, content in whole.items()}), load)

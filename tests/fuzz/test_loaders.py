@@ -8,7 +8,6 @@ import struct
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import strategies as st
-from nbformat.v4 import new_code_cell, new_notebook
 from safetensors.torch import save
 
 from condnum.audit.attacks import read_targets
@@ -26,10 +24,9 @@ from condnum.cli import main
 from condnum.data.feature_pair import look_at, match_streams
 from condnum.data.feature_stream import open_feature_stream
 from condnum.data.house_prices import CATEGORICAL, HOUSE_COLUMNS, load_house_prices, read_house_table
-from condnum.data.mnist import load_mnist_images, read_idx
+from condnum.data.mnist import read_idx
 from condnum.deep.weights import CHECKPOINT_VERSION, read_metadata, read_state, read_weights
 from condnum.errors import CondnumError, DataFormatError, InvalidInputError
-from condnum.report.notebook import ParameterNotebook
 from condnum.studies.cells import ResultStore
 
 HUGE = [0, 1, 2, 3, 255, 2**16, 2**31, 2**32 - 1, 2**40, 10**12, 2**63 - 1, 2**64, -1]
@@ -63,16 +60,6 @@ def test_idx(fuzz, damaged, written):
     fuzz(st.one_of(files, files.map(gzip.compress), damaged([gzip.compress(IMAGES)])), load)
 
 
-def test_mnist_folder(fuzz, damaged, written, tmp_path):
-    def load(contents):
-        for name, content in zip(("images-idx3", "labels-idx1"), contents, strict=True):
-            written(f"raw/train-{name}-ubyte", content)
-        found = load_mnist_images(str(tmp_path / "raw"))
-        assert found.images.shape == (len(found.labels), 28, 28)
-
-    fuzz(st.tuples(damaged([idx((3, 28, 28), bytes(3 * 784))]), damaged([idx((3,), b"\1\2\3")])), load)
-
-
 HOUSES = pd.DataFrame(
     {n: [("RL" if i % 2 else "RM") if n in CATEGORICAL else i + 1 for i in range(6)] for n in HOUSE_COLUMNS}
 )
@@ -93,7 +80,7 @@ def house_tables(draw):
 def test_house_prices(fuzz, damaged, written):
     def load(content):
         path = written("train.csv", content)
-        read_house_table(path, missing="dictionary")
+        read_house_table(path)
         pair = load_house_prices(str(path))
         assert np.isfinite(pair.X_P).all()
         assert np.isfinite(pair.X_H).all()
@@ -191,7 +178,7 @@ def features(path):
     for block in stream.blocks(1, 2):
         assert block.shape[1] == stream.dimension
     assert not np.isnan(stream.array()).any()
-    pair = look_at(*match_streams(stream, stream), standardise=True)
+    pair = look_at(*match_streams(stream, stream), standardize=True)
     assert np.isfinite(pair.pretrain.array()).all()
 
 
@@ -297,7 +284,7 @@ def test_weights(fuzz, damaged, written, name):
     fuzz(st.one_of(damaged(valid), generated), load)
 
 
-# Results and parameters.
+# Results.
 
 
 def test_store(fuzz, damaged, written, tmp_path):
@@ -312,23 +299,6 @@ def test_store(fuzz, damaged, written, tmp_path):
             assert found is None or np.array_equal(found.arrays.get("history", X), X)
 
     fuzz(damaged([whole]), load)
-
-
-assignments = st.builds(
-    lambda name, kind, value: f"{name}{kind} = {value}",
-    pick(["seeds", "é", "a.b", "x, y", "class", "a[0]"]),
-    pick(["", ": int", ": 'str | None'", ": list[int]", ": ]", ": 'a b'"]),
-    pick(["3", "'a'", "{[]: 1}", "f()", "1" * 5000, "(" * 300, "-" * 5000 + "1", "\0", "'\\ud800'"]),
-)
-
-
-def test_parameters(fuzz):
-    def load(source):
-        cell = new_code_cell(source, metadata={"tags": ["parameters"]})
-        book = ParameterNotebook(Path("own.ipynb"), new_notebook(cells=[cell]))
-        assert book.defaults.keys() == book.parameters.keys()
-
-    fuzz(st.one_of(st.lists(assignments, max_size=3).map("\n".join), st.text(max_size=60)), load)
 
 
 # What takes no chance to find.
@@ -441,12 +411,11 @@ CHECKPOINTS = [b"s", b"r", b"q", b"(l.", b"\x80\x02}q\x00.", b"PK\3\4", b"X\x00\
 CELLS_OF_TEXT = "hold numbers: b .'b' holds 'cat'"
 FILES = [
     *[("X.npy", content, blocks, "is damaged, or not what its ending says") for content in NPY],
+    *[("X.npz", zipped({"X.npy": content}), blocks, "is damaged, or not what its") for content in NPY],
     *[("X.npy", stored(np.save, x), blocks, "expected a matrix") for x in (np.ones(3), np.ones((2, 2, 2)))],
     ("X.npy", stored(np.save, np.array([["a"]])), blocks, "type <U1; expected a matrix"),
     ("X.npz", locked(stored(np.savez, X)), blocks, "is damaged"),
     ("X.npz", stored(np.savez, a=X, b=X), blocks, r"holds 2 arrays \(a, b\)"),
-    ("X.npz", zipped({"X.npy": bare_npy(HEADER % b"(99999, 999)")}), blocks, "above the limit of 512 MiB"),
-    ("X.npz", zipped({"X.npy": bare_npy(HEADER % b"(99, 9)")}), blocks, "is too short for an array"),
     ("X.txt", b"1 2", blocks, r"ends in '\.txt'"),
     ("X.csv", b"", blocks, "is empty"),
     ("X.csv", b"a,b\n1,2\n3,cat\n", blocks, CELLS_OF_TEXT),
@@ -459,13 +428,14 @@ FILES = [
     *[("f", idx(s), read_idx, "above the limit of") for s in ((0, 2**16, 2**16, 2**31), (2**28 + 1,))],
     ("f", idx([1] * 65) + b"\0", read_idx, "is not an IDX file"),
     ("f", SIX[:-1], read_idx, r"is truncated: its header says 2×1×3 = 6 bytes, 5 follow"),
-    ("f", SIX + b"\0", read_idx, "has trailing bytes: .* 7 follow"),
+    ("f", SIX + b"\0", read_idx, "has trailing bytes: .* 7 or more follow"),
     ("f", SIX[:9], read_idx, "is truncated: 9 bytes, less than its header"),
     ("f", b"", read_idx, "not an IDX file"),
     ("f", idx((6,), b"", kind=0x0D), read_idx, "starts with 0x00000d01"),
     ("f", idx(()), read_idx, "starts with 0x00000800"),
     ("f", gzip.compress(SIX, mtime=0)[:-6], read_idx, "truncated or damaged gzip"),
     ("f", gzip.compress(SIX, mtime=0)[:12] + b"\xff" * 20, read_idx, "damaged gzip|not an IDX file"),
+    ("w.pt", repacked(TORCH[0], (0, 0, 0), True), read_weights, "it is compressed, which torch"),
     *[("w.pt", content, read_weights, "is not opened|is not a whole|not a state") for content in CHECKPOINTS],
 ]
 
@@ -488,18 +458,6 @@ def test_a_house_table_of_gigabytes_is_not_read(written):
         stream.truncate(2 << 30)
     with pytest.raises(DataFormatError, match="takes more than 48 MiB"):
         read_house_table(path)
-
-
-def test_a_compressed_checkpoint_is_not_unpacked(tmp_path):
-    torch.save({"w": torch.zeros(1000)}, tmp_path / "w.pt")
-    with (
-        zipfile.ZipFile(tmp_path / "w.pt") as whole,
-        zipfile.ZipFile(tmp_path / "z.pt", "w", zipfile.ZIP_DEFLATED) as archive,
-    ):
-        for name in whole.namelist():
-            archive.writestr(name, whole.read(name))
-    with pytest.raises(DataFormatError, match="it is compressed, which torch"):
-        read_weights(tmp_path / "z.pt")
 
 
 @pytest.mark.parametrize("command", ["run attackers --data", "run limits --seeds", "data"])
@@ -543,5 +501,5 @@ def test_memory_of_a_process(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     status, peak = map(int, done.stdout.split())
     assert status == 2
-    assert "holds an array of shape (134217728, 1)" in " ".join(done.stderr.split())
+    assert "holds 1,024 MiB, above the limit of 512 MiB for archives" in " ".join(done.stderr.split())
     assert peak < 1 << 20

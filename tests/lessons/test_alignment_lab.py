@@ -14,7 +14,7 @@ from condnum.figures.style import num
 from condnum.files import folder_lock, output_folder
 from condnum.lessons.alignment import haar_overlap_band
 from condnum.lessons.alignment_lab import ALIGNED, RECORDED, alignment_lab, recorded_lab
-from condnum.lessons.alignment_trails import TRAINING, ZOOM
+from condnum.lessons.alignment_trails import TRAINING
 from condnum.lessons.recording import RECORDABLE, record_all
 from condnum.studies.alignment_path import Follower
 from condnum.theory.alignment import alignment
@@ -24,20 +24,20 @@ from condnum.theory.spectra import hessian
 STATES = [
     {},
     {"training": 0},
-    {"training": 17, "i": 3, "j": 5, "zoom": "near", "side": "harmful"},
-    {"extractor": "max_rir", "zoom": "leading"},
+    {"training": 17, "i": 3, "j": 5, "side": "harmful"},
+    {"extractor": "max_rir"},
     {"compare": "max_rir", "training": 9, "side": "harmful"},
 ]
 
 
 @pytest.fixture(scope="module")
 def table():
-    return alignment_lab("embedded", methods="ours,opt_kappa,identity,initial,max_rir", epochs=40)
+    return alignment_lab("embedded", methods="ours,opt_kappa,identity,initial,max_rir", steps=40)
 
 
 @pytest.fixture(scope="module")
 def pixels():
-    return alignment_lab("digits:4-9", methods="ours,max_rir", epochs=20)
+    return alignment_lab("digits:4-9", methods="ours,max_rir", steps=20)
 
 
 def trace(figure, name, xaxis=None):
@@ -52,31 +52,18 @@ def test_every_state_has_the_same_traces(kind, request):
     assert {xaxis for _, xaxis in kinds[0]} == {"x", "x2", "x3", "x4", "x5", "x6"}
 
 
-def test_the_controls_reach_every_direction_and_the_main_ones_make_few_states(table, pixels):
+def test_the_controls_reach_every_direction(table, pixels):
     for lab, D in ((table, 9), (pixels, 64)):
         assert (lab.controls["i"].high, lab.controls["j"].high) == (D, D)
-    main = [of for of in pixels.controls.values() if not of.advanced]
-    assert np.prod([getattr(of, "marks", 8) for of in main]) <= 700
-    assert table.__name__ == "AlignmentLabDiabetes"
-    assert pixels.__name__ == "AlignmentLabDigits49"
+    assert (table.__name__, pixels.__name__) == ("AlignmentLabDiabetes", "AlignmentLabDigits49")
 
 
-@pytest.mark.parametrize("zoom", ["whole", "leading", "near"])
-def test_maps_are_the_overlaps_and_a_click_names_their_cells(pixels, zoom):
-    view = pixels.compute(extractor="max_rir", zoom=zoom, i=30, j=34)
-    drawn = view.figure().data[0]
-    step, Q = view.steps[0], view.tasks.vectors[0]
-    overlaps = np.square(step.left(1, 64).T @ Q)
+def test_maps_are_the_overlaps_and_a_click_names_their_cells(pixels):
+    view = pixels.compute(extractor="max_rir", i=30, j=34)
+    drawn, blocks = view.figure().data[0], view.steps[0]["blocks"][0]
     assert drawn.meta == {"click": {"i": "y", "j": "x"}}
-    if zoom == "whole":
-        np.testing.assert_allclose(drawn.z, step["blocks"][0], atol=drawn.zmax / 2048)
-        np.testing.assert_allclose(step["blocks"][0].sum(axis=1), 1, rtol=1e-6)
-        return
-    a, b = {"leading": (1, 1), "near": (30 - ZOOM // 2, 34 - ZOOM // 2)}[zoom]
-    assert (drawn.y[0], drawn.x[0], len(drawn.y)) == (a, b, ZOOM)
-    np.testing.assert_allclose(
-        drawn.z, overlaps[a - 1 : a - 1 + ZOOM, b - 1 : b - 1 + ZOOM], atol=drawn.zmax / 2000
-    )
+    np.testing.assert_allclose(drawn.z, blocks, atol=drawn.zmax / 2048)
+    np.testing.assert_allclose(blocks.sum(axis=1), 1, rtol=1e-6)
 
 
 @pytest.mark.parametrize("i", [1, 4, 9])
@@ -199,19 +186,19 @@ def _theta(lab, name):
 
 
 def test_an_extractor_that_is_not_kept_is_computed_when_it_is_chosen(tmp_path):
-    lab = alignment_lab("embedded", methods="identity", epochs=2, out=tmp_path)
+    lab = alignment_lab("embedded", methods="identity", steps=2, out=tmp_path)
     assert list(lab.trails.kept) == ["identity"]
     explorer = lab(extractor="r_ill_only")
     assert explorer.error == ""
     assert explorer.result.steps[0].name.endswith("step 2 of 2")
-    again = alignment_lab("embedded", methods="r_ill_only", epochs=2, out=tmp_path)
+    again = alignment_lab("embedded", methods="r_ill_only", steps=2, out=tmp_path)
     np.testing.assert_array_equal(
         again.trails.of("r_ill_only").arrays["left"], lab.trails.of("r_ill_only").arrays["left"]
     )
 
 
 def test_the_page_hears_of_each_step_and_an_interruption_is_told_with_the_fix(tmp_path, monkeypatch):
-    lab = alignment_lab("embedded", methods="identity", epochs=3, out=tmp_path)
+    lab = alignment_lab("embedded", methods="identity", steps=3, out=tmp_path)
     explorer, heard = lab(), []
     explorer.observe(lambda change: heard.append(json.loads(change["new"])), "payload")
     explorer.extractor = "imma"

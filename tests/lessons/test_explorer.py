@@ -29,16 +29,11 @@ from condnum.lessons.condition_number import (
 from condnum.lessons.explorer import Between, Explorer, Slider, checked
 from condnum.lessons.figure_view import shown_figure
 from condnum.lessons.joint_steps import JointStepsExplorer
-from condnum.lessons.own_data import OwnDataExplorer
+from condnum.lessons.recording import RECORDABLE
 from condnum.lessons.regularizer_paths import RegularizerPathExplorer
 from condnum.lessons.regularizers import RegularizerExplorer
 from condnum.lessons.two_tasks import two_tasks, whiten
 
-EXPLORERS = [
-    *(GradientDescentExplorer, SpectrumDescentExplorer, AlignmentExplorer, AlignedTasksExplorer),
-    *(RegularizerExplorer, RegularizerPathExplorer, JointStepsExplorer),
-    *(CeilingExplorer, RidgeCeilingExplorer, OwnDataExplorer),
-]
 PICTURE = "application/vnd.plotly.v1+json"
 
 
@@ -47,7 +42,7 @@ def shown(explorer):
     return json.loads(explorer.payload)
 
 
-@pytest.mark.parametrize("kind", EXPLORERS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", RECORDABLE.values(), ids=RECORDABLE)
 def test_every_explorer_works_at_the_ends_of_every_control(kind):
     """One make-up of traces, a sentence, presets; a code line that comes back."""
     explorer = kind()
@@ -223,11 +218,16 @@ def ask(explorer, number=1, **settings):
 
 
 def test_the_page_asks_and_traits_draw(explorer):
-    assert (explorer.redraws, explorer.error, len(shown(explorer)["figure"]["data"][2]["x"]["bdata"])) == (
+    assert (explorer.redraws, explorer.error) == (1, "")
+    kappa, _, _, step, axes = explorer.declaration["controls"]
+    assert (kappa["low"], kappa["high"], kappa["log"], kappa["whole"], step["whole"]) == (
         1,
-        "",
-        64,
+        1000,
+        True,
+        False,
+        True,
     )
+    assert axes["options"] == [("equal", "equal"), ("fit", "stretched to the path")]
     explorer.step = 5
     assert explorer.redraws == 1  # nothing is new
     ask(explorer, 7, step=4)
@@ -269,26 +269,15 @@ def test_controls_without_effect_are_declared_and_left_out():
     assert (explorer.error, "seed=" in explorer.settings_code) == ("", False)
 
 
-def test_the_declaration_says_labels_help_and_bounds(explorer):
-    assert explorer.declaration["state"] == explorer.settings
-    kappa, _, rule, step, axes = explorer.declaration["controls"]
-    assert (kappa["label"], kappa["help"][:16]) == ("condition number κ", "Condition number")
-    assert (kappa["low"], kappa["high"], kappa["log"], kappa["whole"]) == (1, 1000, True, False)
-    assert (step["whole"], step["play"] > 0) == (True, True)
-    assert axes["options"] == [("equal", "equal"), ("fit", "stretched to the path")]
-    assert rule["kind"] == "choice"
-
-
 def test_an_error_is_seen_kept_and_passes():
     explorer = FailingExplorer()
     explorer.kappa = 13
     assert explorer.error == "nothing can be drawn for these settings: ValueError: no <13>"
-    said = shown(explorer)
-    assert (said["error"], said["figure"], said.get("reading"), said.get("code")) == (
-        explorer.error,
+    assert shown(explorer)["error"] == explorer.error
+    assert (shown(explorer)["figure"], "reading" in shown(explorer), "code" in shown(explorer)) == (
         None,
-        None,
-        None,
+        False,
+        False,
     )
     with pytest.raises(InvalidInputError, match="no <13>"):
         FailingExplorer.show(static=True, kappa=13)
@@ -301,11 +290,6 @@ def test_an_error_is_seen_kept_and_passes():
     assert shown(explorer)["figure"] is not None
     ask(explorer, 3)
     assert shown(explorer)["error"] == ""
-
-
-def test_the_page_gets_plotly_from_the_kernel(explorer):
-    explorer._on_message(None, {"kind": "plotly"}, [])
-    assert b"plotly.js v" in explorer.sent[-1][1][0]
 
 
 def test_static_is_a_plain_figure_that_says_what_it_shows():

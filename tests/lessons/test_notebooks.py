@@ -15,7 +15,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("[1-7]_*.ipynb"))
 WIDGET, PLOTLY = "application/vnd.jupyter.widget-view+json", "application/vnd.plotly.v1+json"
 #: What makes a lesson of half a minute one of seconds, and leaves nothing behind.
-FASTER = {"7_alignment_lab": {"data": "embedded", "epochs": 30, "out": ""}}
+FASTER = {"7_alignment_lab": {"data": "embedded", "steps": 30, "out": ""}}
 ALIVE = '<div class="condnum-grab"'  # HTML that needs no kernel
 
 EXERCISES = FOLDER / "6_exercises.ipynb"

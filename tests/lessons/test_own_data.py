@@ -52,7 +52,7 @@ def test_the_audit_of_the_same_float32_files_says_the_same(files):
     rng = np.random.default_rng(0)
     P, H = (rng.normal(size=(500, 20)).astype(np.float32) for _ in range(2))
     P[:, 0] *= 1e-4  # κ of 1e8: above float32's round-off squared, below float32's round-off
-    lesson, found = own_data(**files(P, H)), audit(P, H, replicates=0)
+    lesson, found = own_data(**files(P, H)), audit(P, H, bootstrap=0)
     assert lesson.pretrain.rank == found.kappa_of("pretrain", AS_IS, "compact")["rank"] == 20
     kappa = found.kappa_of("pretrain", AS_IS, "compact")["kappa"]
     assert lesson.pretrain.compact == pytest.approx(kappa, rel=1e-6)
@@ -171,8 +171,8 @@ def test_columns_are_listed_flagged_and_left_out(tmp_path):
     assert blank(explorer)
     with pytest.raises(InvalidInputError, match="No such file"):
         OwnDataExplorer.show(static=True, pretrain="none.npy", harmful="none.npy")
-    explorer.change(drop="label", standardise=True)
-    assert explorer.result.ceiling == own_data(**files, drop="label", standardise=True).ceiling
+    explorer.change(drop="label", standardize=True)
+    assert explorer.result.ceiling == own_data(**files, drop="label", standardize=True).ceiling
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
 from condnum.errors import InvalidInputError
 from condnum.lessons.pair_browser import pair_browser, pair_curves
-from condnum.studies.digit_pairs import DigitPairs
+from condnum.studies.linear import DigitPairs
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    study = DigitPairs(methods=("ours", "imma"), seeds=1, epochs=3, pairs=((4, 7), (9, 0)))
+    study = DigitPairs(methods=("ours", "imma"), seeds=1, steps=3, pairs=((4, 7), (9, 0)))
     return study.run(out=tmp_path_factory.mktemp("pairs"), jobs=1)
 
 

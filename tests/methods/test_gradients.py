@@ -8,13 +8,7 @@ from condnum.methods.baselines import bilevel_gradient
 from condnum.methods.batch import ProblemBatch
 from condnum.methods.descent import DescentOptimizer
 from condnum.methods.method import Gradients, Memory
-from condnum.methods.problem import (
-    SMALL,
-    ImmunizationProblem,
-    LinearTask,
-    LogisticLoss,
-    SquaredLoss,
-)
+from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask, LogisticLoss, SquaredLoss
 
 
 def draw(*shape, seed=0):

@@ -38,22 +38,12 @@ KINDS = {
 GD = {"optimizer": "gd", "schedule": "constant"}
 #: Two values of each setting, of which a test takes the one that is not set.
 CHANGES = {
-    "steps": (4, 5),
-    "record_every": (2, 3),
-    "optimizer": ("adam", "gd"),
-    "learning_rate": (0.02, 0.03),
-    "schedule": ("constant", "cosine"),
-    "weights": ("balanced", "fixed"),
-    "ratio": (3.0, 2.0),
-    "loss_weight": (0.3, 0.2),
-    "lambda_pretrain": (50.0, 60.0),
-    "lambda_harmful": (1e6, 1e5),
-    "inner_steps": (2, 3),
-    "inner_rate": (0.05, 0.06),
-    "objective": ("log", "difference"),
-    "convention": ("compact", "ridge"),
-    "ridge": (0.1, 0.2),
-}
+    "steps": (4, 5), "record_every": (2, 3), "optimizer": ("adam", "gd"), "learning_rate": (0.02, 0.03),
+    "schedule": ("constant", "cosine"), "weights": ("balanced", "fixed"), "ratio": (3.0, 2.0),
+    "loss_weight": (0.3, 0.2), "lambda_pretrain": (50.0, 60.0), "lambda_harmful": (1e6, 1e5),
+    "inner_steps": (2, 3), "inner_rate": (0.05, 0.06), "objective": ("log", "difference"),
+    "convention": ("compact", "ridge"), "ridge": (0.1, 0.2),
+}  # fmt: skip
 
 
 def run(problem, method, **options):
@@ -249,18 +239,8 @@ class TestSettings:
         ("kind", "values", "error", "message"),
         [
             (DescentSettings, {"optimizer": "adm"}, UnknownNameError, "unknown optimizer 'adm'.*mean 'adam'"),
-            (
-                DescentSettings,
-                {"learning_rate": 0.0},
-                InvalidInputError,
-                "must be a positive number, got 0.0",
-            ),
-            (
-                DescentSettings,
-                {"weights": "fixed", "lambda_harmful": math.inf},
-                InvalidInputError,
-                "lambda_harmful.*got inf",
-            ),
+            (DescentSettings, {"learning_rate": 0.0}, InvalidInputError, "a positive number, got 0.0"),
+            (DescentSettings, {"weights": "fixed", "ratio": math.inf}, InvalidInputError, "ratio.*got inf"),
             (DescentSettings, {"steps": None}, InvalidInputError, "steps must be an integer.*got None"),
             (DescentSettings, {"steps": 2.5}, InvalidInputError, "steps must be an integer.*got 2.5"),
             (DescentSettings, {"record_every": -1}, InvalidInputError, "record_every must be.*at least 0"),
@@ -279,11 +259,7 @@ class TestSettings:
         [
             ("imma", {"settings": DescentSettings()}, "'imma' takes ImmaSettings, got DescentSettings"),
             ("identity", {"steps": 3}, "'identity' has nothing to set; leave out: steps"),
-            (
-                "ours",
-                {"settings": OptKappaSettings()},
-                "takes SelfTunedSettings or DescentSettings, got OptK",
-            ),
+            ("ours", {"settings": OptKappaSettings()}, "SelfTunedSettings or DescentSettings, got OptK"),
             ("r_ill_only", {"settings": SelfTunedSettings()}, "takes DescentSettings, got SelfTunedSettings"),
             ("ours", {"seed": -1}, "seed must be an integer of at least 0, got -1"),
         ],
@@ -332,10 +308,7 @@ class TestSettings:
 
     def test_a_setting_of_another_mode_is_refused(self, make_problem):
         for options, message in (
-            (
-                {"lambda_harmful": 123.0},
-                "lambda_harmful=123.0 has no effect with weights='balanced': it belongs",
-            ),
+            ({"lambda_harmful": 123.0}, "lambda_harmful=123.0 has no effect with weights='balanced'"),
             ({"lambda_harmful": 1e7}, "belongs to weights='fixed'"),  # named, though it is the default
             ({"weights": "fixed", "ratio": 2.0}, "ratio=2.0 has no effect with weights='fixed'"),
             ({"settings": "house-prices", "lambda_pretrain": 3.0}, "lambda_pretrain=3.0 has no effect"),

@@ -35,12 +35,6 @@ def test_losses_equal_the_plain_ones_and_their_gradients(kind, plain, outputs):
     torch.testing.assert_close(loss.derivative(beta.detach()), beta.grad, **CLOSE)
 
 
-def test_large_logits_do_not_overflow():
-    X, y = torch.tensor([[1e4], [-1e4]]).double(), torch.tensor([[0.0], [0.0]]).double()
-    loss, beta = task_of(X, y, "bce").supervised, torch.ones(1, 1).double()
-    assert (float(loss.value(beta)), float(loss.derivative(beta))) == (pytest.approx(5e3), pytest.approx(5e3))
-
-
 def test_rank():
     assert LinearTask(torch.diag(torch.tensor([3.0, 0.0, 1.0])).double()).rank == 2
     X = draw(3, 6)
@@ -51,12 +45,6 @@ def test_rank():
 
 
 class TestLossGap:
-    def test_zero_for_invertible_extractors(self):
-        task = task_of(draw(30, 6), draw(30, 2, seed=1))
-        for seed in range(5):
-            # Orthogonal projections onto one space by two bases, κ(θ) below 1e3.
-            assert task.loss_gap(draw(6, 6, seed=10 + seed)) == pytest.approx(0, abs=1e-10)
-
     @pytest.mark.parametrize(
         ("theta", "gap"),
         [([[1.0, 0], [0, 0]], 0.1), ([[1.0], [0.0]], 0.1), ([[0.0, 0], [0, 1]], 0.9), ([[0.0], [0.0]], 1)],

@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 
 from condnum.probing import AttackBudget
 from condnum.probing.attackers import AttackProblem, Race, zero_weights
-from condnum.probing.descents import GridOptimizer, StochasticDescent, descend_grid
+from condnum.probing.descents import StochasticDescent, descend_grid
 from condnum.probing.objectives import ProbeSpace, logistic_optimum
 
 
@@ -95,14 +95,15 @@ def losses_by_torch(space, parameters, optimizer, steps):
     return values
 
 
-FAR = AttackBudget(epsilons=(1e-9,), headline=1e-9)
+def far(steps):
+    return AttackBudget(dense_steps=steps, epsilons=(1e-9,), headline=1e-9)
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
 def test_each_candidate_of_a_grid_descends_as_it_would_alone(space, kind):
     own = {"momentum": 0.9, "nesterov": True} if kind is torch.optim.SGD else {}
-    options, race = [{"lr": 0.01}, {"lr": 0.05, **own}], Race(["a", "b"], 8, FAR)
-    descend_grid(space, GridOptimizer(kind, *options), race)
+    options, race = [{"lr": 0.01}, {"lr": 0.05, **own}], Race(space, ["a", "b"], far(8))
+    descend_grid(space, race, kind, options)
     for trace, alone in zip(race.traces(), options, strict=True):
         w = torch.from_numpy(zero_weights(space, 1)[0]).requires_grad_()
         np.testing.assert_allclose(
@@ -112,8 +113,8 @@ def test_each_candidate_of_a_grid_descends_as_it_would_alone(space, kind):
 
 def test_a_stacked_layer_is_trained_as_by_autograd(space):
     first = np.linalg.qr(np.random.default_rng(1).normal(size=(4, 3)))[0]
-    race = Race(["only"], 6, FAR)
-    descend_grid(space, GridOptimizer(torch.optim.Adam, {"lr": 0.03}), race, first)
+    race = Race(space, ["only"], far(6))
+    descend_grid(space, race, torch.optim.Adam, [{"lr": 0.03}], first)
     U = torch.from_numpy(first.copy()).requires_grad_()
     V = torch.zeros(3, space.objective.outputs, dtype=torch.float64, requires_grad=True)
     values = losses_by_torch(space, [U, V], torch.optim.Adam([U, V], lr=0.03), 6)
@@ -127,19 +128,19 @@ def test_sgd_takes_each_row_once_an_epoch_and_is_seeded(space, monkeypatch):
     monkeypatch.setattr(
         kind, "batch_gradient", lambda self, W, index: seen.append(index) or gradient(self, W, index)
     )
-    run, again = (StochasticDescent().run(AttackProblem(space), budget) for _ in range(2))
+    run, again = (StochasticDescent().run(AttackProblem(space, space, None), budget) for _ in range(2))
     assert sorted(np.concatenate(seen[:3])) == list(range(60))
     assert run.pass_share == pytest.approx(1 / 3)
     np.testing.assert_array_equal(run.traces[3].excess, again.traces[3].excess)
 
 
-def test_whitened_and_standardised_spaces():
+def test_whitened_and_standardized_spaces():
     space = SPACES["squared"]()
     white = space.whitened
     np.testing.assert_allclose(white.features.T @ white.features / 60, np.eye(4), atol=1e-12)
     assert white.objective.optimum == pytest.approx(space.objective.optimum)
-    standard = space.standardised.features
+    standard = space.standardized.features
     np.testing.assert_allclose(standard[:, :4].mean(axis=0), 0, atol=1e-12)
     np.testing.assert_allclose(standard[:, :4].std(axis=0), 1)
     assert (standard[:, 4] == 1).all()
-    assert space.standardised.objective.optimum <= space.objective.optimum + 1e-12
+    assert space.standardized.objective.optimum <= space.objective.optimum + 1e-12

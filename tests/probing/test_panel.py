@@ -8,8 +8,6 @@ from condnum.probing import (
     AttackBudget,
     Attacker,
     AttackTask,
-    FeatureSet,
-    attack_features,
     attack_panel,
     attack_sentences,
     attacker_names,
@@ -70,7 +68,7 @@ def test_who_is_slowed_on_a_regression(report):
 def test_an_orthogonal_extractor_has_factor_one(kind):
     task = regression() if kind == "regression" else classification()
     Q = np.linalg.qr(np.random.default_rng(2).normal(size=(D, D)))[0]
-    names = [n for n in attacker_names() if n not in ("adam", "stacked", "fine_tune", "standardise")]
+    names = [n for n in attacker_names() if n not in ("adam", "stacked", "fine_tune", "standardize")]
     found = attack_panel({"raw": None, "turned": 7 * Q}, task, attackers=names, budget=SMALL)
     known = found.factors[found.factors["bound"] == "exact"]
     assert len(known) >= 20
@@ -146,10 +144,9 @@ def test_an_attacker_is_registered_once_but_a_cell_may_run_again(monkeypatch):
 
 def test_a_task_keeps_its_numbers_when_the_callers_arrays_change():
     X, y = np.eye(3), np.array([0.0, 1.0, 2.0])
-    task, features = AttackTask(X, y), FeatureSet(X)
+    task = AttackTask(X, y)
     X[0] = y[:] = 7
     np.testing.assert_array_equal(task.X, np.eye(3))
-    np.testing.assert_array_equal(features.features, np.eye(3))
     assert task.y[:, 0].tolist() == [0, 1, 2]
 
 
@@ -169,13 +166,6 @@ def held_out(kind, y, y_test):
     return lambda: AttackTask(X, y, kind, X[:4], y_test)
 
 
-def features(**options):
-    F = np.random.default_rng(0).normal(size=(6, 2))
-    test = F if options.pop("test", True) else None
-    given = {"kind": "classification", "y_test": [0, 1, 0, 1, 0, 1]} | options
-    return lambda: attack_features({"raw": FeatureSet(F, test)}, [0, 1, 0, 1, 0, 1], **given)
-
-
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -189,18 +179,14 @@ def features(**options):
         (lambda: attack_panel(np.eye(2), AttackTask(np.eye(2), [1, 1], "classification")), "all 2 labels"),
         (lambda: attack_panel({"raw": None}, AttackTask(np.eye(2), [0.0, 0.0])), "targets are all zero"),
         (lambda: attack_panel({"raw": None}, AttackTask([[1.0], [-1.0]], [1.0, 1.0])), "nothing to attack"),
-        (lambda: FeatureSet(np.eye(3), theta=np.eye(2), inputs=np.ones((3, 2))), "do not give features"),
         (held_out("classification", [0, 1] * 3, [0, 1, 2, 0]), "y_test holds label 2, .* are 0 to 1"),
         (held_out("classification", [0, 1, 2] * 2, [0, 7, 2, 0]), "y_test holds label 7, .* are 0 to 2"),
         (held_out("classification", [0, 2] * 3, [0, 2, 2, 0]), "y has .* no example of class 1"),
         (held_out("regression", np.ones((6, 1)), np.ones((4, 2))), r"y_test has 2 output\(s\)"),
         (lambda: AttackTask(np.eye(2), [1, 2], X_test=np.eye(3), y_test=[1, 2, 3]), "the same columns"),
-        (features(y_test=[0, 1, 2, 1, 0, 1]), "y_test holds label 2"),
-        (features(y_test=None), "held-out features of 'raw' and y_test belong together"),
-        (features(test=False), "held-out features of 'raw' and y_test belong together"),
-        (features(extractors=["nope"]), "unknown extractor 'nope'"),
-        (features(extractors=[]), "no extractor was chosen"),
-        (features(attackers=[]), "no attacker was chosen"),
+        (lambda: attack_panel(np.eye(D), regression(), extractors=["nope"]), "unknown extractor 'nope'"),
+        (lambda: attack_panel(np.eye(D), regression(), extractors=[]), "no extractor was chosen"),
+        (lambda: attack_panel(np.eye(D), regression(), attackers=[]), "no attacker was chosen"),
         (lambda: attack_panel(np.eye(2), AttackTask(np.eye(2), [1e160, 0])), "targets of size .* rescale"),
         (lambda: AttackBudget(epsilons=(0.1, 0.1), headline=0.1), "each once"),
         (lambda: AttackBudget(steps=0), "steps must be an integer of at least 1, got 0"),
@@ -214,8 +200,6 @@ def test_bad_input_is_named(call, words):
 
 
 def test_names_are_checked(report):
-    with pytest.raises(InvalidInputError, match="two extractors would have one name: raw, raw"):
-        report.renamed({"ill": "raw"})
     with pytest.raises(UnknownNameError, match="epsilon"):
         report.steps_table(epsilon=0.5)
     with pytest.raises(UnknownNameError, match="extractor 'raw'"):

@@ -44,7 +44,7 @@ def excess(space, W):
     return (loss(W) - loss(best)) / (loss(np.zeros_like(best)) - loss(best))
 
 
-BUDGET = AttackBudget(epsilons=(1e-12,), headline=1e-12)
+BUDGET = AttackBudget(dense_steps=STEPS, epsilons=(1e-12,), headline=1e-12)
 
 
 def rates(top, mu, method):
@@ -70,13 +70,13 @@ def test_two_term_recurrences_are_the_plain_loops(space, recurrence):
             at = w + ahead * beta * (w - before)
             w, before = w - alpha * (H @ at - b) + beta * (w - before), w
             values.append(excess(space, w))
-        race = Race(["only"], STEPS, BUDGET, evaluate=space.evaluate)
+        race = Race(space, ["only"], BUDGET)
         run_two_term([recurrence(S.sigma, mu)], S, race, multiplied(space))
         np.testing.assert_allclose(race.traces()[0].excess, values, rtol=1e-8, atol=1e-13)
 
 
 def test_line_search_is_that_of_linear_probe(space):
-    race = Race(["only"], STEPS, BUDGET)
+    race = Race(space, ["only"], BUDGET)
     run_line_search(space.spectrum, race, multiplied(space))
     X, Y = space.features, space.targets
     known = linear_probe(np.eye(6), X.T @ X, X.T @ Y, steps=STEPS).excess_loss
@@ -98,7 +98,7 @@ def test_prediction_from_the_spectrum_is_exact_for_gradient_descent(space):
     S = space.spectrum
     candidate = gradient_descent(S.sigma, S.sigma[-1])
     for epsilon in (0.1, 0.01, 0.001):
-        race = Race(["only"], 5000, AttackBudget(epsilons=(epsilon,), headline=epsilon))
+        race = Race(space, ["only"], AttackBudget(dense_steps=5000, epsilons=(epsilon,), headline=epsilon))
         run_two_term([candidate], S, race, multiplied(space))
         observed = race.traces()[0].steps_to(epsilon)
         assert predicted_steps(candidate, S.shares, epsilon) == observed

@@ -1,6 +1,5 @@
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
@@ -8,17 +7,13 @@ import pytest
 from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from condnum.errors import InvalidInputError
 from condnum.report.html import (
     PLOTLY,
     WIDGET,
-    export_html,
     mathml,
-    remove_remote,
     render_html,
     shown_notebook,
 )
-from condnum.report.notebook import first_heading
 from condnum.report.tables import mark_tables
 
 LATEX = r"$$\displaystyle \kappa$$"
@@ -83,16 +78,15 @@ def test_figures_are_drawn_with_one_plotly(executed: Any, page: Any) -> None:
     assert [frame["style"].partition(";")[0] for frame in frames] == ["min-height:321px", "min-height:450px"]
     assert [script["data-for"] for script in page.select("script[data-for]")] == ["figure-0", "figure-1"]
     del executed.cells[3]
-    assert "<script" not in render_html(executed)
+    assert "Plotly" not in render_html(executed)
 
 
 def test_nothing_is_loaded_from_elsewhere(page: Any) -> None:
-    assert page.select("script[src], link, iframe, img[src^=http]") == []
+    (policy,) = page.select("meta[http-equiv=Content-Security-Policy]")  # before what it is about
+    assert policy["content"].startswith("default-src 'none'; script-src 'unsafe-inline'")
+    assert "http" not in policy["content"]
+    assert page.select("head > *").index(policy) < 2
     assert "MathJax" not in page.get_text()
-    for style in page.find_all("style"):
-        assert not re.search(r"@import|url\(", style.get_text())
-    assert [a["href"] for a in page.select("a")] == ["https://example.org", "https://example.org/a.png"]
-    assert page.select_one("b").get_text() == "kept"
 
 
 def test_code_is_folded_and_outputs_are_what_a_page_can_show(page: Any) -> None:
@@ -107,22 +101,6 @@ def test_code_is_folded_and_outputs_are_what_a_page_can_show(page: Any) -> None:
     assert [m.get_text() for m in page.find_all("math")] == ["κ", "12", "κ"]
     assert [row.get_text("=") for row in page.select(".parameters tr")] == ["seeds=3", "out=<a>"]
     assert page.footer.get_text().endswith("run on 2030-01-02 03:04:05 UTC")
-
-
-def test_titles(executed: Any, tmp_path: Path) -> None:
-    def title_and_headings(node: Any, title: str | None = None) -> tuple[str, int]:
-        soup = BeautifulSoup(without_plotly(render_html(node, title=title)), "html.parser")
-        return soup.title.get_text(), len(soup.select("h1"))
-
-    assert first_heading(executed) == "A title of one"
-    assert title_and_headings(executed) == ("A title of one", 1)
-    assert title_and_headings(executed, "Mine & <ours>") == ("Mine & <ours>", 1)
-    del executed.cells[0]
-    assert title_and_headings(executed) == ("report", 1)
-    (tmp_path / "b.ipynb").write_text("{}")
-    with pytest.raises(InvalidInputError, match=r"b\.ipynb is not a Jupyter notebook"):
-        export_html(tmp_path / "b.ipynb", tmp_path / "b.html")
-    assert not (tmp_path / "b.html").exists()
 
 
 @pytest.mark.parametrize(
@@ -141,27 +119,6 @@ def test_formulas(tex: str, text: str) -> None:
     assert "\\" not in found
     for unknown in (r"\nonsense x", "x^", "x_1_2"):
         assert mathml(unknown) == f'<code class="tex">{unknown}</code>'
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ('<link href="https://a/b.css"/>', ""),
-        ('<img src="//a/b.png"/>', '<a href="//a/b.png">//a/b.png</a>'),
-        ('<img src="data:image/png;base64,AA"/>', '<img src="data:image/png;base64,AA"/>'),
-        ('<img src="a.png" srcset="https://a/b.png 2x"/>', '<img src="a.png"/>'),
-        ("<script>import x from 'https://a/b.mjs'</script>", ""),
-        ("<script>var a = 'https://a/b';</script>", "<script>var a = 'https://a/b';</script>"),
-        ('<style>@import "https://a";p{color:red}</style>', "<style>p{color:red}</style>"),
-        ('<p style="background:url(https://a/b);color:red"></p>', '<p style="background:;color:red"></p>'),
-        ('<svg><image xlink:href="http://a/b"></image></svg>', "<svg></svg>"),
-        ('<a href="https://a">b</a>', '<a href="https://a">b</a>'),
-    ],
-)
-def test_remote_things(before: str, after: str) -> None:
-    soup = BeautifulSoup(before, "html.parser")
-    remove_remote(soup)
-    assert str(soup) == after
 
 
 def test_columns_of_words() -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from waiting import wait_until
 
-from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.errors import InvalidInputError
 from condnum.report import reproduce as module
 from condnum.report.experiments import Experiment, experiments
 from condnum.report.reproduce import code_checksum, reproduce, run_fingerprint
@@ -179,13 +179,6 @@ def test_images_that_nobody_may_hand_on(tmp_path, known, monkeypatch):
     assert images().status == "finished"
     said = (tmp_path / "out" / "deep-vit-cars" / "report.html").read_text()
     assert f"'pretrain': '{tmp_path}/data/imagenet', 'harmful': '{tmp_path}/data/cars'" in said
-
-
-def test_unknown_names_are_refused():
-    with pytest.raises(UnknownNameError, match="scale"):
-        experiments("huge")
-    with pytest.raises(UnknownNameError, match="mnits"):
-        experiments("quick", ["mnits"])
 
 
 def test_the_code_checksum_sees_code_and_experiments_only(tmp_path):

@@ -34,35 +34,22 @@ def shown():
     yield tables.sensitivity_table(golden("earlier/digits/rtol_sensitivity"))
     yield limits.null_table(golden("limits/null_spaces"))
     yield limits.limits_table(golden("limits/summary"))
-    yield limits.measured_table(golden("limits/results"), "compact", "unit")
     yield release.switch_table(golden("reproduction-audit/waterfall"))
     nets = golden("deep/summary")
     for convention in ("compact", "ridge"):
         yield deep_comparison.net_table(nets, convention=convention)
     yield deep_comparison.published_note(nets)
-    yield deep_comparison.probe_table(nets)
     yield deep_comparison.evidence_table(golden("deep/results"))
     yield from demanded()
 
 
 def demanded():
     """Yield what the golden tables do not call for."""
-    yield tables.norm_ratio_table(NORM_RATIOS)
-    yield tables.norm_ratio_table(NORM_RATIOS.assign(value=1.0))
     yield deep_comparison.published_note(golden("deep/summary").assign(published_same=True))
     summary = golden("limits/summary").iloc[:3].assign(
         method=["ours", "imma", "max_rir"], rir_share=[0.1, 0.01, 0.9], immunized=[2, 0, 2], seeds=2
     )  # fmt: skip
     yield limits.limits_table(summary.assign(rir_share_min=[0.05, 0.01, 0.9], rir_share_max=[0.2, 0.01, 0.9]))
-
-
-NORM_RATIOS = pd.DataFrame(
-    {
-        "method": "ours", "seed": [0, 0, 0, 1, 1, 1] * 2, "task": ["pretrain"] * 6 + ["harmful"] * 6,
-        "quantity": "norm_ratio", "x": [0.0, 10, 20] * 4,
-        "value": [1, 1e-7, 1e-9, 1, 1e-2, 1e-8, 1, 0.5, 0.25, 1, 0.9, 1e-7],
-    }
-)  # fmt: skip
 
 
 def test_every_table_reads_as_it_was_kept():
@@ -78,21 +65,6 @@ def test_labels_keep_their_markup_and_foreign_names_are_text():
     assert "R<sub>ill</sub>" in page
     assert "&lt;b&gt;x" in page
     assert deep_comparison.net_label("<b>") == "&lt;b&gt;"
-
-
-@pytest.mark.parametrize("convention", ["compact", "ridge"])
-def test_the_verdict_comes_first_and_few_columns_follow(convention):
-    summary = golden("house-prices/summary").assign(published_rir=2.0, published_rir_std=0.1)
-    for table in (
-        tables.comparison_table(summary, convention=convention, theta_scale="unit"),
-        limits.measured_table(golden("limits/results"), convention, "unit"),
-    ):
-        assert [title.partition("<br>")[0] for title in table] == [
-            "method", "immunized", "(i) ↑", "(ii) ↓", "RIR ↑", "RIR / ceiling",
-        ]  # fmt: skip
-    assert (
-        list(deep_comparison.net_table(golden("deep/summary"), convention=convention))[2][:9] == "immunized"
-    )
 
 
 def test_the_terminal_s_verdict_is_that_of_the_tables():

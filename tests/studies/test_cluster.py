@@ -5,12 +5,10 @@ import signal
 import socket
 import subprocess
 import sys
+from unittest.mock import Mock
 
-import nbformat
-import pandas as pd
-import psutil
 import pytest
-from waiting import PATIENCE, wait_until
+from waiting import wait_until
 
 from condnum.errors import InvalidInputError, MissingExtraError
 from condnum.studies import executors
@@ -142,114 +140,30 @@ def test_addresses(address):
         DaskExecutor(address)
 
 
-class FakeClient:
-    """A cluster without workers, on which a cell fails in the cluster, not in itself; or nothing comes."""
+def cluster_client(status):
+    """A cluster without workers: a cell fails in the cluster, not in itself ("error"), or nothing comes."""
+    client = Mock(status=status)
+    client.scheduler_info.return_value = {"workers": {}}
+    future = client.submit.return_value
+    future.exception.return_value = RuntimeError("three workers died")
 
-    key, released = "", []
+    def submit(*_, key, **__):
+        future.key = key
+        return future
 
-    def __init__(self, status="error"):
-        self.status = status
-
-    def wait_for_workers(self, *_, **__):
-        pass
-
-    def submit(self, *_, key, **__):
-        self.key = key
-        return self
-
-    def add_done_callback(self, put):
-        if self.status == "error":
-            put(self)
-
-    def exception(self):
-        return RuntimeError("three workers died")
-
-    def scheduler_info(self, **_):
-        return {"workers": {}}
-
-    def release(self):
-        self.released.append(self.key)
-
-    cancel = wait_for_workers
-    close = release
+    client.submit.side_effect = submit
+    if status == "error":
+        future.add_done_callback.side_effect = lambda put: put(future)
+    return client
 
 
 def test_errors_of_the_cluster_are_failures_and_waiting_ends(monkeypatch):
     monkeypatch.setattr(executors, "_POLL_SECONDS", 0.05)
     executor = DaskExecutor("tcp://127.0.0.1:1", worker_timeout=0.1)
-    monkeypatch.setattr(DaskExecutor, "client", lambda _: FakeClient())
+    monkeypatch.setattr(DaskExecutor, "client", lambda _: cluster_client("error"))
     (outcome,) = executor.run(len, [Cell({})])
     assert outcome.error == "RuntimeError: three workers died"
     for status, message in (("running", "has had no worker for 0.1 s"), ("closed", "is lost")):
-        monkeypatch.setattr(DaskExecutor, "client", lambda _, status=status: FakeClient(status))
+        monkeypatch.setattr(DaskExecutor, "client", lambda _, status=status: cluster_client(status))
         with pytest.raises(SchedulerError, match=message):
             next(executor.run(len, [Cell({})]))
-
-
-NOTEBOOK = """
-import time
-from pathlib import Path
-from dataclasses import dataclass
-from condnum.studies.cells import Cell
-from condnum.studies.study import Count, Study
-
-@dataclass(frozen=True)
-class Roots(Study):
-    seeds: Count = 1
-
-    def cells(self, data):
-        return [Cell({{"seed": seed, "x": x}}, {{}}) for seed in range(self.seeds) for x in range(-1, 15)]
-
-    def compute(self, data, cell):
-        while cell["x"] > 6 and not Path({free!r}).exists():
-            time.sleep(0.01)
-        if cell["x"] < 0:
-            raise ValueError(f"no root of {{cell['x']}}")
-        return {{"root": cell["x"] ** 0.5}}
-
-run = Roots.from_parameters(seeds=seeds).run(out=out, jobs=jobs, scheduler=scheduler)
-print(f"{{run.report.computed}} computed, {{run.report.reused}} from the store")
-run.save(out)
-"""
-PARAMETERS = """
-# Roots of my own.
-seeds: int = 1  # N: how often
-jobs: int = 1
-scheduler: str = ""
-out: str = ""
-"""
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_a_notebook_of_ones_own_killed_in_processes_goes_on_on_the_cluster(
-    condnum, start, dask_cluster, tmp_path
-):
-    book = nbformat.v4.new_notebook()
-    parameters = nbformat.v4.new_code_cell(PARAMETERS, metadata={"tags": ["parameters"]})
-    body = NOTEBOOK.format(free=str(tmp_path / "free"))
-    book.cells = [parameters, nbformat.v4.new_code_cell(body)]
-    nbformat.write(book, tmp_path / "my_notebook.ipynb")
-    words = ["run", "my_notebook.ipynb", "--seeds", "2", "--out", "out"]
-    assert "--seeds N How often." in " ".join(condnum(*words, "--help", cwd=tmp_path).stdout.split())
-    process = start([sys.executable, "-m", "condnum", *words, "--jobs", "2"], cwd=tmp_path)
-    cells = tmp_path / "out.partial" / "cells"
-    wait_until(lambda: len(list(cells.rglob("*.npz"))) >= 5, process)
-    family = psutil.Process(process.pid).children(recursive=True)
-    process.kill()
-    process.wait()
-    _, alive = psutil.wait_procs(family, timeout=PATIENCE)  # an orphaned kernel ends by itself
-    assert not alive
-    (tmp_path / "free").touch()
-    with ResultStore(cells, mode="read") as store:
-        kept = store.count()
-    assert 5 <= kept < 30
-    dask_cluster.start_worker()
-    done = condnum(*words, "--scheduler", dask_cluster.address, cwd=tmp_path)
-    assert done.returncode == 1, done.stderr  # two cells have no result
-    out = tmp_path / "out"
-    assert f"{30 - kept} computed, {kept} from the store" in (out / "report.html").read_text("utf-8")
-    assert pd.read_csv(out / "results.csv")["root"].sum() == pytest.approx(2 * sum(x**0.5 for x in range(15)))
-    failures = pd.read_csv(out / "failures.csv")
-    assert failures["error"].str.contains("no root of -1").tolist() == [True, True]
-    assert json.loads((out / "provenance.json").read_text())["parameters"]["seeds"] == 2

@@ -7,7 +7,7 @@ import torch
 
 from condnum.errors import InvalidInputError
 from condnum.studies import executors
-from condnum.studies.cells import Cell, CellResult, ResultStore
+from condnum.studies.cells import Cell, CellResult
 from condnum.studies.executors import (
     BatchExecutor,
     DaskExecutor,
@@ -16,7 +16,6 @@ from condnum.studies.executors import (
     choose_executor,
     core_count,
 )
-from condnum.studies.sweep import run_sweep
 
 
 @pytest.mark.parametrize(
@@ -180,19 +179,3 @@ class TestBatches:
         assert rows == [1, 7]
         assert errors[3] == "ValueError: 3 has no spectrum"
         assert "column 'y' of a cell is a list" in errors[5]
-
-    def test_a_sweep_keeps_each_batch_and_goes_on_after_an_interruption(self, tmp_path):
-        def dies(x, batches):
-            if len(batches) == 3:
-                raise KeyboardInterrupt
-
-        wanted, seen = cells(*range(1, 20, 2)), []
-        with ResultStore(tmp_path) as store:
-            executor = BatchExecutor(Squares(3, trouble=dies))
-            with pytest.raises(KeyboardInterrupt):
-                run_sweep(wanted, alone, store, executor, on_progress=seen.append)
-            assert store.count() == 6
-            assert [event.done for event in seen] == [0, 1, 2, 3, 4, 5, 6]  # an event a cell
-            report = run_sweep(wanted, alone, store, BatchExecutor(batches := Squares(3)))
-        assert (report.reused, report.computed) == (6, 4)
-        assert batches.batches == [[13, 15, 17], [19]]

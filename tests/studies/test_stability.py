@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from condnum.errors import CondnumError
-from condnum.studies.digit_pairs import DigitPairs
+from condnum.studies.linear import DigitPairs
 from condnum.studies.measure import SPECTRA
 from condnum.studies.run_verdicts import AXES, FIXED, RunFolder, run_verdicts, spectral_verdicts
 from condnum.studies.stability import (
@@ -52,7 +52,7 @@ def test_what_is_known_of_the_committed_runs_is_found_again():
 def digits(tmp_path_factory):
     """The folder of a run on two pairs of digits."""
     folder = tmp_path_factory.mktemp("runs") / "digits"
-    DigitPairs(pairs=((4, 7), (9, 0)), seeds=1, epochs=5).run(jobs=1).save(folder)
+    DigitPairs(pairs=((4, 7), (9, 0)), seeds=1, steps=5).run(jobs=1).save(folder)
     return folder
 
 

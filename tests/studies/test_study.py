@@ -14,7 +14,7 @@ import psutil
 import pytest
 from waiting import wait_until
 
-from condnum.errors import DataFormatError, InvalidInputError, OutputError, UnknownNameError
+from condnum.errors import DataFormatError, InvalidInputError, UnknownNameError
 from condnum.progress import PROGRESS_VARIABLE
 from condnum.studies import cells as module
 from condnum.studies.cells import Cell, ResultStore, cached, remember
@@ -107,7 +107,7 @@ def test_rows_arrays_tables_facts_and_progress(squares, tmp_path, started, monke
     run = squares(count=3).run(out=tmp_path / "out", jobs=1, on_progress=told.append)
     assert run.tables["results"]["y"].tolist() == [0, 1, 4]
     assert run.cells[2].arrays["powers"].tolist() == [0, 1, 4, 9]
-    assert [(p.done, p.total, p.reused) for p in told] == [(0, 3, 0), (1, 3, 0), (2, 3, 0), (3, 3, 0)]
+    assert [(p.done, p.total) for p in told] == [(0, 3), (1, 3), (2, 3), (3, 3)]
     assert told[0].cell is None
     events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
     last = {"stage": "squares", "done": 3, "total": 3, "failures": 0}
@@ -187,7 +187,7 @@ def test_processes_load_once_and_change_nothing(squares, started):
     assert 1 <= second["pid"].nunique() <= 2
     loads = started("log.loads")
     assert len(loads) == len(set(loads)) + 1  # this process has run two studies
-    assert two.report.memory.processes >= 2
+    assert two.report.memory.endswith("processes)")
 
 
 def test_other_data_are_refused(squares):
@@ -214,22 +214,6 @@ def test_interruption_keeps_what_is_finished_and_stops_the_workers(squares, tmp_
     workers = set(started("log.loads")) - {os.getpid()}
     assert workers
     wait_until(lambda: not any(map(psutil.pid_exists, workers)))
-
-
-def test_a_full_disk_stops_the_run_and_keeps_what_is_there(squares, tmp_path, monkeypatch):
-    put = ResultStore.put
-
-    def full(store, *result):
-        if store.count() == 2:
-            raise OutputError("no space left on device")
-        put(store, *result)
-
-    monkeypatch.setattr(ResultStore, "put", full)
-    with pytest.raises(OutputError, match="no space"):
-        squares().run(out=tmp_path, jobs=1)
-    monkeypatch.undo()
-    with ResultStore(tmp_path / "cells", mode="read") as store:
-        assert store.count() == 2
 
 
 OWN = """

@@ -201,7 +201,7 @@ class TestNullSpaces:
     def test_by_hand(self):
         spaces = null_spaces(np.diag([4.0, 1.0, 0.0, 0.0, 0.0]), np.diag([0.0, 2.0, 5.0, 1.0, 0.0]))
         assert (spaces.dimension, spaces.rank_pretrain, spaces.rank_harmful) == (5, 2, 3)
-        assert (spaces.harmful_only, spaces.intersection, spaces.pretrain_only, spaces.common) == (2, 2, 1, 1)
+        assert (spaces.harmful_only, spaces.intersection, spaces.pretrain_only) == (2, 2, 1)
         energies = (spaces.harmful_energy, spaces.intersection_energy, spaces.pretrain_energy)
         assert energies == pytest.approx((6 / 8, 6 / 8, 4 / 5))
         # v at 60° to e₁: a share sin²60° of its energy is in null(K_P), but v is not.
@@ -223,8 +223,8 @@ class TestNullSpaces:
             for B in (np.hstack(parts[:2]), np.hstack([parts[0], parts[2]]))
         )
         spaces = null_spaces(K_P, K_H)
-        found = (spaces.harmful_only, spaces.intersection, spaces.pretrain_only, spaces.common)
-        assert found == (harmful, harmful, pretrain, 1)
+        found = (spaces.harmful_only, spaces.intersection, spaces.pretrain_only)
+        assert found == (harmful, harmful, pretrain)
         energy = np.trace(parts[2].T @ K_H @ parts[2]) / np.trace(K_H)
         assert spaces.harmful_energy == pytest.approx(energy, abs=1e-12)
         assert np.isinf(rir_ceiling(K_P, K_H).value) == (harmful > 0 and spaces.rank_harmful > 1)

@@ -78,7 +78,7 @@ def immunize_backbone(
     .. math:: \min_{\omega,\theta}\; L(D_P, \omega, \theta) + \lambda_P R_{well}(\tilde H_P(\theta))
        + \lambda_H R_{ill}(\tilde H_H(\theta)), \qquad \tilde H = \tilde X^\top\tilde X
 
-    Each step takes images of both tasks; the smaller task cycles. Every `evaluate_every` steps RIR_θ0 on
+    Each step takes images of both tasks; the smaller task cycles. Every `record_every` steps RIR_θ0 on
     training and on held-out images and the accuracy on held-out images of D_P are measured, the weights
     adapt, a checkpoint is written, and the best θ so far is kept: accuracy above its floor comes first, then
     (i) ≥ 1.2 with (ii) ≤ 0.8, then the smaller of the two RIR_θ0. No test image is involved.

@@ -37,6 +37,8 @@ MEMORY = 0.96
 #: Share of the first loss weight, and of the first η, below which they are not lowered.
 LEAST_LOSS = 0.05
 LEAST_RATE = 0.2
+#: Weight decay of the heads (C.2).
+HEAD_DECAY = 2e-5
 
 State = dict[str, Tensor]
 
@@ -105,7 +107,7 @@ class Training:
         state = self.state
         if self._exhausted:
             return "early_stopping"
-        every = settings.evaluate_every or max(1, self.steps // 10)
+        every = settings.record_every or max(1, self.steps // 10)
         streams = {name: task.steps(state.step, processes) for name, task in self.tasks.items()}
         self.objective.backbone.train()
         started = time.perf_counter() - state.seconds
@@ -254,11 +256,10 @@ class Training:
     def _optimizer(self) -> torch.optim.Optimizer:
         """Return the optimizer of C.2: no weight decay on θ, some on the heads."""
         settings = self.settings
-        rate, momentum = settings.learning_rate, settings.momentum
         groups: list[dict[str, Any]] = [
             {"params": self.objective.theta, "weight_decay": 0.0},
-            {"params": self.objective.heads, "weight_decay": settings.weight_decay_head},
+            {"params": self.objective.heads, "weight_decay": HEAD_DECAY},
         ]
         if settings.optimizer == "adam":
-            return torch.optim.Adam(groups, lr=rate)
-        return torch.optim.SGD(groups, lr=rate, momentum=momentum, nesterov=momentum > 0)
+            return torch.optim.Adam(groups, lr=settings.learning_rate)
+        return torch.optim.SGD(groups, lr=settings.learning_rate, momentum=0.9, nesterov=True)

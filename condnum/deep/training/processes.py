@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.distributed import all_gather_object
 
 from condnum.arrays import resolve_device
 from condnum.errors import InvalidInputError
@@ -21,7 +22,7 @@ class Processes:
     """This process alone, or those of a launched `lightning_fabric.Fabric`."""
 
     def __init__(self, device: str | torch.device, fabric: Any = None) -> None:
-        wanted = ("all_gather", "all_reduce", "broadcast", "global_rank", "world_size", "device")
+        wanted = ("all_reduce", "broadcast", "global_rank", "world_size", "device")
         if fabric is not None and not all(hasattr(fabric, name) for name in wanted):
             raise InvalidInputError(
                 f"fabric must be a lightning_fabric.Fabric after its launch(), got {type(fabric).__name__}."
@@ -35,26 +36,16 @@ class Processes:
         """Return the rows of all processes `(N, …)` without gradients, and where this one's own lie."""
         if self.size == 1:
             return rows.detach(), slice(0, len(rows))
-        counts = self.fabric.all_gather(torch.tensor([len(rows)], device=self.device)).reshape(-1).tolist()
-        # their numbers may differ
-        padded = rows.new_zeros(max(counts), *rows.shape[1:])
-        padded[: len(rows)] = rows.detach()
-        parts = self.fabric.all_gather(padded).detach()
-        start = sum(counts[: self.rank])
-        everything = torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
-        return everything, slice(start, start + len(rows))
+        parts: list[Any] = [None] * self.size
+        all_gather_object(parts, rows.detach().cpu())  # their numbers may differ
+        start = sum(map(len, parts[: self.rank]))
+        return torch.cat(parts).to(self.device), slice(start, start + len(rows))
 
     def sum_(self, tensors: Iterable[Tensor]) -> None:
-        """Replace each tensor by its sum over the processes, in place, in one message a dtype."""
-        if self.size == 1:
-            return
-        by_type: dict[torch.dtype, list[Tensor]] = {}
-        for tensor in tensors:
-            by_type.setdefault(tensor.dtype, []).append(tensor)
-        for group in by_type.values():
-            flat = self.fabric.all_reduce(torch.cat([t.reshape(-1) for t in group]), reduce_op="sum")
-            for tensor, part in zip(group, flat.split([t.numel() for t in group]), strict=True):
-                tensor.copy_(part.view_as(tensor))
+        """Replace each tensor by its sum over the processes, in place."""
+        if self.size > 1:
+            for tensor in tensors:
+                tensor.copy_(self.fabric.all_reduce(tensor, reduce_op="sum"))
 
     def share(self, value: _Value) -> _Value:
         """Return the first process's value on every one."""

@@ -92,7 +92,7 @@ class Samples:
     def keep_activations(self, backbone: Backbone, settings: DeepSettings, device: torch.device) -> None:
         """Run the frozen trunk once for each augmentation, as many as fit the budget, if it is a trunk."""
         size, what = settings.batch_size, f"activations of {self.data.title}"
-        views = settings.views if self.images.transform.random else 1
+        views = (settings.views or 0) if self.images.transform.random else 1
 
         def run(images: Tensor) -> Tensor:
             with memory_advice(size, device, what), autocast(device, settings.precision):

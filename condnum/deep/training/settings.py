@@ -1,84 +1,57 @@
-"""Settings of an immunization of a deep net: frozen, validated at once, changed by `with_overrides`."""
+"""Settings of an immunization of a deep net: frozen, checked by their types, changed by `with_overrides`."""
 
 import math
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from condnum.errors import InvalidInputError, UnknownNameError, check_known
+from condnum.errors import check_known
+from condnum.methods.settings import Settings, only_where
 
 TrainingPrecision = Literal["float32", "float64", "bfloat16"]
 
-#: Numbers that are not positive ones: shares, from 0 to below 1, and those that may be 0.
-_SHARES = ("momentum", "label_smoothing", "max_accuracy_drop")
-_FROM_ZERO = ("views", "weight_decay_head")
+#: Of the supervised loss on D_P, as in the paper.
+LABEL_SMOOTHING = 0.1
 
 
 @dataclass(frozen=True)
-class DeepSettings:
-    """How a backbone is immunized; a setting that a method does not use has no effect on it.
+class DeepSettings(Settings):
+    """How a backbone is immunized.
 
-    The defaults look for their own weights: every `evaluate_every` steps λ_H moves towards (ii) just below 1
+    The defaults look for their own weights: every `record_every` steps λ_H moves towards (ii) just below 1
     and the loss weight towards the accuracy floor, on held-out images. After `patience` evaluations without
     progress the best θ is taken up again at a third of η, twice, then the run ends; where (ii) or the
     accuracy is far off, at half of η. The paper's own settings are presets of `deep_preset`.
     """
 
-    optimizer: Literal["sgd", "adam"] = "adam"  # sgd: with Nesterov momentum
+    optimizer: Literal["sgd", "adam"] = "adam"  # sgd: with Nesterov momentum 0.9
     learning_rate: float = 5e-4  # η at step 0, of θ and of the head
-    momentum: float = 0.9  # of sgd
-    weight_decay_head: float = 2e-5  # ω; θ has none
     schedule: Literal["constant", "cosine"] = "constant"  # cosine: η falls to 0 at the last step
     epochs: int = 3  # passes over the smaller task, as Table 4 counts them
-    steps: int | None = 1600  # at most; None: `epochs`
+    steps: int | None = 1600  # type: ignore[assignment]  # at most; None: `epochs`
     batch_size: int = 100  # images of each task that go through the net at a time, all processes together
     accumulate: int = 1  # batches of a step; their features share one Gram matrix a task
     weights: Literal["adaptive", "balanced", "fixed"] = "adaptive"  # where λ_P and λ_H come from
     ratio: float = 1.0  # balanced: λ_P = 1/‖g_P‖, λ_H = ratio/‖g_H‖ at step 0; adaptive: to begin with
-    lambda_pretrain: float = 5e-5  # fixed: λ_P (Table 4, ResNet18 and Cars)
-    lambda_harmful: float = 2e6  # fixed: λ_H (likewise)
+    lambda_pretrain: float = only_where(5e-5, weights="fixed")  # λ_P (Table 4, ResNet18 and Cars)
+    lambda_harmful: float = only_where(2e6, weights="fixed")  # λ_H (likewise)
     loss_weight: float = 1.0  # of the supervised loss on D_P; adaptive: over ‖g‖, to begin with
-    label_smoothing: float = 0.1  # of that loss
     precondition: bool = False  # the dummy layer of Sec. 4.4 on the features, for R_well and R_ill
     inner_steps: int = 1  # imma: gradient steps of the simulated fine-tuner on θ
     inner_rate: float = 1e-2  # imma: their step size
     precision: TrainingPrecision = "float32"  # of the net; spectra are always float64; bfloat16 is for GPUs
-    views: int = 16  # augmentations of an image of which activations are kept; 0: ever new ones
-    evaluate_every: int | None = 25  # steps between evaluations and checkpoints; None: a tenth of all
+    views: int | None = 16  # augmentations of an image of which activations are kept; None: ever new ones
+    record_every: int | None = 25  # steps between evaluations and checkpoints; None or 0: a tenth of all
     groups: int = 10  # groups of samples for RIR_θ0 at an evaluation
     group_size: int = 100  # samples of a group, as in Eq. 17's estimate
     patience: int | None = 10  # evaluations without a better θ or larger RIR_θ0 before stopping; None: none
-    max_accuracy_drop: float = 0.05  # D_P accuracy may fall by this much below θ₀'s (0 to 1)
+    max_accuracy_drop: float = 0.05  # D_P accuracy may fall by this much below θ₀'s
     keep: Literal["best", "last"] = "best"  # which θ is the result
-
-    def __post_init__(self) -> None:
-        """Refuse values that cannot mean anything, by their types."""
-        for name, kind in get_type_hints(type(self)).items():
-            value = getattr(self, name)
-            if get_origin(kind) is Literal and value not in get_args(kind):
-                raise UnknownNameError(name, value, get_args(kind))
-            if kind not in (int, int | None, float) or (value is None and kind is not float):
-                continue
-            zero, below = name in (*_SHARES, *_FROM_ZERO), 1 if name in _SHARES else math.inf
-            known = isinstance(value, int | float if kind is float else int) and not isinstance(value, bool)
-            if not known or value is None or not (0 < value < below or (zero and value == 0)):
-                wanted = "a number" if kind is float else "an integer"
-                raise InvalidInputError(
-                    f"{name} must be {wanted} {'of at least' if zero else 'above'} 0"
-                    f"{' and below 1' if name in _SHARES else ''}, got {value!r}."
-                )
 
     def rate(self, step: int, steps: int) -> float:
         """Return η of a step (from 0): constant, or multiplied by `(1 + cos(π·step/steps))/2`."""
         if self.schedule == "constant":
             return self.learning_rate
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * step / steps))
-
-    def with_overrides(self, **overrides: Any) -> Self:
-        """Return a copy with some settings changed, by field name."""
-        names = [field.name for field in fields(self)]
-        for name in overrides:
-            check_known("setting", name, names)
-        return replace(self, **overrides)
 
     def describe(self, method: str) -> str:
         """Return the settings in one line, for tables, leaving out what has no effect on a method.
@@ -89,9 +62,8 @@ class DeepSettings:
             λ and loss weight adaptive, label smoothing 0.1'
         """
         length = f"{self.epochs} epochs (shorter task)" if self.steps is None else f"{self.steps} steps"
-        momentum = f" (momentum {self.momentum:g})" if self.optimizer == "sgd" else ""
         parts = [
-            f"{'at most ' if self.patience else ''}{length} of {self.optimizer}{momentum}",
+            f"{'at most ' if self.patience else ''}{length} of {self.optimizer}",
             f"η = {self.learning_rate:g} ({self.schedule})",
             f"{self.batch_size * self.accumulate} images a task and step",
         ]
@@ -107,7 +79,7 @@ class DeepSettings:
             parts.append("preconditioned")
         adaptive = self.weights == "adaptive"
         parts.append("λ and loss weight adaptive" if adaptive else f"loss weight {self.loss_weight:g}")
-        return ", ".join([*parts, f"label smoothing {self.label_smoothing:g}"])
+        return ", ".join([*parts, f"label smoothing {LABEL_SMOOTHING:g}"])
 
 
 _TABLE_4: dict[str, dict[str, Any]] = {
@@ -142,6 +114,6 @@ def deep_preset(name: str) -> DeepSettings:
     # of all, by Table 4 and the text: SGD, Nesterov 0.9, no decay on θ, 2e-5 on ω (C.2), fixed λ
     paper = DeepSettings(
         optimizer="sgd", learning_rate=1e-5, steps=None, batch_size=128, weights="fixed", precondition=True,
-        evaluate_every=None, patience=None,
+        record_every=None, patience=None,
     )  # fmt: skip
     return paper.with_overrides(**_TABLE_4[name])

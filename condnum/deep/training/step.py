@@ -29,7 +29,7 @@ from condnum.deep.regularizers import (
 )
 from condnum.deep.training.processes import Processes
 from condnum.deep.training.samples import Batch, autocast
-from condnum.deep.training.settings import DeepSettings
+from condnum.deep.training.settings import LABEL_SMOOTHING, DeepSettings
 from condnum.errors import InvalidInputError, RankError
 
 Task = Literal["pretrain", "harmful"]
@@ -139,15 +139,6 @@ class DeepObjective:
             self.probe = probe.to(processes.device, self.theta[0].dtype)
         probes = [] if self.probe is None else self.probe.parameters()
         self.heads = [*backbone.head_parameters(), *probes]
-        # Dropout or stochastic depth that acts in training.
-        modules = [
-            module
-            for name in (*backbone.split.trainable, backbone.split.head)
-            for module in backbone.model.get_submodule(name).modules()
-            if "drop" in type(module).__name__.lower()
-        ]
-        rates = [getattr(module, "p", getattr(module, "drop_prob", 0.0)) for module in modules]
-        self._stochastic = any(not isinstance(rate, int | float) or rate > 0 for rate in rates)
 
     @property
     def gradient_norm(self) -> float:
@@ -219,15 +210,12 @@ class DeepObjective:
             logits.float() if logits.dtype == torch.bfloat16 else logits,
             labels.to(logits.device),
             reduction="sum",
-            label_smoothing=self.settings.label_smoothing,
+            label_smoothing=LABEL_SMOOTHING,
         )
 
     @contextmanager
     def _random_stream(self, key: Sequence[int]) -> Generator[None]:
-        """Seed dropout in the block; nothing for nets without."""
-        if not self._stochastic:
-            yield
-            return
+        """Seed dropout and stochastic depth in the block."""
         devices = [self.processes.device] if self.processes.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(hash((*key, self.processes.rank)) & (2**63 - 1))

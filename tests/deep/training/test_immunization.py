@@ -10,18 +10,19 @@ import pytest
 import torch
 from torch import nn
 
-from condnum.deep import Backbone, DeepSettings, immunize_backbone, training_transform
+from condnum.deep import Backbone, DeepSettings, immunize_backbone
 from condnum.deep.training import loop
 from condnum.deep.training.monitor import Evaluation, Monitor
 from condnum.deep.training.samples import Samples, hold_out
 from condnum.deep.training.step import DEEP_METHODS
+from condnum.deep.transforms import training_transform
 from condnum.errors import DataFormatError, InvalidInputError, UnknownNameError
 
 SHORT = DeepSettings(
-    steps=8, batch_size=100, evaluate_every=2, groups=1, optimizer="sgd", learning_rate=1e-3,
+    steps=8, batch_size=100, record_every=2, groups=1, optimizer="sgd", learning_rate=1e-3,
     weights="balanced", precondition=True, patience=None,
 )  # fmt: skip
-ADAPTIVE = DeepSettings(steps=8, batch_size=100, evaluate_every=2, groups=1)
+ADAPTIVE = DeepSettings(steps=8, batch_size=100, record_every=2, groups=1)
 
 
 @pytest.fixture
@@ -59,9 +60,9 @@ def test_only_the_trainable_part_and_the_head_move(run, backbone, method):
     ("method", "settings", "augmentation"),
     [
         ("ours", SHORT.with_overrides(schedule="cosine"), "none"),
-        ("imma", SHORT.with_overrides(schedule="cosine", momentum=0.0), "none"),
+        ("imma", SHORT.with_overrides(schedule="cosine"), "none"),
         ("imma", ADAPTIVE.with_overrides(patience=2), "none"),
-        ("ours", SHORT.with_overrides(views=0), "gentle"),
+        ("ours", SHORT.with_overrides(views=None), "gentle"),
         ("ours", ADAPTIVE.with_overrides(views=2, patience=2), "gentle"),
     ],
 )
@@ -113,10 +114,10 @@ def test_a_value_that_is_not_finite_ends_with_the_last_good_theta(run, monkeypat
 @pytest.mark.parametrize(
     ("settings", "options", "message"),
     [
-        ({"steps": 0}, {}, "steps must be an integer above 0, got 0"),
-        ({"views": -1}, {}, "views must be an integer of at least 0, got -1"),
-        ({"learning_rate": float("nan")}, {}, "learning_rate must be a number above 0, got nan"),
-        ({"label_smoothing": 1.0}, {}, "label_smoothing must be a number of at least 0 and below 1"),
+        ({"steps": 0}, {}, "steps must be an integer of at least 1, got 0"),
+        ({"views": -1}, {}, "views must be an integer of at least 1, got -1"),
+        ({"learning_rate": float("nan")}, {}, "learning_rate must be a positive number, got nan"),
+        ({"lambda_harmful": 1.0}, {}, "lambda_harmful=1.0 has no effect with weights='balanced'"),
         ({"schedule": "linear"}, {}, "unknown schedule 'linear'"),
         ({"learning_rat": 1.0}, {}, "unknown setting 'learning_rat'; did you mean 'learning_rate'"),
         ({}, {"method": "our"}, "unknown method 'our'"),
@@ -211,7 +212,7 @@ def test_a_larger_rir_is_progress_and_what_is_not_met_is_said(run, answers):
     """(ii) is above 1, and more so with each step: λ_H has yet to come down."""
     answers(lambda step: {"pretrain_ratio": 1.2 + step, "held_pretrain_ratio": 1.3 + step,
             "rir": 20.0 + min(step, 4), "held_rir": 30.0})  # fmt: skip
-    options = {"patience": 1, "evaluate_every": 1, "learning_rate": 1e-9}
+    options = {"patience": 1, "record_every": 1, "learning_rate": 1e-9}
     result = run(ADAPTIVE.with_overrides(steps=9, **options))
     assert result.best_step == 0
     assert result.steps > 4

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from condnum.deep import Backbone, DeepSettings, feature_r_ill, feature_r_well
+from condnum.deep import Backbone, DeepSettings
+from condnum.deep.regularizers import feature_r_ill, feature_r_well
 from condnum.deep.training.processes import Processes
 from condnum.deep.training.samples import Samples
 from condnum.deep.training.step import DeepObjective

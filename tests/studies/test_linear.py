@@ -1,0 +1,230 @@
+"""The linear studies on the embedded data: settings, keys, what is measured, batches against single cells."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from condnum.data import load_small_digits
+from condnum.data.digits import load_diabetes_tasks
+from condnum.methods import SelfTunedSettings, method_names
+from condnum.methods.problem import ImmunizationProblem
+from condnum.probing import linear_probe
+from condnum.studies import linear
+from condnum.studies import study as study_module
+from condnum.studies.digit_cells import DigitBatches, batch_size, digit_problem, problem_bytes
+from condnum.studies.executors import BatchExecutor
+from condnum.studies.linear import SETTINGS, DigitPairs, HousePrices, data_set
+from condnum.studies.measure import MEASURES, extractor_curves
+from condnum.studies.run_verdicts import geometric_ridge_sweep, rank_tolerances
+from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
+from condnum.theory.immunization import relative_immunization_ratio
+from condnum.theory.spectra import PUBLISHED_RIDGE, covariance
+
+CPU = torch.device("cpu")
+SHORT = HousePrices("embedded", seeds=2, steps=4, device="cpu")
+STUDY = DigitPairs(methods=("ours", "imma", "max_rir"), seeds=2, steps=5, pairs=((4, 7), (9, 0)))
+
+
+@pytest.fixture(scope="module")
+def finished():
+    return SHORT.run(jobs=1)
+
+
+@pytest.fixture(scope="module")
+def problem(finished):
+    return SHORT.problem(finished.data)
+
+
+def test_a_set_is_named_or_told_from_its_files(tmp_path, real_data):
+    assert [data_set(name) for name in SETTINGS] == list(SETTINGS)
+    (tmp_path / "train.csv").touch()
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "t10k-images-idx3-ubyte.gz").touch()
+    assert data_set(str(tmp_path)) == data_set(str(tmp_path / "train.csv")) == "house-prices"
+    assert data_set(str(tmp_path / "raw")) == "mnist"
+    named, place = HousePrices().load(), HousePrices().load().provenance.location
+    assert HousePrices(place).load().checksum == named.checksum
+    assert HousePrices(place).settings("ours") == SETTINGS["house-prices"]["ours"]
+
+
+def test_methods_settings_and_rows():
+    assert HousePrices().methods == tuple(method_names())
+    assert HousePrices(methods=("imma", "ours")).methods == ("ours", "imma")
+    assert HousePrices().settings("identity") is None
+    assert HousePrices(steps=7).settings("imma") == SETTINGS["house-prices"]["imma"].with_overrides(steps=7)
+    assert HousePrices("embedded").settings("imma") == SETTINGS["house-prices"]["imma"]
+    assert (SHORT.load().name, SHORT.load().dimension) == ("diabetes", 9)
+    assert dataclasses.replace(SHORT, features="clean", rows=20).load().X_H.shape == (20, 8)
+
+
+@pytest.mark.long
+def test_on_another_table_ours_tunes_itself_and_is_immunized():
+    study = HousePrices("embedded", ("ours",), seeds=2)
+    assert study.settings("ours") == SelfTunedSettings()
+    cells = study.run().tables["results"]
+    assert cells.loc[cells["convention"] == "compact", "success"].all()  # by fixed settings: in no seed
+
+
+def test_keys():
+    pair = load_diabetes_tasks()
+    moved = dataclasses.replace(pair, provenance=dataclasses.replace(pair.provenance, location="/else"))
+    assert SHORT.planned(pair) == SHORT.planned(moved)
+    longer = dataclasses.replace(SHORT, steps=5).planned(pair)
+    same = {a["method"] for a, b in zip(SHORT.planned(pair), longer, strict=True) if a == b}
+    assert same == {"identity", "initial", "max_rir", "pareto"}
+    options = [{"features": of, "rows": rows} for of in ("clean", "published") for rows in (None, 30)]
+    studies = [dataclasses.replace(SHORT, **chosen) for chosen in options]
+    assert len({study.planned(study.load())[0].key for study in studies}) == 4
+
+
+@pytest.mark.parametrize(("steps", "jobs"), [(4, 1), (20_000, 7)], ids=["short", "long"])
+def test_workers_are_started_if_that_pays(steps, jobs, monkeypatch):
+    monkeypatch.setattr(study_module, "core_count", lambda: 7)
+    study = dataclasses.replace(SHORT, steps=steps)
+    cells = study.planned(study.load())
+    assert getattr(study.executor(None, cells, 0), "jobs", 1) == jobs
+    ordered = [cell.settings.get("steps", 0) for cell in sorted(cells, key=study.order)]
+    assert ordered[0] == 0
+    assert ordered[-1] == min(filter(None, ordered))  # closed forms, then long cells before short ones
+
+
+def test_a_row_is_the_measure_of_its_cell(finished, problem):
+    results = finished.tables["results"]
+    K = problem.pretrain.covariance, problem.harmful.covariance
+    for convention, theta_scale in MEASURES:
+        chosen = results[(results["convention"] == convention) & (results["theta_scale"] == theta_scale)]
+        for (_, row), cell in zip(chosen.iterrows(), finished.cells, strict=True):
+            theta = torch.from_numpy(cell.arrays["theta"])
+            expected = relative_immunization_ratio(theta, *K, convention=convention, theta_scale=theta_scale)
+            assert row["rir"] == pytest.approx(expected.rir, rel=1e-12)
+            assert bool(row["success"]) is expected.success
+            assert row["theta_condition"] == pytest.approx(np.linalg.cond(theta), rel=1e-9)
+            norm = None if theta_scale == "unit" else float((theta**2).sum())
+            ceiling = ridge_convention_ceiling(*K, squared_norm=norm)
+            ceiling = rir_ceiling(*K).value if convention == "compact" else ceiling
+            assert row["rir_ceiling"] == pytest.approx(ceiling, rel=1e-12)
+            assert row["rir_share"] == pytest.approx(row["rir"] / ceiling)
+            assert row["rir"] <= ceiling * (1 + 1e-9)
+
+
+def test_curves(finished, problem):
+    curves = extractor_curves(problem, finished.cells, probe_steps=50)
+    both = {"norm_ratio", "excess_loss", "spectrum", "kappa"}
+    for task, own in (("pretrain", {"r_well", "loss"}), ("harmful", {"r_ill"})):
+        found = curves[curves["task"] == task].groupby(["method", "seed"])["quantity"].unique()
+        assert len(found) == len(finished.cells)
+        assert all(set(quantities) == both | own for quantities in found)
+    found = next(c.arrays for c in finished.cells if (c.row["method"], c.row["seed"]) == ("ours", 1))
+    theta = found["theta"]
+    mine = curves[(curves["method"] == "ours") & (curves["seed"] == 1)].set_index(["task", "quantity"])
+    for name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
+        expected = linear_probe(theta, task.covariance, task.features.mT @ task.targets, steps=50)
+        for quantity in ("norm_ratio", "excess_loss"):
+            got = mine.loc[name, quantity]
+            np.testing.assert_array_equal(got["x"], np.arange(51))
+            np.testing.assert_allclose(got["value"], getattr(expected, quantity), rtol=1e-9)
+    theta = theta * np.sqrt(len(theta)) / np.linalg.norm(theta)  # at unit scale
+    sigma = np.linalg.eigvalsh(theta.T @ problem.harmful.covariance.numpy() @ theta)[::-1][:8]
+    # Forming H keeps eps·σ₁; σ_k/σ₁ is above 1e-6 here.
+    np.testing.assert_allclose(mine.loc["harmful", "spectrum"]["value"], sigma, rtol=1e-8)
+    np.testing.assert_array_equal(mine.loc["harmful", "kappa"]["value"], found["history.kappa_harmful"])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return STUDY.run(out=tmp_path_factory.mktemp("digits"), jobs=1)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load_small_digits()
+
+
+@pytest.fixture(scope="module")
+def planned(digits):
+    return STUDY.planned(digits)
+
+
+def test_tasks_of_a_pair(digits):
+    problem = digit_problem(digits, 4, 7, loss_rows=100, labels="one_vs_rest")
+    count = min(digits.counts[4], digits.counts[7])  # cut to the smaller class
+    X = np.array(digits.pixels(np.flatnonzero(digits.labels == 4)[:count]))
+    np.testing.assert_allclose(problem.pretrain.covariance, covariance(X), rtol=1e-12, atol=1e-9)
+    assert problem.pretrain.supervised_rows.shape == (100, 64)
+    assert float(problem.pretrain.targets.mean()) == pytest.approx(0.5)
+    published = digit_problem(digits, 4, 7, loss_rows=50, labels="published")  # one class each
+    assert set(published.pretrain.targets.flatten().tolist()) == {0.0}
+    assert set(published.harmful.targets.flatten().tolist()) == {1.0}
+    study = DigitPairs(methods=("max_rir", "ours"), pairs=((4, 7),), seeds=3)
+    methods = [cell["method"] for cell in study.cells(digits)]
+    assert (methods.count("max_rir"), methods.count("ours")) == (1, 3)  # a closed form once a pair
+    assert len(DigitPairs(methods=("max_rir",)).cells(digits)) == 90
+
+
+def test_sweeps_of_the_spectra_repeat_the_table_at_its_own_choices(run):
+    results, spectra = run.tables["results"], run.tables["spectra"]
+    sweep = geometric_ridge_sweep(spectra).set_index(["method", "ridge"])["rir"]
+    table = results.query("convention == 'ridge' and theta_scale == 'unit'")
+    for method, rows in table.groupby("method"):
+        logs = rows.groupby("seed")["rir"].apply(lambda rir: np.log(rir).mean())
+        np.testing.assert_allclose(np.log(sweep[method, PUBLISHED_RIDGE]), logs, rtol=1e-10)
+    ceilings = np.log(table.drop_duplicates(["pretrain_digit", "harmful_digit"])["rir_ceiling"])
+    assert sweep["ceiling", PUBLISHED_RIDGE].item() == pytest.approx(np.exp(ceilings.mean()))
+    for method in STUDY.methods:
+        assert (sweep[method].groupby("ridge").max() <= sweep["ceiling"] * (1 + 1e-9)).all()
+    tolerances = rank_tolerances(spectra)
+    assert tolerances["rtol"].nunique() == 5
+    default = tolerances[np.isclose(tolerances["rtol"], 64 * 2.0**-52, atol=0)]
+    compact = results.query("convention == 'compact'")
+    for name in ("rir", "rank_pretrain", "rank_harmful", "success"):
+        np.testing.assert_allclose(default[name], compact[name], rtol=1e-12)
+
+
+class TestBatches:
+    def test_methods_and_settings_are_groups_and_closed_forms_are_alone(self, digits, planned):
+        batches = DigitBatches(digits, CPU)
+        groups = {cell["method"]: batches.group(cell) for cell in planned}
+        assert groups["max_rir"] is None
+        assert len({batches.group(cell) for cell in planned}) == 3
+        longer = dataclasses.replace(planned[0], settings={**planned[0].settings, "steps": 6})
+        few = dataclasses.replace(planned[0], at={**planned[0].at, "loss_rows": 20})
+        assert len({batches.group(cell) for cell in (planned[0], longer, few)}) == 3
+        (other,) = batches.compute([few])
+        expected = STUDY.compute(digits, few).row["squared_norm"]
+        assert other.row["squared_norm"] == pytest.approx(expected, rel=1e-9)
+
+    def test_a_run_in_batches_gives_the_tables_of_a_run_without(self, run, digits, tmp_path):
+        executor = BatchExecutor(DigitBatches(digits, CPU, memory_bytes=3_000_000))
+        batched = STUDY.run(digits, out=tmp_path, executor=executor)
+        keys = ["method", "seed", "pretrain_digit", "harmful_digit", "convention", "theta_scale"]
+        columns = [*keys, "harmful_ratio", "pretrain_ratio", "rir", "success", "rir_ceiling", "stop_reason"]
+        pd.testing.assert_frame_equal(*(of.tables["results"][columns] for of in (batched, run)), rtol=1e-7)
+        assert batched.failures.empty
+        assert int(executor.where.split()[2]) > 2  # the memory given does not hold all four cells of a method
+        assert batched.provenance_table.set_index("what")["value"]["where"] == executor.where
+        again = STUDY.run(digits, out=tmp_path, executor=BatchExecutor(DigitBatches(digits, CPU)))
+        assert (again.report.computed, again.report.reused) == (0, len(run.cells))
+
+    def test_cuda_asks_for_batches_and_a_cluster_does_not(self, digits, monkeypatch):
+        monkeypatch.setattr(linear, "resolve_device", torch.device)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Graphics 9000")
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 3 * 2**30)
+        study = dataclasses.replace(STUDY, device="cuda")
+        assert isinstance(study.executor(digits, [], 1), BatchExecutor)
+        assert not isinstance(study.executor(digits, [], 1, "tcp://host:8786"), BatchExecutor)
+        assert not isinstance(STUDY.executor(digits, [], 1), BatchExecutor)
+        facts = study.facts(digits)
+        assert (facts["device"], facts["peak device memory"]) == ("Graphics 9000 (cuda)", "3,072 MiB")
+
+    def test_their_size_fills_the_memory_and_is_never_zero(self, monkeypatch):
+        problem = ImmunizationProblem.from_covariances(np.eye(140), np.eye(140))
+        each = problem_bytes(problem)
+        assert each >= 8 * 14 * 140**2
+        assert [batch_size(problem, CPU, of) for of in (10 * each, each // 2, None)] == [10, 1, 2**31 // each]
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (8 * each, 100 * each))
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 3 * each)
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: each)
+        assert batch_size(problem, torch.device("cuda")) == 8  # 0.8 × (8 + 3 − 1)
