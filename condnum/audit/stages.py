@@ -256,6 +256,6 @@ class Stage:
         model = net.backbone.model.to(resolve_device("auto"))
         found = layer_audit(
             model, net.batches(0), net.batches(1), study.layers, epsilon=study.epsilon, rtol=study.rtol,
-            target=study.rir_target, max_dimension=study.max_dimension,
+            target=study.rir_target,
         )  # fmt: skip
         return {"layers": found}

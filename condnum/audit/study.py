@@ -19,7 +19,7 @@ from condnum.audit.result import Audit
 from condnum.audit.stages import AuditData, Stage, from_cell, to_cell
 from condnum.data.digits import load_small_digits
 from condnum.data.feature_pair import open_pair
-from condnum.data.feature_stream import MAX_FEATURES, FeaturesLike, array_stream
+from condnum.data.feature_stream import FeaturesLike, array_stream
 from condnum.errors import InvalidInputError
 from condnum.files import atomic_write, sha256_file
 from condnum.machine import own_peak
@@ -73,7 +73,6 @@ class FeatureAudit(Study, name="audit"):
     attackers: bool = True
     seed: Annotated[int, at_least(0)] = 0
     scheduler: str = ""
-    max_dimension: int = MAX_FEATURES
 
     def check(self) -> None:
         """Refuse what cannot run, before anything is read."""
@@ -131,9 +130,7 @@ class FeatureAudit(Study, name="audit"):
     def open(self, pretrain: FeaturesLike, harmful: FeaturesLike, **given: Any) -> AuditData:
         """Open features, extractors and targets, and refuse those that do not fit; see `audit`."""
         given = {name: value for name, value in given.items() if value is not None}
-        P, H, notes = open_pair(
-            pretrain, harmful, key=self.key, drop=self.drop, max_dimension=self.max_dimension
-        )
+        P, H, notes = open_pair(pretrain, harmful, key=self.key, drop=self.drop)
         answers: dict[str, Any] = {
             name: read_targets(given.pop(name), kind=self.kind, name=name)
             for name in ("targets", "pretrain_targets")

@@ -11,7 +11,7 @@ from condnum.errors import CondnumError
 
 COMMANDS = {
     "audit": "--pretrain --harmful --theta --theta-0 --theta-i --targets --kind --ridge --rtol --bootstrap "
-    "--attackers --seed --max-dimension --pretrain-targets --quiet",
+    "--attackers --seed --pretrain-targets --quiet",
     "run house-prices": "--data --methods --seeds --steps --features --rows --device --jobs",
     "run digits": "--methods --seeds --steps --pairs --labels --jobs --scheduler",
     "run mnist": "--data --methods --pairs --labels --device",
