@@ -36,7 +36,7 @@ class Erasure:
     """An erasing extractor with what it rests on; arrays are of the caller's kind."""
 
     theta: Any  # (D, D); features are Xθ
-    directions: Any  # (D, k), orthonormal basis of what is erased, range(G) at full rank
+    directions: Any  # (D, k + weak ones), orthonormal basis of what is erased, range(G) at full rank
     rank: int  # k
     strength: float  # 1 − s
     fit_removed: float  # fraction of the best squared fit to Z that no linear probe can reach any more
@@ -52,6 +52,7 @@ def erasure(
     kind: TargetKind = "auto",
     intercept: bool = True,
     shrinkage: float | None = None,
+    floor: float = 0.0,
 ) -> Erasure:
     r"""Erase what a linear probe could learn of the harmful task, or a part of it.
 
@@ -74,13 +75,16 @@ def erasure(
             taken as they are, one-hot labels less 1/C.
         shrinkage: ρ in [0, 1]. Default: 0 with at least 10 rows per column, else the oracle-approximating
             intensity of Chen et al. (2010), so that θ does not amplify directions that few rows determine.
+        floor: Remove principal directions, too, whose variance is below so many mean variances tr(Σ)/D. The
+            condition :math:`θ^\top G = 0` can be met by weights on a direction that few rows reach, such as
+            a rare pixel; an attacker whose rows do not reach it pays nothing for that, and keeps the rest.
 
     Returns:
         θ with the directions, their number and the fraction of the fit that is removed.
 
     Raises:
-        InvalidInputError: Shapes do not fit, entries are non-finite, one class only, `strength`, `rank` or
-            `shrinkage` is out of range, or the targets have no linear part.
+        InvalidInputError: Shapes do not fit, entries are non-finite, one class only, `strength`, `rank`,
+            `shrinkage` or `floor` is out of range, or the targets have no linear part.
         UnknownNameError: Unknown kind.
 
     Examples:
@@ -98,9 +102,12 @@ def erasure(
         raise InvalidInputError(
             f"strength must lie in [0, 1], got {strength!r}: 1 erases, 0 changes nothing."
         )
+    if not 0 <= floor < D:
+        raise InvalidInputError(f"floor must be at least 0 and below D = {D}, got {floor!r}.")
     left, roots, rows = torch.linalg.svd(X, full_matrices=False)
     kept = roots > default_rtol(max(N, D), storage_eps(harmful_features)) * roots[0]
     left, roots, V = left[:, kept], roots[kept], rows[kept].mT
+    weak = roots.square() < floor * roots.square().sum() / D
     fit = left.mT @ Z  # (r, C): G = V diag(roots) fit
     round_off = default_rtol(max(N, D)) * Z.norm()
     if not fit.norm() > round_off:
@@ -111,14 +118,14 @@ def erasure(
     rho = _shrinkage(roots.square() / N, N, D, shrinkage)
     scales = ((1 - rho) * roots.square() / N + rho * roots.square().sum() / (N * D)).sqrt()  # of Σ^½ on V
     gain = roots / scales  # of W on what rows and targets share
-    U, sizes, _ = torch.linalg.svd(gain[:, None] * fit, full_matrices=False)
+    U, sizes, _ = torch.linalg.svd((gain * ~weak)[:, None] * fit, full_matrices=False)
     full = int((sizes > round_off * gain.max()).sum())
     k = full if rank is None else check_integer("rank", rank, 1)
     if k > full:
         raise InvalidInputError(
             f"rank must be at most {full}, the number of directions to erase, got {rank}."
         )
-    U = U[:, :k]
+    U = torch.cat([U[:, :k], torch.eye(len(roots)).to(X)[:, weak]], dim=1)
     theta = torch.eye(D).to(X) - strength * (V @ (U / scales[:, None])) @ (V @ (U * scales[:, None])).mT
     unreachable = torch.linalg.qr(U / gain[:, None]).Q  # fits that no probe of Xθ has, at s = 0
     removed = float((unreachable.mT @ fit).square().sum() / fit.square().sum()) if strength == 1 else 0.0

@@ -175,3 +175,28 @@ def test_refused(arguments, error, match):
 def test_a_price_of_other_shapes_is_refused():
     with pytest.raises(InvalidInputError, match="do not fit"):
         erasure_price(np.eye(3), np.ones(2), np.ones((3, 1)))
+
+
+def test_a_floor_removes_weak_directions_that_would_undo_the_erasure():
+    rng = np.random.default_rng(3)
+    y = rng.integers(0, 2, 400)
+    X = np.c_[rng.normal(size=(400, 4)) + 2 * y[:, None], np.zeros(400)]
+    X[0, 4] = 3.0  # a rare pixel: one row of the defender's
+    defender, attacker, fresh = slice(0, 150), slice(150, 300), slice(300, 400)
+
+    def accuracy(theta):
+        F, Z = X[attacker] @ theta, 2.0 * y[attacker] - 1
+        W = np.linalg.lstsq(np.c_[F, np.ones(150)], Z, rcond=1e-10)[0]
+        return ((np.c_[X[fresh] @ theta, np.ones(100)] @ W > 0) == y[fresh]).mean()
+
+    plain = erasure(X[defender], y[defender])
+    floored = erasure(X[defender], y[defender], floor=0.1)
+    assert accuracy(np.eye(5)) > 0.8
+    assert accuracy(plain.theta) == accuracy(np.eye(5))  # the pixel is free to these rows
+    assert accuracy(floored.theta) < 0.7
+    assert (plain.directions.shape, floored.directions.shape) == ((5, 1), (5, 2))
+    assert plain.rank == floored.rank == 1
+    np.testing.assert_allclose(floored.theta[4], 0, atol=1e-12)
+    np.testing.assert_allclose(X[defender].T @ X[defender] @ floored.theta @ floored.directions, 0, atol=1e-8)
+    with pytest.raises(InvalidInputError, match="floor must be at least 0 and below D = 5"):
+        erasure(X, y, floor=-1)
