@@ -5,6 +5,7 @@ Labels are whole numbers, targets of a regression are standardized over all rows
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -83,7 +84,7 @@ LABELLED_PAIRS: dict[str, Callable[[], TaskPair]] = {
     "breast-cancer": breast_cancer_pair,
     "diabetes": load_diabetes_tasks,
     "house-prices": load_house_prices,
-    **{f"ames-{column}": lambda column=column: ames_pair(column) for column in AMES_SPLITS},
+    **{f"ames-{column}": partial(ames_pair, column) for column in AMES_SPLITS},
     "mnist": lambda: digit_halves(load_mnist_images()),
 }
 

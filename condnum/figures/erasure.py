@@ -73,7 +73,8 @@ def kappa_against_steps(summary: pd.DataFrame, subtitle: str) -> Any:
     rows = -(-known["pair"].nunique() // 3)
     note = (
         f"{subtitle}<br>Gradient descent with step 1/σ₁ to 1 % of the excess loss, median over splits. "
-        "Dotted: steps grow as κ does. Extractors that put 1 % out of reach have no number of steps and are left out."
+        "Dotted: steps grow as κ does. Extractors that put 1 % out of reach have no number of steps and are "
+        "left out."
     )
     finish(figure, "What κ says, and what the actual probe needs", note, height=190 + 300 * rows)
     return figure.update_layout(legend_title_text="extractor (click to toggle)")

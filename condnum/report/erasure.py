@@ -16,7 +16,7 @@ def _percent(share: float) -> str:
 
 def _steps(steps: float) -> str:
     """Format steps that were iterated up to a budget."""
-    return ">20,000" if np.isnan(steps) else number(steps)
+    return ">2,000" if np.isnan(steps) else number(steps)
 
 
 _LEFT: dict[str, Column] = {
@@ -72,8 +72,8 @@ def erasure_sentences(summary: pd.DataFrame) -> list[str]:
         own = spread(100 * erased["pretrain_linear_kept"], 100 * erased["pretrain_linear_kept_pm"])
         said.append(
             f"{pair}: erasure leaves the best linear attacker {kept} % of its margin over chance on fresh "
-            f"rows (control {100 * control['harmful_linear_kept']:.3g} %), and the benign task {own} % of its own "
-            f"(control {100 * control['pretrain_linear_kept']:.3g} %)."
+            f"rows (control {100 * control['harmful_linear_kept']:.3g} %), and the benign task {own} % of "
+            f"its own (control {100 * control['pretrain_linear_kept']:.3g} %)."
         )
         said.append(
             f"{pair}: a nonlinear attacker scores {number(erased['harmful_nonlinear'])} on erased and "

@@ -41,6 +41,9 @@ NONLINEAR_ROWS = 1_500
 #: Relative excess loss that steps are counted to.
 EPSILON = 0.01
 
+#: Most steps of exact line search, which are iterated.
+BUDGET = 2_000
+
 _COLUMNS = (
     "rir", "harmful_ratio", "pretrain_ratio", "harmful_steps", "pretrain_steps", "harmful_steps_exact",
     "pretrain_steps_exact", "harmful_own", "harmful_linear", "harmful_nonlinear", "pretrain_linear",
@@ -250,10 +253,11 @@ def measured(split: Split, of: Extractor) -> list[float]:
         warnings.simplefilter("ignore")  # a singular θ
         found = relative_immunization_ratio(T, K_P, K_H)
     P, H = centered(*split.train), centered(*split.defender)
-    attack = probe_steps(T, K_H, H[0].T @ H[1], epsilon=EPSILON)
-    fit = probe_steps(T, K_P, P[0].T @ P[1], epsilon=EPSILON).fit
+    attack = probe_steps(T, K_H, H[0].T @ H[1], epsilon=EPSILON, budget=BUDGET)
+    fit = probe_steps(T, K_P, P[0].T @ P[1], budget=1).fit
     # The benign goal is the best on these features: the price can put 1 % of the raw one out of reach.
-    own = probe_steps(np.eye(T.shape[1]), T.T @ K_P @ T, T.T @ P[0].T @ P[1], epsilon=EPSILON)
+    moment = T.T @ P[0].T @ P[1]
+    own = probe_steps(np.eye(len(moment)), T.T @ K_P @ T, moment, epsilon=EPSILON, budget=BUDGET)
     price = np.nan if of.directions is None else erasure_price(*P, of.directions) / P[1].var(axis=0).sum()
     nonlinear = np.nan
     if of.family in ("raw", "control", "floor") or of.label == "erase":
@@ -320,7 +324,7 @@ def nonlinear_score(theta: FloatArray, train: Rows, test: Rows) -> float:
 
     F, y = train[0][:NONLINEAR_ROWS] @ theta, train[1][:NONLINEAR_ROWS]
     scaler = StandardScaler().fit(F)
-    grid = {"gamma": np.array([0.1, 0.3, 1.0]) / F.shape[1], "alpha": [1e-2, 1e-1, 1.0]}
+    grid = {"gamma": np.array([0.1, 0.3]) / F.shape[1], "alpha": [1e-2, 1e-1]}
     model = GridSearchCV(KernelRidge(kernel="rbf"), grid, cv=3)
     Y = one_hot(y, np.unique(train[1]) if reads_as_labels(train[1]) else None)
     mean = Y.mean(axis=0)

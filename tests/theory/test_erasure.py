@@ -196,7 +196,6 @@ def test_a_floor_removes_weak_directions_that_would_undo_the_erasure():
     assert accuracy(floored.theta) < 0.7
     assert (plain.directions.shape, floored.directions.shape) == ((5, 1), (5, 2))
     assert plain.rank == floored.rank == 1
-    np.testing.assert_allclose(floored.theta[4], 0, atol=1e-12)
-    np.testing.assert_allclose(X[defender].T @ X[defender] @ floored.theta @ floored.directions, 0, atol=1e-8)
+    np.testing.assert_allclose(floored.theta.T @ floored.directions, 0, atol=1e-12)
     with pytest.raises(InvalidInputError, match="floor must be at least 0 and below D = 5"):
         erasure(X, y, floor=-1)
