@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ POLL_SECONDS = 0.2
 LINE_SECONDS = 10.0
 
 #: stage, seed, step, steps: what is being computed. done, total, failures: how far the whole of it is. Each
-#: of them may be missing.
+#: of them may be missing. A sweep tells its callback the `cell` that was just settled as well, None at first.
 Event = Mapping[str, Any]
 OnProgress = Callable[[Event], None]
 
@@ -191,28 +190,6 @@ def notebook_line(title: str) -> OnProgress:
     return report
 
 
-@dataclass(frozen=True)
-class SweepProgress:
-    """How far a sweep of cells is."""
-
-    done: int  # cells that are settled: found in the store, computed, or failed
-    total: int  # different cells
-    failures: int
-    cell: Any  # the `Cell` that was just settled; None at the start
-
-    @property
-    def event(self) -> dict[str, int]:
-        """What is known of the whole sweep, for an event."""
-        return {"done": self.done, "total": self.total, "failures": self.failures}
-
-
-def sweep_line(*, quiet: bool = False) -> Callable[[SweepProgress], None] | None:
+def sweep_line(*, quiet: bool = False) -> OnProgress | None:
     """Return a callback for a sweep's `on_progress` that keeps one line of a notebook up to date."""
-    if quiet:
-        return None
-    line = notebook_line("cells")
-
-    def tick(progress: SweepProgress) -> None:
-        line({"stage": progress.cell.short_label if progress.cell else "starting", **progress.event})
-
-    return tick
+    return None if quiet else notebook_line("cells")

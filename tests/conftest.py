@@ -122,16 +122,11 @@ class SharedKernel:
         self._starter = _starter()
 
     @contextmanager
-    def running(
-        self, *, cwd: Path, environment: dict[str, str] | None = None, log: Path | None = None
-    ) -> Generator[Any]:
+    def running(self, *, cwd: Path, environment: dict[str, str] | None = None) -> Generator[Any]:
         """Stand in for `condnum.report.notebook.running_kernel`: its folder and variables, no new process."""
         if self._manager is None:
-            log = self._folder / "kernel.log"
             one = {"OMP_NUM_THREADS": "1"}  # read once, by the libraries
-            self._manager = self._stack.enter_context(
-                self._starter(cwd=self._folder, log=log, environment=one)
-            )
+            self._manager = self._stack.enter_context(self._starter(cwd=self._folder, environment=one))
         variables = {**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}
         self.execute(_PREPARE.format(environment=variables, folder=str(cwd)))
         yield self._manager

@@ -22,27 +22,22 @@ TargetsLike = str | os.PathLike[str] | NDArray[Any]
 
 
 def read_targets(value: TargetsLike, *, kind: TargetKind = "auto", name: str = "targets") -> NDArray[Any]:
-    """Read targets: numbers, or an array of words; labels are numbered from 0 in sorted order."""
+    """Read targets, numbers; labels are numbered from 0 in ascending order."""
     check_known("kind of targets", kind, get_args(TargetKind))
     if isinstance(value, str | os.PathLike):
-        Y: NDArray[Any] = open_feature_stream(value, vector=True).array(gaps="refuse")
+        stream = open_feature_stream(value, vector=True)
     else:
         Y = np.asarray(value)
-        if Y.dtype.kind == "O" and all(isinstance(word, str) for word in Y.flat):
-            Y = Y.astype(str)
-        if Y.dtype.kind not in "US":
-            Y = array_stream(Y[:, None] if Y.ndim == 1 else Y, name=name).array(gaps="refuse")
-    if Y.ndim == 2 and Y.shape[1] == 1:
-        Y = Y[:, 0]
-    words = Y.dtype.kind in "US"
-    labels = words or reads_as_labels(Y)
-    if kind == "classification" or (kind == "auto" and labels):
-        if Y.ndim != 1:
-            raise InvalidInputError(f"{name} of a classification must be (N,) labels, got shape {Y.shape}.")
-        return np.asarray(np.unique(Y, return_inverse=True)[1], dtype=np.int64)
-    if words:
-        raise InvalidInputError(f"{name} holds words; a regression needs numbers.")
-    return Y.reshape(len(Y), -1)
+        stream = array_stream(Y[:, None] if Y.ndim == 1 else Y, name=name)
+    Y = stream.array(gaps="refuse")
+    labels = kind == "classification"
+    if kind == "auto" and Y.shape[1] == 1:
+        labels = reads_as_labels(Y[:, 0])
+    if not labels:
+        return Y
+    if Y.shape[1] != 1:
+        raise InvalidInputError(f"{name} of a classification must be (N,) labels, got shape {Y.shape}.")
+    return np.asarray(np.unique(Y[:, 0], return_inverse=True)[1], dtype=np.int64)
 
 
 def one_hot(targets: NDArray[Any]) -> NDArray[np.float64]:

@@ -23,7 +23,7 @@ from condnum.data.feature_stream import MAX_FEATURES
 from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.split_rules import block_names
 from condnum.errors import InvalidInputError, RankError, UnknownNameError
-from condnum.studies.study import words
+from condnum.studies.study import several
 from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.theory.immunization import in_both_conventions
@@ -73,22 +73,11 @@ def layer_audit(
     rtol: float | None = None,
     target: float = RIR_TARGET,
 ) -> LayerAudit:
-    """Audit the features behind each layer of a net, in one pass over the batches of each task.
+    """Audit the pooled features behind each layer of a net, in one pass over the batches of each task.
 
     The net runs in evaluation mode, where it is, without gradients, and is left as it was. A batch is a
-    tensor, or a tuple that begins with one. `layers` are `all` (`block_names`), names with commas, or a
-    sequence of names; each is called once in a forward pass. An output `(B, C, h, w)` is averaged over
-    positions (`(B, h, w, C)` where timm's `output_fmt` is NHWC), `(B, tokens, F)` over tokens, `(B, F)`
-    stays; of a tuple the first entry counts. `target` is the RIR in the ridge convention that a layer has to
-    reach with (i) > 1 and (ii) ≤ 1.
-
-    Examples:
-        >>> net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 1))
-        >>> _ = torch.nn.init.eye_(net[0].weight)
-        >>> batches = [torch.diag(torch.tensor([10.0, 1.0]))], [torch.diag(torch.tensor([2.0, 1.0]))]
-        >>> found = layer_audit(net, *batches)
-        >>> found.cheapest, round(float(found.table["ceiling_compact"][0]))
-        ('0', 625)
+    tensor, or a tuple that begins with one. An output `(B, C, h, w)` is averaged over positions
+    (`(B, h, w, C)` where timm's `output_fmt` is NHWC), `(B, tokens, F)` over tokens.
     """
     if not (1 < target < math.inf):
         raise InvalidInputError(f"target must be a RIR above 1, got {target}.")
@@ -115,7 +104,7 @@ def layer_names(model: nn.Module, layers: str | Sequence[str] = ALL) -> list[str
         if not blocks:
             raise InvalidInputError(f"{type(model).__name__} has no blocks with weights; name the layers.")
         return blocks
-    chosen, known = words("layers", layers), dict(model.named_modules())
+    chosen, known = several(str)("layers", layers), dict(model.named_modules())
     if not chosen:
         raise InvalidInputError(f"layers names no layer; give {ALL}, or some of {', '.join(blocks)}.")
     for name in chosen:

@@ -13,7 +13,7 @@ import pandas as pd
 from condnum.audit.attacks import AttackSection, TargetsLike, read_targets
 from condnum.audit.intervals import FEWEST_REPLICATES
 from condnum.audit.layers import RIR_TARGET, layer_names
-from condnum.audit.measures import CLOSED, PARETO, ThetaLike, read_extractors
+from condnum.audit.measures import CLOSED, PARETO, ThetaLike, read_theta
 from condnum.audit.net_images import NetImages
 from condnum.audit.result import Audit
 from condnum.audit.stages import AuditData, Stage, from_cell, to_cell
@@ -22,7 +22,6 @@ from condnum.data.feature_pair import open_pair
 from condnum.data.feature_stream import FeaturesLike, array_stream
 from condnum.errors import InvalidInputError
 from condnum.files import atomic_write, sha256_file
-from condnum.machine import own_peak
 from condnum.probing.attackers import AttackBudget
 from condnum.studies.cells import Cell, CellResult
 from condnum.studies.executors import Executor, SerialExecutor
@@ -31,27 +30,17 @@ from condnum.studies.sweep import SweepError
 from condnum.theory.erasure import TargetKind
 from condnum.theory.spectra import PUBLISHED_RIDGE
 
-_EXTRACTORS = ("theta", "theta_0", "theta_i")
 #: Stages without which there is still something to show.
 OPTIONAL = ("bootstrap", "attackers", "layers")
 
 
 @dataclass(frozen=True)
 class FeatureAudit(Study, name="audit"):
-    """An audit of features in files or of a backbone; without any, of the embedded digits.
-
-    Examples:
-        >>> FeatureAudit(pretrain="P.npy")
-        Traceback (most recent call last):
-            ...
-        condnum.errors.InvalidInputError: pretrain was given without harmful: an audit compares two tasks.
-    """
+    """An audit of features in files or of a backbone; without any, of the embedded digits."""
 
     pretrain: str = ""
     harmful: str = ""
     theta: str = ""
-    theta_0: str = ""
-    theta_i: str = ""
     targets: str = ""
     pretrain_targets: str = ""
     kind: TargetKind = "auto"
@@ -104,7 +93,6 @@ class FeatureAudit(Study, name="audit"):
         streams: list[Any] = [self.pretrain, self.harmful]
         labels: list[Any] = [None, None]
         net = None
-        given: dict[str, Any] = {name: getattr(self, name) or None for name in _EXTRACTORS}
         if self.backbone:
             net = self._net()
             streams, labels = net.features(self.backbone)
@@ -114,9 +102,13 @@ class FeatureAudit(Study, name="audit"):
             low = y < 5
             streams = [array_stream(X[low], name="digits 0-4"), array_stream(X[~low], name="digits 5-9")]
             labels = [y[low], y[~low]]
-        given["targets"] = self.targets or labels[1]
-        given["pretrain_targets"] = self.pretrain_targets or labels[0]
-        data = self.open(*streams, **given)
+        data = self.open(
+            streams[0],
+            streams[1],
+            theta=self.theta or None,
+            targets=self.targets or labels[1],
+            pretrain_targets=self.pretrain_targets or labels[0],
+        )
         data.net = net
         return data
 
@@ -127,16 +119,21 @@ class FeatureAudit(Study, name="audit"):
             image_size=self.image_size, limit=self.limit, seed=self.seed,
         )  # fmt: skip
 
-    def open(self, pretrain: FeaturesLike, harmful: FeaturesLike, **given: Any) -> AuditData:
-        """Open features, extractors and targets, and refuse those that do not fit; see `audit`."""
-        given = {name: value for name, value in given.items() if value is not None}
+    def open(
+        self,
+        pretrain: FeaturesLike,
+        harmful: FeaturesLike,
+        theta: ThetaLike | None,
+        **targets: TargetsLike | None,
+    ) -> AuditData:
+        """Open features, an extractor and targets, and refuse those that do not fit; see `audit`."""
         P, H, notes = open_pair(pretrain, harmful, key=self.key, drop=self.drop)
         answers: dict[str, Any] = {
-            name: read_targets(given.pop(name), kind=self.kind, name=name)
-            for name in ("targets", "pretrain_targets")
-            if name in given
+            name: read_targets(value, kind=self.kind, name=name)
+            for name, value in targets.items()
+            if value is not None
         }
-        return AuditData(P, H, notes, read_extractors(given, P.dimension), **answers)
+        return AuditData(P, H, notes, None if theta is None else read_theta(theta, P.dimension), **answers)
 
     def cells(self, data: Any) -> list[Cell]:
         """List the stages, each after those whose results it needs."""
@@ -189,7 +186,6 @@ class FeatureAudit(Study, name="audit"):
             columns=columns["columns"],
             notes=tuple(columns["notes"]),
             seconds={cell["stage"]: float(row["seconds"] or 0) for cell, row, _ in results},
-            peak_memory_mib=own_peak().mib,
             epsilon=self.epsilon,
             standardize=self.standardize,
             seed=self.seed,
@@ -232,7 +228,7 @@ class AuditCommand(FeatureAudit, name="audit"):
             data = super().load()
             for stream in (data.pretrain, data.harmful):
                 next(stream.raw_blocks(), None)  # columns of text in a CSV
-        places = "pretrain", "harmful", *_EXTRACTORS, "targets", "pretrain_targets"
+        places = "pretrain", "harmful", "theta", "targets", "pretrain_targets"
         files = [Path(getattr(self, name)) for name in places if getattr(self, name)]
         return SimpleNamespace(checksums={file.name: sha256_file(file) for file in files})
 
@@ -242,33 +238,13 @@ def audit(
     harmful: FeaturesLike,
     *,
     theta: ThetaLike | None = None,
-    theta_0: ThetaLike | None = None,
-    theta_i: ThetaLike | None = None,
     targets: TargetsLike | None = None,
     pretrain_targets: TargetsLike | None = None,
     budget: AttackBudget | None = None,
     threads: int | None = None,
     **settings: Any,
 ) -> Audit:
-    r"""Audit a pair of tasks and, if one is given, an extractor.
-
-    One pass over each feature matrix forms :math:`K = X^\top X` in float64; everything but the attackers
-    follows from the two covariances. Rows with missing entries are left out, and said so; nothing is imputed,
-    nor centered or scaled unless that is asked for. `FeatureAudit` is the same as a study, which keeps
-    finished stages in a folder and goes on from them.
-
-    Args:
-        pretrain: `(N_P, D)` features of the pre-training task: a file (npy, npz, csv, parquet), which may be
-            larger than memory, a matrix, or a stream.
-        harmful: `(N_H, D)` features of the harmful task.
-        theta: `(D, D_hid)` linear extractor, or a file of it; measured against the features as they are.
-        theta_0: An extractor before immunization, with `theta_i`.
-        theta_i: The same after immunization; measured against `theta_0`, and both against the raw features.
-        targets: Of the harmful rows, for the attackers; without them that part is skipped.
-        pretrain_targets: Of the pre-training rows, for clause (c) where θ loses rank.
-        budget: Of each attacker.
-        threads: At a time; default one per core.
-        settings: Options of `condnum audit --help`, such as `standardize=True` or `bootstrap=0`.
+    """Audit files, matrices or streams; `settings` are options of `condnum audit --help`.
 
     Examples:
         >>> rows = np.random.default_rng(0).normal(size=(200, 4))
@@ -277,9 +253,6 @@ def audit(
         (True, True)
     """
     study = FeatureAudit(**settings)
-    data = study.open(
-        pretrain, harmful, theta=theta, theta_0=theta_0, theta_i=theta_i, targets=targets,
-        pretrain_targets=pretrain_targets,
-    )  # fmt: skip
+    data = study.open(pretrain, harmful, theta, targets=targets, pretrain_targets=pretrain_targets)
     data.budget, data.threads = budget, threads
     return study.found([FinishedCell(cell, *study.compute(data, cell)) for cell in study.planned(data)])

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from condnum.audit.layers import LayerAudit
-from condnum.audit.measures import LABEL_OF, Comparison
+from condnum.audit.measures import LABEL_OF
 from condnum.audit.result import Audit
 from condnum.report.tables import RATIO_TITLES, as_html, number
 
@@ -19,16 +19,12 @@ MOST_COLUMNS = 100
 
 def columns_html(columns: pd.DataFrame) -> str:
     """Return the scale of every column, odd ones first, in a frame that scrolls; folded if none is odd."""
+    odd = int(columns["look"].ne("").sum())
     shown = columns.loc[columns["look"].eq("").sort_values(kind="stable").index].head(MOST_COLUMNS)
     table = shown[["column", "look"]].map(lambda text: html.escape(str(text)))
-    table.columns = ["column", "looks like"]
     for task, label in _TASKS.items():
-        for title, low, sign, high in (
-            ("mean ± deviation", "mean", "±", "deviation"), ("from – to", "smallest", "–", "largest")
-        ):  # fmt: skip
-            both = (shown[f"{name}_{task}"].map(number) for name in (low, high))
-            table[f"{title}, {label}"] = next(both) + f" {sign} " + next(both)
-    odd = int(columns["look"].ne("").sum())
+        for name in ("mean", "deviation", "smallest", "largest"):
+            table[f"{name}, {label}"] = shown[f"{name}_{task}"].map(number)
     return (
         f"<details{' open' * bool(odd)}><summary>{len(columns):,d} columns with their scale, {odd:,d} odd"
         f"</summary><div style='max-height:24em;overflow:auto'>{as_html(table)}</div></details>"
@@ -56,13 +52,12 @@ def kappa_words(found: Audit) -> pd.DataFrame:
 
 
 def measures_words(found: Audit) -> pd.DataFrame:
-    """(i), (ii), RIR and Definition 3.1 of every comparison, with ceilings and intervals."""
+    """(i), (ii), RIR and Definition 3.1 of every extractor, with ceilings and intervals."""
     table = found.measures
-    places = table[["convention", "extractor", "baseline"]].to_dict("records")
+    places = table[["convention", "extractor"]].to_dict("records")
     unit = table["theta_scale"] == "unit"
     verdicts = zip(table["clause_a"], table["clause_b"], table["clause_c"], strict=True)
     table = table.assign(
-        extractor=[Comparison(place["extractor"], place["baseline"]).label for place in places],
         theta_scale=np.where(unit, "‖θ‖ = √D", "as given"),
         interval=np.where(unit, [found.interval_words("rir", **place) for place in places], "—"),
         immunized=[_verdict(*clauses) for clauses in verdicts],

@@ -128,15 +128,12 @@ def _open_csv(path: Path, _: str | None) -> Opened:
         cells = next(csv.reader([stream.readline(MAX_LINE)]), [])
     if not cells:
         raise DataFormatError(f"{path} is empty; a table has a line for each row.")
-    for sign, word in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
-        apart = ",".join(cells).split(sign)
-        numbers = _all_numbers([cell.replace(",", ".") for cell in apart])
-        if len(apart) > 1 and (len(cells) == 1 or numbers):
-            raise DataFormatError(
-                f"{path} separates its cells by {word}; write it with commas and decimal points: "
-                f"pandas.read_csv({path.name!r}, sep={sign!r}, decimal=',').to_csv('commas.csv', "
-                "index=False)."
-            )
+    sign = next((sign for sign in ";\t|" if len(cells) == 1 and sign in cells[0]), "")
+    if sign:
+        raise DataFormatError(
+            f"{path} separates its cells by {sign!r}; write it with commas and decimal points: "
+            f"pandas.read_csv({path.name!r}, sep={sign!r}, decimal=',').to_csv('commas.csv', index=False)."
+        )
     names = () if _all_numbers(cells) else tuple(cell.strip() for cell in cells)
     called = list(names) or [f"x{i}" for i in range(len(cells))]
     layout = tables.ReadOptions(

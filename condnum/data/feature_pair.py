@@ -105,11 +105,7 @@ def match_streams(
                 known = dict.fromkeys(P.columns + H.columns)
                 raise UnknownNameError("column to leave out (drop)", name, known)
     with _at_fault("harmful"):  # the second file does not fit the first
-        if P.named != H.named and P.dimension == H.dimension:  # by position: one column, two names
-            both = [pair for pair in zip(P.columns, H.columns, strict=True) if not {*pair} & {*dropped}]
-            kept = [[pair[0] for pair in both], [pair[1] for pair in both]]
-        else:
-            kept = [[name for name in stream.columns if name not in dropped] for stream in (P, H)]
+        kept = [[name for name in stream.columns if name not in dropped] for stream in (P, H)]
         if not all(kept):
             raise InvalidInputError(f"drop={drop} leaves no column; name fewer of them.")
         if P.named and H.named:
@@ -318,15 +314,9 @@ def _warnings(table: pd.DataFrame, targets: bool) -> list[str]:
             notes.append(f"{len(odd)} column(s) look like {says}. Leave out what is one: drop={drop}.")
     for task, label in (("pretrain", "D_P"), ("harmful", "D_H")):
         flat = table[table[f"smallest_{task}"] == table[f"largest_{task}"]]
-        zero = flat[f"largest_{task}"] == 0
-        for kind, names, so in (
-            ("column(s) of zeros", flat["column"][zero], "they lower the rank"),
-            (
-                "constant column(s)",
-                flat["column"][~zero],
-                "K is not centred, so that each acts as an intercept; standardizing turns it into zeros",
-            ),
-        ):
-            if len(names):
-                notes.append(f"{label} has {len(names)} {kind} ({_some(names)}): {so}.")
+        if len(flat):
+            notes.append(
+                f"{label} has {len(flat)} constant column(s) ({_some(flat['column'])}): K is not centred, so "
+                "that each acts as an intercept; one of zeros, as standardizing makes it, lowers the rank."
+            )
     return notes

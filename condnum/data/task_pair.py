@@ -112,16 +112,11 @@ class TaskPair:
             X, y = (read_only(getattr(self, name), name) for name in (inputs, targets))
             object.__setattr__(self, inputs, X)
             object.__setattr__(self, targets, y)
-            if X.ndim != 2 or y.ndim != 1:
+            D = len(self.feature_names)
+            if X.ndim != 2 or y.ndim != 1 or len(X) != len(y) or X.shape[1] != D or not D:
                 raise InvalidInputError(
-                    f"{inputs} must be (N, D) and {targets} (N,), got shapes {X.shape} and {y.shape}."
-                )
-            if len(X) != len(y):
-                raise InvalidInputError(f"{inputs} has {len(X)} rows but {targets} has {len(y)} values.")
-            if X.shape[1] != len(self.feature_names) or not self.feature_names:
-                raise InvalidInputError(
-                    f"{inputs} has {X.shape[1]} columns but there are {len(self.feature_names)} feature "
-                    "names; both tasks must have the same, non-empty list of features."
+                    f"{inputs} must be (N, D) with D = {D} feature names, not 0, and {targets} (N,), "
+                    f"got shapes {X.shape} and {y.shape}."
                 )
             if len(X) < 2:
                 raise InvalidInputError(

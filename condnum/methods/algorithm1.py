@@ -29,25 +29,19 @@ NEGLIGIBLE_TERM = 1e-10
 class Hessians:
     """`H = θᵀKθ` of one task of each problem, and the pairs at both ends of its spectrum.
 
-    The H of a single small problem is decomposed whole. Otherwise it is `FᵀF` with `F = Bθ`, and Lanczos
-    starts at the vector of the last step; what that took is counted.
+    A single small H is decomposed whole; otherwise Lanczos starts at the vector of the last step.
     """
 
     def __init__(self, tasks: TaskBatch, theta: Tensor, memory: Memory, name: str) -> None:
-        """Form H, where it is large in buffers that the next step overwrites."""
+        """Form H."""
         self.tasks, self.memory, self.name = tasks, memory, name
         self._whole = None
         if tasks.small_covariance is not None:
             self.H = symmetric_part(theta.mT @ tasks.small_covariance @ theta)
             self._whole = torch.linalg.eigh(self.H)
             return
-        rows, columns = tasks.factor.shape[1], theta.shape[2]
-        self.F = memory.buffer(f"F_{name}", theta, rows, columns)
-        if tasks.triangular is None:
-            torch.bmm(tasks.factor, theta, out=self.F)
-        else:
-            tasks.triangular.times(theta[0], out=self.F[0])
-        self.H = grams(self.F, out=memory.buffer(f"H_{name}", theta, columns, columns))
+        self.F = tasks.factor @ theta
+        self.H = grams(self.F)
 
     def largest(self) -> tuple[Tensor, Tensor]:
         """Return σ₁ `(b,)` and v₁ `(b, D)`."""
@@ -60,11 +54,7 @@ class Hessians:
         return pairs.values, pairs.vectors
 
     def smallest(self, negligible: Tensor) -> tuple[Tensor, Tensor]:
-        """Return σ_k `(b,)` and v_k `(b, D)`, zeros where σ_k is at most `negligible`.
-
-        A Rayleigh quotient of the dual Gram matrix `FFᵀ` bounds σ_k from above: where that is small enough,
-        no search is needed.
-        """
+        """Return σ_k `(b,)` and v_k `(b, D)`, zeros where a Rayleigh quotient shows σ_k ≤ `negligible`."""
         ranks, memory, key = self.tasks.ranks, self.memory, f"dual_k_{self.name}"
         if self._whole is not None:
             k = min(int(ranks), self.H.shape[2])

@@ -168,9 +168,8 @@ class SelfTuned(Run):
     def _search(self) -> Iterator[_Move]:
         """Alternate again from an orthogonal θ, where Definition 3.1 was missed.
 
-        Flattened, κ(H_H) may have passed what float64 can tell: on the way, there is a θ where it has not. Or
-        the harmful task may have directions of its own that R_ill hardly moves before (ii) stops it: then its
-        steps grow as far as their bound allows, whatever (ii) becomes, and each is flattened.
+        On the way to flat κ(H_H) may stay within float64; and steps of R_ill whatever (ii) becomes, each
+        flattened, move directions of the harmful task's own.
         """
         self.theta = torch.linalg.qr(self._kept[0][2]).Q
         yield from self._flatten(watched=True)
@@ -184,10 +183,9 @@ class SelfTuned(Run):
             yield from self._flatten()
 
     def _flatten(self, *, watched: bool = False) -> Iterator[_Move]:
-        """Take steps of R_well until κ(H_P) is at most `flat` or falls no more.
+        """Take steps of R_well until κ(H_P), measured afresh after them, is at most `flat` or falls no more.
 
-        They move the spectrum in closed form. Then κ(H_P) is measured afresh: round-off in a wide spectrum
-        spoils the singular vectors. `watched` takes short steps, each a candidate.
+        `watched` takes short steps, each a candidate.
         """
         for _ in range(8):
             _, s, rows = torch.linalg.svd(self.pretrain @ self.theta, full_matrices=False)
@@ -216,9 +214,8 @@ class SelfTuned(Run):
     def _landing_factors(self, sigma: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return by what a step of R_well scales θ along each right singular vector: σ₁ lands on σ_k.
 
-        Its η is the first term of the corrected bound of Theorem 4.3 (1), not the whole bound: where σ₂ is
-        near σ₁ the second term is smaller, and κ may rise in this step, until the next ones bring σ₂ down.
-        The whole bound is 0 for σ₂ = σ₁, and steps below it between near equals would not end.
+        Its η is the first term of the corrected bound of Theorem 4.3 (1): the second is 0 for σ₂ = σ₁, and
+        steps below it between near equals would not end.
         """
         top, p = int(sigma.argmax()), self.problem.dimension
         drop = 1 - math.sqrt(max(float(sigma.min() / sigma[top]), 1e-6))  # at most 1e-6 a step
@@ -228,11 +225,7 @@ class SelfTuned(Run):
         return factors
 
     def _levelling_factors(self, sigma: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the same for a step in which all values near σ₁ count as one repeated value.
-
-        `well_step` takes it at a wide `rtol`. Near is above the geometric mean of σ₁ and σ_k, and within a
-        factor e. By the averaged subgradient they come down together: log κ falls by about half, at most 1.
-        """
+        """Return the same for a step in which all values near σ₁ count as one repeated value."""
         high, p = float(sigma.max()), self.problem.dimension
         level = max(math.sqrt(float(sigma.min()) * high), high / math.e)
         upper = sigma >= level

@@ -33,11 +33,7 @@ class ImmaSettings(DescentSettings):
 def bilevel_gradient(
     harmful: SupervisedLoss, pretrain: SupervisedLoss, parameters: Parameters, settings: ImmaSettings
 ) -> Tensor:
-    """Return the gradient in θ of `L(D_P, ω, θ*) − L(D_H, w, θ*)`, through the inner steps.
-
-    `θ*` follows `inner_steps` gradient steps on `L(D_H, w, θ)` from θ; the outer problem maximises
-    what the fine-tuner's loss exceeds the pre-training loss by, so its negative is descended.
-    """
+    """Return the gradient in θ of `L(D_P, ω, θ*) − L(D_H, w, θ*)`, through the inner steps from θ to θ*."""
     theta = parameters["theta"].detach().requires_grad_()
     omega, w = parameters["omega"].detach(), parameters["w"].detach()
     tuned = theta
@@ -98,12 +94,9 @@ class OptKappaSettings(DescentSettings):
 def kappa_gradient(
     tasks: TaskBatch, theta: Tensor, memory: Memory, name: str, settings: OptKappaSettings
 ) -> OuterGradient:
-    r"""Return the gradient in θ of κ(H(θ)), or of its logarithm, of each problem: a product of rank two.
+    """Return `∇_θκ = 2Kθ(v₁v₁ᵀ − κv_kv_kᵀ)/σ_k` of each problem, or that of log κ: a product of rank two.
 
-    .. math:: \nabla_\theta\kappa = 2K\theta\left(v_1v_1^\top - \kappa v_kv_k^\top\right)/\sigma_k
-
-    In the ridge convention σ₁ + ε and σ_D + ε take the places of σ₁ and σ_k; for a rank-deficient H the
-    second term vanishes and κ is σ₁/ε, up to a constant.
+    In the ridge convention σ + ε take the places of σ; for a rank-deficient H the second term vanishes.
     """
     hessians = Hessians(tasks, theta, memory, name)
     needed = (tasks.ranks == theta.shape[2]) | (settings.convention == "compact")

@@ -139,11 +139,7 @@ class LinearTask:
         return self.optimal_squared_loss(torch.eye(len(self.covariance)).to(self.covariance))
 
     def loss_gap(self, theta: Tensor) -> float:
-        """Return condition (c) of Definition 3.1 as the rise of the best squared loss.
-
-        The rise from raw inputs to features `Xθ` is divided by the loss of predicting zero: 0 when
-        nothing is lost (every invertible θ, in exact arithmetic; targets of zeros), 1 when everything is.
-        """
+        """Return clause (c): the rise of the best squared loss, over the loss of predicting zero."""
         if self.targets is None:
             raise InvalidInputError("the task has no targets: its loss gap is undefined; pass X and y.")
         zero_loss = float(self.targets.square().sum()) / len(self.targets)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 import textwrap
 from collections.abc import Callable
@@ -49,16 +48,9 @@ class ImmunizationResult:
 
     def __repr__(self) -> str:
         """Return at most eight lines: what was run, and whether Definition 3.1 is met."""
-        return "\n".join([self._heading, *textwrap.wrap(self.explanation, 100, max_lines=7)])
-
-    def _repr_html_(self) -> str:
-        """Return the same for a notebook."""
-        return f"<b>{html.escape(self._heading)}</b><p>{html.escape(self.explanation)}</p>"
-
-    @property
-    def _heading(self) -> str:
         shape = " × ".join(map(str, self.theta.shape))
-        return f"{self.method}, seed {self.seed}: θ {shape}, {self.steps} steps ({self.stop_reason})"
+        heading = f"{self.method}, seed {self.seed}: θ {shape}, {self.steps} steps ({self.stop_reason})"
+        return "\n".join([heading, *textwrap.wrap(self.explanation, 100, max_lines=7)])
 
 
 def judged(problem: ImmunizationProblem, result: ImmunizationResult) -> ImmunizationResult:

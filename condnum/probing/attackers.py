@@ -73,11 +73,7 @@ class Race:
         dense: bool = True,
         open_ended: bool = False,
     ) -> None:
-        """Name candidates by their hyper-parameters, and the space in which they are evaluated.
-
-        Steps are counted with `dense_steps` unless `dense` is False; of an `open_ended` grid the first and
-        last candidate are at its edge.
-        """
+        """Name the candidates; at the edge are the first and last of an `open_ended` grid."""
         self.choices, self.target = list(choices), min(budget.epsilons)
         self.last = budget.dense_steps if dense else budget.steps
         self.edges = [open_ended and i in (0, len(choices) - 1) for i in range(len(choices))]
@@ -134,7 +130,6 @@ class AttackRun:
     space: ProbeSpace  # the space in which the attacker works: its L* is the one that counts
     kappa_steps: Mapping[float, float] = field(default_factory=dict)  # ε -> steps predicted from κ alone
     spectrum_steps: Mapping[float, float] = field(default_factory=dict)  # ε -> from the full spectrum
-    seconds: float = math.nan  # measured, where it is not passes × seconds of a pass
     pass_share: float = 1.0  # share of the rows that one gradient sees
 
 

@@ -9,7 +9,6 @@ Weights are `(B, k, m)`: B candidates, k features, m outputs.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -158,8 +157,7 @@ def logistic_optimum(
 ) -> ConvexOptimum:
     """Minimise the mean cross-entropy over all linear functions of the features, by Newton's method.
 
-    Where the classes can be separated the infimum 0 is not attained: the loss then falls by a factor with
-    each iteration, and the search ends when it is `tolerance·ln C`, far below any ε in use.
+    Where classes can be separated it ends at `tolerance·ln C`, far below any ε in use.
     """
     N, r = basis.shape
     m, enough = 1 if classes == 2 else classes, tolerance * np.log(classes)
@@ -213,7 +211,6 @@ class Spectrum:
     left: FloatArray  # (N, r) u_i
     right: FloatArray  # (k, r) v_i
     shares: FloatArray  # (r,) p_i, sum 1; of squared loss on the targets, or on ±1 labels of a classification
-    seconds: float = 0.0  # that the decomposition took
 
     @property
     def condition(self) -> float:
@@ -235,7 +232,6 @@ class ProbeSpace:
     kind: TaskKind
     test: FloatArray | None = None  # (M, k)
     test_targets: NDArray[Any] | None = None
-    setup_seconds: float = 0.0  # spent on the change of coordinates
     reference: ProbeSpace | None = None  # a space of much the same range, whose optimum starts the search
 
     @cached_property
@@ -255,16 +251,14 @@ class ProbeSpace:
     @cached_property
     def spectrum(self) -> Spectrum:
         """Eigenvalues above `k·eps·σ₁`, as everywhere in this library, and the shares p_i."""
-        started = time.perf_counter()
         U, s, right = np.linalg.svd(self.features, full_matrices=False)
-        seconds = time.perf_counter() - started
         if not s[0] > 0:
             raise RankError("the features have rank 0: all are zero; there is nothing to probe.")
         sigma = s**2 / len(self.features)
         kept = sigma > default_rtol(self.features.shape[1]) * sigma[0]
         energy = ((U[:, kept].T @ self.regression_targets) ** 2).sum(axis=1)
         shares = energy / (energy.sum() or 1.0)
-        return Spectrum(sigma[kept], U[:, kept], right[kept].T, shares, seconds)
+        return Spectrum(sigma[kept], U[:, kept], right[kept].T, shares)
 
     @cached_property
     def nothing_left(self) -> bool:
@@ -302,17 +296,6 @@ class ProbeSpace:
             return SquaredObjective(self.features, self.regression_targets, self.solution, optimum)
         return LogisticObjective(self.features, self.targets, self.classes, optimum)
 
-    @cached_property
-    def seconds_per_pass(self) -> float:
-        """Measured seconds of one gradient on all rows: two products with F; median of five."""
-        w = np.ones((self.features.shape[1], self.objective.outputs))
-        taken = []
-        for _ in range(5):
-            started = time.perf_counter()
-            self.features.T @ (self.features @ w)
-            taken.append(time.perf_counter() - started)
-        return float(np.median(taken))
-
     def evaluate(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return loss and accuracy on the held-out rows, or on the training rows if there are none."""
         F, y = self.features, self.targets
@@ -327,12 +310,7 @@ class ProbeSpace:
 
     @cached_property
     def standardized(self) -> ProbeSpace:
-        """Columns centred and divided by their standard deviation, with a column of ones: an intercept.
-
-        The space grows by the constant function, so that its optimum may be lower. A column that is constant
-        up to round-off is dropped to zero.
-        """
-        started = time.perf_counter()
+        """Centred and scaled columns, constant ones dropped to zero, and an intercept: L* may be lower."""
         mean, deviation = self.features.mean(axis=0), self.features.std(axis=0)
         size = np.sqrt((self.features**2).mean(axis=0))
         flat = deviation <= 1e-12 * np.maximum(size, np.finfo(np.float64).tiny)
@@ -342,8 +320,7 @@ class ProbeSpace:
             return np.c_[(F - mean) * gain, np.ones(len(F))]
 
         features, test = change(self.features), None if self.test is None else change(self.test)
-        seconds = time.perf_counter() - started
-        return replace(self, features=features, test=test, setup_seconds=seconds, reference=self)
+        return replace(self, features=features, test=test, reference=self)
 
     @cached_property
     def whitened(self) -> ProbeSpace:
@@ -351,7 +328,7 @@ class ProbeSpace:
         S = self.spectrum
         gain = S.right / np.sqrt(S.sigma)
         features, test = S.left * np.sqrt(len(S.left)), None if self.test is None else self.test @ gain
-        copy = replace(self, features=features, test=test, setup_seconds=S.seconds)
+        copy = replace(self, features=features, test=test)
         identity = Spectrum(np.ones(S.rank), S.left, np.eye(S.rank), S.shares)
         copy.__dict__["spectrum"] = identity  # known: no second decomposition
         copy.__dict__["convex_optimum"] = self.convex_optimum

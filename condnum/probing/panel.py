@@ -16,7 +16,7 @@ from condnum.probing.report import AttackReport
 from condnum.probing.tasks import AttackTask, float_matrix
 
 STEP_COLUMNS = [
-    "extractor", "attacker", "label", "informed", "epsilon", "steps", "last_step", "passes", "seconds",
+    "extractor", "attacker", "label", "informed", "epsilon", "steps", "last_step", "passes",
     "choice", "at_edge", "predicted_kappa", "predicted_spectrum", "start_loss", "optimum",
 ]  # fmt: skip
 
@@ -175,14 +175,11 @@ def _step(run: AttackRun, epsilon: float, scale: float, lost: float) -> dict[str
     """Return the best candidate for a target; infinite steps where θ puts it out of reach."""
     trace, step = best(run.traces, epsilon)
     last, objective = int(trace.steps[-1]), run.space.objective
-    passes = trace.passes_to(last if step is None else step) * run.pass_share
-    descent = run.space.setup_seconds + passes * run.space.seconds_per_pass
     return {
         "epsilon": epsilon,
         "steps": np.inf if lost > epsilon else np.nan if step is None else float(step),
         "last_step": last,
-        "passes": passes,
-        "seconds": descent if np.isnan(run.seconds) else run.seconds,
+        "passes": trace.passes_to(last if step is None else step) * run.pass_share,
         "choice": trace.choice,
         "at_edge": trace.edge,
         "predicted_kappa": run.kappa_steps.get(epsilon, np.nan),
@@ -210,11 +207,7 @@ def _curve(run: AttackRun, facts: dict[str, Any], budget: AttackBudget, scale: f
 
 
 def effective_condition(spectrum: Spectrum, epsilon: float) -> float:
-    """Return `σ₁/σ_j`, j the first index beyond which at most a share ε of the excess loss lies.
-
-    What κ would be if the attacker could ignore the directions that the target does not need: of the order of
-    the steps of gradient descent to ε.
-    """
+    """Return `σ₁/σ_j`, j the first index beyond which at most a share ε of the excess loss lies."""
     tail = np.cumsum(spectrum.shares[::-1])[::-1]
     needed = spectrum.sigma[tail > epsilon]
     return float(spectrum.sigma[0] / needed[-1]) if len(needed) else np.nan

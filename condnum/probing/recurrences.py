@@ -54,11 +54,7 @@ def nesterov(sigma: FloatArray, mu: float) -> TwoTerm:
 
 
 def assumed_minima(sigma: FloatArray) -> list[float]:
-    """Return the grid of μ: `σ₁/10^{j/2}` down to `σ₁·10⁻⁷`, and `σ_r` itself, which is the textbook's.
-
-    Both ends are natural: below σ₁ no larger step is stable for the top eigenvalue, and the textbook's
-    parameters end the other side.
-    """
+    """Return the grid of μ: `σ₁/10^{j/2}` down to `σ₁·10⁻⁷`, and σ_r itself, which is the textbook's."""
     kappa = sigma[0] / sigma[-1]
     grid = [10 ** (j / 2) for j in range(15)]
     return [float(sigma[0] / k) for k in grid if k < kappa * (1 - 1e-12)] + [float(sigma[-1])]
@@ -86,10 +82,7 @@ def run_line_search(spectrum: Spectrum, race: Race, weights: Weights) -> None:
 
 
 def run_conjugate_gradients(spectrum: Spectrum, race: Race, weights: Weights) -> None:
-    """Conjugate gradients (Hestenes and Stiefel 1952): at most as many steps as distinct eigenvalues.
-
-    Several outputs are one system with one step size.
-    """
+    """Conjugate gradients (Hestenes and Stiefel 1952); several outputs are one system with one step size."""
     sigma = spectrum.sigma / spectrum.sigma[0]
     distance = np.sqrt(spectrum.shares / sigma)  # |w*_i| up to a common factor
     e, step = distance.copy(), 0
@@ -109,11 +102,7 @@ def run_conjugate_gradients(spectrum: Spectrum, race: Race, weights: Weights) ->
 
 
 def predicted_steps(candidate: TwoTerm, shares: FloatArray, epsilon: float) -> float:
-    """Return the steps to ε from the full spectrum, by powers of each eigenvalue's 2×2 recurrence.
-
-    Exact where the excess loss falls monotonically (gradient descent); a method with momentum may dip
-    below ε once before. It looks beyond any budget, up to 2⁵⁰ steps.
-    """
+    """Return the steps to ε from the full spectrum; momentum may dip below ε once before."""
     companion = np.zeros((len(shares), 2, 2))
     companion[:, 0, 0], companion[:, 0, 1], companion[:, 1, 0] = candidate.current, candidate.previous, 1
 

@@ -39,9 +39,7 @@ class AttackReport:
     def factors(self) -> pd.DataFrame:
         """Immunization factor of each attacker: steps on an extractor / steps on the baseline.
 
-        Columns `attacker, label, informed, extractor, epsilon, baseline_steps, steps, factor, bound`, where
-        `bound` is `exact`, `at least` (the extractor was not finished within the budget: the factor is that
-        of the budget), or `unknown` (nor was the baseline: factor NaN).
+        `bound` is `exact`, `at least` (not finished within the budget), or `unknown` (nor was the baseline).
         """
         raw, keys = self.steps["extractor"] == self.baseline, ["attacker", "epsilon"]
         baseline = self.steps[raw].set_index(keys)["steps"].rename("baseline_steps")
@@ -69,11 +67,7 @@ class AttackReport:
 
     @property
     def evaluation(self) -> pd.DataFrame:
-        """Where each attacker ended: `extractor, attacker, label, step, evaluation_loss, accuracy`.
-
-        The last recorded step of the best candidate at the headline ε, measured on held-out rows or, without
-        any, on the training rows; accuracy is NaN for a regression.
-        """
+        """Where each attacker ended: its last step at the headline ε, by loss and (NaN if none) accuracy."""
         measured = self.curves.dropna(subset="evaluation_loss")
         last = measured.groupby(["extractor", "attacker"], sort=False, as_index=False).last()
         return last[["extractor", "attacker", "label", "step", "evaluation_loss", "accuracy"]]

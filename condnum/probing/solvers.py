@@ -1,7 +1,6 @@
 """Attackers that solve: conjugate gradients, L-BFGS, and the closed form or Newton's method."""
 
 import math
-import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -106,14 +105,14 @@ class DirectSolution(Attacker):
 
     def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
         """Solve with each strength of the penalty."""
-        space, started = problem.space, time.perf_counter()
+        space = problem.space
         solved = self._ridge(space) if space.kind == "regression" else self._logistic(space)
         traces = []
         for choice, W, steps in solved:
             both, at = np.stack([np.zeros_like(W), W]), np.array([0, steps])
             excess, _ = space.objective.evaluate(both)
             traces.append(Trace(choice, at, excess, False, np.stack([at, *space.evaluate(both)], axis=1)))
-        return AttackRun(traces, space, seconds=(time.perf_counter() - started) / len(traces))
+        return AttackRun(traces, space)
 
     @staticmethod
     def _ridge(space: ProbeSpace) -> Iterator[tuple[str, FloatArray, int]]:

@@ -104,13 +104,7 @@ def default_folder(name: str, values: Mapping[str, Any]) -> Path:
 
 
 def in_columns(rows: Sequence[Sequence[str]]) -> str:
-    """Align rows of text in columns.
-
-    Examples:
-        >>> print(in_columns([("a", "b"), ("long", "1")]))
-        a     b
-        long  1
-    """
+    """Align rows of text in columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
     return "\n".join(lines)
@@ -139,8 +133,7 @@ def verdict_rows(folder: Path) -> list[tuple[str, ...]]:
             kept = found["clause_c"][row["extractor"]]["kept"]
             good = row["clause_a"] and row["clause_b"]
             verdict = "not known (clause (c))" if good and kept is None else "yes" if good and kept else "no"
-            label = row["extractor"] + f" against {row['baseline']}" * (row["baseline"] != "raw")
-            rows.append(row_of(label, row, verdict))
+            rows.append(row_of(row["extractor"], row, verdict))
     for name in ("summary", "immunization"):
         table = read_table(folder, name)
         if table is None or "convention" not in table:

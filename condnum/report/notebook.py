@@ -34,9 +34,6 @@ PARAMETERS_TAG = "parameters"
 #: The executed notebook, as a finished run leaves it.
 REPORT = "report.ipynb"
 
-#: Kernels that run, for Ctrl-C: it does not reach them, as each has a session of its own.
-_KERNELS = set[Any]()
-
 
 class NotebookError(CondnumError, RuntimeError):
     """A notebook failed for a reason that condnum does not know; the message names cell and error."""
@@ -156,9 +153,7 @@ def _literal(text: str) -> Any:
 
 
 @contextmanager
-def running_kernel(
-    *, cwd: Path, environment: Mapping[str, str] | None = None, log: Path | None = None
-) -> Generator[Any, None, None]:
+def running_kernel(*, cwd: Path, environment: Mapping[str, str] | None = None) -> Generator[Any, None, None]:
     """Start an IPython kernel of the current interpreter and stop it when the block ends.
 
     One that is still busy (Ctrl-C, a cell over its time limit) is interrupted first, so that it can finish
@@ -173,16 +168,14 @@ def running_kernel(
         shutdown_wait_time=5.0,
     )
     group: int | None = None
-    with open(log or os.devnull, "ab") as output:
+    with open(os.devnull, "ab") as output:
         try:
             run_sync(manager.start_kernel)(
                 cwd=str(cwd), env={**os.environ, **(environment or {})}, stdout=output, stderr=output
             )
             group = getattr(manager.provisioner, "pgid", None)
-            _KERNELS.add(manager)
             yield manager
         finally:
-            _KERNELS.discard(manager)
             try:
                 if manager.has_kernel:
                     run_sync(manager.shutdown_kernel)(now=False)
@@ -193,17 +186,6 @@ def running_kernel(
             finally:
                 if group and group != os.getpgrp():  # None on Windows
                     end_group(group)
-
-
-def stop_kernels(*, now: bool = False) -> None:
-    """Interrupt the kernels of all threads, or kill them with what they started."""
-    run_sync = require("jupyter_core.utils", "notebooks").run_sync
-    for manager in tuple(_KERNELS):
-        with suppress(Exception):  # it ended meanwhile
-            if now:
-                end_group(manager.provisioner.pid)
-            else:
-                run_sync(manager.interrupt_kernel)()
 
 
 def run_notebook(
@@ -264,10 +246,10 @@ def _execute(
     papermill = require("papermill", "notebooks")
     logging.getLogger("papermill").setLevel(logging.CRITICAL)  # our messages and progress say the same
     with tempfile.TemporaryDirectory(prefix="condnum-") as scratch:
-        events, log = Path(scratch) / "progress.jsonl", Path(scratch) / "kernel.log"
+        events = Path(scratch) / "progress.jsonl"
         environment = {**environment, **({PROGRESS_VARIABLE: str(events)} if report else {})}
         followed = following(events, report) if report else nullcontext()
-        with followed, running_kernel(cwd=Path.cwd(), environment=environment, log=log) as manager:
+        with followed, running_kernel(cwd=Path.cwd(), environment=environment) as manager:
             return papermill.execute_notebook(
                 node,
                 str(path).replace("{", "{{").replace("}", "}}"),  # papermill takes paths as format strings

@@ -11,7 +11,7 @@ import pandas as pd
 
 from condnum.errors import DataNotFoundError, InvalidInputError
 from condnum.report.deep_comparison import NET_RATIOS, in_percent, net_label
-from condnum.report.results import ExperimentResult
+from condnum.report.experiments import ExperimentResult
 from condnum.report.tables import RATIO_TITLES, number, spread
 from condnum.studies.run_verdicts import RunFolder, run_verdicts
 from condnum.studies.stability import claim_stability, default_setting, published_claims
@@ -209,16 +209,7 @@ def tally(sections: Iterable[Section]) -> str:
 
 
 def compare_published(published: float, deviation: float, obtained: float) -> NumberVerdict:
-    """Compare an obtained mean with a published one.
-
-    Examples:
-        >>> compare_published(356.2, 5.491, 9172.0).text, compare_published(356.2, 5.491, 300.0).text
-        ('higher ×25.7', 'agrees')
-        >>> compare_published(92.58, 4.492, 30.0)
-        NumberVerdict(kind='lower', text='lower ×3.09', reason='beyond ± 18.52')
-        >>> compare_published(1.0, 0.1, float("inf")).kind
-        'not finite'
-    """
+    """Compare an obtained mean with a published one."""
     if not math.isfinite(obtained):
         return NumberVerdict("not finite", "not finite", "the obtained mean is not a finite number")
     allowed = max(FRACTION * abs(published), 0.0 if math.isnan(deviation) else DEVIATIONS * deviation)

@@ -29,9 +29,9 @@ from condnum.lessons.alignment_lab import RECORDED
 from condnum.lessons.recording import RECORDABLE, is_current, record_all
 from condnum.machine import versions
 from condnum.progress import OnProgress
+from condnum.report.experiments import ExperimentResult
 from condnum.report.notebook import REPORT, find_notebook, read_notebook, run_notebook
 from condnum.report.reproduce import code_checksum
-from condnum.report.results import ExperimentResult
 from condnum.site.extension import SPHINX
 from condnum.site.notebooks import page_notebook
 from condnum.site.results import results_pages

@@ -13,10 +13,9 @@ from nbformat.v4 import new_markdown_cell
 from condnum.files import RECORD, shipped
 from condnum.progress import duration
 from condnum.report.deep_attacks import verdict
-from condnum.report.experiments import experiments
+from condnum.report.experiments import ExperimentResult, experiments
 from condnum.report.html import figure_html, shown_notebook
 from condnum.report.notebook import REPORT, read_notebook
-from condnum.report.results import ExperimentResult
 from condnum.report.scoreboard import AGREEMENT, scoreboard, tally
 from condnum.report.tables import CORRECTIONS_CSV, formula_html
 from condnum.site.notebooks import page_notebook

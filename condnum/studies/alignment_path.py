@@ -51,14 +51,7 @@ def kept_directions(dimension: int) -> int:
 
 
 def kept_steps(limit: int, dimension: int) -> list[int]:
-    """Return the steps of a training of at most `limit` steps that are kept: the first, then log-spaced.
-
-    Examples:
-        >>> kept_steps(9, 784)
-        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
-        >>> len(kept_steps(12_000, 79)), kept_steps(12_000, 79)[-2:]
-        (48, [9982, 12000])
-    """
+    """Return which steps of at most `limit` are kept: log-spaced, the first and the last among them."""
     count = wanted = min(KEPT[dimension <= SMALL], limit + 1)
     while len(steps := log_spaced_steps(limit, count)) < wanted:  # many of the first round to the same
         count += 1
@@ -198,11 +191,7 @@ class TaskBasis:
 
     @classmethod
     def of(cls, task: LinearTask) -> Self:
-        """Decompose a task.
-
-        The probe learns the targets of the rows that K is made of. Where these rows have none, or one class
-        alone, it learns `y = Xw` with a Gaussian w.
-        """
+        """Decompose a task; where the rows of K have no targets the probe learns `y = Xw`, w Gaussian."""
         values, vectors = (part.flip(-1) for part in torch.linalg.eigh(symmetric_part(task.covariance)))
         rank = int((values > default_rtol(len(values)) * values[0]).sum())
         values = torch.where(torch.arange(len(values)) < rank, values, 0.0)

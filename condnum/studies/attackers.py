@@ -15,7 +15,6 @@ from condnum.probing import AttackBudget, AttackReport, AttackTask, attack_panel
 from condnum.probing.tasks import TaskKind
 from condnum.progress import report_event
 from condnum.studies.cells import Cell, CellResult, cached
-from condnum.studies.executors import Executor, choose_executor
 from condnum.studies.linear import MethodNames, study_of_one_pair
 from condnum.studies.study import Count, FinishedCell, Study, at_least, some_of
 from condnum.theory.immunization import relative_immunization_ratio
@@ -173,20 +172,6 @@ class Attackers(Study, name="attackers", version="2"):
             "immunization": _joined(results, "immunization"),
             "curves.parquet": report.curves,
             **({"skipped": report.skipped} if len(report.skipped) else {}),
-        }
-
-    def executor(self, data: Any, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
-        """Attack one extractor after the other unless told otherwise: seconds are measured."""
-        return choose_executor(jobs or 1, scheduler)
-
-    def facts(self, data: Any) -> dict[str, str]:
-        """Return what an attacker learns, and for how long."""
-        task, budget = attack_task(self, self.pair(data)), self.budget
-        return {
-            "attacker trains on": task.name,
-            "held-out rows": "none" if task.X_test is None else f"{len(task.X_test)}",
-            "budget": f"{budget.steps:,} steps in the eigenbasis or of batches, "
-            f"{budget.dense_steps:,} of others",
         }
 
 

@@ -16,7 +16,7 @@ from condnum.deep.features import ImageFeatures, cached_features, head_accuracy
 from condnum.deep.image_sets import imagenet_classes, open_images
 from condnum.deep.images import ImageData
 from condnum.deep.pretraining import pretrain_backbone
-from condnum.deep.rir import check_count
+from condnum.deep.rir import check_count, rir_sample
 from condnum.deep.training.immunization import immunize_backbone
 from condnum.deep.training.samples import hold_out
 from condnum.deep.training.settings import DeepSettings, deep_preset
@@ -24,7 +24,7 @@ from condnum.deep.transforms import ImageTransform, training_transform
 from condnum.errors import DataNotFoundError, InvalidInputError, require
 from condnum.files import atomic_write, output_folder
 from condnum.methods import get_method
-from condnum.studies.cells import Cell, CellResult, ResultStore, Row, cached
+from condnum.studies.cells import Cell, CellResult, ResultStore, Row
 from condnum.studies.deep_cells import (
     IMAGES,
     INITIAL,
@@ -39,7 +39,6 @@ from condnum.studies.deep_cells import (
     is_folder,
     is_model,
     measured_features,
-    rir_sample,
 )
 from condnum.studies.deep_tables import net_curves, net_results, net_summary
 from condnum.studies.executors import Executor, choose_executor, core_count
@@ -56,11 +55,7 @@ NetMethods: TypeAlias = Annotated[tuple[str, ...], some_of("method", lambda: NET
 
 @dataclass(frozen=True)
 class DeepNets(Study, name="deep", version="4"):
-    """Table 3 and Figure 3: the last stage of a backbone is immunized against linear probing of D_H.
-
-    θ₀ is a cell too (`initial`): it is made once for a backbone and a seed, and its features are kept for
-    the methods that start from it.
-    """
+    """Table 3 and Figure 3: the last stage of a backbone is immunized; θ₀ is a cell too."""
 
     data: Literal["embedded", "mnist", "images"] = "embedded"  # images: `pretrain` and `harmful`
     pretrain: str = ""  # D_P, a name for `open_images`; "": the recipe's
@@ -101,7 +96,7 @@ class DeepNets(Study, name="deep", version="4"):
         if (self.data == IMAGES or self.pretrain or self.harmful) and not (self.pretrain and self.harmful):
             raise InvalidInputError(
                 "images of your own need both tasks: give --pretrain (D_P) and --harmful (D_H), each a "
-                "folder, mnist:0-4 or timm:NAME; without them --data embedded runs on bundled digits."
+                "folder or mnist:0-4; without them --data embedded runs on bundled digits."
             )
         if self.preset:
             deep_preset(self.preset)
@@ -245,16 +240,15 @@ class DeepNets(Study, name="deep", version="4"):
 
     def compute(self, data: DeepTasks, cell: Cell) -> CellResult:
         """Make the model of a cell and measure it beside θ₀, whose own ratios are 1 by definition."""
-        tasks = cached(("deep-tasks", self, data.checksum), data.in_memory)
         checkpoint = model_file(cell, ".checkpoint")
-        theta, row, history, said, unreadable = self.make(tasks, cell, checkpoint)
-        notes = {"method": cell["method"], "seed": str(cell["seed"]), "data": tasks.checksum}
+        theta, row, history, said, unreadable = self.make(data, cell, checkpoint)
+        notes = {"method": cell["method"], "seed": str(cell["seed"]), "data": data.checksum}
         save_backbone(theta, model_file(cell), notes=notes)
-        after = self._features(tasks, cell)
-        before = after if cell.after is None else self._features(tasks, cell.after)
+        after = self._features(data, cell)
+        before = after if cell.after is None else self._features(data, cell.after)
         theta = theta.cpu()
         if cell.after is None:
-            said = doubts(tasks, theta, after.pretrain_test, own_head=self.own_head)
+            said = doubts(data, theta, after.pretrain_test, own_head=self.own_head)
         found, arrays, warnings = measured_features(cell, before, after, said)
         images = [*unreadable, *(image for part in after for image in part.unreadable)]
         bad = list(dict.fromkeys(map(str, images)))
@@ -387,20 +381,13 @@ class DeepNets(Study, name="deep", version="4"):
         """Return what the run was made of."""
         device = resolve_device(self.device)
         place = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-        of_test = min(self.group_size, len(data.pretrain_test), len(data.harmful_test))
-
-        return {
-            **{
-                f"{one.name} ({one.split})": f"{len(one.classes)} classes, {len(one):,} images, SHA-256 "
-                f"{one.checksum}"
-                for one in data.all
-            },
-            "side of the images": "the backbone's own" if self.side is None else f"{self.side} pixels",
-            "images of a group": f"{self.group_size} of training, {of_test} of test",
-            "device": f"{place} ({device})",
-            "numerics": "float32",
-            "timm": str(require("timm", "deep").__version__),
+        sets = {
+            f"{one.name} ({one.split})": f"{len(one.classes)} classes, {len(one):,} images, SHA-256 "
+            f"{one.checksum}"
+            for one in data.all
         }
+        versions = {"numerics": "float32", "timm": str(require("timm", "deep").__version__)}
+        return sets | {"device": f"{place} ({device})"} | versions
 
 
 def model_file(cell: Cell, suffix: str = ".safetensors") -> Path:

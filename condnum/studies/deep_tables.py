@@ -62,10 +62,7 @@ def net_results(tasks: DeepTasks, cells: Sequence[FinishedCell]) -> pd.DataFrame
 
 
 def published_column(backbone: str, tasks: DeepTasks) -> tuple[dict[str, Published], bool]:
-    """Return the column of Table 3 to show beside a backbone, and whether it is of the same experiment.
-
-    If not, it is Cars with the nearer architecture, for orientation only.
-    """
+    """Return a column of Table 3, and whether it is of this experiment, not the nearer one of Cars."""
     family = _FAMILIES.get(backbone.split(".")[0])
     harmful = _HARMFUL.get(len(tasks.harmful.classes))
     if family and harmful and len(tasks.pretrain.classes) == _IMAGENET_CLASSES:

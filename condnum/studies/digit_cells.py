@@ -22,34 +22,23 @@ from condnum.methods import (
 from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.studies.cells import Cell, CellResult, cached
 from condnum.studies.executors import core_count
-from condnum.studies.measure import ridge_ceiling_column, spectral_cell
-from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
+from condnum.studies.measure import ceilings, spectral_cell
 from condnum.theory.extremes import gram
-from condnum.theory.spectra import PUBLISHED_RIDGE
 
 #: What decides the tasks of a cell, beside the data.
-_TASKS = ("pretrain", "harmful", "labels", "loss_rows")
+_TASKS = ("pretrain", "harmful", "labels")
 
-#: Values of ε, in units of K = XᵀX, at which the ridge convention is read.
-CEILING_RIDGES = (1e-9, PUBLISHED_RIDGE, 1e-3, 1.0, 1e3)
+#: Rows of the supervised loss, balanced.
+LOSS_ROWS = 1000
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
 def digit_problem(
-    digits: Digits,
-    pretrain: int,
-    harmful: int,
-    *,
-    loss_rows: int,
-    labels: str,
-    device: str = "cpu",
+    digits: Digits, pretrain: int, harmful: int, *, labels: str, device: str = "cpu"
 ) -> ImmunizationProblem:
-    """Build the problem (p, h): covariances of the two digits, logistic losses one-vs-rest.
-
-    Tasks are built once a process and shared by all cells that need them.
-    """
+    """Build the problem (p, h), once per process: covariances of two digits, logistic losses one-vs-rest."""
     count = min(digits.counts[pretrain], digits.counts[harmful])
 
     def task(digit: int, label: float) -> LinearTask:
@@ -57,10 +46,10 @@ def digit_problem(
         own = np.flatnonzero(digits.labels == digit)[:count]
         X = torch.from_numpy(digits.pixels(own))
         if labels == "published":
-            index = own[:loss_rows]
+            index = own[:LOSS_ROWS]
             targets = np.full(len(index), label)
         else:
-            half = min(count, loss_rows // 2)
+            half = min(count, LOSS_ROWS // 2)
             rest = np.flatnonzero(digits.labels != digit)
             drawn = np.random.default_rng([digit, count]).choice(rest, size=half, replace=False)
             index, targets = np.concatenate([own[:half], drawn]), np.repeat([1.0, 0.0], half)
@@ -73,7 +62,7 @@ def digit_problem(
         )
 
     def shared(digit: int, label: float) -> LinearTask:
-        key = ("task", digits.name, digits.checksum, digit, count, loss_rows, labels, label, device)
+        key = ("task", digits.name, digits.checksum, digit, count, labels, label, device)
         return cached(key, lambda: task(digit, label))
 
     # One-vs-rest is one task whichever side it is on; a digit alone has its side's label.
@@ -98,15 +87,6 @@ def measure_cell(
     return CellResult(row | own | bounds, arrays)
 
 
-def ceilings(problem: ImmunizationProblem) -> dict[str, float]:
-    """Return the RIR ceilings of a pair in both conventions."""
-    P, H = problem.pretrain.range, problem.harmful.range
-    ridged = {
-        ridge_ceiling_column(ridge): ridge_convention_ceiling(P, H, ridge=ridge) for ridge in CEILING_RIDGES
-    }
-    return {"ceiling_compact": rir_ceiling(P, H).value, **ridged}
-
-
 @dataclass
 class DigitBatches:
     """The digit pairs' part of a `BatchExecutor`.
@@ -124,7 +104,7 @@ class DigitBatches:
         """Return method and settings, which the cells of a batch share; None for what knows no batches."""
         if not descends_in_batches(cell["method"], _settings(cell)):
             return None
-        common = {name: cell[name] for name in ("method", "labels", "loss_rows")}
+        common = {name: cell[name] for name in ("method", "labels")}
         return json.dumps([common, cell.settings], sort_keys=True)
 
     def size(self, cells: Sequence[Cell]) -> int:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import pandas as pd
-import torch
 
 from condnum.arrays import resolve_device
 from condnum.data import (
@@ -31,7 +30,7 @@ from condnum.methods import (
 )
 from condnum.methods.problem import ImmunizationProblem
 from condnum.studies.cells import Cell, CellResult, cached
-from condnum.studies.digit_cells import DigitBatches, ceilings, cell_problem, measure_cell
+from condnum.studies.digit_cells import DigitBatches, cell_problem, measure_cell
 from condnum.studies.executors import BatchExecutor, Executor
 from condnum.studies.measure import (
     MEASURE_COLUMNS,
@@ -39,16 +38,15 @@ from condnum.studies.measure import (
     TABLE_1,
     TABLE_2,
     average_over_pairs,
+    ceilings,
     extractor_cell,
     extractor_curves,
     report_step,
-    rir_ceilings,
     seed_summary,
-    settings_table,
     spectra_table,
     spectral_rows,
 )
-from condnum.studies.study import Count, FinishedCell, Study, at_least, some_of
+from condnum.studies.study import Count, FinishedCell, Study, at_least, several, some_of
 
 #: Data sets by the kind of their tasks; `embedded` is the diabetes table.
 TABLES, DIGITS = ("house-prices", "embedded"), ("mnist", "digits")
@@ -88,25 +86,21 @@ PARALLEL_STEPS = 30_000
 MethodNames: TypeAlias = Annotated[tuple[str, ...], some_of("method", method_names)]
 
 
-def read_pair(word: str) -> tuple[int, int]:
-    """Read a pair of digits."""
-    digits = word.strip().split("-")
+def read_pair(pair: str | Sequence[int]) -> tuple[int, int]:
+    """Read a pair of digits, as a user types it or as it is."""
+    word = pair if isinstance(pair, str) else "-".join(map(str, pair))
+    digits = word.split("-")
     if len(digits) != 2 or not all(len(d) == 1 and d in "0123456789" for d in digits):
         raise InvalidInputError(
-            f"expected a pair of digits such as 4-7, or several as in 4-7,9-0; got '{word.strip()}'."
+            f"expected a pair of digits such as 4-7, or several as in 4-7,9-0; got '{word}'."
         )
     if digits[0] == digits[1]:
-        raise InvalidInputError(f"pair '{word.strip()}': give two different digits from 0 to 9.")
+        raise InvalidInputError(f"pair '{word}': give two different digits from 0 to 9.")
     return int(digits[0]), int(digits[1])
 
 
-def read_pairs(name: str, value: Any) -> tuple[tuple[int, int], ...]:
-    """Read pairs of digits from a text such as `4-7,9-0`, or take them as they are; check of a field."""
-    pairs = value.split(",") if isinstance(value, str) else ["-".join(map(str, pair)) for pair in value]
-    return tuple(dict.fromkeys(read_pair(word) for word in pairs if word.strip()))
-
-
-Pairs: TypeAlias = Annotated[tuple[tuple[int, int], ...], read_pairs]
+#: Pairs of digits, `4-7,9-0`.
+Pairs: TypeAlias = Annotated[tuple[tuple[int, int], ...], several(read_pair)]
 
 
 def data_set(data: str) -> str:
@@ -157,8 +151,13 @@ class LinearStudy(Study):
 
     @property
     def settings_table(self) -> pd.DataFrame:
-        """How each method is run, a row per method."""
-        return settings_table(self.methods, self.settings)
+        """What each method does and how it is set."""
+        rows = []
+        for name in self.methods:
+            method, settings = get_method(name), self.settings(name)
+            chosen = "—" if settings is None else settings.describe(method.parts or ())
+            rows.append((method.label, method.summary, chosen))
+        return pd.DataFrame(rows, columns=["method", "what it does", "settings"])
 
     def problem(self, data: Any, cell: Cell) -> ImmunizationProblem:
         """Return the two tasks of a cell, built once per process."""
@@ -236,8 +235,7 @@ class HousePrices(LinearStudy, name="house-prices", version="3"):
         """Train one extractor and keep it with its spectra and the ceilings of its measures."""
         problem, result = self.problem(data), self.immunize(data, cell)
         row, arrays = extractor_cell(problem, result)
-        bounds = rir_ceilings(problem.pretrain.range, problem.harmful.range, result.theta)
-        return CellResult({**row, **bounds}, arrays)
+        return CellResult({**row, **ceilings(problem, result.theta)}, arrays)
 
     def tables(self, data: TaskPair, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
         """Measure every extractor, average over seeds beside Table 1, and collect the curves."""
@@ -262,14 +260,13 @@ class HousePrices(LinearStudy, name="house-prices", version="3"):
 
 
 @dataclass(frozen=True)
-class DigitPairs(LinearStudy, name="digit-pairs", version="4"):
+class DigitPairs(LinearStudy, name="digit-pairs", version="5"):
     """Table 2 and Figure 2: linear extractors on pairs of digits, MNIST or the embedded 8×8 ones."""
 
     data: str = "digits"  # digits (8×8), mnist, or a path to the folder of MNIST
     methods: MethodNames = DIGIT_METHODS
     pairs: Pairs = ()  # (pretrain, harmful); empty: all 90
     labels: Literal["one_vs_rest", "published"] = "one_vs_rest"
-    loss_rows: Annotated[int, at_least(2)] = 1000  # rows of the supervised loss's balanced sample
     sets: ClassVar[tuple[str, ...]] = DIGITS
 
     def check(self) -> None:
@@ -285,10 +282,7 @@ class DigitPairs(LinearStudy, name="digit-pairs", version="4"):
         return digits
 
     def cells(self, data: Digits) -> list[Cell]:
-        """List pair by pair, so that cells that share a covariance are neighbours.
-
-        Every seed of a closed form that draws nothing has the same θ.
-        """
+        """List pair by pair, whose cells share covariances; a closed form that draws nothing has one seed."""
         return [
             self.cell(method, seed, pair)
             for pair in self.pairs
@@ -299,7 +293,7 @@ class DigitPairs(LinearStudy, name="digit-pairs", version="4"):
 
     def cell(self, method: str, seed: int, pair: tuple[int, int]) -> Cell:
         """Return the cell of a method, a seed and a pair."""
-        tasks = {"pretrain": pair[0], "harmful": pair[1], "labels": self.labels, "loss_rows": self.loss_rows}
+        tasks = {"pretrain": pair[0], "harmful": pair[1], "labels": self.labels}
         return self._cell(method, seed, **tasks)
 
     def problem(self, data: Digits, cell: Cell) -> ImmunizationProblem:
@@ -335,38 +329,18 @@ class DigitPairs(LinearStudy, name="digit-pairs", version="4"):
             return BatchExecutor(DigitBatches(data, device))
         return super().executor(data, cells, jobs, scheduler)
 
-    def facts(self, data: Digits) -> dict[str, str]:
-        """Name the GPU and the most memory that torch's tensors took there."""
-        device = resolve_device(self.device)
-        if device.type != "cuda":
-            return {}
-        return {
-            "device": f"{torch.cuda.get_device_name(device)} ({device})",
-            "peak device memory": f"{torch.cuda.max_memory_allocated(device) / 2**20:,.0f} MiB",
-        }
-
 
 def linear_study(
     data: str, *, methods: tuple[str, ...] = (), pairs: tuple[tuple[int, int], ...] = (), **options: Any
 ) -> Any:
-    """Return the linear study of a data set, or of the files at a path, on the CPU.
-
-    No methods are all of them; `pairs` are of digits.
-    """
+    """Return the linear study of a data set, or of the files at a path, on the CPU; no methods are all."""
     if data_set(data) in TABLES:
         return HousePrices(data, methods, device="cpu", **options)
     return DigitPairs(data, methods or tuple(method_names()), pairs=pairs, **options)
 
 
 def study_of_one_pair(text: str, **options: Any) -> Any:
-    """Return the linear study of one pair of tasks, as a user types it: digits come with their pair.
-
-    Examples:
-        >>> study_of_one_pair("digits:4-9").pairs
-        ((4, 9),)
-        >>> study_of_one_pair("embedded").load().name
-        'diabetes'
-    """
+    """Return the linear study of one pair of tasks, as a user types it: digits come with their pair."""
     data, _, pair = text.partition(":")
     if data not in SETTINGS and not Path(data).expanduser().exists():
         raise UnknownNameError("data set", text, [*TABLES, "mnist:4-9", "digits:4-9"])

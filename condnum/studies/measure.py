@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
-from condnum.arrays import ArrayLike
 from condnum.files import asset
-from condnum.methods import DescentSettings, ImmunizationResult, Progress, get_method
+from condnum.methods import ImmunizationResult, Progress
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import linear_probe
 from condnum.progress import report_event
@@ -36,6 +36,10 @@ MEASURES: tuple[tuple[Convention, Any], ...] = (
     ("ridge", "unit"),
     ("ridge", "as_trained"),
 )
+
+
+#: Values of ε, in units of K = XᵀX, at which the ridge convention is read.
+CEILING_RIDGES = (1e-9, PUBLISHED_RIDGE, 1e-3, 1.0, 1e3)
 
 
 def ridge_ceiling_column(ridge: float) -> str:
@@ -69,7 +73,7 @@ class Published(NamedTuple):
 
 def _published(table: int) -> dict[tuple[str, str], dict[str, Published]]:
     """Return the rows of a published table by method, for each backbone and harmful data set."""
-    rows = pd.read_csv(StringIO(asset("studies/published.csv")), float_precision="round_trip")
+    rows = pd.read_csv(StringIO(asset("studies/published.csv")))
     rows = rows[rows["table"] == table].fillna({"backbone": "", "harmful": ""}).set_index("method")
     return {
         (str(backbone), str(harmful)): {
@@ -154,11 +158,16 @@ def cell_spectra(row: Mapping[str, Any], arrays: Arrays, *, unit: bool = False) 
     return spectra.scaled(D / row["squared_norm"]) if unit else spectra
 
 
-def rir_ceilings(P: Any, H: Any, theta: ArrayLike) -> dict[str, float]:
-    """Return the ceiling of each of `MEASURES`, from K_P and K_H or their ranges, by its column of a cell."""
-    norm = float(torch.as_tensor(theta).square().sum())
-    ridged = (ridge_convention_ceiling(P, H), ridge_convention_ceiling(P, H, squared_norm=norm))
-    return dict(zip(CEILINGS, (rir_ceiling(P, H).value, *ridged), strict=True))
+def ceilings(problem: ImmunizationProblem, theta: Tensor | None = None) -> dict[str, float]:
+    """Return the RIR ceilings in both conventions by their columns of a cell; with θ, also at its scale."""
+    P, H = problem.pretrain.range, problem.harmful.range
+    found = {"ceiling_compact": rir_ceiling(P, H).value}
+    for ridge in CEILING_RIDGES:
+        found[ridge_ceiling_column(ridge)] = ridge_convention_ceiling(P, H, ridge=ridge)
+    if theta is not None:
+        norm = float(theta.square().sum())
+        found["ceiling_ridge_as_trained"] = ridge_convention_ceiling(P, H, squared_norm=norm)
+    return found
 
 
 def spectral_rows(row: Mapping[str, Any], arrays: Arrays, facts: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -213,18 +222,6 @@ def seed_summary(results: pd.DataFrame, published: Mapping[str, Published]) -> p
         )
     ]
     return pd.DataFrame(rows)
-
-
-def settings_table(
-    methods: Iterable[str], settings_of: Callable[[str], DescentSettings | None]
-) -> pd.DataFrame:
-    """List what each method does and how it was set."""
-    rows = []
-    for name in methods:
-        method, settings = get_method(name), settings_of(name)
-        chosen = "—" if settings is None else settings.describe(method.parts or ())
-        rows.append((method.label, method.summary, chosen))
-    return pd.DataFrame(rows, columns=["method", "what it does", "settings"])
 
 
 def curve(facts: Mapping[str, Any], quantity: str, x: Any, value: Any) -> pd.DataFrame:

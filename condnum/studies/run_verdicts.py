@@ -1,7 +1,4 @@
-"""Verdicts of a finished run in every setting that its folder holds enough for; nothing is trained.
-
-κ is read anew from the spectra that the run kept.
-"""
+"""Verdicts of a finished run in every setting that its folder holds enough for, from its spectra."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +11,15 @@ import torch
 from condnum.errors import DataNotFoundError, InvalidInputError
 from condnum.files import read_table
 from condnum.studies.deep_cells import INITIAL
-from condnum.studies.digit_cells import CEILING_RIDGES
-from condnum.studies.measure import SPECTRA, SPECTRA_TABLE, TABLE_1, TABLE_2, Published, ridge_ceiling_column
+from condnum.studies.measure import (
+    CEILING_RIDGES,
+    SPECTRA,
+    SPECTRA_TABLE,
+    TABLE_1,
+    TABLE_2,
+    Published,
+    ridge_ceiling_column,
+)
 from condnum.theory.immunization import LOSS_TOLERANCE, RATIO_TOLERANCE
 from condnum.theory.spectra import PUBLISHED_RIDGE, condition_from_spectrum, default_rtol
 
@@ -149,10 +153,7 @@ def _pairs(table: pd.DataFrame) -> pd.Series:
 
 
 def run_verdicts(run: RunFolder) -> tuple[pd.DataFrame, list[str]]:
-    """Return RIR and success of every cell of a run in every setting that it stored enough for.
-
-    A row has the columns of `AXES`, `method` and `cell`. Beside the table: what is left out, and why.
-    """
+    """Return RIR and success of every cell in every setting of `AXES`; and what is left out, and why."""
     said = []
     if run.kind == "deep":
         table = _deep_results(run)
@@ -204,10 +205,7 @@ def _deep_results(run: RunFolder) -> pd.DataFrame:
 
 
 def geometric_ridge_sweep(spectra: pd.DataFrame) -> pd.DataFrame:
-    """Average RIR at unit scale and its ceiling geometrically over pairs, against ε.
-
-    The table `spectra` of a run becomes one of `method, seed, ridge, rir`.
-    """
+    """Average RIR at unit scale and its ceiling geometrically over pairs: `method, seed, ridge, rir`."""
     verdicts = spectral_verdicts(spectra).query("convention == 'ridge' and scale == 'unit'")
     logs = verdicts.assign(rir=np.log(verdicts["rir"]), ridge=verdicts["epsilon"].astype(float))
     means = logs.groupby(["method", "seed", "ridge"], sort=False, as_index=False)["rir"].mean()

@@ -36,13 +36,7 @@ class MethodClaim(NamedTuple):
 
 
 def published_claims(published: Mapping[str, Published], methods: Iterable[str]) -> list[MethodClaim]:
-    """Return what a published table says of methods: which RIR is the largest, and who meets Definition 3.1.
-
-    Examples:
-        >>> from condnum.studies.measure import TABLE_1
-        >>> [claim.text for claim in published_claims(TABLE_1, ["imma", "ours"])][1:]
-        ['imma misses (i) > 1 and (ii) ≤ 1', 'ours meets (i) > 1 and (ii) ≤ 1']
-    """
+    """Return what a published table says: which RIR is the largest, and who meets Definition 3.1."""
     present = set(methods)
     rows = {name: row for name, row in published.items() if name in present}
     found = []
@@ -57,11 +51,7 @@ def published_claims(published: Mapping[str, Published], methods: Iterable[str])
 
 
 def setting_verdicts(table: pd.DataFrame, claim: MethodClaim) -> pd.DataFrame:
-    """Return a claim's verdict in every setting.
-
-    A setting has one cell, or many (pairs of digits): there a claim on a method `stands` if more than half of
-    the `cells` `agree`, and one on the largest RIR is about the means.
-    """
+    """Return a claim's verdict in every setting: of most cells, or of means for the largest RIR."""
     axes = list(AXES)
     if claim.kind == "meets":
         own = table[(table["method"] == claim.method) & table["success"].notna()]
@@ -109,12 +99,7 @@ _VALUES = {
 
 
 def in_words(axis: str, value: Any) -> str:
-    """Say a value of an axis.
-
-    Examples:
-        >>> in_words("rtol", "1e-10"), in_words("scale", "as_trained"), in_words("draw", -1)
-        ('rtol 1e-10 (compact)', 'θ as trained', 'the worst draw of the groups')
-    """
+    """Say a value of an axis."""
     return _VALUES.get((axis, value)) or _WORDS[axis].format(value)
 
 
@@ -154,10 +139,7 @@ class Stability(NamedTuple):
 
 
 def claim_stability(table: pd.DataFrame, claim: MethodClaim, default: Mapping[str, Any]) -> Stability | None:
-    """Judge a claim in every setting of a table of `run_verdicts`; None where no setting can.
-
-    The setting nearest to the default has fewest axes changed, then fewest steps along them.
-    """
+    """Judge a claim in every setting; the flip has fewest axes changed, then fewest steps along them."""
     verdicts = setting_verdicts(table, claim)
     if verdicts.empty:
         return None
@@ -197,10 +179,7 @@ class FinishedRuns:
 
 @dataclass(frozen=True)
 class StabilityStudy(Study, name="stability"):
-    """Every claim about the methods of finished runs, in every setting that their folders hold enough for.
-
-    It has no cells: all verdicts are read from the folders when its tables are made.
-    """
+    """Every claim about the methods of finished runs, in every setting of theirs; nothing is computed."""
 
     runs: Names = ()
 
@@ -215,7 +194,7 @@ class StabilityStudy(Study, name="stability"):
     def load(self) -> FinishedRuns:
         """Read the folders."""
         paths = [Path(word) for word in self.runs]
-        short = [path.resolve().name for path in paths]
+        short = [path.absolute().name for path in paths]
         names = [
             name if short.count(name) == 1 else str(path) for path, name in zip(paths, short, strict=True)
         ]
@@ -226,10 +205,7 @@ class StabilityStudy(Study, name="stability"):
         return []
 
     def tables(self, data: FinishedRuns, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
-        """Return the claims with their sentences, and their verdicts in each setting.
-
-        An experiment is a run, or one backbone of a deep run.
-        """
+        """Return claims and their verdicts in each setting; an experiment is a run or a backbone of it."""
         claims, settings, defaults = [], [], dict[str, dict[str, Any]]()
         for run in data.runs:
             verdicts, _ = run_verdicts(run)
@@ -290,11 +266,7 @@ def _all_claims(
 
 
 def by_axis(verdicts: pd.DataFrame, defaults: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """Count, for each value of each axis, the cells that agree with a claim, whatever the other axes.
-
-    A rank tolerance is about the compact convention, ε and the scale of θ are about ridge. An axis with one
-    value is left out.
-    """
+    """Count the cells that agree with a claim for each value of each axis, in the convention it is about."""
     tables = []
     for name, rows in verdicts.groupby("experiment", sort=False):
         for axis in AXES:

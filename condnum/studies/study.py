@@ -36,7 +36,7 @@ from condnum.studies.cells import (
     remember,
 )
 from condnum.studies.executors import Executor, choose_executor, core_count
-from condnum.studies.sweep import OnSweep, SweepError, SweepReport, run_sweep
+from condnum.studies.sweep import OnProgress, SweepError, SweepReport, run_sweep
 
 # Types of fields: what a field may hold is said once, by its annotation.
 
@@ -46,29 +46,32 @@ def at_least(least: int) -> Callable[[str, Any], int]:
     return lambda name, value: check_integer(name, value, least)
 
 
-def words(name: str, value: Any) -> tuple[str, ...]:
-    """Read names: a tuple of them, or a text with commas; each counts once."""
-    given = value.split(",") if isinstance(value, str) else value
-    return tuple(dict.fromkeys(word.strip() for word in given if word.strip()))
+def several(read: Callable[[Any], Any]) -> Callable[[str, Any], tuple[Any, ...]]:
+    """Return the check of a tuple, or of a text with commas, whose parts are read; each counts once."""
+
+    def check(name: str, value: Any) -> tuple[Any, ...]:
+        given = value.split(",") if isinstance(value, str) else value
+        parts = [part.strip() if isinstance(part, str) else part for part in given]
+        return tuple(dict.fromkeys(read(part) for part in parts if part != ""))
+
+    return check
 
 
 def some_of(kind: str, choices: Callable[[], Iterable[str]]) -> Callable[[str, Any], tuple[str, ...]]:
     """Return the check of names that have to be among others."""
 
-    def check(name: str, value: Any) -> tuple[str, ...]:
-        for word in (chosen := words(name, value)):
-            if word not in (known := list(choices())):
-                raise UnknownNameError(kind, word, known)
-        return chosen
+    def known(word: str) -> str:
+        check_known(kind, word, list(choices()))
+        return word
 
-    return check
+    return several(known)
 
 
 #: A whole number of at least 1.
 Count: TypeAlias = Annotated[int, at_least(1)]
 
 #: Names, in a notebook or on the command line with commas between them.
-Names: TypeAlias = Annotated[tuple[str, ...], words]
+Names: TypeAlias = Annotated[tuple[str, ...], several(str)]
 
 _PLAIN = {int: "an integer", str: "text", bool: "True or False", float: "a finite number"}
 
@@ -109,22 +112,6 @@ class Study:
 
     `class Mine(Study, name="mine", version="2")` names it (default: the class's name); both are part of every
     key: raise the version when a change of code changes results.
-
-    Examples:
-        >>> @dataclass(frozen=True)
-        ... class Powers(Study, name="powers"):
-        ...     base: int = 2
-        ...     count: Count = 3
-        ...     def cells(self, data):
-        ...         return [Cell({"exponent": k, "base": self.base}) for k in range(self.count)]
-        ...     def compute(self, data, cell):
-        ...         return {"value": cell["base"] ** cell["exponent"]}
-        >>> Powers().run(jobs=1).tables["results"]["value"].tolist()
-        [1, 2, 4]
-        >>> Powers(count=0)
-        Traceback (most recent call last):
-            ...
-        condnum.errors.InvalidInputError: count must be an integer of at least 1, got 0.
     """
 
     name: ClassVar[str] = ""
@@ -226,7 +213,7 @@ class Study:
         jobs: int = 0,
         scheduler: str = "",
         executor: Executor | None = None,
-        on_progress: OnSweep | None = None,
+        on_progress: OnProgress | None = None,
     ) -> StudyRun:
         """Compute the cells that an earlier run into `out` has left; `data` are loaded if None."""
         data = self.load() if data is None else data
@@ -325,7 +312,6 @@ class StudyRun:
             f"{len(report.failures)} failed",
             "where": self.where,
             "seconds": f"{report.seconds:,.1f}",
-            "peak memory": report.memory,
             "numerics": "float64",
             "versions": f"condnum {__version__}, torch {torch.__version__}, "
             f"Python {platform.python_version()}",

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any
 
 from condnum.errors import CondnumError
-from condnum.machine import ProcessPeak, own_peak, peak_words
-from condnum.progress import SweepProgress, report_event
+from condnum.progress import OnProgress, report_event
 from condnum.studies.cells import Cell, CellResult, Compute, Outcome, ResultStore
 from condnum.studies.executors import Executor
-
-#: Told how far a sweep is, at its start and after each cell.
-OnSweep: TypeAlias = Callable[[SweepProgress], None]
 
 
 class SweepError(CondnumError, RuntimeError):
@@ -30,7 +26,6 @@ class SweepReport:
     failures: dict[Cell, str]  # errors of this run, in the order in which they came
     reused: int  # cells found in the store
     seconds: float
-    memory: str  # the peak of this process and the workers, in words
 
     @property
     def computed(self) -> int:
@@ -44,25 +39,24 @@ def run_sweep(
     store: ResultStore,
     executor: Executor,
     *,
-    on_progress: OnSweep | None = None,
+    on_progress: OnProgress | None = None,
 ) -> SweepReport:
     """Compute the cells that the store lacks, each `after` the one it needs, and keep each as it arrives."""
     started, different = time.perf_counter(), list(dict.fromkeys(cells))
     results: dict[Cell, CellResult] = {}
     failures: dict[Cell, str] = {}
-    peaks: list[ProcessPeak] = []
 
     def report(cell: Cell | None) -> None:
         """Send an event and call the callback."""
         done = len(results) + len(failures)
-        progress = SweepProgress(done, len(different), len(failures), cell)
+        event: dict[str, Any] = {"done": done, "total": len(different), "failures": len(failures)}
         # Method and seed as in the events of a cell's own steps, which this one ends.
-        named = {} if cell is None else {"stage": cell.name}
-        if cell is not None and "seed" in cell.at:
-            named["seed"] = cell["seed"]
-        report_event(**named, **progress.event)
+        if cell is not None:
+            event["stage"] = cell.name
+            event |= {"seed": cell["seed"]} if "seed" in cell.at else {}
+        report_event(**event)
         if on_progress is not None:
-            on_progress(progress)
+            on_progress({**event, "cell": cell})
 
     for cell in different:
         if (stored := store.get(cell.key)) is not None:
@@ -77,8 +71,6 @@ def run_sweep(
         with closing(outcomes):
             for outcome in outcomes:
                 cell = outcome.cell
-                if outcome.memory is not None:
-                    peaks.append(outcome.memory)
                 if outcome.result is not None:
                     store.put(cell.key, *outcome.result)
                     results[cell] = outcome.result
@@ -89,8 +81,7 @@ def run_sweep(
         tried = set(ready or waiting)
         waiting = [cell for cell in waiting if cell not in tried]
     found = {cell: results[cell] for cell in different if cell in results}
-    memory = peak_words([*peaks, own_peak()])
-    return SweepReport(found, failures, reused, time.perf_counter() - started, memory)
+    return SweepReport(found, failures, reused, time.perf_counter() - started)
 
 
 def _without_start(cells: Iterable[Cell]) -> Generator[Outcome]:

@@ -57,12 +57,10 @@ def null_spaces(
     *,
     rtol: float | None = None,
 ) -> NullSpaces:
-    r"""Compare null(K_P) with range(K_H), and null(K_H) with range(K_P).
+    """Compare null(K_P) with range(K_H), and null(K_H) with range(K_P).
 
-    `harmful_only` counts the eigenvalues of :math:`N^\top K_H N` above `rtol·λ_max(K_H)`, N an orthonormal
-    basis of null(K_P): null(K_P) less what is null in both. The intersection null(K_P) ∩ range(K_H) can be
-    smaller: a direction of range(K_H) that leans into null(K_P) without lying in it is enough for an
-    infinite ceiling. It is counted by principal angles (Björck and Golub 1973).
+    A direction that leans into null(K_P) without lying in it, as principal angles tell (Björck and Golub
+    1973), is enough for an infinite ceiling: `harmful_only` counts it, the intersection does not.
     """
     P, H = task_ranges(pretrain_covariance, harmful_covariance, rtol=rtol)
     rtol = max(P.tolerance, H.tolerance) if rtol is None else rtol
@@ -112,10 +110,6 @@ class RirCeiling:
     rank_harmful: int  # rank(K_H)
     harmful_only_dimension: int  # dimension of null(K_P) that the harmful task excites
     ridge: float | None  # ε added to both covariances, None for none
-
-    def __float__(self) -> float:
-        """Return the ceiling itself."""
-        return self.value
 
 
 def rir_ceiling(
@@ -238,7 +232,6 @@ def max_rir_immunizer(
     pretrain_covariance: ArrayLike | CovarianceRange,
     harmful_covariance: ArrayLike | CovarianceRange,
     *,
-    ridge: float | None = None,
     null_gain: float = 1.0,
     rtol: float | None = None,
 ) -> Array:
@@ -251,7 +244,6 @@ def max_rir_immunizer(
         pretrain_covariance: `(D, D)`, `K_P`.
         harmful_covariance: `(D, D)`, `K_H` (its shape is checked; θ* depends on it only through
             the choice that any orthogonal factor is as good).
-        ridge: ε > 0 gives `(K_P + εI)^{-1/2}` instead.
         null_gain: Gain on null(K_P) relative to `1/√γ_r`.
         rtol: Relative rank tolerance; default `D·eps`.
 
@@ -260,7 +252,7 @@ def max_rir_immunizer(
         tensor for ranges.
 
     Raises:
-        InvalidInputError: Shapes differ, entries are non-finite, `ridge` or `null_gain` not positive.
+        InvalidInputError: Shapes differ, entries are non-finite, `null_gain` is not positive.
         RankError: A covariance is zero.
 
     Examples:
@@ -270,7 +262,7 @@ def max_rir_immunizer(
         array([[0.5, 0. ],
                [0. , 1. ]])
     """
-    P, _ = task_ranges(pretrain_covariance, harmful_covariance, ridge, rtol)
+    P, _ = task_ranges(pretrain_covariance, harmful_covariance, rtol=rtol)
     if not 0 < null_gain < math.inf:
         raise InvalidInputError(f"null_gain must be positive and finite, got {null_gain}.")
     gain = P.values.rsqrt()
@@ -280,10 +272,7 @@ def max_rir_immunizer(
 
 
 def _largest_ratio(above: CovarianceRange, below: CovarianceRange, floor: float) -> float:
-    """Return the largest eigenvalue of the pencil (K_above + floor·I, K_below + floor·I).
-
-    What lies below a covariance's numerical rank is exactly zero, as the ridge convention has it.
-    """
+    """Return the largest eigenvalue of (K_above + floor·I, K_below + floor·I), from the factors of both K."""
     gains = (below.values + floor).rsqrt() - floor**-0.5
     identity = torch.eye(below.dimension).to(below.vectors)
     inverse_root = (below.vectors * gains) @ below.vectors.mT + floor**-0.5 * identity
@@ -299,28 +288,21 @@ class PencilDirections:
     values: Tensor  # (r,) λ
     filters: Tensor  # (D, r) w, with wᵀK_Pw = 1: the weights of the feature xᵀw
     patterns: Tensor  # (D, r) K_Pw ∝ K_Hw: how the inputs vary with that feature
-    ridge: float | None  # ε added to both covariances, None for none
 
 
 def pencil_directions(
-    pretrain_covariance: ArrayLike | CovarianceRange,
-    harmful_covariance: ArrayLike | CovarianceRange,
-    *,
-    ridge: float | None = None,
-    rtol: float | None = None,
+    pretrain_covariance: ArrayLike | CovarianceRange, harmful_covariance: ArrayLike | CovarianceRange
 ) -> PencilDirections:
-    r"""Return the generalised eigenvectors of `(K_H, K_P)`, in terms of the inputs.
+    """Return the generalised eigenvectors of `(K_H, K_P)` on range(K_P), in terms of the inputs.
 
-    The *filter* w says how a feature is computed, and mixes in inputs only to cancel others; the *pattern*
-    :math:`K_P w` says what varies with it (Haufe et al., NeuroImage 2014). As `K_H w = λ K_P w`, both tasks
-    have the same pattern. Their product :math:`w_j (K_P w)_j` is an input's share of the feature's energy: it
-    does not depend on units, sums to 1, and can be negative for inputs that work against each other. Without
-    a ridge the pencil is restricted to range(K_P).
+    The *filter* w computes a feature; the *pattern* K_Pw tells what varies with it (Haufe et al., 2014).
+    Their product `w_j (K_P w)_j` is an input's share of the feature's energy, whatever the units; shares sum
+    to 1.
     """
-    P, H = task_ranges(pretrain_covariance, harmful_covariance, ridge, rtol)
+    P, H = task_ranges(pretrain_covariance, harmful_covariance)
     root, sigma, W = pencil_decomposition(P, H)
     filters = root @ W
     patterns = (P.vectors * P.values.sqrt()) @ (P.vectors.mT @ root * P.values.sqrt()[:, None]) @ W
     largest = patterns.gather(0, patterns.abs().argmax(dim=0, keepdim=True))
     sign = torch.where(largest < 0, -1.0, 1.0)
-    return PencilDirections(sigma.square(), filters * sign, patterns * sign, ridge)
+    return PencilDirections(sigma.square(), filters * sign, patterns * sign)

@@ -63,9 +63,7 @@ class Immunization:
     def success(self) -> bool:
         """Whether θ is shown to meet Definition 3.1: clauses (a) and (b), and (c) where targets are known.
 
-        An invertible θ keeps (c) by itself. Where rank(H_P) falls, θ has removed directions that D_P uses, or
-        made them smaller than round-off, and κ(H_P) is that of the rest: then (c) decides, and without
-        targets nothing is shown. Directions that only D_H uses may go.
+        An invertible θ keeps (c). Where rank(H_P) falls, (c) decides, and without targets nothing is shown.
         """
         a, b, c = self.clauses.values()
         return bool(a and b and (self.pretrain_lost <= 0 if c is None else c))

@@ -95,22 +95,18 @@ def pareto_extractor(
     pretrain_covariance: ArrayLike | CovarianceRange,
     harmful_covariance: ArrayLike | CovarianceRange,
     power: float,
-    *,
-    ridge: float | None = None,
 ) -> Array:
-    r"""Return a point of the Pareto front, :math:`θ_s = K_P^{-1/2}M^{s/2}`.
+    """Return `θ_s = K_P^{-1/2}M^{s/2}`, of the Pareto front for s ≥ 0: `H_P = M^s`, `H_H = M^{1+s}`.
 
-    Then `H_P = M^s` and `H_H = M^{1+s}`, so that `κ(H_P) = κ(M)^s` and RIR is at its ceiling for every
-    s ≥ 0. θ* is s = 0; with growing s both ratios grow alike. A negative s, down to −1, leads along the
-    lower border instead, where `κ(H_H) = κ(M)/κ(H_P)`.
+    A negative s, down to −1, leads along the lower border, where `κ(H_H) = κ(M)/κ(H_P)`.
     """
     if not math.isfinite(power):
         raise InvalidInputError(f"power must be finite, got {power}.")
-    P, H = task_ranges(pretrain_covariance, harmful_covariance, ridge)
+    P, H = task_ranges(pretrain_covariance, harmful_covariance)
     if {P.rank, H.rank} != {P.dimension}:
         raise InvalidInputError(
             f"the covariances have ranks {P.rank} and {H.rank} in {P.dimension} dimensions: θ_s needs both "
-            "to be invertible; drop the features that a task does not use, or give a ridge."
+            "to be invertible; drop the features that a task does not use, or add a ridge to both."
         )
     root, sigma, W = pencil_decomposition(P, H)
     theta = (root @ W) * sigma**power @ W.mT
@@ -207,18 +203,12 @@ def ridge_limits(
     ridge: float = PUBLISHED_RIDGE,
     rtol: float | None = None,
 ) -> RidgeLimits:
-    r"""Bound (i), and RIR, of `(D, D_hid ≥ D)` extractors with (ii) ≤ 1 in the ridge convention.
+    """Bound (i), and RIR, of `(D, D_hid ≥ D)` extractors with (ii) ≤ 1 in the ridge convention.
 
-    `ridge_convention_ceiling` bounds RIR at any (ii), also where (i) < 1. For a singular K_P, where
-    :math:`κ_ε = (σ_1 + ε)/ε`, the two clauses leave much less: with :math:`t = x(σ_1(K_P) + ε) - ε`,
-    (ii) ≤ x asks for :math:`σ_1(H_P) \le t`, and by the duality of `pareto_immunizer`
-
-    .. math:: (i) \le \frac{b(t) + ε}{ε\,κ_ε(K_H)}, \qquad
-              b(t) = \min_{ρ} λ_{\max}(K_H, K_P + ρI)\,(t + ρD),
-
-    a bound for every set of ρ > 0 (here 31 from 1e-8 to 1e2 times σ₁(K_P)). Divided by x it is the least of
-    lines in :math:`u = 1/(t + ε)`: RIR is bounded by its highest point where (i) may be 1, which is an end or
-    where two lines cross.
+    For a singular K_P, (ii) ≤ x asks for σ₁(H_P) ≤ t = x(σ₁(K_P) + ε) − ε, and by the duality of
+    `pareto_immunizer` (i) ≤ (b(t) + ε)/(ε κ_ε(K_H)) with b(t) = min_ρ λ_max(K_H, K_P + ρI)(t + ρD), a bound
+    for every set of ρ. Divided by x it is the least of lines in u = 1/(t + ε): its highest point where (i)
+    may be 1 is an end, or where two lines cross.
     """
     P, H = task_ranges(pretrain_covariance, harmful_covariance, None, rtol)
     ceiling = ridge_convention_ceiling(P, H, ridge=ridge)
@@ -252,10 +242,7 @@ def immunizer_family(pretrain: CovarianceRange, powers: Sequence[float]) -> Tens
 def extractor_ratios(
     theta: Tensor, pretrain: CovarianceRange, harmful: CovarianceRange
 ) -> tuple[float, float]:
-    """Return (ii) and (i) of an invertible θ, over the ranks of both tasks.
-
-    No numerical rank is cut: for an invertible θ the ranks of `H(θ)` are those of K.
-    """
+    """Return (ii) and (i) of an invertible θ, over the ranks of K: no numerical rank is cut."""
     ratios = []
     for task in (pretrain, harmful):
         spectrum = hessian_spectrum(theta, task.factor)

@@ -42,10 +42,6 @@ class ConditionNumber:
     dimension: int  # number of singular values that the matrix could have
     convention: Convention
 
-    def __float__(self) -> float:
-        """Return κ of an unbatched matrix."""
-        return float(self.value)
-
 
 def covariance(features: ArrayLike) -> Array:
     """Return the data covariance `K = XᵀX`, uncentred and unnormalised as in the paper (Eq. 9).
@@ -115,11 +111,7 @@ def hessian(theta: ArrayLike, covariance: ArrayLike) -> Array:
 
 
 def as_covariance(value: ArrayLike, name: str, *, ndim: int | None = 2, rtol: float = 0.0) -> Tensor:
-    """Return a covariance `(..., D, D)` in float64, exactly symmetric, or say why it is none.
-
-    An asymmetry or a negative eigenvalue counts as round-off up to four times `rtol`, or `D·eps` of the
-    stored dtype, at least 1e-8, times the largest variance.
-    """
+    """Return a covariance `(..., D, D)`, exactly symmetric, or raise where it is none beyond round-off."""
     K = as_tensor(value, name, ndim=ndim, minimum_ndim=2)
     D = K.shape[-1]
     if K.shape[-2] != D:
@@ -149,10 +141,7 @@ def symmetric_part(matrix: Tensor) -> Tensor:
 
 
 def is_symmetric(matrix: Tensor, eps: float) -> bool:
-    """Tell whether every matrix of the batch is square and symmetric up to round-off in `eps`.
-
-    A product of three D×D factors is asymmetric by about D·eps of its largest entry.
-    """
+    """Tell whether every matrix is symmetric up to the round-off of a product of three D×D factors."""
     if matrix.shape[-1] != matrix.shape[-2]:
         return False
     scale = matrix.abs().amax(dim=(-2, -1))
@@ -176,9 +165,7 @@ def singular_values(matrix: Tensor, *, kind: MatrixKind = "matrix", eps: float =
 def hessian_spectrum(theta: Tensor, factor: Tensor) -> Tensor:
     """Return the non-zero spectrum of `H(θ) = θᵀBᵀBθ` without forming H.
 
-    Forming H loses everything below `eps·‖K‖‖θ‖²`, and after immunization that round-off can exceed
-    the rank tolerance, so that null directions pass for a smallest eigenvalue. The squared singular
-    values of `Bθ` have no null directions to begin with.
+    Its round-off, `eps·‖K‖‖θ‖²`, could pass for a smallest eigenvalue after immunization.
     """
     return torch.linalg.svdvals(factor @ theta) ** 2
 
@@ -198,11 +185,8 @@ def default_rtol(dimension: int, eps: float = EPS) -> float:
 
 
 def squared_rtol(dimension: int, eps: float) -> float:
-    r"""Return the relative rank tolerance of `K = XᵀX`, formed in float64, by the round-off in D features.
+    """Return the rank tolerance of `K = XᵀX` by the round-off of stored features, squared (Weyl).
 
-    Entries stored with a relative error of `eps/2` move a singular value of X by at most
-    :math:`\|E\|_F \le \tfrac12 eps\sqrt D\,s_1` (Weyl), so that D·eps is on the safe side. Eigenvalues of K
-    are squares, and so is their tolerance; it is never below the round-off of the float64 product, D·2⁻⁵².
     Half precision counts as float32: by its own round-off hardly any direction would be left.
     """
     return max(default_rtol(dimension, min(eps, 2.0**-23)) ** 2, default_rtol(dimension))
@@ -289,11 +273,7 @@ def condition_from_spectrum(
 
 @dataclass(frozen=True)
 class CovarianceRange:
-    """Eigenpairs of a covariance above its numerical rank: what every function of condnum means by K.
-
-    Built from K or from X it decides once whether K is a covariance at all, which eigenvalues stand above the
-    precision that it was stored in, and hence rank, factor and null space; one decomposition serves all.
-    """
+    """Eigenpairs of a covariance above its numerical rank: what every function of condnum means by K."""
 
     values: Tensor  # (r,) descending, > 0
     vectors: Tensor  # (D, r), orthonormal columns
@@ -328,11 +308,7 @@ class CovarianceRange:
         return cls.of(K, rtol=rtol, name=f"the covariance of {name}")
 
     def ridged(self, ridge: float) -> Self:
-        """Return the range of `K + εI`, which is the whole space, from this decomposition.
-
-        What lies below the numerical rank of K counts as exactly zero, so that its directions have the
-        eigenvalue ε itself, however small ε is against the round-off of K.
-        """
+        """Return the range of `K + εI`; what lies below the rank of K counts as exactly zero."""
         if not 0 < ridge < math.inf:
             raise InvalidInputError(f"ridge must be positive and finite, got {ridge}; leave it out for none.")
         null = self.null_basis

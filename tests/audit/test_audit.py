@@ -2,19 +2,17 @@
 
 import json
 import math
-import re
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from bs4 import BeautifulSoup
 
 import condnum
 from condnum.audit import FeatureAudit, audit
 from condnum.audit.attacks import attack_section
 from condnum.audit.figures import attack_figure
-from condnum.audit.measures import AS_IS, Comparison, clause_c, target_moments
+from condnum.audit.measures import AS_IS, clause_c, target_moments
 from condnum.audit.tables import attack_words
 from condnum.data.feature_stream import array_stream
 from condnum.errors import DataNotFoundError, InvalidInputError, RankError, UnknownNameError
@@ -58,16 +56,7 @@ def test_ratios_in_every_convention_and_scale_are_the_dense_library_s(found, dat
         row = found.kappa_of(task, AS_IS, "compact")
         assert (row["kappa"], row["rank"]) == (pytest.approx(np.linalg.cond(K), rel=1e-8), D)
     assert found.ceiling.value == pytest.approx(condnum.rir_ceiling(K_P, K_H).value, rel=1e-8)
-    assert found.row(Comparison("max_rir"), "compact")["share"] == pytest.approx(1, rel=1e-8)
-
-
-def test_the_pair_against_its_first_extractor(data, theta):
-    both = audit(*data, theta_0=np.diag(np.arange(1.0, D + 1)), theta_i=theta, bootstrap=0)
-    assert both.main == Comparison("theta_i", "theta_0")
-    first, second = (both.row(Comparison(name), "compact")["rir"] for name in ("theta_i", "theta_0"))
-    row = both.row(both.main, "compact")
-    assert row["rir"] == pytest.approx(first / second, rel=1e-9)
-    assert row["rir_ceiling"] == pytest.approx(both.ceiling.value / second, rel=1e-9)
+    assert found.row("max_rir", "compact")["share"] == pytest.approx(1, rel=1e-8)
 
 
 @pytest.mark.parametrize(("sweep", "convention"), [("rtol", "compact"), ("epsilon", "ridge")])
@@ -103,10 +92,7 @@ class TestResuming:
     @staticmethod
     def record(found):
         """What an audit says, without times."""
-        record = found.as_json()
-        for row in record["attack"]["report"]["steps"]:
-            del row["seconds"]
-        return record | {"seconds": None, "peak_memory_mib": None}
+        return found.as_json() | {"seconds": None}
 
     def test_an_audit_goes_on_from_each_finished_stage(self, study, tmp_path):
         whole = self.record(study.found(study.run(out=tmp_path / "whole").cells))
@@ -114,7 +100,7 @@ class TestResuming:
         for last in (0, 2, 3, 4):
 
             def stop(progress, last=stages[last]):
-                if progress.cell is not None and progress.cell["stage"] == last:
+                if progress["cell"] is not None and progress["cell"]["stage"] == last:
                     raise KeyboardInterrupt
 
             out = tmp_path / stages[last]
@@ -197,24 +183,11 @@ class TestWhatIsSaid:
     def test_the_verdict_the_attackers_and_the_figure_are_about_one_extractor(self, data):
         y, budget = data[1] @ np.ones(D), AttackBudget(steps=200, dense_steps=50)
         found = audit(*data, targets=y, bootstrap=0, budget=budget, threads=1)
-        assert found.judged == Comparison("pareto")
+        assert found.judged == "pareto"
         assert found.attack.report is not None
         assert set(found.attack.report.factors["extractor"]) == {"pareto"}
         assert "Pareto front (closed form)" in attack_figure(found).layout.title.text
         assert "Pareto front (closed form) as on" in found._repr_html_().partition("Weakest attacker")[2]
-
-    @pytest.mark.parametrize("given", ["none", "theta"])
-    def test_the_card_reads_as_words_without_a_style(self, data, theta, given):
-        found = audit(*data, theta=theta if given == "theta" else None, bootstrap=0)
-        page = BeautifulSoup(found._repr_html_(), "html.parser")
-        row, *cells = page.select_one("tbody tr").find_all(["th", "td"])
-        assert row.get_text() == "compact"
-        for cell, ratio in zip(cells, ["(i)", "(ii)", "", "of at most"], strict=True):
-            assert re.fullmatch(
-                rf"(holds|fails|[\d.,e-]+)( {re.escape(ratio)}[ \xa0=\d.,e-]*)?", cell.get_text()
-            )
-            assert ratio in cell.get_text()
-        assert "judges a closed form" in page.get_text() or given == "theta"
 
     def test_the_front_is_written_and_judged_again(self, data, tmp_path):
         for name, X in zip("PH", data, strict=True):
@@ -249,7 +222,6 @@ class TestInput:
             ({"harmful": np.ones((9, 4))}, InvalidInputError, "has 6 columns and features has 4"),
             ({"pretrain": np.empty((0, 3))}, InvalidInputError, r"is empty: its shape is \(0, 3\)"),
             ({"theta": np.ones((2, D))}, InvalidInputError, r"theta has shape \(2, 6\).*looks transposed"),
-            ({"theta_0": np.eye(D)}, InvalidInputError, "theta_0 was given without theta_i"),
             ({"theta": np.full((D, D), np.nan)}, InvalidInputError, "theta has NaN or infinite entries"),
             ({"theta": np.zeros((D, D))}, RankError, "theta is the zero matrix"),
             ({"pretrain": np.zeros((5, D))}, RankError, "rank 0"),
@@ -260,6 +232,7 @@ class TestInput:
             ({"bootstrap": 5}, InvalidInputError, r"bootstrap must be 0 .* got 5"),
             ({"epsilon": 0.0}, InvalidInputError, "epsilon must be positive"),
             ({"rtol": 1.0}, InvalidInputError, r"rtol must lie in \[0, 1\), got 1"),
+            ({"targets": np.array(["a", "b"])}, InvalidInputError, "expected a matrix"),
             ({"pretrain": "none.npy"}, DataNotFoundError, r"none\.npy"),
         ],
     )
@@ -285,7 +258,7 @@ class TestInput:
         )
         assert any("1 of 201 rows has missing entries" in note for note in two.warnings)
         pd.testing.assert_frame_equal(one.measures, two.measures)
-        steps = [found.attack.report.steps.drop(columns="seconds") for found in (one, two)]
+        steps = [found.attack.report.steps for found in (one, two)]
         pd.testing.assert_frame_equal(*steps)
 
     def test_standardized_columns_have_no_units(self, data):

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -219,18 +219,17 @@ def watched(window: Any) -> Any:
     return window
 
 
-def _lessons(path: Path) -> None:
-    """Write lessons, one after the other, as one notebook, which one kernel serves."""
+def _write(path: Path, notebooks: Mapping[Path, dict[str, Any]]) -> None:
+    """Write notebooks, each with its parameters, one after the other as one, which one kernel serves."""
     import nbformat
-    from lessons.test_notebooks import FASTER
     from papermill.iorw import load_notebook_node
     from papermill.parameterize import parameterize_notebook
 
     whole = nbformat.v4.new_notebook()
-    for lesson in LESSONS:
-        node = load_notebook_node(str(lesson))
+    for notebook, parameters in notebooks.items():
+        node = load_notebook_node(str(notebook))
         whole.metadata = node.metadata
-        for cell in parameterize_notebook(node, FASTER.get(lesson.stem, {})).cells:
+        for cell in parameterize_notebook(node, parameters).cells:
             whole.cells.append(nbformat.from_dict({**cell, "id": f"cell-{len(whole.cells)}"}))
     nbformat.write(whole, path)
 
@@ -242,9 +241,11 @@ def _server(base: Path, command: Callable[[Path], list[str]], probe: str) -> Gen
     `command` takes their folder and lets the system choose the port; `probe` is a path that answers once the
     server is up. Yields the address and the folder.
     """
+    from lessons.test_notebooks import FASTER
+
     folder, home = base / "notebooks", base / "home"
     shutil.copytree(NOTEBOOKS, folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
-    _lessons(folder / "lessons.ipynb")
+    _write(folder / "lessons.ipynb", {lesson: FASTER.get(lesson.stem, {}) for lesson in LESSONS})
     names = ("_CONFIG", "_DATA", "_RUNTIME", "LAB_SETTINGS", "LAB_WORKSPACES")
     folders = {f"JUPYTER{name}_DIR": str(home / name.strip("_").lower()) for name in names}
     variables = {"HOME": str(home), "IPYTHONDIR": str(home / "ipython"), "OMP_NUM_THREADS": "1", **folders}
@@ -331,13 +332,8 @@ def lab(lab_server: tuple[str, Path], window: Any) -> Iterator[Callable[..., Ope
             visit(name)
             return opened
         if parameters:
-            import nbformat
-            from papermill.iorw import load_notebook_node
-            from papermill.parameterize import parameterize_notebook
-
-            node = load_notebook_node(str(folder / f"{name}.ipynb"))
-            name = f"{name}_small"
-            nbformat.write(parameterize_notebook(node, parameters), folder / f"{name}.ipynb")
+            source, name = folder / f"{name}.ipynb", f"{name}_small"
+            _write(folder / f"{name}.ipynb", {source: parameters})
         visit(name)
         window.evaluate(_THEME, "JupyterLab Light")  # the server remembers that of the test before
         window.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
@@ -418,8 +414,7 @@ def site(
 
     from condnum.lessons import recording
     from condnum.report import notebook
-    from condnum.report.experiments import Experiment
-    from condnum.report.results import ExperimentResult
+    from condnum.report.experiments import Experiment, ExperimentResult
     from condnum.site import build
 
     root, target = tmp_path_factory.mktemp("reproduction"), tmp_path_factory.mktemp("reports")

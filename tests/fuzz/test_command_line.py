@@ -10,12 +10,12 @@ from condnum.cli import main
 from condnum.errors import CondnumError
 
 COMMANDS = {
-    "audit": "--pretrain --harmful --theta --theta-0 --theta-i --targets --kind --ridge --rtol --bootstrap "
+    "audit": "--pretrain --harmful --theta --targets --kind --ridge --rtol --bootstrap "
     "--attackers --seed --pretrain-targets --quiet",
     "run house-prices": "--data --methods --seeds --steps --features --rows --device --jobs",
     "run digits": "--methods --seeds --steps --pairs --labels --jobs --scheduler",
     "run mnist": "--data --methods --pairs --labels --device",
-    "run limits": "--data --methods --seeds --pairs --relative-epsilon",
+    "run limits": "--data --methods --seeds --pairs --steps",
     "run attackers": "--data --seeds --steps --attack-steps --jobs",
     "run deep": "--data --backbone --weights --pretrain --harmful --preset --limit",
     "run stability": "--runs",
@@ -28,7 +28,7 @@ PLAIN = """
 / /dev/null /proc/self/mem
 . .. x.npy X.npy X.csv y.npy broken.parquet broken.npz
 http://127.0.0.1:9 tcp://127.0.0.1:9 cuda:99 cpu
-mps meta none regression classification mnist:0-4 digits-8x8:0-4 timm: test_resnet
+mps meta none regression classification mnist:0-4 digits-8x8:0-4 test_resnet
 resnet18-cars house-prices digits published
 %s {} [bold] *
 """

@@ -71,20 +71,6 @@ def test_kantorovich_bounds_every_step_and_the_norm_never_grows(seed, k, log_kap
     assert (np.diff(curve.norm_ratio) <= 1e-12).all()
 
 
-def test_a_batch_equals_its_members():
-    problems = [problem(seed=seed, rank=6) for seed in (3, 4)]
-    K = np.stack([X.T @ X for X, _, _ in problems])
-    b = np.stack([X.T @ Y for X, Y, _ in problems])[None]
-    theta = np.random.default_rng(2).normal(size=(3, 1, 8, 5))
-    batch = linear_probe(theta, K, b, steps=100)
-    assert batch.stopped_at.shape == batch.condition.shape == batch.rank.shape == (3, 2)
-    for i, j in np.ndindex(3, 2):
-        single = linear_probe(theta[i, 0], K[j], b[0, j], steps=100)
-        np.testing.assert_allclose(batch.norm_ratio[i, j], single.norm_ratio, rtol=1e-9, atol=1e-15)
-        np.testing.assert_allclose(batch.excess_loss[i, j], single.excess_loss, rtol=1e-9, atol=1e-15)
-        assert batch.condition[i, j] == pytest.approx(float(single.condition), rel=1e-12)
-
-
 @settings(max_examples=40)
 @given(B=st.integers(1, 4), D=st.integers(1, 4), m=st.integers(1, 4), stacked=st.booleans(), data=st.data())
 def test_the_number_of_axes_says_what_a_moment_holds_whatever_their_lengths(B, D, m, stacked, data):

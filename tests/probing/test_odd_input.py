@@ -80,14 +80,6 @@ def test_linear_probe_takes_or_refuses_any_array(kinds):
         assert all(np.isfinite(value).all() for value in vars(curve).values())
 
 
-@pytest.mark.parametrize("option", ["steps", "rtol", "record"])
-@pytest.mark.parametrize("value", NUMBERS, ids=repr)
-def test_linear_probe_takes_or_refuses_any_option(option, value):
-    curve = finite_or_refused(lambda: linear_probe(np.eye(2), K, MOMENT, **{"steps": 9, option: value}))
-    if curve is not None:
-        assert np.isfinite(curve.norm_ratio).all()
-
-
 @pytest.mark.parametrize("value", NUMBERS, ids=repr)
 def test_budgets_and_steps_are_numbers_or_refused(value):
     for field in ("steps", "dense_steps", "batch_size", "seed", "epsilons", "headline"):

@@ -21,9 +21,8 @@ from sphinx.application import Sphinx
 
 from condnum.errors import DataFormatError, DataNotFoundError
 from condnum.lessons.corrections import aligned_remark, correction_table
-from condnum.report.experiments import Experiment, experiments
+from condnum.report.experiments import Experiment, ExperimentResult, experiments, find_runs
 from condnum.report.html import figure_html
-from condnum.report.results import ExperimentResult, find_runs
 from condnum.report.scoreboard import compare_published
 from condnum.site import build
 from condnum.site.build import build_site

@@ -8,11 +8,9 @@ from condnum.data import load_diabetes_tasks
 from condnum.methods import immunize
 from condnum.probing import linear_probe
 from condnum.studies.alignment_path import (
-    PATH_BLOCKS,
     TASKS_CELL,
     AlignmentPath,
     PathData,
-    in_blocks,
     kept_directions,
     kept_steps,
 )
@@ -106,14 +104,6 @@ def test_steps_are_log_spaced_with_both_ends_and_fill_the_wanted_number():
         assert min(limit + 1, 30) <= len(steps) <= 60
     assert kept_directions(784) == 784
     assert 0 < kept_directions(2048) < 2048
-
-
-def test_blocks_keep_the_sums_of_rows():
-    overlaps = np.square(np.linalg.qr(np.random.default_rng(0).normal(size=(90, 90)))[0])
-    blocks = in_blocks(overlaps)
-    assert blocks.shape == (PATH_BLOCKS, PATH_BLOCKS)
-    np.testing.assert_allclose(blocks.sum(axis=1), 1, rtol=1e-12)
-    np.testing.assert_array_equal(in_blocks(overlaps[:5, :5]), overlaps[:5, :5])
 
 
 def test_targets_are_not_needed_and_what_needs_them_is_left_out(tmp_path):

@@ -11,7 +11,6 @@ import pytest
 from waiting import wait_until
 
 from condnum.errors import InvalidInputError, MissingExtraError
-from condnum.studies import executors
 from condnum.studies.cells import Cell, ResultStore
 from condnum.studies.executors import DaskExecutor, SchedulerError
 from condnum.studies.study import Computation
@@ -69,9 +68,9 @@ def test_a_worker_killed_in_mid_run_loses_nothing(dask_cluster, squares, started
     seen = []
 
     def kill_one(progress):
-        if progress.cell is not None:
-            seen.append(progress.cell["x"])
-        if progress.done == 8:
+        if progress["cell"] is not None:
+            seen.append(progress["cell"]["x"])
+        if progress["done"] == 8:
             dask_cluster.workers[0].send_signal(signal.SIGKILL)
 
     study = squares(count=30, trouble="odd")
@@ -105,7 +104,7 @@ def test_a_worker_killed_in_mid_run_loses_nothing(dask_cluster, squares, started
 
     # The scheduler is lost: the run says so, and what was finished is kept.
     def kill_scheduler(progress):
-        if progress.done == 2:
+        if progress["done"] == 2:
             dask_cluster.scheduler.kill()
 
     more = squares(count=40, power=5.0, trouble="held")
@@ -140,30 +139,12 @@ def test_addresses(address):
         DaskExecutor(address)
 
 
-def cluster_client(status):
-    """A cluster without workers: a cell fails in the cluster, not in itself ("error"), or nothing comes."""
-    client = Mock(status=status)
-    client.scheduler_info.return_value = {"workers": {}}
+def test_an_error_of_the_cluster_is_a_failure(monkeypatch):
+    client = Mock(status="running")
     future = client.submit.return_value
     future.exception.return_value = RuntimeError("three workers died")
-
-    def submit(*_, key, **__):
-        future.key = key
-        return future
-
-    client.submit.side_effect = submit
-    if status == "error":
-        future.add_done_callback.side_effect = lambda put: put(future)
-    return client
-
-
-def test_errors_of_the_cluster_are_failures_and_waiting_ends(monkeypatch):
-    monkeypatch.setattr(executors, "_POLL_SECONDS", 0.05)
-    executor = DaskExecutor("tcp://127.0.0.1:1", worker_timeout=0.1)
-    monkeypatch.setattr(DaskExecutor, "client", lambda _: cluster_client("error"))
-    (outcome,) = executor.run(len, [Cell({})])
+    client.submit.side_effect = lambda *_, key, **__: setattr(future, "key", key) or future
+    future.add_done_callback.side_effect = lambda put: put(future)
+    monkeypatch.setattr(DaskExecutor, "client", lambda _: client)
+    (outcome,) = DaskExecutor("tcp://127.0.0.1:1").run(len, [Cell({})])
     assert outcome.error == "RuntimeError: three workers died"
-    for status, message in (("running", "has had no worker for 0.1 s"), ("closed", "is lost")):
-        monkeypatch.setattr(DaskExecutor, "client", lambda _, status=status: cluster_client(status))
-        with pytest.raises(SchedulerError, match=message):
-            next(executor.run(len, [Cell({})]))

@@ -20,10 +20,11 @@ from condnum.deep import (
     save_backbone,
 )
 from condnum.deep.features import extract_features, head_accuracy
+from condnum.deep.rir import rir_sample
 from condnum.deep.training.settings import deep_preset
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.studies import deep_nets
-from condnum.studies.deep_cells import NET_METHODS, doubts, rir_sample
+from condnum.studies.deep_cells import NET_METHODS, doubts
 from condnum.studies.deep_nets import DeepNets, model_file
 from condnum.studies.deep_tables import published_column
 from condnum.studies.measure import TABLE_3
@@ -67,21 +68,6 @@ def finished(tmp_path_factory):
     """A short run with its store."""
     folder = tmp_path_factory.mktemp("deep")
     return SHORT.run(out=folder, jobs=1), folder
-
-
-@pytest.mark.parametrize(
-    ("values", "error", "message"),
-    [
-        ({"methods": ("our",)}, UnknownNameError, "unknown method 'our'; did you mean 'ours'"),
-        ({"group_size": 1}, InvalidInputError, "group_size must be an integer of at least 2"),
-        ({"preset": "resnet18-car"}, UnknownNameError, "did you mean 'resnet18-cars'"),
-        ({"data": "images", "pretrain": "a"}, InvalidInputError, "need both tasks"),
-    ],
-    ids=str,
-)
-def test_refused(values, error, message):
-    with pytest.raises(error, match=message):
-        DeepNets(**values)
 
 
 def test_settings_of_presets_of_the_study_and_of_own_images():
@@ -180,13 +166,6 @@ def test_a_start_for_each_seed_and_methods_that_come_after_it():
 
 
 class TestRun:
-    def test_curves_are_those_of_the_cells(self, finished):
-        tables = finished[0].tables
-        probe = tables["curves"].query("quantity == 'probe_accuracy' and method == 'ours'")
-        assert probe["x"].tolist() == [0, 1, 2, 3, 4]
-        last = tables["results"].set_index(["method", "convention"]).loc[("ours", "compact"), "probe_final"]
-        assert probe["value"].iloc[-1] == last
-
     def test_accuracy_and_ratios_are_those_of_the_saved_models(self, finished, tmp_path):
         run = finished[0]
         run.save(tmp_path)

@@ -1,10 +1,12 @@
-"""What cannot run is refused when a study is made, with the value and the fix."""
+"""What cannot run is refused before anything is computed, with the value and the fix."""
 
 import pytest
 
 from condnum.errors import CondnumError
 from condnum.studies.alignment_path import AlignmentPath
 from condnum.studies.attackers import Attackers
+from condnum.studies.deep_attackers import DeepAttackers
+from condnum.studies.deep_nets import DeepNets
 from condnum.studies.limits import Limits
 from condnum.studies.linear import DigitPairs, HousePrices
 from condnum.studies.release import ReproductionAudit
@@ -26,8 +28,15 @@ from condnum.studies.release import ReproductionAudit
         (DigitPairs, {"methods": ("our",)}, "did you mean 'ours'"),
         (DigitPairs, {"steps": -1}, "steps must be an integer of at least 1"),
         (DigitPairs, {"data": "embedded"}, "digit-pairs takes mnist, digits or a path"),
+        (DeepNets, {"methods": ("our",)}, "unknown method 'our'; did you mean 'ours'"),
+        (DeepNets, {"group_size": 1}, "group_size must be an integer of at least 2"),
+        (DeepNets, {"preset": "resnet18-car"}, "did you mean 'resnet18-cars'"),
+        (DeepNets, {"data": "images", "pretrain": "a"}, "need both tasks"),
+        (DeepAttackers, {"attackers": ("lora-adam",)}, "unknown deep attacker 'lora-adam'"),
+        (DeepAttackers, {"shots": "8,many"}, "examples per class such as 8,128,0: .* got '8,many'"),
+        (DeepAttackers, {"shots": (1,)}, "0 for all, else at least 2"),
+        (DeepAttackers, {"models": "nowhere"}, "nowhere holds no theta_0.safetensors with"),
         (Limits, {"data": "svhn"}, "unknown data set 'svhn'"),
-        (Limits, {"relative_epsilon": 0.0}, "must be positive, got 0"),
         (Limits, {"pairs": "4-7"}, "house-prices is one pair"),
         (Attackers, {"data": "mnst:4-9"}, "did you mean 'mnist:4-9'"),
         (Attackers, {"data": "digits"}, "come with a pair"),
@@ -38,13 +47,16 @@ from condnum.studies.release import ReproductionAudit
         (Attackers, {"attack_steps": -1}, "attack_steps must be an integer of at least 1"),
         (AlignmentPath, {"data": "digits:4-4"}, "two different digits"),
         (AlignmentPath, {"steps": -1}, "at least 1"),
-        (ReproductionAudit, {"epochs": "10,ten"}, "epochs='10,ten' is no list"),
-        (ReproductionAudit, {"epochs": "10,0"}, "epochs must be an integer of at least 1, got 0"),
+        (
+            ReproductionAudit,
+            {"epochs": "10,ten"},
+            "as in 10,100, must be an integer of at least 0, got 'ten'",
+        ),
         (ReproductionAudit, {"data": "mnist"}, "takes house-prices, embedded or a path"),
-        (ReproductionAudit, {"epochs": (), "ends": ()}, "name no number of epochs"),
+        (ReproductionAudit, {"epochs": (), "ends": "0"}, "name no number of epochs"),
     ],
     ids=str,
 )
 def test_refused(study, values, words):
     with pytest.raises(CondnumError, match=words):
-        study(**values)
+        study(**values).load()

@@ -58,7 +58,7 @@ def rir(theta, K_P, K_H, **options):
 )
 def test_by_hand_with_its_evidence(P, H, value, pencil, ranks):
     ceiling = rir_ceiling(np.diag(P), np.diag(H))
-    assert (float(ceiling), ceiling.value) == pytest.approx((value, value), rel=1e-10)
+    assert ceiling.value == pytest.approx(value, rel=1e-10)
     assert (ceiling.lambda_max, ceiling.lambda_min) == pytest.approx(pencil, rel=1e-10)
     assert (ceiling.rank_pretrain, ceiling.rank_harmful, ceiling.harmful_only_dimension) == ranks
 
@@ -79,7 +79,7 @@ def test_ceiling_and_directions_against_scipy(kappa, ridge):
     assert ceiling.lambda_max == pytest.approx(pencil[-1], rel=1e-9)
     assert ceiling.value == pytest.approx(expected, rel=tolerance)
     if kappa < 100 and ridge in (None, 1e-2, 1.0):
-        found = pencil_directions(K_P, K_H, ridge=ridge)
+        found = pencil_directions(R_P, R_H)
         np.testing.assert_allclose(found.values, pencil[::-1], rtol=1e-9)
         # One pattern for both tasks, up to λ.
         np.testing.assert_allclose(found.patterns, R_P @ found.filters.numpy(), atol=1e-8)
@@ -186,7 +186,7 @@ class TestRidgeConventionCeiling:
             )
             theta += 10 ** rng.uniform(-9, -2) * np.eye(D)
         elif kind == "whitened":
-            theta = max_rir_immunizer(K_P, K_H, ridge=10 ** rng.uniform(-6, 0))
+            theta = max_rir_immunizer(K_P + 10 ** rng.uniform(-6, 0) * np.eye(D), K_H)
         else:
             theta = extractor(rng, D, kind, D + wider)
         unit = rir(theta, K_P, K_H, convention="ridge", ridge=ridge)
@@ -262,7 +262,7 @@ def test_covariances_that_are_refused(function, K_P, K_H, error, message):
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
 def test_options_that_are_refused(value):
-    for function in FUNCTIONS[:3]:
+    for function in FUNCTIONS[:2]:
         with pytest.raises(InvalidInputError, match=f"ridge must be positive and finite, got {value}"):
             function(np.eye(2), np.eye(2), ridge=value)
     with pytest.raises(InvalidInputError, match=f"null_gain must be positive and finite, got {value}"):
