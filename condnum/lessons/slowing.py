@@ -10,6 +10,7 @@ from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import numpy as np
+from scipy.spatial.distance import cdist
 
 from condnum.data import load_small_digits
 from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, num
@@ -87,8 +88,8 @@ def digit_tasks() -> DigitTasks:
     digits = load_small_digits()
     pixels = digits.images.reshape(len(digits), -1) / digits.pixel_max
     pixels, labels = pixels[:, pixels.std(axis=0) > 1 / 16], digits.labels.astype(int)
-    draw = np.random.default_rng(0)
-    harmful, benign = (draw.permutation(np.flatnonzero(of)) for of in (labels >= 5, labels < 5))
+    random = np.random.default_rng(0)
+    harmful, benign = (random.permutation(np.flatnonzero(of)) for of in (labels >= 5, labels < 5))
     third, most = len(harmful) // 3, 3 * len(benign) // 4
     parts = [*np.split(harmful, [third, 2 * third]), *np.split(benign, [most])]
     return DigitTasks(*(Rows(pixels[part], labels[part] % CLASSES) for part in parts))
@@ -105,11 +106,6 @@ def path_extractor(s: float, start: Start = "leace", rank: int = 4) -> Floats:
     return np.asarray(T @ found.theta)
 
 
-def _distances(A: Floats, B: Floats) -> Floats:
-    """Return `‖a_i − b_j‖²`, `(N, M)`."""
-    return np.asarray((A**2).sum(axis=1)[:, None] + (B**2).sum(axis=1) - 2 * A @ B.T)
-
-
 def accuracy(
     theta: Floats, train: Rows, test: Rows, *, kernel: bool = False, whitened: bool = False
 ) -> float:
@@ -122,8 +118,8 @@ def accuracy(
     F, G = ((rows.images - mean) @ theta for rows in (train, test))
     K, across = F @ F.T, G @ F.T
     if kernel:
-        width = np.median(_distances(F, F))
-        K, across = (np.exp(-_distances(of, F) / width) for of in (F, G))
+        near, far = (cdist(of, F, "sqeuclidean") for of in (F, G))
+        K, across = (np.exp(-squares / np.median(near)) for squares in (near, far))
     values, V = np.linalg.eigh(K)
     kept = values > 1e-12 * values[-1]
     values, V = values[kept], V[:, kept]
@@ -200,13 +196,13 @@ class Slowing(Shown):
             draw(right, words, [one.accuracies[name] for one in self.path], color, dash, "%{y:.1%}")
         right.line("chance", [-0.2, _ZERO + 0.2], [CHANCE] * 2, NEUTRAL, "longdash", width=1.5)
         look = {"legend": False, "hover": "%{y:,.4g}"}
-        steps = np.minimum([self.here.harmful.fixed, self.here.benign.fixed], _NEVER)
-        symbols, colors = [_symbol(one) for one in steps], [color for _, color, _ in _LOOK.values()]
-        left.marks("shown s", [here] * 2, steps, symbols, 14, [ORANGE, BLUE], **look)
+        counts = np.minimum([self.here.harmful.fixed, self.here.benign.fixed], _NEVER)
+        symbols, colors = [_symbol(one) for one in counts], [color for _, color, _ in _LOOK.values()]
+        left.marks("shown s", [here] * 2, counts, symbols, 14, [ORANGE, BLUE], **look)
         shares = [self.here.accuracies[of] for of in _LOOK]
         right.marks("shown s", [here] * len(shares), shares, "circle", 12, colors, **look)
-        ticks = {"tickvals": [0, 1, 2, 3, _ZERO], "ticktext": ["1", "0.1", "0.01", "0.001", "0"]}
         for panel in sheet.panels:
+            ticks = {"tickvals": [0, 1, 2, 3, _ZERO], "ticktext": ["1", "0.1", "0.01", "0.001", "0"]}
             panel.x("s, from raw to erased", -0.2, _ZERO + 0.2, **ticks)
         powers = {"tickvals": [*10.0 ** np.arange(7), _NEVER], "ticktext": [*_POWERS, "never"]}
         left.y("steps; κ", -0.2, 7.7, type="log", **powers)
@@ -218,37 +214,26 @@ class Slowing(Shown):
     def reading(self) -> str:
         """Say whether attackers are slowed or stopped, and what the benign task pays."""
         here, raw, s = self.here, self.raw, f"s = {num(self.s)}"
-        whitened, ridge, kernel = (_percent(here.accuracies[of]) for of in ("whitened", "ridge", "kernel"))
+        whitened, ridge, kernel = (f"{here.accuracies[of]:.0%}" for of in ("whitened", "ridge", "kernel"))
         learned = f"On fresh images whitening reaches {whitened}, ridge regression {ridge}"
         if self.s == 0:
-            before, after = (_percent(of.accuracies["benign"]) for of in (raw, here))
-            price = f"{_percent(1 - here.benign.fit, 1)} of its squared fit; accuracy {before} → {after}"
+            before, after = (f"{of.accuracies['benign']:.0%}" for of in (raw, here))
+            price = f"{1 - here.benign.fit:.1%} of its squared fit; accuracy {before} → {after}"
             said, kept = "<b>no linear probe beats chance on the eraser's rows</b>", here.harmful.fit
             if kept > 1e-6:
-                said = f"{self.rank} of 4 directions are gone, {_percent(kept)} of the harmful fit is left"
+                said = f"{self.rank} of 4 directions are gone, {kept:.0%} of the harmful fit is left"
             return f"{s}: {said}. {learned}, a kernel {kernel}. The benign task pays {price}."
-        factor, benign = (getattr(here, of).fixed / getattr(raw, of).fixed for of in ("harmful", "benign"))
-        if factor < 2:
-            steps = f"{num(here.harmful.fixed)} steps (raw pixels: {num(raw.harmful.fixed)})"
-            paid = f"{num(here.benign.fixed)} ({num(raw.benign.fixed)})"
-            said = f"gradient descent needs {steps} for the harmful task, {paid} for the benign one"
-            return f"{s}: {said}. {learned}: <b>not slowed</b>."
-        paid = "no more" if benign <= 1 else f"{num(benign, 2)} times as many"
+        slow, fast = ([num(of.harmful.fixed), num(of.benign.fixed)] for of in (here, raw))
+        factor = here.harmful.fixed / raw.harmful.fixed
+        verdict = f"slowed by a factor of {num(factor, 2)}, not stopped" if factor >= 2 else "not slowed"
         fell = here.immunization.harmful_after.value < raw.immunization.harmful_after.value
-        said = f"{num(factor, 2)} times as many steps for the harmful task as on raw pixels"
-        beside = ", although κ(H<sub>H</sub>) fell" if fell else ""
-        return (
-            f"{s}: gradient descent needs {said}, {paid} for the benign one{beside}. {learned}: "
-            "<b>slowed, not stopped</b>."
-        )
+        beside = ", although κ(H<sub>H</sub>) fell" if factor >= 2 and fell else ""
+        steps = f"{slow[0]} steps, on raw pixels {fast[0]}{beside} (benign: {slow[1]} and {fast[1]})"
+        return f"{s}: gradient descent needs {steps}. {learned}: <b>{verdict}</b>."
 
 
 def _symbol(steps: float) -> str:
     return "triangle-up" if steps == _NEVER else "circle"
-
-
-def _percent(value: float, digits: int = 0) -> str:
-    return f"{100 * value:.{digits}f}\N{NO-BREAK SPACE}%"
 
 
 @checked(
