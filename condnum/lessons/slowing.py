@@ -219,7 +219,7 @@ class Slowing(Shown):
         if self.s == 0:
             before, after = (f"{of.accuracies['benign']:.0%}" for of in (raw, here))
             price = f"{1 - here.benign.fit:.1%} of its squared fit; accuracy {before} → {after}"
-            said, kept = "<b>no linear probe beats chance on the eraser's rows</b>", here.harmful.fit
+            said, kept = "<b>no linear probe learns anything from the eraser's rows</b>", here.harmful.fit
             if kept > 1e-6:
                 said = f"{self.rank} of 4 directions are gone, {kept:.0%} of the harmful fit is left"
             return f"{s}: {said}. {learned}, a kernel {kernel}. The benign task pays {price}."
