@@ -116,15 +116,17 @@ def accuracy(
     """
     mean = train.images.mean(axis=0)
     F, G = ((rows.images - mean) @ theta for rows in (train, test))
-    K, across = F @ F.T, G @ F.T
     if kernel:
         near, far = (cdist(of, F, "sqeuclidean") for of in (F, G))
         K, across = (np.exp(-squares / np.median(near)) for squares in (near, far))
-    values, V = np.linalg.eigh(K)
-    kept = values > 1e-12 * values[-1]
+        values, V = np.linalg.eigh(K)
+    else:
+        V, roots, _ = np.linalg.svd(F, full_matrices=False)
+        values, across = roots**2, G @ F.T
+    kept = values > 1e-12 * values.max()
     values, V = values[kept], V[:, kept]
     coefficients, best = V.T @ train.Z, (np.inf, 0.0)
-    for ridge in [] if whitened else RIDGES * values[-1]:
+    for ridge in [] if whitened else RIDGES * values.max():
         used = values / (values + ridge)
         left = np.maximum(1 - 1 / len(V) - V**2 @ used, 1e-9)
         missed = (train.Z - V @ (used[:, None] * coefficients)) / left[:, None]
@@ -228,7 +230,7 @@ class Slowing(Shown):
         verdict = f"slowed by a factor of {num(factor, 2)}, not stopped" if factor >= 2 else "not slowed"
         fell = here.immunization.harmful_after.value < raw.immunization.harmful_after.value
         beside = ", although κ(H<sub>H</sub>) fell" if factor >= 2 and fell else ""
-        steps = f"{slow[0]} steps, on raw pixels {fast[0]}{beside} (benign: {slow[1]} and {fast[1]})"
+        steps = f"{slow[0]} steps (raw pixels: {fast[0]}){beside}; for the benign task {slow[1]} ({fast[1]})"
         return f"{s}: gradient descent needs {steps}. {learned}: <b>{verdict}</b>."
 
 
@@ -237,7 +239,7 @@ def _symbol(steps: float) -> str:
 
 
 @checked(
-    s=Slider("s: 1 raw, 0 erased", "What is left of the directions.", 0, 1, values=STOPS, play=700),
+    s=Slider("s (0: erased)", "What is left of the directions.", 0, 1, values=STOPS, play=700),
     rank=Slider("directions k", "How many shrink; four hold all that is linear.", 1, 4, marks=4),
     start=Choice("start", "θ at s = 1, and the projector.", START_LABELS),
 )

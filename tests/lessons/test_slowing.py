@@ -8,19 +8,8 @@ from sklearn.linear_model import LinearRegression, RidgeCV
 
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
-from condnum.lessons import recording
-from condnum.lessons.slowing import (
-    GOAL,
-    RIDGES,
-    START_LABELS,
-    STOPS,
-    SlowingExplorer,
-    accuracy,
-    digit_tasks,
-    path_extractor,
-    slowing,
-    stop,
-)
+from condnum.lessons import recording, slowing
+from condnum.lessons.slowing import START_LABELS, STOPS, SlowingExplorer, digit_tasks, path_extractor, stop
 from condnum.theory.erasure import erasure_price
 
 STARTS = pytest.mark.parametrize("start", START_LABELS)
@@ -28,13 +17,12 @@ TASKS = digit_tasks()
 OWN = TASKS.eraser
 
 
-def fit(rows):
-    """Return the best fit to Z in raw pixels."""
+def fit(rows):  # to Z, the best in raw pixels
     return rows.X @ np.linalg.lstsq(rows.X, rows.Z, rcond=1e-10)[0]
 
 
 def test_the_split_shares_no_image():
-    parts = [OWN, TASKS.attacker, TASKS.fresh, TASKS.benign, TASKS.benign_fresh]
+    parts = [*vars(TASKS).values()]
     whole = np.concatenate([rows.images for rows in parts])
     assert len(np.unique(whole, axis=0)) == len(whole) == 1797
     assert min(np.bincount(rows.labels, minlength=5).min() for rows in parts) > 30
@@ -55,7 +43,7 @@ def test_the_gradient_shrinks_with_s_and_theta_is_invertible_until_it_ends(start
 def test_steps_are_those_of_a_run(task, exact):
     rows = OWN if task == "harmful" else TASKS.benign
     F, least = rows.X @ path_extractor(0.1), np.square(rows.Z - fit(rows)).sum()
-    goal = least + GOAL * (np.square(rows.Z).sum() - least)
+    goal = least + slowing.GOAL * (np.square(rows.Z).sum() - least)
     W, steps = np.zeros((48, 5)), 0
     while np.square(F @ W - rows.Z).sum() > goal:
         gradient = F.T @ (F @ W - rows.Z)
@@ -71,17 +59,16 @@ def test_accuracies_are_those_of_scikit_learn(s):
     F, G = train.X @ theta, (test.images - train.images.mean(axis=0)) @ theta
     found = stop(s, "leace", 4).accuracies
 
-    def share(model):
-        """Return the accuracy; targets are centered, so that the frequencies of the classes come back."""
+    def share(model):  # Z is centered: the frequencies of the classes come back
         scores = model.fit(F, train.Z).predict(G) + np.bincount(train.labels) / len(F)
         return np.mean(np.argmax(scores, axis=1) == test.labels)
 
-    ridge = RidgeCV(RIDGES * np.linalg.norm(F, 2) ** 2, gcv_mode="svd")
+    ridge = RidgeCV(slowing.RIDGES * np.linalg.norm(F, 2) ** 2, gcv_mode="svd")
     assert found["whitened"] == pytest.approx(share(LinearRegression(tol=1e-9)))
     assert found["ridge"] == pytest.approx(share(ridge), abs=2.1 / len(G))  # it refits the intercept
     squares = np.square(F[:, None] - F).sum(axis=2)
     gamma = 1 / np.median(squares)
-    ridges = RIDGES * np.linalg.norm(np.exp(-gamma * squares), 2)
+    ridges = slowing.RIDGES * np.linalg.norm(np.exp(-gamma * squares), 2)
     shares = np.array([share(KernelRidge(alpha=one, kernel="rbf", gamma=gamma)) for one in ridges])
     assert np.abs(found["kernel"] - shares).min() < 1e-12
     assert found["kernel"] > max(shares) - 0.03  # leave-one-out finds a good ridge
@@ -90,7 +77,7 @@ def test_accuracies_are_those_of_scikit_learn(s):
 @STARTS
 def test_whitening_undoes_the_path_until_it_ends_at_a_price(start):
     reached = {stop(s, start, 4).accuracies["whitened"] for s in STOPS if s}
-    assert reached == {accuracy(np.eye(48), TASKS.attacker, TASKS.fresh, whitened=True)}
+    assert reached == {slowing.accuracy(np.eye(48), TASKS.attacker, TASKS.fresh, whitened=True)}
     erased, rows = stop(0.0, start, 4), TASKS.benign
     assert erased.accuracies["own"] == pytest.approx(np.bincount(OWN.labels).max() / len(OWN.labels))
     assert 0.25 < erased.accuracies["whitened"] < 0.55  # fresh rows: a sampling error is left
@@ -101,7 +88,7 @@ def test_whitening_undoes_the_path_until_it_ends_at_a_price(start):
 
 
 def test_it_is_drawn_with_chance_and_a_gap_and_never():
-    shown = slowing(s=0.0)
+    shown = slowing.slowing(s=0.0)
     figure = shown.figure()
     drawn = {trace.name: trace for trace in figure.data}
     steps, own = drawn["steps: harmful"], drawn["accuracy: harmful, eraser's rows"]
@@ -112,8 +99,8 @@ def test_it_is_drawn_with_chance_and_a_gap_and_never():
 
 
 SAID = {
-    (1.0, 4): "needs 13 steps, on raw pixels 13 (benign: 13 and 13). On fresh images whitening reaches",
-    (0.1, 4): "although κ(H<sub>H</sub>) fell (benign: 30 and 13)",
+    (1.0, 4): "needs 13 steps (raw pixels: 13); for the benign task 13 (13). On fresh images",
+    (0.1, 4): "although κ(H<sub>H</sub>) fell; for the benign task 30 (13)",
     (0.01, 4): "<b>slowed by a factor of 2,400, not stopped</b>",
     (0.0, 4): "<b>no linear probe learns anything from the eraser's rows</b>. On fresh",
     (0.0, 2): "2 of 4 directions are gone, 44% of the harmful fit is left",
@@ -122,7 +109,7 @@ SAID = {
 
 @pytest.mark.parametrize(("s", "rank"), SAID)
 def test_what_is_said(s, rank):
-    assert SAID[s, rank] in slowing(s=s, rank=rank).reading()
+    assert SAID[s, rank] in slowing.slowing(s=s, rank=rank).reading()
 
 
 def test_the_recording_is_the_live_figure(monkeypatch):

@@ -57,7 +57,9 @@ def test_every_method_runs(method, kind, make_problem):
     problem = make_problem(**KINDS[kind])
     missing = {"imma": "y_P, y_H", "erase": "y_H"}.get(method)
     if missing and kind == "covariances":
-        with pytest.raises(InvalidInputError, match=f"method '{method}' needs targets, but {missing} are missing"):
+        with pytest.raises(
+            InvalidInputError, match=f"method '{method}' needs targets, but {missing} are missing"
+        ):
             run(problem, method)
         return
     result = run(problem, method)
