@@ -7,15 +7,14 @@ import platform
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from condnum.errors import DeviceError
 
@@ -104,40 +103,6 @@ def memory_advice(batch_size: int, device: torch.device, what: str) -> Generator
             f"{what}: out of memory on {device} with a batch size of {batch_size}; {smaller}, or use smaller "
             "images, a smaller backbone or another device."
         ) from error
-
-
-class ProcessPeak(NamedTuple):
-    """Peak resident memory of a process until now."""
-
-    process: tuple[str, int]  # host and process id
-    mib: float
-
-
-def own_peak() -> ProcessPeak:
-    """Return the peak resident memory of this process, as Linux counts it; elsewhere 0."""
-    mib, status = 0.0, Path("/proc/self/status")  # not getrusage, whose number survives `exec`
-    if status.exists():
-        found = re.search(r"^VmHWM:\s*(\d+)", status.read_text(encoding="utf-8"), re.MULTILINE)
-        mib = int(found.group(1)) / 1024 if found else mib
-    return ProcessPeak((socket.gethostname(), os.getpid()), mib)
-
-
-def peak_words(peaks: Iterable[ProcessPeak]) -> str:
-    """Add up what each process reached, at whatever time: an upper bound, as shared libraries count twice.
-
-    Examples:
-        >>> peaks = [ProcessPeak(("here", process), mib) for process, mib in ((1, 100), (2, 80), (2, 90))]
-        >>> peak_words(peaks)
-        '190 MiB (sum of the peak resident memory of 2 processes)'
-        >>> peak_words(peaks[:1]), peak_words([ProcessPeak(("here", 1), 0)])  # elsewhere than on Linux
-        ('100 MiB (peak resident memory of the process)', 'not known: this system does not tell it')
-    """
-    largest = dict(sorted(peaks))  # the last of a process counts
-    total = sum(largest.values())
-    if not total:
-        return "not known: this system does not tell it"
-    many = f"sum of the peak resident memory of {len(largest)} processes"
-    return f"{total:,.0f} MiB ({many if len(largest) > 1 else 'peak resident memory of the process'})"
 
 
 # Processes.

@@ -1,15 +1,14 @@
-"""The figures of an audit: spectra, how κ moves with its conventions, overlaps, attackers."""
+"""The figures of an audit: spectra, how κ moves with its conventions, attackers."""
 
 from typing import Any
 
 import numpy as np
 
 from condnum.audit.layers import LayerAudit
-from condnum.audit.measures import AS_IS, LABEL_OF
+from condnum.audit.measures import LABEL_OF
 from condnum.audit.result import Audit
 from condnum.figures.style import (
     BLUE,
-    GREEN,
     NEUTRAL,
     ORANGE,
     PURPLE,
@@ -17,7 +16,6 @@ from condnum.figures.style import (
     empty,
     finish,
     log_axis,
-    overlap_heatmap,
     panels,
 )
 from condnum.report.tables import number
@@ -26,8 +24,6 @@ from condnum.report.tables import number
 _LOOK = {
     "raw": (NEUTRAL, "dot", LABEL_OF["raw"]),
     "theta": (BLUE, "solid", LABEL_OF["theta"]),
-    "theta_0": (GREEN, "dash", "θ<sub>0</sub>"),
-    "theta_i": (BLUE, "solid", "θ<sub>I</sub>"),
     "max_rir": (ORANGE, "dashdot", LABEL_OF["max_rir"]),
     "pareto": (PURPLE, "longdash", LABEL_OF["pareto"]),
 }
@@ -69,8 +65,8 @@ def sensitivity_figure(found: Audit) -> Any:
     """Draw RIR against the rank tolerance (compact) and against ε (ridge), with the ceiling."""
     titles = ("compact: against the rank tolerance", "ridge, unit scale: against ε")
     figure = panels(rows=1, cols=2, subplot_titles=titles, horizontal_spacing=0.11)
-    left, right = (table[table["baseline"] == AS_IS] for table in (found.rtol_sweep, found.epsilon_sweep))
-    for name in (pair.extractor for pair in found.compared if pair.baseline == AS_IS):
+    left, right = found.rtol_sweep, found.epsilon_sweep
+    for name in left["extractor"].unique():
         color, dash, label = _LOOK[name]
         for column, (table, x) in enumerate(((left, "rtol"), (right, "epsilon")), start=1):
             rows = table[table["extractor"] == name]
@@ -99,23 +95,6 @@ def sensitivity_figure(found: Audit) -> Any:
     figure.update_yaxes(**log_axis("", right["rir"]), row=1, col=2)
     note = f"{_data(found)}. Dotted: what this audit uses; a verdict that moves here is one on conventions"
     return _legend(finish(figure, "How RIR depends on the rank tolerance and on ε", note))
-
-
-def overlap_figure(found: Audit) -> Any:
-    """Draw how the eigenvectors of both tasks lie to each other."""
-    overlaps, D, figure = found.overlaps, found.pretrain.dimension, empty()
-    bar = {"x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "lenmode": "pixels", "len": 230}
-    figure.add_heatmap(**overlap_heatmap(overlaps, D, ypad=0, **bar))
-    figure.update_xaxes(title_text="direction j of D<sub>H</sub>", constrain="domain", constraintoward="left")
-    figure.update_yaxes(
-        title_text="direction i of D<sub>P</sub>", autorange="reversed", scaleanchor="x", constrain="domain",
-        constraintoward="top",
-    )  # fmt: skip
-    blocks = "" if len(overlaps) == D else f", {D} directions in {len(overlaps)} blocks"
-    note = f"|q<sub>P,i</sub>ᵀq<sub>H,j</sub>|²{blocks}; bright diagonal: shared directions"
-    figure = finish(figure, "Overlaps of the tasks' directions", note, height=560)
-    # Plotly moves the title of a figure up by 12 pixels where a color bar lies flat.
-    return figure.update_layout(margin_t=135, title_y=figure.layout.title.y - 12 / 560)
 
 
 def attack_figure(found: Audit) -> Any:

@@ -1,6 +1,6 @@
 """Bootstrap confidence intervals of an audit's numbers: rows of both tasks are resampled, independently."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from condnum.audit.measures import Comparison, Extractors, TaskSpectra, kappa_table
+from condnum.audit.measures import Extractors, TaskSpectra, kappa_table
 from condnum.audit.moments import SecondMoments
 from condnum.errors import RankError
 from condnum.machine import limited_threads
@@ -55,7 +55,6 @@ def resampled_covariance(moments: SecondMoments, generator: np.random.Generator)
 def bootstrap(
     moments: tuple[SecondMoments, SecondMoments],
     extractors: Extractors,
-    compared: Sequence[Comparison],
     *,
     rtol: float,
     epsilon: float,
@@ -81,7 +80,7 @@ def bootstrap(
                 for which, task in enumerate(moments)
             )
             spectra = TaskSpectra.of(P, H, extractors, rtol=rtol)
-            return estimates(spectra, compared, epsilon)["estimate"].tolist()
+            return estimates(spectra, epsilon)["estimate"].tolist()
         except RankError:
             return None
 
@@ -109,19 +108,19 @@ def intervals(draws: NDArray[np.float64], known: pd.DataFrame, unit: str) -> Int
     return Intervals(known.assign(low=low, high=high, median=median, inside=inside), unit, len(draws))
 
 
-def estimates(spectra: TaskSpectra, compared: Sequence[Comparison], epsilon: float) -> pd.DataFrame:
+def estimates(spectra: TaskSpectra, epsilon: float) -> pd.DataFrame:
     """Return every number that gets an interval."""
     rows: list[tuple[Any, ...]] = []
     for row in kappa_table(spectra, epsilon=epsilon).itertuples():
-        place = (row.task, row.extractor, "", row.convention)
+        place = (row.task, row.extractor, row.convention)
         rows.append(("kappa", *place, row.kappa))
         if row.convention == "compact":
             rows.append(("rank", *place, float(row.rank)))
-    for pair in compared:
+    for extractor in spectra.compared:
         for convention, theta_scale in MEASURES[:2]:
-            result = spectra.measured(pair, convention, theta_scale, epsilon=epsilon)
+            result = spectra.measured(extractor, convention, theta_scale, epsilon=epsilon)
             for name in ("harmful_ratio", "pretrain_ratio", "rir"):
-                rows.append((name, "", pair.extractor, pair.baseline, convention, getattr(result, name)))
+                rows.append((name, "", extractor, convention, getattr(result, name)))
     ceiling = rir_ceiling(spectra.range_P, spectra.range_H, rtol=spectra.rtol)
-    rows.append(("rir_ceiling", "", "", "", "compact", ceiling.value))
-    return pd.DataFrame(rows, columns=["quantity", "task", "extractor", "baseline", "convention", "estimate"])
+    rows.append(("rir_ceiling", "", "", "compact", ceiling.value))
+    return pd.DataFrame(rows, columns=["quantity", "task", "extractor", "convention", "estimate"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -34,8 +34,6 @@ from condnum.theory.spectra import PUBLISHED_RIDGE, CovarianceRange, squared_rto
 ALL = "all"
 #: RIR from which on a layer counts as one that can be immunized.
 RIR_TARGET = 10.0
-#: Entry of a batch in a dictionary that is 0 where a token is padding.
-MASK = "attention_mask"
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,17 +72,15 @@ def layer_audit(
     epsilon: float = PUBLISHED_RIDGE,
     rtol: float | None = None,
     target: float = RIR_TARGET,
-    max_dimension: int = MAX_FEATURES,
 ) -> LayerAudit:
     """Audit the features behind each layer of a net, in one pass over the batches of each task.
 
     The net runs in evaluation mode, where it is, without gradients, and is left as it was. A batch is a
-    tensor, a tuple that begins with one, or a dictionary of tensors for `model(**batch)`. `layers` are `all`
-    (`block_names`), names with commas, or a sequence of names; each is called once in a forward pass. An
-    output `(B, C, h, w)` is averaged over positions (`(B, h, w, C)` where timm's `output_fmt` is NHWC),
-    `(B, tokens, F)` over the tokens that a batch's `attention_mask` keeps, `(B, F)` stays; of a tuple the
-    first entry counts. `target` is the RIR in the ridge convention that a layer has to reach with (i) > 1 and
-    (ii) ≤ 1.
+    tensor, or a tuple that begins with one. `layers` are `all` (`block_names`), names with commas, or a
+    sequence of names; each is called once in a forward pass. An output `(B, C, h, w)` is averaged over
+    positions (`(B, h, w, C)` where timm's `output_fmt` is NHWC), `(B, tokens, F)` over tokens, `(B, F)`
+    stays; of a tuple the first entry counts. `target` is the RIR in the ridge convention that a layer has to
+    reach with (i) > 1 and (ii) ≤ 1.
 
     Examples:
         >>> net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 1))
@@ -99,7 +95,7 @@ def layer_audit(
     net: nn.Module = model.model if isinstance(model, Backbone) else model
     names = layer_names(net, layers)
     P, H = (
-        _sums(net, batches, names, task, layers == ALL, max_dimension)
+        _sums(net, batches, names, task, layers == ALL)
         for batches, task in ((pretrain, "D_P"), (harmful, "D_H"))
     )
     rows = [
@@ -138,24 +134,20 @@ class _Sum:
 
 
 def _sums(
-    net: nn.Module,
-    batches: Iterable[Any],
-    names: Sequence[str],
-    task: str,
-    skip_idle: bool,
-    max_dimension: int,
+    net: nn.Module, batches: Iterable[Any], names: Sequence[str], task: str, skip_idle: bool
 ) -> dict[str, _Sum]:
     """Sum the covariances of all layers over one pass, but of those that the rule found and nobody calls."""
     found: dict[str, _Sum] = {}
     calls: Counter[str] = Counter()
-    size, mask = 0, None  # of the batch that passes
+    size = 0  # of the batch that passes
     home = next((p.device for p in net.parameters()), torch.device("cpu"))
 
     def add(name: str, module: nn.Module, _: Any, output: Any) -> None:
+        output = _first(output)
         calls[name] += 1
         where = f"layer '{name}' ({type(module).__name__})"
         layout = getattr(module, "output_fmt", getattr(net, "output_fmt", ""))
-        X = _pooled(output, mask, layout == "NHWC")
+        X = _pooled(output, layout == "NHWC")
         if not isinstance(X, Tensor) or X.ndim != 2 or len(X) != size or not X.is_floating_point():
             raise InvalidInputError(
                 f"{where} returns {_shape(output)} for {size} inputs, pooled to {_shape(X)}; features "
@@ -163,8 +155,8 @@ def _sums(
                 "other layers."
             )
         D = X.shape[1]
-        if max_dimension < D:
-            raise InvalidInputError(f"{where} has {D:,d} features, more than {max_dimension}; pool them.")
+        if D > MAX_FEATURES:
+            raise InvalidInputError(f"{where} has {D:,d} features, more than {MAX_FEATURES}; pool them.")
         if name not in found:
             found[name] = _Sum(torch.zeros(D, D, dtype=torch.float64, device=X.device))
         own = found[name]
@@ -176,13 +168,13 @@ def _sums(
             hooks.enter_context(net.get_submodule(name).register_forward_hook(partial(add, name)))
         for batch in batches:
             calls.clear()
-            inputs = _moved(batch, home)
-            if isinstance(inputs, dict):
-                size, mask = len(next(iter(inputs.values()))), inputs.get(MASK)
-                net(**inputs)
-            else:
-                size, mask = len(inputs), None
-                net(inputs)
+            inputs = _first(batch)
+            if not isinstance(inputs, Tensor) or inputs.ndim == 0 or not len(inputs):
+                raise InvalidInputError(
+                    f"a batch is {_shape(inputs)}; give a tensor with rows, or a tuple that begins with one."
+                )
+            size = len(inputs)
+            net(inputs.to(home))
             for name in names:
                 if calls[name] > 1 or (calls[name] == 0 and not skip_idle):
                     often = f"{calls[name]} times" if calls[name] else "never"
@@ -200,45 +192,21 @@ def _sums(
     return found
 
 
-def _moved(batch: Any, device: torch.device) -> Any:
-    """Return what the model is called with, on its device: a tensor, or a dictionary of tensors."""
-    if isinstance(batch, Mapping):
-        inputs = {str(name): value.to(device) for name, value in batch.items() if isinstance(value, Tensor)}
-        if inputs:
-            return inputs
-    first = batch[0] if isinstance(batch, tuple | list) and len(batch) else batch
-    if not isinstance(first, Tensor) or first.ndim == 0 or not len(first):
-        raise InvalidInputError(
-            f"a batch is {_shape(batch)}; give a tensor with rows, a tuple that begins with one, or a "
-            "dictionary of tensors for model(**batch)."
-        )
-    return first.to(device)
+def _first(value: Any) -> Any:
+    """Return the first entry of a tuple, as loaders of images and layers of transformers return it."""
+    return value[0] if isinstance(value, tuple | list) and len(value) else value
 
 
-def _first(output: Any) -> Any:
-    """Return the first entry of a tuple, as transformer layers return it."""
-    return output[0] if isinstance(output, tuple | list) and len(output) else output
-
-
-def _pooled(output: Any, mask: Tensor | None, channels_last: bool) -> Any:
+def _pooled(X: Any, channels_last: bool) -> Any:
     """Average over positions or tokens; what cannot be pooled comes back as it is."""
-    X = _first(output)
-    if not isinstance(X, Tensor) or not X.is_floating_point():
+    if not isinstance(X, Tensor) or not X.is_floating_point() or X.ndim not in (3, 4):
         return X
-    dtype = torch.promote_types(X.dtype, torch.float32)
-    if X.ndim == 4:
-        return X.mean(dim=(1, 2) if channels_last else (2, 3), dtype=dtype)
-    if X.ndim == 3 and mask is None:
-        return X.mean(dim=1, dtype=dtype)
-    if X.ndim == 3 and mask is not None and mask.shape == X.shape[:2]:
-        weights = mask.to(dtype)[:, :, None]
-        return (X * weights).sum(dim=1) / weights.sum(dim=1).clamp_min(1.0)
-    return X
+    places = {3: (1,), 4: (1, 2) if channels_last else (2, 3)}[X.ndim]
+    return X.mean(dim=places, dtype=torch.promote_types(X.dtype, torch.float32))
 
 
 def _shape(value: Any) -> str:
     """Name what was returned."""
-    value = _first(value)
     if not isinstance(value, Tensor):
         return f"a {type(value).__name__}"
     return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,8 +46,6 @@ CLOSED = MAX_RIR, PARETO = "max_rir", "pareto"
 LABEL_OF = {
     AS_IS: "features as they are",
     "theta": "θ",
-    "theta_0": "θ₀",
-    "theta_i": "θ_I",
     MAX_RIR: "θ* (closed form)",
     PARETO: "Pareto front (closed form)",
 }
@@ -57,26 +55,6 @@ ThetaLike = str | os.PathLike[str] | NDArray[Any]
 
 #: Matrices by name; None stands for the features as they are.
 Extractors = Mapping[str, NDArray[np.float64] | None]
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """An extractor and its yardstick: κ after over κ before."""
-
-    extractor: str
-    baseline: str = AS_IS
-
-    @property
-    def label(self) -> str:
-        """Both in words; the raw features go without saying."""
-        own = LABEL_OF[self.extractor]
-        return own if self.baseline == AS_IS else f"{own} against {LABEL_OF[self.baseline]}"
-
-
-def comparisons(names: Mapping[str, Any]) -> list[Comparison]:
-    """List what is compared with what."""
-    pair = [Comparison("theta_i", "theta_0")] if "theta_i" in names else []
-    return pair + [Comparison(name) for name in ("theta_i", "theta_0", "theta", *CLOSED) if name in names]
 
 
 def read_theta(value: ThetaLike, dimension: int, *, name: str = "theta") -> NDArray[np.float64]:
@@ -91,19 +69,6 @@ def read_theta(value: ThetaLike, dimension: int, *, name: str = "theta") -> NDAr
     if not theta.any():
         raise RankError(f"{name} is the zero matrix: it extracts nothing and has no condition number.")
     return theta
-
-
-def read_extractors(given: Mapping[str, ThetaLike], dimension: int) -> dict[str, NDArray[np.float64]]:
-    """Read the extractors that were given: `theta`, or `theta_0` and `theta_i`."""
-    if "theta" in given and len(given) > 1:
-        raise InvalidInputError("theta=… excludes theta_0=… and theta_i=…: give one extractor or the pair.")
-    if len(given) == 1 and "theta" not in given:
-        (name,) = given
-        missing = "theta_i" if name == "theta_0" else "theta_0"
-        raise InvalidInputError(
-            f"{name} was given without {missing}: give both, or a single extractor as theta=…."
-        )
-    return {name: read_theta(value, dimension, name=name) for name, value in given.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,30 +99,24 @@ class TaskSpectra:
                 values[task][name] = hessian_spectrum(unit, part.factor)
         return cls(P, H, values, dimensions, gains, rtol)
 
+    @property
+    def compared(self) -> list[str]:
+        """The extractors, which are compared with the features as they are."""
+        return [name for name in self.dimensions if name != AS_IS]
+
     def measured(
-        self, pair: Comparison, convention: Convention, theta_scale: ThetaScale = "unit", *,
+        self, extractor: str, convention: Convention, theta_scale: ThetaScale = "unit", *,
         epsilon: float = PUBLISHED_RIDGE, loss_gap: float | None = None,
     ) -> Immunization:  # fmt: skip
-        """Measure one extractor against its baseline (Eq. 15, Definition 3.1)."""
-        sides = pair.baseline, pair.extractor
-        gain = dict.fromkeys(sides, 1.0) if theta_scale == "unit" else self.gains
-        before, after = ([values[name] * gain[name] for values in self.values.values()] for name in sides)
-        spectra = HessianSpectra(
-            before[0], after[0], before[1], after[1], *(self.dimensions[name] for name in sides)
-        )
+        """Measure one extractor against the features as they are (Eq. 15, Definition 3.1)."""
+        gain = 1.0 if theta_scale == "unit" else self.gains[extractor]
+        P, H, D = self.values["pretrain"], self.values["harmful"], self.dimensions
+        after = P[extractor] * gain, H[extractor] * gain
+        spectra = HessianSpectra(P[AS_IS], after[0], H[AS_IS], after[1], D[AS_IS], D[extractor])
         return immunization_from_spectra(
             spectra, convention=convention, theta_scale=theta_scale, rtol=self.rtol, ridge=epsilon,
             loss_gap=loss_gap,
         )  # fmt: skip
-
-    def ceiling_against(self, pair: Comparison, ceiling: float) -> float:
-        """Turn the compact ceiling against raw features into that against another baseline.
-
-        RIR multiplies: against θ₀ it is RIR against the raw features over θ₀'s own.
-        """
-        if pair.baseline == AS_IS:
-            return ceiling
-        return ceiling / self.measured(Comparison(pair.baseline), "compact").rir
 
 
 def kappa_table(spectra: TaskSpectra, *, epsilon: float) -> pd.DataFrame:
@@ -175,36 +134,29 @@ def kappa_table(spectra: TaskSpectra, *, epsilon: float) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=names)
 
 
-def measures_table(
-    spectra: TaskSpectra,
-    compared: Sequence[Comparison],
-    *,
-    epsilon: float,
-    clauses: Mapping[str, ClauseC],
-) -> pd.DataFrame:
-    """Measure every comparison in every convention and at every scale of θ, beside its ceiling."""
+def measures_table(spectra: TaskSpectra, *, epsilon: float, clauses: Mapping[str, ClauseC]) -> pd.DataFrame:
+    """Measure every extractor in every convention and at every scale of θ, beside its ceiling."""
     P, H, rtol = spectra.range_P, spectra.range_H, spectra.rtol
     compact_ceiling = float(rir_ceiling(P, H, rtol=rtol))
     rows = []
-    for pair in compared:
+    for extractor in spectra.compared:
         for convention, theta_scale in MEASURES:
-            gap, ceiling = clauses[pair.extractor].gap, math.nan
-            result = spectra.measured(pair, convention, theta_scale, epsilon=epsilon, loss_gap=gap)
+            gap, ceiling = clauses[extractor].gap, math.nan
+            result = spectra.measured(extractor, convention, theta_scale, epsilon=epsilon, loss_gap=gap)
             if convention == "compact":
-                ceiling = spectra.ceiling_against(pair, compact_ceiling)
-            elif pair.baseline == AS_IS and spectra.dimensions[pair.extractor] >= P.dimension:
-                norm = P.dimension * (1 if theta_scale == "unit" else spectra.gains[pair.extractor])
+                ceiling = compact_ceiling
+            elif spectra.dimensions[extractor] >= P.dimension:
+                norm = P.dimension * (1 if theta_scale == "unit" else spectra.gains[extractor])
                 ceiling = ridge_convention_ceiling(P, H, ridge=epsilon, squared_norm=norm, rtol=rtol)
             share = result.rir / ceiling if 0 < ceiling < math.inf else math.nan
-            rows.append(_row(pair, result) | {"rir_ceiling": ceiling, "share": share})
+            rows.append(_row(extractor, result) | {"rir_ceiling": ceiling, "share": share})
     return pd.DataFrame(rows)
 
 
-def _row(pair: Comparison, result: Immunization) -> dict[str, Any]:
+def _row(extractor: str, result: Immunization) -> dict[str, Any]:
     """Return one measurement as columns."""
     return {
-        "extractor": pair.extractor,
-        "baseline": pair.baseline,
+        "extractor": extractor,
         "convention": result.convention,
         "theta_scale": result.theta_scale,
         "harmful_ratio": result.harmful_ratio,
@@ -220,11 +172,7 @@ def _row(pair: Comparison, result: Immunization) -> dict[str, Any]:
 
 
 def rtol_table(
-    finest: tuple[CovarianceRange, CovarianceRange],
-    extractors: Extractors,
-    compared: Sequence[Comparison],
-    *,
-    default: float,
+    finest: tuple[CovarianceRange, CovarianceRange], extractors: Extractors, *, default: float
 ) -> pd.DataFrame:
     """Measure compact κ's, ranks, RIR and its ceiling against the rank tolerance, from round-off up."""
     rows, least = [], default_rtol(finest[0].dimension)
@@ -237,23 +185,23 @@ def rtol_table(
             "rtol": rtol, "rank_P": P.rank, "rank_H": H.rank,
             "kappa_P": float(P.values[0] / P.values[-1]), "kappa_H": float(H.values[0] / H.values[-1]),
         }  # fmt: skip
-        for pair in compared:
-            result = here.measured(pair, "compact")
-            bound = {"rir_ceiling": here.ceiling_against(pair, ceiling)}
-            rows.append(facts | _row(pair, result) | bound)
+        for extractor in here.compared:
+            row = _row(extractor, here.measured(extractor, "compact"))
+            rows.append(facts | row | {"rir_ceiling": ceiling})
     return pd.DataFrame(rows)
 
 
-def epsilon_table(spectra: TaskSpectra, compared: Sequence[Comparison], *, epsilon: float) -> pd.DataFrame:
+def epsilon_table(spectra: TaskSpectra, *, epsilon: float) -> pd.DataFrame:
     """Measure ridge κ's and RIR (unit scale) against ε, in the units of K and relative to σ₁."""
     top = max(float(spectra.range_P.values[0]), float(spectra.range_H.values[0]))
     kept, rows = ("harmful_ratio", "pretrain_ratio", "rir", "clause_a", "clause_b"), []
     for tried in sorted({epsilon, *(top * np.geomspace(1e-16, 1, 17)).tolist()}):
-        for pair in compared:
-            result = spectra.measured(pair, "ridge", epsilon=tried)
+        for extractor in spectra.compared:
+            result = spectra.measured(extractor, "ridge", epsilon=tried)
             kappas = {"kappa_P": result.pretrain_before.value, "kappa_H": result.harmful_before.value}
-            facts = {"epsilon": tried, "relative": tried / top, **vars(pair), **kappas}
-            rows.append(facts | {name: value for name, value in _row(pair, result).items() if name in kept})
+            facts = {"epsilon": tried, "relative": tried / top, "extractor": extractor, **kappas}
+            row = _row(extractor, result)
+            rows.append(facts | {name: row[name] for name in kept})
     return pd.DataFrame(rows)
 
 

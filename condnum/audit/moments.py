@@ -156,7 +156,7 @@ def cluster_moments(
 
     def part(cell: Cell) -> CellResult:
         """Read some blocks of the file on a worker."""
-        here = open_feature_stream(stream.source, max_dimension=stream.width)
+        here = open_feature_stream(stream.source)
         if here.count != stream.count:
             raise InvalidInputError(
                 f"{stream.source} has {here.count} rows on a worker and {stream.count} here; all machines "

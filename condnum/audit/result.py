@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from condnum.audit.attacks import AttackSection
 from condnum.audit.intervals import Intervals
 from condnum.audit.layers import LayerAudit
-from condnum.audit.measures import PARETO, ClauseC, Comparison, comparisons
+from condnum.audit.measures import PARETO, ClauseC
 from condnum.audit.moments import TaskFacts
 from condnum.audit.words import card, paragraphs
 from condnum.data.feature_pair import MISSING
@@ -40,7 +39,6 @@ class Audit:
     measures: pd.DataFrame  # of `measures_table`
     rtol_sweep: pd.DataFrame
     epsilon_sweep: pd.DataFrame
-    overlaps: NDArray[np.float64]  # (m, m) |q_Piᵀq_Hj|², each row's sum 1; in blocks where D is large
     clause_c: Mapping[str, ClauseC]
     intervals: Intervals | None
     no_intervals: str  # why there are none; empty if there are
@@ -49,7 +47,6 @@ class Audit:
     notes: tuple[str, ...]  # what was done to the data, and what is odd about their columns
     groups: int  # of the rows of D_P, whose covariances are kept
     seconds: Mapping[str, float]  # by stage
-    peak_memory_mib: float  # largest resident memory of this process so far
     standardize: bool = False
     seed: int = 0
     layers: LayerAudit | None = None  # of a backbone, where that was asked for
@@ -63,20 +60,14 @@ class Audit:
         return card(self)
 
     @property
-    def compared(self) -> list[Comparison]:
-        """What is compared with what."""
-        return comparisons(self.extractors)
+    def main(self) -> str | None:
+        """The extractor that was given."""
+        return "theta" if "theta" in self.extractors else None
 
     @property
-    def main(self) -> Comparison | None:
-        """The comparison that the verdict is about: θ_I against θ₀, or θ against the raw features."""
-        given = [pair for pair in self.compared if pair.extractor in ("theta", "theta_i")]
-        return given[0] if given else None
-
-    @property
-    def judged(self) -> Comparison:
-        """The comparison that the whole page is about: `main`, or the front where no extractor was given."""
-        return self.main or Comparison(PARETO)
+    def judged(self) -> str:
+        """The extractor that the whole page is about: the given one, or else the front."""
+        return self.main or PARETO
 
     @property
     def dropped(self) -> list[str]:
@@ -89,9 +80,11 @@ class Audit:
         facts = [*self.pretrain.warnings, *self.harmful.warnings]
         return [*self.notes, *facts, *paragraphs("warnings", self)]
 
-    def row(self, pair: Comparison, convention: str, theta_scale: str = "unit") -> pd.Series:
-        """Return what `measures` says of a pair, in `compact` or `ridge`, at scale `unit` or `as_trained`."""
-        return _rows(self.measures, **vars(pair), convention=convention, theta_scale=theta_scale).iloc[0]
+    def row(self, extractor: str, convention: str, theta_scale: str = "unit") -> pd.Series:
+        """Return a row of `measures`, in `compact` or `ridge`, at scale `unit` or `as_trained`."""
+        return _rows(self.measures, extractor=extractor, convention=convention, theta_scale=theta_scale).iloc[
+            0
+        ]
 
     def kappa_of(self, task: str, extractor: str, convention: str) -> pd.Series:
         """Return κ of the `pretrain` or `harmful` task's Hessian at an extractor, with its rank."""
@@ -101,7 +94,7 @@ class Audit:
         """Return an interval as a table shows it, with a word where the estimate lies outside."""
         if self.intervals is None:
             return "—"
-        where = {"task": "", "extractor": "", "baseline": ""} | place
+        where = {"task": "", "extractor": ""} | place
         found = _rows(self.intervals.table, quantity=quantity, convention=convention, **where)
         if found.empty:
             return "—"
@@ -137,7 +130,7 @@ class Audit:
         if report is None:
             return pd.DataFrame()
         table = report.at(report.factors, None)
-        known = table[(table["extractor"] == self.judged.extractor) & (table["bound"] != "unknown")]
+        known = table[(table["extractor"] == self.judged) & (table["bound"] != "unknown")]
         return known.sort_values("factor")
 
     @property
@@ -145,15 +138,15 @@ class Audit:
         """The attacker whom the judged extractor slows least; None if no factor is known."""
         if self.attack.report is None or self.known_factors["factor"].isna().all():
             return None
-        return self.attack.report.worst_case(self.judged.extractor)
+        return self.attack.report.worst_case(self.judged)
 
-    def verdict(self, pair: Comparison) -> list[dict[str, Any]]:
+    def verdict(self, extractor: str) -> list[dict[str, Any]]:
         """Return Definition 3.1 clause by clause in both conventions; None for what is not known."""
         rows = []
         for convention in ("compact", "ridge"):
-            row = self.row(pair, convention)
+            row = self.row(extractor, convention)
             a, b = bool(row["clause_a"]), bool(row["clause_b"])
-            c = self.clause_c[pair.extractor].kept
+            c = self.clause_c[extractor].kept
             everything = None if a and b and c is None else a and b and bool(c)
             rows.append({"convention": convention, "a": a, "b": b, "c": c, "all": everything})
         return rows

@@ -1,7 +1,7 @@
 """The stages of an audit, each kept and resumed by itself: a pass over the rows leaves D×D sums."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,7 @@ from condnum.audit import measures
 from condnum.audit.attacks import PANEL_BUDGET, AttackSection, attack_section, one_hot
 from condnum.audit.intervals import Intervals, bootstrap, estimates, intervals
 from condnum.audit.layers import LayerAudit, layer_audit
-from condnum.audit.measures import AS_IS, ClauseC, TaskSpectra, comparisons
+from condnum.audit.measures import AS_IS, ClauseC, TaskSpectra
 from condnum.audit.moments import (
     SecondMoments,
     TaskFacts,
@@ -78,7 +78,7 @@ class AuditData:
     pretrain: FeatureStream
     harmful: FeatureStream
     notes: Sequence[str]  # what was done to match their columns
-    extractors: Mapping[str, NDArray[np.float64]]  # those that were given
+    theta: NDArray[np.float64] | None = None  # the extractor, where one was given
     targets: NDArray[Any] | None = None
     pretrain_targets: NDArray[Any] | None = None
     budget: AttackBudget | None = None  # of each attacker; None: that of an audit
@@ -95,7 +95,7 @@ class AuditData:
             (stream.source, stream.columns, stream.stamp or list(stream.raw_blocks()))
             for stream in (self.pretrain, self.harmful)
         ]
-        given = dict(self.extractors), self.targets, self.pretrain_targets, self.budget
+        given = self.theta, self.targets, self.pretrain_targets, self.budget
         return str(content_hash([*streams, *given, *([] if self.net is None else [self.net.key])]))
 
 
@@ -140,9 +140,9 @@ class Stage:
         return P, H
 
     def extractors(self, closed: StageResult) -> dict[str, NDArray[np.float64] | None]:
-        """Return the extractors that were given between the raw features and the closed forms."""
-        forms = {name: closed[name] for name in measures.CLOSED}
-        return {AS_IS: None, **self.data.extractors, **forms}
+        """Return the extractor that was given between the raw features and the closed forms."""
+        given = {} if self.data.theta is None else {"theta": self.data.theta}
+        return {AS_IS: None, **given, **{name: closed[name] for name in measures.CLOSED}}
 
     def columns(self) -> StageResult:
         """Look at all rows once: gaps, scales, odd columns."""
@@ -190,7 +190,6 @@ class Stage:
             measures.PARETO: np.asarray(pareto_immunizer(*ranges)),
         }
         extractors = self.extractors(closed)
-        compared = comparisons(extractors)
         spectra = TaskSpectra.of(*ranges, extractors, rtol=rtol)
         known: tuple[Any, ...] = ()
         if self.data.pretrain_targets is not None:
@@ -208,11 +207,10 @@ class Stage:
             "ridge_limit": ridge_convention_ceiling(*ranges, ridge=epsilon, rtol=rtol),
             "clause_c": clauses,
             "kappa": measures.kappa_table(spectra, epsilon=epsilon),
-            "measures": measures.measures_table(spectra, compared, epsilon=epsilon, clauses=clauses),
-            "rtol_sweep": measures.rtol_table(finest, extractors, compared, default=rtol),
-            "epsilon_sweep": measures.epsilon_table(spectra, compared, epsilon=epsilon),
-            "overlaps": measures.overlap_blocks(K_P, K_H),
-            "estimates": estimates(spectra, compared, epsilon),
+            "measures": measures.measures_table(spectra, epsilon=epsilon, clauses=clauses),
+            "rtol_sweep": measures.rtol_table(finest, extractors, default=rtol),
+            "epsilon_sweep": measures.epsilon_table(spectra, epsilon=epsilon),
+            "estimates": estimates(spectra, epsilon),
             **closed,
         }
 
@@ -227,9 +225,8 @@ class Stage:
             )
             return {"intervals": None, "no_intervals": reason}
         spectra, steps = self.before("spectra"), self.study.bootstrap
-        extractors = self.extractors(spectra)
         draws = bootstrap(
-            (P, H), extractors, comparisons(extractors), rtol=spectra["rtol"], epsilon=self.study.epsilon,
+            (P, H), self.extractors(spectra), rtol=spectra["rtol"], epsilon=self.study.epsilon,
             seed=self.study.seed, threads=self.data.threads, replicates=steps,
             on_replicate=lambda done: report_event(stage="bootstrap", step=done, steps=steps),
         )  # fmt: skip
@@ -256,6 +253,6 @@ class Stage:
         model = net.backbone.model.to(resolve_device("auto"))
         found = layer_audit(
             model, net.batches(0), net.batches(1), study.layers, epsilon=study.epsilon, rtol=study.rtol,
-            target=study.rir_target, max_dimension=study.max_dimension,
+            target=study.rir_target,
         )  # fmt: skip
         return {"layers": found}

@@ -13,16 +13,15 @@ import pandas as pd
 from condnum.audit.attacks import AttackSection, TargetKind, TargetsLike, read_targets
 from condnum.audit.intervals import FEWEST_REPLICATES
 from condnum.audit.layers import RIR_TARGET, layer_names
-from condnum.audit.measures import CLOSED, PARETO, ThetaLike, read_extractors
+from condnum.audit.measures import CLOSED, PARETO, ThetaLike, read_theta
 from condnum.audit.net_images import NetImages
 from condnum.audit.result import Audit
 from condnum.audit.stages import AuditData, Stage, from_cell, to_cell
 from condnum.data.digits import load_small_digits
 from condnum.data.feature_pair import open_pair
-from condnum.data.feature_stream import MAX_FEATURES, FeaturesLike, array_stream
+from condnum.data.feature_stream import FeaturesLike, array_stream
 from condnum.errors import InvalidInputError
 from condnum.files import atomic_write, sha256_file
-from condnum.machine import own_peak
 from condnum.probing.attackers import AttackBudget
 from condnum.studies.cells import Cell, CellResult
 from condnum.studies.executors import Executor, SerialExecutor
@@ -30,7 +29,6 @@ from condnum.studies.study import Count, FinishedCell, Study, StudyRun, at_least
 from condnum.studies.sweep import SweepError
 from condnum.theory.spectra import PUBLISHED_RIDGE
 
-_EXTRACTORS = ("theta", "theta_0", "theta_i")
 #: Stages without which there is still something to show.
 OPTIONAL = ("bootstrap", "attackers", "layers")
 
@@ -49,8 +47,6 @@ class FeatureAudit(Study, name="audit"):
     pretrain: str = ""
     harmful: str = ""
     theta: str = ""
-    theta_0: str = ""
-    theta_i: str = ""
     targets: str = ""
     pretrain_targets: str = ""
     kind: TargetKind = "auto"
@@ -72,7 +68,6 @@ class FeatureAudit(Study, name="audit"):
     attackers: bool = True
     seed: Annotated[int, at_least(0)] = 0
     scheduler: str = ""
-    max_dimension: int = MAX_FEATURES
 
     def check(self) -> None:
         """Refuse what cannot run, before anything is read."""
@@ -104,7 +99,6 @@ class FeatureAudit(Study, name="audit"):
         streams: list[Any] = [self.pretrain, self.harmful]
         labels: list[Any] = [None, None]
         net = None
-        given: dict[str, Any] = {name: getattr(self, name) or None for name in _EXTRACTORS}
         if self.backbone:
             net = self._net()
             streams, labels = net.features(self.backbone)
@@ -114,9 +108,13 @@ class FeatureAudit(Study, name="audit"):
             low = y < 5
             streams = [array_stream(X[low], name="digits 0-4"), array_stream(X[~low], name="digits 5-9")]
             labels = [y[low], y[~low]]
-        given["targets"] = self.targets or labels[1]
-        given["pretrain_targets"] = self.pretrain_targets or labels[0]
-        data = self.open(*streams, **given)
+        data = self.open(
+            streams[0],
+            streams[1],
+            theta=self.theta or None,
+            targets=self.targets or labels[1],
+            pretrain_targets=self.pretrain_targets or labels[0],
+        )
         data.net = net
         return data
 
@@ -127,18 +125,21 @@ class FeatureAudit(Study, name="audit"):
             image_size=self.image_size, limit=self.limit, seed=self.seed,
         )  # fmt: skip
 
-    def open(self, pretrain: FeaturesLike, harmful: FeaturesLike, **given: Any) -> AuditData:
-        """Open features, extractors and targets, and refuse those that do not fit; see `audit`."""
-        given = {name: value for name, value in given.items() if value is not None}
-        P, H, notes = open_pair(
-            pretrain, harmful, key=self.key, drop=self.drop, max_dimension=self.max_dimension
-        )
+    def open(
+        self,
+        pretrain: FeaturesLike,
+        harmful: FeaturesLike,
+        theta: ThetaLike | None,
+        **targets: TargetsLike | None,
+    ) -> AuditData:
+        """Open features, an extractor and targets, and refuse those that do not fit; see `audit`."""
+        P, H, notes = open_pair(pretrain, harmful, key=self.key, drop=self.drop)
         answers: dict[str, Any] = {
-            name: read_targets(given.pop(name), kind=self.kind, name=name)
-            for name in ("targets", "pretrain_targets")
-            if name in given
+            name: read_targets(value, kind=self.kind, name=name)
+            for name, value in targets.items()
+            if value is not None
         }
-        return AuditData(P, H, notes, read_extractors(given, P.dimension), **answers)
+        return AuditData(P, H, notes, None if theta is None else read_theta(theta, P.dimension), **answers)
 
     def cells(self, data: Any) -> list[Cell]:
         """List the stages, each after those whose results it needs."""
@@ -191,7 +192,6 @@ class FeatureAudit(Study, name="audit"):
             columns=columns["columns"],
             notes=tuple(columns["notes"]),
             seconds={cell["stage"]: float(row["seconds"] or 0) for cell, row, _ in results},
-            peak_memory_mib=own_peak().mib,
             epsilon=self.epsilon,
             standardize=self.standardize,
             seed=self.seed,
@@ -234,7 +234,7 @@ class AuditCommand(FeatureAudit, name="audit"):
             data = super().load()
             for stream in (data.pretrain, data.harmful):
                 next(stream.raw_blocks(), None)  # columns of text in a CSV
-        places = "pretrain", "harmful", *_EXTRACTORS, "targets", "pretrain_targets"
+        places = "pretrain", "harmful", "theta", "targets", "pretrain_targets"
         files = [Path(getattr(self, name)) for name in places if getattr(self, name)]
         return SimpleNamespace(checksums={file.name: sha256_file(file) for file in files})
 
@@ -244,8 +244,6 @@ def audit(
     harmful: FeaturesLike,
     *,
     theta: ThetaLike | None = None,
-    theta_0: ThetaLike | None = None,
-    theta_i: ThetaLike | None = None,
     targets: TargetsLike | None = None,
     pretrain_targets: TargetsLike | None = None,
     budget: AttackBudget | None = None,
@@ -264,8 +262,6 @@ def audit(
             larger than memory, a matrix, or a stream.
         harmful: `(N_H, D)` features of the harmful task.
         theta: `(D, D_hid)` linear extractor, or a file of it; measured against the features as they are.
-        theta_0: An extractor before immunization, with `theta_i`.
-        theta_i: The same after immunization; measured against `theta_0`, and both against the raw features.
         targets: Of the harmful rows, for the attackers; without them that part is skipped.
         pretrain_targets: Of the pre-training rows, for clause (c) where θ loses rank.
         budget: Of each attacker.
@@ -279,9 +275,6 @@ def audit(
         (True, True)
     """
     study = FeatureAudit(**settings)
-    data = study.open(
-        pretrain, harmful, theta=theta, theta_0=theta_0, theta_i=theta_i, targets=targets,
-        pretrain_targets=pretrain_targets,
-    )  # fmt: skip
+    data = study.open(pretrain, harmful, theta, targets=targets, pretrain_targets=pretrain_targets)
     data.budget, data.threads = budget, threads
     return study.found([FinishedCell(cell, *study.compute(data, cell)) for cell in study.planned(data)])

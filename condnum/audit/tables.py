@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from condnum.audit.layers import LayerAudit
-from condnum.audit.measures import LABEL_OF, Comparison
+from condnum.audit.measures import LABEL_OF
 from condnum.audit.result import Audit
 from condnum.report.tables import RATIO_TITLES, as_html, number
 
@@ -56,13 +56,12 @@ def kappa_words(found: Audit) -> pd.DataFrame:
 
 
 def measures_words(found: Audit) -> pd.DataFrame:
-    """(i), (ii), RIR and Definition 3.1 of every comparison, with ceilings and intervals."""
+    """(i), (ii), RIR and Definition 3.1 of every extractor, with ceilings and intervals."""
     table = found.measures
-    places = table[["convention", "extractor", "baseline"]].to_dict("records")
+    places = table[["convention", "extractor"]].to_dict("records")
     unit = table["theta_scale"] == "unit"
     verdicts = zip(table["clause_a"], table["clause_b"], table["clause_c"], strict=True)
     table = table.assign(
-        extractor=[Comparison(place["extractor"], place["baseline"]).label for place in places],
         theta_scale=np.where(unit, "‖θ‖ = √D", "as given"),
         interval=np.where(unit, [found.interval_words("rir", **place) for place in places], "—"),
         immunized=[_verdict(*clauses) for clauses in verdicts],

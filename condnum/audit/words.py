@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from condnum.audit.measures import AS_IS, CLOSED, LABEL_OF, PARETO, Comparison
+from condnum.audit.measures import AS_IS, CLOSED, LABEL_OF, PARETO
 from condnum.data.feature_pair import odd_columns
 from condnum.report.tables import bullets, formula_html, number, rounded
 
@@ -44,7 +44,6 @@ _FILTERS: dict[str, Any] = {
 _TEMPLATES.filters |= _FILTERS
 _TEMPLATES.globals |= {
     "CLOSED": CLOSED,
-    "Comparison": Comparison,
     "PARETO": PARETO,
     "LABEL_OF": LABEL_OF,
     "AS_IS": AS_IS,

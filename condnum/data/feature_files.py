@@ -56,26 +56,15 @@ def _mapped(path: Path) -> NDArray[Any]:
 def _open_npy(path: Path, _: str | None) -> Opened:
     """Take the header of an array; its rows are then read by position."""
     array = _mapped(path)
-    shape, dtype, offset = array.shape, array.dtype, array.offset  # type: ignore[attr-defined]
-    fortran = not array.flags.c_contiguous
-
-    def entries(place: int, count: int) -> NDArray[Any]:
-        found = np.fromfile(path, dtype, count, offset=offset + place * dtype.itemsize)
-        if len(found) < count:
-            raise EOFError("it ends before its last row")
-        return found
+    shape = array.shape
 
     def read(first: int, size: int, kept: Columns) -> Iterator[NDArray[Any]]:
-        N, D = (*shape, 1)[:2]
-        for begin in range(first * size, N, size):
-            rows = min(size, N - begin)
-            if fortran:  # column by column
-                places = np.arange(D)[kept].tolist()
-                yield np.stack([entries(place * N + begin, rows) for place in places], axis=1)
-            else:
-                yield entries(begin * D, rows * D).reshape(rows, D)[:, kept]
+        for begin in range(first * size, shape[0], size):
+            # Mapped anew for each block: no page that was touched stays, and a file cut short is noticed.
+            rows = _mapped(path)[begin : begin + size]
+            yield np.array(rows.reshape(len(rows), -1)[:, kept])
 
-    return read, shape, dtype, ()
+    return read, shape, array.dtype, ()
 
 
 def _open_npz(path: Path, key: str | None) -> Opened:

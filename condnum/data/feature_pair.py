@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.data.feature_stream import MAX_FEATURES, FeaturesLike, FeatureStream, as_stream
+from condnum.data.feature_stream import FeaturesLike, FeatureStream, as_stream
 from condnum.data.task_pair import Float64Array
 from condnum.errors import CondnumError, DataFormatError, InvalidInputError, UnknownNameError
 
@@ -81,21 +81,16 @@ def _at_fault(field: str) -> Generator[None]:
 
 
 def open_pair(
-    pretrain: FeaturesLike,
-    harmful: FeaturesLike,
-    *,
-    key: str = "",
-    drop: str = "",
-    max_dimension: int = MAX_FEATURES,
+    pretrain: FeaturesLike, harmful: FeaturesLike, *, key: str = "", drop: str = ""
 ) -> tuple[FeatureStream, FeatureStream, list[str]]:
     """Open two matrices, reading nothing but headers, and match them; `key` names one or two arrays."""
     keys: list[str | None] = [*_words(key)] or [None]
     if len(keys) > 2:
         raise InvalidInputError(f"key names {len(keys)} arrays ({key}); give one, or one for each file.")
     with _at_fault("pretrain"):
-        P = as_stream(pretrain, key=keys[0], max_dimension=max_dimension)
+        P = as_stream(pretrain, key=keys[0])
     with _at_fault("harmful"):
-        H = as_stream(harmful, key=keys[-1], max_dimension=max_dimension)
+        H = as_stream(harmful, key=keys[-1])
     return match_streams(P, H, drop=drop)
 
 

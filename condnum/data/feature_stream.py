@@ -7,13 +7,7 @@ it is read is noticed by its size, its time of change and its inode.
 
 from __future__ import annotations
 
-import csv
-import lzma
 import os
-import struct
-import tokenize
-import zipfile
-import zlib
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -34,25 +28,8 @@ BLOCK_BYTES = 128 << 20
 MAX_BLOCK_ROWS = 65_536
 #: Largest matrix, as float64, that is taken into memory whole: 1 GiB.
 WHOLE_BYTES = 1 << 30
-#: Widest features that are accepted unless the caller says otherwise.
+#: Widest features that are accepted.
 MAX_FEATURES = 20_000
-
-
-#: How readers of arrays, archives and tables say that a file is not what it claims to be.
-_DAMAGE = (
-    ValueError,  # Arrow's and unicode errors among them
-    TypeError,
-    SyntaxError,
-    RuntimeError,  # an archive with a password, or a kind of compression that is not there
-    EOFError,
-    OverflowError,
-    struct.error,
-    tokenize.TokenError,
-    csv.Error,
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,11 +119,7 @@ class FeatureStream:
 
 
 def open_feature_stream(
-    path: str | os.PathLike[str],
-    *,
-    key: str | None = None,
-    max_dimension: int = MAX_FEATURES,
-    vector: bool = False,
+    path: str | os.PathLike[str], *, key: str | None = None, vector: bool = False
 ) -> FeatureStream:
     """Open a feature matrix for reading in blocks; with `vector`, `(N,)` numbers count as one column."""
     file = Path(path).expanduser()
@@ -159,37 +132,31 @@ def open_feature_stream(
         read, shape, dtype, names = OPENERS[file.suffix.lower()](file, key)
         if vector and len(shape) == 1:
             shape = (*shape, 1)
-        return _stream(str(path), (read, shape, dtype, names), max_dimension, _stamp(file))
+        return _stream(str(path), (read, shape, dtype, names), _stamp(file))
 
 
 def array_stream(
-    features: NDArray[Any],
-    *,
-    name: str = "features",
-    columns: Sequence[str] = (),
-    max_dimension: int = MAX_FEATURES,
+    features: NDArray[Any], *, name: str = "features", columns: Sequence[str] = ()
 ) -> FeatureStream:
     """Return a stream over a matrix in memory."""
     X = np.asarray(features)
-    return _stream(name, (row_slices(X), X.shape, X.dtype, tuple(columns)), max_dimension, None)
+    return _stream(name, (row_slices(X), X.shape, X.dtype, tuple(columns)), None)
 
 
 #: A matrix, where to find one, or a stream of one.
 FeaturesLike = str | os.PathLike[str] | NDArray[Any] | FeatureStream
 
 
-def as_stream(features: FeaturesLike, *, name: str = "features", **options: Any) -> FeatureStream:
+def as_stream(features: FeaturesLike, *, name: str = "features", key: str | None = None) -> FeatureStream:
     """Return a stream of features, wherever they are; of an array `name` is the source."""
     if isinstance(features, FeatureStream):
         return features
     if isinstance(features, str | os.PathLike):
-        return open_feature_stream(features, **options)
-    return array_stream(features, name=name, max_dimension=options.get("max_dimension", MAX_FEATURES))
+        return open_feature_stream(features, key=key)
+    return array_stream(features, name=name)
 
 
-def _stream(
-    source: str, opened: Opened, max_dimension: int, stamp: tuple[int, int, int] | None
-) -> FeatureStream:
+def _stream(source: str, opened: Opened, stamp: tuple[int, int, int] | None) -> FeatureStream:
     """Refuse what is no matrix of numbers, and say how columns without names are called."""
     read, shape, dtype, names = opened
     error = InvalidInputError if stamp is None else DataFormatError
@@ -201,13 +168,11 @@ def _stream(
             "real numbers with one row per sample: save X.astype(float), images as X.reshape(len(X), -1)."
         )
     N, D = shape
-    if max_dimension < D:
-        gib = 8 * D**2 / 2**30
+    if D > MAX_FEATURES:
         raise InvalidInputError(
-            f"{source} has D = {D:,d} columns, above the limit of {max_dimension:,d}. One covariance "
-            f"takes {gib:.1f} GiB in float64, those of an audit with their eigenvectors about {6 * gib:.0f} "
-            "GiB, and an eigendecomposition takes time in D³. Project the features to fewer columns, or "
-            "raise the limit (max_dimension=, --max-dimension) on a machine that has this memory."
+            f"{source} has D = {D:,d} columns, above the limit of {MAX_FEATURES:,d}. One covariance takes "
+            f"{8 * D**2 / 2**30:.1f} GiB in float64, and an audit needs six of them: project the features "
+            "to fewer columns."
         )
     columns = names or tuple(f"x{i}" for i in range(D))
     if len(set(columns)) < D:
@@ -227,14 +192,14 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 
 @contextmanager
 def _readable(path: Path) -> Generator[None]:
-    """Turn what readers raise about a damaged file into our words; other errors are our own."""
+    """Turn whatever readers of arrays, archives and tables raise about a damaged file into our words."""
     if path.is_dir():
         raise DataFormatError(f"{path} is a folder; give a file in it (.npy, .npz, .csv or .parquet).")
     try:
         yield
     except (CondnumError, MemoryError):
         raise
-    except (OSError, *_DAMAGE) as error:
+    except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise DataNotFoundError(
                 f"cannot read {path}: {error.strerror or error}; check the path."

@@ -3,7 +3,6 @@
 D_H holds the rows zoned `RL` with target SalePrice, D_P the others with target LotArea.
 """
 
-import io
 import os
 from typing import Any, Literal, get_args
 
@@ -49,9 +48,6 @@ DROPPED = {
     "clean": {PRETRAIN_TARGET, HARMFUL_TARGET, "Id", SPLIT_COLUMN},
 }
 
-#: Largest file that is read, a hundred times the table.
-_MAX_BYTES = 48 << 20
-
 #: Cells that count as missing. pandas (2.0 and later) reads "None" as missing too, although the
 #: data dictionary means "no veneer" by it; this touches MasVnrType only.
 MISSING_CELLS = ["", "NA", "None"]
@@ -60,15 +56,10 @@ MISSING_CELLS = ["", "NA", "None"]
 def read_house_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     """Read the CSV: numbers as float64 with 0 for missing, categories as strings with "0" for missing."""
     with opened(path) as stream:
-        content = stream.read(_MAX_BYTES + 1)
-    if len(content) > _MAX_BYTES:
-        raise DataFormatError(
-            f"{path} takes more than {_MAX_BYTES >> 20} MiB, the table less than half of one; {FILES.advice}"
-        )
-    try:
-        raw = pd.read_csv(io.BytesIO(content), dtype=str, keep_default_na=False, na_values=MISSING_CELLS)
-    except (ValueError, UnicodeError) as error:  # pandas' parser errors are ValueErrors
-        raise DataFormatError(f"{path} is not a CSV table ({error}); {FILES.advice}") from error
+        try:
+            raw = pd.read_csv(stream, dtype=str, keep_default_na=False, na_values=MISSING_CELLS)
+        except ValueError as error:  # pandas' parser errors and unicode errors among them
+            raise DataFormatError(f"{path} is not a CSV table ({error}); {FILES.advice}") from error
     absent = [name for name in HOUSE_COLUMNS if name not in raw]
     if absent:
         shown = ", ".join(absent[:8]) + (", …" if len(absent) > 8 else "")

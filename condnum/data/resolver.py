@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
-from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError
+from condnum.errors import DataNotFoundError, InvalidInputError
 from condnum.files import sha256_file
 
 #: Environment variable that names the folder of local data.
@@ -132,10 +132,7 @@ def _find(files: DataFiles, source: Source, named: str | None) -> FoundFiles | N
 
 
 def obtain(files: DataFiles, source: Source = "auto") -> FoundFiles:
-    """Return the files; say what is missing, where it was looked for and what to put where.
-
-    An altered bundled file is refused.
-    """
+    """Return the files; say what is missing, where it was looked for and what to put where."""
     named = os.environ.get(DATA_VARIABLE)
     found = _find(files, source, named)
     if found is None:
@@ -151,9 +148,4 @@ def obtain(files: DataFiles, source: Source = "auto") -> FoundFiles:
                 f"{files.folder}/."
             )
         raise DataNotFoundError(f"{files.dataset}: {wanted} not found in: {tried}. {fix} {files.advice}")
-    if found.source == "bundled data" and not found.known:
-        raise DataFormatError(
-            f"{found.location}, SHA-256 {', '.join(found.checksums)}: not what condnum came with; "
-            f"install condnum again, or put files of your own into data/{files.folder}/."
-        )
     return found

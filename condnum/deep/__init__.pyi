@@ -8,12 +8,9 @@ from condnum.deep.image_sets import open_images as open_images
 from condnum.deep.transforms import ImageTransform as ImageTransform
 from condnum.deep.transforms import evaluation_transform as evaluation_transform
 from condnum.deep.features import ImageFeatures as ImageFeatures
-from condnum.deep.pretraining import pretrain_backbone as pretrain_backbone
-from condnum.deep.pretraining import Pretraining as Pretraining
 from condnum.deep.training.immunization import immunize_backbone as immunize_backbone
 from condnum.deep.training.immunization import DeepImmunization as DeepImmunization
 from condnum.deep.training.settings import DeepSettings as DeepSettings
-from condnum.deep.training.settings import deep_preset as deep_preset
 from condnum.deep.rir import RirEstimate as RirEstimate
 from condnum.deep.rir import RirTheta0 as RirTheta0
 from condnum.deep.rir import rir_from_features as rir_from_features

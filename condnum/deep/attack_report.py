@@ -233,14 +233,6 @@ class DeepAttackReport:
         row["at_edge"] = sum(self.runs[p].at_edge for n, of in of_nets.items() if n != AGAIN for p in of)
         return row
 
-    def sentences(self, fraction: float = 0.8) -> list[str]:
-        """Say what immunization buys against attackers with most examples, the cheapest success first."""
-        table = self.factors([fraction])
-        said = list[str]()
-        for _, rows in table[table["shots"] == self.most].groupby(["backbone", "method"], sort=False):
-            said += [headline(rows), *(sentence(row) for _, row in rows.iterrows())]
-        return said
-
 
 def headline(rows: pd.DataFrame) -> str:
     """Name the cheapest attack that succeeds, of rows of `DeepAttackReport.factors` in their order."""
@@ -252,25 +244,6 @@ def headline(rows: pd.DataFrame) -> str:
         f"The cheapest attack that succeeds: {first['label']}. It reaches {goal} on θ_I after "
         f"{first['examples_theta_i']:,.0f} examples."
     )
-
-
-def sentence(row: Any) -> str:
-    """Say in words what a row of `DeepAttackReport.factors` holds."""
-    ends = (100 * row[f"final_{net}"] for net in ("theta_i", THETA_0, SCRATCH))
-    told = "{:.1f} % in the end on θ_I, {:.1f} on θ₀, {:.1f} from scratch".format(*ends)
-    label, goal, what = row["label"], f"{100 * row['goal']:.1f} %", row["effect"]
-    if DeepAttacker.named(row["attacker"]).closed_form:
-        return f"{label}: {what.replace('the goal', goal)} on θ_I; {told}."
-    if math.isnan(row["factor"]):
-        counts = f"{row['reached_theta_0']} on θ₀ and {row['reached_theta_i']} on θ_I"
-        within = f"within {row['examples_budget']:,.0f} examples"
-        return f"{label}: of {row['attacks']} attacks each, {counts} reach {goal} {within}; {told}."
-    never = row["reached_theta_i"] < row["attacks"]
-    steps = f"{row['needs_theta_i']:.3g} steps on θ_I, {row['needs_theta_0']:.3g} on θ₀"
-    factor = "{:.3g} times ({:.3g} to {:.3g})".format(*(row[f"factor{end}"] for end in ("", "_low", "_high")))
-    factor = factor.replace(" to inf", " or more")
-    noise = f"; A against A up to {row['noise']:.3g} times" * (not math.isnan(row["noise"]))
-    return f"{label}: {what}. {'More than ' * never}{steps}: {'at least ' * never}{factor}{noise}; {told}."
 
 
 def deep_attack_panel(

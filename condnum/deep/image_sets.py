@@ -1,4 +1,4 @@
-"""One name for any image data: a folder, `mnist:0-4`, `digits-8x8:5-9` or `timm:NAME`."""
+"""One name for any image data: a folder, `mnist:0-4` or `digits-8x8:5-9`."""
 
 import hashlib
 import os
@@ -11,8 +11,7 @@ import numpy as np
 
 from condnum.data.digits import load_small_digits
 from condnum.data.mnist import load_mnist_images
-from condnum.data.resolver import data_folders
-from condnum.deep.images import ArrayImages, FileImages, ImageData, ReaderImages
+from condnum.deep.images import ArrayImages, FileImages, ImageData
 from condnum.errors import (
     DataFormatError,
     DataNotFoundError,
@@ -44,8 +43,7 @@ def open_images(
     """Open image data by name; images decode when they are used.
 
     Args:
-        name: `mnist:0-4` and `digits-8x8:5-9` (digits as gray images), `timm:NAME` or `timm:NAME@FOLDER`
-            (what `timm.data.create_dataset` opens, if it has a length), else a folder: `train/CLASS/…` and
+        name: `mnist:0-4` and `digits-8x8:5-9` (digits as gray images), else a folder: `train/CLASS/…` and
             `test/`, `val/` or `valid/`, classes alone, or Stanford Cars in its original files. Without a
             test split a fifth of each class is `test`; an image stays on its side when others are added.
         split: `train` or `test`, or the name of a folder's split (`valid`).
@@ -68,9 +66,7 @@ def open_images(
     """
     text = os.fspath(name)
     kind, _, rest = text.partition(":")
-    if kind == "timm":
-        data = _open_timm(*rest.partition("@")[::2], split)
-    elif kind in ("mnist", "digits-8x8"):
+    if kind in ("mnist", "digits-8x8"):
         data = _open_digits(kind, rest, split)
     else:
         data = _open_folder(text, split, classes)
@@ -217,38 +213,6 @@ def _matlab(path: Path, field: str) -> Any:
     if field not in content:
         raise DataFormatError(f"{path} has no variable '{field}'; it is not the file of the devkit.")
     return np.atleast_1d(content[field])
-
-
-def _open_timm(name: str, root: str, split: str) -> ImageData:
-    """Open a data set through `timm.data.create_dataset`, which the paper uses (App. C.2)."""
-    title = f"timm:{name}"
-    folder = root or next((str(path) for path in data_folders() if path.is_dir()), "data")
-    if name.lower().startswith(("tfds/", "wds/", "hfids/")):
-        raise InvalidInputError(
-            f"{title} is a stream, but Eq. 17 draws random groups: use a folder, torch/… or hfds/…."
-        )
-    create, timm_split = require("timm.data", "deep").create_dataset, {"test": "validation"}.get(split, split)
-    try:
-        dataset = create(name, root=folder, split=timm_split)
-    except (RuntimeError, OSError, ValueError, AssertionError, ImportError) as error:
-        raise DataNotFoundError(
-            f"timm cannot open '{name}' ({split}) in {folder}: {error}. Give its folder, '{title}@FOLDER'."
-        ) from error
-    reader = getattr(dataset, "reader", None)
-    found = getattr(dataset, "targets", None)  # images need not be decoded for their labels
-    if found is None:
-        samples = getattr(reader, "samples", None) or (dataset[i] for i in range(len(dataset)))
-        found = [label for _, label in samples]
-    labels = np.asarray(found)
-    if labels.dtype.kind not in "iu":
-        raise DataFormatError(f"{title} is no classification data: its labels are {labels.dtype}.")
-    index = getattr(reader, "class_to_idx", None) or {}
-    classes = getattr(dataset, "classes", None) or sorted(index, key=index.__getitem__)
-    if not classes:
-        classes = range(int(labels.max(initial=-1)) + 1)
-    images = dataset if reader is None else reader  # timm's data set puts another in a broken image's place
-    source = ReaderImages(lambda i: images[i][0], title)
-    return ImageData(title, split, tuple(map(str, classes)), labels, source, np.arange(len(labels)))
 
 
 def _open_digits(dataset: str, subset: str, split: str) -> ImageData:

@@ -1,4 +1,4 @@
-"""Labeled images of a folder, an array or a reader, and batches of them as transformed tensors.
+"""Labeled images of a folder or an array, and batches of them as transformed tensors.
 
 Batches are the same for any number of workers and leave the global seed alone.
 """
@@ -9,13 +9,12 @@ import hashlib
 import os
 import random
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -27,7 +26,6 @@ from condnum.data.task_pair import sha256_arrays
 from condnum.deep.transforms import ImageTransform, to_rgb
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, check_integer, require
 from condnum.files import sha256_file
-from condnum.progress import report_event
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -39,61 +37,24 @@ _THREADS = 8  # hashing and reading release the interpreter lock
 
 #: A set with a larger share of undecodable images is taken for a broken copy, not for a few bad files.
 UNREADABLE_SHARE = 0.1
-#: Decoded pixels of a set take at most this many bytes.
-DECODED_BUDGET = 1 << 30
-#: Images that are decoded between two messages.
-_CHUNK = 256
-
-
-class ImageSource:
-    """Images by position."""
-
-    title: str  # what messages call it, "mnist" or "timm:torch/cifar10"
-
-    def read(self, index: int) -> Any:
-        """Return a PIL image, or the path or the open file of an encoded one."""
-        raise NotImplementedError
-
-    def name(self, index: int) -> str:
-        """Return what a message calls an image."""
-        return f"{self.title}[{index}]"
-
-    def load(self, index: int) -> Image:
-        """Decode an image, in its own mode; raises what the decoder raises."""
-        pil = require("PIL.Image", "deep")
-        item = self.read(index)
-        if isinstance(item, pil.Image):
-            return item
-        with item if hasattr(item, "read") else nullcontext(), pil.open(item) as image:
-            image.load()
-            return image
-
-    def checksum(self, indices: Sequence[int]) -> str:
-        """Return a SHA-256 of these images, by mode, size and pixels; one that fails counts as such."""
-        digest = hashlib.sha256()
-        for index in sorted(indices):
-            try:
-                image = self.load(index)
-                digest.update(f"{index} {image.mode} {image.size}\n".encode() + image.tobytes())
-            except decode_errors():
-                digest.update(f"{index} unreadable\n".encode())
-        return digest.hexdigest()
 
 
 @dataclass(frozen=True)
-class FileImages(ImageSource):
+class FileImages:
     """Image files below one folder."""
 
     root: Path
     files: tuple[str, ...]  # (N,) relative paths with forward slashes
 
-    def read(self, index: int) -> Path:
-        """Return the path."""
-        return self.root / self.files[index]
-
     def name(self, index: int) -> str:
-        """Return the path in words."""
-        return str(self.read(index))
+        """Return what a message calls an image: its path."""
+        return str(self.root / self.files[index])
+
+    def load(self, index: int) -> Image:
+        """Decode an image, in its own mode; raises what the decoder raises."""
+        with require("PIL.Image", "deep").open(self.root / self.files[index]) as image:
+            image.load()
+            return image
 
     def checksum(self, indices: Sequence[int]) -> str:
         """Return the SHA-256 of files: their names, their sizes, and the bytes of all or of some.
@@ -119,31 +80,23 @@ class FileImages(ImageSource):
 
 
 @dataclass(frozen=True, eq=False)
-class ArrayImages(ImageSource):
+class ArrayImages:
     """Images in memory: gray `(N, h, w)` or RGB `(N, h, w, 3)`."""
 
     images: NDArray[np.uint8]
     title: str
 
-    def read(self, index: int) -> Image:
+    def name(self, index: int) -> str:
+        """Return what a message calls an image."""
+        return f"{self.title}[{index}]"
+
+    def load(self, index: int) -> Image:
         """Wrap one image."""
         return require("PIL.Image", "deep").fromarray(self.images[index])
 
     def checksum(self, indices: Sequence[int]) -> str:
         """Return the sum of the chosen pixels."""
         return sha256_arrays(images=self.images[np.asarray(indices, dtype=np.int64)])
-
-
-@dataclass(frozen=True, eq=False)
-class ReaderImages(ImageSource):
-    """Images that a function hands out by position; the checksum has to decode each of them."""
-
-    reader: Callable[[int], Any]  # a PIL image, or an open file with an encoded one
-    title: str
-
-    def read(self, index: int) -> Any:
-        """Ask the function."""
-        return self.reader(index)
 
 
 def decode_errors() -> tuple[type[Exception], ...]:
@@ -176,12 +129,9 @@ class ImageData:
     split: str  # "train", "test" or a folder's name
     classes: tuple[str, ...]  # C names; label c is classes[c]
     labels: NDArray[np.int64]  # (N,) in 0 … C−1, read-only
-    source: ImageSource  # where the images are
+    source: FileImages | ArrayImages  # where the images are
     positions: NDArray[np.int64]  # (N,) in the source, read-only
     origin: str = ""  # data set, images and place in words, where the name says less; for titles
-    decoded: Mapping[int, NDArray[np.uint8]] = field(
-        default_factory=dict, repr=False
-    )  # (h, w, 3) by position
 
     def __post_init__(self) -> None:
         labels = np.array(self.labels, dtype=np.int64)
@@ -230,8 +180,6 @@ class ImageData:
     def image(self, index: int) -> Image | Unreadable:
         """Decode an image to RGB, or say why there is none: a broken file must not end an hour's work."""
         position = int(self.positions[index])
-        if position in self.decoded:
-            return require("PIL.Image", "deep").fromarray(self.decoded[position])
         try:
             return to_rgb(self.source.load(position))
         except decode_errors() as error:
@@ -251,29 +199,6 @@ class ImageData:
             return self
         check_integer("the limit per class", per_class, 1)
         return self.take(rows_per_class(self.labels, per_class, seed))
-
-    def in_memory(self, budget: int = DECODED_BUDGET) -> ImageData:
-        """Decode the images once, by all cores, and keep as many as fit into `budget` bytes."""
-        if isinstance(self.source, ArrayImages) or self.decoded:
-            return self
-        kept: dict[int, NDArray[np.uint8]] = {}
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for start in range(0, len(self), _CHUNK):
-                rows = range(start, min(start + _CHUNK, len(self)))
-                for index, image in zip(rows, pool.map(self.image, rows), strict=True):
-                    if not isinstance(image, Unreadable):
-                        pixels = np.asarray(image)
-                        budget -= pixels.nbytes
-                        if budget < 0:
-                            return replace(self, decoded=kept)
-                        kept[int(self.positions[index])] = pixels
-                report_event(stage=f"decoding {self.name}", step=rows.stop, steps=len(self))
-        return replace(self, decoded=kept)
-
-    @property
-    def decoded_bytes(self) -> int:
-        """Bytes of pixels that `in_memory` keeps."""
-        return sum(pixels.nbytes for pixels in self.decoded.values())
 
 
 def same_images(D_P: ImageData, D_H: ImageData) -> list[str]:

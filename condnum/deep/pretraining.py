@@ -51,36 +51,7 @@ def pretrain_backbone(
 ) -> Pretraining:
     """Train all of a backbone on D_P, in place, by AdamW with a linear warm-up and a cosine to zero.
 
-    The same seed gives the same weights on the same machine, stopped and continued or not.
-
-    Args:
-        backbone: Trained with its BatchNorm statistics; its head has an output for each class.
-        data: Training images of D_P.
-        epochs: Passes over them.
-        learning_rate: The largest, after the warm-up.
-        batch_size: Images of a step.
-        transform: Training transform, possibly random; default `evaluation_transform(backbone)`.
-        seed: Of the order, of augmentations and of dropout; the global generators are left as they were.
-        device: `auto`, `cpu`, `cuda[:i]`; the backbone ends there.
-        workers: Processes that decode.
-        checkpoint: File of the state after each epoch, to go on from.
-
-    Returns:
-        The history.
-
-    Raises:
-        InvalidInputError: Bad options, a head of another size than D_P's classes, a loss that is not
-            finite, or a checkpoint of other settings.
-        DeviceError: No such device, or out of memory.
-
-    Examples:
-        >>> from condnum.deep import Backbone, evaluation_transform, open_images
-        >>> data = open_images("digits-8x8:0-1", limit=20)
-        >>> backbone = Backbone("test_resnet", num_classes=2)
-        >>> small = evaluation_transform(backbone, input_size=16)
-        >>> made = pretrain_backbone(backbone, data, epochs=2, transform=small, device="cpu")
-        >>> len(made.history)
-        2
+    The same seed gives the same weights on the same machine, stopped and continued from `checkpoint` or not.
     """
     epochs, batch_size = check_integer("epochs", epochs, 1), check_integer("batch_size", batch_size, 2)
     if not (math.isfinite(learning_rate) and learning_rate > 0):

@@ -1,7 +1,6 @@
 """Figures of the tidy curves table: norm ratios (Fig. 1), spectra and condition-number histories."""
 
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import pandas as pd
 from scipy.stats import gmean
@@ -18,7 +17,6 @@ from condnum.figures.style import (
     method_style,
     panels,
 )
-from condnum.probing import ProbeCurve
 
 #: Ratios below this are round-off of float64 and not drawn.
 _FLOOR = 1e-32
@@ -26,37 +24,13 @@ _FLOOR = 1e-32
 #: Columns of a table of curves, a row per point.
 CURVE_COLUMNS = ("method", "seed", "task", "quantity", "x", "value")
 
-#: A table of curves, one probe, or probes by the names of their methods.
-CurvesLike: TypeAlias = pd.DataFrame | ProbeCurve | Mapping[str, ProbeCurve]
 
-
-def norm_ratio_figure(curves: CurvesLike, subtitle: str = "") -> Any:
-    """Draw Fig. 1: the norm ratio of Eq. 16 against the step, per task and method.
-
-    Args:
-        curves: What `linear_probe` returns, or several of them by name. Or a table with a row per point and
-            the columns `method`, `seed`, `task` (`pretrain` or `harmful`), `quantity` (here `norm_ratio`),
-            `x` (the step) and `value`, such as the table `curves` of a run.
-        subtitle: Names the data.
-
-    Returns:
-        A plotly figure with a panel per task; a single one for probes.
-
-    Raises:
-        InvalidInputError: A column is missing, or the table holds no norm ratios.
-
-    Examples:
-        >>> from condnum import linear_probe
-        >>> import numpy as np
-        >>> figure = norm_ratio_figure({"raw": linear_probe(np.eye(2), np.diag([4.0, 1.0]), np.ones(2))})
-        >>> [trace.name for trace in figure.data if trace.showlegend]
-        ['raw']
-    """
-    table = curves if isinstance(curves, pd.DataFrame) else probe_curves(curves)
+def norm_ratio_figure(curves: pd.DataFrame, subtitle: str) -> Any:
+    """Draw Fig. 1: the norm ratio of Eq. 16 against the step, per task and method."""
     return _of_both_tasks(
-        _checked(table, "norm_ratio"),
+        _checked(curves, "norm_ratio"),
         "Convergence of linear probing (norm ratio, Eq. 16)",
-        f"{subtitle and f'{subtitle}. '}Line: geometric mean over seeds; band: least to largest",
+        f"{subtitle}. Line: geometric mean over seeds; band: least to largest",
         "step of exact line search",
         "‖w<sub>t</sub> − w*‖² / ‖w<sub>0</sub> − w*‖²",
         steps=True,
@@ -96,12 +70,11 @@ def _of_both_tasks(table: pd.DataFrame, title: str, note: str, over: str, up: st
 
     Steps lie on a logarithmic axis, without the start; indices on a plain one.
     """
-    titles = {task: title for task, title in TASK_TITLES.items() if task in set(table["task"])} or {"": ""}
     options: dict[str, Any] = {"shared_yaxes": True, "horizontal_spacing": 0.06}
-    figure = panels(cols=len(titles), subplot_titles=list(titles.values()), **options)
+    figure = panels(cols=2, subplot_titles=list(TASK_TITLES.values()), **options)
     drawn = table[table["x"] > 0] if steps else table
     for name in dict.fromkeys(table["method"]):
-        for column, task in enumerate(titles, start=1):
+        for column, task in enumerate(TASK_TITLES, start=1):
             rows = drawn[(drawn["method"] == name) & (drawn["task"] == task)]
             if rows.empty:
                 continue
@@ -134,24 +107,6 @@ def ceiling_figure(sweep: pd.DataFrame, subtitle: str) -> Any:
     figure.update_yaxes(**log_axis("RIR, ridge convention, θ at unit scale", sweep["rir"]))
     note = f"{subtitle}. Geometric mean over seeds; no invertible extractor lies above the bound"
     return finish(figure, "How much immunization is possible: RIR and its ceiling", note, height=480)
-
-
-def probe_curves(probes: ProbeCurve | Mapping[str, ProbeCurve]) -> pd.DataFrame:
-    """Return what `linear_probe` found as a table of curves; the probes of a batch count as seeds."""
-    named = probes if isinstance(probes, Mapping) else {"probe": probes}
-    tables = []
-    for name, probe in named.items():
-        if not isinstance(probe, ProbeCurve):
-            raise InvalidInputError(
-                f"'{name}' is {type(probe).__name__}: a figure draws a ProbeCurve of linear_probe, several "
-                f"by name, or a table with the columns {', '.join(CURVE_COLUMNS)}."
-            )
-        for seed, ratios in enumerate(probe.norm_ratio.reshape(-1, len(probe.steps))):
-            points = {"x": probe.steps.astype(float), "value": ratios}
-            tables.append(
-                pd.DataFrame({"method": name, "seed": seed, "task": "", "quantity": "norm_ratio", **points})
-            )
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(CURVE_COLUMNS))
 
 
 def _checked(curves: pd.DataFrame, quantity: str) -> pd.DataFrame:

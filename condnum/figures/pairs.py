@@ -2,13 +2,12 @@
 
 import math
 import textwrap
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from condnum.errors import InvalidInputError, check_known
+from condnum.errors import InvalidInputError
 from condnum.figures.style import finish, method_style, num, panels, square
 
 #: What tells one row from another, and all that is read.
@@ -54,7 +53,6 @@ def pair_heatmaps(
     *,
     convention: str = "ridge",
     theta_scale: str = "unit",
-    methods: Sequence[str] = (),
 ) -> Any:
     """Draw Fig. 2: ln RIR of every ordered pair of digits, in colors that all methods of the table share.
 
@@ -64,10 +62,7 @@ def pair_heatmaps(
     over seeds, as in Table 2. The heatmaps' `customdata` holds (pre-training digit, harmful digit).
     """
     table = measured_pairs(results, convention=convention, theta_scale=theta_scale)
-    known = list(dict.fromkeys(table["method"]))
-    for name in methods:
-        check_known("method of the table", name, known)
-    names = list(methods) or known
+    names = list(dict.fromkeys(table["method"]))
     cells = pair_cells(table)
     limit = color_limit(cells)
     columns = min(2, len(names))

@@ -68,7 +68,10 @@ def _looked_at(
     """Read two files, once for each version of them."""
     if pretrain:
         title = f"{Path(pretrain).name} and {Path(harmful).name}"
-        found = open_pair(pretrain, harmful, key=key, drop=drop, max_dimension=_MAX_DIMENSION)
+        found = open_pair(pretrain, harmful, key=key, drop=drop)
+        if found[0].dimension > _MAX_DIMENSION:
+            wide = f"{title}: {found[0].dimension:,d} columns, above the limit of {_MAX_DIMENSION:,d}"
+            raise InvalidInputError(f"{wide}; leave some out (drop), or run condnum audit.")
     else:
         title, task = (
             ("Example: diabetes patients in two groups", load_diabetes_tasks())

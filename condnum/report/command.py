@@ -139,8 +139,7 @@ def verdict_rows(folder: Path) -> list[tuple[str, ...]]:
             kept = found["clause_c"][row["extractor"]]["kept"]
             good = row["clause_a"] and row["clause_b"]
             verdict = "not known (clause (c))" if good and kept is None else "yes" if good and kept else "no"
-            label = row["extractor"] + f" against {row['baseline']}" * (row["baseline"] != "raw")
-            rows.append(row_of(label, row, verdict))
+            rows.append(row_of(row["extractor"], row, verdict))
     for name in ("summary", "immunization"):
         table = read_table(folder, name)
         if table is None or "convention" not in table:

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from condnum.deep.attack_kinds import FRESH, DeepAttacker
-from condnum.deep.attack_report import headline, sentence
-from condnum.report.tables import bullets, formula_html, label, number, rounded
+from condnum.deep.attack_report import headline
+from condnum.report.tables import formula_html, label, number, rounded
 from condnum.studies.deep_attackers import DeepAttackers
 
 #: Fraction of the way from chance to the best attacker's accuracy on θ₀ of which tables and sentences speak.
@@ -114,7 +114,7 @@ def _who(row: Any) -> dict[str, str]:
 
 
 def verdict(factors: pd.DataFrame, immunization: pd.DataFrame, fraction: float = HEADLINE) -> str:
-    """Say for each backbone and method what the defense buys, the cheapest attack that succeeds first."""
+    """Say for each backbone and method which is the cheapest attack that succeeds."""
     most = 0 if 0 in set(factors["shots"]) else factors["shots"].max()
     table = factors[(factors["shots"] == most) & np.isclose(factors["fraction"], fraction)]
     words = ""
@@ -123,7 +123,6 @@ def verdict(factors: pd.DataFrame, immunization: pd.DataFrame, fraction: float =
         rir = ", ".join(f"{number(known.at[name, 'rir_mean'])} ({name})" for name in ("compact", "ridge"))
         words += f"<p><b>{html.escape(str(backbone))}, {label(method)}</b>: RIR<sub>θ0</sub> {rir}. "
         words += f"<b>{formula_html(headline(rows))}</b></p>"
-        words += bullets([formula_html(sentence(row)) for _, row in rows.iterrows()])
     return words
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from condnum.errors import DataNotFoundError, InvalidInputError
 from condnum.files import CELLS as CELLS
 from condnum.files import atomic_write, folder_lock, write_text
-from condnum.machine import ProcessPeak, limit_threads, own_peak
+from condnum.machine import limit_threads
 
 _T = TypeVar("_T")
 Scalar: TypeAlias = str | int | float | bool | None
@@ -141,22 +141,21 @@ class Outcome:
     result: CellResult | None  # None if it failed
     error: str = ""  # type and message
     traceback: str = ""  # as Python prints it; of another process, perhaps
-    memory: ProcessPeak | None = None  # of the process that tried; None if it was lost
 
     @classmethod
-    def failed(cls, cell: Cell, error: BaseException, memory: ProcessPeak | None = None) -> Outcome:
+    def failed(cls, cell: Cell, error: BaseException) -> Outcome:
         """Return the outcome of a cell that raised an exception, or was lost with its worker."""
         text = "".join(traceback.format_exception(error))
-        return cls(cell, None, f"{type(error).__name__}: {error}", text, memory)
+        return cls(cell, None, f"{type(error).__name__}: {error}", text)
 
 
 def evaluate(compute: Compute, cell: Cell, threads: int | None = None) -> Outcome:
     """Compute a cell in this process; an error becomes a value, so that the other cells go on."""
     try:
         limit_threads(threads)
-        return Outcome(cell, checked_result(compute(cell)), memory=own_peak())
+        return Outcome(cell, checked_result(compute(cell)))
     except Exception as error:
-        return Outcome.failed(cell, error, own_peak())
+        return Outcome.failed(cell, error)
 
 
 #: What a process keeps: data, and what its cells derive from them and share. A digit pair of MNIST shares

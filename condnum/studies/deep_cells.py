@@ -15,7 +15,7 @@ from scipy.stats import binom
 
 from condnum.deep.backbone import Backbone
 from condnum.deep.features import ImageFeatures, head_accuracy
-from condnum.deep.images import DECODED_BUDGET, ImageData, Unreadable
+from condnum.deep.images import ImageData, Unreadable
 from condnum.deep.probe import convex_probe, probe_accuracy
 from condnum.deep.rir import DRAW_STRIDE, rir_from_features
 from condnum.deep.transforms import Augmentation
@@ -165,14 +165,6 @@ class DeepTasks:
         seen = [np.asarray(image, np.float32) for image in looked_at if not isinstance(image, Unreadable)]
         return bool(seen) and float(np.mean([np.ptp(image, axis=2).mean() for image in seen])) > _GREY
 
-    def in_memory(self) -> DeepTasks:
-        """Return the same images, decoded as far as `DECODED_BUDGET` goes."""
-        left, kept = DECODED_BUDGET, []
-        for data in self.all:
-            kept.append(data.in_memory(left))
-            left -= kept[-1].decoded_bytes
-        return DeepTasks(self.imagenet_head, *kept)
-
     def title(self) -> str:
         """Return both data sets in one line, for figures; of a path the last two parts."""
         words = []
@@ -185,7 +177,7 @@ class DeepTasks:
 
 def is_folder(name: str) -> bool:
     """Tell whether `open_images` takes a name for a folder."""
-    return name.partition(":")[0] not in ("mnist", "digits-8x8", "timm")
+    return name.partition(":")[0] not in ("mnist", "digits-8x8")
 
 
 def commonest(labels: NDArray[np.int64]) -> float:

@@ -24,7 +24,7 @@ from condnum.deep.transforms import ImageTransform, training_transform
 from condnum.errors import DataNotFoundError, InvalidInputError, require
 from condnum.files import atomic_write, output_folder
 from condnum.methods import get_method
-from condnum.studies.cells import Cell, CellResult, ResultStore, Row, cached
+from condnum.studies.cells import Cell, CellResult, ResultStore, Row
 from condnum.studies.deep_cells import (
     IMAGES,
     INITIAL,
@@ -101,7 +101,7 @@ class DeepNets(Study, name="deep", version="4"):
         if (self.data == IMAGES or self.pretrain or self.harmful) and not (self.pretrain and self.harmful):
             raise InvalidInputError(
                 "images of your own need both tasks: give --pretrain (D_P) and --harmful (D_H), each a "
-                "folder, mnist:0-4 or timm:NAME; without them --data embedded runs on bundled digits."
+                "folder or mnist:0-4; without them --data embedded runs on bundled digits."
             )
         if self.preset:
             deep_preset(self.preset)
@@ -245,16 +245,15 @@ class DeepNets(Study, name="deep", version="4"):
 
     def compute(self, data: DeepTasks, cell: Cell) -> CellResult:
         """Make the model of a cell and measure it beside θ₀, whose own ratios are 1 by definition."""
-        tasks = cached(("deep-tasks", self, data.checksum), data.in_memory)
         checkpoint = model_file(cell, ".checkpoint")
-        theta, row, history, said, unreadable = self.make(tasks, cell, checkpoint)
-        notes = {"method": cell["method"], "seed": str(cell["seed"]), "data": tasks.checksum}
+        theta, row, history, said, unreadable = self.make(data, cell, checkpoint)
+        notes = {"method": cell["method"], "seed": str(cell["seed"]), "data": data.checksum}
         save_backbone(theta, model_file(cell), notes=notes)
-        after = self._features(tasks, cell)
-        before = after if cell.after is None else self._features(tasks, cell.after)
+        after = self._features(data, cell)
+        before = after if cell.after is None else self._features(data, cell.after)
         theta = theta.cpu()
         if cell.after is None:
-            said = doubts(tasks, theta, after.pretrain_test, own_head=self.own_head)
+            said = doubts(data, theta, after.pretrain_test, own_head=self.own_head)
         found, arrays, warnings = measured_features(cell, before, after, said)
         images = [*unreadable, *(image for part in after for image in part.unreadable)]
         bad = list(dict.fromkeys(map(str, images)))

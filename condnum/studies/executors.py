@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from condnum.errors import CondnumError, InvalidInputError, check_integer, require
-from condnum.machine import is_out_of_memory, limited_threads, own_peak, threads_environment
+from condnum.machine import is_out_of_memory, limited_threads, threads_environment
 from condnum.studies.cells import Cell, CellResult, Compute, Outcome, evaluate
 
 #: Cells handed to the pool for each worker: one that runs, one that waits for it.
@@ -196,7 +196,7 @@ class BatchExecutor:
                             f"({chunk[0].short_label}, …): {size} at a time"
                         )
                         continue
-                    outcomes = [Outcome.failed(chunk[0], error, own_peak())]
+                    outcomes = [Outcome.failed(chunk[0], error)]
             yield from outcomes
             cells = rest
 
@@ -204,7 +204,7 @@ class BatchExecutor:
 def _kept(cell: Cell, result: CellResult | Exception) -> Outcome:
     """Return the outcome of a cell of a batch."""
     if isinstance(result, Exception):
-        return Outcome.failed(cell, result, own_peak())
+        return Outcome.failed(cell, result)
     return evaluate(lambda _: result, cell)
 
 

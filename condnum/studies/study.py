@@ -325,7 +325,6 @@ class StudyRun:
             f"{len(report.failures)} failed",
             "where": self.where,
             "seconds": f"{report.seconds:,.1f}",
-            "peak memory": report.memory,
             "numerics": "float64",
             "versions": f"condnum {__version__}, torch {torch.__version__}, "
             f"Python {platform.python_version()}",

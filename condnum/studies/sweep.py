@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from condnum.errors import CondnumError
-from condnum.machine import ProcessPeak, own_peak, peak_words
 from condnum.progress import SweepProgress, report_event
 from condnum.studies.cells import Cell, CellResult, Compute, Outcome, ResultStore
 from condnum.studies.executors import Executor
@@ -30,7 +29,6 @@ class SweepReport:
     failures: dict[Cell, str]  # errors of this run, in the order in which they came
     reused: int  # cells found in the store
     seconds: float
-    memory: str  # the peak of this process and the workers, in words
 
     @property
     def computed(self) -> int:
@@ -50,7 +48,6 @@ def run_sweep(
     started, different = time.perf_counter(), list(dict.fromkeys(cells))
     results: dict[Cell, CellResult] = {}
     failures: dict[Cell, str] = {}
-    peaks: list[ProcessPeak] = []
 
     def report(cell: Cell | None) -> None:
         """Send an event and call the callback."""
@@ -77,8 +74,6 @@ def run_sweep(
         with closing(outcomes):
             for outcome in outcomes:
                 cell = outcome.cell
-                if outcome.memory is not None:
-                    peaks.append(outcome.memory)
                 if outcome.result is not None:
                     store.put(cell.key, *outcome.result)
                     results[cell] = outcome.result
@@ -89,8 +84,7 @@ def run_sweep(
         tried = set(ready or waiting)
         waiting = [cell for cell in waiting if cell not in tried]
     found = {cell: results[cell] for cell in different if cell in results}
-    memory = peak_words([*peaks, own_peak()])
-    return SweepReport(found, failures, reused, time.perf_counter() - started, memory)
+    return SweepReport(found, failures, reused, time.perf_counter() - started)
 
 
 def _without_start(cells: Iterable[Cell]) -> Generator[Outcome]:

@@ -1,4 +1,4 @@
-"""The audit along the depth: against features taken by hand, in one pass, for images and for tokens."""
+"""The audit along the depth: against features taken by hand, in one pass."""
 
 import copy
 import json
@@ -122,49 +122,6 @@ def test_the_study_keeps_resumes_and_reports_the_stage(monkeypatch, tmp_path, im
         FeatureAudit(layers="all")
 
 
-class Block(nn.Module):
-    """A layer that mixes tokens and returns a tuple, as those of transformers do."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(32, 32)
-
-    def forward(self, x, mask):
-        return torch.tanh(self.layer(x)) + (x * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True), None
-
-
-class Characters(nn.Module):
-    """A small net over characters."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed, self.blocks = nn.Embedding(128, 32), nn.ModuleList(Block() for _ in range(2))
-
-    def forward(self, input_ids, attention_mask=None):
-        x = self.embed(input_ids)
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        for block in self.blocks:
-            x, _ = block(x, mask[:, :, None])
-        return x
-
-
-def test_padding_does_not_count():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        net = Characters().double()
-        texts = [torch.randint(low, low + 80, (64, 48)) for low in (0, 48)]  # two alphabets that overlap
-    mask = (torch.arange(48) < 30).long().expand(64, -1)
-
-    def audited(filler):
-        ids = (torch.where(mask == 1, text, filler) for text in texts)
-        return layer_audit(net, *([{"input_ids": row, "attention_mask": mask}] for row in ids)).table
-
-    assert audited(0)["layer"].tolist() == ["embed", "blocks.0", "blocks.1"]
-    pd.testing.assert_frame_equal(audited(0), audited(99), rtol=1e-4)
-    short = layer_audit(net, *([text[:, :30]] for text in texts)).table
-    pd.testing.assert_frame_equal(audited(7), short, rtol=1e-3)
-
-
 class Odd(nn.Module):
     """Layers that cannot be audited, beside one that can."""
 
@@ -196,7 +153,6 @@ ROWS = (torch.randn(20, 4, generator=torch.Generator().manual_seed(0)),)
         ({"pretrain": [torch.tensor(1.0)]}, "a batch is float32 of shape"),
         ({"pretrain": [{"name": "x"}]}, "a batch is a dict"),
         ({"target": 1.0}, "target must be a RIR above 1, got 1.0"),
-        ({"max_dimension": 3}, "'first' .* has 4 features, more than 3;"),
     ],
 )
 def test_what_cannot_be_audited_is_named(change, words):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from condnum.audit.intervals import bootstrap, estimates, intervals, resampled_covariance
-from condnum.audit.measures import AS_IS, Comparison, TaskSpectra
+from condnum.audit.measures import AS_IS, TaskSpectra
 from condnum.audit.moments import FEWEST_GROUPS, cluster_moments, group_count, second_moments
 from condnum.data import feature_stream
 from condnum.data.feature_stream import array_stream, open_feature_stream
@@ -62,18 +62,18 @@ def test_rows_of_small_data_are_resampled_one_by_one():
     assert set(np.round(np.diagonal(drawn), 9)) <= {0, 1, 2, 3, 4}
 
 
-def resampled(moments, extractors, compared, **options):
+def resampled(moments, extractors, **options):
     """The intervals of these moments."""
     ranges = (CovarianceRange.of(torch.from_numpy(task.covariance), rtol=1e-14) for task in moments)
-    known = estimates(TaskSpectra.of(*ranges, extractors, rtol=1e-14), compared, 1e-6)
-    draws = bootstrap(moments, extractors, compared, rtol=1e-14, epsilon=1e-6, **options)
+    known = estimates(TaskSpectra.of(*ranges, extractors, rtol=1e-14), 1e-6)
+    draws = bootstrap(moments, extractors, rtol=1e-14, epsilon=1e-6, **options)
     return intervals(draws, known, "rows").table
 
 
 def test_intervals_are_the_same_for_any_number_of_threads():
     moments = tuple(second_moments(array_stream(matrix(seed=seed))) for seed in (0, 1))
-    extractors, pair = {AS_IS: None, "theta": matrix(5)}, [Comparison("theta")]
-    one, two = (resampled(moments, extractors, pair, threads=t, replicates=20) for t in (1, 2))
+    extractors = {AS_IS: None, "theta": matrix(5)}
+    one, two = (resampled(moments, extractors, threads=t, replicates=20) for t in (1, 2))
     pd.testing.assert_frame_equal(one, two, check_exact=False, rtol=1e-12)
 
 
@@ -84,7 +84,7 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say():
     hits = 0
     for seed in range(40):
         moments = second_moments(array_stream(np.random.default_rng(seed).normal(size=(200, 2)) * [2.0, 1.0]))
-        table = resampled((moments, moments), {AS_IS: None}, [], replicates=50, seed=seed, threads=1)
+        table = resampled((moments, moments), {AS_IS: None}, replicates=50, seed=seed, threads=1)
         row = table[(table["quantity"] == "kappa") & (table["task"] == "pretrain")].iloc[0]
         hits += row["low"] <= 4 <= row["high"]
     # Binomial(40, 0.95) is at least 33 with probability 0.997; percentile intervals are a bit short.

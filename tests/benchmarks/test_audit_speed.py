@@ -19,13 +19,14 @@ LIMIT_MIB = 2048
 
 #: In a process of its own: the peak of resident memory is that of the audit alone.
 AUDIT = """
-import json, sys, time
+import json, re, sys, time
+from pathlib import Path
 from condnum.audit import audit
 started = time.perf_counter()
 found = audit(sys.argv[1], sys.argv[2], bootstrap=int(sys.argv[3]))
+peak_kib = int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
 print(json.dumps({"seconds": dict(found.seconds), "total": time.perf_counter() - started,
-                  "peak_mib": found.peak_memory_mib, "rank": found.pretrain.rank,
-                  "rows": found.pretrain.rows}))
+                  "peak_mib": peak_kib / 1024, "rank": found.pretrain.rank, "rows": found.pretrain.rows}))
 """
 
 #: The product that forms K: float64, as the audit sums, on blocks that are in memory already.

@@ -38,7 +38,7 @@ def prepared_steps(name, images, side, device, precision):
     parameters = [*backbone.trainable_parameters(), *backbone.head_parameters()]
     optimizer = torch.optim.SGD(parameters, lr=1e-6, momentum=0.9, nesterov=True)
     objective = DeepObjective(backbone, "ours", settings, Processes(device))
-    tasks = {"pretrain": batches[:1], "harmful": batches[1:]}
+    tasks = dict(zip(("pretrain", "harmful"), batches, strict=True))
     weights = {"supervised": 1.0, "well": 1e-9, "ill": 1e-3}
 
     def immunize():

@@ -85,8 +85,6 @@ class TestBlocks:
         monkeypatch.setattr(feature_stream, "WHOLE_BYTES", 100)
         with pytest.raises(DataFormatError, match=r"takes more than 0 MiB"):
             array_stream(X).array()
-        with pytest.raises(InvalidInputError, match=r"D = 4 columns, above the limit of 3.*GiB"):
-            array_stream(np.ones((2, 4)), max_dimension=3)
         np.save(tmp_path / "X.npy", X)
         blocks = open_feature_stream(tmp_path / "X.npy").blocks()
         next(blocks)

@@ -1,8 +1,7 @@
-"""Images: layouts and what can be wrong with them, digits and timm's sets by name, transforms, loaders."""
+"""Images: layouts and what can be wrong with them, digits by name, transforms, loaders."""
 
 import os
 import shutil
-import struct
 
 import numpy as np
 import pytest
@@ -76,8 +75,6 @@ class TestLayouts:
 
         for text in ("4-0", "a", "3", "0-4;5", "12-14", "1,,2"):
             refused(InvalidInputError, "digits", f"digits-8x8:{text}")
-        refused(InvalidInputError, "stream", "timm:wds/imagenet")
-        refused(DataNotFoundError, "timm cannot open 'torch/cifar10'", f"timm:torch/cifar10@{tmp_path}")
         refused(DataNotFoundError, "there is no folder", tmp_path / "nowhere")
         refused(DataNotFoundError, "no folder 'dev'", folder(), "dev")
         root = folder(("train",), root=tmp_path / "imagenet")
@@ -239,21 +236,6 @@ def test_gray_values_of_32_bits_are_refused(tmp_path, kind, mode):
         assert f"mode {mode}) have no known range; save 8 or 16 bits" in image.reason
 
 
-def test_images_in_memory_are_the_same_and_stay_in_their_budget(folder):
-    root = folder(count=3)
-    (root / "train" / "cat" / "1.png").write_bytes(b"broken")
-    data = open_images(root)
-    kept, some = data.in_memory(), data.in_memory(budget=1000)
-    assert kept.checksum == data.checksum
-    assert (kept.decoded_bytes, some.decoded_bytes) == (5 * 432, 2 * 432)
-    pixels = [np.asarray(data.image(i)) for i in (0, 2, 5)]
-    assert all(np.array_equal(some.image(i), kept.image(i)) for i in (0, 2, 3, 4, 5))
-    shutil.rmtree(root / "train")
-    assert isinstance(kept.image(1), Unreadable)
-    assert all(np.array_equal(kept.image(i), p) for i, p in zip((0, 2, 5), pixels, strict=True))
-    assert np.array_equal(kept.take([5, 0]).image(0), pixels[2])
-
-
 def test_image_data_checks_labels():
     source = ArrayImages(np.zeros((3, 4, 4), np.uint8), "toy")
     with pytest.raises(DataFormatError, match=r"2 are out of range, the first is -1 of toy\[1\]"):
@@ -282,32 +264,6 @@ def test_the_test_images_of_mnist_are_split_where_they_are_all(monkeypatch, tmp_
     assert not set(train.positions) & set(test.positions)
     assert sum(train.counts) + sum(test.counts) == 5139  # of digits 0 to 4
     assert train.take([0, 2500]).origin == test.origin == "mnist, 10,000 test images, bundled data"
-
-
-class TestTimm:
-    def test_torch_name(self, tmp_path):
-        """Fashion-MNIST's files, in small: 10 classes, 4 images each."""
-        images = np.arange(40 * 28 * 28).reshape(40, 28, 28).astype(np.uint8)
-        labels = (np.arange(40) % 10).astype(np.uint8)
-        raw = tmp_path / "FashionMNIST" / "raw"
-        raw.mkdir(parents=True)
-        for name in ("train", "t10k"):
-            for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
-                header = struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
-                (raw / f"{name}-{kind}-ubyte").write_bytes(header + array.tobytes())
-        data = open_images(f"timm:torch/fashion_mnist@{tmp_path}")
-        assert data.counts == (4,) * 10
-        assert data.classes[0] == "T-shirt/top"
-        assert np.array_equal(np.asarray(data.image(7))[..., 0], images[7])
-
-    def test_folder_reader_lists_broken_images_instead_of_replacing_them(self, folder):
-        root = folder(count=12)
-        (root / "train" / "dog" / "3.png").write_bytes(b"broken")
-        data = open_images(f"timm:@{root}")
-        (broken,) = [image for image in map(data.image, range(24)) if isinstance(image, Unreadable)]
-        assert data.classes == ("cat", "dog")
-        assert "timm:[" in broken.name
-        assert data.checksum == open_images(f"timm:@{root}").checksum
 
 
 def test_the_evaluation_transform_is_timms_own_and_of_the_size_that_a_vit_was_built_for():

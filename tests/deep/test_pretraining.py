@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from condnum.deep import Backbone, evaluation_transform, open_images, pretrain_backbone, pretraining
+from condnum.deep import Backbone, evaluation_transform, open_images, pretraining
 from condnum.deep.features import extract_features, head_accuracy
+from condnum.deep.pretraining import pretrain_backbone
 from condnum.errors import InvalidInputError
 
 

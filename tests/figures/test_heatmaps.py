@@ -56,9 +56,8 @@ def test_cells_are_means_of_ln_rir_with_rows_for_pretraining(results):
 
 
 def test_one_scale_symmetric_around_zero_which_closed_forms_exceed(results):
-    for methods in ((), ["ours"], ["max_rir"]):
-        scale = plots.pair_heatmaps(results, "toy", methods=methods).layout.coloraxis
-        assert (scale.cmin, scale.cmid, scale.cmax) == (pytest.approx(-5), 0, pytest.approx(5))
+    scale = plots.pair_heatmaps(results, "toy").layout.coloraxis
+    assert (scale.cmin, scale.cmid, scale.cmax) == (pytest.approx(-5), 0, pytest.approx(5))
     only = plots.pair_heatmaps(results[results["method"] == "max_rir"], "toy")
     assert only.layout.coloraxis.cmax == pytest.approx(9)
     results.loc[0, "rir"] = math.inf
@@ -80,12 +79,6 @@ def test_titles_hold_mean_rir_over_pairs_and_std_over_seeds(results):
 @pytest.mark.parametrize(
     ("change", "options", "match"),
     [
-        (
-            lambda table: table,
-            {"methods": ["our"]},
-            "unknown method of the table 'our'.* Choices: ours, imma",
-        ),
-        (lambda table: table, {"convention": "compact", "methods": ["imma"]}, "Choices: ours"),
         (lambda table: table, {"theta_scale": "as_trained"}, "no rows .*it has: ridge/unit, compact/unit"),
         (lambda table: table.drop(columns=["theta_scale"]), {}, "lacks the columns: theta_scale"),
         (lambda table: table.iloc[:0], {}, "has no rows"),

@@ -10,8 +10,8 @@ from condnum.cli import main
 from condnum.errors import CondnumError
 
 COMMANDS = {
-    "audit": "--pretrain --harmful --theta --theta-0 --theta-i --targets --kind --ridge --rtol --bootstrap "
-    "--attackers --seed --max-dimension --pretrain-targets --quiet",
+    "audit": "--pretrain --harmful --theta --targets --kind --ridge --rtol --bootstrap "
+    "--attackers --seed --pretrain-targets --quiet",
     "run house-prices": "--data --methods --seeds --steps --features --rows --device --jobs",
     "run digits": "--methods --seeds --steps --pairs --labels --jobs --scheduler",
     "run mnist": "--data --methods --pairs --labels --device",
@@ -28,7 +28,7 @@ PLAIN = """
 / /dev/null /proc/self/mem
 . .. x.npy X.npy X.csv y.npy broken.parquet broken.npz
 http://127.0.0.1:9 tcp://127.0.0.1:9 cuda:99 cpu
-mps meta none regression classification mnist:0-4 digits-8x8:0-4 timm: test_resnet
+mps meta none regression classification mnist:0-4 digits-8x8:0-4 test_resnet
 resnet18-cars house-prices digits published
 %s {} [bold] *
 """

@@ -14,8 +14,6 @@ from condnum.machine import (
     command_line,
     describe_device,
     end_group,
-    own_peak,
-    peak_words,
     provenance,
     source_revision,
     versions,
@@ -71,14 +69,6 @@ def test_revision_inside_and_outside_git(tmp_path: Path, monkeypatch: pytest.Mon
     assert source_revision(tmp_path) == {**clean, "dirty": True}
     monkeypatch.setenv("PATH", "")
     assert source_revision(tmp_path) is None
-
-
-# Where Linux is not.
-
-
-def test_the_peak_of_memory_where_the_system_does_not_tell_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.Path, "exists", lambda path: False)  # no /proc
-    assert peak_words([own_peak()]) == "not known: this system does not tell it"
 
 
 def test_a_group_of_processes_ends_also_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,6 @@ def test_the_terminal_s_verdict_is_that_of_the_tables():
 def test_the_terminal_s_verdict_of_an_audit(kept, verdict, tmp_path):
     row = {
         "extractor": "theta",
-        "baseline": "raw",
         "convention": "ridge",
         "theta_scale": "unit",
         "clause_a": True,

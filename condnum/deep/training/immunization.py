@@ -154,7 +154,7 @@ def immunize_backbone(
         own = samples(data, transform)
         rows, out = hold_out(own.labels, seed) if apart is None else (np.arange(len(own.labels)), None)
         check_count(len(rows), f"D_{task[0].upper()} without what is held out", chosen.group_size)
-        tasks[task] = TaskStream(own, rows, chosen.batch_size, chosen.accumulate, seed, stream=len(tasks))
+        tasks[task] = TaskStream(own, rows, chosen.batch_size, seed, stream=len(tasks))
         if processes.rank == 0:
             still = transform.still or evaluation_transform(backbone, input_size=transform.input_size)
             plain = samples(data, still) if transform.random else own

@@ -141,40 +141,34 @@ class Samples:
 
 @dataclass(frozen=True)
 class TaskStream:
-    """A task's samples in the order of the run: a new permutation each epoch, cut into steps and batches.
+    """A task's samples in the order of the run: a new permutation each epoch, cut into steps.
 
     A rest that fills no step is left out of its epoch. Of several processes each takes every `size`-th
-    sample of a batch, so that together they see what one would.
+    sample of a step, so that together they see what one would.
     """
 
     samples: Samples
     rows: NDArray[np.int64]  # (count,) the samples to train on
     batch_size: int
-    accumulate: int  # batches of a step
     seed: int
     stream: int  # number of the task
 
     @property
     def step_size(self) -> int:
         """Samples of a step."""
-        return min(self.batch_size * self.accumulate, len(self.rows))
+        return min(self.batch_size, len(self.rows))
 
     @property
     def steps_per_epoch(self) -> int:
         """Steps of a pass."""
         return len(self.rows) // self.step_size
 
-    def steps(self, first: int, processes: Processes) -> Iterator[list[Batch]]:
-        """Yield this process's batches of each step from `first` on, without end: the task cycles."""
+    def steps(self, first: int, processes: Processes) -> Iterator[Batch]:
+        """Yield this process's batch of each step from `first` on, without end: the task cycles."""
         epoch, offset = divmod(first, self.steps_per_epoch)
-        starts = range(0, self.step_size, self.batch_size)
         while True:
             order = np.random.default_rng([self.seed, self.stream, epoch]).permutation(len(self.rows))
-            parts = []
-            for step in range(offset, self.steps_per_epoch):
-                chosen = self.rows[order[step * self.step_size : (step + 1) * self.step_size]]
-                parts += [chosen[k : k + self.batch_size][processes.rank :: processes.size] for k in starts]
-            batches = self.samples.batches(epoch, parts)
-            for _ in range(offset, self.steps_per_epoch):
-                yield [next(batches) for _ in starts]
+            starts = range(offset * self.step_size, self.steps_per_epoch * self.step_size, self.step_size)
+            chosen = [self.rows[order[start : start + self.step_size]] for start in starts]
+            yield from self.samples.batches(epoch, [own[processes.rank :: processes.size] for own in chosen])
             epoch, offset = epoch + 1, 0

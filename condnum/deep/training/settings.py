@@ -20,7 +20,7 @@ class DeepSettings(Settings):
     The defaults look for their own weights: every `record_every` steps λ_H moves towards (ii) just below 1
     and the loss weight towards the accuracy floor, on held-out images. After `patience` evaluations without
     progress the best θ is taken up again at a third of η, twice, then the run ends; where (ii) or the
-    accuracy is far off, at half of η. The paper's own settings are presets of `deep_preset`.
+    accuracy is far off, at half of η. The paper's own settings are presets, by name in place of settings.
     """
 
     optimizer: Literal["sgd", "adam"] = "adam"  # sgd: with Nesterov momentum 0.9
@@ -28,8 +28,7 @@ class DeepSettings(Settings):
     schedule: Literal["constant", "cosine"] = "constant"  # cosine: η falls to 0 at the last step
     epochs: int = 3  # passes over the smaller task, as Table 4 counts them
     steps: int | None = 1600  # type: ignore[assignment]  # at most; None: `epochs`
-    batch_size: int = 100  # images of each task that go through the net at a time, all processes together
-    accumulate: int = 1  # batches of a step; their features share one Gram matrix a task
+    batch_size: int = 100  # images of each task in a step, all processes together
     weights: Literal["adaptive", "balanced", "fixed"] = "adaptive"  # where λ_P and λ_H come from
     ratio: float = 1.0  # balanced: λ_P = 1/‖g_P‖, λ_H = ratio/‖g_H‖ at step 0; adaptive: to begin with
     lambda_pretrain: float = only_where(5e-5, weights="fixed")  # λ_P (Table 4, ResNet18 and Cars)
@@ -65,7 +64,7 @@ class DeepSettings(Settings):
         parts = [
             f"{'at most ' if self.patience else ''}{length} of {self.optimizer}",
             f"η = {self.learning_rate:g} ({self.schedule})",
-            f"{self.batch_size * self.accumulate} images a task and step",
+            f"{self.batch_size} images a task and step",
         ]
         if method == "imma":
             parts.append(f"{self.inner_steps} inner step(s) of size {self.inner_rate:g}")
@@ -91,25 +90,7 @@ _TABLE_4: dict[str, dict[str, Any]] = {
 
 
 def deep_preset(name: str) -> DeepSettings:
-    """Return published settings (Table 4).
-
-    Their λ belong to the backbone's weights, the image size and the batch size, which the paper does not
-    state; balanced λ are the safer choice elsewhere.
-
-    Args:
-        name: `resnet18-cars`, `resnet18-country211`, `vit-cars` or `vit-country211`.
-
-    Returns:
-        The settings.
-
-    Raises:
-        UnknownNameError: No such preset.
-
-    Examples:
-        >>> settings = deep_preset("vit-cars")
-        >>> settings.learning_rate, settings.lambda_harmful, settings.epochs
-        (1e-05, 300000000.0, 2)
-    """
+    """Return published settings (Table 4), whose λ belong to the paper's backbones and batch size."""
     check_known("preset", name, _TABLE_4)
     # of all, by Table 4 and the text: SGD, Nesterov 0.9, no decay on θ, 2e-5 on ω (C.2), fixed λ
     paper = DeepSettings(

@@ -1,12 +1,11 @@
-r"""One step of Eq. 11 on a backbone: the gradients of θ and ω, exact over batches and processes.
+r"""One step of Eq. 11 on a backbone: the gradients of θ and ω, exact over processes.
 
 .. math:: \min_{\omega,\theta}\; L(D_P, \omega, \theta) + \lambda_P R_{well}(\tilde H_P(\theta))
    + \lambda_H R_{ill}(\tilde H_H(\theta))
 
-The regularizers are functions of all features of the step. With several batches a first pass without
-gradients finds all features, the parts' gradients with respect to them are computed once, and a second pass
-sends each batch its own rows. The outer gradient of IMMA (Zheng & Yeh, 2024) goes through the simulated
-fine-tuner's steps.
+The regularizers are functions of the features of all processes: they are gathered, the parts' gradients with
+respect to them are computed, and each process sends its own rows back. The outer gradient of IMMA (Zheng &
+Yeh, 2024) goes through the simulated fine-tuner's steps.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -33,7 +32,7 @@ from condnum.deep.training.settings import LABEL_SMOOTHING, DeepSettings
 from condnum.errors import InvalidInputError, RankError
 
 Task = Literal["pretrain", "harmful"]
-Batches: TypeAlias = Mapping[Task, Sequence[Batch]]  # of one step, those of this process
+Batches: TypeAlias = Mapping[Task, Batch]  # of one step, those of this process
 Vector: TypeAlias = list[Tensor]
 
 #: Names of the losses among a step's values.
@@ -155,39 +154,30 @@ class DeepObjective:
             parameter.grad = None
         values: dict[str, float] = {}
         acting = 0  # tasks that do
-        for name, batches in tasks.items():
+        for name, batch in tasks.items():
             parts = [part for part in self.parts if part.task == name and part.name in weights]
             supervised = weights.get(SUPERVISED) if name == "pretrain" else None
             if not parts and supervised is None:
                 continue
-            single, place = len(batches) == 1, (*key, acting)
+            features = self._features(batch, (*key, acting))
             acting += 1
-            with torch.set_grad_enabled(single):
-                found = [self._features(batch, (*place, k)) for k, batch in enumerate(batches)]
-            X, own_rows = self.processes.gather(torch.cat([x.detach() for x in found]))
+            X, own_rows = self.processes.gather(features.detach())
             check_finite(X, name)
-            pull: Tensor | None = None
-            for part in parts:
-                values[part.name], gradient = part.gradient(X, self.settings)
-                weighted = weights[part.name] * gradient
-                pull = weighted if pull is None else pull + weighted
-            pulls = None if pull is None else pull[own_rows].split([len(x) for x in found])
-            total = torch.zeros(1, dtype=torch.float64, device=self.processes.device)
-            for k, batch in enumerate(batches):
-                if not len(found[k]):
-                    continue
-                features = found[k] if single else self._features(batch, (*place, k))
-                loss = features.new_zeros(())
-                if pulls is not None:
-                    loss = loss + (features * pulls[k].to(features.dtype)).sum()
-                if supervised is not None:
-                    cross_entropy = self._cross_entropy(features, batch.labels, self.backbone.head)
-                    total += cross_entropy.detach()
-                    loss = loss + supervised / len(X) * cross_entropy
-                loss.backward()
+            loss = features.new_zeros(())
+            if parts:
+                pull = torch.zeros_like(X, dtype=torch.float64)
+                for part in parts:
+                    values[part.name], gradient = part.gradient(X, self.settings)
+                    pull += weights[part.name] * gradient
+                loss = loss + (features * pull[own_rows].to(features.dtype)).sum()
             if supervised is not None:
+                cross_entropy = self._cross_entropy(features, batch.labels, self.backbone.head)
+                loss = loss + supervised / len(X) * cross_entropy
+                total = cross_entropy.detach().double().clone()
                 self.processes.sum_([total])
                 values[SUPERVISED] = float(total) / len(X)
+            if len(features):
+                loss.backward()
         for parameter in parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -247,7 +237,7 @@ class DeepObjective:
 
     def _derivative(
         self,
-        batches: Sequence[Batch],
+        batch: Batch,
         theta: Vector,
         head: nn.Module,
         key: Sequence[int],
@@ -255,19 +245,16 @@ class DeepObjective:
     ) -> tuple[Vector, Vector, float]:
         """Return the gradients of a task's mean loss in θ and in its head, and the loss.
 
-        With `along`, `∇²L·along` stands in place of the gradient in θ. All are summed over batches and
-        processes.
+        With `along`, `∇²L·along` stands in place of the gradient in θ. All are summed over processes.
         """
         own, device = list(head.parameters()), self.processes.device
-        count = torch.tensor([sum(len(batch.labels) for batch in batches)], device=device)
+        count = torch.tensor([len(batch.labels)], device=device)
         self.processes.sum_([count])
         total = [torch.zeros_like(p, requires_grad=False) for p in (*theta, *own)]
         value = torch.zeros(1, dtype=torch.float64, device=device)
-        for k, batch in enumerate(batches):
-            if not len(batch.labels):
-                continue
+        if len(batch.labels):
             with sdpa_kernel(SDPBackend.MATH):  # fused attention has no second derivative
-                features = self._features(batch, (*key, k), theta)
+                features = self._features(batch, key, theta)
                 loss = self._cross_entropy(features, batch.labels, head) / int(count)
                 found = torch.autograd.grad(loss, [*theta, *own], create_graph=along is not None)
                 if along is not None:

@@ -38,8 +38,8 @@ def result(method: str, **options: Any) -> dict[str, Any]:
         gratings("frequencies", "frequency", 160),
         method=method,
         settings=DeepSettings(
-            steps=4, batch_size=67, accumulate=2, learning_rate=1e-3, record_every=2, precision="float64",
-            groups=2, keep="last",
+            steps=4, batch_size=133, learning_rate=1e-3, record_every=2, precision="float64", groups=2,
+            keep="last",
         ),
         transform_P=small,
         transform_H=small,
