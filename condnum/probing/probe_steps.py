@@ -41,7 +41,8 @@ def probe_steps(
     r"""Count the steps that gradient descent on a squared loss needs for the actual target.
 
     The probe starts at zero. Its goal is the loss :math:`L^* + ε(L_0 - L^*)` with L* the optimum on raw
-    inputs, the same for every θ. An invertible θ keeps L*; one that erases the target puts the goal out of reach.
+    inputs, the same for every θ. An invertible θ keeps L*; one that erases the target puts the goal out of
+    reach.
 
     Args:
         theta: `(D, D_hid)` extractor.
@@ -72,8 +73,8 @@ def probe_steps(
     b = b[:, None] if b.ndim == 1 else b
     if not len(T) == K.dimension == len(b) or b.ndim != 2:
         raise InvalidInputError(
-            f"theta {tuple(T.shape)}, a covariance of {K.dimension} inputs and moment {tuple(b.shape)} do not "
-            "fit: they must be (D, D_hid), (D, D) and (D,) or (D, m)."
+            f"theta {tuple(T.shape)}, a covariance of {K.dimension} inputs and moment {tuple(b.shape)} do "
+            "not fit: they must be (D, D_hid), (D, D) and (D,) or (D, m)."
         )
     if not 0 < epsilon < 1:
         raise InvalidInputError(f"epsilon must lie between 0 and 1, got {epsilon!r}.")

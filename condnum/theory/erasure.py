@@ -13,7 +13,9 @@ only its distance grows: *conditioning is erasure that stops short*.
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from condnum.arrays import ArrayLike, as_tensor, like, storage_eps
@@ -180,11 +182,11 @@ def erasure_price(
     return float((Q.mT @ (left.mT @ Y)).square().sum()) / len(X)
 
 
-def reads_as_labels(targets: Tensor) -> bool:
+def reads_as_labels(targets: NDArray[Any]) -> bool:
     """Tell whether targets are labels: a vector of whole numbers with few different values for its length."""
-    if targets.ndim != 1 or bool((targets != targets.round()).any()):
+    if targets.ndim != 1 or (targets != np.round(targets)).any():
         return False
-    return len(torch.unique(targets)) <= min(MOST_CLASSES, max(2, len(targets) // 5))
+    return len(np.unique(targets)) <= min(MOST_CLASSES, max(2, len(targets) // 5))
 
 
 def _centered_targets(value: ArrayLike, X: Tensor, kind: TargetKind, intercept: bool) -> Tensor:
@@ -195,7 +197,7 @@ def _centered_targets(value: ArrayLike, X: Tensor, kind: TargetKind, intercept: 
         raise InvalidInputError(
             f"harmful_targets {tuple(y.shape)} do not fit {len(X)} rows: one per row is needed."
         )
-    if kind == "regression" or (kind == "auto" and not reads_as_labels(y)):
+    if kind == "regression" or (kind == "auto" and not reads_as_labels(y.numpy(force=True))):
         y = y[:, None] if y.ndim == 1 else y
         return y - y.mean(dim=0) if intercept else y
     if y.ndim != 1:
