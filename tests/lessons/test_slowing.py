@@ -13,8 +13,7 @@ from condnum.lessons.slowing import START_LABELS, STOPS, SlowingExplorer, digit_
 from condnum.theory.erasure import erasure_price
 
 STARTS = pytest.mark.parametrize("start", START_LABELS)
-TASKS = digit_tasks()
-OWN = TASKS.eraser
+OWN = (TASKS := digit_tasks()).eraser
 
 
 def fit(rows):  # to Z, the best in raw pixels
@@ -22,7 +21,7 @@ def fit(rows):  # to Z, the best in raw pixels
 
 
 def test_the_split_shares_no_image():
-    parts = [*vars(TASKS).values()]
+    parts = vars(TASKS).values()
     whole = np.concatenate([rows.images for rows in parts])
     assert len(np.unique(whole, axis=0)) == len(whole) == 1797
     assert min(np.bincount(rows.labels, minlength=5).min() for rows in parts) > 30
@@ -91,11 +90,12 @@ def test_it_is_drawn_with_chance_and_a_gap_and_never():
     shown = slowing.slowing(s=0.0)
     figure = shown.figure()
     drawn = {trace.name: trace for trace in figure.data}
-    steps, own = drawn["steps: harmful"], drawn["accuracy: harmful, eraser's rows"]
+    steps = drawn["steps: harmful"]
     np.testing.assert_array_equal(steps.y[:-2], [one.harmful.fixed for one in shown.path[:-1]])
     assert np.isnan(steps.y[-2])
     assert (steps.marker.symbol[-1], steps.y[-1]) == ("triangle-up", figure.layout.yaxis.tickvals[-1])
-    assert (own.y[-1], set(drawn["chance"].y)) == (shown.here.accuracies["own"], {0.2})
+    assert drawn["accuracy: harmful, eraser's rows"].y[-1] == shown.here.accuracies["own"]
+    assert set(drawn["chance"].y) == {0.2}
 
 
 SAID = {
