@@ -10,7 +10,7 @@ LISTEN ?= 127.0.0.1
 # half of the time of a short `condnum run`, and most tests of the command line start such processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup reproduce site test lint lab teach bench gpu fuzz faults audit-pins lock clean
+.PHONY: setup reproduce site test lint lab teach bench gpu fuzz audit-pins lock clean
 
 setup: $(STAMP)
 	@echo 'Once in each shell, so that `condnum …` is found:  . $(BIN)/activate'
@@ -50,13 +50,9 @@ lab: setup
 teach: setup
 	$(BIN)/python -m condnum.lessons.serve notebooks --LargeFileManager.hide_globs=experiments --Voila.ip=$(LISTEN) --token
 
-# Minutes of damaged files and words with new seeds (what fails is kept in .hypothesis), then every fault at
-# every moment: hours on two cores, with a table in reports/trust.
+# Minutes of damaged files and words with new seeds; what fails is kept in .hypothesis.
 fuzz: setup
 	CONDNUM_FUZZ_EXAMPLES=5000 $(BIN)/python -m pytest tests/fuzz
-
-faults: setup
-	CONDNUM_LONG=1 CONDNUM_FAULTS_LONG=1 CONDNUM_FAULTS_REPORT=reports/trust/faults.csv $(BIN)/python -m pytest tests/faults -s
 
 # Known weaknesses of the pinned versions, from the PyPI service: needs the network. --strict, because an index
 # that knows nothing about a version (a mirror) would otherwise look like good news.
@@ -66,10 +62,9 @@ audit-pins: setup
 bench: setup
 	$(BIN)/python -m pytest tests/benchmarks --benchmark-only --benchmark-columns=median,iqr,rounds -s
 
-# On a CUDA card, ten minutes at most, tables under reports/gpu: from the source tree and without setup, by .venv's
-# Python where there is one, else by $(PYTHON).
-gpu:
-	PYTHONPATH=. $(or $(wildcard $(BIN)/python),$(PYTHON)) tests/benchmarks/gpu.py
+# On a CUDA card; without one the CPU plays it, at small sizes.
+gpu: setup
+	$(BIN)/python -m pytest tests/benchmarks/test_gpu.py tests/benchmarks/test_deep.py -k "not gram" --benchmark-only --benchmark-columns=median,rounds -s
 
 # Pins: one universal resolution for Python 3.11 to 3.13, from the ranges in pyproject.toml.
 lock: setup

@@ -19,10 +19,8 @@ from condnum.theory.erasure import erasure_price as erasure_price
 from condnum.theory.regularizers import RegularizerGradient as RegularizerGradient
 from condnum.theory.regularizers import r_well as r_well
 from condnum.theory.regularizers import r_well_gradient as r_well_gradient
-from condnum.theory.regularizers import r_well_theta_gradient as r_well_theta_gradient
 from condnum.theory.regularizers import r_ill as r_ill
 from condnum.theory.regularizers import r_ill_gradient as r_ill_gradient
-from condnum.theory.regularizers import r_ill_theta_gradient as r_ill_theta_gradient
 from condnum.theory.steps import well_step as well_step
 from condnum.theory.steps import well_spectrum_step as well_spectrum_step
 from condnum.theory.steps import well_step_bound as well_step_bound

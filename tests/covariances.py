@@ -1,6 +1,9 @@
 """Random covariances of a stated rank and condition number, for the tests of theory and methods."""
 
 import numpy as np
+import torch
+
+from condnum.theory.spectra import hessian
 
 
 def orthogonal(rng, size):
@@ -13,6 +16,13 @@ def covariance_of(rng, dimension, rank, kappa, scale=1.0):
     values[:rank] = scale * np.geomspace(1, 1 / kappa, rank)
     Q = orthogonal(rng, dimension)
     return (Q * values) @ Q.T
+
+
+def theta_gradient(regularizer, theta, K, **options):
+    """The gradient of a regularizer of H(θ) in θ, by its backward (Theorem 4.2)."""
+    leaf = torch.as_tensor(theta).clone().requires_grad_()
+    regularizer(hessian(leaf, K), **options).backward()
+    return leaf.grad
 
 
 #: Structured inputs on which a method that is right for Gaussian rows can be wrong.

@@ -23,7 +23,7 @@ from condnum.data.feature_stream import MAX_FEATURES
 from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.split_rules import block_names
 from condnum.errors import InvalidInputError, RankError, UnknownNameError
-from condnum.studies.study import words
+from condnum.studies.study import several
 from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.theory.immunization import in_both_conventions
@@ -115,7 +115,7 @@ def layer_names(model: nn.Module, layers: str | Sequence[str] = ALL) -> list[str
         if not blocks:
             raise InvalidInputError(f"{type(model).__name__} has no blocks with weights; name the layers.")
         return blocks
-    chosen, known = words("layers", layers), dict(model.named_modules())
+    chosen, known = several(str)("layers", layers), dict(model.named_modules())
     if not chosen:
         raise InvalidInputError(f"layers names no layer; give {ALL}, or some of {', '.join(blocks)}.")
     for name in chosen:

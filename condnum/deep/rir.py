@@ -253,6 +253,15 @@ def _rank_warnings(
         )
 
 
+def rir_sample(data: ImageData, count: int, seed: int) -> ImageData:
+    """Return the images from which the groups of Eq. 17 are drawn, a tenth in reserve for unreadable ones."""
+    wanted = count + count // 10
+    if wanted >= len(data):
+        return data
+    chosen = np.random.default_rng([seed, 17]).permutation(len(data))[:wanted]
+    return data.take(np.sort(chosen))
+
+
 def rir_theta0(
     theta_0: FeatureExtractor,
     theta_I: FeatureExtractor,  # ruff: ignore[invalid-argument-name] - the paper's name
@@ -296,10 +305,8 @@ def rir_theta0(
         )
     used = evaluation_transform(theta_0) if transform is None else transform
     features = []
-    for stream, (task, data) in enumerate((("D_P", D_P), ("D_H", D_H))):
+    for task, data in (("D_P", D_P), ("D_H", D_H)):
         check_count(len(data), task, group_size)
-        count = min(len(data), groups * group_size + groups * group_size // 10)
-        order = np.random.default_rng([seed, stream, 1]).permutation(len(data))
-        sample = data if count == len(data) else data.take(np.sort(order[:count]))
+        sample = rir_sample(data, groups * group_size, seed)
         features += [extract_features(theta, sample, used, device=device) for theta in (theta_0, theta_I)]
     return rir_from_features(*features, groups=groups, group_size=group_size, seed=seed)

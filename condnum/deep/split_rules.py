@@ -73,7 +73,8 @@ def block_names(model: nn.Module) -> list[str]:
     """Return the blocks of a net in order: the parts of its trunk that hold a weight matrix.
 
     Of a stack of blocks (a `Sequential` or `ModuleList` whose members with a matrix have parts of their own),
-    wherever it lies, its members. The head is timm's classifier; of other nets a last child that is `Linear`.
+    wherever it lies, its members; of a single block (a DenseNet's `features`) its parts. The head is timm's
+    classifier; of other nets a last child that is `Linear`.
 
     Examples:
         >>> stack = nn.Sequential(*(nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(2)))
@@ -97,7 +98,11 @@ def block_names(model: nn.Module) -> list[str]:
     head = split_head(model) if hasattr(model, "get_classifier") else ""
     if not head and last and isinstance(last[0][1], nn.Linear):
         head = last[0][0]
-    return [path for name, child in _trunk(model, head) for path in blocks(name, child)]
+    found = [path for name, child in _trunk(model, head) for path in blocks(name, child)]
+    if len(found) == 1:
+        inside = model.get_submodule(found[0]).named_children()
+        found = [f"{found[0]}.{key}" for key, child in inside if _has_matrix(child)] or found
+    return found
 
 
 def _timm_stage(model: nn.Module, head: str) -> str | None:

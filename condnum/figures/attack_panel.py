@@ -100,10 +100,8 @@ def attack_shares_figure(report: AttackReport, subtitle: str) -> Any:
     """Draw where the excess loss of zero weights lies: its share in eigenvalues up to each size."""
     ascending = report.spectra.iloc[::-1]
     of_each = ascending.groupby("extractor", sort=False)
-    size, tail = (
-        "σ<sub>i</sub> / σ<sub>1</sub> of the probe's Hessian",
-        "share of the excess loss at or below",
-    )
+    size = "σ<sub>i</sub> / σ<sub>1</sub> of the probe's Hessian"
+    tail = "share of the excess loss at or below"
     relative = ascending["sigma"] / of_each["sigma"].transform("max")
     points = ascending.assign(**{size: relative, tail: of_each["share"].cumsum()})
     order = {"extractor": [*report.extractors["extractor"]]}

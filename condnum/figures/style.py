@@ -145,16 +145,10 @@ _ROOT_CIVIDIS = [
 def overlap_heatmap(overlaps: Any, dimension: int, **colorbar: Any) -> dict[str, Any]:
     """Return the heat map of two tasks' overlaps |q_Piᵀq_Hj|², in blocks where there are many."""
     centres = np.linspace(1, dimension, len(overlaps))
-    flat = {
-        "orientation": "h",
-        "thickness": 10,
-        "tickvals": [0, 0.25, 0.5, 1],
-        "tickangle": 0,
-        "tickfont": {"size": 12},
-    }
+    ticks = {"tickvals": [0, 0.25, 0.5, 1], "tickangle": 0, "tickfont": {"size": 12}}
     return {
         "x": centres, "y": centres, "z": overlaps, "zmin": 0, "zmax": 1, "colorscale": _ROOT_CIVIDIS,
-        "colorbar": {**flat, **colorbar},
+        "colorbar": {"orientation": "h", "thickness": 10, **ticks, **colorbar},
         "hovertemplate": "i = %{y:.0f}, j = %{x:.0f}: %{z:.3f}<extra></extra>",
     }  # fmt: skip
 
@@ -199,10 +193,9 @@ def panels(**options: Any) -> Any:
 
 def express(kind: str, table: Any, **options: Any) -> Any:
     """Draw a table by `plotly.express.KIND`, in colors and dashes that distinguish fourteen lines."""
-    given: dict[str, Any] = (
-        {"render_mode": "svg"} if kind in ("line", "scatter") else {}
-    )  # WebGL warns and blurs
-    given |= {"line_dash_sequence": ["solid"] * 7 + ["dash"] * 7} if kind == "line" else {}
+    given: dict[str, Any] = {"render_mode": "svg"}  # WebGL warns and blurs
+    if kind == "line":
+        given["line_dash_sequence"] = ["solid"] * 7 + ["dash"] * 7
     draw = getattr(require("plotly.express", "viz"), kind)
     figure = draw(table, color_discrete_sequence=_SERIES, **given, **options)
     return figure.for_each_annotation(lambda note: note.update(text=note.text.partition("=")[2]))
@@ -290,10 +283,8 @@ def _given(value: Any) -> Any:
 def _is_seen(trace: Mapping[str, Any], layout: Mapping[str, Any]) -> bool:
     """Tell whether a trace has points and reaches into its axes, as far as their ranges are fixed."""
     for letter in "xy":
-        values, axis = (
-            trace.get(letter),
-            layout.get(f"{letter}axis{trace.get(f'{letter}axis', letter)[1:]}", {}),
-        )
+        values = trace.get(letter)
+        axis = layout.get(f"{letter}axis{trace.get(f'{letter}axis', letter)[1:]}", {})
         if axis.get("type") == "category" or axis.get("range") is None or values is None:
             continue
         with np.errstate(divide="ignore", invalid="ignore"):

@@ -1,11 +1,7 @@
-r"""Notebook 2: two tasks whose singular vectors align perfectly, and a θ that immunizes all the same.
+"""Notebook 2: two tasks whose singular vectors align perfectly, and a θ that immunizes all the same.
 
-The remark after Proposition 3.2 says that none exists. With :math:`K_P = \mathrm{diag}(\kappa_P, 1)` and
-:math:`K_H = \mathrm{diag}(\kappa_H, 1)`, both sorted in the same order, the path
-:math:`\theta_s = K_P^{-s/2}` from I to :math:`K_P^{-1/2}` has
-
-.. math:: \kappa(H_P) = \kappa_P^{1-s}, \qquad
-          \kappa(H_H) = \max(\kappa_H\,\kappa_P^{-s},\ \kappa_P^{s}/\kappa_H).
+The remark after Proposition 3.2 says that none exists. With K_P = diag(κ_P, 1), K_H = diag(κ_H, 1) and
+`θ_s = K_P^{-s/2}`, κ(H_P) = κ_P^{1−s} and κ(H_H) = max(κ_H κ_P^{−s}, κ_P^s/κ_H).
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
-r"""Notebook 2: turn the singular vectors of θ away from the eigenvectors of K, and test Proposition 3.2.
+"""Notebook 2: turn the singular vectors of θ away from the eigenvectors of K, and test Proposition 3.2.
 
-With :math:`\theta = U\Sigma V^\top` and :math:`K = Q\Gamma Q^\top`. Nothing that is measured depends on
-the basis of the features or of the data, so `Q = I` and `V = I` here: :math:`\theta = U\Sigma`,
-:math:`K = \Gamma`, and `U` is the rotation itself.
+Nothing measured depends on the bases of features and data: Q = V = I here, and U is the rotation itself.
 """
 
 import math
@@ -254,10 +252,7 @@ def alignment_sweep(angles: Sequence[float], *, rotation: Rotation = "random") -
 
 
 def alignment_sweep_figure(sweeps: Sequence[pd.DataFrame]) -> Any:
-    """Draw the diagonal overlap, the misalignment, and how much too small Eq. 10 makes κ, against the angle.
-
-    A sweep of Haar draws has no angle and becomes a band: the median and the middle 90 %.
-    """
+    """Draw overlap, misalignment and the error of κ against the angle; Haar draws, without one, as a band."""
     looks = {
         "ends": ("plane of q<sub>1</sub> and q<sub>D</sub>", ORANGE, "dash"),
         "neighbours": ("plane of q<sub>1</sub> and q<sub>2</sub>", GREEN, "dot"),

@@ -1,9 +1,4 @@
-r"""Notebook 7: singular vectors of real extractors along their training, beside everything they decide.
-
-One state, six panels: a kept step of `condnum.studies.alignment_path`, a direction :math:`u_i` of θ and an
-eigenvector :math:`q_j` of K. Nothing is trained or decomposed here unless an extractor is not kept yet: a
-control changes which numbers are looked up.
-"""
+"""Notebook 7: singular vectors of real extractors along their training, beside everything they decide."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -18,7 +13,7 @@ from condnum.errors import InvalidInputError, check_known
 from condnum.figures.style import method_style, num, option_text
 from condnum.lessons.alignment import haar_overlap_band
 from condnum.lessons.alignment_panels import TASK, draw
-from condnum.lessons.alignment_trails import TRAINING, Chosen, Step, Trails
+from condnum.lessons.alignment_trails import TRAINING, Chosen, Trails
 from condnum.lessons.explorer import Choice, Explorer, Preset, Shown, Slider, checked
 from condnum.lessons.figure_view import payload_json
 from condnum.methods.problem import SMALL
@@ -33,8 +28,6 @@ RECORDED = {
 }
 #: Misalignment of Eq. 10 below which θ counts as aligned with a task.
 ALIGNED = 0.05
-#: Norm ratio above which a probe at the end of its steps counts as slow.
-SLOW = 0.1
 
 Side = Literal["pretrain", "harmful"]
 SIDES: tuple[Side, Side] = ("pretrain", "harmful")
@@ -93,11 +86,9 @@ class AlignmentView(Chosen, Shown):
         u, pixels = step.left(i)[:, 0], self.tasks.shape is not None
         most = [self.tasks.features[k] for k in np.argsort(-np.abs(u), kind="stable")[:2]]
         made = "" if pixels else f", mostly {' and '.join(most)}"
-        hidden = self.tasks.unseen(u)
-        where = f"; {hidden:.1%} of it lies where D<sub>P</sub> has nothing" if hidden >= 0.5 else ""
         return (
             f"<b>One direction carries the harm</b>: {share:.1%} of R<sub>ill</sub> is that of "
-            f"σ<sub>{i}</sub> and u<sub>{i}</sub>{made}{where}"
+            f"σ<sub>{i}</sub> and u<sub>{i}</sub>{made}"
         )
 
     def _turned(self) -> str:
@@ -135,30 +126,12 @@ class AlignmentView(Chosen, Shown):
                 for side in (0, 1)
             ]
             means = ", ".join(num(float(value), 2) for value in step["diagonal_overlap"])
-            angles = ", ".join(self._angles(step, side) for side in (0, 1))
             small[-1] += (
                 f" κ by Eq. 10 / true: {', '.join(kappas)}. Mean |u<sub>i</sub>ᵀq<sub>i</sub>|²: {means} "
-                f"(by chance {band}); angles of the {self.tasks.leading} leading: {angles}.{self._slow(step)}"
+                f"(by chance {band})."
             )
         small.append(self._direction_words())
         return f"{self.finding()}.<div class='condnum-wide'>{'<br>'.join(small)}</div>"
-
-    def _angles(self, step: Step, side: int) -> str:
-        """Return the least and the largest principal angle of leading subspaces of θ and K."""
-        leading = self.tasks.leading
-        first, last = _angles(step.left(1, leading), self.tasks.vectors[side][:, :leading])
-        return f"{first:.0f}°…{last:.0f}°"
-
-    def _slow(self, step: Step) -> str:
-        """Say why an immunized benign task may still be slow to learn."""
-        steps, left = int(step.trail.arrays["probe_steps"][-1]), float(step["probes"][0][-1])
-        if not step.immunized or left < SLOW:
-            return ""
-        raw = float(step["kappa"][0] / step["ratios"][0])
-        return (
-            f" Immunized, and yet the probe on D<sub>P</sub> keeps {left:.0%} of its squared distance after "
-            f"{steps:,} steps: (ii) ≤ 1 compares with raw inputs, whose κ is {num(raw)} already."
-        )
 
     def _direction_words(self) -> str:
         """Say what hangs on u_i, and how it lies to q_j."""
@@ -166,12 +139,11 @@ class AlignmentView(Chosen, Shown):
         s, u = step["sigma"], step.left(i)[:, 0]
         terms = step["predicted"][:, i - 1] / step["predicted"].sum(axis=1)
         well, ill = step.shares(i, self.tasks)
-        energies = step["predicted"][:, i - 1] / s[i - 1] ** 2 if s[i - 1] > 0 else np.zeros(2)
         overlap = float(np.square(u @ self.tasks.vectors[self.side][:, self.j - 1]))
         return (
             f"<b>u<sub>{i}</sub></b>, σ<sub>{i}</sub> = {num(s[i - 1] / s[0])} σ<sub>1</sub>: by Eq. 10 "
             f"{terms[0]:.1%} of tr H<sub>P</sub>, {terms[1]:.1%} of tr H<sub>H</sub>; {well:.1%} of "
-            f"R<sub>well</sub>, {ill:.1%} of R<sub>ill</sub>; {self.tasks.pencil(u, energies)}. "
+            f"R<sub>well</sub>, {ill:.1%} of R<sub>ill</sub>. "
             f"|u<sub>{i}</sub>ᵀq<sub>{self.j}</sub>|² = {num(overlap, 2)} ({TASK[self.side]})."
         )
 
@@ -194,11 +166,9 @@ def alignment_lab(
     out: str | Path = "",
     **options: Any,
 ) -> type[Explorer]:
-    """Compute the paths of a pair of tasks, and return the explorer of them.
+    """Compute the paths of `methods` (empty: all) on a pair of tasks, and return the explorer of them.
 
-    `methods` are computed now (empty: all), others when they are chosen; `out` keeps them (empty: for this
-    process), a folder in it for each data. Files of features, `pretrain` and `harmful` (`key` of an npz,
-    columns to `drop`), take the place of `data`. `options` are those of `AlignmentPath`.
+    `out` keeps them, in a folder for each data; other methods are computed when a reader chooses them.
     """
     if bool(pretrain) != bool(harmful):
         given = "pretrain" if pretrain else "harmful"

@@ -1,6 +1,5 @@
 """What notebook 7 looks up: the kept steps of extractors on a pair of tasks, and what follows from them."""
 
-import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -54,22 +53,6 @@ class LabTasks:
     def rank(self, side: int) -> int:
         """Return the rank of K of D_P (0) or of D_H (1)."""
         return int((self.values[side] > 0).sum())
-
-    def unseen(self, u: Floats) -> float:
-        """Return which part of a unit vector lies in null(K_P)."""
-        return float(np.square(u @ self.vectors[0][:, self.rank(0) :]).sum())
-
-    def pencil(self, u: Floats, energies: Floats) -> str:
-        """Say what a direction has to do with the ceiling, from uᵀK_Pu and uᵀK_Hu."""
-        low, high = self.region.ceiling.lambda_min, self.region.ceiling.lambda_max
-        if self.region.ceiling.harmful_only_dimension:
-            return f"{self.unseen(u):.1%} in null(K<sub>P</sub>), whence the infinite ceiling"
-        ratio = energies[1] / energies[0] if energies[0] > 0 else math.inf
-        place = math.log(min(max(ratio, low), high) / low) / math.log(high / low) if high > low else 1.0
-        return (
-            f"uᵀK<sub>H</sub>u / uᵀK<sub>P</sub>u = {num(ratio)}, {place:.0%} of the way (log) along the "
-            "pencil that is the ceiling"
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,11 +141,7 @@ class Step:
         return sorted(enumerate(angles, 1), key=lambda one: -one[1])
 
     def shares(self, i: int, tasks: LabTasks) -> tuple[float, float]:
-        r"""Return what part of R_well(H_P) and of R_ill(H_H) hangs on σ_i.
-
-        Both are homogeneous in Σ, of degrees 4 and −4, so that :math:`\sum_i \partial R/\partial\log\sigma_i`
-        is 4R and −4R (Euler); these are the parts of that sum, and may be negative.
-        """
+        """Return what part of R_well(H_P) and of R_ill(H_H) hangs on σ_i, by Euler: ∂R/∂log σ_i over ±4R."""
         D, k = tasks.dimension, tasks.region.ceiling.rank_harmful
         (P, H), square = self["spectrum"], self["square"][:, i - 1]
         top, low = self["top"][0][i - 1], self["low"][1][i - 1]

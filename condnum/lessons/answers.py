@@ -260,11 +260,8 @@ class AnswerBox(_VBox):
         )
         for name, gap in answers.items():
             arguments = tuple(inspect.signature(gap).parameters) if callable(gap) else ()
-            kind, label, hint = (
-                _ipywidgets.Text,
-                f"{name} =",
-                "a number, or a matrix such as [[2, 1], [1, 2]]",
-            )
+            kind, label = _ipywidgets.Text, f"{name} ="
+            hint = "a number, or a matrix such as [[2, 1], [1, 2]]"
             if arguments:
                 listed = ", ".join(arguments)
                 kind, label, hint = _ipywidgets.Textarea, f"{name}({listed}) =", f"a formula in {listed}"

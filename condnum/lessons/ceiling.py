@@ -1,11 +1,6 @@
 """Notebook 4: how much immunization is possible, in the plane of the two ratios of Eq. 15.
 
-What is possible at all is `condnum.theory.pareto`'s; here closed forms are placed in it, and the path of
-Algorithm 1.
-
-Then what a ridge ε does to the ceiling. There are two ways to let ε in, and they answer different questions.
-`K + εI` changes the *data*: the ceiling of `rir_ceiling` for such tasks is always finite. The `ridge`
-convention changes the *measure*: `κ_ε = (σ_1 + ε)/(σ_D + ε)` of the Hessian, with weight decay ε.
+`K + εI` changes the data, and the ceiling is finite; the `ridge` convention changes the measure, κ.
 """
 
 import math
@@ -18,8 +13,8 @@ import torch
 
 from condnum.figures.limits import region_traces
 from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, num
-from condnum.lessons.condition_number import SHAPE_LABELS, Floats, SpectrumShape
-from condnum.lessons.explorer import Choice, Explorer, Shown, Slider, checked
+from condnum.lessons.condition_number import Floats
+from condnum.lessons.explorer import Explorer, Shown, Slider, checked
 from condnum.lessons.sheet import Sheet
 from condnum.lessons.two_tasks import TASK_CONTROLS, NullKind, TwoTasks, two_tasks
 from condnum.methods.algorithm1 import Ours
@@ -133,7 +128,6 @@ class FromIdentity(Ours):
 @checked(
     **TASK_CONTROLS,
     dimension=Slider("dimension D (features)", "Number D of features.", 3, 12, advanced=True),
-    shape=Choice("both spectra", "How both spectra are spread.", SHAPE_LABELS, advanced=True),
     ratio=Slider(
         "weight ratio of R<sub>ill</sub>",
         "λ‖g‖ of ill over that of well, at first.",
@@ -153,18 +147,13 @@ def ceiling_demo(
     kappa_harmful: float = 10.0,
     angle: float = 45.0,
     dimension: int = 4,
-    shape: SpectrumShape = "geometric",
     null: NullKind = "none",
     ratio: float = 1.0,
     learning_rate: float = 0.3,
     step: int = PATH_STEPS,
 ) -> CeilingDemo:
-    """Place the ceiling, θ* and a path of Algorithm 1 in the (ii)/(i) plane.
-
-    The path is plain gradient descent on the two regularizers with Algorithm 1's preconditioner and
-    λ_P = 1/‖g_P‖, λ_H = ratio/‖g_H‖ at the start, from θ = I and without a supervised loss (no targets).
-    """
-    tasks = (kappa_pretrain, kappa_harmful, angle, dimension, shape, null)
+    """Place the ceiling, θ* and a path of Algorithm 1 by plain descent, from θ = I and without targets."""
+    tasks = (kappa_pretrain, kappa_harmful, angle, dimension, null)
     return CeilingDemo(_plane(tasks), step, *_path(tasks, ratio, learning_rate))
 
 

@@ -1,9 +1,4 @@
-r"""Notebook 1: gradient descent on a quadratic, and what the condition number does to it.
-
-All of it is about :math:`L(w) = \tfrac12 (w - w^*)^\top H (w - w^*)` with
-:math:`\sigma_1 \ge \dots \ge \sigma_D > 0` the spectrum of `H`, :math:`\kappa = \sigma_1/\sigma_D`
-(Eq. 1) and the error :math:`e_t = w_t - w^*`.
-"""
+"""Notebook 1: gradient descent on a quadratic, and what κ does to it; `e_t = w_t − w*` is the error."""
 
 import math
 from collections.abc import Sequence
@@ -151,12 +146,9 @@ def zigzag(
     axes: Literal["equal", "fit"] = "equal",
     steps: int = ZIGZAG_STEPS,
 ) -> Zigzag:
-    r"""Run gradient descent on the quadratic with `H = diag(1, 1/κ)` in the plane.
+    """Run gradient descent on `H = diag(1, 1/κ)` in the plane; the first gradient has the angle φ.
 
-    The start is given by the direction of its gradient, :math:`He_0 \propto (\cos φ, \sin φ)`. Exact line
-    search, :math:`α = g^\top g / g^\top Hg`, then contracts the energy in *every* step by
-    :math:`(κ-1)^2 / ((κ + \tan^2φ)(κ + \cot^2φ))`: 0 at φ = 0° and 90°, and Kantorovich's
-    :math:`((κ-1)/(κ+1))^2` at 45°.
+    Exact line search contracts the energy in every step by `(κ−1)²/((κ + tan²φ)(κ + cot²φ))`.
     """
     sigma, phi = np.array([1.0, 1 / kappa]), np.deg2rad(angle)
     gradient = np.array([np.cos(phi), np.sin(phi)])
@@ -204,10 +196,7 @@ def contours_figure(axes_ratio: float) -> Any:
 
 @checked(dimension=Between(2, math.inf), kappa=Between(1, 1e300))
 def spectrum(shape: SpectrumShape, dimension: int, kappa: float) -> Floats:
-    """Return a descending spectrum `(D,)` from σ₁ = 1 down to σ_D = 1/κ.
-
-    `geometric` or `linear` in between; `clusters`: one half at each end; `outlier`: all at 1 but the last.
-    """
+    """Return a descending spectrum `(D,)` from σ₁ = 1 down to σ_D = 1/κ."""
     if shape == "geometric":
         return np.geomspace(1.0, 1 / kappa, dimension)
     if shape == "linear":
@@ -310,13 +299,7 @@ class Plateau:
 def plateau(
     kappa: float, precision: Literal["float32", "float64"] = "float64", *, dimension: int = 8, seed: int = 0
 ) -> Plateau:
-    r"""Run exact line search on :math:`Hw = b` in a chosen precision until it stops improving.
-
-    `H` is dense, a random rotation of a geometric spectrum with :math:`σ_1 = 1`; the start is the worst
-    one. Storing `b` rounds it by `eps` of its size already, and :math:`H^{-1}` turns that into an error
-    of up to `κ·eps` in `w`: the norm ratio levels off at or below about :math:`(κ\,\mathrm{eps})^2`, whatever
-    the number of steps.
-    """
+    """Run exact line search on a dense `Hw = b` from the worst start until the precision ends it."""
     if not kappa > 1:
         raise InvalidInputError(f"kappa must be above 1, got {kappa}: at κ = 1 one step arrives.")
     sigma = spectrum("geometric", dimension, kappa)

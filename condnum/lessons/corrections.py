@@ -1,8 +1,4 @@
-"""Where the paper's theory does not hold as printed: each claim with a counter-example, computed when asked.
-
-Proposition 3.2, the remark after it, Theorems 4.1 (1) and 4.3, the reading of (i) and (ii) one by one, and
-what a condition number bounds at all. Nothing is stored: every number comes from the library's functions.
-"""
+"""Where the paper's theory does not hold as printed: each claim with a computed counter-example."""
 
 import tomllib
 from collections.abc import Callable, Sequence

@@ -1,8 +1,4 @@
-"""The frame of all explorers: a pure function of its controls, shown as a figure and a sentence.
-
-`checked` says what each argument of a lesson's function may be and how a reader sets it, and holds callers to
-that; an `Explorer` makes a trait and a widget of it.
-"""
+"""The frame of all explorers: a pure function of its controls, shown as a figure and a sentence."""
 
 import functools
 import inspect
@@ -188,13 +184,8 @@ class Preset:
 class Explorer(Live):
     """A figure with controls: each control sets a trait, and all of them are the state.
 
-    A subclass declares `compute`, a `checked` function of keyword arguments that returns a `Shown`, and
-    `presets`, buttons that set several traits. The page (`explorer.js`) shows them; a recording plays the
-    same declaration without a kernel.
-
-    Setting a trait (`explorer.kappa = 50`) recomputes and redraws before it returns. A value that the
-    trait forbids raises `traitlets.TraitError`; an exception in between is shown in red and kept in `error`.
-    What cannot be drawn leaves no figure, sentence or code line of what was shown before.
+    A subclass declares `compute`, a `checked` function that returns a `Shown`, and `presets`. Setting a trait
+    redraws before it returns; an exception is shown in red, kept in `error`, and leaves nothing old in view.
     """
 
     compute: ClassVar[Callable[..., Any]]
@@ -284,11 +275,7 @@ class Explorer(Live):
         return figure.update_layout(meta={**(figure.layout.meta or {}), **meta})
 
     def change(self, **settings: Any) -> None:
-        """Set several traits at once and draw once; where a name or value is wrong nothing is changed.
-
-        Raises:
-            UnknownNameError: No control has such a name.
-        """
+        """Set several traits at once and draw once; where a name or value is wrong nothing is changed."""
         self._check_names(settings)
         with self.hold_trait_notifications():
             for name, value in settings.items():

@@ -16,10 +16,7 @@ _AnyWidget: Any = require("anywidget", "notebooks").AnyWidget
 
 
 class Live(_AnyWidget):
-    """What the page draws: `payload` holds plotly's JSON and what stands beside it.
-
-    The page asks once for plotly.js, however many widgets it shows.
-    """
+    """What the page draws: `payload` holds plotly's JSON and what stands beside it."""
 
     _esm = asset("figures/paint.js", "lessons/explorer.js", "lessons/kernel.js")
     _css = asset("lessons/explorer.css")

@@ -1,12 +1,7 @@
-r"""Grab the vectors: one θ, two tasks, two dimensions, every axis to be dragged.
+"""Grab the vectors: one θ, two tasks, two dimensions, every axis to be dragged.
 
-An ellipse is `(a, b, degrees)`: its half axes and the direction of the first. Of a task it is the spread of
-the data, :math:`K = a^2qq^\top + b^2pp^\top`; of θ it is the image of the circle, with the singular values
-a and b. V only turns the features, so :math:`\theta = U\Sigma U^\top` here, and data, θ and H lie in one
-plane.
-
-`grab.js` draws and computes by itself, in Jupyter, on a page of its own (`standalone`) and on the site. Its
-numbers are tested against the library's.
+An ellipse is `(a, b, degrees)`: half axes and the direction of the first; of a task the spread of its data,
+of θ the image of the circle. `grab.js` draws and computes, in Jupyter and on pages without a kernel.
 """
 
 import html
@@ -59,11 +54,7 @@ def fragment(state: Mapping[str, Ellipse], *, address: bool = False) -> str:
 
 
 def standalone(path: str | os.PathLike[str], **state: Ellipse) -> Path:
-    """Write the explorer as one HTML file that needs no network.
-
-    Its address carries the state, and what it leaves out stays as it is given here:
-    `grab.html#theta=0.1,1,0&benign=1,0.1,0&harmful=1,0.7071,0`.
-    """
+    """Write the explorer as one HTML file that needs no network; its address carries the state."""
     head = (
         '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

@@ -114,12 +114,7 @@ class JointSteps(Shown):
 
 
 def joint_step(theta: Floats, H_P: Floats, H_H: Floats, eta_P: float, eta_H: float) -> Floats:
-    r"""Return line 6 of Algorithm 1 without the supervised loss, from both Hessians at θ.
-
-    .. math:: \theta' = \theta - \eta_P K_P^{-1}\nabla_\theta R_{well}(H_P(\theta))
-        - \eta_H K_H^{-1}\nabla_\theta R_{ill}(H_H(\theta)),
-        \quad K^{-1}\nabla_\theta R(H(\theta)) = 2\theta\nabla_H R
-    """
+    """Return line 6 of Algorithm 1 without the supervised loss: `K⁻¹∇_θ R(H(θ)) = 2θ∇_H R`."""
     well, ill = r_well_gradient(H_P).gradient, r_ill_gradient(H_H, rank=len(H_H)).gradient
     return np.asarray(theta - 2 * theta @ (eta_P * well + eta_H * ill))
 
@@ -131,20 +126,10 @@ _DECADES: dict[str, Any] = {"log": True, "step": 0.05}
     angle=Slider("angle of the tasks (degrees)", "0: axes in one order; 90: in opposite.", 0, 90),
     dimension=Slider("dimension D", "Number D of features.", 2, 16, advanced=True),
     share_well=Slider(
-        "η<sub>P</sub> over its bound",
-        "The corrected one, at θ = I.",
-        0.01,
-        0.99,
-        advanced=True,
-        **_DECADES,
+        "η<sub>P</sub> over its bound", "The corrected one, at θ = I.", 0.01, 0.99, advanced=True, **_DECADES
     ),
     share_ill=Slider(
-        "η<sub>H</sub> over its bound",
-        "The safe step at θ = I.",
-        0.001,
-        0.99,
-        marks=4,
-        **_DECADES,
+        "η<sub>H</sub> over its bound", "The safe step at θ = I.", 0.001, 0.99, marks=4, **_DECADES
     ),
     kappa_pretrain=Slider("κ(K<sub>P</sub>)", "Of the benign task.", 10**0.05, 1000, marks=4, **_DECADES),
     kappa_harmful=Slider("κ(K<sub>H</sub>)", "Of the harmful task.", 10**0.05, 1000, marks=4, **_DECADES),
@@ -159,11 +144,7 @@ def joint_steps(
     kappa_harmful: float = 5.0,
     steps: int = JOINT_STEPS,
 ) -> JointSteps:
-    """Run Algorithm 1 by plain gradient descent from θ = I, with both regularizers and no loss.
-
-    Both covariances have geometric spectra with σ₁ = 1, see `two_tasks`. Fewer steps are taken where a κ
-    exceeds `LARGEST_KAPPA` or θ diverges.
-    """
+    """Run Algorithm 1 by plain descent from θ = I without loss, until a κ exceeds `LARGEST_KAPPA`."""
     K_P, K_H = two_tasks(kappa_pretrain, kappa_harmful, angle, dimension)
     sigma_P, sigma_H = (bent_spectrum(kappa=k, dimension=dimension) for k in (kappa_pretrain, kappa_harmful))
     eta_P = share_well * largest_safe_step("well", sigma_P)

@@ -1,8 +1,4 @@
-r"""Notebook 5: what condition numbers say about two feature matrices of the reader's own.
-
-All of it follows from the two covariances :math:`K_P = X_P^\top X_P` and :math:`K_H = X_H^\top X_H`
-(Eq. 9); no labels are read. What needs labels, the cost of a probe, is predicted for random ones.
-"""
+"""Notebook 5: what the covariances of two feature matrices say; probes are predicted for random labels."""
 
 from __future__ import annotations
 
@@ -296,12 +292,7 @@ def own_data(
     tolerance: float = 1.0,
     goal: float = 1e-3,
 ) -> OwnData:
-    r"""Analyse two feature matrices: κ's, ranks, alignment, ceiling, predicted probe cost, warnings.
-
-    The probe's cost is that of gradient descent with exact line search from zero to the norm ratio
-    `goal` (Eq. 16), for labels :math:`y = X w^*` with Gaussian :math:`w^*`: of features as they are, and
-    of features after :math:`\theta^* = K_P^{-1/2}`, which attains the ceiling.
-    """
+    """Analyse two feature matrices; probes are predicted for `y = Xw*` with Gaussian w*."""
     if bool(pretrain) != bool(harmful):
         given, missing, field = ("X_P", "X_H", "harmful") if pretrain else ("X_H", "X_P", "pretrain")
         both = f"{given} is there, {missing} is still missing: give both, or neither for the example."

@@ -13,7 +13,6 @@ from condnum.figures.style import PURPLE, log_axis, method_style, num, option_te
 from condnum.lessons.alignment_panels import DIVERGING
 from condnum.lessons.explorer import Choice, Explorer, Shown, checked
 from condnum.lessons.sheet import Sheet
-from condnum.methods import get_method
 from condnum.studies.measure import extractor_cell, extractor_curves
 from condnum.studies.study import StudyRun
 
@@ -115,22 +114,18 @@ def pair_browser(run: StudyRun) -> type[Explorer]:
     return type("PairBrowser", (Explorer,), {"__doc__": doc, "compute": staticmethod(compute)})
 
 
-def pair_curves(
-    run: StudyRun, pretrain: int, harmful: int, *, seed: int = 0, probe_steps: int = 2000
-) -> pd.DataFrame:
+def pair_curves(run: StudyRun, pretrain: int, harmful: int) -> pd.DataFrame:
     """Compute norm ratios and spectra of one pair of a finished run: its methods and both controls."""
     study, digits = run.study, run.data
     if pretrain == harmful:
         raise InvalidInputError(
             f"a pair has two different digits, got {pretrain} twice; choose another cell."
         )
-    if (pretrain, harmful) not in study.pairs or seed >= study.seeds:
-        raise InvalidInputError(
-            f"this run has no pair ({pretrain}, {harmful}) with seed {seed}; it was limited to other pairs."
-        )
+    if (pretrain, harmful) not in study.pairs:
+        raise InvalidInputError(f"this run has no pair ({pretrain}, {harmful}); it was limited to others.")
     extractors = []
     for method in dict.fromkeys((*study.methods, "identity", "initial")):
-        cell = study.cell(method, seed if get_method(method).seeded else 0, (pretrain, harmful))
+        cell = study.cell(method, 0, (pretrain, harmful))
         problem = study.problem(digits, cell)
         extractors.append(extractor_cell(problem, study.immunize(digits, cell)))
-    return extractor_curves(problem, extractors, probe_steps=probe_steps)
+    return extractor_curves(problem, extractors, probe_steps=2000)

@@ -1,8 +1,4 @@
-"""Explorers that play without a kernel: their own functions, evaluated on a lattice of their controls.
-
-A recording holds every number and text of the figures once; `recording.js` puts the figure of a state
-together again. Fractions keep five digits; whole numbers are exact.
-"""
+"""Explorers that play without a kernel: their own functions, evaluated on a lattice of their controls."""
 
 import base64
 import gzip
@@ -61,6 +57,8 @@ def marks(slider: Slider, wanted: Iterable[float], *, whole: bool) -> list[float
         [2, 8, 33, 64]
         >>> marks(Slider("κ", "", 1, 100, log=True, marks=5), [10.0], whole=False)
         [1.0, 3.16227766017, 10.0, 31.6227766017, 100.0]
+        >>> marks(Slider("φ", "", 0, 90), [0.0], whole=False)  # on the slider's steps
+        [0.0, 22.0, 45.0, 68.0, 90.0]
     """
     if slider.values:
         return list(slider.values)
@@ -113,11 +111,7 @@ def recorded_spec(explorer: type[Explorer]) -> dict[str, Any]:
 
 
 def lattice(explorer: type[Explorer]) -> list[dict[str, Any]]:
-    """Return the recorded states: all values of the plain controls, for the start and for each preset.
-
-    Advanced controls, and those that take paths, stay as the start or the preset has them. The last control
-    changes fastest.
-    """
+    """Return the recorded states: all values of plain controls, for the start and for each preset."""
     values = recorded_values(explorer)
     free = {name: kept for name, kept in values.items() if not explorer.controls[name].advanced}
     return [
@@ -251,11 +245,7 @@ def record_all(
     labs: str | Path = "runs/alignment-lab",
     progress: OnProgress | None = None,
 ) -> list[Path]:
-    """Write the recording of each explorer, or of those named, as `NAME.js`; return the files.
-
-    A file that this code has written before stays as it is. Labs of real data (`RECORDED`) are recorded where
-    they are named: the folder `labs` keeps their trainings, which take minutes.
-    """
+    """Write the recordings of explorers that this code has not written yet as `NAME.js`; return the files."""
     for name in names:
         check_known("explorer", name, [*RECORDABLE, *RECORDED])
     target = output_folder(folder)

@@ -1,8 +1,4 @@
-"""Notebook 3: many steps of one regularizer, and what its value says about κ.
-
-Monotone is not convergent: under steps within the bound of Theorem 4.3 (1) κ falls for ever, and may
-still come to rest above 1, because the bound goes to 0 where σ₂ has grown up to σ₁.
-"""
+"""Notebook 3: many steps of one regularizer, and what its value says about κ."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,10 +37,9 @@ MOVED = 1e-12
 
 
 def largest_safe_step(regularizer: RegularizerName, sigma: Floats) -> float:
-    r"""Return the step size below which κ moves as promised and no value is annihilated.
+    """Return the step below which κ moves as promised and no value is annihilated.
 
-    For R_well it is the corrected bound of Theorem 4.3 (1); for R_ill :math:`\eta_0 =
-    \rho^2/(2(1-\frac1k)\sigma_k)`, which is less than half the corrected bound (2).
+    That is bound (1) of Theorem 4.3 for R_well, and η₀, less than half of bound (2), for R_ill.
     """
     if not pushed_is_unique(regularizer, sigma):
         return 0.0
@@ -55,11 +50,7 @@ def largest_safe_step(regularizer: RegularizerName, sigma: Floats) -> float:
 
 
 def pushed_is_unique(regularizer: RegularizerName, spectra: Floats) -> NDArray[np.bool_]:
-    """Tell whether the value that a regularizer pushes is unique, as Theorem 4.3 asks.
-
-    The tolerance is twice that of the bounds in `condnum.theory.steps`, so that rounding cannot let a
-    spectrum pass here and be refused there.
-    """
+    """Tell whether the pushed value is unique, by twice the tolerance that `condnum.theory.steps` has."""
     first, neighbour = (0, 1) if regularizer == "well" else (-1, -2)
     gap = np.abs(spectra[..., first] - spectra[..., neighbour])
     return np.asarray(gap > 2 * default_rtol(spectra.shape[-1]) * spectra[..., 0])
@@ -202,12 +193,7 @@ class RegularizerPathExplorer(Explorer):
 
 
 def value_plane(points: int = 121, steps: int = 400) -> dict[str, tuple[Floats, Floats]]:
-    r"""Return κ and R_ill along three ways to leave the spectrum (1, ½, 0.1), none of which ties the two.
-
-    Theorem 4.1 (1) says :math:`R_{ill}(S) = 0` iff :math:`\kappa(S) = \infty`. But σ → 0 in (1, ½, σ) sends
-    κ to ∞ and R_ill to 4.8, and S → cS sends R_ill to 0 at fixed κ. The third way are steps of R_ill of
-    constant size.
-    """
+    """Return κ and R_ill along three ways from (1, ½, 0.1), against Theorem 4.1 (1): R_ill = 0 iff κ = ∞."""
     start = np.array([1.0, 0.5, 0.1])
     vanishing = np.tile(start, (points, 1))
     vanishing[:, 2] = np.geomspace(0.1, 1e-6, points)

@@ -38,10 +38,7 @@ _DECADES, _NEAR = {"well": 2.0, "ill": 4.0}, (0.8, 1.3)
     top=Between(1e-99, 1e99),
 )
 def bent_spectrum(*, kappa: float, dimension: int, bend: float = 1.0, top: float = 1.0) -> Floats:
-    r"""Return a strictly falling spectrum with chosen ends and a chosen crowding in between.
-
-    .. math:: \sigma_i = \sigma_1\,\kappa^{-x_i^b}, \quad x_i = \frac{i-1}{k-1}
-    """
+    """Return a strictly falling spectrum: `σ_i = σ₁ κ^(−x_i^b)` with `x_i = (i−1)/(k−1)`."""
     x = np.linspace(0.0, 1.0, dimension)
     return np.asarray(top * kappa ** -(x**bend), dtype=np.float64)
 
@@ -83,11 +80,6 @@ class RegularizerStep(Shown):
     def eta(self) -> float:
         """The step size η."""
         return self.step * self.unit
-
-    @property
-    def next_rank(self) -> int:
-        """Numerical rank after the step."""
-        return int((self.next_sigma > default_rtol(len(self.sigma)) * self.next_sigma.max()).sum())
 
     @property
     def promised(self) -> Any:
@@ -187,8 +179,8 @@ class RegularizerStep(Shown):
         if math.isinf(self.next_kappa):
             which = "σ<sub>1</sub>" if self.regularizer == "well" else "σ<sub>k</sub>"
             moved = (
-                f"{which} is annihilated (rank {len(self.sigma)} → {self.next_rank}): κ → ∞ from both "
-                "sides, and a compact κ (Eq. 1) would leave the zero out."
+                f"{which} is annihilated: κ → ∞ from both sides, and a compact κ (Eq. 1) would leave the "
+                "zero out."
             )
         else:
             verb = "falls" if self.next_kappa < self.kappa else "rises"
@@ -234,12 +226,9 @@ def regularizer_step(
     top: float = 1.0,
     scale: Literal["decades", "near"] = "decades",
 ) -> RegularizerStep:
-    r"""Take one step of size :math:`\eta = s\,\eta_0` on a `bent_spectrum`.
+    """Take one step of size `η = s·η₀` on a `bent_spectrum`; η₀ = 1/(2g) sends the pushed value to 0.
 
-    The unit :math:`\eta_0 = 1/(2g)`, `g` the gradient's entry at the pushed value, is
-    :math:`1/(2(1-\frac1D)\sigma_1)` for R_well and :math:`\rho^2/(2(1-\frac1k)\sigma_k)` for R_ill, with
-    :math:`\rho = 1/R_{ill}`. In this unit nothing depends on the scale of the spectrum, except the
-    printed bound (2) of Theorem 4.3.
+    In this unit nothing depends on the scale of the spectrum, except the printed bound (2) of Theorem 4.3.
     """
     sigma = bent_spectrum(kappa=kappa, dimension=dimension, bend=bend, top=top)
     value_of, gradient_of, bound, pushed = (

@@ -1,8 +1,4 @@
-"""`make teach`: Voilà for a class. Text before figures, no kernel left behind, nothing from other hosts.
-
-Served on 127.0.0.1 with a token. Voilà lets a page send messages to its widgets alone, so that a visitor
-cannot run code: answers to exercises are read by `condnum.lessons.answers`, not by Python.
-"""
+"""`make teach`: Voilà for a class, on 127.0.0.1 with a token; visitors cannot run code."""
 
 from pathlib import Path
 from typing import Any
@@ -18,11 +14,7 @@ START_PAGE = "0_start.ipynb"
 
 
 class ShutdownHandler(VoilaShutdownKernelHandler):
-    """Ends the kernel of a page that closes, also of one that was opened by its address.
-
-    Such a page has no `_xsrf` cookie, and Voilà's own handler answers 403. The request needs the login and
-    the kernel's unguessable id all the same.
-    """
+    """Ends the kernel of a page opened by its address: without an `_xsrf` cookie Voilà answers 403."""
 
     def check_xsrf_cookie(self) -> None:
         """Ask for no cookie."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from condnum.errors import InvalidInputError
 from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, num
-from condnum.lessons.condition_number import Floats, SpectrumShape, spectrum
+from condnum.lessons.condition_number import Floats, spectrum
 from condnum.lessons.explorer import Between, Choice, Slider, checked
 from condnum.lessons.sheet import Sheet
 from condnum.probing import ProbeCurve, linear_probe
@@ -32,7 +32,7 @@ TASK_CONTROLS: dict[str, Any] = {
     "null": Choice("last feature dead", "Where the last feature is always zero.", NULL_LABELS),
 }
 #: Arguments of `two_tasks`, to be remembered by.
-TwoTasks = tuple[float, float, float, int, SpectrumShape, NullKind]
+TwoTasks = tuple[float, float, float, int, NullKind]
 
 
 @checked(angle=Between(0, 90))
@@ -41,23 +41,16 @@ def two_tasks(
     kappa_harmful: float = 10.0,
     angle: float = 45.0,
     dimension: int = 4,
-    shape: SpectrumShape = "geometric",
     null: NullKind = "none",
 ) -> tuple[Floats, Floats]:
-    """Return `K_P = diag(γ_P)` and `K_H = Q diag(γ_H) Qᵀ`, `(D, D)` with largest eigenvalue 1.
-
-    Q turns the plane of the i-th and the i-th last eigenvector by `angle`, for every i: at 0° both tasks
-    have their large directions in common, at 90° the largest direction of one is the smallest of the other.
-    With a null space the last feature is kept out of this. A task that uses it has the geometric mean of its
-    extreme eigenvalues there, so that κ stays as chosen.
-    """
+    """Return `diag(γ_P)` and `Q diag(γ_H) Qᵀ`; Q turns the planes of the i-th and i-th last eigenvectors."""
     turned = dimension - (null != "none")
     if turned < 2:
         least = 2 + dimension - turned
         raise InvalidInputError(
             f"dimension must be at least {least} with null space '{null}', got {dimension}."
         )
-    gamma_P, gamma_H = (spectrum(shape, turned, kappa) for kappa in (kappa_pretrain, kappa_harmful))
+    gamma_P, gamma_H = (spectrum("geometric", turned, kappa) for kappa in (kappa_pretrain, kappa_harmful))
     Q, first, phi = np.eye(turned), np.arange(turned // 2), np.deg2rad(angle)
     last = turned - 1 - first
     Q[first, first] = Q[last, last] = np.cos(phi)
@@ -94,20 +87,13 @@ class Attack:
 
 
 def whiten(theta: Floats, covariance: Floats) -> Floats:
-    r"""Return `θV Σ^{-1/2}` for `θᵀKθ = VΣVᵀ`: features whose covariance is the identity.
-
-    It takes nothing but the features of the attacker's own data.
-    """
+    """Return `θV Σ^{-1/2}` for `θᵀKθ = VΣVᵀ`, from the attacker's own features alone."""
     B = CovarianceRange.of(theta.T @ covariance @ theta).factor.numpy()
     return np.asarray(theta @ (B / (B**2).sum(axis=1, keepdims=True)).T)
 
 
 def attacks(*, angle: float = 45.0, dimension: int = 16, seed: int = 0) -> list[Attack]:
-    """Probe the harmful one of `two_tasks` through four feature extractors, from a start at 0.
-
-    The targets are `y = X_Hβ` with Gaussian β, the same for all. θ*, rotated, has one κ and many spectra
-    between the extremes: the third extractor keeps κ(H_H) and moves every other eigenvalue to the top.
-    """
+    """Probe the harmful task through four extractors; the third has κ of θ*, all else at the top."""
     K_P, K_H = two_tasks(angle=angle, dimension=dimension)
     best = np.asarray(max_rir_immunizer(K_P, K_H))
     mu, V = np.linalg.eigh(best.T @ K_H @ best)

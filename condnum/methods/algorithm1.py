@@ -34,20 +34,15 @@ class Hessians:
     """
 
     def __init__(self, tasks: TaskBatch, theta: Tensor, memory: Memory, name: str) -> None:
-        """Form H, where it is large in buffers that the next step overwrites."""
+        """Form H."""
         self.tasks, self.memory, self.name = tasks, memory, name
         self._whole = None
         if tasks.small_covariance is not None:
             self.H = symmetric_part(theta.mT @ tasks.small_covariance @ theta)
             self._whole = torch.linalg.eigh(self.H)
             return
-        rows, columns = tasks.factor.shape[1], theta.shape[2]
-        self.F = memory.buffer(f"F_{name}", theta, rows, columns)
-        if tasks.triangular is None:
-            torch.bmm(tasks.factor, theta, out=self.F)
-        else:
-            tasks.triangular.times(theta[0], out=self.F[0])
-        self.H = grams(self.F, out=memory.buffer(f"H_{name}", theta, columns, columns))
+        self.F = tasks.factor @ theta
+        self.H = grams(self.F)
 
     def largest(self) -> tuple[Tensor, Tensor]:
         """Return σ₁ `(b,)` and v₁ `(b, D)`."""

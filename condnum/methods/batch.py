@@ -11,7 +11,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from condnum.errors import InvalidInputError
 from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask, SupervisedLoss
-from condnum.theory.extremes import TriangularFactor
 
 
 def _side_by_side(values: Sequence[Any], device: torch.device) -> Tensor:
@@ -43,14 +42,6 @@ class TaskBatch:
         """K of a single task of at most `SMALL` dimensions, whose Hessian is formed and decomposed whole."""
         K = self.tasks[0].covariance
         return K.to(self.device) if len(self.tasks) == 1 and len(K) <= SMALL else None
-
-    @cached_property
-    def triangular(self) -> TriangularFactor | None:
-        """The factor of a single task in triangular form, where that saves work: on the CPU, r near D."""
-        _, rows, dimension = self.factor.shape
-        if len(self.tasks) > 1 or self.device.type != "cpu" or not dimension / 2 <= rows <= dimension:
-            return None
-        return TriangularFactor.of(self.factor[0])
 
     @cached_property
     def loss(self) -> SupervisedLoss | None:

@@ -84,7 +84,7 @@ class JointDescent(Run):
         """Return the gradients of each parameter; those of θ are the weighted sums of their parts."""
         theta, gradients = self.parameters["theta"], self._gradients()
         if not self._weights or self.step in self.recorded:
-            norms, before = gradients.norms(theta, self.memory), self._norms
+            norms, before = gradients.norms(theta), self._norms
             active = self.memory.active
             self._norms = {part: torch.where(active, norms[part], before.get(part, 0.0)) for part in norms}
         if not self._weights:
@@ -93,7 +93,7 @@ class JointDescent(Run):
             self._weights = {
                 part: theta.new_tensor([weights[part] for weights in chosen]) for part in self._norms
             }
-        return {"theta": gradients.weighted_sum(theta, self._weights, self.memory)} | gradients.others
+        return {"theta": gradients.weighted_sum(theta, self._weights)} | gradients.others
 
     def _keep_finite(self) -> None:
         """Take back the step of the problems that have stopped, or whose parameters it made infinite."""

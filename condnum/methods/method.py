@@ -25,19 +25,11 @@ class Memory:
     active: Tensor  # (b,) bool: problems that still descend, and count
     vectors: dict[str, Tensor] = field(default_factory=dict)  # warm starts, by the method's own names
     counts: dict[str, Tensor] = field(default_factory=dict)  # (b,) each: evidence, such as fall-backs
-    buffers: dict[str, Tensor] = field(default_factory=dict)  # reused from step to step
 
     def count(self, name: str, amount: Tensor) -> None:
         """Add `(b,)` to a counter, where a problem still descends."""
         counted = torch.where(self.active, amount.long(), 0)
         self.counts[name] = self.counts[name] + counted if name in self.counts else counted
-
-    def buffer(self, name: str, like: Tensor, rows: int, columns: int) -> Tensor:
-        """Return uninitialised matrices, one a problem, that keep their memory from step to step."""
-        kept = self.buffers.get(name)
-        if kept is None or kept.shape[1:] != (rows, columns):
-            kept = self.buffers[name] = like.new_empty((len(like), rows, columns))
-        return kept
 
 
 @dataclass(frozen=True)
@@ -65,9 +57,9 @@ class Gradients:
     parts: Mapping[str, Tensor | HessianGradient | OuterGradient]
     others: dict[str, Tensor] = field(default_factory=dict)  # by parameter name
 
-    def weighted_sum(self, theta: Tensor, weights: dict[str, Tensor], memory: Memory) -> Tensor:
+    def weighted_sum(self, theta: Tensor, weights: dict[str, Tensor]) -> Tensor:
         """Return the weighted sum of the parts; those given as `∇_H R` share one product with θ."""
-        total = memory.buffer("total", theta, *theta.shape[1:]).zero_()
+        total = torch.zeros_like(theta)
         inner = None
         for name, part in self.parts.items():
             weight = weights[name][:, None]
@@ -77,18 +69,18 @@ class Gradients:
                 total.baddbmm_(weight[:, None] * part.left, part.right.mT)
             else:
                 if inner is None:
-                    inner = memory.buffer("hessian_sum", theta, *part.hessian.shape[1:]).zero_()
+                    inner = torch.zeros_like(part.hessian)
                 inner.addcmul_(part.hessian, (2 * weight * part.scale[:, None])[:, None])
                 scaled = 2 * weight * part.coefficient[:, None] * part.vector
                 inner.baddbmm_(scaled[:, :, None], part.vector[:, None])
         return total if inner is None else total.baddbmm_(theta, inner)
 
-    def norms(self, theta: Tensor, memory: Memory) -> dict[str, Tensor]:
+    def norms(self, theta: Tensor) -> dict[str, Tensor]:
         """Return the Frobenius norms `(b,)` of each part's directions."""
         one = theta.new_ones(len(theta))
         return {
             name: torch.linalg.vector_norm(
-                Gradients({name: part}).weighted_sum(theta, {name: one}, memory), dim=(1, 2)
+                Gradients({name: part}).weighted_sum(theta, {name: one}), dim=(1, 2)
             )
             for name, part in self.parts.items()
         }

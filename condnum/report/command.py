@@ -104,13 +104,7 @@ def default_folder(name: str, values: Mapping[str, Any]) -> Path:
 
 
 def in_columns(rows: Sequence[Sequence[str]]) -> str:
-    """Align rows of text in columns.
-
-    Examples:
-        >>> print(in_columns([("a", "b"), ("long", "1")]))
-        a     b
-        long  1
-    """
+    """Align rows of text in columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
     return "\n".join(lines)

@@ -63,12 +63,7 @@ def _declared() -> tuple[Experiment, ...]:
 
 
 def experiments(scale: str, only: Sequence[str] = ()) -> tuple[Experiment, ...]:
-    """Return the experiments of a scale, in the order in which they run.
-
-    Examples:
-        >>> [experiment.name for experiment in experiments("quick", ["limits", "mnist"])]
-        ['mnist', 'limits']
-    """
+    """Return the experiments of a scale, in the order in which they run."""
     check_known("scale", scale, SCALES)
     found = [experiment for experiment in _declared() if scale in experiment.scales]
     for name in only:

@@ -27,14 +27,7 @@ from condnum.report.tables import mark_tables
 
 
 def mathml(tex: str, *, display: bool = False) -> str:
-    r"""Convert a formula, without its dollar signs, to MathML, which browsers draw without a script.
-
-    Examples:
-        >>> print(mathml(r"x_1"))
-        <math xmlns="http://www.w3.org/1998/Math/MathML" display="inline"><mrow><msub><mi>x</mi><mn>1</mn></msub></mrow></math>
-        >>> mathml(r"\unknown{x}")
-        '<code class="tex">\\unknown{x}</code>'
-    """  # ruff: ignore[line-too-long]
+    """Convert a formula, without its dollar signs, to MathML, which browsers draw without a script."""
     converter = require("latex2mathml.converter", "notebooks")
     limits = re.sub(r"\\(min|max|sup|inf|lim)(?=\s*_)", r"\\\1\\limits", tex) if display else tex
     try:
@@ -142,18 +135,13 @@ def export_html(
 
 def render_html(notebook: Any, *, title: str | None = None, name: str = "report") -> str:
     """Return an executed notebook as one self-contained HTML page: folded code, MathML, no network."""
-    heading = first_heading(notebook)
+    own_title = first_heading(notebook)
     shown, figures = shown_notebook(notebook)
     cells, _ = ReportExporter().from_notebook_node(shown)
     soup = BeautifulSoup(cells, "html.parser")
     mark_tables(soup)
-    around = ("main", "run", "files", "again", "contents", "top")  # ids of the parts around a notebook
-    used = {*around, *(element["id"] for element in soup.find_all(id=True))}
-    for element in soup.find_all(["h2", "h3"]):
-        base = re.sub(r"[\W_]+", "-", element.get_text().lower()).strip("-") or "part"
-        names = (base, *(f"{base}-{count}" for count in range(2, len(used) + 3)))
-        element["id"] = next(name for name in names if name not in used)
-        used.add(element["id"])
+    for place, heading in enumerate(soup.find_all("h2"), 1):  # headings of two parts may read alike
+        heading["id"] = f"part-{place}"
     papermill = notebook.metadata.get("papermill", {})
     known = notebook.metadata.get("condnum", {}).get("parameters")  # as the runner recorded them
     started = str(papermill.get("start_time", ""))[:19].replace("T", " ")
@@ -163,8 +151,8 @@ def render_html(notebook: Any, *, title: str | None = None, name: str = "report"
         scripts.append(asset("figures/paint.js", "figures/frames.js"))
     page = Environment(autoescape=True).from_string(asset("report/report.html.j2"))
     html = page.render(
-        title=title or heading or name,
-        has_heading=heading is not None,
+        title=title or own_title or name,
+        has_heading=own_title is not None,
         body=str(soup),
         contents=[(element["id"], element.get_text()) for element in soup.find_all("h2")],
         parameters=dict(known or papermill.get("parameters", {})),

@@ -34,9 +34,6 @@ PARAMETERS_TAG = "parameters"
 #: The executed notebook, as a finished run leaves it.
 REPORT = "report.ipynb"
 
-#: Kernels that run, for Ctrl-C: it does not reach them, as each has a session of its own.
-_KERNELS = set[Any]()
-
 
 class NotebookError(CondnumError, RuntimeError):
     """A notebook failed for a reason that condnum does not know; the message names cell and error."""
@@ -179,10 +176,8 @@ def running_kernel(
                 cwd=str(cwd), env={**os.environ, **(environment or {})}, stdout=output, stderr=output
             )
             group = getattr(manager.provisioner, "pgid", None)
-            _KERNELS.add(manager)
             yield manager
         finally:
-            _KERNELS.discard(manager)
             try:
                 if manager.has_kernel:
                     run_sync(manager.shutdown_kernel)(now=False)
@@ -193,17 +188,6 @@ def running_kernel(
             finally:
                 if group and group != os.getpgrp():  # None on Windows
                     end_group(group)
-
-
-def stop_kernels(*, now: bool = False) -> None:
-    """Interrupt the kernels of all threads, or kill them with what they started."""
-    run_sync = require("jupyter_core.utils", "notebooks").run_sync
-    for manager in tuple(_KERNELS):
-        with suppress(Exception):  # it ended meanwhile
-            if now:
-                end_group(manager.provisioner.pid)
-            else:
-                run_sync(manager.interrupt_kernel)()
 
 
 def run_notebook(

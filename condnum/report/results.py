@@ -109,11 +109,7 @@ def find_run(experiment: Experiment, root: Path) -> ExperimentResult:
 
 
 def find_runs(root: Path) -> list[ExperimentResult]:
-    """Return the experiments of a reproduction, those of the scale of which `root` has more.
-
-    Raises:
-        DataNotFoundError: It has none.
-    """
+    """Return the experiments of a reproduction, those of the scale of which `root` has more."""
     scales = [[find_run(experiment, root) for experiment in experiments(scale)] for scale in SCALES]
     runs = max(scales, key=lambda runs: sum(run.folder is not None for run in runs))
     if not any(run.folder for run in runs):

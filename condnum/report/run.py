@@ -8,7 +8,7 @@ import shutil
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -130,7 +130,6 @@ def run_report(
     title: str,
     checksums: Mapping[str, str],
     quiet: bool = False,
-    stopped: Callable[[], bool] = STOPPED.is_set,
     **options: Any,
 ) -> list[str]:
     """Run a notebook into a folder, which has its results before or, whole, those with page and record."""
@@ -140,8 +139,6 @@ def run_report(
     started = datetime.now(UTC)
     with results_folder(folder) as held:
         try:
-            if stopped():
-                raise KeyboardInterrupt
             ours = {"out": str(held.path), "quiet": quiet}
             report = run_notebook(notebook, values, held.path, quiet=quiet, optional=ours, **options)
             export_html(report, held.path / PAGE, title=title)
@@ -154,7 +151,7 @@ def run_report(
             )
             write_json(held.path / RECORD, {**record, "files": held.checksums()})
         except BaseException as error:
-            if not isinstance(error, KeyboardInterrupt) and not stopped():
+            if not isinstance(error, KeyboardInterrupt) and not STOPPED.is_set():
                 abandoned(held)
                 raise
             # The tasks of a kernel that was stopped end in errors that nobody waits for.

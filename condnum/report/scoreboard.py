@@ -209,16 +209,7 @@ def tally(sections: Iterable[Section]) -> str:
 
 
 def compare_published(published: float, deviation: float, obtained: float) -> NumberVerdict:
-    """Compare an obtained mean with a published one.
-
-    Examples:
-        >>> compare_published(356.2, 5.491, 9172.0).text, compare_published(356.2, 5.491, 300.0).text
-        ('higher ×25.7', 'agrees')
-        >>> compare_published(92.58, 4.492, 30.0)
-        NumberVerdict(kind='lower', text='lower ×3.09', reason='beyond ± 18.52')
-        >>> compare_published(1.0, 0.1, float("inf")).kind
-        'not finite'
-    """
+    """Compare an obtained mean with a published one."""
     if not math.isfinite(obtained):
         return NumberVerdict("not finite", "not finite", "the obtained mean is not a finite number")
     allowed = max(FRACTION * abs(published), 0.0 if math.isnan(deviation) else DEVIATIONS * deviation)

@@ -1,4 +1,4 @@
-"""Tables for people: how numbers, spans and labels are written, the linear runs, the attack panel."""
+"""Tables for people: how numbers, spans and labels are written; linear runs, attack panel, release."""
 
 import html
 import itertools
@@ -63,12 +63,7 @@ def rounded(value: float, digits: int = 2) -> str:
 
 
 def spread(mean: float, deviation: float, digits: int = 2) -> str:
-    r"""Format `mean ± deviation`; one that is unknown is left out, one that is round-off of the mean is 0.
-
-    Examples:
-        >>> spread(356.2, 5.491, 4), spread(8.0, 1e-15), spread(2.0, float("nan"))
-        ('356.2\xa0±\xa05.491', '8\xa0±\xa00', '2')
-    """
+    """Format `mean ± deviation`; one that is unknown is left out, one that is round-off of the mean is 0."""
     if math.isnan(deviation):
         return number(mean)
     known = 0.0 if deviation < 1e-9 * abs(mean) else deviation
@@ -371,3 +366,19 @@ def stability_table(claims: pd.DataFrame) -> pd.DataFrame:
         "RIR in all settings": ("rir_least rir_largest", lambda *ends: span(ends)),
     }
     return rows_of(claims, columns)
+
+
+def switch_table(waterfall: pd.DataFrame) -> pd.DataFrame:
+    """Format RIR switch by switch, and the factor by which each switch changes it, in both conventions."""
+    rows = []
+    for (start, _, switch), both in waterfall.groupby(["start_epochs", "index", "switch"], sort=False):
+        setting = f"released, {start} epochs" if switch == "released" else f"+{GAP}{switch}"
+        cells = {"setting": setting, "updates": f"{both['updates'].max():,}"}
+        for row in both.to_dict("records"):
+            name = {"ridge": "floor", "compact": "compact"}[row["convention"]]
+            ends = f"<br><small>{span([row['rir_min'], row['rir_max']])}</small>" if row["seeds"] > 1 else ""
+            change = "" if math.isnan(row["factor"]) else f"<br><small>× {rounded(row['factor'])}</small>"
+            cells[f"immunized, {name}"] = count_of(row["immunized"], row["seeds"])
+            cells[f"RIR, {name}<br><small>change</small>"] = number(row["rir"]) + ends + change
+        rows.append(cells)
+    return pd.DataFrame(rows)

@@ -179,16 +179,6 @@ class Attackers(Study, name="attackers", version="2"):
         """Attack one extractor after the other unless told otherwise: seconds are measured."""
         return choose_executor(jobs or 1, scheduler)
 
-    def facts(self, data: Any) -> dict[str, str]:
-        """Return what an attacker learns, and for how long."""
-        task, budget = attack_task(self, self.pair(data)), self.budget
-        return {
-            "attacker trains on": task.name,
-            "held-out rows": "none" if task.X_test is None else f"{len(task.X_test)}",
-            "budget": f"{budget.steps:,} steps in the eigenbasis or of batches, "
-            f"{budget.dense_steps:,} of others",
-        }
-
 
 def attack_task(study: Attackers, pair: TaskPair) -> AttackTask:
     """Return what the attacker learns: the probe sample of D_H, of a digit with a fifth held out."""

@@ -52,19 +52,17 @@ class Cell:
     def __post_init__(self) -> None:
         """Keep copies of both dictionaries as JSON gives them back, so that the key stays what it is."""
         for name in ("at", "settings"):
-            for key, item in getattr(self, name).items():
-                if not isinstance(key, str):
-                    raise InvalidInputError(
-                        f"'{name}' of a cell must have text for keys, got {key!r}; use str(…)."
-                    )
-                try:
-                    json.dumps(item, allow_nan=False, sort_keys=True)
-                except (TypeError, ValueError) as error:
-                    raise InvalidInputError(
-                        f"{name}[{key!r}] of a cell is {item!r}, which JSON does not hold ({error}); "
-                        "use text, finite numbers, booleans, None, or lists and dictionaries of these."
-                    ) from error
-            object.__setattr__(self, name, json.loads(json.dumps(dict(getattr(self, name)))))
+            given = dict(getattr(self, name))
+            try:
+                kept = json.loads(json.dumps(given, allow_nan=False))
+                if kept.keys() != given.keys():
+                    raise TypeError("keys must be text")
+            except (TypeError, ValueError) as error:
+                raise InvalidInputError(
+                    f"'{name}' of a cell is {given}, which JSON does not hold ({error}); use text for keys, "
+                    "and text, finite numbers, booleans, None, or lists and dictionaries of these."
+                ) from error
+            object.__setattr__(self, name, kept)
 
     def named(self, study: str, checksum: str, version: str, folder: str = "") -> Cell:
         """Return the cell with the key that it has in a study."""
@@ -115,9 +113,6 @@ def checked_result(result: Any) -> CellResult:
         {name: value.item() if isinstance(value, np.generic) else value for name, value in row.items()},
         {name: np.asarray(value) for name, value in arrays.items()},
     )
-    for name in (*row, *arrays):
-        if not isinstance(name, str) or not name:
-            raise InvalidInputError(f"columns and arrays of a cell are named by text, got {name!r}.")
     for name, value in found.row.items():
         if not isinstance(value, str | int | float | bool | None):
             raise InvalidInputError(

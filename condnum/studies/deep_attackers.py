@@ -33,26 +33,21 @@ from condnum.studies.cells import Cell, CellResult, cached, remember
 from condnum.studies.deep_cells import INITIAL, LIMIT_SEED, NET_METHODS, DeepTasks, is_model
 from condnum.studies.deep_nets import AS_LOADED, DeepNets, Made, NetMethods, model_file
 from condnum.studies.deep_tables import net_results, net_summary
-from condnum.studies.study import Count, FinishedCell, at_least, words
+from condnum.studies.study import Count, FinishedCell, at_least, several
 
 
 def _shots(name: str, value: Any) -> tuple[int, ...]:
     """Read examples per class: whole numbers, 0 for all."""
-    given = words(name, value) if isinstance(value, str) else tuple(map(str, value))
+    given = several(str)(name, value)
     if not given or not all(word.isdecimal() and int(word) != 1 for word in given):
         raise InvalidInputError(
             f"shots are examples per class such as 8,128,0: 0 for all, else at least 2, got {value!r}."
         )
-    return tuple(dict.fromkeys(map(int, given)))
-
-
-def _attackers(name: str, value: Any) -> tuple[str, ...]:
-    """Read names of deep attackers."""
-    return tuple(DeepAttacker.named(word).name for word in words(name, value))
+    return tuple(map(int, given))
 
 
 Shots: TypeAlias = Annotated[tuple[int, ...], _shots]
-AttackerNames: TypeAlias = Annotated[tuple[str, ...], _attackers]
+AttackerNames: TypeAlias = Annotated[tuple[str, ...], several(lambda word: DeepAttacker.named(word).name)]
 
 #: Of which curvature is measured.
 _TASKS = ("pretrain", "harmful")
@@ -276,13 +271,3 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="3"):
     def files(self, results: Sequence[FinishedCell], folder: Path) -> list[str]:
         """Copy the models that were made here."""
         return [] if self.models else super().files(results, folder)
-
-    def facts(self, data: DeepTasks) -> dict[str, str]:
-        """Return what the run was made of."""
-        known = all(self._knows(path, data) for path in self.given.values())
-        immunized = "the same images" if known else "images that its file does not name"
-        return super().facts(data) | {
-            "attackers train on": f"four fifths of D_H's {len(data.harmful)} training images, or of some of "
-            f"them; θ_I was trained on {immunized}; fresh ones are training images of D_H on which it was "
-            "not, and some chose its step",
-        }

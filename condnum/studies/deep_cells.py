@@ -277,12 +277,3 @@ def measured_features(
         "chance": commonest(after.harmful_test.labels),
     }
     return row, {"probe": curve}, warnings
-
-
-def rir_sample(data: ImageData, count: int, seed: int) -> ImageData:
-    """Return the images from which the groups of Eq. 17 are drawn, a tenth in reserve for unreadable ones."""
-    wanted = count + count // 10
-    if wanted >= len(data):
-        return data
-    chosen = np.random.default_rng([seed, 17]).permutation(len(data))[:wanted]
-    return data.take(np.sort(chosen))

@@ -16,7 +16,7 @@ from condnum.deep.features import ImageFeatures, cached_features, head_accuracy
 from condnum.deep.image_sets import imagenet_classes, open_images
 from condnum.deep.images import ImageData
 from condnum.deep.pretraining import pretrain_backbone
-from condnum.deep.rir import check_count
+from condnum.deep.rir import check_count, rir_sample
 from condnum.deep.training.immunization import immunize_backbone
 from condnum.deep.training.samples import hold_out
 from condnum.deep.training.settings import DeepSettings, deep_preset
@@ -39,7 +39,6 @@ from condnum.studies.deep_cells import (
     is_folder,
     is_model,
     measured_features,
-    rir_sample,
 )
 from condnum.studies.deep_tables import net_curves, net_results, net_summary
 from condnum.studies.executors import Executor, choose_executor, core_count
@@ -386,20 +385,13 @@ class DeepNets(Study, name="deep", version="4"):
         """Return what the run was made of."""
         device = resolve_device(self.device)
         place = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-        of_test = min(self.group_size, len(data.pretrain_test), len(data.harmful_test))
-
-        return {
-            **{
-                f"{one.name} ({one.split})": f"{len(one.classes)} classes, {len(one):,} images, SHA-256 "
-                f"{one.checksum}"
-                for one in data.all
-            },
-            "side of the images": "the backbone's own" if self.side is None else f"{self.side} pixels",
-            "images of a group": f"{self.group_size} of training, {of_test} of test",
-            "device": f"{place} ({device})",
-            "numerics": "float32",
-            "timm": str(require("timm", "deep").__version__),
+        sets = {
+            f"{one.name} ({one.split})": f"{len(one.classes)} classes, {len(one):,} images, SHA-256 "
+            f"{one.checksum}"
+            for one in data.all
         }
+        versions = {"numerics": "float32", "timm": str(require("timm", "deep").__version__)}
+        return sets | {"device": f"{place} ({device})"} | versions
 
 
 def model_file(cell: Cell, suffix: str = ".safetensors") -> Path:

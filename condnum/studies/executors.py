@@ -15,7 +15,7 @@ import uuid
 from collections import deque
 from collections.abc import Generator, Hashable, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from condnum.errors import CondnumError, InvalidInputError, check_integer, require
@@ -141,20 +141,16 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-@dataclass
+@dataclass(frozen=True)
 class BatchExecutor:
     """Batches of cells in this process: halved where memory runs out, else computed cell by cell on error."""
 
     batches: Any  # group(cell), None: alone; size(cells) that fit; compute(cells), a result or error for each
-    _sizes: list[int] = field(default_factory=list, init=False)  # of the batches that were computed
-    _notes: list[str] = field(default_factory=list, init=False)
 
     @property
     def where(self) -> str:
-        """What computes, and what became of the batches."""
-        count = len(self._sizes)
-        words = [f"{count} batch{'es' * (count > 1)} of at most {max(self._sizes)} cells"] if count else []
-        return "; ".join(["1 process", *words, *self._notes])
+        """What computes, for the provenance."""
+        return f"1 process, in batches on {self.batches.device}"
 
     def run(self, compute: Compute, cells: Sequence[Cell]) -> Generator[Outcome]:
         """Yield the outcomes, those of a batch one after the other."""
@@ -179,7 +175,6 @@ class BatchExecutor:
             chunk, rest = cells[:size], cells[size:]
             try:
                 results = self.batches.compute(chunk)
-                self._sizes.append(len(chunk))
                 outcomes = [_kept(cell, result) for cell, result in zip(chunk, results, strict=True)]
             except Exception as error:
                 if not is_out_of_memory(error):
@@ -191,10 +186,6 @@ class BatchExecutor:
                         torch.cuda.empty_cache()
                     if len(chunk) > 1:
                         size = len(chunk) // 2
-                        self._notes.append(
-                            f"the device's memory did not hold {len(chunk)} cells "
-                            f"({chunk[0].short_label}, …): {size} at a time"
-                        )
                         continue
                     outcomes = [Outcome.failed(chunk[0], error)]
             yield from outcomes

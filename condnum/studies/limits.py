@@ -1,6 +1,5 @@
 """The experiment on limits: how much immunization two tasks allow, and how much of it each method reaches."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -27,8 +26,9 @@ from condnum.theory.spectra import CovarianceRange
 #: Pairs (pretrain, harmful) of digits that stand for the 90.
 DEFAULT_PAIRS = ((4, 9), (4, 7), (3, 5), (0, 1), (9, 0))
 
-#: Values of ε in mean eigenvalues of K_P, two decades apart.
-RIDGE_SHARES = tuple(np.geomspace(1e-9, 1e1, 6).tolist())
+#: Values of ε in mean eigenvalues of K_P, two decades apart; the one of fronts, directions and the summary.
+RIDGE_SHARES = (1e-9, 1e-7, 1e-5, 1e-3, 1e-1, 1e1)
+CHOSEN_SHARE = 1e-3
 
 _TASKS = ["pretrain_task", "harmful_task"]
 
@@ -59,7 +59,7 @@ NULL_SPACES = (
 
 
 @dataclass(frozen=True)
-class Limits(Study, name="limits", version="3"):
+class Limits(Study, name="limits", version="4"):
     """Ceilings and fronts of task pairs, and every method held against them."""
 
     data: str = "house-prices"  # house-prices, embedded (diabetes), mnist, digits, or a path
@@ -67,26 +67,14 @@ class Limits(Study, name="limits", version="3"):
     seeds: Count | None = None  # seeds 0 … seeds − 1; None: 3, of MNIST 1
     steps: Count | None = None  # full-batch steps of immunization; None: each method's own
     pairs: Pairs = ()  # of digits; empty: `DEFAULT_PAIRS`
-    relative_epsilon: float = 1e-3  # ε of front and directions, in mean eigenvalues of K_P
 
     def check(self) -> None:
         """Choose the seeds, and refuse what cannot run."""
-        if not self.relative_epsilon > 0:
-            raise InvalidInputError(
-                "relative_epsilon is a fraction of the mean eigenvalue of K_P and must be positive, got "
-                f"{self.relative_epsilon}."
-            )
         known = data_set(self.data)
         if self.pairs and known in TABLES:
             raise InvalidInputError(f"pairs {self.pairs} are of digits; {known} is one pair: leave them out.")
         if self.seeds is None:  # a cell of MNIST takes seconds, its spread over seeds is small
             object.__setattr__(self, "seeds", 1 if known == "mnist" else 3)
-
-    @property
-    def ridge_shares(self) -> tuple[float, ...]:
-        """Every ε in mean eigenvalues of K_P, ascending; the one of the front among them."""
-        own = self.relative_epsilon
-        return tuple(sorted([own, *(of for of in RIDGE_SHARES if not math.isclose(of, own, rel_tol=1e-9))]))
 
     @property
     def base(self) -> LinearStudy:
@@ -99,22 +87,17 @@ class Limits(Study, name="limits", version="3"):
             pairs=self.pairs or DEFAULT_PAIRS,
         )
 
-    @property
-    def settings_table(self) -> pd.DataFrame:
-        """How each method was run, a row per method."""
-        return self.base.settings_table
-
     def load(self) -> Any:
         """Load the data of the other study."""
         return self.base.load()
 
     def cells(self, data: Any) -> list[Cell]:
         """List methods and seeds of every pair, and the limits of every pair."""
-        base, epsilon = list(self.base.cells(data)), {"relative_epsilon": self.relative_epsilon}
+        base = list(self.base.cells(data))
         first = {(of.at.get("pretrain"), of.at.get("harmful")): of for of in reversed(base)}
-        limits = {**epsilon, "part": "pair", "method": "limits", "seed": 0}
+        limits = {"part": "pair", "method": "limits", "seed": 0}
         return [
-            *(Cell({**of.at, **epsilon, "part": "method"}, of.settings) for of in base),
+            *(Cell({**of.at, "part": "method"}, of.settings) for of in base),
             *(Cell({**of.at, **limits}) for of in reversed(first.values())),
         ]
 
@@ -123,9 +106,9 @@ class Limits(Study, name="limits", version="3"):
         problem = self.base.problem(data, cell)
         P, H = problem.pretrain.range, problem.harmful.range
         unit = float(P.values.sum()) / P.dimension  # the mean eigenvalue
-        ridges = [share * unit for share in self.ridge_shares]
+        ridges = [share * unit for share in RIDGE_SHARES]
         if cell["part"] == "pair":
-            return pair_limits(P, H, ridges=ridges, ridge=self.relative_epsilon * unit)
+            return pair_limits(P, H, ridges=ridges, ridge=CHOSEN_SHARE * unit)
         theta = self.base.immunize(data, cell).theta
         ratios = np.array([extractor_ratios(theta, P.ridged(e), H.ridged(e)) for e in ridges])
         return CellResult({}, {"ridges": np.array(ridges), "ratios": ratios})
@@ -142,14 +125,14 @@ class Limits(Study, name="limits", version="3"):
         ceilings = _stacked(
             {
                 **names,
-                "ridge_share": self.ridge_shares,
+                "ridge_share": RIDGE_SHARES,
                 **dict(zip(CEILING_COLUMNS, arrays["ceilings"].T, strict=True)),
             }
             for names, _, arrays in pairs
         )
-        ridged = _stacked(self._ridged(names, arrays, ceilings) for names, _, arrays in methods)
+        ridged = _stacked(_ridged(names, arrays, ceilings) for names, _, arrays in methods)
         return {
-            "summary": self.at_ridge(ridged)  # over seeds
+            "summary": at_ridge(ridged)  # over seeds
             .groupby(["dataset", *_TASKS, "method"], sort=False, as_index=False)
             .agg(
                 seeds=("seed", "nunique"),
@@ -186,43 +169,44 @@ class Limits(Study, name="limits", version="3"):
             ),
         }
 
-    def _ridged(self, names: Mapping[str, Any], arrays: Arrays, ceilings: pd.DataFrame) -> dict[str, Any]:
-        """Return RIR of an extractor and its share of the ceiling against ε."""
-        limits = of_tasks(ceilings, (names["pretrain_task"], names["harmful_task"]))["rir_ceiling"]
-        (pretrain, harmful), top = arrays["ratios"].T, 1 + RATIO_TOLERANCE
-        return {
-            **names,
-            "ridge_share": self.ridge_shares,
-            "ridge": arrays["ridges"],
-            "harmful_ratio": harmful,
-            "pretrain_ratio": pretrain,
-            "rir": harmful / pretrain,
-            "rir_ceiling": limits.to_numpy(),
-            "rir_share": [*map(share_of_ceiling, harmful / pretrain, limits)],
-            "success": (harmful > top) & (pretrain <= top),
-        }
 
-    def at_ridge(self, ridged: pd.DataFrame, tasks: tuple[str, str] | None = None) -> pd.DataFrame:
-        """Return the methods, of one pair or of all, at the ε of the study."""
-        table = ridged if tasks is None else of_tasks(ridged, tasks)
-        return table[table["ridge_share"] == self.relative_epsilon]
-
-    def region(
-        self, ceilings: pd.DataFrame, null_spaces: pd.DataFrame, tasks: tuple[str, str]
-    ) -> FeasibleRegion:
-        """Return what is possible for a pair, at the ε of the study."""
-        row = self.at_ridge(ceilings, tasks).iloc[0]
-        rank = int(of_tasks(null_spaces, tasks).iloc[0]["dimension"])  # of K + εI
-        ceiling = RirCeiling(
-            row["rir_ceiling"], row["lambda_max"], row["lambda_min"], rank, rank, 0, row["ridge"]
-        )
-        pretrain, harmful, pencil = (float(row[f"kappa_{of}"]) for of in ("pretrain", "harmful", "pencil"))
-        return FeasibleRegion(pretrain, harmful, pencil, ceiling, mirrored=True)
+def _ridged(names: Mapping[str, Any], arrays: Arrays, ceilings: pd.DataFrame) -> dict[str, Any]:
+    """Return RIR of an extractor and its share of the ceiling against ε."""
+    limits = of_tasks(ceilings, (names["pretrain_task"], names["harmful_task"]))["rir_ceiling"]
+    (pretrain, harmful), top = arrays["ratios"].T, 1 + RATIO_TOLERANCE
+    return {
+        **names,
+        "ridge_share": RIDGE_SHARES,
+        "ridge": arrays["ridges"],
+        "harmful_ratio": harmful,
+        "pretrain_ratio": pretrain,
+        "rir": harmful / pretrain,
+        "rir_ceiling": limits.to_numpy(),
+        "rir_share": [*map(share_of_ceiling, harmful / pretrain, limits)],
+        "success": (harmful > top) & (pretrain <= top),
+    }
 
 
 def of_tasks(table: pd.DataFrame, tasks: tuple[str, str]) -> pd.DataFrame:
     """Return the rows of one pair."""
     return table[(table["pretrain_task"] == tasks[0]) & (table["harmful_task"] == tasks[1])]
+
+
+def at_ridge(ridged: pd.DataFrame, tasks: tuple[str, str] | None = None) -> pd.DataFrame:
+    """Return the rows of one pair, or of all, at the chosen ε."""
+    table = ridged if tasks is None else of_tasks(ridged, tasks)
+    return table[table["ridge_share"] == CHOSEN_SHARE]
+
+
+def region_of(ceilings: pd.DataFrame, null_spaces: pd.DataFrame, tasks: tuple[str, str]) -> FeasibleRegion:
+    """Return what is possible for a pair, at the chosen ε."""
+    row = at_ridge(ceilings, tasks).iloc[0]
+    rank = int(of_tasks(null_spaces, tasks).iloc[0]["dimension"])  # of K + εI
+    ceiling = RirCeiling(
+        row["rir_ceiling"], row["lambda_max"], row["lambda_min"], rank, rank, 0, row["ridge"]
+    )
+    pretrain, harmful, pencil = (float(row[f"kappa_{of}"]) for of in ("pretrain", "harmful", "pencil"))
+    return FeasibleRegion(pretrain, harmful, pencil, ceiling, mirrored=True)
 
 
 def task_pairs(run: StudyRun) -> list[tuple[str, str]]:

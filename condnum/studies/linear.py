@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import pandas as pd
-import torch
 
 from condnum.arrays import resolve_device
 from condnum.data import (
@@ -48,7 +47,7 @@ from condnum.studies.measure import (
     spectra_table,
     spectral_rows,
 )
-from condnum.studies.study import Count, FinishedCell, Study, at_least, some_of
+from condnum.studies.study import Count, FinishedCell, Study, at_least, several, some_of
 
 #: Data sets by the kind of their tasks; `embedded` is the diabetes table.
 TABLES, DIGITS = ("house-prices", "embedded"), ("mnist", "digits")
@@ -88,25 +87,21 @@ PARALLEL_STEPS = 30_000
 MethodNames: TypeAlias = Annotated[tuple[str, ...], some_of("method", method_names)]
 
 
-def read_pair(word: str) -> tuple[int, int]:
-    """Read a pair of digits."""
-    digits = word.strip().split("-")
+def read_pair(pair: str | Sequence[int]) -> tuple[int, int]:
+    """Read a pair of digits, as a user types it or as it is."""
+    word = pair if isinstance(pair, str) else "-".join(map(str, pair))
+    digits = word.split("-")
     if len(digits) != 2 or not all(len(d) == 1 and d in "0123456789" for d in digits):
         raise InvalidInputError(
-            f"expected a pair of digits such as 4-7, or several as in 4-7,9-0; got '{word.strip()}'."
+            f"expected a pair of digits such as 4-7, or several as in 4-7,9-0; got '{word}'."
         )
     if digits[0] == digits[1]:
-        raise InvalidInputError(f"pair '{word.strip()}': give two different digits from 0 to 9.")
+        raise InvalidInputError(f"pair '{word}': give two different digits from 0 to 9.")
     return int(digits[0]), int(digits[1])
 
 
-def read_pairs(name: str, value: Any) -> tuple[tuple[int, int], ...]:
-    """Read pairs of digits from a text such as `4-7,9-0`, or take them as they are; check of a field."""
-    pairs = value.split(",") if isinstance(value, str) else ["-".join(map(str, pair)) for pair in value]
-    return tuple(dict.fromkeys(read_pair(word) for word in pairs if word.strip()))
-
-
-Pairs: TypeAlias = Annotated[tuple[tuple[int, int], ...], read_pairs]
+#: Pairs of digits, `4-7,9-0`.
+Pairs: TypeAlias = Annotated[tuple[tuple[int, int], ...], several(read_pair)]
 
 
 def data_set(data: str) -> str:
@@ -334,16 +329,6 @@ class DigitPairs(LinearStudy, name="digit-pairs", version="4"):
         if device.type == "cuda" and not scheduler:
             return BatchExecutor(DigitBatches(data, device))
         return super().executor(data, cells, jobs, scheduler)
-
-    def facts(self, data: Digits) -> dict[str, str]:
-        """Name the GPU and the most memory that torch's tensors took there."""
-        device = resolve_device(self.device)
-        if device.type != "cuda":
-            return {}
-        return {
-            "device": f"{torch.cuda.get_device_name(device)} ({device})",
-            "peak device memory": f"{torch.cuda.max_memory_allocated(device) / 2**20:,.0f} MiB",
-        }
 
 
 def linear_study(

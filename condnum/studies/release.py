@@ -15,7 +15,7 @@ from condnum.studies.cells import Cell, CellResult
 from condnum.studies.linear import HousePrices
 from condnum.studies.measure import cell_spectra, result_row
 from condnum.studies.release_cells import SWITCHES, ProtocolSwitches, compute_cell, descent_settings
-from condnum.studies.study import Count, FinishedCell, Study
+from condnum.studies.study import Count, FinishedCell, Study, several
 from condnum.theory.immunization import immunization_from_spectra
 from condnum.theory.spectra import Convention
 
@@ -33,20 +33,13 @@ class ProtocolStage:
     switches: ProtocolSwitches
 
 
-def read_numbers(name: str, value: Any) -> tuple[int, ...]:
-    """Read whole numbers from a text such as `10,100`, or take them as they are; a 0 alone is none."""
-    try:
-        given = [int(word) for word in value.split(",") if word.strip()] if isinstance(value, str) else value
-    except ValueError:
-        raise InvalidInputError(
-            f"{name}='{value}' is no list of whole numbers; write it as 10 or 10,100."
-        ) from None
-    if tuple(given) == (0,):
-        return ()
-    return tuple(dict.fromkeys(check_integer(name, number, 1) for number in given))
+def read_epochs(word: str | int) -> int:
+    """Read a number of epochs; 0 is none."""
+    number = int(word) if isinstance(word, str) and word.isdecimal() else word
+    return check_integer("a number of epochs, as in 10,100,", number, 0)
 
 
-Numbers: TypeAlias = Annotated[tuple[int, ...], read_numbers]
+Epochs: TypeAlias = Annotated[tuple[int, ...], several(read_epochs)]
 
 
 @dataclass(frozen=True)
@@ -55,13 +48,13 @@ class ReproductionAudit(Study, name="reproduction-audit", version="5"):
 
     data: str = "house-prices"  # house-prices, a path to the CSV, or embedded: the diabetes table
     seeds: Count = 5  # seeds 0 … seeds − 1
-    epochs: Numbers = (10, 100)  # of the release, where a waterfall starts
-    ends: Numbers = (1000,)  # of the release alone
+    epochs: Epochs = (10, 100)  # of the release, where a waterfall starts
+    ends: Epochs = (1000,)  # of the release alone
 
     def check(self) -> None:
         """Refuse a run without a start."""
         _ = self.base
-        if not self.epochs + self.ends:
+        if not any(self.epochs + self.ends):
             raise InvalidInputError("epochs and ends name no number of epochs; write epochs as 10 or 10,100.")
 
     @property
@@ -92,7 +85,7 @@ class ReproductionAudit(Study, name="reproduction-audit", version="5"):
 
     def stages(self) -> Iterator[ProtocolStage]:
         """Yield every setting of the study."""
-        for start in dict.fromkeys(self.epochs + self.ends):
+        for start in filter(None, dict.fromkeys(self.epochs + self.ends)):
             switches = self.released(start)
             yield ProtocolStage(start, 0, "released", switches)
             for index, name in enumerate(self.switches if start in self.epochs else (), start=1):

@@ -46,29 +46,32 @@ def at_least(least: int) -> Callable[[str, Any], int]:
     return lambda name, value: check_integer(name, value, least)
 
 
-def words(name: str, value: Any) -> tuple[str, ...]:
-    """Read names: a tuple of them, or a text with commas; each counts once."""
-    given = value.split(",") if isinstance(value, str) else value
-    return tuple(dict.fromkeys(word.strip() for word in given if word.strip()))
+def several(read: Callable[[Any], Any]) -> Callable[[str, Any], tuple[Any, ...]]:
+    """Return the check of a tuple, or of a text with commas, whose parts are read; each counts once."""
+
+    def check(name: str, value: Any) -> tuple[Any, ...]:
+        given = value.split(",") if isinstance(value, str) else value
+        parts = [part.strip() if isinstance(part, str) else part for part in given]
+        return tuple(dict.fromkeys(read(part) for part in parts if part != ""))
+
+    return check
 
 
 def some_of(kind: str, choices: Callable[[], Iterable[str]]) -> Callable[[str, Any], tuple[str, ...]]:
     """Return the check of names that have to be among others."""
 
-    def check(name: str, value: Any) -> tuple[str, ...]:
-        for word in (chosen := words(name, value)):
-            if word not in (known := list(choices())):
-                raise UnknownNameError(kind, word, known)
-        return chosen
+    def known(word: str) -> str:
+        check_known(kind, word, list(choices()))
+        return word
 
-    return check
+    return several(known)
 
 
 #: A whole number of at least 1.
 Count: TypeAlias = Annotated[int, at_least(1)]
 
 #: Names, in a notebook or on the command line with commas between them.
-Names: TypeAlias = Annotated[tuple[str, ...], words]
+Names: TypeAlias = Annotated[tuple[str, ...], several(str)]
 
 _PLAIN = {int: "an integer", str: "text", bool: "True or False", float: "a finite number"}
 

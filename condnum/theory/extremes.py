@@ -9,12 +9,9 @@ every start has a part in a random direction, and `largest_bound` proves what is
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy.linalg.blas import dtrmm
 from torch import Tensor
 
 #: Relative residual at which an eigenpair counts as found: the gradient error that it causes is
@@ -32,23 +29,18 @@ PROVEN = 1e-10
 _BASIS, _KEEP, _MOST = 32, 12, 240
 
 
-def gram(matrix: Tensor, out: Tensor | None = None) -> Tensor:
+def gram(matrix: Tensor) -> Tensor:
     """Return `FᵀF` by a symmetric rank-k product, half the work of a general one."""
     if matrix.device.type != "cpu":
-        return torch.mm(matrix.mT, matrix, out=out)
+        return matrix.mT @ matrix
     array = matrix.detach().numpy()
-    target = None if out is None else out.numpy()
     with np.errstate(over="ignore", invalid="ignore"):  # as torch: who descends looks at the result
-        product = np.matmul(array.T, array, out=target)  # NumPy sees AᵀA and calls BLAS syrk; torch does not
-    return torch.from_numpy(product) if out is None else out
+        return torch.from_numpy(array.T @ array)  # NumPy sees AᵀA and calls BLAS syrk; torch does not
 
 
-def grams(matrices: Tensor, out: Tensor | None = None) -> Tensor:
+def grams(matrices: Tensor) -> Tensor:
     """Return `FᵀF` of each matrix."""
-    if len(matrices) > 1:
-        return torch.bmm(matrices.mT, matrices, out=out)
-    product = gram(matrices[0], None if out is None else out[0])
-    return product[None] if out is None else out
+    return matrices.mT @ matrices if len(matrices) > 1 else gram(matrices[0])[None]
 
 
 @dataclass(frozen=True)
@@ -216,32 +208,3 @@ def _unit(vectors: Tensor) -> Tensor:
     return vectors / torch.linalg.vector_norm(vectors, dim=1, keepdim=True).clamp_min(
         torch.finfo(vectors.dtype).tiny
     )
-
-
-@dataclass(frozen=True)
-class TriangularFactor:
-    """`R = QᵀB`, upper trapezoidal, with `RᵀR = BᵀB = K`.
-
-    A descent multiplies the factor with a new θ at every step. The triangle `(r, r)` of R takes half
-    the work of the square; the other columns are a general product. Where B has r < D rows and a few
-    dependent columns, that is r² + 2r(D − r) multiplications a column of θ instead of 2rD.
-    """
-
-    triangle: NDArray[np.float64]  # (r, r) NumPy array in Fortran order, as BLAS wants it
-    rest: Tensor  # (r, D - r)
-
-    @classmethod
-    def of(cls, factor: Tensor) -> Self:
-        """Bring a factor to triangular form."""
-        rows = factor.shape[0]
-        R: NDArray[np.float64] = np.asarray(np.linalg.qr(factor.numpy(), mode="r"))
-        return cls(np.asfortranarray(R[:, :rows]), torch.from_numpy(np.ascontiguousarray(R[:, rows:])))
-
-    def times(self, theta: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return `Rθ`."""
-        rows = len(self.triangle)
-        result = theta.new_empty((rows, theta.shape[1])) if out is None else out
-        result.copy_(theta[:rows])
-        # Row-major (r, n) is column-major (n, r): from the right, in place, without a copy.
-        dtrmm(1.0, self.triangle, result.numpy().T, side=1, trans_a=1, overwrite_b=1)
-        return result.addmm_(self.rest, theta[rows:]) if self.rest.shape[1] else result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from condnum.arrays import ArrayLike, as_tensor, like, storage_eps
 from condnum.errors import CondnumError, InvalidInputError, RankError, check_integer
-from condnum.theory.spectra import checked_rtol, default_rtol, hessian, is_symmetric, symmetric_part
+from condnum.theory.spectra import checked_rtol, default_rtol, is_symmetric, symmetric_part
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class RegularizerGradient:
     """
 
     value: Any  # R, () or (batch...)
-    gradient: Any  # the shape of the matrix (or of θ) that it is taken in
+    gradient: Any  # the shape of the matrix that it is taken in
     differentiable: Any  # False: the extreme singular value is repeated, `gradient` is a subgradient
     gap: Any  # well: (σ₁−σ₂)/σ₁; ill: (σ_{k−1}−σ_k)/σ₁; inf without a neighbour
     sigma: Any  # the extreme singular value: well σ₁, ill σ_k
@@ -46,7 +46,8 @@ def r_well(S: ArrayLike, *, dimension: int | None = None) -> Any:
 
     Returns:
         A float for one NumPy matrix, an array `(...)` for a NumPy batch, a float64 tensor `(...)` for
-        torch. A tensor that requires grad gets the closed form as its backward (once).
+        torch. A tensor that requires grad gets the closed form as its backward (once): that of
+        `r_well(hessian(theta, K))` in θ is Theorem 4.2, :math:`2K\theta\,\nabla_HR(H(\theta))`.
 
     Raises:
         InvalidInputError: Fewer than two dimensions, non-finite entries, `dimension` below p.
@@ -94,36 +95,6 @@ def r_well_gradient(
     """
     M = as_tensor(S, "S", minimum_ndim=2).detach()
     return _hand_back(well_core(M, dimension=dimension, rtol=rtol, eps=storage_eps(S)), S)
-
-
-def r_well_theta_gradient(
-    theta: ArrayLike, K: ArrayLike, *, rtol: float | None = None
-) -> RegularizerGradient:
-    r"""Gradient of R_well(H(θ)) in θ, with :math:`H(\theta) = \theta^\top K\theta` (Theorem 4.2 (1)).
-
-    .. math:: \nabla_\theta R_{well} = 2K\theta\,\nabla_HR_{well}(H(\theta))
-
-    Args:
-        theta: `(..., D, D_hid)` linear feature extractor.
-        K: `(..., D, D)` data covariance.
-        rtol: As in `r_well_gradient`, for the Hessian.
-
-    Returns:
-        Value, gradient `(..., D, D_hid)` and the evidence of the Hessian.
-
-    Raises:
-        InvalidInputError: The shapes do not fit, non-finite entries, bad `rtol`.
-        RankError: The Hessian is zero.
-
-    Examples:
-        >>> import numpy as np
-        >>> r_well_theta_gradient(np.eye(2), np.diag([3.0, 1.0])).gradient
-        array([[ 9.,  0.],
-               [ 0., -1.]])
-    """
-    T, C, H, eps = theta_hessian(theta, K)
-    result = well_core(H, rtol=rtol, eps=eps)
-    return _hand_back(replace(result, gradient=2 * (C @ (T @ result.gradient))), theta)
 
 
 def r_ill(S: ArrayLike, *, rank: int | None = None, rtol: float | None = None) -> Any:
@@ -192,40 +163,6 @@ def r_ill_gradient(
     result = ill_core(M, rank=rank, rtol=rtol, eps=storage_eps(S))
     reject_infinite(result.value)
     return _hand_back(result, S)
-
-
-def r_ill_theta_gradient(
-    theta: ArrayLike, K: ArrayLike, *, rank: int | None = None, rtol: float | None = None
-) -> RegularizerGradient:
-    r"""Gradient of R_ill(H(θ)) in θ, with :math:`H(\theta) = \theta^\top K\theta` (Theorem 4.2 (2)).
-
-    .. math:: \nabla_\theta R_{ill} = 2K\theta\,\nabla_HR_{ill}(H(\theta))
-
-    Args:
-        theta: `(..., D, D_hid)` linear feature extractor.
-        K: `(..., D, D)` data covariance.
-        rank: k of every Hessian; default its numerical rank.
-        rtol: As in `r_ill_gradient`, for the Hessian. Null directions of H carry round-off of about
-            `eps·‖θ‖²‖K‖`, which exceeds the default where θ shrinks K's large directions: then
-            pass `rank`.
-
-    Returns:
-        Value, gradient `(..., D, D_hid)` and the evidence of the Hessian.
-
-    Raises:
-        InvalidInputError: The shapes do not fit, non-finite entries, bad `rank` or `rtol`.
-        RankError: The Hessian is zero, or R_ill is infinite.
-
-    Examples:
-        >>> import numpy as np
-        >>> r_ill_theta_gradient(np.eye(2), np.diag([3.0, 1.0])).gradient
-        array([[-2.25,  0.  ],
-               [ 0.  ,  0.25]])
-    """
-    T, C, H, eps = theta_hessian(theta, K)
-    result = ill_core(H, rank=rank, rtol=rtol, eps=eps)
-    reject_infinite(result.value)
-    return _hand_back(replace(result, gradient=2 * (C @ (T @ result.gradient))), theta)
 
 
 class _WithGradient(torch.autograd.Function):
@@ -390,11 +327,3 @@ def resolve_rank(sigma: Tensor, rank: int | None, rtol: float) -> Tensor:
     if rank > n:
         raise InvalidInputError(f"rank must be between 1 and {n}, got {rank}.")
     return torch.full(sigma.shape[:-1], rank, dtype=torch.int64, device=sigma.device)
-
-
-def theta_hessian(theta: ArrayLike, covariance: ArrayLike) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Return θ, K and H(θ) as detached float64 tensors, and the coarser of their storage epsilons."""
-    T = as_tensor(theta, "theta", minimum_ndim=2).detach()
-    K = as_tensor(covariance, "K", minimum_ndim=2).detach().to(T.device)
-    H: Tensor = hessian(T, K)  # type: ignore[assignment]
-    return T, symmetric_part(K), H, max(storage_eps(theta), storage_eps(covariance))

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from condnum.arrays import Array, ArrayLike, as_tensor, like
+from condnum.arrays import Array, ArrayLike, as_tensor, like, storage_eps
 from condnum.errors import InvalidInputError, RankError, check_known
 from condnum.theory.regularizers import (
     Extreme,
@@ -20,10 +20,9 @@ from condnum.theory.regularizers import (
     ill_value,
     reject_infinite,
     resolve_dimension,
-    theta_hessian,
     well_core,
 )
-from condnum.theory.spectra import default_rtol
+from condnum.theory.spectra import default_rtol, hessian
 
 StepBound = Literal["corrected", "published"]
 
@@ -142,6 +141,13 @@ def _step_size(eta: float) -> float:
     return float(eta)
 
 
+def _theta_hessian(theta: ArrayLike, covariance: ArrayLike) -> tuple[Tensor, Tensor, float]:
+    """Return θ and H(θ) as detached float64 tensors, and the coarser of the storage epsilons."""
+    T = as_tensor(theta, "theta", minimum_ndim=2).detach()
+    H: Tensor = hessian(T, as_tensor(covariance, "K", minimum_ndim=2).detach().to(T.device))  # type: ignore[assignment]
+    return T, H, max(storage_eps(theta), storage_eps(covariance))
+
+
 def well_step(theta: ArrayLike, K: ArrayLike, eta: float, *, rtol: float | None = None) -> Any:
     r"""One step that lowers κ(H(θ)) for η below `well_step_bound` (Theorem 4.3 (1)).
 
@@ -170,7 +176,7 @@ def well_step(theta: ArrayLike, K: ArrayLike, eta: float, *, rtol: float | None 
                [0. , 1.1]])
     """
     step = 2 * _step_size(eta)
-    T, _, H, eps = theta_hessian(theta, K)
+    T, H, eps = _theta_hessian(theta, K)
     return like(theta)(T - step * (T @ well_core(H, rtol=rtol, eps=eps).gradient))
 
 
@@ -207,7 +213,7 @@ def ill_step(
                [0.  , 0.75]])
     """
     step = 2 * _step_size(eta)
-    T, _, H, eps = theta_hessian(theta, K)
+    T, H, eps = _theta_hessian(theta, K)
     result = ill_core(H, rank=rank, rtol=rtol, eps=eps)
     reject_infinite(result.value)
     return like(theta)(T - step * (T @ result.gradient))

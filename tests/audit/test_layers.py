@@ -71,6 +71,14 @@ def test_each_layer_is_the_audit_of_its_features_taken_by_hand(name, images):
         check_by_hand(row, *rows)
 
 
+def test_a_net_in_one_module_is_audited_at_the_parts_of_that_module():
+    timm = pytest.importorskip("timm", reason="needs timm: pip install -e '.[deep]'")
+    with torch.device("meta"):
+        found = block_names(timm.create_model("densenet121"))
+    assert found[:3] == ["features.conv0", "features.denseblock1", "features.transition1"]
+    assert len(found) == 8
+
+
 def test_one_pass_in_any_batches_leaves_the_net_as_it_was(images):
     net = Backbone("test_resnet").double().model
     net.train()

@@ -21,6 +21,7 @@ from condnum.machine import limited_threads
 from condnum.theory.spectra import condition_number
 
 IMAGES, SIDE, ROUNDS = 50, 224, 5
+ON_CARD = [("cuda", "float32"), ("cuda", "bfloat16")] if torch.cuda.is_available() else []
 
 
 def prepared_steps(name, images, side, device, precision):
@@ -56,9 +57,10 @@ def prepared_steps(name, images, side, device, precision):
     return immunize, fine_tune
 
 
-def test_overhead_of_an_immunization_step(benchmark):
+@pytest.mark.parametrize(("device", "precision"), [("cpu", "float32"), *ON_CARD])
+def test_overhead_of_an_immunization_step(benchmark, device, precision):
     """Both see the images of both tasks; fine-tuning has a cross-entropy on each of them."""
-    immunize, fine_tune = prepared_steps("resnet18", IMAGES, SIDE, torch.device("cpu"), "float32")
+    immunize, fine_tune = prepared_steps("resnet18", IMAGES, SIDE, torch.device(device), precision)
     times = []
     fine_tune()
     benchmark.pedantic(immunize, rounds=1, warmup_rounds=1)
@@ -67,14 +69,16 @@ def test_overhead_of_an_immunization_step(benchmark):
         for call in (fine_tune, immunize):
             started = time.perf_counter()
             call()
+            if device == "cuda":
+                torch.cuda.synchronize()
             pair.append(time.perf_counter() - started)
         times.append(pair)
     plain, ours = (statistics.median(column) for column in np.array(times).T)
     print(
-        f"\nResNet18, {IMAGES} + {IMAGES} images of {SIDE}×{SIDE}: fine-tuning {plain:.2f} s, immunization "
-        f"{ours:.2f} s a step: {ours / plain:.2f} times"
+        f"\nResNet18 on {device} in {precision}, {IMAGES} + {IMAGES} images of {SIDE}×{SIDE}: fine-tuning "
+        f"{plain:.2f} s, immunization {ours:.2f} s a step: {ours / plain:.2f} times"
     )
-    assert ours / plain <= 1.3
+    assert device == "cuda" or ours / plain <= 1.3
 
 
 def test_kappa_through_the_gram_matrix(benchmark):

@@ -50,7 +50,7 @@ def prepared_step(problem, well=1e-3, ill=1e-3, rate=1e-4, count=1, device=None)
 
     def step():
         gradients = method.gradients(batch, parameters, method.defaults, memory)
-        optimizer.step({"theta": gradients.weighted_sum(theta, weights, memory)}, rate)
+        optimizer.step({"theta": gradients.weighted_sum(theta, weights)}, rate)
 
     return step, memory
 

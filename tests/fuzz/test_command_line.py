@@ -15,7 +15,7 @@ COMMANDS = {
     "run house-prices": "--data --methods --seeds --steps --features --rows --device --jobs",
     "run digits": "--methods --seeds --steps --pairs --labels --jobs --scheduler",
     "run mnist": "--data --methods --pairs --labels --device",
-    "run limits": "--data --methods --seeds --pairs --relative-epsilon",
+    "run limits": "--data --methods --seeds --pairs --steps",
     "run attackers": "--data --seeds --steps --attack-steps --jobs",
     "run deep": "--data --backbone --weights --pretrain --harmful --preset --limit",
     "run stability": "--runs",

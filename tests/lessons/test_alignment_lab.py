@@ -10,7 +10,6 @@ pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
 from condnum.data import TaskPair, load_diabetes_tasks
 from condnum.errors import CondnumError, InvalidInputError
-from condnum.figures.style import num
 from condnum.files import folder_lock, output_folder
 from condnum.lessons.alignment import haar_overlap_band
 from condnum.lessons.alignment_lab import ALIGNED, RECORDED, alignment_lab, recorded_lab
@@ -50,12 +49,6 @@ def test_every_state_has_the_same_traces(kind, request):
     kinds = [[(of.type, of.xaxis) for of in lab.compute(**state).figure().data] for state in STATES]
     assert all(found == kinds[0] for found in kinds)
     assert {xaxis for _, xaxis in kinds[0]} == {"x", "x2", "x3", "x4", "x5", "x6"}
-
-
-def test_the_controls_reach_every_direction(table, pixels):
-    for lab, D in ((table, 9), (pixels, 64)):
-        assert (lab.controls["i"].high, lab.controls["j"].high) == (D, D)
-    assert (table.__name__, pixels.__name__) == ("AlignmentLabDiabetes", "AlignmentLabDigits49")
 
 
 def test_maps_are_the_overlaps_and_a_click_names_their_cells(pixels):
@@ -158,21 +151,6 @@ def test_each_preset_shows_the_finding_that_it_names(kind, request):
         else:
             assert not alignment(np.eye(view.tasks.dimension), _covariance(lab)).u_unique
             assert "not single-valued" in words
-
-
-def test_an_immunized_task_that_stays_slow_is_explained(pixels, monkeypatch):
-    view = pixels.compute(extractor="max_rir")
-    assert view.steps[0].immunized
-    assert "keeps" not in view.reading()  # κ = 1: one step
-    arrays = view.steps[0].trail.arrays
-    probes = np.copy(arrays["probes"])
-    probes[-1, 0, -1] = 0.4
-    monkeypatch.setitem(arrays, "probes", probes)
-    gamma = np.linalg.eigvalsh(_covariance(pixels))
-    kappa = gamma[-1] / gamma[gamma > len(gamma) * np.finfo(float).eps * gamma[-1]][0]
-    words = view.reading()
-    assert "keeps 40% of its squared distance after 5,000 steps" in words
-    assert f"whose κ is {num(kappa)} already" in words
 
 
 def _covariance(lab):

@@ -7,7 +7,6 @@ import pytest
 
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
-from condnum.errors import InvalidInputError
 from condnum.lessons.pair_browser import pair_browser, pair_curves
 from condnum.studies.linear import DigitPairs
 
@@ -45,8 +44,4 @@ def test_a_pair_that_the_run_lacks_is_refused_in_words(run):
     assert "this run has no pair (1, 2)" in explorer.error
     explorer.pretrain = 2
     assert "two different digits" in explorer.error
-    curves = pair_curves(run, 4, 7, probe_steps=20)
-    assert set(curves["method"]) == {"ours", "imma", "identity", "initial"}
-    assert curves.query("quantity == 'norm_ratio'")["x"].max() == 20
-    with pytest.raises(InvalidInputError, match="with seed 1"):
-        pair_curves(run, 4, 7, seed=1)
+    assert set(pair_curves(run, 4, 7)["method"]) == {"ours", "imma", "identity", "initial"}

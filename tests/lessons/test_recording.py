@@ -25,7 +25,6 @@ from condnum.lessons.recording import (
     five_digits,
     lattice,
     leaves,
-    marks,
     pack,
     record_all,
 )
@@ -115,43 +114,6 @@ def assert_same(found: dict[tuple[Any, ...], Any], payload: Any) -> None:
             assert found[path] == five_digits(value), path
 
 
-@pytest.mark.parametrize(
-    ("slider", "wanted", "whole", "values"),
-    [
-        (Slider("", "", 0, 90), [0.0], False, [0.0, 22.0, 45.0, 68.0, 90.0]),  # steps of 1
-        (Slider("", "", 2, 256), [32], True, [2, 32, 66, 129, 192, 256]),
-        (Slider("", "", 0, 40, marks=41), [5], True, list(range(41))),
-        (Slider("", "", 1, 1000, log=True, marks=4), [1.0, 12.0], False, [1.0, 12.0, 100.0, 1000.0]),
-        (Slider("", "", 0, 1, step=0.1, marks=3), [0.4], False, [0.0, 0.4, 1.0]),
-    ],
-    ids=["snapped", "default between", "all", "instead of a mark beside it", "fraction"],
-)
-def test_marks(slider: Slider, wanted: list[float], whole: bool, values: list[float]) -> None:
-    """Ends, the wanted values, and even marks on the slider's steps."""
-    found = marks(slider, wanted, whole=whole)
-    assert found == pytest.approx(values)
-    assert all(isinstance(value, int if whole else float) for value in found)
-
-
-def test_lattice_is_a_union_of_products() -> None:
-    """All values of the plain controls, for the start and for each preset with its advanced controls."""
-    states = lattice(PowerExplorer)
-    power, scale, shape = [1, 3, 6], [0.1, 1.0, 10.0, 777.7, 1000.0], ["round", "flat"]
-    blocks = [{"odd": False, "seed": 0}, {"odd": True, "seed": 3}]
-    assert len(states) == len(power) * len(scale) * len(shape) * len(blocks)
-    expected = [
-        {"power": p, "scale": c, "shape": s, **block}
-        for block in blocks
-        for p in power
-        for c in scale
-        for s in shape
-    ]
-    for state, other in zip(states, expected, strict=True):
-        assert {name: state[name] for name in other} == other
-        assert list(state) == list(PowerExplorer.controls)
-    assert [state["file"] for state in states] == [""] * len(states)  # no recording reads a path
-
-
 def test_each_explorer_has_a_lattice_that_holds_its_presets() -> None:
     """The start and each preset are recorded exactly, and no explorer has too many states."""
     for name, explorer in RECORDABLE.items():
@@ -168,6 +130,11 @@ def test_every_state_comes_back_or_its_error() -> None:
     assert text.count("\n") == 1
     assert recording.record(PowerExplorer) == text  # no clock in it
     head, found = read(text)
+    assert len(found) == len(states) == 3 * 5 * 2 * 2  # powers, scales, shapes, and both blocks
+    assert {(state["odd"], state["seed"], state["file"]) for state in states} == {
+        (False, 0, ""),
+        (True, 3, ""),
+    }
     for state, one in zip(states, found, strict=True):
         assert_same(one, recording.payload(PowerExplorer, state))
     refused = [one for one in found if one["error",]]

@@ -15,7 +15,6 @@ from condnum.lessons.condition_number import (
     kantorovich_bound,
     norm_bound,
     plateau,
-    plateau_figure,
     spectrum,
     spectrum_descent,
     zigzag,
@@ -105,20 +104,6 @@ def test_a_plateau_of_the_predicted_order(precision):
     end = run.norm_ratio[run.steps > 0.8 * run.steps[-1]]
     # Rounding of b alone rarely cancels: the level is within (κ·eps)² and a ten-thousandth of it; and flat.
     assert 1e-4 * run.round_off < end.min() <= end.max() <= min(run.round_off, 10 * end.min())
-    figure = plateau_figure([plateau(10.0, precision), run])
-    np.testing.assert_array_equal(figure.data[2].y, run.norm_ratio[1:])
-    assert list(figure.data[3].y) == [run.round_off]
-
-
-def test_the_zigzag_is_drawn_as_computed():
-    run = zigzag(kappa=5.0, angle=30.0, step=3)
-    figure = run.figure()
-    np.testing.assert_array_equal(by_name(figure, "iterates").x, run.path[:4, 1])
-    through = by_name(figure, "contour through")
-    np.testing.assert_allclose(through.y[:-1] ** 2 + through.x[:-1] ** 2 / 5, run.path[3] ** 2 @ [1, 1 / 5])
-    visible, drawn = run.norm_ratio > 1e-11, by_name(figure, "norm ratio").y
-    np.testing.assert_array_equal(drawn, np.where(visible, run.norm_ratio, np.nan))
-    np.testing.assert_array_equal(by_name(figure, "shown step").y, [run.norm_ratio[3], run.energy_ratio[3]])
 
 
 # Lesson 2.
@@ -282,9 +267,9 @@ def test_the_ceiling_by_hand():
 
 
 @NULLS
-@pytest.mark.parametrize(("angle", "shape"), [(0.0, "geometric"), (20.0, "outlier"), (75.0, "geometric")])
-def test_no_extractor_leaves_the_region(null, angle, shape):
-    demo = ceiling_demo(null=null, angle=angle, shape=shape, dimension=5, step=0)
+@pytest.mark.parametrize("angle", [0.0, 75.0])
+def test_no_extractor_leaves_the_region(null, angle):
+    demo = ceiling_demo(null=null, angle=angle, dimension=5, step=0)
     points = np.concatenate([demo.plane.family, demo.path])
     low, high = demo.plane.lowest(points[:, 0]), demo.plane.highest(points[:, 0])
     assert (points[:, 1] >= low * (1 - CLOSE)).all()

@@ -47,11 +47,8 @@ def gradients_of(shape, method, **overrides):
     method = get_method(method)
     found = method.gradients(batch, parameters, method.defaults.with_overrides(**overrides), memory)
     one = {name: theta.new_ones(len(theta)) for name in found.parts}
-    parts = {
-        name: Gradients({name: part}).weighted_sum(theta, one, memory).clone()
-        for name, part in found.parts.items()
-    }
-    whole = found.weighted_sum(theta, one, memory)
+    parts = {name: Gradients({name: part}).weighted_sum(theta, one) for name, part in found.parts.items()}
+    whole = found.weighted_sum(theta, one)
     torch.testing.assert_close(whole, sum(parts.values()), rtol=1e-9, atol=1e-9 * float(whole.abs().max()))
     return problems, theta, omega, parts, found.others, memory.counts
 

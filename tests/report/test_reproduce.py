@@ -1,46 +1,30 @@
-"""Reproductions: experiments side by side, what is reused, what failures and stops leave."""
+"""Reproductions: experiments one by one, what is reused, what failures and stops leave."""
 
 import io
-import os
-import signal
 from types import SimpleNamespace
 
 import pytest
-from waiting import wait_until
 
 from condnum.errors import InvalidInputError
 from condnum.report import reproduce as module
-from condnum.report.experiments import Experiment, experiments
-from condnum.report.reproduce import code_checksum, reproduce, run_fingerprint
-from condnum.report.results import ExperimentResult, find_run
+from condnum.report.experiments import experiments
+from condnum.report.reproduce import code_checksum, reproduce
+from condnum.report.results import find_run
 
 NAMES = [experiment.name for experiment in experiments("quick")]
-#: One by one: house prices, then the longest first.
-ORDER = [
-    NAMES[0],
-    *sorted(NAMES[1:], key=lambda name: -ExperimentResult(*experiments("quick", [name])).estimate(1)),
-]
 
 
 class FakeRunner:
-    """Leaves whole run folders, fails or is stopped by Ctrl-C where told; kernels die at the last one."""
+    """Leaves whole run folders; fails, or is stopped by Ctrl-C, where told."""
 
-    def __init__(self, fails: str = "", stops: str = "", presses: int = 1) -> None:
-        self.fails, self.stops, self.presses = fails, stops, presses
-        self.ran, self.given, self.told = [], {}, []
+    def __init__(self, fails: str = "", stops: str = "") -> None:
+        self.fails, self.stops, self.ran, self.jobs = fails, stops, [], set()
 
-    def stop_kernels(self, *, now: bool = False) -> None:
-        self.told.append(now)
-
-    def __call__(self, experiment, folder, *, jobs, threads, stopped, progress) -> list[str]:
+    def __call__(self, experiment, folder, *, jobs, progress) -> list[str]:
         if folder.name == self.stops:
-            for press in range(self.presses):
-                os.kill(os.getpid(), signal.SIGINT)
-                wait_until(lambda press=press: (press > 0) in self.told)
-            assert stopped()
             raise KeyboardInterrupt
         self.ran.append(folder.name)
-        self.given[folder.name] = (jobs if experiment.jobs else 0, threads)
+        self.jobs.add(jobs)
         if folder.name == self.fails:
             raise InvalidInputError("no room on Mars; take fewer rows.")
         folder.mkdir(parents=True, exist_ok=True)
@@ -51,9 +35,9 @@ class FakeRunner:
 
 
 def ran(folder, **options):
-    """Run a quick reproduction on one core, whose experiments end at once; return which ran."""
+    """Run a quick reproduction whose experiments end at once; return which ran."""
     runner = FakeRunner()
-    reproduce("quick", folder, runner=runner, jobs=1, **options)
+    reproduce("quick", folder, runner=runner, **options)
     return runner.ran
 
 
@@ -67,14 +51,6 @@ def kept(folder):
 
 
 @pytest.fixture
-def interruptible():
-    """Let SIGINT raise, also where the tests run in the background of a shell."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.fixture
 def known(monkeypatch):
     """Checksums that a test can change: of the code, and of every data set."""
     parts = {"code": "a" * 64, "data": "b" * 64}
@@ -83,33 +59,29 @@ def known(monkeypatch):
     return parts
 
 
-def test_all_run_the_longest_first_and_what_is_unchanged_is_reused(tmp_path, known):
+def test_all_run_in_their_order_and_what_is_unchanged_is_reused(tmp_path, known):
     seen, runner = [], FakeRunner()
-    runs = reproduce("quick", tmp_path, runner=runner, jobs=1, on_end=lambda name, runs: seen.append(name))
-    assert runner.ran == seen == ORDER
+    runs = reproduce("quick", tmp_path, runner=runner, on_end=lambda name, runs: seen.append(name))
+    assert runner.ran == seen == NAMES
     assert all(run.status == "finished" and run.folder == tmp_path / run.name for run in runs)
     assert {run.seconds for run in runs} == {12.5}
     again = reproduce("quick", tmp_path, runner=runner)
-    assert runner.ran == ORDER
+    assert runner.ran == NAMES
     assert {run.status for run in again} == {"reused"}
     (tmp_path / "mnist" / "report.html").unlink()
     (tmp_path / "deep" / "provenance.json").write_text("{")
     assert set(ran(tmp_path)) == {"mnist", "deep"}  # were not whole
 
 
-def test_the_first_has_all_cores_and_the_others_share_them(tmp_path, known):
+def test_the_plan_comes_first_and_every_experiment_has_all_cores(tmp_path, known):
     runner, told = FakeRunner(), io.StringIO()
     reproduce("quick", tmp_path, runner=runner, jobs=6, stream=told, only=NAMES[:3])
-    assert runner.given == {NAMES[0]: (6, 0), NAMES[1]: (3, 3), NAMES[2]: (3, 3)}
-    assert runner.ran[0] == NAMES[0]
+    assert (runner.ran, runner.jobs) == (NAMES[:3], {6})
     plan, *ends = told.getvalue().split("✓ ")
     assert plan.startswith("Plan: about ")
     assert [line.split()[0] for line in plan.splitlines()[1:]] == NAMES[:3]
     assert [end.partition(" ")[0] for end in ends] == ["[1/3]", "[2/3]", "[3/3]"]
     assert "mnist finished in 1 s" in told.getvalue()
-    full = FakeRunner()
-    reproduce("full", tmp_path / "full", runner=full, jobs=6, only=["limits", "mnist", "corrections"])
-    assert full.given == {"limits": (6, 0), "corrections": (0, 0), "mnist": (6, 0)}  # each has all cores
 
 
 @pytest.mark.parametrize(("part", "value"), [("code", "c"), ("data", "c"), ("data", "")])
@@ -125,7 +97,7 @@ def test_a_failure_does_not_stop_the_others_and_keeps_an_older_result(tmp_path, 
     assert (first["limits"].status, first["limits"].folder) == ("failed", None)
     known["code"] = "d" * 64
     runner = FakeRunner(fails="deep")
-    runs = by_name(reproduce("quick", tmp_path, runner=runner, jobs=1))
+    runs = by_name(reproduce("quick", tmp_path, runner=runner))
     assert set(runner.ran) == set(NAMES)
     failed = runs.pop("deep")
     assert (failed.status, failed.folder, failed.older) == ("failed", tmp_path / "deep", True)
@@ -135,16 +107,13 @@ def test_a_failure_does_not_stop_the_others_and_keeps_an_older_result(tmp_path, 
     assert ran(tmp_path) == ["deep"]
 
 
-@pytest.mark.parametrize("presses", [1, 2], ids=["once", "twice"])
-def test_ctrl_c_keeps_what_is_finished(tmp_path, known, interruptible, monkeypatch, presses):
+def test_ctrl_c_keeps_what_is_finished(tmp_path, known):
     for _ in range(2):
-        runner = FakeRunner(stops=ORDER[3], presses=presses)
-        monkeypatch.setattr(module, "stop_kernels", runner.stop_kernels)
         with pytest.raises(KeyboardInterrupt):
-            reproduce("quick", tmp_path, runner=runner, jobs=1)
-        assert kept(tmp_path) == set(ORDER[:3])
-        (tmp_path / ORDER[0] / "report.html").unlink()
-    assert set(ran(tmp_path)) == {ORDER[0], *ORDER[3:]}
+            reproduce("quick", tmp_path, runner=FakeRunner(stops=NAMES[3]))
+        assert kept(tmp_path) == set(NAMES[:3])
+        (tmp_path / NAMES[0] / "report.html").unlink()
+    assert set(ran(tmp_path)) == {NAMES[0], *NAMES[3:]}
 
 
 def test_only_some_leave_the_others_as_they_were(tmp_path, known):
@@ -196,11 +165,3 @@ def test_the_code_checksum_sees_code_and_experiments_only(tmp_path):
         (tmp_path / name).write_text("2")
         assert (code_checksum(tmp_path) != before) == changed, name
         before = code_checksum(tmp_path)
-
-
-def test_a_fingerprint_knows_its_words_and_its_data():
-    of = [Experiment("a", "", "", "limits", {"seeds": seeds}) for seeds in (1, 2)]
-    marks = {run_fingerprint(experiment, data) for experiment in of for data in ({}, {"mnist": "0"})}
-    assert len(marks) == 4
-    assert {len(mark) for mark in marks} == {64}
-    assert run_fingerprint(of[0], {"mnist": ""}) == ""

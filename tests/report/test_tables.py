@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from condnum.report import deep_comparison, limits, release, tables
+from condnum.report import deep_comparison, limits, tables
 from condnum.report.command import VERDICT_COLUMNS, verdict_rows
 from condnum.studies.measure import TABLE_1
 
@@ -34,7 +34,7 @@ def shown():
     yield tables.sensitivity_table(golden("earlier/digits/rtol_sensitivity"))
     yield limits.null_table(golden("limits/null_spaces"))
     yield limits.limits_table(golden("limits/summary"))
-    yield release.switch_table(golden("reproduction-audit/waterfall"))
+    yield tables.switch_table(golden("reproduction-audit/waterfall"))
     nets = golden("deep/summary")
     for convention in ("compact", "ridge"):
         yield deep_comparison.net_table(nets, convention=convention)

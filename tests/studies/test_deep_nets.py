@@ -20,10 +20,11 @@ from condnum.deep import (
     save_backbone,
 )
 from condnum.deep.features import extract_features, head_accuracy
+from condnum.deep.rir import rir_sample
 from condnum.deep.training.settings import deep_preset
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.studies import deep_nets
-from condnum.studies.deep_cells import NET_METHODS, doubts, rir_sample
+from condnum.studies.deep_cells import NET_METHODS, doubts
 from condnum.studies.deep_nets import DeepNets, model_file
 from condnum.studies.deep_tables import published_column
 from condnum.studies.measure import TABLE_3

@@ -7,7 +7,15 @@ import pytest
 
 from condnum import ImmunizationProblem, immunize, relative_immunization_ratio, rir_ceiling
 from condnum.data import load_diabetes_tasks
-from condnum.studies.limits import DEFAULT_PAIRS, Limits, of_tasks, task_pairs
+from condnum.studies.limits import (
+    CHOSEN_SHARE,
+    DEFAULT_PAIRS,
+    Limits,
+    at_ridge,
+    of_tasks,
+    region_of,
+    task_pairs,
+)
 
 HOUSE = Limits("embedded", ("ours", "identity", "max_rir"), 2, 40)
 DIGITS = Limits("digits", methods=("imma",), seeds=1, steps=4, pairs=((4, 7), (9, 0)))
@@ -41,7 +49,7 @@ def test_ridged_rows_are_the_direct_measurement(house):
 
 
 def test_summary_is_over_seeds_at_the_chosen_ridge(house):
-    rows = HOUSE.at_ridge(house.tables["ridged"], task_pairs(house)[0])
+    rows = at_ridge(house.tables["ridged"], task_pairs(house)[0])
     ours = rows[rows["method"] == "ours"]
     entry = house.tables["summary"].set_index("method").loc["ours"]
     assert entry["seeds"] == 2
@@ -55,8 +63,8 @@ def test_digit_pairs_are_kept_apart(digits):
     assert (digits.tables["null_spaces"]["harmful_only"] > 0).tolist() == [True, False]
     for tasks in task_pairs(digits):
         part = of_tasks(digits.tables["ceilings"], tasks)
-        chosen = part[part["ridge_share"] == DIGITS.relative_epsilon].iloc[0]
-        region = DIGITS.region(digits.tables["ceilings"], digits.tables["null_spaces"], tasks)
+        chosen = part[part["ridge_share"] == CHOSEN_SHARE].iloc[0]
+        region = region_of(digits.tables["ceilings"], digits.tables["null_spaces"], tasks)
         assert region.ceiling.value == chosen["rir_ceiling"]
     study = Limits("digits", methods=("ours",), seeds=1)
     parts = [cell["part"] for cell in study.cells(study.load())]

@@ -80,9 +80,9 @@ def test_the_key_knows_what_the_result_depends_on():
     ]
     assert len({key, *(other.key for other in others)}) == 7
     for at, message in (
-        ({"x": float("nan")}, r"at\['x'\] of a cell is nan, which JSON does not hold"),
+        ({"x": float("nan")}, r"'at' of a cell is \{'x': nan\}, which JSON does not hold"),
         ({"x": np.float32(1)}, "which JSON does not hold"),
-        ({1: 2}, "must have text for keys, got 1"),
+        ({1: 2}, "keys must be text"),
     ):
         with pytest.raises(InvalidInputError, match=message):
             Cell(at)
@@ -187,7 +187,6 @@ def test_processes_load_once_and_change_nothing(squares, started):
     assert 1 <= second["pid"].nunique() <= 2
     loads = started("log.loads")
     assert len(loads) == len(set(loads)) + 1  # this process has run two studies
-    assert two.report.memory.endswith("processes)")
 
 
 def test_other_data_are_refused(squares):

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from covariances import theta_gradient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from condnum.errors import InvalidInputError, RankError
-from condnum.theory.regularizers import r_ill, r_ill_theta_gradient, r_well_theta_gradient
+from condnum.theory.regularizers import r_ill, r_well
 from condnum.theory.spectra import condition_number, hessian
 from condnum.theory.steps import (
     ill_spectrum_step,
@@ -133,9 +134,9 @@ class TestSteps:
         etas = 0.9 * well_step_bound(sigma, dimension=columns), 0.3 * (bound if np.isfinite(bound) else 1.0)
         moved = well_step(theta, K, etas[0]), ill_step(theta, K, etas[1], rank=rank)
         if samples > rows:  # forming the inverse costs κ(K)·eps, here about 1e-13
-            gradients = r_well_theta_gradient(theta, K), r_ill_theta_gradient(theta, K, rank=rank)
+            gradients = theta_gradient(r_well, theta, K), theta_gradient(r_ill, theta, K, rank=rank)
             for step, eta, gradient in zip(moved, etas, gradients, strict=True):
-                by_inverse = theta - eta * np.linalg.inv(K) @ gradient.gradient
+                by_inverse = theta - eta * np.linalg.inv(K) @ gradient.numpy()
                 np.testing.assert_allclose(step, by_inverse, rtol=1e-9, atol=1e-9)
         predicted = well_spectrum_step(sigma, etas[0], columns), ill_spectrum_step(sigma, etas[1])
         for step, spectrum in zip(moved, predicted, strict=True):

@@ -17,7 +17,7 @@ from condnum.theory.ceiling import max_rir_immunizer, null_spaces, rir_ceiling
 from condnum.theory.extremes import largest_bound, largest_pairs, smallest_pairs
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.pareto import pareto_extractor, pareto_immunizer, ridge_limits
-from condnum.theory.regularizers import r_ill, r_ill_gradient, r_well, r_well_gradient, r_well_theta_gradient
+from condnum.theory.regularizers import r_ill, r_ill_gradient, r_well, r_well_gradient
 from condnum.theory.spectra import CovarianceRange, condition_number, covariance, hessian
 
 DRAWS = settings(max_examples=40)
@@ -112,7 +112,7 @@ class TestOneAnswer:
             lambda: relative_immunization_ratio(I, K, I), lambda: relative_immunization_ratio(I, I, K),
             lambda: linear_probe(I, K, np.ones(2)), lambda: rir_ceiling(I, K), lambda: pareto_immunizer(K, I),
             lambda: alignment(I, K), lambda: hessian(I, K), lambda: ridge_limits(I, K),
-            lambda: ImmunizationProblem.from_covariances(I, K), lambda: r_well_theta_gradient(I, K),
+            lambda: ImmunizationProblem.from_covariances(I, K),
             lambda: pareto_extractor(I, K, 0.5),
         ]  # fmt: skip
         for call in calls:

@@ -1,0 +1,87 @@
+"""What a CUDA card brings (`make gpu`): steps in batches, Table 2, agreement with the CPU.
+
+Without a card the CPU plays it, at small sizes. `test_deep.py` has the ResNet18.
+"""
+
+import dataclasses
+import time
+
+import pytest
+import torch
+
+from condnum.machine import limited_threads
+from condnum.methods import immunize, immunize_batch
+from condnum.methods.problem import ImmunizationProblem
+from condnum.studies.digit_cells import DigitBatches, batch_size, cell_problem
+from condnum.studies.executors import BatchExecutor
+from condnum.studies.linear import PAPER_METHODS, DigitPairs
+
+from .test_step import image_like, median_seconds, prepared_step
+
+CARD = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if CARD else "cpu")
+SEEDS = 3
+STUDY = (
+    DigitPairs("mnist", PAPER_METHODS, seeds=SEEDS, device="cuda")
+    if CARD
+    else DigitPairs("digits", PAPER_METHODS, seeds=1, steps=4, pairs=((4, 7), (9, 0)), device="cpu")
+)
+#: Problems side by side in a step, as many as a method of Table 2 has.
+PROBLEMS = 90 * SEEDS if CARD else 3
+
+
+def finished(call):
+    """Call, and wait until the device has done it."""
+    call()
+    if CARD:
+        torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize("D", (64, 128, 256, 512, 784) if CARD else (8, 16))
+def test_a_step_of_many_problems_beside_one_core(benchmark, D):
+    problem = ImmunizationProblem(image_like(D, 1), image_like(D, 2))
+    with limited_threads(1):
+        one_core = median_seconds(prepared_step(problem)[0])
+    count = min(PROBLEMS, batch_size(problem, DEVICE))
+    step, memory = prepared_step(problem, count=count, device=DEVICE)
+    benchmark.pedantic(finished, (step,), rounds=7, warmup_rounds=1)
+    there = benchmark.stats.stats.median / count
+    print(
+        f"\nD = {D}, {count} problems: {1e3 * there:.3g} ms per step and problem on {DEVICE}, "
+        f"{one_core / there:.3g} times as fast as one core; fall-backs: "
+        f"{int(memory.counts['eigh_fallbacks'].sum())}"
+    )
+
+
+def test_table_2(benchmark):
+    """The whole run: tasks, descents, measuring on all cores, storing."""
+    digits = STUDY.load()
+    executor = BatchExecutor(DigitBatches(digits, DEVICE))
+    started = time.perf_counter()
+    run = benchmark.pedantic(STUDY.run, (digits,), {"executor": executor}, rounds=1)
+    seconds = time.perf_counter() - started
+    print(f"\n{digits.label}, {executor.where}: {run.report.computed} cells in {seconds:.1f} s")
+    print(run.tables["summary"].to_string(index=False, float_format="{:.4g}".format))
+    assert not len(run.failures)
+
+
+@pytest.mark.parametrize("method", PAPER_METHODS)
+def test_theta_agrees_with_the_cpu(benchmark, method):
+    """Two pairs of tasks after a few steps, and what is left of the agreement at the end."""
+    digits, on_cpu = STUDY.load(), dataclasses.replace(STUDY, device="cpu")
+    cells = [cell for cell in on_cpu.planned(digits) if (cell["method"], cell["seed"]) == (method, 0)]
+    problems = [cell_problem(digits, cell, "cpu") for cell in (cells[0], cells[-1])]
+    settings, gaps = STUDY.settings(method), {}
+
+    def differ(steps):
+        short = settings.with_overrides(steps=steps, record_every=0)
+        there = immunize_batch(problems, method, seeds=[0, 0], settings=short, device=DEVICE)
+        here = [immunize(problem, method, seed=0, settings=short) for problem in problems]
+        pairs = zip(there, here, strict=True)
+        gaps[steps] = max(float((a.theta.cpu() - b.theta).norm() / b.theta.norm()) for a, b in pairs)
+
+    differ(1)
+    differ(5)
+    benchmark.pedantic(differ, (settings.steps,), rounds=1)
+    print(f"\n{method}: relative differences of θ by steps: {gaps}")
+    assert max(gaps[1], gaps[5]) < 1e-6
