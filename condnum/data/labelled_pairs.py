@@ -28,8 +28,8 @@ OWN_FILES = ("X_P", "y_P", "X_H", "y_H")
 
 def digit_halves(digits: Digits) -> TaskPair:
     """Return digits 0–4 as the benign and 5–9 as the harmful task, in file order."""
-    low = digits.labels < 5
-    arrays = [part for mask in (low, ~low) for part in (digits.pixels(mask), digits.labels[mask])]
+    halves = [np.flatnonzero(digits.labels < 5), np.flatnonzero(digits.labels >= 5)]
+    arrays = [part for half in halves for part in (digits.pixels(half), digits.labels[half])]
     words = {"name": digits.name, "pretrain_name": "digits 0–4", "harmful_name": "digits 5–9"}
     return TaskPair.from_arrays(*arrays, **words)
 

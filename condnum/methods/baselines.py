@@ -182,6 +182,10 @@ class Erase(Method):
 
     name, label = "erase", "Erase (LEACE)"
     summary = "closed form: no linear probe learns the harmful targets; RIR does not measure that"
+    remark = (
+        " κ and RIR do not rank an erasing θ: they ask how slowly a probe learns, over all targets, and here "
+        "a linear probe has nothing of its own target left to learn."
+    )
     needs = ("harmful",)
     seeded = False
 

@@ -80,7 +80,7 @@ def attack_panel(
             space, raw_space = attacker.space(problem), problems[raw[0]].space
             if space.nothing_left:
                 start = raw_space.objective.start_loss * scale
-                flat = {"steps": np.inf, "last_step": 0, "passes": 0.0, "seconds": 0.0, "choice": "none"}
+                flat = {"steps": np.inf, "last_step": 0, "passes": 0.0, "choice": "none"}
                 flat |= {"at_edge": False, "start_loss": start, "optimum": start}
                 steps += [known | flat | {"epsilon": epsilon} for epsilon in budget.epsilons]
                 loss, accuracy = space.evaluate(
