@@ -26,7 +26,7 @@ from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.pareto import pareto_immunizer
 from condnum.theory.spectra import condition_number
 
-#: Pairs that come with scikit-learn.
+#: TaskPairs that come with scikit-learn.
 EMBEDDED = ("digits-8x8", "wine", "breast-cancer", "diabetes")
 
 #: Values of s on the path from raw features (1) to erasure (0).
@@ -35,7 +35,7 @@ STRENGTHS = (0.3, 0.1, 0.03, 0.01, 0.001)
 #: Rounds of iterated erasure, each on another sample of the defender's rows.
 ROUNDS = (2, 4, 8)
 
-#: Rows that the nonlinear attacker trains on at most: its cost is their cube.
+#: Sample that the nonlinear attacker trains on at most: its cost is their cube.
 NONLINEAR_ROWS = 1_500
 
 #: Relative excess loss that steps are counted to.
@@ -62,8 +62,8 @@ class Extractor(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """Pairs by name."""
+class TaskPairs:
+    """TaskPairs by name."""
 
     pairs: Mapping[str, TaskPair]
 
@@ -81,7 +81,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Split:
-    """Rows of one pair: who sees which."""
+    """Sample of one pair: who sees which."""
 
     defender: tuple[FloatArray, FloatArray]
     attacker: tuple[FloatArray, FloatArray]
@@ -112,14 +112,14 @@ class ErasureStudy(Study, name="erasure", version="1"):
     seeds: Count = 3  # of the split of rows
     rows: Annotated[int, at_least(30)] | None = 6_000  # of each task at most; None: all
 
-    def load(self) -> Pairs:
+    def load(self) -> TaskPairs:
         """Load all pairs."""
         if not self.data:
             known = ", ".join(LABELLED_PAIRS)
             raise InvalidInputError(f"name at least one pair of tasks: {known} or a folder.")
-        return Pairs({name: load_labelled_pair(name) for name in self.data})
+        return TaskPairs({name: load_labelled_pair(name) for name in self.data})
 
-    def cells(self, data: Pairs) -> list[Cell]:
+    def cells(self, data: TaskPairs) -> list[Cell]:
         """List pairs and splits."""
         return [
             Cell({"pair": name, "seed": seed, "rows": self.rows})
@@ -127,7 +127,7 @@ class ErasureStudy(Study, name="erasure", version="1"):
             for seed in range(self.seeds)
         ]
 
-    def compute(self, data: Pairs, cell: Cell) -> CellResult:
+    def compute(self, data: TaskPairs, cell: Cell) -> CellResult:
         """Measure every extractor on one split."""
         split = Split.drawn(data.pairs[cell["pair"]], cell["seed"], cell["rows"])
         chosen = list(extractors(split, cell["seed"]))
@@ -142,7 +142,7 @@ class ErasureStudy(Study, name="erasure", version="1"):
         }
         return CellResult(row, {"values": values, "value": np.array([of.value for of in chosen])})
 
-    def tables(self, data: Pairs, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
+    def tables(self, data: TaskPairs, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
         """Return a row per extractor and split, and their means with 95 % t-intervals."""
         parts = []
         for cell, row, arrays in results:
@@ -228,11 +228,11 @@ def extractors(split: Split, seed: int) -> Iterator[Extractor]:
 
 def centered(X: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return rows and targets (labels one-hot) less their means: a probe with an intercept."""
-    Y = one_hot(y)
+    Y = target_columns(y)
     return X - X.mean(axis=0), Y - Y.mean(axis=0)
 
 
-def one_hot(y: FloatArray, classes: FloatArray | None = None) -> FloatArray:
+def target_columns(y: FloatArray, classes: FloatArray | None = None) -> FloatArray:
     """Return labels as a column a class, other targets as one column."""
     if classes is None and not reads_as_labels(y):
         return y[:, None]
@@ -270,7 +270,7 @@ def measured(split: Split, of: Extractor) -> list[float]:
     ]  # fmt: skip
 
 
-Rows = tuple[FloatArray, FloatArray]
+Sample = tuple[FloatArray, FloatArray]
 
 
 def chance(train: FloatArray, test: FloatArray) -> float:
@@ -289,7 +289,7 @@ def score(predicted: FloatArray, train: FloatArray, test: FloatArray) -> float:
     return float(1 - residual / ((test - train.mean()) ** 2).sum())
 
 
-def linear_score(theta: FloatArray, train: Rows, test: Rows) -> float:
+def linear_score(theta: FloatArray, train: Sample, test: Sample) -> float:
     """Return the score of the better of ridge and logistic regression, as released or whitened.
 
     Each chooses its penalty by cross-validation on its own rows; the best of them on the test rows counts.
@@ -306,7 +306,9 @@ def linear_score(theta: FloatArray, train: Rows, test: Rows) -> float:
     found = []
     for A, B in spaces:
         size = np.sqrt((A**2).sum(axis=1).mean()) or 1.0
-        ridge = RidgeCV(np.geomspace(1e-8, 10, 10) * len(A) / A.shape[1]).fit(A / size, one_hot(train[1]))
+        ridge = RidgeCV(np.geomspace(1e-8, 10, 10) * len(A) / A.shape[1]).fit(
+            A / size, target_columns(train[1])
+        )
         found.append(score(ridge.predict(B / size).reshape(len(B), -1), train[1], test[1]))
     if reads_as_labels(train[1]):
         with warnings.catch_warnings():
@@ -316,7 +318,7 @@ def linear_score(theta: FloatArray, train: Rows, test: Rows) -> float:
     return max(found)
 
 
-def nonlinear_score(theta: FloatArray, train: Rows, test: Rows) -> float:
+def nonlinear_score(theta: FloatArray, train: Sample, test: Sample) -> float:
     """Return the score of kernel ridge regression (RBF), its width and penalty chosen by cross-validation."""
     from sklearn.kernel_ridge import KernelRidge
     from sklearn.model_selection import GridSearchCV
@@ -326,7 +328,7 @@ def nonlinear_score(theta: FloatArray, train: Rows, test: Rows) -> float:
     scaler = StandardScaler().fit(F)
     grid = {"gamma": np.array([0.1, 0.3]) / F.shape[1], "alpha": [1e-2, 1e-1]}
     model = GridSearchCV(KernelRidge(kernel="rbf"), grid, cv=3)
-    Y = one_hot(y, np.unique(train[1]) if reads_as_labels(train[1]) else None)
+    Y = target_columns(y, np.unique(train[1]) if reads_as_labels(train[1]) else None)
     mean = Y.mean(axis=0)
     predicted = model.fit(scaler.transform(F), Y - mean).predict(scaler.transform(test[0] @ theta)) + mean
     return score(predicted.reshape(len(test[0]), -1), train[1], test[1])
