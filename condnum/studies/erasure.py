@@ -133,8 +133,8 @@ class ErasureStudy(Study, name="erasure", version="1"):
         chosen = list(extractors(split, cell["seed"]))
         values = np.array([measured(split, of) for of in chosen])
         row = {
-            "family": ",".join(of.family for of in chosen),
-            "label": ",".join(of.label for of in chosen),
+            "family": "|".join(of.family for of in chosen),
+            "label": "|".join(of.label for of in chosen),
             "chance_harmful": chance(split.attacker[1], split.judge[1]),
             "chance_pretrain": chance(split.train[1], split.test[1]),
             "defender_rows": len(split.defender[0]),
@@ -149,8 +149,8 @@ class ErasureStudy(Study, name="erasure", version="1"):
             table = pd.DataFrame(arrays["values"], columns=list(_COLUMNS))
             table.insert(0, "pair", cell["pair"])
             table.insert(1, "seed", cell["seed"])
-            table.insert(2, "family", str(row["family"]).split(","))
-            table.insert(3, "extractor", str(row["label"]).split(","))
+            table.insert(2, "family", str(row["family"]).split("|"))
+            table.insert(3, "extractor", str(row["label"]).split("|"))
             table.insert(4, "value", arrays["value"])
             for name in ("chance_harmful", "chance_pretrain", "defender_rows", "dimension"):
                 table[name] = row[name]
