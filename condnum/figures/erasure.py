@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from condnum.figures.style import GREY, express, finish, log_axis
+from condnum.figures.style import GREY, NEUTRAL, add_line, empty, express, finish, log_axis, method_style
+from condnum.probing import AttackReport
 
 #: Families of extractors, in the words of the legend and in its order.
 FAMILIES = {
@@ -79,6 +80,30 @@ def kappa_against_steps(summary: pd.DataFrame, subtitle: str) -> Any:
         "Extractors that put 1 % out of reach have no number of steps and are left out."
     )
     return _finished(figure, "What κ says, and what the actual probe needs", note, known)
+
+
+def attack_steps_figure(report: AttackReport, subtitle: str, chance: float) -> Any:
+    """Draw the accuracy of gradient descent against its steps, and that of a solver as a level."""
+    curves = report.curves.dropna(subset="accuracy")
+    last = int(curves["step"].max())
+    figure = empty()
+    for name in report.extractors["extractor"]:
+        label, color, _ = method_style(name)
+        own = curves[curves["extractor"] == name].set_index("attacker")
+        descent, solved = own.loc["gd"].query("step > 0"), own.loc["closed_form", "accuracy"].iloc[-1]
+        x, y = [*descent["step"], last], [*descent["accuracy"], descent["accuracy"].iloc[-1]]
+        color = NEUTRAL if name == report.baseline else color
+        add_line(figure, f"{label}: gradient descent", x, y, color)
+        add_line(figure, f"{label}: Newton", [1, last], [solved] * 2, color, "dash", width=2)
+    add_line(figure, "chance", [1, last], [chance] * 2, GREY, "dot", width=1)
+    figure.update_xaxes(**log_axis("step of gradient descent", [1, last]))
+    figure.update_yaxes(title_text="accuracy on fresh rows", range=[0, 1.02])
+    note = (
+        f"{subtitle}<br>The attacker learns {report.title}: a softmax head, by gradient descent with the "
+        "best rate of a grid (solid) or solved by Newton's method (dashed)."
+    )
+    finish(figure, "Slowed or stopped? What the attacker learns", note, height=460)
+    return figure.update_layout(legend_title_text="extractor: attacker (click to toggle)")
 
 
 def _finished(figure: Any, title: str, note: str, points: pd.DataFrame) -> Any:

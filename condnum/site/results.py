@@ -36,6 +36,8 @@ COMMITTED = {
     "attackers-mnist": "attackers/mnist_4_9",
     "limits": "limits/house_prices",
     "limits-mnist": "limits/mnist",
+    "erasure": "erasure/tables",
+    "erasure-mnist": "erasure/mnist",
     "reproduction-audit": "reproduction_audit/house_prices",
 }
 

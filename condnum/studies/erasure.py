@@ -17,6 +17,9 @@ from condnum.arrays import FloatArray
 from condnum.data.labelled_pairs import LABELLED_PAIRS, load_labelled_pair
 from condnum.data.task_pair import TaskPair, sha256_arrays
 from condnum.errors import InvalidInputError
+from condnum.methods import immunize
+from condnum.methods.problem import ImmunizationProblem
+from condnum.probing import AttackBudget, AttackReport, AttackTask, attack_panel
 from condnum.probing.probe_steps import probe_steps
 from condnum.studies.cells import Cell, CellResult
 from condnum.studies.study import Count, FinishedCell, Names, Study, at_least
@@ -256,8 +259,8 @@ def measured(split: Split, of: Extractor) -> list[float]:
     attack = probe_steps(T, K_H, H[0].T @ H[1], epsilon=EPSILON, budget=BUDGET)
     fit = probe_steps(T, K_P, P[0].T @ P[1], budget=1).fit
     # The benign goal is the best on these features: the price can put 1 % of the raw one out of reach.
-    moment = T.T @ P[0].T @ P[1]
-    own = probe_steps(np.eye(len(moment)), T.T @ K_P @ T, moment, epsilon=EPSILON, budget=BUDGET)
+    F = P[0] @ T
+    own = probe_steps(np.eye(F.shape[1]), F.T @ F, F.T @ P[1], epsilon=EPSILON, budget=BUDGET)
     price = np.nan if of.directions is None else erasure_price(*P, of.directions) / P[1].var(axis=0).sum()
     nonlinear = np.nan
     if of.family in ("raw", "control", "floor") or of.label == "erase":
@@ -332,3 +335,35 @@ def nonlinear_score(theta: FloatArray, train: Sample, test: Sample) -> float:
     mean = Y.mean(axis=0)
     predicted = model.fit(scaler.transform(F), Y - mean).predict(scaler.transform(test[0] @ theta)) + mean
     return score(predicted.reshape(len(test[0]), -1), train[1], test[1])
+
+
+def chance_of(pair: TaskPair) -> float:
+    """Return the accuracy of the most frequent harmful class; 0 where the harmful task is a regression."""
+    return chance(*[pair.probe_sample[1]] * 2)
+
+
+#: Attackers of `attacked`: gradient descent, and one who solves.
+ATTACKERS = ("gd", "closed_form")
+
+
+def attacked(pair: TaskPair, seed: int = 0, rows: int | None = None) -> AttackReport:
+    """Attack raw features, those of `ours` and erased ones of one split, on rows that the defender lacks.
+
+    A softmax head without an intercept on centered features; accuracy is that on the judge's rows.
+    """
+    split = Split.drawn(pair, seed, rows)
+    if not reads_as_labels(split.attacker[1]):
+        raise InvalidInputError(f"{pair.name}: the harmful task is a regression; accuracy needs labels.")
+    ours = immunize(ImmunizationProblem.from_covariances(*covariances(split)), "ours", seed=seed)
+    mean, (classes, codes) = split.attacker[0].mean(axis=0), np.unique(split.attacker[1], return_inverse=True)
+    task = AttackTask(
+        split.attacker[0] - mean,
+        codes,
+        "classification",
+        split.judge[0] - mean,
+        np.searchsorted(classes, split.judge[1]),
+        pair.harmful_name,
+    )
+    thetas = {"raw": None, "ours": ours.theta, "erase": erasure(*split.defender).theta}
+    budget = AttackBudget(dense_steps=2_000, epsilons=(0.1, 0.01), headline=0.1)
+    return attack_panel(thetas, task, attackers=ATTACKERS, budget=budget)

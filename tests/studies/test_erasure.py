@@ -7,9 +7,17 @@ import pytest
 from condnum import erasure
 from condnum.data.labelled_pairs import load_labelled_pair
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
-from condnum.figures.erasure import FAMILIES, erasure_front, kappa_against_steps
+from condnum.figures.erasure import FAMILIES, attack_steps_figure, erasure_front, kappa_against_steps
 from condnum.report.erasure import erasure_sentences, left_table, order_of, steps_table
-from condnum.studies.erasure import ErasureStudy, Split, chance, linear_score, nonlinear_score
+from condnum.studies.erasure import (
+    ErasureStudy,
+    Split,
+    attacked,
+    chance,
+    chance_of,
+    linear_score,
+    nonlinear_score,
+)
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +96,22 @@ def test_tables_sentences_and_figures(finished):
     assert drawn == {FAMILIES[family] for family in summary["family"]}
     steps = [trace for trace in kappa_against_steps(summary, "toy").data if trace.name == FAMILIES["path"]]
     assert all(np.isfinite(trace.y).all() for trace in steps)
+
+
+def test_ours_is_slowed_and_erasure_stopped_on_rows_that_the_defender_lacks():
+    pair = load_labelled_pair("digits-8x8")
+    report = attacked(pair)
+    last = report.evaluation.set_index(["extractor", "attacker"])["accuracy"]
+    assert last["raw", "gd"] > 0.9
+    assert min(last["raw", "closed_form"], last["ours", "closed_form"]) > 0.9
+    assert max(last["erase", "gd"], last["erase", "closed_form"]) < 0.7
+    steps = report.at(report.steps, None).set_index(["extractor", "attacker"])["steps"]
+    assert not steps["ours", "gd"] < 20 * steps["raw", "gd"]  # slowed, or not finished
+    figure = attack_steps_figure(report, pair.describe(), chance_of(pair))
+    assert len(figure.data) == 7
+    assert figure.data[-1].y[0] == pytest.approx(0.2, abs=0.02)
+    with pytest.raises(InvalidInputError, match="diabetes: the harmful task is a regression"):
+        attacked(load_labelled_pair("diabetes"))
 
 
 def test_order_of_counts_pairs():
