@@ -44,6 +44,9 @@ NONLINEAR_ROWS = 1_500
 #: Relative excess loss that steps are counted to.
 EPSILON = 0.01
 
+#: Score above chance that raw features must allow, or shares of it are not told.
+LEAST_MARGIN = 0.05
+
 #: Most steps of exact line search, which are iterated.
 BUDGET = 2_000
 
@@ -161,7 +164,7 @@ class ErasureStudy(Study, name="erasure", version="1"):
             for task, score in (("harmful", "linear"), ("harmful", "nonlinear"), ("pretrain", "linear")):
                 floor, name = row[f"chance_{task}"], f"{task}_{score}"
                 margin = (table[name] - floor) / (raw[name] - floor)
-                table[f"{name}_kept"] = margin if raw[name] > floor else np.nan
+                table[f"{name}_kept"] = margin if raw[name] - floor >= LEAST_MARGIN else np.nan
             table["harmful_factor"] = table["harmful_steps"] / raw["harmful_steps"]
             parts.append(table)
         found = pd.concat(parts, ignore_index=True)
@@ -288,7 +291,8 @@ def score(predicted: FloatArray, train: FloatArray, test: FloatArray) -> float:
     """Return accuracy, or R² against the mean of the training targets."""
     if reads_as_labels(train):
         return float((np.unique(train)[predicted.argmax(axis=1)] == test).mean())
-    residual = ((predicted[:, 0] - test) ** 2).sum()
+    known = predicted[:, 0].clip(train.min(), train.max())  # one odd row decides R² otherwise
+    residual = ((known - test) ** 2).sum()
     return float(1 - residual / ((test - train.mean()) ** 2).sum())
 
 
