@@ -62,7 +62,7 @@ class JointDescent(Run):
     def facts(self, index: int) -> dict[str, Any]:
         """Add λ of each part."""
         weights = {part: float(values[index]) for part, values in self._weights.items()}
-        return {"part_weights": weights}
+        return super().facts(index) | {"part_weights": weights}
 
     def measured(self) -> dict[str, list[float]]:
         """Add the norm of each part."""

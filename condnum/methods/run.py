@@ -103,7 +103,7 @@ class Run:
 
     def facts(self, index: int) -> dict[str, Any]:
         """Return what else a result tells of its run."""
-        return {}
+        return {"explanation": self.method.remark}
 
     def stop(self, which: torch.Tensor, reason: StopReason) -> None:
         """Let problems stop where they are."""
