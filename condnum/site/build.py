@@ -49,6 +49,7 @@ LESSONS = (
     "5_bring_your_own",
     "6_exercises",
     "7_alignment_lab",
+    "8_slowing_and_stopping",
 )
 
 #: Packages whose public names the API pages document; what one has of another is shown there only.
