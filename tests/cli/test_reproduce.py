@@ -47,13 +47,13 @@ def test_all_is_well(experiments_end, tmp_path, capsys):
     shown = capsys.readouterr()
     assert shown.out == "reports/index.html\n"
     assert shown.err.startswith("Plan: about ")
-    assert "[1/8] house-prices finished" in shown.err
+    assert "[1/9] house-prices finished" in shown.err
     assert (tmp_path / "runs/reproduce/quick/deep/report.html").read_text() == "condnum run deep --seeds 1"
     assert (tmp_path / "reports/index.html").read_text().startswith("runs/reproduce/quick/house-prices ")
     experiments_end()
     assert main(["reproduce"]) == 0
     said = capsys.readouterr().err
-    assert "[8/8] corrections reused: same parameters, data and code" in said
+    assert "[9/9] corrections reused: same parameters, data and code" in said
     assert "Plan" not in said
 
 
