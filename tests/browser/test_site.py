@@ -66,20 +66,6 @@ def test_the_search_finds_words_of_lessons_names_of_the_api_and_terms(site, watc
 
 
 @pytest.mark.slow
-def test_solutions_are_folded_until_they_are_asked_for(site, window):
-    open_page(window, site / "learn" / "6_exercises.html")
-    folds = window.locator("article details", has=window.locator("summary", has_text="Solution (click)"))
-    assert folds.count() == 11
-    words = folds.first.locator("p").first
-    assert not words.is_visible()
-    window.keyboard.press("Tab")
-    folds.first.locator("summary").focus()
-    window.keyboard.press("Enter")
-    assert words.is_visible()
-    assert "not answered yet" not in window.content()
-
-
-@pytest.mark.slow
 def test_a_recorded_explorer_plays_in_its_lesson_and_keeps_its_state_in_the_address(site, watched):
     page = site / "learn" / "2_alignment.html"
     watched.goto(f"{page.as_uri()}#2.exponent=0")  # the second explorer of the page
@@ -147,24 +133,6 @@ def test_the_report_of_a_run_draws_its_numbers_offline_and_answers(golden_run, w
     watched.mouse.move(x - 3, y - 3)
     watched.mouse.move(x, y, steps=4)
     watched.wait_for_function("document.querySelectorAll('#figure-0 .hoverlayer .hovertext').length > 0")
-
-
-@pytest.mark.slow
-def test_the_content_is_reached_by_keyboard_and_the_contents_unfold_on_a_phone(site, window):
-    open_page(window, site / "results" / "digits.html")
-    window.keyboard.press("Tab")
-    skip = window.locator(".skip-to-content")
-    assert skip.evaluate("element => element === document.activeElement")
-    window.wait_for_function("document.activeElement.getBoundingClientRect().y >= 0")  # in sight by now
-    window.keyboard.press("Enter")
-    window.wait_for_function("location.hash === '#furo-main-content'")
-    window.set_viewport_size({"width": 390, "height": 844})
-    drawer = "document.querySelector('.sidebar-drawer').getBoundingClientRect()"
-    window.wait_for_function(f"{drawer}.right <= 0")
-    window.locator(".mobile-header .nav-overlay-icon").click()
-    window.wait_for_function(f"{drawer}.x >= 0")
-    window.locator(".sidebar-tree a", has_text="Glossary").click()
-    window.wait_for_url("**/glossary.html")
 
 
 _COLOURS = """() => ({
