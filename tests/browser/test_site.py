@@ -73,13 +73,6 @@ def test_a_link_to_a_heading_below_an_explorer_arrives_and_paper_shows_the_explo
     assert watched.problems == []
 
 
-#: Where on the window the tenth point of the curve of θ = I lies.
-_POINT = """() => {
-    const g = document.querySelector('#figure-0'), box = g.getBoundingClientRect();
-    const t = g._fullData.find(t => t.name && t.name.startsWith('Identity') && t.xaxis !== 'x2');
-    const {xaxis, yaxis} = g._fullLayout, i = 10;
-    return [box.left + xaxis._offset + xaxis.d2p(t.x[i]), box.top + yaxis._offset + yaxis.d2p(t.y[i])];
-}"""
 _HIDDEN = """() => document.querySelector('.js-plotly-plot')._fullData
     .filter(t => t.legendgroup === 'ours' && t.visible === 'legendonly').length"""
 
@@ -102,11 +95,6 @@ def test_the_report_of_a_run_draws_its_numbers_offline_and_answers(golden_run, w
     assert watched.evaluate(_HIDDEN) == 0
     watched.locator(".js-plotly-plot").first.locator(".legendtoggle").first.click()
     watched.wait_for_function(f"({_HIDDEN})() >= 2")  # in both panels
-    watched.locator("#figure-0").scroll_into_view_if_needed()
-    x, y = watched.evaluate(_POINT)
-    watched.mouse.move(x - 3, y - 3)
-    watched.mouse.move(x, y, steps=4)
-    watched.wait_for_function("document.querySelectorAll('#figure-0 .hoverlayer .hovertext').length > 0")
 
 
 _COLOURS = """() => ({
