@@ -53,7 +53,7 @@ TABLES, DIGITS = ("house-prices", "embedded"), ("mnist", "digits")
 
 #: The paper's four methods, and what runs on digits: those, and the closed forms that say what is possible.
 PAPER_METHODS = ("ours", "opt_kappa", "imma", "r_ill_only")
-DIGIT_METHODS = (*PAPER_METHODS, "max_rir", "pareto")
+DIGIT_METHODS = (*PAPER_METHODS, "max_rir", "pareto", "erase")
 
 
 def _settings(preset: str, rate: float, steps: tuple[int, int], **record: int) -> dict[str, DescentSettings]:
@@ -313,7 +313,7 @@ class DigitPairs(LinearStudy, name="digit-pairs", version="5"):
 
     def tables(self, data: Digits, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
         """Measure every cell, and average over pairs, then over seeds, beside Table 2."""
-        table = self.measured(data, results, ("pretrain_digit", "harmful_digit", "eigh_fallbacks"))
+        table = self.measured(data, results, ("pretrain_digit", "harmful_digit"))
         summary = seed_summary(average_over_pairs(table), TABLE_2 if self.known == "mnist" else {})
         spectra = spectra_table(CellResult(row, arrays) for _, row, arrays in results)
         return {

@@ -209,7 +209,8 @@ def test_settings_by_name_and_what_ran():
     result = immunize(problem, "ours")
     assert result.part_weights["supervised"] == 0
     assert "in turn, none on the loss" in result.settings.describe()
-    assert result.steps == result.counts["steps_well"] + result.counts["steps_ill"]
+    steps = re.search(r"of (\d+) steps, (\d+) on R_well alone.* and (\d+) on R_ill", result.explanation)
+    assert result.steps == int(steps[1]) == int(steps[2]) + int(steps[3])
 
 
 @settings(max_examples=25)

@@ -70,7 +70,7 @@ GD = {
         ("ours", ((120, 110), (100, 130)), "mse", GD),
         ("ours", ((20, 20), (20, 15)), "mse", {}),  # alone by `eigh`
         ("r_ill_only", ((120, 110), (100, 130)), None, {}),
-        ("opt_kappa", ((120, 110), (100, 130)), None, {"convention": "ridge", "objective": "log"}),
+        ("opt_kappa", ((120, 110), (100, 130)), None, {"convention": "ridge"}),
         # Ranks far below D and small steps: at κ_H = 1e7 the vector of σ_k, and with it all that follows, is
         # only known to 1e-7, whoever computes it.
         ("opt_kappa", ((30, 25), (20, 40)), None, {"convention": "compact", "learning_rate": 1e-4}),
