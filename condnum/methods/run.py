@@ -49,12 +49,6 @@ class Run:
             method.initial(problem, torch.Generator().manual_seed(seed))
             for problem, seed in zip(problems, seeds, strict=True)
         ]
-        shapes = {str({name: tuple(value.shape) for name, value in one.items()}) for one in drawn}
-        if len(shapes) > 1:
-            raise InvalidInputError(
-                "the problems of a batch must have parameters of the same shapes, got "
-                f"{' and '.join(sorted(shapes))}."
-            )
         # A method of one's own may draw in float32, or answer with an array.
         self.parameters = {
             name: torch.stack(

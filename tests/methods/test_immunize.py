@@ -353,18 +353,6 @@ def test_covariances_at_the_ends_of_float64():
                 run()
 
 
-class Single(Constant):
-    """A descent in float32."""
-
-    name = "single"
-
-    def initial(self, problem, generator):
-        return {"theta": torch.eye(problem.dimension)}
-
-    def gradients(self, problem, parameters, settings, memory):
-        return Gradients({"ones": torch.ones(problem.dimension, problem.dimension)})
-
-
 class Formula(Method):
     """A method that returns one matrix."""
 
@@ -387,12 +375,6 @@ class TestMethodsOfOnesOwn:
         registered(Formula("bad", eye * math.nan))
         with pytest.raises(InvalidInputError, match="theta of method 'bad' holds 36 non-finite"):
             immunize(make_problem(), "bad")
-
-    def test_a_descent_in_float32(self, registered, make_problem):
-        registered(Single())
-        registered(Constant())
-        single = immunize(make_problem(), "single", steps=4)
-        assert single.theta.equal(immunize(make_problem(), "constant", steps=4).theta)
 
     def test_what_is_missing_is_named(self):
         class Bare(Method):
