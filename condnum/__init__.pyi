@@ -13,6 +13,9 @@ from condnum.theory.ceiling import rir_ceiling as rir_ceiling
 from condnum.theory.ceiling import ridge_convention_ceiling as ridge_convention_ceiling
 from condnum.theory.ceiling import max_rir_immunizer as max_rir_immunizer
 from condnum.theory.pareto import pareto_immunizer as pareto_immunizer
+from condnum.theory.erasure import Erasure as Erasure
+from condnum.theory.erasure import erasure as erasure
+from condnum.theory.erasure import erasure_price as erasure_price
 from condnum.theory.regularizers import RegularizerGradient as RegularizerGradient
 from condnum.theory.regularizers import r_well as r_well
 from condnum.theory.regularizers import r_well_gradient as r_well_gradient
@@ -34,6 +37,8 @@ from condnum.methods import get_method as get_method
 from condnum.methods import register_method as register_method
 from condnum.probing import ProbeCurve as ProbeCurve
 from condnum.probing import linear_probe as linear_probe
+from condnum.probing.probe_steps import ProbeSteps as ProbeSteps
+from condnum.probing.probe_steps import probe_steps as probe_steps
 from condnum.data import TaskPair as TaskPair
 from condnum.data import digit_pair as digit_pair
 from condnum.data import load_diabetes_tasks as load_diabetes_tasks

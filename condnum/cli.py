@@ -204,7 +204,8 @@ def lab(
 @app.command(
     "reproduce",
     epilog="An experiment that fails does not stop the others: the site says what is wrong, and the exit "
-    "status is 1. After Ctrl-C the same command goes on where it was.",
+    "status is 1. After Ctrl-C the same command goes on where it was. `condnum site` shows at any "
+    "time what is finished.",
 )
 def reproduce_command(
     scale: Annotated[
@@ -226,41 +227,19 @@ def reproduce_command(
     site: SiteOption = Path("reports"),
     quiet: QuietOption = False,
 ) -> None:
-    """Run all experiments, reuse what is unchanged; a site that grows sets each number beside its run."""
+    """Run all experiments, reuse what is unchanged, and build the site, which links numbers to their runs."""
     from condnum.files import folder_lock, output_folder
     from condnum.report.experiments import experiments
     from condnum.report.reproduce import reproduce
-    from condnum.site.build import build_site
 
     require("sphinx", "site")  # now, not when all has run
     names = [word.strip() for word in only.split(",") if word.strip()]
     chosen = [experiment.name for experiment in experiments(scale, names)]
     root = output_folder(out or Path("runs") / "reproduce" / scale)
     output_folder(site)
-    built = False
-
-    def on_end(name: str, runs: Any) -> None:
-        """Build the site once there is a result; between experiments that take hours, after each."""
-        nonlocal built
-        if built and scale == "quick":
-            return
-        with contextlib.suppress(CondnumError, OSError):  # the last build says what is wrong
-            page = build_site(runs, site, execute=False)
-            built = True
-            if not quiet:
-                line = f"  site: {page} (open it now; the other results, lessons and explorers follow)"
-                require("tqdm", "notebooks").tqdm.write(line, file=sys.stderr)
-
     with folder_lock(root):
         try:
-            runs = reproduce(
-                scale,
-                root,
-                only=names,
-                jobs=jobs,
-                stream=None if quiet else sys.stderr,
-                on_end=on_end,
-            )
+            runs = reproduce(scale, root, only=names, jobs=jobs, stream=None if quiet else sys.stderr)
         except KeyboardInterrupt:
             say(f"stopped by Ctrl-C; what is finished lies in {root}: the same command goes on from there.")
             raise typer.Exit(EXIT_INTERRUPTED) from None

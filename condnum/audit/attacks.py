@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,7 @@ from condnum.probing.attackers import AttackBudget
 from condnum.probing.panel import attack_panel
 from condnum.probing.report import AttackReport, attack_sentences
 from condnum.probing.tasks import AttackTask, TaskKind
-
-TargetKind = Literal["auto", "regression", "classification"]
-
-#: Whole numbers with at most so many different values are taken for labels.
-MOST_CLASSES = 100
+from condnum.theory.erasure import TargetKind, reads_as_labels
 
 TargetsLike = str | os.PathLike[str] | NDArray[Any]
 
@@ -30,8 +26,8 @@ def read_targets(value: TargetsLike, *, kind: TargetKind = "auto", name: str = "
     check_known("kind of targets", kind, get_args(TargetKind))
     Y = as_stream(value, name=name, vector=True).array(gaps="refuse")
     labels = kind == "classification"
-    if kind == "auto" and Y.shape[1] == 1 and (np.round(Y) == Y).all():
-        labels = len(np.unique(Y)) <= min(MOST_CLASSES, max(2, len(Y) // 5))
+    if kind == "auto" and Y.shape[1] == 1:
+        labels = reads_as_labels(Y[:, 0])
     if not labels:
         return Y
     if Y.shape[1] != 1:

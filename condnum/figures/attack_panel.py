@@ -72,10 +72,12 @@ def attack_factor_heatmap(report: AttackReport, subtitle: str) -> Any:
     row = "<b>worst case: least factor</b>"
     for name in shown.columns[values.notna().any()]:
         sign = "" if report.worst_case(name, epsilon=chosen)["bound"] == "exact" else ">"
-        shown.loc[row, name] = f"<b>{sign}{values[name].min():.3g}</b>"
+        shown.loc[row, name] = f"<b>{sign}{values[name].min():.3g}</b>".replace("inf", "∞")
     values.loc[row] = values.min()
     log = np.log10(values)
-    limit = max(1.0, np.nan_to_num(log.abs().max(axis=None)))
+    finite = log.abs().to_numpy()[np.isfinite(log)]
+    limit = max(1.0, finite.max(initial=0.0))
+    log = log.clip(upper=limit)  # what is out of reach has the darkest color
     ticks = np.arange(-np.floor(limit), np.floor(limit) + 1)
     figure = empty()
     figure.add_heatmap(
@@ -86,7 +88,10 @@ def attack_factor_heatmap(report: AttackReport, subtitle: str) -> Any:
     )  # fmt: skip
     figure.update_xaxes(title_text="extractor", showgrid=False)
     figure.update_yaxes(showgrid=False, ticks="", autorange="reversed")
-    note = f"{subtitle}<br>Steps to ε = {100 * chosen:g} % over those on {report.baseline}; >: not finished"
+    note = (
+        f"{subtitle}<br>Steps to ε = {100 * chosen:g} % over those on {report.baseline}; >: not finished, "
+        "∞: out of reach"
+    )
     finish(figure, "Immunization factor of each attacker", note, height=210 + 30 * len(values))
     return figure.update_layout(margin_l=190)
 

@@ -33,6 +33,7 @@ _LOOK = {
     "initial": ("#7F7F7F", "dot"),
     "max_rir": ("#E69F00", "dashdot"),
     "pareto": ("#56B4E9", "longdash"),
+    "erase": ("#882255", "dash"),
 }
 
 #: Okabe–Ito without the yellow, which is too light for lines.

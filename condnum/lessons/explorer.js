@@ -39,7 +39,8 @@
     slider(box, { name, label, low, high, log, whole, step, play, values }, change, refuse) {
       const typed = add(box, "input", { type: "text", inputMode: "decimal", className: "condnum-number" });
       const write = condnum.keepTyped(typed);
-      const at = (value) => (values ? values.indexOf(value) : log ? Math.log10(value) : value);
+      const nearer = (value) => (best, one, i) => (Math.abs(one - value) < Math.abs(values[best] - value) ? i : best);
+      const at = (value) => (values ? values.reduce(nearer(value), 0) : log ? Math.log10(value) : value);
       const from = (mark) => { // without the last digits of a mark such as 0.30000000000000004
         const value = Number((log ? 10 ** mark : mark).toPrecision(12));
         return values ? values[mark] : Math.min(high, Math.max(low, whole ? Math.round(value) : value));

@@ -76,6 +76,7 @@ class Slider(Control):
     log: bool = False
     play: int = 0  # milliseconds a step of a play button, 0 for none
     marks: int = 5  # how many of its values a recording has, evenly spread over its scale
+    values: Sequence[float] = ()  # where the handle stops, if neither scale suits; between them one types
 
     def trait(self, kind: Any, default: Any) -> Any:
         """Return a number within the range."""
@@ -86,6 +87,7 @@ class Slider(Control):
         """Return the range, too; steps of a logarithmic scale are decades."""
         step = self.step or (0.1 if self.log else 1)
         scale = {"low": trait.min, "high": trait.max, "step": step, "log": self.log, "play": self.play}
+        scale |= {"values": list(self.values)} if self.values else {}
         return super().spec(trait) | scale | {"whole": isinstance(trait, _traitlets.Int)}
 
 

@@ -14,7 +14,7 @@ condnum.decode = async (text) => {
     if (one === other) return 0;
     if (typeof one !== "number") return 1;
     const [a, b, low, high] = [one, other, values[0], values.at(-1)].map(log ? Math.log10 : Number);
-    return Math.abs(a - b) / (high - low);
+    return Math.abs((a - b) / (high - low)); // values may descend
   };
   const least = (list, cost) => list.reduce((best, one) => (cost(one) < cost(best) ? one : best));
   // Of the recorded states, the one for what a reader chose; advanced controls go together as in a preset.

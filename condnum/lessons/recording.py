@@ -27,6 +27,7 @@ from condnum.lessons.joint_steps import JointStepsExplorer
 from condnum.lessons.own_data import OwnDataExplorer
 from condnum.lessons.regularizer_paths import RegularizerPathExplorer
 from condnum.lessons.regularizers import RegularizerExplorer
+from condnum.lessons.slowing import SlowingExplorer
 from condnum.machine import limited_threads, versions
 from condnum.progress import OnProgress
 
@@ -36,7 +37,7 @@ RECORDABLE: dict[str, type[Explorer]] = {
     for explorer in (
         *(AlignedTasksExplorer, AlignmentExplorer, CeilingExplorer, GradientDescentExplorer),
         *(JointStepsExplorer, OwnDataExplorer, RegularizerExplorer, RegularizerPathExplorer),
-        *(RidgeCeilingExplorer, SpectrumDescentExplorer),
+        *(RidgeCeilingExplorer, SlowingExplorer, SpectrumDescentExplorer),
     )
 }
 #: Digits of a fraction that are kept, as figures show four; whole numbers below `WHOLE` are exact.
@@ -58,6 +59,8 @@ def marks(slider: Slider, wanted: Iterable[float], *, whole: bool) -> list[float
         >>> marks(Slider("φ", "", 0, 90), [0.0], whole=False)  # on the slider's steps
         [0.0, 22.0, 45.0, 68.0, 90.0]
     """
+    if slider.values:
+        return list(slider.values)
     to, back = (math.log10, lambda x: 10**x) if slider.log else (float, float)
     low, high, step = to(slider.low), to(slider.high), slider.step or (0.1 if slider.log else 1)
     kind = round if whole else float

@@ -13,6 +13,7 @@ from condnum.methods.method import Gradients, Memory, Method, OuterGradient, Par
 from condnum.methods.problem import ImmunizationProblem, SupervisedLoss
 from condnum.methods.settings import DescentSettings, only_where
 from condnum.theory.ceiling import max_rir_immunizer
+from condnum.theory.erasure import erasure
 from condnum.theory.pareto import pareto_immunizer
 from condnum.theory.spectra import PUBLISHED_RIDGE, Convention
 
@@ -174,3 +175,25 @@ class Pareto(Method):
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
         """Return `pareto_immunizer`, at unit scale."""
         return {"theta": torch.as_tensor(pareto_immunizer(problem.pretrain.range, problem.harmful.range))}
+
+
+class Erase(Method):
+    """Linear erasure of the harmful targets: the limit at which conditioning becomes a singular θ."""
+
+    name, label = "erase", "Erase (LEACE)"
+    summary = "closed form: no linear probe learns the harmful targets; RIR does not measure that"
+    remark = (
+        " κ and RIR do not rank an erasing θ: they ask how slowly a probe learns, over all targets, and here "
+        "a linear probe has nothing of its own target left to learn."
+    )
+    needs = ("harmful",)
+    seeded = False
+
+    def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
+        """Return `erasure` of what the problem's own probe, without an intercept, could learn."""
+        task = problem.harmful
+        X, Y = task.supervised_rows, task.targets
+        assert X is not None  # see `needs`
+        assert Y is not None
+        start = 0.5 if task.loss == "bce" else 0.0  # what zero weights predict
+        return {"theta": erasure(X, Y - start, kind="regression", intercept=False).theta}

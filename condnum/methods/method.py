@@ -92,6 +92,7 @@ class Method:
     name: str
     label: str  # for people; may hold <sub> and <sup>
     summary: str
+    remark: str = ""  # what its explanations say after the ratios, with a space before
     seeded: bool = True  # False: θ is the same for every seed, and a sweep computes it once
     defaults: Settings | None = None  # of a descent; None: the start is the answer, in closed form
     parts: tuple[str, ...] | None = None  # names of θ's gradient parts; None: not known

@@ -11,7 +11,7 @@ from condnum.arrays import resolve_device
 from condnum.errors import InvalidInputError, check_integer, check_known
 from condnum.methods.algorithm1 import Ours, RIllOnly
 from condnum.methods.auto import SelfTuned
-from condnum.methods.baselines import Identity, Imma, Initial, MaxRir, OptKappa, Pareto
+from condnum.methods.baselines import Erase, Identity, Imma, Initial, MaxRir, OptKappa, Pareto
 from condnum.methods.descent import JointDescent
 from condnum.methods.method import Method
 from condnum.methods.problem import MAKE_IT, ImmunizationProblem
@@ -24,7 +24,7 @@ _LARGEST_ENTRY = 1e60
 
 _METHODS: dict[str, Method] = {
     method.name: method
-    for method in (Ours(), OptKappa(), Imma(), RIllOnly(), Identity(), Initial(), MaxRir(), Pareto())
+    for method in (Ours(), OptKappa(), Imma(), RIllOnly(), Identity(), Initial(), MaxRir(), Pareto(), Erase())
 }
 _BUILT_IN = frozenset(_METHODS)
 
@@ -62,7 +62,7 @@ def method_names() -> list[str]:
 
     Examples:
         >>> method_names()
-        ['ours', 'opt_kappa', 'imma', 'r_ill_only', 'identity', 'initial', 'max_rir', 'pareto']
+        ['ours', 'opt_kappa', 'imma', 'r_ill_only', 'identity', 'initial', 'max_rir', 'pareto', 'erase']
     """
     return list(_METHODS)
 
@@ -102,7 +102,7 @@ def immunize(
     Args:
         problem: The two tasks (`ImmunizationProblem.from_data`, `.from_pair`, `.from_covariances`).
         method: `ours` (Algorithm 1), `r_ill_only`, `imma`, `opt_kappa`, the controls `identity` and
-            `initial`, or the closed forms `max_rir` and `pareto`; see `method_names`.
+            `initial`, or the closed forms `max_rir`, `pareto` and `erase`; see `method_names`.
         seed: Of θ₀ and everything else that is random; the library never seeds globally.
         settings: Replaces the method's defaults; a string names one of `PRESETS`. By default `ours` is
             self-tuned: it alternates steps on `R_well` alone and on `R_ill` alone, none on the loss, and says

@@ -102,7 +102,8 @@ class Run:
 
     def facts(self, index: int) -> dict[str, Any]:
         """Return what else a result tells of its run."""
-        return {"counts": {name: int(values[index]) for name, values in self.memory.counts.items()}}
+        counts = {name: int(values[index]) for name, values in self.memory.counts.items()}
+        return {"counts": counts, "explanation": self.method.remark}
 
     def stop(self, which: torch.Tensor, reason: StopReason) -> None:
         """Let problems stop where they are."""

@@ -142,6 +142,10 @@ class Attacker(ABC):
     informed: bool = False  # whether it changes coordinates or solves in closed form: κ does not matter
     kinds: tuple[TaskKind, ...] = ("regression", "classification")
 
+    def space(self, problem: AttackProblem) -> ProbeSpace:
+        """Return the space in which it works: what of the targets can be reached there?"""
+        return problem.space
+
     @abstractmethod
     def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
         """Attack from zero weights with every candidate of the grid."""

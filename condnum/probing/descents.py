@@ -40,6 +40,9 @@ from condnum.probing.recurrences import (
 #: as its curvature falls while it fits.
 _MULTIPLES = (0.3, 1.0, 1.9, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 
+#: Size of the head with which θ is fine-tuned where a head of zeros is a saddle point.
+SMALL_HEAD = 0.01
+
 #: Momentum on the logistic loss, beside the rates.
 BETAS = (0.9, 0.99)
 
@@ -50,15 +53,18 @@ def descend_grid(
     kind: type[torch.optim.Adam | torch.optim.SGD],
     options: Sequence[dict[str, Any]],
     first: FloatArray | None = None,
+    head: FloatArray | None = None,
 ) -> None:
     """Descend on the full loss until the race ends, with an optimizer of torch and options of each candidate.
 
-    With `first` the weights are `W = UV` from `U = first`, `V = 0`: `∇_U L = (∇_W L)Vᵀ`, `∇_V L = Uᵀ∇_W L`.
+    With `first` the weights are `W = UV` from `U = first` and `V = head`, by default zero:
+    `∇_U L = (∇_W L)Vᵀ`, `∇_V L = Uᵀ∇_W L`.
     """
     B, step = len(options), 0
     factors = [zero_weights(space, B)]
     if first is not None:
-        factors = [np.repeat(first[None], B, axis=0), np.zeros((B, first.shape[1], space.objective.outputs))]
+        head = np.zeros((first.shape[1], space.objective.outputs)) if head is None else head
+        factors = [np.repeat(part[None], B, axis=0) for part in (first, head)]
     parameters = [[torch.from_numpy(factor[b]) for factor in factors] for b in range(B)]  # the same memory
     groups = [{"params": own, **chosen} for own, chosen in zip(parameters, options, strict=True)]
     optimizer = kind(groups, fused=True)
@@ -94,9 +100,13 @@ class Descent(Attacker):
     informed: bool = False
     coordinates: Callable[[ProbeSpace], ProbeSpace] = lambda space: space
 
+    def space(self, problem: AttackProblem) -> ProbeSpace:
+        """Change the coordinates."""
+        return self.coordinates(problem.space)
+
     def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
         """Descend with every candidate; on the squared loss with predictions of the number of steps."""
-        space = self.coordinates(problem.space)
+        space = self.space(problem)
         if space.kind == "classification":
             grid = [(multiple, beta) for beta in self.betas for multiple in _MULTIPLES]
             words = [f"rate {m:g}/L" + (f", β = {b:g}" if b else "") for m, b in grid]
@@ -214,11 +224,19 @@ class AdamAttacker(Attacker):
     #: The space of the attack and, where there are two layers, the start of the first.
     start: Callable[[AttackProblem, int], tuple[ProbeSpace, FloatArray | None]]
 
+    def space(self, problem: AttackProblem) -> ProbeSpace:
+        """Return the features, or what the attacker takes in their place."""
+        return self.start(problem, 0)[0]
+
     def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
         """Descend with all rates side by side."""
         space, first = self.start(problem, budget.seed)
         race = Race(space, [f"rate {rate:.3g}" for rate in self.rates], budget, open_ended=True)
-        descend_grid(space, race, torch.optim.Adam, [{"lr": rate} for rate in self.rates], first)
+        head = None
+        if first is not None and problem.space.nothing_left:  # with a zero head θ has no gradient either
+            shape = first.shape[1], space.objective.outputs
+            head = SMALL_HEAD * np.random.default_rng(budget.seed).normal(size=shape)
+        descend_grid(space, race, torch.optim.Adam, [{"lr": rate} for rate in self.rates], first, head)
         return AttackRun(race.traces(), space)
 
 

@@ -19,9 +19,12 @@ from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import expit, log_softmax, softmax
 
 from condnum.arrays import FloatArray
-from condnum.errors import InvalidInputError, RankError
+from condnum.errors import RankError
 from condnum.probing.tasks import TaskKind
 from condnum.theory.spectra import default_rtol
+
+#: A squared slope of the loss below this share of what it could be is round-off of features in float64.
+NOTHING = 1e-14
 
 
 def predict(features: FloatArray, weights: FloatArray) -> FloatArray:
@@ -47,13 +50,6 @@ class SquaredObjective:
     targets: FloatArray  # (N, m)
     solution: FloatArray  # (k, m), W*
     optimum: float  # L*
-
-    def __post_init__(self) -> None:
-        if not self.start_loss > self.optimum:
-            raise InvalidInputError(
-                "the targets have no part in the range of the features: no probe gets better than zero, so "
-                "there is nothing to attack; check features and targets."
-            )
 
     @property
     def outputs(self) -> int:
@@ -261,11 +257,19 @@ class ProbeSpace:
         sigma = s**2 / len(self.features)
         kept = sigma > default_rtol(self.features.shape[1]) * sigma[0]
         energy = ((U[:, kept].T @ self.regression_targets) ** 2).sum(axis=1)
-        if not energy.sum() > 0:
-            raise InvalidInputError(
-                "the targets are orthogonal to all features: no probe can learn them; check the targets."
-            )
-        return Spectrum(sigma[kept], U[:, kept], right[kept].T, energy / energy.sum())
+        shares = energy / (energy.sum() or 1.0)
+        return Spectrum(sigma[kept], U[:, kept], right[kept].T, shares)
+
+    @cached_property
+    def nothing_left(self) -> bool:
+        """Whether zero weights are optimal: the convex loss is flat there, up to round-off."""
+        if self.kind == "regression":
+            slope = self.regression_targets
+        else:
+            outputs = 1 if self.classes == 2 else self.classes
+            slope = cross_entropy(np.zeros((len(self.features), 1, outputs)), self.targets)[1][:, 0]
+        explained = self.spectrum.left.T @ slope
+        return bool((explained**2).sum() <= NOTHING * (slope**2).sum())
 
     @cached_property
     def solution(self) -> FloatArray:

@@ -38,8 +38,10 @@ def attack_panel(
 
     `theta` are extractors `(D, k)` by name, None for the raw inputs; or one extractor, named "theta". The raw
     inputs are the baseline, and are added as "raw" if no value is None. An attacker that cannot run is listed
-    in `skipped`. Features, inputs and regression targets are each divided by one number, their root mean
-    square: the scale of θ is free, and no grid of learning rates should see it. Losses are in the units of y.
+    in `skipped`. A target that θ puts out of reach, because its features allow less than raw inputs by more
+    than ε, takes infinitely many steps; where nothing linear is left, no attacker is run. Features, inputs
+    and regression targets are each divided by one number, their root mean square: the scale of θ is free, and
+    no grid of learning rates should see it. Losses are in the units of y.
 
     Examples:
         An ill-conditioned θ slows gradient descent, but neither whitening nor the closed form.
@@ -73,12 +75,23 @@ def attack_panel(
                 continue
             if on_attack is not None:
                 on_attack(extractor, attacker.name)
-            run = attacker.run(problem, budget)
             facts = {"extractor": extractor, "attacker": attacker.name, "label": attacker.label}
-            steps += [
-                facts | {"informed": attacker.informed} | _step(run, epsilon, scale)
-                for epsilon in budget.epsilons
-            ]
+            known = facts | {"informed": attacker.informed}
+            space, raw_space = attacker.space(problem), problems[raw[0]].space
+            if space.nothing_left:
+                start = raw_space.objective.start_loss * scale
+                flat = {"steps": np.inf, "last_step": 0, "passes": 0.0, "choice": "none"}
+                flat |= {"at_edge": False, "start_loss": start, "optimum": start}
+                steps += [known | flat | {"epsilon": epsilon} for epsilon in budget.epsilons]
+                loss, accuracy = space.evaluate(
+                    np.zeros((1, space.features.shape[1], raw_space.objective.outputs))
+                )
+                seen = {"evaluation_loss": loss[0] * scale, "accuracy": accuracy[0]}
+                curves.append(pd.DataFrame([facts | {"step": 0, "excess": 1.0, "loss": start} | seen]))
+                continue
+            run = attacker.run(problem, budget)
+            lost = lost_share(run.space, raw_space)
+            steps += [known | _step(run, epsilon, scale, lost) for epsilon in budget.epsilons]
             curves.append(_curve(run, facts, budget, scale))
     spectra = []
     for name, problem in problems.items():
@@ -133,6 +146,11 @@ def _problems(
         size = _root_mean_square(features, f"features of '{name}'")
         test = None if task.X_test is None else task.X_test @ T / size
         space = ProbeSpace(features / size, labels, task.kind, test, held, reference=first)
+        if first is None and space.nothing_left:
+            raise InvalidInputError(
+                f"the targets have no linear part in the features of '{name}', the baseline: there is "
+                "nothing to attack; check that rows and targets are in the same order."
+            )
         first = first or space
         problems[name] = AttackProblem(space, raw, T * (raw_size / size))
     return problems, unit**2
@@ -147,13 +165,19 @@ def _root_mean_square(values: np.ndarray, what: str) -> float:
     return size
 
 
-def _step(run: AttackRun, epsilon: float, scale: float) -> dict[str, Any]:
-    """Return the best candidate for a target."""
+def lost_share(space: ProbeSpace, raw: ProbeSpace) -> float:
+    """Return which share of what raw inputs allow to be learned features do not; negative: more."""
+    optimum = raw.convex_optimum.loss
+    return (space.convex_optimum.loss - optimum) / (raw.objective.start_loss - optimum)
+
+
+def _step(run: AttackRun, epsilon: float, scale: float, lost: float) -> dict[str, Any]:
+    """Return the best candidate for a target; infinite steps where θ puts it out of reach."""
     trace, step = best(run.traces, epsilon)
     last, objective = int(trace.steps[-1]), run.space.objective
     return {
         "epsilon": epsilon,
-        "steps": np.nan if step is None else float(step),
+        "steps": np.inf if lost > epsilon else np.nan if step is None else float(step),
         "last_step": last,
         "passes": trace.passes_to(last if step is None else step) * run.pass_share,
         "choice": trace.choice,
@@ -185,7 +209,8 @@ def _curve(run: AttackRun, facts: dict[str, Any], budget: AttackBudget, scale: f
 def effective_condition(spectrum: Spectrum, epsilon: float) -> float:
     """Return `σ₁/σ_j`, j the first index beyond which at most a share ε of the excess loss lies."""
     tail = np.cumsum(spectrum.shares[::-1])[::-1]
-    return float(spectrum.sigma[0] / spectrum.sigma[tail > epsilon][-1])
+    needed = spectrum.sigma[tail > epsilon]
+    return float(spectrum.sigma[0] / needed[-1]) if len(needed) else np.nan
 
 
 def _extractor_facts(

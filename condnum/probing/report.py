@@ -20,7 +20,8 @@ class AttackReport:
 
     An attacker has reached ε at the first step with :math:`L \le L^* + \varepsilon(L_0 - L^*)`, `L₀` the loss
     of zero weights and `L*` the optimum that this attacker can reach on these features (column `optimum`).
-    A θ that loses rank can raise it above the optimum of the raw inputs: `extractors` has both.
+    A θ that loses rank can raise it above the optimum of the raw inputs: `extractors` has both. Where it does
+    so by more than ε of what raw inputs allow, the target is out of reach, and the steps are infinite.
     """
 
     steps: pd.DataFrame
@@ -43,9 +44,10 @@ class AttackReport:
         raw, keys = self.steps["extractor"] == self.baseline, ["attacker", "epsilon"]
         baseline = self.steps[raw].set_index(keys)["steps"].rename("baseline_steps")
         table = self.steps[~raw].join(baseline, on=keys).reset_index(drop=True)
-        known, reached = table["baseline_steps"] > 0, table["steps"].notna()
+        known = (table["baseline_steps"] > 0) | np.isinf(table["steps"])
+        reached = table["steps"].notna()
         spent = table["steps"].fillna(table["last_step"])
-        table["factor"] = (spent / table["baseline_steps"]).where(known)
+        table["factor"] = (spent / table["baseline_steps"].fillna(1)).where(known)
         table["bound"] = np.where(known, np.where(reached, "exact", "at least"), "unknown")
         columns = ["attacker", "label", "informed", "extractor", "epsilon", "baseline_steps", "steps"]
         return table[[*columns, "factor", "bound"]]
@@ -71,17 +73,17 @@ class AttackReport:
         return last[["extractor", "attacker", "label", "step", "evaluation_loss", "accuracy"]]
 
     def steps_table(self, *, epsilon: float | None = None) -> pd.DataFrame:
-        """Return steps as text, attackers × extractors; `>N` where N steps did not suffice."""
+        """Return steps as text, attackers × extractors; `>N`: N did not suffice, `∞`: out of reach."""
         table = self.at(self.steps, epsilon)
-        reached = table["steps"].map("{:,.0f}".format)
+        reached = table["steps"].map("{:,.0f}".format).replace("inf", "∞")
         text = reached.where(table["steps"].notna(), table["last_step"].map(">{:,.0f}".format))
         return _wide(table.assign(text=text), self.extractors["extractor"])
 
     def factor_table(self, *, epsilon: float | None = None) -> pd.DataFrame:
-        """Return factors as text, attackers × extractors; `>` marks a lower bound, `—` an unknown one."""
+        """Return factors as text, attackers × extractors; `>`: at least, `—`: unknown, `∞`: out of reach."""
         table = self.at(self.factors, epsilon)
         marks = table["bound"].map({"exact": "", "at least": ">"})
-        text = (marks + table["factor"].map("{:.3g}".format)).fillna("—")
+        text = (marks + table["factor"].map("{:.3g}".format).replace("inf", "∞")).fillna("—")
         names = self.extractors["extractor"]
         return _wide(table.assign(text=text), names[names != self.baseline])
 
@@ -148,6 +150,11 @@ def _extractor(report: AttackReport, name: str, labels: Mapping[str, str]) -> li
     if table[table["extractor"] == name]["factor"].isna().all():
         return [f"{label}: no attacker reached the target on {raw}, so no factor is known."]
     worst = report.worst_case(name)
+    if np.isinf(worst["factor"]):
+        return [
+            f"{label}: {100 * report.budget.headline:g} % is out of reach for every attacker of the panel. "
+            "That says nothing about attackers who are not linear, or who take the inputs of θ."
+        ]
     more = "at least " if worst["bound"] == "at least" else ""
     steps = f"{worst['steps']:,.0f}" if np.isfinite(worst["steps"]) else "more than the budget's"
     own = report.extractors.set_index("extractor").loc[name]
@@ -156,7 +163,8 @@ def _extractor(report: AttackReport, name: str, labels: Mapping[str, str]) -> li
     if abs(gap) > 1e-4:
         optimum = (
             f"{own['optimum']:.4g}, on {raw} {own['baseline_optimum']:.4g}: a share {gap:.2g} of what can be "
-            f"learned is {'lost' if gap > 0 else 'gained'}, and its steps count to its own optimum."
+            f"learned is {'lost; targets ε below that share are out of reach' if gap > 0 else 'gained'}. "
+            "Steps count to its own optimum."
         )
     return [
         f"{label}: the attacker who is slowed least is {worst['label']} with a factor of {more}"

@@ -79,9 +79,9 @@ def experiments(scale: str, only: Sequence[str] = ()) -> tuple[Experiment, ...]:
 
 # What became of them.
 
-#: What became of an experiment. `reused`: its run had the same parameters, data and code. `waiting`: it was
-#: asked for and has not ended. `not run`: it was not asked for, or its data are missing.
-Status = Literal["finished", "reused", "failed", "waiting", "not run"]
+#: What became of an experiment. `reused`: its run had the same parameters, data and code. `not run`: it was
+#: not asked for, or its data are missing.
+Status = Literal["finished", "reused", "failed", "not run"]
 
 #: What a reproduction adds to the record of a run: the declared command, and what the result depends on.
 REPRODUCTION = "reproduction"

@@ -23,7 +23,6 @@ from condnum.report.experiments import (
     REPRODUCTION,
     Experiment,
     ExperimentResult,
-    Status,
     experiments,
     find_run,
 )
@@ -110,13 +109,11 @@ def reproduce(
     only: Sequence[str] = (),
     jobs: int = 0,
     stream: TextIO | None = None,
-    on_end: Callable[[str, Sequence[ExperimentResult]], None] = lambda name, runs: None,
     runner: Callable[..., list[str]] = run_experiment,
 ) -> list[ExperimentResult]:
     """Run the experiments of a scale one by one, each on all cores; return all of them as they are then.
 
     What is unchanged is reused; what fails does not stop the others; what was stopped resumes from its store.
-    `on_end` is told of each one that ran, with all experiments as they are then.
     """
     chosen, root, stream = experiments(scale, only), output_folder(root), stream or io.StringIO()
     runs = {experiment.name: find_run(experiment, root) for experiment in experiments(scale)}
@@ -128,18 +125,21 @@ def reproduce(
             checksums[name] = checksums.get(name) or data_status(name).checksum
         return run_fingerprint(experiment, {name: checksums[name] for name in experiment.data})
 
+    due = dict[str, ExperimentResult]()
     for experiment in chosen:
         run = runs[experiment.name]
-        error = missing_images(experiment)
-        same = not error and run.fingerprint and run.fingerprint == fingerprint(experiment)
-        status: Status = "not run" if error else "reused" if same else "waiting"
-        runs[run.name] = replace(run, status=status, error=error)
-    if waiting := [runs[one.name] for one in chosen if runs[one.name].status == "waiting"]:
-        say(plan(waiting, jobs or core_count()))
+        if error := missing_images(experiment):
+            runs[run.name] = replace(run, status="not run", error=error)
+        elif run.fingerprint and run.fingerprint == fingerprint(experiment):
+            runs[run.name] = replace(run, status="reused")
+        else:
+            due[run.name] = run
+    if due:
+        say(plan(list(due.values()), jobs or core_count()))
     for place, experiment in enumerate(chosen, 1):
         run, target, start = runs[experiment.name], root / experiment.name, time.monotonic()
-        before, seconds = run, run.seconds
-        if before.status == "waiting":
+        seconds = run.seconds
+        if run.name in due:
             with terminal_progress(run.name, stream=stream) as progress:
                 progress({"stage": "running"})
                 error = failure(partial(runner, experiment, target, jobs=jobs, progress=progress))
@@ -151,8 +151,6 @@ def reproduce(
                 run = find_run(experiment, root)
             runs[run.name], seconds = run, time.monotonic() - start
         say(f"{_SIGNS[run.status]} [{place}/{len(chosen)}] {ending(run, seconds)}")
-        if before.status == "waiting":
-            on_end(run.name, list(runs.values()))
     return list(runs.values())
 
 

@@ -69,6 +69,7 @@ EXPERIMENTS = {
     "digits": NotebookCommand("mnist_pairs", _DIGITS, {"data": "digits"}, _EVERY_PAIR),
     "limits": NotebookCommand("limits", "condnum.studies.limits:Limits"),
     "attackers": NotebookCommand("attackers", "condnum.studies.attackers:Attackers"),
+    "erasure": NotebookCommand("erasure", "condnum.studies.erasure:ErasureStudy"),
     "deep": NotebookCommand("deep_nets", "condnum.studies.deep_nets:DeepNets"),
     "stability": NotebookCommand("stability", "condnum.studies.stability:StabilityStudy"),
     "deep-attackers": NotebookCommand("deep_attackers", "condnum.studies.deep_attackers:DeepAttackers"),

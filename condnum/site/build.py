@@ -48,6 +48,7 @@ LESSONS = (
     "5_bring_your_own",
     "6_exercises",
     "7_alignment_lab",
+    "8_slowing_and_stopping",
 )
 
 #: Packages whose public names the API pages document; what one has of another is shown there only.
@@ -71,7 +72,6 @@ def build_site(
     cache: Path = Path("runs") / SITE,
     lessons: Sequence[str] = LESSONS,
     explorers: Sequence[str] | None = None,
-    execute: bool = True,
     progress: OnProgress | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Path:
@@ -80,8 +80,7 @@ def build_site(
     `target/site/` holds the pages, which need no server and no network; `target/index.html` leads there. The
     site is built in `cache`, where executed lessons and recordings stay until notebook or code change, and
     takes the place of the old one when it is whole, unless that was made of the same; other files of `target`
-    are not touched. `execute` runs and records what is not there as the code is now; else these lessons are
-    left out, and the explorers are plain figures.
+    are not touched.
 
     Raises:
         OutputError: Another process builds there, or the disk is full.
@@ -92,8 +91,8 @@ def build_site(
     with folder_lock(output_folder(cache)):
         work = cache / "work"
         shutil.rmtree(work, ignore_errors=True)
-        players = _recorded(cache / "recorded", explorers, execute, say, progress)
-        ran = _executed(lessons, cache / "lessons", execute, say, progress)
+        players = _recorded(cache / "recorded", explorers, say, progress)
+        ran = _executed(lessons, cache / "lessons", say, progress)
         pages = _written(players, ran) | _api()
         pages |= results_pages(runs, players, work / "_extra" / "runs")
         for name, notebook in ran.items():
@@ -169,7 +168,6 @@ def _api() -> dict[str, str]:
 def _executed(
     names: Sequence[str],
     folder: Path,
-    execute: bool,
     say: Callable[[str], None],
     progress: OnProgress | None = None,
 ) -> dict[str, Path]:
@@ -189,7 +187,7 @@ def _executed(
         if progress is not None:
             progress({"stage": name, "done": next(done), "total": len(missing)})
 
-    missing, done = [name for name in names if execute and not (runs[name] / REPORT).exists()], count(1)
+    missing, done = [name for name in names if not (runs[name] / REPORT).exists()], count(1)
     logging.getLogger("traitlets").setLevel(logging.ERROR)  # kernels warn that another thread ends them
     with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
         list(pool.map(run, missing))
@@ -199,7 +197,6 @@ def _executed(
 def _recorded(
     folder: Path,
     names: Sequence[str] | None,
-    execute: bool,
     say: Callable[[str], None],
     progress: OnProgress | None = None,
 ) -> dict[str, Path]:
@@ -207,7 +204,7 @@ def _recorded(
     chosen = [name for name in [*RECORDABLE, *RECORDED] if names is None or name in names]
     files = {name: folder / f"{name}.js" for name in chosen}
     try:
-        if execute and files:
+        if files:
             labs = folder.parents[1] / "alignment-lab"  # as the notebook keeps them
             record_all(folder, list(files), labs=labs, progress=progress)
     except CondnumError as error:

@@ -36,6 +36,8 @@ COMMITTED = {
     "attackers-mnist": "attackers/mnist_4_9",
     "limits": "limits/house_prices",
     "limits-mnist": "limits/mnist",
+    "erasure": "erasure/tables",
+    "erasure-mnist": "erasure/mnist",
     "reproduction-audit": "reproduction_audit/house_prices",
 }
 
@@ -83,7 +85,6 @@ def results_pages(
         committed=runs is None,
         results=results,
         shown=shown,
-        waiting=[run for run in results if run.status == "waiting"],
         failed=[run for run in results if run.status == "failed"],
         compared=[section for section in sections if section.comparable],
         stand_ins=[section for section in sections if not section.comparable],
@@ -102,8 +103,7 @@ def _notice(run: ExperimentResult) -> list[Any]:
     """Say at the top of a page that its result is older than what was asked for."""
     if not run.older:
         return []
-    why = "It is still to be checked, or made anew." if run.status == "waiting" else run.error
-    return [new_markdown_cell(f":::{{warning}}\n**An older result.** {why}\n:::", id="older")]
+    return [new_markdown_cell(f":::{{warning}}\n**An older result.** {run.error}\n:::", id="older")]
 
 
 def _told(run: ExperimentResult, files: dict[str, str]) -> str:

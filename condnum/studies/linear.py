@@ -53,7 +53,7 @@ TABLES, DIGITS = ("house-prices", "embedded"), ("mnist", "digits")
 
 #: The paper's four methods, and what runs on digits: those, and the closed forms that say what is possible.
 PAPER_METHODS = ("ours", "opt_kappa", "imma", "r_ill_only")
-DIGIT_METHODS = (*PAPER_METHODS, "max_rir", "pareto")
+DIGIT_METHODS = (*PAPER_METHODS, "max_rir", "pareto", "erase")
 
 
 def _settings(preset: str, rate: float, steps: tuple[int, int], **record: int) -> dict[str, DescentSettings]:

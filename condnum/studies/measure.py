@@ -25,7 +25,7 @@ from condnum.theory.immunization import (
     immunization_from_spectra,
     unit_scale,
 )
-from condnum.theory.spectra import PUBLISHED_RIDGE, Convention, hessian_spectrum
+from condnum.theory.spectra import PUBLISHED_RIDGE, Convention, default_rtol, hessian_spectrum
 
 #: Steps of the exact line search, as in Fig. 1.
 PROBE_STEPS = 20_000
@@ -124,10 +124,11 @@ def spectral_cell(problem: ImmunizationProblem, result: ImmunizationResult) -> C
     factors = [problem.pretrain.range.factor, problem.harmful.range.factor]
     theta = torch.as_tensor(result.theta).to(factors[0])
     sigma = torch.linalg.svdvals(theta)
+    singular = bool(sigma[-1] <= default_rtol(len(theta)) * sigma[0])
     row = {name: getattr(result, name) for name in _RUN} | {
         "dimension": problem.dimension,
         "squared_norm": float(theta.square().sum()),
-        "theta_condition": float(sigma[0] / sigma[-1]),
+        "theta_condition": math.inf if singular else float(sigma[0] / sigma[-1]),
         "loss_gap": problem.pretrain.loss_gap(theta),
     }
     arrays: Arrays = {}

@@ -97,7 +97,7 @@ def test_sixty_frames_a_second_while_dragging(benchmark, window, tmp_path):
 
 
 def test_the_first_figure_is_there_in_two_seconds(benchmark, window, tmp_path):
-    build_site(None, tmp_path, cache=tmp_path / "cache", execute=False)
+    build_site(None, tmp_path, cache=tmp_path / "cache", lessons=(), explorers=())
     page = tmp_path / "site" / "results" / "deep-attackers-mnist.html"
 
     def visit():

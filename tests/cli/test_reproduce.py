@@ -57,27 +57,6 @@ def test_all_is_well(experiments_end, tmp_path, capsys):
     assert "Plan" not in said
 
 
-@pytest.mark.parametrize(("scale", "count"), [("quick", 2), ("full", 3)])
-def test_the_site_is_there_after_the_first_experiment(experiments_end, monkeypatch, capsys, scale, count):
-    experiments_end()
-    built, build = [], condnum.site.build.build_site
-
-    def watched(runs, target, *, execute=True, **options):
-        built.append(({run.name: run.older or run.folder is None for run in runs}["corrections"], execute))
-        return build(runs, target)
-
-    monkeypatch.setattr(condnum.site.build, "build_site", watched)
-    words = ["reproduce", "--scale", scale, "--only", "house-prices,corrections", "-j", "1"]
-    assert main(words) == 0
-    said = capsys.readouterr().err
-    assert [execute for _, execute in built] == [False] * (count - 1) + [True]
-    assert built[-1] == (False, True)
-    assert said.index("house-prices finished") < said.index("site: reports/index.html (open it now")
-    built.clear()
-    assert main(words) == 0
-    assert built == [(False, True)]  # nothing new: once, at the end
-
-
 def test_a_failure_is_named_and_the_site_is_built_nevertheless(experiments_end, tmp_path, capsys):
     experiments_end(fails=("deep",))
     assert main(["reproduce", "--quiet", "--out", "o", "--site", "s"]) == 1

@@ -12,7 +12,7 @@ from condnum.cli import main
 from condnum.report.notebook import ParameterNotebook, read_notebook, run_notebook
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
-NOTEBOOKS = sorted(FOLDER.glob("[1-7]_*.ipynb"))
+NOTEBOOKS = sorted(FOLDER.glob("[1-8]_*.ipynb"))
 WIDGET, PLOTLY = "application/vnd.jupyter.widget-view+json", "application/vnd.plotly.v1+json"
 #: What makes a lesson of half a minute one of seconds, and leaves nothing behind.
 FASTER = {"7_alignment_lab": {"data": "embedded", "steps": 30, "out": ""}}
@@ -23,7 +23,7 @@ EXERCISES = FOLDER / "6_exercises.ipynb"
 
 def test_the_start_shows_every_notebook_and_its_commands_and_links_exist():
     start = FOLDER / "0_start.ipynb"
-    assert len(NOTEBOOKS) == 7
+    assert len(NOTEBOOKS) == 8
     cells = read_notebook(start).cells
     assert {cell.cell_type for cell in cells} == {"markdown"}  # nothing to wait for, nothing to download
     text = "\n".join(cell.source for cell in cells)

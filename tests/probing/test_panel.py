@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from condnum import erasure
 from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.figures.attack_panel import attack_factor_heatmap
 from condnum.probing import (
     AttackBudget,
     Attacker,
@@ -108,9 +110,34 @@ def test_a_rank_deficient_theta_reports_both_optima():
     row = found.extractors.set_index("extractor").loc["lost"]
     assert row["rank"] == 3
     assert row["optimum"] > 1.2 * row["baseline_optimum"]
-    assert "is lost, and its steps count" in " ".join(attack_sentences(found))
+    assert "is lost; targets ε below that share are out of reach" in " ".join(attack_sentences(found))
+    assert np.isinf(steps(found, "cg", "lost"))
     own = found.steps[(found.steps["extractor"] == "lost") & (found.steps["attacker"] == "fine_tune")]
     np.testing.assert_allclose(own["optimum"], row["baseline_optimum"])
+
+
+@pytest.mark.parametrize("kind", ["regression", "classification"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_an_erased_target_is_out_of_reach_for_all_but_those_who_train_theta(kind, classes):
+    task = classification(classes)
+    task = AttackTask(task.X, task.y if kind == "classification" else np.eye(classes)[task.y] - 0.5, kind)
+    kinds = {"kind": kind, "intercept": False}
+    thetas = {
+        name: erasure(task.X, task.y, strength=of, **kinds).theta for name, of in (("s=0", 1.0), ("s", 0.99))
+    }
+    found = attack_panel(thetas, task, budget=SMALL)
+    table = found.steps_table().set_index("attacker")
+    assert {*table["s=0"].drop("Fine-tuning of θ")} == {"∞"}
+    assert table.loc["Fine-tuning of θ", "s=0"] != "∞"
+    assert "∞" not in {*table["s"]}  # invertible: the optimum stays, gradient descent alone is slowed
+    assert steps(found, "whiten", "s") == steps(found, "whiten", "raw")
+    assert steps(found, "gd", "s") > 10 * steps(found, "gd", "raw") or np.isnan(steps(found, "gd", "s"))
+    own = found.extractors.set_index("extractor").loc["s=0"]
+    assert own["optimum"] == pytest.approx(own["start_loss"], rel=1e-6)
+    fixed = attack_panel({"s=0": thetas["s=0"]}, task, attackers=["gd", "whiten"], budget=SMALL)
+    assert np.isinf(fixed.worst_case("s=0")["factor"])
+    assert "out of reach for every attacker of the panel" in " ".join(attack_sentences(fixed))
+    assert attack_factor_heatmap(fixed, "").data[0].text[-1] == "<b>∞</b>"
 
 
 def test_a_classification_skips_what_is_quadratic_and_measures_accuracy():

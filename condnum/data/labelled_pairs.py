@@ -1,0 +1,111 @@
+"""Pairs of tasks that both have targets of their own, over the same features: what erasure is tried on.
+
+Labels are whole numbers, targets of a regression are standardized over all rows. A folder of one's own holds
+`X_P`, `y_P`, `X_H` and `y_H`, each in a format that condnum reads.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from condnum.data.digits import Digits, load_diabetes_tasks, load_small_digits
+from condnum.data.feature_stream import open_feature_stream
+from condnum.data.house_prices import CATEGORICAL, FILES, load_house_prices, read_house_table
+from condnum.data.mnist import load_mnist_images
+from condnum.data.resolver import obtain
+from condnum.data.task_pair import Float64Array, TaskPair, standardize
+from condnum.errors import DataNotFoundError, UnknownNameError
+
+#: Columns that split the Ames table, with the value of the harmful task's houses.
+AMES_SPLITS = {"CentralAir": "N", "LotShape": "Reg", "GarageType": "Attchd", "HouseStyle": "1Story"}
+
+#: Files of a folder of one's own.
+OWN_FILES = ("X_P", "y_P", "X_H", "y_H")
+
+
+def digit_halves(digits: Digits) -> TaskPair:
+    """Return digits 0–4 as the benign and 5–9 as the harmful task, in file order."""
+    halves = [np.flatnonzero(digits.labels < 5), np.flatnonzero(digits.labels >= 5)]
+    arrays = [part for half in halves for part in (digits.pixels(half), digits.labels[half])]
+    words = {"name": digits.name, "pretrain_name": "digits 0–4", "harmful_name": "digits 5–9"}
+    return TaskPair.from_arrays(*arrays, **words)
+
+
+def ames_pair(column: str) -> TaskPair:
+    """Return log price of the houses on one side of a column, and lot area of those on the other side."""
+    table = read_house_table(obtain(FILES, "auto").paths[0])
+    harmful = np.asarray(table[column] == AMES_SPLITS[column])
+    for name in CATEGORICAL:
+        table[name] = pd.factorize(table[name], sort=True)[0]
+    features = table.drop(columns=["Id", "SalePrice", "LotArea", column])
+    X = standardize(features.to_numpy(dtype=np.float64))
+    price, area = (standardize(np.log(table[name].to_numpy())) for name in ("SalePrice", "LotArea"))
+    return TaskPair.from_arrays(
+        X[~harmful],
+        price[~harmful],
+        X[harmful],
+        area[harmful],
+        name=f"ames-{column}",
+        pretrain_name=f"price, {column} not {AMES_SPLITS[column]}",
+        harmful_name=f"lot area, {column} {AMES_SPLITS[column]}",
+        feature_names=tuple(features),
+    )
+
+
+def wine_pair() -> TaskPair:
+    """Return alcohol (benign) and cultivar (harmful) of the same wines, from the other twelve columns."""
+    from sklearn.datasets import load_wine
+
+    X, y = load_wine(return_X_y=True)
+    X = standardize(X)
+    words = {"pretrain_name": "alcohol", "harmful_name": "cultivar"}
+    return TaskPair.from_arrays(X[:, 1:], X[:, 0], X[:, 1:], y, name="wine", **words)
+
+
+def breast_cancer_pair() -> TaskPair:
+    """Return diagnosis (benign) and smoothness (harmful) of the same cells, from the other columns."""
+    from sklearn.datasets import load_breast_cancer
+
+    bunch = load_breast_cancer()
+    X, names = standardize(bunch.data), list(bunch.feature_names)
+    smoothness = X[:, names.index("mean smoothness")]
+    X = X[:, ["smoothness" not in name for name in names]]
+    words = {"name": "breast-cancer", "pretrain_name": "diagnosis", "harmful_name": "mean smoothness"}
+    return TaskPair.from_arrays(X, bunch.target, X, smoothness, **words)
+
+
+#: Pairs by name; the first four come with scikit-learn.
+LABELLED_PAIRS: dict[str, Callable[[], TaskPair]] = {
+    "digits-8x8": lambda: digit_halves(load_small_digits()),
+    "wine": wine_pair,
+    "breast-cancer": breast_cancer_pair,
+    "diabetes": load_diabetes_tasks,
+    "house-prices": load_house_prices,
+    **{f"ames-{column}": partial(ames_pair, column) for column in AMES_SPLITS},
+    "mnist": lambda: digit_halves(load_mnist_images()),
+}
+
+
+def load_labelled_pair(name: str) -> TaskPair:
+    """Load a pair by name, or the four files of a folder of one's own."""
+    if name in LABELLED_PAIRS:
+        return LABELLED_PAIRS[name]()
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        raise UnknownNameError("pair of tasks", name, [*LABELLED_PAIRS, "FOLDER with X_P, y_P, X_H, y_H"])
+
+    def read(part: str) -> Float64Array:
+        found = sorted(folder.glob(f"{part}.*"))
+        if not found:
+            raise DataNotFoundError(
+                f"{folder} holds no file {part}.npy (or .csv, .parquet, …); needed are "
+                f"{', '.join(OWN_FILES)}: features (N, D) and targets (N,) of the benign task P and the "
+                "harmful task H."
+            )
+        array = open_feature_stream(found[0], vector=part.startswith("y")).array(gaps="refuse")
+        return array[:, 0] if part.startswith("y") and array.ndim == 2 else array
+
+    return TaskPair.from_arrays(*map(read, OWN_FILES), name=folder.name)

@@ -1,0 +1,260 @@
+r"""Notebook 8: from conditioning to erasure, on the 8×8 digits; 0 to 4 are benign, 5 to 9 harmful.
+
+The path :math:`θ_s = T\,(I - (1-s)Π)` ends, at s = 0, where no linear probe learns from the rows that made
+it. For s > 0 it is invertible: the harmful optimum stays, and only gradient descent is slowed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Literal
+
+import numpy as np
+from scipy.spatial.distance import cdist
+
+from condnum.data import load_small_digits
+from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, num
+from condnum.lessons.condition_number import Floats
+from condnum.lessons.explorer import Choice, Explorer, Preset, Shown, Slider, checked
+from condnum.lessons.sheet import Sheet
+from condnum.probing.probe_steps import ProbeSteps, probe_steps
+from condnum.theory.erasure import erasure
+from condnum.theory.immunization import Immunization, relative_immunization_ratio
+from condnum.theory.spectra import CovarianceRange
+
+#: Where the slider stops.
+STOPS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0)
+CLASSES, CHANCE = 5, 1 / 5
+#: Gradient descent may miss 5 % of the squared fit that raw pixels allow; most line searches.
+GOAL, LINE_SEARCHES = 0.05, 5_000
+#: Ridges that an attacker tries, relative to the largest eigenvalue.
+RIDGES = 10.0 ** np.arange(-12, 1)
+#: Where steps without end are drawn, and where s = 0 lies on the axis of −log₁₀ s.
+_NEVER, _ZERO = 10**7.3, 3.6
+_POWERS = ("1", "10", *(f"10<sup>{power}</sup>" for power in range(2, 7)))
+
+Start = Literal["leace", "orthogonal", "whitened"]
+START_LABELS = {
+    "leace": "raw pixels, LEACE",
+    "orthogonal": "raw pixels, orthogonal",
+    "whitened": "θ* of lesson 4",
+}
+#: How accuracies are drawn; what ridge regression reaches hides behind whitening, and is told.
+_LOOK = {
+    "whitened": ("accuracy: harmful, whitened", ORANGE, "solid"),
+    "own": ("accuracy: harmful, eraser's rows", PURPLE, "dash"),
+    "kernel": ("accuracy: harmful, kernel", GREEN, "dashdot"),
+    "benign": ("accuracy: benign", BLUE, "solid"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Images of one task; as probes have an intercept, features X and targets Z are centered."""
+
+    images: Floats  # (N, D)
+    labels: Any  # (N,), 0 to 4
+
+    @property
+    def X(self) -> Floats:
+        """`(N, D)`."""
+        return np.asarray(self.images - self.images.mean(axis=0))
+
+    @property
+    def Z(self) -> Floats:
+        """One-hot, `(N, 5)`."""
+        return np.asarray(np.eye(CLASSES)[self.labels] - np.bincount(self.labels) / len(self.labels))
+
+    @cached_property
+    def covariance(self) -> CovarianceRange:
+        """Of X."""
+        return CovarianceRange.of_features(self.X)
+
+
+@dataclass(frozen=True, eq=False)
+class DigitTasks:
+    """Two tasks. The eraser has one third of the harmful images, the attacker learns from another."""
+
+    eraser: Rows
+    attacker: Rows
+    fresh: Rows  # what the attacker is measured on
+    benign: Rows
+    benign_fresh: Rows
+
+
+@lru_cache(maxsize=1)
+def digit_tasks() -> DigitTasks:
+    """Split scikit-learn's digits at random, always alike, without pixels that hardly vary."""
+    digits = load_small_digits()
+    pixels = digits.images.reshape(len(digits), -1) / digits.pixel_max
+    pixels, labels = pixels[:, pixels.std(axis=0) > 1 / 16], digits.labels.astype(int)
+    random = np.random.default_rng(0)
+    harmful, benign = (random.permutation(np.flatnonzero(of)) for of in (labels >= 5, labels < 5))
+    third, most = len(harmful) // 3, 3 * len(benign) // 4
+    parts = [*np.split(harmful, [third, 2 * third]), *np.split(benign, [most])]
+    return DigitTasks(*(Rows(pixels[part], labels[part] % CLASSES) for part in parts))
+
+
+def path_extractor(s: float, start: Start = "leace", rank: int = 4) -> Floats:
+    """Return θ_s, `(D, D)`: T at s = 1, erasure of `rank` directions at s = 0."""
+    own, P = digit_tasks().eraser, digit_tasks().benign.covariance
+    T = np.eye(P.dimension)
+    if start == "whitened":
+        T = np.asarray((P.vectors * P.values.rsqrt()) @ P.vectors.mT)
+    shrinkage = None if start == "leace" else 1.0
+    found = erasure(own.X @ T, own.labels, strength=1 - s, rank=rank, shrinkage=shrinkage)
+    return np.asarray(T @ found.theta)
+
+
+def accuracy(
+    theta: Floats, train: Rows, test: Rows, *, kernel: bool = False, whitened: bool = False
+) -> float:
+    """Attack by ridge regression on one-hot targets, in closed form; return the accuracy on other rows.
+
+    The ridge has the least leave-one-out error. `whitened` takes none: that is where gradient descent on
+    whitened features arrives in one step. `kernel` is Gaussian, as wide as the median distance.
+    """
+    mean = train.images.mean(axis=0)
+    F, G = ((rows.images - mean) @ theta for rows in (train, test))
+    if kernel:
+        near, far = (cdist(of, F, "sqeuclidean") for of in (F, G))
+        K, across = (np.exp(-squares / np.median(near)) for squares in (near, far))
+        values, V = np.linalg.eigh(K)
+    else:
+        V, roots, _ = np.linalg.svd(F, full_matrices=False)
+        values, across = roots**2, G @ F.T
+    kept = values > 1e-12 * values.max()
+    values, V = values[kept], V[:, kept]
+    coefficients, best = V.T @ train.Z, (np.inf, 0.0)
+    for ridge in [] if whitened else RIDGES * values.max():
+        used = values / (values + ridge)
+        left = np.maximum(1 - 1 / len(V) - V**2 @ used, 1e-9)
+        missed = (train.Z - V @ (used[:, None] * coefficients)) / left[:, None]
+        best = min(best, (float(np.square(missed).sum()), float(ridge)))
+    scores = across @ (V @ (coefficients / (values + best[1])[:, None])) + np.bincount(train.labels) / len(V)
+    # Rounded, so that the most frequent class wins where nothing is learned, and not round-off.
+    return float((scores.round(6).argmax(axis=1) == test.labels).mean())
+
+
+@dataclass(frozen=True)
+class Stop:
+    """What one θ_s is worth."""
+
+    immunization: Immunization  # on the eraser's rows and the benign ones
+    harmful: ProbeSteps
+    benign: ProbeSteps
+    accuracies: Mapping[str, float]  # on fresh rows, but `own`
+
+
+@lru_cache(maxsize=512)
+def stop(s: float, start: Start, rank: int) -> Stop:
+    """Measure θ_s."""
+    tasks, theta = digit_tasks(), path_extractor(s, start, rank)
+    harmful, benign = (
+        probe_steps(theta, of.covariance, of.X.T @ of.Z, epsilon=GOAL, budget=LINE_SEARCHES)
+        for of in (tasks.eraser, tasks.benign)
+    )
+    fresh = theta, tasks.attacker, tasks.fresh
+    found = {
+        "whitened": accuracy(*fresh, whitened=True),
+        "ridge": accuracy(*fresh),
+        "kernel": accuracy(*fresh, kernel=True),
+        "own": accuracy(theta, tasks.eraser, tasks.eraser),
+        "benign": accuracy(theta, tasks.benign, tasks.benign_fresh),
+    }
+    ratios = relative_immunization_ratio(theta, tasks.benign.covariance, tasks.eraser.covariance)
+    return Stop(ratios, harmful, benign, found)
+
+
+@dataclass(frozen=True)
+class Slowing(Shown):
+    """A path from conditioning to erasure, and the s that the reader looks at."""
+
+    s: float
+    rank: int
+    path: Sequence[Stop]  # at `STOPS`
+    here: Stop
+    raw: Stop  # θ = I
+
+    def figure(self) -> Any:
+        """Draw steps and κ beside the accuracies, from s = 1 to s = 0."""
+        sheet = Sheet("steps of gradient descent, and κ", "accuracy on fresh images", gap=0.11)
+        left, right = sheet.panels
+        *at, here = (min(-np.log10(s), _ZERO - 0.1) if s else _ZERO for s in (*STOPS, self.s))
+
+        def draw(panel: Any, name: str, values: Any, color: str, dash: str, hover: str) -> None:
+            """Draw a value of each stop, with a gap before s = 0; what has no end lies at the top."""
+            y, x = (np.insert(np.minimum(one, _NEVER), -1, np.nan) for one in (values, at))
+            look = {"symbol": [_symbol(one) for one in y]}
+            panel.line(name, x, y, color, dash, width=2.5, size=6, marker=look, hover=hover)
+
+        for task, color in (("harmful", ORANGE), ("benign", BLUE)):
+            for way, words, dash in (("fixed", "", "solid"), ("exact", ", line search", "dot")):
+                steps = [getattr(getattr(one, task), way) for one in self.path]
+                draw(left, f"steps: {task}{words}", steps, color, dash, "%{y:,.0f} steps")
+        kappa = [one.immunization.harmful_after.value for one in self.path]
+        draw(left, "κ(H<sub>H</sub>)", kappa, NEUTRAL, "dash", "κ = %{y:.4g}")
+        for name, (words, color, dash) in _LOOK.items():
+            draw(right, words, [one.accuracies[name] for one in self.path], color, dash, "%{y:.1%}")
+        right.line("chance", [-0.2, _ZERO + 0.2], [CHANCE] * 2, NEUTRAL, "longdash", width=1.5)
+        look = {"legend": False, "hover": "%{y:,.4g}"}
+        counts = np.minimum([self.here.harmful.fixed, self.here.benign.fixed], _NEVER)
+        symbols, colors = [_symbol(one) for one in counts], [color for _, color, _ in _LOOK.values()]
+        left.marks("shown s", [here] * 2, counts, symbols, 14, [ORANGE, BLUE], **look)
+        shares = [self.here.accuracies[of] for of in _LOOK]
+        right.marks("shown s", [here] * len(shares), shares, "circle", 12, colors, **look)
+        for panel in sheet.panels:
+            ticks = {"tickvals": [0, 1, 2, 3, _ZERO], "ticktext": ["1", "0.1", "0.01", "0.001", "0"]}
+            panel.x("s, from raw to erased", -0.2, _ZERO + 0.2, **ticks)
+        powers = {"tickvals": [*10.0 ** np.arange(7), _NEVER], "ticktext": [*_POWERS, "never"]}
+        left.y("steps; κ", -0.2, 7.7, type="log", **powers)
+        right.y("accuracy", 0, 1.04, tickformat=".0%")
+        kappas = " → ".join(num(of.immunization.harmful_after.value) for of in (self.raw, self.here))
+        title = f"s = {num(self.s)}: κ(H<sub>H</sub>) {kappas}, RIR = {num(self.here.immunization.rir)}"
+        return sheet.finish(title, height=470, margin={"b": 140})
+
+    def reading(self) -> str:
+        """Say whether attackers are slowed or stopped, and what the benign task pays."""
+        here, raw, s = self.here, self.raw, f"s = {num(self.s)}"
+        whitened, ridge, kernel = (f"{here.accuracies[of]:.0%}" for of in ("whitened", "ridge", "kernel"))
+        learned = f"On fresh images whitening reaches {whitened}, ridge regression {ridge}"
+        if self.s == 0:
+            before, after = (f"{of.accuracies['benign']:.0%}" for of in (raw, here))
+            price = f"{1 - here.benign.fit:.1%} of its squared fit; accuracy {before} → {after}"
+            said, kept = "<b>no linear probe learns anything from the eraser's rows</b>", here.harmful.fit
+            if kept > 1e-6:
+                said = f"{self.rank} of 4 directions are gone, {kept:.0%} of the harmful fit is left"
+            return f"{s}: {said}. {learned}, a kernel {kernel}. The benign task pays {price}."
+        slow, fast = ([num(of.harmful.fixed), num(of.benign.fixed)] for of in (here, raw))
+        factor = here.harmful.fixed / raw.harmful.fixed
+        verdict = f"slowed by a factor of {num(factor, 2)}, not stopped" if factor >= 2 else "not slowed"
+        fell = here.immunization.harmful_after.value < raw.immunization.harmful_after.value
+        beside = ", although κ(H<sub>H</sub>) fell" if factor >= 2 and fell else ""
+        steps = f"{slow[0]} steps (raw pixels: {fast[0]}){beside}; for the benign task {slow[1]} ({fast[1]})"
+        return f"{s}: gradient descent needs {steps}. {learned}: <b>{verdict}</b>."
+
+
+def _symbol(steps: float) -> str:
+    return "triangle-up" if steps == _NEVER else "circle"
+
+
+@checked(
+    s=Slider("s (0: erased)", "What is left of the directions.", 0, 1, values=STOPS, play=700),
+    rank=Slider("directions k", "How many shrink; four hold all that is linear.", 1, 4, marks=4),
+    start=Choice("start", "θ at s = 1, and the projector.", START_LABELS),
+)
+def slowing(*, s: float = 0.1, rank: int = 4, start: Start = "leace") -> Slowing:
+    """Walk from conditioning to erasure along θ_s, and attack it on the way."""
+    path = [stop(one, start, rank) for one in STOPS]
+    return Slowing(s, rank, path, stop(s, start, rank), stop(1.0, "leace", 4))
+
+
+class SlowingExplorer(Explorer):
+    """What shrinking the harmful directions slows, and what only erasing them stops."""
+
+    compute = staticmethod(slowing)
+    presets = (
+        Preset("Slowed, not stopped", "s = 0.01", {"s": 0.01, "rank": 4, "start": "leace"}),
+        Preset("Erased", "s = 0", {"s": 0.0, "rank": 4, "start": "leace"}),
+        Preset("RIR falls, steps grow", "from θ*", {"s": 0.1, "rank": 4, "start": "whitened"}),
+    )

@@ -1,0 +1,104 @@
+r"""What the actual probe meets: its steps to a goal, in closed form from spectrum and coefficients.
+
+κ bounds gradient descent over all targets; an attack has one. With :math:`H = VΣV^\top` and the target's
+coefficients :math:`a_i^2 = (u_i^\top Y)^2`, t steps of length η leave the excess loss
+:math:`\sum_i a_i^2 (1 - ησ_i)^{2t}`; exact line search follows `condnum.probing.line_search`.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from condnum.arrays import ArrayLike, as_tensor
+from condnum.errors import InvalidInputError, check_integer
+from condnum.probing.line_search import exact_line_search
+from condnum.probing.recurrences import first_step
+from condnum.theory.spectra import CovarianceRange, default_rtol
+
+
+@dataclass(frozen=True)
+class ProbeSteps:
+    """Steps of one probe to within ε of the loss that raw features allow; `inf` where it is out of reach."""
+
+    fixed: float  # with the step 1/σ₁
+    exact: float  # with exact line search; NaN: more than `budget`
+    condition: float  # κ of the probe's Hessian, NaN where nothing is left
+    fit: float  # fraction of the raw features' best squared fit that these features allow
+    budget: int
+
+
+def probe_steps(
+    theta: ArrayLike,
+    covariance: ArrayLike | CovarianceRange,
+    moment: ArrayLike,
+    *,
+    epsilon: float = 0.01,
+    budget: int = 20_000,
+    rtol: float | None = None,
+) -> ProbeSteps:
+    r"""Count the steps that gradient descent on a squared loss needs for the actual target.
+
+    The probe starts at zero. Its goal is the loss :math:`L^* + ε(L_0 - L^*)` with L* the optimum on raw
+    inputs, the same for every θ. An invertible θ keeps L*; one that erases the target puts the goal out of
+    reach.
+
+    Args:
+        theta: `(D, D_hid)` extractor.
+        covariance: `(D, D)` covariance `K = XᵀX` of the task, or its range.
+        moment: `(D,)` or `(D, m)`, `XᵀY`.
+        epsilon: ε in (0, 1).
+        budget: Most steps of the exact line search, which are iterated; those of the fixed step are not.
+        rtol: Relative rank tolerance of K; default `D·eps` of its stored dtype.
+
+    Returns:
+        Both numbers of steps with κ and the reachable fraction of the fit.
+
+    Raises:
+        InvalidInputError: Shapes do not fit, ε or `budget` is out of range, or even raw inputs have no fit.
+
+    Examples:
+        The target lies in the strong direction: κ is 10⁴, and one step is enough.
+
+        >>> found = probe_steps(np.eye(2), np.diag([1e4, 1.0]), [1e4, 0.0])
+        >>> found.fixed, found.exact, round(found.condition)
+        (1.0, 1.0, 10000)
+        >>> probe_steps(np.diag([0.0, 1.0]), np.diag([1e4, 1.0]), [1e4, 0.0]).fixed
+        inf
+    """
+    T = as_tensor(theta, "theta", ndim=2).detach()
+    K = CovarianceRange.of(covariance, rtol=rtol)
+    b = as_tensor(moment, "moment", minimum_ndim=1).detach()
+    b = b[:, None] if b.ndim == 1 else b
+    if not len(T) == K.dimension == len(b) or b.ndim != 2:
+        raise InvalidInputError(
+            f"theta {tuple(T.shape)}, a covariance of {K.dimension} inputs and moment {tuple(b.shape)} do "
+            "not fit: they must be (D, D_hid), (D, D) and (D,) or (D, m)."
+        )
+    if not 0 < epsilon < 1:
+        raise InvalidInputError(f"epsilon must lie between 0 and 1, got {epsilon!r}.")
+    budget = check_integer("budget", budget, 1)
+    target = (K.vectors.mT @ b) / K.values.sqrt()[:, None]  # Y in an orthonormal basis of range(X)
+    best = float(target.square().sum())
+    if not best > 0:
+        raise InvalidInputError("the moment XᵀY is zero: no probe learns anything; check the targets.")
+    U, roots, _ = torch.linalg.svd(K.factor @ T, full_matrices=False)
+    kept = roots > math.sqrt(default_rtol(max(T.shape))) * roots[0]
+    sigma = (roots[kept].square() / roots[0].square()).numpy() if float(roots[0]) > 0 else np.zeros(0)
+    energy = (U[:, kept].mT @ target).square().sum(dim=1).numpy() / best if len(sigma) else np.zeros(0)
+    fit = float(energy.sum())
+    goal = fit - (1 - epsilon)
+    condition = float(1 / sigma[-1]) if len(sigma) else math.nan
+    if goal <= 0:
+        return ProbeSteps(math.inf, math.inf, condition, fit, budget)
+    with np.errstate(divide="ignore"):
+        decay = 2 * np.log1p(-sigma)  # −∞ for σ₁
+    fixed = first_step(lambda steps: float(energy @ np.exp(steps * decay)), goal)
+    exact = math.nan
+    search = exact_line_search(sigma[None], (energy / sigma)[None], np.zeros(1))
+    for step, (squares, _, _) in zip(range(budget + 1), search, strict=False):
+        if float(sigma @ squares[0]) <= goal:
+            exact = float(step)
+            break
+    return ProbeSteps(fixed, exact, condition, fit, budget)

@@ -1,0 +1,92 @@
+"""Tables and sentences of the experiment on erasure."""
+
+import numpy as np
+import pandas as pd
+from scipy.stats import kendalltau
+
+from condnum.report.tables import Column, number, rows_of, spread
+
+_SHOWN = ("raw", "control", "floor", "iterated")
+
+
+def _percent(share: float) -> str:
+    """Format a share of the target's variance."""
+    return "—" if np.isnan(share) else f"{100 * share:.3g} %"
+
+
+def _steps(steps: float) -> str:
+    """Format steps that were iterated up to a budget."""
+    return ">2,000" if np.isnan(steps) else number(steps)
+
+
+_LEFT: dict[str, Column] = {
+    "pair": ("pair", str),
+    "extractor": ("extractor", str),
+    "linear, defender's rows": ("harmful_own", number),
+    "linear, fresh rows": ("harmful_linear", number),
+    "left of its margin": ("harmful_linear_kept harmful_linear_kept_pm", spread),
+    "nonlinear, fresh rows": ("harmful_nonlinear", number),
+    "benign": ("pretrain_linear", number),
+    "kept of its margin": ("pretrain_linear_kept pretrain_linear_kept_pm", spread),
+    "price, closed form": ("price", _percent),
+}
+
+_STEPS: dict[str, Column] = {
+    "pair": ("pair", str),
+    "extractor": ("extractor", str),
+    "(i)": ("harmful_ratio", number),
+    "(ii)": ("pretrain_ratio", number),
+    "RIR": ("rir", number),
+    "harmful steps, 1/σ₁": ("harmful_steps", number),
+    "exact line search": ("harmful_steps_exact", _steps),
+    "benign steps, 1/σ₁": ("pretrain_steps", number),
+}
+
+
+def left_table(summary: pd.DataFrame) -> pd.DataFrame:
+    """Format what attackers and the benign task score, for raw features, the control and erasure."""
+    kept = summary["family"].isin(_SHOWN) | (summary["extractor"] == "erase")
+    return rows_of(summary[kept], _LEFT)
+
+
+def steps_table(summary: pd.DataFrame) -> pd.DataFrame:
+    """Format κ's beside the steps that the actual probes need, for every extractor."""
+    return rows_of(summary[~summary["family"].isin(["rank", "iterated", "floor", "control"])], _STEPS)
+
+
+def order_of(table: pd.DataFrame) -> tuple[float, int, int]:
+    """Return Kendall's τ between RIR and harmful steps, the pairs they order alike, and all pairs."""
+    known = table[["rir", "harmful_steps"]].replace(np.inf, np.finfo(float).max).to_numpy()
+    first, second = np.triu_indices(len(known), 1)
+    signs = np.sign(known[first] - known[second]).prod(axis=1)
+    return float(kendalltau(*known.T).statistic), int((signs > 0).sum()), int((signs != 0).sum())
+
+
+def erasure_sentences(summary: pd.DataFrame) -> list[str]:
+    """Say for each pair what erasure leaves and costs, beside the control, and whether RIR ranks by steps."""
+    said = []
+    for pair, table in summary.groupby("pair", sort=False):
+        at = table.set_index("extractor")
+        raw, erased, control = at.loc["raw"], at.loc["erase"], at.loc["shuffled targets"]
+        kept = spread(100 * erased["harmful_linear_kept"], 100 * erased["harmful_linear_kept_pm"])
+        own = spread(100 * erased["pretrain_linear_kept"], 100 * erased["pretrain_linear_kept_pm"])
+        said.append(
+            f"{pair}: erasure leaves the best linear attacker {kept} % of its margin over chance on fresh "
+            f"rows (control {100 * control['harmful_linear_kept']:.3g} %), and the benign task {own} % of "
+            f"its own (control {100 * control['pretrain_linear_kept']:.3g} %)."
+        )
+        said.append(
+            f"{pair}: a nonlinear attacker scores {number(erased['harmful_nonlinear'])} on erased and "
+            f"{number(raw['harmful_nonlinear'])} on raw features."
+        )
+        tau, alike, pairs = order_of(table)
+        verdict = ": RIR does not rank them by what an attack meets." if tau < 0.5 else "."
+        said.append(
+            f"{pair}: RIR and the harmful probe's steps order {alike} of {pairs} pairs of extractors alike "
+            f"(Kendall's τ {tau:.2f}){verdict}"
+        )
+    said.append(
+        "Erasure stops linear probes on its features. It does not stop nonlinear attackers, nor those who "
+        "train θ or take its inputs, and it needs labels of what is to be erased."
+    )
+    return said

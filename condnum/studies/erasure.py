@@ -1,0 +1,373 @@
+"""The experiment on erasure: what is left to attackers of the harmful task, and what it costs the benign one.
+
+Rows of D_H are cut in three: the defender's (who erases), the attacker's, and those on which both are scored;
+of D_P two thirds train and a third scores. An attacker is the best of several; features have an intercept.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from condnum.arrays import FloatArray
+from condnum.data.labelled_pairs import LABELLED_PAIRS, load_labelled_pair
+from condnum.data.task_pair import TaskPair, sha256_arrays
+from condnum.errors import InvalidInputError
+from condnum.methods import immunize
+from condnum.methods.problem import ImmunizationProblem
+from condnum.probing import AttackBudget, AttackReport, AttackTask, attack_panel
+from condnum.probing.probe_steps import probe_steps
+from condnum.studies.cells import Cell, CellResult
+from condnum.studies.study import Count, FinishedCell, Names, Study, at_least
+from condnum.theory.ceiling import max_rir_immunizer
+from condnum.theory.erasure import erasure, erasure_price, reads_as_labels
+from condnum.theory.immunization import relative_immunization_ratio
+from condnum.theory.pareto import pareto_immunizer
+from condnum.theory.spectra import condition_number
+
+#: TaskPairs that come with scikit-learn.
+EMBEDDED = ("digits-8x8", "wine", "breast-cancer", "diabetes")
+
+#: Values of s on the path from raw features (1) to erasure (0).
+STRENGTHS = (0.3, 0.1, 0.03, 0.01, 0.001)
+
+#: Rounds of iterated erasure, each on another sample of the defender's rows.
+ROUNDS = (2, 4, 8)
+
+#: Sample that the nonlinear attacker trains on at most: its cost is their cube.
+NONLINEAR_ROWS = 1_500
+
+#: Relative excess loss that steps are counted to.
+EPSILON = 0.01
+
+#: Score above chance that raw features must allow, or shares of it are not told.
+LEAST_MARGIN = 0.05
+
+#: Most steps of exact line search, which are iterated.
+BUDGET = 2_000
+
+_COLUMNS = (
+    "rir", "harmful_ratio", "pretrain_ratio", "harmful_steps", "pretrain_steps", "harmful_steps_exact",
+    "pretrain_steps_exact", "harmful_own", "harmful_linear", "harmful_nonlinear", "pretrain_linear",
+    "pretrain_loss", "price",
+)  # fmt: skip
+
+
+class Extractor(NamedTuple):
+    """One θ with its place in the experiment."""
+
+    family: str  # raw, control, path, rank, iterated, front
+    label: str
+    value: float  # s, k or rounds
+    theta: FloatArray
+    directions: FloatArray | None = None  # what it erases altogether
+
+
+@dataclass(frozen=True)
+class TaskPairs:
+    """TaskPairs by name."""
+
+    pairs: Mapping[str, TaskPair]
+
+    @property
+    def checksum(self) -> str:
+        """SHA-256 of all of them."""
+        sums = {name: np.frombuffer(pair.checksum.encode(), np.uint8) for name, pair in self.pairs.items()}
+        return sha256_arrays(**sums)
+
+    @property
+    def label(self) -> str:
+        """Names."""
+        return ", ".join(self.pairs)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Sample of one pair: who sees which."""
+
+    defender: tuple[FloatArray, FloatArray]
+    attacker: tuple[FloatArray, FloatArray]
+    judge: tuple[FloatArray, FloatArray]
+    train: tuple[FloatArray, FloatArray]  # of the benign task
+    test: tuple[FloatArray, FloatArray]
+
+    @classmethod
+    def drawn(cls, pair: TaskPair, seed: int, rows: int | None) -> "Split":
+        """Draw rows without replacement."""
+        rng = np.random.default_rng([seed, 16])
+
+        def parts(X: FloatArray, y: FloatArray, count: int) -> list[tuple[FloatArray, FloatArray]]:
+            order = rng.permutation(len(X))[:rows]
+            return [(X[part], y[part]) for part in np.array_split(order, count)]
+
+        defender, attacker, judge = parts(*pair.probe_sample, 3)
+        first, second, test = parts(*pair.loss_sample, 3)
+        train = (np.r_[first[0], second[0]], np.r_[first[1], second[1]])
+        return cls(defender, attacker, judge, train, test)
+
+
+@dataclass(frozen=True)
+class ErasureStudy(Study, name="erasure", version="1"):
+    """Slowing and stopping: harmful score left against benign score kept, of erasure and of conditioning."""
+
+    data: Names = EMBEDDED  # names of `LABELLED_PAIRS`, or folders with X_P, y_P, X_H, y_H
+    seeds: Count = 3  # of the split of rows
+    rows: Annotated[int, at_least(30)] | None = 6_000  # of each task at most; None: all
+
+    def load(self) -> TaskPairs:
+        """Load all pairs."""
+        if not self.data:
+            known = ", ".join(LABELLED_PAIRS)
+            raise InvalidInputError(f"name at least one pair of tasks: {known} or a folder.")
+        return TaskPairs({name: load_labelled_pair(name) for name in self.data})
+
+    def cells(self, data: TaskPairs) -> list[Cell]:
+        """List pairs and splits."""
+        return [
+            Cell({"pair": name, "seed": seed, "rows": self.rows})
+            for name in data.pairs
+            for seed in range(self.seeds)
+        ]
+
+    def compute(self, data: TaskPairs, cell: Cell) -> CellResult:
+        """Measure every extractor on one split."""
+        split = Split.drawn(data.pairs[cell["pair"]], cell["seed"], cell["rows"])
+        chosen = list(extractors(split, cell["seed"]))
+        values = np.array([measured(split, of) for of in chosen])
+        row = {
+            "family": "|".join(of.family for of in chosen),
+            "label": "|".join(of.label for of in chosen),
+            "chance_harmful": chance(split.attacker[1], split.judge[1]),
+            "chance_pretrain": chance(split.train[1], split.test[1]),
+            "defender_rows": len(split.defender[0]),
+            "dimension": split.train[0].shape[1],
+        }
+        return CellResult(row, {"values": values, "value": np.array([of.value for of in chosen])})
+
+    def tables(self, data: TaskPairs, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
+        """Return a row per extractor and split, and their means with 95 % t-intervals."""
+        parts = []
+        for cell, row, arrays in results:
+            table = pd.DataFrame(arrays["values"], columns=list(_COLUMNS))
+            table.insert(0, "pair", cell["pair"])
+            table.insert(1, "seed", cell["seed"])
+            table.insert(2, "family", str(row["family"]).split("|"))
+            table.insert(3, "extractor", str(row["label"]).split("|"))
+            table.insert(4, "value", arrays["value"])
+            for name in ("chance_harmful", "chance_pretrain", "defender_rows", "dimension"):
+                table[name] = row[name]
+            raw = table.iloc[0]
+            for task, score in (("harmful", "linear"), ("harmful", "nonlinear"), ("pretrain", "linear")):
+                floor, name = row[f"chance_{task}"], f"{task}_{score}"
+                margin = (table[name] - floor) / (raw[name] - floor)
+                table[f"{name}_kept"] = margin if raw[name] - floor >= LEAST_MARGIN else np.nan
+            table["harmful_factor"] = table["harmful_steps"] / raw["harmful_steps"]
+            parts.append(table)
+        found = pd.concat(parts, ignore_index=True)
+        return {"results": found, "summary": summary(found)}
+
+
+#: Columns that are averaged, with the half-width of a t-interval for those that are compared.
+INTERVALS = ("harmful_linear_kept", "harmful_nonlinear_kept", "pretrain_linear_kept")
+SCORES = (
+    *INTERVALS,
+    "harmful_own",
+    "harmful_linear",
+    "harmful_nonlinear",
+    "pretrain_linear",
+    "pretrain_loss",
+)
+AVERAGED = (*_COLUMNS, *INTERVALS, "harmful_factor")
+
+
+def summary(results: pd.DataFrame) -> pd.DataFrame:
+    """Average over splits: medians of steps, κ's and RIR, means of scores with 95 % t-intervals."""
+    keys = ["pair", "family", "extractor", "value"]
+    groups = results.groupby(keys, sort=False, dropna=False)
+    table = groups[[*AVERAGED]].median()
+    table[[*SCORES]] = groups[[*SCORES]].mean()
+    count = groups.size()
+    width = stats.t.ppf(0.975, count - 1) if (count > 1).all() else np.nan
+    for name in INTERVALS:
+        table[f"{name}_pm"] = width * groups[name].std() / np.sqrt(count)
+    return table.assign(splits=count).reset_index()
+
+
+def extractors(split: Split, seed: int) -> Iterator[Extractor]:
+    """Yield raw features, a control, the path, ranks, iterations and the closed forms of conditioning."""
+    X, y = split.defender
+    D, rng = X.shape[1], np.random.default_rng([seed, 17])
+    yield Extractor("raw", "raw", 1.0, np.eye(D))
+    full = erasure(X, y)
+    shuffled = erasure(X, rng.permutation(y), rank=None)
+    yield Extractor("control", "shuffled targets", 0.0, shuffled.theta, shuffled.directions)
+    for s in STRENGTHS:
+        yield Extractor("path", f"s = {s:g}", s, erasure(X, y, strength=1 - s).theta)
+    for k in range(1, min(full.rank, 5)):
+        part = erasure(X, y, rank=k)
+        yield Extractor("rank", f"k = {k}", k, part.theta, part.directions)
+    yield Extractor("path", "erase", 0.0, full.theta, full.directions)
+    for label, floor in (("erase, floor 1 %", 0.01), ("erase, floor D/N", min(1.0, D / len(X)))):
+        part = erasure(X, y, floor=floor)
+        yield Extractor("floor", label, floor, part.theta, part.directions)
+    theta = full.theta
+    for count in range(2, max(ROUNDS) + 1):
+        kept = rng.choice(len(X), size=len(X))  # a bootstrap sample: on the same rows nothing is left
+        theta = theta @ erasure(X[kept] @ theta, y[kept]).theta
+        if np.linalg.norm(X @ theta) < 1e-6 * np.linalg.norm(X):  # nothing but round-off is left
+            break
+        if count in ROUNDS:
+            yield Extractor("iterated", f"{count} rounds", count, theta)
+    P, H = covariances(split)
+    whitening = np.asarray(max_rir_immunizer(P, H))
+    yield Extractor("front", "max_rir", np.nan, whitening)
+    yield Extractor("front", "pareto", np.nan, np.asarray(pareto_immunizer(P, H)))
+    Q = np.linalg.qr(whitening.T @ full.directions)[0]
+    s = condition_number(P).value ** -0.5  # κ(H_P) of the next one is κ(K_P): (ii) = 1
+    within = whitening @ (np.eye(D) - (1 - s) * Q @ Q.T)
+    yield Extractor("front", "harmful direction at (ii) = 1", np.nan, within)
+
+
+def centered(X: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return rows and targets (labels one-hot) less their means: a probe with an intercept."""
+    Y = target_columns(y)
+    return X - X.mean(axis=0), Y - Y.mean(axis=0)
+
+
+def target_columns(y: FloatArray, classes: FloatArray | None = None) -> FloatArray:
+    """Return labels as a column a class, other targets as one column."""
+    if classes is None and not reads_as_labels(y):
+        return y[:, None]
+    return np.asarray(y[:, None] == (np.unique(y) if classes is None else classes), dtype=np.float64)
+
+
+def covariances(split: Split) -> tuple[FloatArray, FloatArray]:
+    """Return K_P of the rows that train the benign probe, K_H of the defender's, both centered."""
+    P, H = centered(*split.train)[0], centered(*split.defender)[0]
+    return P.T @ P, H.T @ H
+
+
+def measured(split: Split, of: Extractor) -> list[float]:
+    """Measure one extractor, in the order of the columns."""
+    K_P, K_H = covariances(split)
+    T = of.theta
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a singular θ
+        found = relative_immunization_ratio(T, K_P, K_H)
+    P, H = centered(*split.train), centered(*split.defender)
+    attack = probe_steps(T, K_H, H[0].T @ H[1], epsilon=EPSILON, budget=BUDGET)
+    fit = probe_steps(T, K_P, P[0].T @ P[1], budget=1).fit
+    # The benign goal is the best on these features: the price can put 1 % of the raw one out of reach.
+    F = P[0] @ T
+    own = probe_steps(np.eye(F.shape[1]), F.T @ F, F.T @ P[1], epsilon=EPSILON, budget=BUDGET)
+    price = np.nan if of.directions is None else erasure_price(*P, of.directions) / P[1].var(axis=0).sum()
+    nonlinear = np.nan
+    if of.family in ("raw", "control", "floor") or of.label == "erase":
+        nonlinear = nonlinear_score(T, split.attacker, split.judge)
+    return [
+        found.rir, found.harmful_ratio, found.pretrain_ratio, attack.fixed, own.fixed,
+        attack.exact, own.exact, linear_score(T, split.defender, split.defender),
+        linear_score(T, split.attacker, split.judge), nonlinear, linear_score(T, split.train, split.test),
+        max(0.0, 1 - fit), price,
+    ]  # fmt: skip
+
+
+Sample = tuple[FloatArray, FloatArray]
+
+
+def chance(train: FloatArray, test: FloatArray) -> float:
+    """Return the score without features: the share of the most frequent class, or R² of the mean."""
+    if not reads_as_labels(train):
+        return 0.0
+    values, counts = np.unique(train, return_counts=True)
+    return float((test == values[counts.argmax()]).mean())
+
+
+def score(predicted: FloatArray, train: FloatArray, test: FloatArray) -> float:
+    """Return accuracy, or R² against the mean of the training targets."""
+    if reads_as_labels(train):
+        return float((np.unique(train)[predicted.argmax(axis=1)] == test).mean())
+    known = predicted[:, 0].clip(train.min(), train.max())  # one odd row decides R² otherwise
+    residual = ((known - test) ** 2).sum()
+    return float(1 - residual / ((test - train.mean()) ** 2).sum())
+
+
+def linear_score(theta: FloatArray, train: Sample, test: Sample) -> float:
+    """Return the score of the better of ridge and logistic regression, as released or whitened.
+
+    Each chooses its penalty by cross-validation on its own rows; the best of them on the test rows counts.
+    """
+    from sklearn.decomposition import PCA
+    from sklearn.linear_model import LogisticRegression, RidgeCV
+
+    F, G = train[0] @ theta, test[0] @ theta
+    white = PCA(whiten=True, svd_solver="full").fit(F)
+    kept = white.explained_variance_ > 1e-12 * white.explained_variance_[0]
+    spaces = [(F, G)]
+    if kept.any():
+        spaces.append((white.transform(F)[:, kept], white.transform(G)[:, kept]))
+    found = []
+    for A, B in spaces:
+        size = np.sqrt((A**2).sum(axis=1).mean()) or 1.0
+        ridge = RidgeCV(np.geomspace(1e-8, 10, 10) * len(A) / A.shape[1]).fit(
+            A / size, target_columns(train[1])
+        )
+        found.append(score(ridge.predict(B / size).reshape(len(B), -1), train[1], test[1]))
+    if reads_as_labels(train[1]):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = LogisticRegression(C=1.0, max_iter=200).fit(spaces[-1][0], train[1])
+        found.append(float((model.predict(spaces[-1][1]) == test[1]).mean()))
+    return max(found)
+
+
+def nonlinear_score(theta: FloatArray, train: Sample, test: Sample) -> float:
+    """Return the score of kernel ridge regression (RBF), its width and penalty chosen by cross-validation."""
+    from sklearn.kernel_ridge import KernelRidge
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.preprocessing import StandardScaler
+
+    F, y = train[0][:NONLINEAR_ROWS] @ theta, train[1][:NONLINEAR_ROWS]
+    scaler = StandardScaler().fit(F)
+    grid = {"gamma": np.array([0.1, 0.3]) / F.shape[1], "alpha": [1e-2, 1e-1]}
+    model = GridSearchCV(KernelRidge(kernel="rbf"), grid, cv=3)
+    Y = target_columns(y, np.unique(train[1]) if reads_as_labels(train[1]) else None)
+    mean = Y.mean(axis=0)
+    predicted = model.fit(scaler.transform(F), Y - mean).predict(scaler.transform(test[0] @ theta)) + mean
+    return score(predicted.reshape(len(test[0]), -1), train[1], test[1])
+
+
+def chance_of(pair: TaskPair) -> float:
+    """Return the accuracy of the most frequent harmful class; 0 where the harmful task is a regression."""
+    return chance(*[pair.probe_sample[1]] * 2)
+
+
+#: Attackers of `attacked`: gradient descent, and one who solves.
+ATTACKERS = ("gd", "closed_form")
+
+
+def attacked(pair: TaskPair, seed: int = 0, rows: int | None = None) -> AttackReport:
+    """Attack raw features, those of `ours` and erased ones of one split, on rows that the defender lacks.
+
+    A softmax head without an intercept on centered features; accuracy is that on the judge's rows.
+    """
+    split = Split.drawn(pair, seed, rows)
+    if not reads_as_labels(split.attacker[1]):
+        raise InvalidInputError(f"{pair.name}: the harmful task is a regression; accuracy needs labels.")
+    ours = immunize(ImmunizationProblem.from_covariances(*covariances(split)), "ours", seed=seed)
+    mean, (classes, codes) = split.attacker[0].mean(axis=0), np.unique(split.attacker[1], return_inverse=True)
+    task = AttackTask(
+        split.attacker[0] - mean,
+        codes,
+        "classification",
+        split.judge[0] - mean,
+        np.searchsorted(classes, split.judge[1]),
+        pair.harmful_name,
+    )
+    thetas = {"raw": None, "ours": ours.theta, "erase": erasure(*split.defender).theta}
+    budget = AttackBudget(dense_steps=2_000, epsilons=(0.1, 0.01), headline=0.1)
+    return attack_panel(thetas, task, attackers=ATTACKERS, budget=budget)

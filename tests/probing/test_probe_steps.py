@@ -1,0 +1,73 @@
+"""Steps of the actual probe: against the curve, by hand, on structured input, and what is out of reach."""
+
+import math
+
+import numpy as np
+import pytest
+from covariances import STRUCTURES, structured_rows
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from condnum import linear_probe
+from condnum.errors import InvalidInputError
+from condnum.probing.probe_steps import probe_steps
+from condnum.theory.erasure import erasure
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10**6), st.sampled_from(STRUCTURES), st.integers(2, 8))
+def test_exact_steps_are_those_of_the_curve(seed, kind, dimension):
+    rng = np.random.default_rng(seed)
+    X = structured_rows(rng, kind, dimension)
+    K, b = X.T @ X, X.T @ rng.normal(size=len(X))
+    assume(np.linalg.norm(b) > 1e-8 * np.linalg.norm(X))
+    theta = rng.normal(size=(dimension, dimension))
+    found = probe_steps(theta, K, b, budget=300)
+    curve = linear_probe(theta, K, b, steps=300, record=range(301)).excess_loss
+    assume(found.fit > 1 - 1e-9)  # both numerical ranks are those of the raw inputs
+    reached = np.flatnonzero(curve <= 0.01)
+    assert (found.exact == reached[0]) if len(reached) else math.isnan(found.exact)
+
+
+def test_fixed_steps_by_hand():
+    # σ = (1, 1/4), all of the target on the second: (3/4)^{2t} ≤ 0.01 first at t = 9.
+    assert probe_steps(np.eye(2), np.diag([4.0, 1.0]), [0.0, 1.0]).fixed == 9
+    # 10⁹ steps are counted without taking them: (1 − 10⁻⁹)^{2t} ≤ 0.01.
+    far = probe_steps(np.eye(2), np.diag([1e9, 1.0]), [0.0, 1.0], budget=10)
+    assert far.fixed == math.ceil(math.log(0.01) / (2 * math.log1p(-1e-9)))
+    assert far.exact == 1  # one eigenvector: one step
+
+
+@pytest.mark.parametrize("strength", [0.9, 0.99, 1.0])
+def test_along_the_path_of_erasure(strength):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(100, 5))
+    y = X @ np.ones(5) + rng.normal(size=100)
+    theta = erasure(X, y, strength=strength, intercept=False).theta
+    found = probe_steps(theta, X.T @ X, X.T @ y)
+    raw = probe_steps(np.eye(5), X.T @ X, X.T @ y)
+    if strength == 1:
+        assert (found.fixed, found.exact, round(found.fit, 12)) == (math.inf, math.inf, 0)
+    else:  # the target's directions are s times as long: 1/s² times as many steps
+        assert found.fit == pytest.approx(1)
+        assert found.fixed > raw.fixed / (1 - strength) ** 2 / 4
+
+
+def test_nothing_is_left():
+    found = probe_steps(np.zeros((2, 2)), np.eye(2), [1.0, 0.0])
+    assert (found.fixed, found.fit) == (math.inf, 0)
+    assert math.isnan(found.condition)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "match"),
+    [
+        ((np.eye(3), np.eye(2), [1.0, 0.0]), {}, "do not fit"),
+        ((np.eye(2), np.eye(2), [0.0, 0.0]), {}, "moment XᵀY is zero"),
+        ((np.eye(2), np.eye(2), [1.0, 0.0]), {"epsilon": 1}, "epsilon must lie between 0 and 1"),
+        ((np.eye(2), np.eye(2), [1.0, 0.0]), {"budget": 0}, "budget must be an integer of at least 1"),
+    ],
+)
+def test_refused(arguments, options, match):
+    with pytest.raises(InvalidInputError, match=match):
+        probe_steps(*arguments, **options)

@@ -1,0 +1,140 @@
+"""The experiment on erasure: who sees which rows, what is stopped and at which price, and own data."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from condnum import erasure
+from condnum.data.labelled_pairs import load_labelled_pair
+from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
+from condnum.figures.erasure import FAMILIES, attack_steps_figure, erasure_front, kappa_against_steps
+from condnum.report.erasure import erasure_sentences, left_table, order_of, steps_table
+from condnum.studies.erasure import (
+    ErasureStudy,
+    Split,
+    attacked,
+    chance,
+    chance_of,
+    linear_score,
+    nonlinear_score,
+)
+
+
+@pytest.fixture(scope="module")
+def finished():
+    return ErasureStudy(data=("wine", "diabetes"), seeds=2).run(jobs=1)
+
+
+def test_nobody_is_scored_on_rows_that_somebody_trained_on():
+    pair = load_labelled_pair("digits-8x8")
+    split, same, other = (Split.drawn(pair, seed, 600) for seed in (0, 0, 1))
+    rows = [{row.tobytes() for row in part[0]} for part in (split.defender, split.attacker, split.judge)]
+    assert sum(map(len, rows)) == len(set.union(*rows)) == 600
+    assert not {row.tobytes() for row in split.train[0]} & {row.tobytes() for row in split.test[0]}
+    np.testing.assert_array_equal(split.judge[0], same.judge[0])
+    assert not np.array_equal(split.judge[0], other.judge[0])
+
+
+def test_erasure_leaves_nothing_on_the_rows_that_made_it_and_the_path_only_slows(finished):
+    for (pair, _), table in finished.tables["results"].groupby(["pair", "seed"]):
+        at = table.set_index("extractor")
+        erased, raw = at.loc["erase"], at.loc["raw"]
+        ones = ["rir", "harmful_linear_kept", "pretrain_linear_kept", "harmful_factor"]
+        np.testing.assert_allclose(raw[ones].astype(float), 1, rtol=1e-9)
+        if pair == "diabetes":
+            assert erased["harmful_own"] == pytest.approx(0, abs=1e-9)
+        else:  # the most frequent class
+            y = load_labelled_pair("wine").y_H
+            assert erased["harmful_own"] < raw["harmful_own"] - 0.4
+            assert erased["harmful_own"] <= np.bincount(y.astype(int)).max() / len(y) + 0.15
+        assert np.isinf(erased["harmful_steps"])
+        assert np.isfinite(erased["pretrain_steps"])
+        path = table[table["family"] == "path"].query("value > 0").sort_values("value")
+        assert np.isfinite(path["harmful_steps"]).all()
+        assert path["harmful_steps"].is_monotonic_decreasing
+        steps = path.set_index("value")["harmful_steps"]
+        assert steps[0.001] / steps[0.01] == pytest.approx(100, rel=0.1)  # 1/s²
+        assert (path["harmful_own"] > erased["harmful_own"] + 0.2).all()  # slowed, not stopped
+
+
+def test_the_price_in_closed_form_is_the_measured_rise_of_the_loss(finished):
+    table = finished.tables["results"].dropna(subset="price")
+    assert {*table["family"]} >= {"control", "path", "floor"}
+    share = table["price"] / table["pretrain_loss"]  # R² of the raw fit, whatever was erased
+    for _, ratios in share.groupby([table["pair"], table["seed"]]):
+        np.testing.assert_allclose(ratios, ratios.iloc[0], rtol=1e-6)
+
+
+def test_the_control_loses_less_than_what_erasure_takes(finished):
+    summary = finished.tables["summary"].set_index(["pair", "extractor"])["harmful_linear_kept"]
+    for pair in ("wine", "diabetes"):
+        assert summary[pair, "shuffled targets"] > summary[pair, "erase"] + 0.3
+
+
+def test_attackers_against_known_answers():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 3))
+    bits = (X[:, 0] * X[:, 1] > 0).astype(float)  # no linear part
+    linear = (X[:, 2] > 0).astype(float)
+    train, test = slice(0, 200), slice(200, 300)
+    for y, low, high in ((bits, 0, 0.65), (linear, 0.93, 1)):
+        assert low <= linear_score(np.eye(3), (X[train], y[train]), (X[test], y[test])) <= high
+    assert nonlinear_score(np.eye(3), (X[train], bits[train]), (X[test], bits[test])) > 0.75
+    assert chance(np.array([0.0, 0, 1] * 9), np.array([0.0, 1, 1])) == pytest.approx(1 / 3)
+    assert chance(X[:, 0], X[:, 1]) == 0
+    gone = erasure(X[train], linear[train]).theta
+    assert linear_score(gone, (X[train], linear[train]), (X[train], linear[train])) < 0.6
+
+
+def test_tables_sentences_and_figures(finished):
+    summary = finished.tables["summary"]
+    said = erasure_sentences(summary)
+    assert sum(sentence.startswith("wine: erasure leaves") for sentence in said) == 1
+    assert {*left_table(summary)["pair"]} == {"wine", "diabetes"}
+    assert "∞" in {*steps_table(summary)["harmful steps, 1/σ₁"]}
+    drawn = {trace.name for trace in erasure_front(summary, "toy").data}
+    assert drawn == {FAMILIES[family] for family in summary["family"]}
+    steps = [trace for trace in kappa_against_steps(summary, "toy").data if trace.name == FAMILIES["path"]]
+    assert all(np.isfinite(trace.y).all() for trace in steps)
+
+
+def test_ours_is_slowed_and_erasure_stopped_on_rows_that_the_defender_lacks():
+    pair = load_labelled_pair("digits-8x8")
+    report = attacked(pair)
+    last = report.evaluation.set_index(["extractor", "attacker"])["accuracy"]
+    assert last["raw", "gd"] > 0.9
+    assert min(last["raw", "closed_form"], last["ours", "closed_form"]) > 0.9
+    assert max(last["erase", "gd"], last["erase", "closed_form"]) < 0.7
+    steps = report.at(report.steps, None).set_index(["extractor", "attacker"])["steps"]
+    assert not steps["ours", "gd"] < 20 * steps["raw", "gd"]  # slowed, or not finished
+    figure = attack_steps_figure(report, pair.describe(), chance_of(pair))
+    assert len(figure.data) == 7
+    assert figure.data[-1].y[0] == pytest.approx(0.2, abs=0.02)
+    with pytest.raises(InvalidInputError, match="diabetes: the harmful task is a regression"):
+        attacked(load_labelled_pair("diabetes"))
+
+
+def test_order_of_counts_pairs():
+    table = pd.DataFrame({"rir": [1.0, 2.0, 3.0], "harmful_steps": [5.0, np.inf, 1.0]})
+    tau, alike, pairs = order_of(table)
+    assert (alike, pairs) == (1, 3)
+    assert tau == pytest.approx(-1 / 3)
+
+
+def test_a_folder_of_ones_own(tmp_path):
+    rng = np.random.default_rng(1)
+    own = tmp_path / "mine"
+    own.mkdir()
+    with pytest.raises(DataNotFoundError, match=r"mine holds no file X_P\.npy"):
+        load_labelled_pair(str(own))
+    arrays = {"X_P": rng.normal(size=(60, 4)), "X_H": rng.normal(size=(90, 4))}
+    arrays |= {"y_P": arrays["X_P"][:, 0], "y_H": (arrays["X_H"][:, 1] > 0).astype(float)}
+    for name, array in arrays.items():
+        np.save(own / f"{name}.npy", array)
+    summary = ErasureStudy(data=(str(own),), seeds=1).run(jobs=1).tables["summary"].set_index("extractor")
+    assert summary.loc["erase", "pretrain_linear_kept"] > 0.9
+    assert summary.loc["erase", "harmful_linear"] < summary.loc["raw", "harmful_linear"] - 0.2
+    with pytest.raises(UnknownNameError, match="unknown pair of tasks 'nothing'"):
+        ErasureStudy(data=("nothing",)).load()
+    with pytest.raises(InvalidInputError, match="name at least one pair"):
+        ErasureStudy(data=()).load()
