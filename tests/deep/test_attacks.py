@@ -250,7 +250,7 @@ class TestPanel:
         )
         final = report.table().query("net == 'theta_0'").groupby("seed")["final_accuracy"]
         goal = 1 / 3 + 0.9 * (final.max().mean() - 1 / 3)  # chance is a third
-        assert [row["goal"] for row in rows.values()] == pytest.approx([goal] * 3)
+        assert [row["goal"] for row in rows.values()] == pytest.approx([goal] * 4)
         assert rows["head-sgd"]["factor"] > 3
         assert rows["head-sgd"]["effect"] == "slowdown"
         assert rows["whitened"]["factor"] < 1.5
