@@ -45,6 +45,21 @@ def threads_environment(threads: int) -> dict[str, str]:
     return dict.fromkeys(VARIABLES, str(threads))
 
 
+def limit_threads(threads: int | None) -> None:
+    """Set the number of threads of torch and BLAS in this process."""
+    if threads is None:
+        return
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    threadpool_limits(limits=threads)
+    if threads == 1 and "torch" not in sys.modules and os.environ.get("OMP_NUM_THREADS") == "1":
+        return  # torch will read it (larger numbers it may cut), and to load torch takes seconds
+    import torch
+
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+
+
 @contextmanager
 def limited_threads(threads: int | None) -> Generator[None, None, None]:
     """Limit the threads of torch and BLAS while the block runs."""

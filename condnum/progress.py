@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -149,13 +149,17 @@ def terminal_progress(title: str, *, stream: Any = None) -> Generator[OnProgress
 def notebook_progress(title: str, also: OnProgress | None = None) -> Generator[None, None, None]:
     """Keep a line up to date while the block computes, in this process or in those that it starts.
 
-    `also` is told of each event too. Where someone follows this process already, that one shows the progress.
+    `also` is told of each event too. Where someone follows this process already, such as the command line,
+    that one shows the progress; without a notebook the standard error does.
     """
     if os.environ.get(PROGRESS_VARIABLE):
         yield
         return
-    shown = notebook_line(title)
-    with tempfile.TemporaryDirectory(prefix="condnum-progress-") as folder:
+    in_notebook = require("IPython", "notebooks").get_ipython() is not None
+    with (
+        tempfile.TemporaryDirectory(prefix="condnum-progress-") as folder,
+        nullcontext(notebook_line(title)) if in_notebook else terminal_progress(title) as shown,
+    ):
 
         def report(event: Event) -> None:
             shown(event)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from condnum.errors import DataNotFoundError, InvalidInputError
 from condnum.files import CELLS as CELLS
 from condnum.files import atomic_write, folder_lock, write_text
-from condnum.machine import limited_threads
+from condnum.machine import limit_threads
 
 _T = TypeVar("_T")
 Scalar: TypeAlias = str | int | float | bool | None
@@ -147,8 +147,8 @@ class Outcome:
 def evaluate(compute: Compute, cell: Cell, threads: int | None = None) -> Outcome:
     """Compute a cell in this process; an error becomes a value, so that the other cells go on."""
     try:
-        with limited_threads(threads):
-            return Outcome(cell, checked_result(compute(cell)))
+        limit_threads(threads)
+        return Outcome(cell, checked_result(compute(cell)))
     except Exception as error:
         return Outcome.failed(cell, error)
 

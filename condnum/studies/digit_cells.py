@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from condnum.data import Digits
-from condnum.machine import limited_threads
+from condnum.machine import limit_threads, limited_threads
 from condnum.methods import (
     DescentSettings,
     ImmunizationResult,
@@ -156,7 +156,7 @@ def _on_all_cores(function: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]
     """Apply a function to each item, one thread a core; torch and BLAS let go of the interpreter."""
     with (
         limited_threads(1),
-        ThreadPoolExecutor(core_count(), initializer=torch.set_num_threads, initargs=(1,)) as pool,
+        ThreadPoolExecutor(core_count(), initializer=limit_threads, initargs=(1,)) as pool,
     ):
         return list(pool.map(function, items))
 
