@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -27,7 +26,7 @@ settings.load_profile("same")
 
 #: What one worker makes for several files, and long files, the longest first: patterns of their tests' names.
 LONGEST = {
-    "site": rf"/test_site|test_pages|test_audit_page|test_tables\[({'|'.join(SHOWN)})\]",
+    "site": rf"/test_site|test_pages|test_tables\[({'|'.join(SHOWN)})\]",
     "servers": r"browser/test_lessons|browser/test_grab",
     **{name: name for name in ("test_golden", "test_readme", "test_notebooks", "browser/test_")},
 }
@@ -60,14 +59,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = list(LONGEST)
     groups = {item: group_of(item.nodeid) for item in items}
     items.sort(key=lambda item: places.index(groups[item]) if groups[item] in places else len(places))
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say which parts were left out, and what they need."""
-    skipped = terminalreporter.stats.get("skipped", [])
-    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
-    for reason, count in reasons.most_common():
-        terminalreporter.write_line(f"left out, {count} test{'s' * (count > 1)}: {reason}", yellow=True)
 
 
 #: One thread a worker: torch's threads of two workers on two cores wait for each other, ten times as long.
@@ -104,22 +95,16 @@ os.chdir({folder!r})
 """
 
 
-@functools.cache
-def _starter() -> Callable[..., Any]:
-    """What starts a kernel, before any test stands in for it."""
-    from condnum.report.notebook import running_kernel
-
-    return running_kernel
-
-
 class SharedKernel:
     """A kernel that starts when it is first wanted and keeps its imports; each user finds it empty."""
 
     def __init__(self, folder: Path) -> None:
+        from condnum.report.notebook import running_kernel
+
         self._folder = folder
         self._stack = ExitStack()
         self._manager: Any = None
-        self._starter = _starter()
+        self._starter = running_kernel  # before any test stands in for it
 
     @contextmanager
     def running(self, *, cwd: Path, environment: dict[str, str] | None = None) -> Generator[Any]:

@@ -64,10 +64,9 @@ STAND_INS = {
 }
 #: By a word of the snippet: what holds after it.
 CHECKS = {
-    "max_rir_immunizer": """
-ceiling = condnum.rir_ceiling(K_P, K_H).value
-shown = [result.harmful_ratio, result.pretrain_ratio, ceiling]
-assert np.allclose(shown, [25, 0.01, 2500]) and result.success, shown
+    '"ours", "erase"': """
+table = attack_panel(thetas, AttackTask(*pair.probe_sample), attackers=attackers).steps_table()
+assert table["ours"].tolist() == [">20,000", "14", "1"] and table["erase"].tolist() == ["∞"] * 3, table
 """,
     "result.explanation": """
 assert condnum.relative_immunization_ratio(result.theta, K_P, K_H).success

@@ -8,15 +8,7 @@ import torch
 from torch import Tensor
 
 from condnum.methods.batch import ProblemBatch, TaskBatch
-from condnum.methods.method import (
-    Gradients,
-    HessianGradient,
-    Memory,
-    Method,
-    OuterGradient,
-    Parameters,
-    random_weights,
-)
+from condnum.methods.method import Gradients, Memory, Method, Parameters, random_weights
 from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.settings import DescentSettings, SelfTunedSettings
 from condnum.theory.extremes import grams, largest_pairs, smallest_pairs
@@ -47,15 +39,13 @@ class Hessians:
         """Return σ₁ `(b,)` and v₁ `(b, D)`."""
         if self._whole is not None:
             return self._whole[0][:, -1], self._whole[1][:, :, -1]
-        pairs = largest_pairs(self.H, self.memory.vectors.get(f"v_1_{self.name}"))
-        self.memory.vectors[f"v_1_{self.name}"] = pairs.vectors
-        self.memory.count("lanczos_steps", pairs.iterations)
-        self.memory.count("eigh_fallbacks", pairs.fallbacks)
+        pairs = largest_pairs(self.H, self.memory.get(f"v_1_{self.name}"))
+        self.memory[f"v_1_{self.name}"] = pairs.vectors
         return pairs.values, pairs.vectors
 
     def smallest(self, negligible: Tensor) -> tuple[Tensor, Tensor]:
         """Return σ_k `(b,)` and v_k `(b, D)`, zeros where a Rayleigh quotient shows σ_k ≤ `negligible`."""
-        ranks, memory, key = self.tasks.ranks, self.memory, f"dual_k_{self.name}"
+        ranks, key = self.tasks.ranks, f"dual_k_{self.name}"
         if self._whole is not None:
             k = min(int(ranks), self.H.shape[2])
             sigma, vector = self._whole[0][:, -k], self._whole[1][:, :, -k]
@@ -63,40 +53,42 @@ class Hessians:
             return torch.where(kept, sigma, 0.0), torch.where(kept[:, None], vector, 0.0)
         F = self.F
         sigma, vector = F.new_zeros(len(F)), F.new_zeros((len(F), F.shape[2]))
-        guess = memory.vectors.get(key)
+        guess = self.memory.get(key)
         if guess is None:  # the least energetic direction of the data
             guess = torch.nn.functional.one_hot(ranks - 1, F.shape[1]).to(F)
         bound = (F.mT @ guess[:, :, None]).square().sum(dim=(1, 2))
         finite = torch.isfinite(torch.linalg.vector_norm(self.H, dim=(1, 2)))
-        needed = ~(bound <= negligible) & finite
-        index = needed.nonzero()[:, 0]
+        index = (~(bound <= negligible) & finite).nonzero()[:, 0]
         if len(index):
             chosen = F if len(index) == len(F) else F[index]
             pairs = smallest_pairs(chosen, ranks[index], guess[index])
             sigma[index], vector[index] = pairs.values, pairs.vectors
             dual = (chosen @ pairs.vectors[:, :, None]).squeeze(2)
-            memory.vectors[key] = guess.clone()
-            memory.vectors[key][index] = dual / torch.linalg.vector_norm(dual, dim=1, keepdim=True)
-            memory.count("smallest_pair_solves", needed)
-            memory.count("eigh_fallbacks", torch.zeros_like(needed).index_put((index,), pairs.fallbacks))
+            self.memory[key] = guess.clone()
+            self.memory[key][index] = dual / torch.linalg.vector_norm(dual, dim=1, keepdim=True)
         return sigma, vector
 
 
-def well_gradients(tasks: TaskBatch, theta: Tensor, memory: Memory) -> HessianGradient:
-    """Return `∇_H R_well = σ₁v₁v₁ᵀ − H/D` of each problem (Theorem A.1 (3))."""
+def _direction(theta: Tensor, H: Tensor, a: Tensor, c: Tensor, v: Tensor) -> Tensor:
+    """Return `2θ∇_H R`, with `∇_H R = aH + c·vvᵀ`."""
+    return 2 * theta @ (a[:, None, None] * H).baddbmm_((c[:, None] * v)[:, :, None], v[:, None])
+
+
+def well_gradients(tasks: TaskBatch, theta: Tensor, memory: Memory) -> Tensor:
+    """Return the directions of R_well: `∇_H R_well = σ₁v₁v₁ᵀ − H/D` (Theorem A.1 (3))."""
     hessians = Hessians(tasks, theta, memory, "P")
     sigma, v_1 = hessians.largest()
-    return HessianGradient(hessians.H, torch.full_like(sigma, -1 / theta.shape[2]), sigma, v_1)
+    return _direction(theta, hessians.H, torch.full_like(sigma, -1 / theta.shape[2]), sigma, v_1)
 
 
-def ill_gradients(tasks: TaskBatch, theta: Tensor, memory: Memory) -> HessianGradient:
-    """Return `∇_H R_ill = (σ_k v_k v_kᵀ − H/k)·R_ill²` of each problem (Eq. 13)."""
+def ill_gradients(tasks: TaskBatch, theta: Tensor, memory: Memory) -> Tensor:
+    """Return the directions of R_ill: `∇_H R_ill = (σ_k v_k v_kᵀ − H/k)·R_ill²` (Eq. 13)."""
     hessians, k = Hessians(tasks, theta, memory, "H"), tasks.ranks
     norm = torch.linalg.vector_norm(hessians.H, dim=(1, 2))
     norm = torch.where(torch.isfinite(norm.square()), norm, torch.nan)  # an infinite H has no gradient
     sigma, v_k = hessians.smallest(NEGLIGIBLE_TERM * norm / k)
     squared = 1 / (norm.square() / (2 * k) - sigma.square() / 2).square()
-    return HessianGradient(hessians.H, -squared / k, sigma * squared, v_k)
+    return _direction(theta, hessians.H, -squared / k, sigma * squared, v_k)
 
 
 class Ours(Method):
@@ -127,16 +119,14 @@ class Ours(Method):
     ) -> Gradients:
         """Return the three parts of line 6 and the probe's gradient of line 4."""
         theta, omega, loss = parameters["theta"], parameters.get("omega"), problems.pretrain.loss
-        hessian_parts = {
+        parts = {
             "well": well_gradients(problems.pretrain, theta, memory),
             "ill": ill_gradients(problems.harmful, theta, memory),
         }
         if loss is None or omega is None:
-            return Gradients(hessian_parts)
+            return Gradients(parts)
         slope = loss.derivative(theta @ omega)  # ∂L/∂β at β = θω
-        return Gradients(
-            hessian_parts | {"supervised": OuterGradient(slope, omega)}, {"omega": theta.mT @ slope}
-        )
+        return Gradients(parts | {"supervised": slope @ omega.mT}, {"omega": theta.mT @ slope})
 
 
 class RIllOnly(Method):

@@ -108,14 +108,14 @@ class SelfTuned(Run):
                     self.parameters = {"theta": theta()[None]}
                     self.record()
                 if self.step >= self.settings.steps:
-                    self.stop(self.memory.active, "steps")
-                if not bool(self.memory.active):
+                    self.stop(self.active, "steps")
+                if not bool(self.active):
                     self.theta = theta()
                     self._keep()
                     break
-            self.stop(self.memory.active, "settled")
+            self.stop(self.active, "settled")
         except torch.linalg.LinAlgError:
-            self.stop(self.memory.active, "diverged")
+            self.stop(self.active, "diverged")
         best, self.reached = self._chosen()
         self.parameters = {"theta": best[None]}
         if self.best_beta is not None:
@@ -158,7 +158,7 @@ class SelfTuned(Run):
             f"R_well alone (λ_H = 0) and {self.counts['steps_ill']} on R_ill alone (λ_P = 0), none on the "
             f"loss, in {self.counts['rounds']} round(s); {ends[self.reasons[index]]}"
         )
-        return {"part_weights": self.weights, "counts": self.counts, "explanation": text}
+        return {"part_weights": self.weights, "explanation": text}
 
     def measured(self) -> dict[str, list[float]]:
         """Add ηλ of both parts, and the least loss, at which line 4 stays."""

@@ -2,16 +2,15 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from condnum.methods.algorithm1 import Hessians
 from condnum.methods.batch import ProblemBatch, TaskBatch
-from condnum.methods.method import Gradients, Memory, Method, OuterGradient, Parameters, random_weights
+from condnum.methods.method import Gradients, Memory, Method, Parameters, random_weights
 from condnum.methods.problem import ImmunizationProblem, SupervisedLoss
-from condnum.methods.settings import DescentSettings, only_where
+from condnum.methods.settings import DescentSettings
 from condnum.theory.ceiling import max_rir_immunizer
 from condnum.theory.erasure import erasure
 from condnum.theory.pareto import pareto_immunizer
@@ -82,36 +81,34 @@ class Imma(Method):
 class OptKappaSettings(DescentSettings):
     """Settings of `opt_kappa`."""
 
-    objective: Literal["difference", "log"] = "difference"  # κ_P − κ_H, or log κ_P − log κ_H
     convention: Convention = "compact"  # which κ; the released code has the absolute floor of `ridge`
-    ridge: float = only_where(PUBLISHED_RIDGE, convention="ridge")  # ε
 
     def describe(self, parts: Collection[str] = ()) -> str:
         """Return the settings in one line."""
-        return super().describe(parts) + f", {self.objective} of {self.convention} κ"
+        return super().describe(parts) + f", difference of {self.convention} κ"
 
 
 def kappa_gradient(
-    tasks: TaskBatch, theta: Tensor, memory: Memory, name: str, settings: OptKappaSettings
-) -> OuterGradient:
-    """Return `∇_θκ = 2Kθ(v₁v₁ᵀ − κv_kv_kᵀ)/σ_k` of each problem, or that of log κ: a product of rank two.
+    tasks: TaskBatch, theta: Tensor, memory: Memory, name: str, convention: Convention
+) -> Tensor:
+    """Return `∇_θκ = 2Kθ(v₁v₁ᵀ − κv_kv_kᵀ)/σ_k` of each problem: a product of rank two.
 
     In the ridge convention σ + ε take the places of σ; for a rank-deficient H the second term vanishes.
     """
     hessians = Hessians(tasks, theta, memory, name)
-    needed = (tasks.ranks == theta.shape[2]) | (settings.convention == "compact")
+    needed = (tasks.ranks == theta.shape[2]) | (convention == "compact")
     sigma_1, v_1 = hessians.largest()
     sigma_k, v_k = hessians.smallest(torch.where(needed, -torch.inf, torch.inf))
     # Where σ_k is below the round-off of H, its computed value may be negative.
     sigma_k = torch.maximum(sigma_k, torch.where(needed, torch.finfo(theta.dtype).eps * sigma_1, 0.0))
-    ridge = settings.ridge if settings.convention == "ridge" else 0.0
+    ridge = PUBLISHED_RIDGE if convention == "ridge" else 0.0
     kappa = (sigma_1 + ridge) / (sigma_k + ridge)
-    scale = 2 / (sigma_k + ridge) / (kappa if settings.objective == "log" else 1.0)
+    scale = 2 / (sigma_k + ridge)
     pair = torch.stack([v_1, v_k], dim=2)
     weights = torch.stack([scale, -kappa * scale], dim=1)
     K, images = tasks.small_covariance, theta @ pair
     images = tasks.factor.mT @ (tasks.factor @ images) if K is None else K @ images
-    return OuterGradient(images * weights[:, None, :], pair)
+    return (images * weights[:, None, :]) @ pair.mT
 
 
 class OptKappa(Method):
@@ -127,11 +124,11 @@ class OptKappa(Method):
     def gradients(
         self, problems: ProblemBatch, parameters: Parameters, settings: OptKappaSettings, memory: Memory
     ) -> Gradients:
-        """Return the gradients of `+κ_P` and `−κ_H` (or of their logarithms)."""
+        """Return the gradients of `+κ_P` and `−κ_H`."""
         theta = parameters["theta"]
-        P = kappa_gradient(problems.pretrain, theta, memory, "P", settings)
-        H = kappa_gradient(problems.harmful, theta, memory, "H", settings)
-        return Gradients({"kappa_pretrain": P, "kappa_harmful": OuterGradient(-H.left, H.right)})
+        P = kappa_gradient(problems.pretrain, theta, memory, "P", settings.convention)
+        H = kappa_gradient(problems.harmful, theta, memory, "H", settings.convention)
+        return Gradients({"kappa_pretrain": P, "kappa_harmful": -H})
 
 
 class Identity(Method):

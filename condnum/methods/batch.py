@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from condnum.errors import InvalidInputError
 from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask, SupervisedLoss
 
 
@@ -47,10 +46,6 @@ class TaskBatch:
     def loss(self) -> SupervisedLoss | None:
         """The supervised losses of all tasks, or None for tasks without."""
         losses = [task.supervised for task in self.tasks]
-        kind = type(losses[0])
-        if any(type(loss) is not kind for loss in losses):
-            names = ", ".join(sorted({type(loss).__name__ for loss in losses}))
-            raise InvalidInputError(f"the tasks of a batch must have one kind of loss, got {names}.")
         if losses[0] is None:
             return None
         columns = {

@@ -1,14 +1,14 @@
 """The joint descent of a method's gradient parts, for one problem or many: weigh, step, record, stop."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.optim.adam import adam
 
 from condnum.methods.method import Gradients, Method, Parameters
-from condnum.methods.problem import SMALL, ImmunizationProblem
+from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.result import ImmunizationResult
 from condnum.methods.run import Run
 from condnum.methods.settings import DescentSettings
@@ -47,17 +47,17 @@ class JointDescent(Run):
             try:
                 directions = self._directions()
             except torch.linalg.LinAlgError:
-                return self.stop(self.memory.active, "diverged")
+                return self.stop(self.active, "diverged")
             norm = torch.linalg.vector_norm(directions["theta"], dim=(1, 2))
             self.stop(~torch.isfinite(norm), "diverged")
             if step in self.told:
                 self.record()
             self._optimizer.step(directions, self.settings.rate(step))
             self._keep_finite()
-            if not bool(self.memory.active.any()):
+            if not bool(self.active.any()):
                 return None
         self.step = self.settings.steps
-        return self.stop(self.memory.active, "steps")
+        return self.stop(self.active, "steps")
 
     def facts(self, index: int) -> dict[str, Any]:
         """Add λ of each part."""
@@ -84,21 +84,24 @@ class JointDescent(Run):
         """Return the gradients of each parameter; those of θ are the weighted sums of their parts."""
         theta, gradients = self.parameters["theta"], self._gradients()
         if not self._weights or self.step in self.recorded:
-            norms, before = gradients.norms(theta), self._norms
-            active = self.memory.active
-            self._norms = {part: torch.where(active, norms[part], before.get(part, 0.0)) for part in norms}
+            for part, gradient in gradients.parts.items():
+                norm = torch.linalg.vector_norm(gradient, dim=(1, 2))
+                self._norms[part] = torch.where(self.active, norm, self._norms.get(part, 0.0))
         if not self._weights:
             each = zip(*(norms.tolist() for norms in self._norms.values()), strict=True)
             chosen = [part_weights(dict(zip(self._norms, one, strict=True)), self.settings) for one in each]
             self._weights = {
                 part: theta.new_tensor([weights[part] for weights in chosen]) for part in self._norms
             }
-        return {"theta": gradients.weighted_sum(theta, self._weights)} | gradients.others
+        total = torch.zeros_like(theta)
+        for part, gradient in gradients.parts.items():
+            total.addcmul_(self._weights[part][:, None, None], gradient)
+        return {"theta": total} | gradients.others
 
     def _keep_finite(self) -> None:
         """Take back the step of the problems that have stopped, or whose parameters it made infinite."""
         sizes = [torch.linalg.vector_norm(x, ord=torch.inf, dim=(1, 2)) for x in self.parameters.values()]
-        finite = self.memory.active & torch.isfinite(torch.stack(sizes)).all(dim=0)
+        finite = self.active & torch.isfinite(torch.stack(sizes)).all(dim=0)
         if not bool(finite.all()):
             for name, tensor in self.parameters.items():
                 tensor.copy_(torch.where(finite[:, None, None], tensor, self._safe[name]))
@@ -124,44 +127,24 @@ def part_weights(norms: dict[str, float], settings: DescentSettings) -> dict[str
 class DescentOptimizer:
     """Plain gradient descent `x ← x − ηg`, or Adam with (0.9, 0.999, 1e-8) (Kingma & Ba, 2015), in place.
 
-    `torch.optim.Adam` runs the same function, but loads torch's compiler first: 5 s a process.
+    `torch.optim.Adam` does the same, but loads torch's compiler first: 5 s a process.
     """
 
     def __init__(self, name: Literal["adam", "gd"], parameters: Parameters) -> None:
-        self._name, self._parameters = name, parameters
-        # One fused pass over a large θ is worth its different rounding. It counts its steps where the
-        # parameters live, the other form on the CPU.
-        self._fused = max(tensor.shape[-2] for tensor in parameters.values()) > SMALL
-        self._state = {
-            name: (
-                torch.zeros_like(tensor),  # means of the gradients
-                torch.zeros_like(tensor),  # means of their squares
-                torch.zeros((), device=tensor.device if self._fused else "cpu"),  # steps
-            )
-            for name, tensor in parameters.items()
-        }
+        self._adam, self._parameters = name == "adam", parameters
+        self._moments = {name: (torch.zeros_like(x), torch.zeros_like(x)) for name, x in parameters.items()}
+        self._steps = 0
 
     @torch.no_grad()
     def step(self, gradients: Parameters, learning_rate: float) -> None:
         """Take one step against the gradients."""
-        if self._name == "gd":
-            for name, gradient in gradients.items():
-                self._parameters[name].add_(gradient, alpha=-learning_rate)
-            return
-        means, squares, steps = (list(kind) for kind in zip(*map(self._state.get, gradients), strict=True))
-        adam(
-            [self._parameters[name] for name in gradients],
-            list(gradients.values()),
-            means,
-            squares,
-            [],
-            steps,
-            fused=self._fused or None,
-            amsgrad=False,
-            beta1=0.9,
-            beta2=0.999,
-            lr=learning_rate,
-            weight_decay=0.0,
-            eps=1e-8,
-            maximize=False,
-        )
+        self._steps += 1
+        for name, gradient in gradients.items():
+            parameter, (mean, square) = self._parameters[name], self._moments[name]
+            if not self._adam:
+                parameter.add_(gradient, alpha=-learning_rate)
+                continue
+            mean.lerp_(gradient, 1 - 0.9)
+            square.mul_(0.999).addcmul_(gradient, gradient, value=1 - 0.999)
+            root = square.sqrt().div_(math.sqrt(1 - 0.999**self._steps)).add_(1e-8)
+            parameter.addcdiv_(mean, root, value=-learning_rate / (1 - 0.9**self._steps))

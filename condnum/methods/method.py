@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -18,72 +18,16 @@ from condnum.methods.settings import Settings
 Parameters = dict[str, Tensor]
 
 
-@dataclass
-class Memory:
-    """What a batch may carry from one step to the next."""
-
-    active: Tensor  # (b,) bool: problems that still descend, and count
-    vectors: dict[str, Tensor] = field(default_factory=dict)  # warm starts, by the method's own names
-    counts: dict[str, Tensor] = field(default_factory=dict)  # (b,) each: evidence, such as fall-backs
-
-    def count(self, name: str, amount: Tensor) -> None:
-        """Add `(b,)` to a counter, where a problem still descends."""
-        counted = torch.where(self.active, amount.long(), 0)
-        self.counts[name] = self.counts[name] + counted if name in self.counts else counted
-
-
-@dataclass(frozen=True)
-class HessianGradient:
-    """A part of θ's gradient given as `∇_H R = aH + c·vvᵀ`; its preconditioned direction is `2θ∇_H R`."""
-
-    hessian: Tensor  # (b, D, D), H
-    scale: Tensor  # (b,), a
-    coefficient: Tensor  # (b,), c
-    vector: Tensor  # (b, D), v
-
-
-@dataclass(frozen=True)
-class OuterGradient:
-    """A part of θ's gradient of low rank, `left·rightᵀ`, such as that of a supervised loss."""
-
-    left: Tensor  # (b, D, m)
-    right: Tensor  # (b, D_hid, m)
+#: What a batch carries from one step to the next: warm starts, by the method's own names.
+Memory = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Gradients:
     """Gradients of one step: θ's in named, unweighted parts; the other parameters' whole."""
 
-    parts: Mapping[str, Tensor | HessianGradient | OuterGradient]
-    others: dict[str, Tensor] = field(default_factory=dict)  # by parameter name
-
-    def weighted_sum(self, theta: Tensor, weights: dict[str, Tensor]) -> Tensor:
-        """Return the weighted sum of the parts; those given as `∇_H R` share one product with θ."""
-        total = torch.zeros_like(theta)
-        inner = None
-        for name, part in self.parts.items():
-            weight = weights[name][:, None]
-            if isinstance(part, Tensor):
-                total.addcmul_(weight[:, None], part)
-            elif isinstance(part, OuterGradient):
-                total.baddbmm_(weight[:, None] * part.left, part.right.mT)
-            else:
-                if inner is None:
-                    inner = torch.zeros_like(part.hessian)
-                inner.addcmul_(part.hessian, (2 * weight * part.scale[:, None])[:, None])
-                scaled = 2 * weight * part.coefficient[:, None] * part.vector
-                inner.baddbmm_(scaled[:, :, None], part.vector[:, None])
-        return total if inner is None else total.baddbmm_(theta, inner)
-
-    def norms(self, theta: Tensor) -> dict[str, Tensor]:
-        """Return the Frobenius norms `(b,)` of each part's directions."""
-        one = theta.new_ones(len(theta))
-        return {
-            name: torch.linalg.vector_norm(
-                Gradients({name: part}).weighted_sum(theta, {name: one}), dim=(1, 2)
-            )
-            for name, part in self.parts.items()
-        }
+    parts: dict[str, Tensor]
+    others: Parameters = field(default_factory=dict)
 
 
 class Method:

@@ -41,7 +41,6 @@ class ImmunizationResult:
     stop_reason: StopReason
     # λ of each gradient part; self-tuned: ηλ of the last step on each, 0 for the loss, which takes none
     part_weights: dict[str, float] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)  # Lanczos steps, fall-backs to eigh, …
     verdict: Immunization | None = None  # of θ, compact convention; None where θ cannot be measured
     ceiling: float | None = None  # RIR_max beside it
     explanation: str = ""  # whether Definition 3.1 is met, what is possible, what was chosen and why

@@ -49,12 +49,6 @@ class Run:
             method.initial(problem, torch.Generator().manual_seed(seed))
             for problem, seed in zip(problems, seeds, strict=True)
         ]
-        shapes = {str({name: tuple(value.shape) for name, value in one.items()}) for one in drawn}
-        if len(shapes) > 1:
-            raise InvalidInputError(
-                "the problems of a batch must have parameters of the same shapes, got "
-                f"{' and '.join(sorted(shapes))}."
-            )
         # A method of one's own may draw in float32, or answer with an array.
         self.parameters = {
             name: torch.stack(
@@ -66,7 +60,8 @@ class Run:
         self.step = 0
         self.reasons: list[StopReason] = ["closed_form"] * len(problems)
         self.steps = [0] * len(problems)
-        self.memory = Memory(torch.ones(len(problems), dtype=torch.bool, device=self.device))
+        self.active = torch.ones(len(problems), dtype=torch.bool, device=self.device)
+        self.memory: Memory = {}
         self._rows: list[list[dict[str, float]]] = [[] for _ in problems]
 
     def loop(self) -> None:
@@ -102,19 +97,18 @@ class Run:
 
     def facts(self, index: int) -> dict[str, Any]:
         """Return what else a result tells of its run."""
-        counts = {name: int(values[index]) for name, values in self.memory.counts.items()}
-        return {"counts": counts, "explanation": self.method.remark}
+        return {"explanation": self.method.remark}
 
     def stop(self, which: torch.Tensor, reason: StopReason) -> None:
         """Let problems stop where they are."""
-        which = which & self.memory.active
+        which = which & self.active
         for index in which.nonzero()[:, 0].tolist():
             self.reasons[index], self.steps[index] = reason, self.step
-        self.memory.active = self.memory.active & ~which
+        self.active = self.active & ~which
 
     def record(self) -> None:
         """Append a row to the histories of the problems that still descend, and tell the callback."""
-        active = self.memory.active.nonzero()[:, 0].tolist()
+        active = self.active.nonzero()[:, 0].tolist()
         measured = self.step in self.recorded
         if measured:
             self._measure(dict.fromkeys(active, self.step))

@@ -79,11 +79,7 @@ def measure_cell(
 ) -> CellResult:
     """Measure what a method made of a cell."""
     row, arrays = spectral_cell(problem, result)
-    own = {
-        "pretrain_digit": cell["pretrain"],
-        "harmful_digit": cell["harmful"],
-        "eigh_fallbacks": result.counts.get("eigh_fallbacks", 0),
-    }
+    own = {"pretrain_digit": cell["pretrain"], "harmful_digit": cell["harmful"]}
     return CellResult(row | own | bounds, arrays)
 
 
@@ -164,7 +160,7 @@ def _on_all_cores(function: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]
 def problem_bytes(problem: ImmunizationProblem) -> int:
     """Estimate the memory that one more problem takes in a batch."""
     D = problem.dimension
-    # θ, its copy, gradient, two moments of Adam, two Hessians, their sum, and as many again for what lives
+    # θ, its copy, gradient, two moments of Adam, two parts of it, a Hessian, and as many again for what lives
     # inside a step (IMMA's graph, norms); the basis of Lanczos.
     numbers = 16 * D**2 + 32 * D
     for task in (problem.pretrain, problem.harmful):

@@ -313,7 +313,7 @@ class DigitPairs(LinearStudy, name="digit-pairs", version="5"):
 
     def tables(self, data: Digits, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
         """Measure every cell, and average over pairs, then over seeds, beside Table 2."""
-        table = self.measured(data, results, ("pretrain_digit", "harmful_digit", "eigh_fallbacks"))
+        table = self.measured(data, results, ("pretrain_digit", "harmful_digit"))
         summary = seed_summary(average_over_pairs(table), TABLE_2 if self.known == "mnist" else {})
         spectra = spectra_table(CellResult(row, arrays) for _, row, arrays in results)
         return {

@@ -47,21 +47,6 @@ _RUN_ALL = """async () => {
             if (output.output_type === 'error') errors.push(output.ename + ': ' + output.evalue);
     return errors;
 }"""
-_DRAWN = """async () => {
-    const content = window.jupyterapp.shell.currentWidget.content, found = [];
-    const plotly = 'application/vnd.plotly.v1+json';
-    for (const [index, cell] of content.widgets.entries()) {
-        const outputs = cell.model.toJSON().outputs || [];
-        const wanted = outputs.filter(output => output.data && plotly in output.data).length;
-        if (!wanted) continue;
-        await content.scrollToItem(index, 'start');
-        const drawn = () => Array.from(cell.node.querySelectorAll('.js-plotly-plot'))
-            .filter(g => g._fullLayout && g.querySelector('.main-svg'));
-        while (drawn().length < wanted) await new Promise(done => setTimeout(done, 100));
-        found.push(...drawn().map(g => g._fullLayout.title.text));
-    }
-    return found;
-}"""
 _THEME = "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})"
 _DARK = """() => {
     const figures = Array.from(document.querySelectorAll('.condnum-explorer .js-plotly-plot'))
@@ -70,8 +55,6 @@ _DARK = """() => {
 }"""
 _FIGURES = """() => Array.from(document.querySelectorAll('.js-plotly-plot'))
     .filter(g => g.data && g.data.length && g.closest('.condnum-explorer')).length"""
-_TEXT = """() => document.querySelector("h1")?.offsetParent
-    ? {figures: document.querySelectorAll(".js-plotly-plot").length} : null"""
 _READ = """index => {
     const plots = Array.from(document.querySelectorAll('.condnum-explorer .js-plotly-plot'));
     const list = v => v === undefined || v === null ? null : Array.from(v, e =>
@@ -95,17 +78,12 @@ class OpenNotebook:
     def __init__(self, page: Any) -> None:
         self.page, self.first = page, 0
         self.problems: list[str] = []  # errors of its scripts, requests to other hosts
-        self.figures_when_text_appeared = -1  # in Voilà
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.on("request", lambda request: self.problems.extend(_STRANGER.findall(request.url)))
 
     def plots(self) -> int:
         """How many live figures (of explorers) the page has."""
         return self.page.evaluate(_FIGURES)
-
-    def drawn_titles(self) -> list[str]:
-        """Scroll through JupyterLab's notebook; return the titles of the plain figures drawn in it."""
-        return self.page.evaluate(_DRAWN)
 
     def explorer(self, index: int = 0) -> Any:
         return self.page.locator(".condnum-explorer").nth(self.first + index)
@@ -363,8 +341,6 @@ def voila(voila_address: str, window: Any) -> Callable[..., OpenNotebook]:
         opened = OpenNotebook(window)
         window.set_viewport_size({"width": width, "height": 900})
         window.goto(f"{voila_address}/voila/render/{name}.ipynb?token={TOKEN}", wait_until="commit")
-        seen = window.wait_for_function(_TEXT, timeout=PATIENCE * 1000)
-        opened.figures_when_text_appeared = seen.json_value()["figures"]
         window.wait_for_function(f"({_FIGURES})() >= {figures}", timeout=PATIENCE * 1000)
         errors = ".jp-RenderedText[data-mime-type='application/vnd.jupyter.error'], .voila-error, .traceback"
         assert window.locator(errors).count() == 0

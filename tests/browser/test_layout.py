@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from condnum.files import asset
+from condnum.lessons.alignment import ROTATIONS, AlignmentExplorer
 from condnum.lessons.condition_number import GradientDescentExplorer
-from condnum.lessons.own_data import OwnDataExplorer
 
 pytestmark = pytest.mark.browser
 UNREADABLE = Path(__file__).with_name("figures.js").read_text(encoding="utf-8")
@@ -34,8 +34,7 @@ def mounted(window: Any, tmp_path: Path) -> Any:
         page.write_text(
             f"<meta charset='utf-8'><style>{style}</style><script src='plotly.js'></script>"
             f"<body data-theme='light'><div id='column' style='width:{width}px'><div id='host'></div></div>"
-            f"<script>{scripts}\ncondnum.rows.text = (box) => {{ box.append('text'); return () => null; }};\n"
-            f"const now = {explorer.payload};"
+            f"<script>{scripts}\nconst now = {explorer.payload};"
             f"const explorer = condnum.mount(document.getElementById('host'), {given})</script>",
             encoding="utf-8",
         )
@@ -47,22 +46,13 @@ def mounted(window: Any, tmp_path: Path) -> Any:
     return show
 
 
-@pytest.mark.parametrize(
-    ("width", "beside", "stacked"), [(390, False, True), (920, False, False), (1280, True, False)]
-)
-def test_the_column_and_not_the_window_decides_what_is_beside_what(
-    mounted: Any, width: int, beside: bool, stacked: bool
-) -> None:
-    page = mounted(GradientDescentExplorer(), width)
-    assert page.evaluate(_LAYOUT) == {"beside": beside, "stacked": stacked, "width": 0}
-    assert page.evaluate(UNREADABLE) == []
-
-
-def test_a_figure_follows_its_column(mounted: Any) -> None:
-    page = mounted(OwnDataExplorer(), 1280)
-    page.evaluate("document.getElementById('column').style.width = '390px'")
-    page.wait_for_function(f"({_LAYOUT})().stacked && ({_LAYOUT})().width === 0")
-    assert page.evaluate(UNREADABLE) == []
+def test_the_column_and_not_the_window_decides_what_is_beside_what(mounted: Any) -> None:
+    page = mounted(GradientDescentExplorer(), 1280)
+    for width, beside, stacked in ((1280, True, False), (920, False, False), (390, False, True)):
+        page.evaluate("width => { document.getElementById('column').style.width = `${width}px`; }", width)
+        wanted = json.dumps({"beside": beside, "stacked": stacked, "width": 0}, separators=(",", ":"))
+        page.wait_for_function(f"wanted => JSON.stringify(({_LAYOUT})()) === wanted", arg=wanted)
+        assert page.evaluate(UNREADABLE) == []
 
 
 def test_what_is_being_typed_survives_an_answer(mounted: Any) -> None:
@@ -75,3 +65,15 @@ def test_what_is_being_typed_survives_an_answer(mounted: Any) -> None:
     assert box.input_value() == "37"
     box.press("Enter")
     assert page.evaluate("explorer.state().kappa") == 37
+
+
+def test_a_control_without_effect_is_disabled(mounted: Any) -> None:
+    """A Haar draw has no angle, and a plane no random draw."""
+    page = mounted(AlignmentExplorer(), 920)
+    page.locator("summary").first.click()
+    for rotation, idle in (("haar", {"angle of U"}), ("ends", {"random draw"}), ("random", set())):
+        index = ROTATIONS.index(rotation)
+        page.get_by_label("rotation", exact=True).select_option(str(index))
+        for label in ("angle of U", "random draw"):
+            for part in page.locator(".condnum-row", has_text=label).locator("input").all():
+                assert part.is_disabled() == (label in idle), (rotation, label)

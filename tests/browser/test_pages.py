@@ -80,6 +80,11 @@ def test_reports(
         links, sections = watched.evaluate(_SECTIONS)
         if links != sections:
             found.append((name, "always", f"contents list {links}, the page has {sections}"))
+        if path == audit_page:  # the verdict comes first and is complete
+            assert watched.locator("article.score").bounding_box()["y"] < 300
+            card = watched.locator("article.score").inner_text()
+            for part in ("immunized", "Weakest attacker", "of at most", "What to do next", "--drop label"):
+                assert part in card
     assert not found, report(found)
 
 

@@ -1,6 +1,5 @@
 """What a browser reads from a recording, without a server, is what the explorer's function returns."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import condnum.lessons
 from condnum.files import asset
 from condnum.lessons import recording
 from condnum.lessons.aligned_tasks import EXPONENTS
-from condnum.lessons.alignment import ROTATIONS, AlignmentExplorer
 from condnum.lessons.recording import RECORDABLE, lattice, leaves, payload, record
 from condnum.machine import limited_threads
 
@@ -136,24 +134,3 @@ def test_a_page_plays_by_keyboard_and_by_its_address(
     window.wait_for_function("document.querySelector('.js-plotly-plot')._fullLayout.xaxis.domain[1] === 1")
     assert window.evaluate("document.documentElement.scrollWidth") <= 390
     assert window.problems == []
-
-
-def test_a_control_without_effect_is_disabled(window: Any, tmp_path: Path) -> None:
-    """A Haar draw has no angle, and a plane no random draw."""
-    spec = json.dumps(AlignmentExplorer.spec())
-    page = tmp_path / "page.html"
-    page.write_text(
-        "<!doctype html><meta charset=utf-8><div id=host></div><script>"
-        "const condnum = {dark: () => false, onTheme: () => () => {}};</script>"
-        f"<script>{asset('lessons/explorer.js')}</script><script>"
-        f"condnum.mount(document.getElementById('host'), {spec}, "
-        "{ask: async (state) => ({state})});</script>"
-    )
-    window.goto(page.as_uri())
-    window.locator("summary").click()
-    for rotation, idle in (("haar", {"angle of U"}), ("ends", {"random draw"}), ("random", set())):
-        index = ROTATIONS.index(rotation)
-        window.get_by_label("rotation", exact=True).select_option(str(index))
-        for label in ("angle of U", "random draw"):
-            for part in window.locator(".condnum-row", has_text=label).locator("input").all():
-                assert part.is_disabled() == (label in idle), (rotation, label)

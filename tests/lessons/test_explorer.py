@@ -9,8 +9,6 @@ pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
 import plotly.graph_objects as go
 import traitlets
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.lessons.aligned_tasks import AlignedTasksExplorer
@@ -133,26 +131,6 @@ def test_what_is_said(kind, settings, said):
 def test_bad_arguments(call, arguments, match):
     with pytest.raises(InvalidInputError, match=match):
         call(**arguments)
-
-
-@settings(max_examples=60)
-@given(
-    st.fixed_dictionaries(
-        {},
-        optional={
-            name: st.one_of(st.none(), st.booleans(), st.integers(-3, 9), st.floats(), st.text(max_size=3),
-                            st.sampled_from([np.float32(4), np.int64(3), "exact", "fit", [3]]))
-            for name in ("kappa", "angle", "rule", "step", "axes")
-        },
-    )
-)  # fmt: skip
-def test_any_argument_is_taken_or_refused_by_name(arguments):
-    try:
-        step, refused = zigzag(**arguments).step, ""
-    except InvalidInputError as error:
-        step, refused = 0, str(error)
-    assert type(step) is int
-    assert not refused or any(refused.startswith((name, f"unknown {name}")) for name in arguments)
 
 
 @checked(kappa=Slider("condition number κ", "σ₁/σ₂", 1, 1000))

@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from condnum.methods import ImmaSettings, get_method
+from condnum.methods import ImmaSettings, baselines, get_method
 from condnum.methods.baselines import bilevel_gradient
 from condnum.methods.batch import ProblemBatch
 from condnum.methods.descent import DescentOptimizer
-from condnum.methods.method import Gradients, Memory
 from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask, LogisticLoss, SquaredLoss
 
 
@@ -34,23 +33,18 @@ SHAPES = {
 
 
 def gradients_of(shape, method, **overrides):
-    """Problems, θ and ω, the method's gradient by part, those of the other parameters, and the counts."""
+    """Problems, θ and ω, the method's gradient by part, and those of the other parameters."""
     D, ranks = SHAPES[shape]
     problems = [
         ImmunizationProblem(task(D, p, 10 * i), task(D, h, 10 * i + 5)) for i, (p, h) in enumerate(ranks)
     ]
     theta = torch.eye(D, dtype=torch.float64) + 0.02 * draw(len(problems), D, D, seed=99)
     omega = draw(len(problems), D, 1, seed=7)
-    memory = Memory(torch.ones(len(problems), dtype=torch.bool))
     batch = ProblemBatch.of(problems, torch.device("cpu"))
     parameters = {"theta": theta, "omega": omega}
     method = get_method(method)
-    found = method.gradients(batch, parameters, method.defaults.with_overrides(**overrides), memory)
-    one = {name: theta.new_ones(len(theta)) for name in found.parts}
-    parts = {name: Gradients({name: part}).weighted_sum(theta, one) for name, part in found.parts.items()}
-    whole = found.weighted_sum(theta, one)
-    torch.testing.assert_close(whole, sum(parts.values()), rtol=1e-9, atol=1e-9 * float(whole.abs().max()))
-    return problems, theta, omega, parts, found.others, memory.counts
+    found = method.gradients(batch, parameters, method.defaults.with_overrides(**overrides), {})
+    return problems, theta, omega, found.parts, found.others
 
 
 def r_well(H, rank):
@@ -66,7 +60,7 @@ def r_ill(H, rank):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_algorithm_1_descends_the_preconditioned_gradients(shape):
     """K·direction = ∇_θR, where autograd goes through the whole spectrum of H; K⁻¹ is never formed."""
-    problems, theta, omega, parts, others, counts = gradients_of(shape, "ours")
+    problems, theta, omega, parts, others = gradients_of(shape, "ours")
     for i, problem in enumerate(problems):
         for part, own, value in (("well", problem.pretrain, r_well), ("ill", problem.harmful, r_ill)):
             leaf = theta[i].clone().requires_grad_()
@@ -77,16 +71,13 @@ def test_algorithm_1_descends_the_preconditioned_gradients(shape):
         problem.pretrain.supervised.value(leaf @ head).backward()
         torch.testing.assert_close(parts["supervised"][i], leaf.grad)
         torch.testing.assert_close(others["omega"][i], head.grad)
-    assert ("lanczos_steps" in counts) == (shape != "small")
 
 
 @pytest.mark.parametrize("convention", ["compact", "ridge"])
-@pytest.mark.parametrize("objective", ["difference", "log"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_opt_kappa_descends_the_condition_numbers(shape, convention, objective):
-    chosen = {"convention": convention, "objective": objective}
-    chosen |= {"ridge": 0.1} if convention == "ridge" else {}
-    problems, theta, _, parts, _, counts = gradients_of(shape, "opt_kappa", **chosen)
+def test_opt_kappa_descends_the_condition_numbers(shape, convention, monkeypatch):
+    monkeypatch.setattr(baselines, "PUBLISHED_RIDGE", 0.1)
+    problems, theta, _, parts, _ = gradients_of(shape, "opt_kappa", convention=convention)
     for i, problem in enumerate(problems):
         for part, own, sign in (("pretrain", problem.pretrain, 1), ("harmful", problem.harmful, -1)):
             leaf = theta[i].clone().requires_grad_()
@@ -94,12 +85,9 @@ def test_opt_kappa_descends_the_condition_numbers(shape, convention, objective):
             kappa = sigma[0] / sigma[-1]
             if convention == "ridge":
                 kappa = (sigma[0] + 0.1) / (0.1 + (sigma[-1] if own.rank == len(leaf) else 0))
-            (sign * (kappa.log() if objective == "log" else kappa)).backward()
+            (sign * kappa).backward()
             error = (parts[f"kappa_{part}"][i] - leaf.grad).norm() / leaf.grad.norm()
             assert float(error) <= 1e-7, part
-    if shape == "batch":  # in the ridge convention only a full rank needs σ_D
-        expected = [2, 2] if convention == "compact" else [0, 1]
-        assert counts["smallest_pair_solves"].tolist() == expected
 
 
 @pytest.mark.parametrize("steps", [1, 3])
@@ -131,10 +119,9 @@ def test_imma_equals_finite_differences_through_the_inner_steps(kind, steps):
     assert all(torch.equal(parameters[name], before[name]) for name in before)
 
 
-@pytest.mark.parametrize("rows", [3, SMALL + 1])
 @pytest.mark.parametrize(("name", "peer"), [("adam", torch.optim.Adam), ("gd", torch.optim.SGD)])
-def test_the_optimizers_step_as_those_of_torch(name, peer, rows):
-    theta, omega = draw(rows, 4), draw(rows, 1, seed=1)
+def test_the_optimizers_step_as_those_of_torch(name, peer):
+    theta, omega = draw(3, 4), draw(3, 1, seed=1)
     ours = {"theta": theta.clone(), "omega": omega.clone()}
     theirs = [theta.clone(), omega.clone()]
     optimizer, other = DescentOptimizer(name, ours), peer(theirs, lr=0.1)

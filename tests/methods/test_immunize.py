@@ -41,8 +41,7 @@ CHANGES = {
     "steps": (4, 5), "record_every": (2, 3), "optimizer": ("adam", "gd"), "learning_rate": (0.02, 0.03),
     "schedule": ("constant", "cosine"), "weights": ("balanced", "fixed"), "ratio": (3.0, 2.0),
     "loss_weight": (0.3, 0.2), "lambda_pretrain": (50.0, 60.0), "lambda_harmful": (1e6, 1e5),
-    "inner_steps": (2, 3), "inner_rate": (0.05, 0.06), "objective": ("log", "difference"),
-    "convention": ("compact", "ridge"), "ridge": (0.1, 0.2),
+    "inner_steps": (2, 3), "inner_rate": (0.05, 0.06), "convention": ("compact", "ridge"),
 }  # fmt: skip
 
 
@@ -272,7 +271,7 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("method", "mode"),
         [(method, {"weights": weights}) for method in DESCENTS for weights in ("balanced", "fixed")]
-        + [("opt_kappa", {"convention": "ridge"}), ("opt_kappa", {"objective": "log"})],
+        + [("opt_kappa", {"convention": "ridge"})],
         ids=str,
     )
     @pytest.mark.parametrize("targets", [True, False], ids=["targets", "covariances"])
@@ -316,8 +315,6 @@ class TestSettings:
         ):
             with pytest.raises(InvalidInputError, match=message):
                 immunize(make_problem(), "ours", **options)
-        with pytest.raises(InvalidInputError, match=r"ridge=0\.1 has no effect with convention='compact'"):
-            OptKappaSettings(ridge=0.1)
         with pytest.raises(InvalidInputError, match="'ours' on a task without targets"):
             immunize(make_problem(targets=False), "ours", loss_weight=2.0)
         # A name stands for what of it has an effect; a change of mode drops what belonged to the former one.
@@ -356,18 +353,6 @@ def test_covariances_at_the_ends_of_float64():
                 run()
 
 
-class Single(Constant):
-    """A descent in float32."""
-
-    name = "single"
-
-    def initial(self, problem, generator):
-        return {"theta": torch.eye(problem.dimension)}
-
-    def gradients(self, problem, parameters, settings, memory):
-        return Gradients({"ones": torch.ones(problem.dimension, problem.dimension)})
-
-
 class Formula(Method):
     """A method that returns one matrix."""
 
@@ -390,12 +375,6 @@ class TestMethodsOfOnesOwn:
         registered(Formula("bad", eye * math.nan))
         with pytest.raises(InvalidInputError, match="theta of method 'bad' holds 36 non-finite"):
             immunize(make_problem(), "bad")
-
-    def test_a_descent_in_float32(self, registered, make_problem):
-        registered(Single())
-        registered(Constant())
-        single = immunize(make_problem(), "single", steps=4)
-        assert single.theta.equal(immunize(make_problem(), "constant", steps=4).theta)
 
     def test_what_is_missing_is_named(self):
         class Bare(Method):

@@ -86,15 +86,6 @@ def test_what_sigma_moves_is_the_derivative_of_log_kappa(run, thetas, i):
     np.testing.assert_allclose(pull, slope, rtol=1e-4, atol=1e-6)  # central differences: h² and eps·κ/h
 
 
-def test_the_closed_form_is_aligned_with_the_pretraining_task(run):
-    kept = arrays(run, "max_rir")
-    D, rank = 9, 8  # a column of zeros: the published features keep the one that splits the table
-    assert kept["step"].tolist() == [0]
-    assert kept["misalignment"][0, 0] < 0.05
-    assert kept["kappa"][0, 0] == pytest.approx(1, rel=1e-9)
-    assert (run.data.problem.dimension, run.data.problem.pretrain.rank) == (D, rank)
-
-
 def test_steps_are_log_spaced_with_both_ends_and_fill_the_wanted_number():
     for limit, dimension in ((5, 9), (120, 784), (1000, 79), (12_000, 79), (20_000, 784)):
         steps = kept_steps(limit, dimension)

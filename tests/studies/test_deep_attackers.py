@@ -46,15 +46,6 @@ class TestRun:
         assert fresh.counts == data.harmful.counts
         assert fresh.split == "train"
 
-    def test_what_is_finished_is_found_again(self, finished):
-        run, folder = finished
-        more = dataclasses.replace(SHORT, attackers=("head-sgd", "ridge", "trunk"))
-        again = more.run(out=folder, jobs=1)
-        assert (again.report.computed, again.report.reused) == (0, 2 + (3 * 3 + 1) * 2 + 3 * 2)
-        columns = ["net", "attacker", "shots", "final_accuracy"]
-        kept = run.tables["results"].query("attacker in @more.attackers")[columns].reset_index(drop=True)
-        assert again.tables["results"][columns].equals(kept)
-
     def test_models_of_a_folder_are_attacked_alike(self, finished, tmp_path):
         run, folder = finished
         given = dataclasses.replace(SHORT, models=str(folder), methods=(), attackers=("ridge",)).run(

@@ -14,14 +14,14 @@ from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import linear_probe
 from condnum.studies import linear
 from condnum.studies import study as study_module
-from condnum.studies.digit_cells import DigitBatches, batch_size, digit_problem, problem_bytes
+from condnum.studies.digit_cells import DigitBatches, batch_size, problem_bytes
 from condnum.studies.executors import BatchExecutor
 from condnum.studies.linear import SETTINGS, DigitPairs, HousePrices, data_set
 from condnum.studies.measure import MEASURES, extractor_curves
 from condnum.studies.run_verdicts import geometric_ridge_sweep, rank_tolerances
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.theory.immunization import relative_immunization_ratio
-from condnum.theory.spectra import PUBLISHED_RIDGE, covariance
+from condnum.theory.spectra import PUBLISHED_RIDGE
 
 CPU = torch.device("cpu")
 SHORT = HousePrices("embedded", seeds=2, steps=4, device="cpu")
@@ -149,16 +149,7 @@ def planned(digits):
     return STUDY.planned(digits)
 
 
-def test_tasks_of_a_pair(digits):
-    problem = digit_problem(digits, 4, 7, labels="one_vs_rest")
-    count = min(digits.counts[4], digits.counts[7])  # cut to the smaller class
-    X = np.array(digits.pixels(np.flatnonzero(digits.labels == 4)[:count]))
-    np.testing.assert_allclose(problem.pretrain.covariance, covariance(X), rtol=1e-12, atol=1e-9)
-    assert problem.pretrain.supervised_rows.shape == (2 * count, 64)
-    assert float(problem.pretrain.targets.mean()) == pytest.approx(0.5)
-    published = digit_problem(digits, 4, 7, labels="published")  # one class each
-    assert set(published.pretrain.targets.flatten().tolist()) == {0.0}
-    assert set(published.harmful.targets.flatten().tolist()) == {1.0}
+def test_cells_of_a_pair(digits):
     study = DigitPairs(methods=("max_rir", "ours"), pairs=((4, 7),), seeds=3)
     methods = [cell["method"] for cell in study.cells(digits)]
     assert (methods.count("max_rir"), methods.count("ours")) == (1, 3)  # a closed form once a pair

@@ -217,14 +217,12 @@ def test_a_run_computes_equal_settings_once():
 
 
 def test_changes_are_paired_by_seed_and_add_up():
-    rirs = {0: [1.0, 4.0], 1: [10.0, 40.0], 2: [10.0, 10.0]}
-    rows = []
-    for index, values in rirs.items():
-        for seed, value in enumerate(values):
-            stage = {"dataset": "t", "start_epochs": 10, "index": index, "seed": seed}
-            facts = {"switch": "released" if index == 0 else "rows", "convention": "ridge", "rir": value}
-            rows.append(stage | facts | {"success": value > 3, "updates": 40})
-    table = waterfall_table(pd.DataFrame(rows)).set_index("index")
+    rirs = [(0, 0, 1.0), (0, 1, 4.0), (1, 0, 10.0), (1, 1, 40.0), (2, 0, 10.0), (2, 1, 10.0)]
+    rows = pd.DataFrame(rirs, columns=["index", "seed", "rir"])
+    rows["switch"] = rows["index"].map({0: "released", 1: "rows", 2: "rows"})
+    rows["success"] = rows["rir"] > 3
+    same = {"dataset": "t", "start_epochs": 10, "convention": "ridge", "updates": 40}
+    table = waterfall_table(rows.assign(**same)).set_index("index")
     assert table.loc[1, "change"] == pytest.approx(1)
     assert table.loc[1, "change_std"] == pytest.approx(0)  # though RIR itself varies
     assert table.loc[1, "rir"] == pytest.approx(20)
