@@ -62,15 +62,7 @@ def as_tensor(value: ArrayLike, name: str, *, ndim: int | None = None, minimum_n
 
 
 def storage_eps(value: ArrayLike) -> float:
-    """Return the machine epsilon of the dtype in which the caller stores `value`.
-
-    A float32 matrix promoted to float64 still carries float32 round-off, so rank tolerances
-    follow the storage type. Integers and lists count as float64.
-
-    Examples:
-        >>> storage_eps(np.zeros(2, dtype=np.float32)) == 2.0**-23
-        True
-    """
+    """Return the machine epsilon of the stored dtype: a promoted float32 still carries its round-off."""
     if isinstance(value, Tensor):
         return torch.finfo(value.dtype if value.dtype.is_floating_point else torch.float64).eps
     dtype = np.asarray(value).dtype
@@ -85,12 +77,7 @@ def like(reference: ArrayLike) -> Callable[[Tensor], Any]:
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
-    """Turn `auto`, `cpu` or `cuda[:i]` into a device that exists.
-
-    Examples:
-        >>> resolve_device("cpu")
-        device(type='cpu')
-    """
+    """Turn `auto`, `cpu` or `cuda[:i]` into a device that exists."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

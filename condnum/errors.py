@@ -31,12 +31,7 @@ class RankError(InvalidInputError):
 
 
 class UnknownNameError(InvalidInputError):
-    """A method, parameter, data set or option has no such name; the message lists the choices.
-
-    Examples:
-        >>> print(UnknownNameError("method", "our", ["ours", "imma"]))
-        unknown method 'our'; did you mean 'ours'? Choices: ours, imma.
-    """
+    """A method, parameter, data set or option has no such name; the message lists the choices."""
 
     def __init__(self, kind: str, name: object, choices: Iterable[str]) -> None:
         names = list(choices)
@@ -84,25 +79,12 @@ class OutputError(CondnumError, OSError):
     """A result cannot be written where it was asked to go."""
 
 
-# Optional dependencies: imported where they are used, and named when they are missing.
-
-
+#: Optional dependencies are imported where they are used.
 Extra = Literal["viz", "notebooks", "deep", "cluster", "site"]
 
 
 def require(module: str, extra: Extra) -> ModuleType:
-    """Import an optional module, or say which extra installs it.
-
-    Examples:
-        >>> require("json", "viz").loads("[1]")
-        [1]
-        >>> require("condnum_has_no_such_module", "viz")
-        Traceback (most recent call last):
-            ...
-        condnum.errors.MissingExtraError: this needs the module 'condnum_has_no_such_module', which is
-        not installed; it belongs to the extra 'viz': pip install -e '.[viz]' in a clone of condnum,
-        pip install 'WHEEL[viz]' where it came as a wheel
-    """
+    """Import an optional module, or say which extra installs it."""
     try:
         return import_module(module)
     except ImportError as error:

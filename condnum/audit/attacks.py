@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condnum.audit.measures import AS_IS, CLOSED, LABEL_OF, PARETO, Extractors
-from condnum.data.feature_stream import FeatureStream, array_stream, open_feature_stream
+from condnum.data.feature_stream import FeatureStream, as_stream
 from condnum.errors import InvalidInputError, check_known
 from condnum.probing.attackers import AttackBudget
 from condnum.probing.panel import attack_panel
@@ -24,12 +24,7 @@ TargetsLike = str | os.PathLike[str] | NDArray[Any]
 def read_targets(value: TargetsLike, *, kind: TargetKind = "auto", name: str = "targets") -> NDArray[Any]:
     """Read targets, numbers; labels are numbered from 0 in ascending order."""
     check_known("kind of targets", kind, get_args(TargetKind))
-    if isinstance(value, str | os.PathLike):
-        stream = open_feature_stream(value, vector=True)
-    else:
-        Y = np.asarray(value)
-        stream = array_stream(Y[:, None] if Y.ndim == 1 else Y, name=name)
-    Y = stream.array(gaps="refuse")
+    Y = as_stream(value, name=name, vector=True).array(gaps="refuse")
     labels = kind == "classification"
     if kind == "auto" and Y.shape[1] == 1:
         labels = reads_as_labels(Y[:, 0])

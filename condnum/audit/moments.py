@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condnum.audit.words import paragraphs
-from condnum.data.feature_stream import FeatureStream, open_feature_stream
+from condnum.data.feature_stream import FeatureStream, as_stream
 from condnum.errors import DataFormatError, InvalidInputError
 from condnum.machine import limited_threads
 from condnum.studies.cells import Cell, CellResult
@@ -156,7 +156,7 @@ def cluster_moments(
 
     def part(cell: Cell) -> CellResult:
         """Read some blocks of the file on a worker."""
-        here = open_feature_stream(stream.source)
+        here = as_stream(stream.source)
         if here.count != stream.count:
             raise InvalidInputError(
                 f"{stream.source} has {here.count} rows on a worker and {stream.count} here; all machines "

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from condnum.data.feature_stream import FeatureStream, array_stream
+from condnum.data.feature_stream import FeatureStream, as_stream
 from condnum.data.resolver import user_cache
 from condnum.deep.backbone import Backbone, load_backbone, size_arguments
 from condnum.deep.features import cached_features, feature_key
@@ -65,7 +65,7 @@ class NetImages:
         options: dict[str, Any] = {"cache": user_cache() / "features", "name": name}
         for images in self.images:
             found = cached_features(self.backbone, images, self.transform, device="auto", **options)
-            streams.append(array_stream(found.values, name=Path(images.name).name))
+            streams.append(as_stream(found.values, name=Path(images.name).name))
             labels.append(found.labels)
         return streams, labels
 

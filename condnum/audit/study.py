@@ -19,7 +19,7 @@ from condnum.audit.result import Audit
 from condnum.audit.stages import AuditData, Stage, from_cell, to_cell
 from condnum.data.digits import load_small_digits
 from condnum.data.feature_pair import open_pair
-from condnum.data.feature_stream import FeaturesLike, array_stream
+from condnum.data.feature_stream import FeaturesLike, as_stream
 from condnum.errors import InvalidInputError
 from condnum.files import atomic_write, sha256_file
 from condnum.probing.attackers import AttackBudget
@@ -100,7 +100,7 @@ class FeatureAudit(Study, name="audit"):
             digits = load_small_digits()
             X, y = np.asarray(digits.images).reshape(len(digits), -1), np.asarray(digits.labels)
             low = y < 5
-            streams = [array_stream(X[low], name="digits 0-4"), array_stream(X[~low], name="digits 5-9")]
+            streams = [as_stream(X[low], name="digits 0-4"), as_stream(X[~low], name="digits 5-9")]
             labels = [y[low], y[~low]]
         data = self.open(
             streams[0],

@@ -118,42 +118,38 @@ class FeatureStream:
         return replace(self, columns=tuple(columns), order=tuple(place[name] for name in columns))
 
 
-def open_feature_stream(
-    path: str | os.PathLike[str], *, key: str | None = None, vector: bool = False
-) -> FeatureStream:
-    """Open a feature matrix for reading in blocks; with `vector`, `(N,)` numbers count as one column."""
-    file = Path(path).expanduser()
-    with _readable(file):
-        if file.suffix.lower() not in OPENERS:
-            raise DataFormatError(
-                f"{path} ends in '{file.suffix}', which holds no table; save it as one of "
-                f"{', '.join(OPENERS)}."
-            )
-        read, shape, dtype, names = OPENERS[file.suffix.lower()](file, key)
-        if vector and len(shape) == 1:
-            shape = (*shape, 1)
-        return _stream(str(path), (read, shape, dtype, names), _stamp(file))
-
-
-def array_stream(
-    features: NDArray[Any], *, name: str = "features", columns: Sequence[str] = ()
-) -> FeatureStream:
-    """Return a stream over a matrix in memory."""
-    X = np.asarray(features)
-    return _stream(name, (row_slices(X), X.shape, X.dtype, tuple(columns)), None)
-
-
 #: A matrix, where to find one, or a stream of one.
 FeaturesLike = str | os.PathLike[str] | NDArray[Any] | FeatureStream
 
 
-def as_stream(features: FeaturesLike, *, name: str = "features", key: str | None = None) -> FeatureStream:
-    """Return a stream of features, wherever they are; of an array `name` is the source."""
+def as_stream(
+    features: FeaturesLike,
+    *,
+    name: str = "features",
+    columns: Sequence[str] = (),
+    key: str | None = None,
+    vector: bool = False,
+) -> FeatureStream:
+    """Return a stream of features, wherever they are; with `vector`, `(N,)` numbers count as one column.
+
+    An array in memory is called by `name`, its columns by `columns`; `key` names an array of an archive.
+    """
     if isinstance(features, FeatureStream):
         return features
-    if isinstance(features, str | os.PathLike):
-        return open_feature_stream(features, key=key)
-    return array_stream(features, name=name)
+    if not isinstance(features, str | os.PathLike):
+        X = np.asarray(features)
+        X = X[:, None] if vector and X.ndim == 1 else X
+        return _stream(name, (row_slices(X), X.shape, X.dtype, tuple(columns)), None)
+    file = Path(features).expanduser()
+    with _readable(file):
+        if file.suffix.lower() not in OPENERS:
+            raise DataFormatError(
+                f"{features} ends in '{file.suffix}', which holds no table; save it as one of "
+                f"{', '.join(OPENERS)}."
+            )
+        read, shape, dtype, names = OPENERS[file.suffix.lower()](file, key)
+        shape = (*shape, 1) if vector and len(shape) == 1 else shape
+        return _stream(str(features), (read, shape, dtype, names), _stamp(file))
 
 
 def _stream(source: str, opened: Opened, stamp: tuple[int, int, int] | None) -> FeatureStream:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from condnum.data.digits import Digits, load_diabetes_tasks, load_small_digits
-from condnum.data.feature_stream import open_feature_stream
+from condnum.data.feature_stream import as_stream
 from condnum.data.house_prices import CATEGORICAL, FILES, load_house_prices, read_house_table
 from condnum.data.mnist import load_mnist_images
 from condnum.data.resolver import obtain
@@ -105,7 +105,7 @@ def load_labelled_pair(name: str) -> TaskPair:
                 f"{', '.join(OWN_FILES)}: features (N, D) and targets (N,) of the benign task P and the "
                 "harmful task H."
             )
-        array = open_feature_stream(found[0], vector=part.startswith("y")).array(gaps="refuse")
+        array = as_stream(found[0], vector=part.startswith("y")).array(gaps="refuse")
         return array[:, 0] if part.startswith("y") and array.ndim == 2 else array
 
     return TaskPair.from_arrays(*map(read, OWN_FILES), name=folder.name)

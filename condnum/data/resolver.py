@@ -109,43 +109,30 @@ def _candidates(files: DataFiles, source: Source) -> dict[Path, str]:
     return dict.fromkeys((path / files.folder, path / Path(files.folder).name, path), "given path")
 
 
-def _find(files: DataFiles, source: Source, named: str | None) -> FoundFiles | None:
-    """Look for the files."""
-    if source != "auto" and Path(source).expanduser().is_file():
+def obtain(files: DataFiles, source: Source = "auto") -> FoundFiles:
+    """Return the files; say what is missing, where it was looked for and what to put where."""
+    given, named = Path(source).expanduser(), os.environ.get(DATA_VARIABLE)
+    if source != "auto" and given.is_file():
         if len(files.names) > 1:
             raise InvalidInputError(
                 f"{files.dataset} needs {len(files.names)} files; "
                 f"give the folder that holds them, not {source}."
             )
-        return FoundFiles(files, (Path(source).expanduser(),), "given path")
+        return FoundFiles(files, (given,), "given path")
     if source == "auto" and named and not Path(named).expanduser().is_dir():
         raise DataNotFoundError(
             f"{DATA_VARIABLE} is '{named}', a folder that does not exist; set it to the folder that holds "
             f"{files.folder}/, or unset it: the bundled data are taken then."
         )
-    for folder, kind in _candidates(files, source).items():
+    folders = _candidates(files, source)
+    for folder, kind in folders.items():
         for wanted in filter(None, (files, files.instead)):
             there = [[folder / name for name in names if (folder / name).is_file()] for names in wanted.names]
             if all(there):
                 return FoundFiles(wanted, tuple(paths[0] for paths in there), kind)
-    return None
-
-
-def obtain(files: DataFiles, source: Source = "auto") -> FoundFiles:
-    """Return the files; say what is missing, where it was looked for and what to put where."""
-    named = os.environ.get(DATA_VARIABLE)
-    found = _find(files, source, named)
-    if found is None:
-        wanted = " and ".join(" or ".join(names) for names in files.names)
-        tried = ", ".join(str(folder.absolute()) for folder in _candidates(files, source))
-        if source != "auto":
-            fix = f"Give an existing path, or 'auto', which ends in the bundled data; got '{source}'."
-        elif named:
-            fix = f"{DATA_VARIABLE} is '{named}'; put the file(s) into its subfolder {files.folder}/."
-        else:
-            fix = (
-                f"Put the file(s) into data/{files.folder}/, or set {DATA_VARIABLE} to the folder that holds "
-                f"{files.folder}/."
-            )
-        raise DataNotFoundError(f"{files.dataset}: {wanted} not found in: {tried}. {fix} {files.advice}")
-    return found
+    fix = f"Put the file(s) into the subfolder {files.folder}/ of data/ or of the folder in {DATA_VARIABLE}."
+    if source != "auto":
+        fix = f"Give an existing path, or 'auto', which ends in the bundled data; got '{source}'."
+    names = " and ".join(" or ".join(names) for names in files.names)
+    tried = ", ".join(str(folder.absolute()) for folder in folders)
+    raise DataNotFoundError(f"{files.dataset}: {names} not found in: {tried}. {fix} {files.advice}")

@@ -1,4 +1,7 @@
-"""Figures of the tidy curves table: norm ratios (Fig. 1), spectra and condition-number histories."""
+"""Figures of the tidy curves table: norm ratios (Fig. 1), spectra and condition-number histories.
+
+A row per point has the columns method, seed, task, quantity, x and value.
+"""
 
 from typing import Any
 
@@ -21,14 +24,11 @@ from condnum.figures.style import (
 #: Ratios below this are round-off of float64 and not drawn.
 _FLOOR = 1e-32
 
-#: Columns of a table of curves, a row per point.
-CURVE_COLUMNS = ("method", "seed", "task", "quantity", "x", "value")
-
 
 def norm_ratio_figure(curves: pd.DataFrame, subtitle: str) -> Any:
     """Draw Fig. 1: the norm ratio of Eq. 16 against the step, per task and method."""
     return _of_both_tasks(
-        _checked(curves, "norm_ratio"),
+        only(curves, "norm_ratio"),
         "Convergence of linear probing (norm ratio, Eq. 16)",
         f"{subtitle}. Line: geometric mean over seeds; band: least to largest",
         "step of exact line search",
@@ -40,7 +40,7 @@ def norm_ratio_figure(curves: pd.DataFrame, subtitle: str) -> Any:
 def task_spectra_figure(curves: pd.DataFrame, subtitle: str) -> Any:
     """Draw the spectra of both Hessians, raw inputs (identity) beside each method."""
     return _of_both_tasks(
-        _checked(curves, "spectrum"),
+        only(curves, "spectrum"),
         "Spectra of the probe's Hessian before and after immunization",
         f"{subtitle}. A flat line is well-conditioned, a steep one ill-conditioned",
         "index i of the singular value",
@@ -51,7 +51,7 @@ def task_spectra_figure(curves: pd.DataFrame, subtitle: str) -> Any:
 
 def history_figure(curves: pd.DataFrame, subtitle: str) -> Any:
     """Draw both condition numbers along the descent."""
-    table = _checked(curves, "kappa")
+    table = only(curves, "kappa")
     lengths = table.groupby("method")["x"].max()
     identity = table[table["method"] == "identity"]
     ends = pd.concat([identity.assign(x=1.0), identity.assign(x=lengths.max())])
@@ -107,15 +107,6 @@ def ceiling_figure(sweep: pd.DataFrame, subtitle: str) -> Any:
     figure.update_yaxes(**log_axis("RIR, ridge convention, θ at unit scale", sweep["rir"]))
     note = f"{subtitle}. Geometric mean over seeds; no invertible extractor lies above the bound"
     return finish(figure, "How much immunization is possible: RIR and its ceiling", note, height=480)
-
-
-def _checked(curves: pd.DataFrame, quantity: str) -> pd.DataFrame:
-    """Return the rows of one quantity of a table that has all columns."""
-    if missing := [name for name in CURVE_COLUMNS if name not in curves]:
-        raise InvalidInputError(
-            f"the table of curves lacks {', '.join(missing)}; its columns are {', '.join(CURVE_COLUMNS)}."
-        )
-    return only(curves, quantity)
 
 
 def only(curves: pd.DataFrame, quantity: str) -> pd.DataFrame:

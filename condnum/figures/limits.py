@@ -177,27 +177,9 @@ def pareto_figure(
     ridge: float | None = None,
     subtitle: str = "",
 ) -> Any:
-    """Draw which pairs (ii), (i) are possible for two tasks, their Pareto front, and some extractors.
+    """Draw which pairs (ii), (i) are possible for two tasks, their Pareto front, and extractors θ by name.
 
-    Args:
-        pretrain_covariance: `(D, D)`, `K_P`.
-        harmful_covariance: `(D, D)`, `K_H`.
-        extractors: `(D, D)` invertible θ by name, such as `{"ours": immunize(problem, "ours").theta}`.
-        ridge: ε > 0 replaces both covariances by `K + εI`; without it a front may have no upper end.
-        subtitle: Names the data.
-
-    Returns:
-        A plotly figure, in the compact convention.
-
-    Raises:
-        InvalidInputError: A covariance is not one, or shapes do not fit.
-
-    Examples:
-        >>> import numpy as np
-        >>> K_P, K_H = np.diag([100.0, 1.0]), np.diag([2.0, 1.0])
-        >>> figure = pareto_figure(K_P, K_H, {"identity": np.eye(2)})
-        >>> ["Identity" in trace.name for trace in figure.data]
-        [False, False, False, False, False, True]
+    With a `ridge` ε > 0 both covariances become `K + εI`; without it a front may have no upper end.
     """
     P, H = task_ranges(pretrain_covariance, harmful_covariance, ridge)
     region = feasible_region(pretrain_covariance, harmful_covariance, ridge=ridge)

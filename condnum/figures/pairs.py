@@ -10,10 +10,7 @@ import pandas as pd
 from condnum.errors import InvalidInputError
 from condnum.figures.style import finish, method_style, num, panels, square
 
-#: What tells one row from another, and all that is read.
-_KEY = ["method", "seed", "pretrain_digit", "harmful_digit", "convention", "theta_scale"]
 _RATIOS = ["harmful_ratio", "pretrain_ratio", "rir"]
-PAIR_COLUMNS = [*_KEY, *_RATIOS, "success"]
 
 #: Name and unit of each measure.
 _MEASURES = {
@@ -34,9 +31,6 @@ _LINE = {1: 88, 2: 120}
 
 def measured_pairs(results: pd.DataFrame, *, convention: str, theta_scale: str) -> pd.DataFrame:
     """Return the rows of a table of digit pairs that a measure gave."""
-    missing = [name for name in PAIR_COLUMNS if name not in results.columns]
-    if missing:
-        raise InvalidInputError(f"the table of digit pairs lacks the columns: {', '.join(missing)}.")
     table = results[(results["convention"] == convention) & (results["theta_scale"] == theta_scale)]
     if table.empty:
         measured = results[["convention", "theta_scale"]].drop_duplicates().to_numpy()

@@ -3,9 +3,7 @@
 import math
 import re
 import textwrap
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -45,12 +43,7 @@ TASK_TITLES = {"pretrain": "D<sub>P</sub>, pre-training task", "harmful": "D<sub
 
 
 def method_style(name: str) -> MethodStyle:
-    """Return a method's style; one that the palette does not know gets the spare colour.
-
-    Examples:
-        >>> method_style("identity").dash
-        'dash'
-    """
+    """Return a method's style; one that the palette does not know gets the spare colour."""
     color, dash = _LOOK.get(name, ("#000000", "longdashdot"))
     label = get_method(name).label if name in method_names() else name
     return MethodStyle(label, color, dash)
@@ -159,24 +152,8 @@ def empty() -> Any:
     return require("plotly.graph_objects", "viz").Figure()
 
 
-#: Whether `figure_of` leaves figures as they are described.
-_DESCRIBED = ContextVar("described", default=False)
-
-
-@contextmanager
-def described() -> Generator[None]:
-    """Let a lesson's figure be `{"data": …, "layout": …}`: plotly's own takes ten times as long."""
-    token = _DESCRIBED.set(True)
-    try:
-        yield
-    finally:
-        _DESCRIBED.reset(token)
-
-
 def figure_of(traces: Any, layout: Any) -> Any:
     """Return a figure of traces and a layout that are right, without plotly's checks, which are slow."""
-    if _DESCRIBED.get():
-        return _given({"data": traces, "layout": layout})
     content = {"data": traces, "layout": {**layout, "template": _white()}}
     return require("plotly.graph_objects", "viz").Figure(content, _validate=False)
 
@@ -265,20 +242,12 @@ def teaching_layout(figure: Any, title: str, subtitle: str = "", *, height: int 
 
 def honest_legend(figure: Any) -> Any:
     """Take out of the legend what is not to be seen: traces without data, or outside of their axes."""
-    built = not isinstance(figure, dict)
-    layout = figure.layout.to_plotly_json() if built else figure["layout"]
-    for trace in figure["data"]:
-        given = trace.to_plotly_json() if built else trace
+    layout = figure.layout.to_plotly_json()
+    for trace in figure.data:
+        given = trace.to_plotly_json()
         if given["type"] == "scatter" and given.get("showlegend") is not False:
             trace["showlegend"] = _is_seen(given, layout)
     return figure
-
-
-def _given(value: Any) -> Any:
-    """Return a description without what it leaves to plotly, as plotly's own has it."""
-    if isinstance(value, Mapping):
-        return {name: _given(part) for name, part in value.items() if part is not None}
-    return [_given(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _is_seen(trace: Mapping[str, Any], layout: Mapping[str, Any]) -> bool:

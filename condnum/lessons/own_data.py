@@ -18,7 +18,7 @@ from condnum.audit.moments import TaskFacts, task_facts
 from condnum.audit.tables import columns_html
 from condnum.data.digits import digit_pair, load_diabetes_tasks, load_small_digits
 from condnum.data.feature_pair import FeaturePair, look_at, match_streams, open_pair
-from condnum.data.feature_stream import OPENERS, array_stream
+from condnum.data.feature_stream import OPENERS, as_stream
 from condnum.errors import DataFormatError, InvalidInputError, RankError
 from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, log_axis, num, overlap_heatmap
 from condnum.lessons.condition_number import Floats
@@ -74,7 +74,7 @@ def _looked_at(
             if example == "diabetes"
             else ("Example: the digits 4 and 7 in 8×8 pixels", digit_pair(load_small_digits(), 4, 7))
         )
-        P, H = (array_stream(X, name=task.name, columns=task.feature_names) for X in (task.X_P, task.X_H))
+        P, H = (as_stream(X, name=task.name, columns=task.feature_names) for X in (task.X_P, task.X_H))
         found = match_streams(P, H, drop=drop)
     pair = look_at(*found, standardize=standardize)
     X_P, X_H = pair.pretrain.array(), pair.harmful.array()

@@ -16,7 +16,6 @@ from joblib import Parallel, delayed
 
 import condnum
 from condnum.errors import CondnumError, check_known
-from condnum.figures.style import described
 from condnum.files import output_folder, write_text
 from condnum.lessons.aligned_tasks import AlignedTasksExplorer
 from condnum.lessons.alignment import AlignmentExplorer
@@ -125,10 +124,11 @@ def payload(explorer: type[Explorer], state: Mapping[str, Any]) -> dict[str, Any
     """Return figure and sentence of a state, or the words of the error that it raises."""
     try:
         shown = explorer.compute(**explorer.acting(state))
-        with described():
-            figure = shown.figure()
-        figure["layout"].pop("template", None)  # the page has its own colours
-        return {"figure": figure, "reading": shown.reading(), "error": ""}
+        figure = shown.figure()
+        layout = figure.layout.to_plotly_json()
+        layout.pop("template", None)  # the page has its own colours
+        drawn = {"data": [trace.to_plotly_json() for trace in figure.data], "layout": layout}
+        return {"figure": drawn, "reading": shown.reading(), "error": ""}
     except CondnumError as error:
         return {"figure": None, "reading": "", "error": f"nothing can be drawn for these settings: {error}"}
 

@@ -11,12 +11,13 @@ import torch
 
 from condnum.machine import limited_threads
 from condnum.methods import immunize, immunize_batch
-from condnum.methods.problem import ImmunizationProblem
+from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.studies.digit_cells import DigitBatches, batch_size, cell_problem
 from condnum.studies.executors import BatchExecutor
 from condnum.studies.linear import PAPER_METHODS, DigitPairs
+from condnum.theory.extremes import gram
 
-from .test_step import image_like, median_seconds, prepared_step
+from .test_step import median_seconds, prepared_step
 
 CARD = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CARD else "cpu")
@@ -28,6 +29,14 @@ STUDY = (
 )
 #: Problems side by side in a step, as many as a method of Table 2 has.
 PROBLEMS = 90 * SEEDS if CARD else 3
+
+
+def image_like(D, seed):
+    """A covariance whose spectrum falls as an image's does, with rank 3D/4."""
+    generator = torch.Generator().manual_seed(seed)
+    rank = 3 * D // 4
+    Q, _ = torch.linalg.qr(torch.randn(D, D, generator=generator, dtype=torch.float64))
+    return LinearTask(gram(torch.arange(1, rank + 1, dtype=torch.float64)[:, None] ** -1.0 * Q[:, :rank].mT))
 
 
 def finished(call):

@@ -9,7 +9,7 @@ import pytest
 from condnum.audit.attacks import read_targets
 from condnum.data import feature_stream
 from condnum.data.feature_pair import look_at, match_streams, odd_columns, open_pair
-from condnum.data.feature_stream import array_stream, open_feature_stream
+from condnum.data.feature_stream import as_stream
 from condnum.data.task_pair import standardize
 from condnum.errors import (
     CondnumError,
@@ -50,7 +50,7 @@ class TestBlocks:
     def test_every_kind_of_file_holds_the_same_rows(self, small_blocks, tmp_path, kind):
         """In order, again, from the middle, and with columns in another order."""
         WRITERS[kind](tmp_path / f"X.{kind}", X)
-        stream = open_feature_stream(tmp_path / f"X.{kind}")
+        stream = as_stream(tmp_path / f"X.{kind}")
         rtol, blocks = (1e-6 if "csv" in kind else 0), list(stream.blocks())
         assert [len(block) for block in blocks] == [8] * 6 + [5]
         np.testing.assert_allclose(np.concatenate(blocks), X, rtol=rtol)
@@ -66,7 +66,7 @@ class TestBlocks:
         holes = X.copy()
         holes[[3, 40], [0, 2]] = np.nan
         WRITERS[kind](tmp_path / f"X.{kind}", holes)
-        stream = open_feature_stream(tmp_path / f"X.{kind}")
+        stream = as_stream(tmp_path / f"X.{kind}")
         kept = np.delete(X, [3, 40], axis=0)
         np.testing.assert_allclose(stream.array(), kept, rtol=1e-6)
         np.testing.assert_allclose(np.concatenate(list(stream.blocks(5))), kept[-13 + 1 :], rtol=1e-6)
@@ -76,7 +76,7 @@ class TestBlocks:
         (tmp_path / "X.csv").write_text("name,a,yes\nx,1,True\ny,,False\nz,3,True\n")
         pd.DataFrame({"yes": [1.0], "a": [1.0], "name": ["x"]}).to_parquet(tmp_path / "X.parquet")
         for ending, rows in (("csv", [[1, 1], [1, 3]]), ("parquet", [[1, 1]])):
-            stream = open_feature_stream(tmp_path / f"X.{ending}")
+            stream = as_stream(tmp_path / f"X.{ending}")
             assert stream.select(["yes", "a"]).array().tolist() == rows
             with pytest.raises(DataFormatError, match=r"hold numbers: name \('name' (holds 'x'|is of type)"):
                 stream.array()
@@ -84,9 +84,9 @@ class TestBlocks:
     def test_limits_and_a_file_that_changes_while_it_is_read(self, small_blocks, tmp_path, monkeypatch):
         monkeypatch.setattr(feature_stream, "WHOLE_BYTES", 100)
         with pytest.raises(DataFormatError, match=r"takes more than 0 MiB"):
-            array_stream(X).array()
+            as_stream(X).array()
         np.save(tmp_path / "X.npy", X)
-        blocks = open_feature_stream(tmp_path / "X.npy").blocks()
+        blocks = as_stream(tmp_path / "X.npy").blocks()
         next(blocks)
         os.utime(tmp_path / "X.npy", ns=(1, 1))
         with pytest.raises(DataFormatError, match="changed while it was read"):
@@ -94,16 +94,16 @@ class TestBlocks:
 
     def test_folders_and_missing_files(self, tmp_path):
         (tmp_path / "folder.npy").mkdir()
-        for reader in (open_feature_stream, read_targets):
+        for reader in (as_stream, read_targets):
             with pytest.raises(DataFormatError, match="is a folder; give a file in it"):
                 reader(tmp_path / "folder.npy")
         for name in ("none.npy", "none.npz", "none.csv", "none.parquet"):
             with pytest.raises(DataNotFoundError, match=rf"cannot read .*{name}: .*No such file"):
-                open_feature_stream(tmp_path / name)
+                as_stream(tmp_path / name)
 
 
 def stream(X, names=()):
-    return array_stream(np.asarray(X, dtype=float), name="memory", columns=tuple(names))
+    return as_stream(np.asarray(X, dtype=float), name="memory", columns=tuple(names))
 
 
 def looked(P, H, names=(), **options):

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from covariances import theta_gradient
 
 from condnum.deep.regularizers import feature_r_ill, feature_r_well, precondition_gradient
 from condnum.errors import RankError
@@ -91,19 +90,6 @@ def test_backward_is_the_explicit_formula(N, D, ridge):
     expected = explicit(G, X.detach(), ridge)
     # Both lose eps·(σ₁+ε)/ε of the largest entry of G/ε.
     torch.testing.assert_close(X.grad, expected, rtol=1e-10, atol=1e-10 * float(expected.abs().max()))
-
-
-@pytest.mark.parametrize("kind", ["well", "ill"])
-def test_of_a_linear_extractor_it_is_line_6_of_algorithm_1(kind):
-    """For θ = I the features are X: preconditioning their gradient is K⁻¹ of the gradient in θ."""
-    X = randn(30, 6, seed=11)
-    K, theta = X.T @ X, torch.eye(6, dtype=torch.float64)
-    reference = theta_gradient(r_well if kind == "well" else r_ill, theta, K)
-    leaf = X.clone().requires_grad_()
-    (feature_r_well if kind == "well" else feature_r_ill)(precondition_gradient(leaf, ridge=1e-9)).backward()
-    expected = torch.linalg.solve(K, reference).T
-    found = X.T @ leaf.grad  # of θ: the features are Xθ
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7 * float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

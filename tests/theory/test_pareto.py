@@ -81,6 +81,15 @@ def test_nothing_lies_beyond_the_region(seed, dimension, size):
     assert overshoot(feasible_region(P, H), [extractor_ratios(theta, P, H) for theta in thetas]) < ROUND_OFF
 
 
+@pytest.mark.parametrize("power", [0.0, 0.3, 1.0])
+def test_front_extractors_attain_the_ceiling(power):
+    K_P, K_H = pair(3)
+    measured = relative_immunization_ratio(pareto_extractor(K_P, K_H, power), K_P, K_H)
+    limit = rir_ceiling(K_P, K_H)
+    kappa = (limit.lambda_max / limit.lambda_min) ** power
+    assert (measured.rir, measured.pretrain_after.value) == pytest.approx((limit.value, kappa), rel=1e-9)
+
+
 def test_family_leads_from_identity_to_the_optimum():
     K_P, K_H = pair(8)
     P, H = (CovarianceRange.of(torch.from_numpy(K)) for K in (K_P, K_H))

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import block_diag
 
-from condnum.deep.rir import rir_from_features
 from condnum.errors import CondnumError, InvalidInputError
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing.line_search import linear_probe
@@ -87,16 +86,6 @@ class TestOneAnswer:
         assert float(found.value) == pytest.approx(1e6, rel=1e-3)
         assert float(condition_number(covariance(X)).value) == pytest.approx(1e6, rel=1e-3)
         assert CovarianceRange.of_features(X).rank == 256
-
-    def test_float32_features_of_four_models_give_one_rir(self):
-        rng = np.random.default_rng(1)
-        mix = rng.normal(size=(64, 64)) * np.geomspace(1, 1e-3, 64)
-        features = [(rng.normal(size=(300, 64)) @ mix * scale).astype(np.float32) for scale in (1, 2, 3, 4)]
-        features[3] = (features[3] * np.geomspace(1, 1e-2, 64)).astype(np.float32)
-        before_P, after_P, before_H, after_H = (condition_number(X, kind="features").value for X in features)
-        by_hand = (after_H / before_H) / (after_P / before_P)
-        found = rir_from_features(*features, groups=1, group_size=300)
-        assert float(found.rir) == pytest.approx(by_hand, rel=1e-6)
 
     @pytest.mark.parametrize(
         ("K", "message"),
