@@ -29,6 +29,7 @@ PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for path in (ROOT / "README.md", ROOT / "reports/README.md", *sorted(GUIDE.glob("*.md")))
 }
+MOST_LINES = {"README": 110, "snippet": 32}
 EACH_PAGE = pytest.mark.parametrize("name", PAGES)
 
 
@@ -38,6 +39,13 @@ def fences(text: str, language: str) -> list[str]:
 
 def prose(text: str) -> str:
     return re.sub(r"(?ms)^```.*?^```", "", text)
+
+
+def test_lengths():
+    assert PAGES["README.md"].count("\n") <= MOST_LINES["README"]
+    added = fences((GUIDE / "own_study.md").read_text(encoding="utf-8"), "python")
+    assert len(added) == 4
+    assert max(text.count("\n") for text in added) <= MOST_LINES["snippet"]
 
 
 # Snippets.

@@ -20,7 +20,6 @@ from condnum.files import (
     RECORD,
     folder_lock,
     output_folder,
-    read_record,
     results_folder,
     sha256_file,
     write_json,
@@ -101,7 +100,7 @@ def build_site(
             pages[f"learn/{name}.ipynb"] = nbformat.writes(page)
         inputs = _digest(work, pages, players)
         with results_folder(folder / SITE) as held:
-            if read_record(held.folder).get("inputs") == inputs and (folder / INDEX).exists():
+            if _is_built(held.folder, inputs):
                 return folder / INDEX
             try:
                 _scripts(work / "_static", players)
@@ -233,6 +232,16 @@ def _digest(work: Path, pages: Mapping[str, str], recordings: Mapping[str, Path]
     known = [(path.name, sha256_file(path)) for path in files if "__pycache__" not in path.parts]
     parts = [sorted(pages.items()), known, sorted(versions().items())]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _is_built(site: Path, inputs: str) -> bool:
+    """Tell whether a site is whole and was made of the same."""
+    try:
+        record = json.loads((site / RECORD).read_text(encoding="utf-8"))
+        same = {name: sha256_file(site / name) for name in record["files"]} == record["files"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+    return same and record.get("inputs") == inputs and (site.parent / INDEX).exists()
 
 
 def _files(folder: Path) -> list[Path]:

@@ -1,8 +1,11 @@
 """What the site asks of Sphinx: formulas and searching offline, figures' scripts where there are figures."""
 
+import json
 import re
+from pathlib import Path
 from typing import Any
 
+from bs4 import BeautifulSoup
 from docutils import nodes
 
 from condnum.report.html import mathml
@@ -23,7 +26,6 @@ SPHINX: dict[str, Any] = {
     "html_show_sourcelink": False,
     "html_show_copyright": False,
     "html_use_index": False,
-    "html_show_search_summary": False,  # Sphinx fetches each page for it, which file:// forbids
     "pygments_style": "a11y-high-contrast-light",
     "myst_enable_extensions": ["dollarmath", "deflist", "attrs_inline", "colon_fence"],
     "myst_heading_anchors": 3,
@@ -49,6 +51,7 @@ def setup(app: Any) -> dict[str, Any]:
     app.add_html_math_renderer("mathml", (_inline, None), (_display, None))
     app.connect("doctree-resolved", _indices)
     app.connect("html-page-context", _page_scripts)
+    app.connect("build-finished", _excerpts)
     app.connect("autodoc-process-signature", _readable)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -79,8 +82,27 @@ def _indices(app: Any, doctree: Any, name: str) -> None:
 def _page_scripts(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
     body = context.get("body", "")
     wanted = [scripts for name, scripts in SCRIPTS.items() if f'class="{name}"' in body]
+    if pagename == "search":
+        wanted.append(("excerpts.js", "search.js"))
     for script in dict.fromkeys(name for scripts in wanted for name in scripts):
         app.add_js_file(script, loading_method="defer")
+
+
+def _excerpts(app: Any, error: Exception | None) -> None:
+    """Keep the words of each page for `search.js`, which shows those around a hit."""
+    texts = {}
+    for name in [] if error else sorted(app.env.found_docs):
+        page = re.sub(
+            r"(?s)<(script|noscript).*?</\1>", "", Path(app.outdir, f"{name}.html").read_text("utf-8")
+        )
+        (article,) = BeautifulSoup(page, "html.parser").select("article")
+        for code in article.select("details.hide"):
+            code.decompose()
+        for link in article.select(".headerlink"):
+            link.replace_with(". ")
+        texts[name] = " ".join(article.get_text().split())
+    script = f"const condnumTexts = {json.dumps(texts, ensure_ascii=False)};\n"
+    Path(app.outdir, "_static", "excerpts.js").write_text(script, "utf-8")
 
 
 def _readable(

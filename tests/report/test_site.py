@@ -220,6 +220,9 @@ def test_the_site_is_whole_and_follows_its_runs(runs, site_cache, tmp_path, monk
         patch.delattr(Sphinx, "build")
         assert again() == target / "index.html"  # made of the same: it stays
         assert bytes_of(target) == after
+        (target / "site" / "results" / "lesson.html").write_text("damaged")
+        with pytest.raises(AttributeError):
+            again()
 
 
 def test_a_lesson_that_fails_is_left_out_and_one_that_ran_is_not_run_again(tmp_path, monkeypatch):
