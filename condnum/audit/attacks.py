@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -9,14 +10,14 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.audit.measures import AS_IS, CLOSED, LABEL_OF, PARETO, Extractors
+from condnum.audit.measures import AS_IS, CLOSED, ERASED, LABEL_OF, PARETO, Extractors
 from condnum.data.feature_stream import FeatureStream, as_stream
 from condnum.errors import InvalidInputError, check_known
 from condnum.probing.attackers import AttackBudget
 from condnum.probing.panel import attack_panel
 from condnum.probing.report import AttackReport, attack_sentences
 from condnum.probing.tasks import AttackTask, TaskKind
-from condnum.theory.erasure import TargetKind, reads_as_labels
+from condnum.theory.erasure import TargetKind, erasure, reads_as_labels
 
 TargetsLike = str | os.PathLike[str] | NDArray[Any]
 
@@ -88,8 +89,8 @@ def attack_section(
     """Run the attack panel on a sample of rows; without targets, say so.
 
     Labels are learned by least squares, one column a class, unless `kind` asks for a classification: κ of
-    θᵀKθ is that of the squared loss, and logistic attackers take minutes instead of seconds. The front is
-    attacked only where no other extractor was given.
+    θᵀKθ is that of the squared loss, and logistic attackers take minutes instead of seconds. The front, and
+    erasure made from other rows than the attackers', are attacked only where no extractor was given.
     """
     if targets is None:
         return AttackSection(
@@ -97,19 +98,19 @@ def attack_section(
         )
     size = min(rows, round(PANEL_ROWS / (1 - HELD_OUT_FRACTION)))
     held_out = min(size - 2, round(size * HELD_OUT_FRACTION)) if size >= LEAST_ROWS else 0
-    drawn = np.random.default_rng([seed, _SAMPLE_SEED]).choice(rows, size=size, replace=False)
+    generator = np.random.default_rng([seed, _SAMPLE_SEED])
+    drawn = generator.choice(rows, size=size, replace=False)
+    own = {name: theta for name, theta in extractors.items() if name not in (AS_IS, *CLOSED)}
+    spare = np.setdiff1d(np.arange(0 if own else rows), drawn)
+    defender = np.sort(generator.choice(spare, size=min(size, len(spare)), replace=False))
     chosen = np.sort(drawn)
     test = np.isin(chosen, drawn[:held_out])
     labels = targets.dtype.kind == "i"
     if labels:  # what no attacker has seen cannot be asked of one
         known = np.isin(targets[chosen], targets[chosen[~test]])
         chosen, test = chosen[known], test[known]
-    parts, seen = [], 0
-    for block in stream.blocks():
-        here = chosen[(chosen >= seen) & (chosen < seen + len(block))] - seen
-        parts.append(block[here].astype(np.float64))
-        seen += len(block)
-    X, y, held_out = np.concatenate(parts), targets[chosen], int(test.sum())
+    X, X_defender = _rows(stream, chosen, defender)
+    y, held_out = targets[chosen], int(test.sum())
     if labels:
         y = np.unique(y, return_inverse=True)[1].astype(np.int64)
         if y.max() == 0:
@@ -121,8 +122,23 @@ def attack_section(
     task = AttackTask(X[~test], Y[~test], learned, name=name)
     if held_out:
         task = replace(task, X_test=X[test], y_test=Y[test])
-    own = {name: theta for name, theta in extractors.items() if name not in (AS_IS, *CLOSED)}
     attacked = {AS_IS: None, **(own or {PARETO: extractors[PARETO]})}
+    if len(defender) >= LEAST_ROWS:
+        with suppress(InvalidInputError):  # the targets have no linear part in these rows
+            made = erasure(X_defender, one_hot(targets)[defender], kind="regression", intercept=False)
+            attacked[ERASED] = made.theta
     with np.errstate(over="ignore", invalid="ignore"):  # candidates that diverge are part of the race
         report = attack_panel(attacked, task, budget=budget, on_attack=on_attack)
     return AttackSection(report, "", fit, held_out, rows)
+
+
+def _rows(stream: FeatureStream, *wanted: NDArray[np.int64]) -> list[NDArray[np.float64]]:
+    """Return several sorted selections of rows, from one pass over the stream."""
+    parts: list[list[NDArray[np.float64]]] = [[] for _ in wanted]
+    seen = 0
+    for block in stream.blocks():
+        for part, index in zip(parts, wanted, strict=True):
+            here = index[(index >= seen) & (index < seen + len(block))] - seen
+            part.append(block[here].astype(np.float64))
+        seen += len(block)
+    return [np.concatenate(part) for part in parts]

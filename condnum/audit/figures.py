@@ -26,6 +26,7 @@ _LOOK = {
     "theta": (BLUE, "solid", LABEL_OF["theta"]),
     "max_rir": (ORANGE, "dashdot", LABEL_OF["max_rir"]),
     "pareto": (PURPLE, "longdash", LABEL_OF["pareto"]),
+    "erase": (NEUTRAL, "dash", LABEL_OF["erase"]),
 }
 
 
@@ -102,7 +103,8 @@ def attack_figure(found: Audit) -> Any:
     report = found.attack.report
     if report is None:
         return None
-    table, figure = report.at(report.factors, None).dropna(subset="factor"), empty()
+    table, figure = report.at(report.factors, None), empty()
+    table = table[np.isfinite(table["factor"])]  # what is out of reach stands in the table
     if table.empty:
         return None
     for name, rows in table.groupby("extractor", sort=False):

@@ -42,12 +42,16 @@ AS_IS = "raw"
 #: Yardsticks in closed form: θ* = K_P^{-1/2}, and that at (ii) just below 1.
 CLOSED = MAX_RIR, PARETO = "max_rir", "pareto"
 
+#: Erasure of the harmful targets, made from other rows than those that attack it.
+ERASED = "erase"
+
 #: How each is called in tables.
 LABEL_OF = {
     AS_IS: "features as they are",
     "theta": "θ",
     MAX_RIR: "θ* (closed form)",
     PARETO: "Pareto front (closed form)",
+    ERASED: "erasure, from other rows",
 }
 
 #: A matrix, or where to find one.

@@ -189,6 +189,19 @@ class TestWhatIsSaid:
         assert "Pareto front (closed form)" in attack_figure(found).layout.title.text
         assert "Pareto front (closed form) as on" in found._repr_html_().partition("Weakest attacker")[2]
 
+    def test_erasure_is_attacked_with_rows_that_did_not_make_it(self):
+        rng = np.random.default_rng(0)
+        data = rng.normal(size=(100, 6)) * np.arange(1, 7), rng.normal(size=(3200, 6))  # 2,500 are attacked
+        y = data[1][:, 0] + 0.1 * rng.normal(size=len(data[1]))
+        budget = AttackBudget(steps=200, dense_steps=50)
+        found = audit(*data, targets=y, bootstrap=0, budget=budget, threads=1)
+        at = found.attack.report.extractors.set_index("extractor")
+        learned = (at["start_loss"] - at["optimum"]) / at["start_loss"]
+        assert learned["pareto"] > 0.9
+        assert 0 < learned["erase"] < 0.5  # what sampling leaves, never nothing at all
+        assert "∞" in {*attack_words(found)["steps, erasure, from other rows"]}
+        assert attack_figure(found) is not None
+
     def test_the_front_is_written_and_judged_again(self, data, tmp_path):
         for name, X in zip("PH", data, strict=True):
             np.save(tmp_path / f"{name}.npy", X)
