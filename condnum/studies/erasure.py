@@ -347,7 +347,7 @@ def chance_of(pair: TaskPair) -> float:
 
 
 #: Attackers of `attacked`: gradient descent, and one who solves.
-ATTACKERS = ("gd", "closed_form")
+COMPARED_ATTACKERS = ("gd", "closed_form")
 
 
 def attacked(pair: TaskPair, seed: int = 0, rows: int | None = None) -> AttackReport:
@@ -370,4 +370,4 @@ def attacked(pair: TaskPair, seed: int = 0, rows: int | None = None) -> AttackRe
     )
     thetas = {"raw": None, "ours": ours.theta, "erase": erasure(*split.defender).theta}
     budget = AttackBudget(dense_steps=2_000, epsilons=(0.1, 0.01), headline=0.1)
-    return attack_panel(thetas, task, attackers=ATTACKERS, budget=budget)
+    return attack_panel(thetas, task, attackers=COMPARED_ATTACKERS, budget=budget)

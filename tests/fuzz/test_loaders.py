@@ -397,6 +397,7 @@ def test_long_doubles_beyond_float64(tmp_path):
 PEAK = """
 import sys
 from pathlib import Path
+from condnum.cli import main
 status = main(sys.argv[1:])
 lines = Path("/proc/self/status").read_text().splitlines()
 print(status, next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")))

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from condnum.errors import CondnumError
-from condnum.studies.linear import DigitPairs
+from condnum.studies.linear import DIGIT_METHODS, DigitPairs
 from condnum.studies.measure import SPECTRA
 from condnum.studies.run_verdicts import AXES, FIXED, RunFolder, run_verdicts, spectral_verdicts
 from condnum.studies.stability import (
@@ -66,7 +66,7 @@ def test_spectra_give_what_the_run_measured_one_cell_after_the_other(digits):
     (digits / "away").rename(digits / "spectra.npz")
     assert "spectra.npz" in said[0]
     both = found.merge(tabled, on=key, suffixes=("", "_run"))
-    assert len(both) == len(tabled) == 2 * 6 * (1 + 2)  # compact; ridge at both scales of θ
+    assert len(both) == len(tabled) == 2 * len(DIGIT_METHODS) * (1 + 2)  # compact; ridge at both scales of θ
     np.testing.assert_allclose(both["rir"], both["rir_run"], rtol=1e-12)
     assert both["success"].tolist() == both["success_run"].astype(bool).tolist()
     claims = judged(digits)["claims"]
