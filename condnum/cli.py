@@ -231,6 +231,7 @@ def reproduce_command(
     from condnum.files import folder_lock, output_folder
     from condnum.report.experiments import experiments
     from condnum.report.reproduce import reproduce
+    from condnum.site.build import prepared
 
     require("sphinx", "site")  # now, not when all has run
     names = [word.strip() for word in only.split(",") if word.strip()]
@@ -239,7 +240,8 @@ def reproduce_command(
     output_folder(site)
     with folder_lock(root):
         try:
-            runs = reproduce(scale, root, only=names, jobs=jobs, stream=None if quiet else sys.stderr)
+            with prepared():
+                runs = reproduce(scale, root, only=names, jobs=jobs, stream=None if quiet else sys.stderr)
         except KeyboardInterrupt:
             say(f"stopped by Ctrl-C; what is finished lies in {root}: the same command goes on from there.")
             raise typer.Exit(EXIT_INTERRUPTED) from None

@@ -7,11 +7,15 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from importlib import import_module
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import nbformat
 
@@ -130,6 +134,30 @@ def build_site(
         f'<meta http-equiv="refresh" content="0; url={first}"><link rel="icon" href="data:,">\n'
         f'<p><a href="{first}">condnum</a></p></html>\n',
     )
+
+
+def prepare(cache: Path) -> None:
+    """Run lessons and record explorers, which depend on no run, for a `build_site` with this cache."""
+    os.nice(5)
+    _recorded(cache / "recorded", None, lambda line: None)
+    _executed(LESSONS, cache / "lessons", lambda line: None)
+
+
+@contextmanager
+def prepared(cache: Path = Path("runs") / SITE) -> Generator[None]:
+    """Let another process prepare the site while the caller works, and wait for it at the end."""
+    code = "import pathlib, sys; from condnum.site.build import prepare; prepare(pathlib.Path(sys.argv[1]))"
+    quiet: dict[str, Any] = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.DEVNULL,
+        "stderr": subprocess.DEVNULL,
+    }
+    process = subprocess.Popen([sys.executable, "-c", code, str(cache)], **quiet)
+    try:
+        yield
+        process.wait()  # what it did not manage, `build_site` does, and says why it cannot
+    finally:
+        process.terminate()
 
 
 # The sources.

@@ -1,6 +1,7 @@
 """`condnum reproduce`: options, exit status, messages."""
 
 import functools
+from contextlib import nullcontext
 
 import pytest
 
@@ -37,6 +38,7 @@ def experiments_end(monkeypatch, tmp_path):
             condnum.report.reproduce, "reproduce", functools.partial(reproduce, runner=runner)
         )
         monkeypatch.setattr(condnum.site.build, "build_site", site)
+        monkeypatch.setattr(condnum.site.build, "prepared", nullcontext)
 
     return put
 
