@@ -7,6 +7,7 @@ of D_P two thirds train and a third scores. An attacker is the best of several; 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -24,12 +25,12 @@ from condnum.probing.probe_steps import probe_steps
 from condnum.studies.cells import Cell, CellResult
 from condnum.studies.study import Count, FinishedCell, Names, Study, at_least
 from condnum.theory.ceiling import max_rir_immunizer
-from condnum.theory.erasure import erasure, erasure_price, reads_as_labels
+from condnum.theory.erasure import TargetKind, erasure, erasure_price, reads_as_labels
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.pareto import pareto_immunizer
 from condnum.theory.spectra import condition_number
 
-#: TaskPairs that come with scikit-learn.
+#: Pairs that come with scikit-learn.
 EMBEDDED = ("digits-8x8", "wine", "breast-cancer", "diabetes")
 
 #: Values of s on the path from raw features (1) to erasure (0).
@@ -38,7 +39,7 @@ STRENGTHS = (0.3, 0.1, 0.03, 0.01, 0.001)
 #: Rounds of iterated erasure, each on another sample of the defender's rows.
 ROUNDS = (2, 4, 8)
 
-#: Sample that the nonlinear attacker trains on at most: its cost is their cube.
+#: Rows that the nonlinear attacker trains on at most: its cost is their cube.
 NONLINEAR_ROWS = 1_500
 
 #: Relative excess loss that steps are counted to.
@@ -69,7 +70,7 @@ class Extractor(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskPairs:
-    """TaskPairs by name."""
+    """Pairs of tasks by name."""
 
     pairs: Mapping[str, TaskPair]
 
@@ -85,28 +86,53 @@ class TaskPairs:
         return ", ".join(self.pairs)
 
 
+class Sample(NamedTuple):
+    """Rows of one task with their targets; whether these are labels is decided on all rows of the task."""
+
+    X: FloatArray
+    y: FloatArray
+    labels: bool
+
+    @property
+    def kind(self) -> TargetKind:
+        """What `erasure` is told."""
+        return "classification" if self.labels else "regression"
+
+    @property
+    def columns(self) -> FloatArray:
+        """Labels as one column per class, other targets as one column."""
+        if not self.labels:
+            return self.y[:, None]
+        return np.asarray(self.y[:, None] == np.unique(self.y), dtype=np.float64)
+
+    @property
+    def centered(self) -> tuple[FloatArray, FloatArray]:
+        """Rows and target columns less their means: a probe with an intercept."""
+        return self.X - self.X.mean(axis=0), self.columns - self.columns.mean(axis=0)
+
+
 @dataclass(frozen=True)
 class Split:
-    """Sample of one pair: who sees which."""
+    """Rows of one pair: who sees which."""
 
-    defender: tuple[FloatArray, FloatArray]
-    attacker: tuple[FloatArray, FloatArray]
-    judge: tuple[FloatArray, FloatArray]
-    train: tuple[FloatArray, FloatArray]  # of the benign task
-    test: tuple[FloatArray, FloatArray]
+    defender: Sample
+    attacker: Sample
+    judge: Sample
+    train: Sample  # of the benign task
+    test: Sample
 
     @classmethod
     def drawn(cls, pair: TaskPair, seed: int, rows: int | None) -> "Split":
         """Draw rows without replacement."""
         rng = np.random.default_rng([seed, 16])
 
-        def parts(X: FloatArray, y: FloatArray, count: int) -> list[tuple[FloatArray, FloatArray]]:
-            order = rng.permutation(len(X))[:rows]
-            return [(X[part], y[part]) for part in np.array_split(order, count)]
+        def parts(X: FloatArray, y: FloatArray) -> list[Sample]:
+            order, labels = rng.permutation(len(X))[:rows], reads_as_labels(y)
+            return [Sample(X[part], y[part], labels) for part in np.array_split(order, 3)]
 
-        defender, attacker, judge = parts(*pair.probe_sample, 3)
-        first, second, test = parts(*pair.loss_sample, 3)
-        train = (np.r_[first[0], second[0]], np.r_[first[1], second[1]])
+        defender, attacker, judge = parts(*pair.probe_sample)
+        first, second, test = parts(*pair.loss_sample)
+        train = Sample(np.r_[first.X, second.X], np.r_[first.y, second.y], first.labels)
         return cls(defender, attacker, judge, train, test)
 
 
@@ -141,10 +167,10 @@ class ErasureStudy(Study, name="erasure", version="1"):
         row = {
             "family": "|".join(of.family for of in chosen),
             "label": "|".join(of.label for of in chosen),
-            "chance_harmful": chance(split.attacker[1], split.judge[1]),
-            "chance_pretrain": chance(split.train[1], split.test[1]),
-            "defender_rows": len(split.defender[0]),
-            "dimension": split.train[0].shape[1],
+            "chance_harmful": chance(split.attacker, split.judge),
+            "chance_pretrain": chance(split.train, split.test),
+            "defender_rows": len(split.defender.X),
+            "dimension": split.train.X.shape[1],
         }
         return CellResult(row, {"values": values, "value": np.array([of.value for of in chosen])})
 
@@ -199,25 +225,25 @@ def summary(results: pd.DataFrame) -> pd.DataFrame:
 
 def extractors(split: Split, seed: int) -> Iterator[Extractor]:
     """Yield raw features, a control, the path, ranks, iterations and the closed forms of conditioning."""
-    X, y = split.defender
+    X, y, _ = split.defender
     D, rng = X.shape[1], np.random.default_rng([seed, 17])
+    erased = partial(erasure, kind=split.defender.kind)
     yield Extractor("raw", "raw", 1.0, np.eye(D))
-    full = erasure(X, y)
-    shuffled = erasure(X, rng.permutation(y), rank=None)
+    full, shuffled = erased(X, y), erased(X, rng.permutation(y))
     yield Extractor("control", "shuffled targets", 0.0, shuffled.theta, shuffled.directions)
     for s in STRENGTHS:
-        yield Extractor("path", f"s = {s:g}", s, erasure(X, y, strength=1 - s).theta)
+        yield Extractor("path", f"s = {s:g}", s, erased(X, y, strength=1 - s).theta)
     for k in range(1, min(full.rank, 5)):
-        part = erasure(X, y, rank=k)
+        part = erased(X, y, rank=k)
         yield Extractor("rank", f"k = {k}", k, part.theta, part.directions)
     yield Extractor("path", "erase", 0.0, full.theta, full.directions)
     for label, floor in (("erase, floor 1 %", 0.01), ("erase, floor D/N", min(1.0, D / len(X)))):
-        part = erasure(X, y, floor=floor)
+        part = erased(X, y, floor=floor)
         yield Extractor("floor", label, floor, part.theta, part.directions)
     theta = full.theta
     for count in range(2, max(ROUNDS) + 1):
         kept = rng.choice(len(X), size=len(X))  # a bootstrap sample: on the same rows nothing is left
-        theta = theta @ erasure(X[kept] @ theta, y[kept]).theta
+        theta = theta @ erased(X[kept] @ theta, y[kept]).theta
         if np.linalg.norm(X @ theta) < 1e-6 * np.linalg.norm(X):  # nothing but round-off is left
             break
         if count in ROUNDS:
@@ -232,22 +258,9 @@ def extractors(split: Split, seed: int) -> Iterator[Extractor]:
     yield Extractor("front", "harmful direction at (ii) = 1", np.nan, within)
 
 
-def centered(X: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return rows and targets (labels one-hot) less their means: a probe with an intercept."""
-    Y = target_columns(y)
-    return X - X.mean(axis=0), Y - Y.mean(axis=0)
-
-
-def target_columns(y: FloatArray, classes: FloatArray | None = None) -> FloatArray:
-    """Return labels as a column a class, other targets as one column."""
-    if classes is None and not reads_as_labels(y):
-        return y[:, None]
-    return np.asarray(y[:, None] == (np.unique(y) if classes is None else classes), dtype=np.float64)
-
-
 def covariances(split: Split) -> tuple[FloatArray, FloatArray]:
     """Return K_P of the rows that train the benign probe, K_H of the defender's, both centered."""
-    P, H = centered(*split.train)[0], centered(*split.defender)[0]
+    P, H = split.train.centered[0], split.defender.centered[0]
     return P.T @ P, H.T @ H
 
 
@@ -258,7 +271,7 @@ def measured(split: Split, of: Extractor) -> list[float]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a singular θ
         found = relative_immunization_ratio(T, K_P, K_H)
-    P, H = centered(*split.train), centered(*split.defender)
+    P, H = split.train.centered, split.defender.centered
     attack = probe_steps(T, K_H, H[0].T @ H[1], epsilon=EPSILON, budget=BUDGET)
     fit = probe_steps(T, K_P, P[0].T @ P[1], budget=1).fit
     # The benign goal is the best on these features: the price can put 1 % of the raw one out of reach.
@@ -276,24 +289,22 @@ def measured(split: Split, of: Extractor) -> list[float]:
     ]  # fmt: skip
 
 
-Sample = tuple[FloatArray, FloatArray]
-
-
-def chance(train: FloatArray, test: FloatArray) -> float:
+def chance(train: Sample, test: Sample) -> float:
     """Return the score without features: the share of the most frequent class, or R² of the mean."""
-    if not reads_as_labels(train):
+    if not train.labels:
         return 0.0
-    values, counts = np.unique(train, return_counts=True)
-    return float((test == values[counts.argmax()]).mean())
+    values, counts = np.unique(train.y, return_counts=True)
+    return float((test.y == values[counts.argmax()]).mean())
 
 
-def score(predicted: FloatArray, train: FloatArray, test: FloatArray) -> float:
-    """Return accuracy, or R² against the mean of the training targets."""
-    if reads_as_labels(train):
-        return float((np.unique(train)[predicted.argmax(axis=1)] == test).mean())
-    known = predicted[:, 0].clip(train.min(), train.max())  # one odd row decides R² otherwise
-    residual = ((known - test) ** 2).sum()
-    return float(1 - residual / ((test - train.mean()) ** 2).sum())
+def score(predicted: FloatArray, train: Sample, test: Sample) -> float:
+    """Return accuracy, or R² against the mean of the training targets; predictions are `(M, C)` or `(M,)`."""
+    predicted = predicted.reshape(len(test.y), -1)
+    if train.labels:
+        return float((np.unique(train.y)[predicted.argmax(axis=1)] == test.y).mean())
+    known = predicted[:, 0].clip(train.y.min(), train.y.max())  # one odd row decides R² otherwise
+    residual = ((known - test.y) ** 2).sum()
+    return float(1 - residual / ((test.y - train.y.mean()) ** 2).sum())
 
 
 def linear_score(theta: FloatArray, train: Sample, test: Sample) -> float:
@@ -304,7 +315,7 @@ def linear_score(theta: FloatArray, train: Sample, test: Sample) -> float:
     from sklearn.decomposition import PCA
     from sklearn.linear_model import LogisticRegression, RidgeCV
 
-    F, G = train[0] @ theta, test[0] @ theta
+    F, G = train.X @ theta, test.X @ theta
     white = PCA(whiten=True, svd_solver="full").fit(F)
     kept = white.explained_variance_ > 1e-12 * white.explained_variance_[0]
     spaces = [(F, G)]
@@ -313,15 +324,13 @@ def linear_score(theta: FloatArray, train: Sample, test: Sample) -> float:
     found = []
     for A, B in spaces:
         size = np.sqrt((A**2).sum(axis=1).mean()) or 1.0
-        ridge = RidgeCV(np.geomspace(1e-8, 10, 10) * len(A) / A.shape[1]).fit(
-            A / size, target_columns(train[1])
-        )
-        found.append(score(ridge.predict(B / size).reshape(len(B), -1), train[1], test[1]))
-    if reads_as_labels(train[1]):
+        ridge = RidgeCV(np.geomspace(1e-8, 10, 10) * len(A) / A.shape[1]).fit(A / size, train.columns)
+        found.append(score(ridge.predict(B / size), train, test))
+    if train.labels:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = LogisticRegression(C=1.0, max_iter=200).fit(spaces[-1][0], train[1])
-        found.append(float((model.predict(spaces[-1][1]) == test[1]).mean()))
+            model = LogisticRegression(C=1.0, max_iter=200).fit(spaces[-1][0], train.y)
+        found.append(float((model.predict(spaces[-1][1]) == test.y).mean()))
     return max(found)
 
 
@@ -331,19 +340,19 @@ def nonlinear_score(theta: FloatArray, train: Sample, test: Sample) -> float:
     from sklearn.model_selection import GridSearchCV
     from sklearn.preprocessing import StandardScaler
 
-    F, y = train[0][:NONLINEAR_ROWS] @ theta, train[1][:NONLINEAR_ROWS]
-    scaler = StandardScaler().fit(F)
+    known = slice(NONLINEAR_ROWS)
+    F, Y = train.X[known] @ theta, train.columns[known]
+    scaler, mean = StandardScaler().fit(F), Y.mean(axis=0)
     grid = {"gamma": np.array([0.1, 0.3]) / F.shape[1], "alpha": [1e-2, 1e-1]}
-    model = GridSearchCV(KernelRidge(kernel="rbf"), grid, cv=3)
-    Y = target_columns(y, np.unique(train[1]) if reads_as_labels(train[1]) else None)
-    mean = Y.mean(axis=0)
-    predicted = model.fit(scaler.transform(F), Y - mean).predict(scaler.transform(test[0] @ theta)) + mean
-    return score(predicted.reshape(len(test[0]), -1), train[1], test[1])
+    model = GridSearchCV(KernelRidge(kernel="rbf"), grid, cv=3).fit(scaler.transform(F), Y - mean)
+    return score(model.predict(scaler.transform(test.X @ theta)).reshape(-1, Y.shape[1]) + mean, train, test)
 
 
 def chance_of(pair: TaskPair) -> float:
     """Return the accuracy of the most frequent harmful class; 0 where the harmful task is a regression."""
-    return chance(*[pair.probe_sample[1]] * 2)
+    X, y = pair.probe_sample
+    whole = Sample(X, y, reads_as_labels(y))
+    return chance(whole, whole)
 
 
 #: Attackers of `attacked`: gradient descent, and one who solves.
@@ -356,18 +365,14 @@ def attacked(pair: TaskPair, seed: int = 0, rows: int | None = None) -> AttackRe
     A softmax head without an intercept on centered features; accuracy is that on the judge's rows.
     """
     split = Split.drawn(pair, seed, rows)
-    if not reads_as_labels(split.attacker[1]):
+    if not split.attacker.labels:
         raise InvalidInputError(f"{pair.name}: the harmful task is a regression; accuracy needs labels.")
     ours = immunize(ImmunizationProblem.from_covariances(*covariances(split)), "ours", seed=seed)
-    mean, (classes, codes) = split.attacker[0].mean(axis=0), np.unique(split.attacker[1], return_inverse=True)
-    task = AttackTask(
-        split.attacker[0] - mean,
-        codes,
-        "classification",
-        split.judge[0] - mean,
-        np.searchsorted(classes, split.judge[1]),
-        pair.harmful_name,
-    )
-    thetas = {"raw": None, "ours": ours.theta, "erase": erasure(*split.defender).theta}
+    (X, y, _), judge, mean = split.attacker, split.judge, split.attacker.X.mean(axis=0)
+    classes, codes = np.unique(y, return_inverse=True)
+    held = judge.X - mean, np.searchsorted(classes, judge.y)
+    task = AttackTask(X - mean, codes, "classification", *held, pair.harmful_name)
+    erased = erasure(*split.defender[:2], kind="classification")
+    thetas = {"raw": None, "ours": ours.theta, "erase": erased.theta}
     budget = AttackBudget(dense_steps=2_000, epsilons=(0.1, 0.01), headline=0.1)
     return attack_panel(thetas, task, attackers=COMPARED_ATTACKERS, budget=budget)

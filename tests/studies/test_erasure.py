@@ -5,12 +5,14 @@ import pandas as pd
 import pytest
 
 from condnum import erasure
+from condnum.data import TaskPair
 from condnum.data.labelled_pairs import load_labelled_pair
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.figures.erasure import FAMILIES, attack_steps_figure, erasure_front, kappa_against_steps
 from condnum.report.erasure import erasure_sentences, left_table, order_of, steps_table
 from condnum.studies.erasure import (
     ErasureStudy,
+    Sample,
     Split,
     attacked,
     chance,
@@ -78,12 +80,26 @@ def test_attackers_against_known_answers():
     linear = (X[:, 2] > 0).astype(float)
     train, test = slice(0, 200), slice(200, 300)
     for y, low, high in ((bits, 0, 0.65), (linear, 0.93, 1)):
-        assert low <= linear_score(np.eye(3), (X[train], y[train]), (X[test], y[test])) <= high
-    assert nonlinear_score(np.eye(3), (X[train], bits[train]), (X[test], bits[test])) > 0.75
-    assert chance(np.array([0.0, 0, 1] * 9), np.array([0.0, 1, 1])) == pytest.approx(1 / 3)
-    assert chance(X[:, 0], X[:, 1]) == 0
-    gone = erasure(X[train], linear[train]).theta
-    assert linear_score(gone, (X[train], linear[train]), (X[train], linear[train])) < 0.6
+        samples = Sample(X[train], y[train], True), Sample(X[test], y[test], True)
+        assert low <= linear_score(np.eye(3), *samples) <= high
+    samples = Sample(X[train], bits[train], True), Sample(X[test], bits[test], True)
+    assert nonlinear_score(np.eye(3), *samples) > 0.75
+    few = Sample(X[:27], np.array([0.0, 0, 1] * 9), True), Sample(X[:3], np.array([0.0, 1, 1]), True)
+    assert chance(*few) == pytest.approx(1 / 3)
+    assert chance(Sample(X, X[:, 0], False), Sample(X, X[:, 1], False)) == 0
+    own = Sample(X[train], linear[train], True)
+    assert linear_score(erasure(*own[:2]).theta, own, own) < 0.6
+
+
+def test_labels_are_told_on_all_rows_not_on_a_part_of_them():
+    rng = np.random.default_rng(2)
+    X, y = rng.normal(size=(120, 8)), np.repeat(np.arange(20.0), 6)
+    pair = TaskPair.from_arrays(X, X[:, 0], X, y)  # 20 classes, of which a part has 40 rows
+    split = Split.drawn(pair, 0, None)
+    assert [part.labels for part in (split.defender, split.attacker, split.judge)] == [True] * 3
+    assert split.attacker.columns.shape[1] > 15
+    assert not split.train.labels
+    assert 0 <= linear_score(np.eye(8), split.attacker, split.judge) < 0.5
 
 
 def test_tables_sentences_and_figures(finished):
