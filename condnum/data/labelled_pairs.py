@@ -106,6 +106,6 @@ def load_labelled_pair(name: str) -> TaskPair:
                 "harmful task H."
             )
         array = as_stream(found[0], vector=part.startswith("y")).array(gaps="refuse")
-        return array[:, 0] if part.startswith("y") and array.ndim == 2 else array
+        return array[:, 0] if part.startswith("y") and array.shape[1] == 1 else array
 
     return TaskPair.from_arrays(*map(read, OWN_FILES), name=folder.name)

@@ -134,7 +134,7 @@ class AlignmentView(Chosen, Shown):
         return f"{self.finding()}.<div class='condnum-wide'>{'<br>'.join(small)}</div>"
 
     def _direction_words(self) -> str:
-        """Say what hangs on u_i, and how it lies to q_j."""
+        """Say what depends on u_i, and how it lies to q_j."""
         step, i = self.steps[0], self.i
         s, u = step["sigma"], step.left(i)[:, 0]
         terms = step["predicted"][:, i - 1] / step["predicted"].sum(axis=1)
@@ -263,7 +263,7 @@ def _presets(trails: Trails) -> Iterator[Preset]:
         tip = "Algorithm 1's end; the uᵢ that turned most"
         yield preset("Training turns these directions", tip, "ours", most)
         if max(ill) >= 0.5:
-            tip = "Algorithm 1's end; the uᵢ that the ill-conditioning hangs on"
+            tip = "Algorithm 1's end; the uᵢ on which the ill-conditioning depends"
             yield preset("One direction carries the harm", tip, "ours", int(np.argmax(ill)) + 1)
     for name, trail in kept.items():
         step = trail.at(TRAINING)

@@ -141,7 +141,7 @@ class Step:
         return sorted(enumerate(angles, 1), key=lambda one: -one[1])
 
     def shares(self, i: int, tasks: LabTasks) -> tuple[float, float]:
-        """Return what part of R_well(H_P) and of R_ill(H_H) hangs on σ_i, by Euler: ∂R/∂log σ_i over ±4R."""
+        """Return which part of R_well(H_P), R_ill(H_H) depends on σ_i, by Euler: ∂R/∂log σ_i over ±4R."""
         D, k = tasks.dimension, tasks.region.ceiling.rank_harmful
         (P, H), square = self["spectrum"], self["square"][:, i - 1]
         top, low = self["top"][0][i - 1], self["low"][1][i - 1]

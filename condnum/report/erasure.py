@@ -62,9 +62,29 @@ def order_of(table: pd.DataFrame) -> tuple[float, int, int]:
     return float(kendalltau(*known.T).statistic), int((signs > 0).sum()), int((signs != 0).sum())
 
 
-def erasure_sentences(summary: pd.DataFrame) -> list[str]:
+_TASKS = {"harmful_linear_kept": "harmful, best linear attacker", "pretrain_linear_kept": "benign"}
+
+_PAIRED: dict[str, Column] = {
+    "pair": ("pair", str),
+    "score": ("score", lambda name: _TASKS[name]),
+    "extractor": ("extractor", str),
+    "minus": ("reference", str),
+    "difference, points": ("difference difference_pm", lambda mean, pm: spread(100 * mean, 100 * pm)),
+    "distinguishable": ("difference difference_pm", lambda mean, pm: "yes" if abs(mean) > pm else "no"),
+    "splits": ("splits", str),
+}
+
+
+def paired_table(paired: pd.DataFrame) -> pd.DataFrame:
+    """Format differences on the same splits; one whose interval contains 0, or is unknown, is no effect."""
+    return rows_of(paired, _PAIRED)
+
+
+def erasure_sentences(summary: pd.DataFrame, paired: pd.DataFrame) -> list[str]:
     """Say for each pair what erasure leaves and costs, beside the control, and whether RIR ranks by steps."""
     said = []
+    harmful = paired[(paired["score"] == "harmful_linear_kept") & (paired["extractor"] == "erase")]
+    against = harmful.set_index("pair")
     for pair, table in summary.groupby("pair", sort=False):
         at = table.set_index("extractor")
         raw, erased, control = at.loc["raw"], at.loc["erase"], at.loc["shuffled targets"]
@@ -75,6 +95,11 @@ def erasure_sentences(summary: pd.DataFrame) -> list[str]:
             f"rows (control {100 * control['harmful_linear_kept']:.3g} %), and the benign task {own} % of "
             f"its own (control {100 * control['pretrain_linear_kept']:.3g} %)."
         )
+        if not abs(against["difference"][pair]) > against["difference_pm"][pair]:
+            count = against["splits"][pair]
+            said.append(
+                f"{pair}: with {count} split(s) that is not distinguishable from the control; take more."
+            )
         said.append(
             f"{pair}: a nonlinear attacker scores {number(erased['harmful_nonlinear'])} on erased and "
             f"{number(raw['harmful_nonlinear'])} on raw features."
@@ -86,7 +111,8 @@ def erasure_sentences(summary: pd.DataFrame) -> list[str]:
             f"(Kendall's τ {tau:.2f}){verdict}"
         )
     said.append(
-        "Erasure stops linear probes on its features. It does not stop nonlinear attackers, nor those who "
-        "train θ or take its inputs, and it needs labels of what is to be erased."
+        "On the defender's rows no linear probe learns anything of the erased targets; on fresh rows the "
+        "table shows what is left. Erasure does not stop nonlinear attackers, nor those who train θ or take its "
+        "inputs, and it needs labels of what is to be erased."
     )
     return said

@@ -194,7 +194,7 @@ class ErasureStudy(Study, name="erasure", version="1"):
             table["harmful_factor"] = table["harmful_steps"] / raw["harmful_steps"]
             parts.append(table)
         found = pd.concat(parts, ignore_index=True)
-        return {"results": found, "summary": summary(found)}
+        return {"results": found, "summary": summary(found), "paired": paired(found)}
 
 
 #: Columns that are averaged, with the half-width of a t-interval for those that are compared.
@@ -221,6 +221,25 @@ def summary(results: pd.DataFrame) -> pd.DataFrame:
     for name in INTERVALS:
         table[f"{name}_pm"] = width * groups[name].std() / np.sqrt(count)
     return table.assign(splits=count).reset_index()
+
+
+#: What is compared with what, split by split.
+COMPARISONS = (("erase", "shuffled targets"), ("erase, floor D/N", "erase"))
+
+
+def paired(results: pd.DataFrame) -> pd.DataFrame:
+    """Return differences between two extractors on the same splits, with 95 % t-intervals."""
+    rows = []
+    for score in ("harmful_linear_kept", "pretrain_linear_kept"):
+        wide = results.pivot(index=["pair", "seed"], columns="extractor", values=score)
+        for extractor, reference in COMPARISONS:
+            for pair, all_splits in (wide[extractor] - wide[reference]).groupby("pair", sort=False):
+                known = all_splits.dropna()
+                count = len(known)
+                half = stats.t.ppf(0.975, count - 1) * known.std() / np.sqrt(count) if count > 1 else np.nan
+                rows.append((pair, score, extractor, reference, known.mean(), half, count))
+    columns = ["pair", "score", "extractor", "reference", "difference", "difference_pm", "splits"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def extractors(split: Split, seed: int) -> Iterator[Extractor]:

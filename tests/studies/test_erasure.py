@@ -9,7 +9,7 @@ from condnum.data import TaskPair
 from condnum.data.labelled_pairs import load_labelled_pair
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.figures.erasure import FAMILIES, attack_steps_figure, erasure_front, kappa_against_steps
-from condnum.report.erasure import erasure_sentences, left_table, order_of, steps_table
+from condnum.report.erasure import erasure_sentences, left_table, order_of, paired_table, steps_table
 from condnum.studies.erasure import (
     ErasureStudy,
     Sample,
@@ -104,7 +104,7 @@ def test_labels_are_told_on_all_rows_not_on_a_part_of_them():
 
 def test_tables_sentences_and_figures(finished):
     summary = finished.tables["summary"]
-    said = erasure_sentences(summary)
+    said = erasure_sentences(summary, finished.tables["paired"])
     assert sum(sentence.startswith("wine: erasure leaves") for sentence in said) == 1
     assert {*left_table(summary)["pair"]} == {"wine", "diabetes"}
     assert "∞" in {*steps_table(summary)["harmful steps, 1/σ₁"]}
@@ -130,6 +130,17 @@ def test_ours_is_slowed_and_erasure_stopped_on_rows_that_the_defender_lacks():
         attacked(load_labelled_pair("diabetes"))
 
 
+def test_differences_are_paired_and_named_effects_only_outside_their_interval(finished):
+    results, found = finished.tables["results"], finished.tables["paired"]
+    row = found.query("pair == 'wine' and extractor == 'erase' and score == 'harmful_linear_kept'").iloc[0]
+    wine = results[results["pair"] == "wine"].set_index(["extractor", "seed"])["harmful_linear_kept"]
+    gaps = np.array([wine["erase", seed] - wine["shuffled targets", seed] for seed in (0, 1)])
+    assert row["difference"] == pytest.approx(gaps.mean())
+    assert row["difference_pm"] == pytest.approx(12.706 * np.abs(gaps[0] - gaps[1]) / 2, rel=1e-4)
+    words = paired_table(found)["distinguishable"]
+    assert [word == "yes" for word in words] == (found["difference"].abs() > found["difference_pm"]).tolist()
+
+
 def test_order_of_counts_pairs():
     table = pd.DataFrame({"rir": [1.0, 2.0, 3.0], "harmful_steps": [5.0, np.inf, 1.0]})
     tau, alike, pairs = order_of(table)
@@ -150,6 +161,9 @@ def test_a_folder_of_ones_own(tmp_path):
     summary = ErasureStudy(data=(str(own),), seeds=1).run(jobs=1).tables["summary"].set_index("extractor")
     assert summary.loc["erase", "pretrain_linear_kept"] > 0.9
     assert summary.loc["erase", "harmful_linear"] < summary.loc["raw", "harmful_linear"] - 0.2
+    np.save(own / "y_H.npy", rng.normal(size=(90, 2)))
+    with pytest.raises(InvalidInputError, match=r"y_H \(N,\), got shapes \(90, 4\) and \(90, 2\)"):
+        load_labelled_pair(str(own))
     with pytest.raises(UnknownNameError, match="unknown pair of tasks 'nothing'"):
         ErasureStudy(data=("nothing",)).load()
     with pytest.raises(InvalidInputError, match="name at least one pair"):
