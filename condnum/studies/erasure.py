@@ -374,6 +374,16 @@ def chance_of(pair: TaskPair) -> float:
     return chance(whole, whole)
 
 
+#: Most columns of the pair that is attacked step by step: `ours` takes seconds there.
+MOST_COLUMNS = 256
+
+
+def first_attackable(data: TaskPairs) -> TaskPair | None:
+    """Return the first pair with harmful labels on which `ours` takes seconds."""
+    small = (pair for pair in data.pairs.values() if pair.dimension <= MOST_COLUMNS)
+    return next((pair for pair in small if chance_of(pair)), None)
+
+
 #: Attackers of `attacked`: gradient descent, and one who solves.
 COMPARED_ATTACKERS = ("gd", "closed_form")
 

@@ -17,6 +17,7 @@ from condnum.studies.erasure import (
     attacked,
     chance,
     chance_of,
+    first_attackable,
     linear_score,
     nonlinear_score,
 )
@@ -126,6 +127,8 @@ def test_ours_is_slowed_and_erasure_stopped_on_rows_that_the_defender_lacks():
     figure = attack_steps_figure(report, pair.describe(), chance_of(pair))
     assert len(figure.data) == 7
     assert figure.data[-1].y[0] == pytest.approx(0.2, abs=0.02)
+    assert first_attackable(ErasureStudy(data=("diabetes", "digits-8x8")).load()).name == "digits-8x8"
+    assert first_attackable(ErasureStudy(data=("diabetes",)).load()) is None
     with pytest.raises(InvalidInputError, match="diabetes: the harmful task is a regression"):
         attacked(load_labelled_pair("diabetes"))
 
