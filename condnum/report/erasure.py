@@ -112,7 +112,7 @@ def erasure_sentences(summary: pd.DataFrame, paired: pd.DataFrame) -> list[str]:
         )
     said.append(
         "On the defender's rows no linear probe learns anything of the erased targets. On fresh rows the "
-        "table shows what is left. Erasure does not stop nonlinear attackers, nor those who train θ or take its "
-        "inputs, and it needs labels of what is to be erased."
+        "table shows what is left. Erasure does not stop nonlinear attackers, nor those who train θ or take "
+        "its inputs, and it needs labels of what is to be erased."
     )
     return said
