@@ -59,10 +59,11 @@ def erasure(
     .. math:: θ_s = I - (1 - s)\, W U U^\top W^{-1}, \quad H_H(θ_s) = K_H - (1 - s^2) N W^{-1} U U^\top W^{-1}
 
     the second for unshrunk Σ. Outside range(Σ), which no harmful row reaches, θ is the identity. Of all θ
-    that erase these directions, this one changes the harmful features least in Mahalanobis norm (LEACE, for
-    centered rows); with `shrinkage=1` it is the orthogonal projector. What a benign linear probe loses is the
-    same for all of them, see `erasure_price`. The guarantee is about these rows: on fresh rows a sampling
-    error of order :math:`\sqrt{D/N}` is left. Nonlinear probes, and probes of θ's inputs, are not stopped.
+    that erase these directions, this one changes the harmful features least in Mahalanobis norm (LEACE,
+    for centered rows); with `shrinkage=1` it is the orthogonal projector. What a benign linear probe
+    loses is the same for all of them, see `erasure_price`. The guarantee is about these rows. On fresh
+    rows a sampling error is left, which directions that few rows reach can make large: see `floor`.
+    Nonlinear probes, and probes of θ's inputs, are not stopped.
 
     Args:
         harmful_features: `(N, D)` harmful inputs.
