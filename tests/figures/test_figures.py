@@ -202,3 +202,10 @@ def net_curves():
                     own["kept_rir"] = [(20, 5.0), (20, 4.0), (20, 7.0)]
                 rows += [(backbone, method, seed, q, x, v) for q, pairs in own.items() for x, v in pairs]
     return pd.DataFrame(rows, columns=["backbone", "method", "seed", "quantity", "x", "value"])
+
+
+def test_figure_1_leaves_out_erasure_whose_probe_has_nothing_to_learn(curves):
+    erased = curves[curves["method"] == curves["method"].iloc[0]].assign(method="erase")
+    figure = plots.norm_ratio_figure(pd.concat([curves, erased]), "toy data")
+    assert "Erase (LEACE)" not in {trace.name for trace in figure.data}
+    assert "Erase is left out" in figure.layout.title.text
