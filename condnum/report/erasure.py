@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import kendalltau
 
-from condnum.report.tables import Column, number, rows_of, spread
+from condnum.report.tables import GAP, Column, number, rows_of
 
 _SHOWN = ("raw", "control", "floor", "iterated")
 
@@ -12,6 +12,13 @@ _SHOWN = ("raw", "control", "floor", "iterated")
 def _percent(share: float) -> str:
     """Format a share of the target's variance."""
     return "—" if np.isnan(share) else f"{100 * share:.3g} %"
+
+
+def percent(mean: float, half: float) -> str:
+    """Format a fraction with the half-width of its interval, in percent."""
+    if np.isnan(mean):
+        return "—"
+    return f"{100 * mean:.0f}" + ("" if np.isnan(half) else f"{GAP}±{GAP}{100 * half:.0f}") + " %"
 
 
 def _steps(steps: float) -> str:
@@ -24,10 +31,10 @@ _LEFT: dict[str, Column] = {
     "extractor": ("extractor", str),
     "linear, defender's rows": ("harmful_own", number),
     "linear, fresh rows": ("harmful_linear", number),
-    "left of its margin": ("harmful_linear_kept harmful_linear_kept_pm", spread),
+    "left of its margin": ("harmful_linear_kept harmful_linear_kept_pm", percent),
     "nonlinear, fresh rows": ("harmful_nonlinear", number),
     "benign": ("pretrain_linear", number),
-    "kept of its margin": ("pretrain_linear_kept pretrain_linear_kept_pm", spread),
+    "kept of its margin": ("pretrain_linear_kept pretrain_linear_kept_pm", percent),
     "price, closed form": ("price", _percent),
 }
 
@@ -69,7 +76,7 @@ _PAIRED: dict[str, Column] = {
     "score": ("score", lambda name: _TASKS[name]),
     "extractor": ("extractor", str),
     "minus": ("reference", str),
-    "difference, points": ("difference difference_pm", lambda mean, pm: spread(100 * mean, 100 * pm)),
+    "difference": ("difference difference_pm", percent),
     "distinguishable": ("difference difference_pm", lambda mean, pm: "yes" if abs(mean) > pm else "no"),
     "splits": ("splits", str),
 }
@@ -88,12 +95,13 @@ def erasure_sentences(summary: pd.DataFrame, paired: pd.DataFrame) -> list[str]:
     for pair, table in summary.groupby("pair", sort=False):
         at = table.set_index("extractor")
         raw, erased, control = at.loc["raw"], at.loc["erase"], at.loc["shuffled targets"]
-        kept = spread(100 * erased["harmful_linear_kept"], 100 * erased["harmful_linear_kept_pm"])
-        own = spread(100 * erased["pretrain_linear_kept"], 100 * erased["pretrain_linear_kept_pm"])
+        (kept, kept_control), (own, own_control) = (
+            [percent(of[name], of[f"{name}_pm"]) for of in (erased, control)]
+            for name in ("harmful_linear_kept", "pretrain_linear_kept")
+        )
         said.append(
-            f"{pair}: erasure leaves the best linear attacker {kept} % of its margin over chance on fresh "
-            f"rows (control {100 * control['harmful_linear_kept']:.3g} %), and the benign task {own} % of "
-            f"its own (control {100 * control['pretrain_linear_kept']:.3g} %)."
+            f"{pair}: erasure leaves the best linear attacker {kept} of its margin over chance on fresh rows "
+            f"(control {kept_control}), and the benign task {own} of its own (control {own_control})."
         )
         if not abs(against["difference"][pair]) > against["difference_pm"][pair]:
             count = against["splits"][pair]
