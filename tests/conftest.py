@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from golden_runs import RUNS, SHOWN
 from hypothesis import HealthCheck, settings
 from waiting import PATIENCE
@@ -47,6 +48,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return group_of(nodeid)
 
     return ByGroup(config, log)
+
+
+def pytest_runtest_setup() -> None:
+    """Let no test depend on luck: what torch draws without a generator is the same in every run."""
+    torch.manual_seed(0)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -375,12 +375,12 @@ def chance_of(pair: TaskPair) -> float:
 
 
 #: Most columns of the pair that is attacked step by step: `ours` takes seconds there.
-MOST_COLUMNS = 256
+ATTACKABLE_COLUMNS = 256
 
 
 def first_attackable(data: TaskPairs) -> TaskPair | None:
     """Return the first pair with harmful labels on which `ours` takes seconds."""
-    small = (pair for pair in data.pairs.values() if pair.dimension <= MOST_COLUMNS)
+    small = (pair for pair in data.pairs.values() if pair.dimension <= ATTACKABLE_COLUMNS)
     return next((pair for pair in small if chance_of(pair)), None)
 
 
