@@ -67,7 +67,7 @@ class SecondMoments:
     def unit(self, name: str) -> str:
         """Say what is resampled."""
         if self.kept is not None:
-            return f"the {self.rows:,d} rows of {name}, one by one"
+            return f"the {self.rows:,d} rows of {name}, one at a time"
         return (
             f"{len(self.groups)} random groups of the {self.rows:,d} rows of {name} (each row was "
             "assigned to a group at random)"
@@ -150,8 +150,8 @@ def cluster_moments(
     """
     if not stream.source.lower().endswith((".npy", ".parquet")) or stream.count is None:
         raise InvalidInputError(
-            f"{stream.source} cannot be read from the middle, as many workers must; "
-            "save it as .npy or .parquet."
+            f"{stream.source} cannot be read in parts, which several "
+            "workers need; save it as .npy or .parquet."
         )
 
     def part(cell: Cell) -> CellResult:
@@ -159,8 +159,8 @@ def cluster_moments(
         here = as_stream(stream.source)
         if here.count != stream.count:
             raise InvalidInputError(
-                f"{stream.source} has {here.count} rows on a worker and {stream.count} here; all machines "
-                "must see the same file."
+                f"{stream.source} has {here.count} rows on a worker and {stream.count} here; give all "
+                "machines the same file."
             )
         own = replace(stream, read=here.read, stamp=here.stamp)
         found = second_moments(own, groups=groups, seed=seed, **cell.at, kept_bytes=0, threads=1)

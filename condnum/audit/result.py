@@ -160,7 +160,9 @@ class Audit:
     def next_steps(self) -> list[str]:
         """What somebody who has this audit should do, most urgent first."""
         steps = paragraphs("next_steps", self)
-        return steps or ["Repeat the audit on other rows of the same tasks: all of this is about these."]
+        return steps or [
+            "Repeat the audit on other rows of the same tasks: these results hold for these rows only."
+        ]
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as values that strict JSON holds: infinities as words, NaN as null."""

@@ -30,8 +30,8 @@ class Digits:
         images, labels = np.array(self.images, dtype=np.uint8), np.array(self.labels, dtype=np.uint8)
         if images.ndim != 3 or labels.shape != (len(images),) or not images.size:
             raise DataFormatError(
-                f"{self.name}: images (N, h, w) and labels (N,) are needed, N ≥ 1, got {images.shape} and "
-                f"{labels.shape}; the two files do not belong together."
+                f"{self.name}: expected images (N, h, w) and labels (N,) with N ≥ 1, got {images.shape} and "
+                f"{labels.shape}; use two files of the same set."
             )
         wrong = np.flatnonzero(labels > 9)
         if len(wrong):
@@ -72,8 +72,8 @@ class Digits:
         if count < 2:
             raise InvalidInputError(
                 f"{self.name} has {self.counts[pretrain]} image(s) of {pretrain} and "
-                f"{self.counts[harmful]} of {harmful}; each digit needs 2 or more: choose other pairs, or "
-                "data that hold both."
+                f"{self.counts[harmful]} of {harmful}; each digit needs at least 2: choose other pairs, or "
+                "data with both digits."
             )
         return count
 

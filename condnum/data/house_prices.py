@@ -23,7 +23,7 @@ FILES = DataFiles(
     dataset="house-prices",
     folder="house_prices",
     names=(("train.csv.gz", "train.csv"),),
-    advice="It is the train.csv of Kaggle's 'House Prices' (1460 rows, 81 columns); it is bundled.",
+    advice="The data set is train.csv of Kaggle's 'House Prices' (1,460 rows, 81 columns), which is bundled.",
 )
 
 #: The 81 columns in file order; a name with `*` holds categories, the others numbers.

@@ -70,8 +70,8 @@ def mnist_files(split: MnistSplit | None = None) -> DataFiles:
         folder="MNIST/raw",
         names=tuple((f"{name}.gz", name) for name in names),
         advice=(
-            "They are the IDX files of the MNIST database as torchvision stores them. The 10 000 test images "
-            "are in the bundled data; all 70 000 images: condnum data download."
+            "These are the IDX files of the MNIST database as torchvision stores them. The 10,000 test "
+            "images are bundled; for all 70,000 images, run condnum data download."
         ),
         instead=None if split else mnist_files("test"),
     )
@@ -138,8 +138,8 @@ def download_mnist() -> Path:
         arrays = images, np.asarray(bunch.target).astype(np.uint8).reshape(_ROWS)
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise DataNotFoundError(
-            f"the download of MNIST from OpenML failed ({type(error).__name__}: {error}); this machine may "
-            f"be offline: put the four IDX files into {folder}."
+            f"the download of MNIST from OpenML failed ({type(error).__name__}: {error}); if this machine "
+            f"is offline, put the four IDX files into {folder}."
         ) from error
     parts: dict[MnistSplit, slice] = {"train": slice(_TRAIN_ROWS), "test": slice(_TRAIN_ROWS, None)}
     try:

@@ -108,7 +108,9 @@ class TaskPair:
             if getattr(self, inputs) is None and getattr(self, targets) is None:
                 continue
             if getattr(self, inputs) is None or getattr(self, targets) is None:
-                raise InvalidInputError(f"{inputs} and {targets} belong together: give both or neither.")
+                raise InvalidInputError(
+                    f"{inputs} and {targets} must be given together: give both or neither."
+                )
             X, y = (read_only(getattr(self, name), name) for name in (inputs, targets))
             object.__setattr__(self, inputs, X)
             object.__setattr__(self, targets, y)
@@ -133,7 +135,7 @@ class TaskPair:
             if (y == y[0]).all() and not (self.allow_constant_target and sample in "PH"):
                 raise InvalidInputError(
                     f"target {targets} of task '{words}' is the constant {y[0]:g} over {len(y)} rows: "
-                    "there is nothing to learn; choose another target or split, or take more rows."
+                    "nothing can be learned; choose another target or split, or use more rows."
                 )
 
     @classmethod

@@ -104,7 +104,7 @@ def finish(figure: Any, title: str, subtitle: str, *, height: int = 460, width: 
         font={"size": 13, "family": "system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"},
         height=height,
         margin={"l": 70, "r": 20, "t": top, "b": 60},
-        legend={"title": {"text": "method (click to toggle)"}, "groupclick": "togglegroup"},
+        legend={"title": {"text": "method (click to hide)"}, "groupclick": "togglegroup"},
         hoverlabel={"namelength": -1},
     )
     look = {"showline": True, "linecolor": "#888", "ticks": "outside", "exponentformat": "power"}

@@ -172,7 +172,7 @@ def alignment_lab(
     """
     if bool(pretrain) != bool(harmful):
         given = "pretrain" if pretrain else "harmful"
-        raise InvalidInputError(f"only {given} is given: give the paths of both X_P and X_H, or neither.")
+        raise InvalidInputError(f"only {given} is given; give the paths of both X_P and X_H, or neither.")
     own = bool(pretrain) or isinstance(data, TaskPair)
     study = AlignmentPath.from_parameters(data=GIVEN if own else data, methods=methods, **options)
     if pretrain:

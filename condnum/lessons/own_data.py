@@ -67,7 +67,7 @@ def _looked_at(
         found = open_pair(pretrain, harmful, key=key, drop=drop)
         if found[0].dimension > _MAX_DIMENSION:
             wide = f"{title}: {found[0].dimension:,d} columns, above the limit of {_MAX_DIMENSION:,d}"
-            raise InvalidInputError(f"{wide}; leave some out (drop), or run condnum audit.")
+            raise InvalidInputError(f"{wide}; drop some, or run condnum audit.")
     else:
         title, task = (
             ("Example: diabetes patients in two groups", load_diabetes_tasks())
@@ -295,7 +295,7 @@ def own_data(
     """Analyse two feature matrices; probes are predicted for `y = Xw*` with Gaussian w*."""
     if bool(pretrain) != bool(harmful):
         given, missing, field = ("X_P", "X_H", "harmful") if pretrain else ("X_H", "X_P", "pretrain")
-        both = f"{given} is there, {missing} is still missing: give both, or neither for the example."
+        both = f"{given} is given but {missing} is missing; give both, or neither for the example."
         error = InvalidInputError(both)
         error.field = field
         raise error
@@ -306,7 +306,9 @@ def own_data(
     eps = max(own.pair.pretrain.stored_eps, own.pair.harmful.stored_eps)
     rtol = squared_rtol(len(own.pair.columns), eps) * tolerance
     if rtol >= 1:
-        raise InvalidInputError(f"the rank tolerance is {num(rtol)} times σ₁, above everything; lower it.")
+        raise InvalidInputError(
+            f"the rank tolerance is {num(rtol)} times σ₁, above all eigenvalues; lower it."
+        )
     facts, ranges, ceiling, misalignment, probes = _measured(own, rtol)
     P, H = (TaskSpectrum.of(task, rtol, ridge) for task in facts)
     limit = ridge_convention_ceiling(*ranges, ridge=ridge, rtol=rtol)
@@ -350,9 +352,9 @@ class OwnDataExplorer(Explorer):
             name, content = message["name"].replace("\\", "/"), bytes(buffers[0])
             if len(content) > UPLOAD_BYTES:
                 error = DataFormatError(
-                    f"{name} has {len(content) / 2**20:.1f} MiB; uploads go through Jupyter's connection "
-                    f"and end at {UPLOAD_BYTES >> 20} MiB: put the file where the kernel runs and give "
-                    "its path."
+                    f"{name} has {len(content) / 2**20:.1f} MiB; uploads are limited to "
+                    f"{UPLOAD_BYTES >> 20} MiB; copy the file to the "
+                    "machine of the kernel and give its path."
                 )
                 error.field = message["control"]
                 raise error

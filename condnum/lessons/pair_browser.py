@@ -115,10 +115,12 @@ def pair_curves(run: StudyRun, pretrain: int, harmful: int) -> pd.DataFrame:
     study, digits = run.study, run.data
     if pretrain == harmful:
         raise InvalidInputError(
-            f"a pair has two different digits, got {pretrain} twice; choose another cell."
+            f"a pair needs two different digits, got {pretrain} twice; choose another cell."
         )
     if (pretrain, harmful) not in study.pairs:
-        raise InvalidInputError(f"this run has no pair ({pretrain}, {harmful}); it was limited to others.")
+        raise InvalidInputError(
+            f"this run does not include the pair ({pretrain}, {harmful}); choose another cell."
+        )
     extractors = []
     for method in dict.fromkeys((*study.methods, "identity", "initial")):
         cell = study.cell(method, 0, (pretrain, harmful))

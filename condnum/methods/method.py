@@ -57,7 +57,7 @@ class Method:
         `problem` is an `ImmunizationProblem`, and the parts are tensors. If `batched` is True, it is a
         `ProblemBatch`, and all tensors have a leading batch dimension.
         """
-        raise NotImplementedError(f"{type(self).__name__} has settings, but no gradients to descend.")
+        raise NotImplementedError(f"{type(self).__name__} has settings but defines no gradients.")
 
 
 @contextmanager

@@ -47,10 +47,10 @@ def register_method(method: Method) -> None:
     if not isinstance(method, Method) or not all(hasattr(method, x) for x in ("name", "label", "summary")):
         raise InvalidInputError(
             f"{type(method).__name__} is not a method: derive its class from condnum.methods.Method, and "
-            "give it a name, a label and a summary."
+            "define its name, label and summary."
         )
     if method.name in _BUILT_IN:
-        raise InvalidInputError(f"'{method.name}' is one of condnum's methods; choose another name.")
+        raise InvalidInputError(f"'{method.name}' is the name of a built-in method; choose another name.")
     _METHODS[method.name] = method
 
 
@@ -138,7 +138,7 @@ def immunize(
     if chosen.defaults is None:
         if settings is not None or overrides:
             given = ", ".join(overrides) or "settings"
-            raise InvalidInputError(f"method '{method}' has nothing to set; leave out: {given}.")
+            raise InvalidInputError(f"method '{method}' has no settings; leave out {given}.")
         return judged(problem, Run([problem], chosen, None, [seed]).results()[0])
     if isinstance(settings, str):
         check_known("settings", settings, PRESETS)
@@ -168,11 +168,13 @@ def immunize_batch(
 ) -> list[ImmunizationResult]:
     """Immunize many problems of one dimension at once, without a verdict of each."""
     if len(problems) != len(seeds) or not problems:
-        raise InvalidInputError(f"a batch needs one seed a problem, got {len(problems)} and {len(seeds)}.")
+        raise InvalidInputError(f"a batch needs one seed per problem, got {len(problems)} and {len(seeds)}.")
     chosen = get_method(method)
     base = _settings_of(chosen, settings)
     if not descends_in_batches(method, base):
-        raise InvalidInputError(f"method '{method}' does not descend in batches: immunize one by one.")
+        raise InvalidInputError(
+            f"method '{method}' does not support batches; immunize the problems one at a time."
+        )
     for problem in problems:
         _check_descent(problem, chosen, base)
     where = None if device is None else resolve_device(device)
@@ -201,6 +203,7 @@ def _check_descent(
         largest = float(task.covariance.abs().max())
         if largest > 0 and not 1 / _LARGEST_ENTRY <= largest <= _LARGEST_ENTRY:
             raise InvalidInputError(
-                f"{name} has a largest entry of {largest:.3g}, whose fourth power leaves float64; divide the "
+                f"{name} has a largest entry of {largest:.3g}, whose fourth power overflows float64; divide "
+                "the "
                 f"data by {math.sqrt(largest):.1g}, that is {name} by {largest:.1g}: κ does not change."
             )

@@ -70,7 +70,7 @@ class Settings:
                 )
             for here, there in misses:
                 raise InvalidInputError(
-                    f"{one.name}={value!r} has no effect with {here}: it belongs to {there}; leave it out."
+                    f"{one.name}={value!r} has no effect with {here}, only with {there}; leave it out."
                 )
 
     def with_overrides(self, **overrides: Any) -> Self:

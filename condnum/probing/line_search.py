@@ -166,8 +166,8 @@ def _modes(T: Tensor, K: Tensor, b: Tensor, rtol: float) -> ProbeModes:
     squares = ((U[:, kept].mT @ target) / root[kept, None]).square().sum(dim=1)
     if float(squares.sum()) <= 0:
         raise InvalidInputError(
-            "the probe starts at its optimum (Xᵀy is zero on the range of Xθ): nothing to converge to; "
-            "check the targets."
+            "the probe starts at its optimum (Xᵀy is zero on the "
+            "range of Xθ): there is nothing to learn; check the targets."
         )
     return (root[kept] ** 2).cpu().numpy(), squares.cpu().numpy(), float(squares.sum())
 

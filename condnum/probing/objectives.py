@@ -253,7 +253,7 @@ class ProbeSpace:
         """Eigenvalues above `k·eps·σ₁`, as everywhere in this library, and the shares p_i."""
         U, s, right = np.linalg.svd(self.features, full_matrices=False)
         if not s[0] > 0:
-            raise RankError("the features have rank 0: all are zero; there is nothing to probe.")
+            raise RankError("the features have rank 0: all entries are zero, so there is nothing to probe.")
         sigma = s**2 / len(self.features)
         kept = sigma > default_rtol(self.features.shape[1]) * sigma[0]
         energy = ((U[:, kept].T @ self.regression_targets) ** 2).sum(axis=1)

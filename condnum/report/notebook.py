@@ -111,7 +111,7 @@ class ParameterNotebook:
         if len(cells) != 1 or cells[0].cell_type != "code":
             raise InvalidInputError(
                 f"a notebook needs exactly one code cell tagged '{PARAMETERS_TAG}', {self.path} has "
-                f"{len(cells)}; without it the notebook's own defaults would overwrite the given values."
+                f"{len(cells)}; otherwise the notebook's defaults would overwrite the given values."
             )
         return cells[0]
 
@@ -276,7 +276,7 @@ def _translated(error: Exception, name: str, failed: Path) -> CondnumError:
     said = {
         "PapermillExecutionError": f"the notebook {name} failed in cell [{getattr(error, 'exec_count', '?')}]"
         f" with {ename}: {getattr(error, 'evalue', '')}",
-        "DeadKernelError": f"the kernel of the notebook {name} died, most often for lack of memory; "
+        "DeadKernelError": f"the kernel of the notebook {name} died, most often because memory ran out; "
         "try fewer rows or another device",
     }.get(kind, f"the notebook {name} could not be run ({kind}: {error})")
     return NotebookError(f"{said}; the executed part is kept in {failed}.")

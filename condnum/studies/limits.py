@@ -72,7 +72,9 @@ class Limits(Study, name="limits", version="4"):
         """Choose the seeds, and refuse what cannot run."""
         known = data_set(self.data)
         if self.pairs and known in TABLES:
-            raise InvalidInputError(f"pairs {self.pairs} are of digits; {known} is one pair: leave them out.")
+            raise InvalidInputError(
+                f"pairs={self.pairs} needs digits, and {known} is a single pair; leave pairs out."
+            )
         if self.seeds is None:  # a cell of MNIST takes seconds, its spread over seeds is small
             object.__setattr__(self, "seeds", 1 if known == "mnist" else 3)
 

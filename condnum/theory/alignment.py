@@ -108,8 +108,8 @@ def alignment(theta: ArrayLike, covariance: ArrayLike, *, rtol: float | None = N
     scale = s[0].square() * gamma[0]  # bounds every entry of M, and so its round-off
     if not bool(spectrum[0] > tolerance * scale):
         raise RankError(
-            "H(θ) = θᵀKθ has rank 0: theta is zero or lies in the null space of the covariance, so "
-            "that there is no spectrum to predict."
+            "H(θ) = θᵀKθ has rank 0: theta is zero or lies in the null space of the covariance, so there is "
+            "no spectrum to predict."
         )
     diagonal = M.diagonal().clamp_min(0)
     lower, upper = s[-1].square() * gamma[D - m :], s[0].square() * gamma[:m]

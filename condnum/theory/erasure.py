@@ -203,7 +203,7 @@ def _centered_targets(value: ArrayLike, X: Tensor, kind: TargetKind, intercept: 
     y = as_tensor(value, "harmful_targets", minimum_ndim=1).detach().to(X.device)
     if y.ndim > 2 or len(y) != len(X):
         raise InvalidInputError(
-            f"harmful_targets {tuple(y.shape)} do not fit {len(X)} rows: one per row is needed."
+            f"harmful_targets {tuple(y.shape)} do not fit {len(X)} rows: expected one per row."
         )
     if kind == "regression" or (kind == "auto" and not reads_as_labels(y.numpy(force=True))):
         y = y[:, None] if y.ndim == 1 else y

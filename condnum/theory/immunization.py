@@ -78,7 +78,7 @@ class Immunization:
             return "met"
         return (
             f"undecided: theta removes {self.pretrain_lost} of the {self.pretrain_before.rank} directions "
-            "that D_P uses, and without targets of D_P clause (c) is unknown"
+            "that D_P uses, and clause (c) needs targets of D_P"
         )
 
     @property
@@ -107,7 +107,9 @@ def unit_scale(theta: Tensor) -> Tensor:
         theta = theta / theta.abs().amax(dim=(-2, -1), keepdim=True).clamp_min(torch.finfo(theta.dtype).tiny)
         norm = torch.linalg.matrix_norm(theta, keepdim=True)
     if bool((norm == 0).any()):
-        raise RankError("theta is the zero matrix: it extracts nothing and has no condition number.")
+        raise RankError(
+            "theta is the zero matrix: no features are extracted, and its condition number is undefined."
+        )
     return theta * (math.sqrt(theta.shape[-2]) / norm)
 
 

@@ -246,8 +246,8 @@ def reject_infinite(value: Tensor) -> None:
     if bool(torch.isinf(value).any()):
         raise RankError(
             "R_ill is infinite and has no gradient: the non-zero singular values of a matrix are all "
-            "equal (always so at rank 1), κ = 1; start from a theta whose Hessian has some spread, or "
-            "pass a smaller rtol if the spread is real."
+            "equal (always the case at rank 1), so κ = 1; start from a theta whose Hessian has distinct "
+            "singular values, or pass a smaller rtol."
         )
 
 
@@ -301,13 +301,14 @@ def resolve_rank(sigma: Tensor, rank: int | None, rtol: float) -> Tensor:
     """Return the numerical rank of each spectrum of a batch, or the one that was asked for."""
     if bool((sigma[..., 0] == 0).any()):
         raise RankError(
-            "a matrix has rank 0 (all singular values are zero): its condition number, which the "
-            "regularizers stand for, is undefined; check that theta and the features are not zero."
+            "a matrix has rank 0 (all singular values are zero): its condition number is undefined; check "
+            "that theta and the features are not zero."
         )
     squares = sigma[..., 0].square()
     if not bool((torch.isfinite(squares * sigma.shape[-1]) & (squares > 0)).all()):
         raise InvalidInputError(
-            f"singular values go up to {float(sigma.max()):.3g}, and a largest square leaves float64: R_well "
+            f"singular values go up to {float(sigma.max()):.3g}, and the largest square overflows float64: "
+            "R_well "
             "and R_ill depend on the scale, so divide the matrix by its largest singular value first."
         )
     if rank is None:

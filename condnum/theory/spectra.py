@@ -69,7 +69,8 @@ def _checked_gram(gram: Tensor, features: Tensor) -> Tensor:
     if not bool(torch.isfinite(gram).all()):
         raise InvalidInputError(
             f"the features have entries up to {float(features.abs().max()):.3g}, whose squares overflow "
-            "float64: divide all tasks' inputs by one number, which changes no condition number."
+            "float64: divide the inputs of all tasks by the same "
+            "number, which does not change condition numbers."
         )
     return gram
 

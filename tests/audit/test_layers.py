@@ -126,7 +126,7 @@ def test_the_study_keeps_resumes_and_reports_the_stage(monkeypatch, tmp_path, im
         AuditCommand(**given, layers="layr4.0").load()
     with pytest.raises(InvalidInputError, match="give --backbone test_resnet"):
         FeatureAudit(**given | {"backbone": "resnet18"}).load()
-    with pytest.raises(InvalidInputError, match="layers all are those of a net: give --backbone"):
+    with pytest.raises(InvalidInputError, match="layers all need a backbone: give --backbone"):
         FeatureAudit(layers="all")
 
 
@@ -153,7 +153,7 @@ ROWS = (torch.randn(20, 4, generator=torch.Generator().manual_seed(0)),)
     ("change", "words"),
     [
         ({"layers": "firts"}, "unknown layer 'firts'; did you mean 'first'"),
-        ({"layers": " ,"}, "names no layer; give all, or some of first, "),
+        ({"layers": " ,"}, "expected at least one layer; give all, or some of first, "),
         ({"layers": "first,idle"}, "'idle' is called never in a forward pass"),
         ({"layers": "twice"}, "'twice' is called 2 times"),
         ({"layers": "deep"}, r"'deep' \(Unflatten\) returns float32 of shape \(20, 2, 1, 2, 1\) for 20"),

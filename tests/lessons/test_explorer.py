@@ -118,7 +118,7 @@ def test_what_is_said(kind, settings, said):
         (zigzag, {"kappa": np.nan}, "kappa must lie between 1 and 1,000, got nan"),
         (GradientDescentExplorer, {"kapa": 3}, "of GradientDescentExplorer 'kapa'; did you mean 'kappa'"),
         (rotated_alignment, {"rotation": "haar", "angle": 3.0}, "angle has no effect with rotation='haar'"),
-        (rotated_alignment, {"rotation": "ends", "seed": 1}, "it belongs to rotation='random' or 'haar'"),
+        (rotated_alignment, {"rotation": "ends", "seed": 1}, "only with rotation='random' or 'haar'"),
         (rotation_matrix, {"rotation": "haar", "dimension": 3, "angle": 3.0}, "leave angle out"),
         (spectrum_descent, {"start": "worst", "seed": 1}, "seed has no effect with start='worst'"),
         (AlignmentExplorer, {"rotation": "haar", "angle": 3.0}, "angle has no effect with rotation='haar'"),

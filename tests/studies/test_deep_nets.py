@@ -85,7 +85,7 @@ def test_settings_of_presets_of_the_study_and_of_own_images():
     assert dataclasses.replace(own, weights="none").recipe("resnet18").pretraining["epochs"] == 30
     assert (
         own.models_table["made by"].iloc[0]
-        == "timm's pre-trained weights; may have seen the held-out images, which θ_I has not"
+        == "timm's pre-trained weights; may have been trained on the held-out images, unlike θ_I"
     )
     assert "without its held-out images" in SHORT.models_table["made by"].iloc[0]
 
