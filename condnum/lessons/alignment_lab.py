@@ -63,8 +63,8 @@ class AlignmentView(Chosen, Shown):
             return ""
         told, true = (num(float(step[name][0])) for name in ("predicted_kappa", "kappa"))
         return (
-            "<b>Eq. 10 is not single-valued</b>: θ has repeated singular values, so that any basis is a U. "
-            f"With the one drawn it says κ(H<sub>P</sub>) = {told}; the truth is {true}"
+            "<b>Eq. 10 is not unique</b>: θ has repeated singular values, so any basis is a valid U. The "
+            f"one drawn gives κ(H<sub>P</sub>) = {told}; the truth is {true}"
         )
 
     def _aligned(self) -> str:
@@ -201,19 +201,27 @@ def explorer_of(trails: Trails, known: Sequence[str]) -> type[Explorer]:
     D, most = tasks.dimension, kept_directions(tasks.dimension)
     labels = {name: option_text(method_style(name).label) for name in known}
     sides = {"pretrain": "pre-training", "harmful": "harmful"}
-    whose = "Whose K the qⱼ belong to, and on which task two extractors are compared."
-    second, others = "A second extractor, at the same part of its training.", {"none": "nothing", **labels}
+    whose = "Task whose K has the qⱼ, and on which two extractors are compared."
+    second, others = (
+        "A second extractor, at the same fraction of its training.",
+        {"none": "nothing", **labels},
+    )
     steps, some = (14, 5) if D <= 128 else (8, 3)  # a recording with many pixels stays below 1 MB, too
     one: Any = Literal[tuple(known)]
     other: Any = Literal["none", *known]
 
     @checked(
-        extractor=Choice("extractor θ", "Whose singular vectors are shown.", labels),
+        extractor=Choice("extractor θ", "Extractor whose singular vectors are shown.", labels),
         training=Slider(
-            "training, θ₀ to end", "Along the kept steps, log-spaced.", 0, TRAINING, play=150, marks=steps
+            "training, θ₀ to end",
+            "Position among the kept steps, on a log scale.",
+            0,
+            TRAINING,
+            play=150,
+            marks=steps,
         ),
-        i=Slider("direction i of θ", "Which uᵢ, by descending σᵢ; or click a map.", 1, most, marks=some),
-        j=Slider("eigenvector j of K", "Which qⱼ, by descending γⱼ; or click a map.", 1, D, advanced=True),
+        i=Slider("direction i of θ", "Index of uᵢ, by descending σᵢ; or click a map.", 1, most, marks=some),
+        j=Slider("eigenvector j of K", "Index of qⱼ, by descending γⱼ; or click a map.", 1, D, advanced=True),
         side=Choice("task of q<sub>j</sub>", whose, sides, advanced=True),
         compare=Choice("beside it", second, others, advanced=True),
     )

@@ -145,7 +145,8 @@ class OwnData(Shown):
         if self.harmful_only:
             found.append(
                 f"X_H excites {self.harmful_only} direction(s) that X_P does not: θ can scale them freely, "
-                "which makes the compact ceiling infinite. That is a statement on null spaces, not a promise."
+                "which makes the compact limit infinite. This is a property of the null spaces and does "
+                "not guarantee protection."
             )
         return tuple(found)
 
@@ -250,13 +251,13 @@ class PathField(Control):
     ),
     drop=PathField(
         "leave out (columns)",
-        "Names of columns, with commas between.",
+        "Names of columns to drop, comma-separated.",
         "label, id; then Enter",
         advanced=True,
     ),
     key=PathField(
         "array (of npz)",
-        "Its name; two with a comma: of pre-training and of harmful features.",
+        "Name of the array, or two comma-separated names for pre-training and harmful features.",
         "name, or two; then Enter",
         advanced=True,
     ),
@@ -265,13 +266,15 @@ class PathField(Control):
         "Shown while both paths are empty.",
         {"digits": "digits 4 and 7", "diabetes": "diabetes, 2 groups"},
     ),
-    standardize=Check("standardize (each task)", "Each task's columns to mean 0 and deviation 1."),
+    standardize=Check(
+        "standardize (each task)", "Standardize the columns of each task to mean 0 and standard deviation 1."
+    ),
     ridge=Slider(
-        "ridge ε (units of K)", "ε of the ridge convention, in the units of K.", 1e-9, 1e3, log=True, marks=7
+        "ridge ε (units of K)", "ε of the ridge convention, in units of K.", 1e-9, 1e3, log=True, marks=7
     ),
     tolerance=Slider(
         "rank tolerance (× that of the stored numbers)",
-        "Eigenvalues above this multiple of D·eps·σ₁ count for the rank; eps is that of the stored type.",
+        "Eigenvalues above this multiple of D·eps·σ₁ count for the rank, with eps of the stored type.",
         1e-2,
         1e10,
         log=True,

@@ -75,7 +75,7 @@ class DigitPair(Shown):
     def reading(self) -> str:
         """Describe the chosen cell."""
         if self.rows.empty:
-            return "This method has no result on this pair."
+            return "This method has no result for this pair."
         values, successes = ", ".join(map(num, self.rows["rir"])), (self.rows["success"] == 1).sum()
         pair = f"digit {self.pretrain} against digit {self.harmful}"
         return f"{pair}: RIR {values}; Definition 3.1 succeeds in {successes} of {len(self.rows)}"
@@ -93,7 +93,9 @@ def pair_browser(run: StudyRun) -> type[Explorer]:
 
     @checked(
         method=Choice(
-            "method", "Whose RIR the map shows.", {of: option_text(method_style(of).label) for of in known}
+            "method",
+            "Method whose RIR the map shows.",
+            {of: option_text(method_style(of).label) for of in known},
         ),
         pretrain=Choice("pre-training digit", "Or click a cell of the map."),
         harmful=Choice("harmful digit", "Or click a cell of the map."),

@@ -51,7 +51,7 @@ WRONG = {
     "conventions: tiny, not zero": ("check_conventions", np.diag([2, 1, 1e-9]), "counts as non-zero"),
     "conventions: negative": ("check_conventions", np.diag([2.0, 1.0, -1.0]), "negative eigenvalue"),
     "underestimate: aligned": ("check_underestimate", np.diag([2.0, 1.0]), np.diag([3.0, 1.0]), "exact"),
-    "underestimate: no U": ("check_underestimate", np.eye(2), BENT, "no single value"),
+    "underestimate: no U": ("check_underestimate", np.eye(2), BENT, "not unique"),
     "harmful step: too short": ("check_harmful_step", 0.1, "falls from 4 to 1.19. Take a larger step"),
     "harmful step: too long": ("check_harmful_step", 0.49, "Take a smaller step"),
     "ill: equal values": ("check_ill_spectra", (1, 1, 1), (1, 0.5, 1e-8), "infinite"),
@@ -67,9 +67,9 @@ WRONG = {
     "ceiling: κ's inverted": (
         "check_ceiling",
         lambda P, H: ceiling(P, H) * (np.linalg.cond(H) / np.linalg.cond(P)) ** 2,
-        "wrong way round",
+        "is inverted",
     ),
-    "ceiling: twice": ("check_ceiling", lambda P, H: 2 * ceiling(P, H), "no θ reaches"),
+    "ceiling: twice": ("check_ceiling", lambda P, H: 2 * ceiling(P, H), "no θ attains"),
     "largest step: corrected bound": (
         "check_largest_step",
         lambda a, b: min((1 - (b / a) ** 0.5) / a, ((a / b) ** 0.5 - 1) / b),

@@ -81,7 +81,7 @@ READINGS = [
     (AlignmentExplorer, {"theta_kappa": 1.0}, "θ has repeated singular values"),
     (AlignmentExplorer, {"data_spectrum": "clusters"}, "K has repeated eigenvalues"),
     (AlignedTasksExplorer, {}, "nothing is changed yet"),
-    (AlignedTasksExplorer, 0, "RIR = 2,500, which is the ceiling: <b>immunized"),
+    (AlignedTasksExplorer, 0, "RIR = 2,500, which is the theoretical limit: <b>immunized"),
     (RegularizerExplorer, 0, "σ<sub>1</sub> is annihilated"),
     (RegularizerExplorer, {"regularizer": "ill", "dimension": 2, "top": 100.0}, "printed bound is neg"),
     (RegularizerExplorer, {"regularizer": "ill", "dimension": 2}, "allows every step (k = 2)"),
@@ -89,13 +89,13 @@ READINGS = [
     (RegularizerPathExplorer, {"regularizer": "ill"}, "leave float64"),
     (JointStepsExplorer, {"angle": 90.0}, ": immunized by"),
     (CeilingExplorer, {}, "the largest (i) with (ii) ≤ 1 is 3,066"),
-    (CeilingExplorer, {"null": "pretrain"}, "RIR grows without end"),
+    (CeilingExplorer, {"null": "pretrain"}, "RIR grows without bound"),
     (CeilingExplorer, {"kappa_pretrain": 1.0, "learning_rate": 1.0}, "The step size is too large"),
     *(
         (CeilingExplorer, {"kappa_harmful": 1.0, "null": null}, "without a gradient. Algorithm 1 cannot")
         for null in ("none", "both", "harmful", "pretrain")
     ),
-    (RidgeCeilingExplorer, {"null": "none"}, "both ceilings tend to the compact one"),
+    (RidgeCeilingExplorer, {"null": "none"}, "both limits tend to the compact one"),
     (RidgeCeilingExplorer, {"null": "both"}, "<i>not</i> to the compact 3,066"),
     (RidgeCeilingExplorer, {"null": "pretrain"}, "grows like 1/ε²"),
 ]
