@@ -31,7 +31,7 @@ OutOption = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", help="Write the results to this folder.", show_default="runs/…"),
 ]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
 
 # Running a notebook.
 

@@ -73,7 +73,7 @@ class Limits(Study, name="limits", version="4"):
         known = data_set(self.data)
         if self.pairs and known in TABLES:
             raise InvalidInputError(
-                f"pairs={self.pairs} needs digits, and {known} is a single pair; leave pairs out."
+                f"pairs {self.pairs} are pairs of digits, but {known} is a single pair; leave pairs out."
             )
         if self.seeds is None:  # a cell of MNIST takes seconds, its spread over seeds is small
             object.__setattr__(self, "seeds", 1 if known == "mnist" else 3)

@@ -200,4 +200,7 @@ def test_what_is_said_and_drawn():
     assert list(drawn["ridge: a closed form reaches"].y[1:]) == [30, 12]
     assert "ridge: none has (i) > 1 and (ii) ≤ 1" in drawn
     none = found(nothing, (9, 5.0, 40.0, "open"))
-    assert "comes nearest behind l1 with 5, a factor 2 short; open: l1, where" in none.sentence
+    assert (
+        "comes nearest behind l1 with 5, which misses the target by a factor of 2; open: l1, where"
+        in none.sentence
+    )

@@ -101,7 +101,7 @@ def test_groups_that_are_the_same_images_have_no_spread(counts, groups, known):
         ratios = ("harmful_ratio", "pretrain_ratio", "rir")
         assert {name for name in ratios if np.isfinite(getattr(found, f"{name}_std"))} == known
     said = " ".join(first.warnings)
-    assert ("only one group exists, so there is no spread" if groups == 1 else "24 images: (i") in said
+    assert ("only one group exists, so there is no spread" if groups == 1 else "24 images, so (i") in said
     assert (first.rir == other.rir) == (groups == 1)  # one group, whatever the draw
 
 
@@ -119,7 +119,7 @@ BACKWARDS = np.arange(150)[::-1]
             InvalidInputError,
             r"D_H has 99 image\(s\), fewer.*lower group_size \(--group-size\)",
         ),
-        ((X, X[1:], X, X), {}, InvalidInputError, "150 rows on D_P and θ_I 149"),
+        ((X, X[1:], X, X), {}, InvalidInputError, "150 rows on D_P and θ_I has 149"),
         ((X, X, features(X), features(X, indices=BACKWARDS)), {}, InvalidInputError, "different images"),
         ((X, X, X[:, :3], X), {}, InvalidInputError, "use the same model for both"),
         ((X[0], X, X, X), {}, InvalidInputError, r"must be \(N, D\)"),

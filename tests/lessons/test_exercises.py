@@ -178,7 +178,7 @@ def test_a_page_shows_the_box_and_a_notebook_the_verdict(monkeypatch):
         ("sqrt.__globals__", "is not allowed in a formula"),
         ("open('/etc/passwd')", "is not allowed in a formula"),
         ("import os", "the last line must be the answer"),
-        ("a[0] = 1\na", "on the left of ="),
+        ("a[0] = 1\na", "the left side of ="),
         ("eye(10**9)", f"a size must lie between 1 and {LARGEST}"),
         ("a = [1, 2]\n" + "a = [a, a]\n" * 20 + "a", "rows and columns"),
         ("2 +", "this is not a valid formula"),

@@ -243,7 +243,7 @@ class TestSettings:
             (DescentSettings, {"weights": "fixed", "ratio": math.inf}, InvalidInputError, "ratio.*got inf"),
             (DescentSettings, {"steps": None}, InvalidInputError, "steps must be an integer.*got None"),
             (DescentSettings, {"steps": 2.5}, InvalidInputError, "steps must be an integer.*got 2.5"),
-            (DescentSettings, {"record_every": -1}, InvalidInputError, "record_every must be.*at least 0"),
+            (DescentSettings, {"record_every": -1}, InvalidInputError, "record_every must be.*≥ 0"),
             (OptKappaSettings, {"convention": "compct"}, UnknownNameError, "did you mean 'compact'"),
         ],
         ids=lambda value: "-".join(map(str, value.items())) if isinstance(value, dict) else None,
@@ -309,7 +309,7 @@ class TestSettings:
     def test_a_setting_of_another_mode_is_refused(self, make_problem):
         for options, message in (
             ({"lambda_harmful": 123.0}, "lambda_harmful=123.0 has no effect with weights='balanced'"),
-            ({"lambda_harmful": 1e7}, "belongs to weights='fixed'"),  # named, though it is the default
+            ({"lambda_harmful": 1e7}, "only with weights='fixed'"),  # named, though it is the default
             ({"weights": "fixed", "ratio": 2.0}, "ratio=2.0 has no effect with weights='fixed'"),
             ({"settings": "house-prices", "lambda_pretrain": 3.0}, "lambda_pretrain=3.0 has no effect"),
         ):

@@ -240,7 +240,7 @@ def test_a_lesson_that_fails_is_left_out_and_one_that_ran_is_not_run_again(tmp_p
     for _ in range(2):
         assert list(build._executed(names, tmp_path, said.append)) == ["1_condition_number"]
     assert sorted(ran) == ["1_condition_number", "2_alignment", "2_alignment"]
-    assert said[0] == "site: the lesson 2_alignment is left out: nothing is there; look elsewhere."
+    assert said[0] == "site: the lesson 2_alignment is omitted: nothing is there; look elsewhere."
 
 
 def drawn(figure):
