@@ -20,7 +20,7 @@ from condnum.figures.style import (
 )
 from condnum.report.tables import number
 
-#: Colour, dash and label of each extractor; the dash is a second code beside colour.
+#: Color, dash and label of each extractor; the dash is a second code beside color.
 _LOOK = {
     "raw": (NEUTRAL, "dot", LABEL_OF["raw"]),
     "theta": (BLUE, "solid", LABEL_OF["theta"]),

@@ -6,7 +6,7 @@ size of K's for each replicate. Here every row is assigned at random, and indepe
 to one of M groups, whose covariances are kept; a replicate draws M groups with replacement. The weight
 of a row then has mean 1 and variance 1 − 1/M, and the weights of two rows are uncorrelated (averaged
 over the assignment): the first two moments of the Poisson bootstrap over rows, from one pass, whatever
-the order of the rows in the file. (Groups of neighbouring rows, or of equal sizes within a block, would
+the order of the rows in the file. (Groups of neighboring rows, or of equal sizes within a block, would
 not do: the order of the rows would count.)
 """
 
@@ -56,7 +56,7 @@ class SecondMoments:
 
     @property
     def covariance(self) -> NDArray[np.float64]:
-        """`K = XᵀX`, `(D, D)`, uncentred and unnormalised (Eq. 9)."""
+        """`K = XᵀX`, `(D, D)`, uncentered and unnormalized (Eq. 9)."""
         return np.asarray(self.groups.sum(axis=0), dtype=np.float64)
 
     @property

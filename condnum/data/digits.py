@@ -1,4 +1,4 @@
-"""Labelled images of digits and the task pair of two of them (Sec. 5.1, Appendix C.2); scikit-learn's."""
+"""Labeled images of digits and the task pair of two of them (Sec. 5.1, Appendix C.2); scikit-learn's."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -15,7 +15,7 @@ DiabetesFeatures = Literal["clean", "published"]
 
 @dataclass(frozen=True, eq=False)
 class Digits:
-    """Images of the digits 0–9 with their labels, unchanged; `pixels` normalises them."""
+    """Images of the digits 0–9 with their labels, unchanged; `pixels` normalizes them."""
 
     images: NDArray[np.uint8]  # (N, h, w)
     labels: NDArray[np.uint8]  # (N,)
@@ -83,7 +83,7 @@ class Digits:
         return tuple(f"r{r}c{c}" for r in range(self.images.shape[1]) for c in range(self.images.shape[2]))
 
     def pixels(self, index: NDArray[np.integer] | slice = slice(None)) -> Float64Array:
-        """Return images as rows of normalised pixels, `(x/pixel_max − mean)/std`."""
+        """Return images as rows of normalized pixels, `(x/pixel_max − mean)/std`."""
         chosen = self.images[index]
         return (chosen.reshape(len(chosen), -1) / self.pixel_max - self.mean) / self.std
 
@@ -91,15 +91,15 @@ class Digits:
 def digit_pair(digits: Digits, pretrain: int, harmful: int, *, seed: int = 0) -> TaskPair:
     """Build the pair (p, h): K_P from the images of digit p, K_H from those of digit h.
 
-    Both digits are cut to the smaller count n, in file order. The loss and the probe see a balanced sample
-    instead: the n images of the digit (label 1) in turn with n images of the other nine digits (label 0),
+    Both digits are reduced to the smaller count n, in file order. The loss and the probe use a balanced
+    sample: the n images of the digit (label 1) alternate with n images of the other nine digits (label 0),
     drawn without replacement.
 
     Args:
-        digits: Labelled images.
+        digits: Labeled images.
         pretrain: Digit p of D_P.
         harmful: Digit h of D_H, not p.
-        seed: Seed of the draw of the other digits; a local generator.
+        seed: Seed of the local generator that draws the other digits.
 
     Returns:
         `X_P` and `X_H` `(n, h·w)`; `y_P`, `y_H` constant; `X_loss`, `X_probe` `(2n, h·w)` with `y_loss`,
@@ -151,7 +151,7 @@ def load_small_digits() -> Digits:
     E. Alpaydin and C. Kaynak (1998), https://archive.ics.uci.edu/dataset/80, CC BY 4.0.
 
     Returns:
-        `images` (1797, 8, 8) with grey values 0–16 and `labels` (1797,); `mean` and `std` are those
+        `images` (1797, 8, 8) with gray values 0–16 and `labels` (1797,); `mean` and `std` are those
         of all pixels x/16 of all images, one number each as for MNIST.
 
     Examples:

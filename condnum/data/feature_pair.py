@@ -17,7 +17,7 @@ from condnum.data.feature_stream import FeaturesLike, FeatureStream, as_stream
 from condnum.data.task_pair import Float64Array
 from condnum.errors import CondnumError, DataFormatError, InvalidInputError, UnknownNameError
 
-#: Rows at the beginning of a file by which labels and indices are recognised.
+#: Rows at the beginning of a file by which labels and indices are recognized.
 _LOOK = 10_000
 #: A column of labels has at most so many different values.
 MOST_LABELS = 20

@@ -78,12 +78,12 @@ def mnist_files(split: MnistSplit | None = None) -> DataFiles:
 
 
 def load_mnist_images(source: Source = "auto", split: MnistSplit | None = None) -> Digits:
-    """Load the images and labels of MNIST, unchanged, with the usual pixel normalisation noted.
+    """Load the images and labels of MNIST, unchanged, with the usual pixel normalization noted.
 
     Args:
         source: `auto` (local files, else the bundled data), or a folder: a data folder, or the one with the
             files.
-        split: `train` (60 000 images) or `test` (10 000, which are bundled); None for the training
+        split: `train` (60,000 images) or `test` (10,000, which are bundled); None for the training
             images where they are, else the test images. `label` and `title()` say which.
 
     Returns:

@@ -65,9 +65,8 @@ class TaskPair:
     r"""A pre-training task D_P and a harmful task D_H over the same D features (Sec. 3 of the paper).
 
     The covariances of the paper are :math:`K_P = X_P^\top X_P` and :math:`K_H = X_H^\top X_H`
-    (Eq. 9). The supervised loss of Algorithm 1 and the attacker's probe may need another sample
-    than the one that gives K (a digit against the rest); `loss_sample` and `probe_sample` hand
-    out the right one.
+    (Eq. 9). The supervised loss of Algorithm 1 and the attacker's probe may need a different sample
+    than K (a digit against the rest); `loss_sample` and `probe_sample` return the right one.
 
     Arrays are copied, turned into float64 and made read-only, so that no method can change
     another's data.

@@ -10,7 +10,7 @@ from condnum.probing import AttackReport
 #: Excess losses below this are not drawn: the panel stops at its smallest ε.
 _FLOOR = 1e-5
 
-#: ColorBrewer's PuOr, safe for the common kinds of colour blindness: purple is slowed, orange helped.
+#: ColorBrewer's PuOr, safe for the common kinds of color blindness: purple is slowed, orange helped.
 _SCALE = "PuOr"
 
 

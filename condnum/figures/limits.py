@@ -75,7 +75,7 @@ def region_traces(region: FeasibleRegion) -> list[dict[str, Any]]:
 
 RIDGE_TITLE = "ridge ε, in mean eigenvalues of K<sub>P</sub>"
 
-#: A colour (Okabe–Ito) and a dash for each pair of tasks.
+#: A color (Okabe–Ito) and a dash for each pair of tasks.
 _PAIRS = (
     ("#2E86C8", "solid"), ("#D55E00", "dash"), ("#009E73", "dot"), ("#CC79A7", "dashdot"),
     ("#8A8A8A", "longdash"), ("#E69F00", "longdashdot"),
@@ -205,7 +205,7 @@ SHOWN_FEATURES = 12
 
 
 def direction_bars(directions: pd.DataFrame, subtitle: str) -> Any:
-    """Draw the inputs that make up the first and the last generalised eigenvector of a pair."""
+    """Draw the inputs that make up the first and the last generalized eigenvector of a pair."""
     parts = _directions(directions)
     ends = {"most harmful": (parts[0], ORANGE), "least harmful": (parts[-1], BLUE)}
     titles = [f"{which}: λ = {num(float(part['eigenvalue'].iloc[0]))}" for which, (part, _) in ends.items()]
@@ -232,7 +232,7 @@ def direction_bars(directions: pd.DataFrame, subtitle: str) -> Any:
 
 
 def direction_images(directions: pd.DataFrame, subtitle: str) -> Any:
-    """Draw generalised eigenvectors of a pair of digits as images: patterns above, filters below."""
+    """Draw generalized eigenvectors of a pair of digits as images: patterns above, filters below."""
     parts = _directions(directions)
     side = math.isqrt(len(parts[0]))
     if side**2 != len(parts[0]):

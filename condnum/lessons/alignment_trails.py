@@ -162,7 +162,7 @@ class Chosen:
 
     @property
     def slots(self) -> list[tuple[str, str, Step, int]]:
-        """What is shown beside each other, name, colour, step and task: both tasks, or both extractors."""
+        """What is shown beside each other, name, color, step and task: both tasks, or both extractors."""
         colors = (BLUE, ORANGE)
         if len(self.steps) == 1:
             names = ("D<sub>P</sub>", "D<sub>H</sub>")

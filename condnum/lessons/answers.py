@@ -20,13 +20,13 @@ from condnum.lessons.figure_view import on_a_page
 _ipywidgets = require("ipywidgets", "notebooks")
 _VBox: Any = _ipywidgets.VBox
 
-#: Colour and mark of each status.
+#: Color and mark of each status.
 LOOKS = {"right": ("#009E73", "✔"), "wrong": ("#D55E00", "✘"), "not answered yet": ("#8A8A8A", "…")}
 
 
 @dataclass(frozen=True)
 class AnswerVerdict:
-    """The outcome of a check; a notebook shows it as a coloured line."""
+    """The outcome of a check; a notebook shows it as a colored line."""
 
     status: str  # of `LOOKS`
     reason: str = ""  # plain text, one or two sentences

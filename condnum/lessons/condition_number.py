@@ -74,7 +74,7 @@ class Zigzag(Shown):
         hover = "w<sub>%{customdata}</sub> = (%{x:.4g}, %{y:.4g})<extra></extra>"
         path = {"customdata": np.arange(len(shown)), "hover": hover, "legend": False}
         plane.line("iterates", shown[:, 1], shown[:, 0], BLUE, width=2.5, size=8, **path)
-        plane.marks("w*", [0.0], [0.0], "star", 15, ORANGE, hover="the minimiser w*<extra></extra>")
+        plane.marks("w*", [0.0], [0.0], "star", 15, ORANGE, hover="the minimizer w*<extra></extra>")
         t = np.arange(len(self.path))
         ratio_lines(
             right,
@@ -323,7 +323,7 @@ def plateau(
 
 
 def plateau_figure(runs: Sequence[Plateau]) -> Any:
-    """Draw where exact line search stops improving; one colour a κ, up to four."""
+    """Draw where exact line search stops improving; one color a κ, up to four."""
     sheet = Sheet()
     (panel,) = sheet.panels
     colors = dict(zip(sorted({run.kappa for run in runs}), (BLUE, ORANGE, GREEN, PURPLE), strict=False))

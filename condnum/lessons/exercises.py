@@ -103,7 +103,7 @@ def check_underestimate(theta: Any, K: Any) -> str:
         "and Eq. 10 is not unique; make them differ a little.",
     )
     turned = result.misalignment >= 1e-9
-    need(turned, "U diagonalises K here, so Eq. 10 is exact; rotate K's eigenvectors relative to U.")
+    need(turned, "U diagonalizes K here, so Eq. 10 is exact; rotate K's eigenvectors relative to U.")
     predicted, truth = num(result.predicted_condition), num(result.true_condition)
     factor = 1 / result.condition_ratio
     need(

@@ -31,7 +31,7 @@ class DigitPair(Shown):
     title: str  # the method and its mean RIR
     name: str  # of the data
     cells: pd.DataFrame  # of this method, a row per pair
-    limit: float  # of the colours, the same for all methods
+    limit: float  # of the colors, the same for all methods
     pretrain: int
     harmful: int
     rows: pd.DataFrame  # of the results, those of this method and pair

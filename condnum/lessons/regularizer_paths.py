@@ -84,7 +84,7 @@ class RegularizerPath(Shown):
     eta: Floats  # (T,) step sizes
     kappa: Floats  # (T + 1,)
     value: Floats  # (T + 1,) the regularizer
-    end: str  # `steps`; `repeated`: the pushed value met its neighbour; `round_off`: κ > LARGEST_KAPPA
+    end: str  # `steps`; `repeated`: the pushed value met its neighbor; `round_off`: κ > LARGEST_KAPPA
 
     @property
     def wrong_way(self) -> NDArray[np.bool_]:

@@ -130,7 +130,7 @@ class Ours(Method):
 
 
 class RIllOnly(Method):
-    """The baseline that minimises `R_ill(H_H)` alone, with Algorithm 1's preconditioner."""
+    """The baseline that minimizes `R_ill(H_H)` alone, with Algorithm 1's preconditioner."""
 
     name = "r_ill_only"
     label = "R<sub>ill</sub> only"

@@ -73,7 +73,7 @@ def few_threads(problem: ImmunizationProblem) -> Generator[None]:
 
 
 def random_weights(problem: ImmunizationProblem, columns: int, generator: torch.Generator) -> Tensor:
-    """Return `(D, columns)` uniform in ±1/√D, as the paper's linear layers are initialised.
+    """Return `(D, columns)` uniform in ±1/√D, as the paper's linear layers are initialized.
 
     The draw happens on the CPU, so that a seed gives the same θ₀ on every device.
     """

@@ -30,19 +30,19 @@ _BUILT_IN = frozenset(_METHODS)
 
 
 def register_method(method: Method) -> None:
-    """Add a method to the registry under its `name`, in the place of a former one of your own.
+    """Add a method to the registry under its `name`, replacing your earlier method of that name.
 
     Args:
         method: A `Method` with a name, a label and a summary.
 
     Raises:
-        InvalidInputError: It is not such an object, or the name is that of one of condnum's methods.
+        InvalidInputError: It is not such an object, or a built-in method has this name.
 
     Examples:
         >>> register_method(get_method("ours"))
         Traceback (most recent call last):
         ...
-        condnum.errors.InvalidInputError: 'ours' is one of condnum's methods; choose another name.
+        condnum.errors.InvalidInputError: 'ours' is the name of a built-in method; choose another name.
     """
     if not isinstance(method, Method) or not all(hasattr(method, x) for x in ("name", "label", "summary")):
         raise InvalidInputError(
@@ -103,14 +103,14 @@ def immunize(
         problem: The two tasks (`ImmunizationProblem.from_data`, `.from_pair`, `.from_covariances`).
         method: `ours` (Algorithm 1), `r_ill_only`, `imma`, `opt_kappa`, the controls `identity` and
             `initial`, or the closed forms `max_rir`, `pareto` and `erase`; see `method_names`.
-        seed: Of θ₀ and everything else that is random; the library never seeds globally.
+        seed: Seed of θ₀ and all other random numbers; the library never seeds globally.
         settings: Replaces the method's defaults; a string names one of `PRESETS`. By default `ours` is
             self-tuned: it alternates steps on `R_well` alone and on `R_ill` alone, none on the loss, and says
             in `explanation` whether Definition 3.1 is met. With `DescentSettings`, or one of the names, it
             descends all three together, as published (Eq. 11).
         callback: Called with a `Progress` at each recorded step; returning True cancels the run,
-            which then returns what it has with `stop_reason="cancelled"`.
-        callback_steps: Further steps at which the callback is told of θ, without measuring it.
+            which then returns its current result with `stop_reason="cancelled"`.
+        callback_steps: Additional steps at which the callback receives θ without measurements.
         **overrides: Single settings by name, such as `steps=200`. Naming one of the joint descent, such as
             `learning_rate`, leaves the rest at `PRESETS["fixed"]`.
 

@@ -25,7 +25,7 @@ StopReason = Literal["steps", "settled", "cancelled", "diverged", "closed_form"]
 
 @dataclass(frozen=True, repr=False)
 class ImmunizationResult:
-    """An immunized extractor and how it was obtained; `immunize` judges it, `immunize_batch` does not."""
+    """An immunized extractor and how it was obtained; only `immunize` adds a verdict."""
 
     theta: Tensor  # (D, D_hid)
     omega: Tensor | None  # (D_hid, m) pre-training probe, None without supervised loss

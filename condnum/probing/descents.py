@@ -207,7 +207,7 @@ def as_released(problem: AttackProblem, seed: int) -> tuple[ProbeSpace, None]:
 
 
 def stacked_layer(problem: AttackProblem, seed: int) -> tuple[ProbeSpace, FloatArray]:
-    """Re-parametrise the probe as `W = UV`, from a random orthogonal U with 32 columns."""
+    """Re-parametrize the probe as `W = UV`, from a random orthogonal U with 32 columns."""
     k = problem.space.features.shape[1]
     drawn = np.random.default_rng(seed).normal(size=(k, min(k, 32)))
     return problem.space, np.linalg.qr(drawn)[0]

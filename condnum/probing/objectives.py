@@ -155,7 +155,7 @@ def logistic_optimum(
     tolerance: float = 1e-6,
     max_iterations: int = 60,
 ) -> ConvexOptimum:
-    """Minimise the mean cross-entropy over all linear functions of the features, by Newton's method.
+    """Minimize the mean cross-entropy over all linear functions of the features, by Newton's method.
 
     Where classes can be separated it ends at `tolerance·ln C`, far below any ε in use.
     """
@@ -310,7 +310,7 @@ class ProbeSpace:
 
     @cached_property
     def standardized(self) -> ProbeSpace:
-        """Centred and scaled columns, constant ones dropped to zero, and an intercept: L* may be lower."""
+        """Centered and scaled columns, constant ones dropped to zero, and an intercept: L* may be lower."""
         mean, deviation = self.features.mean(axis=0), self.features.std(axis=0)
         size = np.sqrt((self.features**2).mean(axis=0))
         flat = deviation <= 1e-12 * np.maximum(size, np.finfo(np.float64).tiny)

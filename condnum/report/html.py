@@ -192,7 +192,7 @@ def figure_html(figure: Mapping[str, Any], name: str) -> str:
 
 
 def report_css() -> str:
-    """Return the style of a report: layout, tables, code in colours, light and dark."""
+    """Return the style of a report: layout, tables, code in colors, light and dark."""
     formatter, looks = require("pygments.formatters", "notebooks").HtmlFormatter, []
     for style in ("default", "github-dark"):
         lines = formatter(style=style).get_style_defs(".highlight").splitlines()

@@ -29,8 +29,8 @@ FRACTION = 0.2
 #: How a number is judged, as the page states it.
 AGREEMENT = (
     f"An obtained mean agrees if it lies within the larger of {DEVIATIONS:g} published standard deviations "
-    f"and {100 * FRACTION:g} % of the published mean; else it "
-    "is “higher ×k” or “lower ×k”, k being their ratio."
+    f"and {100 * FRACTION:g} % of the published mean; otherwise "
+    "it is “higher ×k” or “lower ×k”, where k is their ratio."
 )
 
 #: Ordered pairs of two different digits.

@@ -42,7 +42,7 @@ Named: TypeAlias = tuple[dict[str, Any], Any, Arrays]
 FAMILY = tuple(np.linspace(0, 1, 21).tolist())
 FRONT = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 
-#: Generalised eigenvectors that are kept from each end of the pencil.
+#: Generalized eigenvectors that are kept from each end of the pencil.
 KEPT_DIRECTIONS = 3
 
 #: Columns of the array `ceilings`.

@@ -25,7 +25,7 @@ from condnum.theory.spectra import (
 
 @dataclass(frozen=True)
 class Alignment:
-    """Eq. 10 beside the truth, and what is true of the two.
+    """Eq. 10, the true spectrum, and the relations between the two.
 
     Arrays are float64 and of the kind of `theta`. Spectra are padded with zeros to `D_hid`.
     """
@@ -68,7 +68,7 @@ def alignment(theta: ArrayLike, covariance: ArrayLike, *, rtol: float | None = N
             :math:`\sigma_{\max}(\theta)^2\gamma_1`: the round-off of three products.
 
     Returns:
-        Both spectra, the overlaps, and the verdicts with the arrays they rest on.
+        Both spectra, the overlaps, and the verdicts with the arrays behind them.
 
     Raises:
         InvalidInputError: Not one pair of matrices that fit, K not symmetric or not positive

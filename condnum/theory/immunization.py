@@ -40,7 +40,7 @@ RATIO_TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class Immunization:
-    """RIR of one extractor with the four condition numbers that it is made of."""
+    """RIR of one extractor with its four condition numbers."""
 
     harmful_ratio: float  # (i) = κ(H_H(θ)) / κ(H_H(I)), wanted > 1
     pretrain_ratio: float  # (ii) = κ(H_P(θ)) / κ(H_P(I)), wanted ≤ 1
@@ -128,15 +128,15 @@ def relative_immunization_ratio(
 
     .. math:: \mathrm{RIR} = \frac{\kappa(H_H(\theta))/\kappa(H_H(I))}{\kappa(H_P(\theta))/\kappa(H_P(I))}
 
-    RIR ≫ 1 alone can hide a failure of either ratio; success asks for (i) > 1 **and** (ii) ≤ 1.
+    RIR ≫ 1 alone can hide a failure of either ratio; success requires (i) > 1 **and** (ii) ≤ 1.
 
     Args:
         theta: `(D, D_hid)` linear feature extractor.
         pretrain_covariance: `(D, D)`, `K_P`, or its range.
         harmful_covariance: `(D, D)`, `K_H`, or its range.
         convention: `compact` or `ridge`; the two can give opposite verdicts, so report both.
-        theta_scale: `unit` measures θ scaled to `‖θ‖_F = √D`; `as_trained` measures it as it is (only
-            the ridge convention sees the difference).
+        theta_scale: `unit` measures θ scaled to `‖θ‖_F = √D`; `as_trained` measures it unscaled (only
+            the ridge convention depends on this).
         rtol: Relative rank tolerance, see `condition_number`.
         ridge: ε of the ridge convention.
         loss_gap: Clause (c), the rise of the best loss on D_P (`LinearTask.loss_gap`). For a linear
@@ -147,7 +147,7 @@ def relative_immunization_ratio(
         The ratios, RIR, the verdict and the four condition numbers.
 
     Raises:
-        InvalidInputError: Shapes do not fit, entries are non-finite, K_P or K_H is no covariance.
+        InvalidInputError: Shapes do not fit, entries are non-finite, K_P or K_H is not a covariance.
         RankError: θ or a covariance is zero.
         UnknownNameError: Unknown convention or scale of θ.
 

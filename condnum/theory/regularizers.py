@@ -15,7 +15,7 @@ from condnum.theory.spectra import checked_rtol, default_rtol, is_symmetric, sym
 
 @dataclass(frozen=True)
 class RegularizerGradient:
-    """Value and closed-form gradient of a regularizer, and whether it is one.
+    """Value and closed-form gradient of a regularizer, and whether it is differentiable.
 
     For one matrix every field but `gradient` is a Python scalar; for a batch it is an array of
     the batch's shape. Arrays are float64 and of the caller's kind (NumPy or torch).
@@ -24,14 +24,14 @@ class RegularizerGradient:
     value: Any  # R, () or (batch...)
     gradient: Any  # the shape of the matrix that it is taken in
     differentiable: Any  # False: the extreme singular value is repeated, `gradient` is a subgradient
-    gap: Any  # well: (σ₁−σ₂)/σ₁; ill: (σ_{k−1}−σ_k)/σ₁; inf without a neighbour
+    gap: Any  # well: (σ₁−σ₂)/σ₁; ill: (σ_{k−1}−σ_k)/σ₁; inf without a neighbor
     sigma: Any  # the extreme singular value: well σ₁, ill σ_k
     rank: Any  # k, the number of σ > rtol·σ₁, or the rank that was asked for
     multiplicity: Any  # how many singular values the subgradient averages over; 1 if differentiable
 
 
 def r_well(S: ArrayLike, *, dimension: int | None = None) -> Any:
-    r"""Value of the κ-minimising regularizer (Eq. 3).
+    r"""Value of the κ-minimizing regularizer (Eq. 3).
 
     .. math:: R_{well}(S) = \tfrac12\sigma_1^2 - \frac{1}{2p}\|S\|_F^2
 
@@ -98,7 +98,7 @@ def r_well_gradient(
 
 
 def r_ill(S: ArrayLike, *, rank: int | None = None, rtol: float | None = None) -> Any:
-    r"""Value of the κ-maximising regularizer (Eq. 12).
+    r"""Value of the κ-maximizing regularizer (Eq. 12).
 
     .. math:: R_{ill}(S) = \frac{1}{\frac{1}{2k}\|S\|_F^2 - \frac12\sigma_k^2}, \quad k = \mathrm{rank}(S)
 
