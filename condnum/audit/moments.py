@@ -178,7 +178,7 @@ def cluster_moments(
     return total
 
 
-#: Columns that agree to this share of their squared length count as equal: seven digits.
+#: Columns that agree to this fraction of their squared length count as equal: seven digits.
 SAME = 1e-14
 #: An eigenvalue within this factor of the rank tolerance makes the rank a matter of opinion.
 NEAR = 100.0

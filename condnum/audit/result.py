@@ -44,7 +44,7 @@ class Audit:
     no_intervals: str  # why there are none; empty if there are
     attack: AttackSection
     columns: pd.DataFrame  # of `FeaturePair`: scale of each column, and what it looks like
-    notes: tuple[str, ...]  # what was done to the data, and what is odd about their columns
+    notes: tuple[str, ...]  # what was done to the data, and what is suspicious about their columns
     groups: int  # of the rows of D_P, whose covariances are kept
     seconds: Mapping[str, float]  # by stage
     standardize: bool = False

@@ -145,7 +145,7 @@ class Stage:
         return {AS_IS: None, **given, **{name: closed[name] for name in measures.CLOSED}}
 
     def columns(self) -> StageResult:
-        """Look at all rows once: gaps, scales, odd columns."""
+        """Look at all rows once: gaps, scales, suspicious columns."""
         data = self.data
         pair = look_at(
             data.pretrain, data.harmful, data.notes,

@@ -18,7 +18,7 @@ MOST_COLUMNS = 100
 
 
 def columns_html(columns: pd.DataFrame) -> str:
-    """Return the scale of every column, odd ones first, in a frame that scrolls; folded if none is odd."""
+    """Return the scale of every column, suspicious ones first, in a scrolling frame; folded if there are none."""
     odd = int(columns["look"].ne("").sum())
     shown = columns.loc[columns["look"].eq("").sort_values(kind="stable").index].head(MOST_COLUMNS)
     table = shown[["column", "look"]].map(lambda text: html.escape(str(text)))
@@ -26,8 +26,8 @@ def columns_html(columns: pd.DataFrame) -> str:
         for name in ("mean", "deviation", "smallest", "largest"):
             table[f"{name}, {label}"] = shown[f"{name}_{task}"].map(number)
     return (
-        f"<details{' open' * bool(odd)}><summary>{len(columns):,d} columns with their scale, {odd:,d} odd"
-        f"</summary><div style='max-height:24em;overflow:auto'>{as_html(table)}</div></details>"
+        f"<details{' open' * bool(odd)}><summary>{len(columns):,d} columns with their scale, "
+        f"{odd:,d} suspicious</summary><div style='max-height:24em;overflow:auto'>{as_html(table)}</div></details>"
     )
 
 

@@ -161,7 +161,7 @@ def _open_csv(path: Path, _: str | None) -> Opened:
 
 
 def _open_parquet(path: Path, _: str | None) -> Opened:
-    """Read a table by row groups; pandas' index is no feature."""
+    """Read a table by row groups; pandas' index is not a feature."""
     parquet, types = require("pyarrow.parquet", "notebooks"), require("pyarrow.types", "notebooks")
     with parquet.ParquetFile(path) as file:
         count = file.metadata.num_rows

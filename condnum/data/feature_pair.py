@@ -143,7 +143,7 @@ def look_at(
     standardize: bool = False,
     targets: NDArray[Any] | None = None,
 ) -> FeaturePair:
-    """Read both matrices once: leave out rows with gaps, list the columns, flag odd ones, standardize.
+    """Read both matrices once: leave out rows with gaps, list the columns, flag suspicious ones, standardize.
 
     `targets`, `(N,)` labels or `(N, m)` numbers of all harmful rows, show which columns leak them.
     """
@@ -298,7 +298,7 @@ def _functions_of(targets: NDArray[Any], X: Float64Array) -> NDArray[np.bool_]:
 
 
 def _warnings(table: pd.DataFrame, targets: bool) -> list[str]:
-    """Say what is odd about columns, and what to do about it."""
+    """Say what is suspicious about columns, and what to do about it."""
     notes = []
     given = "an answer must not be a feature"
     if targets:

@@ -152,7 +152,7 @@ def as_stream(
 
 
 def _stream(source: str, opened: Opened, stamp: tuple[int, int, int] | None) -> FeatureStream:
-    """Refuse what is no matrix of numbers, and say how columns without names are called."""
+    """Refuse what is not a matrix of numbers, and say how columns without names are called."""
     read, shape, dtype, names = opened
     error = InvalidInputError if stamp is None else DataFormatError
     if 0 in shape:

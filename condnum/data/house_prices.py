@@ -42,7 +42,7 @@ HOUSE_COLUMNS = tuple(name.removesuffix("*") for name in _HEADER.split())
 CATEGORICAL = frozenset(name.removesuffix("*") for name in _HEADER.split() if name.endswith("*"))
 PRETRAIN_TARGET, HARMFUL_TARGET = "LotArea", "SalePrice"
 SPLIT_COLUMN, HARMFUL_ZONE = "MSZoning", "RL"
-#: Columns that are no features, by feature set.
+#: Columns that are not features, by feature set.
 DROPPED = {
     "published": {PRETRAIN_TARGET, HARMFUL_TARGET},
     "clean": {PRETRAIN_TARGET, HARMFUL_TARGET, "Id", SPLIT_COLUMN},

@@ -29,7 +29,7 @@ _MAGIC = b"\0\0\x08"
 
 
 def read_idx(path: str | Path) -> NDArray[np.uint8]:
-    """Read an IDX file of unsigned bytes, plain or gzip (told apart by its first two bytes).
+    """Read an IDX file of unsigned bytes, plain or gzip (distinguished by its first two bytes).
 
     The header is `0x00 0x00 0x08 n`, then `n` sizes as big-endian 32-bit integers.
     """

@@ -1,4 +1,4 @@
-"""Where data files are looked for, and what a user is told when they are not there.
+"""Where data files are looked for, and what a user reads when they are missing.
 
 Order: the caller's path, and nothing else if there is one; `$CONDNUM_DATA`; `./data`; the user
 cache directory; then the bundled data: the files that come with condnum. Nothing is

@@ -149,7 +149,7 @@ class Target:
             try:
                 return self.through(self.theta.frozen_activations, images)
             except InvalidInputError:
-                pass  # what follows the trunk is no chain of modules: images go through the whole net
+                pass  # what follows the trunk is not a chain of modules: images go through the whole net
         return images.to(self.device)
 
 

@@ -35,7 +35,7 @@ FULL_BYTES = 1 << 30
 SAMPLED_FILES = 2048
 _THREADS = 8  # hashing and reading release the interpreter lock
 
-#: A set with a larger share of undecodable images is taken for a broken copy, not for a few bad files.
+#: A set with a larger fraction of undecodable images is taken for a broken copy, not for a few bad files.
 UNREADABLE_SHARE = 0.1
 
 

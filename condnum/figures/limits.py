@@ -107,7 +107,7 @@ def ceilings_figure(ceilings: pd.DataFrame, subtitle: str) -> Any:
 
 
 def shares_figure(ridged: pd.DataFrame, subtitle: str) -> Any:
-    """Draw RIR as a share of its ceiling against ε, a line per method."""
+    """Draw RIR as a fraction of its ceiling against ε, a line per method."""
     figure = empty()
     for name, part in ridged.dropna(subset="rir_share").groupby("method", sort=False):
         wide = part.pivot_table(

@@ -30,7 +30,7 @@ def claim_label(claim: str, method: str) -> str:
 
 
 def stability_map(by_axis: pd.DataFrame, labels: Mapping[str, str], subtitle: str) -> Any:
-    """Draw the share of cells that agree with each claim, at every value of every choice.
+    """Draw the fraction of cells that agree with each claim, at every value of every choice.
 
     `by_axis` is a table of `condnum run stability`; the claims in it get `labels`.
     """

@@ -219,7 +219,7 @@ class RidgeCeiling(Shown):
         sheet, finite = Sheet(), math.isfinite(self.compact)
         (panel,) = sheet.panels
         level, hover = [self.compact if finite else np.nan] * 2, {"hover": "ε = %{x:.3g}: %{y:.4g}"}
-        panel.line("compact ceiling", SHOWN_RIDGES[[0, -1]], level, ORANGE, **hover)
+        panel.line("compact limit", SHOWN_RIDGES[[0, -1]], level, ORANGE, **hover)
         panel.line("limit for K + εI", SHOWN_RIDGES, self.of_data, PURPLE, "dash", **hover)
         panel.line("bound on RIR<sub>ε</sub>", SHOWN_RIDGES, self.of_measure, GREEN, "longdash", **hover)
         panel.line("RIR<sub>ε</sub> of θ*", SHOWN_RIDGES, self.attained, BLUE, **hover)

@@ -40,7 +40,7 @@ def kantorovich_bound(kappa: float, steps: NDArray[np.int64]) -> Floats:
 def ratio_lines(
     panel: Any, steps: NDArray[np.int64], floor: float, *ratios: tuple[str, Any, str, str, float]
 ) -> None:
-    """Draw shares of the start; zero, and what lies far below the frame, no logarithmic axis can show."""
+    """Draw fractions of the start; zero, and what lies far below the frame, no logarithmic axis can show."""
     for name, values, color, dash, width in ratios:
         shown = np.where(values > floor * 1e-3, values, np.nan)
         panel.line(name, steps, shown, color, dash, width=width, hover="t = %{x:,d}: %{y:.3e}")

@@ -27,7 +27,7 @@ from condnum.theory.steps import well_spectrum_step, well_step_bound
 
 #: Exercise 1: ratio of the half-axes of a contour.
 AXES_RATIO = 7.0
-#: Exercise 2: condition number, and the share of the excess loss to reach.
+#: Exercise 2: condition number, and the fraction of the excess loss to reach.
 STEPS_KAPPA, STEPS_GOAL = 100.0, 1e-6
 #: Exercise 5: the spectrum.
 SIGMA = (4.0, 1.0)

@@ -219,7 +219,7 @@ class Explorer(Live):
 
     @classmethod
     def _check_names(cls, settings: Iterable[str]) -> None:
-        """Refuse what is no control."""
+        """Refuse what is not a control."""
         for name in settings:
             check_known(f"setting of {cls.__name__}", name, cls.controls)
 

@@ -41,7 +41,7 @@ _PROBE_STEPS = 1000
 UPLOAD_BYTES = 8 << 20
 #: Norm ratios below this are not drawn, so that a task solved at once does not flatten the others.
 _RATIO_FLOOR = 1e-7
-#: The spectra are drawn down to this share of the largest eigenvalue; null directions lie on the floor.
+#: The spectra are drawn down to this fraction of the largest eigenvalue; null directions lie on the floor.
 _SPECTRUM_FLOOR = 1e-18
 
 

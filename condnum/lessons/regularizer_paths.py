@@ -32,7 +32,7 @@ _PATH_STEPS = 100
 MOST_LINES = 8
 #: Beyond this κ the smallest value is round-off of the largest.
 LARGEST_KAPPA = 1e12
-#: Change of log κ that is no round-off.
+#: Change of log κ that is not round-off.
 MOVED = 1e-12
 
 

@@ -73,7 +73,7 @@ def two_tasks(
     return tasks[0], tasks[1]
 
 
-#: Steps of exact line search that are followed, and the share of the excess loss at which a curve ends.
+#: Steps of exact line search that are followed, and the fraction of the excess loss at which a curve ends.
 ATTACK_STEPS, LEAST_LOSS = 2000, 1e-12
 
 
@@ -87,7 +87,7 @@ class Attack:
     curve: ProbeCurve  # excess loss of exact line search
 
     def steps_to(self, share: float) -> int | None:
-        """Return the first step with at most this share of the initial excess loss, or None."""
+        """Return the first step with at most this fraction of the initial excess loss, or None."""
         reached = np.flatnonzero(self.curve.excess_loss <= share)
         return int(self.curve.steps[reached[0]]) if len(reached) else None
 

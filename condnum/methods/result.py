@@ -85,7 +85,7 @@ def judged(problem: ImmunizationProblem, result: ImmunizationResult) -> Immuniza
 
 @dataclass(frozen=True)
 class Progress:
-    """What a callback is told at each recorded or watched step."""
+    """What a callback receives at each recorded or watched step."""
 
     method: str
     seed: int

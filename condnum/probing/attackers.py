@@ -132,7 +132,7 @@ class AttackRun:
     space: ProbeSpace  # the space in which the attacker works: its L* is the one that counts
     kappa_steps: Mapping[float, float] = field(default_factory=dict)  # ε -> steps predicted from κ alone
     spectrum_steps: Mapping[float, float] = field(default_factory=dict)  # ε -> from the full spectrum
-    pass_share: float = 1.0  # share of the rows that one gradient sees
+    pass_share: float = 1.0  # fraction of the rows that one gradient sees
 
 
 class Attacker(ABC):

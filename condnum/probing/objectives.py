@@ -23,7 +23,7 @@ from condnum.errors import RankError
 from condnum.probing.tasks import TaskKind
 from condnum.theory.spectra import default_rtol
 
-#: A squared slope of the loss below this share of what it could be is round-off of features in float64.
+#: A squared slope of the loss below this fraction of what it could be is round-off of features in float64.
 NOTHING = 1e-14
 
 

@@ -164,7 +164,7 @@ def _root_mean_square(values: np.ndarray, what: str) -> float:
 
 
 def lost_share(space: ProbeSpace, raw: ProbeSpace) -> float:
-    """Return which share of what raw inputs allow to be learned features do not; negative: more."""
+    """Return which fraction of what raw inputs allow to be learned features do not; negative: more."""
     optimum = raw.convex_optimum.loss
     return (space.convex_optimum.loss - optimum) / (raw.objective.start_loss - optimum)
 

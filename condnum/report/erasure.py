@@ -10,7 +10,7 @@ _SHOWN = ("raw", "control", "floor", "iterated")
 
 
 def _percent(share: float) -> str:
-    """Format a share of the target's variance."""
+    """Format a fraction of the target's variance."""
     return "—" if np.isnan(share) else f"{100 * share:.3g} %"
 
 

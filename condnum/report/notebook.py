@@ -195,8 +195,8 @@ def run_notebook(
     """Execute a notebook and write it, with its outputs, to `folder/report.ipynb`.
 
     The kernel is the current interpreter, in the caller's working directory, with so many threads (0: all).
-    `progress` is told of what the notebook does, instead of the terminal. `optional` values are passed on if
-    the notebook has such parameters. When a cell fails, the notebook up to there is kept as
+    `progress` receives the events of the notebook, instead of the terminal. `optional` values are passed on
+    if the notebook has such parameters. When a cell fails, the notebook up to there is kept as
     `folder/report.failed.ipynb`.
     """
     require("papermill", "notebooks")

@@ -49,7 +49,7 @@ class NotebookCommand:
 
     notebook: str  # a name of condnum's own, or a path
     config: str = ""  # module:class of its study, built and loaded before a kernel starts
-    fixed: Mapping[str, Any] = field(default_factory=dict)  # parameters that are no options of this command
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # parameters that are not options of this command
     defaults: Mapping[str, Any] = field(default_factory=dict)  # where they are not the notebook's
 
     def values(self, notebook: ParameterNotebook) -> dict[str, Any]:

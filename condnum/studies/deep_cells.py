@@ -181,7 +181,7 @@ def is_folder(name: str) -> bool:
 
 
 def commonest(labels: NDArray[np.int64]) -> float:
-    """Return the share of the commonest class: what naming it always gets."""
+    """Return the fraction of the commonest class: what naming it always gets."""
     return float(np.bincount(labels).max() / len(labels))
 
 

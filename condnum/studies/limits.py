@@ -173,7 +173,7 @@ class Limits(Study, name="limits", version="4"):
 
 
 def _ridged(names: Mapping[str, Any], arrays: Arrays, ceilings: pd.DataFrame) -> dict[str, Any]:
-    """Return RIR of an extractor and its share of the ceiling against ε."""
+    """Return RIR of an extractor and its fraction of the ceiling against ε."""
     limits = of_tasks(ceilings, (names["pretrain_task"], names["harmful_task"]))["rir_ceiling"]
     (pretrain, harmful), top = arrays["ratios"].T, 1 + RATIO_TOLERANCE
     return {

@@ -41,9 +41,9 @@ class NullSpaces:
     harmful_only: int  # directions of null(K_P) that the harmful task excites; the ceiling's criterion
     harmful_energy: float  # tr(ΠK_H)/tr(K_H), Π the projector on null(K_P)
     intersection: int  # dim(null(K_P) ∩ range(K_H)), at most `harmful_only`
-    intersection_energy: float  # share of tr(K_H) on that intersection
+    intersection_energy: float  # fraction of tr(K_H) on that intersection
     pretrain_only: int  # directions of null(K_H) that the pre-training task excites
-    pretrain_energy: float  # share of tr(K_P) on null(K_H)
+    pretrain_energy: float  # fraction of tr(K_P) on null(K_H)
 
     @property
     def common(self) -> int:
@@ -295,8 +295,8 @@ def pencil_directions(
     """Return the generalized eigenvectors of `(K_H, K_P)` on range(K_P), in terms of the inputs.
 
     The *filter* w computes a feature; the *pattern* K_Pw tells what varies with it (Haufe et al., 2014).
-    Their product `w_j (K_P w)_j` is an input's share of the feature's energy, whatever the units; shares sum
-    to 1.
+    Their product `w_j (K_P w)_j` is an input's fraction of the feature's energy, in any units; the fractions
+    sum to 1.
     """
     P, H = task_ranges(pretrain_covariance, harmful_covariance)
     root, sigma, W = pencil_decomposition(P, H)

@@ -29,7 +29,7 @@ from condnum.theory.spectra import (
 
 ThetaScale = Literal["unit", "as_trained"]
 
-#: Condition (c) counts as kept while the best loss on D_P rises by at most this share of the loss of
+#: Condition (c) counts as kept while the best loss on D_P rises by at most this fraction of the loss of
 #: predicting zero.
 LOSS_TOLERANCE = 0.01
 

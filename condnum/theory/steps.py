@@ -1,7 +1,7 @@
 r"""The preconditioned step of Theorem 4.3, on θ and on the spectrum it is predicted to give.
 
 The preconditioner cancels: :math:`K^{-1}\nabla_\theta R = 2\theta\nabla_HR(H(\theta))`, so that no
-inverse is formed and a singular K is no obstacle. H then moves along its own singular vectors:
+inverse is formed and a singular K is not an obstacle. H then moves along its own singular vectors:
 :math:`\sigma_i' = \sigma_i(1 - 2\eta g_i)^2` with :math:`g_i` the singular values of the gradient.
 """
 
