@@ -244,10 +244,13 @@ class SpectrumDescent(Shown):
         """Say how many steps a millionth took, and how many Eq. 2 allows."""
         steps, stop = self.curve.steps, int(self.curve.stopped_at)
         took, allowed = (steps[ratio <= 1e-6] for ratio in (self.curve.norm_ratio, self.norm_bound))
-        reached = f"after {took[0]:,d} steps" if len(took) else f"not within {steps[-1]:,d} steps"
+        reached = (
+            f"reached after {took[0]:,d} steps" if len(took) else f"not reached within {steps[-1]:,d} steps"
+        )
         granted = f"{allowed[0]:,d}" if len(allowed) else f"more than {steps[-1]:,d}"
         end = f" At step {stop:,d} only float64 round-off is left of the gradient, and the curve is flat."
-        text = f"A millionth of the squared distance is reached {reached}; Eq. 2 guarantees it {granted}."
+        text = f"A millionth of the squared distance is {reached}; "
+        text += f"the bound of Eq. 2 reaches it after {granted} steps."
         return text + (end if stop >= 0 else "")
 
 

@@ -45,7 +45,7 @@ WRONG = {
     "kappa: the ratio itself": ("check_kappa", 7, "ratio of the axes themselves"),
     "kappa: inverse": ("check_kappa", 1 / 49, "never below 1"),
     "steps: too many": ("check_steps", 347, "One step less"),
-    "steps: Eq. 2": ("check_steps", 1375, "what Eq. 2 grants"),
+    "steps: Eq. 2": ("check_steps", 1375, "the number from Eq. 2"),
     "steps: too few": ("check_steps", 345, "still 1.015·10⁻⁶ > 1·10⁻⁶"),
     "conventions: full rank": ("check_conventions", I3, "full rank"),
     "conventions: tiny, not zero": ("check_conventions", np.diag([2, 1, 1e-9]), "counts as non-zero"),
@@ -76,7 +76,7 @@ WRONG = {
         "not sharp",
     ),
     "largest step: printed bound": ("check_largest_step", lambda a, b: 2 / a, "too large"),
-    "spend: θ*": ("check_spent_budget", lambda P, H: power(P, -0.5), "You stop at θ*"),
+    "spend: θ*": ("check_spent_budget", lambda P, H: power(P, -0.5), "This is θ*"),
     "spend: wrong order": ("check_spent_budget", lambda P, H: spend(P, H, order=-1), "same order"),
 }  # fmt: skip
 
