@@ -23,7 +23,7 @@ PAGES = {
     "digits": (3, "from the store, 0 failed"),
     "limits": (4, "RIR / ceiling"),
     "attackers": (4, "needs one step on every extractor"),
-    "reproduction-audit": (1, "The same in numbers"),
+    "reproduction-audit": (1, "The table shows the geometric mean"),
     "deep": (2, "for orientation only"),
     "deep-attackers": (4, "The cheapest successful attack is "),
     "audit": (2, ">Verdict</h2>"),
