@@ -41,7 +41,7 @@ class Digits:
             )
         if images.max() > self.pixel_max:
             raise DataFormatError(
-                f"{self.name}: grey values must be at most {self.pixel_max:g}, got {images.max()}."
+                f"{self.name}: gray values must be at most {self.pixel_max:g}, got {images.max()}."
             )
         for name, array in (("images", images), ("labels", labels)):
             array.setflags(write=False)
@@ -175,7 +175,7 @@ def load_small_digits() -> Digits:
         provenance=Provenance(
             source="embedded",
             location=f"scikit-learn {__version__}, load_digits",
-            description="Optical recognition of handwritten digits, 8×8 pixels, grey values 0 to 16.",
+            description="Optical recognition of handwritten digits, 8×8 pixels, gray values 0 to 16.",
             known_checksum=checksum == KNOWN_CHECKSUMS["embedded/digits-8x8"],
         ),
     )

@@ -119,7 +119,7 @@ def load_mnist_images(source: Source = "auto", split: MnistSplit | None = None) 
         provenance=Provenance(
             source=found.source,
             location=found.location,
-            description=f"MNIST handwritten digits, {which} images, 28×28 pixels, grey values 0 to 255.",
+            description=f"MNIST handwritten digits, {which} images, 28×28 pixels, gray values 0 to 255.",
             known_checksum=found.known,
             split=which,
         ),

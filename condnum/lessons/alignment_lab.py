@@ -52,8 +52,8 @@ class AlignmentView(Chosen, Shown):
         (one, other), leading = self.steps, self.tasks.leading
         first, last = _angles(one.left(1, leading), other.left(1, leading))
         return (
-            f"<b>{one.trail.short} beside {other.trail.short}</b>: the subspaces of their {leading} leading "
-            f"u<sub>i</sub> lie {first:.0f}° to {last:.0f}° apart"
+            f"<b>{one.trail.short} beside {other.trail.short}</b>: the angles between the subspaces of "
+            f"their {leading} leading u<sub>i</sub> are {first:.0f}° to {last:.0f}°"
         )
 
     def _ambiguous(self) -> str:
@@ -105,7 +105,8 @@ class AlignmentView(Chosen, Shown):
         if reverse <= max(straight, haar_overlap_band(D)[1]):
             return text
         return (
-            f"{text}. They take K<sub>P</sub>'s order reversed, as K<sub>P</sub><sup>−1/2</sup> has it: mean "
+            f"{text}. They follow the reversed order of K<sub>P</sub>, as in K<sub>P</sub><sup>−1/2</sup>: "
+            f"mean "
             f"|u<sub>i</sub>ᵀq<sub>D+1−i</sub>|² = {num(reverse, 2)}, by chance {num(1 / D, 2)}"
         )
 
@@ -113,7 +114,7 @@ class AlignmentView(Chosen, Shown):
         """Say whether the u_i lie where chance would put them."""
         low, high = haar_overlap_band(self.tasks.dimension)
         inside = all(low <= value <= high for value in self.steps[0]["diagonal_overlap"])
-        where = "no closer to K's eigenvectors than chance" if inside else "not where chance would put them"
+        where = "no closer to K's eigenvectors than chance" if inside else "differently from chance"
         return f"<b>{self.steps[0].trail.label}</b>: its u<sub>i</sub> lie {where}"
 
     def reading(self) -> str:

@@ -107,8 +107,8 @@ class JointSteps(Shown):
         i, ii = self.ratio_harmful[-1], self.ratio_pretrain[-1]
         verdict = "immunized" if i > 1 and ii <= 1 else "<b>not immunized</b>"
         return (
-            f"{within} of {len(self.within)} steps are within both corrected bounds; in {rises} of "
-            f"these κ(H<sub>P</sub>) still rises, in {falls} κ(H<sub>H</sub>) falls. "
+            f"{within} of {len(self.within)} steps are within both corrected bounds. In {rises} of these, "
+            f"κ(H<sub>P</sub>) still rises, in {falls} κ(H<sub>H</sub>) falls. "
             f"At the end (i) = {num(i)}, (ii) = {num(ii)}: {verdict} by (i) > 1 and (ii) ≤ 1."
         )
 

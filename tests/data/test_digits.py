@@ -98,7 +98,7 @@ def test_pairs_that_are_refused(digits, arguments, message):
     [
         ([1, 12, 11], None, r"labels must be 0 to 9; 2 are not, the first at index 1: 12"),
         ([1, 2], np.zeros((3, 1, 2)), r"got \(3, 1, 2\) and \(2,\)"),
-        ([1], np.full((1, 1, 2), 101), "grey values must be at most 100, got 101"),
+        ([1], np.full((1, 1, 2), 101), "gray values must be at most 100, got 101"),
     ],
 )
 def test_digits_that_are_refused(labels, images, message):

@@ -202,7 +202,7 @@ class TestRun:
         assert kept in alone.save(tmp_path / "alone")
         assert (tmp_path / "alone" / kept).is_file()
         gone = [c._replace(cell=dataclasses.replace(c.cell, folder=str(tmp_path))) for c in run.cells]
-        with pytest.raises(DataNotFoundError, match="is gone"):
+        with pytest.raises(DataNotFoundError, match="no longer exists"):
             dataclasses.replace(run, cells=gone).save(tmp_path / "out")
 
     def test_weights_from_a_file_are_taken_as_they_are(self, finished, tmp_path):
