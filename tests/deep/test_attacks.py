@@ -286,7 +286,7 @@ class TestPanel:
             match="cannot be re-initialized here; pass the same architecture with new weights as scratch=",
         ):
             deep_attack_panel(Signal(trunk(0)), Signal(trunk(0)), one, one)
-        with pytest.raises(InvalidInputError, match="train has 3 classes and test 4"):
+        with pytest.raises(InvalidInputError, match="train has 3 classes and test has 4"):
             deep_attack_panel(
                 Signal(trunk(0)),
                 Signal(trunk(0)),

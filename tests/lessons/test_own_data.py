@@ -103,7 +103,7 @@ def test_bad_settings(settings, error, message, monkeypatch, tmp_path):
 
 def test_zeros_strangers_and_very_wide_features(files, tmp_path):
     np.save(tmp_path / "X.npy", np.eye(300, dtype=np.float16))
-    with pytest.raises(InvalidInputError, match="above everything"):
+    with pytest.raises(InvalidInputError, match="above all eigenvalues"):
         own_data(pretrain=str(tmp_path / "X.npy"), harmful=str(tmp_path / "X.npy"), tolerance=1e10)
     with pytest.raises(RankError, match="K_P has rank 0"):
         own_data(**files(np.zeros((4, 2)), np.eye(2)))

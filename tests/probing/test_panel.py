@@ -201,7 +201,7 @@ def held_out(kind, y, y_test):
         (lambda: attack_panel({"raw": ill()}, regression()), "'raw' is reserved for the baseline"),
         (lambda: attack_panel(np.eye(D), regression(), attackers=["adm"]), "did you mean 'adam'"),
         (lambda: AttackTask(np.eye(3), [0, 1, 2.5], "classification"), "labels 0, 1, …"),
-        (lambda: AttackTask(np.eye(3), np.ones(3), X_test=np.eye(3)), "X_test and y_test belong"),
+        (lambda: AttackTask(np.eye(3), np.ones(3), X_test=np.eye(3)), "X_test and y_test must be given"),
         (lambda: AttackTask(np.eye(2), [1, 2], "clustering"), "kind of task"),
         (lambda: attack_panel(np.eye(2), AttackTask(np.eye(2), [1, 1], "classification")), "all 2 labels"),
         (lambda: attack_panel({"raw": None}, AttackTask(np.eye(2), [0.0, 0.0])), "targets are all zero"),
