@@ -106,8 +106,7 @@ class AlignmentView(Chosen, Shown):
             return text
         return (
             f"{text}. They follow the reversed order of K<sub>P</sub>, as in K<sub>P</sub><sup>−1/2</sup>: "
-            f"mean "
-            f"|u<sub>i</sub>ᵀq<sub>D+1−i</sub>|² = {num(reverse, 2)}, by chance {num(1 / D, 2)}"
+            f"mean |u<sub>i</sub>ᵀq<sub>D+1−i</sub>|² = {num(reverse, 2)}, by chance {num(1 / D, 2)}"
         )
 
     def _generic(self) -> str:

@@ -204,6 +204,5 @@ def _check_descent(
         if largest > 0 and not 1 / _LARGEST_ENTRY <= largest <= _LARGEST_ENTRY:
             raise InvalidInputError(
                 f"{name} has a largest entry of {largest:.3g}, whose fourth power overflows float64; divide "
-                "the "
-                f"data by {math.sqrt(largest):.1g}, that is {name} by {largest:.1g}: κ does not change."
+                f"the data by {math.sqrt(largest):.1g}, that is {name} by {largest:.1g}: κ does not change."
             )

@@ -308,8 +308,7 @@ def resolve_rank(sigma: Tensor, rank: int | None, rtol: float) -> Tensor:
     if not bool((torch.isfinite(squares * sigma.shape[-1]) & (squares > 0)).all()):
         raise InvalidInputError(
             f"singular values go up to {float(sigma.max()):.3g}, and the largest square overflows float64: "
-            "R_well "
-            "and R_ill depend on the scale, so divide the matrix by its largest singular value first."
+            "R_well and R_ill depend on the scale, so divide the matrix by its largest singular value first."
         )
     if rank is None:
         return (sigma > rtol * sigma[..., :1]).sum(dim=-1)

@@ -213,14 +213,12 @@ def _warnings(training: Training, reason: DeepStopReason) -> list[str]:
     if reason == "diverged":
         found.append(
             f"step {state.step + 1} produced a value or gradient that is not finite; the result is θ after "
-            "step "
-            f"{state.best.step}. Lower learning_rate ({training.settings.learning_rate:g})."
+            f"step {state.best.step}. Lower learning_rate ({training.settings.learning_rate:g})."
         )
     if state.best.step == 0:
         found.append(
             "no evaluated θ was better than θ₀ itself, so the result is θ₀ and nothing was immunized. Allow "
-            "a "
-            "larger max_accuracy_drop, or change the learning rate or the weights."
+            "a larger max_accuracy_drop, or change the learning rate or the weights."
         )
         return found
     best, unmet = state.best, []
