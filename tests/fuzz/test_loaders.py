@@ -376,7 +376,7 @@ FILES = [
     ("w.pt", pickled(torch.zeros(2)), read_weights, "holds a Tensor"),
     ("w.pt", pickled({"epoch": 3}), read_weights, "'epoch' is not a tensor"),
     ("w.pt", pickled({}), read_weights, "is empty"),
-    *[("w.pt", content, read_weights, "is not opened|is not a complete|not a state") for content in CHECKPOINTS],
+    *[("w.pt", content, read_weights, "not opened|not a complete|not a state") for content in CHECKPOINTS],
 ]
 
 
