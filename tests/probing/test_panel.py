@@ -215,7 +215,7 @@ def held_out(kind, y, y_test):
         (lambda: attack_panel(np.eye(D), regression(), extractors=[]), "no extractor was chosen"),
         (lambda: attack_panel(np.eye(D), regression(), attackers=[]), "no attacker was chosen"),
         (lambda: attack_panel(np.eye(2), AttackTask(np.eye(2), [1e160, 0])), "targets of size .* rescale"),
-        (lambda: AttackBudget(epsilons=(0.1, 0.1), headline=0.1), "each once"),
+        (lambda: AttackBudget(epsilons=(0.1, 0.1), headline=0.1), "must be distinct"),
         (lambda: AttackBudget(steps=0), "steps must be an integer ≥ 1, got 0"),
         (lambda: AttackBudget(headline=0.5), "headline 0.5"),
     ],
