@@ -62,7 +62,7 @@ def _replays(model: nn.Module, chain: tuple[str, ...], images: Tensor, expected:
     try:
         with torch.no_grad():
             found = run_chain(model, chain, activations)
-    except (TypeError, RuntimeError):  # a module takes more than one tensor, or another one
+    except (TypeError, ValueError, RuntimeError):  # a module takes more than one tensor, or another one
         return False
     if found.shape != expected.shape or activations._version != writes:
         return False
