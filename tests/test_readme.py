@@ -1,4 +1,4 @@
-"""README and the how-to pages: snippets run, commands are parsed, links and paths lead somewhere.
+"""README, reports and the how-to pages: snippets run, commands are parsed, links and paths lead somewhere.
 
 A page's snippets run as printed, each as a script; where they name photographs, cards and all attackers,
 digits, a tiny net, two steps and one attacker stand in. Commands are parsed by the command line itself, down
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 GUIDE = ROOT / "condnum/site/pages/howto"
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
-    for path in (ROOT / "README.md", ROOT / "reports/README.md", *sorted(GUIDE.glob("*.md")))
+    for path in (ROOT / "README.md", *sorted(ROOT.glob("reports/**/README.md")), *sorted(GUIDE.glob("*.md")))
 }
 MOST_LINES = {"README": 110, "snippet": 32}
 EACH_PAGE = pytest.mark.parametrize("name", PAGES)
