@@ -30,7 +30,7 @@ def as_tensor(value: ArrayLike, name: str, *, ndim: int | None = None, minimum_n
             array = np.asarray(value)
         except ValueError as error:
             raise InvalidInputError(
-                f"{name} is not a rectangular array ({error}); its rows must have one length."
+                f"{name} is not a rectangular array ({error}); all rows must have the same length."
             ) from error
         if array.dtype.kind not in "fiub":
             raise InvalidInputError(
@@ -88,7 +88,7 @@ def resolve_device(device: str | torch.device) -> torch.device:
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (resolved.index or 0) >= count:
             raise DeviceError(
-                f"device '{device}' was asked for, but torch {torch.__version__} sees {count} CUDA "
+                f"device '{device}' is not available: torch {torch.__version__} sees {count} CUDA "
                 "device(s) here; use --device cpu or --device auto, or install a CUDA build and driver."
             )
     elif resolved.type != "cpu":

@@ -36,7 +36,7 @@ NOTEBOOKS = {
 }
 
 SiteOption = Annotated[
-    Path, typer.Option(metavar="DIR", help="Folder of index.html and of site/ with the pages.")
+    Path, typer.Option(metavar="DIR", help="Write index.html and the pages in site/ to this folder.")
 ]
 
 
@@ -148,7 +148,9 @@ def condnum(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks, after any command.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error. It may follow any command.")
+    ] = False,
 ) -> None:
     """Model immunization from a condition-number perspective: explore, reproduce, teach, audit."""
 
@@ -171,7 +173,7 @@ def data(context: typer.Context) -> None:
 
 @data_app.command("download")
 def download() -> None:
-    """Fetch all 70 000 images of MNIST from OpenML into the user cache, where every run looks."""
+    """Download all 70,000 images of MNIST from OpenML into the user cache, where every run finds them."""
     from condnum.data.mnist import download_mnist
 
     typer.echo(f"MNIST: {download_mnist()}")
@@ -179,19 +181,25 @@ def download() -> None:
 
 @app.command("lab")
 def lab(
-    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Folder of your copies.")] = "notebooks",
+    folder: Annotated[
+        str, typer.Argument(metavar="FOLDER", help="Copy the notebooks to this folder.")
+    ] = "notebooks",
     options: Annotated[
-        list[str] | None, typer.Argument(metavar="-- OPTION", help="For JupyterLab, such as --port=9999.")
+        list[str] | None,
+        typer.Argument(metavar="-- OPTION", help="Options for JupyterLab, such as --port=9999."),
     ] = None,
-    ip: Annotated[str, typer.Option(metavar="ADDRESS", help="Where it listens, with a token.")] = "127.0.0.1",
+    ip: Annotated[
+        str,
+        typer.Option(metavar="ADDRESS", help="Address on which JupyterLab listens (a token is required)."),
+    ] = "127.0.0.1",
 ) -> None:
-    """Copy the notebooks to a folder, but none over a file that is there, and open them in JupyterLab."""
+    """Copy the notebooks to a folder without overwriting existing files, and open them in JupyterLab."""
     from condnum.report.notebook import copy_notebooks
 
     server, place = require("jupyterlab.labapp", "notebooks").LabApp, Path(folder).expanduser()
     if differ := copy_notebooks(place):
         names = ", ".join(path.name for path in differ)
-        say(f"{folder} keeps its own {names}; move a file away to get the one of this version.")
+        say(f"{folder} keeps its own {names}; move such a file away to get the version of this release.")
     words = [
         f"--ServerApp.ip={ip}",
         f"--notebook-dir={place}",
@@ -203,31 +211,37 @@ def lab(
 
 @app.command(
     "reproduce",
-    epilog="An experiment that fails does not stop the others: the site says what is wrong, and the exit "
-    "status is 1. After Ctrl-C the same command goes on where it was. `condnum site` shows at any "
-    "time what is finished.",
+    epilog="If an experiment fails, the others still run, the site shows the error, and the exit status "
+    "is 1. After Ctrl-C the same command continues where it stopped. `condnum site` shows the finished "
+    "experiments at any time.",
 )
 def reproduce_command(
     scale: Annotated[
         str,
         typer.Option(
             metavar="quick|full",
-            help="quick: the paper's data, what two cores do in minutes; full: everything, hours.",
+            help="quick: the paper's data, minutes on two cores; full: all experiments, hours.",
         ),
     ] = "quick",
-    only: Annotated[str, typer.Option(metavar="A,B,…", help="Experiments, with commas; default: all.")] = "",
+    only: Annotated[
+        str, typer.Option(metavar="A,B,…", help="Experiments to run, comma-separated; default: all.")
+    ] = "",
     jobs: Annotated[
         int,
-        typer.Option("--jobs", "-j", metavar="N", parser=number_reader(int, 0), help="Cores to use; 0: all."),
+        typer.Option(
+            "--jobs", "-j", metavar="N", parser=number_reader(int, 0), help="Number of cores; 0: all."
+        ),
     ] = 0,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder of the runs.", show_default="runs/reproduce/SCALE"),
+        typer.Option(
+            metavar="DIR", help="Write the runs to this folder.", show_default="runs/reproduce/SCALE"
+        ),
     ] = None,
     site: SiteOption = Path("reports"),
     quiet: QuietOption = False,
 ) -> None:
-    """Run all experiments, reuse what is unchanged, and build the site, which links numbers to their runs."""
+    """Run all experiments, reuse unchanged results, and build a site that links each number to its run."""
     from condnum.files import folder_lock, output_folder
     from condnum.report.experiments import experiments
     from condnum.report.reproduce import reproduce
@@ -243,7 +257,7 @@ def reproduce_command(
             with prepared():
                 runs = reproduce(scale, root, only=names, jobs=jobs, stream=None if quiet else sys.stderr)
         except KeyboardInterrupt:
-            say(f"stopped by Ctrl-C; what is finished lies in {root}: the same command goes on from there.")
+            say(f"stopped by Ctrl-C; finished experiments are in {root}; the same command continues there.")
             raise typer.Exit(EXIT_INTERRUPTED) from None
         index = _whole_site(runs, site, quiet=quiet)
     bad = ("failed", "not run") if names else ("failed",)  # what was asked for by name has to be there
@@ -259,11 +273,13 @@ def reproduce_command(
 def site(
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder of a reproduction.", show_default="runs/reproduce/SCALE"),
+        typer.Option(
+            metavar="DIR", help="Read a reproduction from this folder.", show_default="runs/reproduce/SCALE"
+        ),
     ] = None,
     site: SiteOption = Path("reports"),
 ) -> None:
-    """Build the site: lessons, results, how-to, API; without a reproduction, of committed results."""
+    """Build the site: lessons, results, guide and API; without a reproduction, from committed results."""
     from condnum.report.experiments import find_runs
 
     roots = [Path("runs") / "reproduce" / scale for scale in ("full", "quick")]

@@ -55,7 +55,7 @@ def check_integer(name: str, value: object, least: int) -> int:
     """
     whole = isinstance(value, Integral) or (isinstance(value, Real) and float(value).is_integer())
     if isinstance(value, bool) or not whole or int(value) < least:  # type: ignore[call-overload]
-        raise InvalidInputError(f"{name} must be an integer of at least {least}, got {value!r}.")
+        raise InvalidInputError(f"{name} must be an integer ≥ {least}, got {value!r}.")
     return int(value)  # type: ignore[call-overload]
 
 
@@ -91,6 +91,6 @@ def require(module: str, extra: Extra) -> ModuleType:
         missing = error.name or module
         raise MissingExtraError(
             f"this needs the module '{missing}', which is not installed; it belongs to the extra '{extra}': "
-            f"pip install -e '.[{extra}]' in a clone of condnum, pip install 'WHEEL[{extra}]' where it came "
-            "as a wheel"
+            f"pip install -e '.[{extra}]' in a clone of condnum, "
+            f"or pip install 'WHEEL[{extra}]' if you installed a wheel"
         ) from error

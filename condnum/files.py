@@ -156,7 +156,9 @@ def opened(path: str | os.PathLike[str], *, decompress: bool | None = None) -> G
         with gzip.open(path, "rb") if decompress else open(path, "rb") as stream:
             yield cast(IO[bytes], stream)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataFormatError(f"{path} is truncated or damaged gzip ({error}); fetch it again.") from error
+        raise DataFormatError(
+            f"{path} is a truncated or damaged gzip file ({error}); download it again."
+        ) from error
     except CondnumError:
         raise  # as above
     except OSError as error:
@@ -186,9 +188,7 @@ def folder_lock(
             f"another run is writing to {shown}; wait for it, or choose another folder with --out."
         ) from error
     except (OSError, NotImplementedError) as error:
-        raise OutputError(
-            f"{shown} cannot be locked: {error}; choose a folder on a disk of this machine."
-        ) from error
+        raise OutputError(f"{shown} cannot be locked: {error}; choose a folder on a local disk.") from error
     try:
         yield path
     finally:
@@ -252,8 +252,8 @@ class ResultsFolder:
                     with suppress(OSError):  # else the next command completes it
                         os.rename(self.old, self.folder)
                 raise OutputError(
-                    f"cannot put the results in {self.path} in the place of {self.folder}: "
-                    f"{error.strerror or error}; mend that and run the same command again."
+                    f"cannot move the results in {self.path} to {self.folder}: {error.strerror or error}; "
+                    "fix this and run the same command again."
                 ) from error
         if interrupted:
             raise KeyboardInterrupt
@@ -275,7 +275,7 @@ class ResultsFolder:
             hidden = any(part.startswith(".") for part in name.parts)
             if not path.is_dir() and not hidden and name.parts[0] != CELLS and name.as_posix() not in ours:
                 raise OutputError(
-                    f"{self.folder} holds {name}, which no run of condnum wrote, and a run replaces the "
+                    f"{self.folder} holds {name}, which was not written by condnum, and a run replaces the "
                     "whole folder; move that file away, or choose another folder with --out."
                 )
 

@@ -98,7 +98,9 @@ def memory_advice(batch_size: int, device: torch.device, what: str) -> Generator
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        smaller = f"try a batch size of {batch_size // 2}" if batch_size > 1 else "one image is too much"
+        smaller = (
+            f"try a batch size of {batch_size // 2}" if batch_size > 1 else "a single image does not fit"
+        )
         raise DeviceError(
             f"{what}: out of memory on {device} with a batch size of {batch_size}; {smaller}, or use smaller "
             "images, a smaller backbone or another device."

@@ -56,7 +56,7 @@ def stage_words(event: Event) -> str:
 
 
 def report_event(**event: object) -> None:
-    """Append one event; a short line appears whole, whoever else appends.
+    """Append one event; a short line appears whole, even if other processes append.
 
     Progress is never a reason to fail: an event that cannot be written is lost.
     """
@@ -149,7 +149,7 @@ def terminal_progress(title: str, *, stream: Any = None) -> Generator[OnProgress
 def notebook_progress(title: str, also: OnProgress | None = None) -> Generator[None, None, None]:
     """Keep a line up to date while the block computes, in this process or in those that it starts.
 
-    `also` is told of each event too. Where someone follows this process already, such as the command line,
+    `also` receives each event too. Where someone follows this process already, such as the command line,
     that one shows the progress; without a notebook the standard error does.
     """
     if os.environ.get(PROGRESS_VARIABLE):

@@ -23,12 +23,12 @@ PAGES = {
     "digits": (3, "from the store, 0 failed"),
     "limits": (4, "RIR / ceiling"),
     "attackers": (4, "needs one step on every extractor"),
-    "reproduction-audit": (1, "The same in numbers"),
+    "reproduction-audit": (1, "The table shows the geometric mean"),
     "deep": (2, "for orientation only"),
-    "deep-attackers": (4, "The cheapest attack that succeeds: "),
+    "deep-attackers": (4, "The cheapest successful attack is "),
     "audit": (2, ">Verdict</h2>"),
     "corrections": (4, "counter-example"),
-    "stability": (1, "results of nets hold one choice of each"),
+    "stability": (1, "results of nets contain one choice of each"),
 }
 #: Runs that end with a table of verdicts in the terminal.
 JUDGED = ("house-prices", "digits", "attackers", "deep", "deep-attackers", "audit")

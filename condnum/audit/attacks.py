@@ -94,7 +94,7 @@ def attack_section(
     """
     if targets is None:
         return AttackSection(
-            None, "no targets of the harmful task were given (--targets), and every attacker learns targets"
+            None, "no targets of the harmful task were given (--targets), and every attacker needs targets"
         )
     size = min(rows, round(PANEL_ROWS / (1 - HELD_OUT_FRACTION)))
     held_out = min(size - 2, round(size * HELD_OUT_FRACTION)) if size >= LEAST_ROWS else 0
@@ -114,7 +114,7 @@ def attack_section(
     if labels:
         y = np.unique(y, return_inverse=True)[1].astype(np.int64)
         if y.max() == 0:
-            return AttackSection(None, "all targets are one class, so that there is nothing to learn")
+            return AttackSection(None, "all targets belong to one class, so there is nothing to learn")
     learned: TaskKind = "classification" if kind == "classification" else "regression"
     Y = y if learned == "classification" else one_hot(y)
     fit = len(X) - held_out

@@ -20,7 +20,7 @@ from condnum.figures.style import (
 )
 from condnum.report.tables import number
 
-#: Colour, dash and label of each extractor; the dash is a second code beside colour.
+#: Color, dash and label of each extractor; the dash is a second code beside color.
 _LOOK = {
     "raw": (NEUTRAL, "dot", LABEL_OF["raw"]),
     "theta": (BLUE, "solid", LABEL_OF["theta"]),
@@ -58,7 +58,7 @@ def audited_spectra_figure(found: Audit) -> Any:
     figure.update_xaxes(title_text="index i")
     figure.update_yaxes(**log_axis("", np.concatenate(drawn)))
     figure.update_yaxes(title_text="eigenvalue σ<sub>i</sub> of K = XᵀX", col=1)
-    note = f"{_data(found)}. What is below the tolerance counts as zero and lies on the floor"
+    note = f"{_data(found)}. Eigenvalues below the tolerance count as zero and lie on the floor"
     return _legend(finish(figure, "Spectra of the features", note))
 
 
@@ -94,7 +94,9 @@ def sensitivity_figure(found: Audit) -> Any:
     ceilings = np.concatenate([left["rir"], bound["rir_ceiling"]])
     figure.update_yaxes(**log_axis("RIR against raw features", ceilings), row=1, col=1)
     figure.update_yaxes(**log_axis("", right["rir"]), row=1, col=2)
-    note = f"{_data(found)}. Dotted: what this audit uses; a verdict that moves here is one on conventions"
+    note = (
+        f"{_data(found)}. Dotted: this audit's value. A verdict that changes here depends on the convention"
+    )
     return _legend(finish(figure, "How RIR depends on the rank tolerance and on ε", note))
 
 
@@ -126,7 +128,7 @@ def attack_figure(found: Audit) -> Any:
     note = f"steps on it / on raw features, to {100 * report.budget.headline:g} % excess loss; ▷: at least"
     shown = 180 + 30 * table["label"].nunique()
     names = " and ".join(_LOOK[name][2] for name in table["extractor"].unique())
-    return _legend(finish(figure, f"How much slower attackers become on {names}", note, height=shown))
+    return _legend(finish(figure, f"How much {names} slows attackers", note, height=shown))
 
 
 def depth_figure(found: LayerAudit) -> Any:
@@ -161,7 +163,7 @@ def depth_figure(found: LayerAudit) -> Any:
     figure.update_xaxes(tickangle=-60, type="category")
     title = f"RIR of a linear extractor (dashed: {number(found.target)})"
     figure.update_yaxes(**log_axis(title, [*known.ravel(), top, 1.0]))
-    finish(figure, "What is possible behind each layer", note, height=560, width=60)
+    finish(figure, "What a linear extractor can reach behind each layer", note, height=560, width=60)
     return _legend(figure).update_layout(margin_b=210)
 
 

@@ -102,11 +102,13 @@ def layer_names(model: nn.Module, layers: str | Sequence[str] = ALL) -> list[str
     blocks = block_names(model)
     if layers == ALL:
         if not blocks:
-            raise InvalidInputError(f"{type(model).__name__} has no blocks with weights; name the layers.")
+            raise InvalidInputError(
+                f"{type(model).__name__} has no blocks with weights; give the names of the layers."
+            )
         return blocks
     chosen, known = several(str)("layers", layers), dict(model.named_modules())
     if not chosen:
-        raise InvalidInputError(f"layers names no layer; give {ALL}, or some of {', '.join(blocks)}.")
+        raise InvalidInputError(f"expected at least one layer; give {ALL}, or some of {', '.join(blocks)}.")
     for name in chosen:
         if name not in known:
             raise UnknownNameError("layer", name, [ALL, *blocks])
@@ -140,8 +142,8 @@ def _sums(
         if not isinstance(X, Tensor) or X.ndim != 2 or len(X) != size or not X.is_floating_point():
             raise InvalidInputError(
                 f"{where} returns {_shape(output)} for {size} inputs, pooled to {_shape(X)}; features "
-                "are (B, F), (B, tokens, F) or (B, C, h, w), or a tuple that begins with them: name "
-                "other layers."
+                "are (B, F), (B, tokens, F) or (B, C, h, w), or "
+                "a tuple that begins with them: name other layers."
             )
         D = X.shape[1]
         if D > MAX_FEATURES:
@@ -168,11 +170,11 @@ def _sums(
                 if calls[name] > 1 or (calls[name] == 0 and not skip_idle):
                     often = f"{calls[name]} times" if calls[name] else "never"
                     raise InvalidInputError(
-                        f"layer '{name}' is called {often} in a forward pass, and not once: name layers "
-                        "that are."
+                        f"layer '{name}' is called {often} in a forward "
+                        "pass, and not once: name layers that are."
                     )
     if not found:
-        raise InvalidInputError(f"{task} has no batches, or none that reaches a layer.")
+        raise InvalidInputError(f"{task} has no batches, or no batch reaches a layer.")
     for name, own in found.items():
         if not bool(torch.isfinite(own.covariance).all()):
             raise InvalidInputError(

@@ -37,7 +37,7 @@ from condnum.theory.spectra import (
     hessian_spectrum,
 )
 
-#: The features as they are, θ = I.
+#: The raw features, θ = I.
 AS_IS = "raw"
 #: Yardsticks in closed form: θ* = K_P^{-1/2}, and that at (ii) just below 1.
 CLOSED = MAX_RIR, PARETO = "max_rir", "pareto"
@@ -47,7 +47,7 @@ ERASED = "erase"
 
 #: How each is called in tables.
 LABEL_OF = {
-    AS_IS: "features as they are",
+    AS_IS: "raw features",
     "theta": "θ",
     MAX_RIR: "θ* (closed form)",
     PARETO: "Pareto front (closed form)",
@@ -57,7 +57,7 @@ LABEL_OF = {
 #: A matrix, or where to find one.
 ThetaLike = str | os.PathLike[str] | NDArray[Any]
 
-#: Matrices by name; None stands for the features as they are.
+#: Matrices by name; None stands for the raw features.
 Extractors = Mapping[str, NDArray[np.float64] | None]
 
 
@@ -71,7 +71,9 @@ def read_theta(value: ThetaLike, dimension: int, *, name: str = "theta") -> NDAr
             f"(D, D_hid), the features of an attacker are Xθ{hint}."
         )
     if not theta.any():
-        raise RankError(f"{name} is the zero matrix: it extracts nothing and has no condition number.")
+        raise RankError(
+            f"{name} is the zero matrix: no features are extracted, and its condition number is undefined."
+        )
     return theta
 
 
@@ -105,14 +107,14 @@ class TaskSpectra:
 
     @property
     def compared(self) -> list[str]:
-        """The extractors, which are compared with the features as they are."""
+        """The extractors, which are compared with the raw features."""
         return [name for name in self.dimensions if name != AS_IS]
 
     def measured(
         self, extractor: str, convention: Convention, theta_scale: ThetaScale = "unit", *,
         epsilon: float = PUBLISHED_RIDGE, loss_gap: float | None = None,
     ) -> Immunization:  # fmt: skip
-        """Measure one extractor against the features as they are (Eq. 15, Definition 3.1)."""
+        """Measure one extractor against the raw features (Eq. 15, Definition 3.1)."""
         gain = 1.0 if theta_scale == "unit" else self.gains[extractor]
         P, H, D = self.values["pretrain"], self.values["harmful"], self.dimensions
         after = P[extractor] * gain, H[extractor] * gain
@@ -251,12 +253,12 @@ def clause_c(
     U, s, _ = torch.linalg.svd(part.factor @ torch.from_numpy(theta), full_matrices=False)
     kept = s > default_rtol(max(theta.shape)) * s[0]
     if int(kept.sum()) == part.rank:
-        return ClauseC(True, 0.0, "θ keeps the rank of the features, so that nothing is lost for any targets")
+        return ClauseC(True, 0.0, "θ keeps the rank of the features, so no targets are fitted worse")
     if moment is None:
-        words = "θ loses rank on the pre-training features; what that costs depends on targets, "
-        return ClauseC(None, None, words + "and none were given")
+        words = "θ loses rank on the pre-training features; the loss in fit depends on the targets, "
+        return ClauseC(None, None, words + "which were not given")
     T = part.values.rsqrt()[:, None] * (part.vectors.mT @ torch.from_numpy(moment))  # (r, m)
     lost = float(T.square().sum() - (U[:, kept].mT @ T).square().sum())
     gap = lost / squared_norm if squared_norm else 0.0
-    words = f"the best squared loss rises by {gap:.3g} of the loss of predicting zero"
+    words = f"the smallest squared loss rises by {gap:.3g} times the loss of predicting zero"
     return ClauseC(gap <= LOSS_TOLERANCE, gap, f"{words} (allowed: {LOSS_TOLERANCE:g})")

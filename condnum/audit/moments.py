@@ -6,7 +6,7 @@ size of K's for each replicate. Here every row is assigned at random, and indepe
 to one of M groups, whose covariances are kept; a replicate draws M groups with replacement. The weight
 of a row then has mean 1 and variance 1 − 1/M, and the weights of two rows are uncorrelated (averaged
 over the assignment): the first two moments of the Poisson bootstrap over rows, from one pass, whatever
-the order of the rows in the file. (Groups of neighbouring rows, or of equal sizes within a block, would
+the order of the rows in the file. (Groups of neighboring rows, or of equal sizes within a block, would
 not do: the order of the rows would count.)
 """
 
@@ -56,7 +56,7 @@ class SecondMoments:
 
     @property
     def covariance(self) -> NDArray[np.float64]:
-        """`K = XᵀX`, `(D, D)`, uncentred and unnormalised (Eq. 9)."""
+        """`K = XᵀX`, `(D, D)`, uncentered and unnormalized (Eq. 9)."""
         return np.asarray(self.groups.sum(axis=0), dtype=np.float64)
 
     @property
@@ -67,7 +67,7 @@ class SecondMoments:
     def unit(self, name: str) -> str:
         """Say what is resampled."""
         if self.kept is not None:
-            return f"the {self.rows:,d} rows of {name}, one by one"
+            return f"the {self.rows:,d} rows of {name}, one at a time"
         return (
             f"{len(self.groups)} random groups of the {self.rows:,d} rows of {name} (each row was "
             "assigned to a group at random)"
@@ -150,8 +150,8 @@ def cluster_moments(
     """
     if not stream.source.lower().endswith((".npy", ".parquet")) or stream.count is None:
         raise InvalidInputError(
-            f"{stream.source} cannot be read from the middle, as many workers must; "
-            "save it as .npy or .parquet."
+            f"{stream.source} cannot be read in parts, which several "
+            "workers need; save it as .npy or .parquet."
         )
 
     def part(cell: Cell) -> CellResult:
@@ -159,8 +159,8 @@ def cluster_moments(
         here = as_stream(stream.source)
         if here.count != stream.count:
             raise InvalidInputError(
-                f"{stream.source} has {here.count} rows on a worker and {stream.count} here; all machines "
-                "must see the same file."
+                f"{stream.source} has {here.count} rows on a worker and {stream.count} here; give all "
+                "machines the same file."
             )
         own = replace(stream, read=here.read, stamp=here.stamp)
         found = second_moments(own, groups=groups, seed=seed, **cell.at, kept_bytes=0, threads=1)
@@ -178,7 +178,7 @@ def cluster_moments(
     return total
 
 
-#: Columns that agree to this share of their squared length count as equal: seven digits.
+#: Columns that agree to this fraction of their squared length count as equal: seven digits.
 SAME = 1e-14
 #: An eigenvalue within this factor of the rank tolerance makes the rank a matter of opinion.
 NEAR = 100.0

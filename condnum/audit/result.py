@@ -44,7 +44,7 @@ class Audit:
     no_intervals: str  # why there are none; empty if there are
     attack: AttackSection
     columns: pd.DataFrame  # of `FeaturePair`: scale of each column, and what it looks like
-    notes: tuple[str, ...]  # what was done to the data, and what is odd about their columns
+    notes: tuple[str, ...]  # what was done to the data, and what is suspicious about their columns
     groups: int  # of the rows of D_P, whose covariances are kept
     seconds: Mapping[str, float]  # by stage
     standardize: bool = False
@@ -160,7 +160,9 @@ class Audit:
     def next_steps(self) -> list[str]:
         """What somebody who has this audit should do, most urgent first."""
         steps = paragraphs("next_steps", self)
-        return steps or ["Repeat the audit on other rows of the same tasks: all of this is about these."]
+        return steps or [
+            "Repeat the audit on other rows of the same tasks: these results hold for these rows only."
+        ]
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as values that strict JSON holds: infinities as words, NaN as null."""

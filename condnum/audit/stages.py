@@ -145,7 +145,7 @@ class Stage:
         return {AS_IS: None, **given, **{name: closed[name] for name in measures.CLOSED}}
 
     def columns(self) -> StageResult:
-        """Look at all rows once: gaps, scales, odd columns."""
+        """Look at all rows once: gaps, scales, suspicious columns."""
         data = self.data
         pair = look_at(
             data.pretrain, data.harmful, data.notes,
@@ -221,7 +221,7 @@ class Stage:
             D = P.groups.shape[1]
             reason = (
                 f"at D = {D:,d} the covariances of enough groups of rows, {8 * D**2 / 2**20:,.0f} MiB each, "
-                "do not fit into the memory set aside for them"
+                "exceed the memory limit for them"
             )
             return {"intervals": None, "no_intervals": reason}
         spectra, steps = self.before("spectra"), self.study.bootstrap

@@ -68,15 +68,17 @@ class FeatureAudit(Study, name="audit"):
         for first, second in (("pretrain", "harmful"), ("pretrain_images", "harmful_images")):
             if bool(getattr(self, first)) != bool(getattr(self, second)):
                 given, missing = (first, second) if getattr(self, first) else (second, first)
-                raise InvalidInputError(f"{given} was given without {missing}: an audit compares two tasks.")
+                raise InvalidInputError(
+                    f"{given} was given without {missing}; an audit compares two tasks, so give both."
+                )
         net, images = "--backbone", "--pretrain-images and --harmful-images"
         refused = {
-            f"a backbone and the images of both tasks belong together: give {net}, {images}.":
+            f"a backbone needs the images of both tasks: give {net}, {images}.":
                 bool(self.backbone) != bool(self.pretrain_images),
             "give files of features, or a backbone with images, not both.": self.backbone and self.pretrain,
-            f"layers {self.layers} are those of a net: give {net} with {images}.":
+            f"layers {self.layers} need a backbone: give {net} with {images}.":
                 self.layers and not self.backbone,
-            f"--save-theta {self.save_theta} must end in .npy, as it is an array.":
+            f"--save-theta {self.save_theta} must end in .npy.":
                 self.save_theta and Path(self.save_theta).suffix != ".npy",
             f"rir_target must be above 1, got {self.rir_target}.": not self.rir_target > 1,
             f"epsilon must be positive, got {self.epsilon}.": self.epsilon <= 0,
@@ -160,7 +162,7 @@ class FeatureAudit(Study, name="audit"):
         run = super().run(data, **options)
         for cell, error in run.report.failures.items():
             if cell["stage"] not in OPTIONAL:
-                raise SweepError(f"the audit ended at its stage '{cell['stage']}' with {error}")
+                raise SweepError(f"the audit failed in its stage '{cell['stage']}' with {error}")
         return run
 
     def compute(self, data: AuditData, cell: Cell) -> CellResult:

@@ -18,16 +18,17 @@ MOST_COLUMNS = 100
 
 
 def columns_html(columns: pd.DataFrame) -> str:
-    """Return the scale of every column, odd ones first, in a frame that scrolls; folded if none is odd."""
+    """Return the scale of every column, suspicious ones first, scrolling; folded if there are none."""
     odd = int(columns["look"].ne("").sum())
     shown = columns.loc[columns["look"].eq("").sort_values(kind="stable").index].head(MOST_COLUMNS)
     table = shown[["column", "look"]].map(lambda text: html.escape(str(text)))
     for task, label in _TASKS.items():
         for name in ("mean", "deviation", "smallest", "largest"):
             table[f"{name}, {label}"] = shown[f"{name}_{task}"].map(number)
+    summary = f"{len(columns):,d} columns with their scale, {odd:,d} suspicious"
     return (
-        f"<details{' open' * bool(odd)}><summary>{len(columns):,d} columns with their scale, {odd:,d} odd"
-        f"</summary><div style='max-height:24em;overflow:auto'>{as_html(table)}</div></details>"
+        f"<details{' open' * bool(odd)}><summary>{summary}</summary>"
+        f"<div style='max-height:24em;overflow:auto'>{as_html(table)}</div></details>"
     )
 
 

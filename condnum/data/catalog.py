@@ -45,9 +45,9 @@ def data_status(name: str) -> DataStatus:
         return DataStatus(name, "missing" if isinstance(error, DataNotFoundError) else "broken", str(error))
     origin, advice = data.provenance, ""
     if not origin.known_checksum:
-        advice = f"{name}: recorded numbers were measured on other bytes, so compare them with care."
+        advice = f"{name}: the recorded numbers were measured on a different file, so compare them with care."
     elif name == "mnist" and origin.split == "test":
-        advice = f"{name}: these are the test images. All 70,000 images: condnum data download."
+        advice = f"{name}: these are the test images. For all 70,000 images, run condnum data download."
     return DataStatus(
         name,
         "ok" if origin.known_checksum else "unknown checksum",

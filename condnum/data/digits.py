@@ -1,4 +1,4 @@
-"""Labelled images of digits and the task pair of two of them (Sec. 5.1, Appendix C.2); scikit-learn's."""
+"""Labeled images of digits and the task pair of two of them (Sec. 5.1, Appendix C.2); scikit-learn's."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -15,7 +15,7 @@ DiabetesFeatures = Literal["clean", "published"]
 
 @dataclass(frozen=True, eq=False)
 class Digits:
-    """Images of the digits 0–9 with their labels, unchanged; `pixels` normalises them."""
+    """Images of the digits 0–9 with their labels, unchanged; `pixels` normalizes them."""
 
     images: NDArray[np.uint8]  # (N, h, w)
     labels: NDArray[np.uint8]  # (N,)
@@ -30,8 +30,8 @@ class Digits:
         images, labels = np.array(self.images, dtype=np.uint8), np.array(self.labels, dtype=np.uint8)
         if images.ndim != 3 or labels.shape != (len(images),) or not images.size:
             raise DataFormatError(
-                f"{self.name}: images (N, h, w) and labels (N,) are needed, N ≥ 1, got {images.shape} and "
-                f"{labels.shape}; the two files do not belong together."
+                f"{self.name}: expected images (N, h, w) and labels (N,) with N ≥ 1, got {images.shape} and "
+                f"{labels.shape}; use two files of the same set."
             )
         wrong = np.flatnonzero(labels > 9)
         if len(wrong):
@@ -41,7 +41,7 @@ class Digits:
             )
         if images.max() > self.pixel_max:
             raise DataFormatError(
-                f"{self.name}: grey values must be at most {self.pixel_max:g}, got {images.max()}."
+                f"{self.name}: gray values must be at most {self.pixel_max:g}, got {images.max()}."
             )
         for name, array in (("images", images), ("labels", labels)):
             array.setflags(write=False)
@@ -72,8 +72,8 @@ class Digits:
         if count < 2:
             raise InvalidInputError(
                 f"{self.name} has {self.counts[pretrain]} image(s) of {pretrain} and "
-                f"{self.counts[harmful]} of {harmful}; each digit needs 2 or more: choose other pairs, or "
-                "data that hold both."
+                f"{self.counts[harmful]} of {harmful}; each digit needs at least 2: choose other pairs, or "
+                "data with both digits."
             )
         return count
 
@@ -83,7 +83,7 @@ class Digits:
         return tuple(f"r{r}c{c}" for r in range(self.images.shape[1]) for c in range(self.images.shape[2]))
 
     def pixels(self, index: NDArray[np.integer] | slice = slice(None)) -> Float64Array:
-        """Return images as rows of normalised pixels, `(x/pixel_max − mean)/std`."""
+        """Return images as rows of normalized pixels, `(x/pixel_max − mean)/std`."""
         chosen = self.images[index]
         return (chosen.reshape(len(chosen), -1) / self.pixel_max - self.mean) / self.std
 
@@ -91,15 +91,15 @@ class Digits:
 def digit_pair(digits: Digits, pretrain: int, harmful: int, *, seed: int = 0) -> TaskPair:
     """Build the pair (p, h): K_P from the images of digit p, K_H from those of digit h.
 
-    Both digits are cut to the smaller count n, in file order. The loss and the probe see a balanced sample
-    instead: the n images of the digit (label 1) in turn with n images of the other nine digits (label 0),
+    Both digits are reduced to the smaller count n, in file order. The loss and the probe use a balanced
+    sample: the n images of the digit (label 1) alternate with n images of the other nine digits (label 0),
     drawn without replacement.
 
     Args:
-        digits: Labelled images.
+        digits: Labeled images.
         pretrain: Digit p of D_P.
         harmful: Digit h of D_H, not p.
-        seed: Seed of the draw of the other digits; a local generator.
+        seed: Seed of the local generator that draws the other digits.
 
     Returns:
         `X_P` and `X_H` `(n, h·w)`; `y_P`, `y_H` constant; `X_loss`, `X_probe` `(2n, h·w)` with `y_loss`,
@@ -151,7 +151,7 @@ def load_small_digits() -> Digits:
     E. Alpaydin and C. Kaynak (1998), https://archive.ics.uci.edu/dataset/80, CC BY 4.0.
 
     Returns:
-        `images` (1797, 8, 8) with grey values 0–16 and `labels` (1797,); `mean` and `std` are those
+        `images` (1797, 8, 8) with gray values 0–16 and `labels` (1797,); `mean` and `std` are those
         of all pixels x/16 of all images, one number each as for MNIST.
 
     Examples:
@@ -175,7 +175,7 @@ def load_small_digits() -> Digits:
         provenance=Provenance(
             source="embedded",
             location=f"scikit-learn {__version__}, load_digits",
-            description="Optical recognition of handwritten digits, 8×8 pixels, grey values 0 to 16.",
+            description="Optical recognition of handwritten digits, 8×8 pixels, gray values 0 to 16.",
             known_checksum=checksum == KNOWN_CHECKSUMS["embedded/digits-8x8"],
         ),
     )

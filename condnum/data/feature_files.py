@@ -45,11 +45,11 @@ def _mapped(path: Path) -> NDArray[Any]:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
         except ValueError as error:
             if "pickle" in str(error):  # NumPy recommends to load it unsafely
-                raise ValueError("it is of another kind, or holds Python objects") from error
+                raise ValueError("it has another format, or holds Python objects") from error
             raise
     if not isinstance(array, np.ndarray):
         array.close()
-        raise DataFormatError(f"{path} is an archive of numpy.savez; let its name end in .npz.")
+        raise DataFormatError(f"{path} is an archive of numpy.savez; rename it to end in .npz.")
     return array
 
 
@@ -73,13 +73,14 @@ def _open_npz(path: Path, key: str | None) -> Opened:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         if key is None and len(members) != 1:
             shown = ", ".join(list(members)[:8]) + (", …" if len(members) > 8 else "")
-            raise DataFormatError(f"{path} holds {len(members)} arrays ({shown}); say which by key=.")
+            raise DataFormatError(f"{path} holds {len(members)} arrays ({shown}); choose one with key=.")
         name = next(iter(members)) if key is None else key
         check_known(f"array of {path}", name, members)
         if members[name].file_size > ARCHIVE_BYTES:
             raise DataFormatError(
                 f"{path} holds {members[name].file_size >> 20:,d} MiB, above the limit of "
-                f"{ARCHIVE_BYTES >> 20:,d} MiB for archives; save it with numpy.save, to be read in blocks."
+                f"{ARCHIVE_BYTES >> 20:,d} MiB for archives; save it "
+                "with numpy.save, which can be read in blocks."
             )
         unpacked = Path(folder) / "array.npy"
         with archive.open(members[name]) as packed, unpacked.open("wb") as stream:
@@ -127,11 +128,11 @@ def _open_csv(path: Path, _: str | None) -> Opened:
     with path.open(encoding="utf-8-sig", newline="") as stream:
         cells = next(csv.reader([stream.readline(MAX_LINE)]), [])
     if not cells:
-        raise DataFormatError(f"{path} is empty; a table has a line for each row.")
+        raise DataFormatError(f"{path} is empty; expected a line for each row.")
     sign = next((sign for sign in ";\t|" if len(cells) == 1 and sign in cells[0]), "")
     if sign:
         raise DataFormatError(
-            f"{path} separates its cells by {sign!r}; write it with commas and decimal points: "
+            f"{path} uses {sign!r} as a separator; convert it to commas and decimal points: "
             f"pandas.read_csv({path.name!r}, sep={sign!r}, decimal=',').to_csv('commas.csv', index=False)."
         )
     names = () if _all_numbers(cells) else tuple(cell.strip() for cell in cells)
@@ -160,7 +161,7 @@ def _open_csv(path: Path, _: str | None) -> Opened:
 
 
 def _open_parquet(path: Path, _: str | None) -> Opened:
-    """Read a table by row groups; pandas' index is no feature."""
+    """Read a table by row groups; pandas' index is not a feature."""
     parquet, types = require("pyarrow.parquet", "notebooks"), require("pyarrow.types", "notebooks")
     with parquet.ParquetFile(path) as file:
         count = file.metadata.num_rows

@@ -17,7 +17,7 @@ from condnum.data.feature_stream import FeaturesLike, FeatureStream, as_stream
 from condnum.data.task_pair import Float64Array
 from condnum.errors import CondnumError, DataFormatError, InvalidInputError, UnknownNameError
 
-#: Rows at the beginning of a file by which labels and indices are recognised.
+#: Rows at the beginning of a file by which labels and indices are recognized.
 _LOOK = 10_000
 #: A column of labels has at most so many different values.
 MOST_LABELS = 20
@@ -86,7 +86,7 @@ def open_pair(
     """Open two matrices, reading nothing but headers, and match them; `key` names one or two arrays."""
     keys: list[str | None] = [*_words(key)] or [None]
     if len(keys) > 2:
-        raise InvalidInputError(f"key names {len(keys)} arrays ({key}); give one, or one for each file.")
+        raise InvalidInputError(f"key names {len(keys)} arrays ({key}); give one name, or one for each file.")
     with _at_fault("pretrain"):
         P = as_stream(pretrain, key=keys[0])
     with _at_fault("harmful"):
@@ -107,27 +107,28 @@ def match_streams(
     with _at_fault("harmful"):  # the second file does not fit the first
         kept = [[name for name in stream.columns if name not in dropped] for stream in (P, H)]
         if not all(kept):
-            raise InvalidInputError(f"drop={drop} leaves no column; name fewer of them.")
+            raise InvalidInputError(f"drop={drop} leaves no column; drop fewer of them.")
         if P.named and H.named:
             common = [name for name in kept[0] if name in set(kept[1])]
             if not common:
                 raise InvalidInputError(
                     f"{P.source} and {H.source} have no column in common (the first starts with "
-                    f"'{kept[0][0]}', the other with '{kept[1][0]}'); is one of the files without a line of "
-                    "names?"
+                    f"'{kept[0][0]}', the other with '{kept[1][0]}'); "
+                    "does one of the files lack its header line?"
                 )
             for stream, names in zip((P, H), kept, strict=True):
                 alone = [name for name in names if name not in set(common)]
                 if alone:
                     notes.append(
-                        f"{len(alone)} column(s) that only {stream.source} has are left out ({_some(alone)})."
+                        f"{len(alone)} column(s) that occur only in {stream.source} are dropped "
+                        f"({_some(alone)})."
                     )
             kept = [common, common]
         elif len(kept[0]) != len(kept[1]):
             raise InvalidInputError(
                 f"{P.source} has {len(kept[0])} columns and {H.source} has {len(kept[1])}: both tasks share "
-                "one feature space. Give both the same columns, or name them (csv, parquet), so that they "
-                "can be matched."
+                "one feature space. Give both the same columns, or use files with column names (csv, "
+                "parquet), so that columns can be matched."
             )
         elif P.named != H.named:
             notes.append("Only one file names its columns; they are matched by position.")
@@ -142,7 +143,7 @@ def look_at(
     standardize: bool = False,
     targets: NDArray[Any] | None = None,
 ) -> FeaturePair:
-    """Read both matrices once: leave out rows with gaps, list the columns, flag odd ones, standardize.
+    """Read both matrices once: leave out rows with gaps, list the columns, flag suspicious ones, standardize.
 
     `targets`, `(N,)` labels or `(N, m)` numbers of all harmful rows, show which columns leak them.
     """
@@ -163,7 +164,7 @@ def look_at(
         if rows < D:
             said.append(
                 f"{task} has fewer rows than columns ({rows:,d} < {D:,d}): its rank is at most {rows:,d}, "
-                "and κ is that of this sample, not of the task."
+                "and κ describes this sample, not the task."
             )
     P, H = surveys
     answers = np.zeros(pretrain.dimension, dtype=bool)
@@ -180,7 +181,7 @@ def look_at(
             replace(stream, centre=survey.mean, scale=survey.deviation)
             for stream, survey in zip(streams, surveys, strict=True)
         ]
-        said.append("Columns are standardized, each task by its own mean and deviation.")
+        said.append("Columns are standardized, each task with its own mean and standard deviation.")
     return FeaturePair(streams[0], streams[1], (P, H), table, tuple(said))
 
 
@@ -219,8 +220,8 @@ def _survey(stream: FeatureStream) -> Survey:
             row, column = np.argwhere(np.isinf(whole))[0]
             raise DataFormatError(
                 f"{stream.source} holds infinite values, the first in data row "
-                f"{total - len(whole) + row + 1:,d}, column '{stream.columns[column]}'; replace them, or "
-                "drop these rows."
+                f"{total - len(whole) + row + 1:,d}, column '{stream.columns[column]}'; "
+                "replace them, or drop these rows."
             )
         heads.append(X[: max(0, _LOOK - rows)])
         rows += len(X)
@@ -231,13 +232,13 @@ def _survey(stream: FeatureStream) -> Survey:
         where = f" (mostly empty: {', '.join(empty)})" if empty else ""
         raise InvalidInputError(
             f"{stream.source} has {rows} row(s) without missing entries, out of {total:,d}; at least 2 are "
-            f"needed: impute, or leave out (drop) the columns that are mostly empty{where}."
+            f"needed: impute them, or drop the columns that are mostly empty{where}."
         )
     if not np.isfinite(moments.var_).all():
         large = stream.columns[int(np.argmin(np.isfinite(moments.var_)))]
         raise DataFormatError(
             f"{stream.source} holds numbers so large that their squares overflow float64 (above 1e154), in "
-            f"column '{large}' for one; rescale or leave out (drop) what is so large."
+            f"column '{large}' for example; rescale or drop such columns."
         )
     deviation = np.where(smallest == largest, 0.0, np.sqrt(moments.var_))
     return Survey(
@@ -262,13 +263,13 @@ def _looks(names: Sequence[str], P: Survey, H: Survey, answers: NDArray[np.bool_
         looks = {  # the first that holds
             "label: a function of the targets": answers[i],
             "constant": len(flat) == 2 and P.smallest[i] == H.smallest[i],
-            "index: whole numbers that run through the rows": whole[i]
+            "index: consecutive integers over the rows": whole[i]
             and _runs(P.head[:, i])
             and _runs(H.head[:, i]),
-            "label: so it is called": name.strip().lower() in ANSWERS,
-            "label: other whole numbers in either task": codes[i] and apart,
+            "label: by its name": name.strip().lower() in ANSWERS,
+            "label: different integers in the two tasks": codes[i] and apart,
             f"constant in {' and '.join(flat)}": flat,
-            "label: a few whole numbers among measurements": codes[i] and rare,
+            "label: a few distinct integers among measurements": codes[i] and rare,
         }
         found.append(next((look for look, holds in looks.items() if holds), ""))
     return found
@@ -297,26 +298,26 @@ def _functions_of(targets: NDArray[Any], X: Float64Array) -> NDArray[np.bool_]:
 
 
 def _warnings(table: pd.DataFrame, targets: bool) -> list[str]:
-    """Say what is odd about columns, and what to do about it."""
+    """Say what is suspicious about columns, and what to do about it."""
     notes = []
-    given = "an answer is no feature"
+    given = "an answer must not be a feature"
     if targets:
-        given = "targets are given as well, so that the answer may be among the features"
+        given = "targets are given as well, so the answer may be among the features"
     for kind in ("label", "index"):
         odd = table[table["look"].str.startswith(kind)]
         if len(odd):
             why = odd["look"].iloc[0].removeprefix("label: ")
             says = {
                 "label": f"the answer ({_some(odd['column'])}: {why}); {given}",
-                "index": f"an index of the rows ({_some(odd['column'])}): its size enters κ and says nothing",
+                "index": f"an index of the rows ({_some(odd['column'])}): its scale only distorts κ",
             }[kind]
             drop = ",".join(odd["column"][:5])
-            notes.append(f"{len(odd)} column(s) look like {says}. Leave out what is one: drop={drop}.")
+            notes.append(f"{len(odd)} column(s) look like {says}. Drop the columns that are: drop={drop}.")
     for task, label in (("pretrain", "D_P"), ("harmful", "D_H")):
         flat = table[table[f"smallest_{task}"] == table[f"largest_{task}"]]
         if len(flat):
             notes.append(
-                f"{label} has {len(flat)} constant column(s) ({_some(flat['column'])}): K is not centred, so "
-                "that each acts as an intercept; one of zeros, as standardizing makes it, lowers the rank."
+                f"{label} has {len(flat)} constant column(s) ({_some(flat['column'])}): K is not centered, "
+                "so each acts as an intercept; standardizing turns it into zeros, which lowers the rank."
             )
     return notes

@@ -77,8 +77,8 @@ class FeatureStream:
                 yield block
                 if self.stamp and _stamp(path) != self.stamp:
                     raise DataFormatError(
-                        f"{path} changed while it was read (its size, time of change or identity is another "
-                        "one): wait until whoever writes it is done, and run again."
+                        f"{path} changed while it was read (its size, modification time or identity "
+                        "differs): wait until it is written completely, and run again."
                     )
 
     def blocks(self, first: int = 0, last: int | None = None) -> Iterator[NDArray[Any]]:
@@ -98,9 +98,8 @@ class FeatureStream:
             size += 8 * block.size
             if size > WHOLE_BYTES:
                 raise DataFormatError(
-                    f"{self.source} takes more than {WHOLE_BYTES >> 20:,d} MiB as float64; take fewer rows "
-                    "(κ is that of a sample anyway) or fewer columns, or run condnum audit, which reads it "
-                    "in blocks."
+                    f"{self.source} takes more than {WHOLE_BYTES >> 20:,d} MiB as float64; use fewer rows "
+                    "or columns, or run condnum audit, which reads the file in blocks."
                 )
             with np.errstate(all="ignore"):  # numbers beyond float64 become infinite
                 parts.append(np.asarray(block, dtype=np.float64))
@@ -144,7 +143,7 @@ def as_stream(
     with _readable(file):
         if file.suffix.lower() not in OPENERS:
             raise DataFormatError(
-                f"{features} ends in '{file.suffix}', which holds no table; save it as one of "
+                f"{features} ends in '{file.suffix}', which is not a supported format; save it as one of "
                 f"{', '.join(OPENERS)}."
             )
         read, shape, dtype, names = OPENERS[file.suffix.lower()](file, key)
@@ -153,11 +152,11 @@ def as_stream(
 
 
 def _stream(source: str, opened: Opened, stamp: tuple[int, int, int] | None) -> FeatureStream:
-    """Refuse what is no matrix of numbers, and say how columns without names are called."""
+    """Refuse what is not a matrix of numbers, and say how columns without names are called."""
     read, shape, dtype, names = opened
     error = InvalidInputError if stamp is None else DataFormatError
     if 0 in shape:
-        raise error(f"{source} is empty: its shape is {shape}; see how it was written, and write it again.")
+        raise error(f"{source} is empty: its shape is {shape}; check how it was written, and write it again.")
     if len(shape) != 2 or dtype.kind not in "fiub":
         raise error(
             f"{source} holds an array of shape {shape} and type {dtype}; expected a matrix (N, D) of "
@@ -167,8 +166,8 @@ def _stream(source: str, opened: Opened, stamp: tuple[int, int, int] | None) -> 
     if D > MAX_FEATURES:
         raise InvalidInputError(
             f"{source} has D = {D:,d} columns, above the limit of {MAX_FEATURES:,d}. One covariance takes "
-            f"{8 * D**2 / 2**30:.1f} GiB in float64, and an audit needs six of them: project the features "
-            "to fewer columns."
+            f"{8 * D**2 / 2**30:.1f} GiB in float64, and an audit "
+            "needs six of them: project the features to fewer columns."
         )
     columns = names or tuple(f"x{i}" for i in range(D))
     if len(set(columns)) < D:
@@ -202,5 +201,6 @@ def _readable(path: Path) -> Generator[None]:
             ) from error
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise DataFormatError(
-            f"{path} is damaged, or not what its ending says ({reason}); write it again, in numbers only."
+            f"{path} is damaged or does not match its extension "
+            f"({reason}); write it again, with numbers only."
         ) from error

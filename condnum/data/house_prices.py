@@ -23,7 +23,7 @@ FILES = DataFiles(
     dataset="house-prices",
     folder="house_prices",
     names=(("train.csv.gz", "train.csv"),),
-    advice="It is the train.csv of Kaggle's 'House Prices' (1460 rows, 81 columns); it is bundled.",
+    advice="The data set is train.csv of Kaggle's 'House Prices' (1,460 rows, 81 columns), which is bundled.",
 )
 
 #: The 81 columns in file order; a name with `*` holds categories, the others numbers.
@@ -42,7 +42,7 @@ HOUSE_COLUMNS = tuple(name.removesuffix("*") for name in _HEADER.split())
 CATEGORICAL = frozenset(name.removesuffix("*") for name in _HEADER.split() if name.endswith("*"))
 PRETRAIN_TARGET, HARMFUL_TARGET = "LotArea", "SalePrice"
 SPLIT_COLUMN, HARMFUL_ZONE = "MSZoning", "RL"
-#: Columns that are no features, by feature set.
+#: Columns that are not features, by feature set.
 DROPPED = {
     "published": {PRETRAIN_TARGET, HARMFUL_TARGET},
     "clean": {PRETRAIN_TARGET, HARMFUL_TARGET, "Id", SPLIT_COLUMN},
@@ -98,13 +98,13 @@ def load_house_prices(
     """Load the house-price pair: fill missing cells with 0, label-encode, split, standardize.
 
     Args:
-        source: `auto` (local file, else the bundled data), or a path: the CSV file or a folder.
+        source: `auto` (a local file, otherwise the bundled data), or the path of the CSV file or a folder.
         features: `clean` drops Id and the split column MSZoning (77 features); `published`
             keeps them (79, as the paper says).
         rows: Keep the first `rows` rows of *each* domain after the split (all of a domain that
             has fewer); None keeps 309 and 1151. The published release keeps the first 200.
         encoders: Number the categories on the `union` of both domains, or `per_domain` as the
-            release does, where one code may mean two things. Fitted before `rows` cuts.
+            release does, where one code may mean two categories. Fitted before `rows` cuts.
         normalise: Mean and deviation of each task's kept rows (`per_task`), or of the whole table
             (`before_split`). The release takes those of each task before `rows` cuts.
 
@@ -114,7 +114,7 @@ def load_house_prices(
 
     Raises:
         DataNotFoundError: No file here; the message says what to put where.
-        DataFormatError: Not the table that is meant: the message names columns and rows.
+        DataFormatError: Not the expected table: the message names columns and rows.
         UnknownNameError: An option has no such value.
         InvalidInputError: Bad `rows`, a task with too few rows or with a constant target.
 

@@ -101,9 +101,9 @@ def load_labelled_pair(name: str) -> TaskPair:
         found = sorted(folder.glob(f"{part}.*"))
         if not found:
             raise DataNotFoundError(
-                f"{folder} holds no file {part}.npy (or .csv, .parquet, …); needed are "
-                f"{', '.join(OWN_FILES)}: features (N, D) and targets (N,) of the benign task P and the "
-                "harmful task H."
+                f"{folder} has no file {part}.npy (or .csv, .parquet, …); the folder needs "
+                f"{', '.join(OWN_FILES)}: features (N, D) and targets "
+                "(N,) of the benign task P and the harmful task H."
             )
         array = as_stream(found[0], vector=part.startswith("y")).array(gaps="refuse")
         return array[:, 0] if part.startswith("y") and array.shape[1] == 1 else array

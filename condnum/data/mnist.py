@@ -29,7 +29,7 @@ _MAGIC = b"\0\0\x08"
 
 
 def read_idx(path: str | Path) -> NDArray[np.uint8]:
-    """Read an IDX file of unsigned bytes, plain or gzip (told apart by its first two bytes).
+    """Read an IDX file of unsigned bytes, plain or gzip (distinguished by its first two bytes).
 
     The header is `0x00 0x00 0x08 n`, then `n` sizes as big-endian 32-bit integers.
     """
@@ -70,20 +70,20 @@ def mnist_files(split: MnistSplit | None = None) -> DataFiles:
         folder="MNIST/raw",
         names=tuple((f"{name}.gz", name) for name in names),
         advice=(
-            "They are the IDX files of the MNIST database as torchvision stores them. The 10 000 test images "
-            "are in the bundled data; all 70 000 images: condnum data download."
+            "These are the IDX files of the MNIST database as torchvision stores them. The 10,000 test "
+            "images are bundled; for all 70,000 images, run condnum data download."
         ),
         instead=None if split else mnist_files("test"),
     )
 
 
 def load_mnist_images(source: Source = "auto", split: MnistSplit | None = None) -> Digits:
-    """Load the images and labels of MNIST, unchanged, with the usual pixel normalisation noted.
+    """Load the images and labels of MNIST, unchanged, with the usual pixel normalization noted.
 
     Args:
         source: `auto` (local files, else the bundled data), or a folder: a data folder, or the one with the
             files.
-        split: `train` (60 000 images) or `test` (10 000, which are bundled); None for the training
+        split: `train` (60,000 images) or `test` (10,000, which are bundled); None for the training
             images where they are, else the test images. `label` and `title()` say which.
 
     Returns:
@@ -119,7 +119,7 @@ def load_mnist_images(source: Source = "auto", split: MnistSplit | None = None) 
         provenance=Provenance(
             source=found.source,
             location=found.location,
-            description=f"MNIST handwritten digits, {which} images, 28×28 pixels, grey values 0 to 255.",
+            description=f"MNIST handwritten digits, {which} images, 28×28 pixels, gray values 0 to 255.",
             known_checksum=found.known,
             split=which,
         ),
@@ -138,8 +138,8 @@ def download_mnist() -> Path:
         arrays = images, np.asarray(bunch.target).astype(np.uint8).reshape(_ROWS)
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise DataNotFoundError(
-            f"the download of MNIST from OpenML failed ({type(error).__name__}: {error}); this machine may "
-            f"be offline: put the four IDX files into {folder}."
+            f"the download of MNIST from OpenML failed ({type(error).__name__}: {error}); if this machine "
+            f"is offline, put the four IDX files into {folder}."
         ) from error
     parts: dict[MnistSplit, slice] = {"train": slice(_TRAIN_ROWS), "test": slice(_TRAIN_ROWS, None)}
     try:

@@ -1,4 +1,4 @@
-"""Where data files are looked for, and what a user is told when they are not there.
+"""Where data files are looked for, and what a user reads when they are missing.
 
 Order: the caller's path, and nothing else if there is one; `$CONDNUM_DATA`; `./data`; the user
 cache directory; then the bundled data: the files that come with condnum. Nothing is
@@ -122,7 +122,7 @@ def obtain(files: DataFiles, source: Source = "auto") -> FoundFiles:
     if source == "auto" and named and not Path(named).expanduser().is_dir():
         raise DataNotFoundError(
             f"{DATA_VARIABLE} is '{named}', a folder that does not exist; set it to the folder that holds "
-            f"{files.folder}/, or unset it: the bundled data are taken then."
+            f"{files.folder}/, or unset it to use the bundled data."
         )
     folders = _candidates(files, source)
     for folder, kind in folders.items():
@@ -132,7 +132,7 @@ def obtain(files: DataFiles, source: Source = "auto") -> FoundFiles:
                 return FoundFiles(wanted, tuple(paths[0] for paths in there), kind)
     fix = f"Put the file(s) into the subfolder {files.folder}/ of data/ or of the folder in {DATA_VARIABLE}."
     if source != "auto":
-        fix = f"Give an existing path, or 'auto', which ends in the bundled data; got '{source}'."
+        fix = f"Give an existing path, or 'auto', which falls back to the bundled data; got '{source}'."
     names = " and ".join(" or ".join(names) for names in files.names)
     tried = ", ".join(str(folder.absolute()) for folder in folders)
     raise DataNotFoundError(f"{files.dataset}: {names} not found in: {tried}. {fix} {files.advice}")

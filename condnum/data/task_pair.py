@@ -65,9 +65,8 @@ class TaskPair:
     r"""A pre-training task D_P and a harmful task D_H over the same D features (Sec. 3 of the paper).
 
     The covariances of the paper are :math:`K_P = X_P^\top X_P` and :math:`K_H = X_H^\top X_H`
-    (Eq. 9). The supervised loss of Algorithm 1 and the attacker's probe may need another sample
-    than the one that gives K (a digit against the rest); `loss_sample` and `probe_sample` hand
-    out the right one.
+    (Eq. 9). The supervised loss of Algorithm 1 and the attacker's probe may need a different sample
+    than K (a digit against the rest); `loss_sample` and `probe_sample` return the right one.
 
     Arrays are copied, turned into float64 and made read-only, so that no method can change
     another's data.
@@ -108,7 +107,9 @@ class TaskPair:
             if getattr(self, inputs) is None and getattr(self, targets) is None:
                 continue
             if getattr(self, inputs) is None or getattr(self, targets) is None:
-                raise InvalidInputError(f"{inputs} and {targets} belong together: give both or neither.")
+                raise InvalidInputError(
+                    f"{inputs} and {targets} must be given together: give both or neither."
+                )
             X, y = (read_only(getattr(self, name), name) for name in (inputs, targets))
             object.__setattr__(self, inputs, X)
             object.__setattr__(self, targets, y)
@@ -133,7 +134,7 @@ class TaskPair:
             if (y == y[0]).all() and not (self.allow_constant_target and sample in "PH"):
                 raise InvalidInputError(
                     f"target {targets} of task '{words}' is the constant {y[0]:g} over {len(y)} rows: "
-                    "there is nothing to learn; choose another target or split, or take more rows."
+                    "nothing can be learned; choose another target or split, or use more rows."
                 )
 
     @classmethod

@@ -107,7 +107,8 @@ class Attacked(nn.Module):
         elif self.subset == "stage":
             if not isinstance(self.net, Backbone):
                 raise InvalidInputError(
-                    f"only a condnum Backbone says what its last stage is, not a {type(theta).__name__}."
+                    "expected a condnum Backbone, which defines its last stage, got a "
+                    f"{type(theta).__name__}."
                 )
             parts = [self.net.model.get_submodule(name) for name in self.net.split.trainable]
             chosen = [p for part in parts for p in part.parameters()]

@@ -239,9 +239,9 @@ def headline(rows: pd.DataFrame) -> str:
     first = rows.iloc[0]
     goal = f"{100 * first['goal']:.1f} %"
     if math.isnan(first["examples_theta_i"]):
-        return f"No attack of this panel reaches {goal} on θ_I in every repeat within its budget."
+        return f"No attack in this panel reaches {goal} on θ_I in every repeat within its budget."
     return (
-        f"The cheapest attack that succeeds: {first['label']}. It reaches {goal} on θ_I after "
+        f"The cheapest successful attack is {first['label']}: it reaches {goal} on θ_I after "
         f"{first['examples_theta_i']:,.0f} examples."
     )
 
@@ -290,12 +290,14 @@ def deep_attack_panel(
     """
     budget, chosen = budget or DeepBudget(), [DeepAttacker.named(name) for name in attackers]
     if train.classes != test.classes:
-        raise InvalidInputError(f"train has {train.classes} classes and test {test.classes}; use the same.")
+        raise InvalidInputError(
+            f"train has {train.classes} classes and test has {test.classes}; use the same classes for both."
+        )
     if scratch is None:
         if not isinstance(theta_0, Backbone):
             raise InvalidInputError(
-                f"a {type(theta_0).__name__} cannot be drawn anew here; give scratch=, the same architecture "
-                "with new weights."
+                f"a {type(theta_0).__name__} cannot be re-initialized here; pass the same architecture with "
+                "new weights as scratch=."
             )
         scratch = from_scratch(theta_0, seeds[0], train.images)
     name = str(getattr(theta_0, "name", type(theta_0).__name__))

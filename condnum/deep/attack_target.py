@@ -70,7 +70,7 @@ def load_pixels(
         DataFormatError: More than a tenth does not decode.
     """
     if transform.random:
-        raise InvalidInputError("this transform is random; attacks take un-augmented images.")
+        raise InvalidInputError("this transform is random; attacks need images without augmentation.")
     kept = data if most is None else data.limit(max(1, most // len(data.classes)))
     size = 4 * math.prod(transform.input_size) * len(kept)
     if size > IMAGE_BUDGET:
@@ -114,8 +114,8 @@ class Target:
         """Return the pooled output `(n, D)` of every module before the immunized part, by its name."""
         if not isinstance(self.theta, Backbone):
             raise InvalidInputError(
-                "attacker 'trunk' needs a condnum Backbone, which knows where its immunized part begins, not "
-                f"a {type(self.theta).__name__}; leave it out."
+                "attacker 'trunk' needs a condnum Backbone, which knows where its immunized part begins, "
+                f"got a {type(self.theta).__name__}; leave this attacker out."
             )
         model, names = self.theta.model, self.theta.split.trainable
         with evaluating(self.theta):
@@ -149,7 +149,7 @@ class Target:
             try:
                 return self.through(self.theta.frozen_activations, images)
             except InvalidInputError:
-                pass  # what follows the trunk is no chain of modules: images go through the whole net
+                pass  # what follows the trunk is not a chain of modules: images go through the whole net
         return images.to(self.device)
 
 

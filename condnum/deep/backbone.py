@@ -152,7 +152,7 @@ class Backbone(nn.Module):
     def features_from(self, activations: Tensor) -> Tensor:
         """Return the features `(B, D)` of `frozen_activations`, equal to those of the images."""
         if self._chain is None:
-            raise CondnumError("there are no activations yet: call frozen_activations first.")
+            raise CondnumError("no activations have been computed; call frozen_activations first.")
         return self.model.forward_head(run_chain(self.model, self._chain, activations), pre_logits=True)  # type: ignore[operator]
 
     def train(self, mode: bool = True) -> Self:
@@ -184,7 +184,7 @@ class Backbone(nn.Module):
     def pretraining(self) -> Generator[Self, None, None]:
         """Train everything in the block, BatchNorm statistics included, to make a θ₀ in the first place."""
         if self._phase == "snapshot":
-            raise CondnumError("a snapshot cannot be trained; train the backbone it is of.")
+            raise CondnumError("a snapshot cannot be trained; train the backbone from which it was made.")
         self._phase = "pretraining"
         for key, parameter in self.model.named_parameters():
             parameter.requires_grad_(key in self._learnable)
@@ -245,7 +245,7 @@ def save_backbone(
         OutputError: It cannot be written, or does not end in `.safetensors`.
     """
     if Path(path).suffix != ".safetensors":
-        raise OutputError(f"a backbone is written as safetensors: name the file {path}.safetensors.")
+        raise OutputError(f"a backbone is saved as safetensors; use the file name {path}.safetensors.")
     recipe = {
         **backbone.model_arguments,
         "num_classes": backbone.num_classes,
@@ -272,7 +272,7 @@ def load_backbone(path: str | os.PathLike[str], **changes: Any) -> Backbone:
     metadata = read_metadata(path)
     if "backbone" not in metadata or "recipe" not in metadata:
         raise DataFormatError(
-            f"{path} does not say which backbone it holds; use Backbone(name, pretrained='{path}')."
+            f"{path} does not record the name of its backbone; use Backbone(name, pretrained='{path}')."
         )
     recipe = json.loads(metadata["recipe"])
     recipe.pop("batch_norm", None)  # which files of condnum 0.1 may say
@@ -297,7 +297,7 @@ def _create(name: str, download: bool, seed: int, arguments: Mapping[str, Any]) 
                 raise
             reason = (str(error).strip().splitlines() or ["no reason given"])[0][:200]
             raise DataNotFoundError(
-                f"the pretrained weights of {name} cannot be had from timm ({type(error).__name__}: "
+                f"the pretrained weights of {name} cannot be downloaded by timm ({type(error).__name__}: "
                 f"{reason}); fetch its model.safetensors elsewhere and give --weights FILE (pretrained=PATH)."
             ) from error
     forward_head = getattr(model, "forward_head", None)

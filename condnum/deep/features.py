@@ -168,7 +168,8 @@ def cached_features(
         return extract_features(model, data, transform, device=device, workers=workers)
     if not isinstance(model, nn.Module):
         raise InvalidInputError(
-            f"{type(model).__name__} is no torch module, by whose weights features are cached: cache=None."
+            f"{type(model).__name__} is not a torch module, so its features cannot be cached by its "
+            "weights; pass cache=None."
         )
     key = feature_key(model, data, transform, name=name)
     folder = output_folder(cache)
@@ -210,7 +211,7 @@ def head_accuracy(backbone: Backbone, features: ImageFeatures) -> float:
     if features.labels.max() >= backbone.num_classes:
         raise InvalidInputError(
             f"{features.name} has labels up to {features.labels.max()}, beyond the {backbone.num_classes} "
-            f"outputs of {backbone.name}; use the classes that the head was trained on."
+            f"outputs of {backbone.name}; use the classes on which the head was trained."
         )
     home, right, count = next(backbone.parameters()).device, 0, 8192  # rows at a time
     with evaluating(backbone), torch.inference_mode():

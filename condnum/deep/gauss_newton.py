@@ -40,7 +40,7 @@ _TOLERANCE = 1e-3
 #: Eigenvalues above `_FLOOR·λ_max` count.
 _FLOOR = 1e-6
 
-_FLAT = "the loss does not curve in these parameters: no output depends on them."
+_FLAT = "the loss has no curvature in these parameters: no output depends on them."
 
 
 @dataclass(frozen=True, eq=False)

@@ -72,7 +72,7 @@ def open_images(
         data = _open_folder(text, split, classes)
     if classes is not None and tuple(classes) != data.classes:
         raise InvalidInputError(
-            f"'{text}' has class names of its own ({', '.join(data.classes[:3])}, …); leave out `classes`."
+            f"'{text}' has its own class names ({', '.join(data.classes[:3])}, …); leave out `classes`."
         )
     return data.limit(limit, seed=seed)
 
@@ -106,15 +106,15 @@ def _open_folder(root: str, split: str, classes: Sequence[str] | None) -> ImageD
     empty = [name for name, members in found.items() if not members]
     if empty:
         raise DataFormatError(
-            f"{folder}: class folder '{empty[0]}' holds no image ({', '.join(sorted(SUFFIXES))}), one of "
-            f"{len(empty)} such of {len(found)}; add images or remove the folder."
+            f"{folder}: class folder '{empty[0]}' has no image ({', '.join(sorted(SUFFIXES))}), one of "
+            f"{len(empty)} empty folders out of {len(found)}; add images or remove the folder."
         )
     names = tuple(found if classes is None else classes)
     unknown = [name for name in found if name not in names]
     if unknown:
         raise DataFormatError(
             f"{folder}: {len(unknown)} class folder(s) are not among the {len(names)} expected classes "
-            f"({', '.join(names[:3])}, …), the first is '{unknown[0]}'; train and test need the same."
+            f"({', '.join(names[:3])}, …), the first is '{unknown[0]}'; train and test need the same classes."
         )
     files: list[str] = []
     labels: list[int] = []
@@ -158,14 +158,16 @@ def _split_folder(base: Path, split: str) -> tuple[Path, str | None]:
     }
     if split not in splits:
         if not (base / split).is_dir():
-            raise DataNotFoundError(f"{base} has no folder '{split}'; use train, test or a folder's name.")
+            raise DataNotFoundError(
+                f"{base} has no folder '{split}'; use train, test or the name of a folder."
+            )
         return base / split, None
     if splits["train"] and not splits["test"]:
         tests = (base / name for name in SPLIT_FOLDERS["test"])  # ImageNet ships its `val` without classes
         flat = next((f for f in tests if f.is_dir() and any(map(_is_image, f.iterdir()))), None)
         if split == "test" and flat:
             raise DataFormatError(
-                f"{flat} holds images but no class sub-folders; sort them into one folder a class (for "
+                f"{flat} holds images but no class sub-folders; sort them into one folder per class (for "
                 "ImageNet: valprep.sh), or remove it to hold out a fifth of the training images."
             )
         return splits["train"][0], None if flat else split
@@ -173,7 +175,8 @@ def _split_folder(base: Path, split: str) -> tuple[Path, str | None]:
         return splits[split][0], None
     if splits["test"]:
         raise DataNotFoundError(
-            f"{base} has {splits['test'][0].name}/ but no train/ folder; add it, or give that to split it."
+            f"{base} has {splits['test'][0].name}/ but no train/ folder; add train/, or give that folder "
+            "alone to have it split."
         )
     return base, split
 
@@ -195,7 +198,7 @@ def _open_cars(name: str, root: Path, split: str) -> ImageData:
     files = tuple(map(str, rows["fname"]))
     for file in files:
         if not (root / folder / file).is_file():
-            raise DataNotFoundError(f"{root / folder / file} is missing; unpack {folder} anew.")
+            raise DataNotFoundError(f"{root / folder / file} is missing; unpack {folder} again.")
     labels = np.array([int(c) - 1 for c in rows["class"]])  # MATLAB counts from 1
     source = FileImages(root / folder, files)
     return ImageData(name, split, classes, labels, source, np.arange(len(files)))
@@ -211,7 +214,7 @@ def _matlab(path: Path, field: str) -> Any:
     except (MatReadError, ValueError, TypeError, NotImplementedError, OSError) as error:
         raise DataFormatError(f"{path} cannot be read as a MATLAB 5 file ({error}).") from error
     if field not in content:
-        raise DataFormatError(f"{path} has no variable '{field}'; it is not the file of the devkit.")
+        raise DataFormatError(f"{path} has no variable '{field}'; use the file of the devkit.")
     return np.atleast_1d(content[field])
 
 
@@ -223,10 +226,10 @@ def _open_digits(dataset: str, subset: str, split: str) -> ImageData:
         match = re.fullmatch(r"\s*(\d)\s*(?:-\s*(\d)\s*)?", part)
         digits = range(int(match[1]), int(match[2] or match[1]) + 1) if match else ()
         if not digits:
-            raise InvalidInputError(f"'{subset}' is no set of digits; write it like 0-4 or 1,3,7-9.")
+            raise InvalidInputError(f"'{subset}' is not a set of digits; write it like 0-4 or 1,3,7-9.")
         wanted |= set(digits)
     if len(wanted) < 2:
-        raise InvalidInputError(f"'{subset}' is one class only; a task needs two digits or more.")
+        raise InvalidInputError(f"'{subset}' is a single class; a task needs at least two digits.")
     found = load_small_digits() if dataset == "digits-8x8" else load_mnist_images()
     if found.provenance.split == "training":
         found = found if split == "train" else load_mnist_images(split="test")

@@ -35,7 +35,7 @@ FULL_BYTES = 1 << 30
 SAMPLED_FILES = 2048
 _THREADS = 8  # hashing and reading release the interpreter lock
 
-#: A set with a larger share of undecodable images is taken for a broken copy, not for a few bad files.
+#: A set with a larger fraction of undecodable images is taken for a broken copy, not for a few bad files.
 UNREADABLE_SHARE = 0.1
 
 
@@ -68,7 +68,9 @@ class FileImages:
             try:
                 sizes = list(pool.map(lambda name: (self.root / name).stat().st_size, names))
             except OSError as error:
-                gone = f"cannot read {error.filename}: {error.strerror}; was the folder changed?"
+                gone = (
+                    f"cannot read {error.filename}: {error.strerror}; check whether the folder was changed."
+                )
                 raise DataNotFoundError(gone) from error
             full = sum(sizes) <= FULL_BYTES
             chosen = set(names if full else by_hash[:SAMPLED_FILES])
@@ -205,7 +207,9 @@ def same_images(D_P: ImageData, D_H: ImageData) -> list[str]:
     """Return a warning where two tasks are one."""
     if len(D_P) != len(D_H) or D_P.checksum != D_H.checksum:
         return []
-    return ["D_P and D_H are the same images with the same labels: no θ can keep one and harm the other."]
+    return [
+        "D_P and D_H are the same images with the same labels: no θ can preserve one and impede the other."
+    ]
 
 
 def rows_per_class(labels: NDArray[np.int64], count: int | None, seed: int) -> NDArray[np.int64]:
@@ -228,7 +232,7 @@ def hold_out_rows(
         held.append(own[: max(1, round(fraction * len(own))) if len(own) > 1 else 0])
     out = np.sort(np.concatenate(held))
     if not out.size:
-        raise InvalidInputError("no class has two examples, of which one could be held out; add images.")
+        raise InvalidInputError("no class has two examples, so none can be held out; add images.")
     return np.setdiff1d(np.arange(len(labels)), out), out
 
 
@@ -236,8 +240,8 @@ def check_unreadable(failed: Sequence[Unreadable], total: int, what: str) -> Non
     """Refuse a data set most of which cannot be read, a few broken files being normal."""
     if failed and (len(failed) == total or len(failed) > max(1, UNREADABLE_SHARE * total)):
         raise DataFormatError(
-            f"{what}: {len(failed)} of {total} images do not decode, the first: {failed[0]}; fetch or "
-            "convert them."
+            f"{what}: {len(failed)} of {total} images cannot be decoded, the first: {failed[0]}; download "
+            "or convert them again."
         )
 
 

@@ -59,7 +59,7 @@ def pretrain_backbone(
     if len(data.classes) != backbone.num_classes:
         raise InvalidInputError(
             f"the head of {backbone.name} has {backbone.num_classes} outputs, but {data.title} has "
-            f"{len(data.classes)} classes; make it with num_classes={len(data.classes)}."
+            f"{len(data.classes)} classes; create it with num_classes={len(data.classes)}."
         )
     target = resolve_device(device)
     used = evaluation_transform(backbone) if transform is None else transform

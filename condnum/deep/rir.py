@@ -127,7 +127,7 @@ def rir_from_features(
     if all(whole) and groups > 1:
         warnings.append(
             f"each of {groups} groups would be all {group_size} images of D_P and all {group_size} of D_H: "
-            "there is one group, and no spread."
+            "only one group exists, so there is no spread."
         )
         groups = 1
     X: list[Tensor] = []
@@ -137,22 +137,27 @@ def rir_from_features(
         if whole[stream]:
             rows = np.tile(np.arange(count), (groups, 1))
             if groups > 1:
-                warnings.append(f"each group of {task} is all of its {count} images: {ratio} has no spread.")
+                warnings.append(
+                    f"each group of {task} is all of its {count} images, so {ratio} has no spread."
+                )
         elif count >= groups * group_size:
             rows = generator.permutation(count)[: groups * group_size].reshape(groups, group_size)
         else:
             rows = np.stack([generator.permutation(count)[:group_size] for _ in range(groups)])
-            warnings.append(f"{task} has too few images for groups without overlap; the spread is too small.")
+            warnings.append(
+                f"{task} has too few images for groups without overlap; the spread is underestimated."
+            )
         X += [_gather(part, rows, task) for part in pair]
     widths = [x.shape[-1] for x in X]
     if widths[:2] != widths[2:]:
         raise InvalidInputError(
-            f"θ₀ and θ_I have {widths[:2]} features on D_P but {widths[2:]} on D_H; use one model for both."
+            f"θ₀ and θ_I have {widths[:2]} features on D_P but {widths[2:]} "
+            "on D_H; use the same model for both."
         )
     if group_size < max(widths):
         few = (
             f"each group has N = {group_size} samples of D = {max(widths)} features: the Hessian's rank is "
-            f"at most {group_size}, so κ is that of the sample, and the ridge convention sees σ_D = 0."
+            f"at most {group_size}, so κ describes the sample, and σ_D = 0 in the ridge convention."
         )
         warnings.insert(0, few)
     sigma = [singular_values(x, kind="features") for x in X]
@@ -204,10 +209,12 @@ def _check_pair(
             raise InvalidInputError(f"the features of {model} on {task} must be (N, D), got {part.shape}.")
     before, after = map(len, stored)
     if before != after:
-        raise InvalidInputError(f"θ₀ has {before} rows on {task} and θ_I {after}; use the same images.")
+        raise InvalidInputError(f"θ₀ has {before} rows on {task} and θ_I has {after}; use the same images.")
     known = [part.indices for part in features if isinstance(part, ImageFeatures)]
     if len(known) == 2 and not np.array_equal(known[0], known[1]):
-        raise InvalidInputError(f"the features of θ₀ and θ_I on {task} are of different images.")
+        raise InvalidInputError(
+            f"the features of θ₀ and θ_I on {task} belong to different images; use the same ones."
+        )
     check_count(before, task, group_size)
 
 
@@ -242,14 +249,14 @@ def _rank_warnings(
     if uncertain:
         yield (
             f"in {uncertain} of {sigma_min.size} spectra the smallest singular value is within "
-            f"{_NOISE_MARGIN:g} times the round-off of the features (eps = {eps:.1e}): compact κ is not "
-            "reliable there; use features in float32, or the ridge convention."
+            f"{_NOISE_MARGIN:g} times the round-off of the features (eps = {eps:.1e}): compact κ is "
+            "unreliable there; use float32 features, or the ridge convention."
         )
     changed = int(((ranks[0] != ranks[1]) | (ranks[2] != ranks[3])).sum())
     if changed:
         yield (
             f"the numerical rank differs between θ₀ and θ_I in {changed} of {ranks.shape[1]} groups: their "
-            "compact condition numbers are over different subspaces."
+            "compact condition numbers refer to different subspaces."
         )
 
 
@@ -301,7 +308,7 @@ def rir_theta0(
     ]
     if theta_0 is theta_I or trained[0] & trained[1]:
         raise InvalidInputError(
-            "theta_0 and theta_I are one model or share trainable parameters; keep a copy of θ₀."
+            "theta_0 and theta_I are the same model or share trainable parameters; keep a copy of θ₀."
         )
     used = evaluation_transform(theta_0) if transform is None else transform
     features = []

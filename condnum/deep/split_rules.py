@@ -23,24 +23,25 @@ class BackboneSplit:
 def split(model: nn.Module, trainable: str | Sequence[str] | None = None) -> BackboneSplit:
     """Choose the trainable part and the head of a timm model."""
     head = split_head(model)
-    choices = f"Choices: {', '.join(split_choices(model)) or 'none, it has no module with weights'}."
+    choices = f"Choices: {', '.join(split_choices(model)) or 'none; it has no module with weights'}."
     if trainable is None:
         part = _timm_stage(model, head) or _last_child(model, head)
         if part is None:
             raise InvalidInputError(
-                f"{type(model).__name__} has no last stage to train; name a part. {choices}"
+                f"{type(model).__name__} has no last stage to train; give the name of a part. {choices}"
             )
         return BackboneSplit((part,), head)
     names = (trainable,) if isinstance(trainable, str) else tuple(trainable)
     if not names:
-        raise InvalidInputError(f"trainable names no module. {choices}")
+        raise InvalidInputError(f"trainable is empty; expected at least one module. {choices}")
     modules = dict(model.named_modules())
     for name in names:
         if name not in modules:
             raise UnknownNameError("module", name, split_choices(model))
         if _holds(name, head) or _holds(head, name):
             raise InvalidInputError(
-                f"module '{name}' holds or belongs to the head '{head}', which is trained anyway. {choices}"
+                f"module '{name}' contains or belongs to the head '{head}', which is always trained. "
+                f"{choices}"
             )
         if not any(True for _ in modules[name].parameters()):
             raise InvalidInputError(f"module '{name}' has no parameters to train. {choices}")
@@ -53,7 +54,7 @@ def split_head(model: nn.Module) -> str:
     if not isinstance(classifier, nn.Module):
         count = len(classifier) if isinstance(classifier, tuple) else 0
         raise InvalidInputError(
-            f"{type(model).__name__} has {count} classifiers, not one; take it without a distillation head."
+            f"{type(model).__name__} has {count} classifiers; use the model without its distillation head."
         )
     return next(name for name, module in model.named_modules() if module is classifier)
 

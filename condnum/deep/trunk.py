@@ -50,7 +50,8 @@ def trainable_chain(model: nn.Module, trainable: tuple[str, ...], images: Tensor
     if not chain or not _replays(model, tuple(chain), images, expected):
         raise InvalidInputError(
             f"{type(model).__name__} cannot be run from the activations before {', '.join(trainable)}: what "
-            "follows is no chain of modules; train it on images instead, or choose a later trainable part."
+            "follows is not a chain of modules; train it on images "
+            "instead, or choose a later trainable part."
         )
     return tuple(chain)
 
@@ -122,8 +123,8 @@ def outputs_before(model: nn.Module, names: tuple[str, ...], images: Tensor) -> 
             handle.remove()
     if not found:
         raise InvalidInputError(
-            f"nothing comes before the immunized part ({', '.join(names)}), so there is no trunk to read; "
-            "leave out the attacker 'trunk'."
+            f"nothing comes before the immunized part ({', '.join(names)}), "
+            "so there is no trunk; leave out the attacker 'trunk'."
         )
     return found
 

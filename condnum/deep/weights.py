@@ -62,7 +62,7 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     state: dict[str, Any] = {**_read_safetensors(file)[0]} if safe else _read_torch(file)
     wrong = [key for key, value in state.items() if not isinstance(value, Tensor)]
     if wrong or not state:
-        reason = f"its entry '{wrong[0]}' is no tensor" if wrong else "it is empty"
+        reason = f"its entry '{wrong[0]}' is not a tensor" if wrong else "it is empty"
         raise DataFormatError(f"{file} is not a state dict: {reason}; save model.state_dict() instead.")
     return state
 
@@ -112,7 +112,7 @@ def write_state(path: Path, identity: Mapping[str, Any], state: Mapping[str, Any
         with atomic_write(path) as temporary, open(temporary, "wb") as stream:  # torch refuses some names
             torch.save(content, stream)
     except RuntimeError as error:  # of torch's writer, where a write fails
-        raise OutputError(f"cannot write {path} ({error}); is the disk full?") from error
+        raise OutputError(f"cannot write {path} ({error}); check the free disk space.") from error
 
 
 def read_state(path: Path, identity: Mapping[str, Any], what: str) -> dict[str, Any] | None:
@@ -127,7 +127,7 @@ def read_state(path: Path, identity: Mapping[str, Any], what: str) -> dict[str, 
         known = {"format": content["version"], **content["identity"]}
         state = dict(content["state"])
     except (zipfile.BadZipFile, CondnumError, LookupError, OSError, TypeError, ValueError) as error:
-        raise DataFormatError(f"{path} is not a whole checkpoint; remove it to start anew.") from error
+        raise DataFormatError(f"{path} is not a complete checkpoint; remove it to start over.") from error
     different = [
         f"{name}: {known.get(name, 'nothing')} there, {value} here"
         for name, value in {"format": CHECKPOINT_VERSION, **identity}.items()
@@ -135,7 +135,7 @@ def read_state(path: Path, identity: Mapping[str, Any], what: str) -> dict[str, 
     ]
     if different:
         raise InvalidInputError(
-            f"{path} is the checkpoint of another {what} ({'; '.join(different)}); remove it to start anew."
+            f"{path} is the checkpoint of another {what} ({'; '.join(different)}); remove it to start over."
         )
     return state
 
@@ -144,7 +144,9 @@ def _existing(path: str | os.PathLike[str]) -> Path:
     """Return the path of a file that is there."""
     file = Path(path).expanduser()
     if not file.is_file():
-        raise DataNotFoundError(f"no weights at {file}; pass a .safetensors file or one of torch.save.")
+        raise DataNotFoundError(
+            f"there are no weights at {file}; pass a .safetensors file or a file of torch.save."
+        )
     return file
 
 
@@ -156,9 +158,11 @@ def _read_safetensors(file: Path, *, tensors: bool = True) -> tuple[dict[str, Te
             state = {key: archive.get_tensor(key) for key in (archive.keys() if tensors else ())}
             metadata = dict(archive.metadata() or {})
     except safetensors.SafetensorError as error:
-        raise DataFormatError(f"{file} is not a whole safetensors file ({error}); fetch it again.") from error
+        raise DataFormatError(
+            f"{file} is not a complete safetensors file ({error}); download it again."
+        ) from error
     if tensors and CHECKSUM in metadata and metadata[CHECKSUM] != state_checksum(state):
-        raise DataFormatError(f"{file} is damaged: its tensors do not have the SHA-256 that it states.")
+        raise DataFormatError(f"{file} is damaged: its tensors do not match the SHA-256 that it records.")
     return state, metadata
 
 
@@ -176,12 +180,12 @@ def _load_torch(file: Path) -> Any:
         raise
     except pickle.UnpicklingError as error:
         raise DataFormatError(
-            f"{file} is not opened: it is no checkpoint of torch.save, or it holds objects other than "
+            f"{file} is not opened: it is not a checkpoint of torch.save, or it holds objects other than "
             "tensors, which could run code; if you trust it, load it and save model.state_dict()."
         ) from error
     except Exception as error:  # readers are made for whole files, and say the rest in many ways
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise DataFormatError(f"{file} is not a whole file of torch.save ({reason}).") from error
+        raise DataFormatError(f"{file} is not a complete file of torch.save ({reason}).") from error
 
 
 def _read_torch(file: Path) -> dict[str, Tensor]:

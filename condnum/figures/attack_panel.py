@@ -10,7 +10,7 @@ from condnum.probing import AttackReport
 #: Excess losses below this are not drawn: the panel stops at its smallest ε.
 _FLOOR = 1e-5
 
-#: ColorBrewer's PuOr, safe for the common kinds of colour blindness: purple is slowed, orange helped.
+#: ColorBrewer's PuOr, safe for the common kinds of color blindness: purple is slowed, orange helped.
 _SCALE = "PuOr"
 
 
@@ -32,7 +32,7 @@ def attack_accuracy_figure(report: AttackReport, subtitle: str) -> Any:
         name, axis = "evaluation_loss", f"mean squared error, {rows}"
     else:
         name, axis = "accuracy", f"accuracy, {rows}"
-    return _curves(report, subtitle, name, axis, "What the attackers gain against their steps")
+    return _curves(report, subtitle, name, axis, "Progress of the attackers")
 
 
 def _curves(report: AttackReport, subtitle: str, column: str, axis: str, title: str) -> Any:
@@ -59,7 +59,7 @@ def _curves(report: AttackReport, subtitle: str, column: str, axis: str, title: 
     note = f"{subtitle}<br>Start: zero weights" + ("; dotted: targets ε" if log else "")
     finish(figure, title, note, height=160 + 300 * -(-panels // 2))
     # Beside the last tick of the steps, which hangs over the panel's edge.
-    return figure.update_layout(legend_title_text="attacker (click to toggle)", legend_x=1.06)
+    return figure.update_layout(legend_title_text="attacker (click to hide)", legend_x=1.06)
 
 
 def attack_factor_heatmap(report: AttackReport, subtitle: str) -> Any:
@@ -101,7 +101,7 @@ def attack_shares_figure(report: AttackReport, subtitle: str) -> Any:
     ascending = report.spectra.iloc[::-1]
     of_each = ascending.groupby("extractor", sort=False)
     size = "σ<sub>i</sub> / σ<sub>1</sub> of the probe's Hessian"
-    tail = "share of the excess loss at or below"
+    tail = "fraction of the excess loss at or below"
     relative = ascending["sigma"] / of_each["sigma"].transform("max")
     points = ascending.assign(**{size: relative, tail: of_each["share"].cumsum()})
     order = {"extractor": [*report.extractors["extractor"]]}
@@ -114,4 +114,4 @@ def attack_shares_figure(report: AttackReport, subtitle: str) -> Any:
     loss = "squared loss" if report.kind == "regression" else "squared loss on the labels ±1"
     note = f"{subtitle}<br>Excess {loss} of zero weights; dotted: targets ε"
     finish(figure, "Where the excess loss lies in the spectrum", note, height=480)
-    return figure.update_layout(legend_title_text="extractor (click to toggle)")
+    return figure.update_layout(legend_title_text="extractor (click to hide)")

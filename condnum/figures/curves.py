@@ -30,7 +30,9 @@ def norm_ratio_figure(curves: pd.DataFrame, subtitle: str) -> Any:
 
     Erasure is left out: its harmful optimum is zero weights, and a short way there is nothing learned.
     """
-    erased = " Erase is left out: it leaves nothing to learn" * bool((curves["method"] == "erase").any())
+    erased = " Erase is omitted: its features leave nothing to learn" * bool(
+        (curves["method"] == "erase").any()
+    )
     return _of_both_tasks(
         only(curves, "norm_ratio").query("method != 'erase'"),
         "Convergence of linear probing (norm ratio, Eq. 16)",
@@ -61,7 +63,7 @@ def history_figure(curves: pd.DataFrame, subtitle: str) -> Any:
     ends = pd.concat([identity.assign(x=1.0), identity.assign(x=lengths.max())])
     return _of_both_tasks(
         pd.concat([table[table["method"].isin(lengths.index[lengths > 0])], ends]),
-        "Condition numbers while the methods descend",
+        "Condition numbers during immunization",
         f"{subtitle}. Line: geometric mean over seeds; band: least to largest",
         "step of the descent",
         "κ(θᵀKθ), compact, over rank(K)",
@@ -109,8 +111,10 @@ def ceiling_figure(sweep: pd.DataFrame, subtitle: str) -> Any:
     over = "ridge ε added to σ<sub>1</sub> and σ<sub>D</sub> (units of K = XᵀX)"
     figure.update_xaxes(**log_axis(over, sweep["ridge"]))
     figure.update_yaxes(**log_axis("RIR, ridge convention, θ at unit scale", sweep["rir"]))
-    note = f"{subtitle}. Geometric mean over seeds; no invertible extractor lies above the bound"
-    return finish(figure, "How much immunization is possible: RIR and its ceiling", note, height=480)
+    note = f"{subtitle}. Geometric mean over seeds; the bound holds for every invertible extractor"
+    return finish(
+        figure, "How much immunization is possible: RIR and its theoretical limit", note, height=480
+    )
 
 
 def only(curves: pd.DataFrame, quantity: str) -> pd.DataFrame:

@@ -89,7 +89,7 @@ def protection_figure(factors: pd.DataFrame, subtitle: str, *, fraction: float =
     goal = f"Steps to {100 * fraction:g} % of the way from chance to the best attacker's accuracy on θ₀"
     bars = "bars: 95 % t-intervals; gray: A against A; ▶ at least so many; no mark: the goal is missed on θ₀"
     note = f"{subtitle}<br>{goal}<br>{bars}"
-    finish(figure, "What the defense buys against each attacker", note, height=240 + inner)
+    finish(figure, "How much the defense slows each attacker", note, height=240 + inner)
     return figure.update_layout(legend_title_text="attacker's examples", scattermode="group")
 
 
@@ -121,8 +121,8 @@ def net_curves_figure(
     figure.update_xaxes(title_text="step of the attacker", row=rows)
     figure.update_yaxes(title_text="accuracy on D<sub>H</sub> (%)", col=1)
     note = f"{subtitle}<br>{_rows(shots)}, the best trial of each; mean and range over seeds and repeats"
-    finish(figure, "What attackers gain against their steps", note, height=220 + inner)
-    return figure.update_layout(legend_title_text="net (click to toggle)")
+    finish(figure, "Progress of the attackers", note, height=220 + inner)
+    return figure.update_layout(legend_title_text="net (click to hide)")
 
 
 def trials_figure(trials: pd.DataFrame, subtitle: str, *, labels: Mapping[str, str], shots: int = 0) -> Any:
@@ -138,10 +138,10 @@ def trials_figure(trials: pd.DataFrame, subtitle: str, *, labels: Mapping[str, s
         "line", best, x="trial", y="best_so_far", color="attacker", line_dash="attacker", markers=True,
         facet_col="net", labels={"trial": "trials", "best_so_far": "final accuracy on D<sub>H</sub> (%)"},
     ).update_xaxes(dtick=1)  # fmt: skip
-    note = f"{subtitle}<br>{_rows(shots)}; of the trial that held-out images choose, mean over seeds, nets"
+    note = f"{subtitle}<br>{_rows(shots)}; trial chosen on held-out images, mean over seeds and nets"
     height = max(420, 250 + 32 * best["attacker"].nunique())
-    finish(figure, "Did the attackers try enough?", note, height=height)
-    return figure.update_layout(legend_title_text="attacker (click to toggle)")
+    finish(figure, "Was the attackers' budget large enough?", note, height=height)
+    return figure.update_layout(legend_title_text="attacker (click to hide)")
 
 
 def predicted_figure(predicted: pd.DataFrame, subtitle: str) -> Any:
@@ -164,6 +164,6 @@ def predicted_figure(predicted: pd.DataFrame, subtitle: str) -> Any:
     figure.update_xaxes(**log_axis("predicted steps", points["predicted steps"]))
     figure.update_yaxes(**log_axis("", points["steps of the attack"]))
     figure.update_yaxes(title_text="steps of the attack", col=1)
-    what = "Attacks with most examples on θ₀, θ<sub>I</sub> and the net from scratch, to the goal at 80 %"
+    what = "Attacks with the most examples on θ₀, θ<sub>I</sub> and the net from scratch; goal: 80 %"
     finish(figure, "Does the curvature predict the attack?", f"{subtitle}<br>{what}")
     return figure.update_layout(legend_title_text="what is trained, by what")

@@ -49,10 +49,13 @@ def erasure_front(summary: pd.DataFrame, subtitle: str) -> Any:
     figure.update_xaxes(title_text="benign score kept", row=1)  # plotly express counts rows from below
     figure.update_yaxes(title_text="harmful score left", col=1)
     note = (
-        f"{subtitle}<br>Score above chance, as a share of that on raw features, on rows that nobody trained "
-        "on; bars: 95 % t-intervals over splits. Erasure goes down, its price goes to the left."
+        f"{subtitle}<br>Score above chance, as a fraction of that on raw features, on rows not used for "
+        "training; bars: 95 % t-intervals over splits. Erasure "
+        "moves points down; its cost moves them to the left."
     )
-    return _finished(figure, "What is left of the harmful task, and what it costs", note, points)
+    return _finished(
+        figure, "How much of the harmful task remains, and the cost to the benign task", note, points
+    )
 
 
 def kappa_against_steps(summary: pd.DataFrame, subtitle: str) -> Any:
@@ -77,9 +80,9 @@ def kappa_against_steps(summary: pd.DataFrame, subtitle: str) -> Any:
     figure.update_yaxes(title_text="steps over those on raw", col=1)
     note = (
         f"{subtitle}<br>Gradient descent with step 1/σ₁ to 1 % of the excess loss, median over splits. "
-        "Extractors that put 1 % out of reach have no number of steps and are left out."
+        "Extractors on which no number of steps reaches 1 % are omitted."
     )
-    return _finished(figure, "What κ says, and what the actual probe needs", note, known)
+    return _finished(figure, "Steps predicted by κ, and steps of an actual probe", note, known)
 
 
 def attack_steps_figure(report: AttackReport, subtitle: str, chance: float) -> Any:
@@ -99,11 +102,11 @@ def attack_steps_figure(report: AttackReport, subtitle: str, chance: float) -> A
     figure.update_xaxes(**log_axis("step of gradient descent", [1, last]))
     figure.update_yaxes(title_text="accuracy on fresh rows", range=[0, 1.02])
     note = (
-        f"{subtitle}<br>The attacker learns {report.title}: a softmax head, by gradient descent with the "
-        "best rate of a grid (solid) or solved by Newton's method (dashed)."
+        f"{subtitle}<br>The attacker learns {report.title} with a softmax head: gradient descent with the "
+        "best rate of a grid (solid) or Newton's method (dashed)."
     )
     finish(figure, "Slowed or stopped? What the attacker learns", note, height=460)
-    return figure.update_layout(legend_title_text="extractor: attacker (click to toggle)")
+    return figure.update_layout(legend_title_text="extractor: attacker (click to hide)")
 
 
 def _finished(figure: Any, title: str, note: str, points: pd.DataFrame) -> Any:

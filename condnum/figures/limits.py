@@ -56,7 +56,7 @@ def region_traces(region: FeasibleRegion) -> list[dict[str, Any]]:
             "line": {"color": GREEN, "width": 1, "dash": "dot"},
         },
         {
-            "name": "no θ gets here",
+            "name": "unreachable",
             "x": x,
             "y": y,
             "fill": "toself",
@@ -75,7 +75,7 @@ def region_traces(region: FeasibleRegion) -> list[dict[str, Any]]:
 
 RIDGE_TITLE = "ridge ε, in mean eigenvalues of K<sub>P</sub>"
 
-#: A colour (Okabe–Ito) and a dash for each pair of tasks.
+#: A color (Okabe–Ito) and a dash for each pair of tasks.
 _PAIRS = (
     ("#2E86C8", "solid"), ("#D55E00", "dash"), ("#009E73", "dot"), ("#CC79A7", "dashdot"),
     ("#8A8A8A", "longdash"), ("#E69F00", "longdashdot"),
@@ -102,12 +102,12 @@ def ceilings_figure(ceilings: pd.DataFrame, subtitle: str) -> Any:
     figure.add_hline(y=1, line_color=GREY, line_width=1)
     figure.update_xaxes(**log_axis(RIDGE_TITLE, ceilings["ridge_share"]))
     figure.update_yaxes(**log_axis("RIR on K + εI", ceilings["rir_ceiling"]))
-    finish(figure, "How much immunization is possible, against ε", subtitle)
+    finish(figure, "Theoretical limit of RIR as a function of ε", subtitle)
     return figure.update_layout(legend_title_text="D<sub>P</sub> → D<sub>H</sub>", showlegend=True)
 
 
 def shares_figure(ridged: pd.DataFrame, subtitle: str) -> Any:
-    """Draw RIR as a share of its ceiling against ε, a line per method."""
+    """Draw RIR as a fraction of its ceiling against ε, a line per method."""
     figure = empty()
     for name, part in ridged.dropna(subset="rir_share").groupby("method", sort=False):
         wide = part.pivot_table(
@@ -115,22 +115,22 @@ def shares_figure(ridged: pd.DataFrame, subtitle: str) -> Any:
         )
         add_band(
             figure, wide, method_style(str(name)), mode="lines+markers", marker={"size": 5}, legendgroup=name,
-            hovertemplate="ε = %{x:.1e}: %{y:.2e} of the ceiling"
-            " (%{customdata[0]:.1e} … %{customdata[1]:.1e})",
+            hovertemplate="ε = %{x:.1e}: %{y:.2e} of the limit (%{customdata[0]:.1e} … %{customdata[1]:.1e})",
         )  # fmt: skip
     figure.add_hline(y=1, line_color=ORANGE, line_width=3)
     figure.update_xaxes(**log_axis(RIDGE_TITLE, ridged["ridge_share"]))
-    figure.update_yaxes(**log_axis("RIR / ceiling, on K + εI", np.r_[ridged["rir_share"], 1.0]))
+    figure.update_yaxes(**log_axis("RIR / theoretical limit, on K + εI", np.r_[ridged["rir_share"], 1.0]))
     note = (
-        f"{subtitle}. Line: geometric mean over pairs and seeds; band: least to largest; orange: the ceiling"
+        f"{subtitle}. Line: geometric mean over pairs and seeds; "
+        "band: least to largest; orange: the theoretical limit"
     )
-    return finish(figure, "What share of the possible each method reaches", note, height=480)
+    return finish(figure, "Fraction of the theoretical limit that each method reaches", note, height=480)
 
 
 def front_figure(points: pd.DataFrame, methods: pd.DataFrame, region: FeasibleRegion, subtitle: str) -> Any:
     """Draw one pair in the (ii)/(i) plane: what is possible, its front, and the methods."""
     if points.empty:
-        raise InvalidInputError("there are no points of this pair to draw; take one of the run's pairs.")
+        raise InvalidInputError("this run has no points for this pair; choose one of the run's pairs.")
     figure = empty()
     figure.add_traces(region_traces(region))
     hover = "(ii) = %{x:.4g}, (i) = %{y:.4g}"
@@ -149,7 +149,7 @@ def front_figure(points: pd.DataFrame, methods: pd.DataFrame, region: FeasibleRe
         figure.add_scatter(
             x=part["pretrain_ratio"], y=part["harmful_ratio"], name=style.label, mode="markers",
             marker={"color": style.color, "symbol": "diamond", "size": 11, "opacity": 0.85},
-            hovertemplate=hover + "<br>%{customdata:.2e} of the ceiling", customdata=part["rir_share"],
+            hovertemplate=hover + "<br>%{customdata:.2e} of the limit", customdata=part["rir_share"],
         )  # fmt: skip
     drawn = pd.concat([points, methods])
     for update, column, start, ratio, task in (
@@ -163,9 +163,9 @@ def front_figure(points: pd.DataFrame, methods: pd.DataFrame, region: FeasibleRe
     limit = region.ceiling
     note = (
         f"{subtitle and f'{subtitle}. '}Compact κ of K + εI, ε = {num(limit.ridge or 0)}; RIR<sub>max</sub> "
-        f"= {num(limit.value, 4)}. Grey: what no θ reaches"
+        f"= {num(limit.value, 4)}. Gray: unreachable by any θ"
     )
-    title = "Both ratios of Eq. 15: the Pareto front, and where each method lies"
+    title = "Both ratios of Eq. 15: the Pareto front and the methods"
     return finish(figure, title, note, height=600).update_layout(legend_title_text="")
 
 
@@ -205,7 +205,7 @@ SHOWN_FEATURES = 12
 
 
 def direction_bars(directions: pd.DataFrame, subtitle: str) -> Any:
-    """Draw the inputs that make up the first and the last generalised eigenvector of a pair."""
+    """Draw the inputs that make up the first and the last generalized eigenvector of a pair."""
     parts = _directions(directions)
     ends = {"most harmful": (parts[0], ORANGE), "least harmful": (parts[-1], BLUE)}
     titles = [f"{which}: λ = {num(float(part['eigenvalue'].iloc[0]))}" for which, (part, _) in ends.items()]
@@ -216,26 +216,28 @@ def direction_bars(directions: pd.DataFrame, subtitle: str) -> Any:
         figure.add_bar(
             x=shown["share"], y=shown["feature"], orientation="h", marker_color=color, showlegend=False,
             customdata=shown[["filter", "pattern"]],
-            hovertemplate="%{y}: share %{x:.3f}<br>filter %{customdata[0]:.3g}, pattern %{customdata[1]:.3g}"
-            "<extra></extra>",
+            hovertemplate="%{y}: fraction %{x:.3f}<br>filter %{customdata[0]:.3g}, pattern "
+            "%{customdata[1]:.3g}<extra></extra>",
             row=1, col=column,
         )  # fmt: skip
-    figure.update_xaxes(title_text="share of the direction's energy", zeroline=True, zerolinecolor=GREY)
+    figure.update_xaxes(title_text="fraction of the direction's energy", zeroline=True, zerolinecolor=GREY)
     figure.update_yaxes(tickfont_size=11)
     note = (
         f"{subtitle}. λ: energy in the harmful task over energy in the pre-training task, of x<sup>T</sup>w. "
-        f"Largest {SHOWN_FEATURES} columns; shares sum to 1, correlated columns can have negative ones"
+        f"Largest {SHOWN_FEATURES} columns; the fractions sum "
+        "to 1, and correlated columns can have negative ones"
     )
-    return finish(figure, "Which columns carry the ceiling", note, height=520).update_layout(margin_l=130)
+    title = "Columns that determine the theoretical limit"
+    return finish(figure, title, note, height=520).update_layout(margin_l=130)
 
 
 def direction_images(directions: pd.DataFrame, subtitle: str) -> Any:
-    """Draw generalised eigenvectors of a pair of digits as images: patterns above, filters below."""
+    """Draw generalized eigenvectors of a pair of digits as images: patterns above, filters below."""
     parts = _directions(directions)
     side = math.isqrt(len(parts[0]))
     if side**2 != len(parts[0]):
         raise InvalidInputError(
-            f"{len(parts[0])} features are no square image; draw them with direction_bars."
+            f"{len(parts[0])} features do not form a square image; draw them with direction_bars."
         )
     figure = panels(
         rows=2, cols=len(parts), horizontal_spacing=0.02, vertical_spacing=0.05,
@@ -251,10 +253,10 @@ def direction_images(directions: pd.DataFrame, subtitle: str) -> Any:
                 hovertemplate="row %{y}, column %{x}: %{z:.3g}<extra></extra>", row=row, col=column,
             )  # fmt: skip
     note = (
-        f"{subtitle}. Left: features with most energy in the harmful task for what they have in the "
-        "pre-training task; right: with least. Blue: positive, red: negative, each image on its own scale"
+        f"{subtitle}. Left: features with the most harmful-task energy relative to pre-training energy; "
+        "right: with the least. Blue: positive, red: negative, each image on its own scale"
     )
-    finish(figure, "Which pixels carry the ceiling", note, height=520)
+    finish(figure, "Pixels that determine the theoretical limit", note, height=520)
     figure.update_xaxes(visible=False).update_yaxes(visible=False, autorange="reversed")
     return square(figure).update_layout(margin_r=40)
 
@@ -262,5 +264,5 @@ def direction_images(directions: pd.DataFrame, subtitle: str) -> Any:
 def _directions(directions: pd.DataFrame) -> list[pd.DataFrame]:
     """Return the directions of a pair, the most harmful first."""
     if directions.empty:
-        raise InvalidInputError("there are no directions of this pair to draw; take one of the run's pairs.")
+        raise InvalidInputError("this run has no directions for this pair; choose one of the run's pairs.")
     return [part for _, part in directions.groupby("index", sort=True)]

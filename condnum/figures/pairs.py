@@ -108,7 +108,7 @@ def pair_cells(table: pd.DataFrame) -> pd.DataFrame:
     """Return a row per method and pair: means of logarithms over seeds, successes, and what a cell says."""
     with np.errstate(divide="ignore"):
         logs = np.log(table[_RATIOS].astype(float))
-    pairs = table.assign(**logs, success=table["success"] == 1)  # a missing verdict is no success
+    pairs = table.assign(**logs, success=table["success"] == 1)  # a missing verdict is not a success
     cells = pairs.groupby(["method", "pretrain_digit", "harmful_digit"], sort=False, as_index=False).agg(
         log_rir=("rir", "mean"), log_harmful=("harmful_ratio", "mean"),
         log_pretrain=("pretrain_ratio", "mean"), successes=("success", "sum"), seeds=("success", "size"),

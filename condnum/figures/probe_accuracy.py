@@ -16,7 +16,7 @@ from condnum.figures.style import (
     panels,
 )
 
-#: θ₀ is no immunized model: drawn unlike any of them.
+#: θ₀ is not an immunized model: drawn unlike any of them.
 _START = MethodStyle("θ<sub>0</sub> (not immunized)", "#666666", "dash")
 
 #: RIR of the θ that was kept: its mark, and on which images.

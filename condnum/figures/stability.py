@@ -30,7 +30,7 @@ def claim_label(claim: str, method: str) -> str:
 
 
 def stability_map(by_axis: pd.DataFrame, labels: Mapping[str, str], subtitle: str) -> Any:
-    """Draw the share of cells that agree with each claim, at every value of every choice.
+    """Draw the fraction of cells that agree with each claim, at every value of every choice.
 
     `by_axis` is a table of `condnum run stability`; the claims in it get `labels`.
     """
@@ -52,7 +52,7 @@ def stability_map(by_axis: pd.DataFrame, labels: Mapping[str, str], subtitle: st
             y=part["claim"], z=part["share"], zmin=0, zmax=1, colorscale="PuOr", showscale=False,
             text=part["share"].map(_percent), texttemplate="%{text}", textfont={"size": 12},
             hovertext=[
-                f"{found.agree:,} of {found.cells:,} cells agree; the claim stands in {found.stands:,} of "
+                f"{found.agree:,} of {found.cells:,} cells agree; the claim holds in {found.stands:,} of "
                 f"{found.settings:,} settings" for found in part.itertuples()
             ],
             hovertemplate="%{x}<br>%{hovertext}<extra></extra>", hoverongaps=False, xgap=2, ygap=2,
@@ -61,9 +61,9 @@ def stability_map(by_axis: pd.DataFrame, labels: Mapping[str, str], subtitle: st
         words = [labels.get(claim, claim) for claim in claims]
         figure.update_yaxes(tickvals=claims, ticktext=words, row=row, col=1)
     figure.update_xaxes(type="multicategory").update_yaxes(autorange="reversed", tickfont_size=11)
-    note = f"{subtitle}<br>Percent of cells that agree, whatever else is chosen; bold: the default"
+    note = f"{subtitle}<br>Percentage of cells that agree, over all other choices; bold: the default"
     height = plot + _ABOVE + _BELOW
-    finish(figure, "Which claims stand, and on which choice they depend", note, height=height)
+    finish(figure, "Which claims hold, and on which choices they depend", note, height=height)
     bare = {"showline": False, "ticks": "", "showgrid": False, "zeroline": False}
     figure.update_xaxes(tickangle=-45, **bare).update_yaxes(**bare)
     return figure.update_layout(margin={"l": _LEFT, "t": _ABOVE, "b": _BELOW})

@@ -1,4 +1,4 @@
-"""One look for every figure: a colour-blind-safe colour and a dash for each method, one template."""
+"""One look for every figure: a color-blind-safe color and a dash for each method, one template."""
 
 import math
 import re
@@ -21,7 +21,7 @@ class MethodStyle(NamedTuple):
 
     label: str
     color: str  # hexadecimal, of the Okabe–Ito palette
-    dash: str  # a second code beside colour: methods are solid, controls are not
+    dash: str  # a second code beside color: methods are solid, controls are not
 
 
 _LOOK = {
@@ -43,7 +43,7 @@ TASK_TITLES = {"pretrain": "D<sub>P</sub>, pre-training task", "harmful": "D<sub
 
 
 def method_style(name: str) -> MethodStyle:
-    """Return a method's style; one that the palette does not know gets the spare colour."""
+    """Return a method's style; one that the palette does not know gets the spare color."""
     color, dash = _LOOK.get(name, ("#000000", "longdashdot"))
     label = get_method(name).label if name in method_names() else name
     return MethodStyle(label, color, dash)
@@ -78,7 +78,7 @@ def num(value: float, digits: int = 3) -> str:
 
 
 def translucent(color: str, alpha: float) -> str:
-    """Return `#rrggbb` as an rgba() colour."""
+    """Return `#rrggbb` as an rgba() color."""
     red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},{alpha})"
 
@@ -104,7 +104,7 @@ def finish(figure: Any, title: str, subtitle: str, *, height: int = 460, width: 
         font={"size": 13, "family": "system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"},
         height=height,
         margin={"l": 70, "r": 20, "t": top, "b": 60},
-        legend={"title": {"text": "method (click to toggle)"}, "groupclick": "togglegroup"},
+        legend={"title": {"text": "method (click to hide)"}, "groupclick": "togglegroup"},
         hoverlabel={"namelength": -1},
     )
     look = {"showline": True, "linecolor": "#888", "ticks": "outside", "exponentformat": "power"}
@@ -116,7 +116,7 @@ POWER_SIZE = 13 / 1.25
 
 
 def log_axis(title: str, values: Any) -> dict[str, Any]:
-    """Return the settings of a logarithmic axis that is labelled at whole powers of ten only."""
+    """Return the settings of a logarithmic axis that is labeled at whole powers of ten only."""
     drawn = np.asarray(values, dtype=np.float64)
     drawn = drawn[np.isfinite(drawn) & (drawn > 0)]
     decades = math.log10(drawn.max() / drawn.min()) if len(drawn) else 1.0
@@ -216,7 +216,7 @@ def add_band(
     )  # fmt: skip
 
 
-#: Roles of colours in teaching figures: readable light on dark and dark on light.
+#: Roles of colors in teaching figures: readable light on dark and dark on light.
 BLUE, ORANGE, GREEN, PURPLE = "#2E86C8", "#D55E00", "#009E73", "#CC79A7"
 NEUTRAL = "#8A8A8A"
 #: What is drawn for comparison in the other figures: axes, levels, thresholds.

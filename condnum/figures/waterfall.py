@@ -17,7 +17,7 @@ def waterfall_figure(waterfall: pd.DataFrame, subtitle: str, *, epochs: int) -> 
     """Draw the path from the release to the corrected protocol, one switch more in each row."""
     known = sorted({int(start) for start in waterfall.loc[waterfall["index"] > 0, "start_epochs"]})
     if epochs not in known:
-        raise InvalidInputError(f"no waterfall starts at {epochs} epochs; those there are start at {known}.")
+        raise InvalidInputError(f"no waterfall starts at {epochs} epochs; choose one of {known}.")
     table = waterfall[waterfall["start_epochs"] == epochs]
     start = f"{epochs} epoch{'s' if epochs > 1 else ''}"
     figure = panels(cols=2, shared_yaxes=True, horizontal_spacing=0.04, subplot_titles=[*_PANELS.values()])
@@ -38,7 +38,7 @@ def waterfall_figure(waterfall: pd.DataFrame, subtitle: str, *, epochs: int) -> 
     figure.update_xaxes(title_text="RIR", zeroline=True, zerolinecolor=NEUTRAL)
     figure.update_yaxes(autorange="reversed", ticktext=names, tickvals=names)
     note = f"{subtitle}. Means of log RIR over seeds; blue: rises, orange: falls; floor: ε = 10<sup>−6</sup>"
-    title = f"From the released to the corrected protocol ({start} at the start)"
+    title = f"From the released to the corrected protocol (first row: {start})"
     return finish(figure, title, note, height=190 + 34 * len(names))
 
 

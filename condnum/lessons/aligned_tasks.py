@@ -70,20 +70,33 @@ class AlignedTasks(Shown):
         ratios = f"(i) = {num(here.harmful_ratio, 4)}, (ii) = {num(here.pretrain_ratio, 4)}"
         both = f"{ratios}, RIR = {num(here.rir, 4)}"
         if self.exponent == 0:
-            return f"θ = I, nothing is changed yet: {both}. The ceiling is {limit}: raise s."
+            return f"θ = I, nothing is changed yet: {both}. The theoretical limit is {limit}: raise s."
         if not here.success:
             verdict = "<b>not immunized</b> by (i) &gt; 1 and (ii) ≤ 1"
             return f"{both}: {verdict}. No θ has an RIR above {limit}."
-        attained = "which is the ceiling" if here.rir > self.ceiling * (1 - 1e-9) else f"of at most {limit}"
+        attained = (
+            "which is the theoretical limit"
+            if here.rir > self.ceiling * (1 - 1e-9)
+            else f"of at most {limit}"
+        )
         return f"{both}, {attained}: <b>immunized</b>, though the singular vectors align perfectly."
 
 
 @checked(
-    exponent=Slider("exponent s", "θ is the pre-training K to the power −s/2.", 0, 1, step=0.05, marks=21),
-    pretrain_kappa=Slider(
-        "κ(K<sub>P</sub>), pre-training", "Of the pre-training data.", 1, 1000, log=True, marks=7
+    exponent=Slider(
+        "exponent s", "Sets θ to the pre-training K to the power −s/2.", 0, 1, step=0.05, marks=21
     ),
-    harmful_kappa=Slider("κ(K<sub>H</sub>), harmful", "Of the harmful data.", 1, 1000, log=True, marks=7),
+    pretrain_kappa=Slider(
+        "κ(K<sub>P</sub>), pre-training",
+        "Condition number of the pre-training data.",
+        1,
+        1000,
+        log=True,
+        marks=7,
+    ),
+    harmful_kappa=Slider(
+        "κ(K<sub>H</sub>), harmful", "Condition number of the harmful data.", 1, 1000, log=True, marks=7
+    ),
 )
 def aligned_tasks(
     *, exponent: float = 0.0, pretrain_kappa: float = 100.0, harmful_kappa: float = 2.0
@@ -108,7 +121,7 @@ class AlignedTasksExplorer(Explorer):
         ),
         Preset(
             "Where the remark is right",
-            "One and the same task twice",
+            "The same task twice",
             {"pretrain_kappa": 100.0, "harmful_kappa": 100.0, "exponent": 1.0},
         ),
     )

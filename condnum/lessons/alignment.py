@@ -115,7 +115,7 @@ class RotatedAlignment(Shown):
         low, high, ticks = 1.08 * lowest - 0.1, 0.15 - 0.05 * lowest, max(1, round(-lowest / 5))
         spectra.y("σ<sub>i</sub> over σ<sub>θ,1</sub>² γ<sub>1</sub>", low, high, log=True, dtick=ticks)
         sums.x("number m of terms", 0, D, **each)
-        sums.y("share of the trace of H", 0, 1.03, dtick=0.2)
+        sums.y("fraction of the trace of H", 0, 1.03, dtick=0.2)
         kappas = f"κ of Eq. 10 = {num(result.predicted_condition, 4)}, κ(H) = {num(result.true_condition, 4)}"
         misalignment = 0.0 if self.exact else result.misalignment  # without the round-off of an exact case
         title = f"D = {D}, {self.turned}. Misalignment {misalignment:.3f}: {kappas}"
@@ -126,19 +126,19 @@ class RotatedAlignment(Shown):
         result = self.alignment
         order = np.argsort(-result.predicted, kind="stable")
         if self.exact:
-            verdict = "U diagonalises K: <b>Eq. 10 is exact</b>"
+            verdict = "U diagonalizes K: <b>Eq. 10 is exact</b>"
             if not np.array_equal(order, np.arange(len(self.theta))):
                 verdict += ", though not in the order of θ's singular values"
         else:
-            true = "<b>a check of the theory fails by round-off</b>"
+            true = "<b>a check of the theory fails because of round-off</b>"
             if result.majorised and result.ostrowski_holds:
-                true = "majorisation and Ostrowski's bounds hold"
+                true = "majorization and Ostrowski's bounds hold"
             share = f"its κ is {result.condition_ratio:.1%} of the true one"
             verdict = f"<b>Eq. 10 is not the spectrum</b>: {share}; {true}"
         if not result.u_unique:
-            verdict += ". θ has repeated singular values: U is one of many, and so is what Eq. 10 says"
+            verdict += ". θ has repeated singular values, so U and the prediction of Eq. 10 are not unique"
         elif not result.q_unique:
-            verdict += ". K has repeated eigenvalues: the overlaps with those q<sub>j</sub> are one of many"
+            verdict += ". K has repeated eigenvalues, so the overlaps with their q<sub>j</sub> are not unique"
         low, high = haar_overlap_band(len(self.theta))
         return (
             f"{verdict}. Mean overlap |u<sub>i</sub><sup>⊤</sup>q<sub>i</sub>|² {self.diagonal_overlap:.3f}; "
@@ -149,7 +149,7 @@ class RotatedAlignment(Shown):
 @checked(
     angle=Slider(
         "angle of U to Q (degrees)",
-        "Of the singular vectors of θ to K's; 0: aligned.",
+        "Angle between the singular vectors of θ and K; 0 means aligned.",
         0,
         90,
         marks=19,
@@ -157,7 +157,7 @@ class RotatedAlignment(Shown):
     ),
     rotation=Choice(
         "rotation",
-        "Which of the uᵢ turn.",
+        "Which of the uᵢ are rotated.",
         {
             "ends": "plane of q₁ and q_D",
             "neighbours": "plane of q₁ and q₂",
@@ -172,15 +172,15 @@ class RotatedAlignment(Shown):
     theta_spectrum=Choice(
         "spectrum of θ", "How the singular values of θ are spread.", SHAPE_LABELS, advanced=True
     ),
-    dimension=Slider("dimension D (features)", "Number D of features.", 2, 64, advanced=True),
+    dimension=Slider("dimension D (features)", "Number of features.", 2, 64, advanced=True),
     pairing=Choice(
         "aligned means",
-        "Which uᵢ lies on which qⱼ at the angle 0.",
+        "Which uᵢ coincides with which qⱼ at the angle 0.",
         {"same": "uᵢ = qᵢ", "opposite": "opposite order"},
         advanced=True,
     ),
     seed=Slider(
-        "random draw no.", "Another random rotation or Haar draw.", 0, 200, advanced=True, only=DRAWN
+        "random draw no.", "Chooses another random rotation or Haar draw.", 0, 200, advanced=True, only=DRAWN
     ),
 )
 def rotated_alignment(
@@ -232,7 +232,7 @@ class AlignmentExplorer(Explorer):
             {"rotation": "haar", "dimension": 8, "data_kappa": 100.0, "theta_kappa": 3.0},
         ),
         Preset(
-            "By at most 90°: not generic",
+            "Random by at most 90°: not generic",
             "exp(φA): only some vectors turn by the whole φ, the rest by less",
             {"angle": 90.0, "rotation": "random", "dimension": 8, "data_kappa": 100.0, "theta_kappa": 3.0},
         ),

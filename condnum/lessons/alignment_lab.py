@@ -52,8 +52,8 @@ class AlignmentView(Chosen, Shown):
         (one, other), leading = self.steps, self.tasks.leading
         first, last = _angles(one.left(1, leading), other.left(1, leading))
         return (
-            f"<b>{one.trail.short} beside {other.trail.short}</b>: the subspaces of their {leading} leading "
-            f"u<sub>i</sub> lie {first:.0f}° to {last:.0f}° apart"
+            f"<b>{one.trail.short} beside {other.trail.short}</b>: the angles between the subspaces of "
+            f"their {leading} leading u<sub>i</sub> are {first:.0f}° to {last:.0f}°"
         )
 
     def _ambiguous(self) -> str:
@@ -63,8 +63,8 @@ class AlignmentView(Chosen, Shown):
             return ""
         told, true = (num(float(step[name][0])) for name in ("predicted_kappa", "kappa"))
         return (
-            "<b>Eq. 10 is not single-valued</b>: θ has repeated singular values, so that any basis is a U. "
-            f"With the one drawn it says κ(H<sub>P</sub>) = {told}; the truth is {true}"
+            "<b>Eq. 10 is not unique</b>: θ has repeated singular values, so any basis is a valid U. The "
+            f"one drawn gives κ(H<sub>P</sub>) = {told}; the truth is {true}"
         )
 
     def _aligned(self) -> str:
@@ -105,15 +105,15 @@ class AlignmentView(Chosen, Shown):
         if reverse <= max(straight, haar_overlap_band(D)[1]):
             return text
         return (
-            f"{text}. They take K<sub>P</sub>'s order reversed, as K<sub>P</sub><sup>−1/2</sup> has it: mean "
-            f"|u<sub>i</sub>ᵀq<sub>D+1−i</sub>|² = {num(reverse, 2)}, by chance {num(1 / D, 2)}"
+            f"{text}. They follow the reversed order of K<sub>P</sub>, as in K<sub>P</sub><sup>−1/2</sup>: "
+            f"mean |u<sub>i</sub>ᵀq<sub>D+1−i</sub>|² = {num(reverse, 2)}, by chance {num(1 / D, 2)}"
         )
 
     def _generic(self) -> str:
         """Say whether the u_i lie where chance would put them."""
         low, high = haar_overlap_band(self.tasks.dimension)
         inside = all(low <= value <= high for value in self.steps[0]["diagonal_overlap"])
-        where = "no closer to K's eigenvectors than chance" if inside else "not where chance would put them"
+        where = "no closer to K's eigenvectors than chance" if inside else "differently from chance"
         return f"<b>{self.steps[0].trail.label}</b>: its u<sub>i</sub> lie {where}"
 
     def reading(self) -> str:
@@ -172,7 +172,7 @@ def alignment_lab(
     """
     if bool(pretrain) != bool(harmful):
         given = "pretrain" if pretrain else "harmful"
-        raise InvalidInputError(f"only {given} is given: give the paths of both X_P and X_H, or neither.")
+        raise InvalidInputError(f"only {given} is given; give the paths of both X_P and X_H, or neither.")
     own = bool(pretrain) or isinstance(data, TaskPair)
     study = AlignmentPath.from_parameters(data=GIVEN if own else data, methods=methods, **options)
     if pretrain:
@@ -201,19 +201,27 @@ def explorer_of(trails: Trails, known: Sequence[str]) -> type[Explorer]:
     D, most = tasks.dimension, kept_directions(tasks.dimension)
     labels = {name: option_text(method_style(name).label) for name in known}
     sides = {"pretrain": "pre-training", "harmful": "harmful"}
-    whose = "Whose K the qⱼ belong to, and on which task two extractors are compared."
-    second, others = "A second extractor, at the same part of its training.", {"none": "nothing", **labels}
+    whose = "Task whose K has the qⱼ, and on which two extractors are compared."
+    second, others = (
+        "A second extractor, at the same fraction of its training.",
+        {"none": "nothing", **labels},
+    )
     steps, some = (14, 5) if D <= 128 else (8, 3)  # a recording with many pixels stays below 1 MB, too
     one: Any = Literal[tuple(known)]
     other: Any = Literal["none", *known]
 
     @checked(
-        extractor=Choice("extractor θ", "Whose singular vectors are shown.", labels),
+        extractor=Choice("extractor θ", "Extractor whose singular vectors are shown.", labels),
         training=Slider(
-            "training, θ₀ to end", "Along the kept steps, log-spaced.", 0, TRAINING, play=150, marks=steps
+            "training, θ₀ to end",
+            "Position among the kept steps, on a log scale.",
+            0,
+            TRAINING,
+            play=150,
+            marks=steps,
         ),
-        i=Slider("direction i of θ", "Which uᵢ, by descending σᵢ; or click a map.", 1, most, marks=some),
-        j=Slider("eigenvector j of K", "Which qⱼ, by descending γⱼ; or click a map.", 1, D, advanced=True),
+        i=Slider("direction i of θ", "Index of uᵢ, by descending σᵢ; or click a map.", 1, most, marks=some),
+        j=Slider("eigenvector j of K", "Index of qⱼ, by descending γⱼ; or click a map.", 1, D, advanced=True),
         side=Choice("task of q<sub>j</sub>", whose, sides, advanced=True),
         compare=Choice("beside it", second, others, advanced=True),
     )

@@ -22,9 +22,9 @@ from condnum.lessons.sheet import Sheet
 
 #: D_P and D_H.
 TASK = ("D<sub>P</sub>", "D<sub>H</sub>")
-#: Height of the figure in pixels, and colours of the bars: u_i, that of the other extractor, q_j.
+#: Height of the figure in pixels, and colors of the bars: u_i, that of the other extractor, q_j.
 HEIGHT, BAR_COLORS = 470, (PURPLE, ORANGE, NEUTRAL)
-#: Negative, zero, positive: of the name "RdBu" every version of plotly has colours of its own.
+#: Negative, zero, positive: of the name "RdBu" every version of plotly has colors of its own.
 DIVERGING = [[0, "#B2182B"], [0.5, "#FFFFFF"], [1, "#2166AC"]]
 #: Points of a spectrum that are drawn, and columns of a table that have a bar.
 POINTS, BARS = 80, 7
@@ -41,7 +41,7 @@ def _small(title: str) -> dict[str, Any]:
 
 
 def colored(text: str, color: str) -> str:
-    """Return text in the colour of what it names."""
+    """Return text in the color of what it names."""
     return f"<span style='color:{color}'>{text}</span>"
 
 
@@ -79,7 +79,7 @@ def draw(view: Chosen) -> Any:
 
 
 def in_shades(values: Any, shades: int) -> Any:
-    """Round values to so many shades of the largest, as colours show them: recordings are half as large."""
+    """Round values to so many shades of the largest, as colors show them: recordings are half as large."""
     largest = float(np.abs(values).max()) or 1.0
     return np.round(np.asarray(values, dtype=np.float64) / largest * shades) / shades * largest
 
@@ -175,7 +175,7 @@ def draw_spectra(panel: Any, view: Chosen) -> None:
         hover = {"hover": "Eq. 10, u<sub>%{customdata}</sub>: %{y:.2e}"}
         at = kept + 1, predicted[order][kept]
         panel.marks("Eq. 10", *at, "circle-open", 5, color, **hover, **click, **first)
-        # The m-th largest term is at most what the sums of the truth leave it, by majorisation.
+        # The m-th largest term is at most what the sums of the truth leave it, by majorization.
         left = truth.cumsum() - predicted[order].cumsum() + predicted[order]
         kept = shown[left[shown] > max(_SPECTRUM_FLOOR, len(truth) * _EPS * truth[0])]
         hover = {"hover": "Schur–Horn: at most %{y:.2e}"}

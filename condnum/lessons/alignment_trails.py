@@ -162,7 +162,7 @@ class Chosen:
 
     @property
     def slots(self) -> list[tuple[str, str, Step, int]]:
-        """What is shown beside each other, name, colour, step and task: both tasks, or both extractors."""
+        """What is shown beside each other, name, color, step and task: both tasks, or both extractors."""
         colors = (BLUE, ORANGE)
         if len(self.steps) == 1:
             names = ("D<sub>P</sub>", "D<sub>H</sub>")
@@ -181,7 +181,7 @@ class Trails:
     out: str  # folder that keeps them; empty for this process alone
     kept: dict[str, Trail] = field(default_factory=dict)
     tasks: Any = None
-    on_progress: OnProgress | None = None  # told of each kept step while one is computed
+    on_progress: OnProgress | None = None  # receives each kept step while one is computed
 
     def compute(self, *methods: str) -> None:
         """Compute or read extractors, with a bar; what is interrupted goes on from its last finished one."""

@@ -20,13 +20,13 @@ from condnum.lessons.figure_view import on_a_page
 _ipywidgets = require("ipywidgets", "notebooks")
 _VBox: Any = _ipywidgets.VBox
 
-#: Colour and mark of each status.
+#: Color and mark of each status.
 LOOKS = {"right": ("#009E73", "✔"), "wrong": ("#D55E00", "✘"), "not answered yet": ("#8A8A8A", "…")}
 
 
 @dataclass(frozen=True)
 class AnswerVerdict:
-    """The outcome of a check; a notebook shows it as a coloured line."""
+    """The outcome of a check; a notebook shows it as a colored line."""
 
     status: str  # of `LOOKS`
     reason: str = ""  # plain text, one or two sentences
@@ -82,7 +82,7 @@ def answer_check(examine: Callable[..., str]) -> Callable[..., AnswerVerdict]:
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a learner's function with copies of the arguments, so that it cannot change ours."""
-    need(callable(function), f"a function is asked for, got {type(function).__name__}.")
+    need(callable(function), f"expected a function, got {type(function).__name__}.")
     result = function(*(a.copy() if isinstance(a, np.ndarray) else a for a in arguments))
     if result is None or result is ...:
         raise NotAnsweredError
@@ -124,9 +124,9 @@ def covariance_like(answer: Any, size: int, name: str) -> Floats:
     """Return an answer as a symmetric positive semi-definite matrix."""
     K = matrix_answer(answer, (size, size), name)
     symmetric = np.allclose(K, K.T, rtol=1e-9, atol=1e-12 * np.abs(K).max())
-    need(symmetric, f"{name} is not symmetric, so it is no covariance.")
+    need(symmetric, f"{name} is not symmetric, so it is not a covariance.")
     gamma = np.linalg.eigvalsh(K)
-    negative = f"{name} has the negative eigenvalue {num(gamma[0])}, so it is no covariance XᵀX."
+    negative = f"{name} has the negative eigenvalue {num(gamma[0])}, so it is not a covariance XᵀX."
     need(gamma[0] >= -1e-9 * np.abs(gamma).max(), negative)
     return K
 
@@ -140,7 +140,7 @@ def _sized(make: Callable[..., Any]) -> Callable[..., Any]:
 
     def checked(*arguments: Any) -> Any:
         if not 1 <= arguments[-1] <= LARGEST:
-            raise InvalidInputError(f"a size lies between 1 and {LARGEST}, got {arguments[-1]}.")
+            raise InvalidInputError(f"a size must lie between 1 and {LARGEST}, got {arguments[-1]}.")
         return make(*arguments[:-1], int(arguments[-1]))
 
     return checked
@@ -184,7 +184,7 @@ def formula(text: str, names: tuple[str, ...] = ()) -> Any:
     try:
         lines = ast.parse(text.strip()).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise InvalidInputError(f"this is no formula: {error}.") from error
+        raise InvalidInputError(f"this is not a valid formula: {error}.") from error
 
     @np.errstate(all="ignore")  # the checks name what is not finite
     def value(*arguments: Any) -> Any:
@@ -199,11 +199,13 @@ def formula(text: str, names: tuple[str, ...] = ()) -> Any:
                     found = _computed(line.value, known)
                     known |= {ast.unparse(part): one for part, one in zip(parts, found, strict=True)}
                 case ast.Assign():
-                    raise InvalidInputError("on the left of = stands a name, or names with commas.")
+                    raise InvalidInputError(
+                        "the left side of = must be a name, or names separated by commas."
+                    )
                 case _:
-                    raise InvalidInputError("each line but the last is name = formula.")
+                    raise InvalidInputError("each line except the last must be name = formula.")
         if not isinstance(lines[-1], ast.Expr):
-            raise InvalidInputError("the last line is the answer: a formula without name =.")
+            raise InvalidInputError("the last line must be the answer: a formula without name =.")
         return _computed(lines[-1].value, known)
 
     return value if names else value()
@@ -235,7 +237,7 @@ def _computed(node: ast.AST | None, known: Mapping[str, Any]) -> Any:
             return FUNCTIONS[name](*(_computed(part, known) for part in node.args))
     shown = "nothing" if node is None else ast.unparse(node)
     words = ", ".join([*known, *FUNCTIONS])
-    raise InvalidInputError(f"{shown!r} is not part of a formula; known are {words}, + - * / ** @ .T [ ].")
+    raise InvalidInputError(f"{shown!r} is not allowed in a formula; use {words}, + - * / ** @ .T [ ].")
 
 
 def _index(node: ast.AST, known: Mapping[str, Any]) -> Any:

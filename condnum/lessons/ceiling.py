@@ -92,7 +92,7 @@ class CeilingDemo(Shown):
         left.y("(i) = κ(H<sub>H</sub>(θ)) / κ(H<sub>H</sub>(I))", -2.3, 4.3, log=True)
         right.x("step t", 0, PATH_STEPS)
         right.y("RIR", -1.0, 4.3, log=True)
-        ceiling = f"RIR<sub>max</sub> = {num(value, 4)}" if finite else "RIR has no ceiling"
+        ceiling = f"RIR<sub>max</sub> = {num(value, 4)}" if finite else "RIR has no limit"
         title = f"How much immunization is possible: {ceiling}"
         return sheet.finish(title, margin={"b": 118})
 
@@ -108,10 +108,10 @@ class CeilingDemo(Shown):
         if math.isinf(limit):
             return (
                 f"After {t} steps RIR = {num(reached, 4)}.{why} The harmful task uses a feature that "
-                "D<sub>P</sub> never sees: θ may scale it freely, and RIR grows without end (dashed line)."
+                "D<sub>P</sub> never sees: θ can scale it freely, and RIR grows without bound (dashed line)."
             )
         return (
-            f"After {t} steps RIR = {num(reached, 4)}, {num(100 * reached / limit)} % of the ceiling.{why} "
+            f"After {t} steps RIR = {num(reached, 4)}, {num(100 * reached / limit)} % of the limit.{why} "
             f"θ* has (i) = {num(plane.optimum[1], 4)} at (ii) = {num(plane.optimum[0])}; the largest (i) "
             f"with (ii) ≤ 1 is {num(limit, 4)}."
         )
@@ -127,10 +127,10 @@ class FromIdentity(Ours):
 
 @checked(
     **TASK_CONTROLS,
-    dimension=Slider("dimension D (features)", "Number D of features.", 3, 12, advanced=True),
+    dimension=Slider("dimension D (features)", "Number of features.", 3, 12, advanced=True),
     ratio=Slider(
         "weight ratio of R<sub>ill</sub>",
-        "λ‖g‖ of ill over that of well, at first.",
+        "Initial ratio of λ‖g‖ for ill to that for well.",
         0.1,
         10,
         log=True,
@@ -139,7 +139,7 @@ class FromIdentity(Ours):
     learning_rate=Slider(
         "step size η", "Constant step size of Algorithm 1.", 0.05, 1, step=0.05, advanced=True
     ),
-    step=Slider("step t", "Step of Algorithm 1 that is marked.", 0, PATH_STEPS, play=120, marks=8),
+    step=Slider("step t", "Step of Algorithm 1 to mark.", 0, PATH_STEPS, play=120, marks=8),
 )
 def ceiling_demo(
     *,
@@ -219,8 +219,8 @@ class RidgeCeiling(Shown):
         sheet, finite = Sheet(), math.isfinite(self.compact)
         (panel,) = sheet.panels
         level, hover = [self.compact if finite else np.nan] * 2, {"hover": "ε = %{x:.3g}: %{y:.4g}"}
-        panel.line("compact ceiling", SHOWN_RIDGES[[0, -1]], level, ORANGE, **hover)
-        panel.line("ceiling of K + εI", SHOWN_RIDGES, self.of_data, PURPLE, "dash", **hover)
+        panel.line("compact limit", SHOWN_RIDGES[[0, -1]], level, ORANGE, **hover)
+        panel.line("limit for K + εI", SHOWN_RIDGES, self.of_data, PURPLE, "dash", **hover)
         panel.line("bound on RIR<sub>ε</sub>", SHOWN_RIDGES, self.of_measure, GREEN, "longdash", **hover)
         panel.line("RIR<sub>ε</sub> of θ*", SHOWN_RIDGES, self.attained, BLUE, **hover)
         stem = [self.ridge] * 2, [0.1, self.at_ridge.rir]
@@ -229,18 +229,18 @@ class RidgeCeiling(Shown):
         panel.x("ridge ε (largest eigenvalues are 1)", -8, 1, log=True)
         panel.y("RIR", -1, 8, log=True)
         compact = num(self.compact, 4) if finite else "infinite"
-        return sheet.finish(f"Ceilings with {NULL_TITLES[self.null]}: compact {compact}")
+        return sheet.finish(f"Theoretical limits with {NULL_TITLES[self.null]}: compact {compact}")
 
     def reading(self) -> str:
         """Say what one θ* is worth in the two conventions."""
         tiny, limit = self.of_data[0], self.compact
         if math.isinf(limit):
-            tale = "The compact ceiling is infinite; with ε it is finite, and grows like 1/ε² as ε falls."
+            tale = "The compact limit is infinite; with ε it is finite and grows like 1/ε² as ε falls."
         elif abs(tiny / limit - 1) < 0.01:
-            tale = "As ε falls, both ceilings tend to the compact one."
+            tale = "As ε falls, both limits tend to the compact one."
         else:
             ends = f"{num(tiny, 4)}, <i>not</i> to the compact {num(limit, 4)}"
-            tale = f"As ε falls, the ceiling of K + εI tends to {ends}."
+            tale = f"As ε falls, the limit for K + εI tends to {ends}."
         kappa = f"RIR<sub>ε</sub> = {num(self.at_ridge.rir, 4)} at ε = {num(self.ridge)}"
         best = "The same θ* = K<sub>P</sub><sup>−1/2</sup>"
         return f"{best}: RIR = {num(self.at_compact.rir, 4)} (compact), {kappa}. {tale}"

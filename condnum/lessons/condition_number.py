@@ -40,7 +40,7 @@ def kantorovich_bound(kappa: float, steps: NDArray[np.int64]) -> Floats:
 def ratio_lines(
     panel: Any, steps: NDArray[np.int64], floor: float, *ratios: tuple[str, Any, str, str, float]
 ) -> None:
-    """Draw shares of the start; zero, and what lies far below the frame, no logarithmic axis can show."""
+    """Draw fractions of the start; zero, and what lies far below the frame, no logarithmic axis can show."""
     for name, values, color, dash, width in ratios:
         shown = np.where(values > floor * 1e-3, values, np.nan)
         panel.line(name, steps, shown, color, dash, width=width, hover="t = %{x:,d}: %{y:.3e}")
@@ -74,7 +74,7 @@ class Zigzag(Shown):
         hover = "w<sub>%{customdata}</sub> = (%{x:.4g}, %{y:.4g})<extra></extra>"
         path = {"customdata": np.arange(len(shown)), "hover": hover, "legend": False}
         plane.line("iterates", shown[:, 1], shown[:, 0], BLUE, width=2.5, size=8, **path)
-        plane.marks("w*", [0.0], [0.0], "star", 15, ORANGE, hover="the minimiser w*<extra></extra>")
+        plane.marks("w*", [0.0], [0.0], "star", 15, ORANGE, hover="the minimizer w*<extra></extra>")
         t = np.arange(len(self.path))
         ratio_lines(
             right,
@@ -95,7 +95,7 @@ class Zigzag(Shown):
         plane.x("along the flat axis u<sub>2</sub>", -_FLAT, _FLAT, **frame)
         plane.y("along the steep axis u<sub>1</sub>", -height, height, scaleanchor=anchor, **frame)
         right.x("step t", 0, t[-1])
-        right.y("share of the start", math.log10(_ZIGZAG_FLOOR), 0.3, log=True)
+        right.y("fraction of the initial value", math.log10(_ZIGZAG_FLOOR), 0.3, log=True)
         rule = "exact line search" if self.rule == "exact" else "constant step 1/σ<sub>1</sub>"
         title = f"Gradient descent with {rule}, κ = {num(self.kappa)}, t = {self.step}"
         return sheet.finish(title)
@@ -122,17 +122,17 @@ class Zigzag(Shown):
 @checked(
     kappa=Slider("condition number κ", "Condition number σ₁/σ₂ of H (Eq. 1).", 1, 1000, log=True, marks=7),
     angle=Slider(
-        "start angle φ (degrees)", "Of the first gradient to the steep axis; 45° is the worst.", 0, 90
+        "start angle φ (degrees)", "Angle of the first gradient to the steep axis; 45° is the worst.", 0, 90
     ),
     rule=Choice(
         "step size",
         "How the step size is chosen.",
         {"exact": "exact line search", "constant": "constant, 1/σ₁"},
     ),
-    step=Slider("step t", "Steps drawn in the plane.", 0, ZIGZAG_STEPS, play=400, marks=20),
+    step=Slider("step t", "Number of steps drawn in the plane.", 0, ZIGZAG_STEPS, play=400, marks=20),
     axes=Choice(
         "scale of the axes",
-        "Equal shows right angles; stretched, the path.",
+        "Equal scales show right angles; stretched ones show the path.",
         {"fit": "stretched to the path"},
         advanced=True,
     ),
@@ -236,7 +236,7 @@ class SpectrumDescent(Shown):
         left.x("index i")
         left.y("σ<sub>i</sub>", -6.3, 0.3, log=True)
         right.x(**log_axis("step t", t))
-        right.y("share of the start", math.log10(_SPECTRUM_FLOOR), 1, log=True, dtick=4)
+        right.y("fraction of the initial value", math.log10(_SPECTRUM_FLOOR), 1, log=True, dtick=4)
         title = f"Exact line search in D = {len(self.sigma)} dimensions, κ = {num(self.kappa)}"
         return sheet.finish(title)
 
@@ -244,16 +244,19 @@ class SpectrumDescent(Shown):
         """Say how many steps a millionth took, and how many Eq. 2 allows."""
         steps, stop = self.curve.steps, int(self.curve.stopped_at)
         took, allowed = (steps[ratio <= 1e-6] for ratio in (self.curve.norm_ratio, self.norm_bound))
-        reached = f"after {took[0]:,d} steps" if len(took) else f"not within {steps[-1]:,d} steps"
+        reached = (
+            f"reached after {took[0]:,d} steps" if len(took) else f"not reached within {steps[-1]:,d} steps"
+        )
         granted = f"{allowed[0]:,d}" if len(allowed) else f"more than {steps[-1]:,d}"
-        end = f" At step {stop:,d} the gradient is float64 round-off, and the curve is flat."
-        text = f"A millionth of the squared distance is reached {reached}; Eq. 2 grants {granted}."
+        end = f" At step {stop:,d} only float64 round-off is left of the gradient, and the curve is flat."
+        text = f"A millionth of the squared distance is {reached}; "
+        text += f"the bound of Eq. 2 reaches it after {granted} steps."
         return text + (end if stop >= 0 else "")
 
 
 @checked(
     kappa=Slider("condition number κ", "Largest over smallest σ of H (Eq. 1).", 1, 1e6, log=True, marks=7),
-    dimension=Slider("dimension D (features)", "Number D of features.", 2, 256),
+    dimension=Slider("dimension D (features)", "Number of features.", 2, 256),
     shape=Choice("spectrum", "How the singular values are spread.", SHAPE_LABELS),
     start=Choice("start", "Where the descent starts.", {"worst": "the worst one"}),
     seed=Between(0, math.inf, only={"start": ("random",)}),
@@ -323,7 +326,7 @@ def plateau(
 
 
 def plateau_figure(runs: Sequence[Plateau]) -> Any:
-    """Draw where exact line search stops improving; one colour a κ, up to four."""
+    """Draw where exact line search stops improving; one color a κ, up to four."""
     sheet = Sheet()
     (panel,) = sheet.panels
     colors = dict(zip(sorted({run.kappa for run in runs}), (BLUE, ORANGE, GREEN, PURPLE), strict=False))

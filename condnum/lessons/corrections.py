@@ -51,7 +51,7 @@ def _correction(key: str, refuted: Any, **found: Any) -> Correction:
 
 
 def proposition_3_2() -> Correction:
-    """Check Eq. 10 where U does not diagonalise K: it gives the diagonal of ΣUᵀKUΣ, not its eigenvalues."""
+    """Check Eq. 10 where U does not diagonalize K: it gives the diagonal of ΣUᵀKUΣ, not its eigenvalues."""
     found = alignment(np.diag([2.0, 1.0]), np.array([[2.0, 1.0], [1.0, 2.0]]))
     differ = not np.isclose(found.predicted_condition, found.true_condition)
     return _correction("proposition-3-2", differ, found=found)

@@ -27,7 +27,7 @@ from condnum.theory.steps import well_spectrum_step, well_step_bound
 
 #: Exercise 1: ratio of the half-axes of a contour.
 AXES_RATIO = 7.0
-#: Exercise 2: condition number, and the share of the excess loss to reach.
+#: Exercise 2: condition number, and the fraction of the excess loss to reach.
 STEPS_KAPPA, STEPS_GOAL = 100.0, 1e-6
 #: Exercise 5: the spectrum.
 SIGMA = (4.0, 1.0)
@@ -52,7 +52,7 @@ def check_kappa(kappa: Any) -> str:
 def check_steps(steps: Any) -> str:
     """Exercise 2: the fewest steps after which Kantorovich guarantees 1e-6 of the excess loss at κ = 100."""
     value = number_answer(steps, "the number of steps")
-    need(value == int(value) >= 1, f"a whole number of steps is asked for, got {num(value, 6)}.")
+    need(value == int(value) >= 1, f"expected an integer number of steps, got {num(value, 6)}.")
     t = np.array([int(value) - 1, int(value)])
     bound = kantorovich_bound(STEPS_KAPPA, t)
     before, after = bound
@@ -60,11 +60,11 @@ def check_steps(steps: Any) -> str:
         after <= STEPS_GOAL, f"after {t[1]} steps the bound is still {num(after, 4)} > {num(STEPS_GOAL, 6)}."
     )
     slips = {
-        "This is what Eq. 2 grants for the squared norm. ": norm_bound(STEPS_KAPPA, t),
+        "This is the number from Eq. 2 for the squared norm. ": norm_bound(STEPS_KAPPA, t),
         "The bound is squared in every step: its exponent is 2t. ": np.sqrt(bound),
     }
     hint = next((text for text, slip in slips.items() if slip[1] <= STEPS_GOAL < slip[0]), "")
-    less = f"{hint}One step less is enough as well: the bound at {t[0]} is {num(before)}."
+    less = f"{hint}One step less is enough: the bound at {t[0]} is {num(before)}."
     need(before > STEPS_GOAL, less)
     return f"((κ−1)/(κ+1))^(2t) is {num(before, 4)} at t = {t[0]} and {num(after, 4)} at t = {t[1]}."
 
@@ -79,10 +79,10 @@ def check_conventions(H: Any) -> str:
     need(
         compact.value <= 2 * (1 + 1e-9),
         f"{kappas[0]} over the rank {compact.rank}: σ_k/σ₁ = {num(compact.sigma_min / compact.sigma_max, 1)} "
-        "counts as non-zero. Only what is zero up to round-off is left out.",
+        "counts as non-zero. Only values that are zero up to round-off are ignored.",
     )
     why = "H has full rank, so ε hardly matters" if compact.rank == 3 else "σ₁ is too small against ε"
-    need(ridge.value >= 1e5, f"{kappas[0]} as asked, but {kappas[1]}: {why}.")
+    need(ridge.value >= 1e5, f"{kappas[0]} as required, but {kappas[1]}: {why}.")
     return (
         f"{kappas[0]} over the rank {compact.rank}, {kappas[1]}: "
         "a null direction counts in one convention and not in the other."
@@ -99,11 +99,11 @@ def check_underestimate(theta: Any, K: Any) -> str:
     result = alignment(T, K)
     need(
         result.u_unique,
-        "both singular values of θ are equal, so U is any rotation and Eq. 10 has no single value; "
-        "make them differ a little.",
+        "both singular values of θ are equal, so U is any rotation "
+        "and Eq. 10 is not unique; make them differ a little.",
     )
     turned = result.misalignment >= 1e-9
-    need(turned, "U diagonalises K here, so Eq. 10 is exact; turn K's eigenvectors against U.")
+    need(turned, "U diagonalizes K here, so Eq. 10 is exact; rotate K's eigenvectors relative to U.")
     predicted, truth = num(result.predicted_condition), num(result.true_condition)
     factor = 1 / result.condition_ratio
     need(
@@ -113,7 +113,7 @@ def check_underestimate(theta: Any, K: Any) -> str:
     )
     return (
         f"Eq. 10 predicts κ = {predicted}, the truth is {truth}. "
-        "The diagonal of ΣUᵀKUΣ is majorised by its eigenvalues, so the error has this sign always."
+        "The eigenvalues of ΣUᵀKUΣ majorize its diagonal, so the error always has this sign."
     )
 
 
@@ -166,7 +166,7 @@ def check_largest_step(eta_max: Any) -> str:
         s1 = s2 * float(generator.uniform(1.2, 20.0))
         bound = number_answer(call(eta_max, s1, s2), "η_max")
         where = f"for σ = ({num(s1, 4)}, {num(s2, 4)}) it gives {num(bound, 4)}"
-        need(bound > 0, f"{where}, which is no step at all; κ does fall for small steps.")
+        need(bound > 0, f"{where}, so no step is allowed; κ does fall for small steps.")
         fractions = np.append(np.linspace(0.02, 0.999, 50), 1.001)
         *falls, beyond = (
             float(kappas(np.asarray(well_spectrum_step([s1, s2], f * bound)))) < s1 / s2 for f in fractions
@@ -199,7 +199,7 @@ def check_aligned_pair(K_P: Any, K_H: Any, theta: Any) -> str:
     need(measured.pretrain_ratio < 1, falls)
     rises = f"{numbers}: κ(H_H) must rise, (i) > 1. Let K_H have the flatter spectrum of the two."
     need(measured.clauses["a"], rises)
-    return f"{numbers}: both go the right way, although the singular vectors agree in the right order."
+    return f"{numbers}: both meet the conditions, although the singular vectors agree in the same order."
 
 
 @answer_check
@@ -219,7 +219,7 @@ def check_whitening(whiten: Any) -> str:
         need(left <= 1 + 1e-6, f"κ(WᵀHW) = {num(left, 4)} is left of κ(H) = {num(before, 4)}.{hint}")
         rest = linear_probe(W, H, H @ np.ones(D), steps=1).norm_ratio[1]
         need(rest <= 1e-9, f"after one step {num(rest, 2)} of the squared distance is left.")
-    return "κ(WᵀHW) = 1, one step arrives. Conditioning does not slow an attacker who whitens."
+    return "κ(WᵀHW) = 1, so one step suffices. Conditioning does not slow an attacker who whitens."
 
 
 @answer_check
@@ -234,7 +234,7 @@ def check_ceiling(ceiling: Any) -> str:
         ratio = condition_number(K_P).value / condition_number(K_H).value
         slips = {
             " κ(K_P)/κ(K_H) is missing: RIR divides by the κ's at θ = I.": truth.value / ratio,
-            " κ(K_P)/κ(K_H) is the wrong way round.": truth.value / ratio**2,
+            " κ(K_P)/κ(K_H) is inverted.": truth.value / ratio**2,
             " λ_max alone is not enough: divide by λ_min.": truth.lambda_max * ratio,
         }
         hint = next((text for text, slip in slips.items() if np.isclose(value, slip, rtol=1e-6)), "")
@@ -242,7 +242,7 @@ def check_ceiling(ceiling: Any) -> str:
         need(value >= largest * (1 - close), short)
         need(
             value <= truth.value * (1 + close),
-            f"it gives {num(value, 4)}, a bound that no θ reaches: the best has {num(truth.value, 4)}.{hint}",
+            f"it gives {num(value, 4)}, a bound that no θ attains: the best has {num(truth.value, 4)}.{hint}",
         )
     return "no random θ exceeds it, and θ* = K_P^(-1/2) attains it."
 
@@ -253,7 +253,7 @@ def check_spent_budget(spend: Any) -> str:
     for K_P, K_H in _pairs(6, both=True):
         T, limit = matrix_answer(call(spend, K_P, K_H), K_P.shape, "θ"), rir_ceiling(K_P, K_H).value
         full = np.linalg.matrix_rank(T) == len(T)
-        need(full, "θ must be invertible; the ceiling does not hold for singular ones.")
+        need(full, "θ must be invertible; the limit does not hold for singular ones.")
         measured = relative_immunization_ratio(T, K_P, K_H)
         i, ii = measured.harmful_ratio, measured.pretrain_ratio
         numbers = f"(ii) = {num(ii, 4)}, (i) = {num(i, 4)} of {num(limit, 4)}"
@@ -261,9 +261,9 @@ def check_spent_budget(spend: Any) -> str:
         need(ii <= 1 + 1e-6, rises)
         hint = "S must share its eigenvectors with M, in the same order."
         if measured.rir > 0.999 * limit:
-            hint = "You stop at θ*, which spends it all on D_P: stretch S along the eigenvectors of M."
-        need(i >= 0.999 * limit, f"{numbers}: part of the ceiling is not spent on D_H. {hint}")
-    return "(ii) = 1 and (i) = RIR_max: the same ceiling, spent on the harmful task alone."
+            hint = "This is θ*, which only improves D_P: stretch S along the eigenvectors of M."
+        need(i >= 0.999 * limit, f"{numbers}: (i) is below the limit. {hint}")
+    return "(ii) = 1 and (i) = RIR_max: the limit is attained on the harmful task."
 
 
 def _pairs(count: int, *, both: bool = False) -> Iterator[tuple[Floats, Floats]]:

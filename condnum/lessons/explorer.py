@@ -167,7 +167,7 @@ def refuse_idle(rules: Mapping[str, Any], given: Iterable[str], state: Mapping[s
             if state[mode] not in values:
                 wanted = " or ".join(map(repr, values))
                 raise InvalidInputError(
-                    f"{name} has no effect with {mode}={state[mode]!r}, it belongs to {mode}={wanted}: leave "
+                    f"{name} has no effect with {mode}={state[mode]!r}, only with {mode}={wanted}; leave "
                     f"{name} out."
                 )
 
@@ -219,7 +219,7 @@ class Explorer(Live):
 
     @classmethod
     def _check_names(cls, settings: Iterable[str]) -> None:
-        """Refuse what is no control."""
+        """Refuse what is not a control."""
         for name in settings:
             check_known(f"setting of {cls.__name__}", name, cls.controls)
 

@@ -39,7 +39,7 @@ class Live(_AnyWidget):
 
 
 def payload_json(figure: Any | None, **beside: Any) -> str:
-    """Return a figure and what stands beside it as JSON, without a template: the page has its own colours."""
+    """Return a figure and what stands beside it as JSON, without a template: the page has its own colors."""
     shown = None if figure is None else figure.to_dict()
     if shown:
         shown["layout"].pop("template", None)
@@ -47,7 +47,7 @@ def payload_json(figure: Any | None, **beside: Any) -> str:
 
 
 class FigureView(Live):
-    """A live figure that follows the width and the colours of the page."""
+    """A live figure that follows the width and the colors of the page."""
 
     def __init__(self, figure: Any) -> None:
         self.figure = figure

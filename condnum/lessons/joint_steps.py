@@ -107,8 +107,8 @@ class JointSteps(Shown):
         i, ii = self.ratio_harmful[-1], self.ratio_pretrain[-1]
         verdict = "immunized" if i > 1 and ii <= 1 else "<b>not immunized</b>"
         return (
-            f"{within} of {len(self.within)} steps are within both corrected bounds; in {rises} of "
-            f"these κ(H<sub>P</sub>) rises all the same, in {falls} κ(H<sub>H</sub>) falls. "
+            f"{within} of {len(self.within)} steps are within both corrected bounds. In {rises} of these, "
+            f"κ(H<sub>P</sub>) still rises, in {falls} κ(H<sub>H</sub>) falls. "
             f"At the end (i) = {num(i)}, (ii) = {num(ii)}: {verdict} by (i) > 1 and (ii) ≤ 1."
         )
 
@@ -123,16 +123,30 @@ _DECADES: dict[str, Any] = {"log": True, "step": 0.05}
 
 
 @checked(
-    angle=Slider("angle of the tasks (degrees)", "0: axes in one order; 90: in opposite.", 0, 90),
-    dimension=Slider("dimension D", "Number D of features.", 2, 16, advanced=True),
+    angle=Slider("angle of the tasks (degrees)", "0: same order of axes; 90: opposite order.", 0, 90),
+    dimension=Slider("dimension D", "Number of features.", 2, 16, advanced=True),
     share_well=Slider(
-        "η<sub>P</sub> over its bound", "The corrected one, at θ = I.", 0.01, 0.99, advanced=True, **_DECADES
+        "η<sub>P</sub> over its bound",
+        "Step size over the corrected bound at θ = I.",
+        0.01,
+        0.99,
+        advanced=True,
+        **_DECADES,
     ),
     share_ill=Slider(
-        "η<sub>H</sub> over its bound", "The safe step at θ = I.", 0.001, 0.99, marks=4, **_DECADES
+        "η<sub>H</sub> over its bound",
+        "Step size over the corrected bound at θ = I.",
+        0.001,
+        0.99,
+        marks=4,
+        **_DECADES,
     ),
-    kappa_pretrain=Slider("κ(K<sub>P</sub>)", "Of the benign task.", 10**0.05, 1000, marks=4, **_DECADES),
-    kappa_harmful=Slider("κ(K<sub>H</sub>)", "Of the harmful task.", 10**0.05, 1000, marks=4, **_DECADES),
+    kappa_pretrain=Slider(
+        "κ(K<sub>P</sub>)", "Condition number of the benign task.", 10**0.05, 1000, marks=4, **_DECADES
+    ),
+    kappa_harmful=Slider(
+        "κ(K<sub>H</sub>)", "Condition number of the harmful task.", 10**0.05, 1000, marks=4, **_DECADES
+    ),
 )
 def joint_steps(
     *,

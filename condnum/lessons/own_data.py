@@ -41,7 +41,7 @@ _PROBE_STEPS = 1000
 UPLOAD_BYTES = 8 << 20
 #: Norm ratios below this are not drawn, so that a task solved at once does not flatten the others.
 _RATIO_FLOOR = 1e-7
-#: The spectra are drawn down to this share of the largest eigenvalue; null directions lie on the floor.
+#: The spectra are drawn down to this fraction of the largest eigenvalue; null directions lie on the floor.
 _SPECTRUM_FLOOR = 1e-18
 
 
@@ -67,7 +67,7 @@ def _looked_at(
         found = open_pair(pretrain, harmful, key=key, drop=drop)
         if found[0].dimension > _MAX_DIMENSION:
             wide = f"{title}: {found[0].dimension:,d} columns, above the limit of {_MAX_DIMENSION:,d}"
-            raise InvalidInputError(f"{wide}; leave some out (drop), or run condnum audit.")
+            raise InvalidInputError(f"{wide}; drop some, or run condnum audit.")
     else:
         title, task = (
             ("Example: diabetes patients in two groups", load_diabetes_tasks())
@@ -145,7 +145,8 @@ class OwnData(Shown):
         if self.harmful_only:
             found.append(
                 f"X_H excites {self.harmful_only} direction(s) that X_P does not: θ can scale them freely, "
-                "which makes the compact ceiling infinite. That is a statement on null spaces, not a promise."
+                "which makes the compact limit infinite. This is a property of the null spaces and does "
+                "not guarantee protection."
             )
         return tuple(found)
 
@@ -250,13 +251,13 @@ class PathField(Control):
     ),
     drop=PathField(
         "leave out (columns)",
-        "Names of columns, with commas between.",
+        "Names of columns to drop, comma-separated.",
         "label, id; then Enter",
         advanced=True,
     ),
     key=PathField(
         "array (of npz)",
-        "Its name; two with a comma: of pre-training and of harmful features.",
+        "Name of the array, or two comma-separated names for pre-training and harmful features.",
         "name, or two; then Enter",
         advanced=True,
     ),
@@ -265,13 +266,15 @@ class PathField(Control):
         "Shown while both paths are empty.",
         {"digits": "digits 4 and 7", "diabetes": "diabetes, 2 groups"},
     ),
-    standardize=Check("standardize (each task)", "Each task's columns to mean 0 and deviation 1."),
+    standardize=Check(
+        "standardize (each task)", "Standardize the columns of each task to mean 0 and standard deviation 1."
+    ),
     ridge=Slider(
-        "ridge ε (units of K)", "ε of the ridge convention, in the units of K.", 1e-9, 1e3, log=True, marks=7
+        "ridge ε (units of K)", "ε of the ridge convention, in units of K.", 1e-9, 1e3, log=True, marks=7
     ),
     tolerance=Slider(
         "rank tolerance (× that of the stored numbers)",
-        "Eigenvalues above this multiple of D·eps·σ₁ count for the rank; eps is that of the stored type.",
+        "Eigenvalues above this multiple of D·eps·σ₁ count for the rank, with eps of the stored type.",
         1e-2,
         1e10,
         log=True,
@@ -295,7 +298,7 @@ def own_data(
     """Analyse two feature matrices; probes are predicted for `y = Xw*` with Gaussian w*."""
     if bool(pretrain) != bool(harmful):
         given, missing, field = ("X_P", "X_H", "harmful") if pretrain else ("X_H", "X_P", "pretrain")
-        both = f"{given} is there, {missing} is still missing: give both, or neither for the example."
+        both = f"{given} is given but {missing} is missing; give both, or neither for the example."
         error = InvalidInputError(both)
         error.field = field
         raise error
@@ -306,7 +309,9 @@ def own_data(
     eps = max(own.pair.pretrain.stored_eps, own.pair.harmful.stored_eps)
     rtol = squared_rtol(len(own.pair.columns), eps) * tolerance
     if rtol >= 1:
-        raise InvalidInputError(f"the rank tolerance is {num(rtol)} times σ₁, above everything; lower it.")
+        raise InvalidInputError(
+            f"the rank tolerance is {num(rtol)} times σ₁, above all eigenvalues; lower it."
+        )
     facts, ranges, ceiling, misalignment, probes = _measured(own, rtol)
     P, H = (TaskSpectrum.of(task, rtol, ridge) for task in facts)
     limit = ridge_convention_ceiling(*ranges, ridge=ridge, rtol=rtol)
@@ -350,9 +355,9 @@ class OwnDataExplorer(Explorer):
             name, content = message["name"].replace("\\", "/"), bytes(buffers[0])
             if len(content) > UPLOAD_BYTES:
                 error = DataFormatError(
-                    f"{name} has {len(content) / 2**20:.1f} MiB; uploads go through Jupyter's connection "
-                    f"and end at {UPLOAD_BYTES >> 20} MiB: put the file where the kernel runs and give "
-                    "its path."
+                    f"{name} has {len(content) / 2**20:.1f} MiB; uploads are limited to "
+                    f"{UPLOAD_BYTES >> 20} MiB; copy the file to the "
+                    "machine of the kernel and give its path."
                 )
                 error.field = message["control"]
                 raise error

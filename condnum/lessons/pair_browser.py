@@ -31,7 +31,7 @@ class DigitPair(Shown):
     title: str  # the method and its mean RIR
     name: str  # of the data
     cells: pd.DataFrame  # of this method, a row per pair
-    limit: float  # of the colours, the same for all methods
+    limit: float  # of the colors, the same for all methods
     pretrain: int
     harmful: int
     rows: pd.DataFrame  # of the results, those of this method and pair
@@ -75,7 +75,7 @@ class DigitPair(Shown):
     def reading(self) -> str:
         """Describe the chosen cell."""
         if self.rows.empty:
-            return "This method has no result on this pair."
+            return "This method has no result for this pair."
         values, successes = ", ".join(map(num, self.rows["rir"])), (self.rows["success"] == 1).sum()
         pair = f"digit {self.pretrain} against digit {self.harmful}"
         return f"{pair}: RIR {values}; Definition 3.1 succeeds in {successes} of {len(self.rows)}"
@@ -93,7 +93,9 @@ def pair_browser(run: StudyRun) -> type[Explorer]:
 
     @checked(
         method=Choice(
-            "method", "Whose RIR the map shows.", {of: option_text(method_style(of).label) for of in known}
+            "method",
+            "Method whose RIR the map shows.",
+            {of: option_text(method_style(of).label) for of in known},
         ),
         pretrain=Choice("pre-training digit", "Or click a cell of the map."),
         harmful=Choice("harmful digit", "Or click a cell of the map."),
@@ -115,10 +117,12 @@ def pair_curves(run: StudyRun, pretrain: int, harmful: int) -> pd.DataFrame:
     study, digits = run.study, run.data
     if pretrain == harmful:
         raise InvalidInputError(
-            f"a pair has two different digits, got {pretrain} twice; choose another cell."
+            f"a pair needs two different digits, got {pretrain} twice; choose another cell."
         )
     if (pretrain, harmful) not in study.pairs:
-        raise InvalidInputError(f"this run has no pair ({pretrain}, {harmful}); it was limited to others.")
+        raise InvalidInputError(
+            f"this run does not include the pair ({pretrain}, {harmful}); choose another cell."
+        )
     extractors = []
     for method in dict.fromkeys((*study.methods, "identity", "initial")):
         cell = study.cell(method, 0, (pretrain, harmful))

@@ -126,7 +126,7 @@ def payload(explorer: type[Explorer], state: Mapping[str, Any]) -> dict[str, Any
         shown = explorer.compute(**explorer.acting(state))
         figure = shown.figure()
         layout = figure.layout.to_plotly_json()
-        layout.pop("template", None)  # the page has its own colours
+        layout.pop("template", None)  # the page has its own colors
         drawn = {"data": [trace.to_plotly_json() for trace in figure.data], "layout": layout}
         return {"figure": drawn, "reading": shown.reading(), "error": ""}
     except CondnumError as error:

@@ -32,7 +32,7 @@ _PATH_STEPS = 100
 MOST_LINES = 8
 #: Beyond this κ the smallest value is round-off of the largest.
 LARGEST_KAPPA = 1e12
-#: Change of log κ that is no round-off.
+#: Change of log κ that is not round-off.
 MOVED = 1e-12
 
 
@@ -84,7 +84,7 @@ class RegularizerPath(Shown):
     eta: Floats  # (T,) step sizes
     kappa: Floats  # (T + 1,)
     value: Floats  # (T + 1,) the regularizer
-    end: str  # `steps`; `repeated`: the pushed value met its neighbour; `round_off`: κ > LARGEST_KAPPA
+    end: str  # `steps`; `repeated`: the pushed value met its neighbor; `round_off`: κ > LARGEST_KAPPA
 
     @property
     def wrong_way(self) -> NDArray[np.bool_]:
@@ -113,7 +113,7 @@ class RegularizerPath(Shown):
         right.line(f"{name} over its start", t, shown, PURPLE, "dash", width=2.5, hover=hover)
         for panel, text, drawn in (
             (left, "σ<sub>i</sub>", self.sigma),
-            (right, "κ; share of R at the start", np.append(self.kappa, share)),
+            (right, "κ; R over its initial value", np.append(self.kappa, share)),
         ):
             decades = np.log10(drawn[drawn > 0])
             low, high = max(decades.min(), -16.0) - 0.2, decades.max() + 0.2
@@ -132,27 +132,30 @@ class RegularizerPath(Shown):
         if self.end == "repeated":
             pair = "σ<sub>1</sub> and σ<sub>2</sub>" if well else "the two smallest values"
             return (
-                f"{kept} At t = {last}, {pair} are equal: Theorem 4.3 is silent there, the bound is 0, "
-                f"and κ rests at {num(self.kappa[-1])}. Monotone is not convergent."
+                f"{kept} At t = {last}, {pair} are equal: Theorem 4.3 does not apply there, the bound is 0, "
+                f"and κ stays at {num(self.kappa[-1])}. A monotone κ need not converge to 1."
             )
         if self.end == "round_off":
-            return f"{kept} At t = {last} the next step would leave float64: κ beyond 10<sup>12</sup>."
+            return (
+                f"{kept} At t = {last} the next step would exceed "
+                "the range of float64: κ is above 10<sup>12</sup>."
+            )
         grown, left = self.sigma[-1, 0] / self.sigma[0, 0], self.value[-1] / self.value[0]
         return f"{kept} σ<sub>1</sub> ends at {num(grown)} of its start, R at {num(left)}."
 
 
 @checked(
-    regularizer=Choice("regularizer", "Which one is descended.", REGULARIZER_LABELS),
+    regularizer=Choice("regularizer", "Regularizer that is descended.", REGULARIZER_LABELS),
     sizes=Choice(
         "step sizes",
-        "How η is chosen at every step.",
-        {"bound": "share of the bound, each t", "constant": "constant η"},
+        "How η is chosen in each step.",
+        {"bound": "fraction of the bound at each t", "constant": "constant η"},
     ),
     share=Slider(
-        "share of the bound", "η over the largest step with a promise.", 0.01, 0.99, log=True, step=0.05
+        "fraction of the bound", "η over the largest step with a guarantee.", 0.01, 0.99, log=True, step=0.05
     ),
-    kappa=Slider("κ at the start", "Condition number at the start.", *KAPPA, log=True, step=0.05),
-    dimension=Slider("dimension k = D", "Number k = D of singular values.", 2, MOST_LINES, advanced=True),
+    kappa=Slider("κ at the start", "Initial condition number.", *KAPPA, log=True, step=0.05),
+    dimension=Slider("dimension k = D", "Number of singular values.", 2, MOST_LINES, advanced=True),
     bend=Slider("crowding of σ", BEND_HELP, *BEND, log=True, step=0.05, marks=3),
 )
 def regularizer_path(
@@ -222,4 +225,4 @@ def value_plane_figure(curves: Mapping[str, tuple[Floats, Floats]]) -> Any:
     panel.x("κ(S)", 0.5, 6.1, log=True)
     panel.y("R<sub>ill</sub>(S)", -5.6, 1.3, log=True)
     note = "Orange: κ → ∞ and R<sub>ill</sub> stays at 4.8. Blue: R<sub>ill</sub> → 0 and κ stays at 10."
-    return sheet.finish("R<sub>ill</sub> does not know κ", note)
+    return sheet.finish("R<sub>ill</sub> does not determine κ", note)

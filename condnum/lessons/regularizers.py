@@ -22,7 +22,7 @@ from condnum.theory.steps import ill_spectrum_step, ill_step_bound, well_spectru
 RegularizerName = Literal["well", "ill"]
 NAMES = {"well": "R<sub>well</sub>", "ill": "R<sub>ill</sub>"}
 REGULARIZER_LABELS = {"well": "well: lowers κ (Eq. 3)", "ill": "ill: raises κ (Eq. 12)"}
-BEND_HELP = "1: geometric; above: most values crowd near σ₁; below: near σₖ."
+BEND_HELP = "1: geometric; above 1, most values are near σ₁; below 1, near σₖ."
 #: κ of a chosen spectrum, and its crowding.
 KAPPA, BEND = (10**0.05, 1e4), (10**-0.7, 10**0.7)
 #: Steps η/η₀ between which the curve κ(η) is computed, and how many.
@@ -179,8 +179,7 @@ class RegularizerStep(Shown):
         if math.isinf(self.next_kappa):
             which = "σ<sub>1</sub>" if self.regularizer == "well" else "σ<sub>k</sub>"
             moved = (
-                f"{which} is annihilated: κ → ∞ from both sides, and a compact κ (Eq. 1) would leave the "
-                "zero out."
+                f"{which} becomes 0: κ → ∞ from both sides, and a compact κ (Eq. 1) would ignore the zero."
             )
         else:
             verb = "falls" if self.next_kappa < self.kappa else "rises"
@@ -191,7 +190,7 @@ class RegularizerStep(Shown):
             for name, bound in (("printed bound", self.printed), ("corrected one", self.corrected))
         )
         if self.printed < 0:
-            printed = "the printed bound is negative (no step at all)"
+            printed = "the printed bound is negative (no step is allowed)"
         if math.isinf(self.corrected):
             corrected = "the corrected one allows every step (k = 2)"
         values = f"{NAMES[self.regularizer]}: {num(self.value)} → {num(self.next_value)}"
@@ -199,7 +198,7 @@ class RegularizerStep(Shown):
 
 
 @checked(
-    regularizer=Choice("regularizer", "Which one is descended.", REGULARIZER_LABELS),
+    regularizer=Choice("regularizer", "Regularizer that is descended.", REGULARIZER_LABELS),
     step=Slider(
         "step size η (in η₀)",
         "η₀ sends σ₁ (well) or σₖ (ill) exactly to 0.",
@@ -209,10 +208,10 @@ class RegularizerStep(Shown):
         marks=25,
     ),
     kappa=Slider("condition number κ", "Condition number σ₁/σₖ of H (Eq. 1).", *KAPPA, log=True, step=0.01),
-    dimension=Slider("dimension k = D", "Number k = D of singular values.", 2, 64, advanced=True),
+    dimension=Slider("dimension k = D", "Number of singular values.", 2, 64, advanced=True),
     bend=Slider("crowding of σ", BEND_HELP, *BEND, log=True, step=0.01, advanced=True),
     top=Slider(
-        "scale σ₁", "Largest singular value: the scale of H.", 0.01, 100, log=True, step=0.01, advanced=True
+        "scale σ₁", "Largest singular value, the scale of H.", 0.01, 100, log=True, step=0.01, advanced=True
     ),
     scale=Choice("scale of κ", "Scale of κ in the figure.", {"near": "close to the start"}, advanced=True),
 )

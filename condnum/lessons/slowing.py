@@ -223,8 +223,8 @@ class Slowing(Shown):
             price = f"{1 - here.benign.fit:.1%} of its squared fit; accuracy {before} → {after}"
             said, kept = "<b>no linear probe learns anything from the eraser's rows</b>", here.harmful.fit
             if kept > 1e-6:
-                said = f"{self.rank} of 4 directions are gone, {kept:.0%} of the harmful fit is left"
-            return f"{s}: {said}. {learned}, a kernel {kernel}. The benign task pays {price}."
+                said = f"{self.rank} of 4 directions are erased, and {kept:.0%} of the harmful fit is left"
+            return f"{s}: {said}. {learned}, a kernel {kernel}. The benign task loses {price}."
         slow, fast = ([num(of.harmful.fixed), num(of.benign.fixed)] for of in (here, raw))
         factor = here.harmful.fixed / raw.harmful.fixed
         verdict = f"slowed by a factor of {num(factor, 2)}, not stopped" if factor >= 2 else "not slowed"
@@ -239,9 +239,15 @@ def _symbol(steps: float) -> str:
 
 
 @checked(
-    s=Slider("s (0: erased)", "What is left of the directions.", 0, 1, values=STOPS, play=700),
-    rank=Slider("directions k", "How many shrink; four hold all that is linear.", 1, 4, marks=4),
-    start=Choice("start", "θ at s = 1, and the projector.", START_LABELS),
+    s=Slider("s (0: erased)", "Scale of the harmful directions.", 0, 1, values=STOPS, play=700),
+    rank=Slider(
+        "directions k",
+        "Number of directions that shrink; four contain all linear information.",
+        1,
+        4,
+        marks=4,
+    ),
+    start=Choice("start", "θ at s = 1, and the projector that shrinks.", START_LABELS),
 )
 def slowing(*, s: float = 0.1, rank: int = 4, start: Start = "leace") -> Slowing:
     """Walk from conditioning to erasure along θ_s, and attack it on the way."""

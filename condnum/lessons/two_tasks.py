@@ -26,10 +26,16 @@ NULL_LABELS = {
 }
 #: Controls of two tasks, as several explorers have them.
 TASK_CONTROLS: dict[str, Any] = {
-    "kappa_pretrain": Slider("κ of K<sub>P</sub>", "Of the pre-training task.", 1, 100, log=True, marks=3),
-    "kappa_harmful": Slider("κ of K<sub>H</sub>", "Of the harmful task.", 1, 100, log=True, marks=3),
-    "angle": Slider("angle of the eigenbases (degrees)", "0: large directions agree; 90: opposite.", 0, 90),
-    "null": Choice("last feature dead", "Where the last feature is always zero.", NULL_LABELS),
+    "kappa_pretrain": Slider(
+        "κ of K<sub>P</sub>", "Condition number of the pre-training task.", 1, 100, log=True, marks=3
+    ),
+    "kappa_harmful": Slider(
+        "κ of K<sub>H</sub>", "Condition number of the harmful task.", 1, 100, log=True, marks=3
+    ),
+    "angle": Slider(
+        "angle of the eigenbases (degrees)", "0: large directions coincide; 90: opposite.", 0, 90
+    ),
+    "null": Choice("last feature dead", "Tasks in which the last feature is always zero.", NULL_LABELS),
 }
 #: Arguments of `two_tasks`, to be remembered by.
 TwoTasks = tuple[float, float, float, int, NullKind]
@@ -67,7 +73,7 @@ def two_tasks(
     return tasks[0], tasks[1]
 
 
-#: Steps of exact line search that are followed, and the share of the excess loss at which a curve ends.
+#: Steps of exact line search that are followed, and the fraction of the excess loss at which a curve ends.
 ATTACK_STEPS, LEAST_LOSS = 2000, 1e-12
 
 
@@ -81,7 +87,7 @@ class Attack:
     curve: ProbeCurve  # excess loss of exact line search
 
     def steps_to(self, share: float) -> int | None:
-        """Return the first step with at most this share of the initial excess loss, or None."""
+        """Return the first step with at most this fraction of the initial excess loss, or None."""
         reached = np.flatnonzero(self.curve.excess_loss <= share)
         return int(self.curve.steps[reached[0]]) if len(reached) else None
 
@@ -101,7 +107,7 @@ def attacks(*, angle: float = 45.0, dimension: int = 16, seed: int = 0) -> list[
     extractors = {
         "raw inputs, θ = I": np.eye(dimension),
         "θ*": best,
-        "same κ, rest of the spectrum at the top": best @ (V * gain) @ V.T,
+        "same κ, other eigenvalues at the top": best @ (V * gain) @ V.T,
         "θ*, whitened by the attacker": whiten(best, K_H),
     }
     moment, found = K_H @ np.random.default_rng(seed).normal(size=dimension), []
@@ -125,5 +131,5 @@ def attacks_figure(runs: Sequence[Attack]) -> Any:
         panel.line(name, t, share[shown], *look, size=size, hover="t = %{x:,d}: %{y:.2e}")
     panel.x("step t of exact line search", -0.05, math.log10(ATTACK_STEPS), log=True)
     panel.y("excess loss", math.log10(LEAST_LOSS) - 0.5, 0.3, log=True, dtick=2)
-    note = "Share of the excess loss that is left after t steps; curves end at 10<sup>−12</sup>"
-    return sheet.finish("An attacker on the harmful task", note)
+    note = "Fraction of the excess loss left after t steps; curves end at 10<sup>−12</sup>"
+    return sheet.finish("Attacks on the harmful task", note)

@@ -14,7 +14,7 @@ from condnum.methods.settings import DescentSettings, SelfTunedSettings
 from condnum.theory.extremes import grams, largest_pairs, smallest_pairs
 from condnum.theory.spectra import symmetric_part
 
-#: A term of `∇_H R_ill` below this share of `‖H/k‖_F` moves no digit that the descent keeps.
+#: A term of `∇_H R_ill` below this fraction of `‖H/k‖_F` moves no digit that the descent keeps.
 NEGLIGIBLE_TERM = 1e-10
 
 
@@ -130,7 +130,7 @@ class Ours(Method):
 
 
 class RIllOnly(Method):
-    """The baseline that minimises `R_ill(H_H)` alone, with Algorithm 1's preconditioner."""
+    """The baseline that minimizes `R_ill(H_H)` alone, with Algorithm 1's preconditioner."""
 
     name = "r_ill_only"
     label = "R<sub>ill</sub> only"

@@ -148,10 +148,10 @@ class SelfTuned(Run):
     def facts(self, index: int) -> dict[str, Any]:
         """Add how θ was found."""
         ends = {
-            "settled": "stopped as RIR gained no more.",
-            "steps": f"stopped at the budget of {self.settings.steps} steps: allow more with steps=….",
+            "settled": "stopped because RIR no longer increased.",
+            "steps": f"stopped at the budget of {self.settings.steps} steps; allow more with steps=….",
             "cancelled": "cancelled.",
-            "diverged": "stopped by a failed decomposition.",
+            "diverged": "stopped because a decomposition failed.",
         }
         text = (
             f" This θ was reached after {self.reached} of {self.step} steps, {self.counts['steps_well']} on "

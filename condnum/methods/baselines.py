@@ -48,7 +48,7 @@ class Imma(Method):
 
     name = "imma"
     label = "IMMA"
-    summary = "bi-level: maximises the harmful loss after a simulated fine-tuning step"
+    summary = "bi-level: maximizes the harmful loss after a simulated fine-tuning step"
     parts = ("bilevel",)
     needs = ("pretrain", "harmful")
     defaults = ImmaSettings()
@@ -154,7 +154,7 @@ class MaxRir(Method):
     """The closed form at the RIR ceiling."""
 
     name, label = "max_rir", "Maximum RIR (K<sub>P</sub><sup>−1/2</sup>)"
-    summary = "closed form: attains the RIR ceiling of the compact convention"
+    summary = "closed form: attains the theoretical limit of RIR in the compact convention"
     seeded = False
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
@@ -166,7 +166,7 @@ class Pareto(Method):
     """The closed form on the Pareto front."""
 
     name, label = "pareto", "Pareto front ((ii) just below 1)"
-    summary = "closed form: (ii) just below 1 and, where there is a ceiling, RIR at it"
+    summary = "closed form: (ii) just below 1, with RIR at the theoretical limit where that is finite"
     seeded = False
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
@@ -180,8 +180,8 @@ class Erase(Method):
     name, label = "erase", "Erase (LEACE)"
     summary = "closed form: no linear probe learns the harmful targets; RIR does not measure that"
     remark = (
-        " κ and RIR do not rank an erasing θ: they ask how slowly a probe learns, over all targets, and here "
-        "a linear probe has nothing of its own target left to learn."
+        " κ and RIR do not rank an erasing θ: they measure how slowly a probe learns, over all targets, "
+        "whereas here a linear probe has nothing left to learn of its own target."
     )
     needs = ("harmful",)
     seeded = False

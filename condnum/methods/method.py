@@ -57,7 +57,7 @@ class Method:
         `problem` is an `ImmunizationProblem`, and the parts are tensors. If `batched` is True, it is a
         `ProblemBatch`, and all tensors have a leading batch dimension.
         """
-        raise NotImplementedError(f"{type(self).__name__} has settings, but no gradients to descend.")
+        raise NotImplementedError(f"{type(self).__name__} has settings but defines no gradients.")
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def few_threads(problem: ImmunizationProblem) -> Generator[None]:
 
 
 def random_weights(problem: ImmunizationProblem, columns: int, generator: torch.Generator) -> Tensor:
-    """Return `(D, columns)` uniform in ±1/√D, as the paper's linear layers are initialised.
+    """Return `(D, columns)` uniform in ±1/√D, as the paper's linear layers are initialized.
 
     The draw happens on the CPU, so that a seed gives the same θ₀ on every device.
     """

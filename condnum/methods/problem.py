@@ -20,7 +20,7 @@ LossName = Literal["mse", "bce"]
 
 #: How a problem is made, for those who pass something else.
 MAKE_IT = (
-    "make it with ImmunizationProblem.from_data(X_P, y_P, X_H, y_H), where targets may be None, or with "
+    "create one with ImmunizationProblem.from_data(X_P, y_P, X_H, y_H), where targets may be None, or with "
     "ImmunizationProblem.from_covariances(K_P, K_H)."
 )
 
@@ -159,9 +159,7 @@ class ImmunizationProblem:
         """Refuse arrays, which do not say whether they are rows or covariances."""
         for task in (self.pretrain, self.harmful):
             if not isinstance(task, LinearTask):
-                raise InvalidInputError(
-                    f"a problem is made of two tasks, got {type(task).__name__}; {MAKE_IT}"
-                )
+                raise InvalidInputError(f"a problem needs two tasks, got {type(task).__name__}; {MAKE_IT}")
 
     def __repr__(self) -> str:
         """Return the sizes of both tasks."""
@@ -235,7 +233,7 @@ class ImmunizationProblem:
         device = resolve_device(device)
         for X, y, names in ((X_loss, y_loss, "X_loss and y_loss"), (X_probe, y_probe, "X_probe and y_probe")):
             if (X is None) != (y is None):
-                raise InvalidInputError(f"{names} go together: pass both or neither.")
+                raise InvalidInputError(f"{names} must be given together: pass both or neither.")
         P = _task(X_P, y_P if y_loss is None else y_loss, loss, device, "P", X_loss)
         H = _task(X_H, y_H if y_probe is None else y_probe, loss, device, "H", X_probe)
         if P.covariance.shape != H.covariance.shape:

@@ -30,27 +30,27 @@ _BUILT_IN = frozenset(_METHODS)
 
 
 def register_method(method: Method) -> None:
-    """Add a method to the registry under its `name`, in the place of a former one of your own.
+    """Add a method to the registry under its `name`, replacing your earlier method of that name.
 
     Args:
         method: A `Method` with a name, a label and a summary.
 
     Raises:
-        InvalidInputError: It is not such an object, or the name is that of one of condnum's methods.
+        InvalidInputError: It is not such an object, or a built-in method has this name.
 
     Examples:
         >>> register_method(get_method("ours"))
         Traceback (most recent call last):
         ...
-        condnum.errors.InvalidInputError: 'ours' is one of condnum's methods; choose another name.
+        condnum.errors.InvalidInputError: 'ours' is the name of a built-in method; choose another name.
     """
     if not isinstance(method, Method) or not all(hasattr(method, x) for x in ("name", "label", "summary")):
         raise InvalidInputError(
             f"{type(method).__name__} is not a method: derive its class from condnum.methods.Method, and "
-            "give it a name, a label and a summary."
+            "define its name, label and summary."
         )
     if method.name in _BUILT_IN:
-        raise InvalidInputError(f"'{method.name}' is one of condnum's methods; choose another name.")
+        raise InvalidInputError(f"'{method.name}' is the name of a built-in method; choose another name.")
     _METHODS[method.name] = method
 
 
@@ -103,14 +103,14 @@ def immunize(
         problem: The two tasks (`ImmunizationProblem.from_data`, `.from_pair`, `.from_covariances`).
         method: `ours` (Algorithm 1), `r_ill_only`, `imma`, `opt_kappa`, the controls `identity` and
             `initial`, or the closed forms `max_rir`, `pareto` and `erase`; see `method_names`.
-        seed: Of θ₀ and everything else that is random; the library never seeds globally.
+        seed: Seed of θ₀ and all other random numbers; the library never seeds globally.
         settings: Replaces the method's defaults; a string names one of `PRESETS`. By default `ours` is
             self-tuned: it alternates steps on `R_well` alone and on `R_ill` alone, none on the loss, and says
             in `explanation` whether Definition 3.1 is met. With `DescentSettings`, or one of the names, it
             descends all three together, as published (Eq. 11).
         callback: Called with a `Progress` at each recorded step; returning True cancels the run,
-            which then returns what it has with `stop_reason="cancelled"`.
-        callback_steps: Further steps at which the callback is told of θ, without measuring it.
+            which then returns its current result with `stop_reason="cancelled"`.
+        callback_steps: Additional steps at which the callback receives θ without measurements.
         **overrides: Single settings by name, such as `steps=200`. Naming one of the joint descent, such as
             `learning_rate`, leaves the rest at `PRESETS["fixed"]`.
 
@@ -138,7 +138,7 @@ def immunize(
     if chosen.defaults is None:
         if settings is not None or overrides:
             given = ", ".join(overrides) or "settings"
-            raise InvalidInputError(f"method '{method}' has nothing to set; leave out: {given}.")
+            raise InvalidInputError(f"method '{method}' has no settings; leave out {given}.")
         return judged(problem, Run([problem], chosen, None, [seed]).results()[0])
     if isinstance(settings, str):
         check_known("settings", settings, PRESETS)
@@ -168,11 +168,13 @@ def immunize_batch(
 ) -> list[ImmunizationResult]:
     """Immunize many problems of one dimension at once, without a verdict of each."""
     if len(problems) != len(seeds) or not problems:
-        raise InvalidInputError(f"a batch needs one seed a problem, got {len(problems)} and {len(seeds)}.")
+        raise InvalidInputError(f"a batch needs one seed per problem, got {len(problems)} and {len(seeds)}.")
     chosen = get_method(method)
     base = _settings_of(chosen, settings)
     if not descends_in_batches(method, base):
-        raise InvalidInputError(f"method '{method}' does not descend in batches: immunize one by one.")
+        raise InvalidInputError(
+            f"method '{method}' does not support batches; immunize the problems one at a time."
+        )
     for problem in problems:
         _check_descent(problem, chosen, base)
     where = None if device is None else resolve_device(device)
@@ -201,6 +203,6 @@ def _check_descent(
         largest = float(task.covariance.abs().max())
         if largest > 0 and not 1 / _LARGEST_ENTRY <= largest <= _LARGEST_ENTRY:
             raise InvalidInputError(
-                f"{name} has a largest entry of {largest:.3g}, whose fourth power leaves float64; divide the "
-                f"data by {math.sqrt(largest):.1g}, that is {name} by {largest:.1g}: κ does not change."
+                f"{name} has a largest entry of {largest:.3g}, whose fourth power overflows float64; divide "
+                f"the data by {math.sqrt(largest):.1g}, that is {name} by {largest:.1g}: κ does not change."
             )

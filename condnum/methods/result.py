@@ -25,7 +25,7 @@ StopReason = Literal["steps", "settled", "cancelled", "diverged", "closed_form"]
 
 @dataclass(frozen=True, repr=False)
 class ImmunizationResult:
-    """An immunized extractor and how it was obtained; `immunize` judges it, `immunize_batch` does not."""
+    """An immunized extractor and how it was obtained; only `immunize` adds a verdict."""
 
     theta: Tensor  # (D, D_hid)
     omega: Tensor | None  # (D_hid, m) pre-training probe, None without supervised loss
@@ -69,13 +69,13 @@ def judged(problem: ImmunizationProblem, result: ImmunizationResult) -> Immuniza
         return replace(result, explanation=f"θ cannot be measured: {error}")
     text = f"Definition 3.1 is {compact.verdict}: {compact.ratios}, RIR = {compact.rir:.4g}"
     if math.isfinite(ceiling):
-        text += f", {share_of_ceiling(compact.rir, ceiling):.1%} of the ceiling {ceiling:.4g}."
+        text += f", {share_of_ceiling(compact.rir, ceiling):.1%} of the theoretical limit {ceiling:.4g}."
     else:
-        text += "; no ceiling: the harmful task has directions of its own."
+        text += "; no theoretical limit: the harmful task has directions of its own."
     if ranges[1].rank == 1:
-        text += " K_H has rank 1, so that κ(H_H) = 1 whatever θ is: no extractor can meet clause (a)."
+        text += " K_H has rank 1, so κ(H_H) = 1 for every θ and no extractor can meet clause (a)."
     elif ceiling <= 1 + 1e-6:
-        text += " A ceiling of 1 means that no extractor can immunize this pair."
+        text += " A theoretical limit of 1 means that no extractor can immunize this pair."
     text += (
         f" κ(H_P) = {compact.pretrain_after.value:.4g}, κ(H_H) = {compact.harmful_after.value:.4g}."
         f"{result.explanation} Ridge convention (ε = 1e-6): {ridge.verdict}, {ridge.ratios}."
@@ -85,7 +85,7 @@ def judged(problem: ImmunizationProblem, result: ImmunizationResult) -> Immuniza
 
 @dataclass(frozen=True)
 class Progress:
-    """What a callback is told at each recorded or watched step."""
+    """What a callback receives at each recorded or watched step."""
 
     method: str
     seed: int

@@ -41,7 +41,7 @@ class Run:
         self.device = problems[0].device if device is None else device
         self.callback = callback
         self.recorded = frozenset[int]() if settings is None else settings.recorded_steps
-        self.told = self.recorded | frozenset(callback_steps)  # steps of which the callback is told
+        self.told = self.recorded | frozenset(callback_steps)  # steps that the callback receives
         for problem in problems:
             if missing := ", ".join(method.missing(problem)):
                 raise InvalidInputError(f"method '{method.name}' needs targets, but {missing} are missing.")

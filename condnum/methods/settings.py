@@ -70,7 +70,7 @@ class Settings:
                 )
             for here, there in misses:
                 raise InvalidInputError(
-                    f"{one.name}={value!r} has no effect with {here}: it belongs to {there}; leave it out."
+                    f"{one.name}={value!r} has no effect with {here}, only with {there}; leave it out."
                 )
 
     def with_overrides(self, **overrides: Any) -> Self:
@@ -107,7 +107,7 @@ def _read(name: str, kind: Any, value: Any) -> Any:
 class DescentSettings(Settings):
     """How a method descends all parts of its gradient together. Defaults: full batch, Adam, balanced λ.
 
-    `ours` descends so, as published (Eq. 11), where settings are given; else see `SelfTunedSettings`.
+    With settings, `ours` descends jointly as published (Eq. 11); without, see `SelfTunedSettings`.
     """
 
     optimizer: Literal["adam", "gd"] = "adam"  # Adam (0.9, 0.999, 1e-8) or plain gradient descent

@@ -33,7 +33,9 @@ class AttackBudget:
             object.__setattr__(self, name, check_integer(name, getattr(self, name), least))
         epsilons = as_tensor(np.asarray(self.epsilons), "epsilons", ndim=1).tolist()
         if not all(0 < epsilon < 1 for epsilon in epsilons) or len({*epsilons}) < len(epsilons):
-            raise InvalidInputError(f"epsilons must lie between 0 and 1, each once, got {self.epsilons}.")
+            raise InvalidInputError(
+                f"epsilons must be distinct and lie between 0 and 1, got {self.epsilons}."
+            )
         object.__setattr__(self, "epsilons", tuple(epsilons))
         if self.headline not in self.epsilons:
             raise InvalidInputError(f"headline {self.headline} must be one of the epsilons {self.epsilons}.")
@@ -130,7 +132,7 @@ class AttackRun:
     space: ProbeSpace  # the space in which the attacker works: its L* is the one that counts
     kappa_steps: Mapping[float, float] = field(default_factory=dict)  # ε -> steps predicted from κ alone
     spectrum_steps: Mapping[float, float] = field(default_factory=dict)  # ε -> from the full spectrum
-    pass_share: float = 1.0  # share of the rows that one gradient sees
+    pass_share: float = 1.0  # fraction of the rows that one gradient sees
 
 
 class Attacker(ABC):

@@ -165,7 +165,7 @@ STANDARDIZED = replace(
     GRADIENT_DESCENT,
     name="standardize",
     label="Standardize + GD",
-    summary="columns centred and scaled, an intercept, then gradient descent",
+    summary="columns centered and scaled, an intercept, then gradient descent",
     informed=True,
     coordinates=lambda space: space.standardized,
 )
@@ -183,7 +183,7 @@ class LineSearch(Attacker):
     """Steepest descent with exact line search: the attacker of the paper's Fig. 1."""
 
     name, label = "line_search", "Exact line search"
-    summary = "steepest descent with the exact step, the attacker of Fig. 1; nothing to choose"
+    summary = "steepest descent with the exact step, the attacker of Fig. 1; no hyper-parameters"
     kinds = ("regression",)
 
     def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
@@ -207,7 +207,7 @@ def as_released(problem: AttackProblem, seed: int) -> tuple[ProbeSpace, None]:
 
 
 def stacked_layer(problem: AttackProblem, seed: int) -> tuple[ProbeSpace, FloatArray]:
-    """Re-parametrise the probe as `W = UV`, from a random orthogonal U with 32 columns."""
+    """Re-parametrize the probe as `W = UV`, from a random orthogonal U with 32 columns."""
     k = problem.space.features.shape[1]
     drawn = np.random.default_rng(seed).normal(size=(k, min(k, 32)))
     return problem.space, np.linalg.qr(drawn)[0]
@@ -250,7 +250,7 @@ ADAM = AdamAttacker(
 STACKED = AdamAttacker(
     "stacked",
     "Stacked linear layer",
-    "W = UV with 32 columns between, Adam on both, learning rates half a decade apart",
+    "W = UV with inner dimension 32, Adam on both, learning rates half a decade apart",
     half_decades(-4, 0),
     stacked_layer,
 )

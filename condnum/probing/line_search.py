@@ -55,7 +55,7 @@ def linear_probe(
 ) -> ProbeCurve:
     """Probe features `Xθ` by gradient descent with exact line search, for a whole batch at once.
 
-    The probe minimises `‖Xθw − y‖²` from `w₀ = 0`; `w*` is the solution of least norm, so that the ratio can
+    The probe minimizes `‖Xθw − y‖²` from `w₀ = 0`; `w*` is the solution of least norm, so that the ratio can
     reach 0. A probe stops when its gradient is below the round-off of a data-space implementation,
     `‖g‖ ≤ eps·σ₁·‖w*‖`; the curve is flat from there.
 
@@ -108,7 +108,7 @@ ProbeModes: TypeAlias = tuple[FloatArray, FloatArray, float]
 
 
 def eigenbasis_probe(modes: Sequence[ProbeModes], record: NDArray[np.int64]) -> ProbeCurve:
-    """Run probes whose Hessians are diagonalised already, together, and record them at these steps."""
+    """Run probes whose Hessians are diagonalized already, together, and record them at these steps."""
     spectra, errors, reach = zip(*modes, strict=True)
     sigma, squares = np.zeros((2, len(modes), max(map(len, spectra))))  # padded to one width
     for row, (values, error) in enumerate(zip(spectra, errors, strict=True)):
@@ -158,7 +158,7 @@ def _steps_to_record(record: ArrayLike | None, steps: int) -> NDArray[np.int64]:
 
 
 def _modes(T: Tensor, K: Tensor, b: Tensor, rtol: float) -> ProbeModes:
-    """Diagonalise one probe: with `K = BᵀB` and `Bθ = UΣVᵀ`, `σ = Σ²` and `Vᵀw* = Σ⁻¹Uᵀc`, `Bᵀc = Xᵀy`."""
+    """Diagonalize one probe: with `K = BᵀB` and `Bθ = UΣVᵀ`, `σ = Σ²` and `Vᵀw* = Σ⁻¹Uᵀc`, `Bᵀc = Xᵀy`."""
     B = CovarianceRange.of(K, rtol=rtol).factor
     target = (B @ b) / B.square().sum(dim=1, keepdim=True)  # rows of B are orthogonal: c = (BBᵀ)⁻¹Bb
     U, root, _ = torch.linalg.svd(B @ T, full_matrices=False)
@@ -166,8 +166,8 @@ def _modes(T: Tensor, K: Tensor, b: Tensor, rtol: float) -> ProbeModes:
     squares = ((U[:, kept].mT @ target) / root[kept, None]).square().sum(dim=1)
     if float(squares.sum()) <= 0:
         raise InvalidInputError(
-            "the probe starts at its optimum (Xᵀy is zero on the range of Xθ): nothing to converge to; "
-            "check the targets."
+            "the probe starts at its optimum (Xᵀy is zero on the "
+            "range of Xθ): there is nothing to learn; check the targets."
         )
     return (root[kept] ** 2).cpu().numpy(), squares.cpu().numpy(), float(squares.sum())
 

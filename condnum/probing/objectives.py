@@ -23,7 +23,7 @@ from condnum.errors import RankError
 from condnum.probing.tasks import TaskKind
 from condnum.theory.spectra import default_rtol
 
-#: A squared slope of the loss below this share of what it could be is round-off of features in float64.
+#: A squared slope of the loss below this fraction of what it could be is round-off of features in float64.
 NOTHING = 1e-14
 
 
@@ -155,7 +155,7 @@ def logistic_optimum(
     tolerance: float = 1e-6,
     max_iterations: int = 60,
 ) -> ConvexOptimum:
-    """Minimise the mean cross-entropy over all linear functions of the features, by Newton's method.
+    """Minimize the mean cross-entropy over all linear functions of the features, by Newton's method.
 
     Where classes can be separated it ends at `tolerance·ln C`, far below any ε in use.
     """
@@ -253,7 +253,7 @@ class ProbeSpace:
         """Eigenvalues above `k·eps·σ₁`, as everywhere in this library, and the shares p_i."""
         U, s, right = np.linalg.svd(self.features, full_matrices=False)
         if not s[0] > 0:
-            raise RankError("the features have rank 0: all are zero; there is nothing to probe.")
+            raise RankError("the features have rank 0: all entries are zero, so there is nothing to probe.")
         sigma = s**2 / len(self.features)
         kept = sigma > default_rtol(self.features.shape[1]) * sigma[0]
         energy = ((U[:, kept].T @ self.regression_targets) ** 2).sum(axis=1)
@@ -310,7 +310,7 @@ class ProbeSpace:
 
     @cached_property
     def standardized(self) -> ProbeSpace:
-        """Centred and scaled columns, constant ones dropped to zero, and an intercept: L* may be lower."""
+        """Centered and scaled columns, constant ones dropped to zero, and an intercept: L* may be lower."""
         mean, deviation = self.features.mean(axis=0), self.features.std(axis=0)
         size = np.sqrt((self.features**2).mean(axis=0))
         flat = deviation <= 1e-12 * np.maximum(size, np.finfo(np.float64).tiny)

@@ -56,9 +56,7 @@ def attack_panel(
     raw = [name for name, value in thetas.items() if value is None]
     if not raw:
         if RAW in thetas:
-            raise InvalidInputError(
-                "the name 'raw' is that of the baseline; give that extractor another one."
-            )
+            raise InvalidInputError("the name 'raw' is reserved for the baseline; rename that extractor.")
         thetas, raw = {RAW: None, **thetas}, [RAW]
     if len(raw) > 1:
         raise InvalidInputError(f"several extractors are None (the raw inputs): {', '.join(raw)}; keep one.")
@@ -70,7 +68,7 @@ def attack_panel(
     for extractor, problem in problems.items():
         for attacker in chosen if extractor in attacked else ():
             if task.kind not in attacker.kinds:
-                reason = f"it is an attack on {' and '.join(attacker.kinds)} only"
+                reason = f"it only attacks {' and '.join(attacker.kinds)}"
                 skipped.append({"extractor": extractor, "attacker": attacker.name, "reason": reason})
                 continue
             if on_attack is not None:
@@ -116,7 +114,7 @@ def _chosen(kind: str, names: Sequence[str] | None, known: Collection[str]) -> l
     """Return the names of what takes part, each once; None: all that are known."""
     chosen = list(dict.fromkeys(known if names is None else names))
     if not chosen:
-        raise InvalidInputError(f"no {kind} was chosen: name at least one, or leave the option out for all.")
+        raise InvalidInputError(f"no {kind} was chosen; name at least one, or leave the option out for all.")
     for name in chosen:
         check_known(kind, name, known)
     return chosen
@@ -166,7 +164,7 @@ def _root_mean_square(values: np.ndarray, what: str) -> float:
 
 
 def lost_share(space: ProbeSpace, raw: ProbeSpace) -> float:
-    """Return which share of what raw inputs allow to be learned features do not; negative: more."""
+    """Return which fraction of what raw inputs allow to be learned features do not; negative: more."""
     optimum = raw.convex_optimum.loss
     return (space.convex_optimum.loss - optimum) / (raw.objective.start_loss - optimum)
 

@@ -49,14 +49,14 @@ def probe_steps(
         covariance: `(D, D)` covariance `K = XᵀX` of the task, or its range.
         moment: `(D,)` or `(D, m)`, `XᵀY`.
         epsilon: ε in (0, 1).
-        budget: Most steps of the exact line search, which are iterated; those of the fixed step are not.
+        budget: Maximum number of exact line searches, which are iterated; fixed steps are not.
         rtol: Relative rank tolerance of K; default `D·eps` of its stored dtype.
 
     Returns:
         Both numbers of steps with κ and the reachable fraction of the fit.
 
     Raises:
-        InvalidInputError: Shapes do not fit, ε or `budget` is out of range, or even raw inputs have no fit.
+        InvalidInputError: Shapes do not fit, ε or `budget` is out of range, or raw inputs have no fit either.
 
     Examples:
         The target lies in the strong direction: κ is 10⁴, and one step is enough.

@@ -44,7 +44,7 @@ def register_attacker(attacker: Attacker) -> None:
             f"{attacker!r} is not an attacker: derive its class from condnum.probing.Attacker."
         )
     if attacker.name in _BUILT_IN:
-        raise InvalidInputError(f"'{attacker.name}' is one of condnum's attackers; choose another name.")
+        raise InvalidInputError(f"'{attacker.name}' is the name of a built-in attacker; choose another name.")
     _ATTACKERS[attacker.name] = attacker
 
 

@@ -61,7 +61,8 @@ class AttackReport:
         known = known.dropna(subset="factor")
         if known.empty:
             raise InvalidInputError(
-                f"no attacker reached the target on '{self.baseline}': there is no factor; raise the budget."
+                f"no attacker reached the target on '{self.baseline}': "
+                "so the factor is undefined; raise the budget."
             )
         return known.sort_values("factor", kind="stable").iloc[0]
 
@@ -108,7 +109,7 @@ def attack_sentences(report: AttackReport, labels: Mapping[str, str] | None = No
     """Say what a panel found, one statement a sentence, and what it cannot know; labels are of extractors."""
     labels = {name: name for name in report.extractors["extractor"]} | dict(labels or {})
     epsilon = report.budget.headline
-    said = [f"Targets: {100 * epsilon:g} % of the excess loss of zero weights, unless another one is named."]
+    said = [f"Targets: {100 * epsilon:g} % of the excess loss of zero weights, unless stated otherwise."]
     for name in report.extractors["extractor"]:
         if name != report.baseline:
             said += _extractor(report, name, labels)
@@ -116,29 +117,29 @@ def attack_sentences(report: AttackReport, labels: Mapping[str, str] | None = No
     for label, rows in report.steps[report.steps["epsilon"] == least].groupby("label", sort=False):
         if (rows["steps"] == 1).all():
             said.append(
-                f"{label} needs one step on every extractor, down to ε = {least:g}: conditioning is no "
-                "obstacle to an attacker who does this."
+                f"{label} needs one step on every extractor, down "
+                f"to ε = {least:g}: conditioning does not slow this attacker."
             )
     rows = report.at(report.steps, None)
     if len(edge := rows[rows["at_edge"]]):
         where = ", ".join(f"{r.label} on {labels[r.extractor]}" for r in edge.itertuples())
         said.append(
-            f"The best hyper-parameter lies at the end of its grid for {where}: a wider grid may do better."
+            f"The best hyper-parameter lies at the edge of its grid for {where}; a wider grid may do better."
         )
     if missing := int(rows["steps"].isna().sum()):
         said.append(
-            f"{missing} of {len(rows)} attacks did not finish within the budget: their factors are lower "
-            "bounds, or unknown."
+            f"{missing} of {len(rows)} attacks did not finish within "
+            "the budget; their factors are lower bounds or unknown."
         )
     if not report.extractors["optimum_converged"].all():
         said.append(
-            "The optimum of at least one extractor was not certified: small ε are to be read with care."
+            "The optimum of at least one extractor was not certified; interpret results at small ε with care."
         )
     for attacker, group in report.skipped.groupby("attacker", sort=False):
         said.append(f"{attacker} was skipped on {len(group)} extractor(s): {group['reason'].iloc[0]}.")
     said.append(
-        "Factors hold for these attackers, grids and budget, on this sample; an attacker who is not in the "
-        "panel may do better, and none of the numbers is an upper limit of what an attacker can do."
+        "Factors hold for these attackers, grids and budget, on "
+        "this sample; an attacker outside the panel may do better."
     )
     return said
 
@@ -153,7 +154,7 @@ def _extractor(report: AttackReport, name: str, labels: Mapping[str, str]) -> li
     if np.isinf(worst["factor"]):
         return [
             f"{label}: {100 * report.budget.headline:g} % is out of reach for every attacker of the panel. "
-            "That says nothing about attackers who are not linear, or who take the inputs of θ."
+            "This does not cover nonlinear attackers, nor attackers who use the inputs of θ."
         ]
     more = "at least " if worst["bound"] == "at least" else ""
     steps = f"{worst['steps']:,.0f}" if np.isfinite(worst["steps"]) else "more than the budget's"
@@ -162,12 +163,13 @@ def _extractor(report: AttackReport, name: str, labels: Mapping[str, str]) -> li
     optimum = f"that of {raw}, up to 1e-4 of what can be learned."
     if abs(gap) > 1e-4:
         optimum = (
-            f"{own['optimum']:.4g}, on {raw} {own['baseline_optimum']:.4g}: a share {gap:.2g} of what can be "
-            f"learned is {'lost; targets ε below that share are out of reach' if gap > 0 else 'gained'}. "
+            f"{own['optimum']:.4g}, on {raw} {own['baseline_optimum']:.4g}: a fraction {gap:.2g} of what "
+            "can be learned is "
+            f"{'lost, and targets ε below it are out of reach' if gap > 0 else 'gained'}. "
             "Steps count to its own optimum."
         )
     return [
-        f"{label}: the attacker who is slowed least is {worst['label']} with a factor of {more}"
+        f"{label}: the least-slowed attacker is {worst['label']} with a factor of {more}"
         f"{worst['factor']:.3g} (steps: {steps}, on {raw} {worst['baseline_steps']:,.0f}).",
         f"{label}: the best loss on its features is {optimum}",
     ]

@@ -28,7 +28,7 @@ _MEMORIES = (10, 50)
 
 
 def scipy_trace(space: ProbeSpace, method: str, race: Race, options: dict[str, float]) -> Trace:
-    """Minimise the relative excess loss with SciPy from zero weights; a step is an iteration."""
+    """Minimize the relative excess loss with SciPy from zero weights; a step is an iteration."""
     objective = space.objective
     shape = zero_weights(space, 1).shape
     scale = objective.start_loss - objective.optimum
@@ -80,7 +80,7 @@ class LimitedMemoryBfgs(Attacker):
     summary = "SciPy's L-BFGS-B with 10 and 50 pairs; a step is an iteration"
 
     def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
-        """Minimise with each memory."""
+        """Minimize with each memory."""
         space, traces = problem.space, []
         for memory in _MEMORIES:
             race = Race(space, [f"{memory} pairs"], budget)

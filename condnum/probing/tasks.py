@@ -32,12 +32,13 @@ class AttackTask:
         object.__setattr__(self, "X", float_matrix(self.X, "X"))
         object.__setattr__(self, "y", targets(self.y, len(self.X), self.kind, "y"))
         if (self.X_test is None) != (self.y_test is None):
-            raise InvalidInputError("X_test and y_test belong together: give both or neither.")
+            raise InvalidInputError("X_test and y_test must be given together: give both or neither.")
         if self.X_test is not None and self.y_test is not None:
             object.__setattr__(self, "X_test", float_matrix(self.X_test, "X_test"))
             if self.X_test.shape[1] != self.X.shape[1]:
                 raise InvalidInputError(
-                    f"X_test has shape {self.X_test.shape}, X {self.X.shape}: both need the same columns."
+                    f"X_test has shape {self.X_test.shape}, X {self.X.shape}: "
+                    "both must have the same columns."
                 )
             found = targets(self.y_test, len(self.X_test), self.kind, "y_test", training=self.y)
             object.__setattr__(self, "y_test", found)

@@ -1,4 +1,4 @@
 """Showing: the notebook runner and its offline pages, provenance, tables for people, scoreboard and site.
 
-Nothing here knows about optimisation; import from the modules, which are loaded where needed.
+Nothing here knows about optimization; import from the modules, which are loaded where needed.
 """

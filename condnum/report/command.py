@@ -28,9 +28,10 @@ SHOWN_FAILURES = 20
 
 
 OutOption = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Folder of the results.", show_default="runs/…")
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Write the results to this folder.", show_default="runs/…"),
 ]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
 
 # Running a notebook.
 
@@ -78,8 +79,8 @@ def told_command(
         typer.echo(f"{len(failures)} cell{'s' if len(failures) > 1 else ''} failed:", err=True)
         typer.echo(textwrap.indent("\n".join(failures[:SHOWN_FAILURES]), "  "), err=True)
         typer.echo(
-            f"All of them are in {folder / FAILURES}; "
-            "the same command tries them again and keeps the others.",
+            f"All failures are listed in {folder / FAILURES}; "
+            "the same command retries them and keeps the other cells.",
             err=True,
         )
         raise typer.Exit(1)
@@ -162,7 +163,7 @@ def number_reader(kind: type[int] | type[float], least: float = -math.inf) -> Ca
         with contextlib.suppress(ValueError, OverflowError):
             if not (value := kind(text)) < least:
                 return value
-        bound = f" of at least {least:g}" if math.isfinite(least) else ""
+        bound = f" ≥ {least:g}" if math.isfinite(least) else ""
         raise typer.BadParameter(f"'{text}' is not {'an integer' if kind is int else 'a number'}{bound}.")
 
     return read
@@ -175,7 +176,7 @@ def _read_yaml(text: str) -> Any:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError) as error:
         problem = " ".join(str(error).split())
-        raise typer.BadParameter(f"'{text}' is no YAML ({problem}); quote text.") from error
+        raise typer.BadParameter(f"'{text}' is not valid YAML ({problem}); put text in quotes.") from error
 
 
 def _option(parameter: Any, default: Any, ours: bool) -> tuple[Any, Any]:

@@ -77,8 +77,8 @@ def published_note(summary: pd.DataFrame) -> str:
         else:
             words.append(
                 f"{names}: the paper has no such experiment. The published columns are its ImageNet–Cars "
-                "ones for the nearer architecture, <b>for orientation only</b>: another backbone, other "
-                "data, other image sizes. Agreement or disagreement with them means nothing."
+                "results for the more similar architecture, <b>for orientation only</b>: backbone, data "
+                "and image sizes differ, so agreement or disagreement with them means nothing."
             )
     return f"<p>{' '.join(words)}</p>"
 

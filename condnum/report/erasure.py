@@ -10,7 +10,7 @@ _SHOWN = ("raw", "control", "floor", "iterated")
 
 
 def _percent(share: float) -> str:
-    """Format a share of the target's variance."""
+    """Format a fraction of the target's variance."""
     return "—" if np.isnan(share) else f"{100 * share:.3g} %"
 
 
@@ -100,13 +100,14 @@ def erasure_sentences(summary: pd.DataFrame, paired: pd.DataFrame) -> list[str]:
             for name in ("harmful_linear_kept", "pretrain_linear_kept")
         )
         said.append(
-            f"{pair}: erasure leaves the best linear attacker {kept} of its margin over chance on fresh rows "
+            f"{pair}: erasure leaves the best linear attacker {kept} of its score above chance on fresh rows "
             f"(control {kept_control}), and the benign task {own} of its own (control {own_control})."
         )
         if not abs(against["difference"][pair]) > against["difference_pm"][pair]:
             count = against["splits"][pair]
             said.append(
-                f"{pair}: with {count} split(s) that is not distinguishable from the control; take more."
+                f"{pair}: with {count} split(s) the difference from "
+                "the control is not significant; use more splits."
             )
         said.append(
             f"{pair}: a nonlinear attacker scores {number(erased['harmful_nonlinear'])} on erased and "
@@ -115,12 +116,12 @@ def erasure_sentences(summary: pd.DataFrame, paired: pd.DataFrame) -> list[str]:
         tau, alike, pairs = order_of(table)
         verdict = ": RIR does not rank them by what an attack meets." if tau < 0.5 else "."
         said.append(
-            f"{pair}: RIR and the harmful probe's steps order {alike} of {pairs} pairs of extractors alike "
-            f"(Kendall's τ {tau:.2f}){verdict}"
+            f"{pair}: RIR and the harmful probe's steps agree on the order of {alike} of {pairs} pairs of "
+            f"extractors (Kendall's τ {tau:.2f}){verdict}"
         )
     said.append(
-        "On the defender's rows no linear probe learns anything of the erased targets. On fresh rows the "
-        "table shows what is left. Erasure does not stop nonlinear attackers, nor those who train θ or take "
-        "its inputs, and it needs labels of what is to be erased."
+        "On the defender's rows no linear probe learns anything about the erased targets. The table shows "
+        "what remains on fresh rows. Erasure does not stop nonlinear attackers, nor attackers who train θ "
+        "or use its inputs, and it needs labels of the harmful task."
     )
     return said

@@ -98,7 +98,7 @@ class ExperimentResult:
     experiment: Experiment
     folder: Path | None = None
     status: Status = "not run"
-    error: str = "was not asked for"  # "" unless failed or not run
+    error: str = "was not requested"  # "" unless failed or not run
 
     @property
     def name(self) -> str:
@@ -166,5 +166,5 @@ def find_runs(root: Path) -> list[ExperimentResult]:
     scales = [[find_run(experiment, root) for experiment in experiments(scale)] for scale in SCALES]
     runs = max(scales, key=lambda runs: sum(run.folder is not None for run in runs))
     if not any(run.folder for run in runs):
-        raise DataNotFoundError(f"{root} holds no finished experiment; make one first: condnum reproduce.")
+        raise DataNotFoundError(f"{root} has no finished experiment; run condnum reproduce first.")
     return runs

@@ -83,7 +83,7 @@ def _page_data(data: Mapping[str, Any], figures: list[dict[str, Any]]) -> dict[s
         figures.append(json.loads(figure) if isinstance(figure, str) else figure)
         return {"text/html": f'<div class="figure" data-slot="{len(figures) - 1}"></div>'}
     if WIDGET in data:
-        note = "An interactive control: open the notebook to use it."
+        note = "This is an interactive control; open the notebook to use it."
         return {"text/html": f'<p class="note">{note}</p>'}
     if "text/latex" in data and "text/html" not in data:
         tex = data["text/latex"].strip()
@@ -187,12 +187,12 @@ def figure_html(figure: Mapping[str, Any], name: str) -> str:
         f'<div class="figure" tabindex="0" role="group" aria-label="{label}">'
         f'<div id="{name}" class="plot-frame" style="min-height:{height}px;min-width:{width}px"></div>'
         f'<script type="application/json" data-for="{name}">{text}</script>'
-        f"<noscript>This figure needs JavaScript.</noscript></div>"
+        "<noscript>This figure needs JavaScript.</noscript></div>"
     )
 
 
 def report_css() -> str:
-    """Return the style of a report: layout, tables, code in colours, light and dark."""
+    """Return the style of a report: layout, tables, code in colors, light and dark."""
     formatter, looks = require("pygments.formatters", "notebooks").HtmlFormatter, []
     for style in ("default", "github-dark"):
         lines = formatter(style=style).get_style_defs(".highlight").splitlines()

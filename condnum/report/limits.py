@@ -11,7 +11,7 @@ def _pair(pretrain: str, harmful: str) -> str:
 
 
 def _share(share: float, least: float, most: float) -> str:
-    """Format a share of the ceiling, with its range over seeds if that can be seen."""
+    """Format a fraction of the ceiling, with its range over seeds if that can be seen."""
     spread = span([least, most], " – ")
     return number(share) + (f" ({spread})" if "–" in spread else "")
 
@@ -33,7 +33,7 @@ _SUMMARY: dict[str, Column] = {
 
 
 def limits_table(summary: pd.DataFrame) -> pd.DataFrame:
-    """Format (i), (ii), RIR and its share of the ceiling at one ε, a row per pair × method."""
+    """Format (i), (ii), RIR and its fraction of the ceiling at one ε, a row per pair × method."""
     table = rows_of(summary, _PAIR | _SUMMARY)
     return table.drop(columns="pair") if table["pair"].nunique() == 1 else table
 

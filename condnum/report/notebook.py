@@ -111,7 +111,7 @@ class ParameterNotebook:
         if len(cells) != 1 or cells[0].cell_type != "code":
             raise InvalidInputError(
                 f"a notebook needs exactly one code cell tagged '{PARAMETERS_TAG}', {self.path} has "
-                f"{len(cells)}; without it the notebook's own defaults would overwrite the given values."
+                f"{len(cells)}; otherwise the notebook's defaults would overwrite the given values."
             )
         return cells[0]
 
@@ -195,8 +195,8 @@ def run_notebook(
     """Execute a notebook and write it, with its outputs, to `folder/report.ipynb`.
 
     The kernel is the current interpreter, in the caller's working directory, with so many threads (0: all).
-    `progress` is told of what the notebook does, instead of the terminal. `optional` values are passed on if
-    the notebook has such parameters. When a cell fails, the notebook up to there is kept as
+    `progress` receives the events of the notebook, instead of the terminal. `optional` values are passed on
+    if the notebook has such parameters. When a cell fails, the notebook up to there is kept as
     `folder/report.failed.ipynb`.
     """
     require("papermill", "notebooks")
@@ -276,7 +276,7 @@ def _translated(error: Exception, name: str, failed: Path) -> CondnumError:
     said = {
         "PapermillExecutionError": f"the notebook {name} failed in cell [{getattr(error, 'exec_count', '?')}]"
         f" with {ename}: {getattr(error, 'evalue', '')}",
-        "DeadKernelError": f"the kernel of the notebook {name} died, most often for lack of memory; "
+        "DeadKernelError": f"the kernel of the notebook {name} died, most often because memory ran out; "
         "try fewer rows or another device",
     }.get(kind, f"the notebook {name} could not be run ({kind}: {error})")
     return NotebookError(f"{said}; the executed part is kept in {failed}.")

@@ -70,8 +70,8 @@ def plan(runs: Sequence[ExperimentResult], cores: int) -> str:
     """Return what will run, in its order, and how long that takes."""
     estimates = [run.estimate(cores) for run in runs]
     lines = [
-        f"Plan: about {duration(sum(estimates))} on {cores} cores, then lessons, explorers and pages of the "
-        "site."
+        f"Plan: about {duration(sum(estimates))} on {cores} cores, "
+        "then the lessons, explorers and pages of the site."
     ]
     for run, seconds in zip(runs, estimates, strict=True):
         about = f"about {duration(seconds)}" if seconds else "time not known"
@@ -85,9 +85,9 @@ def missing_images(experiment: Experiment) -> str:
         return ""
     names = " and ".join(f"{name}/" for name in experiment.images)
     return (
-        f"needs the images of {names}, which nobody may hand on and nothing here downloads; put them "
-        f"into a data folder ({', '.join(str(place) for place in data_folders())}), or run it on "
-        f"folders of your own: {experiment.typed}"
+        f"needs the images of {names}, which may not be redistributed; put them into a data folder "
+        f"({', '.join(str(place) for place in data_folders())}), or run it on your own folders: "
+        f"{experiment.typed}"
     )
 
 

@@ -49,7 +49,7 @@ class NotebookCommand:
 
     notebook: str  # a name of condnum's own, or a path
     config: str = ""  # module:class of its study, built and loaded before a kernel starts
-    fixed: Mapping[str, Any] = field(default_factory=dict)  # parameters that are no options of this command
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # parameters that are not options of this command
     defaults: Mapping[str, Any] = field(default_factory=dict)  # where they are not the notebook's
 
     def values(self, notebook: ParameterNotebook) -> dict[str, Any]:
@@ -91,8 +91,8 @@ def loaded(config: str, values: Mapping[str, Any]) -> tuple[str, Mapping[str, st
     origin = getattr(data, "provenance", None)
     if origin is not None and not origin.known_checksum:
         say(
-            f"warning: SHA-256 {data.checksum} of {data.name} in {origin.location} is not one that this "
-            "project knows; the results are those of these files. Look with: condnum data."
+            f"warning: SHA-256 {data.checksum} of {data.name} in {origin.location} is unknown; the results "
+            "describe these files. Run condnum data for details."
         )
     for warning in getattr(data, "warnings", ()):
         say(f"warning: {warning}")
@@ -160,15 +160,17 @@ def run_report(
             (held.path / FAILED).unlink(missing_ok=True)
             kept = abandoned(held)
             raise StoppedError(
-                f"; finished pieces kept in {held.cells}: {kept}. The same command resumes from there."
+                f"; finished cells kept in {held.cells}: {kept}. The same command resumes from there."
                 if kept
-                else " before the first piece was finished; nothing was kept."
+                else " before the first cell was finished; nothing was kept."
             ) from None
         failures = read_table(held.path, FAILURES.removesuffix(".csv"))
         try:
             held.replace()
         except KeyboardInterrupt:
-            raise StoppedError(f" when all was done: the results in {held.folder} are complete.") from None
+            raise StoppedError(
+                f" after the run had finished: the results in {held.folder} are complete."
+            ) from None
     rows = () if failures is None else failures.itertuples(index=False)
     return [": ".join(" ".join(str(word).split()) for word in row) for row in rows]
 

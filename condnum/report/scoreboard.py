@@ -29,8 +29,8 @@ FRACTION = 0.2
 #: How a number is judged, as the page states it.
 AGREEMENT = (
     f"An obtained mean agrees if it lies within the larger of {DEVIATIONS:g} published standard deviations "
-    f"and {100 * FRACTION:g} % of the published mean; else it is “higher ×k” or “lower ×k”, k being their "
-    "ratio."
+    f"and {100 * FRACTION:g} % of the published mean; otherwise "
+    "it is “higher ×k” or “lower ×k”, where k is their ratio."
 )
 
 #: Ordered pairs of two different digits.
@@ -48,7 +48,7 @@ class Protocol(NamedTuple):
 
 
 _LINEAR = "κ with a floor of 1e-6 under the eigenvalues (ridge), θ as trained, whose scale moves (i) and (ii)"
-_DIGITS = Protocol("Table 2", "mnist", 3, "30 epochs, in the release of batches of 64", _LINEAR)
+_DIGITS = Protocol("Table 2", "mnist", 3, "30 epochs; the release uses batches of 64", _LINEAR)
 
 #: By the word after `condnum run`.
 PROTOCOLS = {
@@ -56,7 +56,7 @@ PROTOCOLS = {
         "Table 1",
         "house-prices",
         5,
-        "100 epochs in Sec. 5.1, 1000 in Table 4, 10 in the release, which takes batches of 64",
+        "100 epochs in Sec. 5.1, 1,000 in Table 4, 10 in the release, which uses batches of 64",
         _LINEAR,
     ),
     "mnist": _DIGITS,
@@ -66,7 +66,7 @@ PROTOCOLS = {
         "imagenet",
         3,
         "2 or 3 epochs over ImageNet",
-        "κ over groups of 100 images, not stated how; here compact",
+        "κ over groups of 100 images, convention not stated; compact here",
     ),
 }
 
@@ -153,15 +153,15 @@ class Section:
         seeds = int(self.summary["seeds"].max())
         pairs = int(self.summary["pairs"].iloc[0]) if "pairs" in self.summary else PAIRS
         said = {
-            "other data than the paper's: the numbers cannot be compared, the order of the methods can": (
+            "data differ from the paper's: compare the order of the methods, not the numbers": (
                 not self.comparable
             ),
-            "the 10 000 test images, where the paper takes the 60 000 training images": (
+            "the 10,000 test images; the paper uses the 60,000 training images": (
                 self.comparable and "test images" in self.data
             ),
             f"{pairs} of the {PAIRS} ordered pairs of digits": pairs != PAIRS,
             f"seeds: {seeds} instead of {self.paper.seeds}": seeds != self.paper.seeds,
-            "an older result than was asked for": self.run.older,
+            "an older result than requested": self.run.older,
         }
         return "; ".join(text for text, applies in said.items() if applies)
 

@@ -118,8 +118,8 @@ def build_site(
                 shutil.copytree(work / "html", held.path, ignore=keep, dirs_exist_ok=True)
             except OSError as error:
                 raise OutputError(
-                    f"the site cannot be made in {work}, or copied to {folder}: {error.strerror or error}; "
-                    "free some space there or make it writable. The old site is as it was."
+                    f"the site cannot be built in {work} or copied to {folder}: {error.strerror or error}; "
+                    "free some space there or make it writable. The old site is unchanged."
                 ) from error
             write_json(held.path / RECORD, {"inputs": inputs, "files": held.checksums()})
             held.replace()
@@ -167,7 +167,7 @@ def _written(recorded: Collection[str], lessons: Collection[str]) -> dict[str, s
     """Return the pages that are written by hand; what is not there, explorer or lesson, is words there."""
 
     def place(found: re.Match[str]) -> str:
-        return found[0] if found[1] in recorded else "*Not recorded here: `make site` does it, in minutes.*"
+        return found[0] if found[1] in recorded else "*Not recorded here; `make site` records it in minutes.*"
 
     def link(found: re.Match[str]) -> str:
         return found[0] if found[2] in lessons else found[1]
@@ -211,7 +211,7 @@ def _executed(
         try:
             run_notebook(name, {}, runs[name], quiet=True, optional={"static": True})
         except CondnumError as error:
-            say(f"site: the lesson {name} is left out: {error}")
+            say(f"site: the lesson {name} is omitted: {error}")
         if progress is not None:
             progress({"stage": name, "done": next(done), "total": len(missing)})
 
@@ -236,7 +236,7 @@ def _recorded(
             labs = folder.parents[1] / "alignment-lab"  # as the notebook keeps them
             record_all(folder, list(files), labs=labs, progress=progress)
     except CondnumError as error:
-        say(f"site: explorers are left out: {error}")
+        say(f"site: explorers are omitted: {error}")
     return {name: path for name, path in files.items() if is_current(path)}
 
 

@@ -11,7 +11,7 @@ from docutils import nodes
 from condnum.report.html import mathml
 from condnum.report.tables import INDEX
 
-#: What Sphinx is told, beside the folders.
+#: Settings of Sphinx, besides the folders.
 SPHINX: dict[str, Any] = {
     "project": "condnum",
     "html_title": "condnum",

@@ -133,7 +133,7 @@ class AlignmentPath(Study, name="alignment-path", version="2"):
         base = self.base
         if base is None:
             raise InvalidInputError(
-                f"data is '{GIVEN}': hand them over, run(PathData.of(TaskPair.from_arrays(X_P, y_P, X_H, "
+                f"data is '{GIVEN}': pass them as run(PathData.of(TaskPair.from_arrays(X_P, y_P, X_H, "
                 "y_H))); they are computed in this process."
             )
         data = base.load()

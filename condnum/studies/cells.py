@@ -56,11 +56,12 @@ class Cell:
             try:
                 kept = json.loads(json.dumps(given, allow_nan=False))
                 if kept.keys() != given.keys():
-                    raise TypeError("keys must be text")
+                    raise TypeError("keys must be strings")
             except (TypeError, ValueError) as error:
                 raise InvalidInputError(
-                    f"'{name}' of a cell is {given}, which JSON does not hold ({error}); use text for keys, "
-                    "and text, finite numbers, booleans, None, or lists and dictionaries of these."
+                    f"'{name}' of a cell is {given}, which JSON cannot represent ({error}); use strings as "
+                    "keys, and strings, finite numbers, booleans, None, "
+                    "or lists and dictionaries of these as values."
                 ) from error
             object.__setattr__(self, name, kept)
 
@@ -116,14 +117,14 @@ def checked_result(result: Any) -> CellResult:
     for name, value in found.row.items():
         if not isinstance(value, str | int | float | bool | None):
             raise InvalidInputError(
-                f"column {name!r} of a cell is a {type(value).__name__}, but a row holds scalars; "
-                "use float(…) for one number, and return long values among the arrays."
+                f"column {name!r} of a cell is a {type(value).__name__}, but a row holds scalars; use "
+                "float(…) for a number, and return long values as arrays."
             )
     for name, array in found.arrays.items():
         if array.dtype.hasobject:
             raise InvalidInputError(
                 f"array {name!r} of a cell holds Python objects (shape {array.shape}); "
-                "use numbers, booleans or text of one length."
+                "use numbers, booleans or fixed-length strings."
             )
     return found
 
@@ -249,5 +250,5 @@ class ResultStore:
     def _path(self, key: str) -> Path:
         """Return the file of a cell."""
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", key):
-            raise InvalidInputError(f"a key has 1 to 100 letters, digits, - or _, got {key!r}.")
+            raise InvalidInputError(f"a key must consist of 1 to 100 letters, digits, - or _, got {key!r}.")
         return self.folder / f"{key}.npz"

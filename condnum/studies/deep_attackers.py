@@ -82,8 +82,9 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="3"):
         if self.fresh and strangers:
             names = ", ".join(one.name for one in self.fresh)
             raise InvalidInputError(
-                f"{strangers[0]} does not say that it was made from the images of this run, so that no image "
-                f"is known to be fresh; leave out {names}, or give data and limit of the run that made it."
+                f"{strangers[0]} does not record that it was trained on the images of this run, so no image "
+                f"is known to be fresh; leave out {names}, or give "
+                "the data and limit of the run that trained it."
             )
         return data
 
@@ -130,9 +131,9 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="3"):
         pairs = {key[:2] for key in found if key[2] != INITIAL and (*key[:2], INITIAL) in found}
         if not pairs:
             raise DataNotFoundError(
-                f"{folder} holds no theta_0.safetensors with a theta_I.safetensors of the same backbone and "
-                "seed that is asked for, as `condnum run deep --out DIR` and condnum.deep.save_backbone "
-                "write them."
+                f"{folder} has no theta_0.safetensors with a theta_I.safetensors of the same backbone and "
+                "seed that is requested, as `condnum run deep --out "
+                "DIR` and condnum.deep.save_backbone write them."
             )
         return {key: path for key, path in found.items() if key[:2] in pairs}
 

@@ -187,7 +187,7 @@ def is_folder(name: str) -> bool:
 
 
 def commonest(labels: NDArray[np.int64]) -> float:
-    """Return the share of the commonest class: what naming it always gets."""
+    """Return the fraction of the commonest class: what naming it always gets."""
     return float(np.bincount(labels).max() / len(labels))
 
 
@@ -201,13 +201,13 @@ def doubts(data: DeepTasks, theta_0: Backbone, test: ImageFeatures, *, own_head:
     fix = "train it longer (--pretrain-epochs)"
     if own_head:
         fix = (
-            f"most likely its head has the classes in another order, not 0 for '{names[0]}', 1 for "
-            f"'{names[1]}', …: rename the folders so that they sort in its order, or train a new head "
-            "(--pretrain-epochs)"
+            f"most likely the classes of its head have another order, not 0 for '{names[0]}', 1 for "
+            f"'{names[1]}', …: rename the folders so that they "
+            "sort in that order, or train a new head (--pretrain-epochs)"
         )
     return [
-        f"θ₀ does not solve D_P: its test accuracy is {100 * accuracy:.1f} %, and always naming the "
-        f"commonest class gets {100 * share:.1f} %, guessing by luck up to {100 * lucky:.1f} %; {fix}."
+        f"θ₀ does not solve D_P: its test accuracy is {100 * accuracy:.1f} %, always predicting the most "
+        f"frequent class gives {100 * share:.1f} %, and random guessing at most {100 * lucky:.1f} %; {fix}."
     ]
 
 

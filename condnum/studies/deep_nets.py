@@ -87,18 +87,18 @@ class DeepNets(Study, name="deep", version="4"):
             if not Path(self.weights).is_file():
                 raise DataNotFoundError(
                     f"--weights {self.weights}: there is no such file; give a .safetensors file or a state "
-                    "dict, or one of the words none (draw them and train θ₀ on D_P) and timm (timm's own, "
-                    "downloaded)."
+                    "dict, or none (initialize θ₀ at random and train "
+                    "it on D_P) or timm (download timm's weights)."
                 )
             if len(self.chosen_backbones) != 1:
                 raise InvalidInputError(
-                    f"the weights in {self.weights} are of one backbone, but {len(self.chosen_backbones)} "
-                    "are to run; name the one with --backbone."
+                    f"the weights in {self.weights} belong to one backbone, but "
+                    f"{len(self.chosen_backbones)} were chosen; name it with --backbone."
                 )
         if (self.data == IMAGES or self.pretrain or self.harmful) and not (self.pretrain and self.harmful):
             raise InvalidInputError(
-                "images of your own need both tasks: give --pretrain (D_P) and --harmful (D_H), each a "
-                "folder or mnist:0-4; without them --data embedded runs on bundled digits."
+                "your own images need both tasks: give --pretrain (D_P) and --harmful (D_H), each a "
+                "folder or mnist:0-4; without them, --data embedded uses the bundled digits."
             )
         if self.preset:
             deep_preset(self.preset)
@@ -154,7 +154,7 @@ class DeepNets(Study, name="deep", version="4"):
         source = {"none": "drawn", "timm": "timm's pre-trained weights"}.get(weights, weights)
         for name in self.chosen_backbones:
             recipe = self.recipe(name)
-            made = f"{source}; may have seen the held-out images, which θ_I has not"
+            made = f"{source}; may have been trained on the held-out images, unlike θ_I"
             if recipe.pretraining:
                 options = ", ".join(f"{key} {value}" for key, value in recipe.pretraining.items())
                 made = f"{source}, then trained on D_P without its held-out images ({options})"
@@ -337,7 +337,7 @@ class DeepNets(Study, name="deep", version="4"):
         """Mark cells whose model file is gone as not done, so that they are computed again."""
         for cell in cells:
             if is_model(cell) and not model_file(cell).is_file() and store.get(cell.key) is not None:
-                store.fail(cell.key, "the model file is gone")
+                store.fail(cell.key, "the model file no longer exists")
 
     def executor(self, data: Any, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
         """Start workers for the small studies, which gain more from cells than from threads."""
@@ -371,8 +371,8 @@ class DeepNets(Study, name="deep", version="4"):
             model = model_file(cell)
             if not model.is_file():
                 raise DataNotFoundError(
-                    f"the model {model} is gone; run the experiment with a folder that is kept, and save "
-                    "before that folder goes."
+                    f"the model {model} no longer exists; run the experiment with a permanent folder, and "
+                    "save before it is deleted."
                 )
             output_folder(folder / final.parent)
             with atomic_write(folder / final) as temporary:

@@ -45,7 +45,7 @@ NONLINEAR_ROWS = 1_500
 #: Relative excess loss that steps are counted to.
 EPSILON = 0.01
 
-#: Score above chance that raw features must allow, or shares of it are not told.
+#: Score above chance that raw features must allow, or fractions of it are not told.
 LEAST_MARGIN = 0.05
 
 #: Most steps of exact line search, which are iterated.
@@ -95,7 +95,7 @@ class Sample(NamedTuple):
 
     @property
     def kind(self) -> TargetKind:
-        """What `erasure` is told."""
+        """The arguments of `erasure`."""
         return "classification" if self.labels else "regression"
 
     @property
@@ -309,7 +309,7 @@ def measured(split: Split, of: Extractor) -> list[float]:
 
 
 def chance(train: Sample, test: Sample) -> float:
-    """Return the score without features: the share of the most frequent class, or R² of the mean."""
+    """Return the score without features: the fraction of the most frequent class, or R² of the mean."""
     if not train.labels:
         return 0.0
     values, counts = np.unique(train.y, return_counts=True)

@@ -234,7 +234,7 @@ class DaskExecutor:
     def run(self, compute: Compute, cells: Sequence[Cell]) -> Generator[Outcome]:
         """Yield the outcomes as they arrive, as long as somebody works on one."""
         no_workers = SchedulerError(
-            f"the scheduler at {self.address} has had no worker for {self.worker_timeout:g} s; start some "
+            f"the scheduler at {self.address} had no worker for {self.worker_timeout:g} s; start some "
             f"with `dask worker {self.address} --nthreads 1` and run again: finished cells are kept."
         )
         lost = SchedulerError(
@@ -299,12 +299,12 @@ class DaskExecutor:
         try:
             answer = answers.get(timeout=self.connect_timeout + _GRACE_SECONDS)
         except queue.Empty:
-            answer = TimeoutError("something accepts connections there, but it is no dask scheduler")
+            answer = TimeoutError("something accepts connections there, but it is not a dask scheduler")
         if isinstance(answer, Exception):
             raise SchedulerError(
                 f"no scheduler answers at {self.address} within {self.connect_timeout:g} s "
                 f"({type(answer).__name__}: {answer}); start one with `dask scheduler` and give the address "
-                "that it prints, or look at the firewall between here and there."
+                "that it prints, or check the firewall."
             ) from answer
         return answer
 

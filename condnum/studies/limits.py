@@ -42,7 +42,7 @@ Named: TypeAlias = tuple[dict[str, Any], Any, Arrays]
 FAMILY = tuple(np.linspace(0, 1, 21).tolist())
 FRONT = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 
-#: Generalised eigenvectors that are kept from each end of the pencil.
+#: Generalized eigenvectors that are kept from each end of the pencil.
 KEPT_DIRECTIONS = 3
 
 #: Columns of the array `ceilings`.
@@ -72,7 +72,9 @@ class Limits(Study, name="limits", version="4"):
         """Choose the seeds, and refuse what cannot run."""
         known = data_set(self.data)
         if self.pairs and known in TABLES:
-            raise InvalidInputError(f"pairs {self.pairs} are of digits; {known} is one pair: leave them out.")
+            raise InvalidInputError(
+                f"pairs {self.pairs} are pairs of digits, but {known} is a single pair; leave pairs out."
+            )
         if self.seeds is None:  # a cell of MNIST takes seconds, its spread over seeds is small
             object.__setattr__(self, "seeds", 1 if known == "mnist" else 3)
 
@@ -171,7 +173,7 @@ class Limits(Study, name="limits", version="4"):
 
 
 def _ridged(names: Mapping[str, Any], arrays: Arrays, ceilings: pd.DataFrame) -> dict[str, Any]:
-    """Return RIR of an extractor and its share of the ceiling against ε."""
+    """Return RIR of an extractor and its fraction of the ceiling against ε."""
     limits = of_tasks(ceilings, (names["pretrain_task"], names["harmful_task"]))["rir_ceiling"]
     (pretrain, harmful), top = arrays["ratios"].T, 1 + RATIO_TOLERANCE
     return {

@@ -345,7 +345,5 @@ def study_of_one_pair(text: str, **options: Any) -> Any:
     if data not in SETTINGS and not Path(data).expanduser().exists():
         raise UnknownNameError("data set", text, [*TABLES, "mnist:4-9", "digits:4-9"])
     if (data_set(data) in DIGITS) != bool(pair):
-        raise InvalidInputError(
-            f"data '{text}': digits come with a pair, as in mnist:4-7, tables without one."
-        )
+        raise InvalidInputError(f"data '{text}': digits need a pair, as in mnist:4-7; tables take none.")
     return linear_study(data, pairs=(read_pair(pair),) if pair else (), **options)

@@ -55,7 +55,7 @@ class ReproductionAudit(Study, name="reproduction-audit", version="5"):
         """Refuse a run without a start."""
         _ = self.base
         if not any(self.epochs + self.ends):
-            raise InvalidInputError("epochs and ends name no number of epochs; write epochs as 10 or 10,100.")
+            raise InvalidInputError("epochs and ends are both empty; give epochs as 10 or 10,100.")
 
     @property
     def base(self) -> HousePrices:

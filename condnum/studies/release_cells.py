@@ -31,7 +31,7 @@ _BATCH = 64
 #: Rows of each task on which the release trains on house prices; the 100 after them are its validation set.
 FIRST_ROWS = 200
 
-#: ε of the regularised solve of the release, in units of the mini-batch's XᵀX.
+#: ε of the regularized solve of the release, in units of the mini-batch's XᵀX.
 SOLVE_RIDGE = 1.0
 
 

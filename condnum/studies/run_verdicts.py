@@ -79,16 +79,17 @@ class RunFolder:
         results = read_table(path, "results")
         if results is None:
             raise DataNotFoundError(
-                f"{path} holds no results.csv; give the folder of a finished run, as `condnum run "
-                "house-prices`, mnist, digits or deep leave it with --out."
+                f"{path} has no results.csv; give the folder of a "
+                "finished run of house-prices, mnist, digits or deep."
             )
         if missing := {"method", "seed", "convention", "theta_scale", "rir", "success"} - set(results):
             raise InvalidInputError(
-                f"the results in {path} are of another experiment: they lack {', '.join(sorted(missing))}; "
+                f"the results in {path} belong to another experiment, because they lack "
+                f"{', '.join(sorted(missing))}; "
                 "give a run of house-prices, mnist, digits or deep."
             )
         if results.empty:
-            raise InvalidInputError(f"the results in {path} have no rows: run it again.")
+            raise InvalidInputError(f"the results in {path} have no rows; run the experiment again.")
         return cls(name or path.name, path, results)
 
     @property
@@ -157,15 +158,18 @@ def run_verdicts(run: RunFolder) -> tuple[pd.DataFrame, list[str]]:
     said = []
     if run.kind == "deep":
         table = _deep_results(run)
-        said.append("rank tolerance, ε, scale of θ and group size: results of nets hold one choice of each.")
+        said.append(
+            "rank tolerance, ε, scale of θ and group size: results of nets contain one choice of each."
+        )
         if "test" not in set(table["images"]):
-            said.append("the run did not measure test images.")
+            said.append("the run did not use test images.")
     elif (spectra := read_table(run.folder, "spectra")) is not None:
         table = spectral_verdicts(spectra)
     else:
         table = _tabled(run)
         said.append(
-            f"its tables hold a part of tolerances and ε; {SPECTRA_TABLE}, which a run leaves now, has all."
+            f"its tables contain some tolerances and ε; {SPECTRA_TABLE}, "
+            "which newer runs write, contains all."
         )
     return table.assign(success=table["success"].astype(float)), said
 

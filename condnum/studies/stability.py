@@ -187,8 +187,8 @@ class StabilityStudy(Study, name="stability"):
         """Refuse to judge nothing."""
         if not self.runs:
             raise InvalidInputError(
-                "stability judges finished runs: give their folders, such as --runs runs/mnist,runs/digits; "
-                "condnum run house-prices (mnist, digits, deep) leaves one."
+                "runs is empty; give folders of finished runs of house-prices, mnist, digits or deep, "
+                "such as --runs runs/mnist,runs/digits."
             )
 
     def load(self) -> FinishedRuns:
@@ -237,7 +237,7 @@ class StabilityStudy(Study, name="stability"):
                     settings.append(found.verdicts.assign(experiment=name, claim=claim.text))
         if not claims:
             raise InvalidInputError(
-                f"nothing is claimed of the methods in {data.label}, all of them controls; run others too."
+                f"{data.label} has only controls, about which there are no claims; run other methods too."
             )
         verdicts = pd.concat(settings, ignore_index=True)
         return {

@@ -235,7 +235,7 @@ class Study:
             (cell, error), count = next(iter(report.failures.items())), len(report.failures)
             raise SweepError(
                 f"no cell succeeded: {count} failed, the first one ({cell.label}) with {error}; "
-                "change what it names and run again."
+                "fix this and run again."
             )
         results = [FinishedCell(cell, *report.results[cell]) for cell in cells if cell in report.results]
         return StudyRun(self, data, results, report, chosen.where)
@@ -260,7 +260,7 @@ class Computation:
         if checksum != self.checksum:
             raise DataFormatError(
                 f"the data of {study} on host {socket.gethostname()} have SHA-256 {checksum}, but the run "
-                f"was planned with {self.checksum}; put the same files on every machine."
+                f"was planned with {self.checksum}; use the same files on every machine."
             )
         return study.compute(data, cell)
 
@@ -301,7 +301,7 @@ class StudyRun:
         study, data, report = self.study, self.data, self.report
         checksum, origin = study.checksum(data), getattr(data, "provenance", None)
         if origin is not None:
-            checksum += " (known)" if origin.known_checksum else " (not known to this project)"
+            checksum += " (known)" if origin.known_checksum else " (unknown to this project)"
         given = {field.name: getattr(study, field.name) for field in dataclasses.fields(study)}
         defaults = {field.name: field.default for field in dataclasses.fields(study)}
         facts = {

@@ -88,4 +88,4 @@ def _without_start(cells: Iterable[Cell]) -> Generator[Outcome]:
     """Yield the outcomes of cells whose start failed."""
     for cell in cells:
         start = "" if cell.after is None else cell.after.short_label
-        yield Outcome.failed(cell, CondnumError(f"the cell that it starts from ({start}) failed"))
+        yield Outcome.failed(cell, CondnumError(f"the cell from which it starts ({start}) failed"))

@@ -25,7 +25,7 @@ from condnum.theory.spectra import (
 
 @dataclass(frozen=True)
 class Alignment:
-    """Eq. 10 beside the truth, and what is true of the two.
+    """Eq. 10, the true spectrum, and the relations between the two.
 
     Arrays are float64 and of the kind of `theta`. Spectra are padded with zeros to `D_hid`.
     """
@@ -68,7 +68,7 @@ def alignment(theta: ArrayLike, covariance: ArrayLike, *, rtol: float | None = N
             :math:`\sigma_{\max}(\theta)^2\gamma_1`: the round-off of three products.
 
     Returns:
-        Both spectra, the overlaps, and the verdicts with the arrays they rest on.
+        Both spectra, the overlaps, and the verdicts with the arrays behind them.
 
     Raises:
         InvalidInputError: Not one pair of matrices that fit, K not symmetric or not positive
@@ -108,8 +108,8 @@ def alignment(theta: ArrayLike, covariance: ArrayLike, *, rtol: float | None = N
     scale = s[0].square() * gamma[0]  # bounds every entry of M, and so its round-off
     if not bool(spectrum[0] > tolerance * scale):
         raise RankError(
-            "H(θ) = θᵀKθ has rank 0: theta is zero or lies in the null space of the covariance, so "
-            "that there is no spectrum to predict."
+            "H(θ) = θᵀKθ has rank 0: theta is zero or lies in the null space of the covariance, so there is "
+            "no spectrum to predict."
         )
     diagonal = M.diagonal().clamp_min(0)
     lower, upper = s[-1].square() * gamma[D - m :], s[0].square() * gamma[:m]

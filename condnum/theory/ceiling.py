@@ -5,7 +5,7 @@ For `K_P, K_H ≻ 0` and invertible θ,
 .. math:: \kappa(H_H(\theta)) / \kappa(H_P(\theta)) \le \lambda_{\max}(K_H, K_P) / \lambda_{\min}(K_H, K_P)
 
 with equality at `θ* = K_P^{-1/2}R`, R orthogonal: write `θ = K_P^{-1/2}S`, then
-`κ(SᵀMS) ≤ κ(S)²κ(M)` for `M = K_P^{-1/2} K_H K_P^{-1/2}` and `κ(H_P) = κ(S)²`. One generalised
+`κ(SᵀMS) ≤ κ(S)²κ(M)` for `M = K_P^{-1/2} K_H K_P^{-1/2}` and `κ(H_P) = κ(S)²`. One generalized
 eigenproblem gives the limit that gradient descent is chasing.
 """
 
@@ -41,9 +41,9 @@ class NullSpaces:
     harmful_only: int  # directions of null(K_P) that the harmful task excites; the ceiling's criterion
     harmful_energy: float  # tr(ΠK_H)/tr(K_H), Π the projector on null(K_P)
     intersection: int  # dim(null(K_P) ∩ range(K_H)), at most `harmful_only`
-    intersection_energy: float  # share of tr(K_H) on that intersection
+    intersection_energy: float  # fraction of tr(K_H) on that intersection
     pretrain_only: int  # directions of null(K_H) that the pre-training task excites
-    pretrain_energy: float  # share of tr(K_P) on null(K_H)
+    pretrain_energy: float  # fraction of tr(K_P) on null(K_H)
 
     @property
     def common(self) -> int:
@@ -92,7 +92,7 @@ def own_directions(task: CovarianceRange, null_basis: Tensor, *, rtol: float) ->
 def pencil_decomposition(
     pretrain: CovarianceRange, harmful: CovarianceRange
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Diagonalise the pencil `(K_H, K_P)` on range(K_P), through K_H's factor rather than K_H."""
+    """Diagonalize the pencil `(K_H, K_P)` on range(K_P), through K_H's factor rather than K_H."""
     root = (pretrain.vectors * pretrain.values.rsqrt()) @ pretrain.vectors.mT
     whitened = harmful.factor @ (pretrain.vectors * pretrain.values.rsqrt())
     _, sigma, rows = torch.linalg.svd(whitened, full_matrices=False)
@@ -101,10 +101,10 @@ def pencil_decomposition(
 
 @dataclass(frozen=True)
 class RirCeiling:
-    """The largest RIR that any invertible θ can have, with what decides it."""
+    """The largest RIR that any invertible θ can have, with the quantities behind it."""
 
     value: float  # RIR_max; infinite when the harmful task has directions of its own and rank > 1
-    lambda_max: float  # largest generalised eigenvalue of (K_H, K_P) on range(K_P); 0: no shared direction
+    lambda_max: float  # largest generalized eigenvalue of (K_H, K_P) on range(K_P); 0: no shared direction
     lambda_min: float  # smallest non-zero one
     rank_pretrain: int  # rank(K_P)
     rank_harmful: int  # rank(K_H)
@@ -126,8 +126,8 @@ def rir_ceiling(
 
     Rank-deficient covariances are restricted to range(K_P). If the harmful task excites a direction
     in null(K_P), θ can scale it freely and the ceiling is infinite (unless rank(K_H) = 1, where κ(H_H) is
-    always 1); so it is where the tasks share no direction. A θ that is not invertible can leave null
-    directions of either task out, so that other subspaces are compared; no such bound holds for it.
+    always 1). It is also infinite where the tasks share no direction. A θ that is not invertible can drop
+    directions of either task, so different subspaces are compared; the bound does not hold for it.
 
     Args:
         pretrain_covariance: `(D, D)`, `K_P`, or its range.
@@ -136,7 +136,7 @@ def rir_ceiling(
         rtol: Relative rank tolerance; default `D·eps`.
 
     Returns:
-        The ceiling and the generalised eigenvalues and ranks behind it.
+        The ceiling and the generalized eigenvalues and ranks behind it.
 
     Raises:
         InvalidInputError: Shapes differ, entries are non-finite, `ridge` is not positive.
@@ -242,8 +242,7 @@ def max_rir_immunizer(
 
     Args:
         pretrain_covariance: `(D, D)`, `K_P`.
-        harmful_covariance: `(D, D)`, `K_H` (its shape is checked; θ* depends on it only through
-            the choice that any orthogonal factor is as good).
+        harmful_covariance: `(D, D)`, `K_H` (only its shape is used: θ* does not depend on it).
         null_gain: Gain on null(K_P) relative to `1/√γ_r`.
         rtol: Relative rank tolerance; default `D·eps`.
 
@@ -283,7 +282,7 @@ def _largest_ratio(above: CovarianceRange, below: CovarianceRange, floor: float)
 
 @dataclass(frozen=True)
 class PencilDirections:
-    """Generalised eigenvectors of (K_H, K_P), by descending eigenvalue."""
+    """Generalized eigenvectors of (K_H, K_P), by descending eigenvalue."""
 
     values: Tensor  # (r,) λ
     filters: Tensor  # (D, r) w, with wᵀK_Pw = 1: the weights of the feature xᵀw
@@ -293,11 +292,11 @@ class PencilDirections:
 def pencil_directions(
     pretrain_covariance: ArrayLike | CovarianceRange, harmful_covariance: ArrayLike | CovarianceRange
 ) -> PencilDirections:
-    """Return the generalised eigenvectors of `(K_H, K_P)` on range(K_P), in terms of the inputs.
+    """Return the generalized eigenvectors of `(K_H, K_P)` on range(K_P), in terms of the inputs.
 
     The *filter* w computes a feature; the *pattern* K_Pw tells what varies with it (Haufe et al., 2014).
-    Their product `w_j (K_P w)_j` is an input's share of the feature's energy, whatever the units; shares sum
-    to 1.
+    Their product `w_j (K_P w)_j` is an input's fraction of the feature's energy, in any units; the fractions
+    sum to 1.
     """
     P, H = task_ranges(pretrain_covariance, harmful_covariance)
     root, sigma, W = pencil_decomposition(P, H)

@@ -33,7 +33,7 @@ MOST_CLASSES = 100
 
 @dataclass(frozen=True)
 class Erasure:
-    """An erasing extractor with what it rests on; arrays are of the caller's kind."""
+    """An erasing extractor with the quantities behind it; arrays are of the caller's kind."""
 
     theta: Any  # (D, D); features are Xθ
     directions: Any  # (D, k + weak ones), orthonormal basis of what is erased, range(G) at full rank
@@ -60,9 +60,10 @@ def erasure(
 
     the second for unshrunk Σ. Outside range(Σ), which no harmful row reaches, θ is the identity. Of all θ
     that erase these directions, this one changes the harmful features least in Mahalanobis norm (LEACE,
-    for centered rows); with `shrinkage=1` it is the orthogonal projector. What a benign linear probe
-    loses is the same for all of them, see `erasure_price`. The guarantee is about these rows. On fresh
-    rows a sampling error is left, which directions that few rows reach can make large: see `floor`.
+    for centered rows); with `shrinkage=1` it is the orthogonal projector. The loss of a
+    benign linear probe is the same for all of them, see `erasure_price`. The guarantee holds for these
+    rows. On fresh rows a sampling error remains, which is large if some directions vary in few rows only:
+    see `floor`.
     Nonlinear probes, and probes of θ's inputs, are not stopped.
 
     Args:
@@ -72,13 +73,13 @@ def erasure(
         rank: Erase only that many directions, those of the best squared fit; default: all.
         kind: `auto` reads a vector of whole numbers with few different values as labels, other targets as
             those of a regression.
-        intercept: Whether the probe has one. Without, the targets are not centered: those of a regression are
-            taken as they are, one-hot labels less 1/C.
+        intercept: Whether the probe has an intercept. If not, targets are not centered: regression targets
+            are unchanged, and 1/C is subtracted from one-hot labels.
         shrinkage: ρ in [0, 1]. Default: 0 with at least 10 rows per column, else the oracle-approximating
             intensity of Chen et al. (2010), so that θ does not amplify directions that few rows determine.
-        floor: Remove principal directions, too, whose variance is below so many mean variances tr(Σ)/D. The
-            condition :math:`θ^\top G = 0` can be met by weights on a direction that few rows reach, such as
-            a rare pixel; an attacker whose rows do not reach it pays nothing for that, and keeps the rest.
+        floor: Also remove principal directions whose variance is below this multiple of the mean variance
+            tr(Σ)/D. Otherwise :math:`θ^\top G = 0` can be met by weights on a direction that varies in few
+            rows only, such as a rare pixel, which does not affect an attacker whose rows do not vary there.
 
     Returns:
         θ with the directions, their number and the fraction of the fit that is removed.
@@ -142,14 +143,14 @@ def erasure_price(
     *,
     rtol: float | None = None,
 ) -> float:
-    r"""Return by how much erasing directions raises the best benign mean squared loss.
+    r"""Return the increase of the smallest benign mean squared loss when directions are erased.
 
     With the benign optimum :math:`β_P = K_P^{-1}X_P^\top Y` and a basis G of the directions, a probe of
     erased features is any β with :math:`G^\top β = 0`. The price is the same for every θ that erases them:
 
     .. math:: \tfrac1N \operatorname{tr}\left(β_P^\top G\,(G^\top K_P^{-1} G)^{-1} G^\top β_P\right)
 
-    Zero if and only if :math:`G^\top β_P = 0`. For singular K_P: directions in which β is free cost nothing.
+    Zero if and only if :math:`G^\top β_P = 0`. For singular K_P, directions in which β is free cost nothing.
 
     Args:
         pretrain_features: `(N, D)` benign inputs.
@@ -203,7 +204,7 @@ def _centered_targets(value: ArrayLike, X: Tensor, kind: TargetKind, intercept: 
     y = as_tensor(value, "harmful_targets", minimum_ndim=1).detach().to(X.device)
     if y.ndim > 2 or len(y) != len(X):
         raise InvalidInputError(
-            f"harmful_targets {tuple(y.shape)} do not fit {len(X)} rows: one per row is needed."
+            f"harmful_targets {tuple(y.shape)} do not fit {len(X)} rows: expected one per row."
         )
     if kind == "regression" or (kind == "auto" and not reads_as_labels(y.numpy(force=True))):
         y = y[:, None] if y.ndim == 1 else y

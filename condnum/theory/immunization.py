@@ -29,7 +29,7 @@ from condnum.theory.spectra import (
 
 ThetaScale = Literal["unit", "as_trained"]
 
-#: Condition (c) counts as kept while the best loss on D_P rises by at most this share of the loss of
+#: Condition (c) counts as kept while the best loss on D_P rises by at most this fraction of the loss of
 #: predicting zero.
 LOSS_TOLERANCE = 0.01
 
@@ -40,7 +40,7 @@ RATIO_TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class Immunization:
-    """RIR of one extractor with the four condition numbers that it is made of."""
+    """RIR of one extractor with its four condition numbers."""
 
     harmful_ratio: float  # (i) = κ(H_H(θ)) / κ(H_H(I)), wanted > 1
     pretrain_ratio: float  # (ii) = κ(H_P(θ)) / κ(H_P(I)), wanted ≤ 1
@@ -78,7 +78,7 @@ class Immunization:
             return "met"
         return (
             f"undecided: theta removes {self.pretrain_lost} of the {self.pretrain_before.rank} directions "
-            "that D_P uses, and without targets of D_P clause (c) is unknown"
+            "that D_P uses, and clause (c) needs targets of D_P"
         )
 
     @property
@@ -107,7 +107,9 @@ def unit_scale(theta: Tensor) -> Tensor:
         theta = theta / theta.abs().amax(dim=(-2, -1), keepdim=True).clamp_min(torch.finfo(theta.dtype).tiny)
         norm = torch.linalg.matrix_norm(theta, keepdim=True)
     if bool((norm == 0).any()):
-        raise RankError("theta is the zero matrix: it extracts nothing and has no condition number.")
+        raise RankError(
+            "theta is the zero matrix: no features are extracted, and its condition number is undefined."
+        )
     return theta * (math.sqrt(theta.shape[-2]) / norm)
 
 
@@ -126,15 +128,15 @@ def relative_immunization_ratio(
 
     .. math:: \mathrm{RIR} = \frac{\kappa(H_H(\theta))/\kappa(H_H(I))}{\kappa(H_P(\theta))/\kappa(H_P(I))}
 
-    RIR ≫ 1 alone can hide a failure of either ratio; success asks for (i) > 1 **and** (ii) ≤ 1.
+    RIR ≫ 1 alone can hide a failure of either ratio; success requires (i) > 1 **and** (ii) ≤ 1.
 
     Args:
         theta: `(D, D_hid)` linear feature extractor.
         pretrain_covariance: `(D, D)`, `K_P`, or its range.
         harmful_covariance: `(D, D)`, `K_H`, or its range.
         convention: `compact` or `ridge`; the two can give opposite verdicts, so report both.
-        theta_scale: `unit` measures θ scaled to `‖θ‖_F = √D`; `as_trained` measures it as it is (only
-            the ridge convention sees the difference).
+        theta_scale: `unit` measures θ scaled to `‖θ‖_F = √D`; `as_trained` measures it unscaled (only
+            the ridge convention depends on this).
         rtol: Relative rank tolerance, see `condition_number`.
         ridge: ε of the ridge convention.
         loss_gap: Clause (c), the rise of the best loss on D_P (`LinearTask.loss_gap`). For a linear
@@ -145,7 +147,7 @@ def relative_immunization_ratio(
         The ratios, RIR, the verdict and the four condition numbers.
 
     Raises:
-        InvalidInputError: Shapes do not fit, entries are non-finite, K_P or K_H is no covariance.
+        InvalidInputError: Shapes do not fit, entries are non-finite, K_P or K_H is not a covariance.
         RankError: θ or a covariance is zero.
         UnknownNameError: Unknown convention or scale of θ.
 

@@ -121,12 +121,12 @@ def pareto_immunizer(
     convention: Convention = "compact",
     ridge: float = PUBLISHED_RIDGE,
 ) -> Array:
-    r"""Return an immunizer with a wanted (ii) in closed form, for covariances of any rank.
+    r"""Return an immunizer with a given (ii) in closed form, for covariances of any rank.
 
     With :math:`R = \sqrt{γ_r}\,K_P^{+1/2} + νΠ`, Π the projector on null(K_P), every
     :math:`θθ^\top = RR^\top + ww^\top` has `κ(H_P) = 1 + wᵀK_Pw/γ_r` for any w: the length of w sets (ii).
 
-    *Nothing of the harmful task's own in null(K_P)* (so for every full-rank pair): w is the top generalised
+    *Nothing of the harmful task's own in null(K_P)* (so for every full-rank pair): w is the top generalized
     eigenvector of `(K_H, K_P)`. Then `H_H` is M on range(K_P) with its largest eigenvalue times κ(H_P), and
     RIR is at its ceiling: clauses (a) and (b) of Definition 3.1 hold whenever the ceiling is above 1.
 
@@ -144,10 +144,10 @@ def pareto_immunizer(
     Args:
         pretrain_covariance: `(D, D)`, `K_P`, or its range.
         harmful_covariance: `(D, D)`, `K_H`, or its range.
-        pretrain_ratio: Wanted (ii), in (0, 1]; less where κ(H_H) would pass what float64 can tell from a lost
-            rank. Default 1 − 1e-3, or closer to 1 where the ceiling is below 1.002.
-        convention: `ridge` lets go of the front of a full-rank pair where Definition 3.1 needs it in the
-            ridge convention, because ε is not small beside its eigenvalues.
+        pretrain_ratio: The (ii) to reach, in (0, 1]; less where κ(H_H) would be so large that float64 cannot
+            distinguish it from a lost rank. Default 1 − 1e-3, or closer to 1 if the ceiling is below 1.002.
+        convention: `ridge` leaves the front of a full-rank pair if Definition 3.1 requires this in the
+            ridge convention, because ε is not small compared with its eigenvalues.
         ridge: ε of the ridge convention.
 
     Returns:

@@ -15,7 +15,7 @@ from condnum.theory.spectra import checked_rtol, default_rtol, is_symmetric, sym
 
 @dataclass(frozen=True)
 class RegularizerGradient:
-    """Value and closed-form gradient of a regularizer, and whether it is one.
+    """Value and closed-form gradient of a regularizer, and whether it is differentiable.
 
     For one matrix every field but `gradient` is a Python scalar; for a batch it is an array of
     the batch's shape. Arrays are float64 and of the caller's kind (NumPy or torch).
@@ -24,14 +24,14 @@ class RegularizerGradient:
     value: Any  # R, () or (batch...)
     gradient: Any  # the shape of the matrix that it is taken in
     differentiable: Any  # False: the extreme singular value is repeated, `gradient` is a subgradient
-    gap: Any  # well: (σ₁−σ₂)/σ₁; ill: (σ_{k−1}−σ_k)/σ₁; inf without a neighbour
+    gap: Any  # well: (σ₁−σ₂)/σ₁; ill: (σ_{k−1}−σ_k)/σ₁; inf without a neighbor
     sigma: Any  # the extreme singular value: well σ₁, ill σ_k
     rank: Any  # k, the number of σ > rtol·σ₁, or the rank that was asked for
     multiplicity: Any  # how many singular values the subgradient averages over; 1 if differentiable
 
 
 def r_well(S: ArrayLike, *, dimension: int | None = None) -> Any:
-    r"""Value of the κ-minimising regularizer (Eq. 3).
+    r"""Value of the κ-minimizing regularizer (Eq. 3).
 
     .. math:: R_{well}(S) = \tfrac12\sigma_1^2 - \frac{1}{2p}\|S\|_F^2
 
@@ -98,7 +98,7 @@ def r_well_gradient(
 
 
 def r_ill(S: ArrayLike, *, rank: int | None = None, rtol: float | None = None) -> Any:
-    r"""Value of the κ-maximising regularizer (Eq. 12).
+    r"""Value of the κ-maximizing regularizer (Eq. 12).
 
     .. math:: R_{ill}(S) = \frac{1}{\frac{1}{2k}\|S\|_F^2 - \frac12\sigma_k^2}, \quad k = \mathrm{rank}(S)
 
@@ -246,8 +246,8 @@ def reject_infinite(value: Tensor) -> None:
     if bool(torch.isinf(value).any()):
         raise RankError(
             "R_ill is infinite and has no gradient: the non-zero singular values of a matrix are all "
-            "equal (always so at rank 1), κ = 1; start from a theta whose Hessian has some spread, or "
-            "pass a smaller rtol if the spread is real."
+            "equal (always the case at rank 1), so κ = 1; start from a theta whose Hessian has distinct "
+            "singular values, or pass a smaller rtol."
         )
 
 
@@ -301,14 +301,14 @@ def resolve_rank(sigma: Tensor, rank: int | None, rtol: float) -> Tensor:
     """Return the numerical rank of each spectrum of a batch, or the one that was asked for."""
     if bool((sigma[..., 0] == 0).any()):
         raise RankError(
-            "a matrix has rank 0 (all singular values are zero): its condition number, which the "
-            "regularizers stand for, is undefined; check that theta and the features are not zero."
+            "a matrix has rank 0 (all singular values are zero): its condition number is undefined; check "
+            "that theta and the features are not zero."
         )
     squares = sigma[..., 0].square()
     if not bool((torch.isfinite(squares * sigma.shape[-1]) & (squares > 0)).all()):
         raise InvalidInputError(
-            f"singular values go up to {float(sigma.max()):.3g}, and a largest square leaves float64: R_well "
-            "and R_ill depend on the scale, so divide the matrix by its largest singular value first."
+            f"singular values go up to {float(sigma.max()):.3g}, and the largest square overflows float64: "
+            "R_well and R_ill depend on the scale, so divide the matrix by its largest singular value first."
         )
     if rank is None:
         return (sigma > rtol * sigma[..., :1]).sum(dim=-1)

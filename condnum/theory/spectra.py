@@ -29,7 +29,7 @@ PUBLISHED_RIDGE = 1e-6
 
 @dataclass(frozen=True)
 class ConditionNumber:
-    """A condition number with the evidence it rests on.
+    """A condition number with the evidence for it.
 
     For a batch every field but `dimension` and `convention` is an array of the batch's shape,
     of the caller's kind (NumPy or torch).
@@ -44,10 +44,10 @@ class ConditionNumber:
 
 
 def covariance(features: ArrayLike) -> Array:
-    """Return the data covariance `K = XᵀX`, uncentred and unnormalised as in the paper (Eq. 9).
+    """Return the data covariance `K = XᵀX`, uncentered and unnormalized as in the paper (Eq. 9).
 
     Args:
-        features: `(..., N, D)` inputs, one row a sample.
+        features: `(..., N, D)` inputs, one row per sample.
 
     Returns:
         `(..., D, D)`, symmetric, of the caller's kind, float64.
@@ -69,7 +69,8 @@ def _checked_gram(gram: Tensor, features: Tensor) -> Tensor:
     if not bool(torch.isfinite(gram).all()):
         raise InvalidInputError(
             f"the features have entries up to {float(features.abs().max()):.3g}, whose squares overflow "
-            "float64: divide all tasks' inputs by one number, which changes no condition number."
+            "float64: divide the inputs of all tasks by the same "
+            "number, which does not change condition numbers."
         )
     return gram
 
@@ -77,8 +78,8 @@ def _checked_gram(gram: Tensor, features: Tensor) -> Tensor:
 def hessian(theta: ArrayLike, covariance: ArrayLike) -> Array:
     """Return the Hessian of the linear probe, `H(θ) = θᵀKθ` (Eq. 9).
 
-    The paper drops the factor 2 of the squared loss, as κ does not see it; so do we. Eigenvalues of K below
-    the precision in which it is stored count as zero, so that a float32 K keeps its rank in a float64 H.
+    As in the paper, the factor 2 of the squared loss is dropped, which does not change κ. Eigenvalues of K
+    below its stored precision count as zero, so a float32 K keeps its rank in a float64 H.
 
     Args:
         theta: `(..., D, D_hid)` linear feature extractor; features are `Xθ`.
@@ -88,7 +89,7 @@ def hessian(theta: ArrayLike, covariance: ArrayLike) -> Array:
         `(..., D_hid, D_hid)`, symmetric, of the kind of `theta`, float64.
 
     Raises:
-        InvalidInputError: The shapes do not fit, entries are non-finite, or `covariance` is none.
+        InvalidInputError: The shapes do not fit, entries are non-finite, or `covariance` is not a covariance.
 
     Examples:
         >>> hessian([[1.0, 1.0], [0.0, 1.0]], [[2.0, 0.0], [0.0, 3.0]])
@@ -205,14 +206,14 @@ def condition_number(
     * `compact` (Eq. 1, Moore–Penrose): :math:`\kappa = \sigma_1/\sigma_k` over the numerical
       rank `k`, the number of singular values above `rtol·σ₁`.
     * `ridge`: :math:`\kappa_\varepsilon = (\sigma_1+\varepsilon)/(\sigma_D+\varepsilon)` with
-      :math:`\sigma_D = 0` when rank-deficient: what an attacker with weight decay ε meets.
+      :math:`\sigma_D = 0` when rank-deficient, as for an attacker with weight decay ε.
 
     Args:
         matrix: `(..., p_r, p_c)`.
         convention: `compact` or `ridge`.
         rtol: Relative rank tolerance of the matrix, or of `XᵀX`; default `max(p_r, p_c)·eps` of the stored
             dtype, for `features` `squared_rtol`.
-        ridge: ε > 0 of the ridge convention, in the units of the singular values.
+        ridge: ε > 0 of the ridge convention, in units of the singular values.
         kind: `matrix`, or `features`: κ of the probe's Hessian `XᵀX` of the feature matrix `X`, through
             the smaller Gram matrix.
 

@@ -1,7 +1,7 @@
 r"""The preconditioned step of Theorem 4.3, on θ and on the spectrum it is predicted to give.
 
 The preconditioner cancels: :math:`K^{-1}\nabla_\theta R = 2\theta\nabla_HR(H(\theta))`, so that no
-inverse is formed and a singular K is no obstacle. H then moves along its own singular vectors:
+inverse is formed and a singular K is not an obstacle. H then moves along its own singular vectors:
 :math:`\sigma_i' = \sigma_i(1 - 2\eta g_i)^2` with :math:`g_i` the singular values of the gradient.
 """
 
@@ -60,8 +60,8 @@ def well_step_bound(sigma: ArrayLike, *, dimension: int | None = None, bound: St
     D = resolve_dimension(dimension, s.shape[-1])
     if bool((extreme(s, default_rtol(s.shape[-1])).multiplicity > 1).any()):
         raise InvalidInputError(
-            f"the largest singular value is repeated (σ₁ = σ₂ in {s.tolist()}): Theorem 4.3 (1) asks for a "
-            "unique one, and its bound is 0, no step at all."
+            f"the largest singular value is repeated (σ₁ = σ₂ in {s.tolist()}): Theorem 4.3 (1) requires a "
+            "unique one, and its bound is 0."
         )
     s1, s2, sk = s[..., 0], s[..., 1], s[..., -1]
     room = (1 - (sk / s1).sqrt()) / 2 if bound == "corrected" else torch.ones_like(s1)
@@ -102,8 +102,8 @@ def ill_step_bound(sigma: ArrayLike, *, bound: StepBound = "corrected") -> Any:
     low, value = _smallest_with_equals(s)
     if bool((low.multiplicity > 1).any()):
         raise InvalidInputError(
-            f"the smallest singular value is repeated (σ_k = σ_(k−1) in {s.tolist()}): Theorem 4.3 (2) asks "
-            "for a unique one, and its bound is undefined."
+            f"the smallest singular value is repeated (σ_k = σ_(k−1) in {s.tolist()}): Theorem 4.3 (2) "
+            "requires a unique one, and its bound is undefined."
         )
     k = s.shape[-1]
     denominator = low.sigma * (1 - 2 / k) if bound == "corrected" else 1 - 2 * low.sigma / k

@@ -77,7 +77,7 @@ def test_clause_c_from_moments_is_the_gap_of_the_rows(data):
     assert not clause.kept
     unknown = clause_c(part, theta)
     assert unknown.kept is None
-    assert "none were given" in unknown.reason
+    assert "which were not given" in unknown.reason
 
 
 class TestResuming:
@@ -120,7 +120,7 @@ class TestResuming:
         assert study.found(run.cells).attack.reason == "the panel failed"
         assert run.save(tmp_path / "out") == ["failures.csv"]
         monkeypatch.setattr("condnum.audit.stages.task_facts", broken)
-        with pytest.raises(SweepError, match="ended at its stage 'spectra' with MemoryError: too large"):
+        with pytest.raises(SweepError, match="failed in its stage 'spectra' with MemoryError: too large"):
             study.run()
 
 
@@ -176,7 +176,7 @@ class TestWhatIsSaid:
         found = audit(*data, theta=vectors / np.sqrt(values), bootstrap=0)  # θ* up to an orthogonal factor
         row, said = found.row(found.main, "compact"), " ".join(found.sentences)
         assert f"RIR {number(row['rir'])}" in said
-        assert "100 % of the ceiling" in said
+        assert "100 % of the theoretical limit" in said
         verdict = "meets all clauses" if row["clause_a"] else "is not immunized: (a) fails"
         assert f"Compact convention: θ {verdict}" in said
 
@@ -218,7 +218,7 @@ class TestWhatIsSaid:
     def test_directions_of_the_harmful_task_alone_make_the_ceiling_infinite(self):
         found = audit(np.diag([3.0, 2.0, 0.0]), np.eye(3), bootstrap=0)
         assert math.isinf(found.ceiling.value)
-        assert any("compact RIR has no ceiling" in sentence for sentence in found.sentences)
+        assert any("compact RIR is unbounded" in sentence for sentence in found.sentences)
 
 
 class TestInput:
@@ -297,5 +297,5 @@ class TestInput:
         assert sorted(set(found.targets.tolist())) == [0, 1]
         with pytest.raises(InvalidInputError, match="not both"):
             FeatureAudit(pretrain="P.npy", harmful="H.npy", backbone="test_resnet", **images)
-        with pytest.raises(InvalidInputError, match="belong together"):
+        with pytest.raises(InvalidInputError, match="needs the images of both tasks"):
             FeatureAudit(backbone="test_resnet")

@@ -126,7 +126,7 @@ def test_the_study_keeps_resumes_and_reports_the_stage(monkeypatch, tmp_path, im
         AuditCommand(**given, layers="layr4.0").load()
     with pytest.raises(InvalidInputError, match="give --backbone test_resnet"):
         FeatureAudit(**given | {"backbone": "resnet18"}).load()
-    with pytest.raises(InvalidInputError, match="layers all are those of a net: give --backbone"):
+    with pytest.raises(InvalidInputError, match="layers all need a backbone: give --backbone"):
         FeatureAudit(layers="all")
 
 
@@ -153,7 +153,7 @@ ROWS = (torch.randn(20, 4, generator=torch.Generator().manual_seed(0)),)
     ("change", "words"),
     [
         ({"layers": "firts"}, "unknown layer 'firts'; did you mean 'first'"),
-        ({"layers": " ,"}, "names no layer; give all, or some of first, "),
+        ({"layers": " ,"}, "expected at least one layer; give all, or some of first, "),
         ({"layers": "first,idle"}, "'idle' is called never in a forward pass"),
         ({"layers": "twice"}, "'twice' is called 2 times"),
         ({"layers": "deep"}, r"'deep' \(Unflatten\) returns float32 of shape \(20, 2, 1, 2, 1\) for 20"),
@@ -200,4 +200,7 @@ def test_what_is_said_and_drawn():
     assert list(drawn["ridge: a closed form reaches"].y[1:]) == [30, 12]
     assert "ridge: none has (i) > 1 and (ii) ≤ 1" in drawn
     none = found(nothing, (9, 5.0, 40.0, "open"))
-    assert "comes nearest behind l1 with 5, a factor 2 short; open: l1, where" in none.sentence
+    assert (
+        "comes nearest behind l1 with 5, which misses the target by a factor of 2; open: l1, where"
+        in none.sentence
+    )

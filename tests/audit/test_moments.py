@@ -94,7 +94,7 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say():
 def test_what_cannot_be_summed_is_refused():
     with pytest.raises(DataFormatError, match="squares overflow float64"):
         second_moments(as_stream(np.full((3, 2), 1e200)))
-    with pytest.raises(InvalidInputError, match="cannot be read from the middle"):
+    with pytest.raises(InvalidInputError, match="cannot be read in parts"):
         cluster_moments(as_stream(np.eye(2)), "tcp://127.0.0.1:1")
 
     def broken(first, size, order):

@@ -187,7 +187,7 @@ def own_files(notebook, tmp_path):
     np.save(tmp_path / "mine_H.npy", H)
     (tmp_path / "bad.csv").write_text("name" + ",a,b,c,d,e,f,g,h,i,j,k\nx" + ",1" * 11 + "\n")
     upload(notebook, "Upload XP", tmp_path / "mine_P.npy")
-    page.get_by_text("X_H is still missing").wait_for()
+    page.get_by_text("X_H is missing").wait_for()
     notebook.change(lambda: upload(notebook, "Upload XH", tmp_path / "mine_H.npy"))
     paths = {"pretrain": str(tmp_path / "mine_P.npy"), "harmful": str(tmp_path / "mine_H.npy")}
     notebook.assert_shows(own_data(**paths).figure())

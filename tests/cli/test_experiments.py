@@ -39,16 +39,16 @@ def test_plain_papermill_runs_the_same_notebook(tmp_path, monkeypatch):
     [
         ("run house-prices --data nowhere.csv", "nowhere.csv"),
         ("run house-prices --data train.csv", "train.csv lacks 79 of the 81 columns"),
-        ("run house-prices --data embedded --seeds x", "'x' is not an integer of at least 0"),
+        ("run house-prices --data embedded --seeds x", "'x' is not an integer ≥ 0"),
         ("run mnist --data nowhere", "nowhere"),
         ("run deep --backbone resnet19", "unknown timm model 'resnet19'; did you mean 'resnet18'"),
-        ("run deep --pretrain digits-8x8:0-4", "images of your own need both tasks"),
+        ("run deep --pretrain digits-8x8:0-4", "your own images need both tasks"),
         ("run deep --weights nowhere.pt", "--weights nowhere.pt: there is no such file"),
         ("run deep --preset resnet18-car", "unknown preset 'resnet18-car'; did you mean 'resnet18-cars'"),
-        ("run stability --runs nowhere,.", "nowhere holds no results.csv"),
+        ("run stability --runs nowhere,.", "nowhere has no results.csv"),
         ("reproduce --scale huge", "unknown scale 'huge'"),
         ("reproduce --only mnits", "did you mean 'mnist'"),
-        ("reproduce --jobs -1", "'-1' is not an integer of at least 0"),
+        ("reproduce --jobs -1", "'-1' is not an integer ≥ 0"),
         ("audit", "--pretrain FILE and --harmful FILE"),
         ("audit --pretrain P.npy", "--pretrain was given without --harmful"),
         ("audit --pretrain P.npy --harmful y.npy", "expected a matrix"),
@@ -78,7 +78,7 @@ def test_all_options_come_through_and_an_unknown_checksum_is_told(condnum, raw, 
     words = "run mnist --data data --methods imma,ours --seeds 2 --steps 7 --pairs 4-7 --labels published"
     done = condnum(*words.split(), *["--jobs", "3", "--device", "cpu", "--quiet"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "is not one that this project knows" in " ".join(done.stderr.split())
+    assert "is unknown; the results describe these files" in " ".join(done.stderr.split())
     ((notebook, values, folder, options),) = given
     assert notebook == "mnist_pairs"
     assert values == {

@@ -86,4 +86,4 @@ def test_ctrl_c_says_how_to_go_on(experiments_end, monkeypatch, capsys):
 
     monkeypatch.setattr(condnum.report.reproduce, "reproduce", stop)
     assert main(["reproduce"]) == 130
-    assert "the same command goes on from there" in " ".join(capsys.readouterr().err.split())
+    assert "the same command continues there" in " ".join(capsys.readouterr().err.split())

@@ -54,10 +54,10 @@ def test_a_whole_run(condnum, own, tmp_path):
     ("words", "message"),
     [
         ("run own.ipynb --count many", "'many' is not an integer."),
-        ("run limits --seeds -1", "'-1' is not an integer of at least 0."),
+        ("run limits --seeds -1", "'-1' is not an integer ≥ 0."),
         ("run own.ipynb --share x", "'x' is not a number"),
-        ("run own.ipynb --layers [1", "is no YAML"),
-        ("run own.ipynb --layers=!!python/object/apply:os.system[true]", "is no YAML"),
+        ("run own.ipynb --layers [1", "is not valid YAML"),
+        ("run own.ipynb --layers=!!python/object/apply:os.system[true]", "is not valid YAML"),
         ("run none.ipynb", "there is no notebook none.ipynb; check the path"),
         ("run own.ipynb --out own.ipynb", "cannot be written to the folder own.ipynb"),
         ("run own.ipynb --out .", "cannot be renamed while it is in use"),
@@ -83,7 +83,7 @@ def test_a_stopped_run_keeps_finished_cells_and_leaves_no_process(start, own, tm
     out, err = process.communicate()
     assert (process.returncode, out) == (130, "")
     assert " ".join(err.split()) == (
-        "condnum: stopped by Ctrl-C; finished pieces kept in res.partial/cells: 1. "
+        "condnum: stopped by Ctrl-C; finished cells kept in res.partial/cells: 1. "
         "The same command resumes from there."
     )
     assert [path.name for path in (tmp_path / "res.partial").iterdir()] == ["cells"]
@@ -110,7 +110,7 @@ def test_a_run_stopped_at_once_leaves_nothing(condnum, own, tmp_path, monkeypatc
     monkeypatch.setattr(runner, "_execute", interrupted)
     done = condnum("run", str(own), "--out", "res", cwd=tmp_path)
     assert done.returncode == 130
-    assert "before the first piece was finished; nothing was kept" in " ".join(done.stderr.split())
+    assert "before the first cell was finished; nothing was kept" in " ".join(done.stderr.split())
     assert not list(tmp_path.glob("res*"))
 
 
@@ -120,7 +120,7 @@ def test_cells_that_failed_are_tried_again(condnum, own, tmp_path):
     assert done.stdout.splitlines()[-1] == "res/report.html"
     lines = done.stderr.splitlines()
     assert lines[:2] == ["23 cells failed:", "  ours, 0: ZeroDivisionError: 1"]
-    assert lines[-1].startswith("All of them are in res/failures.csv; the same command tries them again")
+    assert lines[-1].startswith("All failures are listed in res/failures.csv; the same command retries them")
     assert len(lines) == 1 + 20 + 1
     with ResultStore(tmp_path / "res/cells", mode="read") as store:
         assert store.get("ours-0") is not None

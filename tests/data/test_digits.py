@@ -85,7 +85,7 @@ def test_seed_draws_the_rest_only_by_a_generator_of_its_own(digits):
         ((3, 3), "must differ, got 3 for both"),
         ((10, 3), "pretrain must be a digit 0 to 9, got 10"),
         ((True, 3), "pretrain must be a digit 0 to 9, got True"),
-        ((3, 9), r"toy has 4 image\(s\) of 3 and 0 of 9; each digit needs 2 or more"),
+        ((3, 9), r"toy has 4 image\(s\) of 3 and 0 of 9; each digit needs at least 2"),
     ],
 )
 def test_pairs_that_are_refused(digits, arguments, message):
@@ -98,7 +98,7 @@ def test_pairs_that_are_refused(digits, arguments, message):
     [
         ([1, 12, 11], None, r"labels must be 0 to 9; 2 are not, the first at index 1: 12"),
         ([1, 2], np.zeros((3, 1, 2)), r"got \(3, 1, 2\) and \(2,\)"),
-        ([1], np.full((1, 1, 2), 101), "grey values must be at most 100, got 101"),
+        ([1], np.full((1, 1, 2), 101), "gray values must be at most 100, got 101"),
     ],
 )
 def test_digits_that_are_refused(labels, images, message):
@@ -171,7 +171,7 @@ def test_gzip_is_preferred_and_the_test_split_has_its_own_files(write_mnist):
     digits = load_mnist_images("auto", "test")
     assert digits.label == "mnist, 30 test images, ./data"
     assert load_mnist_images().checksum == digits.checksum  # no training images here
-    with pytest.raises(DataNotFoundError, match="all 70 000 images: condnum data download"):
+    with pytest.raises(DataNotFoundError, match="for all 70,000 images, run condnum data download"):
         load_mnist_images("auto", "train")
 
 

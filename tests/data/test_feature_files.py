@@ -117,7 +117,7 @@ class TestPairs:
         P, H, notes = open_pair(tmp_path / "P.parquet", tmp_path / "H.csv")
         assert (P.array().tolist(), H.array().tolist()) == ([[1, 2]], [[4, 3]])
         assert len(notes) == 1
-        assert "1 column(s) that only" in notes[0]
+        assert "1 column(s) that occur only" in notes[0]
 
     @pytest.mark.parametrize("ending", ["csv", "parquet"])
     def test_drop_takes_columns_out_whatever_they_hold(self, tmp_path, ending):
@@ -175,7 +175,9 @@ class TestRows:
         with pytest.raises(DataFormatError, match=r"numbers so large .* column 'x1'"):
             looked(P, H)
         P[:, 1] = np.nan
-        with pytest.raises(InvalidInputError, match=r"0 row.s. without missing.*leave out.*'x1'") as caught:
+        with pytest.raises(
+            InvalidInputError, match=r"0 row.s. without missing.*drop the columns.*'x1'"
+        ) as caught:
             looked(P, H)
         assert caught.value.field == "pretrain"
 
@@ -210,8 +212,8 @@ class TestColumns:
             (np.ones(200), np.arange(200) / 7, "constant in D_P"),
             (np.arange(200), None, "index"),
             (RNG.permutation(200), np.arange(900, 700, -1), "index"),
-            (np.arange(200) % 3, None, "label: a few whole"),
-            (np.arange(200) % 3, 3 + np.arange(200) % 2, "label: other whole"),
+            (np.arange(200) % 3, None, "label: a few distinct"),
+            (np.arange(200) % 3, 3 + np.arange(200) % 2, "label: different integers"),
             (RNG.poisson(50, size=200), None, ""),
             (RNG.normal(size=200), None, ""),
         ],
@@ -225,7 +227,7 @@ class TestColumns:
 
     def test_an_answer_is_known_by_its_name_as_well_but_not_in_a_table_of_codes(self):
         pair, look = self.look(RNG.normal(size=200), name="Target")
-        assert look == "label: so it is called"
+        assert look == "label: by its name"
         assert "drop=Target" in pair.notes[0]
         codes = RNG.integers(0, 3, size=(200, 6))
         assert (looked(codes, codes).columns["look"] == "").all()

@@ -149,7 +149,7 @@ class TestCatalog:
         path = write_houses(Path("data/house_prices/train.csv"))
         houses = data_status("house-prices")
         assert (houses.status, houses.rows, houses.checksum) == ("unknown checksum", 5, sha256_file(path))
-        assert "recorded numbers were measured on other bytes" in houses.advice
+        assert "recorded numbers were measured on a different file" in houses.advice
         write_houses(Path("data/house_prices/train.csv"), drop=("SalePrice",))
         houses = data_status("house-prices")
         assert houses.status == "broken"

@@ -59,7 +59,7 @@ def test_samples_are_the_tasks_unless_given_and_head_cuts_everything():
     assert (cut.y_P.tolist(), cut.y_loss.tolist(), cut.rows_harmful) == ([0, 1], [0, 1], 2)
     assert (cut.checksum, pair.head(50).rows_pretrain) == (pair.checksum, 3)
     for rows in (1, 2.5, True):
-        with pytest.raises(InvalidInputError, match="rows must be an integer of at least 2, got"):
+        with pytest.raises(InvalidInputError, match="rows must be an integer ≥ 2, got"):
             pair.head(rows)
 
 
@@ -80,7 +80,7 @@ NAN, INF = float("nan"), float("inf")
         ({"X_H": [[1, 0, 0], [0, 1, 0]]}, r"X_H must be \(N, D\) with D = 2 feature names.* \(2, 3\)"),
         ({"y_P": [[0.0], [1.0], [2.0]]}, r"y_P \(N,\), got shapes \(3, 2\) and \(3, 1\)"),
         ({"X_P": [[1, 2], [3], [4, 5]]}, "X_P is not an array .* rows of equal length"),
-        ({"X_loss": [[1, 2], [3, 4]]}, "X_loss and y_loss belong together"),
+        ({"X_loss": [[1, 2], [3, 4]]}, "X_loss and y_loss must be given together"),
         ({"X_probe": [[1, 2], [3, 4]], "y_probe": [1, 1]}, "target y_probe of task 'second'"),
         (
             {"X_loss": [[1, 2], [3, 4]], "y_loss": [1, 1], "allow_constant_target": True},

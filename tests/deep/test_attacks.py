@@ -109,7 +109,7 @@ class TestAdapters:
 def test_refused():
     with pytest.raises(InvalidInputError, match="no linear or convolution layer"):
         add_lora(nn.Flatten(), 2)
-    with pytest.raises(InvalidInputError, match="only a condnum Backbone says what its last stage is"):
+    with pytest.raises(InvalidInputError, match="expected a condnum Backbone, which defines its last stage"):
         Attacked(nn.Flatten(), DeepAttacker.named("stage-sgd"), 2, torch.ones(1, 4))
     for name in ("head-muon", "lora0-sgd", "lora-sgd", "stage-lbfgs"):
         with pytest.raises(UnknownNameError, match=f"deep attacker '{name}'"):
@@ -260,7 +260,7 @@ class TestPanel:
         assert rows["logistic"]["examples_theta_i"] > 240
         assert rows["head-sgd"]["examples_budget"] == 60 * 240
         words = headline(report.factors([0.9]))
-        assert words.startswith("The cheapest attack that succeeds: ridge regression, solved. It reaches 9")
+        assert words.startswith("The cheapest successful attack is ridge regression, solved: it reaches 9")
 
     def test_a_trunk_drawn_anew_stops_head_and_solver_and_no_score_is_made_up(self):
         _, rows = self.factors(Signal(trunk(5, mixed=True)), ("head-sgd", "ridge"))
@@ -281,9 +281,12 @@ class TestPanel:
 
     def test_refused(self):
         one = signal_images(30, 1)
-        with pytest.raises(InvalidInputError, match="cannot be drawn anew here; give scratch="):
+        with pytest.raises(
+            InvalidInputError,
+            match="cannot be re-initialized here; pass the same architecture with new weights as scratch=",
+        ):
             deep_attack_panel(Signal(trunk(0)), Signal(trunk(0)), one, one)
-        with pytest.raises(InvalidInputError, match="train has 3 classes and test 4"):
+        with pytest.raises(InvalidInputError, match="train has 3 classes and test has 4"):
             deep_attack_panel(
                 Signal(trunk(0)),
                 Signal(trunk(0)),

@@ -140,7 +140,7 @@ def test_what_is_no_chain_is_refused(trainable, run):
         def forward_features(self, x):
             return run(self, self.first(x))
 
-    with pytest.raises(InvalidInputError, match="what follows is no chain of modules"):
+    with pytest.raises(InvalidInputError, match="what follows is not a chain of modules"):
         trainable_chain(Net(), (trainable,), torch.randn(64, 3))  # each unit is negative somewhere
 
 
@@ -191,7 +191,9 @@ def test_last_child_with_a_matrix_and_of_a_stack_its_last_block():
     stack = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.ReLU())
     assert split(Trunk(nn.Linear(2, 2), stack, nn.LayerNorm(2))).trainable == ("part1.1",)
     assert split(Trunk(stack, nn.Linear(2, 2), nn.LayerNorm(2))).trainable == ("part1",)
-    with pytest.raises(InvalidInputError, match=r"no last stage to train; name a part\. Choices: part0"):
+    with pytest.raises(
+        InvalidInputError, match=r"no last stage to train; give the name of a part\. Choices: part0"
+    ):
         split(Trunk(nn.LayerNorm(2)))
 
 
@@ -199,10 +201,10 @@ def test_last_child_with_a_matrix_and_of_a_stack_its_last_block():
     ("trainable", "error", "message"),
     [
         ("layer9", UnknownNameError, r"unknown module 'layer9'; did you mean 'layer.*layer1, .*layer4"),
-        ("fc", InvalidInputError, "holds or belongs to the head 'fc'"),
-        ("", InvalidInputError, "holds or belongs to the head 'fc'"),
+        ("fc", InvalidInputError, "contains or belongs to the head 'fc'"),
+        ("", InvalidInputError, "contains or belongs to the head 'fc'"),
         ("maxpool", InvalidInputError, "no parameters to train.*layer4"),
-        ([], InvalidInputError, "names no module"),
+        ([], InvalidInputError, "trainable is empty"),
     ],
     ids=["unknown", "head", "everything", "no parameters", "none"],
 )

@@ -67,12 +67,12 @@ def test_unreadable_images_have_no_row_and_many_of_them_are_refused(folder, tran
     assert [image.name.endswith("0.png") for image in features.unreadable] == [True]
     for i in range(3):
         (root / "train" / "dog" / f"{i}.png").write_bytes(b"broken")
-    with pytest.raises(DataFormatError, match="3 of 24 images do not decode"):
+    with pytest.raises(DataFormatError, match="3 of 24 images cannot be decoded"):
         extract_features(nn.Flatten(), open_images(root), transform)
 
 
 def test_wrong_models(data, transform, tmp_path):
-    with pytest.raises(InvalidInputError, match="is no torch module"):
+    with pytest.raises(InvalidInputError, match="is not a torch module"):
         cached_features(lambda images: images.flatten(1), data, transform, cache=tmp_path)
     with pytest.raises(InvalidInputError, match=r"pooled features \(B, D\).*num_classes=0"):
         extract_features(nn.Identity(), data, transform)

@@ -85,7 +85,7 @@ class TestLayouts:
         refused(DataFormatError, "no class sub-folders", tmp_path / "empty")
         refused(InvalidInputError, "one class only, 'cat'", folder(classes=("cat",), root=tmp_path / "one"))
         (tmp_path / "data" / "train" / "emu").mkdir()
-        refused(DataFormatError, "class folder 'emu' holds no image", tmp_path / "data")
+        refused(DataFormatError, "class folder 'emu' has no image", tmp_path / "data")
         refused(InvalidInputError, "too few to hold out", folder(("",), count=2, root=tmp_path / "few"))
 
 

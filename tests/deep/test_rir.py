@@ -69,7 +69,7 @@ def test_float32_keeps_a_large_condition_number_and_half_precision_is_warned_of(
     assert not full.warnings
     half = rir_from_features(*[X.astype(np.float16)] * 4, groups=1, group_size=100)
     assert "in 4 of 4 spectra" in half.warnings[0]
-    assert "use features in float32" in half.warnings[0]
+    assert "use float32 features" in half.warnings[0]
 
 
 def test_overlapping_groups_and_a_change_of_rank_are_warned_of():
@@ -101,7 +101,7 @@ def test_groups_that_are_the_same_images_have_no_spread(counts, groups, known):
         ratios = ("harmful_ratio", "pretrain_ratio", "rir")
         assert {name for name in ratios if np.isfinite(getattr(found, f"{name}_std"))} == known
     said = " ".join(first.warnings)
-    assert ("there is one group, and no spread" if groups == 1 else "24 images: (i") in said
+    assert ("only one group exists, so there is no spread" if groups == 1 else "24 images, so (i") in said
     assert (first.rir == other.rir) == (groups == 1)  # one group, whatever the draw
 
 
@@ -119,13 +119,13 @@ BACKWARDS = np.arange(150)[::-1]
             InvalidInputError,
             r"D_H has 99 image\(s\), fewer.*lower group_size \(--group-size\)",
         ),
-        ((X, X[1:], X, X), {}, InvalidInputError, "150 rows on D_P and θ_I 149"),
+        ((X, X[1:], X, X), {}, InvalidInputError, "150 rows on D_P and θ_I has 149"),
         ((X, X, features(X), features(X, indices=BACKWARDS)), {}, InvalidInputError, "different images"),
-        ((X, X, X[:, :3], X), {}, InvalidInputError, "use one model for both"),
+        ((X, X, X[:, :3], X), {}, InvalidInputError, "use the same model for both"),
         ((X[0], X, X, X), {}, InvalidInputError, r"must be \(N, D\)"),
         ((X, X, X, BROKEN), {}, InvalidInputError, "features of D_H hold NaN"),
         ((X, X, X, 0 * X), {}, RankError, "rank 0"),
-        ((X, X, X, X), {"groups": 0}, InvalidInputError, "groups must be an integer of at least 1"),
+        ((X, X, X, X), {"groups": 0}, InvalidInputError, "groups must be an integer ≥ 1"),
         ((X, X, X, X), {"group_size": True}, InvalidInputError, "group_size must be an integer"),
         ((X, X, X, X), {"ridge": 0.0}, InvalidInputError, "ridge"),
     ],

@@ -34,14 +34,14 @@ def saved(tmp_path):
 def test_files_load_but_do_not_say_what_they_hold(saved, name):
     folder, backbone = saved
     assert resnet(pretrained=folder / name).checksum == backbone.checksum != resnet().checksum
-    with pytest.raises(DataFormatError, match="does not say which backbone"):
+    with pytest.raises(DataFormatError, match="does not record the name"):
         load_backbone(folder / name)
 
 
 def test_save_and_load_rebuild_the_backbone(tmp_path):
     arguments = {"img_size": 32, "patch_size": 8, "depth": 2, "num_classes": 4}
     backbone = Backbone("vit_tiny_patch16_224", trainable="blocks.0", seed=2, **arguments)
-    with pytest.raises(OutputError, match="name the file"):
+    with pytest.raises(OutputError, match="use the file name"):
         save_backbone(backbone, tmp_path / "theta")
     path = save_backbone(backbone, tmp_path / "theta_0.safetensors", notes={"data": "digits 0-4"})
     again = load_backbone(path)

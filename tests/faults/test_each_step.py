@@ -135,7 +135,9 @@ def test_files_that_no_run_wrote_are_never_replaced(tmp_path, late):
 
     if not late:
         note()
-    with pytest.raises(OutputError, match=r"out holds notes\.txt, which no run of condnum wrote.*move that"):
+    with pytest.raises(
+        OutputError, match=r"out holds notes\.txt, which was not written by condnum.*move that"
+    ):
         run(out, NEW, meanwhile=note)
     assert seen(out) == OLD | {"notes.txt": "mine"}
 
@@ -144,7 +146,7 @@ def test_folders_that_cannot_be_renamed_are_told(tmp_path, monkeypatch):
     run(tmp_path / "out", OLD)
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", lambda *_: full())
-        with pytest.raises(OutputError, match=r"cannot put the results .*No space left.*mend that"):
+        with pytest.raises(OutputError, match=r"cannot move the results .*No space left.*fix this"):
             run(tmp_path / "out", NEW)
     assert seen(tmp_path / "out") == OLD
 

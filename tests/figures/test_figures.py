@@ -128,7 +128,7 @@ def test_the_region_is_drawn_as_far_as_any_method_lies():
     region = feasible_region(np.diag([1e6, 1.0]), np.diag([2.0, 1.0]), ridge=1e-3)
     far = pd.DataFrame({"method": "pareto", "pretrain_ratio": [1e9], "harmful_ratio": [1e12], "rir": [1e3]})
     figure = limits.front_figure(golden("limits/points"), far.assign(rir_share=0.1), region, "toy data")
-    for name in ("no θ gets here", "Pareto front: RIR = RIR<sub>max</sub>"):
+    for name in ("unreachable", "Pareto front: RIR = RIR<sub>max</sub>"):
         assert np.log10(max(trace(figure, name).x)) > figure.layout.xaxis.range[1]
 
 
@@ -155,15 +155,19 @@ def test_tables_without_what_is_drawn_are_refused(curves, net_curves):
     none = curves.assign(quantity="loss")
     for match, draw, *arguments in (
         ("no 'norm_ratio'; they hold: loss", plots.norm_ratio_figure, none),
-        ("no points of this pair", limits.front_figure, none[:0], none, region),
-        ("no directions of this pair", limits.direction_bars, directions[:0]),
-        ("7 features are no square image", limits.direction_images, directions.groupby("index").head(7)),
+        ("no points for this pair", limits.front_figure, none[:0], none, region),
+        ("no directions for this pair", limits.direction_bars, directions[:0]),
+        (
+            "7 features do not form a square image",
+            limits.direction_images,
+            directions.groupby("index").head(7),
+        ),
         ("no 'probe_accuracy'", probe_accuracy_figure, none),
         ("no 'rir'", ratio_history_figure, none),
     ):
         with pytest.raises(InvalidInputError, match=match):
             draw(*arguments, "")
-    with pytest.raises(InvalidInputError, match=r"starts at 20 epochs; those there are start at \[10\]"):
+    with pytest.raises(InvalidInputError, match=r"starts at 20 epochs; choose one of \[10\]"):
         waterfall_figure(waterfall, "", epochs=20)
 
 
@@ -208,4 +212,4 @@ def test_figure_1_leaves_out_erasure_whose_probe_has_nothing_to_learn(curves):
     erased = curves[curves["method"] == curves["method"].iloc[0]].assign(method="erase")
     figure = plots.norm_ratio_figure(pd.concat([curves, erased]), "toy data")
     assert "Erase (LEACE)" not in {trace.name for trace in figure.data}
-    assert "Erase is left out" in figure.layout.title.text
+    assert "Erase is omitted" in figure.layout.title.text

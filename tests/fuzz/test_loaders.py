@@ -344,8 +344,8 @@ SIX = idx((2, 1, 3), b"\1\2\3\4\5\xff")
 CHECKPOINTS = [b"s", b"r", b"q", b"(l.", b"\x80\x02}q\x00.", b"PK\3\4", b"X\x00\x00\x00B"]
 CELLS_OF_TEXT = "hold numbers: b .'b' holds 'cat'"
 FILES = [
-    *[("X.npy", content, blocks, "is damaged, or not what its ending says") for content in NPY],
-    *[("X.npz", zipped({"X.npy": content}), blocks, "is damaged, or not what its") for content in NPY],
+    *[("X.npy", content, blocks, "is damaged or does not match its extension") for content in NPY],
+    *[("X.npz", zipped({"X.npy": content}), blocks, "is damaged or does not match its") for content in NPY],
     *[("X.npy", stored(np.save, x), blocks, "expected a matrix") for x in (np.ones(3), np.ones((2, 2, 2)))],
     *[
         ("X.npy", stored(np.save, np.zeros((1, 1), kind)), blocks, f"type {kind}.*; expected a matrix")
@@ -358,8 +358,8 @@ FILES = [
     ("X.csv", b"a,b\n1,2\n3,cat\n", blocks, CELLS_OF_TEXT),
     ("y.csv", b"1\nnan\n", read_targets, "has NaN or infinite entries, the first in row 1"),
     ("X.csv", b"a,b\n1,2\n3\n", blocks, "is damaged.*Expected 2 columns, got 1"),
-    ("X.csv", b"a;b\n1,5;2\n", blocks, "separates its cells by ';'.*sep=';'"),
-    ("X.csv", b"a\tb\n1\t2\n", blocks, r"separates its cells by '.t'"),
+    ("X.csv", b"a;b\n1,5;2\n", blocks, "uses ';' as a separator.*sep=';'"),
+    ("X.csv", b"a\tb\n1\t2\n", blocks, r"uses '.t' as a separator"),
     ("X.csv", b"a,a\n1,2\n", blocks, "has the column 'a' twice"),
     *[("f", idx(s), read_idx, "is damaged") for s in ((0, 2**16, 2**16, 2**31), (2**28 + 1,))],
     ("f", idx([1] * 65) + b"\0", read_idx, "is not an IDX file"),
@@ -372,11 +372,11 @@ FILES = [
     ("f", gzip.compress(SIX, mtime=0)[:-6], read_idx, "truncated or damaged gzip"),
     ("f", gzip.compress(SIX, mtime=0)[:12] + b"\xff" * 20, read_idx, "damaged gzip|not an IDX file"),
     ("w.pt", repacked(TORCH[0], (0, 0, 0), True), read_weights, "it is compressed, which torch"),
-    ("w.safetensors", b"short", read_weights, "not a whole safetensors file"),
+    ("w.safetensors", b"short", read_weights, "not a complete safetensors file"),
     ("w.pt", pickled(torch.zeros(2)), read_weights, "holds a Tensor"),
-    ("w.pt", pickled({"epoch": 3}), read_weights, "'epoch' is no tensor"),
+    ("w.pt", pickled({"epoch": 3}), read_weights, "'epoch' is not a tensor"),
     ("w.pt", pickled({}), read_weights, "is empty"),
-    *[("w.pt", content, read_weights, "is not opened|is not a whole|not a state") for content in CHECKPOINTS],
+    *[("w.pt", content, read_weights, "not opened|not a complete|not a state") for content in CHECKPOINTS],
 ]
 
 

@@ -150,7 +150,7 @@ def test_each_preset_shows_the_finding_that_it_names(kind, request):
             assert words.startswith("<b>Ours beside Maximum RIR</b>")
         else:
             assert not alignment(np.eye(view.tasks.dimension), _covariance(lab)).u_unique
-            assert "not single-valued" in words
+            assert "not unique" in words
 
 
 def _covariance(lab):

@@ -89,7 +89,7 @@ def test_a_file_written_again_is_read_again(files):
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"pretrain": "x.npy"}, InvalidInputError, "X_H is still missing"),
+        ({"pretrain": "x.npy"}, InvalidInputError, "X_H is missing"),
         ({"pretrain": "x.npy", "harmful": "x.npy"}, DataNotFoundError, "No such file"),
         ({"example": "mnist"}, UnknownNameError, "did you mean|diabetes, digits"),
         ({"drop": "height"}, UnknownNameError, "unknown column to leave out"),
@@ -103,7 +103,7 @@ def test_bad_settings(settings, error, message, monkeypatch, tmp_path):
 
 def test_zeros_strangers_and_very_wide_features(files, tmp_path):
     np.save(tmp_path / "X.npy", np.eye(300, dtype=np.float16))
-    with pytest.raises(InvalidInputError, match="above everything"):
+    with pytest.raises(InvalidInputError, match="above all eigenvalues"):
         own_data(pretrain=str(tmp_path / "X.npy"), harmful=str(tmp_path / "X.npy"), tolerance=1e10)
     with pytest.raises(RankError, match="K_P has rank 0"):
         own_data(**files(np.zeros((4, 2)), np.eye(2)))
@@ -142,7 +142,7 @@ def test_bad_uploads_are_told_beside_their_field_and_leave_nothing_old():
     explorer._on_message(None, message, [])  # what "Reset" does
     assert not blank(explorer)
     said = upload(explorer, "pretrain", "../../P.csv", b"name,a\nx,1\n")
-    assert "X_H is still missing" in said["error"]
+    assert "X_H is missing" in said["error"]
     assert said["field"] == "harmful"
     said = upload(explorer, "harmful", "H.csv", b"name,a\nx,1\ny,2\n")
     assert "do not hold numbers: name" in said["error"]
@@ -160,7 +160,7 @@ def test_columns_are_listed_flagged_and_left_out(tmp_path):
         (tmp_path / f"{name}.csv").write_text(f"a,<b>,c,label\n{rows}\n")
     files = {"pretrain": str(tmp_path / "P.csv"), "harmful": str(tmp_path / "H.csv")}
     explorer = OwnDataExplorer(**files)
-    assert "look like the answer (label: so it is called)" in shown(explorer)["reading"]
+    assert "look like the answer (label: by its name)" in shown(explorer)["reading"]
     assert "<td>&lt;b&gt;</td>" in shown(explorer)["reading"]
     explorer.drop = "label"
     assert "look like" not in shown(explorer)["reading"].split("<details")[0]

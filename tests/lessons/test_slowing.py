@@ -103,7 +103,7 @@ SAID = {
     (0.1, 4): "although κ(H<sub>H</sub>) fell; for the benign task 30 (13)",
     (0.01, 4): "<b>slowed by a factor of 2,400, not stopped</b>",
     (0.0, 4): "<b>no linear probe learns anything from the eraser's rows</b>. On fresh",
-    (0.0, 2): "2 of 4 directions are gone, 44% of the harmful fit is left",
+    (0.0, 2): "2 of 4 directions are erased, and 44% of the harmful fit is left",
 }
 
 

@@ -114,9 +114,9 @@ def test_what_descends_in_batches():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"seeds": [0]}, "one seed a problem, got 2 and 1"),
-        ({}, "'ours' does not descend in batches"),
-        ({"method": "pareto"}, "'pareto' does not descend in batches"),
+        ({"seeds": [0]}, "one seed per problem, got 2 and 1"),
+        ({}, "'ours' does not support batches"),
+        ({"method": "pareto"}, "'pareto' does not support batches"),
         ({"method": "imma"}, "needs targets, but y_P, y_H are missing"),
         ({"method": "imma", "settings": FIXED}, "takes ImmaSettings, got DescentSettings"),
     ],

@@ -243,7 +243,7 @@ class TestSettings:
             (DescentSettings, {"weights": "fixed", "ratio": math.inf}, InvalidInputError, "ratio.*got inf"),
             (DescentSettings, {"steps": None}, InvalidInputError, "steps must be an integer.*got None"),
             (DescentSettings, {"steps": 2.5}, InvalidInputError, "steps must be an integer.*got 2.5"),
-            (DescentSettings, {"record_every": -1}, InvalidInputError, "record_every must be.*at least 0"),
+            (DescentSettings, {"record_every": -1}, InvalidInputError, "record_every must be.*≥ 0"),
             (OptKappaSettings, {"convention": "compct"}, UnknownNameError, "did you mean 'compact'"),
         ],
         ids=lambda value: "-".join(map(str, value.items())) if isinstance(value, dict) else None,
@@ -258,10 +258,10 @@ class TestSettings:
         ("method", "options", "message"),
         [
             ("imma", {"settings": DescentSettings()}, "'imma' takes ImmaSettings, got DescentSettings"),
-            ("identity", {"steps": 3}, "'identity' has nothing to set; leave out: steps"),
+            ("identity", {"steps": 3}, "'identity' has no settings; leave out steps"),
             ("ours", {"settings": OptKappaSettings()}, "SelfTunedSettings or DescentSettings, got OptK"),
             ("r_ill_only", {"settings": SelfTunedSettings()}, "takes DescentSettings, got SelfTunedSettings"),
-            ("ours", {"seed": -1}, "seed must be an integer of at least 0, got -1"),
+            ("ours", {"seed": -1}, "seed must be an integer ≥ 0, got -1"),
         ],
     )
     def test_not_for_this_method(self, method, options, message, make_problem):
@@ -309,7 +309,7 @@ class TestSettings:
     def test_a_setting_of_another_mode_is_refused(self, make_problem):
         for options, message in (
             ({"lambda_harmful": 123.0}, "lambda_harmful=123.0 has no effect with weights='balanced'"),
-            ({"lambda_harmful": 1e7}, "belongs to weights='fixed'"),  # named, though it is the default
+            ({"lambda_harmful": 1e7}, "only with weights='fixed'"),  # named, though it is the default
             ({"weights": "fixed", "ratio": 2.0}, "ratio=2.0 has no effect with weights='fixed'"),
             ({"settings": "house-prices", "lambda_pretrain": 3.0}, "lambda_pretrain=3.0 has no effect"),
         ):
@@ -381,7 +381,7 @@ class TestMethodsOfOnesOwn:
             name = "bare"
 
         for bare in (Bare(), object()):
-            with pytest.raises(InvalidInputError, match=r"is not a method: derive.*a label and a summary"):
+            with pytest.raises(InvalidInputError, match=r"is not a method: derive.*label and summary"):
                 register_method(bare)
         assert "bare" not in method_names()
 
@@ -390,5 +390,5 @@ class TestMethodsOfOnesOwn:
             registered(Formula("mine", scale * torch.eye(6).double()))
         assert method_names().count("mine") == 1
         assert immunize(make_problem(), "mine").theta.equal(2 * torch.eye(6).double())
-        with pytest.raises(InvalidInputError, match="'pareto' is one of condnum's methods"):
+        with pytest.raises(InvalidInputError, match="'pareto' is the name of a built-in method"):
             register_method(Formula("pareto", torch.eye(6)))

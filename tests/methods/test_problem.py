@@ -95,8 +95,18 @@ class TestFromData:
             ((np.eye(2), np.ones((2, 1, 1)), np.eye(2)), {}, InvalidInputError, "one target per row"),
             ((np.eye(2), [0, 2], np.eye(2)), {"loss": "bce"}, InvalidInputError, r"outside \[0, 1\].*to 2"),
             ((np.eye(2), [0, 1], np.eye(2)), {"loss": "bec"}, UnknownNameError, "did you mean 'bce'"),
-            ((np.eye(2), None, np.eye(2)), {"X_loss": np.eye(2)}, InvalidInputError, "X_loss and y_loss go"),
-            ((np.eye(2), None, np.eye(2)), {"y_probe": [1, 2]}, InvalidInputError, "X_probe and y_probe go"),
+            (
+                (np.eye(2), None, np.eye(2)),
+                {"X_loss": np.eye(2)},
+                InvalidInputError,
+                "X_loss and y_loss must",
+            ),
+            (
+                (np.eye(2), None, np.eye(2)),
+                {"y_probe": [1, 2]},
+                InvalidInputError,
+                "X_probe and y_probe must",
+            ),
         ],
     )
     def test_refused(self, arguments, options, error, message):

@@ -110,7 +110,7 @@ def test_a_rank_deficient_theta_reports_both_optima():
     row = found.extractors.set_index("extractor").loc["lost"]
     assert row["rank"] == 3
     assert row["optimum"] > 1.2 * row["baseline_optimum"]
-    assert "is lost; targets ε below that share are out of reach" in " ".join(attack_sentences(found))
+    assert "is lost, and targets ε below it are out of reach" in " ".join(attack_sentences(found))
     assert np.isinf(steps(found, "cg", "lost"))
     own = found.steps[(found.steps["extractor"] == "lost") & (found.steps["attacker"] == "fine_tune")]
     np.testing.assert_allclose(own["optimum"], row["baseline_optimum"])
@@ -153,7 +153,7 @@ def test_a_classification_skips_what_is_quadratic_and_measures_accuracy():
 
 def test_an_attacker_is_registered_once_but_a_cell_may_run_again(monkeypatch):
     monkeypatch.setattr("condnum.probing.registry._ATTACKERS", {"gd": get_attacker("gd")})
-    with pytest.raises(InvalidInputError, match="'gd' is one of condnum's attackers"):
+    with pytest.raises(InvalidInputError, match="'gd' is the name of a built-in attacker"):
         register_attacker(get_attacker("gd"))
     with pytest.raises(InvalidInputError, match="is not an attacker"):
         register_attacker(object())
@@ -198,10 +198,10 @@ def held_out(kind, y, y_test):
     [
         (lambda: attack_panel(np.eye(4), regression()), "theta has 4 rows, but the inputs have 5"),
         (lambda: attack_panel({"a": None, "b": None}, regression()), "several extractors are None"),
-        (lambda: attack_panel({"raw": ill()}, regression()), "'raw' is that of the baseline"),
+        (lambda: attack_panel({"raw": ill()}, regression()), "'raw' is reserved for the baseline"),
         (lambda: attack_panel(np.eye(D), regression(), attackers=["adm"]), "did you mean 'adam'"),
         (lambda: AttackTask(np.eye(3), [0, 1, 2.5], "classification"), "labels 0, 1, …"),
-        (lambda: AttackTask(np.eye(3), np.ones(3), X_test=np.eye(3)), "X_test and y_test belong"),
+        (lambda: AttackTask(np.eye(3), np.ones(3), X_test=np.eye(3)), "X_test and y_test must be given"),
         (lambda: AttackTask(np.eye(2), [1, 2], "clustering"), "kind of task"),
         (lambda: attack_panel(np.eye(2), AttackTask(np.eye(2), [1, 1], "classification")), "all 2 labels"),
         (lambda: attack_panel({"raw": None}, AttackTask(np.eye(2), [0.0, 0.0])), "targets are all zero"),
@@ -216,7 +216,7 @@ def held_out(kind, y, y_test):
         (lambda: attack_panel(np.eye(D), regression(), attackers=[]), "no attacker was chosen"),
         (lambda: attack_panel(np.eye(2), AttackTask(np.eye(2), [1e160, 0])), "targets of size .* rescale"),
         (lambda: AttackBudget(epsilons=(0.1, 0.1), headline=0.1), "each once"),
-        (lambda: AttackBudget(steps=0), "steps must be an integer of at least 1, got 0"),
+        (lambda: AttackBudget(steps=0), "steps must be an integer ≥ 1, got 0"),
         (lambda: AttackBudget(headline=0.5), "headline 0.5"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -65,7 +65,7 @@ def test_nothing_is_left():
         ((np.eye(3), np.eye(2), [1.0, 0.0]), {}, "do not fit"),
         ((np.eye(2), np.eye(2), [0.0, 0.0]), {}, "moment XᵀY is zero"),
         ((np.eye(2), np.eye(2), [1.0, 0.0]), {"epsilon": 1}, "epsilon must lie between 0 and 1"),
-        ((np.eye(2), np.eye(2), [1.0, 0.0]), {"budget": 0}, "budget must be an integer of at least 1"),
+        ((np.eye(2), np.eye(2), [1.0, 0.0]), {"budget": 0}, "budget must be an integer ≥ 1"),
     ],
 )
 def test_refused(arguments, options, match):

@@ -94,7 +94,7 @@ def test_code_is_folded_and_outputs_are_what_a_page_can_show(page: Any) -> None:
     assert [f.summary.get_text() for f in folded] == ["Code: default parameters", "Code", "Code"]
     assert not any(f.has_attr("open") for f in folded)
     assert [f.pre.get_text().strip() for f in folded] == ["seeds: int = 2", "draw()", "show()"]
-    for words in ("printed", "only text", "An interactive control"):
+    for words in ("printed", "only text", "This is an interactive control"):
         assert words in page.get_text()
     for words in ("INJECTED", "big", "Javascript object", "alert(1)", "IntSlider"):
         assert words not in str(page)

@@ -152,7 +152,7 @@ def test_a_known_error_is_one_paragraph_in_the_notebook(tmp_path: Path, on_share
     (error,) = [o for cell in cells for o in cell.get("outputs", []) if o.output_type == "error"]
     (paragraph,) = error.traceback
     assert paragraph.startswith("DataNotFoundError: house-prices: train.csv.gz or train.csv not found in: ")
-    assert "or 'auto', which ends in the bundled data; got 'nowhere'" in paragraph
+    assert "or 'auto', which falls back to the bundled data; got 'nowhere'" in paragraph
 
 
 def test_the_kernel_is_killed_when_a_gentle_stop_fails(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def runs(tmp_path):
         entry("lesson", "lesson", make_run(base / "lesson", {"results": pd.DataFrame({"a": [1, 2]})})),
         entry("old", "limits", make_run(base / "old"), "failed", "it broke at <b>x</b>; mend it."),
         entry("gone", "deep --harmful cars", None, "failed", "no space left"),
-        entry("unasked", "attackers", None, "not run", "was not asked for"),
+        entry("unasked", "attackers", None, "not run", "was not requested"),
     ]
 
 
@@ -240,7 +240,7 @@ def test_a_lesson_that_fails_is_left_out_and_one_that_ran_is_not_run_again(tmp_p
     for _ in range(2):
         assert list(build._executed(names, tmp_path, said.append)) == ["1_condition_number"]
     assert sorted(ran) == ["1_condition_number", "2_alignment", "2_alignment"]
-    assert said[0] == "site: the lesson 2_alignment is left out: nothing is there; look elsewhere."
+    assert said[0] == "site: the lesson 2_alignment is omitted: nothing is there; look elsewhere."
 
 
 def drawn(figure):
@@ -273,7 +273,7 @@ def test_a_damaged_file_is_named(tmp_path, name):
 
 
 def test_runs_are_found_by_their_commands(tmp_path):
-    with pytest.raises(DataNotFoundError, match="holds no finished experiment"):
+    with pytest.raises(DataNotFoundError, match="has no finished experiment"):
         find_runs(tmp_path)
     for experiment in experiments("full", ["house-prices", "limits", "mnist"]):
         folder = make_run(tmp_path / experiment.name)

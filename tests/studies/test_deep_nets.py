@@ -88,7 +88,7 @@ def test_settings_of_presets_of_the_study_and_of_own_images():
     assert dataclasses.replace(own, weights="none").recipe("resnet18").pretraining["epochs"] == 30
     assert (
         own.models_table["made by"].iloc[0]
-        == "timm's pre-trained weights; may have seen the held-out images, which θ_I has not"
+        == "timm's pre-trained weights; may have been trained on the held-out images, unlike θ_I"
     )
     assert "without its held-out images" in SHORT.models_table["made by"].iloc[0]
 
@@ -205,7 +205,7 @@ class TestRun:
         assert kept in alone.save(tmp_path / "alone")
         assert (tmp_path / "alone" / kept).is_file()
         gone = [c._replace(cell=dataclasses.replace(c.cell, folder=str(tmp_path))) for c in run.cells]
-        with pytest.raises(DataNotFoundError, match="is gone"):
+        with pytest.raises(DataNotFoundError, match="no longer exists"):
             dataclasses.replace(run, cells=gone).save(tmp_path / "out")
 
     def test_weights_from_a_file_are_taken_as_they_are(self, finished, tmp_path):

@@ -155,7 +155,7 @@ def test_a_folder_of_ones_own(tmp_path):
     rng = np.random.default_rng(1)
     own = tmp_path / "mine"
     own.mkdir()
-    with pytest.raises(DataNotFoundError, match=r"mine holds no file X_P\.npy"):
+    with pytest.raises(DataNotFoundError, match=r"mine has no file X_P\.npy"):
         load_labelled_pair(str(own))
     arrays = {"X_P": rng.normal(size=(60, 4)), "X_H": rng.normal(size=(90, 4))}
     arrays |= {"y_P": arrays["X_P"][:, 0], "y_H": (arrays["X_H"][:, 1] > 0).astype(float)}

@@ -19,7 +19,7 @@ from condnum.studies.executors import (
 
 @pytest.mark.parametrize("jobs", [0, -1, 1.5, True])
 def test_refused(jobs):
-    message = rf"this machine has {core_count()} cores\) must be an integer of at least 1, got {jobs}"
+    message = rf"this machine has {core_count()} cores\) must be an integer ≥ 1, got {jobs}"
     with pytest.raises(InvalidInputError, match=message):
         choose_executor(jobs)
 

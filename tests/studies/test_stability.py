@@ -122,9 +122,9 @@ def test_the_nearest_flip_changes_fewest_axes_then_goes_fewest_steps():
 @pytest.mark.parametrize(
     ("folders", "words"),
     [
-        ((), "give their folders, such as --runs"),
-        (("nowhere",), "nowhere holds no results.csv"),
-        ((str(REPORTS / "attackers" / "house_prices"),), "are of another experiment: they lack"),
+        ((), "runs is empty; give folders"),
+        (("nowhere",), "nowhere has no results.csv"),
+        ((str(REPORTS / "attackers" / "house_prices"),), "belong to another experiment, because they lack"),
     ],
     ids=["none", "no folder", "another experiment"],
 )
@@ -139,7 +139,7 @@ def test_damaged_results_no_rows_and_nothing_but_controls_are_named(tmp_path):
     with pytest.raises(CondnumError, match="have no rows"):
         RunFolder.read(tmp_path)
     table.query("method == 'identity'").to_csv(tmp_path / "results.csv", index=False)
-    with pytest.raises(CondnumError, match="nothing is claimed of the methods"):
+    with pytest.raises(CondnumError, match="only controls, about which there are no claims"):
         judged(tmp_path)
     packed = gzip.compress((tmp_path / "results.csv").read_bytes())
     (tmp_path / "results.csv").unlink()

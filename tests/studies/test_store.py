@@ -39,7 +39,7 @@ def test_a_result_replaces_a_failure_and_an_older_result(filled):
         store.fail("b", "the model is gone")
         assert store.get("b") is None
         for key, row, message in (
-            ("../a", {}, "a key has 1 to 100 letters, digits, - or _, got '../a'"),
+            ("../a", {}, "a key must consist of 1 to 100 letters, digits, - or _, got '../a'"),
             ("", {}, "got ''"),
             ("d", {"history": [1, 2]}, "column 'history' of a cell is a list"),
         ):

@@ -45,8 +45,8 @@ def test_fields_as_a_notebook_gives_them():
 @pytest.mark.parametrize(
     ("values", "error", "message"),
     [
-        ({"seeds": 0}, InvalidInputError, "seeds must be an integer of at least 1, got 0"),
-        ({"rows": 3}, InvalidInputError, "rows must be an integer of at least 4, got 3"),
+        ({"seeds": 0}, InvalidInputError, "seeds must be an integer ≥ 1, got 0"),
+        ({"rows": 3}, InvalidInputError, "rows must be an integer ≥ 4, got 3"),
         ({"methods": "our"}, UnknownNameError, "unknown method 'our'; did you mean 'ours'"),
         ({"kind": "smal"}, UnknownNameError, "unknown kind 'smal'; did you mean 'small'"),
         ({"share": float("nan")}, InvalidInputError, "share must be a finite number, got nan"),
@@ -78,9 +78,9 @@ def test_the_key_knows_what_the_result_depends_on():
     ]
     assert len({key, *(other.key for other in others)}) == 7
     for at, message in (
-        ({"x": float("nan")}, r"'at' of a cell is \{'x': nan\}, which JSON does not hold"),
-        ({"x": np.float32(1)}, "which JSON does not hold"),
-        ({1: 2}, "keys must be text"),
+        ({"x": float("nan")}, r"'at' of a cell is \{'x': nan\}, which JSON cannot represent"),
+        ({"x": np.float32(1)}, "which JSON cannot represent"),
+        ({1: 2}, "keys must be strings"),
     ):
         with pytest.raises(InvalidInputError, match=message):
             Cell(at)
@@ -172,7 +172,7 @@ class Chain(Study):
 def test_a_cell_waits_for_what_it_comes_after(tmp_path):
     run = Chain(broken="b").run(out=tmp_path, jobs=1)
     assert [row["text"] for _, row, _ in run.cells] == ["made", "made"]
-    failed = "CondnumError: the cell that it starts from (Chain) failed"
+    failed = "CondnumError: the cell from which it starts (Chain) failed"
     assert run.failures["error"].tolist() == ["ValueError: no start", failed]
     with pytest.raises(SweepError, match=r"no cell succeeded: 4 failed, .*start=a.*no start"):
         Chain(broken="a,b").run(jobs=1)

@@ -161,7 +161,7 @@ def test_one_is_the_orthogonal_projector():
         (([[1.0], [2.0]], [0, 1], {"strength": 1.5}), InvalidInputError, r"strength must lie in \[0, 1\]"),
         (([[1.0], [2.0]], [0, 1], {"shrinkage": -1}), InvalidInputError, "shrinkage must lie"),
         (([[1.0], [2.0]], [0, 1], {"rank": 2}), InvalidInputError, "rank must be at most 1"),
-        (([[1.0], [2.0]], [0, 1], {"rank": 0}), InvalidInputError, "rank must be an integer of at least 1"),
+        (([[1.0], [2.0]], [0, 1], {"rank": 0}), InvalidInputError, "rank must be an integer ≥ 1"),
         (([[1.0], [np.nan]], [0, 1]), InvalidInputError, "non-finite"),
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, str) else None,

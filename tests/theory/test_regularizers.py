@@ -104,7 +104,7 @@ def test_an_infinite_r_ill_has_no_gradient(matrix):
 @pytest.mark.parametrize(
     ("function", "options", "message"),
     [
-        (r_well, {"dimension": 2}, "at least 3.*got 2"),
+        (r_well, {"dimension": 2}, "≥ 3, got 2"),
         (r_ill, {"rank": 4}, "between 1 and 3, got 4"),
         (r_ill, {"rtol": -0.1}, r"rtol must lie in \[0, 1\)"),
     ],

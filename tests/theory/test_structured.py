@@ -235,7 +235,7 @@ class TestOddInputs:
     @pytest.mark.parametrize("scale", [1e160, 1e-170])
     def test_regularizers_of_squares_beyond_float64_say_so(self, scale):
         for function in (r_well, r_ill):
-            with pytest.raises(InvalidInputError, match=r"square leaves float64.*divide"):
+            with pytest.raises(InvalidInputError, match=r"square overflows float64.*divide"):
                 function(scale * K)
 
     def test_batches_that_do_not_fit(self):

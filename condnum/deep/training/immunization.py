@@ -126,12 +126,12 @@ def immunize_backbone(
     chosen = deep_preset(settings) if isinstance(settings, str) else settings or DeepSettings()
     check_known("method", method, DEEP_METHODS)
     if not any(p.requires_grad for p in backbone.trainable_parameters()):
-        raise InvalidInputError("a snapshot cannot be trained; pass the backbone it is of.")
+        raise InvalidInputError("a snapshot cannot be trained; pass the backbone from which it was made.")
     top = int(D_P.labels.max())
     if top >= backbone.num_classes:
         raise InvalidInputError(
             f"{D_P.name} has label {top} ('{D_P.classes[top]}'), out of range: the head of {backbone.name} "
-            f"has {backbone.num_classes} outputs. Make and train it with num_classes={len(D_P.classes)}."
+            f"has {backbone.num_classes} outputs. Create and train it with num_classes={len(D_P.classes)}."
         )
     check_count(len(D_P), "D_P", chosen.group_size)
     check_count(len(D_H), "D_H", chosen.group_size)
@@ -222,13 +222,13 @@ def _warnings(training: Training, reason: DeepStopReason) -> list[str]:
     found = []
     if reason == "diverged":
         found.append(
-            f"step {state.step + 1} had a value or gradient that is not finite; the result is θ after step "
-            f"{state.best.step}. Lower learning_rate ({training.settings.learning_rate:g})."
+            f"step {state.step + 1} produced a value or gradient that is not finite; the result is θ after "
+            f"step {state.best.step}. Lower learning_rate ({training.settings.learning_rate:g})."
         )
     if state.best.step == 0:
         found.append(
-            "no evaluated θ was better than θ₀ itself, so the result is θ₀: nothing was immunized. Allow a "
-            "larger max_accuracy_drop, or change the learning rate or the weights."
+            "no evaluated θ was better than θ₀ itself, so the result is θ₀ and nothing was immunized. Allow "
+            "a larger max_accuracy_drop, or change the learning rate or the weights."
         )
         return found
     best, unmet = state.best, []
@@ -247,7 +247,7 @@ def _warnings(training: Training, reason: DeepStopReason) -> list[str]:
             unmet.append(f"{name} is not met: {one:.3g} on training and {other:.3g} on held-out images")
     if unmet:
         found.append(
-            f"no θ met all conditions; this is the nearest, after step {best.step} of {state.step}: "
+            f"no θ met all conditions; the result is the nearest, after step {best.step} of {state.step}: "
             f"{'; '.join(unmet)}. More images of either task, or more steps, may help."
         )
     return found

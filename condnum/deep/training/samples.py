@@ -105,7 +105,7 @@ class Samples:
         try:
             one = run(first[None])[0]
         except InvalidInputError:
-            return  # what follows the trunk is no chain of modules
+            return  # what follows the trunk is not a chain of modules
         views = min(views, ACTIVATION_BUDGET // (one.numel() * one.element_size() * len(self.data)))
         if not views:
             return

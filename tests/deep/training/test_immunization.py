@@ -92,7 +92,7 @@ def test_a_resumed_run_ends_where_an_undisturbed_one_ends(
     with pytest.raises(InvalidInputError, match="seed: 0 there, 1 here"):
         run(settings, seed=1, **options)
     path.write_bytes(b"half a file")
-    with pytest.raises(DataFormatError, match="not a whole checkpoint"):
+    with pytest.raises(DataFormatError, match="not a complete checkpoint"):
         run(settings, **options)
 
 
@@ -114,8 +114,8 @@ def test_a_value_that_is_not_finite_ends_with_the_last_good_theta(run, monkeypat
 @pytest.mark.parametrize(
     ("settings", "options", "message"),
     [
-        ({"steps": 0}, {}, "steps must be an integer of at least 1, got 0"),
-        ({"views": -1}, {}, "views must be an integer of at least 1, got -1"),
+        ({"steps": 0}, {}, "steps must be an integer ≥ 1, got 0"),
+        ({"views": -1}, {}, "views must be an integer ≥ 1, got -1"),
         ({"learning_rate": float("nan")}, {}, "learning_rate must be a positive number, got nan"),
         ({"lambda_harmful": 1.0}, {}, "lambda_harmful=1.0 has no effect with weights='balanced'"),
         ({"schedule": "linear"}, {}, "unknown schedule 'linear'"),
@@ -217,7 +217,7 @@ def test_a_larger_rir_is_progress_and_what_is_not_met_is_said(run, answers):
     assert result.best_step == 0
     assert result.steps > 4
     (text,) = run(ADAPTIVE.with_overrides(steps=1, keep="last", **options)).warnings
-    assert "no θ met all conditions; this is the nearest, after step 1" in text
+    assert "no θ met all conditions; the result is the nearest, after step 1" in text
     assert "(ii) ≤ 1 is not met: 2.2 on training and 2.3 on held-out images" in text
     assert "(i) > 1" not in text
 
