@@ -41,6 +41,7 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/nbstripout --verify $(STRIP) notebooks/*.ipynb notebooks/experiments/*.ipynb
+	$(BIN)/python tests/prose.py
 	$(BIN)/python tests/budgets.py
 
 lab: setup

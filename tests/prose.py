@@ -37,7 +37,7 @@ def sentences(text: str) -> list[str]:
     text = re.sub(r"`[^`]*`|\$[^$\n]+\$", "x", re.sub(SKIPPED, "\n\n", text))
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)|<[^>\n]+>", r"\1", text)
     blocks = re.split(r"\n\s*\n|\n(?=\s*(?:[-*+#]|\d+\.)\s)", text)
-    found = (re.split(r"(?<=[.!?:;])[)*_\"”]*\s+", " ".join(block.split())) for block in blocks)
+    found = (re.split(r"(?<=[.!?])[)*_\"”]*\s+", " ".join(block.split())) for block in blocks)
     return [sentence for block in found for sentence in block if sentence]
 
 
@@ -48,8 +48,7 @@ def main(patterns: list[str]) -> int:
         for sentence in (sentence for text in texts(path) for sentence in sentences(text)):
             words, name = len(re.findall(r"\w[\w.,'’/-]*", sentence)), path.relative_to(ROOT)
             every, long = every + 1, long + (words > LONG)
-            if words > LONGEST:
-                wrong.append(f"{name}: {words} words: {sentence}")
+            wrong += [f"{name}: {words} words: {sentence}"] * (words > LONGEST)
             for instead, pattern in PRIVATE:
                 found = re.finditer(rf"(?i)\b({pattern})\b", sentence)
                 wrong += [f"{name}: '{term[0]}', say {instead}: {sentence}" for term in found]

@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from condnum import __version__
-from condnum.deep.split_rules import split, split_head
+from condnum.deep.split_rules import split, split_head, trunk_children
 from condnum.deep.trunk import activations_before, run_chain, trainable_chain
 from condnum.deep.weights import fit_weights, read_metadata, read_weights, state_checksum, write_weights
 from condnum.errors import (
@@ -200,6 +201,15 @@ class Backbone(nn.Module):
         twin._phase = "snapshot"
         twin.zero_grad(set_to_none=True)
         return twin.requires_grad_(False).eval()
+
+    def whole(self) -> Backbone:
+        """Return an independent copy of which every module is trained, not the split's part alone."""
+        twin = copy.deepcopy(self)
+        parts = trunk_children(self.model, self.split.head)
+        trained = tuple(name for name, part in parts if list(part.parameters()))
+        twin.split, twin._chain = replace(self.split, trainable=trained), None
+        twin._freeze()
+        return twin
 
     def _freeze(self) -> None:
         """Let gradients reach the trainable part and the head only."""

@@ -62,7 +62,7 @@ def split_head(model: nn.Module) -> str:
 def split_choices(model: nn.Module) -> list[str]:
     """Return the modules that can be trained, in order: children of the trunk, and blocks of its stacks."""
     names = []
-    for name, child in _trunk(model, split_head(model)):
+    for name, child in trunk_children(model, split_head(model)):
         stack = child.named_children() if isinstance(child, nn.Sequential | nn.ModuleList) else ()
         for path, module in [(name, child), *((f"{name}.{key}", block) for key, block in stack)]:
             if any(True for _ in module.parameters()):
@@ -99,7 +99,7 @@ def block_names(model: nn.Module) -> list[str]:
     head = split_head(model) if hasattr(model, "get_classifier") else ""
     if not head and last and isinstance(last[0][1], nn.Linear):
         head = last[0][0]
-    found = [path for name, child in _trunk(model, head) for path in blocks(name, child)]
+    found = [path for name, child in trunk_children(model, head) for path in blocks(name, child)]
     if len(found) == 1:
         inside = model.get_submodule(found[0]).named_children()
         found = [f"{found[0]}.{key}" for key, child in inside if _has_matrix(child)] or found
@@ -117,7 +117,7 @@ def _timm_stage(model: nn.Module, head: str) -> str | None:
 
 def _last_child(model: nn.Module, head: str) -> str | None:
     """The last child of the trunk with a weight matrix; of a stack, its last such block."""
-    candidates = [(name, child) for name, child in _trunk(model, head) if _has_matrix(child)]
+    candidates = [(name, child) for name, child in trunk_children(model, head) if _has_matrix(child)]
     if not candidates:
         return None
     name, child = candidates[-1]
@@ -126,7 +126,7 @@ def _last_child(model: nn.Module, head: str) -> str | None:
     return name
 
 
-def _trunk(model: nn.Module, head: str) -> list[tuple[str, nn.Module]]:
+def trunk_children(model: nn.Module, head: str) -> list[tuple[str, nn.Module]]:
     """Return the named children that do not hold the head."""
     return [(name, child) for name, child in model.named_children() if not _holds(name, head)]
 

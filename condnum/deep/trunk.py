@@ -63,7 +63,7 @@ def _replays(model: nn.Module, chain: tuple[str, ...], images: Tensor, expected:
     try:
         with torch.no_grad():
             found = run_chain(model, chain, activations)
-    except (TypeError, RuntimeError):  # a module takes more than one tensor, or another one
+    except (TypeError, ValueError, RuntimeError):  # a module takes more than one tensor, or another one
         return False
     if found.shape != expected.shape or activations._version != writes:
         return False
@@ -101,7 +101,7 @@ def outputs_before(model: nn.Module, names: tuple[str, ...], images: Tensor) -> 
         nonlocal last
         if isinstance(output, Tensor) and output.ndim in (2, 3, 4):
             if output is not last[0] or output._version != last[1]:
-                found[name] = _pooled(output).float()
+                found[name] = pooled(output).float()
             last = output, output._version
 
     def stop(_: nn.Module, __: tuple[Any, ...]) -> None:
@@ -129,7 +129,7 @@ def outputs_before(model: nn.Module, names: tuple[str, ...], images: Tensor) -> 
     return found
 
 
-def _pooled(output: Tensor) -> Tensor:
+def pooled(output: Tensor) -> Tensor:
     """Return `(B, D)`, D at most about `READ_WIDTH`, of features `(B, D)`, tokens `(B, N, D)` or a map."""
     if output.ndim == 2:
         return output.clone()

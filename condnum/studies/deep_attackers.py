@@ -30,7 +30,7 @@ from condnum.deep.weights import read_metadata
 from condnum.errors import DataNotFoundError, InvalidInputError
 from condnum.files import sha256_file
 from condnum.studies.cells import Cell, CellResult, cached, remember
-from condnum.studies.deep_cells import INITIAL, LIMIT_SEED, NET_METHODS, DeepTasks, is_model
+from condnum.studies.deep_cells import INITIAL, KNOWN_METHODS, LIMIT_SEED, DeepTasks, is_model
 from condnum.studies.deep_nets import AS_LOADED, DeepNets, Made, NetMethods, model_file
 from condnum.studies.deep_tables import net_results, net_summary
 from condnum.studies.study import Count, FinishedCell, at_least, several
@@ -71,7 +71,7 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="3"):
     def check(self) -> None:
         """Refuse what cannot run, before anything is computed."""
         if not self.methods:
-            object.__setattr__(self, "methods", NET_METHODS if self.models else ("ours",))
+            object.__setattr__(self, "methods", KNOWN_METHODS if self.models else ("ours",))
         super().check()
 
     def load(self) -> DeepTasks:
@@ -125,7 +125,7 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="3"):
             notes = read_metadata(path)
             backbone, seed = notes.get("backbone", ""), int(notes.get("seed", 0))
             method = INITIAL if path.name == "theta_0.safetensors" else notes.get("method", "theta_i")
-            wanted = method in self.methods or method not in NET_METHODS
+            wanted = method in self.methods or method not in KNOWN_METHODS
             if wanted and seed < self.seeds and (not self.backbone or backbone in self.backbone):
                 found[backbone, seed, method] = path
         pairs = {key[:2] for key in found if key[2] != INITIAL and (*key[:2], INITIAL) in found}

@@ -26,8 +26,10 @@ from condnum.files import atomic_write, output_folder
 from condnum.methods import get_method
 from condnum.studies.cells import Cell, CellResult, ResultStore, Row
 from condnum.studies.deep_cells import (
+    ERASURE,
     IMAGES,
     INITIAL,
+    KNOWN_METHODS,
     LIMIT_SEED,
     NET_METHODS,
     RECIPES,
@@ -50,7 +52,7 @@ Made: TypeAlias = tuple[Backbone, Row, pd.DataFrame, Sequence[str], Sequence[Any
 #: Row of a model that is not trained here.
 AS_LOADED: Row = {"steps": 0, "best_step": 0, "seconds": 0.0, "stop_reason": "as loaded"}
 
-NetMethods: TypeAlias = Annotated[tuple[str, ...], some_of("method", lambda: NET_METHODS)]
+NetMethods: TypeAlias = Annotated[tuple[str, ...], some_of("method", lambda: KNOWN_METHODS)]
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class DeepNets(Study, name="deep", version="4"):
         """Refuse what cannot run, before anything is computed."""
         if self.pretrain and self.harmful:
             object.__setattr__(self, "data", IMAGES)
-        object.__setattr__(self, "methods", tuple(name for name in NET_METHODS if name in self.methods))
+        object.__setattr__(self, "methods", tuple(name for name in KNOWN_METHODS if name in self.methods))
         if self.weights not in ("", "none", "timm"):
             object.__setattr__(self, "weights", str(Path(self.weights).expanduser()))
             if not Path(self.weights).is_file():
@@ -140,6 +142,7 @@ class DeepNets(Study, name="deep", version="4"):
         own = self.recipe(backbone)
         only = {"ours": own.ours, "imma": self.defaults.imma}.get(method, {})
         known: Mapping[str, Any] = {**self.defaults.settings, **own.settings, **only}
+        known = ERASURE if method == "erase" else known
         base = deep_preset(self.preset) if self.preset else DeepSettings(**known)
         base = base.with_overrides(group_size=self.group_size)
         return base if self.epochs is None else base.with_overrides(epochs=self.epochs, steps=None)

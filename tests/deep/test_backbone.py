@@ -93,6 +93,20 @@ def test_snapshot_is_independent_and_never_trains():
         pass
 
 
+@pytest.mark.parametrize("name", ["test_resnet", "test_vit"])
+def test_a_whole_copy_trains_every_module_and_the_backbone_keeps_its_split(name):
+    options = {"img_size": 32, "patch_size": 8} if name == "test_vit" else {}
+    backbone = Backbone(name, num_classes=5, **options)
+    whole = backbone.whole().train()
+    trained = {key for key, p in whole.model.named_parameters() if p.requires_grad}
+    loose = {key for key, _ in whole.model.named_parameters() if "." not in key}  # cls_token, pos_embed
+    assert trained == {key for key, _ in whole.model.named_parameters()} - loose
+    assert len(list(backbone.trainable_parameters())) < len(list(whole.trainable_parameters()))
+    if name == "test_vit":  # the position is added between two modules
+        with pytest.raises(InvalidInputError, match="no chain of modules"):
+            whole.frozen_activations(images())
+
+
 def test_pretraining_trains_everything_and_gives_the_split_back():
     backbone = small("resnet")
     before = copy.deepcopy(backbone.model.state_dict())

@@ -23,7 +23,7 @@ from condnum.deep.features import extract_features, head_accuracy
 from condnum.deep.rir import rir_sample
 from condnum.deep.training.settings import deep_preset
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
-from condnum.studies.deep_cells import NET_METHODS, doubts
+from condnum.studies.deep_cells import ERASURE, NET_METHODS, doubts
 from condnum.studies.deep_nets import DeepNets, model_file
 from condnum.studies.deep_tables import published_column
 from condnum.studies.measure import TABLE_3
@@ -79,6 +79,9 @@ def test_settings_of_presets_of_the_study_and_of_own_images():
     assert (own.data, own.chosen_weights) == ("images", "timm")
     assert own.settings("resnet18", "ours") == DeepSettings(group_size=50)
     assert own.settings("resnet18", "imma").steps == 100  # each costs as much as five of the others
+    rule = DeepNets("mnist", methods=("erase", "ours"), group_size=50)
+    assert rule.methods == ("ours", "erase")
+    assert rule.settings("resnet18", "erase") == DeepSettings(**ERASURE, group_size=50)  # on all data
     # Weights as they are are not trained unless asked.
     assert own.recipe("resnet18").pretraining is None
     assert dataclasses.replace(own, pretrain_epochs=4).recipe("resnet18").pretraining["epochs"] == 4

@@ -1,15 +1,18 @@
 """Evaluations during an immunization: RIR_θ0 on fixed groups, held-out D_P accuracy, and which θ is best."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.features import ImageFeatures, head_accuracy
 from condnum.deep.rir import rir_from_features
+from condnum.deep.training.erasure import block_outputs, read_accuracy
 from condnum.deep.training.samples import Samples, autocast
 from condnum.deep.training.settings import DeepSettings
 from condnum.deep.training.step import check_finite
@@ -22,6 +25,9 @@ _STREAM = 7919
 #: others will differ a little.
 PRETRAIN_LIMIT = 0.8
 HARMFUL_LIMIT = 1.2
+
+#: Images of D_H, of each kind, on which a ridge head is fitted and judged.
+READ_ROWS = 500
 
 #: RIR_θ0 from which more of it says nothing for a θ whose (ii) is too large.
 ENOUGH = 10.0
@@ -40,6 +46,8 @@ class Evaluation:
     held_pretrain_ratio: float
     held_pretrain_std: float  # of (ii), over groups of held-out images
     accuracy: float  # on held-out images of D_P, 0 to 1
+    # of ridge heads on D_H's held-out images, mean over blocks; NaN, which equals nothing, but for `erase`
+    harmful_accuracy: float = field(default=math.nan, compare=False)
 
     @property
     def least_rir(self) -> float:
@@ -69,7 +77,10 @@ class Evaluation:
         """Return what compares evaluations: accuracy, then (i) and (ii), then RIR_θ0; the larger, the better.
 
         A (ii) that is too large weighs against RIR_θ0, of which more than `ENOUGH` does not make up for it.
+        Where the method is erasure, what a ridge head still reads stands in place of (i), (ii) and RIR_θ0.
         """
+        if not math.isnan(self.harmful_accuracy):
+            return self.accuracy >= accuracy_floor, True, -self.harmful_accuracy
         excess = max(1.0, self.expected_pretrain_ratio / PRETRAIN_LIMIT)
         return (
             self.accuracy >= accuracy_floor,
@@ -90,7 +101,9 @@ class Monitor:
         settings: DeepSettings,
         device: torch.device,
         seed: int,
+        erased_classes: int = 0,
     ) -> None:
+        self.erased_classes = erased_classes  # of D_H, where what a ridge head reads of it is measured
         self.settings = settings
         self.device = device
         self.seed = seed + _STREAM
@@ -122,7 +135,29 @@ class Monitor:
             *(held.rir, held.harmful_ratio, held.pretrain_ratio),
             float(np.nan_to_num(held.pretrain_ratio_std)),  # NaN: a single group
             accuracy,
+            self._harmful_accuracy(backbone) if self.erased_classes else math.nan,
         )
+
+    def _harmful_accuracy(self, backbone: Backbone) -> float:
+        """Return what ridge heads on the blocks, fitted on some training images, get right on average."""
+        fit, held = (self._read(backbone, *self._sets[k]) for k in (1, 3))
+        return read_accuracy(fit[0], fit[1], held[0], held[1], self.erased_classes)
+
+    def _read(
+        self, backbone: Backbone, samples: Samples, rows: NDArray[np.int64]
+    ) -> tuple[list[Tensor], Tensor]:
+        """Return every block's outputs `(n, D)` and the labels of at most `READ_ROWS` images."""
+        rows = np.sort(np.random.default_rng(self.seed).permutation(rows)[:READ_ROWS])
+        size, found = self.settings.batch_size, list[list[Tensor]]()
+        labels = []
+        for batch in samples.batches(0, [rows[k : k + size] for k in range(0, len(rows), size)]):
+            if not len(batch.labels):
+                continue
+            with torch.no_grad(), evaluating(backbone), block_outputs(backbone.model) as outputs:
+                last = batch.features(backbone, self.device, self.settings.precision)
+            found.append([*outputs.values(), last])
+            labels.append(batch.labels.to(self.device))
+        return [torch.cat(blocks) for blocks in zip(*found, strict=True)], torch.cat(labels)
 
     def _features(self, backbone: Backbone) -> list[ImageFeatures]:
         """Return the features of each set."""

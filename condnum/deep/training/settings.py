@@ -66,6 +66,9 @@ class DeepSettings(Settings):
             f"η = {self.learning_rate:g} ({self.schedule})",
             f"{self.batch_size} images a task and step",
         ]
+        if method == "erase":
+            parts.append("loss weight adaptive" if self.weights == "adaptive" else f"{self.loss_weight:g}")
+            return ", ".join([*parts, f"label smoothing {LABEL_SMOOTHING:g}"])
         if method == "imma":
             parts.append(f"{self.inner_steps} inner step(s) of size {self.inner_rate:g}")
         elif self.weights == "fixed":

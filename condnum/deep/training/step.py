@@ -90,6 +90,7 @@ FEATURE_PARTS: Mapping[str, tuple[FeaturePart, ...]] = {
         FeaturePart("kappa_harmful", "harmful", lambda *of: -_kappa(*of)),
     ),
     "imma": (),
+    "erase": (),
 }
 
 #: The methods of `immunize_backbone`.

@@ -44,7 +44,7 @@ def moved(before, net):
     return {key for key, value in net.state_dict().items() if not torch.equal(value, before[key])}
 
 
-@pytest.mark.parametrize("method", DEEP_METHODS)
+@pytest.mark.parametrize("method", [name for name in DEEP_METHODS if name != "erase"])
 def test_only_the_trainable_part_and_the_head_move(run, backbone, method):
     before = copy.deepcopy(backbone.state_dict())
     result = run(SHORT.with_overrides(keep="last", steps=4), method=method)

@@ -1,0 +1,140 @@
+r"""Erasure of a task from every block of a backbone: what a ridge head reads is driven down to chance.
+
+.. math:: \min_{\omega,\theta}\; w\,[L(D_P, \omega, \theta) + \Delta_P(\theta)]
+   + \frac1B \sum_{b=1}^B \max(0, R^2_b(\theta)), \qquad
+   \Delta_P = \|\tilde X_P(\theta) - \tilde X_P(\theta_0)\|_F^2 / \|\tilde X_P(\theta_0) - \bar X_P\|_F^2
+
+R²_b belongs to ridge regression from the pooled output of block b to the harmful labels, fitted on one half
+of a batch and scored on the other half. On features of a fixed net the same goal has a closed form
+(`condnum.erasure`); that a linear head learns nothing at zero covariance is due to Belrose et al. (2023).
+"""
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from condnum.deep.backbone import Backbone
+from condnum.deep.split_rules import block_names
+from condnum.deep.training.processes import Processes
+from condnum.deep.training.settings import DeepSettings
+from condnum.deep.training.step import SUPERVISED, Batches, DeepObjective, check_finite
+from condnum.deep.trunk import pooled
+from condnum.errors import InvalidInputError
+
+#: Ridge penalties, in units of the mean eigenvalue of the Gram matrix: an attacker tunes the penalty.
+PENALTIES = (1e-3, 1e-1)
+
+#: Names of a step's values.
+DISTANCE = "distance"
+LEFT = "harmful_r2"
+
+
+def ridge_outputs(X: Tensor, y: Tensor, other: Tensor, classes: int, penalty: float) -> Tensor:
+    """Return the outputs `(m, C)` for `other` of a ridge head with intercept, fitted on rows X `(n, D)`.
+
+    Targets are one-hot; the penalty is in units of the mean eigenvalue of the centered Gram matrix `(n, n)`.
+    Differentiable in X and `other`.
+
+    Examples:
+        >>> X = torch.tensor([[0.0], [2.0]])
+        >>> ridge_outputs(X, torch.tensor([0, 1]), torch.tensor([[1.0], [2.0]]), 2, 1.0)
+        tensor([[0.5000, 0.5000],
+                [0.1667, 0.8333]], dtype=torch.float64)
+    """
+    X, other = X.double(), other.double()
+    mean = X.mean(dim=0)
+    X, other = X - mean, other - mean
+    Z = nn.functional.one_hot(y, classes).double()
+    gram = X @ X.mT
+    scale = gram.diagonal().mean() + torch.finfo(torch.float32).tiny  # a block may be blind
+    damped = gram + penalty * scale * torch.eye(len(X), dtype=X.dtype, device=X.device)
+    return Z.mean(dim=0) + other @ X.mT @ torch.linalg.solve(damped, Z - Z.mean(dim=0))
+
+
+def readable(X: Tensor, y: Tensor, classes: int) -> Tensor:
+    """Return the R² above chance, 0 to 1, that ridge heads reach on the second half of the rows, on average.
+
+    It is 0 where a head predicts no better than the class frequencies of its half.
+    """
+    half = len(X) // 2
+    Z = nn.functional.one_hot(y, classes).double()
+    total = (Z[half:] - Z[:half].mean(dim=0)).square().sum()
+    outputs = [ridge_outputs(X[:half], y[:half], X[half:], classes, penalty) for penalty in PENALTIES]
+    losses = torch.stack([(Z[half:] - output).square().sum() for output in outputs])
+    return (1 - losses / total).relu().mean()
+
+
+def read_accuracy(fit: Sequence[Tensor], y: Tensor, held: Sequence[Tensor], z: Tensor, classes: int) -> float:
+    """Return the accuracy on held-out rows of the best ridge head on each block, mean over blocks.
+
+    The mean, as the first block of a net often keeps nearly all pixels: the best block would say that of
+    every θ.
+    """
+    best = []
+    for X, Z in zip(fit, held, strict=True):
+        outputs = [ridge_outputs(X, y, Z, classes, penalty) for penalty in PENALTIES]
+        best.append(max(float((output.argmax(dim=1) == z).double().mean()) for output in outputs))
+    return float(np.mean(best))
+
+
+@contextmanager
+def block_outputs(model: nn.Module) -> Generator[dict[str, Tensor]]:
+    """Collect the pooled output `(B, D)` of each block of a net, differentiable, while it runs."""
+    found: dict[str, Tensor] = {}
+
+    def keep(name: str, output: Any) -> None:
+        if isinstance(output, Tensor) and output.ndim in (2, 3, 4):
+            found[name] = pooled(output).float()
+
+    handles = [
+        model.get_submodule(name).register_forward_hook(lambda _, __, output, name=name: keep(name, output))
+        for name in block_names(model)
+    ]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class ErasureObjective(DeepObjective):
+    """The objective of `erase`, with D_P's features held near those of θ₀, the backbone as it is given."""
+
+    def __init__(
+        self, backbone: Backbone, settings: DeepSettings, processes: Processes, *, harmful_classes: int
+    ) -> None:
+        super().__init__(backbone, "erase", settings, processes)
+        if processes.size > 1:
+            raise InvalidInputError(
+                f"method 'erase' runs in one process, not {processes.size}: start it without a fabric."
+            )
+        self.theta_0 = backbone.snapshot()
+        self.classes = harmful_classes
+
+    def backward(self, tasks: Batches, weights: Mapping[str, float], key: Sequence[int]) -> dict[str, float]:
+        """Fill the gradients of θ and ω; return the values of the three parts."""
+        P, H = tasks["pretrain"], tasks["harmful"]
+        parameters = [*self.theta, *self.heads]
+        for parameter in parameters:
+            parameter.grad = None
+        X = self._features(P, (*key, 0))
+        check_finite(X.detach(), "pretrain")
+        with torch.no_grad():
+            before = P.features(self.theta_0, self.processes.device, self.settings.precision)
+        supervised = self._cross_entropy(X, P.labels, self.backbone.head) / len(X)
+        distance = (X - before).square().sum() / (before - before.mean(dim=0)).square().sum()
+        with block_outputs(self.backbone.model) as outputs:
+            last = self._features(H, (*key, 1))
+        check_finite(last.detach(), "harmful")
+        y = H.labels.to(last.device)
+        left = torch.stack([readable(rows, y, self.classes) for rows in (*outputs.values(), last)]).mean()
+        (weights[SUPERVISED] * (supervised + distance) + left.to(supervised.dtype)).backward()
+        for parameter in parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        values = {SUPERVISED: supervised, DISTANCE: distance, LEFT: left}
+        return {name: float(value.detach()) for name, value in values.items()}

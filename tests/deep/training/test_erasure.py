@@ -1,0 +1,136 @@
+"""Erasure of a backbone: the ridge heads against scikit-learn, the gradient, and a whole run."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import Ridge
+from torch import nn
+
+from condnum.deep import Backbone, DeepSettings, immunize_backbone
+from condnum.deep.features import image_loader
+from condnum.deep.split_rules import block_names
+from condnum.deep.training.erasure import (
+    DISTANCE,
+    LEFT,
+    PENALTIES,
+    ErasureObjective,
+    block_outputs,
+    readable,
+    ridge_outputs,
+)
+from condnum.deep.training.processes import Processes
+from condnum.deep.training.samples import Batch
+from condnum.errors import InvalidInputError
+
+SETTINGS = DeepSettings(steps=6, batch_size=100, record_every=3, groups=1, precision="float64")
+
+
+def rows(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.fixture
+def run(backbone, D_P, D_H, transform):
+    def erased(settings=SETTINGS, **options):
+        shared = {"transform_P": transform, "transform_H": transform, "device": "cpu", **options}
+        return immunize_backbone(backbone, D_P, D_H, method="erase", settings=settings, **shared)
+
+    return erased
+
+
+@pytest.mark.parametrize("columns", [3, 40], ids=["fewer columns than rows", "more"])
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_ridge_outputs_are_those_of_scikit_learn(columns, penalty):
+    X, other = rows(20, columns) * 100 + 7, rows(9, columns, seed=1)
+    y = torch.arange(20) % 3
+    centered = X - X.mean(dim=0)
+    alpha = penalty * float(centered.square().sum()) / len(X)
+    expected = Ridge(alpha=alpha).fit(X, nn.functional.one_hot(y)).predict(other)
+    assert ridge_outputs(X, y, other, 3, penalty).numpy() == pytest.approx(expected, rel=1e-8)
+
+
+def test_readable_is_near_one_for_labels_in_the_features_and_zero_for_what_says_nothing():
+    y = torch.arange(80) // 2 % 4  # the same in both halves
+    assert float(readable(nn.functional.one_hot(y).double(), y, 4)) > 0.95
+    assert float(readable(torch.ones(80, 5), y, 4)) <= 0
+    assert float(readable(rows(80, 5), y, 4)) < 0.1
+
+
+def test_blocks_are_read_while_the_net_runs_and_no_hook_stays(backbone):
+    with block_outputs(backbone.model) as outputs:
+        backbone(torch.zeros(2, 3, 16, 16))
+    assert list(outputs) == block_names(backbone.model)
+    assert all(values.shape[0] == 2 and values.ndim == 2 for values in outputs.values())
+    backbone(torch.zeros(3, 3, 16, 16))
+    assert all(len(values) == 2 for values in outputs.values())
+
+
+def test_the_gradient_is_that_of_all_three_parts(D_P, D_H, transform):
+    """Central differences along a direction, away from θ₀, where the distance has no slope."""
+    net = Backbone("test_resnet", num_classes=5, seed=1).whole().double().train()
+    loaders = [image_loader(data.limit(20), transform, batch_size=100) for data in (D_P, D_H)]
+    both = [Batch(found.images, found.labels) for found in (next(iter(loader)) for loader in loaders)]
+    tasks = dict(zip(("pretrain", "harmful"), both, strict=True))
+    step = ErasureObjective(net, SETTINGS, Processes("cpu", None), harmful_classes=len(D_H.classes))
+    way = [rows(*p.shape, seed=2) * p.detach().abs().mean() for p in step.theta]
+
+    def move(length):
+        with torch.no_grad():
+            for p, direction in zip(step.theta, way, strict=True):
+                p.add_(length * direction)
+
+    def value():
+        found = step.backward(tasks, {"supervised": 0.7}, (0,))
+        return 0.7 * (found["supervised"] + found[DISTANCE]) + found[LEFT]
+
+    move(1e-2)
+    value()
+    along = sum(float((p.grad * d).sum()) for p, d in zip(step.theta, way, strict=True))
+    move(1e-5)
+    above = value()
+    move(-2e-5)
+    assert along == pytest.approx((above - value()) / 2e-5, rel=1e-4)
+
+
+def test_every_block_is_trained_less_is_read_and_the_split_stays(run, backbone):
+    before = copy.deepcopy(backbone.state_dict())
+    result = run(SETTINGS.with_overrides(steps=30, record_every=10, learning_rate=2e-3, keep="last"))
+    after = result.theta_I.state_dict()
+    assert all(torch.equal(before[key], value) for key, value in backbone.state_dict().items())
+    moved = {key for key, value in after.items() if not torch.equal(value, before[key])}
+    blocks = [f"model.{name}." for name in block_names(backbone.model)]
+    assert all(any(key.startswith(block) for key in moved) for block in blocks)
+    assert not any("running" in key for key in moved)
+    assert result.theta_I.split == backbone.split
+    left = result.history[LEFT].to_numpy()
+    assert left[-5:].mean() < 0.8 * left[:5].mean()
+    assert result.best.harmful_accuracy < result.start.harmful_accuracy
+    assert np.isfinite(result.history["harmful_accuracy"].dropna()).all()
+
+
+def test_a_resumed_erasure_keeps_its_distance_from_theta_0(run, tmp_path, monkeypatch):
+    whole = run()
+    path, seen = tmp_path / "run.ckpt", []
+
+    def stop(step, **_):
+        seen.append(step)
+        if step == 4:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("condnum.deep.training.loop.report_event", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(checkpoint=path)
+    assert run(checkpoint=path).history.equals(whole.history)
+    assert seen == [1, 2, 3, 4]
+
+
+def test_several_processes_are_refused(backbone):
+    processes = Processes("cpu", None)
+    processes.size = 2
+    with pytest.raises(InvalidInputError, match="runs in one process, not 2"):
+        ErasureObjective(backbone, SETTINGS, processes, harmful_classes=5)
