@@ -177,7 +177,7 @@ class Pareto(Method):
 class Erase(Method):
     """Linear erasure of the harmful targets: the limit at which conditioning becomes a singular θ."""
 
-    name, label = "erase", "Erase (LEACE)"
+    name, label = "erase", "Erasure"
     summary = "closed form: no linear probe learns the harmful targets; RIR does not measure that"
     remark = (
         " κ and RIR do not rank an erasing θ: they measure how slowly a probe learns, over all targets, "

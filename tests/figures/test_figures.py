@@ -211,5 +211,5 @@ def net_curves():
 def test_figure_1_leaves_out_erasure_whose_probe_has_nothing_to_learn(curves):
     erased = curves[curves["method"] == curves["method"].iloc[0]].assign(method="erase")
     figure = plots.norm_ratio_figure(pd.concat([curves, erased]), "toy data")
-    assert "Erase (LEACE)" not in {trace.name for trace in figure.data}
+    assert "Erasure" not in {trace.name for trace in figure.data}
     assert "Erase is omitted" in figure.layout.title.text

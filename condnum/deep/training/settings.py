@@ -57,14 +57,14 @@ class DeepSettings(Settings):
 
         Examples:
             >>> DeepSettings(steps=100).describe("ours")
-            'at most 100 steps of adam, η = 0.0005 (constant), 100 images a task and step,
+            'at most 100 steps of adam, η = 0.0005 (constant), 100 images per task and step,
             λ and loss weight adaptive, label smoothing 0.1'
         """
         length = f"{self.epochs} epochs (shorter task)" if self.steps is None else f"{self.steps} steps"
         parts = [
             f"{'at most ' if self.patience else ''}{length} of {self.optimizer}",
             f"η = {self.learning_rate:g} ({self.schedule})",
-            f"{self.batch_size} images a task and step",
+            f"{self.batch_size} images per task and step",
         ]
         if method == "erase":
             parts.append("loss weight adaptive" if self.weights == "adaptive" else f"{self.loss_weight:g}")
