@@ -227,10 +227,15 @@ def _server(base: Path, command: Callable[[Path], list[str]], probe: str) -> Gen
     names = ("_CONFIG", "_DATA", "_RUNTIME", "LAB_SETTINGS", "LAB_WORKSPACES")
     folders = {f"JUPYTER{name}_DIR": str(home / name.strip("_").lower()) for name in names}
     variables = {"HOME": str(home), "IPYTHONDIR": str(home / "ipython"), "OMP_NUM_THREADS": "1", **folders}
-    settings = home / "lab_settings" / "@jupyterlab" / "apputils-extension"
-    settings.mkdir(parents=True)
-    quiet = '{"fetchNews": "false", "checkForUpdates": false}'
-    (settings / "notification.jupyterlab-settings").write_text(quiet)
+    quiet = {
+        "apputils-extension/notification": '{"fetchNews": "false", "checkForUpdates": false}',
+        # a save that meets one by itself would ask which of both is to be kept
+        "docmanager-extension/plugin": '{"autosave": false}',
+    }
+    for name, settings in quiet.items():
+        path = home / "lab_settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True)
+        path.write_text(settings)
     log, environment = home / "server.log", os.environ | variables
     with log.open("w") as stream:
         whole = [sys.executable, "-m", *command(folder)]

@@ -223,7 +223,7 @@ def exercises(page):
         page.get_by_text(said).wait_for()
     page.get_by_label("whiten(H) =").fill("inv(sqrtm(H))")
     check.nth(7).click()
-    page.get_by_text("one step arrives").wait_for()
+    page.get_by_text("so one step suffices").first.wait_for()
 
 
 def test_a_click_in_the_pair_browser_shows_that_pair(lab):

@@ -103,7 +103,7 @@ def test_a_whole_copy_trains_every_module_and_the_backbone_keeps_its_split(name)
     assert trained == {key for key, _ in whole.model.named_parameters()} - loose
     assert len(list(backbone.trainable_parameters())) < len(list(whole.trainable_parameters()))
     if name == "test_vit":  # the position is added between two modules
-        with pytest.raises(InvalidInputError, match="no chain of modules"):
+        with pytest.raises(InvalidInputError, match="not a chain of modules"):
             whole.frozen_activations(images())
 
 
