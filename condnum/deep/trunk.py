@@ -3,6 +3,8 @@
 One forward pass tells which modules follow it; they are a chain if they give the same features by themselves.
 """
 
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -88,8 +90,9 @@ def activations_before(model: nn.Module, name: str, images: Tensor) -> Tensor:
     raise InvalidInputError(f"forward_features never calls '{name}'.")
 
 
-def outputs_before(model: nn.Module, names: tuple[str, ...], images: Tensor) -> dict[str, Tensor]:
-    """Run the model until one of some modules begins; return the pooled output of each module before it.
+@contextmanager
+def pooled_outputs(model: nn.Module, names: Iterable[str]) -> Generator[dict[str, Tensor]]:
+    """Collect the pooled output `(B, D)` of some modules while the model runs, differentiable.
 
     Maps are averaged over a grid, tokens over segments, as fine as `READ_WIDTH` columns allow. A module that
     hands on the output of the one before it (a container, an identity) is left out.
@@ -101,20 +104,30 @@ def outputs_before(model: nn.Module, names: tuple[str, ...], images: Tensor) -> 
         nonlocal last
         if isinstance(output, Tensor) and output.ndim in (2, 3, 4):
             if output is not last[0] or output._version != last[1]:
-                found[name] = pooled(output).float()
+                found[name] = _pooled(output).float()
             last = output, output._version
+
+    handles = [
+        model.get_submodule(name).register_forward_hook(lambda _, __, output, name=name: end(name, output))
+        for name in names
+    ]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def outputs_before(model: nn.Module, names: tuple[str, ...], images: Tensor) -> dict[str, Tensor]:
+    """Run the model until one of some modules begins; return the pooled output of each module before it."""
 
     def stop(_: nn.Module, __: tuple[Any, ...]) -> None:
         raise _Reached
 
-    handles = [
-        module.register_forward_hook(lambda _, __, output, name=name: end(name, output))
-        for name, module in model.named_modules()
-        if name
-    ]
-    handles += [model.get_submodule(name).register_forward_pre_hook(stop) for name in names]
+    handles = [model.get_submodule(name).register_forward_pre_hook(stop) for name in names]
+    every = [name for name, _ in model.named_modules() if name]
     try:
-        with torch.no_grad():
+        with torch.no_grad(), pooled_outputs(model, every) as found:
             model.forward_features(images)  # type: ignore[operator]
     except _Reached:
         pass
@@ -129,7 +142,7 @@ def outputs_before(model: nn.Module, names: tuple[str, ...], images: Tensor) -> 
     return found
 
 
-def pooled(output: Tensor) -> Tensor:
+def _pooled(output: Tensor) -> Tensor:
     """Return `(B, D)`, D at most about `READ_WIDTH`, of features `(B, D)`, tokens `(B, N, D)` or a map."""
     if output.ndim == 2:
         return output.clone()

@@ -114,11 +114,6 @@ RECIPES: Mapping[str, Recipe] = {
     ),
 }  # fmt: skip
 
-#: Of `erase`, on all data and backbones; chosen on 8×8 digits and a small ResNet.
-ERASURE: Mapping[str, Any] = {
-    "learning_rate": 1e-3, "loss_weight": 0.1, "steps": 800, "max_accuracy_drop": 0.03,
-}  # fmt: skip
-
 #: Methods of Table 3, in display order; `erase`, which trains the whole net, is asked for by name.
 NET_METHODS = ("ours", "opt_kappa", "imma", "r_ill_only")
 KNOWN_METHODS = (*NET_METHODS, "erase")

@@ -19,14 +19,13 @@ from condnum.deep.pretraining import pretrain_backbone
 from condnum.deep.rir import check_count, rir_sample
 from condnum.deep.training.immunization import immunize_backbone
 from condnum.deep.training.samples import hold_out
-from condnum.deep.training.settings import DeepSettings, deep_preset
+from condnum.deep.training.settings import DeepSettings, deep_preset, default_settings
 from condnum.deep.transforms import ImageTransform, training_transform
 from condnum.errors import DataNotFoundError, InvalidInputError, require
 from condnum.files import atomic_write, output_folder
 from condnum.methods import get_method
 from condnum.studies.cells import Cell, CellResult, ResultStore, Row
 from condnum.studies.deep_cells import (
-    ERASURE,
     IMAGES,
     INITIAL,
     KNOWN_METHODS,
@@ -142,8 +141,8 @@ class DeepNets(Study, name="deep", version="4"):
         own = self.recipe(backbone)
         only = {"ours": own.ours, "imma": self.defaults.imma}.get(method, {})
         known: Mapping[str, Any] = {**self.defaults.settings, **own.settings, **only}
-        known = ERASURE if method == "erase" else known
         base = deep_preset(self.preset) if self.preset else DeepSettings(**known)
+        base = default_settings(method) if method == "erase" else base  # Table 4 has no settings for it
         base = base.with_overrides(group_size=self.group_size)
         return base if self.epochs is None else base.with_overrides(epochs=self.epochs, steps=None)
 

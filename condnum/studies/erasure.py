@@ -199,14 +199,7 @@ class ErasureStudy(Study, name="erasure", version="1"):
 
 #: Columns that are averaged, with the half-width of a t-interval for those that are compared.
 INTERVALS = ("harmful_linear_kept", "harmful_nonlinear_kept", "pretrain_linear_kept")
-SCORES = (
-    *INTERVALS,
-    "harmful_own",
-    "harmful_linear",
-    "harmful_nonlinear",
-    "pretrain_linear",
-    "pretrain_loss",
-)
+SCORES = (*INTERVALS, *_COLUMNS[7:-1])
 AVERAGED = (*_COLUMNS, *INTERVALS, "harmful_factor")
 
 
@@ -216,11 +209,15 @@ def summary(results: pd.DataFrame) -> pd.DataFrame:
     groups = results.groupby(keys, sort=False, dropna=False)
     table = groups[[*AVERAGED]].median()
     table[[*SCORES]] = groups[[*SCORES]].mean()
-    count = groups.size()
-    width = stats.t.ppf(0.975, count - 1) if (count > 1).all() else np.nan
     for name in INTERVALS:
-        table[f"{name}_pm"] = width * groups[name].std() / np.sqrt(count)
-    return table.assign(splits=count).reset_index()
+        table[f"{name}_pm"] = groups[name].agg(half_width)
+    return table.assign(splits=groups.size()).reset_index()
+
+
+def half_width(values: pd.Series) -> float:
+    """Return half the width of the 95 % t-interval of a mean; NaN of fewer than two values."""
+    known = values.dropna()
+    return float(stats.t.ppf(0.975, len(known) - 1) * known.sem()) if len(known) > 1 else np.nan
 
 
 #: What is compared with what, split by split.
@@ -234,10 +231,8 @@ def paired(results: pd.DataFrame) -> pd.DataFrame:
         wide = results.pivot(index=["pair", "seed"], columns="extractor", values=score)
         for extractor, reference in COMPARISONS:
             for pair, all_splits in (wide[extractor] - wide[reference]).groupby("pair", sort=False):
-                known = all_splits.dropna()
-                count = len(known)
-                half = stats.t.ppf(0.975, count - 1) * known.std() / np.sqrt(count) if count > 1 else np.nan
-                rows.append((pair, score, extractor, reference, known.mean(), half, count))
+                measured = all_splits.mean(), half_width(all_splits), all_splits.count()
+                rows.append((pair, score, extractor, reference, *measured))
     columns = ["pair", "score", "extractor", "reference", "difference", "difference_pm", "splits"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -384,10 +379,6 @@ def first_attackable(data: TaskPairs) -> TaskPair | None:
     return next((pair for pair in small if chance_of(pair)), None)
 
 
-#: Attackers of `attacked`: gradient descent, and one who solves.
-COMPARED_ATTACKERS = ("gd", "closed_form")
-
-
 def attacked(pair: TaskPair, seed: int = 0, rows: int | None = None) -> AttackReport:
     """Attack raw features, those of `ours` and erased ones of one split, on rows that the defender lacks.
 
@@ -404,4 +395,4 @@ def attacked(pair: TaskPair, seed: int = 0, rows: int | None = None) -> AttackRe
     erased = erasure(*split.defender[:2], kind="classification")
     thetas = {"raw": None, "ours": ours.theta, "erase": erased.theta}
     budget = AttackBudget(dense_steps=2_000, epsilons=(0.1, 0.01), headline=0.1)
-    return attack_panel(thetas, task, attackers=COMPARED_ATTACKERS, budget=budget)
+    return attack_panel(thetas, task, attackers=("gd", "closed_form"), budget=budget)

@@ -21,9 +21,9 @@ from condnum.deep import (
 )
 from condnum.deep.features import extract_features, head_accuracy
 from condnum.deep.rir import rir_sample
-from condnum.deep.training.settings import deep_preset
+from condnum.deep.training.settings import deep_preset, default_settings
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
-from condnum.studies.deep_cells import ERASURE, NET_METHODS, doubts
+from condnum.studies.deep_cells import NET_METHODS, doubts
 from condnum.studies.deep_nets import DeepNets, model_file
 from condnum.studies.deep_tables import published_column
 from condnum.studies.measure import TABLE_3
@@ -81,7 +81,7 @@ def test_settings_of_presets_of_the_study_and_of_own_images():
     assert own.settings("resnet18", "imma").steps == 100  # each costs as much as five of the others
     rule = DeepNets("mnist", methods=("erase", "ours"), group_size=50)
     assert rule.methods == ("ours", "erase")
-    assert rule.settings("resnet18", "erase") == DeepSettings(**ERASURE, group_size=50)  # on all data
+    assert rule.settings("resnet18", "erase") == default_settings("erase").with_overrides(group_size=50)
     # Weights as they are are not trained unless asked.
     assert own.recipe("resnet18").pretraining is None
     assert dataclasses.replace(own, pretrain_epochs=4).recipe("resnet18").pretraining["epochs"] == 4

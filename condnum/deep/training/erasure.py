@@ -9,9 +9,8 @@ of a batch and scored on the other half. On features of a fixed net the same goa
 (`condnum.erasure`); that a linear head learns nothing at zero covariance is due to Belrose et al. (2023).
 """
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -22,11 +21,13 @@ from condnum.deep.split_rules import block_names
 from condnum.deep.training.processes import Processes
 from condnum.deep.training.settings import DeepSettings
 from condnum.deep.training.step import SUPERVISED, Batches, DeepObjective, check_finite
-from condnum.deep.trunk import pooled
-from condnum.errors import InvalidInputError
+from condnum.deep.trunk import pooled_outputs
 
 #: Ridge penalties, in units of the mean eigenvalue of the Gram matrix: an attacker tunes the penalty.
 PENALTIES = (1e-3, 1e-1)
+
+#: What each block gives for some images, `(n, D)`, and their labels `(n,)`.
+Read: TypeAlias = tuple[Sequence[Tensor], Tensor]
 
 #: Names of a step's values.
 DISTANCE = "distance"
@@ -62,43 +63,23 @@ def readable(X: Tensor, y: Tensor, classes: int) -> Tensor:
     """
     half = len(X) // 2
     Z = nn.functional.one_hot(y, classes).double()
-    total = (Z[half:] - Z[:half].mean(dim=0)).square().sum()
+    total = (Z[half:] - Z[:half].mean(dim=0)).square().sum() + torch.finfo(Z.dtype).tiny
     outputs = [ridge_outputs(X[:half], y[:half], X[half:], classes, penalty) for penalty in PENALTIES]
     losses = torch.stack([(Z[half:] - output).square().sum() for output in outputs])
     return (1 - losses / total).relu().mean()
 
 
-def read_accuracy(fit: Sequence[Tensor], y: Tensor, held: Sequence[Tensor], z: Tensor, classes: int) -> float:
+def read_accuracy(fit: Read, held: Read, classes: int) -> float:
     """Return the accuracy on held-out rows of the best ridge head on each block, mean over blocks.
 
     The mean, as the first block of a net often keeps nearly all pixels: the best block would say that of
     every θ.
     """
-    best = []
-    for X, Z in zip(fit, held, strict=True):
+    (fitted, y), (others, z), best = fit, held, []
+    for X, Z in zip(fitted, others, strict=True):
         outputs = [ridge_outputs(X, y, Z, classes, penalty) for penalty in PENALTIES]
         best.append(max(float((output.argmax(dim=1) == z).double().mean()) for output in outputs))
     return float(np.mean(best))
-
-
-@contextmanager
-def block_outputs(model: nn.Module) -> Generator[dict[str, Tensor]]:
-    """Collect the pooled output `(B, D)` of each block of a net, differentiable, while it runs."""
-    found: dict[str, Tensor] = {}
-
-    def keep(name: str, output: Any) -> None:
-        if isinstance(output, Tensor) and output.ndim in (2, 3, 4):
-            found[name] = pooled(output).float()
-
-    handles = [
-        model.get_submodule(name).register_forward_hook(lambda _, __, output, name=name: keep(name, output))
-        for name in block_names(model)
-    ]
-    try:
-        yield found
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 class ErasureObjective(DeepObjective):
@@ -108,33 +89,33 @@ class ErasureObjective(DeepObjective):
         self, backbone: Backbone, settings: DeepSettings, processes: Processes, *, harmful_classes: int
     ) -> None:
         super().__init__(backbone, "erase", settings, processes)
-        if processes.size > 1:
-            raise InvalidInputError(
-                f"method 'erase' runs in one process, not {processes.size}: start it without a fabric."
-            )
         self.theta_0 = backbone.snapshot()
         self.classes = harmful_classes
 
     def backward(self, tasks: Batches, weights: Mapping[str, float], key: Sequence[int]) -> dict[str, float]:
-        """Fill the gradients of θ and ω; return the values of the three parts."""
+        """Fill the gradients of θ and ω; return the values of the three parts, where images decode."""
         P, H = tasks["pretrain"], tasks["harmful"]
-        parameters = [*self.theta, *self.heads]
-        for parameter in parameters:
-            parameter.grad = None
-        X = self._features(P, (*key, 0))
-        check_finite(X.detach(), "pretrain")
-        with torch.no_grad():
-            before = P.features(self.theta_0, self.processes.device, self.settings.precision)
-        supervised = self._cross_entropy(X, P.labels, self.backbone.head) / len(X)
-        distance = (X - before).square().sum() / (before - before.mean(dim=0)).square().sum()
-        with block_outputs(self.backbone.model) as outputs:
-            last = self._features(H, (*key, 1))
-        check_finite(last.detach(), "harmful")
-        y = H.labels.to(last.device)
-        left = torch.stack([readable(rows, y, self.classes) for rows in (*outputs.values(), last)]).mean()
-        (weights[SUPERVISED] * (supervised + distance) + left.to(supervised.dtype)).backward()
-        for parameter in parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        values = {SUPERVISED: supervised, DISTANCE: distance, LEFT: left}
+        values, losses = dict[str, Tensor](), list[Tensor]()
+        for parameter in (parameters := [*self.theta, *self.heads]):
+            parameter.grad = torch.zeros_like(parameter)
+        if len(P.labels):
+            X = self._features(P, (*key, 0))
+            check_finite(X.detach(), "pretrain")
+            with torch.no_grad():
+                before = P.features(self.theta_0, self.processes.device, self.settings.precision)
+            spread = (before - before.mean(dim=0)).square().sum()
+            values[SUPERVISED] = self._cross_entropy(X, P.labels, self.backbone.head) / len(X)
+            values[DISTANCE] = (X - before).square().sum() / (spread + torch.finfo(X.dtype).tiny)
+            losses += [weights[SUPERVISED] * (values[SUPERVISED] + values[DISTANCE])]
+        if len(H.labels) > 1:  # half of them are fitted
+            model = self.backbone.model
+            with pooled_outputs(model, block_names(model)) as outputs:
+                last = self._features(H, (*key, 1))
+            check_finite(last.detach(), "harmful")
+            y = H.labels.to(last.device)
+            read = [readable(rows, y, self.classes) for rows in (*outputs.values(), last)]
+            values[LEFT] = torch.stack(read).mean()
+            losses += [values[LEFT].to(last.dtype)]
+        if losses:
+            torch.autograd.backward(losses, inputs=parameters)
         return {name: float(value.detach()) for name, value in values.items()}

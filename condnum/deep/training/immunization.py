@@ -21,7 +21,7 @@ from condnum.deep.training.loop import DeepStopReason, Training
 from condnum.deep.training.monitor import Evaluation, Monitor
 from condnum.deep.training.processes import Processes
 from condnum.deep.training.samples import Samples, TaskStream, hold_out
-from condnum.deep.training.settings import DeepSettings, deep_preset
+from condnum.deep.training.settings import DeepSettings, deep_preset, default_settings
 from condnum.deep.training.step import DEEP_METHODS, DeepObjective, Task
 from condnum.deep.transforms import ImageTransform, evaluation_transform
 from condnum.errors import InvalidInputError, check_known
@@ -92,7 +92,7 @@ def immunize_backbone(
         method: `ours`; `r_ill_only`, without R_well; `opt_kappa`, κ_P − κ_H itself; `imma`, bi-level; all
             with the supervised loss on D_P. `erase` trains every block, whatever the split, until ridge
             heads on any block read as little of D_H as possible; it judges θ by that, not by RIR_θ0.
-        settings: `DeepSettings`, the name of a preset, or None for the defaults.
+        settings: `DeepSettings`, the name of a preset, or None for the defaults of the method.
         validation: Held-out images of D_P, best some that θ₀ has not seen either; None holds out a part.
         validation_H: Likewise of D_H.
         transform_P: Of D_P's images, random or not; default `evaluation_transform(backbone)`.
@@ -123,7 +123,7 @@ def immunize_backbone(
         >>> result.steps, result.stop_reason, len(result.history)
         (2, 'steps', 2)
     """
-    chosen = deep_preset(settings) if isinstance(settings, str) else settings or DeepSettings()
+    chosen = deep_preset(settings) if isinstance(settings, str) else settings or default_settings(method)
     check_known("method", method, DEEP_METHODS)
     if not any(p.requires_grad for p in backbone.trainable_parameters()):
         raise InvalidInputError("a snapshot cannot be trained; pass the backbone from which it was made.")
@@ -136,6 +136,10 @@ def immunize_backbone(
     check_count(len(D_P), "D_P", chosen.group_size)
     check_count(len(D_H), "D_H", chosen.group_size)
     processes = Processes(device, fabric)
+    if method == "erase" and processes.size > 1:
+        raise InvalidInputError(
+            f"method 'erase' runs in one process, not {processes.size}: start it without a fabric."
+        )
     here = processes.device
     net = (backbone.whole() if method == "erase" else copy.deepcopy(backbone)).to(here).eval()
     net = net.double() if chosen.precision == "float64" else net

@@ -12,10 +12,12 @@ from torch import Tensor
 from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.features import ImageFeatures, head_accuracy
 from condnum.deep.rir import rir_from_features
-from condnum.deep.training.erasure import block_outputs, read_accuracy
+from condnum.deep.split_rules import block_names
+from condnum.deep.training.erasure import Read, read_accuracy
 from condnum.deep.training.samples import Samples, autocast
 from condnum.deep.training.settings import DeepSettings
 from condnum.deep.training.step import check_finite
+from condnum.deep.trunk import pooled_outputs
 from condnum.machine import memory_advice
 
 #: Told apart from the draws of the reported measurement, so that the selection does not see its groups.
@@ -111,13 +113,13 @@ class Monitor:
         most = settings.groups * settings.group_size
         drawn = [(samples, np.sort(generator.permutation(rows)[:most])) for samples, rows in tasks]
         self._sets = [*drawn, *held]  # D_P and D_H to train on, D_P and D_H held out
-        self._before = self._features(theta_0)
+        self._before, _ = self._run(theta_0)
         self.start = self.evaluate(theta_0, 0)
 
     def evaluate(self, backbone: Backbone, step: int) -> Evaluation:
         """Measure θ_t."""
         with evaluating(backbone):
-            after = self._features(backbone)
+            after, read = self._run(backbone)
             with autocast(self.device, self.settings.precision):
                 accuracy = head_accuracy(backbone, after[2])
         own, held = (
@@ -135,43 +137,35 @@ class Monitor:
             *(held.rir, held.harmful_ratio, held.pretrain_ratio),
             float(np.nan_to_num(held.pretrain_ratio_std)),  # NaN: a single group
             accuracy,
-            self._harmful_accuracy(backbone) if self.erased_classes else math.nan,
+            self._harmful_accuracy(after, read) if self.erased_classes else math.nan,
         )
 
-    def _harmful_accuracy(self, backbone: Backbone) -> float:
-        """Return what ridge heads on the blocks, fitted on some training images, get right on average."""
-        fit, held = (self._read(backbone, *self._sets[k]) for k in (1, 3))
-        return read_accuracy(fit[0], fit[1], held[0], held[1], self.erased_classes)
-
-    def _read(
-        self, backbone: Backbone, samples: Samples, rows: NDArray[np.int64]
-    ) -> tuple[list[Tensor], Tensor]:
-        """Return every block's outputs `(n, D)` and the labels of at most `READ_ROWS` images."""
-        rows = np.sort(np.random.default_rng(self.seed).permutation(rows)[:READ_ROWS])
-        size, found = self.settings.batch_size, list[list[Tensor]]()
-        labels = []
-        for batch in samples.batches(0, [rows[k : k + size] for k in range(0, len(rows), size)]):
-            if not len(batch.labels):
-                continue
-            with torch.no_grad(), evaluating(backbone), block_outputs(backbone.model) as outputs:
-                last = batch.features(backbone, self.device, self.settings.precision)
-            found.append([*outputs.values(), last])
-            labels.append(batch.labels.to(self.device))
-        return [torch.cat(blocks) for blocks in zip(*found, strict=True)], torch.cat(labels)
-
-    def _features(self, backbone: Backbone) -> list[ImageFeatures]:
-        """Return the features of each set."""
-        size, precision = self.settings.batch_size, self.settings.precision
-        found = []
+    def _run(self, backbone: Backbone) -> tuple[list[ImageFeatures], list[list[Tensor]]]:
+        """Return the features of each set; for `erase`, also what each block gives for those of D_H."""
+        size, precision, model = self.settings.batch_size, self.settings.precision, backbone.model
+        names = block_names(model) if self.erased_classes else []
+        found, read = [], []
         for samples, rows in self._sets:
-            features, labels = [], []
+            features, labels, blocks = [], [], []
             with torch.no_grad(), memory_advice(size, self.device, "an evaluation"):
                 for batch in samples.batches(0, [rows[k : k + size] for k in range(0, len(rows), size)]):
                     if len(batch.labels):
-                        X = batch.features(backbone, self.device, precision)
+                        with pooled_outputs(model, names) as outputs:
+                            X = batch.features(backbone, self.device, precision)
                         check_finite(X, "evaluated")
+                        blocks.append([*outputs.values(), X])
                         features.append(X.cpu().numpy())
                         labels.append(batch.labels.cpu().numpy())
             values = np.concatenate(features)
             found.append(ImageFeatures(values, np.concatenate(labels), np.arange(len(values)), ()))
-        return found
+            read.append([torch.cat(parts) for parts in zip(*blocks, strict=True)])
+        return found, read
+
+    def _harmful_accuracy(self, seen: Sequence[ImageFeatures], read: Sequence[list[Tensor]]) -> float:
+        """Return what ridge heads on the blocks, fitted on some training images, get right on average."""
+        generator, parts = np.random.default_rng(self.seed), list[Read]()
+        for of, blocks in ((seen[1], read[1]), (seen[3], read[3])):
+            rows = generator.permutation(len(of))[:READ_ROWS]
+            labels = torch.from_numpy(of.labels[rows]).to(self.device)
+            parts.append(([X[rows] for X in blocks], labels))
+        return read_accuracy(parts[0], parts[1], self.erased_classes)

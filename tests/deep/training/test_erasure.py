@@ -13,17 +13,19 @@ from torch import nn
 from condnum.deep import Backbone, DeepSettings, immunize_backbone
 from condnum.deep.features import image_loader
 from condnum.deep.split_rules import block_names
+from condnum.deep.training import immunization, settings
 from condnum.deep.training.erasure import (
     DISTANCE,
     LEFT,
     PENALTIES,
     ErasureObjective,
-    block_outputs,
     readable,
     ridge_outputs,
 )
 from condnum.deep.training.processes import Processes
 from condnum.deep.training.samples import Batch
+from condnum.deep.training.settings import default_settings
+from condnum.deep.trunk import pooled_outputs
 from condnum.errors import InvalidInputError
 
 SETTINGS = DeepSettings(steps=6, batch_size=100, record_every=3, groups=1, precision="float64")
@@ -35,9 +37,9 @@ def rows(*shape, seed=0):
 
 @pytest.fixture
 def run(backbone, D_P, D_H, transform):
-    def erased(settings=SETTINGS, **options):
+    def erased(chosen=SETTINGS, **options):
         shared = {"transform_P": transform, "transform_H": transform, "device": "cpu", **options}
-        return immunize_backbone(backbone, D_P, D_H, method="erase", settings=settings, **shared)
+        return immunize_backbone(backbone, D_P, D_H, method="erase", settings=chosen, **shared)
 
     return erased
 
@@ -61,7 +63,7 @@ def test_readable_is_near_one_for_labels_in_the_features_and_zero_for_what_says_
 
 
 def test_blocks_are_read_while_the_net_runs_and_no_hook_stays(backbone):
-    with block_outputs(backbone.model) as outputs:
+    with pooled_outputs(backbone.model, block_names(backbone.model)) as outputs:
         backbone(torch.zeros(2, 3, 16, 16))
     assert list(outputs) == block_names(backbone.model)
     assert all(values.shape[0] == 2 and values.ndim == 2 for values in outputs.values())
@@ -129,8 +131,33 @@ def test_a_resumed_erasure_keeps_its_distance_from_theta_0(run, tmp_path, monkey
     assert seen == [1, 2, 3, 4]
 
 
-def test_several_processes_are_refused(backbone):
-    processes = Processes("cpu", None)
-    processes.size = 2
+def test_what_does_not_decode_is_left_out_of_a_step(D_H, transform):
+    """A batch of which no image decodes, and one of which a single image does, say nothing of D_H."""
+    net = Backbone("test_resnet", num_classes=5, seed=1).whole().double().train()
+    step = ErasureObjective(net, SETTINGS, Processes("cpu", None), harmful_classes=len(D_H.classes))
+    found = next(iter(image_loader(D_H.limit(4), transform, batch_size=100)))
+    nothing, one, some = (Batch(found.images[:k], found.labels[:k]) for k in (0, 1, 9))
+    for P, H, parts in ((some, nothing, 2), (nothing, some, 1), (some, one, 2), (nothing, nothing, 0)):
+        values = step.backward({"pretrain": P, "harmful": H}, {"supervised": 1.0}, (0,))
+        assert len(values) == parts
+        assert all(np.isfinite([*values.values(), step.gradient_norm]))
+        assert (step.gradient_norm > 0) == (parts > 0)
+
+
+def test_without_settings_the_method_has_its_own(run, monkeypatch):
+    monkeypatch.setitem(settings._ERASURE, "steps", 2)
+    found = run(None).settings
+    assert found == default_settings("erase") == DeepSettings(**settings._ERASURE)
+    assert "all blocks trained, loss weight adaptive" in found.describe("erase")
+    assert "loss weight 0.1" in found.with_overrides(weights="balanced").describe("erase")
+
+
+def test_several_processes_are_refused(run, monkeypatch):
+    class Two(Processes):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            self.size = 2
+
+    monkeypatch.setattr(immunization, "Processes", Two)
     with pytest.raises(InvalidInputError, match="runs in one process, not 2"):
-        ErasureObjective(backbone, SETTINGS, processes, harmful_classes=5)
+        run()
