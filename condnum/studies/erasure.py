@@ -15,7 +15,7 @@ import pandas as pd
 from scipy import stats
 
 from condnum.arrays import FloatArray
-from condnum.data.labelled_pairs import LABELLED_PAIRS, load_labelled_pair
+from condnum.data.labeled_pairs import LABELED_PAIRS, load_labeled_pair
 from condnum.data.task_pair import TaskPair, sha256_arrays
 from condnum.errors import InvalidInputError
 from condnum.methods import immunize
@@ -140,16 +140,16 @@ class Split:
 class ErasureStudy(Study, name="erasure", version="1"):
     """Slowing and stopping: harmful score left against benign score kept, of erasure and of conditioning."""
 
-    data: Names = EMBEDDED  # names of `LABELLED_PAIRS`, or folders with X_P, y_P, X_H, y_H
+    data: Names = EMBEDDED  # names of `LABELED_PAIRS`, or folders with X_P, y_P, X_H, y_H
     seeds: Count = 3  # of the split of rows
     rows: Annotated[int, at_least(30)] | None = 6_000  # of each task at most; None: all
 
     def load(self) -> TaskPairs:
         """Load all pairs."""
         if not self.data:
-            known = ", ".join(LABELLED_PAIRS)
+            known = ", ".join(LABELED_PAIRS)
             raise InvalidInputError(f"name at least one pair of tasks: {known} or a folder.")
-        return TaskPairs({name: load_labelled_pair(name) for name in self.data})
+        return TaskPairs({name: load_labeled_pair(name) for name in self.data})
 
     def cells(self, data: TaskPairs) -> list[Cell]:
         """List pairs and splits."""

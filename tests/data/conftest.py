@@ -52,7 +52,7 @@ def idx_bytes(array):
 
 @pytest.fixture
 def write_mnist():
-    """Write 30 plain 28×28 images: image i is filled with grey value i and labelled i mod 10."""
+    """Write 30 plain 28×28 images: image i is filled with gray value i and labeled i mod 10."""
 
     def write(folder, stem="train", images=None, labels=None):
         folder.mkdir(parents=True, exist_ok=True)

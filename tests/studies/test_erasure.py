@@ -6,7 +6,7 @@ import pytest
 
 from condnum import erasure
 from condnum.data import TaskPair
-from condnum.data.labelled_pairs import load_labelled_pair
+from condnum.data.labeled_pairs import load_labeled_pair
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.figures.erasure import FAMILIES, attack_steps_figure, erasure_front, kappa_against_steps
 from condnum.report.erasure import erasure_sentences, left_table, order_of, paired_table, steps_table
@@ -29,7 +29,7 @@ def finished():
 
 
 def test_nobody_is_scored_on_rows_that_somebody_trained_on():
-    pair = load_labelled_pair("digits-8x8")
+    pair = load_labeled_pair("digits-8x8")
     split, same, other = (Split.drawn(pair, seed, 600) for seed in (0, 0, 1))
     rows = [{row.tobytes() for row in part[0]} for part in (split.defender, split.attacker, split.judge)]
     assert sum(map(len, rows)) == len(set.union(*rows)) == 600
@@ -47,7 +47,7 @@ def test_erasure_leaves_nothing_on_the_rows_that_made_it_and_the_path_only_slows
         if pair == "diabetes":
             assert erased["harmful_own"] == pytest.approx(0, abs=1e-9)
         else:  # the most frequent class
-            y = load_labelled_pair("wine").y_H
+            y = load_labeled_pair("wine").y_H
             assert erased["harmful_own"] < raw["harmful_own"] - 0.4
             assert erased["harmful_own"] <= np.bincount(y.astype(int)).max() / len(y) + 0.15
         assert np.isinf(erased["harmful_steps"])
@@ -116,7 +116,7 @@ def test_tables_sentences_and_figures(finished):
 
 
 def test_ours_is_slowed_and_erasure_stopped_on_rows_that_the_defender_lacks():
-    pair = load_labelled_pair("digits-8x8")
+    pair = load_labeled_pair("digits-8x8")
     report = attacked(pair)
     last = report.evaluation.set_index(["extractor", "attacker"])["accuracy"]
     assert last["raw", "gd"] > 0.9
@@ -130,7 +130,7 @@ def test_ours_is_slowed_and_erasure_stopped_on_rows_that_the_defender_lacks():
     assert first_attackable(ErasureStudy(data=("diabetes", "digits-8x8")).load()).name == "digits-8x8"
     assert first_attackable(ErasureStudy(data=("diabetes",)).load()) is None
     with pytest.raises(InvalidInputError, match="diabetes: the harmful task is a regression"):
-        attacked(load_labelled_pair("diabetes"))
+        attacked(load_labeled_pair("diabetes"))
 
 
 def test_differences_are_paired_and_named_effects_only_outside_their_interval(finished):
@@ -156,7 +156,7 @@ def test_a_folder_of_ones_own(tmp_path):
     own = tmp_path / "mine"
     own.mkdir()
     with pytest.raises(DataNotFoundError, match=r"mine has no file X_P\.npy"):
-        load_labelled_pair(str(own))
+        load_labeled_pair(str(own))
     arrays = {"X_P": rng.normal(size=(60, 4)), "X_H": rng.normal(size=(90, 4))}
     arrays |= {"y_P": arrays["X_P"][:, 0], "y_H": (arrays["X_H"][:, 1] > 0).astype(float)}
     for name, array in arrays.items():
@@ -166,7 +166,7 @@ def test_a_folder_of_ones_own(tmp_path):
     assert summary.loc["erase", "harmful_linear"] < summary.loc["raw", "harmful_linear"] - 0.2
     np.save(own / "y_H.npy", rng.normal(size=(90, 2)))
     with pytest.raises(InvalidInputError, match=r"y_H \(N,\), got shapes \(90, 4\) and \(90, 2\)"):
-        load_labelled_pair(str(own))
+        load_labeled_pair(str(own))
     with pytest.raises(UnknownNameError, match="unknown pair of tasks 'nothing'"):
         ErasureStudy(data=("nothing",)).load()
     with pytest.raises(InvalidInputError, match="name at least one pair"):

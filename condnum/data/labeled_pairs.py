@@ -78,7 +78,7 @@ def breast_cancer_pair() -> TaskPair:
 
 
 #: Pairs by name; the first four come with scikit-learn.
-LABELLED_PAIRS: dict[str, Callable[[], TaskPair]] = {
+LABELED_PAIRS: dict[str, Callable[[], TaskPair]] = {
     "digits-8x8": lambda: digit_halves(load_small_digits()),
     "wine": wine_pair,
     "breast-cancer": breast_cancer_pair,
@@ -89,13 +89,13 @@ LABELLED_PAIRS: dict[str, Callable[[], TaskPair]] = {
 }
 
 
-def load_labelled_pair(name: str) -> TaskPair:
+def load_labeled_pair(name: str) -> TaskPair:
     """Load a pair by name, or the four files of a folder of one's own."""
-    if name in LABELLED_PAIRS:
-        return LABELLED_PAIRS[name]()
+    if name in LABELED_PAIRS:
+        return LABELED_PAIRS[name]()
     folder = Path(name).expanduser()
     if not folder.is_dir():
-        raise UnknownNameError("pair of tasks", name, [*LABELLED_PAIRS, "FOLDER with X_P, y_P, X_H, y_H"])
+        raise UnknownNameError("pair of tasks", name, [*LABELED_PAIRS, "FOLDER with X_P, y_P, X_H, y_H"])
 
     def read(part: str) -> Float64Array:
         found = sorted(folder.glob(f"{part}.*"))
