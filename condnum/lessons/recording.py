@@ -58,6 +58,8 @@ def marks(slider: Slider, wanted: Iterable[float], *, whole: bool) -> list[float
         [1.0, 3.16227766017, 10.0, 31.6227766017, 100.0]
         >>> marks(Slider("φ", "", 0, 90), [0.0], whole=False)  # on the slider's steps
         [0.0, 22.0, 45.0, 68.0, 90.0]
+        >>> marks(Slider("s", "", 0, 1, values=(1.0, 0.1, 0.0)), [0.5], whole=False)  # falling, on no scale
+        [1.0, 0.1, 0.0]
     """
     if slider.values:
         return list(slider.values)

@@ -246,15 +246,7 @@ class TestInput:
         with pytest.raises(error, match=message):
             audit(**{"pretrain": data[0], "harmful": data[1], "bootstrap": 0} | settings)
 
-    def test_dropped_rows_stand_in_the_first_lines(self, data):
-        holes = np.insert(data[1], 7, np.nan, axis=0)
-        found = audit(data[0], holes, bootstrap=0)
-        said = "D_H: 1 of 201 rows has missing entries"
-        assert found.dropped[0].startswith(said)
-        assert "1 of 201 rows has missing entries" in found._repr_html_().partition("<table")[0]
-        assert said in repr(found)
-
-    def test_rows_with_gaps_go_with_their_targets(self, data):
+    def test_rows_with_gaps_go_with_their_targets_which_the_first_lines_say(self, data):
         X_P, X_H = data
         y = X_H @ np.ones(D)
         holes, targets = np.insert(X_H, 7, np.nan, axis=0), np.insert(y, 7, 1e9)
@@ -262,7 +254,11 @@ class TestInput:
         one, two = (
             audit(X_P, X, targets=t, bootstrap=0, budget=budget) for X, t in ((X_H, y), (holes, targets))
         )
-        assert any("1 of 201 rows has missing entries" in note for note in two.warnings)
+        said = "1 of 201 rows has missing entries"
+        assert two.dropped[0].startswith(f"D_H: {said}")
+        assert said in two._repr_html_().partition("<table")[0]
+        assert f"D_H: {said}" in repr(two)
+        assert any(said in note for note in two.warnings)
         pd.testing.assert_frame_equal(one.measures, two.measures)
         steps = [found.attack.report.steps for found in (one, two)]
         pd.testing.assert_frame_equal(*steps)
@@ -286,16 +282,3 @@ class TestInput:
         found = study.found(study.run().cells)
         assert (found.pretrain.rows, found.harmful.rows, found.pretrain.dimension) == (901, 896, 64)
         assert found.clause_c["max_rir"].kept
-
-    @pytest.mark.slow
-    def test_features_of_a_backbone(self, monkeypatch, tmp_path):
-        pytest.importorskip("timm", reason="needs timm: pip install -e '.[deep]'")
-        monkeypatch.setattr("condnum.audit.net_images.user_cache", lambda: tmp_path)
-        images = {"pretrain_images": "digits-8x8:0-1", "harmful_images": "digits-8x8:8-9"}
-        found = FeatureAudit(backbone="test_resnet", **images).load()
-        assert found.pretrain.dimension == found.harmful.dimension > 1
-        assert sorted(set(found.targets.tolist())) == [0, 1]
-        with pytest.raises(InvalidInputError, match="not both"):
-            FeatureAudit(pretrain="P.npy", harmful="H.npy", backbone="test_resnet", **images)
-        with pytest.raises(InvalidInputError, match="needs the images of both tasks"):
-            FeatureAudit(backbone="test_resnet")

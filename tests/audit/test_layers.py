@@ -105,10 +105,10 @@ def test_the_study_keeps_resumes_and_reports_the_stage(monkeypatch, tmp_path, im
     file = save_backbone(Backbone("test_resnet"), tmp_path / "net.safetensors")
     given = {f"{task}_images": place for task, place in TASKS.items()}
     given |= {"backbone": "test_resnet", "weights": str(file), "image_size": SIDE, "limit": 20}
-    study, out = (
-        FeatureAudit(**given, layers="layer4.0, conv1", bootstrap=0, attackers=False),
-        tmp_path / "out",
-    )
+    study = FeatureAudit(**given, layers="layer4.0, conv1", bootstrap=0, attackers=False)
+    loaded, out = study.load(), tmp_path / "out"
+    assert loaded.pretrain.dimension == loaded.harmful.dimension > 1
+    assert sorted(set(loaded.targets.tolist())) == [0, 1, 2, 3, 4]
     with monkeypatch.context() as patch:
         patch.setattr("condnum.audit.stages.layer_audit", lambda *_, **__: 1 / 0)
         failed = study.run(out=out)
@@ -126,8 +126,13 @@ def test_the_study_keeps_resumes_and_reports_the_stage(monkeypatch, tmp_path, im
         AuditCommand(**given, layers="layr4.0").load()
     with pytest.raises(InvalidInputError, match="give --backbone test_resnet"):
         FeatureAudit(**given | {"backbone": "resnet18"}).load()
-    with pytest.raises(InvalidInputError, match="layers all need a backbone: give --backbone"):
-        FeatureAudit(layers="all")
+    for wrong, words in (
+        ({"layers": "all"}, "layers all need a backbone: give --backbone"),
+        ({"backbone": "test_resnet"}, "needs the images of both tasks"),
+        ({**given, "pretrain": "P.npy", "harmful": "H.npy"}, "not both"),
+    ):
+        with pytest.raises(InvalidInputError, match=words):
+            FeatureAudit(**wrong)
 
 
 class Odd(nn.Module):

@@ -1,15 +1,14 @@
-"""Lesson 8: steps, accuracies and price by other computations; the ends of the path; the recording."""
+"""Lesson 8: steps, accuracies and price by other computations; the ends of the path."""
 
 import numpy as np
 import pytest
-from lessons.test_recording import assert_same, read
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import LinearRegression, RidgeCV
 
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
-from condnum.lessons import recording, slowing
-from condnum.lessons.slowing import START_LABELS, STOPS, SlowingExplorer, digit_tasks, path_extractor, stop
+from condnum.lessons import slowing
+from condnum.lessons.slowing import START_LABELS, STOPS, digit_tasks, path_extractor, stop
 from condnum.theory.erasure import erasure_price
 
 STARTS = pytest.mark.parametrize("start", START_LABELS)
@@ -110,12 +109,3 @@ SAID = {
 @pytest.mark.parametrize(("s", "rank"), SAID)
 def test_what_is_said(s, rank):
     assert SAID[s, rank] in slowing.slowing(s=s, rank=rank).reading()
-
-
-def test_the_recording_is_the_live_figure(monkeypatch):
-    assert recording.recorded_values(SlowingExplorer)["s"] == list(STOPS)  # falling, on no scale
-    few = {"s": [0.1, 0.0], "rank": [4], "start": ["leace", "whitened"]}
-    monkeypatch.setattr(recording, "recorded_values", lambda _: few)
-    _, states = read(recording.record(SlowingExplorer))
-    for found, state in zip(states, recording.lattice(SlowingExplorer), strict=True):
-        assert_same(found, recording.payload(SlowingExplorer, state))

@@ -1,10 +1,14 @@
-"""Reproductions: experiments one by one, what is reused, what failures and stops leave."""
+"""Reproductions: experiments one by one, what is reused, what failures and stops leave; and their command."""
 
 import io
+from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
+import condnum.site.build
+from condnum.cli import main
 from condnum.errors import InvalidInputError
 from condnum.report import reproduce as module
 from condnum.report.experiments import experiments, find_run
@@ -160,3 +164,63 @@ def test_the_code_checksum_sees_code_and_experiments_only(tmp_path):
         (tmp_path / name).write_text("2")
         assert (code_checksum(tmp_path) != before) == changed, name
         before = code_checksum(tmp_path)
+
+
+# The command.
+
+
+@pytest.fixture
+def experiments_end(monkeypatch, tmp_path, known):
+    """Let experiments end at once, one of them perhaps in failure, and the site be one line of its folders."""
+    monkeypatch.chdir(tmp_path)
+
+    def site(runs, target, **options):
+        target.mkdir(exist_ok=True)
+        (target / "index.html").write_text(" ".join(str(run.folder) for run in runs or () if run.folder))
+        return target / "index.html"
+
+    def put(**trouble):
+        monkeypatch.setattr(module, "reproduce", partial(reproduce, runner=FakeRunner(**trouble)))
+
+    monkeypatch.setattr(condnum.site.build, "build_site", site)
+    monkeypatch.setattr(condnum.site.build, "prepared", nullcontext)
+    put()
+    return put
+
+
+def test_the_command_runs_all_and_then_reuses_all(experiments_end, tmp_path, capsys):
+    assert main(["reproduce", "-j", "1"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "reports/index.html\n"
+    assert shown.err.startswith("Plan: about ")
+    assert "[1/9] house-prices finished" in shown.err
+    assert (tmp_path / "runs/reproduce/quick/deep/report.html").read_text() == "{'seeds': 1}"
+    assert (tmp_path / "reports/index.html").read_text().startswith("runs/reproduce/quick/house-prices ")
+    assert main(["reproduce"]) == 0
+    said = capsys.readouterr().err
+    assert "[9/9] corrections reused: same parameters, data and code" in said
+    assert "Plan" not in said
+
+
+def test_the_command_names_a_failure_and_builds_the_site_nevertheless(experiments_end, tmp_path, capsys):
+    experiments_end(fails="deep")
+    assert main(["reproduce", "--quiet", "--out", "o", "--site", "s"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == "s/index.html\n"
+    assert "condnum: deep failed: no room on Mars; take fewer rows." in " ".join(shown.err.split())
+    assert (tmp_path / "s/index.html").exists()
+
+
+def test_the_site_alone_is_of_the_reproduction_that_is_there(experiments_end, capsys, tmp_path):
+    assert main(["site", "--site", "s"]) == 0
+    assert (tmp_path / "s/index.html").read_text() == ""
+    assert main(["reproduce", "--only", "corrections", "--quiet"]) == 0
+    assert main(["site", "--site", "s"]) == 0
+    assert (tmp_path / "s/index.html").read_text() == "runs/reproduce/quick/corrections"
+    assert capsys.readouterr().out.endswith("s/index.html\n")
+
+
+def test_ctrl_c_says_how_to_go_on(experiments_end, capsys):
+    experiments_end(stops="mnist")
+    assert main(["reproduce"]) == 130
+    assert "the same command continues there" in " ".join(capsys.readouterr().err.split())
