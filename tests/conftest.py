@@ -190,14 +190,10 @@ def golden_run(
         folder, words = tmp_path_factory.mktemp(name), [*RUNS[name].split(), "--out", "out", "-q"]
         np.save(folder / "P.npy", images[labels < 5])
         np.save(folder / "H.npy", images[labels >= 5])
-        if (
-            name == "attackers"
-        ):  # one in a process of its own, whose sums are those of the kept tables' processor
-            command, env = (
-                [sys.executable, "-m", "condnum", *words],
-                {"MKL_CBWR": "AVX2", "OMP_NUM_THREADS": "1"},
-            )
-            done = subprocess.run(command, cwd=folder, env=os.environ | env, capture_output=True, text=True)
+        if name == "attackers":  # a process of its own, whose sums are those of the kept tables' processor
+            sums = os.environ | {"MKL_CBWR": "AVX2", "OMP_NUM_THREADS": "1"}
+            command = [sys.executable, "-m", "condnum", *words]
+            done = subprocess.run(command, cwd=folder, env=sums, capture_output=True, text=True)
             return done, folder / "out"
         return condnum(*words, cwd=folder), folder / "out"
 
@@ -206,7 +202,7 @@ def golden_run(
 
 @pytest.fixture(scope="session")
 def site_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where sites are built: what Sphinx has read for one it need not read for the next."""
+    """Where sites are built, with the lessons and recordings that one has made and another takes."""
     return tmp_path_factory.mktemp("site cache")
 
 

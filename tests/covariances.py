@@ -1,9 +1,15 @@
-"""Random covariances of a stated rank and condition number, for the tests of theory and methods."""
+"""Random matrices, covariances of a stated rank and condition number, and tasks with them."""
 
 import numpy as np
 import torch
 
+from condnum.methods.problem import LinearTask
 from condnum.theory.spectra import hessian
+
+
+def draw(*shape, seed=0):
+    """Standard normal numbers, as a tensor."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def orthogonal(rng, size):
@@ -16,6 +22,16 @@ def covariance_of(rng, dimension, rank, kappa, scale=1.0):
     values[:rank] = scale * np.geomspace(1, 1 / kappa, rank)
     Q = orthogonal(rng, dimension)
     return (Q * values) @ Q.T
+
+
+def decaying_task(dimension, rank, seed, *, loss="mse", rows=25):
+    """A task whose covariance has the eigenvalues 1, 0.95, 0.95², …, with a loss on other rows."""
+    Q, _ = torch.linalg.qr(draw(dimension, dimension, seed=seed))
+    factor = 0.95 ** (torch.arange(rank, dtype=torch.float64)[:, None] / 2) * Q[:, :rank].mT
+    if loss is None:
+        return LinearTask(factor.mT @ factor, rtol=1e-13)
+    y = (draw(rows, 1, seed=seed + 2) > 0).double()
+    return LinearTask(factor.mT @ factor, None, y, loss, draw(rows, dimension, seed=seed + 1), rtol=1e-13)
 
 
 def theta_gradient(regularizer, theta, K, **options):
@@ -51,3 +67,37 @@ def structured_rows(rng, structure, dimension, rows=60):
     if structure == "orthogonal-to-others":  # uses a random half of the columns
         X[:, rng.permutation(dimension)[: dimension // 2]] = 0
     return X
+
+
+#: What a caller may pass for an array.
+ODD_ARRAYS = {
+    "as it is": lambda a: a,
+    "parameter": lambda a: torch.nn.Parameter(torch.tensor(a)),
+    "requires_grad": lambda a: torch.tensor(a, requires_grad=True),
+    "float32": lambda a: a.astype(np.float32),
+    "float16": lambda a: a.astype(np.float16),
+    "integers": lambda a: a.astype(int),
+    "longdouble": lambda a: a.astype(np.longdouble),
+    "reversed": lambda a: a[::-1],
+    "sparse": lambda a: torch.tensor(a).to_sparse(),
+    "csr": lambda a: torch.tensor(a).to_sparse_csr() if a.ndim == 2 else torch.tensor(a).to_sparse(),
+    "complex": lambda a: a + 0j,
+    "nan": lambda a: np.where(a > 0, np.nan, a),
+    "huge": lambda a: a * 1e160,
+    "tiny": lambda a: a * 1e-160,
+    "least": lambda a: a * 5e-324,
+    "largest": lambda a: a * 1e307,
+    "zero": lambda a: 0 * a,
+    "empty": lambda a: a[:0],
+    "short": lambda a: a[:-1],
+    "extra axis": lambda a: a[None],
+    "two of it": lambda a: np.stack([a, a]),
+    "last axis": lambda a: a[..., None],
+    "list": lambda a: a.tolist(),
+    "ragged": lambda a: [[1.0], [1.0, 2.0]],
+    "words": lambda a: a.astype(str),
+    "objects": lambda a: a.astype(object),
+    "text": lambda a: "abc",
+    "nothing": lambda a: None,
+    "number": lambda a: 1.0,
+}

@@ -139,7 +139,7 @@ def rir_ceiling(
         The ceiling and the generalized eigenvalues and ranks behind it.
 
     Raises:
-        InvalidInputError: Shapes differ, entries are non-finite, `ridge` is not positive.
+        InvalidInputError: Shapes differ, entries are non-finite, `ridge` is not positive, λ_max overflows.
         RankError: A covariance is zero.
 
     Examples:
@@ -160,6 +160,11 @@ def rir_ceiling(
         harmful_only = len(own_directions(H, P.null_basis, rtol=rtol)[0])
     rank = int((pencil > rtol**2 * pencil[0]).sum())
     lambda_max, lambda_min = (float(pencil[0]), float(pencil[rank - 1])) if shared else (0.0, 0.0)
+    if not math.isfinite(lambda_max):
+        raise InvalidInputError(
+            f"λ_max of (K_H, K_P) overflows float64, since their σ₁ are {float(H.values[0]):.3g} and "
+            f"{float(P.values[0]):.3g}; divide the data of D_H, or multiply those of D_P."
+        )
     ratio = float(P.values[0] / P.values[-1]) / float(H.values[0] / H.values[-1])
     # A harmful task of rank 1 has κ(H_H) = 1 for every θ: nothing to scale up against.
     infinite = harmful_only > 0 and H.rank > 1

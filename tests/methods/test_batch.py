@@ -5,36 +5,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from covariances import decaying_task
 
 from condnum.errors import InvalidInputError
 from condnum.methods import PRESETS, descends_in_batches, get_method, immunize, immunize_batch
-from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask
+from condnum.methods.problem import SMALL, ImmunizationProblem
 
 LARGE = SMALL + 12  # where one problem alone takes the factor form too
 FIXED = PRESETS["fixed"]
 
 
-def task(dimension, rank, seed, rows, loss):
-    """A covariance with eigenvalues 1, 0.95, 0.95², …, and a loss on other rows."""
-    generator = torch.Generator().manual_seed(seed)
-    Q, _ = torch.linalg.qr(torch.randn(dimension, dimension, generator=generator, dtype=torch.float64))
-    values = torch.zeros(dimension, dtype=torch.float64)
-    values[:rank] = 0.95 ** torch.arange(rank)
-    K = (Q * values) @ Q.mT
-    if loss is None:
-        return LinearTask((K + K.mT) / 2, rtol=1e-13)
-    X = torch.randn(rows, dimension, generator=generator, dtype=torch.float64)
-    return LinearTask((K + K.mT) / 2, None, (X[:, :1] > 0).double(), loss, X, rtol=1e-13)
-
-
 def problems(*ranks, loss=None, dimension=LARGE):
     """Problems with the given (rank of P, rank of H); their losses differ in rows too."""
-    return [
-        ImmunizationProblem(
-            task(dimension, p, 2 * i, 20 + i, loss), task(dimension, h, 2 * i + 1, 25 + i, loss)
-        )
-        for i, (p, h) in enumerate(ranks)
-    ]
+
+    def task(rank, number):
+        return decaying_task(dimension, rank, 3 * number, loss=loss, rows=20 + number)
+
+    return [ImmunizationProblem(task(p, 2 * i), task(h, 2 * i + 1)) for i, (p, h) in enumerate(ranks)]
 
 
 def one_by_one(chosen, method, seeds, settings):
@@ -53,13 +40,8 @@ def assert_same(batch, alone, rtol=1e-8):
             np.testing.assert_allclose(ours.history[name], theirs.history[name], rtol=rtol, err_msg=name)
 
 
-GD = {
-    "optimizer": "gd",
-    "learning_rate": 1e-2,
-    "weights": "fixed",
-    "lambda_pretrain": 1.0,
-    "lambda_harmful": 1.0,
-}
+GD = {"optimizer": "gd", "learning_rate": 1e-2}
+GD |= {"weights": "fixed", "lambda_pretrain": 1.0, "lambda_harmful": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -79,10 +61,8 @@ GD = {
     ],
 )
 def test_as_one_by_one(method, ranks, loss, options):
-    chosen, seeds = (
-        problems(*ranks, loss=loss, dimension=20 if ranks[0][0] == 20 else LARGE),
-        range(len(ranks)),
-    )
+    chosen = problems(*ranks, loss=loss, dimension=20 if ranks[0][0] == 20 else LARGE)
+    seeds = range(len(ranks))
     steps = {"steps": 30, "learning_rate": 1e-3, "record_every": 15}
     settings = get_method(method).defaults.with_overrides(**(steps | options))
     batch = immunize_batch(chosen, method, seeds=seeds, settings=settings)
@@ -91,10 +71,8 @@ def test_as_one_by_one(method, ranks, loss, options):
 
 def test_a_problem_that_diverges_keeps_its_last_finite_theta_and_touches_no_other():
     sound = problems((120, 110), (100, 130))
-    tall = ImmunizationProblem(  # F is finite, H = FᵀF is not
-        *(replace(task) for task in (sound[0].pretrain, sound[0].harmful))
-    )
-    for task in (tall.pretrain, tall.harmful):
+    tall = ImmunizationProblem(replace(sound[0].pretrain), replace(sound[0].harmful))
+    for task in (tall.pretrain, tall.harmful):  # F is finite, H = FᵀF is not
         vars(task)["range"] = replace(task.range, values=task.range.values * 1e305)
     settings = FIXED.with_overrides(steps=6, learning_rate=1e-3, record_every=2)
     mixed = immunize_batch([sound[0], tall, sound[1]], seeds=[0, 5, 1], settings=settings)

@@ -2,27 +2,13 @@
 
 import pytest
 import torch
+from covariances import decaying_task, draw
 
 from condnum.methods import ImmaSettings, baselines, get_method
 from condnum.methods.baselines import bilevel_gradient
 from condnum.methods.batch import ProblemBatch
 from condnum.methods.descent import DescentOptimizer
-from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask, LogisticLoss, SquaredLoss
-
-
-def draw(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def task(dimension, rank, seed, decay=0.95):
-    """Rows, targets and a covariance with eigenvalues decay^0 … decay^(rank − 1)."""
-    Q, _ = torch.linalg.qr(draw(dimension, dimension, seed=seed))
-    factor = decay ** (torch.arange(rank, dtype=torch.float64)[:, None] / 2) * Q[:, :rank].mT
-    K = factor.mT @ factor
-    X = draw(rank + 5, dimension, seed=seed + 1)
-    y = (draw(rank + 5, 1, seed=seed + 2) > 0).double()
-    return LinearTask(K, None, y, "mse", X, rtol=1e-13)
-
+from condnum.methods.problem import SMALL, ImmunizationProblem, LogisticLoss, SquaredLoss
 
 #: One small problem (`eigh`), one large one (Lanczos), and several of different ranks.
 SHAPES = {
@@ -35,9 +21,10 @@ SHAPES = {
 def gradients_of(shape, method, **overrides):
     """Problems, θ and ω, the method's gradient by part, and those of the other parameters."""
     D, ranks = SHAPES[shape]
-    problems = [
-        ImmunizationProblem(task(D, p, 10 * i), task(D, h, 10 * i + 5)) for i, (p, h) in enumerate(ranks)
+    pairs = [
+        [decaying_task(D, rank, 10 * i + 5 * k) for k, rank in enumerate(r)] for i, r in enumerate(ranks)
     ]
+    problems = [ImmunizationProblem(*pair) for pair in pairs]
     theta = torch.eye(D, dtype=torch.float64) + 0.02 * draw(len(problems), D, D, seed=99)
     omega = draw(len(problems), D, 1, seed=7)
     batch = ProblemBatch.of(problems, torch.device("cpu"))

@@ -2,41 +2,13 @@
 
 import numpy as np
 import pytest
-import torch
+from covariances import ODD_ARRAYS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from condnum.errors import CondnumError
 from condnum.probing import AttackBudget, AttackTask, attack_panel, linear_probe, log_spaced_steps
 
-#: What a caller may pass for an array.
-ARRAYS = {
-    "as it is": lambda a: a,
-    "parameter": lambda a: torch.nn.Parameter(torch.tensor(a)),
-    "requires_grad": lambda a: torch.tensor(a, requires_grad=True),
-    "float32": lambda a: a.astype(np.float32),
-    "longdouble": lambda a: a.astype(np.longdouble),
-    "reversed": lambda a: a[::-1],
-    "sparse": lambda a: torch.tensor(a).to_sparse(),
-    "csr": lambda a: torch.tensor(a).to_sparse_csr() if a.ndim == 2 else torch.tensor(a).to_sparse(),
-    "complex": lambda a: a + 0j,
-    "nan": lambda a: np.where(a > 0, np.nan, a),
-    "huge": lambda a: a * 1e160,
-    "tiny": lambda a: a * 1e-160,
-    "least": lambda a: a * 5e-324,
-    "largest": lambda a: a * 1e307,
-    "zero": lambda a: 0 * a,
-    "empty": lambda a: a[:0],
-    "short": lambda a: a[:-1],
-    "extra axis": lambda a: a[None],
-    "two of it": lambda a: np.stack([a, a]),
-    "last axis": lambda a: a[..., None],
-    "ragged": lambda a: [[1.0], [1.0, 2.0]],
-    "words": lambda a: a.astype(str),
-    "text": lambda a: "abc",
-    "nothing": lambda a: None,
-    "number": lambda a: 1.0,
-}
 NUMBERS = [-1, 0, 1, 2, 3.0, 2.5, np.int64(3), np.float32(0.25), True, None, "3", np.nan, np.inf, 1e-300, [1]]
 
 RNG = np.random.default_rng(4)
@@ -68,13 +40,13 @@ def test_labels_are_taken_where_each_class_has_an_example_and_no_other_is_asked_
     assert (task is not None) == sound
 
 
-odd = st.sampled_from(sorted(ARRAYS))
+odd = st.sampled_from(sorted(ODD_ARRAYS))
 
 
 @settings(max_examples=150)
 @given(kinds=st.tuples(odd, odd, odd))
 def test_linear_probe_takes_or_refuses_any_array(kinds):
-    values = [ARRAYS[kind](a) for kind, a in zip(kinds, (np.eye(2), K, MOMENT), strict=True)]
+    values = [ODD_ARRAYS[kind](a) for kind, a in zip(kinds, (np.eye(2), K, MOMENT), strict=True)]
     curve = finite_or_refused(lambda: linear_probe(*values, steps=4))
     if curve is not None:
         assert all(np.isfinite(value).all() for value in vars(curve).values())
@@ -99,7 +71,7 @@ def test_budgets_and_steps_are_numbers_or_refused(value):
 def test_the_panel_takes_or_refuses_any_array(kind, kinds, place):
     kinds = [name if i == place or place == 5 else "as it is" for i, name in enumerate(kinds)]
     theta, inputs, y, test, y_test = (
-        ARRAYS[name](a)
+        ODD_ARRAYS[name](a)
         for name, a in zip(kinds, (np.diag([1.0, 0.1]), X, Y[kind], X[:7], Y[kind][:7]), strict=True)
     )
     named = ["gd", "cg", "closed_form", "fine_tune"]

@@ -171,7 +171,7 @@ def test_the_code_checksum_sees_code_and_experiments_only(tmp_path):
 
 @pytest.fixture
 def experiments_end(monkeypatch, tmp_path, known):
-    """Let experiments end at once, one of them perhaps in failure, and the site be one line of its folders."""
+    """Let experiments end at once, or in trouble, and the site be one line that names their folders."""
     monkeypatch.chdir(tmp_path)
 
     def site(runs, target, **options):

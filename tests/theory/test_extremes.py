@@ -2,13 +2,10 @@
 
 import pytest
 import torch
+from covariances import draw
 
 from condnum.theory import extremes
 from condnum.theory.extremes import largest_pairs, smallest_pairs
-
-
-def draw(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def matrix(values, seed):
