@@ -2,19 +2,16 @@
 
 import base64
 import gzip
-import hashlib
 import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from joblib import Parallel, delayed
 
-import condnum
 from condnum.errors import CondnumError, check_known
 from condnum.files import output_folder, write_text
 from condnum.lessons.aligned_tasks import AlignedTasksExplorer
@@ -28,8 +25,9 @@ from condnum.lessons.own_data import OwnDataExplorer
 from condnum.lessons.regularizer_paths import RegularizerPathExplorer
 from condnum.lessons.regularizers import RegularizerExplorer
 from condnum.lessons.slowing import SlowingExplorer
-from condnum.machine import limited_threads, versions
+from condnum.machine import limited_threads
 from condnum.progress import OnProgress
+from condnum.report.reproduce import code_checksum
 
 #: The explorers of the lessons; labs of real data are in `RECORDED`.
 RECORDABLE: dict[str, type[Explorer]] = {
@@ -44,8 +42,6 @@ RECORDABLE: dict[str, type[Explorer]] = {
 DIGITS, WHOLE = 5, 1 << 53
 #: Numbers of a vector that is stored as it is.
 FEW = 8
-#: Parts of the package that a recording depends on.
-SOURCES = ("audit", "data", "figures", "lessons", "methods", "probing", "studies", "theory")
 
 
 def marks(slider: Slider, wanted: Iterable[float], *, whole: bool) -> list[float]:
@@ -212,22 +208,10 @@ def record(explorer: type[Explorer]) -> str:
     return f'condnum.recordings["{explorer.__name__}"] = "{text}";\n'
 
 
-@cache
-def recording_fingerprint() -> str:
-    """Return a SHA-256 of what recordings depend on: code, and versions of the libraries."""
-    package, digest = Path(condnum.__file__).parent, hashlib.sha256()
-    for path in sorted(
-        path for part in SOURCES for path in (package / part).rglob("*.*") if path.suffix in (".py", ".toml")
-    ):
-        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    digest.update(repr(sorted(versions().items())).encode())
-    return digest.hexdigest()
-
-
 def _record_file(name: str, path: Path, labs: str | Path) -> str:
     """Write one recording, with what it was made of in its first line; return its name."""
     explorer = recorded_lab(name, labs) if name in RECORDED else RECORDABLE[name]
-    write_text(path, f"// {recording_fingerprint()}\n{record(explorer)}")
+    write_text(path, f"// {code_checksum()}\n{record(explorer)}")
     return name
 
 
@@ -236,7 +220,7 @@ def is_current(path: Path) -> bool:
     if not path.exists():
         return False
     with path.open(encoding="utf-8") as stream:
-        return stream.readline() == f"// {recording_fingerprint()}\n"
+        return stream.readline() == f"// {code_checksum()}\n"
 
 
 def record_all(

@@ -30,6 +30,7 @@ from condnum.report.notebook import ParameterNotebook
 from condnum.report.run import EXPERIMENTS, run_command
 from condnum.studies.executors import core_count
 
+_TREE = Path(__file__).resolve().parents[2]
 #: Parts of the package that arrange and show results but cannot change one.
 _SHOWING = tuple(f"report/{name}.py" for name in ("experiments", "reproduce", "scoreboard"))
 
@@ -47,13 +48,13 @@ def run_experiment(experiment: Experiment, folder: Path, *, jobs: int, progress:
 def run_fingerprint(experiment: Experiment, checksums: Mapping[str, str]) -> str:
     """Return a SHA-256 of what a result depends on, now; "" while data are not known."""
     words = [experiment.run, experiment.values]
-    parts = [words, sorted(checksums.items()), code_checksum(Path(__file__).resolve().parents[2])]
+    parts = [words, sorted(checksums.items()), code_checksum()]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest() if all(checksums.values()) else ""
 
 
 @cache
-def code_checksum(tree: Path) -> str:
-    """Return one SHA-256 over the package, the experiments' notebooks and the versions of the libraries."""
+def code_checksum(tree: Path = _TREE) -> str:
+    """Return one SHA-256 over what results, lessons and recordings depend on: code, notebooks, versions."""
     package = tree / "condnum"
     showing = {package / name for name in _SHOWING} | set((package / "site").rglob("*.py"))
     sources = {*package.rglob("*.py"), *package.rglob("*.toml")} - showing

@@ -26,6 +26,7 @@ from condnum.files import (
     output_folder,
     results_folder,
     sha256_file,
+    shipped,
     write_json,
     write_text,
 )
@@ -44,16 +45,7 @@ from condnum.site.results import results_pages
 INDEX, SITE = "index.html", "site"
 
 #: Notebooks that are executed for the site, without widgets.
-LESSONS = (
-    "1_condition_number",
-    "2_alignment",
-    "3_regularizers",
-    "4_ceiling",
-    "5_bring_your_own",
-    "6_exercises",
-    "7_alignment_lab",
-    "8_slowing_and_stopping",
-)
+LESSONS = tuple(sorted(path.stem for path in shipped("notebooks").glob("[1-9]_*.ipynb")))
 
 #: Packages whose public names the API pages document; what one has of another is shown there only.
 API_PACKAGES = (
@@ -200,7 +192,7 @@ def _executed(
     progress: OnProgress | None = None,
 ) -> dict[str, Path]:
     """Run notebooks side by side; those whose text and code are unchanged were run before."""
-    runs, code = dict[str, Path](), code_checksum(Path(__file__).resolve().parents[2])
+    runs, code = dict[str, Path](), code_checksum()
     for name in names:
         state = hashlib.sha256(f"{code}{find_notebook(name).read_text('utf-8')}".encode())
         runs[name] = folder / f"{name}-{state.hexdigest()[:12]}"

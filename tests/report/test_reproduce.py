@@ -57,7 +57,7 @@ def kept(folder):
 def known(monkeypatch):
     """Checksums that a test can change: of the code, and of every data set."""
     parts = {"code": "a" * 64, "data": "b" * 64}
-    monkeypatch.setattr(module, "code_checksum", lambda tree: parts["code"])
+    monkeypatch.setattr(module, "code_checksum", lambda: parts["code"])
     monkeypatch.setattr(module, "data_status", lambda name: SimpleNamespace(checksum=parts["data"]))
     return parts
 
