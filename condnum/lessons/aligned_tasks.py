@@ -5,6 +5,7 @@ The remark after Proposition 3.2 says that none exists. With K_P = diag(κ_P, 1)
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -74,29 +75,18 @@ class AlignedTasks(Shown):
         if not here.success:
             verdict = "<b>not immunized</b> by (i) &gt; 1 and (ii) ≤ 1"
             return f"{both}: {verdict}. No θ has an RIR above {limit}."
-        attained = (
-            "which is the theoretical limit"
-            if here.rir > self.ceiling * (1 - 1e-9)
-            else f"of at most {limit}"
-        )
+        at_most = here.rir <= self.ceiling * (1 - 1e-9)
+        attained = f"of at most {limit}" if at_most else "which is the theoretical limit"
         return f"{both}, {attained}: <b>immunized</b>, though the singular vectors align perfectly."
 
 
+_kappa = partial(Slider, low=1, high=1000, log=True, marks=7)
+
+
 @checked(
-    exponent=Slider(
-        "exponent s", "Sets θ to the pre-training K to the power −s/2.", 0, 1, step=0.05, marks=21
-    ),
-    pretrain_kappa=Slider(
-        "κ(K<sub>P</sub>), pre-training",
-        "Condition number of the pre-training data.",
-        1,
-        1000,
-        log=True,
-        marks=7,
-    ),
-    harmful_kappa=Slider(
-        "κ(K<sub>H</sub>), harmful", "Condition number of the harmful data.", 1, 1000, log=True, marks=7
-    ),
+    exponent=Slider("exponent s", "θ is the pre-training K to the power −s/2.", 0, 1, step=0.05, marks=21),
+    pretrain_kappa=_kappa("κ(K<sub>P</sub>), pre-training", "Condition number of the pre-training data."),
+    harmful_kappa=_kappa("κ(K<sub>H</sub>), harmful", "Condition number of the harmful data."),
 )
 def aligned_tasks(
     *, exponent: float = 0.0, pretrain_kappa: float = 100.0, harmful_kappa: float = 2.0

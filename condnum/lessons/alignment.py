@@ -89,21 +89,17 @@ class RotatedAlignment(Shown):
         heat = {"type": "heatmap", "zmin": 0, "zmax": 1, "colorscale": "Cividis", "showlegend": None}
         overlaps.trace("overlaps", index, index, z=result.overlaps, colorbar=bar, hover=hover, **heat)
         lower, upper, band = result.ostrowski_lower, result.ostrowski_upper, translucent(NEUTRAL, 0.25)
-        spectra.line(
-            "Ostrowski, lower", index, lower, NEUTRAL, width=1, hover="at least %{y:.3e}", legend=False
-        )
-        fill = {"fill": "tonexty", "fillcolor": band}
-        spectra.line("Ostrowski's bounds", index, upper, NEUTRAL, width=1, hover="at most %{y:.3e}", **fill)
+        fill = {"hover": "at least %{y:.3e}", "legend": False}
+        spectra.line("Ostrowski, lower", index, lower, NEUTRAL, width=1, **fill)
+        fill = {"hover": "at most %{y:.3e}", "fill": "tonexty", "fillcolor": band}
+        spectra.line("Ostrowski's bounds", index, upper, NEUTRAL, width=1, **fill)
         hover = "σ<sub>%{x}</sub> = %{y:.3e}"
         spectra.line("truth: spectrum of H", index, result.spectrum, BLUE, width=2, size=10, hover=hover)
-        cross = {"marker": {"symbol": "x"}, "hover": "Eq. 10: %{y:.3e}"}
-        spectra.line(
-            "Eq. 10, sorted", index, self.sorted_prediction, ORANGE, "dash", width=2, size=9, **cross
-        )
+        cross = {"marker": {"symbol": "x"}, "size": 9, "width": 2, "hover": "Eq. 10: %{y:.3e}"}
+        spectra.line("Eq. 10, sorted", index, self.sorted_prediction, ORANGE, "dash", **cross)
         total, below = result.true_partial_sums[-1], {"hover": "m = %{x}: %{y:.4f}", "legend": False}
-        predicted, true = (
-            np.append(0.0, part / total) for part in (result.predicted_partial_sums, result.true_partial_sums)
-        )
+        parts = result.predicted_partial_sums, result.true_partial_sums
+        predicted, true = (np.append(0.0, part / total) for part in parts)
         sums.line("sums of Eq. 10", terms, predicted, ORANGE, "dash", width=2.5, **below)
         fill = {"fill": "tonexty", "fillcolor": translucent(PURPLE, 0.45)}
         sums.line("gap of the sums", terms, true, BLUE, width=2.5, **fill, **below)
@@ -169,9 +165,7 @@ class RotatedAlignment(Shown):
     data_kappa=Slider("κ(K)", "κ(K), largest over smallest eigenvalue γ.", 1, 1e4, log=True, step=1 / 44),
     data_spectrum=Choice("spectrum of K", "How γ₁ … γ_D are spread.", SHAPE_LABELS, advanced=True),
     theta_kappa=Slider("κ(θ)", "κ(θ), largest over smallest singular value.", 1, 30, step=0.5, advanced=True),
-    theta_spectrum=Choice(
-        "spectrum of θ", "How the singular values of θ are spread.", SHAPE_LABELS, advanced=True
-    ),
+    theta_spectrum=Choice("spectrum of θ", "How σ₁ … σ_D of θ are spread.", SHAPE_LABELS, advanced=True),
     dimension=Slider("dimension D (features)", "Number of features.", 2, 64, advanced=True),
     pairing=Choice(
         "aligned means",
@@ -179,9 +173,7 @@ class RotatedAlignment(Shown):
         {"same": "uᵢ = qᵢ", "opposite": "opposite order"},
         advanced=True,
     ),
-    seed=Slider(
-        "random draw no.", "Chooses another random rotation or Haar draw.", 0, 200, advanced=True, only=DRAWN
-    ),
+    seed=Slider("random draw no.", "Chooses another random draw of U.", 0, 200, advanced=True, only=DRAWN),
 )
 def rotated_alignment(
     *,

@@ -201,25 +201,16 @@ def explorer_of(trails: Trails, known: Sequence[str]) -> type[Explorer]:
     D, most = tasks.dimension, kept_directions(tasks.dimension)
     labels = {name: option_text(method_style(name).label) for name in known}
     sides = {"pretrain": "pre-training", "harmful": "harmful"}
+    kept = "Position among the kept steps, on a log scale."
     whose = "Task whose K has the qⱼ, and on which two extractors are compared."
-    second, others = (
-        "A second extractor, at the same fraction of its training.",
-        {"none": "nothing", **labels},
-    )
+    second, others = "A second extractor, as far in its training.", {"none": "nothing", **labels}
     steps, some = (14, 5) if D <= 128 else (8, 3)  # a recording with many pixels stays below 1 MB, too
     one: Any = Literal[tuple(known)]
     other: Any = Literal["none", *known]
 
     @checked(
         extractor=Choice("extractor θ", "Extractor whose singular vectors are shown.", labels),
-        training=Slider(
-            "training, θ₀ to end",
-            "Position among the kept steps, on a log scale.",
-            0,
-            TRAINING,
-            play=150,
-            marks=steps,
-        ),
+        training=Slider("training, θ₀ to end", kept, 0, TRAINING, play=150, marks=steps),
         i=Slider("direction i of θ", "Index of uᵢ, by descending σᵢ; or click a map.", 1, most, marks=some),
         j=Slider("eigenvector j of K", "Index of qⱼ, by descending γⱼ; or click a map.", 1, D, advanced=True),
         side=Choice("task of q<sub>j</sub>", whose, sides, advanced=True),
@@ -276,14 +267,10 @@ def _presets(trails: Trails) -> Iterator[Preset]:
     for name, trail in kept.items():
         step = trail.at(TRAINING)
         if float(step["misalignment"][0]) <= ALIGNED and step.immunized:
-            yield preset(
-                "Aligned, and immunized all the same", "θ with the eigenvectors of benign data", name
-            )
+            yield preset("Aligned, and immunized all the same", "θ with eigenvectors of benign data", name)
             break
     if {"ours", "max_rir"} <= kept.keys() and tasks.dimension <= SMALL:  # its pictures double a recording
-        beside = preset(
-            "Algorithm 1 beside the closed form", "Both at their ends, on the benign task", "ours"
-        )
+        beside = preset("Algorithm 1 beside the closed form", "Both ends, on the benign task", "ours")
         yield replace(beside, settings={**beside.settings, "compare": "max_rir"})
     if "identity" in kept:
         yield preset("Raw inputs: Eq. 10 has no one answer", "θ = I: every basis is a U", "identity")

@@ -193,15 +193,11 @@ def formula(text: str, names: tuple[str, ...] = ()) -> Any:
             match line:
                 case ast.Assign(targets=[ast.Name(id=name)]):
                     known[name] = _computed(line.value, known)
-                case ast.Assign(targets=[ast.Tuple(elts=parts)]) if all(
-                    isinstance(p, ast.Name) for p in parts
-                ):
+                case ast.Assign(targets=[ast.Tuple(elts=parts)]) if {*map(type, parts)} == {ast.Name}:
                     found = _computed(line.value, known)
                     known |= {ast.unparse(part): one for part, one in zip(parts, found, strict=True)}
                 case ast.Assign():
-                    raise InvalidInputError(
-                        "the left side of = must be a name, or names separated by commas."
-                    )
+                    raise InvalidInputError("the left side of = must be a name, or names between commas.")
                 case _:
                     raise InvalidInputError("each line except the last must be name = formula.")
         if not isinstance(lines[-1], ast.Expr):
@@ -225,9 +221,7 @@ def _computed(node: ast.AST | None, known: Mapping[str, Any]) -> Any:
         case ast.List() | ast.Tuple():
             array = np.array([_computed(part, known) for part in node.elts])
             if array.ndim > 2 or max(array.shape) > LARGEST:
-                raise InvalidInputError(
-                    f"a matrix has at most {LARGEST} rows and columns, got {array.shape}."
-                )
+                raise InvalidInputError(f"a matrix has up to {LARGEST} rows and columns, got {array.shape}.")
             return array
         case ast.Attribute(attr="T"):
             return np.transpose(_computed(node.value, known))
@@ -257,9 +251,7 @@ class AnswerBox(_VBox):
         self._examine = examine
         self._arguments: dict[str, tuple[str, ...]] = {}
         self.fields = {}
-        tip = (
-            f"A formula with + - * / ** @ .T [ ] and {', '.join(FUNCTIONS)}; lines name = formula before it."
-        )
+        tip = f"A formula with + - * / ** @ .T [ ] and {', '.join(FUNCTIONS)}, after lines name = formula."
         for name, gap in answers.items():
             arguments = tuple(inspect.signature(gap).parameters) if callable(gap) else ()
             kind, label = _ipywidgets.Text, f"{name} ="

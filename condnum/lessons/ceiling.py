@@ -130,15 +130,13 @@ class FromIdentity(Ours):
     dimension=Slider("dimension D (features)", "Number of features.", 3, 12, advanced=True),
     ratio=Slider(
         "weight ratio of R<sub>ill</sub>",
-        "Initial ratio of λ‖g‖ for ill to that for well.",
+        "Initial ratio of λ‖g‖, ill to well.",
         0.1,
         10,
         log=True,
         advanced=True,
     ),
-    learning_rate=Slider(
-        "step size η", "Constant step size of Algorithm 1.", 0.05, 1, step=0.05, advanced=True
-    ),
+    learning_rate=Slider("step size η", "Constant step of Algorithm 1.", 0.05, 1, step=0.05, advanced=True),
     step=Slider("step t", "Step of Algorithm 1 to mark.", 0, PATH_STEPS, play=120, marks=8),
 )
 def ceiling_demo(

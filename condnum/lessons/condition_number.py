@@ -88,9 +88,8 @@ class Zigzag(Shown):
         ends = np.array([self.norm_ratio[self.step], self.energy_ratio[self.step]])
         ends[ends <= _ZIGZAG_FLOOR * 1e-3] = np.nan
         right.marks("shown step", [self.step] * 2, ends, "circle", [17, 9], [BLUE, ORANGE], legend=False)
-        height, anchor = (
-            (_STEEP, "x") if self.axes == "equal" else (1.25 * max(abs(shown[0, 0]), 1e-3), False)
-        )
+        equal = self.axes == "equal"
+        height, anchor = (_STEEP, "x") if equal else (1.25 * max(abs(shown[0, 0]), 1e-3), False)
         frame = {"constrain": "domain"}  # keeps the ranges whatever the shape of the window
         plane.x("along the flat axis u<sub>2</sub>", -_FLAT, _FLAT, **frame)
         plane.y("along the steep axis u<sub>1</sub>", -height, height, scaleanchor=anchor, **frame)
@@ -121,13 +120,9 @@ class Zigzag(Shown):
 
 @checked(
     kappa=Slider("condition number κ", "Condition number σ₁/σ₂ of H (Eq. 1).", 1, 1000, log=True, marks=7),
-    angle=Slider(
-        "start angle φ (degrees)", "Angle of the first gradient to the steep axis; 45° is the worst.", 0, 90
-    ),
+    angle=Slider("start angle φ (degrees)", "Of the first gradient to the steep axis; 45° is worst.", 0, 90),
     rule=Choice(
-        "step size",
-        "How the step size is chosen.",
-        {"exact": "exact line search", "constant": "constant, 1/σ₁"},
+        "step size", "How it is chosen.", {"exact": "exact line search", "constant": "constant, 1/σ₁"}
     ),
     step=Slider("step t", "Number of steps drawn in the plane.", 0, ZIGZAG_STEPS, play=400, marks=20),
     axes=Choice(
@@ -244,9 +239,8 @@ class SpectrumDescent(Shown):
         """Say how many steps a millionth took, and how many Eq. 2 allows."""
         steps, stop = self.curve.steps, int(self.curve.stopped_at)
         took, allowed = (steps[ratio <= 1e-6] for ratio in (self.curve.norm_ratio, self.norm_bound))
-        reached = (
-            f"reached after {took[0]:,d} steps" if len(took) else f"not reached within {steps[-1]:,d} steps"
-        )
+        last = f"{steps[-1]:,d} steps"
+        reached = f"reached after {took[0]:,d} steps" if len(took) else f"not reached within {last}"
         granted = f"{allowed[0]:,d}" if len(allowed) else f"more than {steps[-1]:,d}"
         end = f" At step {stop:,d} only float64 round-off is left of the gradient, and the curve is flat."
         text = f"A millionth of the squared distance is {reached}; "

@@ -56,9 +56,8 @@ def check_steps(steps: Any) -> str:
     t = np.array([int(value) - 1, int(value)])
     bound = kantorovich_bound(STEPS_KAPPA, t)
     before, after = bound
-    need(
-        after <= STEPS_GOAL, f"after {t[1]} steps the bound is still {num(after, 4)} > {num(STEPS_GOAL, 6)}."
-    )
+    short = f"after {t[1]} steps the bound is still {num(after, 4)} > {num(STEPS_GOAL, 6)}."
+    need(after <= STEPS_GOAL, short)
     slips = {
         "This is the number from Eq. 2 for the squared norm. ": norm_bound(STEPS_KAPPA, t),
         "The bound is squared in every step: its exponent is 2t. ": np.sqrt(bound),
@@ -168,9 +167,8 @@ def check_largest_step(eta_max: Any) -> str:
         where = f"for σ = ({num(s1, 4)}, {num(s2, 4)}) it gives {num(bound, 4)}"
         need(bound > 0, f"{where}, so no step is allowed; κ does fall for small steps.")
         fractions = np.append(np.linspace(0.02, 0.999, 50), 1.001)
-        *falls, beyond = (
-            float(kappas(np.asarray(well_spectrum_step([s1, s2], f * bound)))) < s1 / s2 for f in fractions
-        )
+        moved = (np.asarray(well_spectrum_step([s1, s2], f * bound)) for f in fractions)
+        *falls, beyond = (float(kappas(sigma)) < s1 / s2 for sigma in moved)
         first = num(fractions[int(np.argmin(falls))])
         need(all(falls), f"{where}, but at {first} of that κ is already above {num(s1 / s2, 4)}: too large.")
         cautious = np.isclose(bound, float(well_step_bound([s1, s2])))

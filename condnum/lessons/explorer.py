@@ -154,9 +154,8 @@ def _as_declared(name: str, value: Any, hint: Any) -> Any:
             raise InvalidInputError(f"{name} must be a {'whole ' * (hint is int)}number, got {value!r}.")
         return hint(value)
     elif hint in (bool, str) and not isinstance(value, hint):
-        raise InvalidInputError(
-            f"{name} must be {'True or False' if hint is bool else 'text'}, got {value!r}."
-        )
+        wanted = "True or False" if hint is bool else "text"
+        raise InvalidInputError(f"{name} must be {wanted}, got {value!r}.")
     return value
 
 

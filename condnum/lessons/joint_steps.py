@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -101,9 +102,8 @@ class JointSteps(Shown):
 
     def reading(self) -> str:
         """Say how often both promises were broken, and whether the end is immunized."""
-        rises, falls, within = (
-            int(steps.sum()) for steps in (self.pretrain_rises, self.harmful_falls, self.within)
-        )
+        counted = self.pretrain_rises, self.harmful_falls, self.within
+        rises, falls, within = (int(steps.sum()) for steps in counted)
         i, ii = self.ratio_harmful[-1], self.ratio_pretrain[-1]
         verdict = "immunized" if i > 1 and ii <= 1 else "<b>not immunized</b>"
         return (
@@ -119,34 +119,17 @@ def joint_step(theta: Floats, H_P: Floats, H_H: Floats, eta_P: float, eta_H: flo
     return np.asarray(theta - 2 * theta @ (eta_P * well + eta_H * ill))
 
 
-_DECADES: dict[str, Any] = {"log": True, "step": 0.05}
+_decades = partial(Slider, log=True, step=0.05, marks=4)
+_SHARE = "Step size over the corrected bound at θ = I."
 
 
 @checked(
     angle=Slider("angle of the tasks (degrees)", "0: same order of axes; 90: opposite order.", 0, 90),
     dimension=Slider("dimension D", "Number of features.", 2, 16, advanced=True),
-    share_well=Slider(
-        "η<sub>P</sub> over its bound",
-        "Step size over the corrected bound at θ = I.",
-        0.01,
-        0.99,
-        advanced=True,
-        **_DECADES,
-    ),
-    share_ill=Slider(
-        "η<sub>H</sub> over its bound",
-        "Step size over the corrected bound at θ = I.",
-        0.001,
-        0.99,
-        marks=4,
-        **_DECADES,
-    ),
-    kappa_pretrain=Slider(
-        "κ(K<sub>P</sub>)", "Condition number of the benign task.", 10**0.05, 1000, marks=4, **_DECADES
-    ),
-    kappa_harmful=Slider(
-        "κ(K<sub>H</sub>)", "Condition number of the harmful task.", 10**0.05, 1000, marks=4, **_DECADES
-    ),
+    share_well=_decades("η<sub>P</sub> over its bound", _SHARE, 0.01, 0.99, advanced=True),
+    share_ill=_decades("η<sub>H</sub> over its bound", _SHARE, 0.001, 0.99),
+    kappa_pretrain=_decades("κ(K<sub>P</sub>)", "Condition number of the benign task.", 10**0.05, 1000),
+    kappa_harmful=_decades("κ(K<sub>H</sub>)", "Condition number of the harmful task.", 10**0.05, 1000),
 )
 def joint_steps(
     *,

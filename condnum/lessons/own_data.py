@@ -266,12 +266,8 @@ class PathField(Control):
         "Shown while both paths are empty.",
         {"digits": "digits 4 and 7", "diabetes": "diabetes, 2 groups"},
     ),
-    standardize=Check(
-        "standardize (each task)", "Standardize the columns of each task to mean 0 and standard deviation 1."
-    ),
-    ridge=Slider(
-        "ridge ε (units of K)", "ε of the ridge convention, in units of K.", 1e-9, 1e3, log=True, marks=7
-    ),
+    standardize=Check("standardize (each task)", "Give columns mean 0 and standard deviation 1."),
+    ridge=Slider("ridge ε (units of K)", "ε of the ridge convention.", 1e-9, 1e3, log=True, marks=7),
     tolerance=Slider(
         "rank tolerance (× that of the stored numbers)",
         "Eigenvalues above this multiple of D·eps·σ₁ count for the rank, with eps of the stored type.",
@@ -309,9 +305,7 @@ def own_data(
     eps = max(own.pair.pretrain.stored_eps, own.pair.harmful.stored_eps)
     rtol = squared_rtol(len(own.pair.columns), eps) * tolerance
     if rtol >= 1:
-        raise InvalidInputError(
-            f"the rank tolerance is {num(rtol)} times σ₁, above all eigenvalues; lower it."
-        )
+        raise InvalidInputError(f"the rank tolerance is {num(rtol)} σ₁, above all eigenvalues; lower it.")
     facts, ranges, ceiling, misalignment, probes = _measured(own, rtol)
     P, H = (TaskSpectrum.of(task, rtol, ridge) for task in facts)
     limit = ridge_convention_ceiling(*ranges, ridge=ridge, rtol=rtol)
@@ -355,9 +349,8 @@ class OwnDataExplorer(Explorer):
             name, content = message["name"].replace("\\", "/"), bytes(buffers[0])
             if len(content) > UPLOAD_BYTES:
                 error = DataFormatError(
-                    f"{name} has {len(content) / 2**20:.1f} MiB; uploads are limited to "
-                    f"{UPLOAD_BYTES >> 20} MiB; copy the file to the "
-                    "machine of the kernel and give its path."
+                    f"{name} has {len(content) / 2**20:.1f} MiB; uploads are limited to {UPLOAD_BYTES >> 20} "
+                    "MiB; copy the file to the machine of the kernel and give its path."
                 )
                 error.field = message["control"]
                 raise error

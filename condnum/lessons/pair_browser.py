@@ -116,13 +116,9 @@ def pair_curves(run: StudyRun, pretrain: int, harmful: int) -> pd.DataFrame:
     """Compute norm ratios and spectra of one pair of a finished run: its methods and both controls."""
     study, digits = run.study, run.data
     if pretrain == harmful:
-        raise InvalidInputError(
-            f"a pair needs two different digits, got {pretrain} twice; choose another cell."
-        )
+        raise InvalidInputError(f"a pair needs two different digits, got {pretrain} twice; choose another.")
     if (pretrain, harmful) not in study.pairs:
-        raise InvalidInputError(
-            f"this run does not include the pair ({pretrain}, {harmful}); choose another cell."
-        )
+        raise InvalidInputError(f"this run lacks the pair ({pretrain}, {harmful}); choose another cell.")
     extractors = []
     for method in dict.fromkeys((*study.methods, "identity", "initial")):
         cell = study.cell(method, 0, (pretrain, harmful))

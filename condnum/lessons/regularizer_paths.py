@@ -136,10 +136,8 @@ class RegularizerPath(Shown):
                 f"and κ stays at {num(self.kappa[-1])}. A monotone κ need not converge to 1."
             )
         if self.end == "round_off":
-            return (
-                f"{kept} At t = {last} the next step would exceed "
-                "the range of float64: κ is above 10<sup>12</sup>."
-            )
+            beyond = "the next step would exceed the range of float64: κ is above 10<sup>12</sup>."
+            return f"{kept} At t = {last} {beyond}"
         grown, left = self.sigma[-1, 0] / self.sigma[0, 0], self.value[-1] / self.value[0]
         return f"{kept} σ<sub>1</sub> ends at {num(grown)} of its start, R at {num(left)}."
 
@@ -151,9 +149,7 @@ class RegularizerPath(Shown):
         "How η is chosen in each step.",
         {"bound": "fraction of the bound at each t", "constant": "constant η"},
     ),
-    share=Slider(
-        "fraction of the bound", "η over the largest step with a guarantee.", 0.01, 0.99, log=True, step=0.05
-    ),
+    share=Slider("fraction of the bound", "η over the largest safe step.", 0.01, 0.99, log=True, step=0.05),
     kappa=Slider("κ at the start", "Initial condition number.", *KAPPA, log=True, step=0.05),
     dimension=Slider("dimension k = D", "Number of singular values.", 2, MOST_LINES, advanced=True),
     bend=Slider("crowding of σ", BEND_HELP, *BEND, log=True, step=0.05, marks=3),
@@ -184,9 +180,8 @@ def regularizer_path(
         if sizes == "bound":
             eta = share * largest_safe_step(regularizer, moved)
     path = np.array(sigma)
-    return RegularizerPath(
-        regularizer, sizes, path, np.array(etas), kappas(path), values(regularizer, path), end
-    )
+    R = values(regularizer, path)
+    return RegularizerPath(regularizer, sizes, path, np.array(etas), kappas(path), R, end)
 
 
 class RegularizerPathExplorer(Explorer):

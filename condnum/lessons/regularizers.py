@@ -94,11 +94,7 @@ class RegularizerStep(Shown):
 
     def figure(self) -> Any:
         """Draw the gradient, the spectrum before and after a step, and κ after a step of any size."""
-        titles = (
-            "spectrum: ○ before, ◆ after the step",
-            "κ after a step of size η",
-            "gradient g<sub>i</sub>",
-        )
+        titles = "spectrum: ○ before, ◆ after the step", "κ after a step of size η", "gradient g<sub>i</sub>"
         specs: list[list[Any]] = [[{}, {"rowspan": 2}], [{}, None]]
         sizes = {"column_widths": [0.4, 0.6], "row_heights": [0.66, 0.34], "vertical_spacing": 0.17}
         sheet = Sheet(*titles, grid={"rows": 2, "cols": 2, "specs": specs, **sizes})
@@ -178,9 +174,7 @@ class RegularizerStep(Shown):
         """Say what the step does to κ and R, and what both bounds say about it."""
         if math.isinf(self.next_kappa):
             which = "σ<sub>1</sub>" if self.regularizer == "well" else "σ<sub>k</sub>"
-            moved = (
-                f"{which} becomes 0: κ → ∞ from both sides, and a compact κ (Eq. 1) would ignore the zero."
-            )
+            moved = f"{which} becomes 0: κ → ∞ from both sides; a compact κ (Eq. 1) would ignore the zero."
         else:
             verb = "falls" if self.next_kappa < self.kappa else "rises"
             moved = f"κ {verb} from {num(self.kappa, 4)} to {num(self.next_kappa, 4)}"
@@ -210,9 +204,7 @@ class RegularizerStep(Shown):
     kappa=Slider("condition number κ", "Condition number σ₁/σₖ of H (Eq. 1).", *KAPPA, log=True, step=0.01),
     dimension=Slider("dimension k = D", "Number of singular values.", 2, 64, advanced=True),
     bend=Slider("crowding of σ", BEND_HELP, *BEND, log=True, step=0.01, advanced=True),
-    top=Slider(
-        "scale σ₁", "Largest singular value, the scale of H.", 0.01, 100, log=True, step=0.01, advanced=True
-    ),
+    top=Slider("scale σ₁", "Largest singular value.", 0.01, 100, log=True, step=0.01, advanced=True),
     scale=Choice("scale of κ", "Scale of κ in the figure.", {"near": "close to the start"}, advanced=True),
 )
 def regularizer_step(

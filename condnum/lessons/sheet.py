@@ -42,13 +42,8 @@ class Panel:
 
     def area(self, name: str, x: Any, y: Any, color: str, **more: Any) -> None:
         """Fill a polygon."""
-        look: dict[str, Any] = {
-            "fill": "toself",
-            "fillcolor": color,
-            "line": {"width": 0},
-            "hoverinfo": "skip",
-        }
-        self.trace(name, x, y, mode="lines", **look, **more)
+        look: dict[str, Any] = {"fill": "toself", "fillcolor": color, "line": {"width": 0}}
+        self.trace(name, x, y, mode="lines", hoverinfo="skip", **look, **more)
 
     def trace(
         self, name: str, x: Any, y: Any, *, hover: str | None = None, legend: bool = True, **more: Any

@@ -240,13 +240,7 @@ def _symbol(steps: float) -> str:
 
 @checked(
     s=Slider("s (0: erased)", "Scale of the harmful directions.", 0, 1, values=STOPS, play=700),
-    rank=Slider(
-        "directions k",
-        "Number of directions that shrink; four contain all linear information.",
-        1,
-        4,
-        marks=4,
-    ),
+    rank=Slider("directions k", "Directions that shrink; four hold all linear information.", 1, 4, marks=4),
     start=Choice("start", "θ at s = 1, and the projector that shrinks.", START_LABELS),
 )
 def slowing(*, s: float = 0.1, rank: int = 4, start: Start = "leace") -> Slowing:

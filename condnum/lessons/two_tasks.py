@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -24,17 +25,12 @@ NULL_LABELS = {
     "harmful": "in the harmful task",
     "pretrain": "in pre-training",
 }
+_kappa = partial(Slider, low=1, high=100, log=True, marks=3)
 #: Controls of two tasks, as several explorers have them.
 TASK_CONTROLS: dict[str, Any] = {
-    "kappa_pretrain": Slider(
-        "κ of K<sub>P</sub>", "Condition number of the pre-training task.", 1, 100, log=True, marks=3
-    ),
-    "kappa_harmful": Slider(
-        "κ of K<sub>H</sub>", "Condition number of the harmful task.", 1, 100, log=True, marks=3
-    ),
-    "angle": Slider(
-        "angle of the eigenbases (degrees)", "0: large directions coincide; 90: opposite.", 0, 90
-    ),
+    "kappa_pretrain": _kappa("κ of K<sub>P</sub>", "Condition number of the pre-training task."),
+    "kappa_harmful": _kappa("κ of K<sub>H</sub>", "Condition number of the harmful task."),
+    "angle": Slider("angle of the eigenbases (degrees)", "0: large directions agree; 90: opposite.", 0, 90),
     "null": Choice("last feature dead", "Tasks in which the last feature is always zero.", NULL_LABELS),
 }
 #: Arguments of `two_tasks`, to be remembered by.
@@ -53,9 +49,7 @@ def two_tasks(
     turned = dimension - (null != "none")
     if turned < 2:
         least = 2 + dimension - turned
-        raise InvalidInputError(
-            f"dimension must be at least {least} with null space '{null}', got {dimension}."
-        )
+        raise InvalidInputError(f"dimension must be at least {least} with null='{null}', got {dimension}.")
     gamma_P, gamma_H = (spectrum("geometric", turned, kappa) for kappa in (kappa_pretrain, kappa_harmful))
     Q, first, phi = np.eye(turned), np.arange(turned // 2), np.deg2rad(angle)
     last = turned - 1 - first

@@ -37,10 +37,8 @@ STOPPED = threading.Event()
 def say(message: str) -> None:
     """Print one wrapped paragraph on the standard error, after the program's name."""
     width = min(100, shutil.get_terminal_size().columns)
-    paragraph = textwrap.fill(
-        f"condnum: {' '.join(message.split())}", width, break_long_words=False, break_on_hyphens=False
-    )
-    print(paragraph, file=sys.stderr, flush=True)
+    wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+    print(wrapper.fill(f"condnum: {' '.join(message.split())}"), file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)

@@ -238,9 +238,8 @@ def comparison_table(summary: pd.DataFrame, *, convention: Convention, theta_sca
         paper = [published(name)] if rows[f"published_{name}"].notna().any() else []
         columns |= lines(title, ("", with_spread(name)), *paper)
     if np.isfinite(rows["rir_ceiling"]).any():
-        columns |= lines(
-            "RIR / ceiling", ("", ("rir_share", number)), ("(ceiling)", ("rir_ceiling", in_brackets))
-        )
+        ceiling = ("(ceiling)", ("rir_ceiling", in_brackets))
+        columns |= lines("RIR / ceiling", ("", ("rir_share", number)), ceiling)
     return rows_of(rows.assign(cells=rows["seeds"] * rows.get("pairs", 1)), columns)
 
 

@@ -139,11 +139,7 @@ def prepare(cache: Path) -> None:
 def prepared(cache: Path = Path("runs") / SITE) -> Generator[None]:
     """Let another process prepare the site while the caller works, and wait for it at the end."""
     code = "import pathlib, sys; from condnum.site.build import prepare; prepare(pathlib.Path(sys.argv[1]))"
-    quiet: dict[str, Any] = {
-        "stdin": subprocess.DEVNULL,
-        "stdout": subprocess.DEVNULL,
-        "stderr": subprocess.DEVNULL,
-    }
+    quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     process = subprocess.Popen([sys.executable, "-c", code, str(cache)], **quiet)
     try:
         yield

@@ -92,9 +92,8 @@ def _excerpts(app: Any, error: Exception | None) -> None:
     """Keep the words of each page for `search.js`, which shows those around a hit."""
     texts = {}
     for name in [] if error else sorted(app.env.found_docs):
-        page = re.sub(
-            r"(?s)<(script|noscript).*?</\1>", "", Path(app.outdir, f"{name}.html").read_text("utf-8")
-        )
+        page = Path(app.outdir, f"{name}.html").read_text("utf-8")
+        page = re.sub(r"(?s)<(script|noscript).*?</\1>", "", page)
         (article,) = BeautifulSoup(page, "html.parser").select("article")
         for code in article.select("details.hide"):
             code.decompose()

@@ -45,6 +45,5 @@ def figure_place(figure: Mapping[str, Any], name: str, recorded: Collection[str]
     if meta.get("explorer") not in recorded:
         return figure_html(figure, name)
     settings = html.escape(json.dumps(meta["settings"], ensure_ascii=False))
-    return (
-        f'<div class="condnum-recorded" data-explorer="{meta["explorer"]}" data-settings="{settings}"></div>'
-    )
+    told = f'data-explorer="{meta["explorer"]}" data-settings="{settings}"'
+    return f'<div class="condnum-recorded" {told}></div>'

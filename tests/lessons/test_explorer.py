@@ -128,7 +128,7 @@ def test_what_is_said(kind, settings, said):
         (AlignmentExplorer, {"rotation": "haar", "angle": 3.0}, "angle has no effect with rotation='haar'"),
         (spectrum, {"shape": "linear", "dimension": 1, "kappa": 2.0}, "lie between 2 and ∞, got 1"),
         (plateau, {"kappa": 1.0}, "kappa must be above 1, got 1"),
-        (two_tasks, {"null": "both", "dimension": 2}, "at least 3 with null space 'both'"),
+        (two_tasks, {"null": "both", "dimension": 2}, "at least 3 with null='both'"),
         (whiten, {"theta": np.zeros((2, 2)), "covariance": np.eye(2)}, "rank 0"),
     ],
 )

@@ -41,7 +41,7 @@ def test_the_map_is_that_of_the_method_and_the_curves_are_those_of_the_pair(run)
 
 def test_a_pair_that_the_run_lacks_is_refused_in_words(run):
     explorer = pair_browser(run)(pretrain=1, harmful=2)
-    assert "this run does not include the pair (1, 2)" in explorer.error
+    assert "this run lacks the pair (1, 2)" in explorer.error
     explorer.pretrain = 2
     assert "two different digits" in explorer.error
     assert set(pair_curves(run, 4, 7)["method"]) == {"ours", "imma", "identity", "initial"}
