@@ -20,9 +20,8 @@ from hypothesis import HealthCheck, settings
 from waiting import PATIENCE
 
 # The same examples in every run, and no limit on their time: a failure is one for everybody.
-settings.register_profile(
-    "same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+slow = [HealthCheck.too_slow]
+settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=slow)
 settings.load_profile("same")
 
 #: What one worker makes for several files, and long files, the longest first: patterns of their tests' names.

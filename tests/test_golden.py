@@ -87,9 +87,7 @@ def test_tables(name, golden_run):
         file, column = WITNESS[name]
         first = [float(of[file][column][0]) for of in (tables, kept)]
         if not np.isclose(*first, rtol=TOLERANCE[name]):
-            pytest.skip(
-                f"{name}: this processor rounds float32 unlike the one of the kept tables; take such a one"
-            )
+            pytest.skip(f"{name}: this processor rounds float32 unlike the one of the kept tables")
     for file, table in kept.items():
         steady = table["updates"] < LONG if "updates" in table else slice(None)
         found, table = tables[file][steady], table[steady]
@@ -97,9 +95,8 @@ def test_tables(name, golden_run):
             where = f"{name}/{file}, {column}"
             if is_numeric_dtype(table[column]) and table[column].dtype != bool:
                 rtol = TOLERANCE.get(name, 1e-9)
-                np.testing.assert_allclose(
-                    found[column], table[column], rtol=rtol, atol=rtol * 1e-3, err_msg=where
-                )
+                near = {"rtol": rtol, "atol": rtol * 1e-3, "err_msg": where}
+                np.testing.assert_allclose(found[column], table[column], **near)
             elif column == "choice":  # its step is a search's: equally good ones lie within 5 %
                 texts = [of[column].fillna("").str.split(r"([\d.]+)", regex=True) for of in (found, table)]
                 assert [text[::2] for text in texts[0]] == [text[::2] for text in texts[1]], where

@@ -65,6 +65,6 @@ def test_a_wheel_is_the_whole_program(installed, tmp_path):
     assert Path(home) == installed / "condnum" / "__init__.py"
     assert (
         shown == f"[] {len(committed_runs())}"
-    )  # every notebook was copied, every committed result is there
+    )  # all notebooks were copied, all committed results are there
     assert files(tmp_path / "mine") == files(ROOT / "notebooks")
     assert (tmp_path / "results" / "corrections.csv").is_file()

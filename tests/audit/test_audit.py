@@ -46,9 +46,8 @@ def found(data, theta):
 def test_ratios_in_every_convention_and_scale_are_the_dense_library_s(found, data, theta):
     K_P, K_H = (X.T @ X for X in data)
     for row in found.measures[found.measures["extractor"] == "theta"].to_dict("records"):
-        dense = condnum.relative_immunization_ratio(
-            theta, K_P, K_H, convention=row["convention"], theta_scale=row["theta_scale"]
-        )
+        measure = {name: row[name] for name in ("convention", "theta_scale")}
+        dense = condnum.relative_immunization_ratio(theta, K_P, K_H, **measure)
         assert row["rir"] == pytest.approx(dense.rir, rel=1e-9)
         assert row["harmful_ratio"] == pytest.approx(dense.harmful_ratio, rel=1e-9)
         assert (row["clause_a"], row["clause_b"]) == (dense.clauses["a"], dense.clauses["b"])
@@ -250,10 +249,8 @@ class TestInput:
         X_P, X_H = data
         y = X_H @ np.ones(D)
         holes, targets = np.insert(X_H, 7, np.nan, axis=0), np.insert(y, 7, 1e9)
-        budget = AttackBudget(steps=5, dense_steps=5)
-        one, two = (
-            audit(X_P, X, targets=t, bootstrap=0, budget=budget) for X, t in ((X_H, y), (holes, targets))
-        )
+        options = {"bootstrap": 0, "budget": AttackBudget(steps=5, dense_steps=5)}
+        one, two = (audit(X_P, X, targets=t, **options) for X, t in ((X_H, y), (holes, targets)))
         said = "1 of 201 rows has missing entries"
         assert two.dropped[0].startswith(f"D_H: {said}")
         assert said in two._repr_html_().partition("<table")[0]

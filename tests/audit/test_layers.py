@@ -43,9 +43,8 @@ def images():
     """Batches of both tasks, `(16, 3, 32, 32)`."""
     pytest.importorskip("timm", reason="needs timm: pip install -e '.[deep]'")
     transform = evaluation_transform(input_size=SIDE, crop_pct=1.0)
-    loaders = (
-        image_loader(open_images(place, limit=24), transform, batch_size=16) for place in TASKS.values()
-    )
+    tasks = (open_images(place, limit=24) for place in TASKS.values())
+    loaders = (image_loader(task, transform, batch_size=16) for task in tasks)
     return [[batch.images for batch in loader] for loader in loaders]
 
 
@@ -179,9 +178,8 @@ def test_a_dead_layer_is_a_row_with_a_note():
     assert "rank 0" in table.loc["dead", "note"]
     alone = layer_audit(Odd(), ROWS, ROWS, "dead")
     assert alone.sentence.endswith("on these rows no square linear extractor can reach it behind dead.")
-    assert [trace.name for trace in depth_figure(alone).data if trace.mode == "markers"] == [
-        "ridge: none has (i) > 1 and (ii) ≤ 1"
-    ]
+    marks = [trace.name for trace in depth_figure(alone).data if trace.mode == "markers"]
+    assert marks == ["ridge: none has (i) > 1 and (ii) ≤ 1"]
     assert layers_words(alone)["rank K<sub>P</sub>"].tolist() == ["—"]
 
 
@@ -204,8 +202,5 @@ def test_what_is_said_and_drawn():
     assert set(drawn["compact: no invertible θ exceeds (△: ∞)"].marker.symbol) == {"triangle-up-open"}
     assert list(drawn["ridge: a closed form reaches"].y[1:]) == [30, 12]
     assert "ridge: none has (i) > 1 and (ii) ≤ 1" in drawn
-    none = found(nothing, (9, 5.0, 40.0, "open"))
-    assert (
-        "comes nearest behind l1 with 5, which misses the target by a factor of 2; open: l1, where"
-        in none.sentence
-    )
+    said = found(nothing, (9, 5.0, 40.0, "open")).sentence
+    assert "comes nearest behind l1 with 5, which misses the target by a factor of 2; open: l1, where" in said

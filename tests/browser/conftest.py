@@ -172,9 +172,8 @@ def chromium(request: pytest.FixtureRequest, needs_chromium: None) -> Iterator[A
 @pytest.fixture
 def window(chromium: Any) -> Iterator[Any]:
     """A page of 1280 pixels, with a clipboard."""
-    context = chromium.new_context(
-        viewport={"width": 1280, "height": 900}, permissions=["clipboard-read", "clipboard-write"]
-    )
+    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
     page = context.new_page()
     page.set_default_timeout(PATIENCE * 1000)
     yield page
@@ -301,9 +300,7 @@ def lab(lab_server: tuple[str, Path], window: Any) -> Iterator[Callable[..., Ope
 
     def visit(name: str) -> None:
         window.goto(f"{address}/lab/tree/{name}.ipynb?reset&token={TOKEN}")
-        window.wait_for_function(
-            "window.jupyterapp?.shell?.currentWidget?.sessionContext", timeout=PATIENCE * 1000
-        )
+        window.wait_for_function("window.jupyterapp?.shell?.currentWidget?.sessionContext")
 
     def open_notebook(
         name: str, *, figures: int = 1, parameters: dict[str, Any] | None = None, again: bool = False

@@ -70,10 +70,8 @@ def first_lesson(notebook):
     notebook.assert_shows(zigzag(kappa=10**1.1, rule="constant").figure())
     notebook.change(lambda: notebook.button("Reset").click())
     notebook.press("step t", "End")
-    assert (
-        notebook.code()
-        == "GradientDescentExplorer(kappa=10.0, angle=45.0, rule='exact', step=40, axes='equal')"
-    )
+    wanted = "GradientDescentExplorer(kappa=10.0, angle=45.0, rule='exact', step=40, axes='equal')"
+    assert notebook.code() == wanted
     assert max(notebook.explorer(i).bounding_box()["height"] for i in range(2)) <= 640
     with page.expect_download() as caught:
         notebook.button("Figure as PNG").click()

@@ -26,9 +26,8 @@ _SETTLED = """dark => !document.querySelector('.condnum-recorded:not(:has(.main-
 #: Voilà and JupyterLab do not follow the reader's system: what is live in them follows this.
 _THEME = "light => { if (document.body.dataset.jpThemeLight) document.body.dataset.jpThemeLight = light; }"
 #: Lets observers of sizes and of colours do their work.
-_PAINTED = (
-    "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
-)
+_PAINTED = """() => new Promise(done =>
+    requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"""
 
 
 def look(page: Any, dark: bool) -> list[str]:

@@ -45,9 +45,8 @@ def write_houses():
 
 def idx_bytes(array):
     """Encode unsigned bytes as IDX, independently of the library's writer."""
-    return (
-        b"\x00\x00\x08" + bytes([array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
-    )
+    sizes = struct.pack(f">{array.ndim}I", *array.shape)
+    return b"\x00\x00\x08" + bytes([array.ndim]) + sizes + array.tobytes()
 
 
 @pytest.fixture

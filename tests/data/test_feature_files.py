@@ -175,9 +175,8 @@ class TestRows:
         with pytest.raises(DataFormatError, match=r"numbers so large .* column 'x1'"):
             looked(P, H)
         P[:, 1] = np.nan
-        with pytest.raises(
-            InvalidInputError, match=r"0 row.s. without missing.*drop the columns.*'x1'"
-        ) as caught:
+        said = r"0 row.s. without missing.*drop the columns.*'x1'"
+        with pytest.raises(InvalidInputError, match=said) as caught:
             looked(P, H)
         assert caught.value.field == "pretrain"
 

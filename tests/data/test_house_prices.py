@@ -93,15 +93,11 @@ def rank(X):
     return int((sigma > X.shape[1] * np.finfo(float).eps * sigma[-1]).sum())
 
 
-@pytest.mark.parametrize(
-    ("features", "dimension", "ranks"), [("published", 79, (74, 76)), ("clean", 77, (72, 75))]
-)
-def test_real_table(features, dimension, ranks):
+@pytest.mark.parametrize(("features", "D", "ranks"), [("published", 79, (74, 76)), ("clean", 77, (72, 75))])
+def test_real_table(features, D, ranks):
     pair = load_house_prices(features=features)
-    assert pair.title() == (
-        "house-prices, bundled data: 309 pre-training and 1151 harmful rows, "
-        f"D = {dimension}, SHA-256 1e18addf"
-    )
+    rows = "house-prices, bundled data: 309 pre-training and 1151 harmful rows"
+    assert pair.title() == f"{rows}, D = {D}, SHA-256 1e18addf"
     assert (rank(pair.X_P), rank(pair.X_H)) == ranks
     zero = [name for name, x in zip(pair.feature_names, pair.X_P.T, strict=True) if not x.any()]
     assert zero == ["Utilities", "PoolArea", "PoolQC"]

@@ -84,9 +84,8 @@ class TestFolders:
         assert "into the subfolder toy/raw/ of data/ or of the folder in CONDNUM_DATA" in message
         assert message.endswith("Ask the author.")
         monkeypatch.setenv("CONDNUM_DATA", str(isolated / "typo"))
-        with pytest.raises(
-            DataNotFoundError, match=r"CONDNUM_DATA is '.*typo', a folder that does not exist"
-        ):
+        said = r"CONDNUM_DATA is '.*typo', a folder that does not exist"
+        with pytest.raises(DataNotFoundError, match=said):
             obtain(ONE)
 
 

@@ -33,9 +33,8 @@ def test_titles_here_and_in_a_worker_process():
     pair = pickle.loads(pickle.dumps(toy()))
     assert np.array_equal(pair.X_P, toy().X_P)
     assert pair.title() == "toy, embedded: 3 pre-training and 2 harmful rows, D = 2, SHA-256 01234567"
-    assert pair.describe() == (
-        "toy, embedded: D_P = first (3 rows), D_H = second (2 rows), 2 features, SHA-256 01234567"
-    )
+    tasks = "D_P = first (3 rows), D_H = second (2 rows)"
+    assert pair.describe() == f"toy, embedded: {tasks}, 2 features, SHA-256 01234567"
 
 
 def test_arrays_are_copies_that_cannot_be_written():

@@ -134,9 +134,8 @@ def test_files_that_no_run_wrote_are_never_replaced(tmp_path, late):
 
     if not late:
         note()
-    with pytest.raises(
-        OutputError, match=r"out holds notes\.txt, which was not written by condnum.*move that"
-    ):
+    said = r"out holds notes\.txt, which was not written by condnum.*move that"
+    with pytest.raises(OutputError, match=said):
         run(out, NEW, meanwhile=note)
     assert seen(out) == OLD | {"notes.txt": "mine"}
 

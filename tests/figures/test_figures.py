@@ -65,9 +65,8 @@ def curves():
     tasks = ("pretrain", "harmful")
 
     def add(method, seed, quantity, x, value):
-        rows.extend(
-            (method, seed, task, quantity, *point) for task in tasks for point in zip(x, value, strict=True)
-        )
+        points = [*zip(x, value, strict=True)]
+        rows.extend((method, seed, task, quantity, *point) for task in tasks for point in points)
 
     for seed, factor in ((0, 1.0), (1, 100.0)):
         add("ours", seed, "norm_ratio", [0.0, 1, 10], [1.0, 1e-2 * factor, 1e-4 * factor])
@@ -100,9 +99,8 @@ def drawn_figures(curves, net_curves, report):
     yield limits.ceilings_figure(golden("limits/ceilings"), "toy data")
     yield limits.shares_figure(ridged, "toy data")
     region = feasible_region(np.diag([100.0, 1.0]), np.diag([2.0, 1.0]), ridge=0.1)
-    yield limits.front_figure(
-        points, ridged[ridged["ridge_share"].between(9e-4, 2e-3)], region, "4 → 7; toy data"
-    )
+    chosen = ridged[ridged["ridge_share"].between(9e-4, 2e-3)]
+    yield limits.front_figure(points, chosen, region, "4 → 7; toy data")
     yield limits.direction_bars(golden("limits/directions"), "toy data")
     yield limits.direction_images(golden("limits/directions"), "toy data")
     yield probe_accuracy_figure(net_curves, "toy data")
@@ -152,16 +150,12 @@ def test_extractors_are_drawn_beside_the_front():
 def test_tables_without_what_is_drawn_are_refused(curves, net_curves):
     region = feasible_region(np.eye(2), np.eye(2), ridge=0.1)
     directions, waterfall = golden("limits/directions"), golden("reproduction-audit/waterfall")
-    none = curves.assign(quantity="loss")
+    none, seven = curves.assign(quantity="loss"), directions.groupby("index").head(7)
     for match, draw, *arguments in (
         ("no 'norm_ratio'; they hold: loss", plots.norm_ratio_figure, none),
         ("no points for this pair", limits.front_figure, none[:0], none, region),
         ("no directions for this pair", limits.direction_bars, directions[:0]),
-        (
-            "7 features do not form a square image",
-            limits.direction_images,
-            directions.groupby("index").head(7),
-        ),
+        ("7 features do not form a square image", limits.direction_images, seven),
         ("no 'probe_accuracy'", probe_accuracy_figure, none),
         ("no 'rir'", ratio_history_figure, none),
     ):

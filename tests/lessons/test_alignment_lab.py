@@ -170,9 +170,8 @@ def test_an_extractor_that_is_not_kept_is_computed_when_it_is_chosen(tmp_path):
     assert explorer.error == ""
     assert explorer.result.steps[0].name.endswith("step 2 of 2")
     again = alignment_lab("embedded", methods="r_ill_only", steps=2, out=tmp_path)
-    np.testing.assert_array_equal(
-        again.trails.of("r_ill_only").arrays["left"], lab.trails.of("r_ill_only").arrays["left"]
-    )
+    kept, found = (of.trails.of("r_ill_only").arrays["left"] for of in (again, lab))
+    np.testing.assert_array_equal(kept, found)
 
 
 def test_the_page_hears_of_each_step_and_an_interruption_is_told_with_the_fix(tmp_path, monkeypatch):

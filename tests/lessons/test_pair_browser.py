@@ -32,9 +32,8 @@ def test_the_map_is_that_of_the_method_and_the_curves_are_those_of_the_pair(run)
         assert heat.meta == {"click": {"pretrain": "y", "harmful": "x"}}
         assert (ring.y[0], ring.x[0]) == (explorer.pretrain, explorer.harmful)
         wanted = pair_curves(run, explorer.pretrain, explorer.harmful)
-        wanted = wanted.query(
-            "quantity == 'norm_ratio' and task == 'pretrain' and method == 'ours' and x > 0"
-        )
+        chosen = "quantity == 'norm_ratio' and task == 'pretrain' and method == 'ours' and x > 0"
+        wanted = wanted.query(chosen)
         np.testing.assert_array_equal(curve.y, wanted["value"])
         assert "RIR" in json.loads(explorer.payload)["reading"]
 

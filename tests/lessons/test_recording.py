@@ -95,9 +95,8 @@ def read(text: str) -> tuple[dict[str, Any], list[dict[tuple[Any, ...], Any]]]:
     count = max((len(numbers) for _, numbers in packed["moving"]), default=1)
     places = [(tuple(path), [number] * count) for path, number in packed["still"]]
     places += [(tuple(path), numbers) for path, numbers in packed["moving"]]
-    return packed, [
-        {path: leaf(numbers[state]) for path, numbers in places if numbers[state]} for state in range(count)
-    ]
+    states = ([(path, numbers[state]) for path, numbers in places] for state in range(count))
+    return packed, [{path: leaf(number) for path, number in state if number} for state in states]
 
 
 def assert_same(found: dict[tuple[Any, ...], Any], payload: Any) -> None:
@@ -131,10 +130,8 @@ def test_every_state_comes_back_or_its_error() -> None:
     assert recording.record(PowerExplorer) == text  # no clock in it
     head, found = read(text)
     assert len(found) == len(states) == 3 * 5 * 2 * 2  # powers, scales, shapes, and both blocks
-    assert {(state["odd"], state["seed"], state["file"]) for state in states} == {
-        (False, 0, ""),
-        (True, 3, ""),
-    }
+    held = {(state["odd"], state["seed"], state["file"]) for state in states}
+    assert held == {(False, 0, ""), (True, 3, "")}
     for state, one in zip(states, found, strict=True):
         assert_same(one, recording.payload(PowerExplorer, state))
     refused = [one for one in found if one["error",]]
@@ -197,9 +194,8 @@ def test_numbers_come_back(values: Any) -> None:
     """Any vector of numbers, to the digits that are kept."""
     ((place),) = packed_and_read({"y": values})
     found = np.array([np.nan if value is None else value for value in np.ravel(place["y",])], float)
-    tiny = (
-        np.abs(values) < np.nanmax(np.abs(values), initial=0.0) * 1e-300
-    )  # a share that is no normal number
+    least = np.nanmax(np.abs(values), initial=0.0) * 1e-300  # below it a share is no normal number
+    tiny = np.abs(values) < least
     np.testing.assert_allclose(found[~tiny], values[~tiny], rtol=RELATIVE)
 
 

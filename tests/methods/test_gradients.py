@@ -21,10 +21,8 @@ SHAPES = {
 def gradients_of(shape, method, **overrides):
     """Problems, θ and ω, the method's gradient by part, and those of the other parameters."""
     D, ranks = SHAPES[shape]
-    pairs = [
-        [decaying_task(D, rank, 10 * i + 5 * k) for k, rank in enumerate(r)] for i, r in enumerate(ranks)
-    ]
-    problems = [ImmunizationProblem(*pair) for pair in pairs]
+    tasks = ((decaying_task(D, p, 10 * i), decaying_task(D, h, 10 * i + 5)) for i, (p, h) in enumerate(ranks))
+    problems = [ImmunizationProblem(*pair) for pair in tasks]
     theta = torch.eye(D, dtype=torch.float64) + 0.02 * draw(len(problems), D, D, seed=99)
     omega = draw(len(problems), D, 1, seed=7)
     batch = ProblemBatch.of(problems, torch.device("cpu"))

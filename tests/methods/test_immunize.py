@@ -56,9 +56,8 @@ def test_every_method_runs(method, kind, make_problem):
     problem = make_problem(**KINDS[kind])
     missing = {"imma": "y_P, y_H", "erase": "y_H"}.get(method)
     if missing and kind == "covariances":
-        with pytest.raises(
-            InvalidInputError, match=f"method '{method}' needs targets, but {missing} are missing"
-        ):
+        said = f"method '{method}' needs targets, but {missing} are missing"
+        with pytest.raises(InvalidInputError, match=said):
             run(problem, method)
         return
     result = run(problem, method)
@@ -192,12 +191,11 @@ class TestLoop:
         assert [progress.step for progress in seen] == [0, 3, 6, 9]
         assert {(progress.method, progress.seed, progress.steps) for progress in seen} == {("ours", 5, 10)}
         assert seen[1].record["kappa_harmful"] == result.history["kappa_harmful"][1]
-        cut = immunize(
-            make_problem(), "r_ill_only", steps=100, record_every=1, callback=lambda p: p.step == 7
-        )
+        every = {"steps": 100, "record_every": 1}
+        cut = immunize(make_problem(), "r_ill_only", callback=lambda p: p.step == 7, **every)
         assert (cut.stop_reason, cut.steps, cut.converged) == ("cancelled", 7, False)
         assert cut.history["step"].tolist() == list(range(8))
-        unbroken = immunize(make_problem(), "r_ill_only", steps=100, record_every=1)
+        unbroken = immunize(make_problem(), "r_ill_only", **every)
         assert cut.history["kappa_harmful"][7] == unbroken.history["kappa_harmful"][7]
 
     @pytest.mark.parametrize("settings", [{"learning_rate": 0.1}, {}], ids=["fixed", "self-tuned"])
@@ -275,18 +273,14 @@ class TestSettings:
         ids=str,
     )
     @pytest.mark.parametrize("targets", [True, False], ids=["targets", "covariances"])
-    def test_every_setting_has_an_effect_or_is_refused(
-        self, method, mode, targets, make_problem, monkeypatch
-    ):
+    def test_each_setting_has_an_effect_or_is_refused(self, method, mode, targets, make_problem, monkeypatch):
         """In every mode of every method; what is refused has indeed no effect."""
-        if method == "imma":
-            if mode["weights"] == "fixed":
-                with pytest.raises(
-                    InvalidInputError, match="weights='fixed' has no effect with method 'imma'"
-                ):
-                    immunize(make_problem(), method, **mode)
-            if mode["weights"] == "fixed" or not targets:
-                return
+        if method == "imma" and mode["weights"] == "fixed":
+            with pytest.raises(InvalidInputError, match="weights='fixed' has no effect with method 'imma'"):
+                immunize(make_problem(), method, **mode)
+            return
+        if method == "imma" and not targets:
+            return
         problem = make_problem(targets=targets)
         kind = type(get_method(method).defaults)
         kind = DescentSettings if kind is SelfTunedSettings else kind
@@ -338,6 +332,7 @@ def test_covariances_at_the_ends_of_float64():
     """Self-tuned `ours` does not see their scale; the joint descent says how to rescale."""
     K = np.diag([100.0, 1.0, 3.0]), np.diag([2.0, 1.0, 5.0])
     plain = immunize(ImmunizationProblem.from_covariances(*K), seed=1)
+    said = r"K_P has a largest entry of 1e[+-]1\d\d.*divide the data"
     for scale in (1e-150, 1e150):
         problem = ImmunizationProblem.from_covariances(*(scale * k for k in K))
         result = immunize(problem, seed=1)
@@ -347,9 +342,7 @@ def test_covariances_at_the_ends_of_float64():
             lambda problem=problem: immunize(problem, settings="fixed"),
             lambda problem=problem: immunize_batch([problem], seeds=[0], settings=DescentSettings()),
         ):
-            with pytest.raises(
-                InvalidInputError, match=r"K_P has a largest entry of 1e[+-]1\d\d.*divide the data"
-            ):
+            with pytest.raises(InvalidInputError, match=said):
                 run()
 
 

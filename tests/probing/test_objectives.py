@@ -106,9 +106,8 @@ def test_each_candidate_of_a_grid_descends_as_it_would_alone(space, kind):
     descend_grid(space, race, kind, options)
     for trace, alone in zip(race.traces(), options, strict=True):
         w = torch.from_numpy(zero_weights(space, 1)[0]).requires_grad_()
-        np.testing.assert_allclose(
-            trace.excess, losses_by_torch(space, [w], kind([w], **alone), 8), rtol=1e-7
-        )
+        losses = losses_by_torch(space, [w], kind([w], **alone), 8)
+        np.testing.assert_allclose(trace.excess, losses, rtol=1e-7)
 
 
 def test_a_stacked_layer_is_trained_as_by_autograd(space):
@@ -124,10 +123,8 @@ def test_a_stacked_layer_is_trained_as_by_autograd(space):
 def test_sgd_takes_each_row_once_an_epoch_and_is_seeded(space, monkeypatch):
     budget, seen = AttackBudget(steps=40, batch_size=20, epsilons=(1e-9,), headline=1e-9, seed=4), []
     kind = type(space.objective)
-    gradient = kind.batch_gradient
-    monkeypatch.setattr(
-        kind, "batch_gradient", lambda self, W, index: seen.append(index) or gradient(self, W, index)
-    )
+    really = kind.batch_gradient
+    monkeypatch.setattr(kind, "batch_gradient", lambda own, W, at: seen.append(at) or really(own, W, at))
     run, again = (StochasticDescent().run(AttackProblem(space, space, None), budget) for _ in range(2))
     assert sorted(np.concatenate(seen[:3])) == list(range(60))
     assert run.pass_share == pytest.approx(1 / 3)

@@ -33,9 +33,8 @@ labels = st.lists(st.integers(-1, 4), min_size=3, max_size=6)
 @settings(max_examples=150)
 @given(y=labels, y_test=labels)
 def test_labels_are_taken_where_each_class_has_an_example_and_no_other_is_asked_for(y, y_test):
-    task = finite_or_refused(
-        lambda: AttackTask(np.eye(len(y), 2), y, "classification", np.eye(len(y_test), 2), y_test)
-    )
+    train, test = (np.eye(len(of), 2) for of in (y, y_test))
+    task = finite_or_refused(lambda: AttackTask(train, y, "classification", test, y_test))
     sound = len({*y}) > 1 and {*y} == {*range(max(y) + 1)} and {*y_test} <= {*y}
     assert (task is not None) == sound
 

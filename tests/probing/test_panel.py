@@ -121,10 +121,8 @@ def test_a_rank_deficient_theta_reports_both_optima():
 def test_an_erased_target_is_out_of_reach_for_all_but_those_who_train_theta(kind, classes):
     task = classification(classes)
     task = AttackTask(task.X, task.y if kind == "classification" else np.eye(classes)[task.y] - 0.5, kind)
-    kinds = {"kind": kind, "intercept": False}
-    thetas = {
-        name: erasure(task.X, task.y, strength=of, **kinds).theta for name, of in (("s=0", 1.0), ("s", 0.99))
-    }
+    strengths, kinds = {"s=0": 1.0, "s": 0.99}, {"kind": kind, "intercept": False}
+    thetas = {name: erasure(task.X, task.y, strength=of, **kinds).theta for name, of in strengths.items()}
     found = attack_panel(thetas, task, budget=SMALL)
     table = found.steps_table().set_index("attacker")
     assert {*table["s=0"].drop("Fine-tuning of θ")} == {"∞"}

@@ -7,13 +7,7 @@ import pytest
 from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from condnum.report.html import (
-    PLOTLY,
-    WIDGET,
-    mathml,
-    render_html,
-    shown_notebook,
-)
+from condnum.report.html import PLOTLY, WIDGET, mathml, render_html, shown_notebook
 from condnum.report.tables import mark_tables
 
 LATEX = r"$$\displaystyle \kappa$$"
@@ -139,6 +133,5 @@ def test_a_page_shows_what_a_warning_says_and_not_where_it_was_raised() -> None:
     texts = (text, text.partition("/home/a/condnum")[0])
     streams = [new_output("stream", name="stderr", text=part) for part in texts]
     shown, _ = shown_notebook(new_notebook(cells=[new_code_cell("f()", outputs=streams)]))
-    assert [output.text for output in shown.cells[0].outputs] == [
-        "RankWarning: fewer rows than columns.\nkept\n"
-    ]
+    said = [output.text for output in shown.cells[0].outputs]
+    assert said == ["RankWarning: fewer rows than columns.\nkept\n"]

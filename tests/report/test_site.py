@@ -123,9 +123,8 @@ def as_read(text):
 
 
 def test_the_results_read_as_they_were_kept(runs, real, tmp_path):
-    text = (
-        "\n".join("\n".join(as_read(results_of(shown, tmp_path / "files"))) for shown in (runs, real)) + "\n"
-    )
+    lines = [line for shown in (runs, real) for line in as_read(results_of(shown, tmp_path / "files"))]
+    text = "\n".join(lines) + "\n"
     if os.environ.get("CONDNUM_GOLDEN") == "record":
         AS_READ.write_text(text, encoding="utf-8")
     assert text.splitlines() == AS_READ.read_text(encoding="utf-8").splitlines()

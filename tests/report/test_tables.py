@@ -78,20 +78,16 @@ def test_the_terminal_s_verdict_is_that_of_the_tables():
     assert verdict_rows(GOLDEN / "corrections") == []
 
 
-@pytest.mark.parametrize(
-    ("kept", "verdict"), [(True, "yes"), (None, "not known (clause (c))"), (False, "no")]
-)
-def test_the_terminal_s_verdict_of_an_audit(kept, verdict, tmp_path):
+@pytest.mark.parametrize(("kept", "said"), [(True, "yes"), (None, "not known (clause (c))"), (False, "no")])
+def test_the_terminal_s_verdict_of_an_audit(kept, said, tmp_path):
     row = {
         "extractor": "theta",
         "convention": "ridge",
         "theta_scale": "unit",
         "clause_a": True,
         "clause_b": True,
-        "harmful_ratio": 2.5,
-        "pretrain_ratio": None,
-        "rir": "Infinity",
     }
+    row |= {"harmful_ratio": 2.5, "pretrain_ratio": None, "rir": "Infinity"}
     audit = {"measures": [row], "clause_c": {"theta": {"kept": kept}}}
     (tmp_path / "audit.json").write_text(json.dumps(audit))
-    assert verdict_rows(tmp_path)[1:] == [("theta", "ridge", verdict, "2.5", "—", "∞")]
+    assert verdict_rows(tmp_path)[1:] == [("theta", "ridge", said, "2.5", "—", "∞")]

@@ -60,12 +60,10 @@ def test_a_kept_step_is_what_the_theory_says_of_its_theta(run, thetas, step, sid
     assert kept["misalignment"][k, side] == pytest.approx(truth.misalignment, rel=1e-6)
     assert kept["predicted_kappa"][k, side] == pytest.approx(truth.predicted_condition, rel=1e-6)
     found = relative_immunization_ratio(theta, *(t.covariance for t in vars(run.data.problem).values()))
-    assert kept["ratios"][k, side] == pytest.approx(
-        (found.pretrain_ratio, found.harmful_ratio)[side], rel=1e-7
-    )
-    probe = linear_probe(
-        theta, task.covariance, task.features.T @ task.targets, steps=5000, record=kept["probe_steps"]
-    )
+    ratios = found.pretrain_ratio, found.harmful_ratio
+    assert kept["ratios"][k, side] == pytest.approx(ratios[side], rel=1e-7)
+    moment, record = task.features.T @ task.targets, kept["probe_steps"]
+    probe = linear_probe(theta, task.covariance, moment, steps=5000, record=record)
     np.testing.assert_allclose(kept["probes"][k, side], probe.norm_ratio, rtol=1e-5, atol=1e-12)
 
 

@@ -12,9 +12,8 @@ PANEL = ("gd", "cg", "whiten", "closed_form")
 
 def test_ours_is_that_of_the_digit_study():
     """Both train on the same sample of the loss: the same settings and seed are the same θ."""
-    study = Attackers(
-        "digits:4-9", attackers=("gd",), methods=("ours",), steps=8, seed=1, rows=20, attack_steps=50
-    )
+    short = {"attackers": ("gd",), "rows": 20, "attack_steps": 50}
+    study = Attackers("digits:4-9", methods=("ours",), steps=8, seed=1, **short)
     digits = DigitPairs("digits", methods=("ours",), seeds=2, steps=8, pairs=((4, 9),))
     attacked = study.run(jobs=1).tables["immunization"].set_index("convention")
     measured = digits.run(jobs=1).tables["results"]
@@ -36,6 +35,5 @@ def test_a_digit_is_told_from_the_rest_with_rows_held_out():
     task = attack_task(study, study.pair(study.load()))
     assert (task.kind, study.budget.headline) == ("regression", 0.01)
     assert set(np.unique(task.y)) == {-1.0, 1.0}
-    assert (
-        len(attack_task(Attackers("digits:4-9", rows=4), study.pair(study.load())).X_test) == 2
-    )  # the fewest rows
+    fewest = attack_task(Attackers("digits:4-9", rows=4), study.pair(study.load()))
+    assert len(fewest.X_test) == 2

@@ -198,10 +198,8 @@ def test_both_ends_on_house_prices(real_data):
     assert descent_settings(FULL, study.load(), study.corrected) == ours.with_overrides(record_every=0)
 
     def rir(epochs, seed):
-        found = compute_cell(*planned(study, study.released(epochs), seed))
-        return immunization_from_spectra(
-            cell_spectra(*found), convention="ridge", theta_scale="as_trained"
-        ).rir
+        spectra = cell_spectra(*compute_cell(*planned(study, study.released(epochs), seed)))
+        return immunization_from_spectra(spectra, convention="ridge", theta_scale="as_trained").rir
 
     # Of the release: about 1.6 to 2.2 at 10 epochs and 80 to 115 at 100, here a seed may lie outside.
     assert 1.6 < np.mean([rir(10, seed) for seed in range(5)]) < 2.2

@@ -181,9 +181,8 @@ class TestRidgeConventionCeiling:
             floor = ridge / D * np.eye(D)
             _, Z = eigh(K_H + floor, K_P + floor)
             Z /= np.linalg.norm(Z, axis=0)
-            theta = np.outer(Z[:, -1], np.eye(D)[0]) + 10 ** rng.uniform(-5, 0) * np.outer(
-                Z[:, 0], np.eye(D)[1]
-            )
+            low = 10 ** rng.uniform(-5, 0) * np.outer(Z[:, 0], np.eye(D)[1])
+            theta = np.outer(Z[:, -1], np.eye(D)[0]) + low
             theta += 10 ** rng.uniform(-9, -2) * np.eye(D)
         elif kind == "whitened":
             theta = max_rir_immunizer(K_P + 10 ** rng.uniform(-6, 0) * np.eye(D), K_H)

@@ -92,9 +92,8 @@ class TestRemovedDirections:
         assert (found.success, found.verdict) == (gap == 0, verdict)
 
     def test_what_only_the_harmful_task_uses_may_go(self):
-        found = relative_immunization_ratio(
-            np.diag([0.1, 1, 0]), np.diag([100.0, 1, 0]), np.diag([2.0, 1, 9])
-        )
+        diagonals = [0.1, 1, 0], [100.0, 1, 0], [2.0, 1, 9]
+        found = relative_immunization_ratio(*map(np.diag, diagonals))
         assert found.rank_changed
         assert (found.pretrain_lost, found.success, found.verdict) == (0, True, "met")
 

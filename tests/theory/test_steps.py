@@ -96,16 +96,10 @@ class TestSteps:
         expected = np.diag([1 - 0.2 * 1.5 * 16 / 49, 2 + 0.2 * 2 * 2 * 16 / 49])
         np.testing.assert_allclose(ill_step(theta, K, 0.1), expected, rtol=1e-14)
 
-    @pytest.mark.parametrize(
-        ("rows", "columns", "samples"), [(5, 5, 9), (5, 3, 9), (4, 6, 9), (5, 5, 3)], ids=str
-    )
+    @pytest.mark.parametrize(("rows", "columns", "samples"), [(5, 5, 9), (5, 3, 9), (4, 6, 9), (5, 5, 3)])
     def test_preconditioned_gradients_and_predicted_spectra(self, rows, columns, samples):
-        rng = np.random.default_rng(rows + columns)
-        X, theta, rank = (
-            rng.normal(size=(samples, rows)),
-            rng.normal(size=(rows, columns)),
-            min(rows, columns, samples),
-        )
+        rng, rank = np.random.default_rng(rows + columns), min(rows, columns, samples)
+        X, theta = rng.normal(size=(samples, rows)), rng.normal(size=(rows, columns))
         K = X.T @ X
         sigma = spectrum_of(theta, K, rank)
         bound = ill_step_bound(sigma)
