@@ -8,12 +8,4 @@ from condnum.audit.moments import SecondMoments, second_moments
 from condnum.audit.result import Audit
 from condnum.audit.study import FeatureAudit, audit
 
-__all__ = [
-    "Audit",
-    "FeatureAudit",
-    "LayerAudit",
-    "SecondMoments",
-    "audit",
-    "layer_audit",
-    "second_moments",
-]
+__all__ = ["Audit", "FeatureAudit", "LayerAudit", "SecondMoments", "audit", "layer_audit", "second_moments"]

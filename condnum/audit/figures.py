@@ -7,17 +7,7 @@ import numpy as np
 from condnum.audit.layers import LayerAudit
 from condnum.audit.measures import LABEL_OF
 from condnum.audit.result import Audit
-from condnum.figures.style import (
-    BLUE,
-    NEUTRAL,
-    ORANGE,
-    PURPLE,
-    add_line,
-    empty,
-    finish,
-    log_axis,
-    panels,
-)
+from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, add_line, empty, finish, log_axis, panels
 from condnum.report.tables import number
 
 #: Color, dash and label of each extractor; the dash is a second code beside color.

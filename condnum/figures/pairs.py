@@ -42,11 +42,7 @@ def measured_pairs(results: pd.DataFrame, *, convention: str, theta_scale: str) 
 
 
 def pair_heatmaps(
-    results: pd.DataFrame,
-    subtitle: str,
-    *,
-    convention: str = "ridge",
-    theta_scale: str = "unit",
+    results: pd.DataFrame, subtitle: str, *, convention: str = "ridge", theta_scale: str = "unit"
 ) -> Any:
     """Draw Fig. 2: ln RIR of every ordered pair of digits, in colors that all methods of the table share.
 

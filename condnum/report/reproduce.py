@@ -19,13 +19,7 @@ from condnum.errors import CondnumError, require
 from condnum.files import RECORD, output_folder, read_record, write_json
 from condnum.machine import versions
 from condnum.progress import OnProgress, duration, terminal_progress
-from condnum.report.experiments import (
-    REPRODUCTION,
-    Experiment,
-    ExperimentResult,
-    experiments,
-    find_run,
-)
+from condnum.report.experiments import REPRODUCTION, Experiment, ExperimentResult, experiments, find_run
 from condnum.report.notebook import ParameterNotebook
 from condnum.report.run import EXPERIMENTS, run_command
 from condnum.studies.executors import core_count

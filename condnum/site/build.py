@@ -182,10 +182,7 @@ def _api() -> dict[str, str]:
 
 
 def _executed(
-    names: Sequence[str],
-    folder: Path,
-    say: Callable[[str], None],
-    progress: OnProgress | None = None,
+    names: Sequence[str], folder: Path, say: Callable[[str], None], progress: OnProgress | None = None
 ) -> dict[str, Path]:
     """Run notebooks side by side; those whose text and code are unchanged were run before."""
     runs, code = dict[str, Path](), code_checksum()
@@ -211,10 +208,7 @@ def _executed(
 
 
 def _recorded(
-    folder: Path,
-    names: Sequence[str] | None,
-    say: Callable[[str], None],
-    progress: OnProgress | None = None,
+    folder: Path, names: Sequence[str] | None, say: Callable[[str], None], progress: OnProgress | None = None
 ) -> dict[str, Path]:
     """Record explorers, but those that this code has recorded before; return the files."""
     chosen = [name for name in [*RECORDABLE, *RECORDED] if names is None or name in names]

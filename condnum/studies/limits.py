@@ -225,11 +225,7 @@ def _stacked(frames: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def pair_limits(
-    pretrain: CovarianceRange,
-    harmful: CovarianceRange,
-    *,
-    ridges: Sequence[float],
-    ridge: float,
+    pretrain: CovarianceRange, harmful: CovarianceRange, *, ridges: Sequence[float], ridge: float
 ) -> CellResult:
     """Compute what is possible for two tasks."""
     ceilings = []

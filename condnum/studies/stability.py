@@ -240,11 +240,7 @@ class StabilityStudy(Study, name="stability"):
                 f"{data.label} has only controls, about which there are no claims; run other methods too."
             )
         verdicts = pd.concat(settings, ignore_index=True)
-        return {
-            "claims": pd.DataFrame(claims),
-            "settings": verdicts,
-            "by_axis": by_axis(verdicts, defaults),
-        }
+        return {"claims": pd.DataFrame(claims), "settings": verdicts, "by_axis": by_axis(verdicts, defaults)}
 
     def left_out(self, data: FinishedRuns) -> list[str]:
         """Say which settings no folder holds enough for."""

@@ -27,14 +27,7 @@ from condnum.errors import (
     check_known,
 )
 from condnum.files import CELLS, write_tables
-from condnum.studies.cells import (
-    Arrays,
-    Cell,
-    ResultStore,
-    Row,
-    cached,
-    remember,
-)
+from condnum.studies.cells import Arrays, Cell, ResultStore, Row, cached, remember
 from condnum.studies.executors import Executor, choose_executor, core_count
 from condnum.studies.sweep import OnProgress, SweepError, SweepReport, run_sweep
 

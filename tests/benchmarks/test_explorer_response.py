@@ -1,7 +1,7 @@
 """How long a reader waits: from the change of a trait to the figure's new data, per explorer.
 
 Run with `make bench`. An absolute time, since a person's perception sets it: 100 ms feels immediate. The
-message to the page and the drawing there come on top: `pytest tests/browser -k jupyterlab -s` prints the sum.
+message to the page and the drawing there come on top: `test_pages.py` prints the sum.
 """
 
 from itertools import count

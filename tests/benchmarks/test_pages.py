@@ -6,10 +6,10 @@ sets them.
 
 import numpy as np
 import pytest
+from browser.test_recording import PLAY, recorded_page
 
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
-from condnum.files import asset
 from condnum.lessons import recording
 from condnum.lessons.grab import standalone
 from condnum.site.build import build_site
@@ -45,24 +45,11 @@ def test_response_in_jupyterlab(benchmark, lab):
 
 
 def test_response_of_a_recording(benchmark, window, tmp_path, monkeypatch):
-    from plotly.offline import get_plotlyjs
-
-    few = {
-        "exponent": np.linspace(0, 1, 11).tolist(),
-        "pretrain_kappa": [10.0, 100.0],
-        "harmful_kappa": [2.0, 100.0],
-    }
+    few = {"pretrain_kappa": [10.0, 100.0], "harmful_kappa": [2.0, 100.0]}
+    few["exponent"] = np.linspace(0, 1, 11).tolist()
     monkeypatch.setattr(recording, "recorded_values", lambda _: few)
-    recorded = recording.record(recording.RECORDABLE["AlignedTasksExplorer"])
-    scripts = asset("figures/paint.js", "lessons/explorer.js", "lessons/recording.js")
-    (tmp_path / "all.js").write_text(f"{get_plotlyjs()}\n{scripts}\n{recorded}")
-    (tmp_path / "page.html").write_text(
-        f"<!doctype html><meta charset=utf-8><style>{asset('lessons/explorer.css')}</style>"
-        '<div class="condnum-recorded" data-explorer="AlignedTasksExplorer"></div>'
-        '<script src="all.js"></script>'
-    )
-    window.goto((tmp_path / "page.html").as_uri())
-    window.evaluate("async () => { await condnum.play(document.querySelector('.condnum-recorded')); }")
+    window.goto(recorded_page(tmp_path, recording.RECORDABLE["AlignedTasksExplorer"]).as_uri())
+    window.evaluate(PLAY)
     window.locator(".main-svg").first.wait_for()
     assert response(benchmark, window, "exponent s") <= 50
 

@@ -87,7 +87,21 @@ def test_what_lies_between_goes_to_the_nearest_state(
     assert window.evaluate(_NEAREST, [hand, {"angle": 0.0}]) == hand | {"angle": 0.0}
 
 
-_PLAY = """async () => {
+def recorded_page(folder: Path, explorer: Any, settings: str = "{}") -> Path:
+    """Write a page on which `PLAY` plays a recording, without a server."""
+    from plotly.offline import get_plotlyjs
+
+    scripts = asset("figures/paint.js", "lessons/explorer.js", "lessons/recording.js")
+    (folder / "all.js").write_text(f"{get_plotlyjs()}\n{scripts}\n{record(explorer)}")
+    (folder / "page.html").write_text(
+        f"<!doctype html><meta charset=utf-8><style>{asset('lessons/explorer.css')}</style><body>"
+        f"<div class=condnum-recorded data-explorer={explorer.__name__} data-settings='{settings}'></div>"
+        '<script src="all.js"></script>'
+    )
+    return folder / "page.html"
+
+
+PLAY = """async () => {
     const host = document.querySelector('.condnum-recorded'), player = await condnum.play(host);
     window.shown = () => ({ state: player.state(), said: host.querySelector('.condnum-verdict').innerText });
 }"""
@@ -96,21 +110,12 @@ _PLAY = """async () => {
 def test_a_page_plays_by_keyboard_and_by_its_address(
     watched: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from plotly.offline import get_plotlyjs
-
     window, explorer = watched, RECORDABLE["AlignedTasksExplorer"]
     few = {"exponent": [0.0, 0.5, 1.0], "pretrain_kappa": [100.0, 1000.0], "harmful_kappa": [2.0, 100.0]}
     monkeypatch.setattr(recording, "recorded_values", lambda _: few)
-    scripts = asset("figures/paint.js", "lessons/explorer.js", "lessons/recording.js")
-    (tmp_path / "all.js").write_text(f"{get_plotlyjs()}\n{scripts}\n{record(explorer)}")
-    page = tmp_path / "page.html"
-    page.write_text(
-        f"<!doctype html><meta charset=utf-8><style>{asset('lessons/explorer.css')}</style><body>"
-        '<div class="condnum-recorded" data-explorer="AlignedTasksExplorer" '
-        'data-settings=\'{"exponent": 1.0}\'></div><script src="all.js"></script>'
-    )
+    page = recorded_page(tmp_path, explorer, '{"exponent": 1.0}')
     window.goto(f"{page.as_uri()}#pretrain_kappa=1000")
-    window.evaluate(_PLAY)
+    window.evaluate(PLAY)
     said = window.locator(".condnum-verdict")
     said.get_by_text("immunized").wait_for()
     assert window.evaluate("shown().state") == {"exponent": 1, "pretrain_kappa": 1000, "harmful_kappa": 2}

@@ -59,10 +59,7 @@ sys.addaudithook(watch)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
-    [
-        "data",
-        "run house-prices --methods identity,max_rir --seeds 1 --jobs 1 --out o --quiet",
-    ],
+    ["data", "run house-prices --methods identity,max_rir --seeds 1 --jobs 1 --out o --quiet"],
     ids=lambda w: " ".join(w.split()[:2]),
 )
 def test_nothing_is_fetched_unasked_where_nothing_is_prepared(tmp_path, words):

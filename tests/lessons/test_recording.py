@@ -20,14 +20,7 @@ from condnum.figures.style import figure_of
 from condnum.lessons import recording
 from condnum.lessons.explorer import Check, Choice, Explorer, Preset, Shown, Slider, checked
 from condnum.lessons.own_data import PathField
-from condnum.lessons.recording import (
-    RECORDABLE,
-    five_digits,
-    lattice,
-    leaves,
-    pack,
-    record_all,
-)
+from condnum.lessons.recording import RECORDABLE, five_digits, lattice, leaves, pack, record_all
 
 #: Half of the last of five digits, and the rounding of an array's scale.
 RELATIVE = 5.1e-5

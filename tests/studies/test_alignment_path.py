@@ -7,13 +7,7 @@ import torch
 from condnum.data import load_diabetes_tasks
 from condnum.methods import immunize
 from condnum.probing import linear_probe
-from condnum.studies.alignment_path import (
-    TASKS_CELL,
-    AlignmentPath,
-    PathData,
-    kept_directions,
-    kept_steps,
-)
+from condnum.studies.alignment_path import TASKS_CELL, AlignmentPath, PathData, kept_directions, kept_steps
 from condnum.theory.alignment import alignment
 from condnum.theory.immunization import relative_immunization_ratio
 

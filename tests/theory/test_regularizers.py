@@ -8,12 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from condnum.errors import CondnumError, InvalidInputError, RankError
-from condnum.theory.regularizers import (
-    r_ill,
-    r_ill_gradient,
-    r_well,
-    r_well_gradient,
-)
+from condnum.theory.regularizers import r_ill, r_ill_gradient, r_well, r_well_gradient
 
 # A hand-derived fraction and its float64 evaluation differ by a few units in the last place.
 HAND = {"rtol": 1e-14, "atol": 1e-15}
