@@ -1,4 +1,4 @@
-"""README, reports and the how-to pages: snippets run, commands are parsed, links and paths lead somewhere.
+"""README, reports, how-to pages, citation: snippets run, commands are parsed, links and paths lead somewhere.
 
 A page's snippets run as printed, each as a script; where they name photographs, cards and all attackers,
 digits, a tiny net, two steps and one attacker stand in. Commands are parsed by the command line itself, down
@@ -18,7 +18,9 @@ import nbformat
 import pytest
 import torch
 import typer.core
+import yaml
 
+import condnum
 from condnum import cli
 from condnum.report import run
 from condnum.report.experiments import experiments
@@ -226,3 +228,24 @@ def test_paths_exist(name):
     paths = re.findall(r"`((?:condnum|notebooks|reports|tests)/[\w./-]+)`", PAGES[name])
     missing = [path for path in paths if path not in MADE and not (ROOT / path).exists()]
     assert not missing
+
+
+# What tools read beside the package.
+
+
+def test_citation():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["message"]
+    for ours, theirs in {"title": "name", "license": "license"}.items():
+        assert citation[ours] == PROJECT[theirs]
+    assert citation["version"] == condnum.__version__
+    assert citation["authors"] == PROJECT["authors"]
+    paper = citation["preferred-citation"]
+    names = ", ".join(f"{author['given-names']} {author['family-names']}" for author in paper["authors"])
+    assert f"{names}: *{paper['title']}*, ICML {paper['year']}." in " ".join(PAGES["README.md"].split())
+
+
+def test_changes_end_with_this_version():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(r"(?m)^## (\S+)", text)[1] == condnum.__version__

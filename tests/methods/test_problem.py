@@ -11,6 +11,7 @@ from condnum.theory.immunization import relative_immunization_ratio
 
 # Sums of a few dozen products: a few hundred round-offs.
 CLOSE = {"rtol": 1e-12, "atol": 1e-13}
+TWO = np.eye(2)
 #: Four rows whose two columns are orthogonal.
 CROSS = torch.tensor([[1.0, 1], [-1, 1], [1, -1], [-1, -1]]).double()
 
@@ -90,23 +91,13 @@ class TestFromData:
     @pytest.mark.parametrize(
         ("arguments", "options", "error", "message"),
         [
-            ((np.eye(2), [1, 2], np.eye(3)), {}, InvalidInputError, "X_P has 2 features and X_H 3"),
-            ((np.eye(2), [1, 2, 3], np.eye(2)), {}, InvalidInputError, r"y_P has shape \(3, 1\) for 2 rows"),
-            ((np.eye(2), np.ones((2, 1, 1)), np.eye(2)), {}, InvalidInputError, "one target per row"),
-            ((np.eye(2), [0, 2], np.eye(2)), {"loss": "bce"}, InvalidInputError, r"outside \[0, 1\].*to 2"),
-            ((np.eye(2), [0, 1], np.eye(2)), {"loss": "bec"}, UnknownNameError, "did you mean 'bce'"),
-            (
-                (np.eye(2), None, np.eye(2)),
-                {"X_loss": np.eye(2)},
-                InvalidInputError,
-                "X_loss and y_loss must",
-            ),
-            (
-                (np.eye(2), None, np.eye(2)),
-                {"y_probe": [1, 2]},
-                InvalidInputError,
-                "X_probe and y_probe must",
-            ),
+            ((TWO, [1, 2], np.eye(3)), {}, InvalidInputError, "X_P has 2 features and X_H 3"),
+            ((TWO, [1, 2, 3], TWO), {}, InvalidInputError, r"y_P has shape \(3, 1\) for 2 rows"),
+            ((TWO, np.ones((2, 1, 1)), TWO), {}, InvalidInputError, "one target per row"),
+            ((TWO, [0, 2], TWO), {"loss": "bce"}, InvalidInputError, r"outside \[0, 1\].*to 2"),
+            ((TWO, [0, 1], TWO), {"loss": "bec"}, UnknownNameError, "did you mean 'bce'"),
+            ((TWO, None, TWO), {"X_loss": TWO}, InvalidInputError, "X_loss and y_loss must"),
+            ((TWO, None, TWO), {"y_probe": [1, 2]}, InvalidInputError, "X_probe and y_probe must"),
         ],
     )
     def test_refused(self, arguments, options, error, message):

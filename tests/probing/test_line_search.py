@@ -111,17 +111,17 @@ def test_stop_at_round_off_is_recorded_and_the_curve_is_flat_from_there():
     assert curve.norm_ratio[stop] <= (2 * np.finfo(float).eps) ** 2
 
 
+ONES = np.ones((3, 2, 2))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"theta": np.eye(3)}, r"theta \(3, 3\), covariance \(2, 2\)"),
         ({"moment": [1.0, np.nan]}, "moment holds 1 non-finite"),
         ({"moment": np.zeros(2)}, "starts at its optimum"),
-        ({"theta": np.ones((3, 2, 2)), "covariance": np.ones((4, 2, 2))}, r"theta \(3, 2, 2\).*do not fit"),
-        (
-            {"theta": np.ones((3, 2, 2)), "moment": np.ones((2, 5))},
-            r"moment \(2, 5\) do not fit.*1 batch axes",
-        ),
+        ({"theta": ONES, "covariance": np.ones((4, 2, 2))}, r"theta \(3, 2, 2\).*do not fit"),
+        ({"theta": ONES, "moment": np.ones((2, 5))}, r"moment \(2, 5\) do not fit.*1 batch axes"),
         ({"steps": 0}, "steps must be an integer ≥ 1, got 0"),
         ({"steps": 2.5}, "steps must be an integer ≥ 1, got 2.5"),
         ({"rtol": 2}, r"rtol must lie in \[0, 1\), got 2"),
