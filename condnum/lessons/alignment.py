@@ -46,12 +46,12 @@ def rotation_matrix(rotation: Rotation, dimension: int, *, angle: float = 0.0, s
 
 
 @lru_cache(maxsize=64)
-def haar_overlap_band(dimension: int, draws: int = 200) -> tuple[float, float]:
-    """Return what the middle 90 % of Haar draws have as mean diagonal overlap; its expectation is 1/D."""
+def haar_overlap_band(dimension: int) -> tuple[float, float]:
+    """Return what the middle 90 % of 200 Haar draws have as mean diagonal overlap, expected to be 1/D."""
     if dimension > 128:  # draws take seconds: by the normal law, of variance 2/(D²(D + 2))
         half = 1.6449 * math.sqrt(2 / (dimension + 2)) / dimension
         return 1 / dimension - half, 1 / dimension + half
-    U = ortho_group.rvs(dimension, size=draws, random_state=np.random.default_rng(0))
+    U = ortho_group.rvs(dimension, size=200, random_state=np.random.default_rng(0))
     overlaps = np.mean(np.diagonal(U, axis1=1, axis2=2) ** 2, axis=1)
     low, high = np.quantile(overlaps, [0.05, 0.95])
     return float(low), float(high)

@@ -190,15 +190,15 @@ class RegularizerPathExplorer(Explorer):
     compute = staticmethod(regularizer_path)
 
 
-def value_plane(points: int = 121, steps: int = 400) -> dict[str, tuple[Floats, Floats]]:
+def value_plane() -> dict[str, tuple[Floats, Floats]]:
     """Return κ and R_ill along three ways from (1, ½, 0.1), against Theorem 4.1 (1): R_ill = 0 iff κ = ∞."""
     start = np.array([1.0, 0.5, 0.1])
-    vanishing = np.tile(start, (points, 1))
-    vanishing[:, 2] = np.geomspace(0.1, 1e-6, points)
+    vanishing = np.tile(start, (121, 1))
+    vanishing[:, 2] = np.geomspace(0.1, 1e-6, 121)
     families = {
         "vanishing": vanishing,
-        "scaled": np.geomspace(1, 1e3, points)[:, None] * start,
-        "descended": descended("ill", tuple(start.tolist()), 0.5 * largest_safe_step("ill", start), steps),
+        "scaled": np.geomspace(1, 1e3, 121)[:, None] * start,
+        "descended": descended("ill", tuple(start.tolist()), 0.5 * largest_safe_step("ill", start), 400),
     }
     return {name: (kappas(sigma), values("ill", sigma)) for name, sigma in families.items()}
 

@@ -92,19 +92,19 @@ def whiten(theta: Floats, covariance: Floats) -> Floats:
     return np.asarray(theta @ (B / (B**2).sum(axis=1, keepdims=True)).T)
 
 
-def attacks(*, angle: float = 45.0, dimension: int = 16, seed: int = 0) -> list[Attack]:
-    """Probe the harmful task through four extractors; the third has κ of θ*, all else at the top."""
-    K_P, K_H = two_tasks(angle=angle, dimension=dimension)
+def attacks(*, angle: float = 45.0) -> list[Attack]:
+    """Probe a harmful task, D = 16, through four extractors; the third has κ of θ*, all else at the top."""
+    K_P, K_H = two_tasks(angle=angle, dimension=16)
     best = np.asarray(max_rir_immunizer(K_P, K_H))
     mu, V = np.linalg.eigh(best.T @ K_H @ best)
     gain = np.append(1.0, np.sqrt(mu[-1] / mu[1:]))
     extractors = {
-        "raw inputs, θ = I": np.eye(dimension),
+        "raw inputs, θ = I": np.eye(16),
         "θ*": best,
         "same κ, other eigenvalues at the top": best @ (V * gain) @ V.T,
         "θ*, whitened by the attacker": whiten(best, K_H),
     }
-    moment, found = K_H @ np.random.default_rng(seed).normal(size=dimension), []
+    moment, found = K_H @ np.random.default_rng(0).normal(size=16), []
     for name, theta in extractors.items():
         sigma = np.linalg.eigvalsh(theta.T @ K_H @ theta)[::-1]
         curve = linear_probe(theta, K_H, moment, steps=ATTACK_STEPS)

@@ -44,6 +44,9 @@ from condnum.site.results import results_pages
 #: The page that leads to the site, and the folder of the site.
 INDEX, SITE = "index.html", "site"
 
+#: Where the site is built, and keeps what needs no new run.
+CACHE = Path("runs") / SITE
+
 #: Notebooks that are executed for the site, without widgets.
 LESSONS = tuple(sorted(path.stem for path in shipped("notebooks").glob("[1-9]_*.ipynb")))
 
@@ -65,7 +68,7 @@ def build_site(
     runs: Sequence[ExperimentResult] | None,
     target: Path,
     *,
-    cache: Path = Path("runs") / SITE,
+    cache: Path = CACHE,
     lessons: Sequence[str] = LESSONS,
     explorers: Sequence[str] | None = None,
     progress: OnProgress | None = None,
@@ -128,19 +131,19 @@ def build_site(
     )
 
 
-def prepare(cache: Path) -> None:
-    """Run lessons and record explorers, which depend on no run, for a `build_site` with this cache."""
+def prepare() -> None:
+    """Run lessons and record explorers, which depend on no run, for the next `build_site`."""
     os.nice(5)
-    _recorded(cache / "recorded", None, lambda line: None)
-    _executed(LESSONS, cache / "lessons", lambda line: None)
+    _recorded(CACHE / "recorded", None, lambda line: None)
+    _executed(LESSONS, CACHE / "lessons", lambda line: None)
 
 
 @contextmanager
-def prepared(cache: Path = Path("runs") / SITE) -> Generator[None]:
+def prepared() -> Generator[None]:
     """Let another process prepare the site while the caller works, and wait for it at the end."""
-    code = "import pathlib, sys; from condnum.site.build import prepare; prepare(pathlib.Path(sys.argv[1]))"
     quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-    process = subprocess.Popen([sys.executable, "-c", code, str(cache)], **quiet)
+    command = [sys.executable, "-c", "from condnum.site.build import prepare; prepare()"]
+    process = subprocess.Popen(command, **quiet)
     try:
         yield
         process.wait()  # what it did not manage, `build_site` does, and says why it cannot

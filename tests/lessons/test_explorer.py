@@ -20,7 +20,6 @@ from condnum.lessons.condition_number import (
     Zigzag,
     plateau,
     spectrum,
-    spectrum_descent,
     zigzag,
 )
 from condnum.lessons.explorer import Explorer, Slider, checked
@@ -122,7 +121,6 @@ def test_what_is_said(kind, settings, said):
         (rotated_alignment, {"rotation": "haar", "angle": 3.0}, "angle has no effect with rotation='haar'"),
         (rotated_alignment, {"rotation": "ends", "seed": 1}, "only with rotation='random' or 'haar'"),
         (rotation_matrix, {"rotation": "haar", "dimension": 3, "angle": 3.0}, "leave angle out"),
-        (spectrum_descent, {"start": "worst", "seed": 1}, "seed has no effect with start='worst'"),
         (AlignmentExplorer, {"rotation": "haar", "angle": 3.0}, "angle has no effect with rotation='haar'"),
         (spectrum, {"shape": "linear", "dimension": 1, "kappa": 2.0}, "lie between 2 and ∞, got 1"),
         (plateau, {"kappa": 1.0}, "kappa must be above 1, got 1"),
