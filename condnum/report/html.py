@@ -108,14 +108,7 @@ class _Renderer(IPythonRenderer):
 
 
 class ReportExporter(HTMLExporter):
-    """HTML of a notebook's cells in this package's own template."""
-
-    def __init__(self, **options: Any) -> None:
-        template = asset("report/cells.html.j2")
-        super().__init__(template_name="basic", raw_template=template, **options)
-        self.exclude_anchor_links = True
-        self.exclude_input_prompt = True
-        self.exclude_output_prompt = True
+    """HTML of a notebook's cells, formulas as MathML."""
 
     @pass_context
     def markdown2html(self, context: Any, source: str) -> str:
@@ -137,7 +130,10 @@ def render_html(notebook: Any, *, title: str | None = None, name: str = "report"
     """Return an executed notebook as one self-contained HTML page: folded code, MathML, no network."""
     own_title = first_heading(notebook)
     shown, figures = shown_notebook(notebook)
-    cells, _ = ReportExporter().from_notebook_node(shown)
+    options: dict[str, Any] = {"template_name": "basic", "raw_template": asset("report/cells.html.j2")}
+    for part in ("anchor_links", "input_prompt", "output_prompt"):
+        options[f"exclude_{part}"] = True
+    cells, _ = ReportExporter(**options).from_notebook_node(shown)
     soup = BeautifulSoup(cells, "html.parser")
     mark_tables(soup)
     for place, heading in enumerate(soup.find_all("h2"), 1):  # headings of two parts may read alike

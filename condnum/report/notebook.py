@@ -207,9 +207,8 @@ def run_notebook(
         check_known(f"parameter of the notebook {name}", parameter, book.parameters)
     effective = {parameter: without_home(value) for parameter, value in {**book.defaults, **values}.items()}
     node.metadata["condnum"] = {"parameters": effective}
-    node.metadata.setdefault(
-        "kernelspec", {"display_name": "Python 3", "language": "python", "name": "python3"}
-    )
+    python = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    node.metadata.setdefault("kernelspec", python)
     target = output_folder(folder)
     shown: Any = nullcontext(progress) if quiet or progress else terminal_progress(name)
     environment = threads_environment(threads) | {"LOKY_MAX_CPU_COUNT": str(threads)} if threads else {}

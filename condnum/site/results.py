@@ -3,7 +3,6 @@
 import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 import nbformat
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -56,7 +55,10 @@ def results_pages(
             continue
         notebook = read_notebook(path)
         page = page_notebook(notebook, run.name, recorded)
-        page.cells = [*_notice(run), *page.cells, new_markdown_cell(told, id="run")]
+        page.cells.append(new_markdown_cell(told, id="run"))
+        if run.older:  # than what was asked for
+            notice = f":::{{warning}}\n**An older result.** {run.error}\n:::"
+            page.cells.insert(0, new_markdown_cell(notice, id="older"))
         pages[f"results/{run.name}.ipynb"] = nbformat.writes(page)
         if run.experiment.run in _FIGURES and (drawn := shown_notebook(notebook)[1]):
             figures.append((run.experiment.title, figure_html(drawn[0], f"first-{run.name}")))
@@ -79,13 +81,6 @@ def results_pages(
         corrections=[] if corrected is None else corrected.to_dict("records"),
     )
     return pages
-
-
-def _notice(run: ExperimentResult) -> list[Any]:
-    """Say at the top of a page that its result is older than what was asked for."""
-    if not run.older:
-        return []
-    return [new_markdown_cell(f":::{{warning}}\n**An older result.** {run.error}\n:::", id="older")]
 
 
 def _told(run: ExperimentResult, files: Sequence[str]) -> str:
