@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+from studies.test_deep_nets import SHORT_NETS
 
 from condnum.deep import Backbone, save_backbone
 from condnum.errors import InvalidInputError
@@ -10,22 +11,14 @@ from condnum.studies.deep_attackers import DeepAttackers
 
 SHORT = DeepAttackers(
     "embedded",
-    backbone=("test_resnet",),
-    seeds=1,
     epochs=6,
-    pretrain_epochs=2,
-    limit=30,
-    groups=3,
-    group_size=40,
-    probe_epochs=4,
-    image_size=16,
-    device="cpu",
     attackers=("head-sgd", "ridge", "trunk", "fresh-ridge", "stage-adamw"),
     shots=(6, 0),
     steps=12,
     trials=2,
     test_images=60,
     curvature_rows=20,
+    **SHORT_NETS,
 )
 
 
