@@ -23,6 +23,9 @@ from condnum.errors import InvalidInputError
 #: Goals: fractions of the way from chance to the best attacker's accuracy on θ₀.
 FRACTIONS = (0.5, 0.8, 0.9, 0.95)
 
+#: The fraction at which a defense counts as undone.
+UNDONE = 0.9
+
 #: Level of the intervals, and the least head start of θ₀ over a net from scratch (a factor of steps) that a
 #: protection score needs.
 _LEVEL = 0.95
@@ -185,6 +188,31 @@ class DeepAttackReport:
             for repeat, curve in enumerate(run.accuracy)
         ]  # fmt: skip
         return pd.concat(parts, ignore_index=True)
+
+    def undoing(self, fraction: float = UNDONE) -> pd.DataFrame:
+        """Return what undoing each defense costs: the best attacker's accuracy after so many steps.
+
+        A row for each backbone, examples per class, net and number of steps: the mean over seeds and repeats
+        of the attacker that is best there, `label`, and whether it is at least `goal`. Attackers in closed
+        form take no step of descent: their best is the row of step 0. `theta_0 again` is the control.
+        """
+        table = self.curves()
+        solved = table["attacker"].map(lambda name: DeepAttacker.named(name).closed_form)
+        table.loc[solved, "step"] = 0
+        table = table[solved | (table["step"] > 0)]
+        where = ["backbone", "shots", "net", "step"]
+        means = table.groupby([*where, "attacker"], sort=False, as_index=False)[
+            ["accuracy", "examples"]
+        ].mean()
+        best = means.loc[means.groupby(where, sort=False)["accuracy"].idxmax()]
+        best["label"] = [DeepAttacker.named(name).label for name in best["attacker"]]
+        places = [place for place in self.runs if place.net == THETA_0]
+        goals = pd.DataFrame(
+            {"backbone": p.backbone, "shots": p.shots, "goal": self.goal(p, fraction)} for p in places
+        )
+        best = best.merge(goals.groupby(["backbone", "shots"], sort=False, as_index=False).mean())
+        best["reached"] = best["accuracy"] >= best["goal"]
+        return best.sort_values(["shots", "step"], kind="stable", ignore_index=True)
 
     def factors(self, fractions: Sequence[float] = FRACTIONS) -> pd.DataFrame:
         """Return a row for each backbone, method, examples per class, fraction and attacker (`compare`).

@@ -25,6 +25,10 @@ _MULTIPLES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 _PENALTIES = (1e-3, 1e-1, 1e1, 1e3)
 #: Most iterations of L-BFGS.
 _ITERATIONS = 1000
+#: Steps after which `descent_path` scores a head, log-spaced, and the goal of `path_slowdown`: a fraction of
+#: the best R² along θ₀'s path.
+PATH_STEPS = np.geomspace(1.0, 1e6, 121)
+PATH_GOAL = 0.8
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +71,61 @@ def probe_accuracy(
     rate = _MULTIPLES[best] / bound
     accuracy, _ = softmax_descent((X, y), (Z, z), rate, epochs)
     return ProbeAccuracy(accuracy, rate, _MULTIPLES[best], best in (0, len(ends) - 1))
+
+
+def descent_path(train: ImageFeatures, held: ImageFeatures) -> NDArray[np.float64]:
+    r"""Return R² `(T,)` on held-out rows of a linear head after each of `PATH_STEPS` of gradient descent.
+
+    Full-batch descent from zero on the squared error of one-hot targets, with intercept and step 1/σ₁. With
+    the SVD :math:`\tilde X = USV^\top` of centered features, step t has the weights
+
+    .. math:: W_t = V\,\frac{1 - (1 - S^2/S_1^2)^t}{S}\,U^\top Z,
+
+    so that no step is taken: the speed of each singular direction and what the labels hold of it decide.
+
+    Examples:
+        >>> X = np.array([[1, 0.1], [1, -0.1], [-1, 0.1], [-1, -0.1]])  # the weak feature tells the label
+        >>> rows = ImageFeatures(X, np.array([0, 1, 0, 1]), np.arange(4), ())
+        >>> descent_path(rows, rows)[[0, -1]].round(4)  # 1 − (1 − 0.01)² at the first step
+        array([0.0199, 1.    ])
+    """
+    X, Y = (torch.from_numpy(np.asarray(of.values, np.float64)) for of in (train, held))
+    classes = int(max(train.labels.max(), held.labels.max())) + 1
+    Z, target = (
+        nn.functional.one_hot(torch.from_numpy(of.labels.copy()), classes).double() for of in (train, held)
+    )
+    mean, base = X.mean(dim=0), Z.mean(dim=0)
+    U, S, axes = torch.linalg.svd(X - mean, full_matrices=False)
+    used = int((S / S[0] > torch.finfo(torch.float32).eps).sum())  # below lies round-off of float32 features
+    U, S, axes = U[:, :used], S[:used], axes[:used]
+    read, wanted = (Y - mean) @ axes.mT / S, U.mT @ (Z - base)
+    rest = torch.log1p(-(S / S[:1]).square().clamp(max=1.0))
+    scores = []
+    for step in PATH_STEPS:
+        fitted = base + read @ (-torch.expm1(step * rest)[:, None] * wanted)
+        scores.append(1 - float((target - fitted).square().sum() / (target - base).square().sum()))
+    return np.array(scores)
+
+
+def path_slowdown(before: NDArray[np.float64], after: NDArray[np.float64]) -> float:
+    """Return how many times the steps of θ₀'s head the one of θ needs to `PATH_GOAL` of θ₀'s best R².
+
+    Both are of `descent_path`. A path that misses the goal counts as `PATH_STEPS[-1]` steps, so that the
+    factor is a lower bound; it is 1 where θ₀'s own head learns nothing.
+
+    Examples:
+        >>> slow = np.linspace(0.0, 1.0, len(PATH_STEPS))
+        >>> path_slowdown(slow, slow), round(path_slowdown(slow, slow / 2), 1)
+        (1.0, 15.8)
+    """
+    best = float(before.max())
+    if best <= 0:
+        return 1.0
+    steps = []
+    for scores in (before, after):
+        over = np.flatnonzero(scores >= PATH_GOAL * best)
+        steps.append(PATH_STEPS[over[0] if len(over) else -1])
+    return float(steps[1] / steps[0])
 
 
 def softmax_descent(

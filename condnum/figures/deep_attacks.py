@@ -1,5 +1,6 @@
 """Figures of the deep attack panel: what the defense buys against each attacker, curves, trials."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ from condnum.figures.style import (
 _NETS = {
     "theta_0": MethodStyle("θ₀", "#7F7F7F", "dot"),
     "scratch": MethodStyle("from scratch", "#000000", "dash"),
+    "theta_0 again": MethodStyle("θ₀ again", "#BBBBBB", "dot"),
 }
 
 
@@ -122,6 +124,50 @@ def net_curves_figure(
     figure.update_yaxes(title_text="accuracy on D<sub>H</sub> (%)", col=1)
     note = f"{subtitle}<br>{_rows(shots)}, the best trial of each; mean and range over seeds and repeats"
     finish(figure, "Progress of the attackers", note, height=220 + inner)
+    return figure.update_layout(legend_title_text="net (click to hide)")
+
+
+def undoing_figure(undoing: pd.DataFrame, subtitle: str) -> Any:
+    """Draw the best attacker's accuracy on each net against steps, a panel a number of examples per class.
+
+    A diamond at the left: the best attacker in closed form, who takes no step; dotted: the goal.
+    """
+    names = list(dict.fromkeys(undoing["backbone"]))
+    shots = sorted(set(undoing["shots"]), key=lambda count: (count == 0, count))
+    places = [(name, count) for name in names for count in shots]
+    columns = min(3, len(shots))
+    rows = -(-len(places) // columns)
+    gap = 110
+    inner = 230 * rows + gap * (rows - 1)
+    figure = panels(
+        rows=rows, cols=columns, shared_yaxes=True, shared_xaxes=True, horizontal_spacing=0.03,
+        subplot_titles=[f"{name}<br>{_rows(count)}" for name, count in places],
+        vertical_spacing=gap / inner,
+    )  # fmt: skip
+    least = undoing.loc[undoing["step"] > 0, "step"].min()
+    solved = 0.5 * (1 if math.isnan(least) else least)
+    for index, (name, count) in enumerate(places):
+        at = {"row": index // columns + 1, "col": index % columns + 1}
+        part = undoing[(undoing["backbone"] == name) & (undoing["shots"] == count)]
+        for net, own in part.groupby("net", sort=False):
+            style = _look(str(net))
+            for steps, mode in ((own["step"] == 0, "markers"), (own["step"] > 0, "lines")):
+                of = own[steps]
+                figure.add_scatter(
+                    x=of["step"].replace(0, solved), y=100 * of["accuracy"], mode=mode, name=style.label,
+                    line={"color": style.color, "dash": style.dash, "width": 2.2}, legendgroup=net,
+                    marker={"symbol": "diamond", "size": 9, "color": style.color}, customdata=of["label"],
+                    hovertemplate="%{customdata}: %{y:.1f} %", **at,
+                    showlegend=index == 0 and mode == "lines",
+                )  # fmt: skip
+        figure.add_hline(y=100 * part["goal"].iloc[0], line={"color": GREY, "dash": "dot", "width": 1}, **at)
+    figure.update_xaxes(**log_axis("", undoing["step"]), showticklabels=True)
+    figure.update_xaxes(title_text="step of the attacker", row=rows)
+    figure.update_yaxes(title_text="accuracy on D<sub>H</sub> (%)", col=1)
+    marks = "Lines: the best attacker who trains by steps; diamonds: the best in closed form; means"
+    goal = "Dotted: 90 % of the way from chance to the best attacker's accuracy on θ₀"
+    note = f"{subtitle}<br>{marks}<br>{goal}"
+    finish(figure, "What undoing each defense costs", note, height=240 + inner)
     return figure.update_layout(legend_title_text="net (click to hide)")
 
 

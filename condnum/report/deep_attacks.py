@@ -15,7 +15,7 @@ from condnum.studies.deep_attackers import DeepAttackers
 #: Fraction of the way from chance to the best attacker's accuracy on θ₀ of which tables and sentences speak.
 HEADLINE = 0.8
 
-_NETS = {"theta_0": "θ<sub>0</sub>", "scratch": "from scratch"}
+_NETS = {"theta_0": "θ<sub>0</sub>", "theta_0 again": "θ<sub>0</sub> again", "scratch": "from scratch"}
 
 
 def attacker_table(study: DeepAttackers) -> pd.DataFrame:
@@ -77,6 +77,35 @@ def factor_table(factors: pd.DataFrame, fraction: float = HEADLINE) -> pd.DataFr
                 ),
             }
         )
+    return pd.DataFrame(rows)
+
+
+def undoing_table(undoing: pd.DataFrame) -> pd.DataFrame:
+    """Format for each net the best solved attack, and the first number of steps that undoes the defense."""
+    rows = []
+    keys = ["backbone", "shots", "net"]
+    for (backbone, shots, net), own in undoing.groupby(keys, sort=False):
+        row = {
+            "net": f"{html.escape(backbone)}, {_NETS.get(net, label(net))}",
+            "examples per class": str(shots or "all"),
+            "goal (%)": f"{100 * own['goal'].iloc[0]:.1f}",
+        }
+        solved, trained = (own[steps] for steps in (own["step"] == 0, own["step"] > 0))
+        for name, of in (("solved for a head", solved), ("trained by steps", trained)):
+            best = of.loc[[of["accuracy"].idxmax()]] if len(of) else of
+            found = of[of["reached"]].head(1)
+            words = [f"{100 * a:.1f} %, {text}" for a, text in best[["accuracy", "label"]].to_numpy()]
+            row[f"best, {name}"] = html.escape(words[0]) if words else "—"
+            if of is trained:
+                seen = found[["step", "examples", "label"]].to_numpy()
+                row["undone after"] = (
+                    f"{seen[0][0]:,} steps, {seen[0][1]:,.0f} examples seen<br><small>{seen[0][2]}</small>"
+                    if len(seen)
+                    else "not within the budget"
+                )
+            else:
+                row["undone by solving"] = "—" if not len(of) else "yes" if len(found) else "no"
+        rows.append(row)
     return pd.DataFrame(rows)
 
 

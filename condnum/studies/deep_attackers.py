@@ -54,7 +54,7 @@ _TASKS = ("pretrain", "harmful")
 
 
 @dataclass(frozen=True)
-class DeepAttackers(DeepNets, name="deep-attackers", version="3"):
+class DeepAttackers(DeepNets, name="deep-attackers", version="4"):
     """θ₀ and θ_I as `DeepNets` makes them, or from a folder, and the attacks that they meet."""
 
     methods: NetMethods = ()  # empty: `ours`, or all of the folder
@@ -240,6 +240,7 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="3"):
         models = net_results(data, [result for result in results if is_model(result.cell)])
         return {
             "factors": report.factors(),
+            "undoing": report.undoing(),
             "results": report.table(),
             "trials": report.trials(),
             "immunization": net_summary(models, data),

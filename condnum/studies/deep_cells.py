@@ -16,7 +16,7 @@ from scipy.stats import binom
 from condnum.deep.backbone import Backbone
 from condnum.deep.features import ImageFeatures, head_accuracy
 from condnum.deep.images import ImageData, Unreadable
-from condnum.deep.probe import convex_probe, probe_accuracy
+from condnum.deep.probe import convex_probe, descent_path, path_slowdown, probe_accuracy
 from condnum.deep.rir import DRAW_STRIDE, rir_from_features
 from condnum.deep.transforms import Augmentation
 from condnum.studies.cells import Arrays, Cell, Row
@@ -261,6 +261,7 @@ def measured_features(
     probe = probe_accuracy(after.harmful, after.harmful_test, epochs=cell["probe_epochs"], seed=seed)
     convex = convex_probe(after.harmful, after.harmful_test, seed=seed)
     curve = probe.test_accuracy
+    paths = [descent_path(of.harmful, of.harmful_test) for of in (before, after)]
     if probe.at_edge:
         warnings.append("The best learning rate of the probe is at the edge of its grid.")
     if not convex.converged:
@@ -270,6 +271,7 @@ def measured_features(
     row |= {
         "dimension": after.pretrain.dimension,
         "group_size": cell["group_size"],
+        "slowdown": path_slowdown(*paths),
         "probe_final": float(curve[-1]),
         "probe_mean": float(curve[1:].mean()),
         "probe_rate": probe.learning_rate,

@@ -55,7 +55,7 @@ NetMethods: TypeAlias = Annotated[tuple[str, ...], some_of("method", lambda: KNO
 
 
 @dataclass(frozen=True)
-class DeepNets(Study, name="deep", version="4"):
+class DeepNets(Study, name="deep", version="5"):
     """Table 3 and Figure 3: the last stage of a backbone is immunized; θ₀ is a cell too."""
 
     data: Literal["embedded", "mnist", "images"] = "embedded"  # images: `pretrain` and `harmful`

@@ -34,7 +34,7 @@ class DeepImmunization:
 
     `history` has a row for each step, with the parts' values before that step (`step`, `supervised`, and of
     `ours` `well` and `ill`, …, `gradient_norm` in θ, `rate`), and for each evaluation the columns `rir`,
-    `harmful_ratio`, `pretrain_ratio` and `accuracy` after it (NaN between evaluations).
+    `harmful_ratio`, `pretrain_ratio`, `accuracy` and `slowdown` after it (NaN between evaluations).
     """
 
     theta_0: Backbone  # snapshot before the first step
@@ -83,7 +83,8 @@ def immunize_backbone(
     Each step takes images of both tasks; the smaller task cycles. Every `record_every` steps RIR_θ0 on
     training and on held-out images and the accuracy on held-out images of D_P are measured, the weights
     adapt, a checkpoint is written, and the best θ so far is kept: accuracy above its floor comes first, then
-    (i) ≥ 1.2 with (ii) ≤ 0.8, then the smaller of the two RIR_θ0. No test image is involved.
+    (i) ≥ 1.2 with (ii) ≤ 0.8, then the steps of gradient descent that a new head needs on held-out images of
+    D_H (`slowdown`, in closed form), then the smaller of the two RIR_θ0. No test image is involved.
 
     Args:
         backbone: θ₀ with its head ω on D_P's classes; it stays as it is.

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.features import ImageFeatures, head_accuracy
+from condnum.deep.probe import descent_path, path_slowdown
 from condnum.deep.rir import rir_from_features
 from condnum.deep.split_rules import block_names
 from condnum.deep.training.erasure import Read, read_accuracy
@@ -48,6 +49,7 @@ class Evaluation:
     held_pretrain_ratio: float
     held_pretrain_std: float  # of (ii), over groups of held-out images
     accuracy: float  # on held-out images of D_P, 0 to 1
+    slowdown: float  # steps of a new head for D_H, of those on θ₀ (`path_slowdown`), on held-out images
     # of ridge heads on D_H's held-out images, mean over blocks; NaN, which equals nothing, but for `erase`
     harmful_accuracy: float = field(default=math.nan, compare=False)
 
@@ -75,20 +77,20 @@ class Evaluation:
         """
         return max(self.pretrain_ratio, self.held_pretrain_ratio + 2 * self.held_pretrain_std)
 
-    def rank(self, accuracy_floor: float) -> tuple[bool, bool, float]:
-        """Return what compares evaluations: accuracy, then (i) and (ii), then RIR_θ0; the larger, the better.
+    def rank(self, accuracy_floor: float) -> tuple[bool, bool, float, float]:
+        """Return what compares evaluations; the larger, the better.
 
-        A (ii) that is too large weighs against RIR_θ0, of which more than `ENOUGH` does not make up for it.
-        Where the method is erasure, what a ridge head still reads stands in place of (i), (ii) and RIR_θ0.
+        Accuracy comes first, then (i) and (ii), then `slowdown`, then RIR_θ0: what an attacker meets, and not
+        the worst case over all targets. Where (i) or (ii) is unmet, RIR_θ0 is compared, and a (ii) that is
+        too large weighs against it: more than `ENOUGH` does not make up for it.
+        Where the method is erasure, what a ridge head still reads is compared alone.
         """
         if not math.isnan(self.harmful_accuracy):
-            return self.accuracy >= accuracy_floor, True, -self.harmful_accuracy
+            return self.accuracy >= accuracy_floor, True, -self.harmful_accuracy, 0.0
         excess = max(1.0, self.expected_pretrain_ratio / PRETRAIN_LIMIT)
-        return (
-            self.accuracy >= accuracy_floor,
-            self.least_harmful_ratio >= HARMFUL_LIMIT and excess == 1,
-            self.least_rir if excess == 1 else min(self.least_rir, ENOUGH) / excess,
-        )
+        met = self.least_harmful_ratio >= HARMFUL_LIMIT and excess == 1
+        rir = self.least_rir if excess == 1 else min(self.least_rir, ENOUGH) / excess
+        return self.accuracy >= accuracy_floor, met, self.slowdown if met else 0.0, rir
 
 
 class Monitor:
@@ -114,6 +116,7 @@ class Monitor:
         drawn = [(samples, np.sort(generator.permutation(rows)[:most])) for samples, rows in tasks]
         self._sets = [*drawn, *held]  # D_P and D_H to train on, D_P and D_H held out
         self._before, _ = self._run(theta_0)
+        self._path = descent_path(self._before[1], self._before[3])
         self.start = self.evaluate(theta_0, 0)
 
     def evaluate(self, backbone: Backbone, step: int) -> Evaluation:
@@ -137,6 +140,7 @@ class Monitor:
             *(held.rir, held.harmful_ratio, held.pretrain_ratio),
             float(np.nan_to_num(held.pretrain_ratio_std)),  # NaN: a single group
             accuracy,
+            path_slowdown(self._path, descent_path(after[1], after[3])),
             self._harmful_accuracy(after, read) if self.erased_classes else math.nan,
         )
 
