@@ -84,7 +84,7 @@ RECIPES: Mapping[str, Recipe] = {
         ),
         weights="none",
         pretraining={"epochs": 30, "batch_size": 32},
-        settings={**_PLAIN, "steps": 150, "record_every": 10},
+        settings={**_PLAIN, "steps": 400, "record_every": 20},
         imma={**_BILEVEL, "steps": 40, "record_every": 4},
     ),
     "mnist": Recipe(
@@ -106,7 +106,7 @@ RECIPES: Mapping[str, Recipe] = {
         weights="none",
         pretraining={"epochs": 8},
         limit=1000,
-        settings={**_PLAIN, "steps": 300, "record_every": 20},
+        settings={**_PLAIN, "steps": 600, "record_every": 20},
     ),
     IMAGES: Recipe(
         "", "", (BackboneRecipe("resnet18"),), weights="timm", pretraining={"epochs": 30}, image_size=None,
