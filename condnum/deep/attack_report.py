@@ -212,7 +212,11 @@ class DeepAttackReport:
         )
         best = best.merge(goals.groupby(["backbone", "shots"], sort=False, as_index=False).mean())
         best["reached"] = best["accuracy"] >= best["goal"]
-        return best.sort_values(["shots", "step"], kind="stable", ignore_index=True)
+        order = {net: place for place, net in enumerate([THETA_0, AGAIN, *self.methods, SCRATCH])}
+        best["place"] = best["net"].map(order)
+        return best.sort_values(["backbone", "shots", "place", "step"], ignore_index=True).drop(
+            columns="place"
+        )
 
     def factors(self, fractions: Sequence[float] = FRACTIONS) -> pd.DataFrame:
         """Return a row for each backbone, method, examples per class, fraction and attacker (`compare`).

@@ -81,30 +81,29 @@ def factor_table(factors: pd.DataFrame, fraction: float = HEADLINE) -> pd.DataFr
 
 
 def undoing_table(undoing: pd.DataFrame) -> pd.DataFrame:
-    """Format for each net the best solved attack, and the first number of steps that undoes the defense."""
+    """Format for each net the best attackers, and after how many steps of training it is undone."""
+
+    def best(of: pd.DataFrame) -> str:
+        if not len(of):
+            return "—"
+        row = of.loc[of["accuracy"].idxmax()]
+        return f"{100 * row['accuracy']:.1f} %<br><small>{row['label']}</small>"
+
     rows = []
-    keys = ["backbone", "shots", "net"]
-    for (backbone, shots, net), own in undoing.groupby(keys, sort=False):
+    for (backbone, shots, net), own in undoing.groupby(["backbone", "shots", "net"], sort=False):
+        trained = own[own["step"] > 0]
+        after = "not within the budget" if len(trained) else "—"
+        for first in trained[trained["reached"]].head(1).itertuples():
+            steps = f"{first.step:,} step{'s' * (first.step != 1)}"
+            after = f"{steps}, {first.examples:,.0f} examples seen<br><small>{first.label}</small>"
         row = {
-            "net": f"{html.escape(backbone)}, {_NETS.get(net, label(net))}",
+            "net": f"{html.escape(str(backbone))}, {_NETS.get(net, label(net))}",
             "examples per class": str(shots or "all"),
-            "goal (%)": f"{100 * own['goal'].iloc[0]:.1f}",
+            "goal": f"{100 * own['goal'].iloc[0]:.1f} %",
+            "best in closed form": best(own[own["step"] == 0]),
+            "best trained by steps": best(trained),
+            "training reaches the goal after": after,
         }
-        solved, trained = (own[steps] for steps in (own["step"] == 0, own["step"] > 0))
-        for name, of in (("solved for a head", solved), ("trained by steps", trained)):
-            best = of.loc[[of["accuracy"].idxmax()]] if len(of) else of
-            found = of[of["reached"]].head(1)
-            words = [f"{100 * a:.1f} %, {text}" for a, text in best[["accuracy", "label"]].to_numpy()]
-            row[f"best, {name}"] = html.escape(words[0]) if words else "—"
-            if of is trained:
-                seen = found[["step", "examples", "label"]].to_numpy()
-                row["undone after"] = (
-                    f"{seen[0][0]:,} steps, {seen[0][1]:,.0f} examples seen<br><small>{seen[0][2]}</small>"
-                    if len(seen)
-                    else "not within the budget"
-                )
-            else:
-                row["undone by solving"] = "—" if not len(of) else "yes" if len(found) else "no"
         rows.append(row)
     return pd.DataFrame(rows)
 

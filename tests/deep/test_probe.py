@@ -6,7 +6,14 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 from condnum.deep.features import ImageFeatures
-from condnum.deep.probe import convex_probe, probe_accuracy
+from condnum.deep.probe import (
+    PATH_GOAL,
+    PATH_STEPS,
+    convex_probe,
+    descent_path,
+    path_slowdown,
+    probe_accuracy,
+)
 
 
 def features(X, y):
@@ -45,3 +52,34 @@ def test_the_convex_probe_is_scikit_learns_on_standardized_features(digits, monk
     monkeypatch.setattr("condnum.deep.probe._ITERATIONS", 2)
     stopped = convex_probe(features(X, y), features(Z, z))
     assert (stopped.converged, stopped.iterations) == (False, 2)
+
+
+def test_the_path_of_a_head_is_that_of_gradient_descent(digits):
+    """Steps that are taken, at 1/σ₁ on the squared error of centered one-hot targets."""
+    X, y, Z, z = (part[:300] for part in digits)
+    path = descent_path(features(X, y), features(Z, z))
+    A, B = (of.astype(float) - X.astype(float).mean(0) for of in (X, Z))
+    target, wanted = (np.eye(10)[of] - np.eye(10)[y].mean(0) for of in (y, z))
+    W, rate, last = np.zeros((64, 10)), 1 / np.linalg.norm(A, 2) ** 2, 100
+    for _ in range(last):
+        W -= rate * A.T @ (A @ W - target)
+    taken = 1 - ((wanted - B @ W) ** 2).sum() / (wanted**2).sum()
+    assert path[np.isclose(PATH_STEPS, last)] == pytest.approx(taken, abs=1e-9)
+
+
+def test_a_defense_that_shrinks_what_tells_the_classes_apart_slows_the_head_and_a_scale_does_not(digits):
+    """The directions that count have eigenvalues s² times smaller: 1/s² times the steps."""
+    _, y, _, z = digits
+    drawn = np.random.default_rng(0)
+    noise = [np.c_[drawn.normal(size=(len(of), 10)), np.eye(10)[of] / 3] for of in (y, z)]
+
+    def path(scale, strength):
+        return descent_path(*(features(scale * rows * np.r_[np.ones(10), np.full(10, strength)], of)
+                              for rows, of in zip(noise, (y, z), strict=True)))  # fmt: skip
+
+    plain = path(1.0, 1.0)
+    assert path_slowdown(plain, path(1e-3, 1.0)) == 1
+    assert path_slowdown(plain, path(1.0, 0.1)) == pytest.approx(100, rel=0.2)
+    assert path_slowdown(plain, path(1.0, 0.0)) >= 1e6 / 100  # the goal is not reached: a lower bound
+    assert path_slowdown(0 * plain, plain) == 1  # θ₀'s own head learns nothing
+    assert 0 < PATH_GOAL < 1

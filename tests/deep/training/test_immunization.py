@@ -144,7 +144,7 @@ def test_bfloat16_runs_and_stays_near_float32(run):
 @pytest.fixture
 def answers(monkeypatch):
     """Put answers by step in place of the monitor's measured ones."""
-    fine = Evaluation(0, 4.0, 2.0, 0.5, 9.0, 2.0, 0.5, 0.0, 0.9)
+    fine = Evaluation(0, 4.0, 2.0, 0.5, 9.0, 2.0, 0.5, 0.0, 0.9, 1.0)
 
     def follow(answer):
         monkeypatch.setattr(Monitor, "evaluate", lambda _, __, step: replace(fine, step=step, **answer(step)))
@@ -157,6 +157,17 @@ def test_accuracy_below_the_floor_is_not_chosen(run, answers):
     result = run()
     assert (result.best_step, result.best.rir) == (4, 2.0)
     assert list(result.history["rir"].dropna()) == [5.0, 2.0, 5.0, 5.0]
+
+
+def test_of_thetas_that_meet_the_conditions_the_one_that_slows_an_actual_head_is_kept(run, answers):
+    """RIR_θ0 decides where the head is as slow, and where (ii) is unmet."""
+    slow = {0: 1.0, 2: 3.0, 4: 9.0, 6: 3.0, 8: 50.0}
+    answers(
+        lambda step: {"slowdown": slow[step], "rir": 9.0 - step, "pretrain_ratio": 2.0 if step == 8 else 0.5}
+    )
+    assert run().best_step == 4
+    answers(lambda step: {"slowdown": 3.0, "rir": step, "held_rir": 10.0})
+    assert run().best_step == 8
 
 
 def test_patience_stops_early_and_a_result_may_be_theta_0(run, answers):
