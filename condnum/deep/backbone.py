@@ -282,8 +282,8 @@ def load_backbone(path: str | os.PathLike[str], **changes: Any) -> Backbone:
 def _create(name: str, download: bool, seed: int, arguments: Mapping[str, Any]) -> nn.Module:
     """Create a timm model that gives features before its classifier, drawn from a seed or downloaded."""
     timm = require("timm", "deep")
-    # hf-hub:owner/model and local-dir:… are resolved by timm itself
-    if not ("/" in name or ":" in name or timm.is_model(name.split(".")[0])):
+    # timm itself resolves hf-hub:owner/model and local-dir:…
+    if not (name.startswith(("hf-hub:", "local-dir:")) or timm.is_model(name.split(".")[0])):
         near = get_close_matches(name, timm.list_models(), n=5, cutoff=0.4)
         raise UnknownNameError("timm model", name, [*near, "… see timm.list_models()"])
     with torch.random.fork_rng(devices=[]):

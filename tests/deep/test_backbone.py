@@ -148,6 +148,7 @@ def test_what_is_no_chain_is_refused(trainable, run):
     ("arguments", "error", "message"),
     [
         ({"name": "resnet81"}, UnknownNameError, "did you mean 'resnet"),
+        ({"name": "mnist:0-4"}, UnknownNameError, "unknown timm model 'mnist:0-4'"),
         ({"name": "test_resnet", "classifier": "old"}, UnknownNameError, "Choices: loaded, new"),
         ({"name": "test_resnet", "patches": 3}, InvalidInputError, "timm cannot build test_resnet"),
         ({"name": "deit_tiny_distilled_patch16_224"}, InvalidInputError, "2 classifiers"),
