@@ -145,7 +145,8 @@ def undoing_figure(undoing: pd.DataFrame, subtitle: str) -> Any:
         vertical_spacing=gap / inner,
     )  # fmt: skip
     least = undoing.loc[undoing["step"] > 0, "step"].min()
-    solved = 0.5 * (1 if math.isnan(least) else least)
+    left = 0.3 * (1 if math.isnan(least) else least)
+    solved = {net: left * 1.25**place for place, net in enumerate(dict.fromkeys(undoing["net"]))}
     for index, (name, count) in enumerate(places):
         at = {"row": index // columns + 1, "col": index % columns + 1}
         part = undoing[(undoing["backbone"] == name) & (undoing["shots"] == count)]
@@ -154,7 +155,7 @@ def undoing_figure(undoing: pd.DataFrame, subtitle: str) -> Any:
             for steps, mode in ((own["step"] == 0, "markers"), (own["step"] > 0, "lines")):
                 of = own[steps]
                 figure.add_scatter(
-                    x=of["step"].replace(0, solved), y=100 * of["accuracy"], mode=mode, name=style.label,
+                    x=of["step"].replace(0, solved[net]), y=100 * of["accuracy"], mode=mode, name=style.label,
                     line={"color": style.color, "dash": style.dash, "width": 2.2}, legendgroup=net,
                     marker={"symbol": "diamond", "size": 9, "color": style.color}, customdata=of["label"],
                     hovertemplate="%{customdata}: %{y:.1f} %", **at,
@@ -164,7 +165,7 @@ def undoing_figure(undoing: pd.DataFrame, subtitle: str) -> Any:
     figure.update_xaxes(**log_axis("", undoing["step"]), showticklabels=True)
     figure.update_xaxes(title_text="step of the attacker", row=rows)
     figure.update_yaxes(title_text="accuracy on D<sub>H</sub> (%)", col=1)
-    marks = "Lines: the best attacker who trains by steps; diamonds: the best in closed form; means"
+    marks = "Lines: best attacker by steps; diamonds: best in closed form; means over seeds and repeats"
     goal = "Dotted: 90 % of the way from chance to the best attacker's accuracy on θ₀"
     note = f"{subtitle}<br>{marks}<br>{goal}"
     finish(figure, "What undoing each defense costs", note, height=240 + inner)
