@@ -213,6 +213,8 @@ def task_facts(name: str, stream: FeatureStream, rows: int, K: NDArray[np.float6
         same = np.flatnonzero(squares[:j] + squares[j] - 2 * K[:j, j] <= 4 * SAME * squares[j])
         if len(same):
             equal.append((stream.columns[same[0]], stream.columns[j]))
-    rank, near = int((sigma > limit).sum()), int(((sigma > limit / NEAR) & (sigma < limit * NEAR)).sum())
+    noise = np.sqrt(len(sigma)) * np.finfo(np.float64).eps * sigma[0]  # below, K's own round-off looks alike
+    opinion = (sigma > max(limit / NEAR, noise)) & (sigma < limit * NEAR)
+    rank, near = int((sigma > limit).sum()), int(opinion.sum())
     about = (stream.source, rows, stream.dimension, stream.stored_eps)
     return TaskFacts(name, *about, sigma.tolist(), rank, near, equal)

@@ -27,8 +27,8 @@ _PENALTIES = (1e-3, 1e-1, 1e1, 1e3)
 _ITERATIONS = 1000
 #: Steps after which `descent_path` scores a head, log-spaced, and the goal of `path_slowdown`: a fraction of
 #: the best R² along θ₀'s path.
-PATH_STEPS = np.geomspace(1.0, 1e6, 121)
-PATH_GOAL = 0.8
+DESCENT_STEPS = np.geomspace(1.0, 1e6, 121)
+DESCENT_GOAL = 0.8
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ def probe_accuracy(
 
 
 def descent_path(train: ImageFeatures, held: ImageFeatures) -> NDArray[np.float64]:
-    r"""Return R² `(T,)` on held-out rows of a linear head after each of `PATH_STEPS` of gradient descent.
+    r"""Return R² `(T,)` on held-out rows of a linear head after each of `DESCENT_STEPS` of gradient descent.
 
     Full-batch descent from zero on the squared error of one-hot targets, with intercept and step 1/σ₁. With
     the SVD :math:`\tilde X = USV^\top` of centered features, step t has the weights
@@ -101,20 +101,20 @@ def descent_path(train: ImageFeatures, held: ImageFeatures) -> NDArray[np.float6
     read, wanted = (Y - mean) @ axes.mT / S, U.mT @ (Z - base)
     rest = torch.log1p(-(S / S[:1]).square().clamp(max=1.0))
     scores = []
-    for step in PATH_STEPS:
+    for step in DESCENT_STEPS:
         fitted = base + read @ (-torch.expm1(step * rest)[:, None] * wanted)
         scores.append(1 - float((target - fitted).square().sum() / (target - base).square().sum()))
     return np.array(scores)
 
 
 def path_slowdown(before: NDArray[np.float64], after: NDArray[np.float64]) -> float:
-    """Return how many times the steps of θ₀'s head the one of θ needs to `PATH_GOAL` of θ₀'s best R².
+    """Return how many times the steps of θ₀'s head the one of θ needs to `DESCENT_GOAL` of θ₀'s best R².
 
-    Both are of `descent_path`. A path that misses the goal counts as `PATH_STEPS[-1]` steps, so that the
+    Both are of `descent_path`. A path that misses the goal counts as `DESCENT_STEPS[-1]` steps, so that the
     factor is a lower bound; it is 1 where θ₀'s own head learns nothing.
 
     Examples:
-        >>> slow = np.linspace(0.0, 1.0, len(PATH_STEPS))
+        >>> slow = np.linspace(0.0, 1.0, len(DESCENT_STEPS))
         >>> path_slowdown(slow, slow), round(path_slowdown(slow, slow / 2), 1)
         (1.0, 15.8)
     """
@@ -123,8 +123,8 @@ def path_slowdown(before: NDArray[np.float64], after: NDArray[np.float64]) -> fl
         return 1.0
     steps = []
     for scores in (before, after):
-        over = np.flatnonzero(scores >= PATH_GOAL * best)
-        steps.append(PATH_STEPS[over[0] if len(over) else -1])
+        over = np.flatnonzero(scores >= DESCENT_GOAL * best)
+        steps.append(DESCENT_STEPS[over[0] if len(over) else -1])
     return float(steps[1] / steps[0])
 
 

@@ -153,7 +153,7 @@ def test_what_is_no_chain_is_refused(trainable, run):
         ({"name": "test_resnet", "patches": 3}, InvalidInputError, "timm cannot build test_resnet"),
         ({"name": "deit_tiny_distilled_patch16_224"}, InvalidInputError, "2 classifiers"),
     ],
-    ids=["name", "classifier", "argument", "two heads"],
+    ids=["name", "no name of timm", "classifier", "argument", "two heads"],
 )
 def test_bad_arguments(arguments, error, message):
     with pytest.raises(error, match=message):

@@ -7,8 +7,8 @@ from sklearn.linear_model import LogisticRegression
 
 from condnum.deep.features import ImageFeatures
 from condnum.deep.probe import (
-    PATH_GOAL,
-    PATH_STEPS,
+    DESCENT_GOAL,
+    DESCENT_STEPS,
     convex_probe,
     descent_path,
     path_slowdown,
@@ -64,7 +64,7 @@ def test_the_path_of_a_head_is_that_of_gradient_descent(digits):
     for _ in range(last):
         W -= rate * A.T @ (A @ W - target)
     taken = 1 - ((wanted - B @ W) ** 2).sum() / (wanted**2).sum()
-    assert path[np.isclose(PATH_STEPS, last)] == pytest.approx(taken, abs=1e-9)
+    assert path[np.isclose(DESCENT_STEPS, last)] == pytest.approx(taken, abs=1e-9)
 
 
 def test_a_defense_that_shrinks_what_tells_the_classes_apart_slows_the_head_and_a_scale_does_not(digits):
@@ -82,4 +82,4 @@ def test_a_defense_that_shrinks_what_tells_the_classes_apart_slows_the_head_and_
     assert path_slowdown(plain, path(1.0, 0.1)) == pytest.approx(100, rel=0.2)
     assert path_slowdown(plain, path(1.0, 0.0)) >= 1e6 / 100  # the goal is not reached: a lower bound
     assert path_slowdown(0 * plain, plain) == 1  # θ₀'s own head learns nothing
-    assert 0 < PATH_GOAL < 1
+    assert 0 < DESCENT_GOAL < 1
