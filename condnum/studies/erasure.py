@@ -18,6 +18,7 @@ from condnum.arrays import FloatArray
 from condnum.data.labeled_pairs import LABELED_PAIRS, load_labeled_pair
 from condnum.data.task_pair import TaskPair, sha256_arrays
 from condnum.errors import InvalidInputError
+from condnum.machine import limited_threads
 from condnum.methods import immunize
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import AttackBudget, AttackReport, AttackTask, attack_panel
@@ -379,6 +380,7 @@ def first_attackable(data: TaskPairs) -> TaskPair | None:
     return next((pair for pair in small if chance_of(pair)), None)
 
 
+@limited_threads(1)  # small matrices: on a busy machine, threads wait for each other
 def attacked(pair: TaskPair, seed: int = 0, rows: int | None = None) -> AttackReport:
     """Attack raw features, those of `ours` and erased ones of one split, on rows that the defender lacks.
 
