@@ -9,7 +9,7 @@ import pandas as pd
 
 from condnum.deep.attack_kinds import FRESH, DeepAttacker
 from condnum.deep.attack_report import headline
-from condnum.report.tables import formula_html, label, number, rounded
+from condnum.report.tables import Column, formula_html, label, number, rounded, rows_of
 from condnum.studies.deep_attackers import DeepAttackers
 
 #: Fraction of the way from chance to the best attacker's accuracy on θ₀ of which tables and sentences speak.
@@ -151,6 +151,19 @@ def verdict(factors: pd.DataFrame, immunization: pd.DataFrame, fraction: float =
         words += f"<p><b>{html.escape(str(backbone))}, {label(method)}</b>: RIR<sub>θ0</sub> {rir}. "
         words += f"<b>{formula_html(headline(rows))}</b></p>"
     return words
+
+
+def correlation_table(correlations: pd.DataFrame) -> pd.DataFrame:
+    """Format the rank correlations of predicted and observed steps."""
+    columns: dict[str, Column] = {
+        "net": ("net", lambda net: _NETS.get(net, label(net))),
+        "trained": ("part", str),
+        "by": ("optimizer", str),
+        "attacks": ("attacks", str),
+        "correlation with the prediction from κ": ("rho_kappa", rounded),
+        "from the whole spectrum": ("rho_spectrum", rounded),
+    }
+    return rows_of(correlations, columns)
 
 
 def curvature_table(curvature: pd.DataFrame, immunization: pd.DataFrame) -> pd.DataFrame:

@@ -55,9 +55,7 @@ def net_table(summary: pd.DataFrame, *, convention: Convention) -> pd.DataFrame:
     for name, title in NET_RATIOS.items():
         obtained = ((images, with_spread(f"{kind}{name}")) for kind, images in _IMAGES.items())
         columns |= lines(title, *obtained, published(name))
-    columns |= lines(
-        "steps of a head for D<sub>H</sub>, of those on θ<sub>0</sub> ↑", ("", with_spread("slowdown"))
-    )
+    columns |= lines("slowdown ↑", ("new head", with_spread("slowdown")))
     columns |= lines("D<sub>P</sub> test acc. (%) ↑", ("", with_spread("accuracy")), published("accuracy"))
     return rows_of(in_percent(summary[summary["convention"] == convention]), columns)
 

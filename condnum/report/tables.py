@@ -165,6 +165,8 @@ def mark_tables(soup: Any) -> None:
 
     Where there is no room for a wide table (class `cards`), its rows are cards, without headings in sight.
     """
+    for style in soup.find_all("style", scoped=True):  # of a table that pandas shows: it holds for the page
+        style.decompose()
     for table in soup.find_all("table"):
         rows = [row.find_all(["th", "td"], recursive=False) for row in table.find_all("tr")]
         if any(int(cell.get("colspan") or 1) > 1 for row in rows for cell in row):
