@@ -30,10 +30,11 @@ reproduce: setup
 site: setup
 	$(BIN)/condnum site
 
-# Three workers on two cores, as browsers and kernels wait for each other. .ci/run adds `make lint` and the gate of
+# Three workers on two cores, as browsers and kernels wait for each other, and one thread each: threads of several
+# workers wait for each other a hundred times as long on a busy machine. .ci/run adds `make lint` and the gate of
 # coverage (COVERAGE=--cov).
 test: setup
-	$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder --ignore=tests/benchmarks -p no:benchmark $(COVERAGE)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder --ignore=tests/benchmarks -p no:benchmark $(COVERAGE)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -66,10 +66,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.index(groups[item]) if groups[item] in places else len(places))
 
 
-#: One thread a worker: torch's threads of two workers on two cores wait for each other, ten times as long.
-if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 

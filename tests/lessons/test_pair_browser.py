@@ -34,7 +34,7 @@ def test_the_map_is_that_of_the_method_and_the_curves_are_those_of_the_pair(run)
         wanted = pair_curves(run, explorer.pretrain, explorer.harmful)
         chosen = "quantity == 'norm_ratio' and task == 'pretrain' and method == 'ours' and x > 0"
         wanted = wanted.query(chosen)
-        np.testing.assert_array_equal(curve.y, wanted["value"])
+        np.testing.assert_allclose(curve.y, wanted["value"], rtol=1e-12)
         assert "RIR" in json.loads(explorer.payload)["reading"]
 
 
