@@ -189,34 +189,32 @@ class DeepAttackReport:
         ]  # fmt: skip
         return pd.concat(parts, ignore_index=True)
 
-    def undoing(self, fraction: float = UNDONE) -> pd.DataFrame:
+    def undoing(self) -> pd.DataFrame:
         """Return what undoing each defense costs: the best attacker's accuracy after so many steps.
 
         A row for each backbone, examples per class, net and number of steps: the mean over seeds and repeats
-        of the attacker that is best there, `label`, and whether it is at least `goal`. Attackers in closed
-        form take no step of descent: their best is the row of step 0. `theta_0 again` is the control.
+        of the attacker that is best there, `label`, and whether it is at least `goal`, that of `UNDONE`.
+        Attackers in closed form take no step of descent: their best is the row of step 0. `theta_0 again` is
+        the control.
         """
         table = self.curves()
         solved = table["attacker"].map(lambda name: DeepAttacker.named(name).closed_form)
         table.loc[solved, "step"] = 0
         table = table[solved | (table["step"] > 0)]
         where = ["backbone", "shots", "net", "step"]
-        means = table.groupby([*where, "attacker"], sort=False, as_index=False)[
-            ["accuracy", "examples"]
-        ].mean()
+        attacks = table.groupby([*where, "attacker"], sort=False, as_index=False)
+        means = attacks[["accuracy", "examples"]].mean()
         best = means.loc[means.groupby(where, sort=False)["accuracy"].idxmax()]
         best["label"] = [DeepAttacker.named(name).label for name in best["attacker"]]
         places = [place for place in self.runs if place.net == THETA_0]
         goals = pd.DataFrame(
-            {"backbone": p.backbone, "shots": p.shots, "goal": self.goal(p, fraction)} for p in places
+            {"backbone": p.backbone, "shots": p.shots, "goal": self.goal(p, UNDONE)} for p in places
         )
         best = best.merge(goals.groupby(["backbone", "shots"], sort=False, as_index=False).mean())
         best["reached"] = best["accuracy"] >= best["goal"]
-        order = {net: place for place, net in enumerate([THETA_0, AGAIN, *self.methods, SCRATCH])}
-        best["place"] = best["net"].map(order)
-        return best.sort_values(["backbone", "shots", "place", "step"], ignore_index=True).drop(
-            columns="place"
-        )
+        nets = [THETA_0, AGAIN, *self.methods, SCRATCH]
+        best["net"] = pd.Categorical(best["net"], nets).as_ordered()
+        return best.sort_values(where, ignore_index=True).astype({"net": str})
 
     def factors(self, fractions: Sequence[float] = FRACTIONS) -> pd.DataFrame:
         """Return a row for each backbone, method, examples per class, fraction and attacker (`compare`).

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from condnum.deep.features import ImageFeatures
 from condnum.deep.images import hold_out_rows
 from condnum.deep.regularizers import smaller_gram
+from condnum.theory.spectra import default_rtol
 
 #: Learning rates in units of 1/L, L the bound of `smoothness`: blind to the scale of the features.
 #: Softmax regression stays stable well beyond 2/L, as its curvature falls while it fits.
@@ -76,10 +77,10 @@ def probe_accuracy(
 def descent_path(train: ImageFeatures, held: ImageFeatures) -> NDArray[np.float64]:
     r"""Return R² `(T,)` on held-out rows of a linear head after each of `DESCENT_STEPS` of gradient descent.
 
-    Full-batch descent from zero on the squared error of one-hot targets, with intercept and step 1/σ₁. With
-    the SVD :math:`\tilde X = USV^\top` of centered features, step t has the weights
+    Full-batch descent from zero on the squared error of one-hot targets Z, with intercept and step 1/σ₁. With
+    the Hessian :math:`\tilde X^\top\tilde X = V\Sigma V^\top` of centered features, step t has the weights
 
-    .. math:: W_t = V\,\frac{1 - (1 - S^2/S_1^2)^t}{S}\,U^\top Z,
+    .. math:: W_t = V\,\frac{1 - (1 - \Sigma/\sigma_1)^t}{\Sigma}\,V^\top\tilde X^\top Z,
 
     so that no step is taken: the speed of each singular direction and what the labels hold of it decide.
 
@@ -95,11 +96,12 @@ def descent_path(train: ImageFeatures, held: ImageFeatures) -> NDArray[np.float6
         nn.functional.one_hot(torch.from_numpy(of.labels.copy()), classes).double() for of in (train, held)
     )
     mean, base = X.mean(dim=0), Z.mean(dim=0)
-    U, S, axes = torch.linalg.svd(X - mean, full_matrices=False)
-    used = int((S / S[0] > torch.finfo(torch.float32).eps).sum())  # below lies round-off of float32 features
-    U, S, axes = U[:, :used], S[:used], axes[:used]
-    read, wanted = (Y - mean) @ axes.mT / S, U.mT @ (Z - base)
-    rest = torch.log1p(-(S / S[:1]).square().clamp(max=1.0))
+    X = X - mean
+    sigma, V = torch.linalg.eigh(X.mT @ X)
+    used = sigma > default_rtol(len(sigma)) * sigma[-1]
+    sigma, V = sigma[used], V[:, used]
+    read, wanted = (Y - mean) @ V, (X @ V).mT @ (Z - base) / sigma[:, None]
+    rest = torch.log1p(-(sigma / sigma[-1:]))  # −∞ for σ₁
     scores = []
     for step in DESCENT_STEPS:
         fitted = base + read @ (-torch.expm1(step * rest)[:, None] * wanted)

@@ -95,6 +95,18 @@ def protection_figure(factors: pd.DataFrame, subtitle: str, *, fraction: float =
     return figure.update_layout(legend_title_text="attacker's examples", scattermode="group")
 
 
+def _grid(titles: list[str], columns: int, height: int) -> tuple[Any, int, int]:
+    """Return a figure of panels of a height with common axes, its rows, and the height of all."""
+    rows = -(-len(titles) // columns)
+    gap = 110  # between rows: ticks, and titles of two lines
+    inner = height * rows + gap * (rows - 1)
+    figure = panels(
+        rows=rows, cols=columns, shared_yaxes=True, shared_xaxes=True, horizontal_spacing=0.03,
+        subplot_titles=titles, vertical_spacing=gap / inner,
+    )  # fmt: skip
+    return figure, rows, inner
+
+
 def net_curves_figure(
     curves: pd.DataFrame, subtitle: str, *, labels: Mapping[str, str], shots: int = 0
 ) -> Any:
@@ -104,14 +116,8 @@ def net_curves_figure(
     table = table[table["attacker"].map(steps) > 1]  # those that are solved have no curve
     places = list(table.groupby(["backbone", "attacker"], sort=False))
     columns = min(3, len(places))
-    rows = -(-len(places) // columns)
-    gap = 110  # between rows: ticks, and titles of two lines
-    inner = 150 * rows + gap * (rows - 1)
-    figure = panels(
-        rows=rows, cols=columns, shared_yaxes=True, shared_xaxes=True, horizontal_spacing=0.03,
-        subplot_titles=[f"{labels[attacker]}<br>{backbone}" for (backbone, attacker), _ in places],
-        vertical_spacing=gap / inner,
-    )  # fmt: skip
+    titles = [f"{labels[attacker]}<br>{backbone}" for (backbone, attacker), _ in places]
+    figure, rows, inner = _grid(titles, columns, height=150)
     for index, (_, part) in enumerate(places):
         for net, of in part.groupby("net", sort=False):
             wide = 100 * of.pivot(index="step", columns=["seed", "repeat"], values="accuracy")
@@ -136,14 +142,8 @@ def undoing_figure(undoing: pd.DataFrame, subtitle: str) -> Any:
     shots = sorted(set(undoing["shots"]), key=lambda count: (count == 0, count))
     places = [(name, count) for name in names for count in shots]
     columns = min(3, len(shots))
-    rows = -(-len(places) // columns)
-    gap = 110
-    inner = 230 * rows + gap * (rows - 1)
-    figure = panels(
-        rows=rows, cols=columns, shared_yaxes=True, shared_xaxes=True, horizontal_spacing=0.03,
-        subplot_titles=[f"{name}<br>{_rows(count)}" for name, count in places],
-        vertical_spacing=gap / inner,
-    )  # fmt: skip
+    titles = [f"{name}<br>{_rows(count)}" for name, count in places]
+    figure, rows, inner = _grid(titles, columns, height=230)
     least = undoing.loc[undoing["step"] > 0, "step"].min()
     left = 0.3 * (1 if math.isnan(least) else least)
     solved = {net: left * 1.25**place for place, net in enumerate(dict.fromkeys(undoing["net"]))}

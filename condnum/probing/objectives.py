@@ -310,10 +310,13 @@ class ProbeSpace:
 
     @cached_property
     def standardized(self) -> ProbeSpace:
-        """Centered and scaled columns, constant ones dropped to zero, and an intercept: L* may be lower."""
+        """Centered and scaled columns, constant ones dropped to zero, and an intercept: L* may be lower.
+
+        A column counts as constant beside the largest one: what θ annihilates is round-off, not a feature.
+        """
         mean, deviation = self.features.mean(axis=0), self.features.std(axis=0)
         size = np.sqrt((self.features**2).mean(axis=0))
-        flat = deviation <= 1e-12 * np.maximum(size, np.finfo(np.float64).tiny)
+        flat = deviation <= 1e-12 * max(size.max(), np.finfo(np.float64).tiny)
         gain = np.where(flat, 0.0, 1 / np.where(flat, 1.0, deviation))
 
         def change(F: FloatArray) -> FloatArray:

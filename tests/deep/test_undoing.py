@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch import nn
 
 from condnum.deep import Backbone
 from condnum.deep.attack_kinds import DeepBudget
@@ -72,28 +71,31 @@ def test_table_and_figure_say_when_each_net_is_undone(report):
     assert list(lines["θ<sub>I</sub>: Ours (Algorithm 1)"].y) == pytest.approx([40, 96, 97])
 
 
-@torch.no_grad()
-def rescaled(backbone, factor):
-    """Multiply channels of every BatchNorm that a convolution reads through ReLU, and divide there."""
+def scaled(backbone, factors):
+    """Multiply what a block's second convolution reads by factors of it, and divide its weights by them."""
     net = copy.deepcopy(backbone)
-    changed = 0
-    for block in (part for part in net.modules() if hasattr(part, "conv2") and hasattr(part, "bn1")):
-        scale = torch.where(torch.arange(block.bn1.num_features) % 2 == 0, factor, 1.0)
-        block.bn1.weight *= scale
-        block.bn1.bias *= scale
-        block.conv2.weight /= scale[None, :, None, None]
-        changed += 1
-    return net, changed
+    with torch.no_grad():
+        for block in (part for part in net.modules() if hasattr(part, "conv2") and hasattr(part, "bn1")):
+            scale = factors(block.conv2.weight)
+            block.bn1.weight *= scale
+            block.bn1.bias *= scale
+            block.conv2.weight /= scale[None, :, None, None]
+    return net
 
 
-def test_rescaling_channels_changes_no_function_and_so_no_head():
-    """The control of every defense of a trunk: ReLU(c·x) = c·ReLU(x), features and heads stay."""
+def test_rescaled_channels_are_no_defense_as_one_pass_without_data_undoes_them():
+    """ReLU(c·x) = c·ReLU(x): features and heads stay, and equal norms of the weights bring all of it back."""
     backbone = Backbone("test_resnet", num_classes=5).eval()
     images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    net, changed = rescaled(backbone, 100.0)
-    assert changed
-    assert any(isinstance(part, nn.ReLU) for part in net.modules())
-    assert torch.allclose(net(images), backbone(images), rtol=1e-4, atol=1e-5)
-    assert not torch.equal(
-        net.state_dict()["model.layer1.0.conv2.weight"], backbone.state_dict()["model.layer1.0.conv2.weight"]
-    )
+    hidden = scaled(backbone, lambda weight: torch.logspace(-2, 2, weight.shape[1]))
+    assert torch.allclose(hidden(images), backbone(images), rtol=1e-4, atol=1e-5)
+
+    def distance(one, other):
+        pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+        return max(float((a - b).abs().max()) for a, b in pairs)
+
+    assert distance(hidden, backbone) > 1
+    balanced = [
+        scaled(net, lambda weight: weight.square().sum(dim=(0, 2, 3)).sqrt()) for net in (hidden, backbone)
+    ]
+    assert distance(*balanced) < 1e-5
