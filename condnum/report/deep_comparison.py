@@ -40,10 +40,6 @@ def _text(name: object) -> str:
     return html.escape(str(name))
 
 
-#: What every table begins with.
-_NAMES: dict[str, Column] = {"backbone": ("backbone", _text), "method": ("method", net_label)}
-
-
 def net_table(summary: pd.DataFrame, *, convention: Convention) -> pd.DataFrame:
     """Format Table 3 in one convention: on training images, on test images, and as published."""
 
@@ -51,7 +47,9 @@ def net_table(summary: pd.DataFrame, *, convention: Convention) -> pd.DataFrame:
         return "—" if method == "initial" else count_of(rate * seeds, seeds)
 
     counts = ((images, (f"method {kind}success_rate seeds", immunized)) for kind, images in _IMAGES.items())
-    columns = _NAMES | lines("immunized", *counts)
+    backbone: Column = ("backbone", lambda name: f"<small>{_text(name)}</small>")
+    columns = lines("method", ("", ("method", net_label)), ("backbone", backbone))
+    columns |= lines("immunized", *counts)
     for name, title in NET_RATIOS.items():
         obtained = ((images, with_spread(f"{kind}{name}")) for kind, images in _IMAGES.items())
         columns |= lines(title, *obtained, published(name))

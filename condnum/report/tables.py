@@ -248,7 +248,7 @@ def comparison_table(summary: pd.DataFrame, *, convention: Convention, theta_sca
 def in_brackets(value: float | str) -> str:
     """Write a number below the one that it belongs to."""
     text = value if isinstance(value, str) else number(value)
-    return "<small>—</small>" if text == "—" else f"<small>({text})</small>"
+    return "<small>—</small>" if text == "—" else f"<small style='white-space: nowrap'>({text})</small>"
 
 
 def folded(summary: str, table: pd.DataFrame) -> str:
