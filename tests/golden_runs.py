@@ -16,7 +16,7 @@ RUNS = {
     "deep": "run deep --seeds 1 --epochs 1 --limit 40 --backbone test_resnet -j 1",
     "deep-attackers": "run deep-attackers --seeds 1 --epochs 1 --pretrain-epochs 2 --limit 40 --backbone "
     "test_resnet --shots 8,0 --steps 8 --trials 2 --attackers head-sgd,ridge,trunk,fresh-ridge,stage-adamw "
-    "--curvature-rows 16 -j 1",
+    "-j 1",
     "audit": "audit --pretrain P.npy --harmful H.npy --bootstrap 20 --no-attackers",
     "corrections": "run corrections",
     # Of tables that are kept here: a run of digits from before runs left spectra, and that of deep nets.

@@ -101,11 +101,6 @@ class DeepAttacker:
         return self.optimizer in ("ridge", "logistic", "trunk")
 
     @property
-    def predictable(self) -> bool:
-        """Whether the curvature of what it trains, on D_H's images of θ_I, is the one that it meets."""
-        return not (self.closed_form or self.fresh or self.optimizer == "whitened")
-
-    @property
     def full_batch(self) -> bool:
         """Whether a step passes over all rows: those of a head do, which cost next to nothing."""
         return self.subset == "head"

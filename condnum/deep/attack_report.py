@@ -125,12 +125,6 @@ class DeepAttackReport:
         """What made each θ_I."""
         return list(dict.fromkeys(p.net for p in self.runs if p.net not in (THETA_0, AGAIN, SCRATCH)))
 
-    @property
-    def most(self) -> int:
-        """Examples per class of the attackers with most; 0: all."""
-        shots = {place.shots for place in self.runs}
-        return 0 if 0 in shots else max(shots)
-
     def examples(self, place: Place) -> int:
         """Return the examples that an attacker sees in a step, or in a pass of what is solved."""
         rows = self.runs[place].rows

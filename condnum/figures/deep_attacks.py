@@ -189,28 +189,3 @@ def trials_figure(trials: pd.DataFrame, subtitle: str, *, labels: Mapping[str, s
     height = max(420, 250 + 32 * best["attacker"].nunique())
     finish(figure, "Was the attackers' budget large enough?", note, height=height)
     return figure.update_layout(legend_title_text="attacker (click to hide)")
-
-
-def predicted_figure(predicted: pd.DataFrame, subtitle: str) -> Any:
-    """Draw observed steps against those that κ, and the whole spectrum, predict: a point an attack."""
-    named = predicted.rename(
-        columns={
-            "predicted_kappa": "predicted by κ (Eq. 2)",
-            "predicted_spectrum": "predicted by the whole spectrum",
-            "observed": "steps of the attack",
-        }
-    )
-    kept = ["part", "optimizer", "net", "backbone", "seed", "reached", "steps of the attack"]
-    points = named.melt(kept, [*named.filter(like="predicted by")], "by", "predicted steps")
-    points = points[np.isfinite(points["predicted steps"])]
-    figure = express(
-        "scatter", points, x="predicted steps", y="steps of the attack", color="part", symbol="optimizer",
-        facet_col="by", hover_data=["net", "backbone", "seed", "reached"],
-        symbol_map={"sgd": "circle", "adamw": "diamond-open", "muon": "cross-open"},
-    ).update_traces(marker_size=9)  # fmt: skip
-    figure.update_xaxes(**log_axis("predicted steps", points["predicted steps"]))
-    figure.update_yaxes(**log_axis("", points["steps of the attack"]))
-    figure.update_yaxes(title_text="steps of the attack", col=1)
-    what = "Attacks with the most examples on θ₀, θ<sub>I</sub> and the net from scratch; goal: 80 %"
-    finish(figure, "Does the curvature predict the attack?", f"{subtitle}<br>{what}")
-    return figure.update_layout(legend_title_text="what is trained, by what")

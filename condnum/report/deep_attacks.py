@@ -9,7 +9,7 @@ import pandas as pd
 
 from condnum.deep.attack_kinds import FRESH, DeepAttacker
 from condnum.deep.attack_report import headline
-from condnum.report.tables import Column, formula_html, label, number, rounded, rows_of
+from condnum.report.tables import formula_html, label, number, rounded
 from condnum.studies.deep_attackers import DeepAttackers
 
 #: Fraction of the way from chance to the best attacker's accuracy on θ₀ of which tables and sentences speak.
@@ -151,36 +151,3 @@ def verdict(factors: pd.DataFrame, immunization: pd.DataFrame, fraction: float =
         words += f"<p><b>{html.escape(str(backbone))}, {label(method)}</b>: RIR<sub>θ0</sub> {rir}. "
         words += f"<b>{formula_html(headline(rows))}</b></p>"
     return words
-
-
-def correlation_table(correlations: pd.DataFrame) -> pd.DataFrame:
-    """Format the rank correlations of predicted and observed steps."""
-    columns: dict[str, Column] = {
-        "net": ("net", lambda net: _NETS.get(net, label(net))),
-        "trained": ("part", str),
-        "by": ("optimizer", str),
-        "attacks": ("attacks", str),
-        "correlation with the prediction from κ": ("rho_kappa", rounded),
-        "from the whole spectrum": ("rho_spectrum", rounded),
-    }
-    return rows_of(correlations, columns)
-
-
-def curvature_table(curvature: pd.DataFrame, immunization: pd.DataFrame) -> pd.DataFrame:
-    """Format κ of what is trained on both tasks, means over seeds, beside RIR."""
-    rir = immunization.query("convention == 'compact'").set_index(["backbone", "method"])["rir_mean"]
-    rows = []
-    for (backbone, net, part), own in curvature.groupby(["backbone", "net", "part"], sort=False):
-        row = {"backbone": html.escape(str(backbone)), "net": _NETS.get(net, label(net)), "trained": part}
-        row["parameters"] = f"{own['parameters'].iloc[0]:,}"
-        row["RIR<sub>θ0</sub>"] = number(rir.get((backbone, {"theta_0": "initial"}.get(net, net)), math.nan))
-        for task, name in (("harmful", "D<sub>H</sub>"), ("pretrain", "D<sub>P</sub>")):
-            of = own[own["task"] == task]
-            bound = "" if of["resolved"].all() else "> "
-            kappa, met = (
-                float(np.exp(np.log(of[key]).mean())) for key in ("condition", "gradient_condition")
-            )
-            row[f"κ on {name}"] = bound + number(kappa)
-            row[f"κ met by the gradient, {name}"] = number(met)
-        rows.append(row)
-    return pd.DataFrame(rows)

@@ -11,13 +11,6 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from condnum.deep.attack_curvature import (
-    ROWS,
-    attack_curvature,
-    correlations,
-    part_of,
-    predicted_beside_observed,
-)
 from condnum.deep.attack_kinds import ATTACKERS, SHOTS, DeepAttacker, DeepBudget
 from condnum.deep.attack_panel import AGAIN, SCRATCH, THETA_0, DeepAttackRun, attack
 from condnum.deep.attack_report import DeepAttackReport, Place
@@ -49,9 +42,6 @@ def _shots(name: str, value: Any) -> tuple[int, ...]:
 Shots: TypeAlias = Annotated[tuple[int, ...], _shots]
 AttackerNames: TypeAlias = Annotated[tuple[str, ...], several(lambda word: DeepAttacker.named(word).name)]
 
-#: Of which curvature is measured.
-_TASKS = ("pretrain", "harmful")
-
 
 @dataclass(frozen=True)
 class DeepAttackers(DeepNets, name="deep-attackers", version="4"):
@@ -66,7 +56,6 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="4"):
     repeats: Count = DeepBudget.repeats  # with other heads and batches, the same ones for each net
     batch_size: Annotated[int, at_least(2)] = DeepBudget.batch_size
     test_images: Annotated[int, at_least(10)] = 500  # of each task, on which an attack is measured
-    curvature_rows: Annotated[int, at_least(0)] = ROWS  # on which curvature is measured; 0: it is not
 
     def check(self) -> None:
         """Refuse what cannot run, before anything is computed."""
@@ -110,12 +99,6 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="4"):
         return DeepBudget(self.steps, self.trials, self.repeats, self.batch_size)
 
     @property
-    def parts(self) -> tuple[str, ...]:
-        """What attackers train whose steps curvature may predict; none where it is not measured."""
-        attackers = map(DeepAttacker.named, self.attackers if self.curvature_rows else ())
-        return tuple(dict.fromkeys(part_of(one) for one in attackers if one.predictable))
-
-    @property
     def given(self) -> dict[tuple[str, int, str], Path]:
         """Models of the folder by backbone, seed and method; of a single pair the method may be unnamed."""
         if not self.models:
@@ -151,9 +134,6 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="4"):
                     how = {"budget": asdict(self.budget), "values": values, "test_images": self.test_images}
                     at = {"method": net, "attacker": attacker.name, "shots": shots, **where}
                     attacks.append(Cell(at, how, after=theta))
-                for part, task in itertools.product(self.parts if net != AGAIN else (), _TASKS):
-                    at = {"method": net, "part": part, "task": task, **where}
-                    attacks.append(Cell(at, {"rows": self.curvature_rows}, after=theta))
         return [*made, *attacks]
 
     def _given_cells(self) -> list[Cell]:
@@ -176,15 +156,10 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="4"):
         return load_backbone(path), AS_LOADED, pd.DataFrame(), (), ()
 
     def compute(self, data: DeepTasks, cell: Cell) -> CellResult:
-        """Make and measure a model, attack one, or measure the curvature that an attack on it begins with."""
+        """Make and measure a model, or attack one."""
         if is_model(cell):
             return super().compute(data, cell)
         target = self.target(data, cell)
-        if "part" in cell.at:
-            attacker = DeepAttacker.named(f"{cell['part']}-sgd")
-            return CellResult(
-                attack_curvature(target, attacker, seed=cell["seed"], rows=self.curvature_rows), {}
-            )
         attacker, again = DeepAttacker.named(cell["attacker"]), cell["method"] == AGAIN
         found = attack(
             target, attacker, shots=cell["shots"], budget=self.budget, seed=cell["seed"], again=again
@@ -196,8 +171,7 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="4"):
     def target(self, data: DeepTasks, cell: Cell) -> Target:
         """Return the net that a cell attacks; the last one is kept, with its features."""
         assert cell.after is not None
-        task = cell.at.get("task", "harmful")
-        key = f"{cell.after.key} {cell['method'] == SCRATCH} {task}"
+        key = f"{cell.after.key} {cell['method'] == SCRATCH}"
         kept: tuple[str, Target] | None = cached("deep-target", lambda: None)
         if kept is not None and kept[0] == key:
             return kept[1]
@@ -208,19 +182,18 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="4"):
             of = ("deep-pixels", images.checksum, transform.description, most)
             return cached(of, lambda: load_pixels(images, transform, most=most, workers=self.workers))
 
-        train = data.harmful if task == "harmful" else data.pretrain
-        fresh = pixels(self.unused(data)) if self.fresh and task == "harmful" else None
+        train, fresh = pixels(data.harmful), pixels(self.unused(data)) if self.fresh else None
         if cell["method"] == SCRATCH:
-            theta = from_scratch(theta, cell["seed"], pixels(train).images)
+            theta = from_scratch(theta, cell["seed"], train.images)
         test = [pixels(images, self.test_images) for images in (data.harmful_test, data.pretrain_test)]
-        made = Target(theta, pixels(train), test[0], fresh=fresh, pretrain_test=test[1], device=self.device)
+        made = Target(theta, train, test[0], fresh=fresh, pretrain_test=test[1], device=self.device)
         return remember("deep-target", (key, made))[1]
 
     def report(self, data: DeepTasks, results: Sequence[FinishedCell]) -> DeepAttackReport:
         """Put the attacks together."""
         runs = {}
         for cell, row, arrays in results:
-            if "attacker" not in cell.at:  # a model, or a curvature
+            if is_model(cell):
                 continue
             net = THETA_0 if cell["method"] == INITIAL else cell["method"]
             trials = {name[7:]: values for name, values in arrays.items() if name.startswith("trials.")}
@@ -235,7 +208,7 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="4"):
         return DeepAttackReport(runs, self.budget, max(test.counts) / len(test))
 
     def tables(self, data: DeepTasks, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
-        """Return factors, every attack, its trials and curves, RIR of the models, and curvatures."""
+        """Return factors, every attack, its trials and curves, and RIR of the models."""
         report = self.report(data, results)
         models = net_results(data, [result for result in results if is_model(result.cell)])
         return {
@@ -245,27 +218,7 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="4"):
             "trials": report.trials(),
             "immunization": net_summary(models, data),
             "curves.parquet": report.curves(),
-            **self._curvatures(report, results),
         }
-
-    def _curvatures(
-        self, report: DeepAttackReport, results: Sequence[FinishedCell]
-    ) -> dict[str, pd.DataFrame]:
-        """Return curvatures, and the steps that they predict beside those that attacks took."""
-        rows = [
-            {
-                **{name: cell[name] for name in ("backbone", "seed", "part", "task")},
-                "net": THETA_0 if cell["method"] == INITIAL else cell["method"],
-                **row,
-            }
-            for cell, row, _ in results
-            if "part" in cell.at
-        ]
-        if not rows:
-            return {}
-        table = pd.DataFrame(rows)
-        beside = predicted_beside_observed(report, table[table["task"] == "harmful"])
-        return {"curvature": table, "predicted": beside, "correlations": correlations(beside)}
 
     def files(self, results: Sequence[FinishedCell], folder: Path) -> list[str]:
         """Copy the models that were made here."""

@@ -211,8 +211,8 @@ INITIAL = "initial"
 
 
 def is_model(cell: Cell) -> bool:
-    """Tell a cell that makes a model from attacks and curvatures."""
-    return "attacker" not in cell.at and "part" not in cell.at
+    """Tell a cell that makes a model from an attack."""
+    return "attacker" not in cell.at
 
 
 #: How often the groups of Eq. 17 are drawn: the first draw is reported, the others show how much is luck.

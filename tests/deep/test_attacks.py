@@ -4,7 +4,6 @@ import copy
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -12,7 +11,6 @@ from torch.nn.utils import parametrize
 
 from condnum.deep import Backbone
 from condnum.deep.adapters import Attacked, add_lora, hold_as_matrices
-from condnum.deep.attack_curvature import correlations
 from condnum.deep.attack_kinds import DeepAttacker, DeepBudget
 from condnum.deep.attack_panel import AGAIN, attack, scale_rows
 from condnum.deep.attack_report import (
@@ -398,16 +396,3 @@ def test_a_head_is_scaled_by_rows_of_all_classes():
     labels = np.repeat(np.arange(4), 200)
     assert set(labels[scale_rows(np.arange(800))]) == {0, 1, 2, 3}
     assert scale_rows(np.arange(100)).tolist() == list(range(100))  # all, where there are few
-
-
-def test_correlations_are_within_each_net():
-    """Predictions that know nothing but the label: pooled they would order the attacks perfectly."""
-    points = pd.DataFrame({"part": "head", "optimizer": "sgd", "observed": [*range(1, 7), *range(11, 17)]})
-    points["net"] = ["theta_0"] * 6 + ["ours"] * 6
-    points["predicted_kappa"] = [1.0, 3, 2, 2, 3, 1, 101, 103, 102, 102, 103, 101]
-    points["predicted_spectrum"] = points["observed"]
-    found = correlations(points).set_index("net")
-    assert points["predicted_kappa"].corr(points["observed"], method="spearman") > 0.7
-    assert found["rho_kappa"].abs().max() < 0.01
-    assert found["rho_spectrum"].tolist() == pytest.approx([1, 1])
-    assert found["attacks"].tolist() == [6, 6]

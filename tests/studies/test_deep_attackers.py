@@ -17,7 +17,6 @@ SHORT = DeepAttackers(
     steps=12,
     trials=2,
     test_images=60,
-    curvature_rows=20,
     **SHORT_NETS,
 )
 
