@@ -59,6 +59,18 @@ def check_integer(name: str, value: object, least: int) -> int:
     return int(value)  # type: ignore[call-overload]
 
 
+def check_flag(name: str, value: object) -> bool:
+    """Return a truth value, also NumPy's, as a bool; refuse anything else: `"no"` and `"False"` are true.
+
+    Examples:
+        >>> check_flag("precondition", False)
+        False
+    """
+    if type(value).__name__ not in ("bool", "bool_"):
+        raise InvalidInputError(f"{name} must be True or False, got {value!r}.")
+    return bool(value)
+
+
 class DataNotFoundError(CondnumError, FileNotFoundError):
     """A data file is missing; the message says what to put where."""
 

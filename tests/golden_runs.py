@@ -11,7 +11,7 @@ RUNS = {
     "digits": "run digits --pairs 4-7,9-0 --seeds 1 --steps 5 -j 1",
     "limits": "run limits --data embedded --seeds 1 -j 1",
     "attackers": "run attackers --data embedded --methods ours,max_rir --attack-steps 1000 "
-    "--dense-attack-steps 200",
+    "--dense-attack-steps 200 -j 1",
     "reproduction-audit": "run reproduction-audit --data embedded --seeds 1 --epochs 10 --ends 20 -j 1",
     "deep": "run deep --seeds 1 --epochs 1 --limit 40 --backbone test_resnet -j 1",
     "deep-attackers": "run deep-attackers --seeds 1 --epochs 1 --pretrain-epochs 2 --limit 40 --backbone "

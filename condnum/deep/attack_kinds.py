@@ -124,7 +124,8 @@ class DeepBudget:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            check_integer(name, value, 2 if name in ("batch_size", "checkpoints") else 1)
+            least = 2 if name in ("batch_size", "checkpoints") else 1
+            object.__setattr__(self, name, check_integer(name, value, least))
 
     @property
     def measured(self) -> NDArray[np.int64]:

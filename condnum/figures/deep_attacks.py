@@ -11,6 +11,7 @@ from condnum.figures.style import (
     GREY,
     MethodStyle,
     add_band,
+    empty,
     express,
     finish,
     log_axis,
@@ -37,13 +38,23 @@ def _rows(shots: int) -> str:
     return f"{shots} examples per class" if shots else "all examples"
 
 
+def _without_steps(title: str, subtitle: str) -> Any:
+    """Return what stands in place of a figure of steps where no attacker takes any."""
+    note = "No attacker has a curve of steps, as those in closed form take none; see the tables"
+    axes = empty().update_xaxes(visible=False).update_yaxes(visible=False)
+    return finish(axes, title, f"{subtitle}<br>{note}", height=140)
+
+
 def protection_figure(factors: pd.DataFrame, subtitle: str, *, fraction: float = 0.8) -> Any:
     """Draw each attacker's factor of steps beside its range of A against A, and its protection score.
 
     Attackers that are solved have no factor. A triangle is a lower bound: the attack on θ_I misses the goal
     within its budget.
     """
+    heading = "How much the defense slows each attacker"
     table = factors[np.isclose(factors["fraction"], fraction) & factors["examples_budget"].notna()]
+    if not len(table):
+        return _without_steps(heading, subtitle)
     net = table["backbone"] + ": " + table["method"].map(lambda name: method_style(name).label)
     table = table.assign(
         examples=table["shots"].map(_rows),
@@ -91,7 +102,7 @@ def protection_figure(factors: pd.DataFrame, subtitle: str, *, fraction: float =
     goal = f"Steps to {100 * fraction:g} % of the way from chance to the best attacker's accuracy on θ₀"
     bars = "bars: 95 % t-intervals; gray: A against A; ▶ at least so many; no mark: the goal is missed on θ₀"
     note = f"{subtitle}<br>{goal}<br>{bars}"
-    finish(figure, "How much the defense slows each attacker", note, height=240 + inner)
+    finish(figure, heading, note, height=240 + inner)
     return figure.update_layout(legend_title_text="attacker's examples", scattermode="group")
 
 
@@ -114,6 +125,8 @@ def net_curves_figure(
     table = curves[(curves["shots"] == shots) & (curves["step"] > 0) & (curves["net"] != "theta_0 again")]
     steps = table.groupby("attacker", sort=False)["step"].nunique()
     table = table[table["attacker"].map(steps) > 1]  # those that are solved have no curve
+    if not len(table):
+        return _without_steps("Progress of the attackers", subtitle)
     places = list(table.groupby(["backbone", "attacker"], sort=False))
     columns = min(3, len(places))
     titles = [f"{labels[attacker]}<br>{backbone}" for (backbone, attacker), _ in places]
@@ -147,6 +160,7 @@ def undoing_figure(undoing: pd.DataFrame, subtitle: str) -> Any:
     least = undoing.loc[undoing["step"] > 0, "step"].min()
     left = 0.3 * (1 if math.isnan(least) else least)
     solved = {net: left * 1.25**place for place, net in enumerate(dict.fromkeys(undoing["net"]))}
+    listed = "markers" if math.isnan(least) else "lines"
     for index, (name, count) in enumerate(places):
         at = {"row": index // columns + 1, "col": index % columns + 1}
         part = undoing[(undoing["backbone"] == name) & (undoing["shots"] == count)]
@@ -159,7 +173,7 @@ def undoing_figure(undoing: pd.DataFrame, subtitle: str) -> Any:
                     line={"color": style.color, "dash": style.dash, "width": 2.2}, legendgroup=net,
                     marker={"symbol": "diamond", "size": 9, "color": style.color}, customdata=of["label"],
                     hovertemplate="%{customdata}: %{y:.1f} %", **at,
-                    showlegend=index == 0 and mode == "lines",
+                    showlegend=index == 0 and mode == listed,
                 )  # fmt: skip
         figure.add_hline(y=100 * part["goal"].iloc[0], line={"color": GREY, "dash": "dot", "width": 1}, **at)
     figure.update_xaxes(**log_axis("", undoing["step"]), showticklabels=True)

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from condnum.errors import InvalidInputError, check_integer, check_known
+from condnum.errors import InvalidInputError, check_flag, check_integer, check_known
 
 
 def only_where(default: Any, *, parts: str = "", **modes: str) -> Any:
@@ -98,7 +98,9 @@ def _read(name: str, kind: Any, value: Any) -> Any:
         if not (number and 0 < value < math.inf):
             raise InvalidInputError(f"{name} must be a positive number, got {value!r}.")
         return float(value)
-    elif kind is not bool and (value is not None or kind is int):
+    elif kind is bool:
+        return check_flag(name, value)
+    elif value is not None or kind is int:
         return check_integer(name, value, 0 if name == "record_every" else 1)
     return value
 

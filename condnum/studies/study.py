@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, Union, get_args, get_origin
 from typing import get_type_hints as type_hints
@@ -23,6 +24,7 @@ from condnum.errors import (
     DataFormatError,
     InvalidInputError,
     UnknownNameError,
+    check_flag,
     check_integer,
     check_known,
 )
@@ -66,7 +68,7 @@ Count: TypeAlias = Annotated[int, at_least(1)]
 #: Names, in a notebook or on the command line with commas between them.
 Names: TypeAlias = Annotated[tuple[str, ...], several(str)]
 
-_PLAIN = {int: "an integer", str: "text", bool: "True or False", float: "a finite number"}
+_PLAIN = {int: (Integral, "an integer"), str: (str, "text"), float: (Real, "a finite number")}
 
 
 def _checked(name: str, value: Any, hint: Any) -> Any:
@@ -77,11 +79,13 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
         return get_args(hint)[1](name, value)
     if get_origin(hint) is Literal:
         check_known(name.replace("_", " "), value, get_args(hint))
+    elif hint is bool:
+        return check_flag(name, value)
     elif hint in _PLAIN:
-        kind = int | float if hint is float else hint
-        right = isinstance(value, kind) and (hint is bool or not isinstance(value, bool))
+        kind, words = _PLAIN[hint]
+        right = isinstance(value, kind) and not isinstance(value, bool)
         if not right or (hint is float and not math.isfinite(value)):
-            raise InvalidInputError(f"{name} must be {_PLAIN[hint]}, got {value!r}.")
+            raise InvalidInputError(f"{name} must be {words}, got {value!r}.")
         return hint(value)
     return value
 

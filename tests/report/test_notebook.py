@@ -1,8 +1,10 @@
 """Notebooks: their parameters, a run that is whole or fails clearly, a kernel that leaves nothing behind."""
 
+import ast
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from condnum.audit import FeatureAudit
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.files import shipped
 from condnum.report.notebook import (
@@ -71,12 +74,16 @@ def test_parameters_and_defaults(write_notebook: Any) -> None:
         run_notebook(book, {"sedes": 3}, "nowhere")
 
 
-def test_every_parameter_of_every_notebook_is_an_option_with_help() -> None:
+def test_every_parameter_of_every_notebook_is_an_option_with_help_and_an_effect() -> None:
     for path in sorted(shipped("notebooks").glob("experiments/*.ipynb")):
         book = ParameterNotebook.find(path)
         declared = re.findall(r"(?m)^(\w+)\b.* = ", book.cell.source)
         assert declared == list(book.parameters)
         assert all(parameter.help for parameter in book.parameters.values()), path
+        rest = "\n".join(c.source for c in book.node.cells if c.cell_type == "code" and c is not book.cell)
+        used = {node.id for node in ast.walk(ast.parse(rest)) if isinstance(node, ast.Name)}
+        by_field = {field.name for field in fields(FeatureAudit)} if "globals()" in rest else set()
+        assert set(declared) <= used | by_field, path  # none is ignored
 
 
 @pytest.mark.parametrize("count", [0, 2])

@@ -7,6 +7,8 @@ from studies.test_deep_nets import SHORT_NETS
 
 from condnum.deep import Backbone, save_backbone
 from condnum.errors import InvalidInputError
+from condnum.figures import deep_attacks as figures
+from condnum.report import deep_attacks as report
 from condnum.studies.deep_attackers import DeepAttackers
 
 SHORT = DeepAttackers(
@@ -47,6 +49,26 @@ class TestRun:
         mine = run.tables["results"].query("attacker == 'ridge'")[columns].reset_index(drop=True)
         assert given.tables["results"][columns].reset_index(drop=True).equals(mine)
         assert not list(tmp_path.glob("*.safetensors"))
+
+    @pytest.mark.parametrize("attackers", [("ridge", "fresh-ridge"), ("trunk",)], ids=",".join)
+    def test_attackers_in_closed_form_alone_have_tables_figures_and_sentences(self, finished, attackers):
+        folder = str(finished[1])
+        run = dataclasses.replace(SHORT, models=folder, methods=(), attackers=attackers).run(jobs=1)
+        tables = run.tables
+        best = tables["results"].query("net == 'ours'")["final_accuracy"].max()
+        labels = dict(zip(tables["results"]["attacker"], tables["results"]["label"], strict=True))
+        assert report.verdict(tables["factors"], tables["immunization"]).count("<p>") == 1
+        assert len(report.factor_table(tables["factors"])) == len(report.accuracy_table(tables["factors"]))
+        assert f"{100 * best:.1f} %" in report.undoing_table(tables["undoing"]).to_string()
+        for drawn in (
+            figures.protection_figure(tables["factors"], "data"),
+            figures.net_curves_figure(tables["curves"], "data", labels=labels),
+        ):
+            assert "as those in closed form take none" in drawn.layout.title.text
+        undone = figures.undoing_figure(tables["undoing"], "data")
+        listed = [trace.name for trace in undone.data if trace.showlegend and len(trace.x)]
+        assert len(listed) == 3  # θ₀, θ_I, scratch
+        assert len(figures.trials_figure(tables["trials"], "data", labels=labels).data) == 3 * len(attackers)
 
     def test_a_single_pair_without_notes(self, tmp_path):
         for name, seed in (("theta_0", 0), ("theta_I", 1)):

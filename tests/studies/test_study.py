@@ -40,6 +40,8 @@ def test_fields_as_a_notebook_gives_them():
     assert made == Options(methods=("imma", "ours"), words=("a", "b"), seeds=3, share=1.0)
     assert Options.from_parameters(methods="", rows=5, number=0).methods == ("ours",)
     assert Options(methods=["ours"]) == Options()
+    numbers = {"share": np.float32(0.5), "number": np.int64(0), "quick": np.bool_(False)}
+    assert repr(Options(**numbers)) == repr(Options())  # NumPy's are as good
 
 
 @pytest.mark.parametrize(
@@ -51,6 +53,7 @@ def test_fields_as_a_notebook_gives_them():
         ({"kind": "smal"}, UnknownNameError, "unknown kind 'smal'; did you mean 'small'"),
         ({"share": float("nan")}, InvalidInputError, "share must be a finite number, got nan"),
         ({"quick": 1}, InvalidInputError, "quick must be True or False, got 1"),
+        ({"quick": "no"}, InvalidInputError, "quick must be True or False, got 'no'"),
         ({"number": 1.0}, InvalidInputError, "number must be an integer, got 1.0"),
         ({"data": 7}, InvalidInputError, "data must be text, got 7"),
         ({"seed": 1}, UnknownNameError, "unknown parameter 'seed'; did you mean 'seeds'"),

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from condnum.deep import Backbone, DeepSettings, immunize_backbone
+from condnum.deep.attack_kinds import DeepBudget
 from condnum.deep.training import loop
 from condnum.deep.training.monitor import Evaluation, Monitor
 from condnum.deep.training.samples import Samples, hold_out
@@ -260,3 +261,26 @@ def test_held_out_images_are_not_trained_on(run, monkeypatch, answers, D_P):
     trained = seen[len(rest) + len(held) :]  # the monitor takes θ₀'s features of both once
     assert set(trained) == set(rest.tolist())
     assert len(held) == 50
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        *(
+            ({"precondition": v}, f"precondition must be True or False, got {v!r}")
+            for v in ("no", "0", "", 0)
+        ),
+        ({"precondition": None}, "precondition must be True or False, got None"),
+        ({"max_accuracy_drop": "0.1"}, "positive number, got '0.1'"),
+        ({"patience": "no"}, "patience must be an integer.*got 'no'"),
+    ],
+    ids=str,
+)
+def test_settings_are_read_by_their_types(values, message):
+    """Text is true whatever it says."""
+    with pytest.raises(InvalidInputError, match=message):
+        DeepSettings(**values)
+    with pytest.raises(InvalidInputError, match=message):
+        SHORT.with_overrides(**values)
+    assert DeepSettings(precondition=np.bool_(True)).precondition is True
+    assert DeepBudget(steps=10.0).measured.tolist()[-1] == 10
