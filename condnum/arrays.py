@@ -4,7 +4,7 @@ Every public function accepts both kinds, computes on the caller's device in flo
 argument says otherwise) and hands back the kind that it was given.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,16 +22,9 @@ FloatArray: TypeAlias = NDArray[np.float64]
 def as_tensor(value: ArrayLike, name: str, *, ndim: int | None = None, minimum_ndim: int = 0) -> Tensor:
     """Return `value` as a finite float64 tensor on its own device, or say what is wrong with it."""
     if isinstance(value, Tensor):
-        tensor = value
-        if tensor.layout != torch.strided:
-            raise InvalidInputError(f"{name} is a sparse tensor ({tensor.layout}); pass {name}.to_dense().")
+        tensor = _dense(value, name)
     else:
-        try:
-            array = np.asarray(value)
-        except ValueError as error:
-            raise InvalidInputError(
-                f"{name} is not a rectangular array ({error}); all rows must have the same length."
-            ) from error
+        array = as_array(value, name)
         if array.dtype.kind not in "fiub":
             raise InvalidInputError(
                 f"{name} must hold real numbers, got dtype {array.dtype}; convert it with .astype(float)."
@@ -61,11 +54,89 @@ def as_tensor(value: ArrayLike, name: str, *, ndim: int | None = None, minimum_n
     return tensor
 
 
+def _dense(value: Tensor, name: str) -> Tensor:
+    """Return a tensor, but refuse a sparse one."""
+    if value.layout != torch.strided:
+        raise InvalidInputError(f"{name} is a sparse tensor ({value.layout}); pass {name}.to_dense().")
+    return value
+
+
+def as_array(value: Any, name: str) -> NDArray[Any]:
+    """Return any array, tensor, table or list as a NumPy array of its stored type, NaN where it is masked.
+
+    Examples:
+        >>> as_array(torch.ones(2, dtype=torch.bfloat16, requires_grad=True), "X")
+        array([1., 1.], dtype=float32)
+        >>> as_array(np.ma.masked_equal([1, -999], -999), "X")
+        array([ 1., nan])
+    """
+    if isinstance(value, Tensor):
+        plain = _dense(value, name).detach().cpu()
+        return np.asarray((plain.float() if plain.dtype == torch.bfloat16 else plain).numpy())
+    if hasattr(value, "toarray"):
+        raise InvalidInputError(f"{name} is a sparse matrix; pass {name}.toarray().")
+    if np.ma.is_masked(value):
+        value = value.astype(np.result_type(value.dtype, np.float16)).filled(np.nan)
+    try:
+        array = np.asarray(value)
+        if array.dtype == object and hasattr(value, "to_numpy"):  # a data frame of mixed types
+            array = value.to_numpy(dtype=np.float64, na_value=np.nan)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InvalidInputError(
+            f"{name} is not a rectangular array of numbers ({error}); all rows must have the same length."
+        ) from error
+    return array
+
+
+def same_columns(**tables: Any) -> list[Any]:
+    """Bring data frames to the columns of the first one, by name; what has no names is matched by position.
+
+    A covariance, whose index is its columns, is brought to the same order of rows.
+
+    Examples:
+        >>> import pandas as pd
+        >>> P, H = pd.DataFrame({"a": [1], "b": [2]}), pd.DataFrame({"b": [3], "a": [4]})
+        >>> same_columns(X_P=P, X_H=H)[1].columns.tolist()
+        ['a', 'b']
+    """
+    frames = {name: table for name, table in tables.items() if hasattr(table, "columns")}
+    first, *others = frames or [""]
+    for name in others:
+        check_same_names(first, frames[first].columns, name, frames[name].columns)
+        order, table = list(frames[first].columns), frames[name]
+        square = len(table) == len(order) and list(table.index) == list(table.columns)
+        frames[name] = table.loc[order, order] if square else table[order]
+    return [frames.get(name, table) for name, table in tables.items()]
+
+
+def check_same_names(first: str, names: Iterable[Any], second: str, others: Iterable[Any]) -> None:
+    """Refuse two lists of columns that are not the same names, each once, in any order."""
+    names, others = list(names), list(others)
+    for source, own in ((first, names), (second, others)):
+        twice = next((name for name in own if own.count(name) > 1), None)
+        if twice is not None:
+            raise InvalidInputError(f"{source} has the column '{twice}' twice; rename or drop one.")
+    lacking = {
+        second: [name for name in names if name not in set(others)],
+        first: [name for name in others if name not in set(names)],
+    }
+    said = [
+        f"{source} has no column {', '.join(map(repr, lost[:5]))}{', …' * (len(lost) > 5)}"
+        for source, lost in lacking.items()
+        if lost
+    ]
+    if said:
+        raise InvalidInputError(
+            f"{' and '.join(said)}: both tables must have the same columns, which are matched by name; "
+            "rename or drop the others, or pass arrays, which are matched by position."
+        )
+
+
 def storage_eps(value: ArrayLike) -> float:
     """Return the machine epsilon of the stored dtype: a promoted float32 still carries its round-off."""
     if isinstance(value, Tensor):
         return torch.finfo(value.dtype if value.dtype.is_floating_point else torch.float64).eps
-    dtype = np.asarray(value).dtype
+    dtype = as_array(value, "value").dtype
     return float(np.finfo(dtype if dtype.kind == "f" else np.float64).eps)
 
 

@@ -1,10 +1,15 @@
 """The border: what comes in, what goes out, and what is refused."""
 
 import numpy as np
+import pandas as pd
 import pytest
+import scipy
 import torch
 
+import condnum
 from condnum.arrays import as_tensor, like, resolve_device, storage_eps
+from condnum.data import TaskPair
+from condnum.deep.rir import rir_from_features
 from condnum.errors import DeviceError, InvalidInputError
 
 TABLE = [[1, 2], [3, 4]]
@@ -23,6 +28,11 @@ READ_ONLY.flags.writeable = False
         READ_ONLY,
         torch.tensor(TABLE),
         torch.tensor(TABLE, dtype=torch.float16),
+        torch.tensor(TABLE, dtype=torch.bfloat16),
+        [torch.tensor(row) for row in TABLE],
+        np.ma.masked_array(TABLE, mask=False),
+        pd.DataFrame(TABLE),
+        pd.DataFrame(TABLE).astype({0: "Int64", 1: "float32"}),
     ],
 )
 def test_everything_becomes_float64(value):
@@ -47,6 +57,12 @@ def test_scalars_booleans_and_what_is_shared():
     ("value", "options", "message"),
     [
         ([[1, 2], [3]], {}, "x is not a rectangular array"),
+        ([torch.ones(2, requires_grad=True)] * 2, {}, "x is not a rectangular array of numbers"),
+        (pd.DataFrame({"a": [1.5], "b": ["c"]}), {}, "could not convert string to float: 'c'"),
+        (pd.DataFrame({"a": [1, None]}, dtype="Int64"), {}, r"1 non-finite.*index \(1, 0\): nan"),
+        (np.ma.masked_equal([[1, -999]], -999), {}, r"1 non-finite.*index \(0, 1\): nan"),
+        (scipy.sparse.eye_array(2), {}, r"x is a sparse matrix; pass x.toarray\(\)"),
+        (torch.eye(2).to_sparse(), {}, r"x is a sparse tensor .*; pass x.to_dense\(\)"),
         (np.array(["a"]), {}, "x must hold real numbers, got dtype <U1"),
         (np.array([1j]), {}, "x must hold real numbers, got dtype complex128"),
         (torch.tensor([1j]), {}, r"x must be real, got dtype torch\.complex64"),
@@ -101,3 +117,48 @@ def test_devices(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert resolve_device("auto") == torch.device("cuda")
     assert resolve_device("cuda:0") == torch.device("cuda:0")
+
+
+RNG = np.random.default_rng(0)
+P = pd.DataFrame(RNG.normal(size=(60, 3)) * [1, 10, 100], columns=["a", "b", "c"])
+H = pd.DataFrame(RNG.normal(size=(60, 3)) * [100, 10, 1], columns=["a", "b", "c"])
+
+
+def in_both(P, H):
+    """Everything that two tables of features tell, wherever they meet."""
+    y, K_P, K_H = np.arange(60.0), P.T @ P, H.T @ H
+    problem = condnum.ImmunizationProblem.from_data(P, y, H, y, X_loss=P, y_loss=y, X_probe=H, y_probe=y)
+    pair = TaskPair.from_arrays(P, y, H, y)
+    return [
+        problem.harmful.covariance,
+        pair.X_H.T @ pair.X_H,
+        condnum.ImmunizationProblem.from_covariances(K_P, K_H).harmful.covariance,
+        condnum.rir_ceiling(K_P, K_H).value,
+        condnum.relative_immunization_ratio(np.diag([1.0, 2, 3]), K_P, K_H).rir,
+        condnum.pareto_immunizer(K_P, K_H),
+        rir_from_features(P, P, H, H * [1, 2, 3], group_size=60).rir,
+    ]
+
+
+def test_tables_meet_by_name():
+    expected = in_both(P, H)
+    turned = [*in_both(P, H[["c", "a", "b"]])[:-1], expected[-1]]  # of the last, H * [1, 2, 3] is by position
+    for found, right in zip(turned, expected, strict=True):
+        np.testing.assert_allclose(np.asarray(found), np.asarray(right), rtol=1e-9)
+    assert TaskPair.from_arrays(P, np.arange(60), H, np.arange(60)).feature_names == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (H.rename(columns={"a": "d"}), "X_H has no column 'a' and X_P has no column 'd'"),
+        (H.assign(d=1.0), "^X_P has no column 'd': both tables must"),
+        (H.drop(columns="b"), "^X_H has no column 'b': both tables must"),
+        (H[["a", "b", "c", "c"]], "X_H has the column 'c' twice"),
+    ],
+)
+def test_tables_with_other_columns_are_refused(other, message):
+    y = np.arange(60.0)
+    for make in (TaskPair.from_arrays, condnum.ImmunizationProblem.from_data):
+        with pytest.raises(InvalidInputError, match=message):
+            make(P, y, other, y)

@@ -78,9 +78,15 @@ class FeatureAudit(Study, name="audit"):
             "give files of features, or a backbone with images, not both.": self.backbone and self.pretrain,
             f"layers {self.layers} need a backbone: give {net} with {images}.":
                 self.layers and not self.backbone,
+            **{f"{name} has no effect without a backbone; give {net}, {images}.": True
+               for name in ("weights", "image_size", "limit")
+               if not self.backbone and getattr(self, name) not in (None, "none")},
+            f"key {self.key} has no effect on a backbone; leave it out.": self.backbone and self.key,
             f"--save-theta {self.save_theta} must end in .npy.":
                 self.save_theta and Path(self.save_theta).suffix != ".npy",
             f"rir_target must be above 1, got {self.rir_target}.": not self.rir_target > 1,
+            "rir_target has no effect without layers; give --layers.":
+                not self.layers and self.rir_target != RIR_TARGET,
             f"epsilon must be positive, got {self.epsilon}.": self.epsilon <= 0,
             f"rtol must lie in [0, 1), got {self.rtol}.": not 0 <= (self.rtol or 0) < 1,
             f"bootstrap must be 0 (none) or at least {FEWEST_REPLICATES} replicates, got {self.bootstrap}.":
@@ -135,6 +141,8 @@ class FeatureAudit(Study, name="audit"):
             for name, value in targets.items()
             if value is not None
         }
+        if self.kind != "auto" and not answers:
+            raise InvalidInputError(f"kind {self.kind} has no effect without targets; give targets.")
         return AuditData(P, H, notes, None if theta is None else read_theta(theta, P.dimension), **answers)
 
     def cells(self, data: Any) -> list[Cell]:
@@ -242,11 +250,25 @@ def audit(
     theta: ThetaLike | None = None,
     targets: TargetsLike | None = None,
     pretrain_targets: TargetsLike | None = None,
+    kind: TargetKind = "auto",
+    key: str = "",
+    drop: str = "",
+    standardize: bool = False,
+    epsilon: float = PUBLISHED_RIDGE,
+    rtol: float | None = None,
+    bootstrap: int = 200,
+    attackers: bool = True,
     budget: AttackBudget | None = None,
+    seed: int = 0,
+    scheduler: str = "",
     threads: int | None = None,
-    **settings: Any,
 ) -> Audit:
-    """Audit files, matrices or streams; `settings` are options of `condnum audit --help`.
+    """Audit files, arrays, tensors, data frames or streams; `condnum audit --help` explains the options.
+
+    Columns with names are matched by name. `budget` is what each attacker may spend.
+
+    Raises:
+        InvalidInputError: Columns that do not fit, or an option that has no effect beside the others.
 
     Examples:
         >>> rows = np.random.default_rng(0).normal(size=(200, 4))
@@ -254,7 +276,12 @@ def audit(
         >>> bool(found.row(found.main, "compact")["harmful_ratio"] > 1), found.clause_c["theta"].kept
         (True, True)
     """
-    study = FeatureAudit(**settings)
+    study = FeatureAudit(
+        kind=kind, key=key, drop=drop, standardize=standardize, epsilon=epsilon, rtol=rtol,
+        bootstrap=bootstrap, attackers=attackers, seed=seed, scheduler=scheduler,
+    )  # fmt: skip
     data = study.open(pretrain, harmful, theta, targets=targets, pretrain_targets=pretrain_targets)
+    if budget is not None and (data.targets is None or not attackers):
+        raise InvalidInputError("budget has no effect without attackers; give targets, and attackers=True.")
     data.budget, data.threads = budget, threads
     return study.found([FinishedCell(cell, *study.compute(data, cell)) for cell in study.planned(data)])

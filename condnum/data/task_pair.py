@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from condnum.arrays import as_array, same_columns
 from condnum.errors import InvalidInputError, check_integer
 
 Float64Array: TypeAlias = NDArray[np.float64]
@@ -17,10 +18,7 @@ Float64Array: TypeAlias = NDArray[np.float64]
 
 def read_only(value: Any, name: str) -> Float64Array:
     """Return `value` as a read-only float64 array; an array that already is one is not copied."""
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise InvalidInputError(f"{name} is not an array ({error}); give rows of equal length.") from error
+    array = as_array(value, name)
     if array.dtype.kind not in "fiub":
         raise InvalidInputError(f"{name} must hold real numbers, got dtype {array.dtype}; encode it first.")
     flags = array.flags  # the base of a view can still change
@@ -156,16 +154,18 @@ class TaskPair:
             >>> TaskPair.from_arrays([[1, 0], [0, 1]], [0, 1], [[1, 1], [2, 0]], [1, 2]).feature_names
             ('x1', 'x2')
         """
+        X_P, X_H = same_columns(X_P=X_P, X_H=X_H)
         given = {"X_P": X_P, "y_P": y_P, "X_H": X_H, "y_H": y_H}
         arrays: dict[str, Any] = {key: read_only(value, key) for key, value in given.items()}
         columns = arrays["X_P"].shape[1] if arrays["X_P"].ndim == 2 else 0
+        default = getattr(X_P, "columns", [f"x{k}" for k in range(1, columns + 1)])
         about = f"{name}, arrays given by the caller"
         return cls(
             **arrays,
             name=name,
             pretrain_name=pretrain_name,
             harmful_name=harmful_name,
-            feature_names=tuple(feature_names or (f"x{k}" for k in range(1, columns + 1))),
+            feature_names=tuple(default if feature_names is None else map(str, feature_names)),
             checksum=sha256_arrays(**arrays),
             provenance=Provenance("given arrays", "memory", about, False),
         )

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from condnum.arrays import storage_eps
+from condnum.arrays import as_array, same_columns, storage_eps
 from condnum.deep.features import FeatureExtractor, ImageFeatures, extract_features
 from condnum.deep.images import ImageData
 from condnum.deep.transforms import ImageTransform, evaluation_transform
@@ -118,8 +118,15 @@ def rir_from_features(
     """
     check_integer("groups", groups, 1)
     check_integer("group_size", group_size, 2)
-    features = (features_0_P, features_I_P, features_0_H, features_I_H)  # as ROLES
-    stored = [part.values if isinstance(part, ImageFeatures) else np.asarray(part) for part in features]
+    before = same_columns(features_0_P=features_0_P, features_0_H=features_0_H)
+    after = same_columns(features_I_P=features_I_P, features_I_H=features_I_H)
+    given = [
+        part.values if isinstance(part, ImageFeatures) else part
+        for pair in zip(before, after, strict=True)
+        for part in pair
+    ]  # as ROLES
+    features = (features_0_P, features_I_P, features_0_H, features_I_H)
+    stored = [as_array(part, "features") for part in given]
     for first, task in ((0, "D_P"), (2, "D_H")):
         _check_pair(features[first : first + 2], stored[first : first + 2], task, group_size)
     whole = len(stored[0]) == group_size, len(stored[2]) == group_size
@@ -161,7 +168,7 @@ def rir_from_features(
         )
         warnings.insert(0, few)
     sigma = [singular_values(x, kind="features") for x in X]
-    eps = [storage_eps(part) for part in stored]
+    eps = [storage_eps(part) for part in given]
     # Features of each model have mean square 1 over both tasks.
     scales = [float((X[k].square().mean() + X[k + 2].square().mean()) / 2) for k in (0, 1)] * 2
     scaled = [s / scale for s, scale in zip(sigma, scales, strict=True)]
@@ -205,8 +212,11 @@ def _check_pair(
 ) -> None:
     """Refuse features of θ₀ and θ_I on a task that are not of the same images, or of fewer than a group."""
     for part, model in zip(stored, ("θ₀", "θ_I"), strict=True):
-        if part.ndim != 2:
-            raise InvalidInputError(f"the features of {model} on {task} must be (N, D), got {part.shape}.")
+        if part.ndim != 2 or part.dtype.kind not in "fiub":
+            raise InvalidInputError(
+                f"the features of {model} on {task} must be (N, D) real numbers, got shape {part.shape} "
+                f"and type {part.dtype}."
+            )
     before, after = map(len, stored)
     if before != after:
         raise InvalidInputError(f"θ₀ has {before} rows on {task} and θ_I has {after}; use the same images.")

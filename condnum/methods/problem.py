@@ -12,7 +12,7 @@ from scipy.linalg import qr_multiply
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from condnum.arrays import ArrayLike, as_tensor, resolve_device, storage_eps
+from condnum.arrays import ArrayLike, as_tensor, resolve_device, same_columns, storage_eps
 from condnum.errors import InvalidInputError, check_known
 from condnum.theory.spectra import CovarianceRange, as_covariance, covariance, default_rtol, squared_rtol
 
@@ -228,6 +228,7 @@ class ImmunizationProblem:
             ([[2.0, 2.0], [2.0, 4.0]], 1)
         """
         check_known("loss", loss, ("mse", "bce"))
+        X_P, X_H, X_loss, X_probe = same_columns(X_P=X_P, X_H=X_H, X_loss=X_loss, X_probe=X_probe)
         if device is None:
             device = X_P.device if isinstance(X_P, Tensor) else "cpu"
         device = resolve_device(device)
@@ -263,6 +264,8 @@ class ImmunizationProblem:
             >>> ImmunizationProblem.from_covariances([[2.0]], [[3.0]]).dimension
             1
         """
+        names = {"pretrain_covariance": pretrain_covariance, "harmful_covariance": harmful_covariance}
+        pretrain_covariance, harmful_covariance = same_columns(**names)
         P = as_covariance(pretrain_covariance, "pretrain_covariance").detach()
         H = as_covariance(harmful_covariance, "harmful_covariance").detach().to(P.device)
         if P.shape != H.shape:

@@ -37,11 +37,11 @@ def attack_panel(
     """Attack linear extractors with a panel of training algorithms, each at its best hyper-parameters.
 
     `theta` are extractors `(D, k)` by name, None for the raw inputs; or one extractor, named "theta". The raw
-    inputs are the baseline, and are added as "raw" if no value is None. An attacker that cannot run is listed
-    in `skipped`. A target that θ puts out of reach, because its features allow less than raw inputs by more
-    than ε, takes infinitely many steps; where nothing linear is left, no attacker is run. Features, inputs
-    and regression targets are each divided by one number, their root mean square: the scale of θ is free, and
-    no grid of learning rates should see it. Losses are in the units of y.
+    inputs are the baseline, wherever they stand, and are added as "raw" if no value is None. An attacker that
+    cannot run is listed in `skipped`. A target that θ puts out of reach, because its features allow less than
+    raw inputs by more than ε, takes infinitely many steps; where nothing linear is left, no attacker is run.
+    Features, inputs and regression targets are each divided by one number, their root mean square: the scale
+    of θ is free, and no grid of learning rates should see it. Losses are in the units of y.
 
     Examples:
         An ill-conditioned θ slows gradient descent, but neither whitening nor the closed form.
@@ -54,12 +54,12 @@ def attack_panel(
     """
     thetas: dict[str, ArrayLike | None] = dict(theta) if isinstance(theta, Mapping) else {"theta": theta}
     raw = [name for name, value in thetas.items() if value is None]
-    if not raw:
-        if RAW in thetas:
-            raise InvalidInputError("the name 'raw' is reserved for the baseline; rename that extractor.")
-        thetas, raw = {RAW: None, **thetas}, [RAW]
+    if thetas.get(RAW) is not None:
+        raise InvalidInputError("the name 'raw' is reserved for the baseline; rename that extractor.")
     if len(raw) > 1:
         raise InvalidInputError(f"several extractors are None (the raw inputs): {', '.join(raw)}; keep one.")
+    raw = raw or [RAW]
+    thetas = {raw[0]: None, **thetas}
     budget = AttackBudget() if budget is None else budget
     chosen = [get_attacker(name) for name in _chosen("attacker", attackers, attacker_names())]
     attacked = _chosen("extractor", extractors, thetas)

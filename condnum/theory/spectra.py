@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, cast, get_args
 import torch
 from torch import Tensor
 
-from condnum.arrays import Array, ArrayLike, as_tensor, like, storage_eps
+from condnum.arrays import Array, ArrayLike, as_tensor, like, same_columns, storage_eps
 from condnum.errors import InvalidInputError, RankError, check_known
 
 Convention = Literal["compact", "ridge"]
@@ -360,6 +360,7 @@ def task_ranges(
     rtol: float | None = None,
 ) -> tuple[CovarianceRange, CovarianceRange]:
     """Return the ranges of two covariances of one input space, on the device of the first."""
+    pretrain, harmful = same_columns(pretrain_covariance=pretrain, harmful_covariance=harmful)
     P = CovarianceRange.of(pretrain, rtol=rtol, name="pretrain_covariance")
     H = CovarianceRange.of(harmful, rtol=rtol, name="harmful_covariance")
     if P.dimension != H.dimension:

@@ -126,6 +126,10 @@ def test_the_study_keeps_resumes_and_reports_the_stage(monkeypatch, tmp_path, im
     with pytest.raises(InvalidInputError, match="give --backbone test_resnet"):
         FeatureAudit(**given | {"backbone": "resnet18"}).load()
     for wrong, words in (
+        ({"weights": "timm"}, "weights has no effect without a backbone"),
+        ({"image_size": 32}, "image_size has no effect without a backbone"),
+        ({"limit": 5}, "limit has no effect without a backbone"),
+        ({"rir_target": 5.0}, "rir_target has no effect without layers"),
         ({"layers": "all"}, "layers all need a backbone: give --backbone"),
         ({"backbone": "test_resnet"}, "needs the images of both tasks"),
         ({**given, "pretrain": "P.npy", "harmful": "H.npy"}, "not both"),

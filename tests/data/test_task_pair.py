@@ -78,7 +78,7 @@ NAN, INF = float("nan"), float("inf")
         ({"y_P": [0.0, 1.0]}, r"y_P \(N,\), got shapes \(3, 2\) and \(2,\)"),
         ({"X_H": [[1, 0, 0], [0, 1, 0]]}, r"X_H must be \(N, D\) with D = 2 feature names.* \(2, 3\)"),
         ({"y_P": [[0.0], [1.0], [2.0]]}, r"y_P \(N,\), got shapes \(3, 2\) and \(3, 1\)"),
-        ({"X_P": [[1, 2], [3], [4, 5]]}, "X_P is not an array .* rows of equal length"),
+        ({"X_P": [[1, 2], [3], [4, 5]]}, "X_P is not a rectangular array .* rows must have the same length"),
         ({"X_loss": [[1, 2], [3, 4]]}, "X_loss and y_loss must be given together"),
         ({"X_probe": [[1, 2], [3, 4]], "y_probe": [1, 1]}, "target y_probe of task 'second'"),
         (

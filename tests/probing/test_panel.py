@@ -1,6 +1,7 @@
 """The panel as a whole: known factors, honest budgets, scales, both kinds of task, bad input."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from condnum import erasure
@@ -64,6 +65,19 @@ def test_who_is_slowed_on_a_regression(report):
     assert steps(report, "cg", "ill") <= D
     worst = report.worst_case("ill")
     assert worst["factor"] == report.at(report.factors, None)["factor"].min() <= 1
+
+
+@pytest.mark.parametrize("name", ["raw", "pixels"])
+def test_raw_inputs_are_the_baseline_wherever_they_stand(name):
+    task = regression()
+    gone = erasure(task.X, task.y, kind="regression", intercept=False).theta
+    for other in (ill(), gone):
+        first, last = (
+            attack_panel(thetas, task, attackers=["gd", "cg"], budget=SMALL)
+            for thetas in ({name: None, "x": other}, {"x": other, name: None})
+        )
+        assert first.baseline == last.baseline == name
+        pd.testing.assert_frame_equal(first.factors, last.factors)
 
 
 @pytest.mark.parametrize("kind", ["regression", "classification"])
@@ -197,6 +211,7 @@ def held_out(kind, y, y_test):
         (lambda: attack_panel(np.eye(4), regression()), "theta has 4 rows, but the inputs have 5"),
         (lambda: attack_panel({"a": None, "b": None}, regression()), "several extractors are None"),
         (lambda: attack_panel({"raw": ill()}, regression()), "'raw' is reserved for the baseline"),
+        (lambda: attack_panel({"a": None, "raw": ill()}, regression()), "'raw' is reserved for the baseline"),
         (lambda: attack_panel(np.eye(D), regression(), attackers=["adm"]), "did you mean 'adam'"),
         (lambda: AttackTask(np.eye(3), [0, 1, 2.5], "classification"), "labels 0, 1, …"),
         (lambda: AttackTask(np.eye(3), np.ones(3), X_test=np.eye(3)), "X_test and y_test must be given"),
