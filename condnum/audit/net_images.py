@@ -59,15 +59,18 @@ class NetImages:
         """What the features of all layers depend on."""
         return [feature_key(self.backbone, data, self.transform) for data in self.images]
 
-    def features(self, name: str) -> tuple[list[FeatureStream], list[Any]]:
-        """Extract pooled features of un-augmented images (Eq. 18), kept in a cache, and their labels."""
-        streams, labels = [], []
+    def features(self, name: str) -> tuple[list[FeatureStream], list[Any], list[str]]:
+        """Extract pooled features of un-augmented images (Eq. 18), cached; labels; what is left out."""
+        streams, labels, notes = [], [], list[str]()
         options: dict[str, Any] = {"cache": user_cache() / "features", "name": name}
         for images in self.images:
             found = cached_features(self.backbone, images, self.transform, device="auto", **options)
             streams.append(as_stream(found.values, name=Path(images.name).name))
             labels.append(found.labels)
-        return streams, labels
+            notes += images.warnings
+            if bad := found.unreadable:
+                notes.append(f"{images.title}: {len(bad)} images do not decode, the first: {bad[0]}.")
+        return streams, labels, list(dict.fromkeys(notes))
 
     def batches(self, task: int) -> Generator[Tensor]:
         """Yield the images of a task that decode, `(B, 3, h, w)`."""

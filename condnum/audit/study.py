@@ -100,10 +100,10 @@ class FeatureAudit(Study, name="audit"):
         """Open the files, whose rows are read later; features of a backbone are kept in the user cache."""
         streams: list[Any] = [self.pretrain, self.harmful]
         labels: list[Any] = [None, None]
-        net = None
+        net, notes = None, list[str]()
         if self.backbone:
             net = self._net()
-            streams, labels = net.features(self.backbone)
+            streams, labels, notes = net.features(self.backbone)
         elif not self.pretrain:
             digits = load_small_digits()
             X, y = np.asarray(digits.images).reshape(len(digits), -1), np.asarray(digits.labels)
@@ -117,7 +117,7 @@ class FeatureAudit(Study, name="audit"):
             targets=self.targets or labels[1],
             pretrain_targets=self.pretrain_targets or labels[0],
         )
-        data.net = net
+        data.net, data.notes = net, [*data.notes, *notes]
         return data
 
     def _net(self) -> NetImages:

@@ -3,7 +3,9 @@
 import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,12 @@ from condnum.errors import (
     require,
 )
 
-#: Names of split folders, the preferred one first.
-SPLIT_FOLDERS = {"train": ("train", "training"), "test": ("test", "val", "valid", "validation")}
-SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"))
+#: Names of split folders in lower case, the preferred one first.
+SPLIT_FOLDERS = {"train": ("train", "training"), "test": ("test", "testing", "val", "valid", "validation")}
+#: How names begin of what systems and programs put beside images.
+_HIDDEN = re.compile(r"\.|__|@eaDir|#recycle|\$RECYCLE|Thumbs\.db|desktop\.ini", re.IGNORECASE)
+#: Formats that Pillow identifies and leaves to other programs to draw.
+_FOREIGN = frozenset(("BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"))
 #: Share of each class that is the test set of a folder without one.
 HOLDOUT = 0.2
 #: Images and labels of Stanford Cars in its original files: flat image folders and a devkit.
@@ -44,8 +49,9 @@ def open_images(
 
     Args:
         name: `mnist:0-4` and `digits-8x8:5-9` (digits as gray images), else a folder: `train/CLASS/…` and
-            `test/`, `val/` or `valid/`, classes alone, or Stanford Cars in its original files. Without a
-            test split a fifth of each class is `test`; an image stays on its side when others are added.
+            `test/`, `val/` or `valid/` in any case, classes alone, or Stanford Cars in its original files.
+            Without a test split a fifth of each class is `test`; an image stays on its side when others are
+            added. Hidden files and folders are no images; what is left out is counted in `warnings`.
         split: `train` or `test`, or the name of a folder's split (`valid`).
         limit: Largest number of images of a class, drawn from `seed`; see `ImageData.limit`.
         seed: Of that draw.
@@ -89,25 +95,31 @@ def _open_folder(root: str, split: str, classes: Sequence[str] | None) -> ImageD
         raise DataNotFoundError(f"there is no folder {base.absolute()}; give the folder of the data set.")
     while not any(map(_is_image, base.iterdir())):  # a folder that wraps the layout and nothing else
         inside = _folders(base)
-        if len(inside) != 1 or not any((inside[0] / name).is_dir() for name in ("train", "devkit")):
+        if len(inside) != 1 or not _named(inside[0], (*SPLIT_FOLDERS["train"], "devkit")):
             break
         base = inside[0]
     if (base / "devkit" / "cars_meta.mat").is_file() and (base / "cars_train").is_dir():
         return _open_cars(root, base, split)
     folder, holdout = _split_folder(base, split)
-    found: dict[str, list[str]] = {}  # relative paths of each class
-    for child in _folders(folder):
-        paths = (Path(at) / name for at, _, names in os.walk(child, followlinks=True) for name in names)
-        found[child.name] = sorted(p.relative_to(folder).as_posix() for p in paths if _is_image(p))
-    if not found:
+    found: dict[str, list[str]] = {child.name: [] for child in _folders(folder)}  # relative paths
+    if {name.lower() for name in found} <= {name for names in SPLIT_FOLDERS.values() for name in names}:
         raise DataFormatError(
-            f"{folder} has no class sub-folders; put the images into {folder}/<class>/<image>."
+            f"{folder} has no class sub-folders; put the images into {folder}/<class>/<image>, or into "
+            f"{folder}/train/<class>/<image> and {folder}/test/<class>/<image>."
         )
+    left_out = Counter[str]()
+    for path in _images(folder, left_out):
+        name, *inner = path.relative_to(folder).parts
+        if inner:
+            found[name].append("/".join((name, *inner)))
+        else:
+            left_out["images outside of the class folders"] += 1
+    warnings = _told(folder, left_out)
     empty = [name for name, members in found.items() if not members]
     if empty:
         raise DataFormatError(
-            f"{folder}: class folder '{empty[0]}' has no image ({', '.join(sorted(SUFFIXES))}), one of "
-            f"{len(empty)} empty folders out of {len(found)}; add images or remove the folder."
+            f"{folder}: class folder '{empty[0]}' has no image that Pillow opens, one of {len(empty)} empty "
+            f"folders out of {len(found)}; add images or remove the folder. {' '.join(warnings)}".strip()
         )
     names = tuple(found if classes is None else classes)
     unknown = [name for name in found if name not in names]
@@ -119,6 +131,7 @@ def _open_folder(root: str, split: str, classes: Sequence[str] | None) -> ImageD
     files: list[str] = []
     labels: list[int] = []
     for name, members in found.items():
+        members = sorted(members)
         if holdout is not None:
             count = round(HOLDOUT * len(members))
             if not count:
@@ -131,12 +144,62 @@ def _open_folder(root: str, split: str, classes: Sequence[str] | None) -> ImageD
         files += members
         labels += [names.index(name)] * len(members)
     source = FileImages(folder, tuple(files))
-    return ImageData(root, split, names, np.array(labels), source, np.arange(len(files)))
+    positions = np.arange(len(files))
+    return ImageData(root, split, names, np.array(labels), source, positions, warnings=warnings)
+
+
+@cache
+def _suffixes() -> frozenset[str]:
+    """Return the suffixes of what Pillow opens, with the plugins that are registered."""
+    pil = require("PIL.Image", "deep")
+    known = pil.registered_extensions().items()
+    opened = {*pil.OPEN, "MPO"} - _FOREIGN  # MPO is opened as JPEG
+    return frozenset(suffix for suffix, kind in known if kind in opened)
 
 
 def _is_image(path: Path) -> bool:
     """Tell whether a file is an image by its suffix; hidden files (`._x.jpg`) are not."""
-    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+    return path.suffix.lower() in _suffixes() and not _HIDDEN.match(path.name)
+
+
+def _images(folder: Path, left_out: Counter[str], above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """Yield the images below a folder, links followed, and count what is left out by kind."""
+    real = folder.resolve()
+    if any(place.is_relative_to(real) for place in above):
+        raise DataFormatError(f"{folder} is a symbolic link to {real}, which contains it; remove the link.")
+    try:
+        entries = list(os.scandir(folder))
+    except OSError as error:
+        raise DataNotFoundError(f"cannot read {folder}: {error.strerror}; check its permissions.") from error
+    for entry in entries:
+        path, link = Path(entry.path), entry.is_symlink()
+        inside = os.path.isdir(entry) if link else entry.is_dir()  # a link may lead nowhere
+        pictured = path.suffix.lower() in _suffixes()
+        if _HIDDEN.match(entry.name):
+            if inside or pictured:
+                left_out[f"{entry.name}/" if inside else "hidden images"] += 1
+        elif inside:
+            yield from _images(path, left_out, (*above, real))
+        elif not (os.path.isfile(entry) if link else entry.is_file()):
+            left_out["broken links"] += 1
+        elif pictured:
+            yield path
+        elif above:  # in a class folder
+            left_out[path.suffix.lower() or "files without a suffix"] += 1
+
+
+def _told(folder: Path, left_out: Counter[str]) -> tuple[str, ...]:
+    """Say what was left out of a folder, if anything was."""
+    if not left_out:
+        return ()
+    kinds = ", ".join(f"{kind} ({count:,})" for kind, count in left_out.most_common(6))
+    return (f"{folder}: left out, as not an image that Pillow opens or hidden: {kinds}.",)
+
+
+def _named(base: Path, names: Sequence[str]) -> list[Path]:
+    """Return the sub-folders of these names, in their order, in upper or lower case."""
+    found = [folder for folder in _folders(base) if folder.name.lower() in names]
+    return sorted(found, key=lambda folder: names.index(folder.name.lower()))
 
 
 def _folders(path: Path) -> list[Path]:
@@ -146,25 +209,24 @@ def _folders(path: Path) -> list[Path]:
         parts = re.split(r"(\d+)", child.name.lower())
         return [int(part) if i % 2 else part for i, part in enumerate(parts)], child.name
 
-    folders = (child for child in path.iterdir() if child.is_dir())
-    return sorted((child for child in folders if not child.name.startswith((".", "__"))), key=natural)
+    folders = (child for child in path.iterdir() if not _HIDDEN.match(child.name) and child.is_dir())
+    return sorted(folders, key=natural)
 
 
 def _split_folder(base: Path, split: str) -> tuple[Path, str | None]:
     """Return the folder of a split, and which side of a hold-out ('train', 'test') it has to give."""
-    splits = {
-        kind: [base / name for name in names if (base / name).is_dir() and _folders(base / name)]
-        for kind, names in SPLIT_FOLDERS.items()
-    }
+    named = {kind: _named(base, names) for kind, names in SPLIT_FOLDERS.items()}
+    splits = {kind: [folder for folder in found if _folders(folder)] for kind, found in named.items()}
     if split not in splits:
-        if not (base / split).is_dir():
+        own = _named(base, [split.lower()])
+        if not own:
             raise DataNotFoundError(
                 f"{base} has no folder '{split}'; use train, test or the name of a folder."
             )
-        return base / split, None
+        return own[0], None
     if splits["train"] and not splits["test"]:
-        tests = (base / name for name in SPLIT_FOLDERS["test"])  # ImageNet ships its `val` without classes
-        flat = next((f for f in tests if f.is_dir() and any(map(_is_image, f.iterdir()))), None)
+        # ImageNet ships its `val` without classes
+        flat = next((f for f in named["test"] if any(map(_is_image, f.iterdir()))), None)
         if split == "test" and flat:
             raise DataFormatError(
                 f"{flat} holds images but no class sub-folders; sort them into one folder per class (for "

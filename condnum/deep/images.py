@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-import struct
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -24,7 +23,14 @@ from torch.utils.data import DataLoader, Dataset
 
 from condnum.data.task_pair import sha256_arrays
 from condnum.deep.transforms import ImageTransform, to_rgb
-from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, check_integer, require
+from condnum.errors import (
+    CondnumError,
+    DataFormatError,
+    DataNotFoundError,
+    InvalidInputError,
+    check_integer,
+    require,
+)
 from condnum.files import sha256_file
 
 if TYPE_CHECKING:
@@ -101,12 +107,6 @@ class ArrayImages:
         return sha256_arrays(images=self.images[np.asarray(indices, dtype=np.int64)])
 
 
-def decode_errors() -> tuple[type[Exception], ...]:
-    """Return what PIL raises for a file that is not, or not wholly, an image, or of an absurd size."""
-    bomb = require("PIL.Image", "deep").DecompressionBombError
-    return (OSError, SyntaxError, ValueError, EOFError, struct.error, IndexError, bomb)
-
-
 @dataclass(frozen=True)
 class Unreadable:
     """An image that does not decode."""
@@ -134,6 +134,7 @@ class ImageData:
     source: FileImages | ArrayImages  # where the images are
     positions: NDArray[np.int64]  # (N,) in the source, read-only
     origin: str = ""  # data set, images and place in words, where the name says less; for titles
+    warnings: tuple[str, ...] = ()  # what is in the folder and was left out
 
     def __post_init__(self) -> None:
         labels = np.array(self.labels, dtype=np.int64)
@@ -184,7 +185,9 @@ class ImageData:
         position = int(self.positions[index])
         try:
             return to_rgb(self.source.load(position))
-        except decode_errors() as error:
+        except CondnumError:
+            raise
+        except Exception as error:  # a decoder meets damage of every kind, and raises accordingly
             return Unreadable(self.source.name(position), f"{type(error).__name__}: {error}")
 
     def take(self, indices: Sequence[int] | NDArray[np.integer]) -> ImageData:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -29,9 +30,12 @@ _OVERRIDES = ("crop_pct", "interpolation", "mean", "std")
 
 
 def to_rgb(image: Image) -> Image:
-    """Return an image in RGB as a viewer shows it: 16-bit gray scaled to 8 bits, transparency over white."""
+    """Return an image in RGB as viewers show it: upright, 16-bit gray in 8 bits, transparency over white."""
     pil = require("PIL.Image", "deep")
-    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in _SIXTEEN_BITS):
+    sixteen_bits = image.mode.startswith("I;16") or (image.mode == "I" and image.format in _SIXTEEN_BITS)
+    with suppress(Exception):  # damaged EXIF, of whatever kind, turns nothing
+        image = require("PIL.ImageOps", "deep").exif_transpose(image)
+    if sixteen_bits:
         return pil.fromarray(np.rint(np.asarray(image) / 257).astype(np.uint8)).convert("RGB")
     if image.mode in ("I", "F"):
         raise ValueError(f"32-bit gray values (mode {image.mode}) have no known range; save 8 or 16 bits")
@@ -140,5 +144,5 @@ def _transform(
     options = {"is_training": bool(augmentation), **config, **augmentation}
     modules = {"timm": "timm", "torchvision": "torchvision", "pillow": "PIL"}
     versions = {name: require(module, "deep").__version__ for name, module in modules.items()}
-    text = json.dumps({"kind": kind, **options, **versions}, sort_keys=True)
+    text = json.dumps({"kind": kind, "exif": "upright", **options, **versions}, sort_keys=True)
     return ImageTransform(data.create_transform(**options), text, (channels, height, width), random=False)

@@ -151,6 +151,11 @@ class DeepTasks:
         return hashlib.sha256("\n".join(self.checksums.values()).encode()).hexdigest()
 
     @property
+    def warnings(self) -> list[str]:
+        """What is in the folders and was left out."""
+        return list(dict.fromkeys(text for data in self.all for text in data.warnings))
+
+    @property
     def all(self) -> tuple[ImageData, ...]:
         """The six sets."""
         return tuple(part for part in vars(self).values() if isinstance(part, ImageData))

@@ -250,7 +250,7 @@ class DeepNets(Study, name="deep", version="5"):
         before = after if cell.after is None else self._features(data, cell.after)
         theta = theta.cpu()
         if cell.after is None:
-            said = doubts(data, theta, after.pretrain_test, own_head=self.own_head)
+            said = [*data.warnings, *doubts(data, theta, after.pretrain_test, own_head=self.own_head)]
         found, arrays, warnings = measured_features(cell, before, after, said)
         images = [*unreadable, *(image for part in after for image in part.unreadable)]
         bad = list(dict.fromkeys(map(str, images)))

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import struct
 
 import numpy as np
 import pytest
@@ -67,6 +68,88 @@ class TestLayouts:
         data = open_images(root)
         assert data.classes == ("c1", "c2", "c10")
         assert data.counts == (2, 3, 2)
+
+    @pytest.mark.parametrize(
+        ("train", "test"),
+        [
+            ("Training", "Testing"),
+            ("TRAIN", "TEST"),
+            ("Train", "Validation"),
+            ("train", "Val"),
+            ("tRain", "VALID"),
+        ],
+    )
+    def test_splits_in_any_case_are_no_classes(self, folder, train, test):
+        root = folder((train, test), count=3)
+        for split, name in (("train", train), ("test", test), (test.lower(), test)):
+            data = open_images(root.parent, split)  # in a folder that wraps the layout
+            assert (data.classes, data.counts) == (("cat", "dog"), (3, 3))
+            assert data.source.root.name == name
+
+    def test_splits_without_classes_are_refused(self, folder):
+        for kind in ("Train", "Test"):
+            paint(folder((), ()) / kind / "0.png", 9)
+        with pytest.raises(DataFormatError, match=r"no class sub-folders.*/train/<class>/<image>"):
+            open_images(folder((), ()))
+
+    @pytest.mark.parametrize(
+        "hidden",
+        [".ipynb_checkpoints", ".git", "__MACOSX", "@eaDir", "dog/.ipynb_checkpoints", "dog/__MACOSX/x"],
+    )
+    @pytest.mark.parametrize("splits", [("",), ("train", "test")], ids=["classes", "splits"])
+    def test_hidden_folders_are_neither_classes_nor_images(self, folder, hidden, splits):
+        root = folder(splits, count=10)
+        for split in splits:
+            paint(root / split / hidden / "0.png", 9)
+        for side, count in (("train", 8 if splits == ("",) else 10), ("test", 2 if splits == ("",) else 10)):
+            data = open_images(root, side)
+            assert (data.classes, data.counts) == (("cat", "dog"), (count, count))
+            (said,) = data.warnings
+            assert f" {hidden.removeprefix('dog/').removesuffix('/x')}/ (1)" in said
+
+    def test_every_suffix_of_pillow_is_read_and_the_rest_is_counted(self, folder):
+        root = folder(("",), count=10)
+        more = (
+            "a.jfif",
+            "b.jpe",
+            "c.JPG",
+            "d.webp",
+            "e.BMP",
+            "f.tif",
+            "g.TIFF",
+            "h.gif",
+            "i.pgm",
+            "j.jp2",
+            "k.ico",
+        )
+        for name in more:
+            paint(root / "dog" / name, 90)
+        for name in ("l.heic", "m.HEIC", "n.eps", "Thumbs.db", ".DS_Store", "._a.jpg", "notes"):
+            (root / "dog" / name).write_bytes(b"no image")
+        (root / "labels.csv").write_text("beside the classes")
+        (root / "dog" / "gone.jpg").symlink_to("nowhere.jpg")
+        (root / "dog" / "itself.jpg").symlink_to("itself.jpg")
+        paint(root / "loose.png", 9)
+        data, test = open_images(root), open_images(root, "test")
+        assert len(data) + len(test) == 20 + len(more)
+        assert not [image for image in map(data.image, range(len(data))) if isinstance(image, Unreadable)]
+        (said,) = data.warnings
+        assert test.warnings == data.limit(2).warnings == data.warnings
+        for words in (".heic (2)", ".eps (1)", "files without a suffix (1)", "hidden images (1)",
+                      "broken links (2)", "images outside of the class folders (1)"):  # fmt: skip
+            assert words in said
+        assert "Thumbs" not in said
+
+    @pytest.mark.parametrize("target", ["..", ".", "../..", "../cat"])
+    def test_a_link_to_a_folder_is_followed_unless_that_holds_the_link(self, folder, target):
+        root = folder(("train", "test"), count=2)
+        (root / "train" / "dog" / "link").symlink_to(target, target_is_directory=True)
+        if target == "../cat":
+            assert open_images(root).counts == (2, 4)
+            (root / "train" / "cat" / "back").symlink_to("../dog", target_is_directory=True)
+        with pytest.raises(DataFormatError, match=r"is a symbolic link to .*, which contains it; remove"):
+            open_images(root)
+        assert open_images(root, "test").counts == (2, 2)
 
     def test_what_is_missing_is_said(self, folder, tmp_path):
         def refused(error, message, *arguments):
@@ -185,6 +268,63 @@ def test_unreadable_images_are_skipped_counted_and_listed(folder):
         os.path.join(*parts) for parts in (("cat", "0.png"), ("cat", "1.jpg"), ("dog", "0.png"))
     ]
     assert all(image.reason for image in failed)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [TypeError, struct.error, KeyError, OSError, SyntaxError, Image.DecompressionBombError, MemoryError],
+)
+def test_whatever_a_decoder_raises_is_an_unreadable_image(folder, monkeypatch, fault):
+    def load(self):
+        raise fault("damaged")
+
+    data = open_images(folder())
+    monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", load)
+    assert fault.__name__ in data.image(0).reason
+
+
+@pytest.mark.filterwarnings("ignore:Tag data larger", "ignore:Truncated File Read")
+def test_a_damaged_tag_of_a_tiff_ends_no_run(tmp_path):
+    paint(tmp_path / "whole.tif", 90)
+    whole = (tmp_path / "whole.tif").read_bytes()
+    tags = int.from_bytes(whole[4:8], "little") + 2
+    files = ["whole.tif"]
+    for place in range(tags, len(whole) - 6, 2):
+        files.append(f"{place}.tif")
+        (tmp_path / files[-1]).write_bytes(whole[:place] + b"\xff\x00\x07\xff\xff\x7f" + whole[place + 6 :])
+    count = len(files)
+    data = ImageData(
+        "toy", "train", ("a", "b"), np.arange(count) % 2, FileImages(tmp_path, tuple(files)), np.arange(count)
+    )
+    found = [data.image(index) for index in range(count)]
+    assert found[0].size == (12, 12)
+    assert any(isinstance(image, Unreadable) for image in found)
+
+
+CORNER = np.zeros((16, 24, 3), np.uint8)
+CORNER[:8, :8] = 255  # at the upper left
+
+
+@pytest.mark.parametrize("name", ["x.jpg", "x.png", "x.webp", "x.tif", "x.jfif", "x.mpo"])
+@pytest.mark.parametrize(("orientation", "quarters"), [(1, 0), (3, 2), (6, 1), (8, 3)])
+def test_exif_says_which_side_is_up(tmp_path, name, orientation, quarters):
+    """A camera that is held sideways stores a turned picture, and says so."""
+    exif = Image.Exif()
+    exif[274] = orientation
+    Image.fromarray(np.rot90(CORNER, quarters)).save(tmp_path / name, exif=exif)
+    source = FileImages(tmp_path, (name, name))
+    found = ImageData("toy", "train", ("a", "b"), np.arange(2), source, np.arange(2)).image(0)
+    assert found.size == (24, 16)
+    assert np.abs(np.asarray(found).astype(int) - CORNER).mean() < 8  # JPEG
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF")
+def test_a_damaged_exif_block_turns_nothing(tmp_path):
+    Image.fromarray(CORNER).save(tmp_path / "x.jpg", exif=b"Exif\0\0MM\0*\0\0\0\x08\xff\xff\x01")
+    data = ImageData(
+        "toy", "train", ("a", "b"), np.arange(2), FileImages(tmp_path, ("x.jpg",) * 2), np.zeros(2)
+    )
+    assert data.image(0).size == (24, 16)
 
 
 def folder_of(tmp_path, image, name, **options):
