@@ -3,12 +3,15 @@
 Other people's weights may be files of `torch.save` too; nothing that such a file holds is ever run.
 """
 
+import argparse
 import hashlib
 import io
 import os
 import pickle
+import re
 import zipfile
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -31,9 +34,9 @@ CHECKSUM = "sha256"
 #: Raised when what a checkpoint holds changes.
 CHECKPOINT_VERSION = 3
 
-#: Where training programs put the state dict in their checkpoint, and what wrappers put before its keys.
-_NESTS = ("state_dict_ema", "model_ema", "state_dict", "model")
-_PREFIXES = ("module.", "_orig_mod.")
+#: How training programs name a moving average of weights, which is taken in place of the weights.
+_AVERAGE = re.compile(r"(^|[._])(ema|teacher|swa|averaged)[._]")
+_COMPILED = "_orig_mod."  # what torch.compile puts into keys
 _SHOWN = 300  # characters of a line of torch's on keys that do not fit
 
 
@@ -56,15 +59,27 @@ def state_checksum(state: Mapping[str, Any]) -> str:
 
 
 def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """Read the state dict of a safetensors file or a checkpoint, its moving average where there is one."""
+    """Read the tensors of a safetensors file or a checkpoint, entries of entries with dots between names."""
     file = _existing(path)
-    safe = file.suffix == ".safetensors"
-    state: dict[str, Any] = {**_read_safetensors(file)[0]} if safe else _read_torch(file)
-    wrong = [key for key, value in state.items() if not isinstance(value, Tensor)]
-    if wrong or not state:
-        reason = f"its entry '{wrong[0]}' is not a tensor" if wrong else "it is empty"
-        raise DataFormatError(f"{file} is not a state dict: {reason}; save model.state_dict() instead.")
+    content = _read_safetensors(file)[0] if file.suffix == ".safetensors" else _load_torch(file)
+    if not isinstance(content, dict):
+        raise DataFormatError(f"{file} holds a {type(content).__name__}, not a state dict of tensors.")
+    state = {name.replace(_COMPILED, ""): value for name, value in _tensors(content)}
+    if not state:
+        held = f"its entries are {shorten(', '.join(map(str, content)), 200)}" if content else "it is empty"
+        raise DataFormatError(
+            f"{file} is not a state dict of tensors: {held}; save model.state_dict() instead."
+        )
     return state
+
+
+def _tensors(content: Mapping[Any, Any], within: str = "", depth: int = 6) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of nested dictionaries with the path to each."""
+    for key, value in content.items():
+        if isinstance(value, Tensor):
+            yield f"{within}{key}", value
+        elif isinstance(value, Mapping) and depth:  # a file may hold a dictionary that holds itself
+            yield from _tensors(value, f"{within}{key}.", depth - 1)
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
@@ -76,21 +91,51 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
 def fit_weights(
     model: nn.Module, state: Mapping[str, Tensor], source: str, *, new: str | None = None
 ) -> None:
-    """Copy weights into a model, every key at its place; of the module `new`, none."""
+    """Copy weights into a model, every key at its place; of the module `new`, none.
+
+    The weights may lie below a prefix, of an entry of the file or of a wrapper (`state_dict.module.`). What
+    lies elsewhere in the file is then not of this model.
+    """
 
     def belongs(key: str) -> bool:
         return new is not None and key.startswith(f"{new}.")
 
-    kept = {key: value for key, value in model.state_dict().items() if belongs(key)}
-    given = {key: value for key, value in state.items() if not belongs(key)}
+    own = model.state_dict()
+    kept = {key: value for key, value in own.items() if belongs(key)}
+    prefix = _prefix(state, own.keys() - kept.keys(), source)
+    inside = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+    given = {key: value for key, value in inside.items() if not belongs(key)}
     try:
         model.load_state_dict({**given, **kept})
     except RuntimeError as error:  # a line for all missing keys, for all unexpected ones, for each shape
         found = [shorten(line, _SHOWN) for line in str(error).splitlines()[1:5]]
+        first = {key.partition(".")[0] for key in state}
+        below = prefix or (f"{first.pop()}." if len(first) == 1 else "")
+        where = f" (keys that begin with '{below}')" if below else ""
         raise DataFormatError(
-            f"the weights in {source} do not fit {type(model).__name__}: {' '.join(found)} Check the "
+            f"the weights in {source}{where} do not fit {type(model).__name__}: {' '.join(found)} Check the "
             "backbone's name, num_classes and image size."
         ) from error
+
+
+def _prefix(state: Collection[str], wanted: Collection[str], source: str) -> str:
+    """Return below which prefix most keys of a model lie, if most of the model's do; else ""."""
+    counts = Counter[str]()
+    for key in state:
+        parts = key.split(".")
+        counts.update(".".join([*parts[:k], ""]) for k in range(len(parts)) if ".".join(parts[k:]) in wanted)
+    most = max(counts.values(), default=0)
+    found = [prefix for prefix, count in counts.items() if count == most]
+    if "" in found or 2 * most < len(wanted):
+        return ""
+    if len(found) > 1:
+        found = [prefix for prefix in found if _AVERAGE.search(prefix)] or found
+    if len(found) > 1:
+        raise DataFormatError(
+            f"{source} holds such weights more than once, below {', '.join(map(repr, sorted(found)))}; save "
+            "the state dict of one of them."
+        )
+    return found[0]
 
 
 def write_weights(
@@ -168,14 +213,16 @@ def _read_safetensors(file: Path, *, tensors: bool = True) -> tuple[dict[str, Te
 
 def _load_torch(file: Path) -> Any:
     """Return what a file of `torch.save` holds, without unpickling anything but tensors."""
+    source: Path | io.BytesIO = file
     try:
         if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
                 if any(entry.file_size > entry.compress_size for entry in archive.infolist()):
                     raise ValueError("it is compressed, which torch.save never does")
-            return torch.load(file, map_location="cpu", weights_only=True)
-        # read whole: from a file Python reserves whatever length a damaged one asks for
-        return torch.load(io.BytesIO(file.read_bytes()), map_location="cpu", weights_only=True)
+        else:  # read whole: from a file Python reserves whatever length a damaged one asks for
+            source = io.BytesIO(file.read_bytes())
+        with torch.serialization.safe_globals([argparse.Namespace]):  # options, as many programs keep
+            return torch.load(source, map_location="cpu", weights_only=True)
     except MemoryError:
         raise
     except pickle.UnpicklingError as error:
@@ -186,18 +233,3 @@ def _load_torch(file: Path) -> Any:
     except Exception as error:  # readers are made for whole files, and say the rest in many ways
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise DataFormatError(f"{file} is not a complete file of torch.save ({reason}).") from error
-
-
-def _read_torch(file: Path) -> dict[str, Tensor]:
-    """Return the state dict of a file of `torch.save`."""
-    content = _load_torch(file)
-    if not isinstance(content, dict):
-        raise DataFormatError(f"{file} holds a {type(content).__name__}, not a state dict of tensors.")
-    nest = next((key for key in _NESTS if isinstance(content.get(key), dict)), None)
-    state = {}
-    for key, value in (content if nest is None else content[nest]).items():
-        name = str(key)
-        for prefix in _PREFIXES:
-            name = name.removeprefix(prefix)
-        state[name] = value
-    return state
