@@ -12,7 +12,7 @@ LONGEST, LONG, LONG_FRACTION = 35, 30, 0.05  # words: of a sentence, of a long o
 
 #: What to write: instead of which words.
 TERMS = r"""
-scale of θ: gauges?; self-tuned: tunes itself; bundled data: the box; suspicious columns: odd columns?
+scale of θ: gauges?; bundled data: the box; suspicious columns: odd columns?
 theoretical limit: (the|no|more) room; fraction: (the|a|what|which) shares?; depends on: hangs? on
 distinguishable: told apart|tell apart|be told; split: partings?; preset: named settings; a person: whoever
 a plain negation: (is|are|was) no (whole|number|such case); selected by name: had by name; layer: rooms

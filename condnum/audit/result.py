@@ -12,11 +12,12 @@ import pandas as pd
 from condnum.audit.attacks import AttackSection
 from condnum.audit.intervals import Intervals
 from condnum.audit.layers import LayerAudit
-from condnum.audit.measures import PARETO, ClauseC
+from condnum.audit.measures import PARETO, ClauseC, OwnProbes
 from condnum.audit.moments import TaskFacts
 from condnum.audit.words import card, paragraphs
 from condnum.data.feature_pair import MISSING
 from condnum.files import output_folder, write_json
+from condnum.probing.probe_steps import slowdown_verdict
 from condnum.report.tables import number
 from condnum.theory.ceiling import RirCeiling
 
@@ -40,6 +41,7 @@ class Audit:
     rtol_sweep: pd.DataFrame
     epsilon_sweep: pd.DataFrame
     clause_c: Mapping[str, ClauseC]
+    probes: Mapping[str, OwnProbes]
     intervals: Intervals | None
     no_intervals: str  # why there are none; empty if there are
     attack: AttackSection
@@ -152,6 +154,12 @@ class Audit:
         return rows
 
     @property
+    def probe_sentence(self) -> str:
+        """How the judged extractor slows the probes of the actual targets; empty where there are none."""
+        met = any(row["all"] for row in self.verdict(self.judged))
+        return slowdown_verdict(met, *self.probes[self.judged])
+
+    @property
     def sentences(self) -> list[str]:
         """The summary in plain language, computed from the numbers."""
         return paragraphs("summary", self)
@@ -170,6 +178,7 @@ class Audit:
         tables = ("steps", "factors", "evaluation", "extractors", "skipped")
         attack = {**vars(self.attack), "report": report and {name: getattr(report, name) for name in tables}}
         said: dict[str, Any] = {
+            "verdict": paragraphs("verdict", self),
             "summary": self.sentences,
             "warnings": self.warnings,
             "attackers": self.attack.sentences,

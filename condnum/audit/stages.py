@@ -28,6 +28,7 @@ from condnum.audit.net_images import NetImages
 from condnum.data.feature_pair import complete_targets, look_at
 from condnum.data.feature_stream import FeatureStream
 from condnum.probing.attackers import AttackBudget
+from condnum.probing.probe_steps import ProbeSlowdown
 from condnum.probing.report import AttackReport
 from condnum.progress import report_event
 from condnum.studies.cells import Cell, CellResult, ResultStore
@@ -42,7 +43,10 @@ ROW_STAGES = {"rows of D_P": "pretrain", "rows of D_H": "harmful"}
 StageResult = dict[str, Any]
 
 #: What JSON does not hold by itself.
-_RECORDS = (AttackBudget, AttackReport, AttackSection, ClauseC, Intervals, LayerAudit, RirCeiling, TaskFacts)
+_RECORDS = (
+    AttackBudget, AttackReport, AttackSection, ClauseC, Intervals, LayerAudit, ProbeSlowdown, RirCeiling,
+    TaskFacts,
+)  # fmt: skip
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in (pd.DataFrame, *_RECORDS)}
 
 
@@ -191,12 +195,18 @@ class Stage:
         }
         extractors = self.extractors(closed)
         spectra = TaskSpectra.of(*ranges, extractors, rtol=rtol)
-        known: tuple[Any, ...] = ()
-        if self.data.pretrain_targets is not None:
-            y = one_hot(self.data.pretrain_targets[self.before("columns")["complete_pretrain"]])
-            known = measures.target_moments(streams[0], y), float((y**2).sum())
+        given = zip((self.data.pretrain_targets, self.data.targets), ROW_STAGES.values(), strict=True)
+        answers = [
+            None if y is None else one_hot(y[self.before("columns")[f"complete_{task}"]]) for y, task in given
+        ]
+        sums = [
+            None if y is None else measures.target_moments(stream, y)
+            for stream, y in zip(streams, answers, strict=True)
+        ]
+        energy = 0.0 if answers[0] is None else float((answers[0] ** 2).sum())
         thetas = {name: theta for name, theta in extractors.items() if theta is not None}
-        clauses = {name: measures.clause_c(ranges[0], theta, *known) for name, theta in thetas.items()}
+        clauses = {name: measures.clause_c(ranges[0], of, sums[0], energy) for name, of in thetas.items()}
+        probes = measures.own_probes(ranges, sums, thetas)
         return {
             "rtol": rtol,
             "groups": len(moments[0].groups),
@@ -206,8 +216,9 @@ class Stage:
             "ceiling": rir_ceiling(*ranges, rtol=rtol),
             "ridge_limit": ridge_convention_ceiling(*ranges, ridge=epsilon, rtol=rtol),
             "clause_c": clauses,
+            "probes": probes,
             "kappa": measures.kappa_table(spectra, epsilon=epsilon),
-            "measures": measures.measures_table(spectra, epsilon=epsilon, clauses=clauses),
+            "measures": measures.measures_table(spectra, epsilon=epsilon, clauses=clauses, probes=probes),
             "rtol_sweep": measures.rtol_table(finest, extractors, default=rtol),
             "epsilon_sweep": measures.epsilon_table(spectra, epsilon=epsilon),
             "estimates": estimates(spectra, epsilon),

@@ -67,6 +67,7 @@ def measures_words(found: Audit) -> pd.DataFrame:
         "extractor": "extractor", "convention": "convention", "theta_scale": "scale of θ", **RATIO_TITLES,
         "interval": "95 % interval", "rir_ceiling": "ceiling", "share": "RIR / ceiling",
         "immunized": "immunized",
+        "benign_slowdown": "benign probe, × raw", "harmful_slowdown": "harmful probe, × raw",
     }  # fmt: skip
     return _worded(table, titles)
 

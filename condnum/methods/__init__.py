@@ -3,7 +3,6 @@
 from condnum.methods.baselines import ImmaSettings, OptKappaSettings
 from condnum.methods.method import Method
 from condnum.methods.registry import (
-    descends_in_batches,
     get_method,
     immunize,
     immunize_batch,
@@ -11,7 +10,7 @@ from condnum.methods.registry import (
     register_method,
 )
 from condnum.methods.result import ImmunizationResult, Progress
-from condnum.methods.settings import PRESETS, DescentSettings, SelfTunedSettings
+from condnum.methods.settings import PRESETS, DescentSettings
 
 __all__ = [
     "PRESETS",
@@ -21,8 +20,6 @@ __all__ = [
     "Method",
     "OptKappaSettings",
     "Progress",
-    "SelfTunedSettings",
-    "descends_in_batches",
     "get_method",
     "immunize",
     "immunize_batch",

@@ -10,7 +10,7 @@ from torch import Tensor
 from condnum.methods.batch import ProblemBatch, TaskBatch
 from condnum.methods.method import Gradients, Memory, Method, Parameters, random_weights
 from condnum.methods.problem import ImmunizationProblem
-from condnum.methods.settings import DescentSettings, SelfTunedSettings
+from condnum.methods.settings import DescentSettings
 from condnum.theory.extremes import grams, largest_pairs, smallest_pairs
 from condnum.theory.spectra import symmetric_part
 
@@ -92,19 +92,13 @@ def ill_gradients(tasks: TaskBatch, theta: Tensor, memory: Memory) -> Tensor:
 
 
 class Ours(Method):
-    """Algorithm 1: supervised loss, `R_well` on the pre-training task, `R_ill` on the harmful one.
-
-    This is the joint descent; by default `ours` tunes itself instead, see `condnum.methods.auto`.
-    """
+    """Algorithm 1: supervised loss and `R_well` on the pre-training task, `R_ill` on the harmful one."""
 
     name = "ours"
     label = "Ours (Algorithm 1)"
-    summary = (
-        "self-tuned: steps on R<sub>well</sub>(H<sub>P</sub>) alone and on R<sub>ill</sub>(H<sub>H</sub>) "
-        "alone in turn, none on the loss; with fixed settings: descends all three together (Eq. 11)"
-    )
+    summary = "descends the loss, R<sub>well</sub>(H<sub>P</sub>) and R<sub>ill</sub>(H<sub>H</sub>) together"
     parts = ("well", "ill", "supervised")
-    defaults = SelfTunedSettings()
+    defaults = DescentSettings()
     batched = True
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:

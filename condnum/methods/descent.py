@@ -60,9 +60,12 @@ class JointDescent(Run):
         return self.stop(self.active, "steps")
 
     def facts(self, index: int) -> dict[str, Any]:
-        """Add λ of each part."""
+        """Add λ of each part, and what ran."""
         weights = {part: float(values[index]) for part, values in self._weights.items()}
-        return super().facts(index) | {"part_weights": weights}
+        text = f" It ran {self.settings.describe([*weights])}"
+        if self.reasons[index] != "steps":
+            text += f", and {self.reasons[index]} after {self.steps[index]}"
+        return {"part_weights": weights, "explanation": f"{super().facts(index)['explanation']}{text}."}
 
     def measured(self) -> dict[str, list[float]]:
         """Add the norm of each part."""

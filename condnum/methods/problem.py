@@ -14,6 +14,7 @@ from torch.nn.functional import softplus
 
 from condnum.arrays import ArrayLike, as_tensor, resolve_device, same_columns, storage_eps
 from condnum.errors import InvalidInputError, check_known
+from condnum.probing.probe_steps import ProbeSlowdown, probe_steps
 from condnum.theory.spectra import CovarianceRange, as_covariance, covariance, default_rtol, squared_rtol
 
 LossName = Literal["mse", "bce"]
@@ -146,6 +147,26 @@ class LinearTask:
         if zero_loss == 0:  # targets of zeros, such as the paper's single class with label 0
             return 0.0
         return (self.optimal_squared_loss(theta) - self.raw_loss) / zero_loss
+
+    def probe_slowdown(self, theta: Tensor) -> ProbeSlowdown | None:
+        """Return how θ slows the probe of the task's own targets; None where there is nothing to learn."""
+        if self._probe is None:
+            return None
+        rows, moment, raw = self._probe
+        return ProbeSlowdown(raw, probe_steps(theta.cpu(), rows, moment, budget=1).fixed)
+
+    @cached_property
+    def _probe(self) -> tuple[CovarianceRange, Tensor, float] | None:
+        """The range of XᵀX of the supervised rows, XᵀY, and the steps on raw inputs."""
+        X = self.supervised_rows
+        if self.targets is None or X is None:
+            return None
+        moment = (X.mT @ self.targets).cpu()
+        if not bool(moment.any()):
+            return None
+        rows = self.range if X is self.features else CovarianceRange.of(X.mT @ X, rtol=self.rtol)
+        rows = rows.to("cpu")
+        return rows, moment, probe_steps(torch.eye(len(moment)), rows, moment, budget=1).fixed
 
 
 @dataclass(frozen=True, repr=False)

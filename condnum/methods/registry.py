@@ -10,14 +10,13 @@ import torch
 from condnum.arrays import resolve_device
 from condnum.errors import InvalidInputError, check_integer, check_known
 from condnum.methods.algorithm1 import Ours, RIllOnly
-from condnum.methods.auto import SelfTuned
 from condnum.methods.baselines import Erase, Identity, Imma, Initial, MaxRir, OptKappa, Pareto
 from condnum.methods.descent import JointDescent
 from condnum.methods.method import Method
 from condnum.methods.problem import MAKE_IT, ImmunizationProblem
 from condnum.methods.result import Callback, ImmunizationResult, judged
 from condnum.methods.run import Run
-from condnum.methods.settings import PRESETS, DescentSettings, SelfTunedSettings, Settings
+from condnum.methods.settings import PRESETS, DescentSettings, Settings
 
 #: Beyond this, and below its inverse, eigenvalues to the power ±4 are near the end of float64.
 _LARGEST_ENTRY = 1e60
@@ -89,7 +88,7 @@ def get_method(name: str) -> Method:
 
 def immunize(
     problem: ImmunizationProblem,
-    method: str = "ours",
+    method: str = "pareto",
     *,
     seed: int = 0,
     settings: Settings | str | None = None,
@@ -101,21 +100,17 @@ def immunize(
 
     Args:
         problem: The two tasks (`ImmunizationProblem.from_data`, `.from_pair`, `.from_covariances`).
-        method: `ours` (Algorithm 1), `r_ill_only`, `imma`, `opt_kappa`, the controls `identity` and
-            `initial`, or the closed forms `max_rir`, `pareto` and `erase`; see `method_names`.
+        method: The closed forms `pareto`, `max_rir` and `erase`, which need no seed; `ours` (Algorithm 1),
+            `r_ill_only`, `imma` and `opt_kappa`, which descend; or the controls `identity` and `initial`.
         seed: Seed of θ₀ and all other random numbers; the library never seeds globally.
-        settings: Replaces the method's defaults; a string names one of `PRESETS`. By default `ours` is
-            self-tuned: it alternates steps on `R_well` alone and on `R_ill` alone, none on the loss, and says
-            in `explanation` whether Definition 3.1 is met. With `DescentSettings`, or one of the names, it
-            descends all three together, as published (Eq. 11).
+        settings: Replaces the defaults of a method that descends; a string names one of `PRESETS`.
         callback: Called with a `Progress` at each recorded step; returning True cancels the run,
             which then returns its current result with `stop_reason="cancelled"`.
         callback_steps: Additional steps at which the callback receives θ without measurements.
-        **overrides: Single settings by name, such as `steps=200`. Naming one of the joint descent, such as
-            `learning_rate`, leaves the rest at `PRESETS["fixed"]`.
+        **overrides: Single settings by name, such as `steps=200`.
 
     Returns:
-        θ with history, stop reason, the verdict by Definition 3.1 and its explanation.
+        θ with history, stop reason, the verdict by Definition 3.1, and in `explanation` what ran.
 
     Raises:
         UnknownNameError: Unknown method or setting.
@@ -138,7 +133,11 @@ def immunize(
     if chosen.defaults is None:
         if settings is not None or overrides:
             given = ", ".join(overrides) or "settings"
-            raise InvalidInputError(f"method '{method}' has no settings; leave out {given}.")
+            descends = ", ".join(name for name, one in _METHODS.items() if one.defaults)
+            raise InvalidInputError(
+                f"method '{method}' has no settings; leave out {given}, or name a method that descends: "
+                f"{descends}."
+            )
         return judged(problem, Run([problem], chosen, None, [seed]).results()[0])
     if isinstance(settings, str):
         check_known("settings", settings, PRESETS)
@@ -146,16 +145,8 @@ def immunize(
         if problem.pretrain.targets is None:  # a name stands for what of it means anything here
             settings = replace(settings, loss_weight=DescentSettings.loss_weight)
     base = _settings_of(chosen, settings).with_overrides(**overrides)
-    if isinstance(base, SelfTunedSettings):
-        return judged(problem, SelfTuned(problem, chosen, base, seed, **told).results()[0])
     _check_descent(problem, chosen, base, overrides)
     return judged(problem, JointDescent([problem], chosen, base, [seed], **told).results()[0])
-
-
-def descends_in_batches(method: str, settings: Settings | None = None) -> bool:
-    """Tell whether a method has a batched form that can do what the settings ask for."""
-    chosen = get_method(method)
-    return chosen.batched and isinstance(settings or chosen.defaults, DescentSettings)
 
 
 def immunize_batch(
@@ -170,11 +161,11 @@ def immunize_batch(
     if len(problems) != len(seeds) or not problems:
         raise InvalidInputError(f"a batch needs one seed per problem, got {len(problems)} and {len(seeds)}.")
     chosen = get_method(method)
-    base = _settings_of(chosen, settings)
-    if not descends_in_batches(method, base):
+    if not chosen.batched:
         raise InvalidInputError(
             f"method '{method}' does not support batches; immunize the problems one at a time."
         )
+    base = _settings_of(chosen, settings)
     for problem in problems:
         _check_descent(problem, chosen, base)
     where = None if device is None else resolve_device(device)
@@ -184,10 +175,10 @@ def immunize_batch(
 def _settings_of(method: Method, settings: Settings | None) -> Any:
     """Return the settings, or the method's defaults; raise for those of another method."""
     kind = type(method.defaults)
-    kinds = (kind, DescentSettings) if kind is SelfTunedSettings else (kind,)
-    if settings is not None and type(settings) not in kinds:
-        names = " or ".join(kind.__name__ for kind in kinds)
-        raise InvalidInputError(f"method '{method.name}' takes {names}, got {type(settings).__name__}.")
+    if settings is not None and type(settings) is not kind:
+        raise InvalidInputError(
+            f"method '{method.name}' takes {kind.__name__}, got {type(settings).__name__}."
+        )
     return settings or method.defaults
 
 

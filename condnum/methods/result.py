@@ -16,11 +16,12 @@ from torch import Tensor
 from condnum.errors import CondnumError
 from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.settings import Settings
+from condnum.probing.probe_steps import ProbeSlowdown, slowdown_verdict
 from condnum.theory.ceiling import rir_ceiling, share_of_ceiling
 from condnum.theory.immunization import Immunization, relative_immunization_ratio, unit_scale
 from condnum.theory.spectra import Convention
 
-StopReason = Literal["steps", "settled", "cancelled", "diverged", "closed_form"]
+StopReason = Literal["steps", "cancelled", "diverged", "closed_form"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,12 +38,14 @@ class ImmunizationResult:
     history: dict[str, NDArray[np.float64]]
     steps: int  # steps taken
     seconds: float
-    converged: bool  # True only if RIR settled, or the answer is in closed form
+    converged: bool  # True only if the answer is in closed form
     stop_reason: StopReason
-    # λ of each gradient part; self-tuned: ηλ of the last step on each, 0 for the loss, which takes none
-    part_weights: dict[str, float] = field(default_factory=dict)
+    part_weights: dict[str, float] = field(default_factory=dict)  # λ of each gradient part
     verdict: Immunization | None = None  # of θ, compact convention; None where θ cannot be measured
     ceiling: float | None = None  # RIR_max beside it
+    # How much slower θ makes the probes of the actual targets; None where there are none.
+    benign_probe: ProbeSlowdown | None = None
+    harmful_probe: ProbeSlowdown | None = None
     explanation: str = ""  # whether Definition 3.1 is met, what is possible, what was chosen and why
 
     def __repr__(self) -> str:
@@ -60,6 +63,7 @@ def judged(problem: ImmunizationProblem, result: ImmunizationResult) -> Immuniza
     try:
         pretrain, unit = problem.pretrain, unit_scale(result.theta)  # at which no square overflows
         gap = None if pretrain.targets is None else pretrain.loss_gap(unit)
+        benign, harmful = pretrain.probe_slowdown(unit), problem.harmful.probe_slowdown(unit)
         ceiling = rir_ceiling(*ranges).value
         compact, ridge = (
             relative_immunization_ratio(result.theta, *ranges, convention=convention, loss_gap=gap)
@@ -76,11 +80,20 @@ def judged(problem: ImmunizationProblem, result: ImmunizationResult) -> Immuniza
         text += " K_H has rank 1, so κ(H_H) = 1 for every θ and no extractor can meet clause (a)."
     elif ceiling <= 1 + 1e-6:
         text += " A theoretical limit of 1 means that no extractor can immunize this pair."
+    if said := slowdown_verdict(compact.success, benign, harmful):
+        text += f" {said}"
     text += (
         f" κ(H_P) = {compact.pretrain_after.value:.4g}, κ(H_H) = {compact.harmful_after.value:.4g}."
         f"{result.explanation} Ridge convention (ε = 1e-6): {ridge.verdict}, {ridge.ratios}."
     )
-    return replace(result, verdict=compact, ceiling=ceiling, explanation=text)
+    return replace(
+        result,
+        verdict=compact,
+        ceiling=ceiling,
+        benign_probe=benign,
+        harmful_probe=harmful,
+        explanation=text,
+    )
 
 
 @dataclass(frozen=True)

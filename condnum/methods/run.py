@@ -15,7 +15,7 @@ from condnum.methods.batch import ProblemBatch, measure
 from condnum.methods.method import Memory, Method, few_threads
 from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.result import Callback, ImmunizationResult, Progress, StopReason
-from condnum.methods.settings import Settings
+from condnum.methods.settings import DescentSettings
 
 
 class Run:
@@ -24,13 +24,13 @@ class Run:
     A problem that stops keeps its θ, the others go on.
     """
 
-    settings: Any  # `Settings`; None for a closed form
+    settings: Any  # `DescentSettings`; None for a closed form
 
     def __init__(
         self,
         problems: Sequence[ImmunizationProblem],
         method: Method,
-        settings: Settings | None,
+        settings: DescentSettings | None,
         seeds: Sequence[int],
         *,
         device: torch.device | None = None,
@@ -88,7 +88,7 @@ class Run:
                 history={name: np.array([row[name] for row in rows]) for name in rows[0]} if rows else {},
                 steps=self.steps[index],
                 seconds=share,
-                converged=self.reasons[index] in ("closed_form", "settled"),
+                converged=self.reasons[index] == "closed_form",
                 stop_reason=self.reasons[index],
                 **self.facts(index),
             )

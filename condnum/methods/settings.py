@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from numbers import Real
@@ -32,21 +32,6 @@ class Settings:
             object.__setattr__(self, name, _read(name, kind, getattr(self, name)))
         self.refuse_idle()
 
-    @cached_property
-    def recorded_steps(self) -> frozenset[int]:
-        """Steps at which the history gets a row; none where `record_every` is 0."""
-        if self.record_every == 0:
-            return frozenset()
-        every = range(0, self.steps + 1, self.record_every or 1)
-        return frozenset(every if self.record_every else map(int, self.spaced_steps()))
-
-    def spaced_steps(self) -> Iterable[float]:
-        """Return steps in ever wider spaces, from each to 1.15 times it: a run may settle at any of them."""
-        step = 0
-        while step <= self.steps:
-            yield step
-            step = max(step + 1, math.ceil(1.15 * step))
-
     def refuse_idle(
         self, parts: Collection[str] | None = None, named: Collection[str] = (), where: str = ""
     ) -> None:
@@ -64,7 +49,8 @@ class Settings:
                 for name, mode in one.metadata.get("modes", {}).items()
                 if getattr(self, name) != mode
             ]
-            if parts is not None and needed.isdisjoint(parts) and needed:
+            # A weight of 0 asks for nothing that is missing where its part is.
+            if parts is not None and needed.isdisjoint(parts) and needed and value != 0:
                 misses.append(
                     (where, f"methods and tasks with a gradient part {' or '.join(sorted(needed))}")
                 )
@@ -94,10 +80,11 @@ def _read(name: str, kind: Any, value: Any) -> Any:
     if get_origin(kind) is Literal:
         check_known(name, value, get_args(kind))
     elif kind is float:
-        number = isinstance(value, Real) and not isinstance(value, bool)
-        if not (number and 0 < value < math.inf):
-            raise InvalidInputError(f"{name} must be a positive number, got {value!r}.")
-        return float(value)
+        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+        if not 0 <= number < math.inf or (number == 0 and name == "learning_rate"):
+            wanted = "positive number" if name == "learning_rate" else "number of at least 0"
+            raise InvalidInputError(f"{name} must be a {wanted}, got {value!r}.")
+        return number
     elif kind is bool:
         return check_flag(name, value)
     elif value is not None or kind is int:
@@ -107,10 +94,7 @@ def _read(name: str, kind: Any, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class DescentSettings(Settings):
-    """How a method descends all parts of its gradient together. Defaults: full batch, Adam, balanced λ.
-
-    With settings, `ours` descends jointly as published (Eq. 11); without, see `SelfTunedSettings`.
-    """
+    """How a method descends all parts of its gradient together (Eq. 11). Defaults: Adam, balanced λ."""
 
     optimizer: Literal["adam", "gd"] = "adam"  # Adam (0.9, 0.999, 1e-8) or plain gradient descent
     learning_rate: float = 0.1  # η at step 0
@@ -125,9 +109,13 @@ class DescentSettings(Settings):
     lambda_pretrain: float = only_where(100.0, parts="well", weights="fixed")  # Table 4, house prices
     lambda_harmful: float = only_where(1e7, parts="ill", weights="fixed")  # likewise
 
-    def spaced_steps(self) -> Iterable[float]:
-        """Return about 200 steps, half of them log-spaced, for the fast start, half evenly spaced."""
-        return np.r_[np.geomspace(1, self.steps, 100), np.linspace(0, self.steps, 101)].round()
+    @cached_property
+    def recorded_steps(self) -> frozenset[int]:
+        """Steps at which the history gets a row; by default about 200, half of them log-spaced."""
+        if self.record_every is not None:
+            return frozenset(range(0, self.steps + 1, self.record_every) if self.record_every else ())
+        spaced = np.r_[np.geomspace(1, self.steps, 100), np.linspace(0, self.steps, 101)]
+        return frozenset(map(int, spaced.round()))
 
     def rate(self, step: int) -> float:
         """Return η of a step: constant, or multiplied by `(1 + cos(π·step/steps))/2`."""
@@ -145,34 +133,8 @@ class DescentSettings(Settings):
         return text + (f", loss weight {self.loss_weight:g}" if "supervised" in parts else "")
 
 
-@dataclass(frozen=True)
-class SelfTunedSettings(Settings):
-    """Self-tuned `ours`: all but these two settings follows from the spectra (`condnum.methods.auto`).
-
-    It uses the steps of Algorithm 1, but alternates `R_well` alone (λ_H = 0) and `R_ill` alone (λ_P = 0), and
-    never descends the loss: it is not the joint descent of Eq. 11.
-    """
-
-    steps: int = 20_000  # at most
-
-    def with_overrides(self, **overrides: Any) -> Any:
-        """Return a copy with some settings changed; naming one of the joint descent returns its settings."""
-        if set(overrides) <= {one.name for one in fields(self)}:
-            return replace(self, **overrides)
-        return DescentSettings(record_every=self.record_every).with_overrides(**overrides)
-
-    def describe(self, parts: Collection[str] = ()) -> str:
-        """Return in one line what runs."""
-        return (
-            "self-tuned: steps on R_well alone (λ_H = 0) and on R_ill alone (λ_P = 0) in turn, none on the "
-            f"loss; η and λ from the spectra, at most {self.steps} steps"
-        )
-
-
-#: Settings of the joint descent of `ours` by name: the defaults, and those searched on the paper's data. On
-#: other data they may fail without a word: self-tuned, `ours` says whether it immunized.
+#: Settings of `ours` that were searched on the paper's data, by name. On other data they may fail.
 PRESETS = {
-    "fixed": DescentSettings(),
     "house-prices": DescentSettings(learning_rate=0.3, ratio=60.0, loss_weight=0.1, steps=12_000),
     "mnist": DescentSettings(learning_rate=2.5e-3, ratio=1.0, loss_weight=1e-3, steps=120, record_every=0),
     "digits-8x8": DescentSettings(

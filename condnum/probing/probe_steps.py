@@ -17,6 +17,9 @@ from condnum.probing.line_search import exact_line_search
 from condnum.probing.recurrences import first_step
 from condnum.theory.spectra import CovarianceRange, default_rtol
 
+#: The benign task counts as lost where its own probe needs more than this many times the steps on raw inputs.
+LOST_FACTOR = 10.0
+
 
 @dataclass(frozen=True)
 class ProbeSteps:
@@ -102,3 +105,45 @@ def probe_steps(
             exact = float(step)
             break
     return ProbeSteps(fixed, exact, condition, fit, budget)
+
+
+@dataclass(frozen=True)
+class ProbeSlowdown:
+    """Steps 1/σ₁ of a task's own probe to within 1 % of the loss that raw inputs allow; see `probe_steps`."""
+
+    raw: float  # on raw inputs
+    theta: float  # on features Xθ; `inf` where these do not allow that loss
+
+    @property
+    def factor(self) -> float:
+        """How many times as many steps the features take."""
+        return self.theta / self.raw
+
+    def __str__(self) -> str:
+        """Return the factor with both numbers of steps."""
+        raw, theta = (f"{n:,.0f}" if n < 1e6 else f"{n:.3g}" for n in (self.raw, self.theta))
+        if math.isinf(self.theta):
+            return f"never gets there (raw inputs: {raw} steps)"
+        return f"takes {self.factor:.3g} times as many steps as on raw inputs ({raw} → {theta})"
+
+
+def slowdown_verdict(met: bool, benign: ProbeSlowdown | None, harmful: ProbeSlowdown | None) -> str:
+    """Say how slow both tasks' own probes become, and what a verdict by condition numbers leaves out.
+
+    Examples:
+        >>> print(slowdown_verdict(True, ProbeSlowdown(10, 2000), None))
+        Gradient descent on the actual targets, to 1 % of the excess loss: the benign probe takes 200 times as
+        many steps as on raw inputs (10 → 2,000). The definition is met, but the benign task is lost (more
+        than 10 times as many steps).
+    """
+    probes = {"benign": benign, "harmful": harmful}
+    known = [f"the {name} probe {probe}" for name, probe in probes.items() if probe]
+    if not known:
+        return ""
+    text = f"Gradient descent on the actual targets, to 1 % of the excess loss: {', '.join(known)}."
+    if benign and benign.factor > LOST_FACTOR:
+        met_but = "The definition is met, but the" if met else "The"
+        text += f" {met_but} benign task is lost (more than {LOST_FACTOR:g} times as many steps)."
+    if harmful and harmful.factor <= 1:
+        text += " The harmful task is not slowed."
+    return text

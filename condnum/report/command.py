@@ -111,21 +111,28 @@ def in_columns(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-#: Columns of the table of verdicts.
+#: Columns of the table of verdicts, and those that follow where targets are known.
 VERDICT_COLUMNS = ("method", "convention", "immunized", "(i)", "(ii)", "RIR")
+PROBE_COLUMNS = ("benign probe", "harmful probe")
 
 
 def verdict_rows(folder: Path) -> list[tuple[str, ...]]:
     """Return a row per method and convention, headed by `VERDICT_COLUMNS`; none if nothing is judged.
 
-    (i), (ii) and RIR are means, with θ at unit scale; `immunized` counts the single verdicts.
+    (i), (ii) and RIR are means, with θ at unit scale; `immunized` counts the single verdicts. Of the probes
+    of the actual targets: their steps over those on raw inputs.
     """
-    from condnum.report.tables import number
+    from condnum.probing.probe_steps import LOST_FACTOR
+    from condnum.report.tables import number, times
 
     def row_of(label: str, row: Mapping[str, Any], verdict: str) -> tuple[str, ...]:
         values = (row["harmful_ratio"], row["pretrain_ratio"], row["rir"])  # in JSON null, and "Infinity"
         said = ("—" if value is None else number(float(value)) for value in values)
-        return (label, row["convention"], verdict, *said)
+        probes = (row.get(f"{name}_slowdown") for name in ("benign", "harmful"))
+        return (
+            *(label, row["convention"], verdict, *said),
+            *("—" if value is None else times(float(value)) for value in probes),
+        )
 
     rows = []
     if (folder / "audit.json").exists():
@@ -134,7 +141,8 @@ def verdict_rows(folder: Path) -> list[tuple[str, ...]]:
             kept = found["clause_c"][row["extractor"]]["kept"]
             good = row["clause_a"] and row["clause_b"]
             verdict = "not known (clause (c))" if good and kept is None else "yes" if good and kept else "no"
-            rows.append(row_of(row["extractor"], row, verdict))
+            lost = verdict == "yes" and float(row.get("benign_slowdown") or 0) > LOST_FACTOR
+            rows.append(row_of(row["extractor"], row, verdict + ", benign task lost" * lost))
     for name in ("summary", "immunization"):
         table = read_table(folder, name)
         if table is None or "convention" not in table:
@@ -148,9 +156,13 @@ def verdict_rows(folder: Path) -> list[tuple[str, ...]]:
             count = int(row.get("seeds", 1) * row.get("pairs", 1))
             good = round(float(row["success_rate" if "success_rate" in row else "success"]) * count)
             verdict = "yes" if good == count else "no" if not good else "in part"
+            lost = round(row.get("lost_rate", 0.0) * count)
             label = ", ".join(str(row[name]) for name in ("backbone", "method", "extractor") if name in row)
-            rows.append(row_of(label, row, f"{verdict}, {good} of {count}"))
-    return [VERDICT_COLUMNS, *rows] if rows else []
+            said = f"{verdict}, {good} of {count}" + f", benign task lost in {lost}" * bool(lost)
+            rows.append(row_of(label, row, said))
+    if all({*row[-2:]} == {"—"} for row in rows):
+        return [VERDICT_COLUMNS, *(row[:-2] for row in rows)] if rows else []
+    return [VERDICT_COLUMNS + PROBE_COLUMNS, *rows]
 
 
 # From a parameters cell to a command.

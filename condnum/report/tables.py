@@ -62,6 +62,11 @@ def rounded(value: float, digits: int = 2) -> str:
     return number(float(f"{value:.{digits}g}"))
 
 
+def times(factor: float) -> str:
+    """Format a factor in steps over those on raw inputs."""
+    return rounded(factor, 3) if math.isnan(factor) or math.isinf(factor) else f"{rounded(factor, 3)}×"
+
+
 def spread(mean: float, deviation: float, digits: int = 2) -> str:
     """Format `mean ± deviation`; one that is unknown is left out, one that is round-off of the mean is 0."""
     if math.isnan(deviation):
@@ -234,7 +239,9 @@ def comparison_table(summary: pd.DataFrame, *, convention: Convention, theta_sca
     rows = summary[(summary["convention"] == convention) & (summary["theta_scale"] == theta_scale)]
     columns: dict[str, Column] = {
         "method": ("method", label),
-        "immunized": ("success_rate cells", lambda rate, cells: count_of(rate * cells, cells)),
+        "immunized": ("success_rate lost_rate cells", immunized),
+        "benign probe ↓": ("benign_slowdown", times),
+        "harmful probe ↑": ("harmful_slowdown", times),
     }
     for name, title in RATIO_TITLES.items():
         paper = [published(name)] if rows[f"published_{name}"].notna().any() else []
@@ -243,6 +250,12 @@ def comparison_table(summary: pd.DataFrame, *, convention: Convention, theta_sca
         ceiling = ("(ceiling)", ("rir_ceiling", in_brackets))
         columns |= lines("RIR / ceiling", ("", ("rir_share", number)), ceiling)
     return rows_of(rows.assign(cells=rows["seeds"] * rows.get("pairs", 1)), columns)
+
+
+def immunized(rate: float, lost: float, cells: int) -> str:
+    """Count the cells that meet Definition 3.1, and those of them that lose the benign task."""
+    met = count_of(rate * cells, cells)
+    return f"{met}<br>{in_brackets(f'benign task lost: {round(lost * cells)}')}" if lost else met
 
 
 def in_brackets(value: float | str) -> str:

@@ -15,7 +15,6 @@ from condnum.machine import limit_threads, limited_threads
 from condnum.methods import (
     DescentSettings,
     ImmunizationResult,
-    descends_in_batches,
     get_method,
     immunize_batch,
 )
@@ -98,7 +97,7 @@ class DigitBatches:
 
     def group(self, cell: Cell) -> Hashable | None:
         """Return method and settings, which the cells of a batch share; None for what knows no batches."""
-        if not descends_in_batches(cell["method"], _settings(cell)):
+        if not get_method(cell["method"]).batched:
             return None
         common = {name: cell[name] for name in ("method", "labels")}
         return json.dumps([common, cell.settings], sort_keys=True)

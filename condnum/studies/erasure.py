@@ -370,31 +370,31 @@ def chance_of(pair: TaskPair) -> float:
     return chance(whole, whole)
 
 
-#: Most columns of the pair that is attacked step by step: `ours` takes seconds there.
+#: Most columns of the pair that is attacked step by step.
 ATTACKABLE_COLUMNS = 256
 
 
 def first_attackable(data: TaskPairs) -> TaskPair | None:
-    """Return the first pair with harmful labels on which `ours` takes seconds."""
+    """Return the first pair with harmful labels and so few columns."""
     small = (pair for pair in data.pairs.values() if pair.dimension <= ATTACKABLE_COLUMNS)
     return next((pair for pair in small if chance_of(pair)), None)
 
 
 @limited_threads(1)  # small matrices: on a busy machine, threads wait for each other
 def attacked(pair: TaskPair, seed: int = 0, rows: int | None = None) -> AttackReport:
-    """Attack raw features, those of `ours` and erased ones of one split, on rows that the defender lacks.
+    """Attack raw features, those of `pareto` and erased ones of one split, on rows that the defender lacks.
 
     A softmax head without an intercept on centered features; accuracy is that on the judge's rows.
     """
     split = Split.drawn(pair, seed, rows)
     if not split.attacker.labels:
         raise InvalidInputError(f"{pair.name}: the harmful task is a regression; accuracy needs labels.")
-    ours = immunize(ImmunizationProblem.from_covariances(*covariances(split)), "ours", seed=seed)
+    immunized = immunize(ImmunizationProblem.from_covariances(*covariances(split)))
     (X, y, _), judge, mean = split.attacker, split.judge, split.attacker.X.mean(axis=0)
     classes, codes = np.unique(y, return_inverse=True)
     held = judge.X - mean, np.searchsorted(classes, judge.y)
     task = AttackTask(X - mean, codes, "classification", *held, pair.harmful_name)
     erased = erasure(*split.defender[:2], kind="classification")
-    thetas = {"raw": None, "ours": ours.theta, "erase": erased.theta}
+    thetas = {"raw": None, "pareto": immunized.theta, "erase": erased.theta}
     budget = AttackBudget(dense_steps=2_000, epsilons=(0.1, 0.01), headline=0.1)
     return attack_panel(thetas, task, attackers=("gd", "closed_form"), budget=budget)

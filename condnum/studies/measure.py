@@ -16,6 +16,7 @@ from condnum.files import asset
 from condnum.methods import ImmunizationResult, Progress
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import linear_probe
+from condnum.probing.probe_steps import LOST_FACTOR
 from condnum.progress import report_event
 from condnum.studies.cells import Arrays, CellResult
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling, share_of_ceiling
@@ -49,7 +50,8 @@ CEILINGS = ("ceiling_compact", ridge_ceiling_column(PUBLISHED_RIDGE), "ceiling_r
 MEASURE_COLUMNS = (
     "dataset", "method", "seed", "pretrain_task", "harmful_task", "convention", "theta_scale",
     "harmful_ratio", "pretrain_ratio", "rir", "success", "rank_pretrain", "rank_harmful", "rir_ceiling",
-    "rir_share", "theta_condition", "loss_gap", "steps", "seconds", "stop_reason",
+    "rir_share", "theta_condition", "loss_gap", "benign_slowdown", "harmful_slowdown", "lost", "steps",
+    "seconds", "stop_reason",
 )  # fmt: skip
 
 
@@ -126,6 +128,9 @@ def spectral_cell(problem: ImmunizationProblem, result: ImmunizationResult) -> C
         "theta_condition": math.inf if singular else float(sigma[0] / sigma[-1]),
         "loss_gap": problem.pretrain.loss_gap(theta),
     }
+    for name, task in (("benign", problem.pretrain), ("harmful", problem.harmful)):
+        probe = task.probe_slowdown(theta)
+        row[f"{name}_slowdown"] = math.nan if probe is None else probe.factor
     arrays: Arrays = {}
     for name, factor in zip(("pretrain", "harmful"), factors, strict=True):
         arrays[f"{name}_before"] = factor.square().sum(dim=1).cpu().numpy()  # its rows are orthogonal
@@ -168,13 +173,16 @@ def ceilings(problem: ImmunizationProblem, theta: Tensor | None = None) -> dict[
 
 def spectral_rows(row: Mapping[str, Any], arrays: Arrays, facts: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Measure a cell in every convention and at every scale of θ, beside the ceilings that it knows."""
-    facts, rows = {name: row[name] for name in (*_RUN, "theta_condition")} | {**facts}, []
+    kept = (*_RUN, "theta_condition", "benign_slowdown", "harmful_slowdown")
+    facts, rows = {name: row[name] for name in kept} | {**facts}, []
     for (convention, theta_scale), ceiling in zip(MEASURES, map(row.get, CEILINGS), strict=True):
         spectra = cell_spectra(row, arrays, unit=theta_scale == "unit")
         measured = immunization_from_spectra(
             spectra, convention=convention, theta_scale=theta_scale, loss_gap=row["loss_gap"]
         )
-        rows.append(result_row(measured, math.nan if ceiling is None else ceiling, facts))
+        line = result_row(measured, math.nan if ceiling is None else ceiling, facts)
+        # The definition is met, but the benign task is lost.
+        rows.append(line | {"lost": measured.success and row["benign_slowdown"] > LOST_FACTOR})
     return rows
 
 
@@ -191,8 +199,9 @@ def published_columns(fields: Iterable[str], known: NamedTuple | None) -> dict[s
 def average_over_pairs(table: pd.DataFrame) -> pd.DataFrame:
     """Average results over the pairs of digits, seed by seed."""
     keys = ["dataset", "method", "seed", "convention", "theta_scale"]
-    means = ("harmful_ratio", "pretrain_ratio", "rir", "success", "rir_ceiling", "rir_share")
+    means = ("harmful_ratio", "pretrain_ratio", "rir", "success", "rir_ceiling", "rir_share", "lost")
     how = dict.fromkeys(means, "mean") | {"loss_gap": "max", "seconds": "sum"}
+    how |= {"benign_slowdown": "median", "harmful_slowdown": "median"}
     return table.groupby(keys, sort=False, as_index=False).agg(how)
 
 
@@ -207,6 +216,9 @@ def seed_summary(results: pd.DataFrame, published: Mapping[str, Published]) -> p
             "seeds": len(group),
             **averages(group, ("harmful_ratio", "pretrain_ratio", "rir")),
             "success_rate": group["success"].mean(),
+            "lost_rate": group["lost"].mean(),
+            "benign_slowdown": group["benign_slowdown"].median(),
+            "harmful_slowdown": group["harmful_slowdown"].median(),
             "rir_ceiling": group["rir_ceiling"].mean(),
             "rir_share": group["rir_share"].mean(),
             "loss_gap_max": group["loss_gap"].max(),

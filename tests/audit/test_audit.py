@@ -65,6 +65,21 @@ def test_the_sweeps_hold_the_audit_s_own_settings(found, sweep, convention):
     assert own["rir"].item() == pytest.approx(found.row(found.main, convention)["rir"], rel=1e-9)
 
 
+def test_met_and_useless_is_said_beside_the_clauses(found):
+    """y_P lies along the strong direction, which θ makes the weak one: 1 step on raw features, 114 with θ."""
+    X, theta = (np.diag([10.0, 1.0]), np.eye(2)), np.diag([5000**-0.5, 1.0])
+    options = {"theta": theta, "bootstrap": 0, "attackers": False}
+    lost = audit(*X, pretrain_targets=np.array([0.5, 0.0]), targets=np.array([0.0, 0.5]), **options)
+    said = "The definition is met, but the benign task is lost (more than 10 times as many steps)."
+    assert all(said in text for text in (repr(lost), lost._repr_html_(), lost.as_json()["verdict"][1]))
+    assert lost.as_json()["probes"]["theta"] == [{"raw": 1, "theta": 114}, {"raw": 1, "theta": 1}]
+    row = lost.row("theta", "compact")
+    assert (row["benign_slowdown"], row["harmful_slowdown"]) == (114, 1)
+    assert audit(*X, **options).probe_sentence == ""
+    assert found.probes["theta"][0] is None
+    assert found.probe_sentence.startswith("Gradient descent on the actual targets")
+
+
 def test_clause_c_from_moments_is_the_gap_of_the_rows(data):
     X, _ = data
     theta, y = np.eye(D)[:, :3], np.random.default_rng(2).normal(size=(len(X), 2))

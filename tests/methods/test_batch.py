@@ -8,11 +8,10 @@ import torch
 from covariances import decaying_task
 
 from condnum.errors import InvalidInputError
-from condnum.methods import PRESETS, descends_in_batches, get_method, immunize, immunize_batch
+from condnum.methods import DescentSettings, get_method, immunize, immunize_batch
 from condnum.methods.problem import SMALL, ImmunizationProblem
 
 LARGE = SMALL + 12  # where one problem alone takes the factor form too
-FIXED = PRESETS["fixed"]
 
 
 def problems(*ranks, loss=None, dimension=LARGE):
@@ -74,9 +73,9 @@ def test_a_problem_that_diverges_keeps_its_last_finite_theta_and_touches_no_othe
     tall = ImmunizationProblem(replace(sound[0].pretrain), replace(sound[0].harmful))
     for task in (tall.pretrain, tall.harmful):  # F is finite, H = FᵀF is not
         vars(task)["range"] = replace(task.range, values=task.range.values * 1e305)
-    settings = FIXED.with_overrides(steps=6, learning_rate=1e-3, record_every=2)
+    settings = DescentSettings(steps=6, learning_rate=1e-3, record_every=2)
     mixed = immunize_batch([sound[0], tall, sound[1]], seeds=[0, 5, 1], settings=settings)
-    alone = immunize(tall, seed=5, settings=settings)
+    alone = immunize(tall, "ours", seed=5, settings=settings)
     assert mixed[1].stop_reason == alone.stop_reason == "diverged"
     assert mixed[1].steps == alone.steps
     torch.testing.assert_close(mixed[1].theta, alone.theta, rtol=1e-9, atol=1e-12)
@@ -84,21 +83,15 @@ def test_a_problem_that_diverges_keeps_its_last_finite_theta_and_touches_no_othe
     assert_same([mixed[0], mixed[2]], immunize_batch(sound, seeds=[0, 1], settings=settings), rtol=1e-12)
 
 
-def test_what_descends_in_batches():
-    assert descends_in_batches("ours", FIXED)
-    assert not any(descends_in_batches(name) for name in ("ours", "identity", "max_rir"))  # ours: self-tuned
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
         ({"seeds": [0]}, "one seed per problem, got 2 and 1"),
-        ({}, "'ours' does not support batches"),
         ({"method": "pareto"}, "'pareto' does not support batches"),
         ({"method": "imma"}, "needs targets, but y_P, y_H are missing"),
-        ({"method": "imma", "settings": FIXED}, "takes ImmaSettings, got DescentSettings"),
+        ({"method": "imma", "settings": DescentSettings()}, "takes ImmaSettings, got DescentSettings"),
     ],
-    ids=["seeds", "self-tuned", "closed-form", "targets", "settings"],
+    ids=["seeds", "closed-form", "targets", "settings"],
 )
 def test_what_does_not_fit_together_is_refused(options, text):
     chosen = problems((120, 110), (100, 130))

@@ -8,13 +8,13 @@ import pytest
 import torch
 from covariances import orthogonal
 
+from condnum.data import digit_pair, load_small_digits
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.methods import (
     PRESETS,
     DescentSettings,
     Method,
     OptKappaSettings,
-    SelfTunedSettings,
     get_method,
     immunize,
     immunize_batch,
@@ -24,6 +24,7 @@ from condnum.methods import (
 from condnum.methods.method import Gradients
 from condnum.methods.problem import ImmunizationProblem
 from condnum.theory.immunization import relative_immunization_ratio
+from condnum.theory.pareto import pareto_immunizer
 
 CLOSED_FORMS = {"identity", "initial", "max_rir", "pareto", "erase"}
 DESCENTS = [name for name in method_names() if name not in CLOSED_FORMS]
@@ -121,6 +122,49 @@ def test_the_joint_descent_immunizes_random_pairs(seed):
     assert result.verdict.clauses["c"]
 
 
+def test_the_default_is_the_closed_form(make_problem):
+    problem = make_problem()
+    plain, again = immunize(problem), immunize(problem, seed=7)
+    assert (plain.method, plain.settings, plain.stop_reason) == ("pareto", None, "closed_form")
+    assert torch.equal(plain.theta, pareto_immunizer(problem.pretrain.range, problem.harmful.range))
+    assert torch.equal(plain.theta, again.theta)
+
+
+#: Those of the joint descent with balanced weights.
+DEFAULTS = {name: of for name, of in asdict(DescentSettings()).items() if not name.startswith("lambda")}
+
+
+@pytest.mark.parametrize("given", [*({name: of} for name, of in DEFAULTS.items()), DEFAULTS], ids=str)
+@pytest.mark.parametrize("targets", [True, False], ids=["targets", "covariances"])
+def test_naming_a_default_changes_nothing(given, targets, make_problem):
+    """`ours` is one algorithm, the joint descent, whether settings are given or not."""
+    problem = make_problem(targets=targets)
+    given = given if targets else {name: of for name, of in given.items() if name != "loss_weight"}
+    plain, same = (immunize(problem, "ours", **options | {"steps": 30}) for options in ({}, given))
+    assert torch.equal(same.theta, plain.theta)
+    assert same.settings == plain.settings == DescentSettings(steps=30)
+    assert same.settings.describe([*same.part_weights]) in same.explanation
+    assert plain.verdict.verdict in plain.explanation
+
+
+@pytest.mark.parametrize(
+    ("method", "weight", "mode"),
+    [
+        ("ours", "loss_weight", {}),
+        ("ours", "loss_weight", {"weights": "fixed"}),
+        ("opt_kappa", "loss_weight", {}),
+        ("r_ill_only", "lambda_pretrain", {"weights": "fixed"}),
+    ],
+    ids=str,
+)
+def test_a_weight_of_zero_leaves_a_part_out(method, weight, mode, make_problem):
+    """That of the loss is the descent without targets; where there is no such part, nothing changes."""
+    without = immunize(make_problem(targets=False), method, steps=30, **mode)
+    for targets in (True, False):
+        found = immunize(make_problem(targets=targets), method, steps=30, **{weight: 0}, **mode)
+        assert torch.equal(found.theta, without.theta)
+
+
 class Constant(Method):
     """A method whose gradient in θ is a fixed matrix of ones."""
 
@@ -187,7 +231,7 @@ class TestLoop:
 
     def test_a_callback_sees_each_record_and_may_cancel(self, make_problem):
         seen = []
-        result = immunize(make_problem(), steps=10, record_every=3, callback=seen.append, seed=5)
+        result = immunize(make_problem(), "ours", steps=10, record_every=3, callback=seen.append, seed=5)
         assert [progress.step for progress in seen] == [0, 3, 6, 9]
         assert {(progress.method, progress.seed, progress.steps) for progress in seen} == {("ours", 5, 10)}
         assert seen[1].record["kappa_harmful"] == result.history["kappa_harmful"][1]
@@ -198,12 +242,11 @@ class TestLoop:
         unbroken = immunize(make_problem(), "r_ill_only", **every)
         assert cut.history["kappa_harmful"][7] == unbroken.history["kappa_harmful"][7]
 
-    @pytest.mark.parametrize("settings", [{"learning_rate": 0.1}, {}], ids=["fixed", "self-tuned"])
-    def test_theta_is_shown_at_watched_steps_without_being_measured(self, settings, make_problem):
+    def test_theta_is_shown_at_watched_steps_without_being_measured(self, make_problem):
         def shown(**options):
             seen = {}
             told = {"callback": lambda p: seen.update({p.step: (p.record, p.theta.clone())})}
-            immunize(make_problem(), steps=9, **settings, **told, **options)
+            immunize(make_problem(), "ours", steps=9, **told, **options)
             return seen
 
         watched, recorded = shown(record_every=0, callback_steps=[0, 2, 5]), shown(record_every=1)
@@ -214,7 +257,7 @@ class TestLoop:
 
 
 def test_history(make_problem):
-    result = immunize(make_problem(), settings="fixed", steps=10, record_every=4)
+    result = immunize(make_problem(), "ours", steps=10, record_every=4)
     assert list(result.history) == [*RECORDED, "norm_well", "norm_ill", "norm_supervised"]
     assert result.history["step"].tolist() == [0, 4, 8, 10]
     flat = immunize(ImmunizationProblem.from_covariances(np.eye(3), np.eye(3)), "identity").history
@@ -239,6 +282,12 @@ class TestSettings:
             (DescentSettings, {"optimizer": "adm"}, UnknownNameError, "unknown optimizer 'adm'.*mean 'adam'"),
             (DescentSettings, {"learning_rate": 0.0}, InvalidInputError, "a positive number, got 0.0"),
             (DescentSettings, {"weights": "fixed", "ratio": math.inf}, InvalidInputError, "ratio.*got inf"),
+            (
+                DescentSettings,
+                {"loss_weight": -1e-9},
+                InvalidInputError,
+                "number of at least 0, got -1e-09",
+            ),
             (DescentSettings, {"steps": None}, InvalidInputError, "steps must be an integer.*got None"),
             (DescentSettings, {"steps": 2.5}, InvalidInputError, "steps must be an integer.*got 2.5"),
             (DescentSettings, {"record_every": -1}, InvalidInputError, "record_every must be.*≥ 0"),
@@ -257,8 +306,12 @@ class TestSettings:
         [
             ("imma", {"settings": DescentSettings()}, "'imma' takes ImmaSettings, got DescentSettings"),
             ("identity", {"steps": 3}, "'identity' has no settings; leave out steps"),
-            ("ours", {"settings": OptKappaSettings()}, "SelfTunedSettings or DescentSettings, got OptK"),
-            ("r_ill_only", {"settings": SelfTunedSettings()}, "takes DescentSettings, got SelfTunedSettings"),
+            (
+                "pareto",
+                {"settings": "mnist"},
+                "no settings; leave out settings, or .* descends: ours, opt",
+            ),
+            ("ours", {"settings": OptKappaSettings()}, "takes DescentSettings, got OptKappaSettings"),
             ("ours", {"seed": -1}, "seed must be an integer ≥ 0, got -1"),
         ],
     )
@@ -283,7 +336,6 @@ class TestSettings:
             return
         problem = make_problem(targets=targets)
         kind = type(get_method(method).defaults)
-        kind = DescentSettings if kind is SelfTunedSettings else kind
         base = kind(steps=3, optimizer="gd", learning_rate=1e-3, **mode)
         reference = immunize(problem, method, settings=base)
         for name, change in CHANGES.items():
@@ -329,7 +381,7 @@ def test_numbers_of_other_types(make_problem):
 
 
 def test_covariances_at_the_ends_of_float64():
-    """Self-tuned `ours` does not see their scale; the joint descent says how to rescale."""
+    """The closed form does not see their scale; the joint descent says how to rescale."""
     K = np.diag([100.0, 1.0, 3.0]), np.diag([2.0, 1.0, 5.0])
     plain = immunize(ImmunizationProblem.from_covariances(*K), seed=1)
     said = r"K_P has a largest entry of 1e[+-]1\d\d.*divide the data"
@@ -339,7 +391,7 @@ def test_covariances_at_the_ends_of_float64():
         assert result.verdict.success
         assert result.verdict.rir == pytest.approx(plain.verdict.rir, rel=1e-6)
         for run in (
-            lambda problem=problem: immunize(problem, settings="fixed"),
+            lambda problem=problem: immunize(problem, "ours"),
             lambda problem=problem: immunize_batch([problem], seeds=[0], settings=DescentSettings()),
         ):
             with pytest.raises(InvalidInputError, match=said):
@@ -356,6 +408,43 @@ class Formula(Method):
 
     def initial(self, problem, generator):
         return {"theta": self.answer}
+
+
+class TestActualProbes:
+    def test_met_and_useless(self, registered):
+        """y_P lies along the strong direction, which θ makes the weak one; y_H along one that it keeps."""
+        registered(Formula("turn", torch.diag(torch.tensor([5000**-0.5, 1.0]).double())))
+        X = np.diag([10.0, 1.0]), np.eye(2)
+        problem = ImmunizationProblem.from_data(X[0], X[0][:, 0], X[1], [0.0, 1.0])
+        result = immunize(problem, "turn")
+        assert result.verdict.success  # (i) = 5000, (ii) = 1/2
+        # One step on raw inputs; with θ, σ = (1, 1/50) and 0.98^(2t) ≤ 0.01 from t = 114 on.
+        assert (result.benign_probe.raw, result.benign_probe.theta) == (1, 114)
+        assert (result.harmful_probe.raw, result.harmful_probe.theta) == (1, 1)
+        for said in ("114 times as many", "The definition is met, but the benign task is lost", "not slowed"):
+            assert said in result.explanation
+        raw = immunize(problem, "identity")
+        assert raw.benign_probe.factor == raw.harmful_probe.factor == 1
+        assert "lost" not in raw.explanation
+
+    def test_one_vs_rest_on_digits(self):
+        images = load_small_digits()
+        result = immunize(ImmunizationProblem.from_pair(digit_pair(images, 4, 7)))
+        assert result.verdict.success
+        assert result.benign_probe.factor > 1e4
+        assert "The definition is met, but the benign task is lost" in result.explanation
+
+    @pytest.mark.parametrize("y", [None, np.zeros(3)], ids=["no targets", "zeros"])
+    def test_nothing_to_learn(self, y):
+        X = np.random.default_rng(0).normal(size=(2, 3, 2))
+        result = immunize(ImmunizationProblem.from_data(X[0], y, X[1], y))
+        assert result.benign_probe is result.harmful_probe is None
+        assert "probe" not in result.explanation
+
+    def test_erased_targets_are_out_of_reach(self, make_problem):
+        result = immunize(make_problem(), "erase")
+        assert result.harmful_probe.factor == math.inf
+        assert "the harmful probe never gets there" in result.explanation
 
 
 class TestMethodsOfOnesOwn:

@@ -115,15 +115,15 @@ def test_tables_sentences_and_figures(finished):
     assert all(np.isfinite(trace.y).all() for trace in steps)
 
 
-def test_ours_is_slowed_and_erasure_stopped_on_rows_that_the_defender_lacks():
+def test_pareto_is_slowed_and_erasure_stopped_on_rows_that_the_defender_lacks():
     pair = load_labeled_pair("digits-8x8")
     report = attacked(pair)
     last = report.evaluation.set_index(["extractor", "attacker"])["accuracy"]
     assert last["raw", "gd"] > 0.9
-    assert min(last["raw", "closed_form"], last["ours", "closed_form"]) > 0.9
+    assert min(last["raw", "closed_form"], last["pareto", "closed_form"]) > 0.9
     assert max(last["erase", "gd"], last["erase", "closed_form"]) < 0.7
     steps = report.at(report.steps, None).set_index(["extractor", "attacker"])["steps"]
-    assert not steps["ours", "gd"] < 20 * steps["raw", "gd"]  # slowed, or not finished
+    assert not steps["pareto", "gd"] < 20 * steps["raw", "gd"]  # slowed, or not finished
     figure = attack_steps_figure(report, pair.describe(), chance_of(pair))
     assert len(figure.data) == 7
     assert figure.data[-1].y[0] == pytest.approx(0.2, abs=0.02)

@@ -9,7 +9,7 @@ import torch
 
 from condnum.data import load_small_digits
 from condnum.data.digits import load_diabetes_tasks
-from condnum.methods import SelfTunedSettings, method_names
+from condnum.methods import PRESETS, method_names
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import linear_probe
 from condnum.studies import linear
@@ -56,16 +56,11 @@ def test_methods_settings_and_rows():
     assert HousePrices().settings("identity") is None
     assert HousePrices(steps=7).settings("imma") == SETTINGS["house-prices"]["imma"].with_overrides(steps=7)
     assert HousePrices("embedded").settings("imma") == SETTINGS["house-prices"]["imma"]
+    assert HousePrices("embedded").settings("ours") == PRESETS["diabetes"]
+    drawn = {cell["method"] for cell in SHORT.planned(SHORT.load()) if cell["seed"]}
+    assert drawn == {"ours", "opt_kappa", "imma", "r_ill_only", "initial"}  # closed forms have one seed
     assert (SHORT.load().name, SHORT.load().dimension) == ("diabetes", 9)
     assert dataclasses.replace(SHORT, features="clean", rows=20).load().X_H.shape == (20, 8)
-
-
-@pytest.mark.long
-def test_on_another_table_ours_tunes_itself_and_is_immunized():
-    study = HousePrices("embedded", ("ours",), seeds=2)
-    assert study.settings("ours") == SelfTunedSettings()
-    cells = study.run().tables["results"]
-    assert cells.loc[cells["convention"] == "compact", "success"].all()  # by fixed settings: in no seed
 
 
 def test_keys():
