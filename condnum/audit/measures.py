@@ -16,7 +16,7 @@ from torch import Tensor
 
 from condnum.data.feature_stream import FeatureStream, as_stream
 from condnum.errors import InvalidInputError, RankError
-from condnum.probing.probe_steps import ProbeSlowdown, probe_steps
+from condnum.probing.probe_steps import ProbeSteps
 from condnum.studies.alignment_path import in_blocks
 from condnum.studies.measure import MEASURES
 from condnum.theory.alignment import alignment
@@ -141,31 +141,8 @@ def kappa_table(spectra: TaskSpectra, *, epsilon: float) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=names)
 
 
-#: How θ slows the probes of the benign and of the harmful targets; None where there are none.
-OwnProbes = Sequence[ProbeSlowdown | None]
-
-
-def own_probes(
-    ranges: Sequence[CovarianceRange],
-    moments: Sequence[NDArray[np.float64] | None],
-    thetas: Mapping[str, NDArray[np.float64]],
-) -> dict[str, OwnProbes]:
-    """Measure how each extractor slows the probes of both tasks' targets, whose `XᵀY` are given."""
-
-    def steps(theta: NDArray[np.float64]) -> list[float]:
-        return [
-            math.nan if b is None or not b.any() else probe_steps(theta, part, b, budget=1).fixed
-            for part, b in zip(ranges, moments, strict=True)
-        ]
-
-    raw = steps(np.eye(ranges[0].dimension))
-    return {
-        name: [
-            None if math.isnan(before) else ProbeSlowdown(before, after)
-            for before, after in zip(raw, steps(theta), strict=True)
-        ]
-        for name, theta in thetas.items()
-    }
+#: Steps of the probes of the benign and of the harmful targets; None where there are none.
+OwnProbes = Sequence[ProbeSteps | None]
 
 
 def measures_table(
@@ -185,7 +162,7 @@ def measures_table(
                 norm = P.dimension * (1 if theta_scale == "unit" else spectra.gains[extractor])
                 ceiling = ridge_convention_ceiling(P, H, ridge=epsilon, squared_norm=norm, rtol=rtol)
             share = result.rir / ceiling if 0 < ceiling < math.inf else math.nan
-            benign, harmful = (math.nan if of is None else of.factor for of in probes[extractor])
+            benign, harmful = (math.nan if of is None else of.slowdown for of in probes[extractor])
             slowdowns = {"benign_slowdown": benign, "harmful_slowdown": harmful}
             rows.append(_row(extractor, result) | {"rir_ceiling": ceiling, "share": share} | slowdowns)
     return pd.DataFrame(rows)

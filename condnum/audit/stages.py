@@ -28,7 +28,7 @@ from condnum.audit.net_images import NetImages
 from condnum.data.feature_pair import complete_targets, look_at
 from condnum.data.feature_stream import FeatureStream
 from condnum.probing.attackers import AttackBudget
-from condnum.probing.probe_steps import ProbeSlowdown
+from condnum.probing.probe_steps import ProbeSteps, probe_steps
 from condnum.probing.report import AttackReport
 from condnum.progress import report_event
 from condnum.studies.cells import Cell, CellResult, ResultStore
@@ -44,7 +44,7 @@ StageResult = dict[str, Any]
 
 #: What JSON does not hold by itself.
 _RECORDS = (
-    AttackBudget, AttackReport, AttackSection, ClauseC, Intervals, LayerAudit, ProbeSlowdown, RirCeiling,
+    AttackBudget, AttackReport, AttackSection, ClauseC, Intervals, LayerAudit, ProbeSteps, RirCeiling,
     TaskFacts,
 )  # fmt: skip
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in (pd.DataFrame, *_RECORDS)}
@@ -206,7 +206,13 @@ class Stage:
         energy = 0.0 if answers[0] is None else float((answers[0] ** 2).sum())
         thetas = {name: theta for name, theta in extractors.items() if theta is not None}
         clauses = {name: measures.clause_c(ranges[0], of, sums[0], energy) for name, of in thetas.items()}
-        probes = measures.own_probes(ranges, sums, thetas)
+        probes = {
+            name: [
+                probe_steps(of, part, b, budget=1) if b is not None and b.any() else None
+                for part, b in zip(ranges, sums, strict=True)
+            ]
+            for name, of in thetas.items()
+        }
         return {
             "rtol": rtol,
             "groups": len(moments[0].groups),

@@ -14,7 +14,7 @@ from torch.nn.functional import softplus
 
 from condnum.arrays import ArrayLike, as_tensor, resolve_device, same_columns, storage_eps
 from condnum.errors import InvalidInputError, check_known
-from condnum.probing.probe_steps import ProbeSlowdown, probe_steps
+from condnum.probing.probe_steps import ProbeSteps, probe_steps
 from condnum.theory.spectra import CovarianceRange, as_covariance, covariance, default_rtol, squared_rtol
 
 LossName = Literal["mse", "bce"]
@@ -148,25 +148,20 @@ class LinearTask:
             return 0.0
         return (self.optimal_squared_loss(theta) - self.raw_loss) / zero_loss
 
-    def probe_slowdown(self, theta: Tensor) -> ProbeSlowdown | None:
-        """Return how θ slows the probe of the task's own targets; None where there is nothing to learn."""
+    def probe_steps(self, theta: Tensor) -> ProbeSteps | None:
+        """Count the steps of the probe of the task's own targets; None where there is nothing to learn."""
         if self._probe is None:
             return None
-        rows, moment, raw = self._probe
-        return ProbeSlowdown(raw, probe_steps(theta.cpu(), rows, moment, budget=1).fixed)
+        return probe_steps(theta.cpu(), *self._probe, budget=1)
 
     @cached_property
-    def _probe(self) -> tuple[CovarianceRange, Tensor, float] | None:
-        """The range of XᵀX of the supervised rows, XᵀY, and the steps on raw inputs."""
+    def _probe(self) -> tuple[CovarianceRange, Tensor] | None:
+        """The range of XᵀX of the supervised rows, and XᵀY."""
         X = self.supervised_rows
-        if self.targets is None or X is None:
-            return None
-        moment = (X.mT @ self.targets).cpu()
-        if not bool(moment.any()):
+        if self.targets is None or X is None or not bool((moment := X.mT @ self.targets).any()):
             return None
         rows = self.range if X is self.features else CovarianceRange.of(X.mT @ X, rtol=self.rtol)
-        rows = rows.to("cpu")
-        return rows, moment, probe_steps(torch.eye(len(moment)), rows, moment, budget=1).fixed
+        return rows.to("cpu"), moment.cpu()
 
 
 @dataclass(frozen=True, repr=False)

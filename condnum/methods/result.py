@@ -16,7 +16,7 @@ from torch import Tensor
 from condnum.errors import CondnumError
 from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.settings import Settings
-from condnum.probing.probe_steps import ProbeSlowdown, slowdown_verdict
+from condnum.probing.probe_steps import ProbeSteps, slowdown_verdict
 from condnum.theory.ceiling import rir_ceiling, share_of_ceiling
 from condnum.theory.immunization import Immunization, relative_immunization_ratio, unit_scale
 from condnum.theory.spectra import Convention
@@ -43,9 +43,9 @@ class ImmunizationResult:
     part_weights: dict[str, float] = field(default_factory=dict)  # λ of each gradient part
     verdict: Immunization | None = None  # of θ, compact convention; None where θ cannot be measured
     ceiling: float | None = None  # RIR_max beside it
-    # How much slower θ makes the probes of the actual targets; None where there are none.
-    benign_probe: ProbeSlowdown | None = None
-    harmful_probe: ProbeSlowdown | None = None
+    # Steps of the probes of the actual targets; None where there are none.
+    benign_probe: ProbeSteps | None = None
+    harmful_probe: ProbeSteps | None = None
     explanation: str = ""  # whether Definition 3.1 is met, what is possible, what was chosen and why
 
     def __repr__(self) -> str:
@@ -63,7 +63,7 @@ def judged(problem: ImmunizationProblem, result: ImmunizationResult) -> Immuniza
     try:
         pretrain, unit = problem.pretrain, unit_scale(result.theta)  # at which no square overflows
         gap = None if pretrain.targets is None else pretrain.loss_gap(unit)
-        benign, harmful = pretrain.probe_slowdown(unit), problem.harmful.probe_slowdown(unit)
+        benign, harmful = pretrain.probe_steps(unit), problem.harmful.probe_steps(unit)
         ceiling = rir_ceiling(*ranges).value
         compact, ridge = (
             relative_immunization_ratio(result.theta, *ranges, convention=convention, loss_gap=gap)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from condnum.arrays import ArrayLike, as_tensor
+from condnum.arrays import ArrayLike, FloatArray, as_tensor
 from condnum.errors import InvalidInputError, check_integer
 from condnum.probing.line_search import exact_line_search
 from condnum.probing.recurrences import first_step
@@ -25,11 +25,24 @@ LOST_FACTOR = 10.0
 class ProbeSteps:
     """Steps of one probe to within ε of the loss that raw features allow; `inf` where it is out of reach."""
 
+    raw: float  # on raw inputs, with the step 1/σ₁
     fixed: float  # with the step 1/σ₁
     exact: float  # with exact line search; NaN: more than `budget`
     condition: float  # κ of the probe's Hessian, NaN where nothing is left
     fit: float  # fraction of the raw features' best squared fit that these features allow
     budget: int
+
+    @property
+    def slowdown(self) -> float:
+        """How many times as many steps the features take as raw inputs."""
+        return self.fixed / self.raw
+
+    def __str__(self) -> str:
+        """Return the slowdown with both numbers of steps."""
+        raw, fixed = (f"{n:,.0f}" if n < 1e6 else f"{n:.3g}" for n in (self.raw, self.fixed))
+        if math.isinf(self.fixed):
+            return f"never gets there (raw inputs: {raw} steps)"
+        return f"takes {self.slowdown:.3g} times as many steps as on raw inputs ({raw} → {fixed})"
 
 
 def probe_steps(
@@ -65,8 +78,8 @@ def probe_steps(
         The target lies in the strong direction: κ is 10⁴, and one step is enough.
 
         >>> found = probe_steps(np.eye(2), np.diag([1e4, 1.0]), [1e4, 0.0])
-        >>> found.fixed, found.exact, round(found.condition)
-        (1.0, 1.0, 10000)
+        >>> found.raw, found.fixed, found.exact, round(found.condition)
+        (1.0, 1.0, 1.0, 10000)
         >>> probe_steps(np.diag([0.0, 1.0]), np.diag([1e4, 1.0]), [1e4, 0.0]).fixed
         inf
     """
@@ -93,57 +106,44 @@ def probe_steps(
     fit = float(energy.sum())
     goal = fit - (1 - epsilon)
     condition = float(1 / sigma[-1]) if len(sigma) else math.nan
+    own = target.square().sum(dim=1).numpy() / best
+    raw = _fixed_steps((K.values / K.values[0]).numpy(), own, epsilon)
     if goal <= 0:
-        return ProbeSteps(math.inf, math.inf, condition, fit, budget)
-    with np.errstate(divide="ignore"):
-        decay = 2 * np.log1p(-sigma)  # −∞ for σ₁
-    fixed = first_step(lambda steps: float(energy @ np.exp(steps * decay)), goal)
-    exact = math.nan
+        return ProbeSteps(raw, math.inf, math.inf, condition, fit, budget)
+    fixed, exact = _fixed_steps(sigma, energy, goal), math.nan
     search = exact_line_search(sigma[None], (energy / sigma)[None], np.zeros(1))
     for step, (squares, _, _) in zip(range(budget + 1), search, strict=False):
         if float(sigma @ squares[0]) <= goal:
             exact = float(step)
             break
-    return ProbeSteps(fixed, exact, condition, fit, budget)
+    return ProbeSteps(raw, fixed, exact, condition, fit, budget)
 
 
-@dataclass(frozen=True)
-class ProbeSlowdown:
-    """Steps 1/σ₁ of a task's own probe to within 1 % of the loss that raw inputs allow; see `probe_steps`."""
-
-    raw: float  # on raw inputs
-    theta: float  # on features Xθ; `inf` where these do not allow that loss
-
-    @property
-    def factor(self) -> float:
-        """How many times as many steps the features take."""
-        return self.theta / self.raw
-
-    def __str__(self) -> str:
-        """Return the factor with both numbers of steps."""
-        raw, theta = (f"{n:,.0f}" if n < 1e6 else f"{n:.3g}" for n in (self.raw, self.theta))
-        if math.isinf(self.theta):
-            return f"never gets there (raw inputs: {raw} steps)"
-        return f"takes {self.factor:.3g} times as many steps as on raw inputs ({raw} → {theta})"
+def _fixed_steps(sigma: FloatArray, energy: FloatArray, goal: float) -> float:
+    """Return from which step 1/σ₁ on the excess loss is at most the goal; σ in units of σ₁."""
+    with np.errstate(divide="ignore"):
+        decay = 2 * np.log1p(-sigma)  # −∞ for σ₁
+    return first_step(lambda steps: float(energy @ np.exp(steps * decay)), goal)
 
 
-def slowdown_verdict(met: bool, benign: ProbeSlowdown | None, harmful: ProbeSlowdown | None) -> str:
+def slowdown_verdict(met: bool, benign: ProbeSteps | None, harmful: ProbeSteps | None) -> str:
     """Say how slow both tasks' own probes become, and what a verdict by condition numbers leaves out.
 
     Examples:
-        >>> print(slowdown_verdict(True, ProbeSlowdown(10, 2000), None))
-        Gradient descent on the actual targets, to 1 % of the excess loss: the benign probe takes 200 times as
-        many steps as on raw inputs (10 → 2,000). The definition is met, but the benign task is lost (more
-        than 10 times as many steps).
+        >>> probe = probe_steps(np.diag([5000**-0.5, 1.0]), np.diag([100.0, 1.0]), [1.0, 0.0])
+        >>> print(slowdown_verdict(True, probe, None))
+        Gradient descent on the actual targets, to 1 % of the excess loss: the benign probe takes 114 times as
+        many steps as on raw inputs (1 → 114). The definition is met, but the benign task is lost (more than
+        10 times as many steps).
     """
     probes = {"benign": benign, "harmful": harmful}
     known = [f"the {name} probe {probe}" for name, probe in probes.items() if probe]
     if not known:
         return ""
     text = f"Gradient descent on the actual targets, to 1 % of the excess loss: {', '.join(known)}."
-    if benign and benign.factor > LOST_FACTOR:
+    if benign and benign.slowdown > LOST_FACTOR:
         met_but = "The definition is met, but the" if met else "The"
         text += f" {met_but} benign task is lost (more than {LOST_FACTOR:g} times as many steps)."
-    if harmful and harmful.factor <= 1:
+    if harmful and harmful.slowdown <= 1:
         text += " The harmful task is not slowed."
     return text

@@ -12,7 +12,7 @@ import pandas as pd
 from condnum.errors import DataNotFoundError, InvalidInputError
 from condnum.report.deep_comparison import NET_RATIOS, in_percent, net_label
 from condnum.report.experiments import ExperimentResult
-from condnum.report.tables import RATIO_TITLES, number, spread
+from condnum.report.tables import RATIO_TITLES, number, spread, times
 from condnum.studies.run_verdicts import RunFolder, run_verdicts
 from condnum.studies.stability import claim_stability, default_setting, published_claims
 
@@ -124,7 +124,7 @@ class Section:
 
     @property
     def lines(self) -> list[tuple[str, list[Score], str]]:
-        """Label, scores in the order of the columns and steps of the methods, by published RIR."""
+        """Label, scores in the order of the columns, and steps of methods and of probes over raw inputs."""
         rows, steps, cells = self.summary.set_index("method"), {}, self.judged.results
         if "steps" in cells:
             steps = cells.groupby("method")["steps"].max().to_dict()
@@ -139,7 +139,10 @@ class Section:
                 known = getattr(paper, column), getattr(paper, f"{column}_std")
                 verdict = compare_published(*known, mean) if self.comparable else None
                 scores.append(Score(spread(*known, 4), spread(mean, deviation), verdict))
-            found.append((net_label(name), scores, f"{int(steps[name]):,}" if name in steps else ""))
+            said = [f"{int(steps[name]):,}"] if name in steps else []
+            slowdowns = rows.filter(like="_slowdown").loc[name].dropna()  # of runs that measured them
+            said += [f"{of.split('_')[0]} probe {times(value)}" for of, value in slowdowns.items()]
+            found.append((net_label(name), scores, "; ".join(said)))
         return found
 
     @cached_property

@@ -129,8 +129,8 @@ def spectral_cell(problem: ImmunizationProblem, result: ImmunizationResult) -> C
         "loss_gap": problem.pretrain.loss_gap(theta),
     }
     for name, task in (("benign", problem.pretrain), ("harmful", problem.harmful)):
-        probe = task.probe_slowdown(theta)
-        row[f"{name}_slowdown"] = math.nan if probe is None else probe.factor
+        probe = task.probe_steps(theta)
+        row[f"{name}_slowdown"] = math.nan if probe is None else probe.slowdown
     arrays: Arrays = {}
     for name, factor in zip(("pretrain", "harmful"), factors, strict=True):
         arrays[f"{name}_before"] = factor.square().sum(dim=1).cpu().numpy()  # its rows are orthogonal

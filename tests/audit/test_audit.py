@@ -72,7 +72,7 @@ def test_met_and_useless_is_said_beside_the_clauses(found):
     lost = audit(*X, pretrain_targets=np.array([0.5, 0.0]), targets=np.array([0.0, 0.5]), **options)
     said = "The definition is met, but the benign task is lost (more than 10 times as many steps)."
     assert all(said in text for text in (repr(lost), lost._repr_html_(), lost.as_json()["verdict"][1]))
-    assert lost.as_json()["probes"]["theta"] == [{"raw": 1, "theta": 114}, {"raw": 1, "theta": 1}]
+    assert [(of["raw"], of["fixed"]) for of in lost.as_json()["probes"]["theta"]] == [(1, 114), (1, 1)]
     row = lost.row("theta", "compact")
     assert (row["benign_slowdown"], row["harmful_slowdown"]) == (114, 1)
     assert audit(*X, **options).probe_sentence == ""

@@ -419,19 +419,19 @@ class TestActualProbes:
         result = immunize(problem, "turn")
         assert result.verdict.success  # (i) = 5000, (ii) = 1/2
         # One step on raw inputs; with θ, σ = (1, 1/50) and 0.98^(2t) ≤ 0.01 from t = 114 on.
-        assert (result.benign_probe.raw, result.benign_probe.theta) == (1, 114)
-        assert (result.harmful_probe.raw, result.harmful_probe.theta) == (1, 1)
+        assert (result.benign_probe.raw, result.benign_probe.fixed) == (1, 114)
+        assert (result.harmful_probe.raw, result.harmful_probe.fixed) == (1, 1)
         for said in ("114 times as many", "The definition is met, but the benign task is lost", "not slowed"):
             assert said in result.explanation
         raw = immunize(problem, "identity")
-        assert raw.benign_probe.factor == raw.harmful_probe.factor == 1
+        assert raw.benign_probe.slowdown == raw.harmful_probe.slowdown == 1
         assert "lost" not in raw.explanation
 
     def test_one_vs_rest_on_digits(self):
         images = load_small_digits()
         result = immunize(ImmunizationProblem.from_pair(digit_pair(images, 4, 7)))
         assert result.verdict.success
-        assert result.benign_probe.factor > 1e4
+        assert result.benign_probe.slowdown > 1e4
         assert "The definition is met, but the benign task is lost" in result.explanation
 
     @pytest.mark.parametrize("y", [None, np.zeros(3)], ids=["no targets", "zeros"])
@@ -443,7 +443,7 @@ class TestActualProbes:
 
     def test_erased_targets_are_out_of_reach(self, make_problem):
         result = immunize(make_problem(), "erase")
-        assert result.harmful_probe.factor == math.inf
+        assert result.harmful_probe.slowdown == math.inf
         assert "the harmful probe never gets there" in result.explanation
 
 
