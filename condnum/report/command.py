@@ -156,7 +156,8 @@ def verdict_rows(folder: Path) -> list[tuple[str, ...]]:
             count = int(row.get("seeds", 1) * row.get("pairs", 1))
             good = round(float(row["success_rate" if "success_rate" in row else "success"]) * count)
             verdict = "yes" if good == count else "no" if not good else "in part"
-            lost = round(row.get("lost_rate", 0.0) * count)
+            alone = good == count and row.get("benign_slowdown", 0) > LOST_FACTOR
+            lost = round(row.get("lost_rate", alone) * count)
             label = ", ".join(str(row[name]) for name in ("backbone", "method", "extractor") if name in row)
             said = f"{verdict}, {good} of {count}" + f", benign task lost in {lost}" * bool(lost)
             rows.append(row_of(label, row, said))

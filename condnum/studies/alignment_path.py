@@ -329,11 +329,8 @@ def follow(
     follower = Follower(tasks, kept_directions(problem.dimension))
     options = {"callback": follower, "callback_steps": watch, **settings} if settings else {}
     result = immunize(problem, method, seed=seed, **options)
-    if follower.kept and follower.kept["step"][-1] == result.steps:  # the chosen θ is not the last one
-        for values in follower.kept.values():
-            values.pop()
-        follower.modes.pop()
-    follower.see(result.steps, result.theta)
+    if not follower.kept or follower.kept["step"][-1] != result.steps:
+        follower.see(result.steps, result.theta)
     scalars = {name: getattr(result, name) for name in ("steps", "seconds", "stop_reason", "explanation")}
     return CellResult(scalars, follower.arrays())
 

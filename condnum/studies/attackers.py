@@ -16,6 +16,7 @@ from condnum.probing.tasks import TaskKind
 from condnum.progress import report_event
 from condnum.studies.cells import Cell, CellResult, cached
 from condnum.studies.linear import MethodNames, study_of_one_pair
+from condnum.studies.measure import own_slowdowns
 from condnum.studies.study import Count, FinishedCell, Study, at_least, some_of
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.spectra import Convention
@@ -41,7 +42,7 @@ _KEPT = ("steps", "curves", "extractors", "spectra", "skipped")
 
 
 @dataclass(frozen=True)
-class Attackers(Study, name="attackers", version="2"):
+class Attackers(Study, name="attackers", version="3"):
     """How far immunized extractors slow each kind of training: one pair of tasks, a panel of attackers."""
 
     data: str = "house-prices"  # house-prices, embedded (diabetes table), mnist:P-H, digits:P-H, or a path
@@ -146,7 +147,11 @@ class Attackers(Study, name="attackers", version="2"):
             for convention in _CONVENTIONS
             if theta is not None
         ]
-        rows = [{"extractor": name} | {column: getattr(of, column) for column in names} for of in measured]
+        slowdowns = {} if theta is None else own_slowdowns(problem, theta)
+        rows = [
+            {"extractor": name} | {column: getattr(of, column) for column in names} | slowdowns
+            for of in measured
+        ]
         tables["immunization"] = pd.DataFrame(rows)
         return CellResult({kept: json.dumps(table.to_dict("list")) for kept, table in tables.items()}, {})
 

@@ -116,6 +116,12 @@ SPECTRA = ("pretrain_before", "pretrain_after", "harmful_before", "harmful_after
 _RUN = ("method", "seed", "steps", "seconds", "stop_reason")
 
 
+def own_slowdowns(problem: ImmunizationProblem, theta: Tensor) -> dict[str, float]:
+    """Return how many times as many steps the probes of the actual targets take; NaN where there are none."""
+    probes = {"benign": problem.pretrain.probe_steps(theta), "harmful": problem.harmful.probe_steps(theta)}
+    return {f"{name}_slowdown": of.slowdown if of else math.nan for name, of in probes.items()}
+
+
 def spectral_cell(problem: ImmunizationProblem, result: ImmunizationResult) -> CellResult:
     """Keep the spectra of what a method made of a problem, from which every convention can be read."""
     factors = [problem.pretrain.range.factor, problem.harmful.range.factor]
@@ -128,9 +134,7 @@ def spectral_cell(problem: ImmunizationProblem, result: ImmunizationResult) -> C
         "theta_condition": math.inf if singular else float(sigma[0] / sigma[-1]),
         "loss_gap": problem.pretrain.loss_gap(theta),
     }
-    for name, task in (("benign", problem.pretrain), ("harmful", problem.harmful)):
-        probe = task.probe_steps(theta)
-        row[f"{name}_slowdown"] = math.nan if probe is None else probe.slowdown
+    row |= own_slowdowns(problem, theta)
     arrays: Arrays = {}
     for name, factor in zip(("pretrain", "harmful"), factors, strict=True):
         arrays[f"{name}_before"] = factor.square().sum(dim=1).cpu().numpy()  # its rows are orthogonal
