@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 
 from condnum.arrays import resolve_device
@@ -28,7 +29,7 @@ from condnum.audit.net_images import NetImages
 from condnum.data.feature_pair import complete_targets, look_at
 from condnum.data.feature_stream import FeatureStream
 from condnum.probing.attackers import AttackBudget
-from condnum.probing.probe_steps import ProbeSteps, probe_steps
+from condnum.probing.probe_steps import ProbeSteps, target_probe
 from condnum.probing.report import AttackReport
 from condnum.progress import report_event
 from condnum.studies.cells import Cell, CellResult, ResultStore
@@ -200,16 +201,15 @@ class Stage:
             None if y is None else one_hot(y[self.before("columns")[f"complete_{task}"]]) for y, task in given
         ]
         sums = [
-            None if y is None else measures.target_moments(stream, y)
+            (None, 0.0) if y is None else (measures.target_moments(stream, y), float((y**2).sum()))
             for stream, y in zip(streams, answers, strict=True)
         ]
-        energy = 0.0 if answers[0] is None else float((answers[0] ** 2).sum())
         thetas = {name: theta for name, theta in extractors.items() if theta is not None}
-        clauses = {name: measures.clause_c(ranges[0], of, sums[0], energy) for name, of in thetas.items()}
+        clauses = {name: measures.clause_c(ranges[0], of, *sums[0]) for name, of in thetas.items()}
         probes = {
             name: [
-                probe_steps(of, part, b, budget=1) if b is not None and b.any() else None
-                for part, b in zip(ranges, sums, strict=True)
+                target_probe(of, part, None if b is None else torch.from_numpy(b), energy)
+                for part, (b, energy) in zip(ranges, sums, strict=True)
             ]
             for name, of in thetas.items()
         }

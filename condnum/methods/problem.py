@@ -14,7 +14,7 @@ from torch.nn.functional import softplus
 
 from condnum.arrays import ArrayLike, as_tensor, resolve_device, same_columns, storage_eps
 from condnum.errors import InvalidInputError, check_known
-from condnum.probing.probe_steps import ProbeSteps, probe_steps
+from condnum.probing.probe_steps import ProbeSteps, target_probe
 from condnum.theory.spectra import CovarianceRange, as_covariance, covariance, default_rtol, squared_rtol
 
 LossName = Literal["mse", "bce"]
@@ -150,18 +150,16 @@ class LinearTask:
 
     def probe_steps(self, theta: Tensor) -> ProbeSteps | None:
         """Count the steps of the probe of the task's own targets; None where there is nothing to learn."""
-        if self._probe is None:
-            return None
-        return probe_steps(theta.cpu(), *self._probe, budget=1)
+        return None if self._probe is None else target_probe(theta.cpu(), *self._probe)
 
     @cached_property
-    def _probe(self) -> tuple[CovarianceRange, Tensor] | None:
-        """The range of XᵀX of the supervised rows, and XᵀY."""
-        X = self.supervised_rows
-        if self.targets is None or X is None or not bool((moment := X.mT @ self.targets).any()):
+    def _probe(self) -> tuple[CovarianceRange, Tensor, float] | None:
+        """The range of XᵀX of the supervised rows, XᵀY and ‖Y‖²."""
+        X, Y = self.supervised_rows, self.targets
+        if Y is None or X is None:
             return None
         rows = self.range if X is self.features else CovarianceRange.of(X.mT @ X, rtol=self.rtol)
-        return rows.to("cpu"), moment.cpu()
+        return rows.to("cpu"), (X.mT @ Y).cpu(), float(Y.square().sum())
 
 
 @dataclass(frozen=True, repr=False)

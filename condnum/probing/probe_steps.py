@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from condnum.arrays import ArrayLike, FloatArray, as_tensor
 from condnum.errors import InvalidInputError, check_integer
@@ -124,6 +125,23 @@ def _fixed_steps(sigma: FloatArray, energy: FloatArray, goal: float) -> float:
     with np.errstate(divide="ignore"):
         decay = 2 * np.log1p(-sigma)  # −∞ for σ₁
     return first_step(lambda steps: float(energy @ np.exp(steps * decay)), goal)
+
+
+#: `‖XᵀY‖` counts as round-off below this fraction of `‖X‖‖Y‖`; a target along a direction that is kept in
+#: the rank of X has more.
+_NOTHING = 1e-10
+
+
+def target_probe(
+    theta: ArrayLike, task: CovarianceRange, moment: Tensor | None, energy: float
+) -> ProbeSteps | None:
+    """Return `probe_steps` of a task's own targets, `‖Y‖² = energy`; None where there is nothing to learn."""
+    if moment is None:
+        return None
+    seen = float(torch.linalg.vector_norm(task.vectors.mT @ moment))
+    if seen <= _NOTHING * math.sqrt(float(task.values.sum()) * energy):
+        return None
+    return probe_steps(theta, task, moment, budget=1)
 
 
 def slowdown_verdict(met: bool, benign: ProbeSteps | None, harmful: ProbeSteps | None) -> str:

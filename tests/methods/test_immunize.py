@@ -434,12 +434,21 @@ class TestActualProbes:
         assert result.benign_probe.slowdown > 1e4
         assert "The definition is met, but the benign task is lost" in result.explanation
 
-    @pytest.mark.parametrize("y", [None, np.zeros(3)], ids=["no targets", "zeros"])
+    @pytest.mark.parametrize("y", [None, np.zeros(300), np.ones(300)], ids=["none", "zeros", "centered"])
     def test_nothing_to_learn(self, y):
-        X = np.random.default_rng(0).normal(size=(2, 3, 2))
+        """On centered columns, a constant target is round-off."""
+        X = np.random.default_rng(0).normal(size=(2, 300, 3)) * [1, 10, 1e4]
+        X -= X.mean(axis=1, keepdims=True)
         result = immunize(ImmunizationProblem.from_data(X[0], y, X[1], y))
+        assert result.verdict is not None
         assert result.benign_probe is result.harmful_probe is None
         assert "probe" not in result.explanation
+
+    def test_a_target_in_a_direction_below_the_rank(self):
+        X = np.diag([1.0, 1e-15, 0.5])
+        result = immunize(ImmunizationProblem.from_data(X, [0.0, 1.0, 0.0], np.eye(3)))
+        assert result.verdict is not None
+        assert result.benign_probe is None
 
     def test_erased_targets_are_out_of_reach(self, make_problem):
         result = immunize(make_problem(), "erase")
