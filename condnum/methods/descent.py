@@ -64,7 +64,7 @@ class JointDescent(Run):
         weights = {part: float(values[index]) for part, values in self._weights.items()}
         text = f" It ran {self.settings.describe([*weights])}"
         if self.reasons[index] != "steps":
-            text += f", and {self.reasons[index]} after {self.steps[index]}"
+            text += f"; {self.reasons[index]} after {self.steps[index]}"
         return {"part_weights": weights, "explanation": f"{super().facts(index)['explanation']}{text}."}
 
     def measured(self) -> dict[str, list[float]]:
