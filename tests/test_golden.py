@@ -25,7 +25,7 @@ PAGES = {
     "attackers": (4, "needs one step on every extractor"),
     "reproduction-audit": (1, "The table shows the geometric mean"),
     "deep": (2, "for orientation only"),
-    "deep-attackers": (4, "The cheapest successful attack is "),
+    "deep-attackers": (3, "The cheapest successful attack is "),
     "audit": (2, ">Verdict</h2>"),
     "corrections": (4, "counter-example"),
     "stability": (1, "results of nets contain one choice of each"),

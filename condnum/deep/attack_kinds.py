@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
 
 from condnum.errors import UnknownNameError, check_integer
 from condnum.probing.line_search import log_spaced_steps
@@ -36,6 +39,24 @@ RANGES: Mapping[str, tuple[float, float]] = {
 
 #: Name of an attacker whose images are not those on which θ_I was trained: this and another's name.
 FRESH = "fresh-"
+#: Name of one who solves for a head on changed images: this and `ridge` or `logistic`.
+TRANSFORMED = "transformed-"
+#: Name of one who fine-tunes all weights on D_P alone, with a new head, and reads D_H by ridge regression.
+BENIGN = "benign-ridge"
+
+#: Changes of images `(n, 3, height, width)`, one of which an attacker makes to all images, test images too.
+CHANGES: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "negated": torch.neg,
+    "twice the side": lambda x: functional.interpolate(x, scale_factor=2, mode="bilinear"),
+    "negated, twice the side": lambda x: -functional.interpolate(x, scale_factor=2, mode="bilinear"),
+    "blurred": lambda x: functional.avg_pool2d(x, 5, stride=1, padding=2),
+    "contrast × 3": lambda x: 3 * x,
+    "brighter": lambda x: x + 1,
+    "one channel negated": lambda x: x * x.new_tensor([1.0, 1.0, -1.0])[:, None, None],
+    "turned by 90°": lambda x: x.rot90(1, (2, 3)),
+    "upside down": lambda x: x.flip(2),
+    "mirrored": lambda x: x.flip(3),
+}
 
 _OF_HEADS = {
     "whitened": "head on whitened features, SGD",
@@ -47,8 +68,8 @@ _OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW", "muon": "Muon"}
 
 #: The panel unless others are named.
 ATTACKERS = (
-    "head-sgd", "head-adamw", "whitened", "ridge", "logistic", "trunk", "lora4-adamw", "lora16-adamw",
-    "stage-sgd", "stage-adamw", "all-sgd", "all-adamw", "all-muon",
+    "head-sgd", "head-adamw", "whitened", "ridge", "transformed-ridge", "logistic", "trunk", "benign-ridge",
+    "lora4-adamw", "lora16-adamw", "stage-sgd", "stage-adamw", "all-sgd", "all-adamw", "all-muon",
 )  # fmt: skip
 
 
@@ -57,7 +78,9 @@ class DeepAttacker:
     """What is trained, by what, and on which images.
 
     `trunk` goes around the immunized part: it solves ridge regression on the pooled output of every module
-    before that part, and takes the module that is best on held-out images.
+    before that part, and takes the module that is best on held-out images. `transformed-ridge` and
+    `transformed-logistic` solve for a head on changed images, and take the best of `CHANGES` likewise.
+    `benign-ridge` fine-tunes all weights on D_P alone and then solves ridge regression on D_H's features.
 
     Examples:
         >>> attacker = DeepAttacker.named("fresh-lora16-adamw")
@@ -70,16 +93,21 @@ class DeepAttacker:
     optimizer: Literal["sgd", "adamw", "muon", "whitened", "ridge", "logistic", "trunk"]
     rank: int = 0  # of LoRA
     fresh: bool = False  # its images are not those on which θ_I was trained
+    transformed: bool = False  # its head reads changed images
+    benign: bool = False  # what it trains is trained on D_P alone, and its head is solved
 
     @classmethod
     def named(cls, name: str) -> DeepAttacker:
         """Read a name of `ATTACKERS`, or `lora<rank>|stage|all` with `-sgd|-adamw|-muon`, or `fresh-…`."""
         own = name.removeprefix(FRESH)
-        if own in _OF_HEADS:
-            return cls(name, "head", cast(Any, own), fresh=own != name)
+        solver = own.removeprefix(TRANSFORMED)
+        if own in _OF_HEADS or (solver != own and solver in ("ridge", "logistic")):
+            return cls(name, "head", cast(Any, solver), fresh=own != name, transformed=solver != own)
+        if own == BENIGN:
+            return cls(name, "all", "adamw", fresh=own != name, benign=True)
         found = re.fullmatch(r"(head|stage|all|lora([1-9]\d{0,3}))-(sgd|adamw|muon)", own)
         if found is None or own == "head-muon":  # Muon leaves heads to AdamW
-            known = [*ATTACKERS, "lora8-sgd", "stage-muon", "fresh-ridge", "…"]
+            known = [*ATTACKERS, "lora8-sgd", "stage-muon", "fresh-ridge", "transformed-logistic", "…"]
             raise UnknownNameError("deep attacker", name, known)
         part, rank, optimizer = found.groups()
         subset = cast(Subset, "lora" if rank else part)
@@ -93,7 +121,8 @@ class DeepAttacker:
             self.optimizer,
             f"{part.get(self.subset, 'all weights')}, {_OPTIMIZERS.get(self.optimizer, '')}",
         )
-        return f"{own}, fresh images" if self.fresh else own
+        own = "all weights on D_P alone, AdamW, then ridge regression" if self.benign else own
+        return own + ", transformed images" * self.transformed + ", fresh images" * self.fresh
 
     @property
     def closed_form(self) -> bool:

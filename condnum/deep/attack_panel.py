@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from condnum.deep.adapters import Attacked
-from condnum.deep.attack_kinds import DeepAttacker, DeepBudget
+from condnum.deep.attack_kinds import RANGES, DeepAttacker, DeepBudget
 from condnum.deep.attack_target import CHUNK, Pixels, Target
 from condnum.deep.probe import logistic_head, smoothness, standardized
 from condnum.errors import InvalidInputError
@@ -35,17 +35,24 @@ _WHITENED_RATE = 3.0
 #: Rows that tell the scale of features.
 _SCALE_ROWS = 256
 
+#: Further values that are tried, at most, where the best one is the first or the last of the grid.
+_WIDER = 3
+
+#: Penalties of the head that is solved for after fine-tuning on D_P; the best on held-out images is taken.
+_PENALTIES = np.geomspace(*RANGES["ridge"], 4)
+
 
 @dataclass(frozen=True, eq=False)
 class DeepAttackRun:
-    """One attacker on one net with some images: its trials, and the curves of the chosen one."""
+    """One attacker on one net with some images: its trials, and the curves of the two chosen ones."""
 
-    trials: pd.DataFrame  # trial, value, held_out (mean held-out accuracy), final (test), best_so_far
-    chosen: float  # value of the chosen trial
-    at_edge: bool  # it is the first or the last of the grid
-    layer: str  # whose output `trunk` chose; else ""
+    trials: pd.DataFrame  # trial, value, layer (of each the best), held_out, held_out_mean, final (test)
+    chosen: float  # value of the trial with the best held-out accuracy in the end
+    at_edge: bool  # it is the first or the last that was tried
+    layer: str  # whose output `trunk` reads, or the change of images; else ""
     steps: NDArray[np.int64]  # (T,) of what is solved: passes over the images
     accuracy: NDArray[np.float64]  # (R, T) on test images, a row for each repeat
+    hurried: NDArray[np.float64]  # (R, T) of the trial with the best held-out accuracy over all steps
     pretrain_accuracy: float  # on D_P's test images after the attack, by the released head; NaN if unknown
     rows: int  # images that were trained on, without the held-out ones
     seconds: float  # of all trials and repeats
@@ -72,10 +79,12 @@ def attack(
 ) -> DeepAttackRun:
     """Attack a net: trials from the same start, then the best by held-out accuracy from other starts.
 
-    A fifth of each class of the attacker's images is held out. The best trial has the largest mean held-out
-    accuracy over all steps, so that an attacker in a hurry is chosen. Nothing is trained on the held-out
-    images afterwards. The seed chooses the images; seed and repeat the new head, LoRA's factors and the
-    batches, which are the same for every net. `again` takes other heads and batches: for A against A.
+    A fifth of each class of the attacker's images is held out; nothing is trained on it afterwards. Two
+    trials are chosen: that with the best held-out accuracy in the end, for accuracies, and that with the best
+    mean over all steps, of an attacker in a hurry. Where the first is at an edge of the grid, the grid is
+    widened there, by three values at most. The seed chooses the images; seed and repeat the new head, LoRA's
+    factors and the batches, which are the same for every net. `again` takes other heads and batches: for A
+    against A.
     """
     budget, started = budget or DeepBudget(), time.perf_counter()
     images = target.fresh if attacker.fresh else target.train
@@ -86,35 +95,54 @@ def attack(
     fit, held = images.chosen_rows(shots, seed)
     sets = [_Set(target, attacker, of, rows)
             for of, rows in ((images, fit), (images, held), (target.test, None))]  # fmt: skip
-    values = attacker.trials(budget.trials)
+    if attacker.benign:
+        if target.pretrain is None:
+            raise InvalidInputError(
+                f"attacker '{attacker.name}' needs training images of D_P; give pretrain=…."
+            )
+        sets.append(_Set(target, attacker, target.pretrain, None))
     draws = [draw_of(seed, repeat + again * budget.repeats) for repeat in range(budget.repeats)]
-    run = _solve if attacker.closed_form else _descend
-    rows, best = [], None
-    for trial, value in enumerate(values):
-        found = run(target, attacker, float(value), sets, budget, draws[0])
-        score = (_mean(found.held, found.steps), -_mean(found.held_loss, found.steps))
-        whole = not math.isnan(score[1])  # else it diverged
-        rows.append((trial + 1, value, score[0] if whole else 0.0, float(found.accuracy[-1])))
-        if whole and (best is None or score > best[0]):
-            best = score, float(value), found
-    if best is None:
+
+    def run(value: float, layer: str, draw: int) -> _Trial:
+        if attacker.closed_form:
+            return _solve(target, attacker, value, layer, sets)
+        return _descend(target, attacker, value, sets, budget, draw)
+
+    grid = attacker.trials(budget.trials).tolist()
+    center = math.sqrt(grid[0] * grid[-1])
+    pending = sorted(grid, key=lambda value: abs(math.log(value / center)))  # of equal ones one inside
+    tried = list[_Trial]()
+    while pending:
+        value = pending.pop(0)
+        tried += [run(value, layer, draws[0]) for layer in sets[0].layers]
+        best = max(tried, key=_Trial.score)
+        values = sorted({trial.value for trial in tried})
+        if not pending and 1 < len(values) < len(grid) + _WIDER and best.value in (values[0], values[-1]):
+            ratio = values[1] / values[0]
+            pending.append(values[0] / ratio if best.value == values[0] else values[-1] * ratio)
+    if math.isnan(best.held_loss[-1]):
         raise InvalidInputError(
             f"every trial of '{attacker.label}' diverges ({', '.join(f'{v:.3g}' for v in values)})."
         )
-    trials = pd.DataFrame(rows, columns=["trial", "value", "held_out", "final"])
-    leader = [int(trials["held_out"][: k + 1].idxmax()) for k in range(len(trials))]
-    trials["best_so_far"] = trials["final"].to_numpy()[leader]
-    _, value, first = best
+    hurried = max(tried, key=_Trial.mean_score)
+    layers = list(sets[0].layers)
+    if len(layers) > 1:  # of each the best one
+        tried = [max((t for t in tried if t.layer == layer), key=_Trial.score) for layer in layers]
+    rows = [
+        (k, t.value, t.layer, t.held[-1], t.mean_score()[0], t.accuracy[-1]) for k, t in enumerate(tried, 1)
+    ]
     others = () if attacker.closed_form else draws[1:]  # what is solved starts from nothing that is drawn
-    repeats = [first, *(run(target, attacker, value, sets, budget, draw) for draw in others)]
+    chosen = (best,) if hurried is best else (best, hurried)
+    runs = [[first, *(run(first.value, first.layer, draw) for draw in others)] for first in chosen]
     return DeepAttackRun(
-        trials=trials,
-        chosen=value,
-        at_edge=len(values) > 1 and value in (values[0], values[-1]),
-        layer=first.layer,
-        steps=first.steps,
-        accuracy=np.stack([found.accuracy for found in repeats]),
-        pretrain_accuracy=float(np.mean([target.pretrain_accuracy(found.net) for found in repeats])),
+        trials=pd.DataFrame(rows, columns=["trial", "value", "layer", "held_out", "held_out_mean", "final"]),
+        chosen=best.value,
+        at_edge=len(values) > 1 and best.value in (values[0], values[-1]),
+        layer=best.layer,
+        steps=best.steps,
+        accuracy=np.stack([found.accuracy for found in runs[0]]),
+        hurried=np.stack([found.accuracy for found in runs[-1]]),
+        pretrain_accuracy=float(np.mean([found.pretrain_accuracy for found in runs[0]])),
         rows=len(fit),
         seconds=time.perf_counter() - started,
     )
@@ -143,7 +171,9 @@ class _Set:
         self.layers = {"": self.inputs}  # what a solver may read
         if attacker.optimizer == "trunk":
             self.layers = target.trunk_outputs(of, rows)
-        self.labels = of.labels[torch.from_numpy(rows)].to(target.device)
+        elif attacker.transformed:
+            self.layers = target.transformed(of, rows)
+        self.labels, self.classes = of.labels[torch.from_numpy(rows)].to(target.device), of.classes
         self.some = of.images[torch.from_numpy(scale_rows(rows))]
 
 
@@ -151,24 +181,35 @@ class _Set:
 class _Trial:
     """What one trial gave."""
 
+    value: float
     steps: NDArray[np.int64]
     held: NDArray[np.float64]  # (T,) held-out accuracy
     held_loss: NDArray[np.float64]
     accuracy: NDArray[np.float64]  # (T,) on test images
-    net: nn.Module | None  # afterwards; None: θ itself
+    pretrain_accuracy: float  # afterwards, on D_P's test images
     layer: str = ""
+
+    def score(self) -> tuple[float, float]:
+        """Return held-out accuracy in the end, then loss; the least of a trial that diverges."""
+        return (-1.0, 0.0) if math.isnan(self.held_loss[-1]) else (self.held[-1], -self.held_loss[-1])
+
+    def mean_score(self) -> tuple[float, float]:
+        """Return the mean held-out accuracy over all steps, likewise."""
+        accuracy, loss = (_mean(curve, self.steps) for curve in (self.held, self.held_loss))
+        return (-1.0, 0.0) if math.isnan(loss) else (accuracy, -loss)
 
 
 def _descend(
     target: Target, attacker: DeepAttacker, value: float, sets: Sequence[_Set], budget: DeepBudget, seed: int
 ) -> _Trial:
-    """Train by an optimizer, and measure at log-spaced steps."""
-    fit, held, test = sets
-    inputs = [part.inputs for part in sets]
+    """Train by an optimizer, on D_H or on D_P alone, and measure at log-spaced steps."""
+    fit = sets[-1] if attacker.benign else sets[0]
+    inputs, labels = [part.inputs for part in sets[:3]], [part.labels for part in sets[:3]]
     if attacker.optimizer == "whitened":
         inputs = _whitened(inputs, value)
-    features = inputs[0] if attacker.subset == "head" else target.through(target.theta, fit.some)
-    model, rate = Attacked(target.theta, attacker, target.train.classes, features, seed=seed), value
+    images = fit.inputs if attacker.benign else inputs[0]
+    features = images if attacker.subset == "head" else target.through(target.theta, fit.some)
+    model, rate = Attacked(target.theta, attacker, fit.classes, features, seed=seed), value
     if attacker.optimizer == "sgd":
         rate = value / smoothness(features / model.scale)
     elif attacker.optimizer == "whitened":  # λ_max of whitened features is 1
@@ -180,13 +221,14 @@ def _descend(
     with memory_advice(budget.batch_size, target.device, what):
         for step in range(budget.steps + 1):
             if step in measured:
-                records.append(_measure(model, inputs[1:], held.labels, test.labels))
+                measure = _measure_solved if attacker.benign else _measure
+                records.append(measure(model, inputs, labels))
                 report_event(stage=what, step=step, steps=budget.steps)
             if step == budget.steps or math.isnan(records[-1][1]):
                 break
             rows = next(batches).to(target.device)
             model.train()
-            loss = nn.functional.cross_entropy(model(inputs[0][rows]), fit.labels[rows])
+            loss = nn.functional.cross_entropy(model(images[rows]), fit.labels[rows])
             for stepper in steppers:
                 stepper.zero_grad(set_to_none=True)
             loss.backward()
@@ -196,36 +238,35 @@ def _descend(
         records.append((0.0, math.nan, 0.0))
     net = None if attacker.subset == "head" else model.net
     accuracy, losses, test_accuracy = np.array(records).T
-    return _Trial(measured, accuracy, losses, test_accuracy, net)
+    return _Trial(value, measured, accuracy, losses, test_accuracy, target.pretrain_accuracy(net))
 
 
-def _solve(
-    target: Target, attacker: DeepAttacker, value: float, sets: Sequence[_Set], budget: DeepBudget, seed: int
-) -> _Trial:
-    """Solve the head's problem by ridge regression on one-hot labels, or by logistic regression.
+def _solve(target: Target, attacker: DeepAttacker, value: float, layer: str, sets: Sequence[_Set]) -> _Trial:
+    """Solve the head's problem by ridge regression on one-hot labels, or by logistic regression."""
+    rows, labels = [part.layers[layer] for part in sets], [part.labels for part in sets]
+    if attacker.optimizer == "logistic":
+        X, Z, T = (part.cpu().numpy() for part in standardized(*rows))
+        y, z, t = (part.cpu().numpy() for part in labels)
+        model = logistic_head(X, y, value)
+        held, test, passes = model.score(Z, z), model.score(T, t), int(np.max(model.n_iter_))
+    else:
+        held, test = _ridge_accuracies(rows, labels, value)
+        passes = 1
+    steps, scores = np.array([passes]), (np.array([held]), np.zeros(1), np.array([test]))
+    return _Trial(value, steps, *scores, target.pretrain_accuracy(), layer)
 
-    Of several layers, as `trunk` reads them, the one with the largest held-out accuracy is taken.
-    """
+
+def _ridge_accuracies(
+    rows: Sequence[Tensor], labels: Sequence[Tensor], penalty: float
+) -> tuple[float, float]:
+    """Return the accuracies on two further sets of ridge regression on the features of a first."""
     from sklearn.linear_model import RidgeClassifier
 
-    y, z, t = (part.labels.cpu().numpy() for part in sets)
-    best = None
-    for layer in sets[0].layers:
-        rows = [part.layers[layer].double().cpu() for part in sets]
-        if attacker.optimizer == "logistic":
-            X, Z, T = (part.numpy() for part in standardized(*rows))
-            model = logistic_head(X, y, value)
-        else:
-            X, Z, T = (part.numpy() for part in rows)
-            spread = float(((X - X.mean(axis=0)) ** 2).sum() / X.shape[1]) or 1.0
-            model = RidgeClassifier(alpha=value * spread).fit(X, y)
-        held = float((model.predict(Z) == z).mean())
-        if best is None or held > best.held[0]:
-            passes = int(np.max(model.n_iter_)) if attacker.optimizer == "logistic" else 1
-            accuracy = np.array([(model.predict(T) == t).mean()])
-            best = _Trial(np.array([passes]), np.array([held]), np.zeros(1), accuracy, None, layer)
-    assert best is not None  # there is a layer
-    return best
+    X, Z, T = (part.double().cpu().numpy() for part in rows)
+    y, z, t = (part.cpu().numpy() for part in labels)
+    spread = float(((X - X.mean(axis=0)) ** 2).sum() / X.shape[1]) or 1.0
+    model = RidgeClassifier(alpha=penalty * spread).fit(X, y)
+    return model.score(Z, z), model.score(T, t)
 
 
 def _whitened(inputs: Sequence[Tensor], floor: float) -> list[Tensor]:
@@ -267,13 +308,26 @@ def _batches(rows: int, size: int | None, seed: int) -> Iterator[Tensor]:
 
 
 def _measure(
-    model: Attacked, inputs: Sequence[Tensor], held: Tensor, test: Tensor
+    model: Attacked, inputs: Sequence[Tensor], labels: Sequence[Tensor]
 ) -> tuple[float, float, float]:
     """Return held-out accuracy and loss, and test accuracy."""
     model.eval()
     with torch.no_grad():
-        logits, other = (torch.cat([model(x) for x in part.split(CHUNK)]) for part in inputs)
-        loss = float(nn.functional.cross_entropy(logits, held))
-        found = ((x.argmax(dim=1) == y).double().mean() for x, y in ((logits, held), (other, test)))
-        accuracy, test_accuracy = map(float, found)
+        logits, other = (torch.cat([model(x) for x in part.split(CHUNK)]) for part in inputs[1:])
+        loss = float(nn.functional.cross_entropy(logits, labels[1]))
+        pairs = zip((logits, other), labels[1:], strict=True)
+        accuracy, test_accuracy = (float((x.argmax(dim=1) == y).double().mean()) for x, y in pairs)
         return accuracy, loss, test_accuracy
+
+
+def _measure_solved(
+    model: Attacked, inputs: Sequence[Tensor], labels: Sequence[Tensor]
+) -> tuple[float, float, float]:
+    """Return the same of ridge regression on the features; its loss is NaN if they are not finite, else 0."""
+    model.eval()
+    with torch.no_grad():
+        rows = [torch.cat([model.net(x) for x in part.split(CHUNK)]) for part in inputs]
+    if not all(bool(part.isfinite().all()) for part in rows):
+        return 0.0, math.nan, 0.0
+    held, test = max(_ridge_accuracies(rows, labels, penalty) for penalty in _PENALTIES)
+    return held, 0.0, test

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from condnum.arrays import resolve_device
-from condnum.deep.attack_kinds import Subset
+from condnum.deep.attack_kinds import CHANGES, Subset
 from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.features import collect
 from condnum.deep.images import ImageData, check_unreadable, hold_out_rows, image_loader, rows_per_class
@@ -94,12 +94,14 @@ class Target:
         test: Pixels,
         *,
         fresh: Pixels | None = None,  # of D_H, on which θ_I was not trained
+        pretrain: Pixels | None = None,  # of D_P, for attackers who fine-tune on it
         pretrain_test: Pixels | None = None,  # for what is left of the benign task
         device: str | torch.device = "cpu",
     ) -> None:
         self.device = resolve_device(device)
         self.theta = theta.to(self.device)
-        self.train, self.test, self.fresh, self.pretrain_test = train, test, fresh, pretrain_test
+        self.train, self.test, self.fresh = train, test, fresh
+        self.pretrain, self.pretrain_test = pretrain, pretrain_test
         self._features: dict[tuple[int, bytes], Tensor] = {}
 
     def features(self, of: Pixels, rows: NDArray[np.int64] | None = None) -> Tensor:
@@ -124,6 +126,19 @@ class Target:
                 for part in of.images[torch.from_numpy(rows)].split(CHUNK)
             ]
         return {name: torch.cat([part[name] for part in found]) for name in found[0]}
+
+    def transformed(self, of: Pixels, rows: NDArray[np.int64]) -> dict[str, Tensor]:
+        """Return the features `(n, D)` of changed images, by the name of the change."""
+        images, found = of.images[torch.from_numpy(rows)], {}
+        for name, change in CHANGES.items():
+            try:
+                parts = [self.through(self.theta, change(part)) for part in images.split(CHUNK)]
+            except (AssertionError, RuntimeError):
+                if change(images[:1]).shape == images[:1].shape:
+                    raise
+                continue  # this net takes images of one size only
+            found[name] = torch.cat(parts)
+        return found
 
     def through(self, run: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         """Return what a net gives for images, in evaluation mode."""

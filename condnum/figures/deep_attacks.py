@@ -1,4 +1,4 @@
-"""Figures of the deep attack panel: what the defense buys against each attacker, curves, trials."""
+"""Figures of the deep attack panel: what the defense buys against each attacker, and curves."""
 
 import math
 from collections.abc import Mapping
@@ -122,7 +122,8 @@ def net_curves_figure(
     curves: pd.DataFrame, subtitle: str, *, labels: Mapping[str, str], shots: int = 0
 ) -> Any:
     """Draw D_H's test accuracy against steps, a panel an attacker: θ₀, θ_I and the net from scratch."""
-    table = curves[(curves["shots"] == shots) & (curves["step"] > 0) & (curves["net"] != "theta_0 again")]
+    shown = (curves["shots"] == shots) & (curves["step"] > 0) & (curves["chosen_by"] == "end")
+    table = curves[shown & (curves["net"] != "theta_0 again")]
     steps = table.groupby("attacker", sort=False)["step"].nunique()
     table = table[table["attacker"].map(steps) > 1]  # those that are solved have no curve
     if not len(table):
@@ -184,22 +185,3 @@ def undoing_figure(undoing: pd.DataFrame, subtitle: str) -> Any:
     note = f"{subtitle}<br>{marks}<br>{goal}"
     finish(figure, "What undoing each defense costs", note, height=240 + inner)
     return figure.update_layout(legend_title_text="net (click to hide)")
-
-
-def trials_figure(trials: pd.DataFrame, subtitle: str, *, labels: Mapping[str, str], shots: int = 0) -> Any:
-    """Draw the accuracy of the best trial so far against the number of trials, mean over seeds."""
-    table = trials[(trials["shots"] == shots) & (trials["net"] != "theta_0 again")]
-    best = table.groupby(["net", "attacker", "trial"], sort=False, as_index=False)["best_so_far"].mean()
-    best = best.assign(
-        net=best["net"].map(lambda net: _look(net).label),
-        attacker=best["attacker"].map(labels),
-        best_so_far=100 * best["best_so_far"],
-    )
-    figure = express(
-        "line", best, x="trial", y="best_so_far", color="attacker", line_dash="attacker", markers=True,
-        facet_col="net", labels={"trial": "trials", "best_so_far": "final accuracy on D<sub>H</sub> (%)"},
-    ).update_xaxes(dtick=1)  # fmt: skip
-    note = f"{subtitle}<br>{_rows(shots)}; trial chosen on held-out images, mean over seeds and nets"
-    height = max(420, 250 + 32 * best["attacker"].nunique())
-    finish(figure, "Was the attackers' budget large enough?", note, height=height)
-    return figure.update_layout(legend_title_text="attacker (click to hide)")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from condnum.deep.attack_kinds import FRESH, DeepAttacker
+from condnum.deep.attack_kinds import DeepAttacker
 from condnum.deep.attack_report import headline
 from condnum.report.tables import formula_html, label, number, rounded
 from condnum.studies.deep_attackers import DeepAttackers
@@ -24,9 +24,9 @@ def attacker_table(study: DeepAttackers) -> pd.DataFrame:
     for name in study.attackers:
         attacker = DeepAttacker.named(name)
         meaning = {
-            "head-sgd": "rate × L", "whitened": "floor / λ<sub>1</sub>", "ridge": "penalty / mean λ",
-            "logistic": "C", "trunk": "penalty / mean λ",
-        }.get(name.removeprefix(FRESH), "learning rate")  # fmt: skip
+            "head-sgd": "rate × L", "head-whitened": "floor / λ<sub>1</sub>",
+            "head-ridge": "penalty / mean λ", "head-trunk": "penalty / mean λ", "head-logistic": "C",
+        }.get(f"{attacker.subset}-{attacker.optimizer}", "learning rate")  # fmt: skip
         values = ", ".join(rounded(value) for value in attacker.trials(study.trials))
         rows.append((name, attacker.label, f"{meaning}: {values}"))
     return pd.DataFrame(rows, columns=["attacker", "what is trained, by what", "trials"])
@@ -121,6 +121,8 @@ def accuracy_table(factors: pd.DataFrame, fraction: float = HEADLINE) -> pd.Data
                 row, "final", "theta_0", "theta_i", "scratch"
             ),
             "D_P, after (%)<br><small>θ_0, θ_I</small>": percents(row, "pretrain", "theta_0", "theta_i"),
+            "module or transform chosen on θ_I": row["layer_theta_i"],
+            "attacks at the edge of their grid": str(row["at_edge"]),
         }
         for row in _at(factors, fraction)
     )

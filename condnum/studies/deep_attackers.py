@@ -44,7 +44,7 @@ AttackerNames: TypeAlias = Annotated[tuple[str, ...], several(lambda word: DeepA
 
 
 @dataclass(frozen=True)
-class DeepAttackers(DeepNets, name="deep-attackers", version="4"):
+class DeepAttackers(DeepNets, name="deep-attackers", version="5"):
     """θ₀ and θ_I as `DeepNets` makes them, or from a folder, and the attacks that they meet."""
 
     methods: NetMethods = ()  # empty: `ours`, or all of the folder
@@ -165,8 +165,9 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="4"):
             target, attacker, shots=cell["shots"], budget=self.budget, seed=cell["seed"], again=again
         )
         row = {name: value for name, value in vars(found).items() if np.ndim(value) == 0}
-        arrays = {f"trials.{name}": values.to_numpy() for name, values in found.trials.items()}
-        return CellResult(row, {"steps": found.steps, "accuracy": found.accuracy, **arrays})
+        arrays = {name: value for name, value in vars(found).items() if isinstance(value, np.ndarray)}
+        arrays |= {f"trials.{name}": np.array(values.tolist()) for name, values in found.trials.items()}
+        return CellResult(row, arrays)
 
     def target(self, data: DeepTasks, cell: Cell) -> Target:
         """Return the net that a cell attacks; the last one is kept, with its features."""
@@ -186,7 +187,9 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="4"):
         if cell["method"] == SCRATCH:
             theta = from_scratch(theta, cell["seed"], train.images)
         test = [pixels(images, self.test_images) for images in (data.harmful_test, data.pretrain_test)]
-        made = Target(theta, train, test[0], fresh=fresh, pretrain_test=test[1], device=self.device)
+        benign = any(DeepAttacker.named(name).benign for name in self.attackers)
+        known = {"pretrain": pixels(data.pretrain) if benign else None, "pretrain_test": test[1]}
+        made = Target(theta, train, test[0], fresh=fresh, device=self.device, **known)
         return remember("deep-target", (key, made))[1]
 
     def report(self, data: DeepTasks, results: Sequence[FinishedCell]) -> DeepAttackReport:
@@ -197,13 +200,9 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="4"):
                 continue
             net = THETA_0 if cell["method"] == INITIAL else cell["method"]
             trials = {name[7:]: values for name, values in arrays.items() if name.startswith("trials.")}
+            found: dict[str, Any] = {**row, **{n: v for n, v in arrays.items() if "trials." not in n}}
             place = Place(cell["backbone"], net, cell["attacker"], cell["shots"], cell["seed"])
-            runs[place] = DeepAttackRun(
-                trials=pd.DataFrame(trials),
-                steps=arrays["steps"],
-                accuracy=arrays["accuracy"],
-                **row,  # type: ignore[arg-type]
-            )
+            runs[place] = DeepAttackRun(trials=pd.DataFrame(trials), **found)
         test = data.harmful_test.limit(max(1, self.test_images // len(data.harmful_test.classes)))
         return DeepAttackReport(runs, self.budget, max(test.counts) / len(test))
 

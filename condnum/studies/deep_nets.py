@@ -26,6 +26,7 @@ from condnum.files import atomic_write, output_folder
 from condnum.methods import get_method
 from condnum.studies.cells import Cell, CellResult, ResultStore, Row
 from condnum.studies.deep_cells import (
+    ERASE_TRANSFORMED,
     IMAGES,
     INITIAL,
     KNOWN_METHODS,
@@ -142,7 +143,10 @@ class DeepNets(Study, name="deep", version="5"):
         only = {"ours": own.ours, "imma": self.defaults.imma}.get(method, {})
         known: Mapping[str, Any] = {**self.defaults.settings, **own.settings, **only}
         base = deep_preset(self.preset) if self.preset else DeepSettings(**known)
-        base = default_settings(method) if method == "erase" else base  # Table 4 has no settings for it
+        if method in ("erase", ERASE_TRANSFORMED):  # Table 4 has no settings for it
+            base = default_settings("erase")
+        if method == ERASE_TRANSFORMED:  # the best θ would be that which hides from images as they are
+            base = base.with_overrides(transformed=True, keep="last")
         base = base.with_overrides(group_size=self.group_size)
         return base if self.epochs is None else base.with_overrides(epochs=self.epochs, steps=None)
 
@@ -158,7 +162,9 @@ class DeepNets(Study, name="deep", version="5"):
                 options = ", ".join(f"{key} {value}" for key, value in recipe.pretraining.items())
                 made = f"{source}, then trained on D_P without its held-out images ({options})"
             rows.append((", ".join([name, *(f"{k}={v}" for k, v in recipe.arguments.items())]), "θ₀", made))
-            rows += [(name, get_method(m).label, self.settings(name, m).describe(m)) for m in self.methods]
+            for method in self.methods:
+                known = get_method("erase" if method == ERASE_TRANSFORMED else method)
+                rows.append((name, known.label, self.settings(name, method).describe(known.name)))
         return pd.DataFrame(rows, columns=["backbone", "model", "made by"])
 
     def load(self) -> DeepTasks:
@@ -299,7 +305,7 @@ class DeepNets(Study, name="deep", version="5"):
             theta_0,
             data.pretrain,
             data.harmful,
-            method=cell["method"],
+            method="erase" if cell["method"] == ERASE_TRANSFORMED else cell["method"],
             settings=DeepSettings(**cell.settings),
             validation=data.pretrain_held,
             validation_H=data.harmful_held,

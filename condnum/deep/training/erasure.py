@@ -5,16 +5,20 @@ r"""Erasure of a task from every block of a backbone: what a ridge head reads is
    \Delta_P = \|\tilde X_P(\theta) - \tilde X_P(\theta_0)\|_F^2 / \|\tilde X_P(\theta_0) - \bar X_P\|_F^2
 
 R²_b belongs to ridge regression from the pooled output of block b to the harmful labels, fitted on one half
-of a batch and scored on the other half. On features of a fixed net the same goal has a closed form
+of a batch and scored on the other half. A net that is trained so gives the labels away on images that are
+negated, enlarged or turned; with `settings.transformed` the mean is over the images and a random change of
+them (`transformed_images`). On features of a fixed net the same goal has a closed form
 (`condnum.erasure`); that a linear head learns nothing at zero covariance is due to Belrose et al. (2023).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from condnum.deep.backbone import Backbone
 from condnum.deep.split_rules import block_names
@@ -32,6 +36,22 @@ Read: TypeAlias = tuple[Sequence[Tensor], Tensor]
 #: Names of a step's values.
 DISTANCE = "distance"
 LEFT = "harmful_r2"
+
+
+def transformed_images(images: Tensor, key: Sequence[int], *, resize: bool = True) -> Tensor:
+    """Return images `(n, 3, height, width)` under one random change, the same for all, drawn by a key.
+
+    A random filter, mixed with the images or their negative (random convolutions, Xu et al. 2021), contrast
+    and brightness, a turn by right angles or a mirror image, and half to twice the side.
+    """
+    drawn = np.random.default_rng(np.abs(key))
+    width, share = int(drawn.choice((1, 3, 5))), drawn.uniform(-1, 1)
+    kernel = images.new_tensor(drawn.normal(size=(3, 3, width, width)) / math.sqrt(3 * width**2))
+    X = share * images + (1 - abs(share)) * functional.conv2d(images, kernel, padding=width // 2)
+    X = 2 ** drawn.uniform(-1, 1) * X + drawn.normal()
+    X = X.rot90(int(drawn.integers(4)), (2, 3)).flip([3] * int(drawn.integers(2)))
+    factor = 2 ** drawn.uniform(-1, 1) if resize else 1.0
+    return functional.interpolate(X, scale_factor=factor, mode="bilinear")
 
 
 def ridge_outputs(X: Tensor, y: Tensor, other: Tensor, classes: int, penalty: float) -> Tensor:
@@ -108,12 +128,16 @@ class ErasureObjective(DeepObjective):
             values[DISTANCE] = (X - before).square().sum() / (spread + torch.finfo(X.dtype).tiny)
             losses += [weights[SUPERVISED] * (values[SUPERVISED] + values[DISTANCE])]
         if len(H.labels) > 1:  # half of them are fitted
-            model = self.backbone.model
-            with pooled_outputs(model, block_names(model)) as outputs:
-                last = self._features(H, (*key, 1))
-            check_finite(last.detach(), "harmful")
-            y = H.labels.to(last.device)
-            read = [readable(rows, y, self.classes) for rows in (*outputs.values(), last)]
+            model, read, views = self.backbone.model, list[Tensor](), [H]
+            if self.settings.transformed:
+                one_size = getattr(getattr(model, "patch_embed", None), "img_size", None) is not None
+                views.append(H._replace(inputs=transformed_images(H.inputs, key, resize=not one_size)))
+            for view in views:
+                with pooled_outputs(model, block_names(model)) as outputs:
+                    last = self._features(view, (*key, 1))
+                check_finite(last.detach(), "harmful")
+                y = H.labels.to(last.device)
+                read += [readable(rows, y, self.classes) for rows in (*outputs.values(), last)]
             values[LEFT] = torch.stack(read).mean()
             losses += [values[LEFT].to(last.dtype)]
         if losses:

@@ -45,6 +45,7 @@ class DeepSettings(Settings):
     patience: int | None = 10  # evaluations without a better θ or larger RIR_θ0 before stopping; None: none
     max_accuracy_drop: float = 0.05  # D_P accuracy may fall by this much below θ₀'s
     keep: Literal["best", "last"] = "best"  # which θ is the result
+    transformed: bool = False  # erase: D_H's images are read under random changes too, best with keep="last"
 
     def rate(self, step: int, steps: int) -> float:
         """Return η of a step (from 0): constant, or multiplied by `(1 + cos(π·step/steps))/2`."""
@@ -67,7 +68,7 @@ class DeepSettings(Settings):
             f"{self.batch_size} images per task and step",
         ]
         if method == "erase":
-            parts.append("all blocks trained")
+            parts.append("all blocks trained" + ", transformed images too" * self.transformed)
         elif method == "imma":
             parts.append(f"{self.inner_steps} inner step(s) of size {self.inner_rate:g}")
         elif self.weights == "fixed":

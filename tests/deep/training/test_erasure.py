@@ -21,6 +21,7 @@ from condnum.deep.training.erasure import (
     ErasureObjective,
     readable,
     ridge_outputs,
+    transformed_images,
 )
 from condnum.deep.training.processes import Processes
 from condnum.deep.training.samples import Batch
@@ -69,6 +70,36 @@ def test_blocks_are_read_while_the_net_runs_and_no_hook_stays(backbone):
     assert all(values.shape[0] == 2 and values.ndim == 2 for values in outputs.values())
     backbone(torch.zeros(3, 3, 16, 16))
     assert all(len(values) == 2 for values in outputs.values())
+
+
+def test_a_random_change_is_one_for_all_images_and_its_key_decides_it():
+    images = rows(6, 3, 16, 16).float()
+    found = [transformed_images(images, (0, step)) for step in range(12)]
+    assert torch.equal(found[0], transformed_images(images, (0, 0)))
+    assert torch.allclose(found[3][:2], transformed_images(images[:2], (0, 3)), atol=1e-5)
+    assert len({part.shape[-1] for part in found}) > 3
+    assert {8 <= part.shape[-1] <= 32 for part in found} == {True}
+    assert transformed_images(images, (0, 0), resize=False).shape == images.shape
+    ones = [transformed_images(torch.ones(1, 3, 8, 8), (0, step)).mean() for step in range(12)]
+    assert min(ones) < 0 < max(ones)
+
+
+def test_what_is_read_of_transformed_images_counts_half(D_P, D_H, transform):
+    net = Backbone("test_resnet", num_classes=5, seed=1).whole().double().train()
+    found = next(iter(image_loader(D_H.limit(20), transform, batch_size=100)))
+    H = Batch(found.images, found.labels)
+    changed = H._replace(inputs=transformed_images(H.inputs, (0, 7)))
+    values = []
+    for batch, chosen in (
+        (H, SETTINGS), (changed, SETTINGS), (H, SETTINGS.with_overrides(transformed=True)),
+    ):  # fmt: skip
+        step = ErasureObjective(net, chosen, Processes("cpu", None), harmful_classes=len(D_H.classes))
+        nothing = Batch(H.inputs[:0], H.labels[:0])
+        values.append(
+            step.backward({"pretrain": nothing, "harmful": batch}, {"supervised": 1.0}, (0, 7))[LEFT]
+        )
+    assert values[2] == pytest.approx((values[0] + values[1]) / 2, rel=1e-6)
+    assert "transformed images too" in chosen.describe("erase")
 
 
 def test_the_gradient_is_that_of_all_three_parts(D_P, D_H, transform):
