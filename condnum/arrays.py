@@ -30,7 +30,8 @@ def as_tensor(value: ArrayLike, name: str, *, ndim: int | None = None, minimum_n
                 f"{name} must hold real numbers, got dtype {array.dtype}; convert it with .astype(float)."
             )
         # torch takes neither longdouble, nor a foreign byte order, nor (quietly) read-only memory.
-        array = np.require(array, dtype=np.float64, requirements=["W", "C"])
+        with np.errstate(over="ignore"):  # a longdouble beyond float64 becomes infinite, and is refused below
+            array = np.require(array, dtype=np.float64, requirements=["W", "C"])
         tensor = torch.from_numpy(array)
     if tensor.is_complex():
         raise InvalidInputError(f"{name} must be real, got dtype {tensor.dtype}; pass its real part.")
@@ -133,11 +134,14 @@ def check_same_names(first: str, names: Iterable[Any], second: str, others: Iter
 
 
 def storage_eps(value: ArrayLike) -> float:
-    """Return the machine epsilon of the stored dtype: a promoted float32 still carries its round-off."""
+    """Return the machine epsilon of the stored dtype, at least that of float64, in which all is computed.
+
+    A promoted float32 still carries its round-off.
+    """
     if isinstance(value, Tensor):
         return torch.finfo(value.dtype if value.dtype.is_floating_point else torch.float64).eps
     dtype = as_array(value, "value").dtype
-    return float(np.finfo(dtype if dtype.kind == "f" else np.float64).eps)
+    return max(float(np.finfo(dtype if dtype.kind == "f" else np.float64).eps), 2.0**-52)
 
 
 def like(reference: ArrayLike) -> Callable[[Tensor], Any]:

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from condnum.data.feature_stream import FeatureStream, as_stream
 from condnum.errors import InvalidInputError, RankError
@@ -27,15 +26,14 @@ from condnum.theory.immunization import (
     Immunization,
     ThetaScale,
     immunization_from_spectra,
-    unit_scale,
 )
 from condnum.theory.spectra import (
     PUBLISHED_RIDGE,
     Convention,
     CovarianceRange,
+    as_extractor,
     condition_from_spectrum,
     default_rtol,
-    hessian_spectrum,
 )
 
 #: The raw features, θ = I.
@@ -59,12 +57,13 @@ LABEL_OF = {
 ThetaLike = str | os.PathLike[str] | NDArray[Any]
 
 #: Matrices by name; None stands for the raw features.
-Extractors = Mapping[str, NDArray[np.float64] | None]
+Extractors = Mapping[str, NDArray[Any] | None]
 
 
-def read_theta(value: ThetaLike, dimension: int, *, name: str = "theta") -> NDArray[np.float64]:
-    """Read a linear feature extractor and check that it fits."""
-    theta = as_stream(value, name=name).array(gaps="refuse")
+def read_theta(value: ThetaLike, dimension: int, *, name: str = "theta") -> NDArray[Any]:
+    """Read a linear feature extractor in its stored type and check that it fits."""
+    stream = as_stream(value, name=name)
+    theta = stream.array(gaps="refuse").astype(stream.dtype)
     if len(theta) != dimension:
         hint = "; it looks transposed: save θ.T" if theta.shape[1] == dimension else ""
         raise InvalidInputError(
@@ -84,8 +83,7 @@ class TaskSpectra:
 
     range_P: CovarianceRange
     range_H: CovarianceRange
-    values: Mapping[str, Mapping[str, Tensor]]  # task -> extractor -> (k,) descending
-    dimensions: Mapping[str, int]  # D, or D_hid
+    compared: Mapping[str, HessianSpectra]  # extractor -> its spectra beside those of the raw features
     gains: Mapping[str, float]  # ‖θ‖_F²/D: multiplies a spectrum at unit scale to that as trained
     rtol: float
 
@@ -94,32 +92,17 @@ class TaskSpectra:
         cls, P: CovarianceRange, H: CovarianceRange, extractors: Extractors, *, rtol: float
     ) -> TaskSpectra:
         """Measure every extractor on the ranges of both covariances."""
-        values = {"pretrain": {AS_IS: P.values}, "harmful": {AS_IS: H.values}}
-        dimensions, gains = {AS_IS: P.dimension}, {AS_IS: 1.0}
-        for name, matrix in extractors.items():
-            if matrix is None:
-                continue
-            theta = torch.from_numpy(matrix)
-            unit = unit_scale(theta)
-            dimensions[name], gains[name] = theta.shape[1], float(theta.square().sum()) / P.dimension
-            for task, part in (("pretrain", P), ("harmful", H)):
-                values[task][name] = hessian_spectrum(unit, part.factor)
-        return cls(P, H, values, dimensions, gains, rtol)
-
-    @property
-    def compared(self) -> list[str]:
-        """The extractors, which are compared with the raw features."""
-        return [name for name in self.dimensions if name != AS_IS]
+        given = {name: theta for name, theta in extractors.items() if theta is not None}
+        spectra = {name: HessianSpectra.of(theta, P, H) for name, theta in given.items()}
+        gains = {name: float((theta.astype(float) ** 2).sum()) / P.dimension for name, theta in given.items()}
+        return cls(P, H, spectra, gains, rtol)
 
     def measured(
         self, extractor: str, convention: Convention, theta_scale: ThetaScale = "unit", *,
         epsilon: float = PUBLISHED_RIDGE, loss_gap: float | None = None,
     ) -> Immunization:  # fmt: skip
         """Measure one extractor against the raw features (Eq. 15, Definition 3.1)."""
-        gain = 1.0 if theta_scale == "unit" else self.gains[extractor]
-        P, H, D = self.values["pretrain"], self.values["harmful"], self.dimensions
-        after = P[extractor] * gain, H[extractor] * gain
-        spectra = HessianSpectra(P[AS_IS], after[0], H[AS_IS], after[1], D[AS_IS], D[extractor])
+        spectra = self.compared[extractor].scaled(1.0 if theta_scale == "unit" else self.gains[extractor])
         return immunization_from_spectra(
             spectra, convention=convention, theta_scale=theta_scale, rtol=self.rtol, ridge=epsilon,
             loss_gap=loss_gap,
@@ -129,10 +112,13 @@ class TaskSpectra:
 def kappa_table(spectra: TaskSpectra, *, epsilon: float) -> pd.DataFrame:
     """List κ of both tasks' Hessians at every extractor, at unit scale."""
     rows = []
-    for task, values in spectra.values.items():
-        for extractor, sigma in values.items():
+    for task, part in (("pretrain", spectra.range_P), ("harmful", spectra.range_H)):
+        places = {AS_IS: (part.values, part.dimension)} | {
+            name: (getattr(found, f"{task}_after"), found.dimension_after)
+            for name, found in spectra.compared.items()
+        }
+        for extractor, (sigma, D) in places.items():
             for convention in ("compact", "ridge"):
-                D = spectra.dimensions[extractor]
                 found = condition_from_spectrum(
                     sigma, convention=convention, rtol=spectra.rtol, ridge=epsilon, dimension=D
                 )
@@ -158,7 +144,7 @@ def measures_table(
             result = spectra.measured(extractor, convention, theta_scale, epsilon=epsilon, loss_gap=gap)
             if convention == "compact":
                 ceiling = compact_ceiling
-            elif spectra.dimensions[extractor] >= P.dimension:
+            elif spectra.compared[extractor].dimension_after == P.dimension:
                 norm = P.dimension * (1 if theta_scale == "unit" else spectra.gains[extractor])
                 ceiling = ridge_convention_ceiling(P, H, ridge=epsilon, squared_norm=norm, rtol=rtol)
             share = result.rir / ceiling if 0 < ceiling < math.inf else math.nan
@@ -182,6 +168,7 @@ def _row(extractor: str, result: Immunization) -> dict[str, Any]:
         "rank_harmful_before": result.harmful_before.rank,
         "rank_harmful": result.harmful_after.rank,
         **{f"clause_{name}": kept for name, kept in result.clauses.items()},
+        "doubts": "; ".join(result.doubts.values()),
         "loss_gap": result.loss_gap,
     }
 
@@ -254,12 +241,12 @@ def target_moments(stream: FeatureStream, targets: NDArray[np.float64]) -> NDArr
 
 def clause_c(
     part: CovarianceRange,
-    theta: NDArray[np.float64],
+    theta: NDArray[Any],
     moment: NDArray[np.float64] | None = None,
     squared_norm: float = 0.0,
 ) -> ClauseC:
     """Decide clause (c) from the range of K_P, and from XᵀY and ‖Y‖² where θ loses rank."""
-    U, s, _ = torch.linalg.svd(part.factor @ torch.from_numpy(theta), full_matrices=False)
+    U, s, _ = torch.linalg.svd(part.factor @ as_extractor(theta)[0], full_matrices=False)
     kept = s > default_rtol(max(theta.shape)) * s[0]
     if int(kept.sum()) == part.rank:
         return ClauseC(True, 0.0, "θ keeps the rank of the features, so no targets are fitted worse")

@@ -147,9 +147,9 @@ class Audit:
         rows = []
         for convention in ("compact", "ridge"):
             row = self.row(extractor, convention)
-            a, b = bool(row["clause_a"]), bool(row["clause_b"])
+            a, b = (None if row[f"clause_{name}"] is None else bool(row[f"clause_{name}"]) for name in "ab")
             c = self.clause_c[extractor].kept
-            everything = None if a and b and c is None else a and b and bool(c)
+            everything = False if False in (a, b, c) else None if None in (a, b, c) else True
             rows.append({"convention": convention, "a": a, "b": b, "c": c, "all": everything})
         return rows
 

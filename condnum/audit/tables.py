@@ -75,7 +75,8 @@ def measures_words(found: Audit) -> pd.DataFrame:
 def _verdict(*clauses: bool | None) -> str:
     """Return Definition 3.1 in a word, with the clauses that fail."""
     failed = [f"({letter})" for letter, kept in zip("abc", clauses, strict=True) if kept is False]
-    return f"no: {', '.join(failed)}" if failed else "yes" if all(clauses) else "(c) not known"
+    unknown = [f"({letter})" for letter, kept in zip("abc", clauses, strict=True) if kept is None]
+    return f"no: {', '.join(failed)}" if failed else f"{', '.join(unknown)} not known" if unknown else "yes"
 
 
 def layers_words(found: LayerAudit) -> pd.DataFrame:

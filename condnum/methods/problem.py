@@ -15,7 +15,14 @@ from torch.nn.functional import softplus
 from condnum.arrays import ArrayLike, as_tensor, resolve_device, same_columns, storage_eps
 from condnum.errors import InvalidInputError, check_known
 from condnum.probing.probe_steps import ProbeSteps, target_probe
-from condnum.theory.spectra import CovarianceRange, as_covariance, covariance, default_rtol, squared_rtol
+from condnum.theory.spectra import (
+    CovarianceRange,
+    as_covariance,
+    as_extractor,
+    covariance,
+    default_rtol,
+    features_rtol,
+)
 
 LossName = Literal["mse", "bce"]
 
@@ -103,8 +110,18 @@ class LinearTask:
 
     @cached_property
     def range(self) -> CovarianceRange:
-        """Eigenpairs of K above its numerical rank."""
+        """Eigenpairs of K above its numerical rank, from X where its columns' units would hide some in K."""
+        if self.features is not None and (self.rtol or 1) < default_rtol(len(self.covariance)):
+            return CovarianceRange.of_features(self.features, rtol=self.rtol)
         return CovarianceRange.of(self.covariance, rtol=self.rtol, name="the task's covariance")
+
+    @property
+    def units_hide_rank(self) -> bool:
+        """Whether K has a larger rank where its columns have unit length: float64 cannot tell which holds."""
+        lengths = self.covariance.diagonal().clamp_min(0).sqrt()
+        lengths = torch.where(lengths > 0, lengths, 1)
+        equal = self.covariance / lengths / lengths[:, None]
+        return CovarianceRange.of(equal, rtol=self.rtol).rank > self.rank
 
     @property
     def rank(self) -> int:
@@ -139,14 +156,18 @@ class LinearTask:
         """The best squared loss on raw inputs."""
         return self.optimal_squared_loss(torch.eye(len(self.covariance)).to(self.covariance))
 
-    def loss_gap(self, theta: Tensor) -> float:
-        """Return clause (c): the rise of the best squared loss, over the loss of predicting zero."""
+    def loss_gap(self, theta: ArrayLike) -> float:
+        """Return clause (c): the rise of the best squared loss, over the loss of predicting zero.
+
+        The rank of θ is that at its stored precision: a projection saved as float32 still projects.
+        """
         if self.targets is None:
             raise InvalidInputError("the task has no targets: its loss gap is undefined; pass X and y.")
         zero_loss = float(self.targets.square().sum()) / len(self.targets)
         if zero_loss == 0:  # targets of zeros, such as the paper's single class with label 0
             return 0.0
-        return (self.optimal_squared_loss(theta) - self.raw_loss) / zero_loss
+        T = as_extractor(theta)[0].to(self.covariance)
+        return (self.optimal_squared_loss(T) - self.raw_loss) / zero_loss
 
     def probe_steps(self, theta: Tensor) -> ProbeSteps | None:
         """Count the steps of the probe of the task's own targets; None where there is nothing to learn."""
@@ -312,7 +333,7 @@ def _task(
             f"{features.shape[1]}: both must live in one input space."
         )
     K: Tensor = covariance(features)  # type: ignore[assignment]
-    rtol = squared_rtol(len(K), storage_eps(X))
+    rtol = features_rtol(X)
     if y is None:
         return LinearTask(K, features, None, loss, rtol=rtol)
     targets = own(y, f"y_{name}", minimum_ndim=1)

@@ -138,11 +138,15 @@ def verdict_rows(folder: Path) -> list[tuple[str, ...]]:
     if (folder / "audit.json").exists():
         found = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
         for row in (row for row in found["measures"] if row["theta_scale"] == "unit"):
-            kept = found["clause_c"][row["extractor"]]["kept"]
-            good = row["clause_a"] and row["clause_b"]
-            verdict = "not known (clause (c))" if good and kept is None else "yes" if good and kept else "no"
+            clauses = {name: row[f"clause_{name}"] for name in "ab"}
+            clauses["c"] = found["clause_c"][row["extractor"]]["kept"]
+            unknown = ", ".join(f"({name})" for name, kept in clauses.items() if kept is None)
+            verdict = "no" if False in clauses.values() else f"not known: {unknown}" if unknown else "yes"
             lost = verdict == "yes" and float(row.get("benign_slowdown") or 0) > LOST_FACTOR
-            rows.append(row_of(row["extractor"], row, verdict + ", benign task lost" * lost))
+            cells = list(row_of(row["extractor"], row, verdict + ", benign task lost" * lost))
+            ranks = f"{row['rank_pretrain']} and {row['rank_harmful']} of {found['pretrain']['dimension']}"
+            cells[VERDICT_COLUMNS.index("RIR")] += f" (H_P and H_H: rank {ranks})"
+            rows.append(tuple(cells))
     for name in ("summary", "immunization"):
         table = read_table(folder, name)
         if table is None or "convention" not in table:

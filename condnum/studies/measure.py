@@ -158,8 +158,9 @@ def spectra_table(cells: Iterable[CellResult]) -> pd.DataFrame:
 
 def cell_spectra(row: Mapping[str, Any], arrays: Arrays, *, unit: bool = False) -> HessianSpectra:
     """Return a cell's spectra as tensors, for θ as trained or at unit scale."""
-    found, D = {name: torch.from_numpy(np.array(arrays[name])) for name in SPECTRA}, int(row["dimension"])
-    spectra = HessianSpectra(**found, dimension_before=D, dimension_after=D)
+    D = int(row["dimension"])
+    found = {name: torch.from_numpy(np.array(arrays[name])) for name in SPECTRA}
+    spectra = HessianSpectra(**found, dimension_before=D, dimension_after=D)  # type: ignore[arg-type]
     return spectra.scaled(D / row["squared_norm"]) if unit else spectra
 
 

@@ -8,22 +8,26 @@ caller asks for θ as trained.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from condnum.arrays import ArrayLike, as_tensor
+from condnum.arrays import ArrayLike, storage_eps
 from condnum.errors import InvalidInputError, RankError, check_known
 from condnum.theory.spectra import (
     PUBLISHED_RIDGE,
     ConditionNumber,
     Convention,
     CovarianceRange,
+    as_extractor,
     condition_from_spectrum,
     default_rtol,
+    features_seen,
     hessian_spectrum,
+    storage_noise,
     task_ranges,
 )
 
@@ -34,7 +38,7 @@ ThetaScale = Literal["unit", "as_trained"]
 LOSS_TOLERANCE = 0.01
 
 #: A ratio of two κ's counts as above 1 beyond this: the spectra of one matrix at two scales differ by
-#: round-off, and the control θ = I must not pass for an immunizer.
+#: round-off, and the control θ = I must not pass for an immunizer. More for a θ stored in less than float64.
 RATIO_TOLERANCE = 1e-9
 
 
@@ -52,12 +56,16 @@ class Immunization:
     loss_gap: float | None  # clause (c): rise of the best loss on D_P, None when not given
     convention: Convention
     theta_scale: ThetaScale
+    doubts: Mapping[str, str] = field(default_factory=dict)  # clause -> why float64 cannot decide it
+    tolerance: float = RATIO_TOLERANCE  # by which a ratio may exceed 1 and count as 1
 
     @property
     def clauses(self) -> dict[str, bool | None]:
-        """Definition 3.1 clause by clause; `c` is None when no loss gap was given."""
+        """Definition 3.1 clause by clause; None: not known at this precision, or `c` without a loss gap."""
         kept = None if self.loss_gap is None else self.loss_gap <= LOSS_TOLERANCE
-        return {"a": rises(self.harmful_ratio), "b": not rises(self.pretrain_ratio), "c": kept}
+        most = 1 + self.tolerance
+        known = {"a": self.harmful_ratio > most, "b": self.pretrain_ratio <= most, "c": kept}
+        return known | dict.fromkeys(self.doubts)
 
     @property
     def success(self) -> bool:
@@ -70,12 +78,15 @@ class Immunization:
 
     @property
     def verdict(self) -> str:
-        """Definition 3.1 in words: met, NOT met with the clauses that fail, or undecided."""
+        """Definition 3.1 in words: met, NOT met with the clauses that fail, not known, or undecided."""
         failed = [f"({clause})" for clause, kept in self.clauses.items() if kept is False]
         if failed:
             return f"NOT met, {' and '.join(failed)} {'fails' if len(failed) == 1 else 'fail'}"
         if self.success:
             return "met"
+        if self.doubts:
+            reasons = (f"({clause}), as {reason}" for clause, reason in self.doubts.items())
+            return f"not known at this precision: {' and '.join(reasons)}"
         return (
             f"undecided: theta removes {self.pretrain_lost} of the {self.pretrain_before.rank} directions "
             "that D_P uses, and clause (c) needs targets of D_P"
@@ -130,6 +141,16 @@ def relative_immunization_ratio(
 
     RIR ≫ 1 alone can hide a failure of either ratio; success requires (i) > 1 **and** (ii) ≤ 1.
 
+    The ridge convention's ε has a meaning only on the features that θ makes: with r = rank(θ), σ_D of
+    `κ_ε(H(θ)) = (σ₁ + ε)/(σ_D + ε)` is the r-th singular value of H(θ), and 0 where rank(H(θ)) < r. A square
+    invertible θ has r = D: then σ_D = 0 for a rank-deficient K. Columns of zeros, copies of columns and
+    rotations of the features change neither r nor, at `‖θ‖_F = √D`, a verdict. r is the rank at θ's stored
+    precision.
+
+    A κ is *not known at this precision* where H(θ) falls short of the rank that K and θ give it, because
+    σ_k/σ₁ lies below the tolerance. Where that can change a clause, the clause is None, and success is not
+    claimed.
+
     Args:
         theta: `(D, D_hid)` linear feature extractor.
         pretrain_covariance: `(D, D)`, `K_P`, or its range.
@@ -161,16 +182,9 @@ def relative_immunization_ratio(
         (0.01, 25.0, True)
     """
     check_known("theta_scale", theta_scale, ("unit", "as_trained"))
-    T = as_tensor(theta, "theta", ndim=2).detach()
-    P, H = (task.to(T.device) for task in task_ranges(pretrain_covariance, harmful_covariance, rtol=rtol))
-    if len(T) != P.dimension:
-        raise InvalidInputError(
-            f"pretrain_covariance and harmful_covariance are {(P.dimension, P.dimension)}: theta must have "
-            f"as many rows, got {tuple(T.shape)}."
-        )
-    T = unit_scale(T) if theta_scale == "unit" else T
+    P, H = task_ranges(pretrain_covariance, harmful_covariance, rtol=rtol)
     return immunization_from_spectra(
-        HessianSpectra.of(T, P, H),
+        HessianSpectra.of(theta, P, H, theta_scale=theta_scale),
         convention=convention,
         theta_scale=theta_scale,
         rtol=rtol,
@@ -181,20 +195,37 @@ def relative_immunization_ratio(
 
 @dataclass(frozen=True)
 class HessianSpectra:
-    """The four non-zero spectra that RIR is made of, each descending."""
+    """The four non-zero spectra that RIR is made of, each descending, as long as its exact rank."""
 
     pretrain_before: Tensor  # (r_P,) of K_P
     pretrain_after: Tensor  # of θᵀK_Pθ
     harmful_before: Tensor  # (r_H,) of K_H
     harmful_after: Tensor  # of θᵀK_Hθ
     dimension_before: int  # D
-    dimension_after: int  # D_hid
+    dimension_after: int  # r, the rank of θ
+    rtol: float = 1.0  # at which the ranges tell K's rank, where that is finer than D·2⁻⁵²
+    tolerance: float = RATIO_TOLERANCE
 
     @classmethod
-    def of(cls, theta: Tensor, P: CovarianceRange, H: CovarianceRange) -> HessianSpectra:
-        """Return the spectra of θ `(D, D_hid)` on two tasks."""
-        after = [hessian_spectrum(theta, task.factor) for task in (P, H)]
-        return cls(P.values, after[0], H.values, after[1], *theta.shape)
+    def of(
+        cls, theta: ArrayLike, P: CovarianceRange, H: CovarianceRange, *, theta_scale: ThetaScale = "unit"
+    ) -> HessianSpectra:
+        """Return the spectra of θ `(D, D_hid)` on two tasks, at its stored precision."""
+        T, rank = as_extractor(theta)
+        if len(T) != P.dimension:
+            raise InvalidInputError(
+                f"pretrain_covariance and harmful_covariance are {(P.dimension, P.dimension)}: theta must "
+                f"have as many rows, got {tuple(T.shape)}."
+            )
+        T, after = unit_scale(T) if theta_scale == "unit" else T, []
+        for task in (P, H):
+            task = task.to(T.device)
+            left = task.rank if rank == len(T) else features_seen(T, task.vectors)
+            after.append(hessian_spectrum(T, task.factor)[: max(left, 1)])
+        noise = storage_noise(max(T.shape), storage_eps(theta))
+        finest = max(task.rtol or 1.0 for task in (P, H))
+        spectra = P.values.to(T.device), after[0], H.values.to(T.device), after[1]
+        return cls(*spectra, len(T), rank, finest, max(RATIO_TOLERANCE, 4 * noise))
 
     def scaled(self, factor: float) -> HessianSpectra:
         """Return the spectra of `θ·√factor`."""
@@ -213,27 +244,37 @@ def immunization_from_spectra(
     loss_gap: float | None = None,
 ) -> Immunization:
     """Return RIR and verdict from spectra alone, for sweeps that keep them."""
-    kappas = {}
-    for name in ("pretrain_before", "pretrain_after", "harmful_before", "harmful_after"):
-        dimension = spectra.dimension_before if name.endswith("before") else spectra.dimension_after
-        value, largest, smallest, rank = condition_from_spectrum(
-            getattr(spectra, name),
-            convention=convention,
-            rtol=default_rtol(dimension) if rtol is None else rtol,
-            ridge=ridge,
-            dimension=dimension,
-        )
-        numbers = value.item(), largest.item(), smallest.item(), int(rank)
-        kappas[name] = ConditionNumber(*numbers, dimension, convention)
-    harmful_ratio = kappas["harmful_after"].value / kappas["harmful_before"].value
-    pretrain_ratio = kappas["pretrain_after"].value / kappas["pretrain_before"].value
+    rtol = min(default_rtol(spectra.dimension_before), spectra.rtol) if rtol is None else rtol
+    kappas, ratios, doubts = {}, {}, {}
+    for clause, task in (("a", "harmful"), ("b", "pretrain")):
+        for when in ("before", "after"):
+            sigma, dimension = getattr(spectra, f"{task}_{when}"), getattr(spectra, f"dimension_{when}")
+            least = rtol if when == "after" else 0.0  # the ranges hold what counts before
+            numbers = condition_from_spectrum(
+                sigma, convention=convention, rtol=least, ridge=ridge, dimension=dimension
+            )
+            value, largest, smallest, rank = (number.item() for number in numbers)
+            found = ConditionNumber(value, largest, smallest, rank, dimension, convention)
+            kappas[f"{task}_{when}"] = found
+        k = len(sigma)
+        ratio = ratios[task] = value / kappas[f"{task}_before"].value
+        # A σ_D below the tolerance rather than 0 divides the ridge κ by up to this.
+        most, spare = 1 + spectra.tolerance, 1 + rtol * largest / ridge
+        certain = convention == "ridge" and (k < dimension or (ratio > most) == (ratio / spare > most))
+        if rank < k and not certain:
+            doubts[clause] = (
+                f"H_{task[0].upper()}(θ) has lost rank: {rank} of {k} directions lie above the rank "
+                f"tolerance {rtol:.2g}, σ_{rank + 1}/σ₁ = {float(sigma[rank] / sigma[0]):.2g}"
+            )
     return Immunization(
-        harmful_ratio=harmful_ratio,
-        pretrain_ratio=pretrain_ratio,
-        rir=harmful_ratio / pretrain_ratio,
+        harmful_ratio=ratios["harmful"],
+        pretrain_ratio=ratios["pretrain"],
+        rir=ratios["harmful"] / ratios["pretrain"],
         loss_gap=loss_gap,
         convention=convention,
         theta_scale=theta_scale,
+        doubts=doubts,
+        tolerance=spectra.tolerance,
         **kappas,
     )
 
@@ -242,14 +283,9 @@ def in_both_conventions(
     theta: Tensor, P: CovarianceRange, H: CovarianceRange, *, ridge: float = PUBLISHED_RIDGE
 ) -> tuple[Immunization, Immunization]:
     """Return the compact and the ridge verdict of a square θ."""
-    spectra = HessianSpectra.of(unit_scale(theta), P, H)
+    spectra = HessianSpectra.of(theta, P, H)
     compact, ridged = (
         immunization_from_spectra(spectra, convention=convention, theta_scale="unit", ridge=ridge)
         for convention in get_args(Convention)
     )
     return compact, ridged
-
-
-def rises(ratio: float) -> bool:
-    """Tell whether a ratio of condition numbers is above 1 by more than round-off."""
-    return ratio > 1 + RATIO_TOLERANCE

@@ -184,7 +184,7 @@ def pareto_immunizer(
         candidates += [
             _spiked(P, _ridge_spike(P, H, x, gain, directions), gain) for gain in gains for x in kappas
         ]
-    theta = unit_scale(max(candidates, key=lambda theta: _merit(theta, P, H, ridge)))
+    theta = unit_scale(max(candidates, key=lambda theta: _merit(theta, P, H, convention, ridge)))
     return theta if isinstance(pretrain_covariance, CovarianceRange) else like(pretrain_covariance)(theta)
 
 
@@ -321,10 +321,13 @@ def _spiked(P: CovarianceRange, w: Tensor, null_gain: float) -> Tensor:
     return root + torch.outer(w, y) / (math.sqrt(1 + square) + 1)
 
 
-def _merit(theta: Tensor, P: CovarianceRange, H: CovarianceRange, ridge: float) -> tuple[float, ...]:
-    """Rank candidates: Definition 3.1 in both conventions, kept ranks, then compact RIR."""
+def _merit(
+    theta: Tensor, P: CovarianceRange, H: CovarianceRange, convention: Convention, ridge: float
+) -> tuple[float, ...]:
+    """Rank candidates: Definition 3.1 in both conventions, in the wanted one, kept ranks, compact RIR."""
     compact, ridged = in_both_conventions(theta, P, H, ridge=ridge)
-    return compact.success + ridged.success, compact.success, not compact.rank_changed, compact.rir
+    wanted = (compact if convention == "compact" else ridged).success
+    return compact.success + ridged.success, wanted, not compact.rank_changed, compact.rir
 
 
 def _largest_kappa(dimension: int) -> float:

@@ -1,8 +1,7 @@
 """Spectra at the ground of everything: covariance, Hessian, singular values, condition numbers.
 
 A condition number needs a stated convention (compact or ridge) and a stated rank; see
-`condition_number`. Feature matrices are never squared in the larger dimension: `X̃ᵀX̃` and
-`X̃X̃ᵀ` have the same non-zero spectrum, so the smaller of the two is formed.
+`condition_number`. κ(XᵀX) is read from the singular values of X, which keep what forming XᵀX would lose.
 """
 
 import math
@@ -117,7 +116,8 @@ def as_covariance(value: ArrayLike, name: str, *, ndim: int | None = 2, rtol: fl
     D = K.shape[-1]
     if K.shape[-2] != D:
         raise InvalidInputError(f"{name} must be square, got shape {tuple(K.shape)}.")
-    slack = max(4 * rtol, 4 * default_rtol(D, storage_eps(value)), 1e-8)
+    eps = storage_eps(value)
+    slack = max(4 * rtol, 4 * default_rtol(D, eps), 2 * math.sqrt(D) * eps, 1e-8)
     variances = K.detach().diagonal(dim1=-2, dim2=-1)
     allowed = slack * variances.abs().amax(dim=-1)
     gap = (K - K.mT).detach().abs().amax(dim=(-2, -1))
@@ -147,16 +147,14 @@ def is_symmetric(matrix: Tensor, eps: float) -> bool:
         return False
     scale = matrix.abs().amax(dim=(-2, -1))
     gap = (matrix - matrix.mT).abs().amax(dim=(-2, -1))
-    return bool((gap <= 4 * matrix.shape[-1] * eps * scale).all())
+    return bool((gap <= 4 * default_rtol(matrix.shape[-1], eps) * scale).all())
 
 
 def singular_values(matrix: Tensor, *, kind: MatrixKind = "matrix", eps: float = EPS) -> Tensor:
     """Return the singular values, descending, by the cheapest exact route."""
     check_known("matrix kind", kind, get_args(MatrixKind))
     if kind == "features":
-        wide = matrix.shape[-1] > matrix.shape[-2]
-        gram = matrix @ matrix.mT if wide else matrix.mT @ matrix
-        return torch.linalg.eigvalsh(_checked_gram(gram, matrix)).clamp_min(0).flip(-1)
+        return _checked_gram(graded_singular_values(matrix).square(), matrix)
     if is_symmetric(matrix, eps):
         values = torch.linalg.eigvalsh(symmetric_part(matrix)).abs()
         return values.sort(dim=-1, descending=True).values
@@ -168,7 +166,53 @@ def hessian_spectrum(theta: Tensor, factor: Tensor) -> Tensor:
 
     Its round-off, `eps·‖K‖‖θ‖²`, could pass for a smallest eigenvalue after immunization.
     """
-    return torch.linalg.svdvals(factor @ theta) ** 2
+    return graded_singular_values((factor @ theta).mT) ** 2
+
+
+def graded_singular_values(matrix: Tensor) -> Tensor:
+    """Return σ of `(..., n, m)`, descending, each relative to itself where only the columns' units differ.
+
+    A QR decomposition of the columns from the longest to the shortest keeps the short ones apart (Higham,
+    *Accuracy and Stability of Numerical Algorithms*, ch. 19); a plain SVD has the round-off of σ₁ in all.
+    """
+    order = matrix.abs().amax(dim=-2, keepdim=True).argsort(dim=-1, descending=True)
+    return torch.linalg.svdvals(torch.linalg.qr(matrix.take_along_dim(order, dim=-1), mode="r").R)
+
+
+def storage_noise(dimension: int, eps: float) -> float:
+    """Return the round-off in the singular values of a stored well-conditioned θ, relative to θ's own.
+
+    One eps for storing its entries, and √D times a few of the float type that it was computed in.
+    """
+    return eps + 4 * math.sqrt(dimension) * min(eps, 2.0**-23)
+
+
+def as_extractor(theta: ArrayLike, name: str = "theta") -> tuple[Tensor, int]:
+    """Return θ `(D, D_hid)` and its rank, without directions that its stored precision takes for none.
+
+    A projection that was saved as float32 has singular values of 1e-8 where it had zeros. They are found
+    where all rows and columns have equal length, as round-off is relative to each entry.
+    """
+    T = as_tensor(theta, name, ndim=2).detach()
+    equal, lengths = T, []
+    for axis in (1, 0):
+        length = equal.abs().amax(dim=axis, keepdim=True)
+        lengths.append(length)
+        equal = equal / torch.where(length > 0, length, 1)
+    noise = storage_noise(max(T.shape), storage_eps(theta))
+    sigma = torch.linalg.svdvals(equal)
+    rank = int((sigma > noise * sigma[0]).sum())
+    if 0 < rank < min(T.shape):
+        U, sigma, V = torch.linalg.svd(equal, full_matrices=False)
+        T = lengths[0] * ((U[:, :rank] * sigma[:rank]) @ V[:rank]) * lengths[1]
+    return T, rank
+
+
+def features_seen(theta: Tensor, vectors: Tensor) -> int:
+    """Return how many features of θ `(D, D_hid)` reach a subspace with an orthonormal basis `(D, r)`."""
+    length = theta.abs().amax(dim=0)
+    sigma = torch.linalg.svdvals(vectors.mT @ (theta / torch.where(length > 0, length, 1)))
+    return int((sigma > storage_noise(max(theta.shape), EPS) * sigma[0].clamp_min(1)).sum())
 
 
 def checked_rtol(rtol: float | None, default: float) -> float:
@@ -181,16 +225,32 @@ def checked_rtol(rtol: float | None, default: float) -> float:
 
 
 def default_rtol(dimension: int, eps: float = EPS) -> float:
-    """Return the relative rank tolerance `dimension · eps`, as NumPy's and MATLAB's rank do."""
-    return dimension * eps
-
-
-def squared_rtol(dimension: int, eps: float) -> float:
-    """Return the rank tolerance of `K = XᵀX` by the round-off of stored features, squared (Weyl).
+    """Return the relative rank tolerance `dimension · eps`, as NumPy's and MATLAB's rank do, below 1.
 
     Half precision counts as float32: by its own round-off hardly any direction would be left.
     """
-    return max(default_rtol(dimension, min(eps, 2.0**-23)) ** 2, default_rtol(dimension))
+    return min(dimension * min(eps, 2.0**-23), 0.5)
+
+
+def squared_rtol(dimension: int, eps: float) -> float:
+    """Return the rank tolerance of `K = XᵀX`: that of the stored features, squared (Weyl), and that of K."""
+    return max(default_rtol(dimension, eps) ** 2, default_rtol(dimension))
+
+
+def features_rtol(features: ArrayLike) -> float:
+    """Return the rank tolerance of `XᵀX` for features `(N, D)`: `squared_rtol`, unless units hide a column.
+
+    Where a column is so short in its units that K's tolerance takes it for zero, the rank is that of the
+    columns at equal length, and the tolerance lies below the smallest eigenvalue of so many.
+    """
+    X = as_tensor(features, "features", ndim=2).detach()
+    rtol = squared_rtol(X.shape[1], storage_eps(features))
+    sizes = X.abs().amax(dim=0)
+    if not bool(((sizes > 0) & (sizes.square() <= rtol * sizes.max().square())).any()):
+        return rtol
+    equal = singular_values(X / torch.where(sizes > 0, sizes, 1), kind="features")
+    squares = singular_values(X, kind="features")
+    return float(squares[int((equal > rtol * equal[0]).sum()) - 1] / squares[0]) / 2
 
 
 def condition_number(
@@ -212,10 +272,10 @@ def condition_number(
         matrix: `(..., p_r, p_c)`.
         convention: `compact` or `ridge`.
         rtol: Relative rank tolerance of the matrix, or of `XᵀX`; default `max(p_r, p_c)·eps` of the stored
-            dtype, for `features` `squared_rtol`.
+            dtype, for `features` `(D·eps)²`, or what keeps every column of one matrix (`features_rtol`).
         ridge: ε > 0 of the ridge convention, in units of the singular values.
-        kind: `matrix`, or `features`: κ of the probe's Hessian `XᵀX` of the feature matrix `X`, through
-            the smaller Gram matrix.
+        kind: `matrix`, or `features`: κ of the probe's Hessian `XᵀX` of the feature matrix `X`, by the
+            singular values of X.
 
     Returns:
         The condition number with `sigma_max`, `sigma_min`, `rank` and `dimension`.
@@ -238,7 +298,10 @@ def condition_number(
     eps = storage_eps(matrix)
     dimension = M.shape[-1] if kind == "features" else min(M.shape[-2:])
     sigma = singular_values(M, kind=kind, eps=eps)
-    default = squared_rtol(dimension, eps) if kind == "features" else default_rtol(max(M.shape[-2:]), eps)
+    default = default_rtol(max(M.shape[-2:]), eps)
+    if kind == "features":
+        default = default_rtol(dimension, eps) ** 2
+        default = min(default, features_rtol(matrix)) if M.ndim == 2 else default
     rtol = checked_rtol(rtol, default)
     value, sigma_max, sigma_min, rank = condition_from_spectrum(
         sigma, convention=convention, rtol=rtol, ridge=ridge, dimension=dimension
@@ -303,10 +366,16 @@ class CovarianceRange:
 
     @classmethod
     def of_features(cls, features: ArrayLike, *, rtol: float | None = None, name: str = "features") -> Self:
-        """Decompose `XᵀX`; default `rtol`: `squared_rtol` of the stored dtype."""
-        K = as_tensor(covariance(features), name, ndim=2)
-        rtol = checked_rtol(rtol, squared_rtol(len(K), storage_eps(features)))
-        return cls.of(K, rtol=rtol, name=f"the covariance of {name}")
+        """Decompose `XᵀX` without forming it; default `rtol`: `features_rtol`."""
+        X = as_tensor(features, name, ndim=2).detach()
+        rtol = features_rtol(features) if rtol is None else checked_rtol(rtol, 0.0)
+        order = X.abs().amax(dim=0).argsort(descending=True)  # as in `graded_singular_values`
+        _, sigma, rows = torch.linalg.svd(torch.linalg.qr(X[:, order], mode="r").R, full_matrices=False)
+        values = _checked_gram(sigma.square(), X)
+        kept = values > rtol * values[0]
+        if not bool(kept.any()):
+            raise RankError(f"{name} are all zero: their covariance has rank 0.")
+        return cls(values[kept], torch.empty_like(rows.mT).index_copy_(0, order, rows.mT)[:, kept], rtol)
 
     def ridged(self, ridge: float) -> Self:
         """Return the range of `K + εI`; what lies below the rank of K counts as exactly zero."""

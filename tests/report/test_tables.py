@@ -82,7 +82,7 @@ def test_the_terminal_s_verdict_is_that_of_the_tables():
 
 
 @pytest.mark.parametrize("slowdown", [None, 0.5, 11.0, "Infinity"])
-@pytest.mark.parametrize(("kept", "said"), [(True, "yes"), (None, "not known (clause (c))"), (False, "no")])
+@pytest.mark.parametrize(("kept", "said"), [(True, "yes"), (None, "not known: (c)"), (False, "no")])
 def test_the_terminal_s_verdict_of_an_audit(kept, said, slowdown, tmp_path):
     row = {
         "extractor": "theta",
@@ -92,8 +92,10 @@ def test_the_terminal_s_verdict_of_an_audit(kept, said, slowdown, tmp_path):
         "clause_b": True,
     }
     row |= {"harmful_ratio": 2.5, "pretrain_ratio": None, "rir": "Infinity", "benign_slowdown": slowdown}
-    audit = {"measures": [row], "clause_c": {"theta": {"kept": kept}}}
+    row |= {"rank_pretrain": 1, "rank_harmful": 2}
+    audit = {"measures": [row], "clause_c": {"theta": {"kept": kept}}, "pretrain": {"dimension": 3}}
     (tmp_path / "audit.json").write_text(json.dumps(audit))
     said += ", benign task lost" * (kept is True and slowdown in (11.0, "Infinity"))
+    rir = "∞ (H_P and H_H: rank 1 and 2 of 3)"
     shown = {None: (), 0.5: ("0.5×", "—"), 11.0: ("11×", "—"), "Infinity": ("∞", "—")}[slowdown]
-    assert verdict_rows(tmp_path)[1:] == [("theta", "ridge", said, "2.5", "—", "∞", *shown)]
+    assert verdict_rows(tmp_path)[1:] == [("theta", "ridge", said, "2.5", "—", rir, *shown)]

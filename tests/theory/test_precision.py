@@ -1,0 +1,208 @@
+"""Verdicts and ranks depend on the features, not on their units, copies, zeros or stored type."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from covariances import STRUCTURES, orthogonal, structured_rows
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from condnum import immunize
+from condnum.audit.measures import clause_c, read_theta
+from condnum.audit.study import audit
+from condnum.methods.problem import ImmunizationProblem
+from condnum.theory.immunization import relative_immunization_ratio
+from condnum.theory.spectra import CovarianceRange, condition_number, default_rtol, hessian, squared_rtol
+
+DRAWS = settings(max_examples=40)
+SEEDS, SIZES, KINDS = st.integers(0, 10**6), st.integers(2, 9), st.sampled_from(STRUCTURES)
+CONVENTIONS = st.sampled_from(["compact", "ridge"])
+
+#: How θ may be stored.
+STORED = {
+    "float64": lambda a: a,
+    "longdouble": lambda a: a.astype(np.longdouble),
+    "float32": lambda a: a.astype(np.float32),
+    "float16": lambda a: a.astype(np.float16),
+    "bfloat16": lambda a: torch.tensor(a).bfloat16(),
+}
+
+
+def two_covariances(seed, kinds, dimension):
+    rng = np.random.default_rng(seed)
+    rows = [structured_rows(rng, kind, dimension) for kind in kinds]
+    return rng, [X.T @ X for X in rows]
+
+
+def exact_singular_values(X):
+    with mpmath.workdps(60):
+        return np.array([float(s) for s in mpmath.svd_r(mpmath.matrix(X.tolist()), compute_uv=False)])
+
+
+class TestFeaturesThatThetaMakes:
+    def test_columns_of_zeros_make_none(self):
+        wide = np.c_[np.eye(2), np.zeros((2, 2))]
+        for theta in (np.eye(2), wide, np.c_[np.eye(2), np.eye(2)]):
+            found = relative_immunization_ratio(theta, np.diag([1, 0]), np.diag([2, 1]), convention="ridge")
+            assert (found.harmful_ratio, found.verdict) == (pytest.approx(1), "NOT met, (a) fails")
+
+    @DRAWS
+    @given(SEEDS, st.tuples(KINDS, KINDS), SIZES, CONVENTIONS, st.integers(1, 9))
+    def test_no_column_without_a_new_feature_changes_a_verdict(self, seed, kinds, D, convention, made):
+        rng, K = two_covariances(seed, kinds, D)
+        theta = rng.normal(size=(D, min(made, D)))
+        plain = relative_immunization_ratio(theta, *K, convention=convention)
+        assume(min(abs(math.log(x)) for x in (plain.harmful_ratio, plain.pretrain_ratio)) > 1e-6)
+        assume(not plain.doubts)
+        mixed = theta @ rng.normal(size=(theta.shape[1], 3))
+        for columns in (np.zeros((D, 2)), theta, 0 * mixed):
+            wide = np.c_[theta, columns] @ orthogonal(rng, theta.shape[1] + columns.shape[1])
+            found = relative_immunization_ratio(wide, *K, convention=convention)
+            assert (found.clauses, found.verdict) == (plain.clauses, plain.verdict)
+            assert found.rir == pytest.approx(plain.rir, rel=1e-5)
+
+    def test_a_square_theta_keeps_the_ridge_of_a_deficient_task(self):
+        found = relative_immunization_ratio(np.diag([1, 2]), np.diag([1, 0]), np.eye(2), convention="ridge")
+        assert found.pretrain_after.sigma_min == 0
+        assert found.pretrain_after.value == pytest.approx(0.4e6 + 1)
+
+
+class TestStoredPrecision:
+    @pytest.mark.parametrize("stored", STORED)
+    @DRAWS
+    @given(SEEDS, st.tuples(KINDS, KINDS), SIZES, CONVENTIONS, st.sampled_from([1e-9, 1.0, 1e9]))
+    def test_a_rotation_is_no_immunizer(self, stored, seed, kinds, D, convention, scale):
+        rng, K = two_covariances(seed, kinds, D)
+        scale = 1.0 if "16" in stored else scale
+        rotation = STORED[stored](scale * orthogonal(rng, D))
+        found = relative_immunization_ratio(rotation, *K, convention=convention)
+        assert found.clauses["a"] is not True
+        assert not found.success
+
+    @pytest.mark.parametrize("stored", STORED)
+    @DRAWS
+    @given(SEEDS, st.integers(3, 12))
+    def test_a_projection_still_projects(self, stored, seed, D):
+        rng = np.random.default_rng(seed)
+        v = orthogonal(rng, D)[:, :1]
+        X_P, X_H = rng.normal(size=(2, 5 * D, D))
+        problem = ImmunizationProblem.from_data(X_P, X_P @ v, X_H)
+        theta = STORED[stored](np.eye(D) - v @ v.T)
+        gap = problem.pretrain.loss_gap(theta)
+        assert gap > 0.01
+        found = relative_immunization_ratio(theta, X_P.T @ X_P, X_H.T @ X_H)
+        assert (found.pretrain_lost, found.success) == (1, False)
+        moment = X_P.T @ X_P @ v
+        in_audit = clause_c(problem.pretrain.range, theta, moment, float((v.T @ moment)[0, 0]))
+        assert (in_audit.kept, in_audit.gap) == (False, pytest.approx(gap, abs=0.05))
+
+    def test_in_the_audit(self, tmp_path):
+        rng = np.random.default_rng(0)
+        v = np.ones((4, 1)) / 2
+        X_P, X_H = rng.normal(size=(2, 60, 4))
+        np.save(
+            tmp_path / "theta.npy", (np.eye(4) - v @ v.T + 1e-9 * rng.normal(size=(4, 4))).astype(np.float32)
+        )
+        theta = str(tmp_path / "theta.npy")
+        assert read_theta(theta, 4).dtype == np.float32
+        found = audit(X_P, X_H, theta=theta, pretrain_targets=X_P @ v[:, 0], bootstrap=0)
+        assert found.clause_c["theta"].kept is False
+
+    @pytest.mark.parametrize("stored", ["float16", "bfloat16", "float32"])
+    def test_covariances_keep_their_directions(self, stored):
+        identity = np.eye(128)
+        np.testing.assert_array_equal(hessian(identity, STORED[stored](identity)), identity)
+
+    @pytest.mark.parametrize("shape", [(2000, 5), (5, 2000), (300, 300), (9000, 3)])
+    @pytest.mark.parametrize("kind", ["matrix", "features"])
+    @pytest.mark.parametrize("stored", STORED)
+    def test_condition_numbers(self, stored, kind, shape):
+        X = np.random.default_rng(0).normal(size=shape) + 4 * np.eye(*shape)
+        found, true = condition_number(STORED[stored](X), kind=kind), condition_number(X, kind=kind)
+        assert float(found.value) == pytest.approx(float(true.value), rel=0.6 if "b" in stored else 0.1)
+
+    def test_no_default_tolerance_takes_all(self):
+        for D in (1, 10**3, 10**9):
+            for eps in (2.0**-52, 2.0**-23, 2.0**-10, 2.0**-7):
+                assert 0 < squared_rtol(D, eps) <= default_rtol(D, eps) < 1
+
+
+class TestPastFloat64:
+    def found(self, g, **options):
+        return relative_immunization_ratio(np.diag([1, g]), np.diag([1, g**-2]), np.diag([2.0, 1]), **options)
+
+    def test_what_is_known(self):
+        found = self.found(1e-7)
+        assert (found.verdict, found.harmful_ratio) == ("met", pytest.approx(1e14))
+
+    @pytest.mark.parametrize("g", [1e-8, 1e-9, 1e-12])
+    def test_what_is_not(self, g):
+        found = self.found(g)
+        assert (found.clauses["a"], found.success) == (None, False)
+        assert found.verdict.startswith("not known at this precision: (a), as H_H(θ) has lost rank: 1 of 2")
+        assert f"σ_2/σ₁ = {g**2 / 2:.2g}" in found.verdict
+
+    def test_the_benign_task_s_rank(self):
+        found = relative_immunization_ratio(np.diag([1, 1e-9]), np.eye(2), np.diag([1.0, 1e-3]))
+        assert (found.clauses["b"], found.success) == (None, False)
+        assert "(b), as H_P(θ) has lost rank" in found.verdict
+
+    def test_the_ridge_convention_knows(self):
+        assert self.found(1e-9, convention="ridge").verdict == "met"
+
+    def test_in_the_audit(self):
+        rng = np.random.default_rng(0)
+        rows = orthogonal(rng, 40)[:, :2]
+        found = audit(rows * [1, 1e7], rows * [2, 1], theta=np.diag([1, 1e-9]), bootstrap=0)
+        assert found.verdict("theta")[0] | {"c": None} == {
+            "convention": "compact", "a": None, "b": True, "c": None, "all": None
+        }  # fmt: skip
+        assert "as a rank was lost to round-off" in repr(found)
+        assert "H_H(θ) has lost rank: 1 of 2 directions" in repr(found)
+
+    def test_a_result_says_so(self):
+        problem = ImmunizationProblem.from_covariances(np.diag([1.0, 1e18]), np.diag([2.0, 1e18]))
+        assert "no extractor can meet" not in immunize(problem, "pareto").explanation
+
+
+class TestUnits:
+    def test_features_are_not_squared_before_their_rank_is_known(self):
+        found = condition_number(np.diag([1, 1e-9]), kind="features")
+        assert (found.rank, found.value) == (2, pytest.approx(1e18, rel=1e-10))
+
+    @DRAWS
+    @given(SEEDS, st.integers(2, 6), st.sampled_from([(12, 6), (6, 6)]), st.floats(0, 9))
+    def test_singular_values_of_columns_in_any_units(self, seed, D, shape, spread):
+        rng = np.random.default_rng(seed)
+        X = (rng.normal(size=shape) + 3 * np.eye(*shape))[:, :D] * 10 ** rng.uniform(-spread, spread, D)
+        true = exact_singular_values(X) ** 2
+        found, own = condition_number(X, kind="features"), CovarianceRange.of_features(X)
+        assert found.rank == own.rank == D
+        np.testing.assert_allclose([found.sigma_max, found.sigma_min], true[[0, -1]], rtol=1e-10)
+        np.testing.assert_allclose(own.values, true, rtol=1e-10)
+
+    @pytest.mark.parametrize("dtype", [np.float64, np.float32])
+    @pytest.mark.parametrize("unit", [1e9, 1e-9])
+    def test_one_column_in_other_units_hides_no_direction(self, unit, dtype):
+        X_P, X_H = np.random.default_rng(0).normal(size=(2, 30, 3)) * [unit, 1, 1]
+        problem = ImmunizationProblem.from_data(X_P.astype(dtype), None, X_H.astype(dtype))
+        assert (problem.pretrain.rank, problem.harmful.rank) == (3, 3)
+        assert CovarianceRange.of_features(X_H.astype(dtype)).rank == 3
+        assert "rank 1" not in immunize(problem, "pareto").explanation
+        ranges = problem.pretrain.range, problem.harmful.range
+        for theta in (np.eye(3), orthogonal(np.random.default_rng(1), 3)):
+            found = relative_immunization_ratio(theta, *ranges)
+            assert found.verdict in {"NOT met, (a) fails", "NOT met, (a) and (b) fail"}
+        assert relative_immunization_ratio(np.eye(3), *ranges).rir == pytest.approx(1)
+
+    def test_a_true_rank_of_one_is_said(self):
+        problem = ImmunizationProblem.from_data(np.eye(2), None, [[1e9, 1.0]])
+        assert "K_H has rank 1" in immunize(problem, "pareto").explanation
+
+    def test_equal_and_empty_columns_are_no_rank(self):
+        X = np.random.default_rng(0).normal(size=(20, 3))
+        for wide in (np.c_[X * [1e9, 1, 1], X], np.c_[X * [1e9, 1, 1], 0 * X]):
+            assert CovarianceRange.of_features(wide).rank == 3
