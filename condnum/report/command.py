@@ -18,7 +18,7 @@ import typer
 
 from condnum.errors import CondnumError, require
 from condnum.files import FAILURES, read_table
-from condnum.report.notebook import ParameterNotebook
+from condnum.report.notebook import ParameterNotebook, is_arithmetic
 from condnum.report.run import PAGE, NotebookCommand, StoppedError, run_command, say
 
 EXIT_ERROR, EXIT_INTERRUPTED = 2, 130
@@ -187,13 +187,26 @@ def number_reader(kind: type[int] | type[float], least: float = -math.inf) -> Ca
 
 
 def _read_yaml(text: str) -> Any:
-    """Read a value of any other type than int, float, bool and str: null, [1, 2], text."""
+    """Read a value of any other type than int, float, bool and str: null, [1, 2], text; 1e-3 is a number."""
     yaml = require("yaml", "notebooks")
+
+    class Loader(yaml.SafeLoader):  # type: ignore[name-defined]
+        """The safe one with numbers as YAML 1.2 has them."""
+
+    number = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader)
     except (yaml.YAMLError, ValueError) as error:
         problem = " ".join(str(error).split())
         raise typer.BadParameter(f"'{text}' is not valid YAML ({problem}); put text in quotes.") from error
+
+
+def _read_number(text: str) -> float:
+    """Read an integer as one, and any other number."""
+    with contextlib.suppress(ValueError):
+        return int(text)
+    return number_reader(float)(text)
 
 
 def _option(parameter: Any, default: Any, ours: bool) -> tuple[Any, Any]:
@@ -201,8 +214,9 @@ def _option(parameter: Any, default: Any, ours: bool) -> tuple[Any, Any]:
 
     The comment beside the parameter is the option's help, after `METAVAR: ` if it starts so.
     """
-    kind = parameter.inferred_type_name
-    kind = type(default).__name__ if kind == "None" else kind
+    kind = re.sub(r"^Optional\[(\w+)\]$|^(\w+) \| None$", r"\1\2", parameter.inferred_type_name)
+    if kind == "None":
+        kind = "number" if default is None and is_arithmetic(parameter.default) else type(default).__name__
     metavar, colon, text = parameter.help.partition(": ")
     if not colon or " " in metavar:
         metavar, text = "", parameter.help
@@ -217,12 +231,13 @@ def _option(parameter: Any, default: Any, ours: bool) -> tuple[Any, Any]:
     readers = {
         "int": ("N", number_reader(int, 0 if ours else -math.inf)),
         "float": ("X", number_reader(float)),
+        "number": ("X", _read_number),
         "str": ("TEXT", os.path.expanduser),  # where the shell did not
     }
     example, about["parser"] = readers.get(kind, ("YAML", _read_yaml))
     about["metavar"] = metavar or example
-    if kind not in readers:  # the notebook has its default
-        default, about["show_default"] = None, repr(default)
+    if kind not in readers or default is None:  # the notebook has its default
+        default, about["show_default"] = None, parameter.default
     elif default == "":
         about["show_default"] = False
     return Annotated[str, typer.Option(*names, **about)], default

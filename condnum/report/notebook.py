@@ -3,11 +3,13 @@
 import ast
 import copy
 import errno
+import io
 import logging
 import os
 import re
 import shutil
 import tempfile
+import tokenize
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -77,7 +79,7 @@ def read_notebook(path: Path) -> Any:
     """Read a notebook file."""
     nbformat = require("nbformat", "notebooks")
     try:
-        return nbformat.read(path, as_version=4)
+        return nbformat.from_dict(nbformat.read(path, as_version=4))  # of version 3 come other classes
     except Exception as error:  # nbformat lets JSON, schema, key and attribute errors through
         raise InvalidInputError(
             f"{path} is not a Jupyter notebook ({error}); give an .ipynb file."
@@ -102,7 +104,21 @@ class ParameterNotebook:
     def find(cls, notebook: str | os.PathLike[str]) -> "ParameterNotebook":
         """Read a notebook given by path, or by its name among those that come with condnum."""
         path = find_notebook(notebook)
-        return cls(path, read_notebook(path))
+        node = read_notebook(path)
+        translators = require("papermill.translators", "notebooks")
+        kernel, about = (node.metadata.get(key, {}) for key in ("kernelspec", "language_info"))
+        unsaid = "R" if kernel.get("name") == "ir" else "python"
+        language = kernel.get("language") or about.get("name") or unsaid
+        try:
+            found = translators.papermill_translators.find_translator(kernel.get("name"), language)
+        except require("papermill.exceptions", "notebooks").PapermillException:
+            found = None
+        if found is not translators.PythonTranslator:
+            raise InvalidInputError(
+                f"{path} is for the kernel '{kernel.get('name', language)}', and condnum runs notebooks in "
+                "Python; run it with papermill or in Jupyter."
+            )
+        return cls(path, node)
 
     @cached_property
     def cell(self) -> Any:
@@ -111,7 +127,8 @@ class ParameterNotebook:
         if len(cells) != 1 or cells[0].cell_type != "code":
             raise InvalidInputError(
                 f"a notebook needs exactly one code cell tagged '{PARAMETERS_TAG}', {self.path} has "
-                f"{len(cells)}; otherwise the notebook's defaults would overwrite the given values."
+                f"{len(cells)}; otherwise the notebook's defaults would overwrite the given values. "
+                "JupyterLab's property inspector sets tags."
             )
         return cells[0]
 
@@ -119,10 +136,31 @@ class ParameterNotebook:
     def parameters(self) -> dict[str, Any]:
         """Papermill's record of each parameter by name: `inferred_type_name`, `default` and `help` as text.
 
-        Papermill sees assignments on one line with one equals sign, and types without `|`.
+        Of each name that the cell assigns to. Papermill itself reads lines with one equals sign, and misses
+        `s = "a=b"` and `x = 1; y = 2`.
         """
-        translator = require("papermill.translators", "notebooks").PythonTranslator
-        return {parameter.name: parameter for parameter in translator.inspect(self.cell)}
+        record, source, found = require("papermill.models", "notebooks").Parameter, self.cell.source, {}
+        try:
+            body = ast.parse(source).body
+        except SyntaxError:  # with lines of IPython, such as %matplotlib inline
+            manager = require("IPython.core.inputtransformer2", "notebooks").TransformerManager()
+            source = manager.transform_cell(source)
+            try:
+                body = ast.parse(source).body
+            except SyntaxError as error:
+                raise InvalidInputError(
+                    f"the parameters cell of {self.path} is not valid Python: {error.msg} in its line "
+                    f"{error.lineno}."
+                ) from error
+        tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+        comments = {t.start[0]: t.string.lstrip("#").strip() for t in tokens if t.type == tokenize.COMMENT}
+        for statement in body:
+            about = comments.get(statement.end_lineno or 0, "")
+            kind: ast.expr | None = getattr(statement, "annotation", None)
+            said = kind.value if isinstance(kind, ast.Constant) else kind and ast.unparse(kind)
+            for name, value in _assigned(statement):
+                found[name] = record(name, str(said), ast.unparse(value), about)
+        return found
 
     @cached_property
     def defaults(self) -> dict[str, Any]:
@@ -135,12 +173,34 @@ class ParameterNotebook:
         return first_heading(self.node) or self.path.stem
 
 
+def _assigned(statement: ast.stmt) -> list[tuple[str, ast.expr]]:
+    """Return the public names to which a statement assigns, each with its value."""
+    if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
+        return []
+    pairs = list[tuple[ast.expr, ast.expr]]()
+    for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
+        if isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple):
+            pairs += zip(target.elts, statement.value.elts, strict=False)
+        else:
+            pairs.append((target, statement.value))
+    return [(to.id, value) for to, value in pairs if isinstance(to, ast.Name) and to.id[0] != "_"]
+
+
 def _literal(text: str) -> Any:
     """Return the value of a literal, None of any other text."""
     try:
         return ast.literal_eval(text)
     except Exception:  # whatever half an expression makes of Python's parser
         return None
+
+
+def is_arithmetic(text: str) -> bool:
+    """Tell whether an expression is made of numbers alone, such as 2 * 3; it is never evaluated."""
+    arithmetic = (ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
+    return all(
+        isinstance(node, arithmetic) or isinstance(getattr(node, "value", None), int | float)
+        for node in ast.walk(ast.parse(text, mode="eval").body)
+    )
 
 
 # Running one.
@@ -191,13 +251,14 @@ def run_notebook(
     progress: OnProgress | None = None,
     threads: int = 0,
     optional: Mapping[str, Any] | None = None,
+    shown: str | os.PathLike[str] | None = None,
 ) -> Path:
     """Execute a notebook and write it, with its outputs, to `folder/report.ipynb`.
 
     The kernel is the current interpreter, in the caller's working directory, with so many threads (0: all).
     `progress` receives the events of the notebook, instead of the terminal. `optional` values are passed on
     if the notebook has such parameters. When a cell fails, the notebook up to there is kept as
-    `folder/report.failed.ipynb`.
+    `folder/report.failed.ipynb`; messages say so of the folder `shown`, where the caller moves it.
     """
     require("papermill", "notebooks")
     book = notebook if isinstance(notebook, ParameterNotebook) else ParameterNotebook.find(notebook)
@@ -205,22 +266,25 @@ def run_notebook(
     node, name = copy.deepcopy(book.node), book.path.stem
     for parameter in values:
         check_known(f"parameter of the notebook {name}", parameter, book.parameters)
-    effective = {parameter: without_home(value) for parameter, value in {**book.defaults, **values}.items()}
+    defaults = {
+        k: of.default if book.defaults[k] is None else book.defaults[k] for k, of in book.parameters.items()
+    }
+    effective = {parameter: without_home(value) for parameter, value in {**defaults, **values}.items()}
     node.metadata["condnum"] = {"parameters": effective}
     python = {"display_name": "Python 3", "language": "python", "name": "python3"}
     node.metadata.setdefault("kernelspec", python)
     target = output_folder(folder)
-    shown: Any = nullcontext(progress) if quiet or progress else terminal_progress(name)
+    bar: Any = nullcontext(progress) if quiet or progress else terminal_progress(name)
     environment = threads_environment(threads) | {"LOKY_MAX_CPU_COUNT": str(threads)} if threads else {}
     with atomic_write(target / REPORT) as temporary:
         try:
-            with shown as report:
+            with bar as report:
                 finished = _execute(node, temporary, values, report, environment)
         except CondnumError:
             raise
         except Exception as error:
             temporary.replace(target / FAILED)
-            raise _translated(error, name, target / FAILED) from error
+            raise _translated(error, name, Path(shown or target) / FAILED) from error
         for key in ("input_path", "output_path"):  # temporary, and inside somebody's home
             finished.metadata.get("papermill", {}).pop(key, None)
         require("nbformat", "notebooks").write(finished, temporary)

@@ -139,6 +139,7 @@ def run_report(
     with results_folder(folder) as held:
         try:
             ours = {"out": str(held.path), "quiet": quiet}
+            options["shown"] = held.folder  # where `abandoned` leaves a failed notebook
             report = run_notebook(notebook, values, held.path, quiet=quiet, optional=ours, **options)
             export_html(report, held.path / PAGE, title=title)
             record = provenance(

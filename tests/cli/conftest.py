@@ -32,6 +32,10 @@ word: str = "a"  # a|b: what is written
 share: float = 0.5
 layers: list = [1]  # sizes
 maybe: Optional[str] = None
+product = 2*3; pair = "a=b"
+limits: dict = {
+    "low": 1,  # of both
+}
 shout: bool = False  # in capitals
 static: bool = False
 out: str = ""
@@ -42,6 +46,9 @@ import pathlib, subprocess, time
 folder = pathlib.Path(out)
 print((word.upper() if shout else word) * count, layers, maybe, share, static)
 (folder / "results.csv").write_text("rir\\n1\\n")
+print(product, pair, limits)
+if mode == "broken":
+    1 / 0
 if mode == "fail":
     from condnum.errors import DataFormatError
     raise DataFormatError("column 'SalePrice' is missing.")

@@ -1,5 +1,6 @@
 """A notebook as a command: its options, its results, and what is left when it fails or is stopped."""
 
+import html
 import json
 import os
 import signal
@@ -28,6 +29,9 @@ def test_help_is_the_parameters_cell(condnum, own, tmp_path):
         "--share X [default: 0.5]",
         "--layers YAML Sizes. [default: ([1])]",
         "--shout / --no-shout In capitals.",
+        "--product X [default: (2 * 3)]",
+        "--pair TEXT [default: a=b]",
+        "--limits YAML [default: ({'low': 1})]",
     ):
         assert words in text, text
     assert "--static" not in text
@@ -35,6 +39,7 @@ def test_help_is_the_parameters_cell(condnum, own, tmp_path):
 
 def test_a_whole_run(condnum, own, tmp_path):
     given = {"count": "3", "word": "xy", "share": "1", "layers": "[1, 2]", "maybe": "no one"}
+    given |= {"product": "1e-3", "pair": "1e-3", "limits": "{low: 1e-3}"}
     words = ["run", str(own), "--shout", *(f"--{name}={value}" for name, value in given.items())]
     done = condnum(*words, "-q", "--out", "res", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -44,6 +49,7 @@ def test_a_whole_run(condnum, own, tmp_path):
     assert not (tmp_path / "res.partial").exists()
     page = (tmp_path / "res/report.html").read_text("utf-8")
     assert "XYXYXY [1, 2] no one 1.0 True" in page
+    assert "0.001 1e-3 {'low': 0.001}" in html.unescape(page)  # numbers where the default is one
     assert "<title>My own</title>" in page
     record = json.loads((tmp_path / "res/provenance.json").read_text())
     assert (record["parameters"]["count"], record["duration_seconds"] > 0) == (3, True)
@@ -56,6 +62,7 @@ def test_a_whole_run(condnum, own, tmp_path):
         ("run own.ipynb --count many", "'many' is not an integer."),
         ("run limits --seeds -1", "'-1' is not an integer ≥ 0."),
         ("run own.ipynb --share x", "'x' is not a number"),
+        ("run own.ipynb --product x", "'x' is not a number"),
         ("run own.ipynb --layers [1", "is not valid YAML"),
         ("run own.ipynb --layers=!!python/object/apply:os.system[true]", "is not valid YAML"),
         ("run none.ipynb", "there is no notebook none.ipynb; check the path"),
@@ -72,6 +79,18 @@ def test_an_error_in_a_cell_is_one_paragraph(condnum, own, tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "condnum: column 'SalePrice' is missing.\n"
     assert tree(tmp_path / "runs") == [".own.lock", "own/report.failed.ipynb"]
+
+
+def test_the_message_names_the_failed_notebook_where_it_is(condnum, own, tmp_path):
+    done = condnum("run", str(own), "--mode", "broken", "-q", "--out", "o2", cwd=tmp_path)
+    assert done.returncode == 2
+    said = " ".join(done.stderr.split())
+    assert (
+        "with ZeroDivisionError: division by zero; the executed part is kept in o2/report.failed.ipynb."
+        in said
+    )
+    assert (tmp_path / "o2/report.failed.ipynb").is_file()
+    assert not (tmp_path / "o2.partial").exists()
 
 
 def test_a_stopped_run_keeps_finished_cells_and_leaves_no_process(start, own, tmp_path):

@@ -1,6 +1,7 @@
 """Notebooks: their parameters, a run that is whole or fails clearly, a kernel that leaves nothing behind."""
 
 import ast
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -74,6 +75,65 @@ def test_parameters_and_defaults(write_notebook: Any) -> None:
         run_notebook(book, {"sedes": 3}, "nowhere")
 
 
+WRITTEN = """
+%matplotlib inline
+import math
+s = "a=b"  # text
+y = 1; x = 2
+z = 2*3  # a product
+a: "int | None" = None
+b: dict[str, int] = {
+    "k": 1,  # inner = comment
+}  # sizes
+c, d = 1, -2
+e = f = 1e-3
+g = "x # y"
+h: float
+_private = 3
+print(s == "c", y)
+w = math.pi
+""".strip()
+
+
+def test_parameters_are_read_as_python_reads_them(write_notebook: Any) -> None:
+    book = ParameterNotebook.find(write_notebook(parameters=WRITTEN))
+    assert book.defaults == {
+        "s": "a=b", "y": 1, "x": 2, "z": None, "a": None, "b": {"k": 1}, "c": 1, "d": -2, "e": 1e-3,
+        "f": 1e-3, "g": "x # y", "w": None,
+    }  # fmt: skip
+    found = book.parameters
+    assert [found[name].help for name in ("s", "z", "b", "g")] == ["text", "a product", "sizes", ""]
+    assert (found["a"].inferred_type_name, found["z"].default) == ("int | None", "2 * 3")
+    broken = ParameterNotebook.find(write_notebook(parameters="x = 1\ny = (2"))
+    with pytest.raises(InvalidInputError, match=r"small.ipynb is not valid Python: .*in its line 2"):
+        _ = broken.parameters
+
+
+@pytest.mark.parametrize(
+    ("kernel", "language", "runs"),
+    [("ir", "R", False), ("ir", "", False), ("julia-1.9", "julia", False), ("xcpp17", "C++17", False),
+     ("", "R", False), ("my-env", "python", True), ("my-env", "", True), ("", "", True)],
+)  # fmt: skip
+def test_notebooks_of_other_languages_are_refused(
+    write_notebook: Any, kernel: str, language: str, runs: bool
+) -> None:
+    path = write_notebook()
+    node = nbformat.read(path, as_version=4)
+    if kernel:
+        about = {"language": language} if language else {}
+        node.metadata["kernelspec"] = {"name": kernel, "display_name": kernel, **about}
+    elif language:
+        node.metadata["language_info"] = {"name": language}
+    nbformat.write(node, path)
+    if runs:
+        assert ParameterNotebook.find(path).defaults == {"seeds": 2}
+    else:
+        with pytest.raises(
+            InvalidInputError, match=f"the kernel '{re.escape(kernel or language)}', and condnum"
+        ):
+            ParameterNotebook.find(path)
+
+
 def test_every_parameter_of_every_notebook_is_an_option_with_help_and_an_effect() -> None:
     for path in sorted(shipped("notebooks").glob("experiments/*.ipynb")):
         book = ParameterNotebook.find(path)
@@ -134,6 +194,30 @@ def test_a_whole_run(
     assert node.metadata["kernelspec"]["name"] == "python3"
     assert str(tmp_path) not in str(node.metadata)
     assert "widgets" not in node.metadata
+
+
+@pytest.mark.parametrize("version", [(3, 0), (4, 0), (4, 4)], ids=str)
+def test_notebooks_of_older_formats_run(
+    tmp_path: Path, version: tuple[int, int], on_shared_kernel: Any
+) -> None:
+    tagged, plain = {"tags": ["parameters"]}, {}
+    cells = [
+        {"cell_type": "code", "metadata": metadata, "outputs": [], "execution_count": None, "source": source}
+        for metadata, source in ((tagged, "count = 2"), (plain, "print('so many', count)"))
+    ]
+    content: dict[str, Any] = {"metadata": {}, "nbformat": version[0], "nbformat_minor": version[1]}
+    if version[0] == 3:
+        cells = [
+            {"cell_type": "code", "metadata": cell["metadata"], "outputs": [], "language": "python",
+             "collapsed": False, "input": cell["source"]}
+            for cell in cells
+        ]  # fmt: skip
+        content["worksheets"] = [{"metadata": {}, "cells": cells}]
+    else:
+        content["cells"] = cells
+    (tmp_path / "old.ipynb").write_text(json.dumps(content))
+    report = read_notebook(run_notebook(tmp_path / "old.ipynb", {"count": 5}, tmp_path / "out", quiet=True))
+    assert [o.text for cell in report.cells for o in cell.get("outputs", [])] == ["so many 5\n"]
 
 
 @pytest.mark.parametrize(
