@@ -45,17 +45,19 @@ TRANSFORMED = "transformed-"
 BENIGN = "benign-ridge"
 
 #: Changes of images `(n, 3, height, width)`, one of which an attacker makes to all images, test images too.
+#: The last four are of none of the kinds that `transformed_images` trains `erase` on.
 CHANGES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "negated": torch.neg,
     "twice the side": lambda x: functional.interpolate(x, scale_factor=2, mode="bilinear"),
     "negated, twice the side": lambda x: -functional.interpolate(x, scale_factor=2, mode="bilinear"),
     "blurred": lambda x: functional.avg_pool2d(x, 5, stride=1, padding=2),
     "contrast × 3": lambda x: 3 * x,
-    "brighter": lambda x: x + 1,
-    "one channel negated": lambda x: x * x.new_tensor([1.0, 1.0, -1.0])[:, None, None],
     "turned by 90°": lambda x: x.rot90(1, (2, 3)),
     "upside down": lambda x: x.flip(2),
-    "mirrored": lambda x: x.flip(3),
+    "twice as wide": lambda x: functional.interpolate(x, scale_factor=(1, 2), mode="bilinear"),
+    "halves swapped": lambda x: x.roll(x.shape[3] // 2, 3),
+    "thresholded": lambda x: (x > 0).to(x.dtype),
+    "squared": torch.square,
 }
 
 _OF_HEADS = {
