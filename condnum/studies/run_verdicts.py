@@ -123,11 +123,12 @@ def spectral_verdicts(cells: pd.DataFrame) -> pd.DataFrame:
     tables = []
     for at in _MEASURES:
         scale = D / squared_norm if at["scale"] == "unit" else torch.ones(len(cells))
+        rtol = default_rtol(D) if at["rtol"] == DEFAULT_RTOL else float(at["rtol"])
         found = {
             name: condition_from_spectrum(
                 sigma if name.endswith("before") else sigma * scale[:, None],
                 convention=at["convention"],
-                rtol=default_rtol(D) if at["rtol"] == DEFAULT_RTOL else float(at["rtol"]),
+                rtol=rtol,
                 ridge=float(at["epsilon"]),
                 dimension=D,
             )
@@ -141,6 +142,13 @@ def spectral_verdicts(cells: pd.DataFrame) -> pd.DataFrame:
         whole = ranks["pretrain_after"] >= ranks["pretrain_before"]
         kept = np.where(np.isnan(gap), whole, gap <= LOSS_TOLERANCE)
         success = (harmful > 1 + RATIO_TOLERANCE) & ~(pretrain > 1 + RATIO_TOLERANCE) & kept
+        for task, ratio in (("pretrain", pretrain), ("harmful", harmful)):  # a lost rank leaves it unknown
+            after, most = f"{task}_after", 1 + RATIO_TOLERANCE
+            k = (spectra[after] > 0).sum(dim=1).numpy()
+            spare = 1 + rtol * found[after][1].numpy() / float(at["epsilon"])
+            certain = (k < D) | ((ratio > most) == (ratio / spare > most))
+            full = ranks[after] >= np.minimum(k, ranks[f"{task}_before"])
+            success &= full | (certain & (at["convention"] == "ridge"))
         kept_ranks = {f"rank_{task}": ranks[f"{task}_after"] for task in ("pretrain", "harmful")}
         tables.append(named.assign(**at, rir=harmful / pretrain, success=success, **kept_ranks))
     return pd.concat(tables, ignore_index=True)

@@ -9,7 +9,7 @@ import pytest
 
 from condnum.errors import CondnumError
 from condnum.studies.linear import DIGIT_METHODS, DigitPairs
-from condnum.studies.measure import SPECTRA
+from condnum.studies.measure import SPECTRA, cell_spectra
 from condnum.studies.run_verdicts import AXES, FIXED, RunFolder, run_verdicts, spectral_verdicts
 from condnum.studies.stability import (
     MethodClaim,
@@ -19,6 +19,7 @@ from condnum.studies.stability import (
     in_words,
     setting_verdicts,
 )
+from condnum.theory.immunization import immunization_from_spectra
 
 REPORTS = Path(__file__).resolve().parents[2] / "reports"
 
@@ -95,6 +96,20 @@ def test_a_planted_eigenvalue_decides_by_the_rank_tolerance(last, stands):
         assert flips in stability.sentence
     else:
         assert f"not in the default one; it does at rtol {stands[0]} (compact)" in stability.sentence
+
+
+@pytest.mark.parametrize("lost", ["pretrain", "harmful"])
+def test_a_lost_rank_meets_nothing_as_in_the_results(lost):
+    """The last σ of a Hessian is below every tolerance, so its compact κ is not known."""
+    cells = planted(1e-20)
+    cells[f"{lost}_after"] = [np.array([1.0, 1e-20, *np.zeros(7)])]
+    cells["pretrain_after"] = [cells["pretrain_after"][0] * (np.arange(9) < 2)]
+    found = spectral_verdicts(cells).query("convention == 'compact'")
+    assert not found["success"].any()
+    arrays = {name: np.trim_zeros(cells[name][0], "b") for name in SPECTRA}
+    spectra = cell_spectra(cells.iloc[0].to_dict(), arrays)
+    one = immunization_from_spectra(spectra, convention="compact", theta_scale="unit", loss_gap=0.0)
+    assert [*one.doubts] == [{"pretrain": "b", "harmful": "a"}[lost]]
 
 
 def test_the_nearest_flip_changes_fewest_axes_then_goes_fewest_steps():
