@@ -71,7 +71,7 @@ def judged(problem: ImmunizationProblem, result: ImmunizationResult) -> Immuniza
         )
     except CondnumError as error:
         return replace(result, explanation=f"θ cannot be measured: {error}")
-    text = f"Definition 3.1 is {compact.verdict}: {compact.ratios}, RIR = {compact.rir:.4g}"
+    text = str(compact)
     if math.isfinite(ceiling):
         text += f", {share_of_ceiling(compact.rir, ceiling):.1%} of the theoretical limit {ceiling:.4g}."
     else:

@@ -92,6 +92,10 @@ class Immunization:
             "that D_P uses, and clause (c) needs targets of D_P"
         )
 
+    def __str__(self) -> str:
+        """Return the verdict as a sentence."""
+        return f"Definition 3.1 is {self.verdict}: {self.ratios}, RIR = {self.rir:.4g}"
+
     @property
     def ratios(self) -> str:
         """Both ratios in words."""
