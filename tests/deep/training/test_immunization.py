@@ -271,7 +271,7 @@ def test_held_out_images_are_not_trained_on(run, monkeypatch, answers, D_P):
             for v in ("no", "0", "", 0)
         ),
         ({"precondition": None}, "precondition must be True or False, got None"),
-        ({"max_accuracy_drop": "0.1"}, "positive number, got '0.1'"),
+        ({"max_accuracy_drop": "0.1"}, "max_accuracy_drop must be a .*got '0.1'"),
         ({"patience": "no"}, "patience must be an integer.*got 'no'"),
     ],
     ids=str,
