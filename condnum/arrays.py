@@ -117,19 +117,18 @@ def check_same_names(first: str, names: Iterable[Any], second: str, others: Iter
         twice = next((name for name in own if own.count(name) > 1), None)
         if twice is not None:
             raise InvalidInputError(f"{source} has the column '{twice}' twice; rename or drop one.")
-    lacking = {
-        second: [name for name in names if name not in set(others)],
-        first: [name for name in others if name not in set(names)],
-    }
     said = [
         f"{source} has no column {', '.join(map(repr, lost[:5]))}{', …' * (len(lost) > 5)}"
-        for source, lost in lacking.items()
+        for source, lost in (
+            (second, [name for name in names if name not in set(others)]),
+            (first, [name for name in others if name not in set(names)]),
+        )
         if lost
     ]
     if said:
         raise InvalidInputError(
             f"{' and '.join(said)}: both tables must have the same columns, which are matched by name; "
-            "rename or drop the others, or pass arrays, which are matched by position."
+            "rename or drop the others."
         )
 
 

@@ -1,6 +1,5 @@
 """The attack panel of an audit: a sample of the harmful task's rows, at every extractor."""
 
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -8,7 +7,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
+from pandas.api.types import is_numeric_dtype
 
 from condnum.audit.measures import AS_IS, CLOSED, ERASED, LABEL_OF, PARETO, Extractors
 from condnum.data.feature_stream import FeatureStream, as_stream
@@ -19,13 +20,22 @@ from condnum.probing.report import AttackReport, attack_sentences
 from condnum.probing.tasks import AttackTask, TaskKind
 from condnum.theory.erasure import TargetKind, erasure, reads_as_labels
 
-TargetsLike = str | os.PathLike[str] | NDArray[Any]
+#: Targets of any kind (array, tensor, series, sparse), where to find some, or a stream of them.
+TargetsLike = Any
 
 
 def read_targets(value: TargetsLike, *, kind: TargetKind = "auto", name: str = "targets") -> NDArray[Any]:
     """Read targets, numbers; labels are numbered from 0 in ascending order."""
     check_known("kind of targets", kind, get_args(TargetKind))
-    Y = as_stream(value, name=name, vector=True).array(gaps="refuse")
+    stream = as_stream(value, name=name, vector=True)
+    column = stream.targets()
+    if isinstance(column, pd.Series) and not is_numeric_dtype(column):  # text
+        if kind == "regression" or column.isna().any():
+            raise InvalidInputError(
+                f"{name} are labels in words, of which some are missing, or kind is {kind}."
+            )
+        return np.asarray(np.unique(column.astype(str), return_inverse=True)[1], dtype=np.int64)
+    Y = stream.array(gaps="refuse")
     labels = kind == "classification"
     if kind == "auto" and Y.shape[1] == 1:
         labels = reads_as_labels(Y[:, 0])

@@ -63,12 +63,14 @@ Extractors = Mapping[str, NDArray[Any] | None]
 def read_theta(value: ThetaLike, dimension: int, *, name: str = "theta") -> NDArray[Any]:
     """Read a linear feature extractor in its stored type and check that it fits."""
     stream = as_stream(value, name=name)
-    theta = stream.array(gaps="refuse").astype(stream.dtype)
+    stored = stream.dtype.newbyteorder("=")
+    known = stored in (np.float16, np.float32, np.float64)
+    theta = stream.array(gaps="refuse").astype(stored if known else np.float64)
     if len(theta) != dimension:
         hint = "; it looks transposed: save θ.T" if theta.shape[1] == dimension else ""
         raise InvalidInputError(
             f"{name} has shape {theta.shape}, but the features have D = {dimension} columns: θ must be "
-            f"(D, D_hid), the features of an attacker are Xθ{hint}."
+            f"(D, D_hid), the features of an attacker are Xθ{hint}.{''.join(f' {n}' for n in stream.notes)}"
         )
     if not theta.any():
         raise RankError(

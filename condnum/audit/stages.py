@@ -157,7 +157,9 @@ class Stage:
             standardize=self.study.standardize, targets=data.targets,
         )  # fmt: skip
         if data.pretrain_targets is not None:
-            complete_targets(data.pretrain_targets, pair.surveys[0], data.pretrain)  # are there as many?
+            complete_targets(
+                data.pretrain_targets, pair.surveys[0], data.pretrain, data.notes
+            )  # are there as many?
         seen = {
             f"{name}_{task}": getattr(survey, name)
             for task, survey in zip(ROW_STAGES.values(), pair.surveys, strict=True)

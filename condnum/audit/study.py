@@ -136,11 +136,15 @@ class FeatureAudit(Study, name="audit"):
     ) -> AuditData:
         """Open features, an extractor and targets, and refuse those that do not fit; see `audit`."""
         P, H, notes = open_pair(pretrain, harmful, key=self.key, drop=self.drop)
-        answers: dict[str, Any] = {
-            name: read_targets(value, kind=self.kind, name=name)
+        streams = {
+            name: as_stream(value, name=name, vector=True)
             for name, value in targets.items()
             if value is not None
         }
+        answers: dict[str, Any] = {
+            name: read_targets(stream, kind=self.kind, name=name) for name, stream in streams.items()
+        }
+        notes += [note for stream in streams.values() for note in stream.notes]
         if self.kind != "auto" and not answers:
             raise InvalidInputError(f"kind {self.kind} has no effect without targets; give targets.")
         return AuditData(P, H, notes, None if theta is None else read_theta(theta, P.dimension), **answers)

@@ -4,6 +4,7 @@ Lesson 5 and `condnum audit` both open, match, scale and check a reader's own da
 the same of the same files.
 """
 
+import re
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,9 +14,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from condnum.arrays import check_same_names
+from condnum.data.feature_files import ARCHIVES
 from condnum.data.feature_stream import FeaturesLike, FeatureStream, as_stream
-from condnum.data.task_pair import Float64Array
-from condnum.errors import CondnumError, DataFormatError, InvalidInputError, UnknownNameError
+from condnum.data.task_pair import Float64Array, constant_columns
+from condnum.errors import CondnumError, DataFormatError, InvalidInputError, check_known
 
 #: Rows at the beginning of a file by which labels and indices are recognized.
 _LOOK = 10_000
@@ -87,10 +90,12 @@ def open_pair(
     keys: list[str | None] = [*_words(key)] or [None]
     if len(keys) > 2:
         raise InvalidInputError(f"key names {len(keys)} arrays ({key}); give one name, or one for each file.")
+    if key and not any(str(features).lower().endswith(ARCHIVES) for features in (pretrain, harmful)):
+        raise InvalidInputError(f"key {key} has no effect: neither task is in a file of several arrays.")
     with _at_fault("pretrain"):
-        P = as_stream(pretrain, key=keys[0])
+        P = as_stream(pretrain, name="pretrain", key=keys[0])
     with _at_fault("harmful"):
-        H = as_stream(harmful, key=keys[-1])
+        H = as_stream(harmful, name="harmful", key=keys[-1])
     return match_streams(P, H, drop=drop)
 
 
@@ -98,41 +103,33 @@ def match_streams(
     P: FeatureStream, H: FeatureStream, *, drop: str = ""
 ) -> tuple[FeatureStream, FeatureStream, list[str]]:
     """Bring two streams to the same columns, by name or else by position, with notes on what was done."""
-    dropped, notes = _words(drop), list[str]()
+    dropped, notes = _words(drop), [*P.notes, *H.notes]
+
+    def names(name: str) -> tuple[str, str]:
+        return name, re.sub(r"\[\d+\]$", "", name)  # of a column of vectors: that of the column as well
+
     with _at_fault("drop"):
+        known = dict.fromkeys(of for name in P.columns + H.columns for of in names(name))
         for name in dropped:
-            if name not in P.columns + H.columns:
-                known = dict.fromkeys(P.columns + H.columns)
-                raise UnknownNameError("column to leave out (drop)", name, known)
+            check_known("column to leave out (drop)", name, known)
     with _at_fault("harmful"):  # the second file does not fit the first
-        kept = [[name for name in stream.columns if name not in dropped] for stream in (P, H)]
-        if not all(kept):
+        first, second = (
+            [name for name in stream.columns if not set(names(name)) & set(dropped)] for stream in (P, H)
+        )
+        if not (first and second):
             raise InvalidInputError(f"drop={drop} leaves no column; drop fewer of them.")
         if P.named and H.named:
-            common = [name for name in kept[0] if name in set(kept[1])]
-            if not common:
-                raise InvalidInputError(
-                    f"{P.source} and {H.source} have no column in common (the first starts with "
-                    f"'{kept[0][0]}', the other with '{kept[1][0]}'); "
-                    "does one of the files lack its header line?"
-                )
-            for stream, names in zip((P, H), kept, strict=True):
-                alone = [name for name in names if name not in set(common)]
-                if alone:
-                    notes.append(
-                        f"{len(alone)} column(s) that occur only in {stream.source} are dropped "
-                        f"({_some(alone)})."
-                    )
-            kept = [common, common]
-        elif len(kept[0]) != len(kept[1]):
+            check_same_names(P.source, first, H.source, second)
+            second = first
+        elif len(first) != len(second):
             raise InvalidInputError(
-                f"{P.source} has {len(kept[0])} columns and {H.source} has {len(kept[1])}: both tasks share "
+                f"{P.source} has {len(first)} columns and {H.source} has {len(second)}: both tasks share "
                 "one feature space. Give both the same columns, or use files with column names (csv, "
                 "parquet), so that columns can be matched."
             )
         elif P.named != H.named:
             notes.append("Only one file names its columns; they are matched by position.")
-    return P.select(kept[0]), H.select(kept[1]), notes
+    return P.select(first), H.select(second), list(dict.fromkeys(notes))
 
 
 def look_at(
@@ -169,7 +166,7 @@ def look_at(
     P, H = surveys
     answers = np.zeros(pretrain.dimension, dtype=bool)
     if targets is not None:
-        answers = _functions_of(complete_targets(targets, H, harmful)[: len(H.head)], H.head)
+        answers = _functions_of(complete_targets(targets, H, harmful, notes)[: len(H.head)], H.head)
     table = pd.DataFrame({"column": list(pretrain.columns)})
     for field, survey in (("pretrain", P), ("harmful", H)):
         for figure in ("mean", "deviation", "smallest", "largest"):
@@ -185,12 +182,14 @@ def look_at(
     return FeaturePair(streams[0], streams[1], (P, H), table, tuple(said))
 
 
-def complete_targets(targets: NDArray[Any], survey: Survey, stream: FeatureStream) -> NDArray[Any]:
+def complete_targets(
+    targets: NDArray[Any], survey: Survey, stream: FeatureStream, notes: Sequence[str] = ()
+) -> NDArray[Any]:
     """Return the targets of the rows that are kept."""
     if len(targets) != len(survey.complete):
         raise InvalidInputError(
             f"{stream.source} has {len(survey.complete):,d} rows, but there are {len(targets):,d} targets; "
-            "give one target for each row, in the same order."
+            f"give one target for each row, in the same order.{''.join(f' {note}' for note in notes)}"
         )
     return targets[survey.complete]
 
@@ -240,7 +239,7 @@ def _survey(stream: FeatureStream) -> Survey:
             f"{stream.source} holds numbers so large that their squares overflow float64 (above 1e154), in "
             f"column '{large}' for example; rescale or drop such columns."
         )
-    deviation = np.where(smallest == largest, 0.0, np.sqrt(moments.var_))
+    deviation = np.where(constant_columns(moments), 0.0, moments.scale_)
     return Survey(
         np.concatenate(masks), gaps, moments.mean_, deviation, smallest, largest, np.concatenate(heads)
     )
@@ -258,11 +257,11 @@ def _looks(names: Sequence[str], P: Survey, H: Survey, answers: NDArray[np.bool_
     rare = codes.sum() <= max(1, len(names) // 10) and 2 * whole.sum() <= len(names)
     found = []
     for i, name in enumerate(names):
-        flat = [task for task, s in (("D_P", P), ("D_H", H)) if s.smallest[i] == s.largest[i]]
+        flat = [task for task, s in (("D_P", P), ("D_H", H)) if s.deviation[i] == 0]
         apart = P.largest[i] < H.smallest[i] or H.largest[i] < P.smallest[i]
         looks = {  # the first that holds
             "label: a function of the targets": answers[i],
-            "constant": len(flat) == 2 and P.smallest[i] == H.smallest[i],
+            "constant": len(flat) == 2 and np.isclose(P.mean[i], H.mean[i], rtol=1e-12, atol=0),
             "index: consecutive integers over the rows": whole[i]
             and _runs(P.head[:, i])
             and _runs(H.head[:, i]),
@@ -314,7 +313,7 @@ def _warnings(table: pd.DataFrame, targets: bool) -> list[str]:
             drop = ",".join(odd["column"][:5])
             notes.append(f"{len(odd)} column(s) look like {says}. Drop the columns that are: drop={drop}.")
     for task, label in (("pretrain", "D_P"), ("harmful", "D_H")):
-        flat = table[table[f"smallest_{task}"] == table[f"largest_{task}"]]
+        flat = table[table[f"deviation_{task}"] == 0]
         if len(flat):
             notes.append(
                 f"{label} has {len(flat)} constant column(s) ({_some(flat['column'])}): K is not centered, "

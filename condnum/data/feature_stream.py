@@ -8,7 +8,7 @@ it is read is noticed by its size, its time of change and its inode.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.data.feature_files import OPENERS, Opened, Reader, row_slices
+from condnum.data.feature_files import OPENERS, Opened, Reader, open_value
 from condnum.data.task_pair import Float64Array
 from condnum.errors import CondnumError, DataFormatError, DataNotFoundError, InvalidInputError
 
@@ -48,6 +49,9 @@ class FeatureStream:
     dtype: np.dtype[Any]  # the stored type; float64 for text
     count: int | None  # rows; None where only reading tells
     stamp: tuple[int, int, int] | None  # of the file when it was opened; None: rows in memory
+    stored_eps: float  # machine epsilon of the stored type; integers and booleans count as float64
+    notes: tuple[str, ...] = ()  # what was understood of the file, in sentences
+    column: Callable[[], pd.Series] | None = None  # the only column of a table, text or not
     centre: Float64Array | None = None  # (D,) is subtracted, where columns are standardized
     scale: Float64Array | None = None  # (D,) divides; 0 turns a constant column into zeros
 
@@ -55,11 +59,6 @@ class FeatureStream:
     def dimension(self) -> int:
         """Number of columns D."""
         return len(self.columns)
-
-    @property
-    def stored_eps(self) -> float:
-        """Machine epsilon of the stored type; integers and booleans count as float64."""
-        return float(np.finfo(self.dtype if self.dtype.kind == "f" else np.float64).eps)
 
     @property
     def block_rows(self) -> int:
@@ -111,14 +110,21 @@ class FeatureStream:
             )
         return X
 
+    def targets(self) -> NDArray[Any] | pd.Series:
+        """Return targets in memory as they are stored: numbers `(N, m)`, or one column of labels `(N,)`."""
+        if self.column is None:
+            return np.concatenate(list(self.raw_blocks()))
+        with _readable(Path(self.source)) if self.stamp else nullcontext():
+            return self.column()
+
     def select(self, columns: Sequence[str]) -> FeatureStream:
         """Return a stream of some of the columns, in the order asked for."""
         place = dict(zip(self.columns, self.order, strict=True))
         return replace(self, columns=tuple(columns), order=tuple(place[name] for name in columns))
 
 
-#: A matrix, where to find one, or a stream of one.
-FeaturesLike = str | os.PathLike[str] | NDArray[Any] | FeatureStream
+#: A matrix of any kind (array, tensor, data frame, sparse), where to find one, or a stream of one.
+FeaturesLike = Any
 
 
 def as_stream(
@@ -136,24 +142,23 @@ def as_stream(
     if isinstance(features, FeatureStream):
         return features
     if not isinstance(features, str | os.PathLike):
-        X = np.asarray(features)
-        X = X[:, None] if vector and X.ndim == 1 else X
-        return _stream(name, (row_slices(X), X.shape, X.dtype, tuple(columns)), None)
+        opened = open_value(features, name, vector)
+        return _stream(name, replace(opened, names=tuple(columns) or opened.names), None)
     file = Path(features).expanduser()
     with _readable(file):
-        if file.suffix.lower() not in OPENERS:
+        ending = next((own for own in OPENERS if file.name.lower().endswith(own)), None)
+        if ending is None:
             raise DataFormatError(
-                f"{features} ends in '{file.suffix}', which is not a supported format; save it as one of "
+                f"{features} ends in '{file.suffix}', which is not a supported format; read it with the "
+                "library that wrote it, and save it with DataFrame.to_parquet or numpy.save. Formats: "
                 f"{', '.join(OPENERS)}."
             )
-        read, shape, dtype, names = OPENERS[file.suffix.lower()](file, key)
-        shape = (*shape, 1) if vector and len(shape) == 1 else shape
-        return _stream(str(features), (read, shape, dtype, names), _stamp(file))
+        return _stream(str(features), OPENERS[ending](file, key, vector), _stamp(file))
 
 
 def _stream(source: str, opened: Opened, stamp: tuple[int, int, int] | None) -> FeatureStream:
     """Refuse what is not a matrix of numbers, and say how columns without names are called."""
-    read, shape, dtype, names = opened
+    shape, dtype, names = opened.shape, opened.dtype, opened.names
     error = InvalidInputError if stamp is None else DataFormatError
     if 0 in shape:
         raise error(f"{source} is empty: its shape is {shape}; check how it was written, and write it again.")
@@ -173,7 +178,11 @@ def _stream(source: str, opened: Opened, stamp: tuple[int, int, int] | None) -> 
     if len(set(columns)) < D:
         twice = next(name for name in columns if columns.count(name) > 1)
         raise InvalidInputError(f"{source} has the column '{twice}' twice; rename or drop one.")
-    return FeatureStream(source, read, columns, tuple(range(D)), D, bool(names), dtype, N, stamp)
+    eps = opened.eps or float(np.finfo(dtype if dtype.kind == "f" else np.float64).eps)
+    return FeatureStream(
+        source, opened.read, columns, tuple(range(D)), D, bool(names), dtype, N, stamp, eps, opened.notes,
+        opened.column,
+    )  # fmt: skip
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
@@ -189,7 +198,7 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 def _readable(path: Path) -> Generator[None]:
     """Turn whatever readers of arrays, archives and tables raise about a damaged file into our words."""
     if path.is_dir():
-        raise DataFormatError(f"{path} is a folder; give a file in it (.npy, .npz, .csv or .parquet).")
+        raise DataFormatError(f"{path} is a folder; give a file in it, such as a .npy, .csv or .parquet.")
     try:
         yield
     except (CondnumError, MemoryError):

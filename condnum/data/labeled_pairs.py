@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from condnum.data.digits import Digits, load_diabetes_tasks, load_small_digits
+from condnum.data.feature_pair import open_pair
 from condnum.data.feature_stream import as_stream
 from condnum.data.house_prices import CATEGORICAL, FILES, load_house_prices, read_house_table
 from condnum.data.mnist import load_mnist_images
@@ -97,7 +98,7 @@ def load_labeled_pair(name: str) -> TaskPair:
     if not folder.is_dir():
         raise UnknownNameError("pair of tasks", name, [*LABELED_PAIRS, "FOLDER with X_P, y_P, X_H, y_H"])
 
-    def read(part: str) -> Float64Array:
+    def find(part: str) -> Path:
         found = sorted(folder.glob(f"{part}.*"))
         if not found:
             raise DataNotFoundError(
@@ -105,7 +106,14 @@ def load_labeled_pair(name: str) -> TaskPair:
                 f"{', '.join(OWN_FILES)}: features (N, D) and targets "
                 "(N,) of the benign task P and the harmful task H."
             )
-        array = as_stream(found[0], vector=part.startswith("y")).array(gaps="refuse")
-        return array[:, 0] if part.startswith("y") and array.shape[1] == 1 else array
+        return found[0]
 
-    return TaskPair.from_arrays(*map(read, OWN_FILES), name=folder.name)
+    def read(part: str) -> Float64Array:
+        array = as_stream(find(part), vector=True).array(gaps="refuse")
+        return array[:, 0] if array.shape[1] == 1 else array
+
+    P, H, _ = open_pair(find("X_P"), find("X_H"))
+    X_P, X_H = (stream.array(gaps="refuse") for stream in (P, H))
+    return TaskPair.from_arrays(
+        X_P, read("y_P"), X_H, read("y_H"), name=folder.name, feature_names=P.columns if P.named else None
+    )

@@ -29,12 +29,21 @@ def read_only(value: Any, name: str) -> Float64Array:
 
 
 def standardize(values: Float64Array, *, reference: Float64Array | None = None) -> Float64Array:
-    """Subtract the mean and divide by the population deviation of `reference` (default: `values`)."""
-    # A constant column becomes exactly zero: division would blow the round-off of its mean up to order 1.
+    """Subtract the mean and divide by the population deviation of `reference` (default: `values`).
+
+    Columns that are constant up to round-off become exactly zero.
+    """
+    from sklearn.preprocessing import StandardScaler
+
     base = values if reference is None else reference
-    constant = (base == base[:1]).all(axis=0)
-    deviation = np.where(constant, 1.0, base.std(axis=0))
-    return np.where(constant, 0.0, (values - base.mean(axis=0)) / deviation)
+    scaler = StandardScaler().fit(base.reshape(len(base), -1))
+    scaled = scaler.transform(values.reshape(len(values), -1))
+    return np.where(constant_columns(scaler), 0.0, scaled).reshape(values.shape)
+
+
+def constant_columns(scaler: Any) -> NDArray[np.bool_]:
+    """Tell which columns a fitted `StandardScaler` took for constant: those that it does not divide."""
+    return np.asarray(scaler.scale_ != np.sqrt(scaler.var_))
 
 
 def sha256_arrays(**arrays: NDArray[Any]) -> str:

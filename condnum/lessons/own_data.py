@@ -241,7 +241,7 @@ class PathField(Control):
 @checked(
     pretrain=PathField(
         "X<sub>P</sub> from path",
-        "Features of the pre-training task: npy, npz, csv or parquet.",
+        "Features of the pre-training task: npy, npz, pt, safetensors, csv, txt or parquet.",
         upload="Upload X<sub>P</sub>",
     ),
     harmful=PathField(

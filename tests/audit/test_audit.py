@@ -239,7 +239,7 @@ class TestInput:
     @pytest.mark.parametrize(
         ("settings", "error", "message"),
         [
-            ({"harmful": np.ones((9, 4))}, InvalidInputError, "has 6 columns and features has 4"),
+            ({"harmful": np.ones((9, 4))}, InvalidInputError, "pretrain has 6 columns and harmful has 4"),
             ({"pretrain": np.empty((0, 3))}, InvalidInputError, r"is empty: its shape is \(0, 3\)"),
             ({"theta": np.ones((2, D))}, InvalidInputError, r"theta has shape \(2, 6\).*looks transposed"),
             ({"theta": np.full((D, D), np.nan)}, InvalidInputError, "theta has NaN or infinite entries"),
@@ -265,7 +265,7 @@ class TestInput:
             ({"backbone": "resnet18"}, TypeError, "'backbone'"),
             ({"epsilon": 0.0}, InvalidInputError, "epsilon must be positive"),
             ({"rtol": 1.0}, InvalidInputError, r"rtol must lie in \[0, 1\), got 1"),
-            ({"targets": np.array(["a", "b"])}, InvalidInputError, "expected a matrix"),
+            ({"targets": np.array(["a", "b"])}, InvalidInputError, "200 rows, but there are 2 targets"),
             ({"pretrain": "none.npy"}, DataNotFoundError, r"none\.npy"),
         ],
     )
@@ -287,6 +287,36 @@ class TestInput:
         pd.testing.assert_frame_equal(one.measures, two.measures)
         steps = [found.attack.report.steps for found in (one, two)]
         pd.testing.assert_frame_equal(*steps)
+
+    def test_tables_are_matched_by_name_whatever_their_kind(self, data, tmp_path):
+        P, H = (pd.DataFrame(X, columns=[*"abcdef"]) for X in data)
+        turned = H[[*"fbdcae"]]
+        turned.to_csv(tmp_path / "H.csv")  # with its index
+        turned.to_parquet(tmp_path / "H.parquet")
+        right = audit(*data, bootstrap=0).ceiling.value
+        for other in (turned, tmp_path / "H.csv", tmp_path / "H.parquet"):
+            found = audit(P, other, bootstrap=0)
+            assert found.ceiling.value == pytest.approx(right, rel=1e-8)
+            assert (found.columns["look"] == "").all()
+        with pytest.raises(
+            InvalidInputError, match="harmful has no column 'a' and pretrain has no column 'z'"
+        ):
+            audit(P, H.rename(columns={"a": "z"}), bootstrap=0)
+
+    def test_targets_with_their_index_are_one_target(self, data, tmp_path):
+        y = pd.Series(data[1] @ np.ones(D), name="price")
+        y.to_csv(tmp_path / "y.csv")
+        options = {"bootstrap": 0, "budget": AttackBudget(steps=5, dense_steps=5)}
+        one, two = (audit(*data, targets=of, **options) for of in (y.to_numpy(), tmp_path / "y.csv"))
+        pd.testing.assert_frame_equal(one.attack.report.steps, two.attack.report.steps)
+        assert any("y.csv: the first column has no name" in note for note in two.notes)
+
+    @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
+    def test_tensors_with_gradients_are_audited(self, data, kind):
+        P, H = (torch.tensor(X, dtype=kind, requires_grad=True) for X in data)
+        found = audit(P, H, theta=torch.eye(D, dtype=kind, requires_grad=True), bootstrap=0)
+        assert found.rtol == squared_rtol(D, torch.finfo(kind).eps)
+        assert found.row("theta", "compact")["rir"] == pytest.approx(1)
 
     def test_standardized_columns_have_no_units(self, data):
         plain, scaled = (

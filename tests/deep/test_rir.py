@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from condnum.deep import ImageFeatures, open_images, rir_from_features, rir_theta0
@@ -133,6 +134,18 @@ BACKWARDS = np.arange(150)[::-1]
 def test_bad_input(arguments, options, error, message):
     with pytest.raises(error, match=message):
         rir_from_features(*arguments, **options)
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_tensors_with_gradients_are_measured(kind):
+    X = torch.tensor(np.random.default_rng(0).normal(size=(60, 3)), dtype=kind, requires_grad=True)
+    scale = torch.tensor([1.0, 0.5, 2.0], dtype=kind)
+    found = rir_from_features(X, X, X, X * scale, groups=1, group_size=60)
+    plain = X.detach().double().numpy()
+    right = rir_from_features(plain, plain, plain, plain * scale.double().numpy(), groups=1, group_size=60)
+    assert found.rir == pytest.approx(right.rir, rel=1e-12)
+    with pytest.raises(InvalidInputError, match=r"real numbers, got shape .* and type <U1"):
+        rir_from_features(X, X, X, np.full((60, 3), "a"), groups=1, group_size=60)
 
 
 def test_a_model_against_itself_is_refused():
