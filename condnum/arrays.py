@@ -4,19 +4,24 @@ Every public function accepts both kinds, computes on the caller's device in flo
 argument says otherwise) and hands back the kind that it was given.
 """
 
+import warnings
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from condnum.errors import DeviceError, InvalidInputError
+from condnum.errors import DeviceError, InvalidInputError, check_known
 
 ArrayLike: TypeAlias = NDArray[Any] | Tensor | list[Any]
 Array: TypeAlias = NDArray[Any] | Tensor
 FloatArray: TypeAlias = NDArray[np.float64]
+TargetKind = Literal["auto", "classification", "regression"]
+
+#: Whole numbers with more different values than this are rarely labels.
+MOST_LABELS = 20
 
 
 def as_tensor(value: ArrayLike, name: str, *, ndim: int | None = None, minimum_ndim: int = 0) -> Tensor:
@@ -130,6 +135,69 @@ def check_same_names(first: str, names: Iterable[Any], second: str, others: Iter
             f"{' and '.join(said)}: both tables must have the same columns, which are matched by name; "
             "rename or drop the others."
         )
+
+
+def as_targets(
+    value: Any, name: str, kind: TargetKind = "auto", *, quiet: bool = False
+) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """Return labels as codes `(N,)` with their classes `(C,)`, or numbers as a float64 `(N, m)` and None.
+
+    Integers, booleans, text and categories are labels; floats are numbers, and so are several columns.
+    `(N, 1)` means `(N,)`. Unless `quiet`, a warning names a choice that is often an accident.
+
+    Examples:
+        >>> as_targets(["cat", "dog", "cat"], "y")
+        (array([0, 1, 0]), array(['cat', 'dog'], dtype='<U3'))
+        >>> as_targets([[0.5], [1.5]], "y")
+        (array([[0.5],
+               [1.5]]), None)
+    """
+    check_known("kind", kind, get_args(TargetKind))
+    categories = hasattr(getattr(value, "dtype", None), "categories")
+    array = np.asarray(value) if hasattr(value, "to_numpy") else as_array(value, name)
+    if array.dtype == object:
+        kinds = {np.asarray(one).dtype.kind for one in array.ravel()}
+        if not (kinds <= {"U", "S"} or kinds <= {*"fiub"}):
+            raise InvalidInputError(
+                f"{name} holds mixed values, such as {array.ravel()[:3].tolist()}; give one number, or one "
+                "label (integer or text), per row, and drop rows without one."
+            )
+        array = np.array(array.tolist())
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    text = array.dtype.kind in "USO"
+    labels = text or categories or (array.dtype.kind in "iub" and array.ndim == 1)
+    if kind == "regression" or not (labels or kind == "classification"):
+        Y = as_tensor(array, name, minimum_ndim=1).numpy()
+        if kind == "auto" and not quiet and Y.ndim == 1 and few_whole_numbers(Y):
+            warnings.warn(
+                f"{name} holds {len(np.unique(Y))} different whole numbers, stored as floats: they are taken "
+                "for numbers; if they are labels, store them as integers, or pass kind='classification'.",
+                stacklevel=4,
+            )
+        return (Y[:, None] if Y.ndim == 1 else Y), None
+    if array.ndim != 1 or not array.size:
+        raise InvalidInputError(f"labels must be a vector, got {name} of shape {array.shape}: one per row.")
+    if not text and not categories and len(odd := (numbers := as_tensor(array, name))[numbers % 1 != 0]):
+        raise InvalidInputError(
+            f"{name} must hold labels (integers or text), got {odd[0]:g}; if they are numbers, pass "
+            "kind='regression'."
+        )
+    classes, codes = np.unique(array, return_inverse=True)
+    if kind == "auto" and not quiet and not text and len(classes) > max(MOST_LABELS, len(array) / 2):
+        warnings.warn(
+            f"{name} holds {len(classes):,d} different integers in {len(array):,d} rows: they are taken for "
+            "labels; if they are numbers, store them as floats, or pass kind='regression'.",
+            stacklevel=4,
+        )
+    return codes.astype(np.int64), classes
+
+
+def few_whole_numbers(values: FloatArray) -> bool:
+    """Tell whether a vector of numbers looks like labels: whole, with few values, which recur."""
+    if (values != np.round(values)).any():
+        return False
+    return 1 < len(np.unique(values)) <= min(MOST_LABELS, len(values) // 2)
 
 
 def storage_eps(value: ArrayLike) -> float:

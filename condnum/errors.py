@@ -71,6 +71,18 @@ def check_flag(name: str, value: object) -> bool:
     return bool(value)
 
 
+def check_real(name: str, value: object, least: float, most: float) -> float:
+    """Return a number in [least, most], also NumPy's, as a float; refuse truth values and anything else.
+
+    Examples:
+        >>> check_real("strength", 1, 0, 1)
+        1.0
+    """
+    if isinstance(value, bool) or not isinstance(value, Real) or not least <= float(value) <= most:
+        raise InvalidInputError(f"{name} must lie in [{least:g}, {most:g}], got {value!r}.")
+    return float(value)
+
+
 class DataNotFoundError(CondnumError, FileNotFoundError):
     """A data file is missing; the message says what to put where."""
 

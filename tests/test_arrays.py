@@ -7,7 +7,7 @@ import scipy
 import torch
 
 import condnum
-from condnum.arrays import as_tensor, like, resolve_device, storage_eps
+from condnum.arrays import as_targets, as_tensor, like, resolve_device, storage_eps
 from condnum.data import TaskPair
 from condnum.deep.rir import rir_from_features
 from condnum.errors import DeviceError, InvalidInputError
@@ -162,3 +162,56 @@ def test_tables_with_other_columns_are_refused(other, message):
     for make in (TaskPair.from_arrays, condnum.ImmunizationProblem.from_data):
         with pytest.raises(InvalidInputError, match=message):
             make(P, y, other, y)
+
+
+LABELS = {
+    "integers": [2, 0, 2],
+    "booleans": np.array([True, False, True]),
+    "bytes of a tensor": torch.tensor([9, 3, 9], dtype=torch.uint8),
+    "one column": np.array([[5], [-1], [5]]),
+    "text": ["ham", "egg", "ham"],
+    "objects": np.array(["ham", "egg", "ham"], dtype=object),
+    "strings of pandas": pd.Series(["ham", "egg", "ham"], dtype="string"),
+    "categories": pd.Series([2.5, 0.5, 2.5]).astype("category"),
+    "nullable integers": pd.DataFrame({"y": pd.array([4, 2, 4], dtype="Int64")}),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", LABELS)
+def test_integers_text_and_categories_are_labels(name):
+    codes, classes = as_targets(LABELS[name], "y")
+    assert (codes.tolist(), codes.dtype, len(classes)) == ([1, 0, 1], np.int64, 2)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [[0.5, 1, 2], torch.tensor([[1.0], [2], [4]]), np.eye(3, 2, dtype=int)])
+def test_floats_and_several_columns_are_numbers(value):
+    numbers, classes = as_targets(value, "y")
+    assert (numbers.ndim, len(numbers), classes) == (2, 3, None)
+
+
+def test_a_choice_that_is_often_an_accident_is_named():
+    read, index = [1.0, 2.0, 1.0, 2.0], np.arange(50)
+    with pytest.warns(UserWarning, match="y holds 2 different whole numbers.* pass kind='classification'"):
+        assert as_targets(read, "y")[1] is None
+    with pytest.warns(UserWarning, match="y holds 50 different integers in 50 rows.* pass kind='regression'"):
+        assert len(as_targets(index, "y")[1]) == 50
+    assert as_targets(read, "y", "classification")[0].tolist() == [0, 1, 0, 1]
+    assert as_targets(index, "y", "regression")[0].shape == (50, 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "message"),
+    [
+        (["a", None], "auto", r"y holds mixed values, such as \['a', None\]"),
+        ([1.5, 2.0], "classification", "y must hold labels .* got 1.5"),
+        (["1", "2"], "regression", "y must hold real numbers, got dtype <U1"),
+        ([1.0, np.nan], "auto", "y holds 1 non-finite"),
+        ([["a", "b"]], "auto", r"labels must be a vector, got y of shape \(1, 2\)"),
+        ([1, 2], "numbers", "unknown kind 'numbers'"),
+    ],
+)
+def test_targets_refused(value, kind, message):
+    with pytest.raises(InvalidInputError, match=message):
+        as_targets(value, "y", kind)

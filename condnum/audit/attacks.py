@@ -4,46 +4,28 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
-from pandas.api.types import is_numeric_dtype
 
+from condnum.arrays import TargetKind, as_targets
 from condnum.audit.measures import AS_IS, CLOSED, ERASED, LABEL_OF, PARETO, Extractors
 from condnum.data.feature_stream import FeatureStream, as_stream
-from condnum.errors import InvalidInputError, check_known
+from condnum.errors import InvalidInputError
 from condnum.probing.attackers import AttackBudget
 from condnum.probing.panel import attack_panel
 from condnum.probing.report import AttackReport, attack_sentences
 from condnum.probing.tasks import AttackTask, TaskKind
-from condnum.theory.erasure import TargetKind, erasure, reads_as_labels
+from condnum.theory.erasure import erasure
 
 #: Targets of any kind (array, tensor, series, sparse), where to find some, or a stream of them.
 TargetsLike = Any
 
 
 def read_targets(value: TargetsLike, *, kind: TargetKind = "auto", name: str = "targets") -> NDArray[Any]:
-    """Read targets, numbers; labels are numbered from 0 in ascending order."""
-    check_known("kind of targets", kind, get_args(TargetKind))
-    stream = as_stream(value, name=name, vector=True)
-    column = stream.targets()
-    if isinstance(column, pd.Series) and not is_numeric_dtype(column):  # text
-        if kind == "regression" or column.isna().any():
-            raise InvalidInputError(
-                f"{name} are labels in words, of which some are missing, or kind is {kind}."
-            )
-        return np.asarray(np.unique(column.astype(str), return_inverse=True)[1], dtype=np.int64)
-    Y = stream.array(gaps="refuse")
-    labels = kind == "classification"
-    if kind == "auto" and Y.shape[1] == 1:
-        labels = reads_as_labels(Y[:, 0])
-    if not labels:
-        return Y
-    if Y.shape[1] != 1:
-        raise InvalidInputError(f"{name} of a classification must be (N,) labels, got shape {Y.shape}.")
-    return np.asarray(np.unique(Y[:, 0], return_inverse=True)[1], dtype=np.int64)
+    """Read targets: labels, numbered from 0 in ascending order, or numbers `(N, m)`; see `as_targets`."""
+    return as_targets(as_stream(value, name=name, vector=True).targets(), name, kind)[0]
 
 
 def one_hot(targets: NDArray[Any]) -> NDArray[np.float64]:

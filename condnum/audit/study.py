@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 import pandas as pd
 
+from condnum.arrays import TargetKind
 from condnum.audit.attacks import AttackSection, TargetsLike, read_targets
 from condnum.audit.intervals import FEWEST_REPLICATES
 from condnum.audit.layers import RIR_TARGET, layer_names
@@ -27,7 +28,6 @@ from condnum.studies.cells import Cell, CellResult
 from condnum.studies.executors import Executor, SerialExecutor
 from condnum.studies.study import Count, FinishedCell, Study, StudyRun, at_least
 from condnum.studies.sweep import SweepError
-from condnum.theory.erasure import TargetKind
 from condnum.theory.spectra import PUBLISHED_RIDGE
 
 #: Stages without which there is still something to show.

@@ -126,10 +126,10 @@ def digit_pair(digits: Digits, pretrain: int, harmful: int, *, seed: int = 0) ->
         # The rest holds the other task's digit, of which there are `count` or more.
         rest = np.flatnonzero(digits.labels != digit)
         drawn = np.random.default_rng([seed, stream]).choice(rest, size=count, replace=False)
-        arrays[f"X_{task}"], arrays[f"y_{task}"] = digits.pixels(own), np.ones(count)
+        arrays[f"X_{task}"], arrays[f"y_{task}"] = digits.pixels(own), np.ones(count, dtype=int)
         # Taken in turn, so that the first rows are balanced too.
         arrays[f"X_{sample}"] = digits.pixels(np.stack([own, drawn], axis=1).reshape(-1))
-        arrays[f"y_{sample}"] = np.tile([1.0, 0.0], count)
+        arrays[f"y_{sample}"] = np.tile([1, 0], count)
     return TaskPair(
         **arrays,
         name=digits.name,

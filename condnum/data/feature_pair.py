@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.arrays import check_same_names
+from condnum.arrays import check_same_names, few_whole_numbers
 from condnum.data.feature_files import ARCHIVES
 from condnum.data.feature_stream import FeaturesLike, FeatureStream, as_stream
 from condnum.data.task_pair import Float64Array, constant_columns
@@ -22,8 +22,6 @@ from condnum.errors import CondnumError, DataFormatError, InvalidInputError, che
 
 #: Rows at the beginning of a file by which labels and indices are recognized.
 _LOOK = 10_000
-#: A column of labels has at most so many different values.
-MOST_LABELS = 20
 #: Names that answers usually have.
 ANSWERS = frozenset(
     {"label", "labels", "target", "targets", "y", "class", "outcome", "response", "diagnosis"}
@@ -249,10 +247,7 @@ def _looks(names: Sequence[str], P: Survey, H: Survey, answers: NDArray[np.bool_
     """Say of every column what it looks like: nothing for a measurement."""
     both = np.concatenate([P.head, H.head])
     whole = (both == np.round(both)).all(axis=0)
-    codes = np.zeros(len(names), dtype=bool)
-    for place in np.flatnonzero(whole):
-        values = np.unique(both[:, place])
-        codes[place] = 1 < len(values) <= MOST_LABELS and values[-1] - values[0] == len(values) - 1
+    codes = np.array([few_whole_numbers(x) and np.ptp(x) == len(np.unique(x)) - 1 for x in both.T])
     codes &= len(both) >= 20
     rare = codes.sum() <= max(1, len(names) // 10) and 2 * whole.sum() <= len(names)
     found = []

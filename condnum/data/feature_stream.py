@@ -111,11 +111,14 @@ class FeatureStream:
         return X
 
     def targets(self) -> NDArray[Any] | pd.Series:
-        """Return targets in memory as they are stored: numbers `(N, m)`, or one column of labels `(N,)`."""
-        if self.column is None:
-            return np.concatenate(list(self.raw_blocks()))
-        with _readable(Path(self.source)) if self.stamp else nullcontext():
-            return self.column()
+        """Return targets as they are stored: finite numbers `(N, m)`, or one column of integers or text."""
+        if self.column is not None:
+            with _readable(Path(self.source)) if self.stamp else nullcontext():
+                column = self.column()
+            if not pd.api.types.is_float_dtype(column):
+                return column
+        numbers = self.array(gaps="refuse")
+        return numbers.astype(np.int64) if self.column is None and self.dtype.kind in "iub" else numbers
 
     def select(self, columns: Sequence[str]) -> FeatureStream:
         """Return a stream of some of the columns, in the order asked for."""

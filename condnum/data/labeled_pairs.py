@@ -1,12 +1,13 @@
 """Pairs of tasks that both have targets of their own, over the same features: what erasure is tried on.
 
-Labels are whole numbers, targets of a regression are standardized over all rows. A folder of one's own holds
+Labels are integers, targets of a regression are standardized over all rows. A folder of one's own holds
 `X_P`, `y_P`, `X_H` and `y_H`, each in a format that condnum reads.
 """
 
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,7 @@ from condnum.data.feature_stream import as_stream
 from condnum.data.house_prices import CATEGORICAL, FILES, load_house_prices, read_house_table
 from condnum.data.mnist import load_mnist_images
 from condnum.data.resolver import obtain
-from condnum.data.task_pair import Float64Array, TaskPair, standardize
+from condnum.data.task_pair import TaskPair, standardize
 from condnum.errors import DataNotFoundError, UnknownNameError
 
 #: Columns that split the Ames table, with the value of the harmful task's houses.
@@ -108,9 +109,9 @@ def load_labeled_pair(name: str) -> TaskPair:
             )
         return found[0]
 
-    def read(part: str) -> Float64Array:
-        array = as_stream(find(part), vector=True).array(gaps="refuse")
-        return array[:, 0] if array.shape[1] == 1 else array
+    def read(part: str) -> Any:
+        array = as_stream(find(part), vector=True).targets()
+        return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
 
     P, H, _ = open_pair(find("X_P"), find("X_H"))
     X_P, X_H = (stream.array(gaps="refuse") for stream in (P, H))

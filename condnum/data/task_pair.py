@@ -16,14 +16,15 @@ from condnum.errors import InvalidInputError, check_integer
 Float64Array: TypeAlias = NDArray[np.float64]
 
 
-def read_only(value: Any, name: str) -> Float64Array:
-    """Return `value` as a read-only float64 array; an array that already is one is not copied."""
+def read_only(value: Any, name: str, *, labels: bool = False) -> NDArray[Any]:
+    """Return `value` as a read-only float64 array, or int64 of `labels`; if it is one, it is not copied."""
     array = as_array(value, name)
     if array.dtype.kind not in "fiub":
         raise InvalidInputError(f"{name} must hold real numbers, got dtype {array.dtype}; encode it first.")
     flags = array.flags  # the base of a view can still change
-    if array.dtype != np.float64 or array.base is not None or flags.writeable or not flags.c_contiguous:
-        array = np.array(array, dtype=np.float64, order="C")
+    dtype = np.int64 if labels and array.dtype.kind in "iub" else np.float64
+    if array.dtype != dtype or array.base is not None or flags.writeable or not flags.c_contiguous:
+        array = np.array(array, dtype=dtype, order="C")
         array.setflags(write=False)
     return array
 
@@ -75,8 +76,8 @@ class TaskPair:
     (Eq. 9). The supervised loss of Algorithm 1 and the attacker's probe may need a different sample
     than K (a digit against the rest); `loss_sample` and `probe_sample` return the right one.
 
-    Arrays are copied, turned into float64 and made read-only, so that no method can change
-    another's data.
+    Arrays are copied, turned into float64 (integer targets, which are labels, into int64) and made read-only,
+    so that no method can change another's data.
 
     Raises:
         InvalidInputError: Shapes that do not fit, non-finite entries, fewer than two rows, or a
@@ -92,9 +93,9 @@ class TaskPair:
     """
 
     X_P: Float64Array  # (N_P, D) inputs of the pre-training task
-    y_P: Float64Array  # (N_P,) its targets
+    y_P: NDArray[Any]  # (N_P,) its targets
     X_H: Float64Array  # (N_H, D) inputs of the harmful task
-    y_H: Float64Array  # (N_H,) its targets
+    y_H: NDArray[Any]  # (N_H,) its targets
     name: str  # of the data set, "house-prices"
     pretrain_name: str  # the task in words, "LotArea, zoning not RL"
     harmful_name: str
@@ -102,9 +103,9 @@ class TaskPair:
     checksum: str  # SHA-256 (64 hexadecimal digits) of the source file(s), or of an embedded table
     provenance: Provenance
     X_loss: Float64Array | None = None  # (M_P, D) sample for the loss on D_P; None: `X_P`
-    y_loss: Float64Array | None = None  # (M_P,)
+    y_loss: NDArray[Any] | None = None  # (M_P,)
     X_probe: Float64Array | None = None  # (M_H, D) sample for the probe on D_H; None: `X_H`
-    y_probe: Float64Array | None = None  # (M_H,)
+    y_probe: NDArray[Any] | None = None  # (M_H,)
     allow_constant_target: bool = False  # accept a `y_P` or `y_H` that never varies (one class only)
 
     def __post_init__(self) -> None:
@@ -117,7 +118,8 @@ class TaskPair:
                 raise InvalidInputError(
                     f"{inputs} and {targets} must be given together: give both or neither."
                 )
-            X, y = (read_only(getattr(self, name), name) for name in (inputs, targets))
+            X = read_only(getattr(self, inputs), inputs)
+            y = read_only(getattr(self, targets), targets, labels=True)
             object.__setattr__(self, inputs, X)
             object.__setattr__(self, targets, y)
             D = len(self.feature_names)
@@ -170,7 +172,7 @@ class TaskPair:
         default = getattr(X_P, "columns", [f"x{k}" for k in range(1, columns + 1)])
         about = f"{name}, arrays given by the caller"
         return cls(
-            **arrays,
+            **arrays | {"y_P": y_P, "y_H": y_H},
             name=name,
             pretrain_name=pretrain_name,
             harmful_name=harmful_name,
@@ -195,14 +197,14 @@ class TaskPair:
         return int(self.X_P.shape[1])
 
     @property
-    def loss_sample(self) -> tuple[Float64Array, Float64Array]:
+    def loss_sample(self) -> tuple[Float64Array, NDArray[Any]]:
         """`(M_P, D)` inputs and `(M_P,)` targets for the supervised loss on D_P."""
         if self.X_loss is None or self.y_loss is None:
             return self.X_P, self.y_P
         return self.X_loss, self.y_loss
 
     @property
-    def probe_sample(self) -> tuple[Float64Array, Float64Array]:
+    def probe_sample(self) -> tuple[Float64Array, NDArray[Any]]:
         """`(M_H, D)` inputs and `(M_H,)` targets for the attacker's probe on D_H."""
         if self.X_probe is None or self.y_probe is None:
             return self.X_H, self.y_H

@@ -12,9 +12,9 @@ from condnum.probing import AttackReport
 FAMILIES = {
     "raw": "raw features",
     "control": "control: shuffled targets erased",
-    "path": "path to erasure, s from 1 to 0",
+    "path": "path to erasure without a floor, s from 1 to 0",
     "rank": "erasure of k directions",
-    "floor": "erasure, weak directions too",
+    "erase": "erasure, what few rows excite too",
     "iterated": "iterated erasure",
     "front": "conditioning: closed forms",
 }

@@ -101,9 +101,11 @@ def path_extractor(s: float, start: Start = "leace", rank: int = 4) -> Floats:
     T = np.eye(P.dimension)
     if start == "whitened":
         T = np.asarray((P.vectors * P.values.rsqrt()) @ P.vectors.mT)
-    shrinkage = None if start == "leace" else 1.0
-    found = erasure(own.X @ T, own.labels, strength=1 - s, rank=rank, shrinkage=shrinkage)
-    return np.asarray(T @ found.theta)
+    found = erasure(own.X @ T, own.labels, strength=1 - s, rank=rank, floor=0)
+    if start == "leace":
+        return np.asarray(found.theta)
+    Q = found.directions
+    return np.asarray(T - (1 - s) * T @ Q @ Q.T)
 
 
 def accuracy(

@@ -187,10 +187,12 @@ class Erase(Method):
     seeded = False
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
-        """Return `erasure` of what the problem's own probe, without an intercept, could learn."""
+        """Return `erasure` of labels, or of what the problem's own probe, without intercept, could learn."""
         task = problem.harmful
         X, Y = task.supervised_rows, task.targets
         assert X is not None  # see `needs`
         assert Y is not None
+        if task.labels is not None:
+            return {"theta": erasure(X, task.labels).theta}
         start = 0.5 if task.loss == "bce" else 0.0  # what zero weights predict
-        return {"theta": erasure(X, Y - start, kind="regression", intercept=False).theta}
+        return {"theta": erasure(X, Y - start, intercept=False).theta}

@@ -12,7 +12,7 @@ from scipy.linalg import qr_multiply
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from condnum.arrays import ArrayLike, as_tensor, resolve_device, same_columns, storage_eps
+from condnum.arrays import ArrayLike, as_targets, as_tensor, resolve_device, same_columns, storage_eps
 from condnum.errors import InvalidInputError, check_known
 from condnum.probing.probe_steps import ProbeSteps, target_probe
 from condnum.theory.spectra import (
@@ -94,6 +94,7 @@ class LinearTask:
     loss: LossName = "mse"
     loss_features: Tensor | None = None  # (N_loss, D), None for `features`
     rtol: float | None = None  # relative rank tolerance of K; default D·2⁻⁵²
+    labels: Tensor | None = None  # (N_loss,) 0 … C − 1, where the targets are labels
 
     @property
     def supervised_rows(self) -> Tensor | None:
@@ -241,7 +242,8 @@ class ImmunizationProblem:
             X_P: `(N_P, D)` pre-training inputs.
             y_P: `(N_P,)` or `(N_P, m)` targets, or None for the regularizers alone.
             X_H: `(N_H, D)` harmful inputs.
-            y_H: `(N_H,)` or `(N_H, m)`; only IMMA and the probes need them.
+            y_H: `(N_H,)` or `(N_H, m)`; only IMMA, erasure and the probes need them. Integers, booleans and
+                text are labels, which erasure takes for classes; other methods see text as 0, 1, ….
             loss: `mse`, or `bce` for labels in [0, 1].
             X_loss: `(N_loss, D)` other inputs for the supervised loss on D_P.
             y_loss: `(N_loss,)` their targets; then `y_P` is not used.
@@ -336,7 +338,11 @@ def _task(
     rtol = features_rtol(X)
     if y is None:
         return LinearTask(K, features, None, loss, rtol=rtol)
-    targets = own(y, f"y_{name}", minimum_ndim=1)
+    numbers, classes = as_targets(y, f"y_{name}", quiet=True)
+    labels = None if classes is None else torch.from_numpy(numbers).to(device)
+    if classes is not None and classes.dtype.kind in "fiub":
+        numbers = classes[numbers]
+    targets = own(numbers, f"y_{name}", minimum_ndim=1)
     targets = targets[:, None] if targets.ndim == 1 else targets
     expected = len(features if rows is None else rows)
     if targets.ndim != 2 or len(targets) != expected:
@@ -348,4 +354,4 @@ def _task(
             f"y_{name} has values outside [0, 1] (from {float(targets.min()):.3g} to "
             f"{float(targets.max()):.3g}): the bce loss needs labels or probabilities; use loss='mse'."
         )
-    return LinearTask(K, features, targets, loss, rows, rtol=rtol)
+    return LinearTask(K, features, targets, loss, rows, rtol, labels)

@@ -6,7 +6,7 @@ from scipy.stats import kendalltau
 
 from condnum.report.tables import GAP, Column, number, rows_of
 
-_SHOWN = ("raw", "control", "floor", "iterated")
+_SHOWN = ("raw", "control", "erase", "iterated")
 
 
 def _percent(share: float) -> str:
@@ -52,13 +52,13 @@ _STEPS: dict[str, Column] = {
 
 def left_table(summary: pd.DataFrame) -> pd.DataFrame:
     """Format what attackers and the benign task score, for raw features, the control and erasure."""
-    kept = summary["family"].isin(_SHOWN) | (summary["extractor"] == "erase")
+    kept = summary["family"].isin(_SHOWN) | (summary["extractor"] == "erase, no floor")
     return rows_of(summary[kept], _LEFT)
 
 
 def steps_table(summary: pd.DataFrame) -> pd.DataFrame:
     """Format κ's beside the steps that the actual probes need, for every extractor."""
-    return rows_of(summary[~summary["family"].isin(["rank", "iterated", "floor", "control"])], _STEPS)
+    return rows_of(summary[~summary["family"].isin(["rank", "iterated", "control"])], _STEPS)
 
 
 def order_of(table: pd.DataFrame) -> tuple[float, int, int]:
@@ -90,7 +90,7 @@ def paired_table(paired: pd.DataFrame) -> pd.DataFrame:
 def erasure_sentences(summary: pd.DataFrame, paired: pd.DataFrame) -> list[str]:
     """Say for each pair what erasure leaves and costs, beside the control, and whether RIR ranks by steps."""
     said = []
-    harmful = paired[(paired["score"] == "harmful_linear_kept") & (paired["extractor"] == "erase")]
+    harmful = paired[(paired["score"] == "harmful_linear_kept") & (paired["reference"] == "shuffled targets")]
     against = harmful.set_index("pair")
     for pair, table in summary.groupby("pair", sort=False):
         at = table.set_index("extractor")

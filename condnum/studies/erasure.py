@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from condnum.arrays import FloatArray
+from condnum.arrays import FloatArray, TargetKind, as_targets
 from condnum.data.labeled_pairs import LABELED_PAIRS, load_labeled_pair
 from condnum.data.task_pair import TaskPair, sha256_arrays
 from condnum.errors import InvalidInputError
@@ -26,7 +26,7 @@ from condnum.probing.probe_steps import probe_steps
 from condnum.studies.cells import Cell, CellResult
 from condnum.studies.study import Count, FinishedCell, Names, Study, at_least
 from condnum.theory.ceiling import max_rir_immunizer
-from condnum.theory.erasure import TargetKind, erasure, erasure_price, reads_as_labels
+from condnum.theory.erasure import erasure, erasure_price
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.pareto import pareto_immunizer
 from condnum.theory.spectra import condition_number
@@ -62,7 +62,7 @@ _COLUMNS = (
 class Extractor(NamedTuple):
     """One θ with its place in the experiment."""
 
-    family: str  # raw, control, path, rank, iterated, front
+    family: str  # raw, control, path, rank, erase, iterated, front
     label: str
     value: float  # s, k or rounds
     theta: FloatArray
@@ -128,7 +128,7 @@ class Split:
         rng = np.random.default_rng([seed, 16])
 
         def parts(X: FloatArray, y: FloatArray) -> list[Sample]:
-            order, labels = rng.permutation(len(X))[:rows], reads_as_labels(y)
+            order, labels = rng.permutation(len(X))[:rows], as_targets(y, "targets")[1] is not None
             return [Sample(X[part], y[part], labels) for part in np.array_split(order, 3)]
 
         defender, attacker, judge = parts(*pair.probe_sample)
@@ -138,7 +138,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class ErasureStudy(Study, name="erasure", version="1"):
+class ErasureStudy(Study, name="erasure", version="2"):
     """Slowing and stopping: harmful score left against benign score kept, of erasure and of conditioning."""
 
     data: Names = EMBEDDED  # names of `LABELED_PAIRS`, or folders with X_P, y_P, X_H, y_H
@@ -222,7 +222,7 @@ def half_width(values: pd.Series) -> float:
 
 
 #: What is compared with what, split by split.
-COMPARISONS = (("erase", "shuffled targets"), ("erase, floor D/N", "erase"))
+COMPARISONS = (("erase", "shuffled targets"), ("erase", "erase, no floor"))
 
 
 def paired(results: pd.DataFrame) -> pd.DataFrame:
@@ -243,22 +243,22 @@ def extractors(split: Split, seed: int) -> Iterator[Extractor]:
     X, y, _ = split.defender
     D, rng = X.shape[1], np.random.default_rng([seed, 17])
     erased = partial(erasure, kind=split.defender.kind)
+    plain = partial(erased, floor=0)  # what LEACE erases
     yield Extractor("raw", "raw", 1.0, np.eye(D))
-    full, shuffled = erased(X, y), erased(X, rng.permutation(y))
+    full, shuffled = plain(X, y), erased(X, rng.permutation(y))
     yield Extractor("control", "shuffled targets", 0.0, shuffled.theta, shuffled.directions)
     for s in STRENGTHS:
-        yield Extractor("path", f"s = {s:g}", s, erased(X, y, strength=1 - s).theta)
+        yield Extractor("path", f"s = {s:g}", s, plain(X, y, strength=1 - s).theta)
     for k in range(1, min(full.rank, 5)):
-        part = erased(X, y, rank=k)
+        part = plain(X, y, rank=k)
         yield Extractor("rank", f"k = {k}", k, part.theta, part.directions)
-    yield Extractor("path", "erase", 0.0, full.theta, full.directions)
-    for label, floor in (("erase, floor 1 %", 0.01), ("erase, floor D/N", min(1.0, D / len(X)))):
-        part = erased(X, y, floor=floor)
-        yield Extractor("floor", label, floor, part.theta, part.directions)
+    yield Extractor("path", "erase, no floor", 0.0, full.theta, full.directions)
+    floored = erased(X, y)
+    yield Extractor("erase", "erase", 0.0, floored.theta, floored.directions)
     theta = full.theta
     for count in range(2, max(ROUNDS) + 1):
         kept = rng.choice(len(X), size=len(X))  # a bootstrap sample: on the same rows nothing is left
-        theta = theta @ erased(X[kept] @ theta, y[kept]).theta
+        theta = theta @ plain(X[kept] @ theta, y[kept]).theta
         if np.linalg.norm(X @ theta) < 1e-6 * np.linalg.norm(X):  # nothing but round-off is left
             break
         if count in ROUNDS:
@@ -294,7 +294,7 @@ def measured(split: Split, of: Extractor) -> list[float]:
     own = probe_steps(np.eye(F.shape[1]), F.T @ F, F.T @ P[1], epsilon=EPSILON, budget=BUDGET)
     price = np.nan if of.directions is None else erasure_price(*P, of.directions) / P[1].var(axis=0).sum()
     nonlinear = np.nan
-    if of.family in ("raw", "control", "floor") or of.label == "erase":
+    if of.family in ("raw", "control", "erase") or of.label == "erase, no floor":
         nonlinear = nonlinear_score(T, split.attacker, split.judge)
     return [
         found.rir, found.harmful_ratio, found.pretrain_ratio, attack.fixed, own.fixed,
@@ -323,17 +323,18 @@ def score(predicted: FloatArray, train: Sample, test: Sample) -> float:
 
 
 def linear_score(theta: FloatArray, train: Sample, test: Sample) -> float:
-    """Return the score of the better of ridge and logistic regression, as released or whitened.
+    """Return the score of the better of ridge and logistic regression, as released, standardized or whitened.
 
-    Each chooses its penalty by cross-validation on its own rows; the best of them on the test rows counts.
+    Ridge chooses its penalty by cross-validation on its own rows; the best of them on the test rows counts.
     """
     from sklearn.decomposition import PCA
     from sklearn.linear_model import LogisticRegression, RidgeCV
+    from sklearn.preprocessing import StandardScaler
 
     F, G = train.X @ theta, test.X @ theta
-    white = PCA(whiten=True, svd_solver="full").fit(F)
+    scaler, white = StandardScaler().fit(F), PCA(whiten=True, svd_solver="full").fit(F)
     kept = white.explained_variance_ > 1e-12 * white.explained_variance_[0]
-    spaces = [(F, G)]
+    spaces = [(F, G), (scaler.transform(F), scaler.transform(G))]
     if kept.any():
         spaces.append((white.transform(F)[:, kept], white.transform(G)[:, kept]))
     found = []
@@ -341,11 +342,11 @@ def linear_score(theta: FloatArray, train: Sample, test: Sample) -> float:
         size = np.sqrt((A**2).sum(axis=1).mean()) or 1.0
         ridge = RidgeCV(np.geomspace(1e-8, 10, 10) * len(A) / A.shape[1]).fit(A / size, train.columns)
         found.append(score(ridge.predict(B / size), train, test))
-    if train.labels:
+    for A, B in spaces[1:] if train.labels else ():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = LogisticRegression(C=1.0, max_iter=200).fit(spaces[-1][0], train.y)
-        found.append(float((model.predict(spaces[-1][1]) == test.y).mean()))
+            model = LogisticRegression(C=1.0, max_iter=200).fit(A, train.y)
+        found.append(float((model.predict(B) == test.y).mean()))
     return max(found)
 
 
@@ -366,7 +367,7 @@ def nonlinear_score(theta: FloatArray, train: Sample, test: Sample) -> float:
 def chance_of(pair: TaskPair) -> float:
     """Return the accuracy of the most frequent harmful class; 0 where the harmful task is a regression."""
     X, y = pair.probe_sample
-    whole = Sample(X, y, reads_as_labels(y))
+    whole = Sample(X, y, as_targets(y, "targets")[1] is not None)
     return chance(whole, whole)
 
 

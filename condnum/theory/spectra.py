@@ -219,7 +219,7 @@ def checked_rtol(rtol: float | None, default: float) -> float:
     """Return a relative tolerance, by default the given one, or say that it is out of range."""
     if rtol is None:
         return default
-    if not (isinstance(rtol, Real) and 0 <= rtol < 1):
+    if isinstance(rtol, bool) or not (isinstance(rtol, Real) and 0 <= rtol < 1):
         raise InvalidInputError(f"rtol must lie in [0, 1), got {rtol!r}.")
     return float(rtol)
 

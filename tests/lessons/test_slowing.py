@@ -99,8 +99,8 @@ def test_it_is_drawn_with_chance_and_a_gap_and_never():
 
 SAID = {
     (1.0, 4): "needs 13 steps (raw pixels: 13); for the benign task 13 (13). On fresh images",
-    (0.1, 4): "although κ(H<sub>H</sub>) fell; for the benign task 30 (13)",
-    (0.01, 4): "<b>slowed by a factor of 2,400, not stopped</b>",
+    (0.1, 4): "although κ(H<sub>H</sub>) fell; for the benign task 28 (13)",
+    (0.01, 4): "<b>slowed by a factor of 5,600, not stopped</b>",
     (0.0, 4): "<b>no linear probe learns anything from the eraser's rows</b>. On fresh",
     (0.0, 2): "2 of 4 directions are erased, and 44% of the harmful fit is left",
 }

@@ -7,6 +7,10 @@ import numpy as np
 import pytest
 import torch
 from covariances import orthogonal
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from condnum.data import digit_pair, load_small_digits
 from condnum.errors import InvalidInputError, UnknownNameError
@@ -483,3 +487,20 @@ class TestMethodsOfOnesOwn:
         assert immunize(make_problem(), "mine").theta.equal(2 * torch.eye(6).double())
         with pytest.raises(InvalidInputError, match="'pareto' is the name of a built-in method"):
             register_method(Formula("pareto", torch.eye(6)))
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_erase_takes_integers_and_text_for_labels(named):
+    X, y = load_digits(return_X_y=True)
+    words = np.array(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"])
+    problem = ImmunizationProblem.from_data(X, None, X, words[y] if named else y)
+    F = X @ np.asarray(immunize(problem, "erase").theta)
+    reads = make_pipeline(StandardScaler(), LogisticRegression(max_iter=300)).fit(F, y).score(F, y)
+    assert reads == pytest.approx(np.bincount(y).max() / len(y))  # the most frequent digit
+
+
+def test_erase_takes_whole_floats_for_numbers_and_says_so():
+    X, y = load_digits(return_X_y=True)
+    with pytest.warns(UserWarning, match="10 different whole numbers"):
+        theta = immunize(ImmunizationProblem.from_data(X, None, X, y.astype(float)), "erase").theta
+    np.testing.assert_allclose(np.asarray(theta).T @ X.T @ y, 0, atol=1e-6)

@@ -35,7 +35,7 @@ labels = st.lists(st.integers(-1, 4), min_size=3, max_size=6)
 def test_labels_are_taken_where_each_class_has_an_example_and_no_other_is_asked_for(y, y_test):
     train, test = (np.eye(len(of), 2) for of in (y, y_test))
     task = finite_or_refused(lambda: AttackTask(train, y, "classification", test, y_test))
-    sound = len({*y}) > 1 and {*y} == {*range(max(y) + 1)} and {*y_test} <= {*y}
+    sound = len({*y}) > 1 and {*y_test} <= {*y}
     assert (task is not None) == sound
 
 

@@ -181,6 +181,12 @@ def test_an_attacker_is_registered_once_but_a_cell_may_run_again(monkeypatch):
     assert get_attacker("mine") is again
 
 
+@pytest.mark.parametrize("y", [["b", "a", "b"], [[7], [-2], [7]], [True, False, True]], ids=str)
+def test_a_task_numbers_its_labels(y):
+    task = AttackTask(np.eye(3), y, X_test=np.eye(3)[:2], y_test=y[:2])
+    assert (task.kind, task.y.tolist(), task.y_test.tolist()) == ("classification", [1, 0, 1], [1, 0])
+
+
 def test_a_task_keeps_its_numbers_when_the_callers_arrays_change():
     X, y = np.eye(3), np.array([0.0, 1.0, 2.0])
     task = AttackTask(X, y)
@@ -213,15 +219,15 @@ def held_out(kind, y, y_test):
         (lambda: attack_panel({"raw": ill()}, regression()), "'raw' is reserved for the baseline"),
         (lambda: attack_panel({"a": None, "raw": ill()}, regression()), "'raw' is reserved for the baseline"),
         (lambda: attack_panel(np.eye(D), regression(), attackers=["adm"]), "did you mean 'adam'"),
-        (lambda: AttackTask(np.eye(3), [0, 1, 2.5], "classification"), "labels 0, 1, …"),
+        (lambda: AttackTask(np.eye(3), [0, 1, 2.5], "classification"), "labels .*, got 2.5"),
         (lambda: AttackTask(np.eye(3), np.ones(3), X_test=np.eye(3)), "X_test and y_test must be given"),
-        (lambda: AttackTask(np.eye(2), [1, 2], "clustering"), "kind of task"),
+        (lambda: AttackTask(np.eye(2), [1, 2], "clustering"), "unknown kind 'clustering'"),
         (lambda: attack_panel(np.eye(2), AttackTask(np.eye(2), [1, 1], "classification")), "all 2 labels"),
         (lambda: attack_panel({"raw": None}, AttackTask(np.eye(2), [0.0, 0.0])), "targets are all zero"),
         (lambda: attack_panel({"raw": None}, AttackTask([[1.0], [-1.0]], [1.0, 1.0])), "nothing to attack"),
         (held_out("classification", [0, 1] * 3, [0, 1, 2, 0]), "y_test holds label 2, .* are 0 to 1"),
         (held_out("classification", [0, 1, 2] * 2, [0, 7, 2, 0]), "y_test holds label 7, .* are 0 to 2"),
-        (held_out("classification", [0, 2] * 3, [0, 2, 2, 0]), "y has .* no example of class 1"),
+        (held_out("auto", ["a", "b"] * 3, ["a", "c", "b", "a"]), "y_test holds label c, .* are a to b"),
         (held_out("regression", np.ones((6, 1)), np.ones((4, 2))), r"y_test has 2 output\(s\)"),
         (lambda: AttackTask(np.eye(2), [1, 2], X_test=np.eye(3), y_test=[1, 2, 3]), "the same columns"),
         (lambda: attack_panel(np.eye(D), regression(), extractors=["nope"]), "unknown extractor 'nope'"),
