@@ -47,6 +47,7 @@ class Immunizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         theta_: `(D, D_hid)`, in kind, dtype and device of the benign inputs.
         verdict_: Definition 3.1 clause by clause, with (i), (ii) and RIR (compact convention), of `theta_` as
             it is stored. It prints as a sentence.
+        explanation_: What ran, the verdict in both conventions, and how slow the targets' probes become.
         limit_: The theoretical limit of RIR, see `rir_ceiling`.
         history_: `{name: (T,)}` values along a descent.
 
@@ -98,6 +99,7 @@ class Immunizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         gap = None if problem.pretrain.targets is None else problem.pretrain.loss_gap(self.theta_)
         self.verdict_ = relative_immunization_ratio(self.theta_, *ranges, loss_gap=gap)
         self.limit_, self.history_ = rir_ceiling(*ranges).value, found.history
+        self.explanation_ = found.explanation
         return self
 
     def transform(self, X: Any) -> Any:
@@ -134,6 +136,7 @@ class Immunizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
             "array": not isinstance(self.theta_, Tensor),
             "columns": list(getattr(self, "feature_names_in_", [])),
             "verdict": asdict(self.verdict_),
+            "explanation": self.explanation_,
             "limit": self.limit_,
         }
         tensors = {f"history.{name}": torch.tensor(values) for name, values in self.history_.items()}
@@ -165,6 +168,7 @@ class Immunizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
             if name.endswith(("before", "after")):
                 known["verdict"][name] = ConditionNumber(**value)
         self.verdict_, self.limit_ = Immunization(**known["verdict"]), known["limit"]
+        self.explanation_ = known["explanation"]
         self.history_ = {name.removeprefix("history."): values.numpy() for name, values in tensors.items()}
         return self
 

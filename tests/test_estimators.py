@@ -52,6 +52,8 @@ def test_theta_and_verdict_are_those_of_the_functions():
     np.testing.assert_array_equal(fitted.theta_, found.theta)
     assert fitted.verdict_ == found.verdict
     assert fitted.limit_ == found.ceiling
+    assert fitted.explanation_ == found.explanation
+    assert "the benign probe takes" in fitted.explanation_
 
 
 def test_the_verdict_is_of_the_theta_that_is_stored():
@@ -94,6 +96,7 @@ def test_a_file_gives_the_same_immunizer(kind, tmp_path):
     for fitted in (Immunizer().fit(X, KINDS[kind](H)), descent.fit(X, KINDS[kind](H))):
         fitted.save(tmp_path / "theta.safetensors")
         found = Immunizer.load(tmp_path / "theta.safetensors")
+        assert found.explanation_ == fitted.explanation_
         assert found.get_params() == fitted.get_params()
         assert (found.verdict_, found.limit_) == (fitted.verdict_, fitted.limit_)
         np.testing.assert_equal(found.history_, fitted.history_)
