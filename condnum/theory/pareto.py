@@ -12,7 +12,7 @@ the extractor to take where (ii) is wanted: at any rank, and with the ridge conv
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -178,12 +178,10 @@ def pareto_immunizer(
         candidates = [_spiked(P, w, gain) for gain in gains]
     else:
         candidates = [_front_spike(P, H, region, x, gain) for gain in gains for x in ratios]
-    if convention == "ridge" or min(P.rank, H.rank) < P.dimension:
-        directions = [direction for _, _, direction in _ridge_pencils(P, H)]
-        kappas = [x * region.kappa_pretrain for x in ratios]
-        candidates += [
-            _spiked(P, _ridge_spike(P, H, x, gain, directions), gain) for gain in gains for x in kappas
-        ]
+    if P.rank < P.dimension:
+        candidates += [theta for x in ratios for theta in _largest_spikes(P, H, x * float(P.values[0]))]
+    elif convention == "ridge" or H.rank < P.dimension:
+        candidates += [theta for x in ratios for theta in _ridge_spikes(P, H, x * region.kappa_pretrain)]
     theta = unit_scale(max(candidates, key=lambda theta: _merit(theta, P, H, convention, ridge)))
     return theta if isinstance(pretrain_covariance, CovarianceRange) else like(pretrain_covariance)(theta)
 
@@ -216,7 +214,8 @@ def ridge_limits(
         return RidgeLimits(ceiling, ceiling if ceiling >= 1 else math.nan)
     least = float(H.values[-1]) if H.rank == H.dimension else 0.0
     kappa = (float(H.values[0]) + ridge) / (least + ridge)
-    value, room = np.array([(value, rho * P.dimension) for rho, value, _ in _ridge_pencils(P, H)]).T
+    pencil = _ridge_pencil(P, H)
+    value, room = np.array([(pencil(rho)[0], rho * P.dimension) for rho in _ridge_grid(P)]).T
     top, scale = float(P.values[0]), ridge * kappa
     harmful_ratio = min(ceiling, (float((value * (top + room)).min()) + ridge) / scale)
     if harmful_ratio < 1:
@@ -273,42 +272,77 @@ def _own_direction(P: CovarianceRange, H: CovarianceRange) -> Tensor:
     return own[:, 0] * math.sqrt(wanted / float(energies[0]))
 
 
-def _ridge_pencils(P: CovarianceRange, H: CovarianceRange) -> list[tuple[float, float, Tensor]]:
-    """Return ρ and the top eigenpair of `(K_H, K_P + ρI)`, a bound on λ and a `(D,)`, over a grid of ρ."""
+def _ridge_pencil(P: CovarianceRange, H: CovarianceRange) -> Callable[[float], tuple[float, Tensor]]:
+    """Return the function from ρ to the top eigenpair of `(K_H, K_P + ρI)`, a bound on λ and a `(D,)`."""
     Q = torch.cat([P.vectors, P.null_basis], dim=1)
     rotated = gram(H.factor @ Q)
     energy = torch.cat([P.values, P.values.new_zeros(P.dimension - P.rank)])
-    found = []
-    for rho in np.geomspace(1e-8, 1e2, 31) * float(P.values[0]):
+
+    def top(rho: float) -> tuple[float, Tensor]:
         scale = (energy + rho).rsqrt()
         bound, vector = largest_bound(scale[:, None] * rotated * scale)
-        found.append((float(rho), bound, Q @ (scale * vector)))
+        return bound, Q @ (scale * vector)
+
+    return top
+
+
+def _ridge_grid(P: CovarianceRange) -> NDArray[np.float64]:
+    """Return the ρ at which pencils are looked at."""
+    return np.geomspace(1e-8, 1e2, 31) * float(P.values[0])
+
+
+def _ridge_spikes(P: CovarianceRange, H: CovarianceRange, kappa: float) -> list[Tensor]:
+    """Return θ of a full-rank K_P with w along the pencils' directions, as long as κ(H_P) allows."""
+    floor, pencil = float(P.values[-1]), _ridge_pencil(P, H)
+    most = 1e3 * float((floor / P.values).sum())
+    tried = []
+    for u in (pencil(rho)[1] for rho in _ridge_grid(P)):
+        on_pretrain, length = float((P.factor @ u).square().sum()), float(u.square().sum())
+        a = max(min(most / length, (kappa - 1) * floor / on_pretrain), 0.0)
+        rise = a * float((H.factor @ u).square().sum()) / (most / 1e3 + a * length)
+        tried.append((rise, math.sqrt(a) * u))
+    return [_spiked(P, max(tried, key=lambda found: found[0])[1], 1.0)]
+
+
+def _largest_spikes(P: CovarianceRange, H: CovarianceRange, top: float) -> list[Tensor]:
+    """Return θ near the w of largest `wᵀK_Hw` with `wᵀK_Pw ≤ t`, `‖w‖² ≤ D`, where K_P is singular.
+
+    The closer θ is to w alone, the larger is σ₁(H_H), and the smaller is the rest of H_P. Where two
+    eigenvectors of a pencil tie, w is the combination of both that makes both bounds tight.
+    """
+    D, pencil = P.dimension, _ridge_pencil(P, H)
+
+    def excess(u: Tensor, v: Tensor) -> float:
+        return D * float((P.factor @ u) @ (P.factor @ v)) - top * float(u @ v)
+
+    def vector(rho: float) -> Tensor:
+        u = pencil(rho)[1]
+        return u / torch.linalg.vector_norm(u)
+
+    low, high = _ridge_grid(P)[[0, -1]]
+    light, heavy = vector(low), vector(high)
+    w = light if excess(light, light) > 0 else heavy
+    if excess(light, light) <= 0 < excess(heavy, heavy):
+        for _ in range(25):
+            u = vector(middle := math.sqrt(low * high))
+            if excess(u, u) > 0:
+                high, heavy = middle, u
+            else:
+                low, light = middle, u
+        square, linear, rest = excess(heavy, heavy), excess(heavy, light), excess(light, light)
+        root = math.sqrt(linear**2 - square * rest)
+        pairs = [light + (-linear + sign * root) / square * heavy for sign in (1, -1)]
+        w = max(pairs, key=lambda u: float((H.factor @ u).square().sum() / u.square().sum()))
+    energy, square = float((P.factor @ w).square().sum()), float(w.square().sum())
+    w = w * math.sqrt(min(D / square, top / energy if energy > 0 else math.inf))
+    spare = max(D - float(w.square().sum()), 0.0)
+    found = []
+    for left in (0.3, 0.1, 1e-2, 1e-3, 1e-4, 1e-6):
+        # A floor of `left` of both bounds; null(K_P) takes what w leaves of ‖θ‖² = D.
+        base = left / max(float((1 / P.values).sum()) / D, 1 / top)
+        null = math.sqrt((spare + left * D) / (D - P.rank) / base * float(P.values[-1]))
+        found.append(_spiked(P, w * math.sqrt((1 - left) * float(P.values[-1]) / base), null))
     return found
-
-
-def _ridge_spike(
-    P: CovarianceRange, H: CovarianceRange, kappa: float, null_gain: float, directions: list[Tensor]
-) -> Tensor:
-    """Return the w of the ridge convention: the ρ and length with the largest (i) that κ(H_P) allows."""
-    floor = float(P.values[-1])
-    filled = float((floor / P.values).sum()) + null_gain**2 * (P.dimension - P.rank)
-    best, chosen = -math.inf, torch.zeros_like(directions[0])
-    for u in directions:
-        on_pretrain, on_harmful = (float((task.factor @ u).square().sum()) for task in (P, H))
-        length = float(u.square().sum())
-        # w = √a·u: κ(H_P) = 1 + a·uᵀK_Pu/γ_r, and, for a singular K_P, σ₁(H_P) at ‖θ‖_F² = D, bound a.
-        bounds = [1e3 * filled / length]
-        if on_pretrain > 0:
-            bounds.append((kappa - 1) * floor / on_pretrain)
-        if P.rank < P.dimension:
-            slope = P.dimension * on_pretrain - kappa * floor * length
-            spare = kappa * floor * filled - P.dimension * floor
-            bounds.append(spare / slope if slope > 0 else math.inf if spare >= 0 else 0.0)
-        a = max(min(bounds), 0.0)
-        rise = a * on_harmful * P.dimension / (filled + a * length)
-        if rise > best:
-            best, chosen = rise, math.sqrt(a) * u
-    return chosen
 
 
 def _spiked(P: CovarianceRange, w: Tensor, null_gain: float) -> Tensor:
@@ -324,10 +358,11 @@ def _spiked(P: CovarianceRange, w: Tensor, null_gain: float) -> Tensor:
 def _merit(
     theta: Tensor, P: CovarianceRange, H: CovarianceRange, convention: Convention, ridge: float
 ) -> tuple[float, ...]:
-    """Rank candidates: Definition 3.1 in both conventions, in the wanted one, kept ranks, compact RIR."""
+    """Rank candidates: Definition 3.1 in both conventions, kept ranks, RIR; the wanted convention decides."""
     compact, ridged = in_both_conventions(theta, P, H, ridge=ridge)
-    wanted = (compact if convention == "compact" else ridged).success
-    return compact.success + ridged.success, wanted, not compact.rank_changed, compact.rir
+    if convention == "ridge":
+        return ridged.success, ridged.rir
+    return compact.success + ridged.success, compact.success, not compact.rank_changed, compact.rir
 
 
 def _largest_kappa(dimension: int) -> float:

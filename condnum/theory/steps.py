@@ -64,9 +64,10 @@ def well_step_bound(sigma: ArrayLike, *, dimension: int | None = None, bound: St
             "unique one, and its bound is 0."
         )
     s1, s2, sk = s[..., 0], s[..., 1], s[..., -1]
-    room = (1 - (sk / s1).sqrt()) / 2 if bound == "corrected" else torch.ones_like(s1)
+    # 1 − √(σ_k/σ₁) and √(σ₁/σ₂) − 1 without cancellation.
+    room = (s1 - sk) / s1 / (1 + (sk / s1).sqrt()) / 2 if bound == "corrected" else torch.ones_like(s1)
     first = room / ((1 - 1 / D) * s1)
-    second = ((s1 / s2).sqrt() - 1) * D / (2 * s2)
+    second = (s1 - s2) / s2 / ((s1 / s2).sqrt() + 1) * D / (2 * s2)
     largest = torch.minimum(first, second)
     return largest.item() if largest.ndim == 0 else like(sigma)(largest)
 
@@ -108,6 +109,8 @@ def ill_step_bound(sigma: ArrayLike, *, bound: StepBound = "corrected") -> Any:
     k = s.shape[-1]
     denominator = low.sigma * (1 - 2 / k) if bound == "corrected" else 1 - 2 * low.sigma / k
     largest = value.reciprocal().square() / denominator
+    if bool(((largest == 0) | (torch.isinf(largest) & (denominator != 0))).any()):
+        raise _beyond_float64(s)
     return largest.item() if largest.ndim == 0 else like(sigma)(largest)
 
 
@@ -124,6 +127,14 @@ def _as_spectrum(sigma: ArrayLike, bound: StepBound = "corrected", *, minimum: i
     if s.shape[-1] < minimum:
         raise RankError(f"sigma must hold at least {minimum} values, got {s.shape[-1]}: κ = 1 at rank 1.")
     return s
+
+
+def _beyond_float64(sigma: Tensor) -> InvalidInputError:
+    """Return the error of a step of R_ill that leaves float64 at this scale of H."""
+    return InvalidInputError(
+        f"the step overflows or underflows float64 at a singular value of {float(sigma.max()):.3g}, as it "
+        "goes with the cube of the scale of H: divide θ or K by a number that brings H near 1."
+    )
 
 
 def _smallest_with_equals(sigma: Tensor) -> tuple[Extreme, Tensor]:
@@ -216,7 +227,10 @@ def ill_step(
     T, H, eps = _theta_hessian(theta, K)
     result = ill_core(H, rank=rank, rtol=rtol, eps=eps)
     reject_infinite(result.value)
-    return like(theta)(T - step * (T @ result.gradient))
+    moved = T - step * (T @ result.gradient)
+    if not bool(torch.isfinite(moved).all()):
+        raise _beyond_float64(result.sigma)
+    return like(theta)(moved)
 
 
 def well_spectrum_step(sigma: ArrayLike, eta: float, dimension: int | None = None) -> Array:

@@ -214,3 +214,36 @@ def test_ridge_limits_of_invertible_tasks_are_the_ceiling():
     limits = ridge_limits(*pair(3))
     assert limits.rir == limits.harmful_ratio == ridge_convention_ceiling(*pair(3))
     assert ridge_limits(np.diag([4.0, 0.0]), np.diag([1.0, 0.0])).harmful_ratio == pytest.approx(1)
+
+
+#: Pairs that some θ immunizes in the ridge convention; the last two by a θ that a search of many steps found.
+RIDGE_FEASIBLE = {
+    "rank-1-and-2": (np.ones((3, 3)), [[5, 2, 4], [2, 1, 1], [4, 1, 5]]),
+    "rank-1-and-1": (np.outer([2, 1], [2, 1]), np.outer([1, -2], [1, -2])),
+    "leaning": (np.outer([1, 0], [1, 0]), np.outer([2, 1], [2, 1])),
+    "full-harmful": (np.diag([1.0, 0]), [[2, 1], [1, 1]]),
+    "full-both": (np.diag([9.0, 1]), [[3, 1], [1, 2]]),
+    "tied": (np.diag([1.0, 1, 0]), np.diag([2.0, 0, 2]) + 0.5),
+}
+
+
+@pytest.mark.parametrize("name", RIDGE_FEASIBLE)
+def test_ridge_immunizer_meets_the_definition_where_that_is_possible(name):
+    K_P, K_H = (np.array(K, dtype=float) for K in RIDGE_FEASIBLE[name])
+    theta = pareto_immunizer(K_P, K_H, convention="ridge")
+    found = relative_immunization_ratio(theta, K_P, K_H, convention="ridge")
+    assert found.verdict == "met"
+    assert found.harmful_ratio <= ridge_limits(K_P, K_H).harmful_ratio * (1 + 1e-6)
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 10**6), st.integers(2, 5))
+def test_ridge_limits_of_a_singular_benign_task_are_met_or_exclude_all(seed, D):
+    rng = np.random.default_rng(seed)
+    rows = [rng.integers(-2, 3, size=(rank, D)) for rank in (rng.integers(1, D), rng.integers(1, D + 1))]
+    K_P, K_H = ((X.T @ X + np.diag(np.eye(D)[0] * ~X.any())).astype(float) for X in rows)
+    theta = pareto_immunizer(K_P, K_H, convention="ridge")
+    found = relative_immunization_ratio(theta, K_P, K_H, convention="ridge")
+    limit = ridge_limits(K_P, K_H).harmful_ratio
+    assert found.success or limit < 1.01
+    assert not found.success or 1 < found.harmful_ratio <= limit * (1 + 1e-6)

@@ -10,9 +10,10 @@ from covariances import STRUCTURES, orthogonal, structured_rows
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from condnum import immunize
+from condnum import ill_step, ill_step_bound, immunize, well_step_bound
 from condnum.audit.measures import clause_c, read_theta
 from condnum.audit.study import audit
+from condnum.errors import InvalidInputError
 from condnum.methods.problem import ImmunizationProblem
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.spectra import CovarianceRange, condition_number, default_rtol, hessian, squared_rtol
@@ -206,3 +207,25 @@ class TestUnits:
         X = np.random.default_rng(0).normal(size=(20, 3))
         for wide in (np.c_[X * [1e9, 1, 1], X], np.c_[X * [1e9, 1, 1], 0 * X]):
             assert CovarianceRange.of_features(wide).rank == 3
+
+
+@pytest.mark.parametrize("gap", [1e-3, 1e-8, 1e-12, 1e-14])
+@pytest.mark.parametrize("least", [1.0, 0.5])
+def test_step_bound_near_a_tie(gap, least):
+    sigma = [1 + gap, 1.0, least][: 3 if least < 1 else 2]
+    with mpmath.workdps(60):
+        top, second, low = mpmath.mpf(sigma[0]), mpmath.mpf(1), mpmath.mpf(sigma[-1])
+        D = len(sigma)
+        first = (1 - mpmath.sqrt(low / top)) / (2 * (1 - mpmath.mpf(1) / D) * top)
+        true = min(first, (mpmath.sqrt(top / second) - 1) * D / (2 * second))
+    assert well_step_bound(sigma) == pytest.approx(float(true), rel=1e-14)
+
+
+@pytest.mark.parametrize("scale", [1e150, 1e-150])
+def test_steps_beyond_float64_are_refused(scale):
+    with pytest.raises(InvalidInputError, match="underflows float64"):
+        ill_step_bound([3 * scale, 3 * scale, 1.5 * scale])
+    for theta, K in ((1.0, scale), (scale, 1.0)):
+        if (theta, scale) != (1.0, 1e150):  # there the step is shorter than round-off, and θ stays
+            with pytest.raises(InvalidInputError, match="float64"):
+                ill_step(theta * np.eye(2), K * np.diag([3.0, 1.0]), 1.0)
