@@ -64,10 +64,12 @@ def largest_pairs(matrices: Tensor, start: Tensor | None = None) -> EigenPairs:
 def largest_bound(matrix: Tensor) -> tuple[float, Tensor]:
     """Return an upper bound on the largest eigenvalue of a positive semidefinite matrix, and its vector.
 
-    Cholesky's method proves what Lanczos found, in a tenth of the time of `eigh`.
+    Cholesky's method proves what Lanczos found, in a tenth of the time of `eigh` unless the matrix is small.
     """
-    pair = largest_pairs(matrix[None])
-    bound, vector = float(pair.values[0]) * (1 + PROVEN), pair.vectors[0]
+    bound = -1.0
+    if len(matrix) > _BASIS:
+        pair = largest_pairs(matrix[None])
+        bound, vector = float(pair.values[0]) * (1 + PROVEN), pair.vectors[0]
     if int(torch.linalg.cholesky_ex(bound * torch.eye(len(matrix)).to(matrix) - matrix).info):
         values, vectors = torch.linalg.eigh(matrix)
         bound, vector = float(values[-1]) * (1 + PROVEN), vectors[:, -1]
