@@ -310,17 +310,13 @@ class ProbeSpace:
 
     @cached_property
     def standardized(self) -> ProbeSpace:
-        """Centered and scaled columns, constant ones dropped to zero, and an intercept: L* may be lower.
+        """Columns standardized as by scikit-learn, and an intercept: L* may be lower."""
+        from sklearn.preprocessing import StandardScaler
 
-        A column counts as constant beside the largest one: what θ annihilates is round-off, not a feature.
-        """
-        mean, deviation = self.features.mean(axis=0), self.features.std(axis=0)
-        size = np.sqrt((self.features**2).mean(axis=0))
-        flat = deviation <= 1e-12 * max(size.max(), np.finfo(np.float64).tiny)
-        gain = np.where(flat, 0.0, 1 / np.where(flat, 1.0, deviation))
+        scaler = StandardScaler().fit(self.features)
 
         def change(F: FloatArray) -> FloatArray:
-            return np.c_[(F - mean) * gain, np.ones(len(F))]
+            return np.c_[scaler.transform(F), np.ones(len(F))]
 
         features, test = change(self.features), None if self.test is None else change(self.test)
         return replace(self, features=features, test=test, reference=self)

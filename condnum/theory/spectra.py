@@ -357,6 +357,7 @@ class CovarianceRange:
         K = as_covariance(covariance, name, rtol=given).detach()
         values, vectors = torch.linalg.eigh(K)
         rtol = checked_rtol(rtol, default_rtol(len(K), storage_eps(covariance)))
+        vectors = vectors * (K != 0).any(dim=0)[:, None]  # round-off where K has a row of zeros
         kept = values > rtol * values[-1].clamp_min(0)
         if not bool(kept.any()):
             raise RankError(
