@@ -94,7 +94,7 @@ def linear_probe(
     recorded = _steps_to_record(record, check_integer("steps", steps, 1))
     batch = T.shape[:-2]
     members = zip(*(x.reshape(-1, *x.shape[-2:]) for x in (T, K, b)), strict=True)
-    modes = [_modes(_at_unit_size(t), _at_unit_size(k), _at_unit_size(m), rtol) for t, k, m in members]
+    modes = [_modes(at_unit_size(t), at_unit_size(k), at_unit_size(m), rtol) for t, k, m in members]
     curves = eigenbasis_probe(modes, recorded)
     shaped = {
         name: of.reshape((*batch, *of.shape[1:])) for name, of in vars(curves).items() if name != "steps"
@@ -140,7 +140,7 @@ def _broadcast(T: Tensor, K: Tensor, b: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.expand(*batch, *x.shape[-2:]) for x in (T, K, b))
 
 
-def _at_unit_size(values: Tensor) -> Tensor:
+def at_unit_size(values: Tensor) -> Tensor:
     """Divide by a power of two: that is exact, no curve sees it, and squares stay in range."""
     return values / math.ldexp(1, math.frexp(float(values.abs().max()))[1] - 1)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from condnum.arrays import ArrayLike, FloatArray, as_tensor
 from condnum.errors import InvalidInputError, check_integer
-from condnum.probing.line_search import exact_line_search
+from condnum.probing.line_search import at_unit_size, exact_line_search
 from condnum.probing.recurrences import first_step
 from condnum.theory.spectra import CovarianceRange, default_rtol
 
@@ -96,11 +96,13 @@ def probe_steps(
     if not 0 < epsilon < 1:
         raise InvalidInputError(f"epsilon must lie between 0 and 1, got {epsilon!r}.")
     budget = check_integer("budget", budget, 1)
-    target = (K.vectors.mT @ b) / K.values.sqrt()[:, None]  # Y in an orthonormal basis of range(X)
+    target = (K.vectors.mT @ at_unit_size(b)) / (K.values / K.values[0]).sqrt()[
+        :, None
+    ]  # Y in an orthonormal basis of range(X)
     best = float(target.square().sum())
     if not best > 0:
         raise InvalidInputError("the moment XᵀY is zero: no probe learns anything; check the targets.")
-    U, roots, _ = torch.linalg.svd(K.factor @ T, full_matrices=False)
+    U, roots, _ = torch.linalg.svd(K.factor / K.values[0].sqrt() @ at_unit_size(T), full_matrices=False)
     kept = roots > math.sqrt(default_rtol(max(T.shape))) * roots[0]
     sigma = (roots[kept].square() / roots[0].square()).numpy() if float(roots[0]) > 0 else np.zeros(0)
     energy = (U[:, kept].mT @ target).square().sum(dim=1).numpy() / best if len(sigma) else np.zeros(0)

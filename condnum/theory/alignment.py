@@ -7,6 +7,7 @@ false in general. What holds: the overlaps are doubly stochastic; Eq. 10 is majo
 (Schur-Horn), hence it underestimates κ of a full-rank H; Ostrowski's bounds.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,8 +105,13 @@ def alignment(theta: ArrayLike, covariance: ArrayLike, *, rtol: float | None = N
     gamma = gamma.clamp_min(0)
     A = U[:, :m] * s  # UΣ
     M = symmetric_part(A.mT @ K @ A)
+    scale, top = s[0].square() * gamma[0], M.abs().max()  # the first bounds M's entries, and so its round-off
+    if float(s[0]) > 0 and not torch.finfo(M.dtype).tiny < float(scale) < math.inf:
+        raise InvalidInputError(
+            f"H(θ) of a theta of size {float(s[0]):.3g} and a covariance of size {float(gamma[0]):.3g} "
+            "leaves float64; divide both by their largest entries, which does not change κ."
+        )
     spectrum = torch.linalg.eigvalsh(M).flip(-1).clamp_min(0)
-    scale = s[0].square() * gamma[0]  # bounds every entry of M, and so its round-off
     if not bool(spectrum[0] > tolerance * scale):
         raise RankError(
             "H(θ) = θᵀKθ has rank 0: theta is zero or lies in the null space of the covariance, so there is "
@@ -120,6 +126,7 @@ def alignment(theta: ArrayLike, covariance: ArrayLike, *, rtol: float | None = N
         condition_from_spectrum(values, convention="compact", rtol=tolerance, ridge=1.0, dimension=m)
         for values in (diagonal.sort(descending=True).values, spectrum)
     )
+    M - torch.diag(M.diagonal())
     sums = predicted.sort(descending=True).values.cumsum(0), truth.cumsum(0)
     slack = 4 * tolerance * scale
     # Round-off adds up along the partial sums, hence one slack for each term.
@@ -136,7 +143,9 @@ def alignment(theta: ArrayLike, covariance: ArrayLike, *, rtol: float | None = N
         spectrum=to(truth),
         theta_singular_values=to(s),
         covariance_eigenvalues=to(gamma),
-        misalignment=float(torch.linalg.norm(M - torch.diag(M.diagonal())) / torch.linalg.norm(M)),
+        misalignment=float(
+            torch.linalg.norm((M - torch.diag(M.diagonal())) / top) / torch.linalg.norm(M / top)
+        ),
         majorised=bool((excess <= room).all() and excess[-1].abs() <= room[-1]),
         predicted_partial_sums=to(sums[0]),
         true_partial_sums=to(sums[1]),

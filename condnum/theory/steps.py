@@ -289,4 +289,7 @@ def ill_spectrum_step(sigma: ArrayLike, eta: float) -> Array:
     low, value = _smallest_with_equals(s)
     reject_infinite(value)
     gradient = (low.weights - 1 / s.shape[-1]) * s * value.square().unsqueeze(-1)
-    return like(sigma)(s * (1 - 2 * _step_size(eta) * gradient).square())
+    moved = s * (1 - 2 * _step_size(eta) * gradient).square()
+    if not bool(torch.isfinite(moved).all()):
+        raise _beyond_float64(s)
+    return like(sigma)(moved)

@@ -10,11 +10,12 @@ from covariances import STRUCTURES, orthogonal, structured_rows
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from condnum import ill_step, ill_step_bound, immunize, well_step_bound
+from condnum import alignment, ill_step, ill_step_bound, immunize, well_step_bound
 from condnum.audit.measures import clause_c, read_theta
 from condnum.audit.study import audit
 from condnum.errors import InvalidInputError
 from condnum.methods.problem import ImmunizationProblem
+from condnum.probing.probe_steps import probe_steps
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.spectra import CovarianceRange, condition_number, default_rtol, hessian, squared_rtol
 
@@ -229,3 +230,26 @@ def test_steps_beyond_float64_are_refused(scale):
         if (theta, scale) != (1.0, 1e150):  # there the step is shorter than round-off, and θ stays
             with pytest.raises(InvalidInputError, match="float64"):
                 ill_step(theta * np.eye(2), K * np.diag([3.0, 1.0]), 1.0)
+
+
+@pytest.mark.parametrize("of_theta", [1.0, 1e150, 1e-150])
+@pytest.mark.parametrize("of_K", [1.0, 1e150, 1e-150])
+def test_scales_change_no_step_and_no_alignment(of_theta, of_K):
+    found = probe_steps(of_theta * np.eye(2), of_K * np.diag([4.0, 1]), [0, of_K])
+    assert (found.raw, found.fixed, found.exact, found.fit) == (9, 9, 1, pytest.approx(1))
+    theta, K = np.diag([2.0, 1]), np.array([[2.0, 1], [1, 2]])
+    plain = alignment(theta, K)
+    if abs(math.log10(of_theta) * 2 + math.log10(of_K)) > 308:
+        with pytest.raises(InvalidInputError, match="leaves float64"):
+            alignment(of_theta * theta, of_K * K)
+        return
+    scaled = alignment(of_theta * theta, of_K * K)
+    for name in (
+        "misalignment",
+        "true_condition",
+        "predicted_condition",
+        "rank",
+        "majorised",
+        "ostrowski_holds",
+    ):
+        assert getattr(scaled, name) == pytest.approx(getattr(plain, name))
