@@ -126,7 +126,6 @@ def alignment(theta: ArrayLike, covariance: ArrayLike, *, rtol: float | None = N
         condition_from_spectrum(values, convention="compact", rtol=tolerance, ridge=1.0, dimension=m)
         for values in (diagonal.sort(descending=True).values, spectrum)
     )
-    M - torch.diag(M.diagonal())
     sums = predicted.sort(descending=True).values.cumsum(0), truth.cumsum(0)
     slack = 4 * tolerance * scale
     # Round-off adds up along the partial sums, hence one slack for each term.
