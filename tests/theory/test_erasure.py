@@ -261,6 +261,25 @@ def test_a_price_of_other_shapes_is_refused():
         erasure_price(np.eye(3), np.ones(2), np.ones((3, 1)))
 
 
+def test_fresh_rows_read_less_with_the_floor_and_a_shift_of_pixels_changes_nothing():
+    X, y = digits_5_to_9()
+    reads = []
+    for seed in range(3):
+        defender, attacker, judge = np.array_split(np.random.default_rng(seed).permutation(len(X)), 3)
+        found = [erasure(X[defender], y[defender], floor=floor).theta for floor in (0, 1 / 3)]
+        shifted = erasure((X[defender] - 8) / 7, y[defender]).theta
+        np.testing.assert_allclose(shifted, found[1], atol=1e-8)
+        row = []
+        for theta in found:
+            scaler = StandardScaler().fit(X[attacker] @ theta)
+            A, B = (scaler.transform(X[part] @ theta) for part in (attacker, judge))
+            row.append(LogisticRegression(max_iter=300).fit(A, y[attacker]).score(B, y[judge]))
+        reads.append(row)
+    plain, floored = np.mean(reads, axis=0)
+    assert floored < plain - 0.02
+    assert floored < 0.5  # of 0.95 on raw pixels
+
+
 @pytest.mark.parametrize("unit", [1.0, 1e3])
 def test_a_floor_removes_what_few_rows_excite_and_would_undo_the_erasure(unit):
     rng = np.random.default_rng(3)
