@@ -133,9 +133,13 @@ def path_slowdown(before: NDArray[np.float64], after: NDArray[np.float64]) -> fl
 def softmax_descent(
     train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], rate: float, epochs: int
 ) -> tuple[NDArray[np.float64], float]:
-    """Return test accuracy `(epochs + 1,)` of a head that starts from zero, and its test loss in the end."""
+    """Return test accuracy `(epochs + 1,)` of a head that starts from zero, and its test loss in the end.
+
+    A test image of a class that no training image has is missed, and does not count in the loss.
+    """
     X, y = train
     head = nn.Linear(X.shape[1], int(y.max()) + 1, dtype=X.dtype)
+    known = test[1] < head.out_features
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     stepper, accuracies = torch.optim.SGD(head.parameters(), lr=rate), []
@@ -147,7 +151,7 @@ def softmax_descent(
             stepper.zero_grad()
             nn.functional.cross_entropy(head(X), y).backward()
             stepper.step()
-    return np.array(accuracies), float(nn.functional.cross_entropy(logits, test[1]))
+    return np.array(accuracies), float(nn.functional.cross_entropy(logits[known], test[1][known]))
 
 
 def convex_probe(train: ImageFeatures, test: ImageFeatures, *, seed: int = 0) -> ConvexProbe:

@@ -40,6 +40,16 @@ def test_digits_are_learned_and_the_test_rows_choose_nothing(digits):
     assert honest.test_accuracy[-1] != poisoned.test_accuracy[-1]
 
 
+@pytest.mark.parametrize("absent", [4, 9])
+def test_images_of_a_class_that_training_lacks_are_missed(digits, absent):
+    X, y, Z, z = digits
+    train, test = features(X[y != absent], y[y != absent]), features(Z, z)
+    most = 1 - (z == absent).mean()
+    assert probe_accuracy(train, test, epochs=5).test_accuracy[-1] <= most
+    assert 0.8 < convex_probe(train, test).test_accuracy <= most
+    assert np.isfinite(descent_path(train, test)).all()
+
+
 def test_the_convex_probe_is_scikit_learns_on_standardized_features(digits, monkeypatch):
     X, y, Z, z = digits
     chosen = convex_probe(features(X, y), features(Z, z))
