@@ -178,10 +178,14 @@ def pareto_immunizer(
         candidates = [_spiked(P, w, gain) for gain in gains]
     else:
         candidates = [_front_spike(P, H, region, x, gain) for gain in gains for x in ratios]
-    if P.rank < P.dimension:
+    if convention == "ridge" or min(P.rank, H.rank) < P.dimension:
+        pencil, kappas = _ridge_pencil(P, H), [x * region.kappa_pretrain for x in ratios]
+        directions = [pencil(rho)[1] for rho in _ridge_grid(P)]
+        candidates += [
+            _spiked(P, _ridge_spike(P, H, x, gain, directions), gain) for gain in gains for x in kappas
+        ]
+    if convention == "ridge" and P.rank < P.dimension:
         candidates += [theta for x in ratios for theta in _largest_spikes(P, H, x * float(P.values[0]))]
-    elif convention == "ridge" or H.rank < P.dimension:
-        candidates += [theta for x in ratios for theta in _ridge_spikes(P, H, x * region.kappa_pretrain)]
     theta = unit_scale(max(candidates, key=lambda theta: _merit(theta, P, H, convention, ridge)))
     return theta if isinstance(pretrain_covariance, CovarianceRange) else like(pretrain_covariance)(theta)
 
@@ -291,17 +295,29 @@ def _ridge_grid(P: CovarianceRange) -> NDArray[np.float64]:
     return np.geomspace(1e-8, 1e2, 31) * float(P.values[0])
 
 
-def _ridge_spikes(P: CovarianceRange, H: CovarianceRange, kappa: float) -> list[Tensor]:
-    """Return θ of a full-rank K_P with w along the pencils' directions, as long as κ(H_P) allows."""
-    floor, pencil = float(P.values[-1]), _ridge_pencil(P, H)
-    most = 1e3 * float((floor / P.values).sum())
-    tried = []
-    for u in (pencil(rho)[1] for rho in _ridge_grid(P)):
-        on_pretrain, length = float((P.factor @ u).square().sum()), float(u.square().sum())
-        a = max(min(most / length, (kappa - 1) * floor / on_pretrain), 0.0)
-        rise = a * float((H.factor @ u).square().sum()) / (most / 1e3 + a * length)
-        tried.append((rise, math.sqrt(a) * u))
-    return [_spiked(P, max(tried, key=lambda found: found[0])[1], 1.0)]
+def _ridge_spike(
+    P: CovarianceRange, H: CovarianceRange, kappa: float, null_gain: float, directions: list[Tensor]
+) -> Tensor:
+    """Return the w of the ridge convention: the ρ and length with the largest (i) that κ(H_P) allows."""
+    floor = float(P.values[-1])
+    filled = float((floor / P.values).sum()) + null_gain**2 * (P.dimension - P.rank)
+    best, chosen = -math.inf, torch.zeros_like(directions[0])
+    for u in directions:
+        on_pretrain, on_harmful = (float((task.factor @ u).square().sum()) for task in (P, H))
+        length = float(u.square().sum())
+        # w = √a·u: κ(H_P) = 1 + a·uᵀK_Pu/γ_r, and, for a singular K_P, σ₁(H_P) at ‖θ‖_F² = D, bound a.
+        bounds = [1e3 * filled / length]
+        if on_pretrain > 0:
+            bounds.append((kappa - 1) * floor / on_pretrain)
+        if P.rank < P.dimension:
+            slope = P.dimension * on_pretrain - kappa * floor * length
+            spare = kappa * floor * filled - P.dimension * floor
+            bounds.append(spare / slope if slope > 0 else math.inf if spare >= 0 else 0.0)
+        a = max(min(bounds), 0.0)
+        rise = a * on_harmful * P.dimension / (filled + a * length)
+        if rise > best:
+            best, chosen = rise, math.sqrt(a) * u
+    return chosen
 
 
 def _largest_spikes(P: CovarianceRange, H: CovarianceRange, top: float) -> list[Tensor]:
