@@ -61,8 +61,6 @@ STAND_INS = {
     '"resnet18", pretrained=True': '"test_resnet", pretrained_cfg_overlay={"input_size": (3, 32, 32)}',
     "batch_size=256": "batch_size=32, steps=2, views=1",
     "deep.theta_I, D_P, D_H)": "deep.theta_I, D_P, D_H, groups=1)",
-    "fabric=fabric": "fabric=fabric, settings=DeepSettings(batch_size=32, steps=2, views=1)",
-    "Fabric(devices=4)": 'Fabric(devices=1, accelerator="cpu")',
 }
 #: By a word of the snippet: what holds after it.
 CHECKS = {
@@ -98,13 +96,11 @@ assert abs(ceilings[0] - 1) < 1e-9 and abs(ceilings[90] / 100**2 - 1) < 1e-9, ce
 
 
 def scripts(text: str) -> list[str]:
-    """A page's snippets; one that goes on from the one before it is of its script."""
+    """A page's snippets, each with what holds after it."""
     whole: list[str] = []
     for snippet in fences(text, "python"):
         for named, stand_in in STAND_INS.items():
             snippet = snippet.replace(named, stand_in)
-        if "fabric=" in snippet:
-            snippet = whole.pop() + snippet
         checks = (check for word, check in CHECKS.items() if word in snippet)
         whole.append(snippet + "".join(checks))
     return whole

@@ -13,7 +13,6 @@ from torch import nn
 
 from condnum.deep import Backbone
 from condnum.deep.regularizers import feature_rtol
-from condnum.deep.training.processes import Processes
 from condnum.deep.training.samples import Batch, autocast
 from condnum.deep.training.settings import DeepSettings
 from condnum.deep.training.step import DeepObjective
@@ -38,7 +37,7 @@ def prepared_steps(name, images, side, device, precision):
     settings = DeepSettings(precision=precision, precondition=True)
     parameters = [*backbone.trainable_parameters(), *backbone.head_parameters()]
     optimizer = torch.optim.SGD(parameters, lr=1e-6, momentum=0.9, nesterov=True)
-    objective = DeepObjective(backbone, "ours", settings, Processes(device))
+    objective = DeepObjective(backbone, "ours", settings, device)
     tasks = dict(zip(("pretrain", "harmful"), batches, strict=True))
     weights = {"supervised": 1.0, "well": 1e-9, "ill": 1e-3}
 

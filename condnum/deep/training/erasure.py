@@ -22,7 +22,6 @@ from torch.nn import functional
 
 from condnum.deep.backbone import Backbone
 from condnum.deep.split_rules import block_names
-from condnum.deep.training.processes import Processes
 from condnum.deep.training.settings import DeepSettings
 from condnum.deep.training.step import SUPERVISED, Batches, DeepObjective, check_finite
 from condnum.deep.trunk import pooled_outputs
@@ -106,9 +105,9 @@ class ErasureObjective(DeepObjective):
     """The objective of `erase`, with D_P's features held near those of θ₀, the backbone as it is given."""
 
     def __init__(
-        self, backbone: Backbone, settings: DeepSettings, processes: Processes, *, harmful_classes: int
+        self, backbone: Backbone, settings: DeepSettings, device: torch.device, *, harmful_classes: int
     ) -> None:
-        super().__init__(backbone, "erase", settings, processes)
+        super().__init__(backbone, "erase", settings, device)
         self.theta_0 = backbone.snapshot()
         self.classes = harmful_classes
 
@@ -122,7 +121,7 @@ class ErasureObjective(DeepObjective):
             X = self._features(P, (*key, 0))
             check_finite(X.detach(), "pretrain")
             with torch.no_grad():
-                before = P.features(self.theta_0, self.processes.device, self.settings.precision)
+                before = P.features(self.theta_0, self.device, self.settings.precision)
             spread = (before - before.mean(dim=0)).square().sum()
             values[SUPERVISED] = self._cross_entropy(X, P.labels, self.backbone.head) / len(X)
             values[DISTANCE] = (X - before).square().sum() / (spread + torch.finfo(X.dtype).tiny)

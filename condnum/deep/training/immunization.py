@@ -7,19 +7,18 @@ import math
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
+from condnum.arrays import resolve_device
 from condnum.deep.backbone import Backbone
 from condnum.deep.images import ImageData, Unreadable, same_images
 from condnum.deep.rir import check_count
 from condnum.deep.training.erasure import ErasureObjective
 from condnum.deep.training.loop import DeepStopReason, Training
 from condnum.deep.training.monitor import Evaluation, Monitor
-from condnum.deep.training.processes import Processes
 from condnum.deep.training.samples import Samples, TaskStream, hold_out
 from condnum.deep.training.settings import DeepSettings, deep_preset, default_settings
 from condnum.deep.training.step import DEEP_METHODS, DeepObjective, Task
@@ -72,7 +71,6 @@ def immunize_backbone(
     seed: int = 0,
     device: str | torch.device = "auto",
     checkpoint: str | os.PathLike[str] | None = None,
-    fabric: Any = None,
     workers: int = 0,
 ) -> DeepImmunization:
     r"""Immunize a backbone against linear probing of a harmful task (Eq. 11, Sec. 5.2).
@@ -99,9 +97,8 @@ def immunize_backbone(
         transform_P: Of D_P's images, random or not; default `evaluation_transform(backbone)`.
         transform_H: Of D_H's.
         seed: Of the order, the augmentations, the held-out part and the groups.
-        device: `auto`, `cpu` or `cuda[:i]`; with a fabric, its own.
+        device: `auto`, `cpu` or `cuda[:i]`.
         checkpoint: File to keep the run in; if it is there, the run goes on from it, to the same end.
-        fabric: A launched `lightning_fabric.Fabric`: each process makes this call and gets the same result.
         workers: Processes that decode.
 
     Returns:
@@ -136,12 +133,7 @@ def immunize_backbone(
         )
     check_count(len(D_P), "D_P", chosen.group_size)
     check_count(len(D_H), "D_H", chosen.group_size)
-    processes = Processes(device, fabric)
-    if method == "erase" and processes.size > 1:
-        raise InvalidInputError(
-            f"method 'erase' runs in one process, not {processes.size}: start it without a fabric."
-        )
-    here = processes.device
+    here = resolve_device(device)
     net = (backbone.whole() if method == "erase" else copy.deepcopy(backbone)).to(here).eval()
     net = net.double() if chosen.precision == "float64" else net
 
@@ -163,22 +155,19 @@ def immunize_backbone(
         rows, out = hold_out(own.labels, seed) if apart is None else (np.arange(len(own.labels)), None)
         check_count(len(rows), f"D_{task[0].upper()} without what is held out", chosen.group_size)
         tasks[task] = TaskStream(own, rows, chosen.batch_size, seed, stream=len(tasks))
-        if processes.rank == 0:
-            still = transform.still or evaluation_transform(backbone, input_size=transform.input_size)
-            plain = samples(data, still) if transform.random else own
-            seen.append((plain, rows))
-            other = plain if apart is None else samples(apart, still)
-            held.append((other, np.arange(len(other.labels)) if out is None else out))
-    monitor = None
-    if processes.rank == 0:
-        erased_classes = len(D_H.classes) if method == "erase" else 0
-        monitor = Monitor(
-            net, tasks=seen, held=held, settings=chosen, device=here, seed=seed, erased_classes=erased_classes
-        )
+        still = transform.still or evaluation_transform(backbone, input_size=transform.input_size)
+        plain = samples(data, still) if transform.random else own
+        seen.append((plain, rows))
+        other = plain if apart is None else samples(apart, still)
+        held.append((other, np.arange(len(other.labels)) if out is None else out))
+    erased_classes = len(D_H.classes) if method == "erase" else 0
+    monitor = Monitor(
+        net, tasks=seen, held=held, settings=chosen, device=here, seed=seed, erased_classes=erased_classes
+    )
     objective = (
-        ErasureObjective(net, chosen, processes, harmful_classes=len(D_H.classes))
+        ErasureObjective(net, chosen, here, harmful_classes=len(D_H.classes))
         if method == "erase"
-        else DeepObjective(net, method, chosen, processes, harmful_classes=len(D_H.classes), seed=seed)
+        else DeepObjective(net, method, chosen, here, harmful_classes=len(D_H.classes), seed=seed)
     )
     training = Training(objective, tasks, monitor, seed)
     path = None if checkpoint is None else Path(checkpoint).expanduser()

@@ -3,10 +3,9 @@
 import math
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -70,18 +69,17 @@ class Training:
     """One run of a method on a backbone."""
 
     def __init__(
-        self, objective: DeepObjective, tasks: Mapping[Task, TaskStream], monitor: Monitor | None, seed: int
+        self, objective: DeepObjective, tasks: Mapping[Task, TaskStream], monitor: Monitor, seed: int
     ) -> None:
         self.objective = objective
         self.settings = settings = objective.settings
         self.tasks = tasks
-        self.monitor = monitor  # in the first process only
+        self.monitor = monitor
         self.seed = seed
         epoch = min(task.steps_per_epoch for task in tasks.values())
         self.steps = settings.epochs * epoch if settings.steps is None else settings.steps
         self.optimizer = self._optimizer()
-        own = None if monitor is None else monitor.start
-        self.start = start = cast(Evaluation, objective.processes.share(own))
+        self.start = start = monitor.start
         self.accuracy_floor = start.accuracy - settings.max_accuracy_drop
         self.state = RunState(
             step=0,
@@ -96,7 +94,7 @@ class Training:
 
     def run(self, checkpoint: Path | None, identity: Mapping[str, str]) -> DeepStopReason:
         """Train, or go on from a checkpoint; afterwards `state` holds all there is to know."""
-        settings, method, processes = self.settings, self.objective.method, self.objective.processes
+        settings, method, device = self.settings, self.objective.method, self.objective.device
         stored = None if checkpoint is None else read_state(checkpoint, identity, "immunization")
         if stored is not None:
             self.state = RunState(**{**stored, "best": Evaluation(**stored["best"])})
@@ -108,12 +106,12 @@ class Training:
         if self._exhausted:
             return "early_stopping"
         every = settings.record_every or max(1, self.steps // 10)
-        streams = {name: task.steps(state.step, processes) for name, task in self.tasks.items()}
+        streams = {name: task.steps(state.step) for name, task in self.tasks.items()}
         self.objective.backbone.train()
         started = time.perf_counter() - state.seconds
         while state.step < self.steps:
             batches = {name: next(stream) for name, stream in streams.items()}
-            with memory_advice(settings.batch_size, processes.device, f"a step of {method}"):
+            with memory_advice(settings.batch_size, device, f"a step of {method}"):
                 row = self._step(batches)
             if row is None:
                 return "diverged"
@@ -130,8 +128,7 @@ class Training:
                 probe = self.objective.probe
                 state.net, state.optimizer = self._net(), self.optimizer.state_dict()
                 state.probe = {} if probe is None else dict(probe.state_dict())
-                if processes.rank == 0:
-                    write_state(checkpoint, identity, {**vars(state), "best": asdict(state.best)})
+                write_state(checkpoint, identity, {**vars(state), "best": asdict(state.best)})
             report_event(stage=f"immunize ({method})", seed=self.seed, step=state.step, steps=self.steps)
             if self._exhausted:
                 return "early_stopping"
@@ -192,16 +189,13 @@ class Training:
         return weights
 
     def _evaluate(self) -> Evaluation | None:
-        """Evaluate in the first process; keep θ if it is the best. None: its features overflow."""
+        """Evaluate; keep θ if it is the best. None: its features overflow."""
         state, settings = self.state, self.settings
         live = self._net() if state.mean else {}
         self._load(state.mean)
-        measured: Evaluation | None = None
-        if self.monitor is not None:
-            with suppress(NotFiniteError):
-                measured = self.monitor.evaluate(self.objective.backbone, state.step)
-        found = self.objective.processes.share(measured)
-        if found is None:
+        try:
+            found = self.monitor.evaluate(self.objective.backbone, state.step)
+        except NotFiniteError:
             return None
         floor = self.accuracy_floor
         better = settings.keep == "last" or found.rank(floor) > state.best.rank(floor)

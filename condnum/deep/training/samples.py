@@ -24,7 +24,6 @@ from condnum.deep.images import (
     collate,
     hold_out_rows,
 )
-from condnum.deep.training.processes import Processes
 from condnum.deep.training.settings import DeepSettings, TrainingPrecision
 from condnum.deep.transforms import ImageTransform
 from condnum.errors import InvalidInputError
@@ -143,8 +142,7 @@ class Samples:
 class TaskStream:
     """A task's samples in the order of the run: a new permutation each epoch, cut into steps.
 
-    A rest that fills no step is left out of its epoch. Of several processes each takes every `size`-th
-    sample of a step, so that together they see what one would.
+    A rest that fills no step is left out of its epoch.
     """
 
     samples: Samples
@@ -163,12 +161,12 @@ class TaskStream:
         """Steps of a pass."""
         return len(self.rows) // self.step_size
 
-    def steps(self, first: int, processes: Processes) -> Iterator[Batch]:
-        """Yield this process's batch of each step from `first` on, without end: the task cycles."""
+    def steps(self, first: int) -> Iterator[Batch]:
+        """Yield the batch of each step from `first` on, without end: the task cycles."""
         epoch, offset = divmod(first, self.steps_per_epoch)
         while True:
             order = np.random.default_rng([self.seed, self.stream, epoch]).permutation(len(self.rows))
             starts = range(offset * self.step_size, self.steps_per_epoch * self.step_size, self.step_size)
             chosen = [self.rows[order[start : start + self.step_size]] for start in starts]
-            yield from self.samples.batches(epoch, [own[processes.rank :: processes.size] for own in chosen])
+            yield from self.samples.batches(epoch, chosen)
             epoch, offset = epoch + 1, 0

@@ -28,7 +28,7 @@ class DeepSettings(Settings):
     schedule: Literal["constant", "cosine"] = "constant"  # cosine: η falls to 0 at the last step
     epochs: int = 3  # passes over the smaller task, as Table 4 counts them
     steps: int | None = 1600  # type: ignore[assignment]  # at most; None: `epochs`
-    batch_size: int = 100  # images of each task in a step, all processes together
+    batch_size: int = 100  # images of each task in a step
     weights: Literal["adaptive", "balanced", "fixed"] = "adaptive"  # where λ_P and λ_H come from
     ratio: float = 1.0  # balanced: λ_P = 1/‖g_P‖, λ_H = ratio/‖g_H‖ at step 0; adaptive: to begin with
     lambda_pretrain: float = only_where(5e-5, weights="fixed")  # λ_P (Table 4, ResNet18 and Cars)

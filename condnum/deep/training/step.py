@@ -1,11 +1,10 @@
-r"""One step of Eq. 11 on a backbone: the gradients of θ and ω, exact over processes.
+r"""One step of Eq. 11 on a backbone: the gradients of θ and ω.
 
 .. math:: \min_{\omega,\theta}\; L(D_P, \omega, \theta) + \lambda_P R_{well}(\tilde H_P(\theta))
    + \lambda_H R_{ill}(\tilde H_H(\theta))
 
-The regularizers are functions of the features of all processes: they are gathered, the parts' gradients with
-respect to them are computed, and each process sends its own rows back. The outer gradient of IMMA (Zheng &
-Yeh, 2024) goes through the simulated fine-tuner's steps.
+The regularizers' gradients with respect to the features are computed in float64 and sent back through the
+net. The outer gradient of IMMA (Zheng & Yeh, 2024) goes through the simulated fine-tuner's steps.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -26,13 +25,12 @@ from condnum.deep.regularizers import (
     precondition_gradient,
     smaller_gram,
 )
-from condnum.deep.training.processes import Processes
 from condnum.deep.training.samples import Batch, autocast
 from condnum.deep.training.settings import LABEL_SMOOTHING, DeepSettings
 from condnum.errors import InvalidInputError, RankError
 
 Task = Literal["pretrain", "harmful"]
-Batches: TypeAlias = Mapping[Task, Batch]  # of one step, those of this process
+Batches: TypeAlias = Mapping[Task, Batch]  # of one step
 Vector: TypeAlias = list[Tensor]
 
 #: Names of the losses among a step's values.
@@ -117,7 +115,7 @@ class DeepObjective:
         backbone: Backbone,
         method: str,
         settings: DeepSettings,
-        processes: Processes,
+        device: torch.device,
         *,
         harmful_classes: int = 0,
         seed: int = 0,
@@ -125,7 +123,7 @@ class DeepObjective:
         self.backbone = backbone
         self.method = method
         self.settings = settings
-        self.processes = processes
+        self.device = device
         self.parts = FEATURE_PARTS[method]
         self.theta: Vector = [*backbone.trainable_parameters()]
         self._extractor = _BatchFeatures(backbone)
@@ -136,7 +134,7 @@ class DeepObjective:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
                 probe = nn.Linear(backbone.num_features, harmful_classes)
-            self.probe = probe.to(processes.device, self.theta[0].dtype)
+            self.probe = probe.to(device, self.theta[0].dtype)
         probes = [] if self.probe is None else self.probe.parameters()
         self.heads = [*backbone.head_parameters(), *probes]
 
@@ -147,7 +145,7 @@ class DeepObjective:
         return float(torch.stack(squares).sum().sqrt())
 
     def backward(self, tasks: Batches, weights: Mapping[str, float], key: Sequence[int]) -> dict[str, float]:
-        """Fill the gradients with those of `Σ weight·part`, over all processes; return the parts' values."""
+        """Fill the gradients with those of `Σ weight·part`; return the parts' values."""
         if self.probe is not None:
             return self._bilevel(tasks, self.probe, weights[SUPERVISED], key)
         parameters = [*self.theta, *self.heads]
@@ -158,11 +156,11 @@ class DeepObjective:
         for name, batch in tasks.items():
             parts = [part for part in self.parts if part.task == name and part.name in weights]
             supervised = weights.get(SUPERVISED) if name == "pretrain" else None
-            if not parts and supervised is None:
+            if not len(batch.labels) or (not parts and supervised is None):
                 continue
             features = self._features(batch, (*key, acting))
             acting += 1
-            X, own_rows = self.processes.gather(features.detach())
+            X = features.detach()
             check_finite(X, name)
             loss = features.new_zeros(())
             if parts:
@@ -170,32 +168,28 @@ class DeepObjective:
                 for part in parts:
                     values[part.name], gradient = part.gradient(X, self.settings)
                     pull += weights[part.name] * gradient
-                loss = loss + (features * pull[own_rows].to(features.dtype)).sum()
+                loss = loss + (features * pull.to(features.dtype)).sum()
             if supervised is not None:
                 cross_entropy = self._cross_entropy(features, batch.labels, self.backbone.head)
                 loss = loss + supervised / len(X) * cross_entropy
-                total = cross_entropy.detach().double().clone()
-                self.processes.sum_([total])
-                values[SUPERVISED] = float(total) / len(X)
-            if len(features):
-                loss.backward()
+                values[SUPERVISED] = float(cross_entropy.detach()) / len(X)
+            loss.backward()
         for parameter in parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        self.processes.sum_(p.grad for p in parameters if p.grad is not None)
         return values
 
     def _features(self, batch: Batch, key: Sequence[int], theta: Vector | None = None) -> Tensor:
         """Return a batch's features `(n, D)` at θ, the same ones each time for a key; default θ as it is."""
         values = dict(zip(self._names, self.theta if theta is None else theta, strict=True))
         with self._random_stream(key):
-            how = batch, self.processes.device, self.settings.precision
+            how = batch, self.device, self.settings.precision
             features: Tensor = torch.func.functional_call(self._extractor, values, how)
             return features
 
     def _cross_entropy(self, features: Tensor, labels: Tensor, head: nn.Module) -> Tensor:
         """Return the summed label-smoothing cross-entropy of a batch."""
-        with autocast(self.processes.device, self.settings.precision):
+        with autocast(self.device, self.settings.precision):
             logits = head(features)
         return functional.cross_entropy(
             logits.float() if logits.dtype == torch.bfloat16 else logits,
@@ -207,9 +201,9 @@ class DeepObjective:
     @contextmanager
     def _random_stream(self, key: Sequence[int]) -> Generator[None]:
         """Seed dropout and stochastic depth in the block."""
-        devices = [self.processes.device] if self.processes.device.type == "cuda" else []
+        devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(hash((*key, self.processes.rank)) & (2**63 - 1))
+            torch.manual_seed(hash(tuple(key)) & (2**63 - 1))
             yield
 
     def _bilevel(
@@ -246,25 +240,20 @@ class DeepObjective:
     ) -> tuple[Vector, Vector, float]:
         """Return the gradients of a task's mean loss in θ and in its head, and the loss.
 
-        With `along`, `∇²L·along` stands in place of the gradient in θ. All are summed over processes.
+        With `along`, `∇²L·along` stands in place of the gradient in θ.
         """
-        own, device = list(head.parameters()), self.processes.device
-        count = torch.tensor([len(batch.labels)], device=device)
-        self.processes.sum_([count])
-        total = [torch.zeros_like(p, requires_grad=False) for p in (*theta, *own)]
-        value = torch.zeros(1, dtype=torch.float64, device=device)
-        if len(batch.labels):
-            with sdpa_kernel(SDPBackend.MATH):  # fused attention has no second derivative
-                features = self._features(batch, key, theta)
-                loss = self._cross_entropy(features, batch.labels, head) / int(count)
-                found = torch.autograd.grad(loss, [*theta, *own], create_graph=along is not None)
-                if along is not None:
-                    found = torch.autograd.grad(found[: len(theta)], theta, along, materialize_grads=True)
-            value += loss.detach()
-            for sum_, part in zip(total, found, strict=along is None):
-                sum_ += part
-        self.processes.sum_([*total, value])
-        return total[: len(theta)], total[len(theta) :], float(value)
+        own = list(head.parameters())
+        if not len(batch.labels):
+            nothing = [torch.zeros_like(p, requires_grad=False) for p in (*theta, *own)]
+            return nothing[: len(theta)], nothing[len(theta) :], 0.0
+        with sdpa_kernel(SDPBackend.MATH):  # fused attention has no second derivative
+            features = self._features(batch, key, theta)
+            loss = self._cross_entropy(features, batch.labels, head) / len(features)
+            found = torch.autograd.grad(loss, [*theta, *own], create_graph=along is not None)
+            in_theta, in_head = list(found[: len(theta)]), list(found[len(theta) :])
+            if along is not None:
+                in_theta = list(torch.autograd.grad(in_theta, theta, along, materialize_grads=True))
+        return in_theta, in_head, float(loss.detach())
 
 
 class _BatchFeatures(nn.Module):

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from condnum.deep import Backbone, ImageData, ImageTransform, evaluation_transform
+from condnum.deep.images import ArrayImages
 
-from .processes_script import gratings
+
+def gratings(name: str, kind: str, count: int) -> ImageData:
+    """Return noisy gratings, 16×16, whose class is their angle or their frequency."""
+    generator = np.random.default_rng([0, len(name)])
+    labels = np.arange(count) % 5
+    y, x = np.mgrid[0:16, 0:16] / 16
+    angle = (labels if kind == "angle" else generator.integers(0, 5, count)) * np.pi / 5
+    frequency = 1 + (labels if kind == "frequency" else generator.integers(0, 5, count))
+    phase = generator.uniform(0, 2 * np.pi, count)
+    wave = np.cos(angle)[:, None, None] * x + np.sin(angle)[:, None, None] * y
+    pixels = np.sin(2 * np.pi * frequency[:, None, None] * wave + phase[:, None, None])
+    noisy = 128 + 90 * pixels + 15 * generator.standard_normal(pixels.shape)
+    grey = np.clip(noisy, 0, 255).astype(np.uint8)
+    classes = tuple(f"{kind} {c}" for c in range(5))
+    return ImageData(name, "train", classes, labels, ArrayImages(grey, name), np.arange(count))
 
 
 @pytest.fixture(scope="session")

@@ -123,7 +123,6 @@ def test_a_value_that_is_not_finite_ends_with_the_last_good_theta(run, monkeypat
         ({"learning_rat": 1.0}, {}, "unknown setting 'learning_rat'; did you mean 'learning_rate'"),
         ({}, {"method": "our"}, "unknown method 'our'"),
         ({}, {"settings": "resnet18-car"}, "did you mean 'resnet18-cars'"),
-        ({}, {"fabric": 3}, "fabric must be a lightning_fabric.Fabric"),
         ({}, {"net": Backbone("test_resnet", num_classes=4)}, "label 4 .* out of range.* 4 outputs"),
         ({}, {"net": Backbone("test_resnet", num_classes=5).snapshot()}, "snapshot"),
     ],

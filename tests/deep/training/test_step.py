@@ -9,7 +9,6 @@ from torch.nn import functional
 
 from condnum.deep import Backbone, DeepSettings
 from condnum.deep.regularizers import feature_r_ill, feature_r_well
-from condnum.deep.training.processes import Processes
 from condnum.deep.training.samples import Samples
 from condnum.deep.training.step import DeepObjective
 
@@ -30,7 +29,7 @@ def tasks(D_P, D_H, transform, net=None):
 
 
 def objective(net, method="ours", settings=SETTINGS):
-    return DeepObjective(net, method, settings, Processes("cpu"), harmful_classes=5)
+    return DeepObjective(net, method, settings, torch.device("cpu"), harmful_classes=5)
 
 
 def gradients(backbone):
