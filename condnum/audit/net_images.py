@@ -2,7 +2,6 @@
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor
 from condnum.data.feature_stream import FeatureStream, as_stream
 from condnum.data.resolver import user_cache
 from condnum.deep.backbone import Backbone, load_backbone, size_arguments
-from condnum.deep.features import cached_features, feature_key
+from condnum.deep.features import cached_features
 from condnum.deep.image_sets import open_images
 from condnum.deep.images import ImageData, image_loader
 from condnum.deep.transforms import ImageTransform, evaluation_transform
@@ -53,11 +52,6 @@ class NetImages:
         whole: dict[str, Any] = {"input_size": image_size, "crop_pct": 1.0} if image_size else {}
         P, H = (open_images(place, limit=limit, seed=seed) for place in places)
         return cls(backbone, evaluation_transform(backbone, **whole), (P, H))
-
-    @cached_property
-    def key(self) -> list[dict[str, Any]]:
-        """What the features of all layers depend on."""
-        return [feature_key(self.backbone, data, self.transform) for data in self.images]
 
     def features(self, name: str) -> tuple[list[FeatureStream], list[Any], list[str]]:
         """Extract pooled features of un-augmented images (Eq. 18), cached; labels; what is left out."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from condnum.audit.measures import PARETO, ClauseC, OwnProbes
 from condnum.audit.moments import TaskFacts
 from condnum.audit.words import card, paragraphs
 from condnum.data.feature_pair import MISSING
-from condnum.files import output_folder, write_json
+from condnum.files import FAILURES, output_folder, write_json, write_tables
 from condnum.probing.probe_steps import slowdown_verdict
 from condnum.report.tables import number
 from condnum.theory.ceiling import RirCeiling
@@ -52,6 +52,7 @@ class Audit:
     standardize: bool = False
     seed: int = 0
     layers: LayerAudit | None = None  # of a backbone, where that was asked for
+    failures: Mapping[str, str] = field(default_factory=dict)  # stage -> its error, where one failed
 
     def __repr__(self) -> str:
         """Return the verdict, rows that it leaves out, and the summary."""
@@ -188,9 +189,12 @@ class Audit:
         return strict({**said, **vars(self), "attack": attack})
 
     def save(self, folder: str | Path) -> list[str]:
-        """Write audit.json into a folder, which is created if missing, and return the names of the files."""
+        """Write audit.json, and the layers' table, into a folder; return the names of the files."""
         write_json(output_folder(folder) / AUDIT_FILE, self.as_json())
-        return [AUDIT_FILE]
+        tables = {} if self.layers is None else {"layers.csv": self.layers.table}
+        if self.failures:
+            tables[FAILURES] = pd.DataFrame(self.failures.items(), columns=["cell", "error"])
+        return [*write_tables(folder, tables), AUDIT_FILE]
 
 
 def _rows(table: pd.DataFrame, **values: str) -> pd.DataFrame:

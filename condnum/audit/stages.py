@@ -1,84 +1,47 @@
-"""The stages of an audit, each kept and resumed by itself: a pass over the rows leaves D×D sums."""
+"""The stages of an audit, one after the other in memory: a pass over the rows leaves D×D sums."""
 
-import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import partial
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 
 from condnum.arrays import resolve_device
 from condnum.audit import measures
 from condnum.audit.attacks import PANEL_BUDGET, AttackSection, attack_section, one_hot
-from condnum.audit.intervals import Intervals, bootstrap, estimates, intervals
-from condnum.audit.layers import LayerAudit, layer_audit
-from condnum.audit.measures import AS_IS, ClauseC, TaskSpectra
-from condnum.audit.moments import (
-    SecondMoments,
-    TaskFacts,
-    cluster_moments,
-    group_count,
-    second_moments,
-    task_facts,
-)
+from condnum.audit.intervals import bootstrap, estimates, intervals
+from condnum.audit.layers import layer_audit
+from condnum.audit.measures import AS_IS, TaskSpectra
+from condnum.audit.moments import SecondMoments, cluster_moments, group_count, second_moments, task_facts
 from condnum.audit.net_images import NetImages
+from condnum.audit.result import Audit
 from condnum.data.feature_pair import complete_targets, look_at
 from condnum.data.feature_stream import FeatureStream
 from condnum.probing.attackers import AttackBudget
-from condnum.probing.probe_steps import ProbeSteps, target_probe
-from condnum.probing.report import AttackReport
-from condnum.progress import report_event
-from condnum.studies.cells import Cell, CellResult, ResultStore
-from condnum.theory.ceiling import RirCeiling, max_rir_immunizer, ridge_convention_ceiling, rir_ceiling
+from condnum.probing.probe_steps import target_probe
+from condnum.progress import OnProgress, report_event
+from condnum.studies.sweep import SweepError
+from condnum.theory.ceiling import max_rir_immunizer, ridge_convention_ceiling, rir_ceiling
 from condnum.theory.pareto import pareto_immunizer
 from condnum.theory.spectra import CovarianceRange, default_rtol, squared_rtol
 
-#: The stages that sum the rows of a task.
-ROW_STAGES = {"rows of D_P": "pretrain", "rows of D_H": "harmful"}
+#: Both tasks, in the order of their rows' passes.
+TASKS = {"pretrain": "D_P", "harmful": "D_H"}
+
+#: Stages without which there is still something to show.
+OPTIONAL = ("bootstrap", "attackers", "layers")
 
 #: What a stage found, by name.
 StageResult = dict[str, Any]
 
-#: What JSON does not hold by itself.
-_RECORDS = (
-    AttackBudget, AttackReport, AttackSection, ClauseC, Intervals, LayerAudit, ProbeSteps, RirCeiling,
-    TaskFacts,
-)  # fmt: skip
-_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (pd.DataFrame, *_RECORDS)}
-
-
-def to_cell(found: StageResult) -> CellResult:
-    """Keep what a stage found: arrays as they are, all else as JSON, which gives every number back."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, pd.DataFrame):
-            return {"DataFrame": {"data": value.to_dict("list")}}
-        if type(value) in _RECORDS:
-            return {type(value).__name__: {part.name: getattr(value, part.name) for part in fields(value)}}
-        return value.tolist()
-
-    arrays = {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
-    rest = {name: value for name, value in found.items() if name not in arrays}
-    return CellResult({"found": json.dumps(rest, default=plain)}, arrays)
-
-
-def from_cell(result: CellResult) -> StageResult:
-    """Return what a stage found."""
-
-    def record(value: dict[str, Any]) -> Any:
-        kind = _KINDS.get(next(iter(value), "")) if len(value) == 1 else None
-        return value if kind is None else kind(**next(iter(value.values())))
-
-    return json.loads(str(result.row["found"]), object_hook=record) | result.arrays
-
 
 @dataclass(eq=False)
 class AuditData:
-    """What an audit reads, opened, and what this process knows of its finished cells."""
+    """What an audit reads, opened."""
 
     pretrain: FeatureStream
     harmful: FeatureStream
@@ -89,65 +52,75 @@ class AuditData:
     budget: AttackBudget | None = None  # of each attacker; None: that of an audit
     threads: int | None = None  # at a time; None: one a core
     net: NetImages | None = None  # where the features are those of a backbone
-    done: dict[Cell, StageResult] = field(default_factory=dict)
-
-    @cached_property
-    def checksum(self) -> str:
-        """Hash of what identifies files (size, time of change, inode) and of arrays' contents."""
-        from joblib import hash as content_hash
-
-        streams = [
-            (stream.source, stream.columns, stream.stamp or list(stream.raw_blocks()))
-            for stream in (self.pretrain, self.harmful)
-        ]
-        given = self.theta, self.targets, self.pretrain_targets, self.budget
-        return str(content_hash([*streams, *given, *([] if self.net is None else [self.net.key])]))
 
 
-@dataclass(frozen=True)
-class Stage:
-    """One stage, with all that it may read."""
+@dataclass(eq=False)
+class Stages:
+    """An audit on its way, with what its finished stages found."""
 
     study: Any  # the settings: a `FeatureAudit`
     data: AuditData
-    cell: Cell
+    on_progress: OnProgress | None = None
+    found: StageResult = field(default_factory=dict)
+    moments: list[SecondMoments] = field(default_factory=list)  # of D_P and D_H
 
-    def compute(self) -> StageResult:
-        """Compute it."""
-        stage = self.cell["stage"]
-        found: StageResult = self.rows() if stage in ROW_STAGES else getattr(self, stage)()
-        return found
+    def audit(self, *, go_on: bool) -> Audit:
+        """Compute all stages; `go_on` where one fails without which there is something to show."""
+        study, seconds, failures = self.study, dict[str, float](), dict[str, str]()
+        stages: dict[str, Callable[[], StageResult]] = {
+            "columns": self.columns,
+            **{f"rows of {name}": partial(self.rows, task) for task, name in TASKS.items()},
+            "spectra": self.spectra,
+            **{stage: getattr(self, stage) for stage in OPTIONAL if getattr(study, stage)},
+        }
 
-    def before(self, stage: str) -> StageResult:
-        """Return what an earlier stage found: now, or in the run that this one resumes."""
-        done, start = self.data.done, self.cell.after
-        while start is not None and start["stage"] != stage:
-            start = start.after
-        assert start is not None  # every stage comes after those that it asks for
-        if start not in done:
-            with ResultStore(start.folder, mode="read") as store:
-                kept = store.get(start.key)
-            assert kept is not None  # else it would have been computed
-            done[start] = from_cell(kept)
-        return done[start]
+        def report(**stage: str) -> None:
+            event = {"done": len(seconds), "total": len(stages), "failures": len(failures), **stage}
+            report_event(**event)
+            if self.on_progress is not None:
+                self.on_progress(event)
+
+        report()
+        for stage, compute in stages.items():
+            started = time.perf_counter()
+            try:
+                self.found |= compute()
+            except Exception as error:
+                if not go_on:
+                    raise
+                failures[stage] = f"{type(error).__name__}: {error}"
+                if stage not in OPTIONAL:
+                    raise SweepError(
+                        f"the audit failed in its stage '{stage}' with {failures[stage]}"
+                    ) from error
+            seconds[stage] = time.perf_counter() - started
+            report(stage=stage)
+        missing: StageResult = {
+            "intervals": None,
+            "no_intervals": "it failed" if study.bootstrap else "it was switched off",
+            "attack": AttackSection(None, f"the panel {'failed' if study.attackers else 'was switched off'}"),
+        }
+        known = missing | self.found
+        return Audit(
+            **{part.name: known[part.name] for part in fields(Audit) if part.name in known},
+            seconds=seconds,
+            failures=failures,
+            epsilon=study.epsilon,
+            standardize=study.standardize,
+            seed=study.seed,
+        )
 
     def stream(self, task: str) -> FeatureStream:
         """Return the rows of a task, standardized if that was asked for."""
         stream: FeatureStream = getattr(self.data, task)
         if not self.study.standardize:
             return stream
-        seen = self.before("columns")
-        return replace(stream, centre=seen[f"mean_{task}"], scale=seen[f"deviation_{task}"])
+        return replace(stream, centre=self.found[f"mean_{task}"], scale=self.found[f"deviation_{task}"])
 
-    def moments(self) -> tuple[SecondMoments, SecondMoments]:
-        """Return the second moments of both tasks."""
-        P, H = (SecondMoments(**self.before(stage)) for stage in ROW_STAGES)
-        return P, H
-
-    def extractors(self, closed: StageResult) -> dict[str, NDArray[np.float64] | None]:
+    def extractors(self) -> dict[str, NDArray[np.float64] | None]:
         """Return the extractor that was given between the raw features and the closed forms."""
         given = {} if self.data.theta is None else {"theta": self.data.theta}
-        return {AS_IS: None, **given, **{name: closed[name] for name in measures.CLOSED}}
+        return {AS_IS: None, **given, **{name: self.found[name] for name in measures.CLOSED}}
 
     def columns(self) -> StageResult:
         """Look at all rows once: gaps, scales, suspicious columns."""
@@ -162,26 +135,31 @@ class Stage:
             )  # are there as many?
         seen = {
             f"{name}_{task}": getattr(survey, name)
-            for task, survey in zip(ROW_STAGES.values(), pair.surveys, strict=True)
+            for task, survey in zip(TASKS, pair.surveys, strict=True)
             for name in ("complete", "mean", "deviation")
         }
-        return {"columns": pair.columns, "notes": pair.notes, **seen}
+        return {"columns": pair.columns, "notes": tuple(pair.notes), **seen}
 
-    def rows(self) -> StageResult:
+    def rows(self, task: str) -> StageResult:
         """Sum the second moments of a task's rows."""
-        stage, scheduler = self.cell["stage"], self.study.scheduler
-        stream = self.stream(ROW_STAGES[stage])
-        seed = np.random.SeedSequence([self.study.seed, list(ROW_STAGES).index(stage)]).generate_state(1)[0]
+        stream, scheduler = self.stream(task), self.study.scheduler
+        seed = np.random.SeedSequence([self.study.seed, len(self.moments)]).generate_state(1)[0]
         options: dict[str, Any] = {"groups": group_count(stream.dimension), "seed": int(seed)}
-        if scheduler:
-            return vars(cluster_moments(stream, scheduler, **options))
-        options["on_rows"] = lambda done, total: report_event(stage=stage, step=done, steps=total)
-        return vars(second_moments(stream, threads=self.data.threads, **options))
+
+        def on_rows(done: int, total: int | None) -> None:
+            report_event(stage=f"rows of {TASKS[task]}", step=done, steps=total)
+
+        self.moments.append(
+            cluster_moments(stream, scheduler, **options)
+            if scheduler
+            else second_moments(stream, threads=self.data.threads, on_rows=on_rows, **options)
+        )
+        return {}
 
     def spectra(self) -> StageResult:
         """Measure both covariances, every extractor, and how both move with the conventions."""
-        streams = [self.stream(task) for task in ROW_STAGES.values()]
-        D, moments = streams[0].dimension, self.moments()
+        streams = [self.stream(task) for task in TASKS]
+        D, moments = streams[0].dimension, self.moments
         K_P, K_H = (part.covariance for part in moments)
         rtol, epsilon = self.study.rtol, self.study.epsilon
         if rtol is None:
@@ -192,16 +170,14 @@ class Stage:
             CovarianceRange.of(K_H, rtol=least, name="K_H"),
         )
         ranges = CovarianceRange.of(finest[0], rtol=rtol), CovarianceRange.of(finest[1], rtol=rtol)
-        closed = {
+        self.found |= {
             measures.MAX_RIR: np.asarray(max_rir_immunizer(K_P, K_H, rtol=rtol)),
             measures.PARETO: np.asarray(pareto_immunizer(*ranges)),
         }
-        extractors = self.extractors(closed)
+        extractors = self.extractors()
         spectra = TaskSpectra.of(*ranges, extractors, rtol=rtol)
-        given = zip((self.data.pretrain_targets, self.data.targets), ROW_STAGES.values(), strict=True)
-        answers = [
-            None if y is None else one_hot(y[self.before("columns")[f"complete_{task}"]]) for y, task in given
-        ]
+        given = zip((self.data.pretrain_targets, self.data.targets), TASKS, strict=True)
+        answers = [None if y is None else one_hot(y[self.found[f"complete_{task}"]]) for y, task in given]
         sums = [
             (None, 0.0) if y is None else (measures.target_moments(stream, y), float((y**2).sum()))
             for stream, y in zip(streams, answers, strict=True)
@@ -220,7 +196,7 @@ class Stage:
             "groups": len(moments[0].groups),
             "pretrain": task_facts("D_P", streams[0], moments[0].rows, K_P, rtol),
             "harmful": task_facts("D_H", streams[1], moments[1].rows, K_H, rtol),
-            "extractors": {AS_IS: [D, D], **{name: theta.shape for name, theta in thetas.items()}},
+            "extractors": {AS_IS: (D, D), **{name: theta.shape for name, theta in thetas.items()}},
             "ceiling": rir_ceiling(*ranges, rtol=rtol),
             "ridge_limit": ridge_convention_ceiling(*ranges, ridge=epsilon, rtol=rtol),
             "clause_c": clauses,
@@ -230,12 +206,11 @@ class Stage:
             "rtol_sweep": measures.rtol_table(finest, extractors, default=rtol),
             "epsilon_sweep": measures.epsilon_table(spectra, epsilon=epsilon),
             "estimates": estimates(spectra, epsilon),
-            **closed,
         }
 
     def bootstrap(self) -> StageResult:
         """Measure resampled pairs of tasks, or say why not."""
-        P, H = self.moments()
+        P, H = self.moments
         if not (P.can_resample and H.can_resample):
             D = P.groups.shape[1]
             reason = (
@@ -243,13 +218,13 @@ class Stage:
                 "exceed the memory limit for them"
             )
             return {"intervals": None, "no_intervals": reason}
-        spectra, steps = self.before("spectra"), self.study.bootstrap
+        rtol, steps = self.found["rtol"], self.study.bootstrap
         draws = bootstrap(
-            (P, H), self.extractors(spectra), rtol=spectra["rtol"], epsilon=self.study.epsilon,
+            (P, H), self.extractors(), rtol=rtol, epsilon=self.study.epsilon,
             seed=self.study.seed, threads=self.data.threads, replicates=steps,
             on_replicate=lambda done: report_event(stage="bootstrap", step=done, steps=steps),
         )  # fmt: skip
-        found = intervals(draws, spectra["estimates"], f"{P.unit('D_P')} and {H.unit('D_H')}")
+        found = intervals(draws, self.found["estimates"], f"{P.unit('D_P')} and {H.unit('D_H')}")
         reason = "" if found else "nearly all resampled pairs of tasks have rank 0"
         return {"intervals": found, "no_intervals": reason}
 
@@ -257,9 +232,9 @@ class Stage:
         """Run the attack panel."""
         y, seed = self.data.targets, self.study.seed
         if y is not None:
-            y = y[self.before("columns")["complete_harmful"]]
+            y = y[self.found["complete_harmful"]]
         section = attack_section(
-            self.stream("harmful"), self.moments()[1].rows, y, self.extractors(self.before("spectra")),
+            self.stream("harmful"), self.moments[1].rows, y, self.extractors(),
             kind=self.study.kind, seed=seed, budget=self.data.budget or replace(PANEL_BUDGET, seed=seed),
             on_attack=lambda extractor, attacker: report_event(stage=f"{attacker} on {extractor}"),
         )  # fmt: skip

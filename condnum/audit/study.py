@@ -1,37 +1,30 @@
 """The audit as a study: in a notebook and from the command line, or as one call, `audit`."""
 
-import time
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any
 
 import numpy as np
-import pandas as pd
 
 from condnum.arrays import TargetKind
-from condnum.audit.attacks import AttackSection, TargetsLike, read_targets
+from condnum.audit.attacks import TargetsLike, read_targets
 from condnum.audit.intervals import FEWEST_REPLICATES
 from condnum.audit.layers import RIR_TARGET, layer_names
-from condnum.audit.measures import CLOSED, PARETO, ThetaLike, read_theta
+from condnum.audit.measures import PARETO, ThetaLike, read_theta
 from condnum.audit.net_images import NetImages
 from condnum.audit.result import Audit
-from condnum.audit.stages import AuditData, Stage, from_cell, to_cell
+from condnum.audit.stages import AuditData, Stages
 from condnum.data.digits import load_small_digits
 from condnum.data.feature_pair import open_pair
 from condnum.data.feature_stream import FeaturesLike, as_stream
 from condnum.errors import InvalidInputError
 from condnum.files import atomic_write, sha256_file
 from condnum.probing.attackers import AttackBudget
-from condnum.studies.cells import Cell, CellResult
-from condnum.studies.executors import Executor, SerialExecutor
-from condnum.studies.study import Count, FinishedCell, Study, StudyRun, at_least
-from condnum.studies.sweep import SweepError
+from condnum.progress import OnProgress
+from condnum.studies.cells import Cell
+from condnum.studies.study import Count, Study, at_least
 from condnum.theory.spectra import PUBLISHED_RIDGE
-
-#: Stages without which there is still something to show.
-OPTIONAL = ("bootstrap", "attackers", "layers")
 
 
 @dataclass(frozen=True)
@@ -150,75 +143,19 @@ class FeatureAudit(Study, name="audit"):
         return AuditData(P, H, notes, None if theta is None else read_theta(theta, P.dimension), **answers)
 
     def cells(self, data: Any) -> list[Cell]:
-        """List the stages, each after those whose results it needs."""
-        columns = Cell({"stage": "columns"}, {"standardize": self.standardize})
-        pretrain = Cell({"stage": "rows of D_P"}, {"seed": self.seed}, columns)
-        harmful = Cell({"stage": "rows of D_H"}, {}, pretrain)
-        spectra = Cell({"stage": "spectra"}, {"epsilon": self.epsilon, "rtol": self.rtol}, harmful)
-        cells = [columns, pretrain, harmful, spectra]
-        if self.bootstrap:
-            cells.append(Cell({"stage": "bootstrap"}, {"replicates": self.bootstrap}, spectra))
-        if self.attackers:
-            cells.append(Cell({"stage": "attackers"}, {"kind": self.kind}, spectra))
-        if self.layers:
-            settings = {"layers": self.layers, "rir_target": self.rir_target}
-            cells.append(Cell({"stage": "layers"}, settings, spectra))
-        return cells
-
-    def executor(self, data: Any, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
-        """Compute one stage after the other here: each has as many threads as there are cores."""
-        return SerialExecutor()
-
-    def run(self, data: Any = None, **options: Any) -> StudyRun:
-        """Audit, or go on where an audit was interrupted; without spectra there is nothing to show."""
-        run = super().run(data, **options)
-        for cell, error in run.report.failures.items():
-            if cell["stage"] not in OPTIONAL:
-                raise SweepError(f"the audit failed in its stage '{cell['stage']}' with {error}")
-        return run
-
-    def compute(self, data: AuditData, cell: Cell) -> CellResult:
-        """Compute a stage."""
-        started = time.perf_counter()
-        kept = to_cell(Stage(self, data, cell).compute())
-        data.done[cell] = from_cell(kept)
-        return CellResult(kept.row | {"seconds": time.perf_counter() - started}, kept.arrays)
-
-    def found(self, results: Iterable[FinishedCell]) -> Audit:
-        """Put what the stages found together."""
-        results = list(results)
-        stages = {cell["stage"]: from_cell(CellResult(row, arrays)) for cell, row, arrays in results}
-        columns, spectra = stages["columns"], stages["spectra"]
-        failed: dict[str, Any] = {
-            "intervals": None,
-            "no_intervals": "it failed" if self.bootstrap else "it was switched off",
-            "attack": AttackSection(None, f"the panel {'failed' if self.attackers else 'was switched off'}"),
-        }
-        return Audit(
-            **{name: value for name, value in spectra.items() if name not in (*CLOSED, "estimates")},
-            **failed | stages.get("bootstrap", {}) | stages.get("attackers", {}) | stages.get("layers", {}),
-            columns=columns["columns"],
-            notes=tuple(columns["notes"]),
-            seconds={cell["stage"]: float(row["seconds"] or 0) for cell, row, _ in results},
-            epsilon=self.epsilon,
-            standardize=self.standardize,
-            seed=self.seed,
-        )
-
-    def tables(self, data: Any, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
-        """Return that of the layers; audit.json holds all others."""
-        for cell, row, arrays in results:
-            if cell["stage"] == "layers":
-                return {"layers": from_cell(CellResult(row, arrays))["layers"].table}
-        return {}
-
-    def files(self, results: Sequence[FinishedCell], folder: Path) -> list[str]:
-        """Write the closed form `pareto` where a file was named for it; `Audit.save` writes audit.json."""
-        if self.save_theta:
-            front = next(arrays[PARETO] for cell, _, arrays in results if cell["stage"] == "spectra")
-            with atomic_write(Path(self.save_theta)) as temporary, temporary.open("wb") as stream:
-                np.save(stream, front)
+        """Return none: an audit is computed in memory."""
         return []
+
+    def run(  # type: ignore[override]
+        self, data: Any = None, *, on_progress: OnProgress | None = None
+    ) -> Audit:
+        """Audit in memory; without spectra there is nothing to show, a later stage may fail."""
+        stages = Stages(self, self.load() if data is None else data, on_progress)
+        audit = stages.audit(go_on=True)
+        if self.save_theta:
+            with atomic_write(Path(self.save_theta)) as temporary, temporary.open("wb") as stream:
+                np.save(stream, stages.found[PARETO])
+        return audit
 
 
 @dataclass(frozen=True)
@@ -288,4 +225,4 @@ def audit(
     if budget is not None and (data.targets is None or not attackers):
         raise InvalidInputError("budget has no effect without attackers; give targets, and attackers=True.")
     data.budget, data.threads = budget, threads
-    return study.found([FinishedCell(cell, *study.compute(data, cell)) for cell in study.planned(data)])
+    return Stages(study, data).audit(go_on=False)

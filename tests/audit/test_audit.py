@@ -1,4 +1,4 @@
-"""The audit against the library's dense functions, interrupted and resumed, and what it says and refuses."""
+"""The audit against the library's dense functions, its stages, and what it says and refuses."""
 
 import json
 import math
@@ -94,7 +94,7 @@ def test_clause_c_from_moments_is_the_gap_of_the_rows(data):
     assert "which were not given" in unknown.reason
 
 
-class TestResuming:
+class TestStages:
     @pytest.fixture
     def study(self, data, tmp_path, monkeypatch):
         monkeypatch.setattr("condnum.audit.stages.PANEL_BUDGET", AttackBudget(steps=20, dense_steps=5))
@@ -103,36 +103,19 @@ class TestResuming:
         P, H, y = (str(tmp_path / f"{name}.npy") for name in "PHy")
         return FeatureAudit(pretrain=P, harmful=H, targets=y, standardize=True, bootstrap=60, seed=3)
 
-    @staticmethod
-    def record(found):
-        """What an audit says, without times."""
-        return found.as_json() | {"seconds": None}
-
-    def test_an_audit_goes_on_from_each_finished_stage(self, study, tmp_path):
-        whole = self.record(study.found(study.run(out=tmp_path / "whole").cells))
-        stages = ["columns", "rows of D_P", "rows of D_H", "spectra", "bootstrap"]
-        for last in (0, 2, 3, 4):
-
-            def stop(progress, last=stages[last]):
-                if progress["cell"] is not None and progress["cell"]["stage"] == last:
-                    raise KeyboardInterrupt
-
-            out = tmp_path / stages[last]
-            with pytest.raises(KeyboardInterrupt):
-                study.run(out=out, on_progress=stop)
-            again = study.run(out=out)
-            assert (again.report.reused, again.report.computed) == (last + 1, 5 - last)
-            assert self.record(study.found(again.cells)) == whole
-            assert again.save(out) == []
-
-    def test_a_stage_that_fails_is_named(self, study, tmp_path, monkeypatch):
+    def test_each_is_announced_and_one_that_fails_is_named(self, study, tmp_path, monkeypatch):
         def broken(*_, **__):
             raise MemoryError("too large")
 
         monkeypatch.setattr("condnum.audit.stages.attack_section", broken)
-        run = study.run(out=tmp_path / "out")
-        assert study.found(run.cells).attack.reason == "the panel failed"
-        assert run.save(tmp_path / "out") == ["failures.csv"]
+        events = []
+        found = study.run(on_progress=events.append)
+        assert [event["done"] for event in events] == [0, 1, 2, 3, 4, 5, 6]
+        assert events[-1]["failures"] == 1
+        assert found.attack.reason == "the panel failed"
+        assert found.failures == {"attackers": "MemoryError: too large"}
+        assert found.intervals.replicates == 60
+        assert found.save(tmp_path / "out") == ["failures.csv", "audit.json"]
         monkeypatch.setattr("condnum.audit.stages.task_facts", broken)
         with pytest.raises(SweepError, match="failed in its stage 'spectra' with MemoryError: too large"):
             study.run()
@@ -221,9 +204,7 @@ class TestWhatIsSaid:
             np.save(tmp_path / f"{name}.npy", X)
         files = {"pretrain": str(tmp_path / "P.npy"), "harmful": str(tmp_path / "H.npy")}
         study = FeatureAudit(**files, bootstrap=0, attackers=False, save_theta=str(tmp_path / "pareto.npy"))
-        run = study.run(out=tmp_path / "out")
-        run.save(tmp_path / "out")
-        first = study.found(run.cells)
+        first = study.run()
         again = audit(*data, theta=np.load(tmp_path / "pareto.npy"), bootstrap=0)
         assert again.row(again.main, "compact")["rir"] == first.row(first.judged, "compact")["rir"]
         with pytest.raises(InvalidInputError, match=r"must end in \.npy"):
@@ -334,6 +315,6 @@ class TestInput:
 
     def test_without_files_the_embedded_digits_are_audited(self):
         study = FeatureAudit(bootstrap=0, attackers=False)
-        found = study.found(study.run().cells)
+        found = study.run()
         assert (found.pretrain.rows, found.harmful.rows, found.pretrain.dimension) == (901, 896, 64)
         assert found.clause_c["max_rir"].kept

@@ -99,7 +99,7 @@ def test_one_pass_in_any_batches_leaves_the_net_as_it_was(images):
     assert not any(part._forward_hooks for part in net.modules())
 
 
-def test_the_study_keeps_resumes_and_reports_the_stage(monkeypatch, tmp_path, images):
+def test_the_study_audits_the_layers_and_names_their_failure(monkeypatch, tmp_path, images):
     monkeypatch.setattr("condnum.audit.net_images.user_cache", lambda: tmp_path)
     file = save_backbone(Backbone("test_resnet"), tmp_path / "net.safetensors")
     given = {f"{task}_images": place for task, place in TASKS.items()}
@@ -110,14 +110,12 @@ def test_the_study_keeps_resumes_and_reports_the_stage(monkeypatch, tmp_path, im
     assert sorted(set(loaded.targets.tolist())) == [0, 1, 2, 3, 4]
     with monkeypatch.context() as patch:
         patch.setattr("condnum.audit.stages.layer_audit", lambda *_, **__: 1 / 0)
-        failed = study.run(out=out)
-    assert failed.failures["error"].tolist() == ["ZeroDivisionError: division by zero"]
-    assert study.found(failed.cells).layers is None
-    run = study.run(out=out)
-    assert (run.report.computed, run.report.reused) == (1, 4)
-    found = study.found(run.cells)
+        failed = study.run()
+    assert failed.failures == {"layers": "ZeroDivisionError: division by zero"}
+    assert failed.layers is None
+    found = study.run()
     assert found.layers.sentence in found.sentences
-    assert [*run.save(out), *found.save(out)] == ["layers.csv", "audit.json"]
+    assert found.save(out) == ["layers.csv", "audit.json"]
     record = json.loads((out / "audit.json").read_text())
     assert record["layers_summary"] == found.layers.sentence
     assert [row["layer"] for row in record["layers"]["table"]] == ["conv1", "layer4.0"]  # as they are run
