@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from condnum.errors import CondnumError, require
-from condnum.files import FAILURES, read_table
+from condnum.files import CELLS, FAILURES, read_table
 from condnum.report.notebook import ParameterNotebook, is_arithmetic
 from condnum.report.run import PAGE, NotebookCommand, StoppedError, run_command, say
 
@@ -78,10 +78,9 @@ def told_command(
     if failures:
         typer.echo(f"{len(failures)} cell{'s' if len(failures) > 1 else ''} failed:", err=True)
         typer.echo(textwrap.indent("\n".join(failures[:SHOWN_FAILURES]), "  "), err=True)
+        others = " and keeps the other cells" * (folder / CELLS).exists()  # an audit has no store
         typer.echo(
-            f"All failures are listed in {folder / FAILURES}; "
-            "the same command retries them and keeps the other cells.",
-            err=True,
+            f"All failures are listed in {folder / FAILURES}; the same command retries them{others}.", err=True
         )
         raise typer.Exit(1)
 
