@@ -80,7 +80,8 @@ def told_command(
         typer.echo(textwrap.indent("\n".join(failures[:SHOWN_FAILURES]), "  "), err=True)
         others = " and keeps the other cells" * (folder / CELLS).exists()  # an audit has no store
         typer.echo(
-            f"All failures are listed in {folder / FAILURES}; the same command retries them{others}.", err=True
+            f"All failures are listed in {folder / FAILURES}; the same command retries them{others}.",
+            err=True,
         )
         raise typer.Exit(1)
 
