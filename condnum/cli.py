@@ -235,7 +235,9 @@ def reproduce_command(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Write the runs to this folder.", show_default="runs/reproduce/SCALE"
+            metavar="DIR",
+            help="Write the runs to this folder.",
+            show_default="the newest under runs/reproduce",
         ),
     ] = None,
     site: SiteOption = Path("reports"),
@@ -274,7 +276,9 @@ def site(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Read a reproduction from this folder.", show_default="runs/reproduce/SCALE"
+            metavar="DIR",
+            help="Read a reproduction from this folder.",
+            show_default="the newest under runs/reproduce",
         ),
     ] = None,
     site: SiteOption = Path("reports"),
@@ -282,8 +286,9 @@ def site(
     """Build the site: lessons, results, guide and API; without a reproduction, from committed results."""
     from condnum.report.experiments import find_runs
 
-    roots = [Path("runs") / "reproduce" / scale for scale in ("full", "quick")]
-    root = out or next((root for root in roots if any(root.glob("*/provenance.json"))), None)
+    records = (Path("runs") / "reproduce").glob("*/*/provenance.json")
+    newest = max(records, key=lambda record: record.stat().st_mtime, default=None)
+    root = out or (newest and newest.parents[1])
     typer.echo(str(_whole_site(None if root is None else find_runs(root), site)))
 
 

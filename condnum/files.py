@@ -173,6 +173,14 @@ def sha256_file(path: str | os.PathLike[str], *, decompress: bool = False) -> st
         return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
+def sha256_folder(path: str | os.PathLike[str]) -> str:
+    """Return one SHA-256 of the names and contents of all files below a folder."""
+    digest = hashlib.sha256()
+    for file in sorted(file for file in Path(path).rglob("*") if file.is_file()):
+        digest.update(f"{file.relative_to(path).as_posix()} {sha256_file(file)}\n".encode())
+    return digest.hexdigest()
+
+
 @contextmanager
 def folder_lock(
     folder: str | os.PathLike[str], *, name: str = ".lock", shown: str | os.PathLike[str] | None = None
@@ -196,10 +204,11 @@ def folder_lock(
 
 
 #: What a run writes beside its results: what somebody else needs to reproduce it, with the SHA-256 of each
-#: file; the executed part of a notebook that failed; the cells that failed.
+#: file; the executed part of a notebook that failed; the cells that failed; the revisions of a resumed run.
 RECORD = "provenance.json"
 FAILED = "report.failed.ipynb"
 FAILURES = "failures.csv"
+REVISIONS = "revisions.csv"
 
 #: Of a run: its finished cells, beside what else it writes. Kept until a run has no failures.
 CELLS = "cells"

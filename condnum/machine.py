@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import re
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,8 +35,10 @@ OUT_OF_MEMORY = (
     "cuda error: out of memory",
     "_status_alloc_failed",
 )
+#: Parts of the package that arrange and show what others compute.
+SHOWING = ("cli.py", "figures/", "lessons/", "report/", "site/")
 #: Distributions whose versions can change a number or a picture of a report.
-PACKAGES = ("condnum", "numpy", "scipy", "pandas", "torch", "scikit-learn", "plotly", "papermill")
+PACKAGES = ("condnum", "numpy", "scipy", "pandas", "torch", "timm", "scikit-learn", "plotly", "papermill")
 
 
 # Threads.
@@ -129,9 +133,10 @@ def provenance(
     checksums: Mapping[str, str | None] | None = None,
     device: str | torch.device = "cpu",
     started: datetime | None = None,
+    source: Mapping[str, Any] | None = None,
     command: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Collect what somebody else needs to reproduce a run."""
+    """Collect what somebody else needs to reproduce a run; `source` is the revision at its start."""
     now = datetime.now(UTC)
     start = (started or now).astimezone(UTC)
     return {
@@ -142,10 +147,24 @@ def provenance(
         "parameters": {name: without_home(value) for name, value in (parameters or {}).items()},
         "seeds": list(seeds or []),
         "data": {without_home(name): value for name, value in (checksums or {}).items()},
-        "source": source_revision(),
+        "source": source_span(source, source_revision()),
         "started_utc": start.isoformat(timespec="seconds"),
         "duration_seconds": round(max(0.0, (now - start).total_seconds()), 3),
     }
+
+
+@cache
+def code_checksum(leave_out: tuple[str, ...] = SHOWING, package: Path = Path(__file__).parent) -> str:
+    """Return one SHA-256 of this package but some of its parts, and of the versions of libraries.
+
+    Its files are read once per process, as they are imported.
+    """
+    digest = hashlib.sha256(repr(sorted(versions().items())).encode())
+    for path in sorted({*package.rglob("*.py"), *package.rglob("*.toml")}):
+        name = path.relative_to(package).as_posix()
+        if not name.startswith(leave_out):
+            digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 def versions() -> dict[str, str]:
@@ -201,3 +220,28 @@ def source_revision(tree: Path | None = None) -> dict[str, Any] | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return {"revision": revision, "dirty": bool(status)}
+
+
+def source_span(start: Mapping[str, Any] | None, end: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the revision at the start of a run and at its end; dirty if either was, or if they differ."""
+    if start is None or end is None:
+        return None if end is None else dict(end)
+    dirty = start["dirty"] or end["dirty"] or start["revision"] != end["revision"]
+    return {"revision": start["revision"], "revision_at_end": end["revision"], "dirty": dirty}
+
+
+def changed_text(start: Mapping[str, Any] | None, source: Mapping[str, Any] | None) -> str:
+    """Say that the source changed while a run went on; "" if it did not."""
+    if start is None or source is None or source_span(start, start) == source:
+        return ""
+    return (
+        f"The source changed during the run: it began at revision {revision_text(start)} and ended at "
+        f"{source['revision_at_end'][:12]}; run again for results of one revision."
+    )
+
+
+def revision_text(source: Mapping[str, Any] | None) -> str:
+    """Return a revision in words; "" outside git."""
+    if source is None:
+        return ""
+    return source["revision"][:12] + (", with uncommitted changes" if source["dirty"] else "")

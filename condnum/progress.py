@@ -26,8 +26,9 @@ POLL_SECONDS = 0.2
 #: Seconds between two lines in a log file.
 LINE_SECONDS = 10.0
 
-#: stage, seed, step, steps: what is being computed. done, total, failures: how far the whole of it is. Each
-#: of them may be missing. A sweep tells its callback the `cell` that was just settled as well, None at first.
+#: stage, seed, step, steps: what is being computed. done, total, failures: how far the whole of it is. note:
+#: a line to be shown. Each of them may be missing. A sweep tells its callback the `cell` that was just
+#: settled as well, None at first.
 Event = Mapping[str, Any]
 OnProgress = Callable[[Event], None]
 
@@ -131,6 +132,9 @@ def terminal_progress(title: str, *, stream: Any = None) -> Generator[OnProgress
 
     def report(event: Event) -> None:
         nonlocal written, unsaid
+        if "note" in event:
+            meter.bar.write(f"condnum: {event['note']}", file=target)
+            return
         meter(event)
         unsaid = not live
         if unsaid and time.monotonic() - written >= LINE_SECONDS:

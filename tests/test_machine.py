@@ -75,6 +75,26 @@ def test_revision_inside_and_outside_git(tmp_path: Path, monkeypatch: pytest.Mon
     assert source_revision(tmp_path) is None
 
 
+CLEAN = {"revision": "a" * 40, "dirty": False}
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "dirty"),
+    [
+        (CLEAN, CLEAN, False),
+        (CLEAN, {**CLEAN, "revision": "b" * 40}, True),
+        (CLEAN, {**CLEAN, "dirty": True}, True),
+        ({**CLEAN, "dirty": True}, CLEAN, True),
+    ],
+)
+def test_the_record_names_the_revision_of_the_start(start: dict, end: dict, dirty: bool) -> None:
+    span = module.source_span(start, end)
+    assert span == {"revision": "a" * 40, "revision_at_end": end["revision"], "dirty": dirty}
+    said = module.changed_text(start, span)
+    assert ("began at revision aaaaaaaaaaaa" in said) == (start != end and not start["dirty"])
+    assert module.source_span(None, None) is None
+
+
 def test_a_group_of_processes_ends_also_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(module.os, "killpg")
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)

@@ -8,13 +8,15 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
+from pickle import PicklingError
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from joblib import hash as content_hash
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -25,7 +27,7 @@ from condnum.deep.transforms import ImageTransform
 from condnum.deep.weights import state_checksum
 from condnum.errors import CondnumError, InvalidInputError
 from condnum.files import atomic_write, output_folder, sha256_file, write_json
-from condnum.machine import memory_advice
+from condnum.machine import code_checksum, memory_advice
 from condnum.progress import report_event
 
 #: Any map from a batch of images `(B, 3, h, w)` to pooled features `(B, D)`.
@@ -131,8 +133,18 @@ def collect(
     return out[:count], torch.cat(labels), torch.cat(indices), unreadable
 
 
-#: Raised when what is computed or stored changes, so that old entries are not taken for new ones.
-_VERSION = 2
+def _attributes(model: nn.Module) -> dict[str, str]:
+    """Return hashes of what the parts of a net hold beside tensors: a kind of pooling, a scale, hooks."""
+    known = ("training", "_parameters", "_buffers", "_modules")
+    found = {}
+    for place, part in model.named_modules():
+        found[place] = f"{type(part).__module__}.{type(part).__qualname__}"
+        held = {f"{place}.{name}": value for name, value in vars(part).items() if name not in known}
+        found |= {
+            name: state_checksum({name: value}) if isinstance(value, Tensor) else str(content_hash(value))
+            for name, value in held.items()
+        }
+    return found
 
 
 def feature_key(
@@ -142,15 +154,30 @@ def feature_key(
     *,
     name: str = "",
 ) -> dict[str, Any]:
-    """Return what a model's features on a data set depend on; equal keys, equal features."""
-    return {
+    """Return what a model's features on a data set depend on; equal keys, equal features.
+
+    It is empty for a model that cannot be compared: of a class without a file, or with a lambda in it.
+    """
+    code = code_checksum(__name__, *{type(part).__module__ for part in model.modules()})
+    try:
+        attributes = _attributes(model)
+    except (PicklingError, AttributeError, TypeError):
+        return {}
+    used = copy.deepcopy(model)
+    home = next((part.device for part in used.parameters()), torch.device("cpu"))
+    with suppress(Exception), evaluating(used), torch.inference_mode():  # on real images a failure is told
+        used(torch.zeros(1, *transform.input_size, device=home))
+    after = _attributes(used)  # what a pass changes by itself, such as a counter, decides nothing
+    tensors = [*model.named_parameters(), *model.named_buffers(), *model.state_dict().items()]
+    key = {
         "backbone": name or type(model).__name__,
-        "architecture": hashlib.sha256(repr(model).encode()).hexdigest(),  # what is not in the weights
-        "weights": state_checksum(model.state_dict()),
+        "code": code,
+        "attributes": [[place, of] for place, of in attributes.items() if after.get(place) == of],
+        "weights": state_checksum(dict(tensors)),
         "data": data.checksum,
         "transform": transform.description,
-        "version": _VERSION,
     }
+    return key if code else {}
 
 
 def cached_features(
@@ -171,7 +198,8 @@ def cached_features(
             f"{type(model).__name__} is not a torch module, so its features cannot be cached by its "
             "weights; pass cache=None."
         )
-    key = feature_key(model, data, transform, name=name)
+    if not (key := feature_key(model, data, transform, name=name)):
+        return extract_features(model, data, transform, device=device, workers=workers)
     folder = output_folder(cache)
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
     paths = {"values": folder / f"{digest}.npy", "rows": folder / f"{digest}.rows.npy"}

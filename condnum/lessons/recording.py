@@ -27,7 +27,7 @@ from condnum.lessons.regularizers import RegularizerExplorer
 from condnum.lessons.slowing import SlowingExplorer
 from condnum.machine import limited_threads
 from condnum.progress import OnProgress
-from condnum.report.reproduce import code_checksum
+from condnum.report.reproduce import run_checksum
 
 #: The explorers of the lessons; labs of real data are in `RECORDED`.
 RECORDABLE: dict[str, type[Explorer]] = {
@@ -211,7 +211,7 @@ def record(explorer: type[Explorer]) -> str:
 def _record_file(name: str, path: Path, labs: str | Path) -> str:
     """Write one recording, with what it was made of in its first line; return its name."""
     explorer = recorded_lab(name, labs) if name in RECORDED else RECORDABLE[name]
-    write_text(path, f"// {code_checksum()}\n{record(explorer)}")
+    write_text(path, f"// {run_checksum()}\n{record(explorer)}")
     return name
 
 
@@ -220,7 +220,7 @@ def is_current(path: Path) -> bool:
     if not path.exists():
         return False
     with path.open(encoding="utf-8") as stream:
-        return stream.readline() == f"// {code_checksum()}\n"
+        return stream.readline() == f"// {run_checksum()}\n"
 
 
 def record_all(

@@ -4,7 +4,7 @@ import re
 import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +14,7 @@ import pandas as pd
 from condnum.data.resolver import data_folders
 from condnum.errors import DataFormatError, DataNotFoundError, check_known
 from condnum.files import RECORD, asset, read_record, read_table
+from condnum.machine import revision_text, source_revision
 from condnum.report.notebook import REPORT
 from condnum.report.run import is_whole
 
@@ -47,14 +48,24 @@ class Experiment:
         return re.findall(r"{(\w+)}", str(list(self.options.values())))
 
     @property
-    def values(self) -> dict[str, Any] | None:
-        """The options, folders of images filled in; None if one is not here."""
-        here = {
+    def image_folders(self) -> list[Path]:
+        """Its folders of images that are here."""
+        return [Path(folder) for _, folder in sorted(self._here.items())]
+
+    @property
+    def _here(self) -> dict[str, str]:
+        """Folders of images by name, those that are here."""
+        return {
             name: str(folder / name)
             for folder in reversed(data_folders())
             for name in self.images
             if (folder / name).is_dir()
         }
+
+    @property
+    def values(self) -> dict[str, Any] | None:
+        """The options, folders of images filled in; None if one is not here."""
+        here = self._here
         if set(self.images) - set(here):
             return None
         return {
@@ -167,4 +178,13 @@ def find_runs(root: Path) -> list[ExperimentResult]:
     runs = max(scales, key=lambda runs: sum(run.folder is not None for run in runs))
     if not any(run.folder for run in runs):
         raise DataNotFoundError(f"{root} has no finished experiment; run condnum reproduce first.")
-    return runs
+    return [of_revision(run, source_revision()) for run in runs]
+
+
+def of_revision(run: ExperimentResult, source: Mapping[str, Any] | None) -> ExperimentResult:
+    """Return a result, marked as an older one where its run began at another revision than this."""
+    known = run.provenance.get("source") or source
+    if known is None or source is None or known["revision"] == source["revision"]:
+        return run
+    text = f"It was computed at revision {revision_text(known)}; the code here is of {revision_text(source)}."
+    return replace(run, status="not run", error=text)

@@ -16,8 +16,8 @@ from typing import TextIO
 from condnum.data.catalog import data_status
 from condnum.data.resolver import data_folders
 from condnum.errors import CondnumError, require
-from condnum.files import RECORD, output_folder, read_record, write_json
-from condnum.machine import versions
+from condnum.files import RECORD, output_folder, read_record, sha256_folder, write_json
+from condnum.machine import code_checksum
 from condnum.progress import OnProgress, duration, terminal_progress
 from condnum.report.experiments import REPRODUCTION, Experiment, ExperimentResult, experiments, find_run
 from condnum.report.notebook import ParameterNotebook
@@ -26,7 +26,7 @@ from condnum.studies.executors import core_count
 
 _TREE = Path(__file__).resolve().parents[2]
 #: Parts of the package that arrange and show results but cannot change one.
-_SHOWING = tuple(f"report/{name}.py" for name in ("experiments", "reproduce", "scoreboard"))
+_SHOWING = (*(f"report/{name}.py" for name in ("experiments", "reproduce", "scoreboard")), "site/")
 
 
 def run_experiment(experiment: Experiment, folder: Path, *, jobs: int, progress: OnProgress) -> list[str]:
@@ -41,23 +41,18 @@ def run_experiment(experiment: Experiment, folder: Path, *, jobs: int, progress:
 
 def run_fingerprint(experiment: Experiment, checksums: Mapping[str, str]) -> str:
     """Return a SHA-256 of what a result depends on, now; "" while data are not known."""
-    words = [experiment.run, experiment.values]
-    parts = [words, sorted(checksums.items()), code_checksum()]
+    images = [sha256_folder(folder) for folder in experiment.image_folders]
+    parts = [experiment.run, experiment.values, sorted(checksums.items()), images, run_checksum()]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest() if all(checksums.values()) else ""
 
 
 @cache
-def code_checksum(tree: Path = _TREE) -> str:
+def run_checksum(tree: Path = _TREE) -> str:
     """Return one SHA-256 over what results, lessons and recordings depend on: code, notebooks, versions."""
-    package = tree / "condnum"
-    showing = {package / name for name in _SHOWING} | set((package / "site").rglob("*.py"))
-    sources = {*package.rglob("*.py"), *package.rglob("*.toml")} - showing
-    digest = hashlib.sha256()
-    for place in (tree, package):  # of a clone, of a wheel
-        sources |= set(place.glob("notebooks/experiments/*.ipynb"))
-    for path in sorted(sources):
-        digest.update(path.relative_to(tree).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    digest.update(repr(sorted(versions().items())).encode())
+    digest = hashlib.sha256(code_checksum(_SHOWING, tree / "condnum").encode())
+    for place in (tree, tree / "condnum"):  # of a clone, of a wheel
+        for path in sorted(place.glob("notebooks/experiments/*.ipynb")):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 

@@ -18,13 +18,14 @@ from condnum.files import (
     FAILED,
     FAILURES,
     RECORD,
+    REVISIONS,
     ResultsFolder,
     output_folder,
     read_table,
     results_folder,
     write_json,
 )
-from condnum.machine import provenance
+from condnum.machine import changed_text, provenance, source_revision
 from condnum.report.notebook import REPORT, ParameterNotebook, run_notebook
 
 #: The page of a finished run.
@@ -135,20 +136,26 @@ def run_report(
     from condnum.report.html import export_html
 
     seeds = values.get("seeds")
-    started = datetime.now(UTC)
+    started, source = datetime.now(UTC), source_revision()
     with results_folder(folder) as held:
         try:
             ours = {"out": str(held.path), "quiet": quiet}
             options["shown"] = held.folder  # where `abandoned` leaves a failed notebook
             report = run_notebook(notebook, values, held.path, quiet=quiet, optional=ours, **options)
-            export_html(report, held.path / PAGE, title=title)
             record = provenance(
                 parameters=values,
                 seeds=range(seeds) if isinstance(seeds, int) else (),
                 checksums=checksums,
                 device=str(values.get("device", "cpu")),
                 started=started,
+                source=source,
             )
+            if changed := changed_text(source, record["source"]):
+                say(f"warning: {changed}")
+            parts = read_table(held.path, REVISIONS.removesuffix(".csv"))
+            if parts is not None and record["source"]:
+                record["source"]["parts"] = parts.set_index("revision")["cells"].to_dict()
+            export_html(report, held.path / PAGE, title=title, note=changed)
             write_json(held.path / RECORD, {**record, "files": held.checksums()})
         except BaseException as error:
             if not isinstance(error, KeyboardInterrupt) and not STOPPED.is_set():

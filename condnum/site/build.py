@@ -36,7 +36,7 @@ from condnum.machine import versions
 from condnum.progress import OnProgress
 from condnum.report.experiments import ExperimentResult
 from condnum.report.notebook import REPORT, find_notebook, read_notebook, run_notebook
-from condnum.report.reproduce import code_checksum
+from condnum.report.reproduce import run_checksum
 from condnum.site.extension import SPHINX
 from condnum.site.notebooks import page_notebook
 from condnum.site.results import results_pages
@@ -188,7 +188,7 @@ def _executed(
     names: Sequence[str], folder: Path, say: Callable[[str], None], progress: OnProgress | None = None
 ) -> dict[str, Path]:
     """Run notebooks side by side; those whose text and code are unchanged were run before."""
-    runs, code = dict[str, Path](), code_checksum()
+    runs, code = dict[str, Path](), run_checksum()
     for name in names:
         state = hashlib.sha256(f"{code}{find_notebook(name).read_text('utf-8')}".encode())
         runs[name] = folder / f"{name}-{state.hexdigest()[:12]}"

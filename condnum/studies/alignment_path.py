@@ -26,7 +26,7 @@ from condnum.studies.cells import Arrays, Cell, CellResult
 from condnum.studies.executors import Executor
 from condnum.studies.linear import LinearStudy, MethodNames, study_of_one_pair
 from condnum.studies.measure import report_step
-from condnum.studies.study import Count, Study, at_least
+from condnum.studies.study import Count, Study, at_least, content_checksum
 from condnum.theory.ceiling import RirCeiling
 from condnum.theory.pareto import FeasibleRegion, feasible_region
 from condnum.theory.spectra import CovarianceRange, condition_from_spectrum, default_rtol, symmetric_part
@@ -88,7 +88,8 @@ class PathData:
         """Follow a pair of arrays."""
         names = (pair.pretrain_name, pair.harmful_name)
         problem = ImmunizationProblem.from_pair(pair)
-        return cls(problem, names, pair.feature_names, pair.name, pair.label, pair.checksum)
+        checksum = content_checksum(pair)
+        return cls(problem, names, pair.feature_names, pair.name, pair.label, checksum)
 
     @classmethod
     def of_files(cls, pretrain: str, harmful: str, *, key: str = "", drop: str = "") -> Self:
@@ -101,7 +102,7 @@ class PathData:
 
 
 @dataclass(frozen=True)
-class AlignmentPath(Study, name="alignment-path", version="2"):
+class AlignmentPath(Study, name="alignment-path"):
     """Singular vectors, spectra and probes of extractors along their training, for one pair of tasks."""
 
     data: str = "house-prices"  # house-prices, embedded, mnist:P-H, digits:P-H, or a path; given: to `run`
@@ -133,8 +134,7 @@ class AlignmentPath(Study, name="alignment-path", version="2"):
         base = self.base
         if base is None:
             raise InvalidInputError(
-                f"data is '{GIVEN}': pass them as run(PathData.of(TaskPair.from_arrays(X_P, y_P, X_H, "
-                "y_H))); they are computed in this process."
+                f"data is '{GIVEN}': pass them as run(PathData.of(TaskPair.from_arrays(X_P, y_P, X_H, y_H)))."
             )
         data = base.load()
         cell = next(iter(base.cells(data)))
@@ -175,8 +175,8 @@ class AlignmentPath(Study, name="alignment-path", version="2"):
         return int(cell.settings.get("steps", 0))
 
     def executor(self, data: PathData, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
-        """Start processes where a step takes long; other processes do not have data that were given."""
-        several = data.problem.dimension > SMALL and self.data != GIVEN
+        """Start processes where a step takes long."""
+        several = data.problem.dimension > SMALL
         return super().executor(data, cells, jobs or (0 if several else 1), scheduler)
 
 

@@ -42,7 +42,7 @@ _KEPT = ("steps", "curves", "extractors", "spectra", "skipped")
 
 
 @dataclass(frozen=True)
-class Attackers(Study, name="attackers", version="3"):
+class Attackers(Study, name="attackers"):
     """How far immunized extractors slow each kind of training: one pair of tasks, a panel of attackers."""
 
     data: str = "house-prices"  # house-prices, embedded (diabetes table), mnist:P-H, digits:P-H, or a path
@@ -99,7 +99,7 @@ class Attackers(Study, name="attackers", version="3"):
         digits = self.digits
         if digits is None:
             return data
-        return cached(("attacked", data.checksum, digits), lambda: digit_pair(data, *digits))
+        return cached(("attacked", data, digits), lambda: digit_pair(data, *digits))
 
     def cells(self, data: Any) -> list[Cell]:
         """List the extractors, raw inputs first; the panel attacks each by itself."""

@@ -9,7 +9,7 @@ import re
 import threading
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -46,7 +46,7 @@ class Cell:
     settings: Mapping[str, Any] = field(default_factory=dict)  # what else the result depends on
     after: Cell | None = None  # has to be finished before, such as the θ₀ that this one starts from
     study: str = field(default="", kw_only=True)
-    key: str = field(default="", kw_only=True)  # SHA-256, of `named`
+    key: str = field(default="", kw_only=True)  # of `named`: what is computed, and by which code
     folder: str = field(default="", kw_only=True)  # for files of the study beside the results
 
     def __post_init__(self) -> None:
@@ -65,12 +65,12 @@ class Cell:
                 ) from error
             object.__setattr__(self, name, kept)
 
-    def named(self, study: str, checksum: str, version: str, folder: str = "") -> Cell:
-        """Return the cell with the key that it has in a study."""
-        after = None if self.after is None else self.after.named(study, checksum, version, folder)
-        parts = [study, self.at, self.settings, checksum, version, *([] if after is None else [after.key])]
-        key = hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-        return replace(self, after=after, study=study, key=key, folder=folder)
+    def named(self, study: str, checksum: str, code: str, folder: str = "") -> Cell:
+        """Return the cell with the key that it has in a study, on data and by code with these checksums."""
+        after = None if self.after is None else self.after.named(study, checksum, code, folder)
+        parts = [study, self.at, self.settings, checksum, *([] if after is None else [_same(after.key)])]
+        what = hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        return replace(self, after=after, study=study, key=f"{what[:32]}-{code[:16]}", folder=folder)
 
     @property
     def name(self) -> str:
@@ -101,6 +101,11 @@ class Cell:
 
     def __hash__(self) -> int:
         return hash(self.key)
+
+
+def _same(key: str) -> str:
+    """Return the part of a key that is the same for any code."""
+    return key.partition("-")[0]
 
 
 #: Computes a cell: its row of scalars, and its arrays by name if there are any.
@@ -187,7 +192,7 @@ def remember(key: Hashable, value: _T) -> _T:
     return cached(key, lambda: value)
 
 
-_ROW = "row.json"
+_ROW, _REVISION = "row.json", "revision.txt"
 
 
 class ResultStore:
@@ -218,28 +223,45 @@ class ResultStore:
         try:
             with np.load(self._path(key), allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
+            arrays.pop(_REVISION, None)
             row = json.loads(arrays.pop(_ROW))
         except Exception:  # whatever a damaged file makes of its readers
             return None
         return CellResult(row, arrays) if isinstance(row, dict) else None
 
+    def revision(self, key: str) -> str:
+        """Return the revision of the source that computed a finished cell; "" where it is not known."""
+        with ZipFile(self._path(key)) as archive:
+            return archive.read(_REVISION).decode() if _REVISION in archive.namelist() else ""
+
     def count(self) -> int:
         """Return the number of finished cells, without a look into them."""
         return sum(1 for _ in self.folder.glob("[!.]*.npz"))
+
+    def outdated(self, cells: Iterable[Cell]) -> int:
+        """Count cells that are not here, but were computed by other code."""
+        keys = {path.stem for path in self.folder.glob("[!.]*.npz")}
+        others = {_same(key) for key in keys}
+        return sum(cell.key not in keys and _same(cell.key) in others for cell in cells)
 
     def failures(self) -> dict[str, str]:
         """Return the tracebacks of the cells that failed when last tried, by key."""
         return {path.stem: path.read_text(encoding="utf-8") for path in sorted(self.folder.glob("*.failed"))}
 
-    def put(self, key: str, row: Mapping[str, Any], arrays: Mapping[str, Any] | None = None) -> None:
-        """Keep a finished cell; after the return it is on the disk, and an older result is replaced."""
+    def put(
+        self, key: str, row: Mapping[str, Any], arrays: Mapping[str, Any] | None = None, revision: str = ""
+    ) -> None:
+        """Keep a finished cell; after the return it is on the disk, and replaces those of other code."""
         result, path = checked_result((row, arrays or {})), self._path(key)
         with atomic_write(path) as temporary, ZipFile(temporary, "w") as archive:
+            archive.writestr(_REVISION, revision)
             # Infinite numbers are written as Python does, `Infinity`.
             archive.writestr(_ROW, json.dumps(result.row, ensure_ascii=False))
             for name, array in result.arrays.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, array, allow_pickle=False)
+        for old in set(self.folder.glob(f"{_same(key)}-*.npz")) - {path} if "-" in key else ():
+            old.unlink(missing_ok=True)
         path.with_suffix(".failed").unlink(missing_ok=True)
 
     def fail(self, key: str, error: str) -> None:

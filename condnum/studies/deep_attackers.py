@@ -44,7 +44,7 @@ AttackerNames: TypeAlias = Annotated[tuple[str, ...], several(lambda word: DeepA
 
 
 @dataclass(frozen=True)
-class DeepAttackers(DeepNets, name="deep-attackers", version="5"):
+class DeepAttackers(DeepNets, name="deep-attackers"):
     """θ₀ and θ_I as `DeepNets` makes them, or from a folder, and the attacks that they meet."""
 
     methods: NetMethods = ()  # empty: `ours`, or all of the folder

@@ -56,7 +56,7 @@ NetMethods: TypeAlias = Annotated[tuple[str, ...], some_of("method", lambda: KNO
 
 
 @dataclass(frozen=True)
-class DeepNets(Study, name="deep", version="5"):
+class DeepNets(Study, name="deep"):
     """Table 3 and Figure 3: the last stage of a backbone is immunized; θ₀ is a cell too."""
 
     data: Literal["embedded", "mnist", "images"] = "embedded"  # images: `pretrain` and `harmful`
@@ -402,4 +402,4 @@ def model_file(cell: Cell, suffix: str = ".safetensors") -> Path:
     """Return where the model of a cell lies, or the state of an unfinished one."""
     folder = Path(cell.folder) / "models"
     folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{cell.key[:32]}{suffix}"
+    return folder / f"{cell.key}{suffix}"

@@ -61,7 +61,7 @@ def digit_problem(
         )
 
     def shared(digit: int, label: float) -> LinearTask:
-        key = ("task", digits.name, digits.checksum, digit, count, labels, label, device)
+        key = ("task", digits, digit, count, labels, label, device)
         return cached(key, lambda: task(digit, label))
 
     # One-vs-rest is one task whichever side it is on; a digit alone has its side's label.

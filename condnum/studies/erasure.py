@@ -4,6 +4,7 @@ Rows of D_H are cut in three: the defender's (who erases), the attacker's, and t
 of D_P two thirds train and a third scores. An attacker is the best of several; features have an intercept.
 """
 
+import hashlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from scipy import stats
 
 from condnum.arrays import FloatArray, TargetKind, as_targets
 from condnum.data.labeled_pairs import LABELED_PAIRS, load_labeled_pair
-from condnum.data.task_pair import TaskPair, sha256_arrays
+from condnum.data.task_pair import TaskPair
 from condnum.errors import InvalidInputError
 from condnum.machine import limited_threads
 from condnum.methods import immunize
@@ -24,7 +25,7 @@ from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import AttackBudget, AttackReport, AttackTask, attack_panel
 from condnum.probing.probe_steps import probe_steps
 from condnum.studies.cells import Cell, CellResult
-from condnum.studies.study import Count, FinishedCell, Names, Study, at_least
+from condnum.studies.study import Count, FinishedCell, Names, Study, at_least, content_checksum
 from condnum.theory.ceiling import max_rir_immunizer
 from condnum.theory.erasure import erasure, erasure_price
 from condnum.theory.immunization import relative_immunization_ratio
@@ -78,8 +79,8 @@ class TaskPairs:
     @property
     def checksum(self) -> str:
         """SHA-256 of all of them."""
-        sums = {name: np.frombuffer(pair.checksum.encode(), np.uint8) for name, pair in self.pairs.items()}
-        return sha256_arrays(**sums)
+        text = "".join(f"{name} {content_checksum(pair)}\n" for name, pair in self.pairs.items())
+        return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def label(self) -> str:
@@ -138,7 +139,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class ErasureStudy(Study, name="erasure", version="2"):
+class ErasureStudy(Study, name="erasure"):
     """Slowing and stopping: harmful score left against benign score kept, of erasure and of conditioning."""
 
     data: Names = EMBEDDED  # names of `LABELED_PAIRS`, or folders with X_P, y_P, X_H, y_H

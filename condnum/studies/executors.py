@@ -8,6 +8,7 @@ import os
 import queue
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -16,6 +17,8 @@ from collections import deque
 from collections.abc import Generator, Hashable, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from condnum.errors import CondnumError, InvalidInputError, check_integer, require
@@ -76,18 +79,27 @@ class ProcessExecutor:
         return f"{self.jobs} processes"
 
     def run(self, compute: Compute, cells: Sequence[Cell]) -> Generator[Outcome]:
-        """Yield the outcomes as they finish."""
+        """Yield the outcomes as they finish; what computes goes to the workers once, in a file."""
+        from joblib.externals.loky.backend.reduction import dumps
+
         waiting, suspects, guilty = deque(cells), deque[Cell](), deque[Cell]()
-        while waiting:
-            yield from self._through_a_pool(compute, waiting, self.jobs, suspects)
-        while suspects:
-            yield from self._through_a_pool(compute, suspects, 1, guilty)
+        with tempfile.TemporaryDirectory(prefix="condnum-") as folder:
+            sent = Path(folder) / "compute"
+            try:
+                sent.write_bytes(dumps(compute))
+            except Exception as error:
+                yield from [Outcome.failed(cell, error) for cell in cells]
+                return
+            while waiting:
+                yield from self._through_a_pool(sent, waiting, self.jobs, suspects)
+            while suspects:
+                yield from self._through_a_pool(sent, suspects, 1, guilty)
         for cell in guilty:
-            error = RuntimeError("the worker process died (killed, out of memory, or crashed)")
-            yield Outcome.failed(cell, error)
+            died = RuntimeError("the worker process died (killed, out of memory, or crashed)")
+            yield Outcome.failed(cell, died)
 
     def _through_a_pool(
-        self, compute: Compute, waiting: deque[Cell], jobs: int, lost: deque[Cell]
+        self, sent: Path, waiting: deque[Cell], jobs: int, lost: deque[Cell]
     ) -> Generator[Outcome]:
         """Yield outcomes until nothing waits or a worker dies; the cells of a broken pool go to `lost`."""
         from joblib.externals.loky.process_executor import BrokenProcessPool, ProcessPoolExecutor
@@ -107,7 +119,7 @@ class ProcessExecutor:
             while running or (waiting and not broken):
                 while waiting and not broken and len(running) < ahead:
                     try:
-                        running[pool.submit(evaluate, compute, waiting[0], threads)] = waiting[0]
+                        running[pool.submit(_evaluate_sent, sent, waiting[0], threads)] = waiting[0]
                         waiting.popleft()
                     except BrokenProcessPool:
                         broken = True
@@ -121,6 +133,20 @@ class ProcessExecutor:
             completed = True
         finally:
             pool.shutdown(wait=True, kill_workers=broken or not completed)
+
+
+def _evaluate_sent(sent: Path, cell: Cell, threads: int) -> Outcome:
+    """Compute a cell in a worker by what was sent to it."""
+    return evaluate(lambda cell: _received(sent)(cell), cell, threads)
+
+
+@lru_cache(1)
+def _received(sent: Path) -> Compute:
+    """Read what computes."""
+    from joblib.externals.loky.backend.reduction import loads
+
+    compute: Compute = loads(sent.read_bytes())
+    return compute
 
 
 def _begin_worker(parent: int) -> None:
@@ -199,6 +225,10 @@ def _kept(cell: Cell, result: CellResult | Exception) -> Outcome:
     return evaluate(lambda _: result, cell)
 
 
+def _itself(value: Any) -> Any:
+    return value
+
+
 #: Seconds between two looks at a cluster from which nothing comes.
 _POLL_SECONDS = 2.0
 #: Seconds beyond the time-out in which dask may report it.
@@ -249,9 +279,13 @@ class DaskExecutor:
                 client.wait_for_workers(1, timeout=self.worker_timeout)
             except TimeoutError as error:
                 raise no_workers from error
-            for cell in cells:
+            # What computes, with its data, is a task too: it is sent once, and again if its worker dies.
+            sent = client.submit(_itself, compute, key=f"condnum-{sweep}", pure=False)
+            sent.exception()  # waits, so that the cells begin in their order; they raise what it is
+            for place, cell in enumerate(cells):
                 name = f"condnum-{sweep}-{cell.key}"
-                future = client.submit(evaluate, compute, cell, self.threads, key=name, pure=False)
+                order = {"key": name, "pure": False, "priority": -place}
+                future = client.submit(evaluate, sent, cell, self.threads, **order)
                 running[name] = (future, cell)
                 future.add_done_callback(arrived.put)
             idle = 0.0

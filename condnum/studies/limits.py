@@ -59,7 +59,7 @@ NULL_SPACES = (
 
 
 @dataclass(frozen=True)
-class Limits(Study, name="limits", version="4"):
+class Limits(Study, name="limits"):
     """Ceilings and fronts of task pairs, and every method held against them."""
 
     data: str = "house-prices"  # house-prices, embedded (diabetes), mnist, digits, or a path

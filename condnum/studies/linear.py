@@ -188,7 +188,7 @@ class LinearStudy(Study):
 
 
 @dataclass(frozen=True)
-class HousePrices(LinearStudy, name="house-prices", version="4"):
+class HousePrices(LinearStudy, name="house-prices"):
     """Table 1 and Figure 1: linear extractors on two halves of the Ames table, or of the diabetes table."""
 
     data: str = "house-prices"  # house-prices, embedded, or a path to the CSV or its folder
@@ -227,7 +227,7 @@ class HousePrices(LinearStudy, name="house-prices", version="4"):
     def problem(self, data: TaskPair, cell: Cell | None = None) -> ImmunizationProblem:
         """Return the two tasks, the same for every cell, built once per process."""
         device = resolve_device(self.device)
-        key = ("house-problem", device, data.checksum, self.features, self.rows)
+        key = ("house-problem", device, data)
         return cached(key, lambda: ImmunizationProblem.from_pair(data, device=device))
 
     def names(self, data: TaskPair, cell: Cell) -> dict[str, str]:
@@ -264,7 +264,7 @@ class HousePrices(LinearStudy, name="house-prices", version="4"):
 
 
 @dataclass(frozen=True)
-class DigitPairs(LinearStudy, name="digit-pairs", version="6"):
+class DigitPairs(LinearStudy, name="digit-pairs"):
     """Table 2 and Figure 2: linear extractors on pairs of digits, MNIST or the embedded 8×8 ones."""
 
     data: str = "digits"  # digits (8×8), mnist, or a path to the folder of MNIST
@@ -312,7 +312,7 @@ class DigitPairs(LinearStudy, name="digit-pairs", version="6"):
     def compute(self, data: Digits, cell: Cell) -> CellResult:
         """Immunize one pair and keep its spectra."""
         problem, result = self.problem(data, cell), self.immunize(data, cell)
-        key = ("ceiling", data.checksum, cell["pretrain"], cell["harmful"])
+        key = ("ceiling", data, cell["pretrain"], cell["harmful"])
         return measure_cell(cell, problem, result, cached(key, lambda: ceilings(problem)))
 
     def tables(self, data: Digits, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:

@@ -43,7 +43,7 @@ Epochs: TypeAlias = Annotated[tuple[int, ...], several(read_epochs)]
 
 
 @dataclass(frozen=True)
-class ReproductionAudit(Study, name="reproduction-audit", version="5"):
+class ReproductionAudit(Study, name="reproduction-audit"):
     """The authors' release turned into the corrected protocol, one choice at a time."""
 
     data: str = "house-prices"  # house-prices, a path to the CSV, or embedded: the diabetes table

@@ -114,14 +114,14 @@ def switched_tasks(pair: TaskPair, switches: ProtocolSwitches) -> SwitchedTasks:
                 "normalise": "before_split" if switches.normalise == "table" else "per_task",
             }
             file = pair.provenance.location
-            key = ("house-prices", pair.checksum, *options.values())
+            key = ("house-prices", pair, *options.values())
             chosen = cached(key, lambda: load_house_prices(file, features="published", **options))
         if switches.rows == "first":
             chosen = first_rows(chosen, standardize_again=switches.normalise == "kept")
         return chosen
 
     key = (switches.encoders, switches.normalise, switches.rows, switches.bias)  # they decide the tasks
-    return cached(("released-tasks", pair.checksum, key), build)
+    return cached(("released-tasks", pair, key), build)
 
 
 def first_rows(pair: TaskPair, *, standardize_again: bool) -> TaskPair:

@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import hashlib
+import inspect
 import math
 import platform
 import socket
+import sys
 import tempfile
 import types
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import resolve_name
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, Union, get_args, get_origin
 from typing import get_type_hints as type_hints
 
+import numpy as np
 import pandas as pd
 
 from condnum.errors import (
     CondnumError,
-    DataFormatError,
     InvalidInputError,
     UnknownNameError,
     check_flag,
     check_integer,
     check_known,
 )
-from condnum.files import CELLS, write_tables
-from condnum.studies.cells import Arrays, Cell, ResultStore, Row, cached, remember
+from condnum.files import CELLS, FAILURES, REVISIONS, write_tables
+from condnum.machine import code_checksum, revision_text, source_revision
+from condnum.studies.cells import Arrays, Cell, ResultStore, Row
 from condnum.studies.executors import Executor, choose_executor, core_count
 from condnum.studies.sweep import OnProgress, SweepError, SweepReport, run_sweep
 
@@ -104,19 +111,17 @@ class Study:
 
     A subclass says how to `load` the data, which `cells` there are, how to `compute` one, and which `tables`
     are made of the results. All else is here: fields are checked by their types (`Count`, `Names`, `Literal`,
-    `int | None`, …), data are loaded once a process, finished cells are kept and found again, errors become
-    rows of failures.csv, and cells run one by one, in processes or on a dask cluster.
-
-    `class Mine(Study, name="mine", version="2")` names it (default: the class's name); both are part of every
-    key: raise the version when a change of code changes results.
+    `int | None`, …), data are loaded once a run, finished cells are kept and found again as long as their
+    data and code are the same (`code`), errors become rows of failures.csv, and cells run one by one, in
+    processes or on a dask cluster. `class Mine(Study, name="mine")` names it (default: the class's name).
     """
 
     name: ClassVar[str] = ""
-    version: ClassVar[str] = "1"
+    _code: ClassVar[str] = ""  # of its module, if that is not of this package, as it was imported
 
-    def __init_subclass__(cls, name: str = "", version: str = "1", **options: Any) -> None:
+    def __init_subclass__(cls, name: str = "", **options: Any) -> None:
         super().__init_subclass__(**options)
-        cls.name, cls.version = name or cls.__name__, version
+        cls.name, cls._code = name or cls.__name__, own_code(cls)
 
     def __post_init__(self) -> None:
         """Check every field by its type, then what the study itself refuses."""
@@ -187,20 +192,22 @@ class Study:
         """Write what a run leaves beside its tables; return the names."""
         return []
 
+    @classmethod
+    def code(cls) -> str:
+        """Return a checksum of what computes: this package, and the modules of the study and of its bases."""
+        parts = [code_checksum(), *(kind._code for kind in cls.__mro__ if issubclass(kind, Study))]
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
     @staticmethod
     def checksum(data: Any) -> str:
         """Return the SHA-256 that the data know of themselves, or a hash of their content."""
         known = getattr(data, "checksum", None)
-        if isinstance(known, str):
-            return known
-        from joblib import hash as content_hash
-
-        return str(content_hash(data))
+        return known if isinstance(known, str) else content_checksum(data)
 
     def planned(self, data: Any, folder: str = "") -> list[Cell]:
         """Return the cells with their keys."""
-        checksum = self.checksum(data)
-        return [cell.named(self.name, checksum, self.version, folder) for cell in self.cells(data)]
+        checksum, code = content_checksum(data), self.code()
+        return [cell.named(self.name, checksum, code, folder) for cell in self.cells(data)]
 
     def run(
         self,
@@ -214,8 +221,6 @@ class Study:
     ) -> StudyRun:
         """Compute the cells that an earlier run into `out` has left; `data` are loaded if None."""
         data = self.load() if data is None else data
-        checksum = self.checksum(data)
-        remember(("study", self), (data, checksum))
         kept = nullcontext(Path(out) / CELLS) if out else tempfile.TemporaryDirectory(prefix="condnum-")
         with kept as place, ResultStore(place) as store:
             cells = self.planned(data, str(Path(place).absolute()))
@@ -223,9 +228,10 @@ class Study:
             self.prepare(cells, store)
             report = run_sweep(
                 sorted(cells, key=self.order),
-                Computation(self, checksum),
+                Computation(self, data, self.code()),
                 store,
                 chosen,
+                revision=revision_text(source_revision()),
                 on_progress=on_progress,
             )
         if report.failures and not report.results:
@@ -240,26 +246,71 @@ class Study:
 
 @dataclass(frozen=True)
 class Computation:
-    """Computes cells of a study, wherever that is; the data are loaded once a process and compared."""
+    """Computes cells of a study on the data of its run, wherever that is, by the code of its run."""
 
     study: Study
-    checksum: str
+    data: Any
+    code: str
 
     def __call__(self, cell: Cell) -> Any:
         """Compute a cell."""
-        study = self.study
+        return self.study.compute(self.data, cell)
 
-        def load() -> tuple[Any, str]:
-            data = study.load()
-            return data, study.checksum(data)
-
-        data, checksum = cached(("study", study), load)
-        if checksum != self.checksum:
-            raise DataFormatError(
-                f"the data of {study} on host {socket.gethostname()} have SHA-256 {checksum}, but the run "
-                f"was planned with {self.checksum}; use the same files on every machine."
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Arrive in another process, which must have imported the same code."""
+        self.__dict__.update(state)
+        if self.study.code() != self.code:
+            raise InvalidInputError(
+                f"the code of {self.study.name} in a worker on host {socket.gethostname()} is not that of "
+                "the run: it was changed after the run began, or is another version there; start it again."
             )
-        return study.compute(data, cell)
+
+
+def own_code(kind: type) -> str:
+    """Return the texts of a class's module and of what it imports from the same folder; "" in condnum.
+
+    A class without a file, as of a notebook, has its own text; where there is none, it is like no other.
+    """
+    home = sys.modules.get(kind.__module__)
+    if kind.__module__.startswith("condnum."):
+        return ""
+    if getattr(home, "__file__", None) is None:
+        try:
+            return inspect.getsource(kind)
+        except (OSError, TypeError):
+            return uuid.uuid4().hex
+    found, waiting = dict[Path, str](), [kind.__module__]
+    while waiting:
+        module = sys.modules.get(waiting.pop())
+        path = Path(getattr(module, "__file__", None) or "")
+        if path in found or path.suffix != ".py" or "site-packages" in path.parts:
+            continue
+        if found and not path.is_relative_to(next(iter(found)).parent):
+            continue
+        found[path] = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(found[path])):
+            if isinstance(node, ast.Import):
+                waiting += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                name = "." * node.level + (node.module or "")
+                name = resolve_name(name, getattr(module, "__package__", None) or "")
+                waiting += [name, *(f"{name}.{alias.name}" for alias in node.names)]
+    return repr([found[path] for path in sorted(found)])
+
+
+def content_checksum(data: Any) -> str:
+    """Return a hash of data: of what they know of themselves, and of the numbers that they hold."""
+    from joblib import hash as content_hash
+
+    known = getattr(data, "checksum", None)
+    if not isinstance(known, str):
+        return str(content_hash(data))
+    fields = getattr(data, "__dataclass_fields__", ())
+    if "checksum" not in fields:  # it is computed from the content
+        return known
+    held = {name: getattr(data, name) for name in fields}
+    numbers = {name: value for name, value in held.items() if isinstance(value, np.ndarray | int | float)}
+    return str(content_hash([known, numbers]))
 
 
 @dataclass(frozen=True)
@@ -296,6 +347,7 @@ class StudyRun:
         from condnum import __version__
 
         study, data, report = self.study, self.data, self.report
+        parts = report.revisions if len(report.revisions) > 1 else {}
         checksum, origin = study.checksum(data), getattr(data, "provenance", None)
         if origin is not None:
             checksum += " (known)" if origin.known_checksum else " (unknown to this project)"
@@ -306,7 +358,9 @@ class StudyRun:
             "SHA-256": checksum,
             "parameters": ", ".join(f"{name}={of}" for name, of in given.items() if of != defaults[name]),
             "cells": f"{report.computed} computed, {report.reused} from the store, "
-            f"{len(report.failures)} failed",
+            f"{len(report.failures)} failed"
+            + (f"; {report.outdated} were there, of other code" if report.outdated else ""),
+            "revisions": ", ".join(f"{name} ({count} cells)" for name, count in parts.items()),
             "where": self.where,
             "seconds": f"{report.seconds:,.1f}",
             "numerics": "float64",
@@ -316,7 +370,9 @@ class StudyRun:
         return pd.DataFrame([fact for fact in facts.items() if fact[1]], columns=["what", "value"])
 
     def save(self, folder: str | Path) -> list[str]:
-        """Write the tables and, if any cell failed, failures.csv; return the names of the files."""
+        """Write the tables; failures.csv, and revisions.csv if the cells are of several; return the names."""
         tables = {name if "." in name else f"{name}.csv": table for name, table in self._files.items()}
-        tables |= {"failures.csv": self.failures} if len(self.failures) else {}
+        tables |= {FAILURES: self.failures} if len(self.failures) else {}
+        if len(parts := self.report.revisions) > 1:
+            tables[REVISIONS] = pd.DataFrame(parts.items(), columns=["revision", "cells"])
         return write_tables(folder, tables) + self.study.files(self.cells, Path(folder))

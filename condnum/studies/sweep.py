@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import warnings
+from collections import Counter
 from collections.abc import Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass
@@ -25,6 +27,8 @@ class SweepReport:
     results: dict[Cell, CellResult]  # of the finished cells, in the order of the cells
     failures: dict[Cell, str]  # errors of this run, in the order in which they came
     reused: int  # cells found in the store
+    outdated: int  # cells found there, but of other code, and computed again
+    revisions: Counter[str]  # of the source that computed the cells
     seconds: float
 
     @property
@@ -39,10 +43,12 @@ def run_sweep(
     store: ResultStore,
     executor: Executor,
     *,
+    revision: str = "",
     on_progress: OnProgress | None = None,
 ) -> SweepReport:
     """Compute the cells that the store lacks, each `after` the one it needs, and keep each as it arrives."""
     started, different = time.perf_counter(), list(dict.fromkeys(cells))
+    revisions = Counter[str]()
     results: dict[Cell, CellResult] = {}
     failures: dict[Cell, str] = {}
 
@@ -61,7 +67,12 @@ def run_sweep(
     for cell in different:
         if (stored := store.get(cell.key)) is not None:
             results[cell] = stored
+            revisions[store.revision(cell.key)] += 1
     reused = len(results)
+    if outdated := store.outdated(different):
+        note = f"{outdated} finished cells in {store.folder} are of other code and are computed again"
+        warnings.warn(note, stacklevel=2)
+        report_event(note=note)
     report(None)
     waiting = [cell for cell in different if cell not in results]
     while waiting:
@@ -72,8 +83,9 @@ def run_sweep(
             for outcome in outcomes:
                 cell = outcome.cell
                 if outcome.result is not None:
-                    store.put(cell.key, *outcome.result)
+                    store.put(cell.key, *outcome.result, revision)
                     results[cell] = outcome.result
+                    revisions[revision] += 1
                 else:
                     store.fail(cell.key, outcome.traceback)
                     failures[cell] = outcome.error
@@ -81,7 +93,7 @@ def run_sweep(
         tried = set(ready or waiting)
         waiting = [cell for cell in waiting if cell not in tried]
     found = {cell: results[cell] for cell in different if cell in results}
-    return SweepReport(found, failures, reused, time.perf_counter() - started)
+    return SweepReport(found, failures, reused, outdated, revisions, time.perf_counter() - started)
 
 
 def _without_start(cells: Iterable[Cell]) -> Generator[Outcome]:

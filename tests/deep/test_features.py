@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import timm
 import torch
 from torch import nn
 
@@ -32,6 +33,10 @@ class Tiny(nn.Module):
     def forward(self, images):
         self.calls += 1
         return self.linear(self.norm(images).flatten(1))
+
+
+def doubled(module, images, output):
+    return 2 * output
 
 
 @pytest.fixture
@@ -122,6 +127,47 @@ class TestCache:
         ]
         assert len(set(keys)) == 7
         assert keys[0] == key(data=open_images(DIGITS, limit=6))
+
+    @pytest.mark.parametrize("change", ["pooling", "scale", "nested", "tensor", "hook", "dtype"])
+    def test_two_nets_of_the_same_weights_do_not_share_features(self, data, transform, tmp_path, change):
+        """What is not in the state dict counts too: a pooling mode, a number, a hook, a plain tensor."""
+
+        def nets():
+            if change == "pooling":
+                for pool in ("avg", "max"):
+                    torch.manual_seed(0)
+                    yield timm.create_model("test_resnet", global_pool=pool, num_classes=0)
+                return
+            for value in (1.0, 2.0):
+                net = Tiny()
+                net.scale, net.linear.note = torch.ones(()), {"of": [1.0]}
+                if change == "scale":
+                    net._factor = value
+                elif change == "nested":
+                    net.linear.note["of"][0] = value
+                elif change == "tensor":
+                    net.scale = torch.tensor(value)
+                elif change == "dtype":
+                    net.to(torch.float32 if value == 1 else torch.float64).float()
+                    net.scale = torch.ones((), dtype=torch.float32 if value == 1 else torch.float64)
+                elif value == 2:
+                    net.linear.register_forward_hook(doubled)
+                yield net
+
+        keys = [json.dumps(feature_key(net, data, transform)) for net in nets()]
+        assert keys[0] != keys[1]
+        same = (
+            [json.dumps(feature_key(net, data, transform)) for net in nets()] if change != "pooling" else keys
+        )
+        assert change == "hook" or same == keys  # hooks are numbered: such a net is computed again
+
+    def test_a_net_that_cannot_be_compared_is_not_kept(self, data, transform, tmp_path):
+        model = Tiny()
+        model.act = lambda x: x
+        for _ in range(2):
+            cached_features(model, data, transform, cache=tmp_path)
+        assert model.calls == 2
+        assert not list(tmp_path.iterdir())
 
     @pytest.mark.parametrize("damage", ["flip", "no rows", "bad json", "foreign key"])
     def test_damaged_entries_are_computed_anew(self, data, transform, tmp_path, damage):

@@ -205,7 +205,7 @@ def test_a_file_is_made_anew_when_the_code_changes(tmp_path: Any, monkeypatch: p
     assert record_all(tmp_path, jobs=1, progress=events.append) == [path]
     assert len(events) == 1
     assert path.read_text().endswith("// kept")
-    monkeypatch.setattr(recording, "code_checksum", lambda: "other code")
+    monkeypatch.setattr(recording, "run_checksum", lambda: "other code")
     record_all(tmp_path, ["PowerExplorer"], jobs=1, progress=events.append)
     assert len(events) == 2
     assert path.read_text().startswith("// other code\n")

@@ -10,9 +10,10 @@ import pytest
 import condnum.site.build
 from condnum.cli import main
 from condnum.errors import InvalidInputError
+from condnum.machine import code_checksum
 from condnum.report import reproduce as module
 from condnum.report.experiments import experiments, find_run
-from condnum.report.reproduce import code_checksum, reproduce
+from condnum.report.reproduce import reproduce, run_checksum
 
 NAMES = [experiment.name for experiment in experiments("quick")]
 
@@ -57,7 +58,7 @@ def kept(folder):
 def known(monkeypatch):
     """Checksums that a test can change: of the code, and of every data set."""
     parts = {"code": "a" * 64, "data": "b" * 64}
-    monkeypatch.setattr(module, "code_checksum", lambda: parts["code"])
+    monkeypatch.setattr(module, "run_checksum", lambda: parts["code"])
     monkeypatch.setattr(module, "data_status", lambda name: SimpleNamespace(checksum=parts["data"]))
     return parts
 
@@ -145,6 +146,9 @@ def test_images_that_nobody_may_hand_on(tmp_path, known, monkeypatch):
     for name in ("imagenet", "cars"):
         (tmp_path / "data" / name).mkdir(parents=True)
     assert images().status == "finished"
+    assert images().status == "reused"
+    (tmp_path / "data" / "cars" / "new.png").write_bytes(b"1")
+    assert images().status == "finished"
     said = (tmp_path / "out" / "deep-vit-cars" / "report.html").read_text()
     assert f"'pretrain': '{tmp_path}/data/imagenet', 'harmful': '{tmp_path}/data/cars'" in said
 
@@ -158,12 +162,13 @@ def test_the_code_checksum_sees_code_and_experiments_only(tmp_path):
     for name in changes:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("1")
-    before = code_checksum(tmp_path)
+    before = run_checksum(tmp_path)
     for name, changed in changes.items():
+        run_checksum.cache_clear()
         code_checksum.cache_clear()
         (tmp_path / name).write_text("2")
-        assert (code_checksum(tmp_path) != before) == changed, name
-        before = code_checksum(tmp_path)
+        assert (run_checksum(tmp_path) != before) == changed, name
+        before = run_checksum(tmp_path)
 
 
 # The command.

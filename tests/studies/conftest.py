@@ -47,6 +47,8 @@ class Squares(Study, name="squares"):
             os.kill(os.getpid(), signal.SIGKILL)
         with open(self.log, "a") as stream:
             stream.write(f"{x}\\n")
+        with open(self.log + ".pids", "a") as stream:
+            stream.write(f"{os.getpid()}\\n")
         while self.trouble == "held" and x >= 3 and not Path(self.log + ".free").exists():
             time.sleep(0.01)
         y = data["scale"] * x ** cell.settings["power"]

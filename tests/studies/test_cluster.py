@@ -74,7 +74,8 @@ def test_a_worker_killed_in_mid_run_loses_nothing(dask_cluster, squares, started
             dask_cluster.workers[0].send_signal(signal.SIGKILL)
 
     study = squares(count=30, trouble="odd")
-    run = study.run(out=tmp_path, scheduler=dask_cluster.address, on_progress=kill_one)
+    run = study.run({"scale": 2}, out=tmp_path, scheduler=dask_cluster.address, on_progress=kill_one)
+    assert run.tables["results"]["y"].tolist() == [2 * x**2 for x in range(0, 30, 2)]
     assert dask_cluster.workers[0].wait() == -signal.SIGKILL
     assert run.where == dask_cluster.address
     assert run.tables["results"]["x"].tolist() == list(range(0, 30, 2))
@@ -83,13 +84,14 @@ def test_a_worker_killed_in_mid_run_loses_nothing(dask_cluster, squares, started
     assert run.cells[2].arrays["powers"].tolist() == [0, 1, 16, 81]
 
     (tmp_path / "log.repaired").touch()  # what failed is tried again, by the worker that is left
-    again = study.run(out=tmp_path, scheduler=dask_cluster.address)
+    again = study.run({"scale": 2}, out=tmp_path, scheduler=dask_cluster.address)
     assert (again.report.reused, again.report.computed, len(again.failures)) == (15, 15, 0)
 
     # Stopping early cancels what has not begun.
     more = squares(count=40, power=3.0, trouble="held")
-    outcomes = DaskExecutor(dask_cluster.address).run(Computation(more, more.checksum(more.load())),
-                                                      more.planned(more.load()))  # fmt: skip
+    data = more.load()
+    computation = Computation(more, data, more.code())
+    outcomes = DaskExecutor(dask_cluster.address).run(computation, more.planned(data))
     before = len(started())
     next(outcomes)
     wait_until(lambda: len(started()) == before + 4)  # the worker is held in the fourth

@@ -1,0 +1,135 @@
+"""Old results or new ones: what makes a finished cell stale, and what does not."""
+
+import importlib
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+
+import pytest
+
+from condnum.data import load_diabetes_tasks
+from condnum.machine import code_checksum
+from condnum.studies.alignment_path import PathData
+from condnum.studies.linear import HousePrices
+from condnum.studies.study import content_checksum
+
+BASE = """
+from dataclasses import dataclass
+from condnum.studies.cells import Cell
+from condnum.studies.study import Count, Study
+from {helper} import FACTOR
+
+@dataclass(frozen=True)
+class {name}(Study):
+    count: Count = 3
+
+    def cells(self, data):
+        return [Cell({{"x": x}}) for x in range(self.count)]
+
+    def compute(self, data, cell):
+        return {{"y": FACTOR * cell["x"]}}
+"""
+
+
+@pytest.fixture
+def modules(tmp_path, monkeypatch):
+    """`modules(name=text, …)`: write modules and import them afresh, as another process would; the last."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def write(**texts):
+        for name, text in texts.items():
+            (folder / f"{name}.py").write_text(text)
+        importlib.invalidate_caches()
+        for name in texts:
+            sys.modules.pop(name, None)
+        return [importlib.import_module(name) for name in texts][-1]
+
+    return write
+
+
+def values(run):
+    return run.tables["results"]["y"].tolist()
+
+
+@pytest.mark.parametrize("where", ["helper", "base", "derived"])
+def test_an_edited_constant_is_not_mixed_into_a_resumed_run(modules, tmp_path, where):
+    def texts(factor):
+        here = {name: factor if name == where else 10 for name in ("helper", "base", "derived")}
+        return {
+            "stale_helper": f"FACTOR = {here['helper']}",
+            "stale_base": BASE.format(helper="stale_helper", name="Base") + f"\n    SCALE = {here['base']}\n",
+            "stale_derived": "from stale_base import Base\n\nclass Mine(Base):\n"
+            f"    def compute(self, data, cell):\n        y = super().compute(data, cell)['y']\n"
+            f"        return {{'y': y * self.SCALE * {here['derived']}}}\n",
+        }
+
+    first = modules(**texts(10)).Mine(2).run(out=tmp_path / "out", jobs=1)
+    assert values(first) == [0, 1000]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        same = modules(**texts(10)).Mine(3).run(out=tmp_path / "out", jobs=1)
+    assert (same.report.reused, same.report.computed, same.report.outdated) == (2, 1, 0)
+    edited = modules(**texts(20)).Mine(4)
+    with pytest.warns(UserWarning, match="3 finished cells in .* are of other code and are computed again"):
+        run = edited.run(out=tmp_path / "out", jobs=1)
+    assert values(run) == [0, 2000, 4000, 6000]
+    assert run.provenance_table.set_index("what")["value"]["cells"].endswith("3 were there, of other code")
+    assert len(list((tmp_path / "out" / "cells").glob("*.npz"))) == 4  # in the place of the others
+
+
+def test_code_that_was_edited_after_its_import_is_nobodys_result(modules, tmp_path):
+    texts = {"late_helper": "FACTOR = 10", "late_study": BASE.format(helper="late_helper", name="Mine")}
+    old = modules(**texts)
+    (tmp_path / "modules" / "late_helper.py").write_text("FACTOR = 20")  # and no import: 10 is what runs
+    run = old.Mine().run(out=tmp_path / "out", jobs=1)
+    assert values(run) == [0, 10, 20]
+    new = modules(late_helper="FACTOR = 20", late_study=texts["late_study"])
+    with pytest.warns(UserWarning, match="of other code"):
+        assert values(new.Mine().run(out=tmp_path / "out", jobs=1)) == [0, 20, 40]
+
+
+def test_a_study_without_a_file_is_never_taken_for_another(tmp_path):
+    code = BASE.format(helper="types", name="Mine").replace("from types import FACTOR", "FACTOR = int(N)")
+    for factor in (1, 2):
+        script = f"N = {factor}\n{code}\nprint(Mine().run(out='out', jobs=2).tables['results'].y.tolist())"
+        done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+        assert done.stdout == f"{[0, factor, 2 * factor]}\n", done.stderr
+
+
+def test_all_that_computes_in_this_package_counts(tmp_path):
+    for name in ("theory/spectra.py", "deep/images.py", "figures/style.py", "site/build.py", "cli.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("1")
+    before = code_checksum(package=tmp_path)
+    for name, counts in {
+        "theory/spectra.py": True,
+        "figures/style.py": False,
+        "deep/images.py": True,
+    }.items():
+        code_checksum.cache_clear()
+        (tmp_path / name).write_text("2")
+        assert (code_checksum(package=tmp_path) != before) == counts
+        before = code_checksum(package=tmp_path)
+
+
+def test_data_that_are_passed_are_what_every_process_computes_on(tmp_path):
+    pair = load_diabetes_tasks()
+    other = replace(pair, X_H=pair.X_H[:50] ** 2, y_H=pair.y_H[:50])  # with the checksum of the file
+    study = HousePrices(methods="initial", seeds=2)
+    one, two = (study.run(other, jobs=jobs).tables["results"] for jobs in (1, 2))
+    assert one["rir"].tolist() == two["rir"].tolist()
+    assert set(one["dataset"]) == {"diabetes"}
+    whole, cut = (study.run(data, jobs=1, out=tmp_path) for data in (pair, other))
+    assert cut.report.reused == 0
+    assert (
+        cut.tables["results"]["rir"].tolist()
+        == one["rir"].tolist()
+        != whole.tables["results"]["rir"].tolist()
+    )
+    assert study.run(load_diabetes_tasks(), jobs=1, out=tmp_path).report.computed == 0  # the same numbers
+    assert PathData.of(pair).checksum != PathData.of(pair.head(40)).checksum
+    assert content_checksum(pair) == content_checksum(load_diabetes_tasks())
