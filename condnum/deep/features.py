@@ -7,6 +7,7 @@ import copy
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
@@ -133,6 +134,10 @@ def collect(
     return out[:count], torch.cat(labels), torch.cat(indices), unreadable
 
 
+#: In the path of a library, which counts by its version.
+_LIBRARY = "site-packages"
+
+
 def _attributes(model: nn.Module) -> dict[str, str]:
     """Return hashes of what the parts of a net hold beside tensors: a kind of pooling, a scale, hooks."""
     known = ("training", "_parameters", "_buffers", "_modules")
@@ -158,7 +163,10 @@ def feature_key(
 
     It is empty for a model that cannot be compared: of a class without a file, or with a lambda in it.
     """
-    code = code_checksum(__name__, *{type(part).__module__ for part in model.modules()})
+    modules = (sys.modules.get(type(part).__module__) for part in model.modules())
+    files = {getattr(module, "__file__", None) or "" for module in modules}
+    if "" in files:
+        return {}
     try:
         attributes = _attributes(model)
     except (PicklingError, AttributeError, TypeError):
@@ -169,15 +177,14 @@ def feature_key(
         used(torch.zeros(1, *transform.input_size, device=home))
     after = _attributes(used)  # what a pass changes by itself, such as a counter, decides nothing
     tensors = [*model.named_parameters(), *model.named_buffers(), *model.state_dict().items()]
-    key = {
+    return {
         "backbone": name or type(model).__name__,
-        "code": code,
+        "code": [code_checksum(), *(sha256_file(file) for file in sorted(files) if _LIBRARY not in file)],
         "attributes": [[place, of] for place, of in attributes.items() if after.get(place) == of],
         "weights": state_checksum(dict(tensors)),
         "data": data.checksum,
         "transform": transform.description,
     }
-    return key if code else {}
 
 
 def cached_features(

@@ -178,10 +178,10 @@ def find_runs(root: Path) -> list[ExperimentResult]:
     runs = max(scales, key=lambda runs: sum(run.folder is not None for run in runs))
     if not any(run.folder for run in runs):
         raise DataNotFoundError(f"{root} has no finished experiment; run condnum reproduce first.")
-    return [of_revision(run, source_revision()) for run in runs]
+    return [marked_if_older(run, source_revision()) for run in runs]
 
 
-def of_revision(run: ExperimentResult, source: Mapping[str, Any] | None) -> ExperimentResult:
+def marked_if_older(run: ExperimentResult, source: Mapping[str, Any] | None) -> ExperimentResult:
     """Return a result, marked as an older one where its run began at another revision than this."""
     known = run.provenance.get("source") or source
     if known is None or source is None or known["revision"] == source["revision"]:
