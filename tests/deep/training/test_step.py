@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from condnum.deep import Backbone, DeepSettings
 from condnum.deep.regularizers import feature_r_ill, feature_r_well
-from condnum.deep.training.samples import Samples
+from condnum.deep.training.samples import Batch, Samples
 from condnum.deep.training.step import DeepObjective
 
 SETTINGS = DeepSettings(precision="float64", precondition=False)
@@ -101,3 +101,23 @@ def test_bilevel_gradient_goes_through_the_inner_steps(name, options, D_P, D_H, 
     along = sum(float((g * w).sum()) for g, w in zip(found, way, strict=True))
     assert along == pytest.approx(slope, rel=1e-4)
     assert all(p.grad is not None for p in step.probe.parameters())
+
+
+@pytest.mark.parametrize(
+    ("method", "weights"),
+    [
+        ("ours", WEIGHTS),
+        ("r_ill_only", {"ill": 1e3, "supervised": 0.7}),
+        ("opt_kappa", {"kappa_pretrain": 1.0, "kappa_harmful": 1.0, "supervised": 0.7}),
+        ("imma", {"supervised": 0.7}),
+    ],
+)
+@pytest.mark.parametrize("empty", ["pretrain", "harmful"])
+def test_a_task_of_which_no_image_decodes_is_left_out_of_a_step(
+    method, weights, empty, net, D_P, D_H, transform
+):
+    both = tasks(D_P, D_H, transform)
+    both[empty] = Batch(both[empty].inputs[:0], both[empty].labels[:0])
+    step = objective(net, method)
+    values = step.backward(both, weights, (0,))
+    assert np.isfinite([*values.values(), step.gradient_norm]).all()
