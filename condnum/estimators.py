@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
@@ -61,6 +62,9 @@ class Immunizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         >>> immunizer.verdict_.success, immunizer.transform(benign).shape, immunizer.to_linear()
         (True, (2, 2), Linear(in_features=2, out_features=2, bias=False))
     """
+
+    #: The other arrays of `fit` are a task of their own, not metadata of rows that a pipeline could route.
+    __metadata_request__fit = dict.fromkeys(("X_harmful", "y_benign", "y_harmful", "X_benign"), UNUSED)
 
     def __init__(
         self,
