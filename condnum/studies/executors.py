@@ -16,6 +16,7 @@ import uuid
 from collections import deque
 from collections.abc import Generator, Hashable, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -225,8 +226,9 @@ def _kept(cell: Cell, result: CellResult | Exception) -> Outcome:
     return evaluate(lambda _: result, cell)
 
 
-def _itself(value: Any) -> Any:
-    return value
+def _evaluate_on_worker(sent: str, cell: Cell, threads: int | None) -> Outcome:
+    """Compute a cell by what was sent to this worker before."""
+    return evaluate(require("distributed", "cluster").get_worker().plugins[sent], cell, threads)
 
 
 #: Seconds between two looks at a cluster from which nothing comes.
@@ -237,6 +239,17 @@ _GRACE_SECONDS = 2.0
 
 class SchedulerError(CondnumError, ConnectionError):
     """The scheduler of a cluster does not answer, was lost, or has no workers."""
+
+
+def _sent(compute: Compute) -> Any:
+    """Return what computes as a plugin of dask's workers."""
+    plugin: Any = require("distributed", "cluster").WorkerPlugin
+
+    class Sent(plugin):
+        def __call__(self, cell: Cell) -> Any:
+            return compute(cell)
+
+    return Sent()
 
 
 @dataclass(frozen=True)
@@ -274,18 +287,17 @@ class DaskExecutor:
         client, arrived = self.client(), queue.SimpleQueue[Any]()
         running: dict[str, tuple[Any, Cell]] = {}
         sweep = uuid.uuid4().hex[:8]  # an earlier sweep's results are not ours
+        sent = f"condnum-{sweep}"
         try:
             try:
                 client.wait_for_workers(1, timeout=self.worker_timeout)
             except TimeoutError as error:
                 raise no_workers from error
-            # What computes, with its data, is a task too: it is sent once, and again if its worker dies.
-            sent = client.submit(_itself, compute, key=f"condnum-{sweep}", pure=False)
-            sent.exception()  # waits, so that the cells begin in their order; they raise what it is
-            for place, cell in enumerate(cells):
+            # What computes goes with its data to each worker once, also to those that come later.
+            client.register_plugin(_sent(compute), name=sent)
+            for cell in cells:
                 name = f"condnum-{sweep}-{cell.key}"
-                order = {"key": name, "pure": False, "priority": -place}
-                future = client.submit(evaluate, sent, cell, self.threads, **order)
+                future = client.submit(_evaluate_on_worker, sent, cell, self.threads, key=name, pure=False)
                 running[name] = (future, cell)
                 future.add_done_callback(arrived.put)
             idle = 0.0
@@ -313,8 +325,10 @@ class DaskExecutor:
                 future.release()
                 yield outcome
         finally:
-            if running and client.status == "running":
+            if client.status == "running":
                 client.cancel([future for future, _ in running.values()], force=True)
+                with suppress(Exception):  # the scheduler may be gone by now
+                    client.unregister_worker_plugin(sent)
             client.close()
 
     def client(self) -> Any:

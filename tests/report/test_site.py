@@ -21,6 +21,7 @@ from sphinx.application import Sphinx
 
 from condnum.errors import DataFormatError, DataNotFoundError
 from condnum.lessons.corrections import aligned_remark, correction_table
+from condnum.machine import source_revision
 from condnum.report.experiments import Experiment, ExperimentResult, experiments, find_runs
 from condnum.report.html import figure_html
 from condnum.report.scoreboard import compare_published
@@ -266,6 +267,8 @@ def test_runs_are_found_by_their_commands(tmp_path):
         (folder / "report.html").touch()
         record = json.loads((folder / "provenance.json").read_text())
         known = record | {"reproduction": {"command": experiment.typed, "fingerprint": "ab"}}
+        if experiment.name == "mnist":
+            known["source"] = source_revision()
         (folder / "provenance.json").write_text(json.dumps(known))
     (tmp_path / "limits" / "provenance.json").write_text("{")
     runs = {run.name: run for run in find_runs(tmp_path)}
@@ -273,3 +276,5 @@ def test_runs_are_found_by_their_commands(tmp_path):
     assert {name for name, run in runs.items() if run.folder} == {"house-prices", "mnist"}
     assert (runs["mnist"].status, runs["limits"].status) == ("finished", "not run")
     assert (runs["mnist"].seconds, runs["mnist"].fingerprint) == (83.0, "ab")
+    assert runs["house-prices"].older
+    assert runs["house-prices"].error.startswith("It was computed at revision ffffffffffff, with uncommitted")
