@@ -36,8 +36,13 @@ def as_tensor(value: ArrayLike, name: str, *, ndim: int | None = None, minimum_n
             )
         # torch takes neither longdouble, nor a foreign byte order, nor (quietly) read-only memory.
         with np.errstate(over="ignore"):  # a longdouble beyond float64 becomes infinite, and is refused below
-            array = np.require(array, dtype=np.float64, requirements=["W", "C"])
-        tensor = torch.from_numpy(array)
+            rounded = np.require(array, dtype=np.float64, requirements=["W", "C"])
+        if array.dtype.kind == "f" and (np.isfinite(rounded) & (rounded != array)).any():
+            raise InvalidInputError(
+                f"{name} ({array.dtype}) has more digits than float64, in which condnum computes; use "
+                ".astype(np.float64) if that is enough."
+            )
+        tensor = torch.from_numpy(rounded)
     if tensor.is_complex():
         raise InvalidInputError(f"{name} must be real, got dtype {tensor.dtype}; pass its real part.")
     if ndim is not None and tensor.ndim != ndim:

@@ -88,7 +88,8 @@ def hessian(theta: ArrayLike, covariance: ArrayLike) -> Array:
         `(..., D_hid, D_hid)`, symmetric, of the kind of `theta`, float64.
 
     Raises:
-        InvalidInputError: The shapes do not fit, entries are non-finite, or `covariance` is not a covariance.
+        InvalidInputError: The shapes do not fit, entries are non-finite, `covariance` is not a covariance, or
+            H would leave float64.
 
     Examples:
         >>> hessian([[1.0, 1.0], [0.0, 1.0]], [[2.0, 0.0], [0.0, 3.0]])
@@ -101,6 +102,12 @@ def hessian(theta: ArrayLike, covariance: ArrayLike) -> Array:
         values, vectors = torch.linalg.eigh(K)
         least = default_rtol(K.shape[-1], storage_eps(covariance)) * values[..., -1:]
         K = (vectors * torch.where(values > least, values, 0.0).unsqueeze(-2)) @ vectors.mT
+    sizes = [float(part.detach().abs().max()) for part in (T, K)]
+    if all(sizes) and not 0 < sizes[0] ** 2 * sizes[1] < math.inf:
+        raise InvalidInputError(
+            f"H = θᵀKθ leaves float64: the largest entries of theta and covariance are {sizes[0]:.3g} and "
+            f"{sizes[1]:.3g}; rescale one of them, which does not change κ."
+        )
     try:
         return like(theta)(symmetric_part(T.mT @ K @ T))
     except RuntimeError as error:
