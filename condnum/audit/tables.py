@@ -65,12 +65,13 @@ def measures_words(found: Audit) -> pd.DataFrame:
         theta_scale=np.where(unit, "‖θ‖ = √D", "as given"),
         interval=np.where(unit, [found.interval_words("rir", **place) for place in places], "—"),
         immunized=[_verdict(*clauses) for clauses in verdicts],
+        probes=table["benign_slowdown"].map(number) + "; " + table["harmful_slowdown"].map(number),
     )
     titles = {
         "extractor": "extractor", "convention": "convention", "theta_scale": "scale of θ", **RATIO_TITLES,
         "interval": "95 % interval", "rir_ceiling": "ceiling", "share": "RIR / ceiling",
         "immunized": "immunized",
-        "benign_slowdown": "benign probe, × raw", "harmful_slowdown": "harmful probe, × raw",
+        "probes": "probe steps, × raw: benign; harmful",
     }  # fmt: skip
     return _worded(table, titles)
 

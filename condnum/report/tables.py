@@ -240,9 +240,9 @@ def comparison_table(summary: pd.DataFrame, *, convention: Convention, theta_sca
     columns: dict[str, Column] = {
         "method": ("method", label),
         "immunized": ("success_rate lost_rate cells", immunized),
-        "benign probe ↓": ("benign_slowdown", times),
-        "harmful probe ↑": ("harmful_slowdown", times),
     }
+    probes = ("benign ↓", ("benign_slowdown", times)), ("harmful ↑", ("harmful_slowdown", times))
+    columns |= lines("probe steps", *probes)
     for name, title in RATIO_TITLES.items():
         paper = [published(name)] if rows[f"published_{name}"].notna().any() else []
         columns |= lines(title, ("", with_spread(name)), *paper)
