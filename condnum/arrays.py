@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from condnum.errors import DeviceError, InvalidInputError, check_known
 
@@ -97,6 +97,72 @@ def as_array(value: Any, name: str) -> NDArray[Any]:
             f"{name} is not a rectangular array of numbers ({error}); all rows must have the same length."
         ) from error
     return array
+
+
+def extractor_matrix(theta: Any, name: str = "theta") -> Any:
+    """Return the matrix θ `(D, D_hid)` of an extractor, in its stored type; an array comes back as it is.
+
+    A linear layer without bias is its transposed weight, and so is what has `to_linear()`, such as an
+    `Immunizer`.
+
+    Examples:
+        >>> layer = nn.Linear(3, 2, bias=False)
+        >>> extractor_matrix(layer).shape
+        torch.Size([3, 2])
+    """
+    layer = theta.to_linear() if hasattr(theta, "to_linear") else theta
+    if isinstance(layer, nn.Module):
+        if not isinstance(layer, nn.Linear):
+            raise InvalidInputError(
+                f"{name} is a {type(layer).__name__}, which has no matrix; pass features that it extracts, "
+                "or a linear layer without bias."
+            )
+        if layer.bias is not None and bool(layer.bias.any()):
+            raise InvalidInputError(
+                f"{name} ({type(theta).__name__}) adds a bias, so its features are no Xθ; pass its matrix, "
+                f"{name}.{'theta_' if hasattr(theta, 'theta_') else 'weight.T'}, if the inputs are centered."
+            )
+        theta = layer.weight.detach().mT
+    elif hasattr(theta, "transform") and not hasattr(theta, "columns"):  # pandas has a `transform` too
+        raise InvalidInputError(
+            f"{name} is a {type(theta).__name__}, which has no to_linear(); pass its matrix (D, D_hid)."
+        )
+    return theta
+
+
+def extracted(theta: Any, X: Any, name: str = "theta") -> Array:
+    """Return the features of rows `(N, D)` in float64, of the kind of `X`.
+
+    θ is a matrix, by which the rows are multiplied, a module or an estimator, which is applied, or None, the
+    identity.
+
+    Examples:
+        >>> extracted([[1.0], [2.0]], [[1.0, 0.0], [1.0, 1.0]])
+        array([[1.],
+               [3.]])
+    """
+    features = X
+    if isinstance(theta, nn.Module):
+        inputs, weight = as_tensor(X, "X", minimum_ndim=2), next(theta.parameters(), None)
+        training = [module for module in theta.modules() if module.training]
+        theta.eval()
+        try:
+            with torch.no_grad():
+                features = theta(inputs if weight is None else inputs.to(weight)).to(inputs.device)
+        finally:
+            for module in training:
+                module.training = True
+    elif hasattr(theta, "transform") and not hasattr(theta, "columns"):
+        features = theta.transform(X)
+    elif theta is not None:
+        inputs, T = as_tensor(X, "X", ndim=2), as_tensor(theta, name, ndim=2).detach()
+        if inputs.shape[1] != len(T):
+            hint = f"; it looks transposed: pass {name}.T" if inputs.shape[1] == T.shape[1] else ""
+            raise InvalidInputError(
+                f"{name} has shape {tuple(T.shape)}, but the inputs have {inputs.shape[1]} columns{hint}."
+            )
+        features = inputs @ T.to(inputs.device)
+    return like(X)(as_tensor(features, f"features of {name}", ndim=2))
 
 
 def same_columns(**tables: Any) -> list[Any]:

@@ -5,9 +5,20 @@ import pandas as pd
 import pytest
 import scipy
 import torch
+from sklearn.decomposition import PCA
+from sklearn.preprocessing import FunctionTransformer
+from torch import nn
 
 import condnum
-from condnum.arrays import as_targets, as_tensor, like, resolve_device, storage_eps
+from condnum.arrays import (
+    as_targets,
+    as_tensor,
+    extracted,
+    extractor_matrix,
+    like,
+    resolve_device,
+    storage_eps,
+)
 from condnum.data import TaskPair
 from condnum.deep.rir import rir_from_features
 from condnum.errors import DeviceError, InvalidInputError
@@ -215,3 +226,58 @@ def test_a_choice_that_is_often_an_accident_is_named():
 def test_targets_refused(value, kind, message):
     with pytest.raises(InvalidInputError, match=message):
         as_targets(value, "y", kind)
+
+
+class TestExtractors:
+    """An extractor is an array, a module, an estimator or None, wherever θ is taken."""
+
+    X, THETA = np.array([[1.0, 2.0, 3.0], [0.0, 1.0, 0.0]]), np.array([[1.0, 0], [0, 2], [1, 1]])
+
+    def layer(self, bias=None):
+        layer = nn.Linear(3, 2, bias=bias is not None)
+        layer.load_state_dict(
+            {"weight": torch.tensor(self.THETA.T)} | ({} if bias is None else {"bias": bias})
+        )
+        return layer
+
+    def test_the_matrix_of_whatever_is_linear(self):
+        immunizer = condnum.Immunizer().fit(np.diag([10.0, 1.0]), np.diag([1.5, 1.0]))
+        np.testing.assert_array_equal(extractor_matrix(immunizer), immunizer.theta_)
+        for theta in (self.THETA, pd.DataFrame(self.THETA), self.layer(), self.layer(torch.zeros(2))):
+            np.testing.assert_array_equal(extractor_matrix(theta), self.THETA)
+        found = condnum.relative_immunization_ratio(self.layer().double(), np.eye(3), np.diag([1.0, 2, 3]))
+        assert (
+            found.rir == condnum.relative_immunization_ratio(self.THETA, np.eye(3), np.diag([1.0, 2, 3])).rir
+        )
+
+    @pytest.mark.parametrize(
+        ("make", "message"),
+        [
+            (lambda layer: layer(torch.ones(2)), r"adds a bias.* theta.weight.T"),
+            (lambda layer: nn.Sequential(layer(), nn.ReLU()), "is a Sequential, which has no matrix"),
+            (lambda layer: PCA(), r"is a PCA, which has no to_linear\(\)"),
+        ],
+    )
+    def test_what_is_not_linear_is_refused(self, make, message):
+        with pytest.raises(InvalidInputError, match=message):
+            extractor_matrix(make(self.layer))
+
+    def test_features_of_rows(self):
+        for kind in (np.array, torch.tensor, pd.DataFrame, np.float32):
+            for theta in (
+                self.THETA,
+                self.layer(),
+                FunctionTransformer(lambda X: np.asarray(X) @ self.THETA),
+            ):
+                found = extracted(theta, kind(self.X))
+                assert isinstance(found, torch.Tensor if kind is torch.tensor else np.ndarray)
+                np.testing.assert_allclose(found, self.X @ self.THETA)
+        np.testing.assert_array_equal(extracted(None, self.X), self.X)
+        with pytest.raises(InvalidInputError, match=r"shape \(2, 3\), but .* 3 columns; it looks transposed"):
+            extracted(self.THETA.T, self.X)
+
+    def test_a_net_is_evaluated_and_left_as_it_was(self):
+        net = nn.Sequential(self.layer(), nn.Dropout(0.9), nn.BatchNorm1d(2)).train()
+        net[2].eval()
+        np.testing.assert_allclose(extracted(net, self.X), self.X @ self.THETA, rtol=1e-4)
+        assert [part.training for part in net] == [True, True, False]

@@ -15,7 +15,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from condnum.arrays import ArrayLike, storage_eps
+from condnum.arrays import ArrayLike, extractor_matrix, storage_eps
 from condnum.errors import InvalidInputError, RankError, check_known
 from condnum.theory.spectra import (
     PUBLISHED_RIDGE,
@@ -215,6 +215,7 @@ class HessianSpectra:
         cls, theta: ArrayLike, P: CovarianceRange, H: CovarianceRange, *, theta_scale: ThetaScale = "unit"
     ) -> HessianSpectra:
         """Return the spectra of θ `(D, D_hid)` on two tasks, at its stored precision."""
+        theta = extractor_matrix(theta)
         T, rank = as_extractor(theta)
         if len(T) != P.dimension:
             raise InvalidInputError(

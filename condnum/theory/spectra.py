@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, cast, get_args
 import torch
 from torch import Tensor
 
-from condnum.arrays import Array, ArrayLike, as_tensor, like, same_columns, storage_eps
+from condnum.arrays import Array, ArrayLike, as_tensor, extractor_matrix, like, same_columns, storage_eps
 from condnum.errors import InvalidInputError, RankError, check_known
 
 Convention = Literal["compact", "ridge"]
@@ -96,6 +96,7 @@ def hessian(theta: ArrayLike, covariance: ArrayLike) -> Array:
         array([[2., 2.],
                [2., 5.]])
     """
+    theta = extractor_matrix(theta)
     T = as_tensor(theta, "theta", minimum_ndim=2)
     K = as_covariance(covariance, "covariance", ndim=None).to(T.device)
     if storage_eps(covariance) > EPS:
@@ -200,6 +201,7 @@ def as_extractor(theta: ArrayLike, name: str = "theta") -> tuple[Tensor, int]:
     A projection that was saved as float32 has singular values of 1e-8 where it had zeros. They are found
     where all rows and columns have equal length, as round-off is relative to each entry.
     """
+    theta = extractor_matrix(theta, name)
     T = as_tensor(theta, name, ndim=2).detach()
     equal, lengths = T, []
     for axis in (1, 0):
