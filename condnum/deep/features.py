@@ -28,8 +28,9 @@ from condnum.deep.transforms import ImageTransform
 from condnum.deep.weights import state_checksum
 from condnum.errors import CondnumError, InvalidInputError
 from condnum.files import atomic_write, output_folder, sha256_file, write_json
-from condnum.machine import code_checksum, memory_advice
+from condnum.machine import memory_advice
 from condnum.progress import report_event
+from condnum.stale import code_hash
 
 #: Any map from a batch of images `(B, 3, h, w)` to pooled features `(B, D)`.
 FeatureExtractor: TypeAlias = Callable[[Tensor], Tensor]
@@ -179,7 +180,7 @@ def feature_key(
     tensors = [*model.named_parameters(), *model.named_buffers(), *model.state_dict().items()]
     return {
         "backbone": name or type(model).__name__,
-        "code": [code_checksum(), *(sha256_file(file) for file in sorted(files) if _LIBRARY not in file)],
+        "code": [code_hash(__name__), *(sha256_file(file) for file in sorted(files) if _LIBRARY not in file)],
         "attributes": [[place, of] for place, of in attributes.items() if after.get(place) == of],
         "weights": state_checksum(dict(tensors)),
         "data": data.checksum,

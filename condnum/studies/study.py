@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import hashlib
 import inspect
 import math
 import platform
 import socket
 import sys
 import tempfile
+import textwrap
 import types
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import resolve_name
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, Union, get_args, get_origin
@@ -35,7 +33,8 @@ from condnum.errors import (
     check_known,
 )
 from condnum.files import CELLS, FAILURES, REVISIONS, write_tables
-from condnum.machine import code_checksum, revision_text, source_revision
+from condnum.machine import revision_text, source_revision
+from condnum.stale import code_hash
 from condnum.studies.cells import Arrays, Cell, ResultStore, Row
 from condnum.studies.executors import Executor, choose_executor, core_count
 from condnum.studies.sweep import OnProgress, SweepError, SweepReport, run_sweep
@@ -117,11 +116,12 @@ class Study:
     """
 
     name: ClassVar[str] = ""
-    _code: ClassVar[str] = ""  # of its module, if that is not of this package, as it was imported
+    _code: ClassVar[str] = ""  # hash of a module that is not of condnum, as it was imported
 
     def __init_subclass__(cls, name: str = "", **options: Any) -> None:
         super().__init_subclass__(**options)
-        cls.name, cls._code = name or cls.__name__, own_code(cls)
+        own = not cls.__module__.startswith("condnum.")
+        cls.name, cls._code = name or cls.__name__, own_hash(cls) if own else ""
 
     def __post_init__(self) -> None:
         """Check every field by its type, then what the study itself refuses."""
@@ -194,9 +194,8 @@ class Study:
 
     @classmethod
     def code(cls) -> str:
-        """Return a checksum of what computes: this package, and the modules of the study and of its bases."""
-        parts = [code_checksum(), *(kind._code for kind in cls.__mro__ if issubclass(kind, Study))]
-        return hashlib.sha256(repr(parts).encode()).hexdigest()
+        """Return the hash of what computes: the study's module and all that it imports."""
+        return cls._code or code_hash(cls.__module__)
 
     @staticmethod
     def checksum(data: Any) -> str:
@@ -266,36 +265,20 @@ class Computation:
             )
 
 
-def own_code(kind: type) -> str:
-    """Return the texts of a class's module and of what it imports from the same folder; "" in condnum.
+def own_hash(kind: type[Study]) -> str:
+    """Return the hash of the code of a study that is not of condnum, with the modules of its bases.
 
-    A class without a file, as of a notebook, has its own text; where there is none, it is like no other.
+    One without a file, as of a notebook, is hashed by its text; where there is none, it is like no other.
     """
-    home = sys.modules.get(kind.__module__)
-    if kind.__module__.startswith("condnum."):
-        return ""
-    if getattr(home, "__file__", None) is None:
+    modules = {base.__module__ for base in kind.__mro__ if issubclass(base, Study)}
+    filed = {name for name in modules if hasattr(sys.modules.get(name), "__file__")}
+    source = ""
+    if kind.__module__ not in filed:
         try:
-            return inspect.getsource(kind)
+            source = f"import condnum, condnum.deep\n{textwrap.dedent(inspect.getsource(kind))}"
         except (OSError, TypeError):
-            return uuid.uuid4().hex
-    found, waiting = dict[Path, str](), [kind.__module__]
-    while waiting:
-        module = sys.modules.get(waiting.pop())
-        path = Path(getattr(module, "__file__", None) or "")
-        if path in found or path.suffix != ".py" or "site-packages" in path.parts:
-            continue
-        if found and not path.is_relative_to(next(iter(found)).parent):
-            continue
-        found[path] = path.read_text(encoding="utf-8")
-        for node in ast.walk(ast.parse(found[path])):
-            if isinstance(node, ast.Import):
-                waiting += [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                name = "." * node.level + (node.module or "")
-                name = resolve_name(name, getattr(module, "__package__", None) or "")
-                waiting += [name, *(f"{name}.{alias.name}" for alias in node.names)]
-    return repr([found[path] for path in sorted(found)])
+            source = f"# {uuid.uuid4().hex}"
+    return code_hash(*sorted(filed), source=source)
 
 
 def content_checksum(data: Any) -> str:

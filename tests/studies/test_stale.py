@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from condnum import stale
 from condnum.data import load_diabetes_tasks
-from condnum.machine import code_checksum
+from condnum.stale import code_hash
 from condnum.studies.alignment_path import PathData
 from condnum.studies.linear import HousePrices
 from condnum.studies.study import content_checksum
@@ -100,20 +101,31 @@ def test_a_study_without_a_file_is_never_taken_for_another(tmp_path):
         assert done.stdout == f"{[0, factor, 2 * factor]}\n", done.stderr
 
 
-def test_all_that_computes_in_this_package_counts(tmp_path):
-    for name in ("theory/spectra.py", "deep/images.py", "figures/style.py", "site/build.py", "cli.py"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("1")
-    before = code_checksum(package=tmp_path)
-    for name, counts in {
-        "theory/spectra.py": True,
-        "figures/style.py": False,
-        "deep/images.py": True,
-    }.items():
-        code_checksum.cache_clear()
-        (tmp_path / name).write_text("2")
-        assert (code_checksum(package=tmp_path) != before) == counts
-        before = code_checksum(package=tmp_path)
+@pytest.mark.parametrize(
+    ("edited", "counts"),
+    {
+        "theory/spectra.py": True,  # imported by what the study imports
+        "studies/study.py": True,
+        "studies/erasure.py": False,  # another study
+        "figures/style.py": False,  # a page
+        "numpy": True,
+        "timm": False,  # a study of nets needs it
+    }.items(),
+)
+def test_what_a_study_imports_counts_and_nothing_else(monkeypatch, edited, counts):
+    before, nets = HousePrices.code(), code_hash("condnum.deep.features")
+    text, version = stale._text, stale.metadata.version
+    monkeypatch.setattr(stale, "_text", lambda path: text(path) + "# new" * path.as_posix().endswith(edited))
+    monkeypatch.setattr(stale.metadata, "version", lambda name: version(name) + ".1" * (name == edited))
+    assert (HousePrices.code() != before) == counts
+    assert (code_hash("condnum.deep.features") != nets) == (edited in ("numpy", "timm"))
+
+
+@pytest.mark.parametrize("words", ["import condnum", "from condnum import rir_ceiling"])
+def test_names_that_are_imported_when_they_are_used_count(monkeypatch, words):
+    before, text = code_hash(source=words), stale._text
+    monkeypatch.setattr(stale, "_text", lambda path: text(path) + "# new" * (path.name == "ceiling.py"))
+    assert code_hash(source=words) != before
 
 
 def test_data_that_are_passed_are_what_every_process_computes_on(tmp_path):
