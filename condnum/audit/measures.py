@@ -22,6 +22,7 @@ from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.theory.immunization import (
     LOSS_TOLERANCE,
+    Clauses,
     HessianSpectra,
     Immunization,
     ThetaScale,
@@ -152,7 +153,8 @@ def measures_table(
             share = result.rir / ceiling if 0 < ceiling < math.inf else math.nan
             benign, harmful = (math.nan if of is None else of.slowdown for of in probes[extractor])
             slowdowns = {"benign_slowdown": benign, "harmful_slowdown": harmful}
-            rows.append(_row(extractor, result) | {"rir_ceiling": ceiling, "share": share} | slowdowns)
+            row = _row(extractor, result) | {"clause_c": clauses[extractor].kept}
+            rows.append(row | {"rir_ceiling": ceiling, "share": share} | slowdowns)
     return pd.DataFrame(rows)
 
 
@@ -169,10 +171,16 @@ def _row(extractor: str, result: Immunization) -> dict[str, Any]:
         "rank_pretrain": result.pretrain_after.rank,
         "rank_harmful_before": result.harmful_before.rank,
         "rank_harmful": result.harmful_after.rank,
-        **{f"clause_{name}": kept for name, kept in result.clauses.items()},
+        **{f"clause_{name}": kept for name, kept in result.clauses.by_letter.items()},
         "doubts": "; ".join(result.doubts.values()),
         "loss_gap": result.loss_gap,
     }
+
+
+def clauses_of(row: Mapping[Any, Any]) -> Clauses:
+    """Return the clauses of a row of `measures_table`."""
+    kept = (row[f"clause_{letter}"] for letter in "abc")
+    return Clauses(*(None if value is None else bool(value) for value in kept))
 
 
 def rtol_table(

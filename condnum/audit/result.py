@@ -12,7 +12,7 @@ import pandas as pd
 from condnum.audit.attacks import AttackSection
 from condnum.audit.intervals import Intervals
 from condnum.audit.layers import LayerAudit
-from condnum.audit.measures import PARETO, ClauseC, OwnProbes
+from condnum.audit.measures import PARETO, ClauseC, OwnProbes, clauses_of
 from condnum.audit.moments import TaskFacts
 from condnum.audit.words import card, paragraphs
 from condnum.data.feature_pair import MISSING
@@ -20,6 +20,7 @@ from condnum.files import FAILURES, output_folder, write_json, write_tables
 from condnum.probing.probe_steps import slowdown_verdict
 from condnum.report.tables import number
 from condnum.theory.ceiling import RirCeiling
+from condnum.theory.immunization import Clauses
 
 #: Name of the file.
 AUDIT_FILE = "audit.json"
@@ -143,21 +144,14 @@ class Audit:
             return None
         return self.attack.report.worst_case(self.judged)
 
-    def verdict(self, extractor: str) -> list[dict[str, Any]]:
-        """Return Definition 3.1 clause by clause in both conventions; None for what is not known."""
-        rows = []
-        for convention in ("compact", "ridge"):
-            row = self.row(extractor, convention)
-            a, b = (None if row[f"clause_{name}"] is None else bool(row[f"clause_{name}"]) for name in "ab")
-            c = self.clause_c[extractor].kept
-            everything = False if False in (a, b, c) else None if None in (a, b, c) else True
-            rows.append({"convention": convention, "a": a, "b": b, "c": c, "all": everything})
-        return rows
+    def clauses(self, extractor: str) -> dict[str, Clauses]:
+        """Return Definition 3.1 clause by clause, by convention."""
+        return {name: clauses_of(self.row(extractor, name)) for name in ("compact", "ridge")}
 
     @property
     def probe_sentence(self) -> str:
         """How the judged extractor slows the probes of the actual targets; empty where there are none."""
-        met = any(row["all"] for row in self.verdict(self.judged))
+        met = any(clauses.met for clauses in self.clauses(self.judged).values())
         return slowdown_verdict(met, *self.probes[self.judged])
 
     @property

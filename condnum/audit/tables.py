@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 
 from condnum.audit.layers import LayerAudit
-from condnum.audit.measures import LABEL_OF
+from condnum.audit.measures import LABEL_OF, clauses_of
 from condnum.audit.result import Audit
 from condnum.machine import versions
 from condnum.report.tables import RATIO_TITLES, as_html, number
 from condnum.studies.study import Study
+from condnum.theory.immunization import Clauses
 
 _TASKS = {"pretrain": "D<sub>P</sub>", "harmful": "D<sub>H</sub>"}
 
@@ -60,11 +61,10 @@ def measures_words(found: Audit) -> pd.DataFrame:
     table = found.measures
     places = table[["convention", "extractor"]].to_dict("records")
     unit = table["theta_scale"] == "unit"
-    verdicts = zip(table["clause_a"], table["clause_b"], table["clause_c"], strict=True)
     table = table.assign(
         theta_scale=np.where(unit, "‖θ‖ = √D", "as given"),
         interval=np.where(unit, [found.interval_words("rir", **place) for place in places], "—"),
-        immunized=[_verdict(*clauses) for clauses in verdicts],
+        immunized=[_verdict(clauses_of(row)) for row in table.to_dict("records")],
         probes=table["benign_slowdown"].map(number) + "; " + table["harmful_slowdown"].map(number),
     )
     titles = {
@@ -76,11 +76,11 @@ def measures_words(found: Audit) -> pd.DataFrame:
     return _worded(table, titles)
 
 
-def _verdict(*clauses: bool | None) -> str:
-    """Return Definition 3.1 in a word, with the clauses that fail."""
-    failed = [f"({letter})" for letter, kept in zip("abc", clauses, strict=True) if kept is False]
-    unknown = [f"({letter})" for letter, kept in zip("abc", clauses, strict=True) if kept is None]
-    return f"no: {', '.join(failed)}" if failed else f"{', '.join(unknown)} not known" if unknown else "yes"
+def _verdict(clauses: Clauses) -> str:
+    """Return Definition 3.1 in a word, with the clauses that fail or are not known."""
+    if clauses.failed:
+        return f"no: {', '.join(clauses.failed)}"
+    return f"{', '.join(clauses.unknown)} not known" if clauses.unknown else "yes"
 
 
 def layers_words(found: LayerAudit) -> pd.DataFrame:

@@ -15,6 +15,7 @@ from condnum.deep.features import FeatureExtractor, ImageFeatures, extract_featu
 from condnum.deep.images import ImageData
 from condnum.deep.transforms import ImageTransform, evaluation_transform
 from condnum.errors import InvalidInputError, check_integer
+from condnum.theory.immunization import Clauses, ratio_tolerance
 from condnum.theory.spectra import (
     PUBLISHED_RIDGE,
     Convention,
@@ -49,11 +50,17 @@ class RirEstimate:
     sigma_min: _Array  # (4, groups) compact: σ_k; ridge: σ_D, 0 when N < D
     ranks: NDArray[np.int64]  # (4, groups) numerical ranks
     convention: Convention
+    tolerance: float  # by which a ratio may exceed 1 and count as 1
+
+    @property
+    def clauses(self) -> Clauses:
+        """Definition 3.1 clause by clause; (c) is not known: features do not tell how well a net fits D_P."""
+        return Clauses.of(self.harmful_ratio, self.pretrain_ratio, None, self.tolerance)
 
     @property
     def success(self) -> bool:
         """Clauses (a) and (b) of Definition 3.1: (i) > 1 and (ii) ≤ 1."""
-        return self.harmful_ratio > 1 and self.pretrain_ratio <= 1
+        return bool(self.clauses.harmful_slower and self.clauses.pretrain_no_slower)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +211,10 @@ def _estimate(
     for name, values, same in ratios:
         found[name] = float(values.mean())
         found[f"{name}_std"] = math.nan if same or len(values) == 1 else float(values.std(ddof=1))
-    return RirEstimate(**found, kappas=kappas, sigma_min=sigma_min, ranks=ranks, convention=convention)
+    tolerance = ratio_tolerance(max(widths), max(eps))
+    return RirEstimate(
+        **found, kappas=kappas, sigma_min=sigma_min, ranks=ranks, convention=convention, tolerance=tolerance
+    )
 
 
 def _check_pair(

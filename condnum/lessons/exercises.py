@@ -196,7 +196,7 @@ def check_aligned_pair(K_P: Any, K_H: Any, theta: Any) -> str:
     falls = f"{numbers}: κ(H_P) must fall, (ii) < 1. θ = K_P^(-1/2) takes it to 1."
     need(measured.pretrain_ratio < 1, falls)
     rises = f"{numbers}: κ(H_H) must rise, (i) > 1. Let K_H have the flatter spectrum of the two."
-    need(measured.clauses["a"], rises)
+    need(measured.clauses.harmful_slower, rises)
     return f"{numbers}: both meet the conditions, although the singular vectors agree in the same order."
 
 

@@ -124,6 +124,7 @@ def verdict_rows(folder: Path) -> list[tuple[str, ...]]:
     """
     from condnum.probing.probe_steps import LOST_FACTOR
     from condnum.report.tables import number, times
+    from condnum.theory.immunization import Clauses
 
     def row_of(label: str, row: Mapping[str, Any], verdict: str) -> tuple[str, ...]:
         values = (row["harmful_ratio"], row["pretrain_ratio"], row["rir"])  # in JSON null, and "Infinity"
@@ -138,10 +139,9 @@ def verdict_rows(folder: Path) -> list[tuple[str, ...]]:
     if (folder / "audit.json").exists():
         found = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
         for row in (row for row in found["measures"] if row["theta_scale"] == "unit"):
-            clauses = {name: row[f"clause_{name}"] for name in "ab"}
-            clauses["c"] = found["clause_c"][row["extractor"]]["kept"]
-            unknown = ", ".join(f"({name})" for name, kept in clauses.items() if kept is None)
-            verdict = "no" if False in clauses.values() else f"not known: {unknown}" if unknown else "yes"
+            clauses = Clauses(*(row[f"clause_{letter}"] for letter in "abc"))
+            unknown = f"not known: {', '.join(clauses.unknown)}"
+            verdict = {True: "yes", False: "no", None: unknown}[clauses.met]
             lost = verdict == "yes" and float(row.get("benign_slowdown") or 0) > LOST_FACTOR
             cells = list(row_of(row["extractor"], row, verdict + ", benign task lost" * lost))
             ranks = f"{row['rank_pretrain']} and {row['rank_harmful']} of {found['pretrain']['dimension']}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Literal, get_args
 
 import torch
@@ -42,6 +42,50 @@ LOSS_TOLERANCE = 0.01
 RATIO_TOLERANCE = 1e-9
 
 
+def ratio_tolerance(dimension: int, eps: float) -> float:
+    """Return by how much a ratio of two κ's may exceed 1 and count as 1, for θ or features stored at eps."""
+    return max(RATIO_TOLERANCE, 4 * storage_noise(dimension, eps))
+
+
+@dataclass(frozen=True)
+class Clauses:
+    """Definition 3.1 clause by clause: True, False, or None where it is not known."""
+
+    harmful_slower: bool | None  # (a): κ(H_H) rises, (i) > 1
+    pretrain_no_slower: bool | None  # (b): κ(H_P) does not rise, (ii) ≤ 1
+    fit_kept: bool | None  # (c): D_P can be fitted as well as before
+
+    @classmethod
+    def of(
+        cls, harmful_ratio: float, pretrain_ratio: float, loss_gap: float | None, tolerance: float
+    ) -> Clauses:
+        """Decide each clause; (c) is not known without the rise of the best loss on D_P."""
+        most = 1 + tolerance
+        kept = None if loss_gap is None else loss_gap <= LOSS_TOLERANCE
+        return cls(harmful_ratio > most, pretrain_ratio <= most, kept)
+
+    @property
+    def met(self) -> bool | None:
+        """Whether all hold: False where one fails, None where that is not known."""
+        kept = self.by_letter.values()
+        return False if False in kept else None if None in kept else True
+
+    @property
+    def by_letter(self) -> dict[str, bool | None]:
+        """The clauses under the letters of the definition."""
+        return dict(zip("abc", astuple(self), strict=True))
+
+    @property
+    def failed(self) -> list[str]:
+        """The clauses that fail, such as `(a)`."""
+        return [f"({letter})" for letter, kept in self.by_letter.items() if kept is False]
+
+    @property
+    def unknown(self) -> list[str]:
+        """The clauses that are not known."""
+        return [f"({letter})" for letter, kept in self.by_letter.items() if kept is None]
+
+
 @dataclass(frozen=True)
 class Immunization:
     """RIR of one extractor with its four condition numbers."""
@@ -60,26 +104,23 @@ class Immunization:
     tolerance: float = RATIO_TOLERANCE  # by which a ratio may exceed 1 and count as 1
 
     @property
-    def clauses(self) -> dict[str, bool | None]:
-        """Definition 3.1 clause by clause; None: not known at this precision, or `c` without a loss gap."""
-        kept = None if self.loss_gap is None else self.loss_gap <= LOSS_TOLERANCE
-        most = 1 + self.tolerance
-        known = {"a": self.harmful_ratio > most, "b": self.pretrain_ratio <= most, "c": kept}
-        return known | dict.fromkeys(self.doubts)
+    def clauses(self) -> Clauses:
+        """Definition 3.1 clause by clause; (c) holds without a loss gap where H_P keeps its rank."""
+        known = Clauses.of(self.harmful_ratio, self.pretrain_ratio, self.loss_gap, self.tolerance)
+        if self.loss_gap is None and self.pretrain_lost <= 0:
+            known = replace(known, fit_kept=True)
+        names = {"a": "harmful_slower", "b": "pretrain_no_slower"}
+        return replace(known, **{names[clause]: None for clause in self.doubts})
 
     @property
     def success(self) -> bool:
-        """Whether θ is shown to meet Definition 3.1: clauses (a) and (b), and (c) where targets are known.
-
-        An invertible θ keeps (c). Where rank(H_P) falls, (c) decides, and without targets nothing is shown.
-        """
-        a, b, c = self.clauses.values()
-        return bool(a and b and (self.pretrain_lost <= 0 if c is None else c))
+        """Whether θ is shown to meet Definition 3.1: all three clauses."""
+        return self.clauses.met is True
 
     @property
     def verdict(self) -> str:
         """Definition 3.1 in words: met, NOT met with the clauses that fail, not known, or undecided."""
-        failed = [f"({clause})" for clause, kept in self.clauses.items() if kept is False]
+        failed = self.clauses.failed
         if failed:
             return f"NOT met, {' and '.join(failed)} {'fails' if len(failed) == 1 else 'fail'}"
         if self.success:
@@ -227,10 +268,10 @@ class HessianSpectra:
             task = task.to(T.device)
             left = task.rank if rank == len(T) else features_seen(T, task.vectors)
             after.append(hessian_spectrum(T, task.factor)[: max(left, 1)])
-        noise = storage_noise(max(T.shape), storage_eps(theta))
         finest = max(task.rtol or 1.0 for task in (P, H))
         spectra = P.values.to(T.device), after[0], H.values.to(T.device), after[1]
-        return cls(*spectra, len(T), rank, finest, max(RATIO_TOLERANCE, 4 * noise))
+        tolerance = ratio_tolerance(max(T.shape), storage_eps(theta))
+        return cls(*spectra, len(T), rank, finest, tolerance)
 
     def scaled(self, factor: float) -> HessianSpectra:
         """Return the spectra of `θ·√factor`."""

@@ -50,7 +50,10 @@ def test_ratios_in_every_convention_and_scale_are_the_dense_library_s(found, dat
         dense = condnum.relative_immunization_ratio(theta, K_P, K_H, **measure)
         assert row["rir"] == pytest.approx(dense.rir, rel=1e-9)
         assert row["harmful_ratio"] == pytest.approx(dense.harmful_ratio, rel=1e-9)
-        assert (row["clause_a"], row["clause_b"]) == (dense.clauses["a"], dense.clauses["b"])
+        assert (row["clause_a"], row["clause_b"]) == (
+            dense.clauses.harmful_slower,
+            dense.clauses.pretrain_no_slower,
+        )
     for task, K in (("pretrain", K_P), ("harmful", K_H)):
         row = found.kappa_of(task, AS_IS, "compact")
         assert (row["kappa"], row["rank"]) == (pytest.approx(np.linalg.cond(K), rel=1e-8), D)

@@ -7,6 +7,7 @@ from torch import nn
 
 from condnum.deep import ImageFeatures, open_images, rir_from_features, rir_theta0
 from condnum.errors import InvalidInputError, RankError
+from condnum.theory.immunization import Clauses
 
 
 def with_spectrum(sigma, rows, seed=0):
@@ -153,3 +154,14 @@ def test_a_model_against_itself_is_refused():
     for other in (model, nn.Sequential(model)):
         with pytest.raises(InvalidInputError, match=r"share trainable parameters.*keep a copy"):
             rir_theta0(model, other, data, data)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_a_rotation_decides_clauses_as_it_does_everywhere(kind):
+    generator = np.random.default_rng(2)
+    Q = np.linalg.qr(generator.normal(size=(4, 4)))[0]
+    P, H = (generator.normal(size=(60, 4)).astype(kind) for _ in range(2))
+    measured = rir_from_features(P, (P @ Q).astype(kind), H, (H @ Q).astype(kind), group_size=60)
+    for found in (measured.compact, measured.ridge):
+        assert found.clauses == Clauses(False, True, None)
+        assert (found.clauses.met, found.success) == (False, False)

@@ -90,10 +90,11 @@ def test_the_terminal_s_verdict_of_an_audit(kept, said, slowdown, tmp_path):
         "theta_scale": "unit",
         "clause_a": True,
         "clause_b": True,
+        "clause_c": kept,
     }
     row |= {"harmful_ratio": 2.5, "pretrain_ratio": None, "rir": "Infinity", "benign_slowdown": slowdown}
     row |= {"rank_pretrain": 1, "rank_harmful": 2}
-    audit = {"measures": [row], "clause_c": {"theta": {"kept": kept}}, "pretrain": {"dimension": 3}}
+    audit = {"measures": [row], "pretrain": {"dimension": 3}}
     (tmp_path / "audit.json").write_text(json.dumps(audit))
     said += ", benign task lost" * (kept is True and slowdown in (11.0, "Infinity"))
     rir = "∞ (H_P and H_H: rank 1 and 2 of 3)"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from condnum.errors import InvalidInputError, RankError, UnknownNameError
-from condnum.theory.immunization import LOSS_TOLERANCE, relative_immunization_ratio
+from condnum.theory.immunization import LOSS_TOLERANCE, Clauses, relative_immunization_ratio
 
 #: The pair of the paper's remark: both diagonal, so "aligned".
 K_P, K_H = np.diag([100.0, 1.0]), np.diag([2.0, 1.0])
@@ -43,7 +43,7 @@ class TestByHand:
             rng = np.random.default_rng(seed)
             K = gaussian_covariance(rng, 5, rows), gaussian_covariance(rng, 5, rows)
             result = relative_immunization_ratio(c * np.eye(5), *K)
-            assert result.clauses == {"a": False, "b": True, "c": None}
+            assert result.clauses == Clauses(False, True, True)
             assert result.success is False
 
 
@@ -62,13 +62,13 @@ class TestVerdict:
     )
     def test_both_clauses_are_needed(self, theta, clauses):
         result = relative_immunization_ratio(np.diag(np.sqrt(theta)), K_P, K_H)
-        assert (result.clauses["a"], result.clauses["b"], result.clauses["c"]) == (*clauses, None)
+        assert result.clauses == Clauses(*clauses, True)  # an invertible θ keeps (c)
         assert result.success is all(clauses)
 
     @pytest.mark.parametrize(("gap", "kept"), [(-1e-16, True), (LOSS_TOLERANCE, True), (0.011, False)])
     def test_loss_gap_decides_clause_c(self, gap, kept):
         result = relative_immunization_ratio(np.diag([1.0, 3.0]), K_P, K_H, loss_gap=gap)
-        assert result.clauses == {"a": True, "b": True, "c": kept}
+        assert result.clauses == Clauses(True, True, kept)
         assert result.success is kept
         assert result.loss_gap == pytest.approx(gap)
 
@@ -81,7 +81,8 @@ class TestRemovedDirections:
     def test_without_targets_it_is_undecided(self):
         found = relative_immunization_ratio(self.THETA, self.P, self.H)
         assert found.rir == pytest.approx(1000)
-        assert found.clauses == {"a": True, "b": True, "c": None}
+        assert found.clauses == Clauses(True, True, None)
+        assert found.clauses.met is None
         assert found.rank_changed
         assert not found.success
         assert found.verdict.startswith("undecided: theta removes 1 of the 3 directions that D_P uses")

@@ -81,7 +81,7 @@ class TestStoredPrecision:
         scale = 1.0 if "16" in stored else scale
         rotation = STORED[stored](scale * orthogonal(rng, D))
         found = relative_immunization_ratio(rotation, *K, convention=convention)
-        assert found.clauses["a"] is not True
+        assert found.clauses.harmful_slower is not True
         assert not found.success
 
     @pytest.mark.parametrize("stored", STORED)
@@ -143,13 +143,13 @@ class TestPastFloat64:
     @pytest.mark.parametrize("g", [1e-8, 1e-9, 1e-12])
     def test_what_is_not(self, g):
         found = self.found(g)
-        assert (found.clauses["a"], found.success) == (None, False)
+        assert (found.clauses.harmful_slower, found.success) == (None, False)
         assert found.verdict.startswith("not known at this precision: (a), as H_H(θ) has lost rank: 1 of 2")
         assert f"σ_2/σ₁ = {g**2 / 2:.2g}" in found.verdict
 
     def test_the_benign_task_s_rank(self):
         found = relative_immunization_ratio(np.diag([1, 1e-9]), np.eye(2), np.diag([1.0, 1e-3]))
-        assert (found.clauses["b"], found.success) == (None, False)
+        assert (found.clauses.pretrain_no_slower, found.success) == (None, False)
         assert "(b), as H_P(θ) has lost rank" in found.verdict
 
     def test_the_ridge_convention_knows(self):
@@ -159,9 +159,8 @@ class TestPastFloat64:
         rng = np.random.default_rng(0)
         rows = orthogonal(rng, 40)[:, :2]
         found = audit(rows * [1, 1e7], rows * [2, 1], theta=np.diag([1, 1e-9]), bootstrap=0)
-        assert found.verdict("theta")[0] | {"c": None} == {
-            "convention": "compact", "a": None, "b": True, "c": None, "all": None
-        }  # fmt: skip
+        clauses = found.clauses("theta")["compact"]
+        assert (clauses.harmful_slower, clauses.pretrain_no_slower, clauses.met) == (None, True, None)
         assert "as a rank was lost to round-off" in repr(found)
         assert "H_H(θ) has lost rank: 1 of 2 directions" in repr(found)
 
