@@ -173,8 +173,8 @@ def data(context: typer.Context) -> None:
 
 @data_app.command("download")
 def download() -> None:
-    """Download all 70,000 images of MNIST from OpenML into the user cache, where every run finds them."""
-    from condnum.data.mnist import download_mnist
+    """Download all 70,000 images of MNIST into the user cache, where every run finds them."""
+    from condnum.data.digits import download_mnist
 
     typer.echo(f"MNIST: {download_mnist()}")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from condnum.data.catalog import user_cache
 from condnum.data.feature_stream import FeatureStream, as_stream
-from condnum.data.resolver import user_cache
 from condnum.deep.backbone import Backbone, load_backbone, size_arguments
 from condnum.deep.features import cached_features
 from condnum.deep.image_sets import open_images

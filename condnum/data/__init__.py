@@ -1,10 +1,9 @@
-"""Data: one loader per data set, one resolver, one catalog; a loader returns a `TaskPair` or `Digits`."""
+"""Data: one loader per data set, one catalog; a loader returns a `TaskPair` or `Digits`."""
 
-from condnum.data.catalog import available, data_status
-from condnum.data.digits import Digits, digit_pair, load_diabetes_tasks, load_small_digits
+from condnum.data.catalog import KNOWN_CHECKSUMS, available, data_folders, data_status, user_cache
+from condnum.data.digits import Digits, digit_pair, load_mnist_images, load_small_digits
 from condnum.data.house_prices import load_house_prices
-from condnum.data.mnist import load_mnist_images
-from condnum.data.resolver import KNOWN_CHECKSUMS, data_folders, user_cache
+from condnum.data.labeled_pairs import load_diabetes_tasks
 from condnum.data.task_pair import Provenance, TaskPair, sha256_arrays
 from condnum.files import sha256_file
 

@@ -1,16 +1,27 @@
-"""Labeled images of digits and the task pair of two of them (Sec. 5.1, Appendix C.2); scikit-learn's."""
+"""Labeled images of digits, MNIST's and scikit-learn's, and the task pair of two digits (Sec. 5.1)."""
 
+import math
+import os
+import struct
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.data.resolver import KNOWN_CHECKSUMS
-from condnum.data.task_pair import Float64Array, Provenance, TaskPair, sha256_arrays, standardize
-from condnum.errors import DataFormatError, InvalidInputError, check_known
+from condnum.data.catalog import KNOWN_CHECKSUMS, DataFiles, Source, obtain, user_cache
+from condnum.data.task_pair import Float64Array, Provenance, TaskPair, sha256_arrays
+from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, check_known, require
+from condnum.files import opened, output_folder
 
-DiabetesFeatures = Literal["clean", "published"]
+MnistSplit = Literal["train", "test"]
+
+#: Mean and standard deviation of the pixels of the 60,000 training images in [0, 1].
+MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
+#: Largest file that is read; MNIST's has 47 MB.
+_MAX_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,12 +44,8 @@ class Digits:
                 f"{self.name}: expected images (N, h, w) and labels (N,) with N ≥ 1, got {images.shape} and "
                 f"{labels.shape}; use two files of the same set."
             )
-        wrong = np.flatnonzero(labels > 9)
-        if len(wrong):
-            raise DataFormatError(
-                f"{self.name}: labels must be 0 to 9; {len(wrong)} are not, the first at index {wrong[0]}: "
-                f"{labels[wrong[0]]}."
-            )
+        if labels.max() > 9:
+            raise DataFormatError(f"{self.name}: labels must be 0 to 9, got {labels.max()}.")
         if images.max() > self.pixel_max:
             raise DataFormatError(
                 f"{self.name}: gray values must be at most {self.pixel_max:g}, got {images.max()}."
@@ -50,6 +57,11 @@ class Digits:
     def __len__(self) -> int:
         """Return the number of images N."""
         return len(self.images)
+
+    @property
+    def rows(self) -> int:
+        """Number of images N."""
+        return len(self)
 
     @property
     def label(self) -> str:
@@ -109,7 +121,6 @@ def digit_pair(digits: Digits, pretrain: int, harmful: int, *, seed: int = 0) ->
         InvalidInputError: Not two different digits 0–9, or fewer than two images of one.
 
     Examples:
-        >>> from condnum.data import load_small_digits
         >>> pair = digit_pair(load_small_digits(), 3, 8)
         >>> pair.X_P.shape, pair.loss_sample[0].shape, float(pair.loss_sample[1].mean())
         ((174, 64), (348, 64), 0.5)
@@ -142,9 +153,6 @@ def digit_pair(digits: Digits, pretrain: int, harmful: int, *, seed: int = 0) ->
     )
 
 
-# Data that scikit-learn carries: nothing to fetch, the same everywhere. Its import takes a second.
-
-
 def load_small_digits() -> Digits:
     """Load scikit-learn's 8×8 digits: the test half of the UCI optical recognition data set.
 
@@ -159,7 +167,7 @@ def load_small_digits() -> Digits:
         >>> digits.images.shape, bool(abs(digits.pixels().mean()) < 1e-12)
         ((1797, 8, 8), True)
     """
-    from sklearn import __version__, datasets
+    from sklearn import __version__, datasets  # takes a second
 
     bunch = datasets.load_digits()
     images, labels = bunch.images.astype(np.uint8), bunch.target.astype(np.uint8)
@@ -181,54 +189,110 @@ def load_small_digits() -> Digits:
     )
 
 
-def load_diabetes_tasks(*, features: DiabetesFeatures = "clean") -> TaskPair:
-    """Load the diabetes table (442×10) as a pair like the house prices: split by `sex`, two targets.
+# MNIST.
 
-    The data are those of Efron et al. (2004), Least Angle Regression, Ann. Statist. 32(2).
-    D_P predicts the body mass index `bmi` where sex is coded 1 (235 rows); D_H predicts the disease
-    progression after one year where it is coded 2 (207 rows). `bmi` is a target, so it is a
-    feature of neither. Raw units, then standardized per task with population deviations.
+
+def read_idx(path: str | Path) -> NDArray[np.uint8]:
+    """Read an IDX file of unsigned bytes, plain or gzip.
+
+    The header is `0x00 0x00 0x08 n`, then `n` sizes as big-endian 32-bit integers.
+    """
+    with opened(path) as stream:
+        content = stream.read(_MAX_BYTES)
+    dimensions = content[3] if content.startswith(b"\0\0\x08") and len(content) > 3 else 0
+    start = 4 + 4 * dimensions
+    if not 0 < dimensions <= 4 or len(content) < start:
+        raise DataFormatError(
+            f"{path} is not an IDX file of unsigned bytes: it starts with 0x{content[:4].hex()}, not "
+            "0x000008 and the number of dimensions, or ends before its sizes; fetch it again."
+        )
+    shape = struct.unpack(f">{dimensions}I", content[4:start])
+    if math.prod(shape) != len(content) - start or 0 in shape:  # NumPy counts past a 0 too
+        raise DataFormatError(
+            f"{path} is damaged: its header says {'×'.join(map(str, shape))} = {math.prod(shape)} bytes, "
+            f"{len(content) - start} follow (at most {_MAX_BYTES} are read); fetch it again."
+        )
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def mnist_files(split: MnistSplit | None = None) -> DataFiles:
+    """Return the two files of a split, in torchvision's layout."""
+    if split is not None:
+        check_known("split", split, get_args(MnistSplit))
+    stem = "t10k" if split == "test" else "train"
+    names = (f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte")
+    return DataFiles(
+        dataset="mnist-test" if split == "test" else "mnist",
+        folder="MNIST/raw",
+        names=tuple((f"{name}.gz", name) for name in names),
+        advice=(
+            "These are the IDX files of the MNIST database as torchvision stores them. The 10,000 test "
+            "images are bundled; for all 70,000 images, run condnum data download."
+        ),
+        instead=None if split else mnist_files("test"),
+    )
+
+
+def load_mnist_images(source: Source = "auto", split: MnistSplit | None = None) -> Digits:
+    """Load the images and labels of MNIST, unchanged, with the usual pixel normalization noted.
 
     Args:
-        features: `clean` drops the split column `sex` (8 features); `published` keeps it, as the
-            paper keeps MSZoning (9 features, that column is zero and both covariances are singular).
+        source: `auto` (local files, else the bundled data), or a folder: a data folder, or the one with the
+            files.
+        split: `train` (60,000 images) or `test` (10,000, which are bundled); None for the training
+            images where they are, else the test images. `label` and `title()` say which.
 
     Returns:
-        `X_P` (235, D), `y_P` (235,), `X_H` (207, D), `y_H` (207,).
+        `images` (N, 28, 28) and `labels` (N,), both uint8; `mean` 0.1307 and `std` 0.3081 of the
+        pixels x/255. The checksum is that of the two files' sums, uncompressed, images first.
 
     Raises:
-        UnknownNameError: Unknown `features`.
+        DataNotFoundError: No files here; the message says what to put where.
+        DataFormatError: Not IDX, truncated, trailing bytes, images not
+            28×28, labels not 0–9, or unequal counts.
+        UnknownNameError: No such split.
 
     Examples:
-        >>> pair = load_diabetes_tasks()
-        >>> pair.rows_pretrain, pair.rows_harmful, pair.dimension
-        (235, 207, 8)
+        >>> load_mnist_images("auto", "test").images.shape
+        (10000, 28, 28)
     """
-    check_known("feature set", features, get_args(DiabetesFeatures))
-    from sklearn import __version__, datasets
-
-    bunch = datasets.load_diabetes(scaled=False)
-    # The file has four decimals; scikit-learn before 1.8 reads eleven values off by one in the last place.
-    data, target = np.asarray(bunch.data, np.float64).round(4), np.asarray(bunch.target, np.float64)
-    columns = [str(name) for name in bunch.feature_names]
-    checksum = sha256_arrays(data=data, target=target)
-    dropped = {"bmi", "sex"} if features == "clean" else {"bmi"}
-    kept = [i for i, name in enumerate(columns) if name not in dropped]
-    sex, bmi = data[:, columns.index("sex")], data[:, columns.index("bmi")]
-    return TaskPair(
-        X_P=standardize(data[sex == 1][:, kept]),
-        y_P=standardize(bmi[sex == 1]),
-        X_H=standardize(data[sex == 2][:, kept]),
-        y_H=standardize(target[sex == 2]),
-        name="diabetes",
-        pretrain_name="bmi, sex coded 1",
-        harmful_name="disease progression, sex coded 2",
-        feature_names=tuple(columns[i] for i in kept),
-        checksum=checksum,
+    found = obtain(mnist_files(split), source)
+    which = "test" if found.files.dataset == "mnist-test" else "training"
+    images, labels = (read_idx(path) for path in found.paths)
+    if images.shape[1:] != (28, 28):
+        raise DataFormatError(f"{found.location}: images must be (N, 28, 28), got {images.shape}.")
+    return Digits(
+        images=images,
+        labels=labels,
+        name="mnist",
+        checksum=found.checksum,
+        pixel_max=255.0,
+        mean=MNIST_MEAN,
+        std=MNIST_STD,
         provenance=Provenance(
-            source="embedded",
-            location=f"scikit-learn {__version__}, load_diabetes(scaled=False)",
-            description="Diabetes patients: ten baseline variables, disease progression a year later.",
-            known_checksum=checksum == KNOWN_CHECKSUMS["embedded/diabetes"],
+            source=found.source,
+            location=found.location,
+            description=f"MNIST handwritten digits, {which} images, 28×28 pixels, gray values 0 to 255.",
+            known_checksum=found.known,
+            split=which,
         ),
     )
+
+
+def download_mnist() -> Path:
+    """Download both splits of MNIST with torchvision into the user cache, whole or not at all."""
+    datasets = require("torchvision.datasets", "deep")
+    folder = user_cache() / mnist_files().folder
+    output_folder(folder)
+    with tempfile.TemporaryDirectory(dir=user_cache()) as unfinished:
+        try:
+            datasets.MNIST(unfinished, download=True)
+        except (OSError, RuntimeError) as error:
+            reason = " ".join(str(error).split())
+            raise DataNotFoundError(
+                f"the download of MNIST failed ({reason}); if this machine is offline, put the four IDX "
+                f"files into {folder}."
+            ) from error
+        for file in (Path(unfinished) / "MNIST/raw").glob("*-ubyte"):
+            os.replace(file, folder / file.name)
+    return folder

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.data.resolver import DataFiles, Source, obtain
+from condnum.data.catalog import DataFiles, Source, obtain
 from condnum.data.task_pair import Provenance, TaskPair, standardize
 from condnum.errors import DataFormatError, check_integer, check_known
 from condnum.files import opened

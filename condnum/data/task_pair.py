@@ -61,7 +61,7 @@ def sha256_arrays(**arrays: NDArray[Any]) -> str:
 class Provenance:
     """Where a data set came from, in words that a report can print."""
 
-    source: str  # a place that `condnum.data.resolver` looks in, "embedded", or "given arrays"
+    source: str  # a place that `condnum.data.catalog` looks in, "embedded", or "given arrays"
     location: str  # path, or the package that carries the table
     description: str  # what the data set is, in one sentence
     known_checksum: bool  # the SHA-256 is one that this project has seen before
@@ -180,6 +180,11 @@ class TaskPair:
             checksum=sha256_arrays(**arrays),
             provenance=Provenance("given arrays", "memory", about, False),
         )
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of both tasks."""
+        return len(self.X_P) + len(self.X_H)
 
     @property
     def rows_pretrain(self) -> int:

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from condnum.data.digits import load_small_digits
-from condnum.data.mnist import load_mnist_images
+from condnum.data.digits import load_mnist_images, load_small_digits
 from condnum.deep.images import ArrayImages, FileImages, ImageData
 from condnum.errors import (
     DataFormatError,

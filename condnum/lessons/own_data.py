@@ -16,7 +16,7 @@ import torch
 from condnum.audit import measures
 from condnum.audit.moments import TaskFacts, task_facts
 from condnum.audit.tables import columns_html
-from condnum.data.digits import digit_pair, load_diabetes_tasks, load_small_digits
+from condnum.data import digit_pair, load_diabetes_tasks, load_small_digits
 from condnum.data.feature_pair import FeaturePair, look_at, match_streams, open_pair
 from condnum.data.feature_stream import OPENERS, as_stream
 from condnum.errors import DataFormatError, InvalidInputError, RankError

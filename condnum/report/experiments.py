@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from condnum.data.resolver import data_folders
+from condnum.data.catalog import data_folders
 from condnum.errors import DataFormatError, DataNotFoundError, check_known
 from condnum.files import RECORD, asset, read_record, read_table
 from condnum.machine import revision_text, source_revision

@@ -13,8 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TextIO
 
-from condnum.data.catalog import data_status
-from condnum.data.resolver import data_folders
+from condnum.data.catalog import data_folders, data_status
 from condnum.errors import CondnumError, require
 from condnum.files import RECORD, output_folder, read_record, sha256_folder, write_json
 from condnum.machine import code_checksum

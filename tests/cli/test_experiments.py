@@ -7,8 +7,6 @@ import pandas as pd
 import papermill
 import pytest
 
-from condnum.data.mnist import write_idx
-
 NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "experiments" / "house_prices.ipynb"
 
 
@@ -59,8 +57,9 @@ def raw(tmp_path):
     """A folder with a small MNIST: 3 images of each digit."""
     folder = tmp_path / "data" / "MNIST" / "raw"
     folder.mkdir(parents=True)
-    write_idx(folder / "train-images-idx3-ubyte.gz", np.zeros((30, 28, 28), np.uint8))
-    write_idx(folder / "train-labels-idx1-ubyte.gz", np.repeat(np.arange(10, dtype=np.uint8), 3))
+    images, labels = bytes.fromhex("00000803 0000001e 0000001c 0000001c"), bytes.fromhex("00000801 0000001e")
+    (folder / "train-images-idx3-ubyte").write_bytes(images + bytes(30 * 28 * 28))
+    (folder / "train-labels-idx1-ubyte").write_bytes(labels + bytes(range(10)) * 3)
 
 
 def test_all_options_come_through_and_an_unknown_checksum_is_told(condnum, raw, tmp_path, monkeypatch):

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from condnum.data import load_house_prices, sha256_file
+from condnum.data.catalog import BOX
 from condnum.data.house_prices import HOUSE_COLUMNS, MISSING_CELLS
-from condnum.data.resolver import BOX
 from condnum.errors import DataFormatError, InvalidInputError
 
 #: Standardized (1, 2, 3): mean 2, population variance 2/3.

@@ -19,10 +19,10 @@ from safetensors.torch import save
 
 from condnum.audit.attacks import read_targets
 from condnum.audit.measures import read_theta
+from condnum.data.digits import read_idx
 from condnum.data.feature_pair import look_at, match_streams
 from condnum.data.feature_stream import as_stream
 from condnum.data.house_prices import CATEGORICAL, HOUSE_COLUMNS, load_house_prices, read_house_table
-from condnum.data.mnist import read_idx
 from condnum.deep.weights import CHECKPOINT_VERSION, read_metadata, read_state, read_weights
 from condnum.errors import CondnumError, DataFormatError, InvalidInputError
 from condnum.studies.cells import ResultStore

@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from condnum.data import load_small_digits
-from condnum.data.digits import load_diabetes_tasks
+from condnum.data import load_diabetes_tasks, load_small_digits
 from condnum.methods import PRESETS, method_names
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import linear_probe

@@ -18,7 +18,7 @@ from condnum.data import (
     sha256_file,
     user_cache,
 )
-from condnum.data.resolver import BOX, DataFiles, FoundFiles, obtain
+from condnum.data.catalog import BOX, DataFiles, FoundFiles, obtain
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError
 
 ONE = DataFiles("toy", "toy/raw", (("a.gz", "a"),), "Ask the author.")
@@ -35,7 +35,7 @@ def put(path, text="x"):
 class TestFolders:
     def test_the_earlier_one_wins(self, isolated, monkeypatch):
         assert data_folders() == (Path("data"), isolated / "cache" / "condnum")
-        monkeypatch.setattr("condnum.data.resolver.BOX", isolated / "box")
+        monkeypatch.setattr("condnum.data.catalog.BOX", isolated / "box")
         path = put(isolated / "box/toy/raw/a")
         assert obtain(ONE) == FoundFiles(ONE, (path,), "bundled data")
         path = put(user_cache() / "toy/raw/a")
@@ -92,7 +92,7 @@ class TestFolders:
 class TestBox:
     def test_its_content_is_known_however_it_is_compressed(self, isolated, monkeypatch):
         shutil.copytree(BOX, isolated / "box")
-        monkeypatch.setattr("condnum.data.resolver.BOX", isolated / "box")
+        monkeypatch.setattr("condnum.data.catalog.BOX", isolated / "box")
         path = isolated / "box/house_prices/train.csv.gz"
         content = gzip.decompress(path.read_bytes())
         for change, known in ((b"", True), (b"\n", False)):
