@@ -26,8 +26,8 @@ from condnum.audit.words import paragraphs
 from condnum.data.feature_stream import FeatureStream, as_stream
 from condnum.errors import DataFormatError, InvalidInputError
 from condnum.machine import limited_threads
-from condnum.studies.cells import Cell, CellResult
-from condnum.studies.executors import DaskExecutor, core_count
+from condnum.studies.frame.cells import Cell, CellResult
+from condnum.studies.frame.executors import DaskExecutor, core_count
 
 #: Groups of rows, where memory allows: intervals then have about 63 degrees of freedom.
 MOST_GROUPS = 64

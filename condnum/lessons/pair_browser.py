@@ -13,8 +13,8 @@ from condnum.figures.style import PURPLE, log_axis, method_style, num, option_te
 from condnum.lessons.alignment_panels import DIVERGING
 from condnum.lessons.explorer import Choice, Explorer, Shown, checked
 from condnum.lessons.sheet import Sheet
+from condnum.studies.frame.study import StudyRun
 from condnum.studies.measure import extractor_cell, extractor_curves
-from condnum.studies.study import StudyRun
 
 #: How the RIR of the heatmap is measured.
 MEASURE: dict[str, Any] = {"convention": "ridge", "theta_scale": "unit"}

@@ -21,7 +21,7 @@ from condnum.progress import OnProgress, duration, terminal_progress
 from condnum.report.experiments import REPRODUCTION, Experiment, ExperimentResult, experiments, find_run
 from condnum.report.notebook import ParameterNotebook
 from condnum.report.run import EXPERIMENTS, run_command
-from condnum.studies.executors import core_count
+from condnum.studies.frame.executors import core_count
 
 _TREE = Path(__file__).resolve().parents[2]
 #: Parts of the package that arrange and show results but cannot change one.

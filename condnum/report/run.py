@@ -69,10 +69,12 @@ EXPERIMENTS = {
     "limits": NotebookCommand("limits", "condnum.studies.limits:Limits"),
     "attackers": NotebookCommand("attackers", "condnum.studies.attackers:Attackers"),
     "erasure": NotebookCommand("erasure", "condnum.studies.erasure:ErasureStudy"),
-    "deep": NotebookCommand("deep_nets", "condnum.studies.deep_nets:DeepNets"),
+    "deep": NotebookCommand("deep_nets", "condnum.studies.deep:DeepNets"),
     "stability": NotebookCommand("stability", "condnum.studies.stability:StabilityStudy"),
     "deep-attackers": NotebookCommand("deep_attackers", "condnum.studies.deep_attackers:DeepAttackers"),
-    "reproduction-audit": NotebookCommand("reproduction_audit", "condnum.studies.release:ReproductionAudit"),
+    "reproduction-audit": NotebookCommand(
+        "reproduction_audit", "condnum.studies.reproduction_audit:ReproductionAudit"
+    ),
     "corrections": NotebookCommand("corrections"),
 }
 
@@ -183,7 +185,7 @@ def run_report(
 
 def abandoned(held: ResultsFolder) -> int:
     """Leave of a run its finished cells and a failed notebook; count the cells."""
-    from condnum.studies.cells import ResultStore
+    from condnum.studies.frame.cells import ResultStore
 
     if (held.path / FAILED).exists():
         os.replace(held.path / FAILED, output_folder(held.folder) / FAILED)

@@ -22,11 +22,11 @@ from condnum.errors import InvalidInputError
 from condnum.methods import DescentSettings, Progress, get_method, immunize, method_names
 from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask
 from condnum.probing.line_search import ProbeModes, eigenbasis_probe, log_spaced_steps
-from condnum.studies.cells import Arrays, Cell, CellResult
-from condnum.studies.executors import Executor
+from condnum.studies.frame.cells import Arrays, Cell, CellResult
+from condnum.studies.frame.executors import Executor
+from condnum.studies.frame.study import Count, Study, at_least, content_checksum
 from condnum.studies.linear import LinearStudy, MethodNames, study_of_one_pair
 from condnum.studies.measure import report_step
-from condnum.studies.study import Count, Study, at_least, content_checksum
 from condnum.theory.ceiling import RirCeiling
 from condnum.theory.pareto import FeasibleRegion, feasible_region
 from condnum.theory.spectra import CovarianceRange, condition_from_spectrum, default_rtol, symmetric_part

@@ -14,10 +14,10 @@ from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import AttackBudget, AttackReport, AttackTask, attack_panel, attacker_names
 from condnum.probing.tasks import TaskKind
 from condnum.progress import report_event
-from condnum.studies.cells import Cell, CellResult, cached
+from condnum.studies.frame.cells import Cell, CellResult, cached
+from condnum.studies.frame.study import Count, FinishedCell, Study, at_least, some_of
 from condnum.studies.linear import MethodNames, study_of_one_pair
 from condnum.studies.measure import own_slowdowns
-from condnum.studies.study import Count, FinishedCell, Study, at_least, some_of
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.spectra import Convention
 

@@ -22,11 +22,11 @@ from condnum.deep.transforms import evaluation_transform
 from condnum.deep.weights import read_metadata
 from condnum.errors import DataNotFoundError, InvalidInputError
 from condnum.files import sha256_file
-from condnum.studies.cells import Cell, CellResult, cached, remember
+from condnum.studies.deep import AS_LOADED, DeepNets, Made, NetMethods, model_file
 from condnum.studies.deep_cells import INITIAL, KNOWN_METHODS, LIMIT_SEED, DeepTasks, is_model
-from condnum.studies.deep_nets import AS_LOADED, DeepNets, Made, NetMethods, model_file
 from condnum.studies.deep_tables import net_results, net_summary
-from condnum.studies.study import Count, FinishedCell, at_least, several
+from condnum.studies.frame.cells import Cell, CellResult, cached, remember
+from condnum.studies.frame.study import Count, FinishedCell, at_least, several
 
 
 def _shots(name: str, value: Any) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from condnum.deep.images import ImageData, Unreadable
 from condnum.deep.probe import convex_probe, descent_path, path_slowdown, probe_accuracy
 from condnum.deep.rir import DRAW_STRIDE, rir_from_features
 from condnum.deep.transforms import Augmentation
-from condnum.studies.cells import Arrays, Cell, Row
+from condnum.studies.frame.cells import Arrays, Cell, Row
 from condnum.studies.measure import SPECTRA
 from condnum.theory.spectra import Convention
 

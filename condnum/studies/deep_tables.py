@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from condnum.studies.deep_cells import INITIAL, DeepTasks
+from condnum.studies.frame.study import FinishedCell
 from condnum.studies.measure import TABLE_3, Published, averages, curve, published_columns
-from condnum.studies.study import FinishedCell
 from condnum.theory.spectra import Convention
 
 _MEASURED = (

@@ -19,8 +19,8 @@ from condnum.methods import (
     immunize_batch,
 )
 from condnum.methods.problem import ImmunizationProblem, LinearTask
-from condnum.studies.cells import Cell, CellResult, cached
-from condnum.studies.executors import core_count
+from condnum.studies.frame.cells import Cell, CellResult, cached
+from condnum.studies.frame.executors import core_count
 from condnum.studies.measure import ceilings, spectral_cell
 from condnum.theory.extremes import gram
 

@@ -24,8 +24,8 @@ from condnum.methods import immunize
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import AttackBudget, AttackReport, AttackTask, attack_panel
 from condnum.probing.probe_steps import probe_steps
-from condnum.studies.cells import Cell, CellResult
-from condnum.studies.study import Count, FinishedCell, Names, Study, at_least, content_checksum
+from condnum.studies.frame.cells import Cell, CellResult
+from condnum.studies.frame.study import Count, FinishedCell, Names, Study, at_least, content_checksum
 from condnum.theory.ceiling import max_rir_immunizer
 from condnum.theory.erasure import erasure, erasure_price
 from condnum.theory.immunization import relative_immunization_ratio

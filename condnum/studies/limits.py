@@ -9,9 +9,9 @@ import pandas as pd
 import torch
 
 from condnum.errors import InvalidInputError
-from condnum.studies.cells import Arrays, Cell, CellResult
+from condnum.studies.frame.cells import Arrays, Cell, CellResult
+from condnum.studies.frame.study import Count, FinishedCell, Study, StudyRun
 from condnum.studies.linear import TABLES, LinearStudy, MethodNames, Pairs, data_set, linear_study
-from condnum.studies.study import Count, FinishedCell, Study, StudyRun
 from condnum.theory.ceiling import RirCeiling, null_spaces, pencil_directions, share_of_ceiling
 from condnum.theory.immunization import RATIO_TOLERANCE
 from condnum.theory.pareto import (

@@ -29,9 +29,10 @@ from condnum.methods import (
     method_names,
 )
 from condnum.methods.problem import ImmunizationProblem
-from condnum.studies.cells import Cell, CellResult, cached
 from condnum.studies.digit_cells import DigitBatches, cell_problem, measure_cell
-from condnum.studies.executors import BatchExecutor, Executor
+from condnum.studies.frame.cells import Cell, CellResult, cached
+from condnum.studies.frame.executors import BatchExecutor, Executor
+from condnum.studies.frame.study import Count, FinishedCell, Study, at_least, several, some_of
 from condnum.studies.measure import (
     MEASURE_COLUMNS,
     SPECTRA_TABLE,
@@ -46,7 +47,6 @@ from condnum.studies.measure import (
     spectra_table,
     spectral_rows,
 )
-from condnum.studies.study import Count, FinishedCell, Study, at_least, several, some_of
 
 #: Data sets by the kind of their tasks; `embedded` is the diabetes table.
 TABLES, DIGITS = ("house-prices", "embedded"), ("mnist", "digits")

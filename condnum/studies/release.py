@@ -1,183 +1,273 @@
-"""The reproduction audit: from the release's protocol to the corrected one, a switch at a time."""
+"""One cell of the reproduction audit: switches and a seed → the spectra of what the release trains."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, TypeAlias
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, get_args, get_type_hints
 
 import numpy as np
-import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from condnum.data import TaskPair
-from condnum.errors import InvalidInputError, check_integer
-from condnum.methods import PRESETS
+from condnum.data import TaskPair, load_house_prices
+from condnum.data.task_pair import standardize
+from condnum.methods import ImmunizationResult
+from condnum.methods.algorithm1 import Ours
+from condnum.methods.descent import descend
+from condnum.methods.method import Gradients, Memory, Method, Parameters
+from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.methods.settings import DescentSettings
-from condnum.studies.cells import Cell, CellResult
-from condnum.studies.linear import HousePrices
-from condnum.studies.measure import cell_spectra, result_row
-from condnum.studies.release_cells import SWITCHES, ProtocolSwitches, compute_cell, descent_settings
-from condnum.studies.study import Count, FinishedCell, Study, several
-from condnum.theory.immunization import immunization_from_spectra
-from condnum.theory.spectra import Convention
+from condnum.studies.frame.cells import Cell, CellResult, cached
+from condnum.studies.measure import SPECTRA
+from condnum.theory.extremes import gram
+from condnum.theory.spectra import PUBLISHED_RIDGE, default_rtol, hessian_spectrum, symmetric_part
 
-#: The floor of the release as a ridge ε = 1e-6, and the non-zero spectrum.
-_CONVENTIONS: tuple[Convention, ...] = ("ridge", "compact")
+#: Rows of a mini-batch of the release.
+_BATCH = 64
 
+#: Rows of each task on which the release trains on house prices; the 100 after them are its validation set.
+FIRST_ROWS = 200
 
-@dataclass(frozen=True)
-class ProtocolStage:
-    """One setting of the switches on the way from the release to the corrected protocol."""
-
-    start: int  # epochs of the release where the way starts
-    index: int  # place on the way, 0 for the release
-    switch: str  # the switch that was turned last; "released" at the start
-    switches: ProtocolSwitches
-
-
-def read_epochs(word: str | int) -> int:
-    """Read a number of epochs; 0 is none."""
-    number = int(word) if isinstance(word, str) and word.isdecimal() else word
-    return check_integer("a number of epochs, as in 10,100,", number, 0)
-
-
-Epochs: TypeAlias = Annotated[tuple[int, ...], several(read_epochs)]
+#: ε of the regularized solve of the release, in units of the mini-batch's XᵀX.
+SOLVE_RIDGE = 1.0
 
 
 @dataclass(frozen=True)
-class ReproductionAudit(Study, name="reproduction-audit"):
-    """The authors' release turned into the corrected protocol, one choice at a time."""
+class ProtocolSwitches:
+    """Every switch, in the order of the waterfall: first word the release, last the corrected protocol."""
 
-    data: str = "house-prices"  # house-prices, a path to the CSV, or embedded: the diabetes table
-    seeds: Count = 5  # seeds 0 … seeds − 1
-    epochs: Epochs = (10, 100)  # of the release, where a waterfall starts
-    ends: Epochs = (1000,)  # of the release alone
-
-    def check(self) -> None:
-        """Refuse a run without a start."""
-        _ = self.base
-        if not any(self.epochs + self.ends):
-            raise InvalidInputError("epochs and ends are both empty; give epochs as 10 or 10,100.")
-
-    @property
-    def base(self) -> HousePrices:
-        """The study of the corrected protocol."""
-        return HousePrices(self.data, device="cpu")
+    encoders: Literal["per_domain", "union"] = "per_domain"
+    normalise: Literal["domain", "table", "kept"] = "domain"
+    rows: Literal["first", "all"] = "first"
+    bias: Literal["with", "without"] = "with"
+    preconditioner_side: Literal["output", "input"] = "output"
+    kappa_floor: Literal["absolute", "rank"] = "absolute"
+    covariance: Literal["minibatch", "full"] = "minibatch"
+    weights: Literal["fixed", "balanced"] = "fixed"
+    step_size: Literal["constant", "cosine"] = "constant"
+    epochs: int | None = 10  # None: the corrected protocol's number of updates
 
     @property
-    def switches(self) -> tuple[str, ...]:
-        """The switches that mean anything here, in the order in which they are turned."""
-        return tuple(name for name in SWITCHES if self.base.known != "embedded" or name != "encoders")
+    def is_algorithm_1(self) -> bool:
+        """Whether the gradients are those of Algorithm 1 on K itself, whatever data and steps are."""
+        return {"bias", "preconditioner_side", "kappa_floor", "covariance"} <= set(self.turned())
 
-    @property
-    def corrected(self) -> DescentSettings:
-        """The fixed settings of `ours` that were searched on these data."""
-        return PRESETS["diabetes" if self.base.known == "embedded" else "house-prices"]
+    def turn(self, name: str) -> ProtocolSwitches:
+        """Return a copy with one switch at its corrected position."""
+        return replace(self, **{name: CORRECTED[name]})
 
-    def load(self) -> TaskPair:
-        """Load the data as the corrected protocol has them."""
-        return self.base.load()
-
-    def released(self, epochs: int) -> ProtocolSwitches:
-        """Return the release's setting; switches that mean nothing on these data stand where they end."""
-        switches = ProtocolSwitches(epochs=epochs)
-        for name in set(SWITCHES) - set(self.switches):
-            switches = switches.turn(name)
-        return switches
-
-    def stages(self) -> Iterator[ProtocolStage]:
-        """Yield every setting of the study."""
-        for start in filter(None, dict.fromkeys(self.epochs + self.ends)):
-            switches = self.released(start)
-            yield ProtocolStage(start, 0, "released", switches)
-            for index, name in enumerate(self.switches if start in self.epochs else (), start=1):
-                switches = switches.turn(name)
-                yield ProtocolStage(start, index, name, switches)
-
-    def cells(self, data: TaskPair) -> list[Cell]:
-        """List every stage, seed by seed; the corrected protocol is one cell, whatever the start."""
-        return [
-            Cell(
-                {"method": stage.switch, "switches": asdict(stage.switches), "seed": seed},
-                asdict(descent_settings(stage.switches, data, self.corrected)),
-            )
-            for seed in range(self.seeds)
-            for stage in self.stages()
-        ]
-
-    def compute(self, data: TaskPair, cell: Cell) -> CellResult:
-        """Train one extractor and keep its spectra."""
-        return compute_cell(data, cell)
-
-    def order(self, cell: Cell) -> int:
-        """Put long cells first, so that no worker waits at the end."""
-        return -int(cell.settings["steps"])
-
-    def tables(self, data: TaskPair, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
-        """Return a row per stage × seed × convention, and the waterfalls."""
-        found = {cell: CellResult(row, arrays) for cell, row, arrays in results}
-        stages = [(stage, seed) for seed in range(self.seeds) for stage in self.stages()]
-        cells = [
-            (stage, seed, found[cell])
-            for (stage, seed), cell in zip(stages, self.planned(data), strict=True)
-            if cell in found
-        ]
-        table = stage_results(data.name, cells)
-        return {"results": table, "waterfall": waterfall_table(table)}
-
-    def facts(self, data: TaskPair) -> dict[str, str]:
-        """Return what the run was made of."""
-        described = self.corrected.describe(["well", "ill", "supervised"])
-        return {"corrected protocol": described}
+    def turned(self) -> tuple[str, ...]:
+        """Return the names of the switches at their corrected position, in their order."""
+        return tuple(name for name in SWITCHES if getattr(self, name) == CORRECTED[name])
 
 
-#: What a cell tells beside its spectra.
-_KEPT = ("rows_pretrain", "rows_harmful", "updates", "seconds", "stop_reason")
+#: Position of each switch in the corrected protocol, in the order in which they are turned.
+CORRECTED: dict[str, Any] = {
+    name: get_args(hint)[-1] for name, hint in get_type_hints(ProtocolSwitches).items()
+} | {"epochs": None}
+
+SWITCHES = tuple(CORRECTED)
+
+#: Table 4 and the release's configuration; Adam.
+_RELEASED = DescentSettings(
+    learning_rate=5e-3, schedule="constant", weights="fixed", lambda_pretrain=100.0, lambda_harmful=1e7,
+    record_every=0,
+)  # fmt: skip
 
 
-def stage_results(dataset: str, cells: Iterable[tuple[ProtocolStage, int, CellResult]]) -> pd.DataFrame:
-    """Measure every cell in both conventions, θ as trained, on the tasks of its own setting."""
-    rows: list[dict[str, Any]] = []
-    for stage, seed, (row, arrays) in cells:
-        place = {
-            "dataset": dataset,
-            "start_epochs": stage.start,
-            "index": stage.index,
-            "switch": stage.switch,
-            "seed": seed,
-        }
-        for convention in _CONVENTIONS:
-            spectra = cell_spectra(row, arrays)
-            measured = immunization_from_spectra(spectra, convention=convention, theta_scale="as_trained")
-            rows.append(result_row(measured, np.nan, place) | {name: row[name] for name in _KEPT})
-    return pd.DataFrame(rows).drop(columns=["theta_scale", "rir_ceiling", "rir_share", "loss_gap"])
+def descent_settings(switches: ProtocolSwitches, pair: TaskPair, ours: DescentSettings) -> DescentSettings:
+    """Return how a setting of the switches descends; `ours` is the corrected protocol."""
+    chosen = _RELEASED
+    if switches.weights == "balanced":
+        chosen = chosen.with_overrides(weights="balanced", ratio=ours.ratio, loss_weight=ours.loss_weight)
+    if switches.step_size == "cosine":
+        chosen = replace(chosen, learning_rate=ours.learning_rate, schedule=ours.schedule)
+    if switches.epochs is None:
+        return replace(chosen, steps=ours.steps)
+    # The updates are those of the release's loaders, so that `rows` and `covariance` leave the budget alone.
+    rows = min(FIRST_ROWS, max(pair.rows_pretrain, pair.rows_harmful))
+    return replace(chosen, steps=switches.epochs * max(1, rows // _BATCH))
 
 
-def waterfall_table(results: pd.DataFrame) -> pd.DataFrame:
-    """Average log₁₀ RIR over seeds, with each stage's change against the one before, seed by seed."""
-    logs = {
-        key: np.log10(part.set_index("seed")["rir"])
-        for key, part in results.groupby(["start_epochs", "index", "convention"], sort=False)
-    }
-    rows = []
-    keys = ["start_epochs", "index", "switch", "convention"]
-    for place, part in results.groupby(keys, sort=False):
-        start, index, _, convention = place
-        own, before = logs[start, index, convention], logs.get((start, index - 1, convention))
-        change = pd.Series(dtype=np.float64) if before is None else (own - before).dropna()
-        rows.append(
-            {
-                "dataset": part["dataset"].iloc[0],
-                **dict(zip(keys, place, strict=True)),
-                "seeds": len(part),
-                "rir": 10 ** own.mean(),
-                "rir_min": part["rir"].min(),
-                "rir_max": part["rir"].max(),
-                "log10_rir": own.mean(),
-                "log10_rir_std": own.std(ddof=1),
-                "change": change.mean(),
-                "change_std": change.std(ddof=1),
-                "factor": 10 ** change.mean(),
-                "immunized": int(part["success"].sum()),
-                "updates": int(part["updates"].max()),
+class SwitchedTasks(NamedTuple):
+    """The tasks that are trained on, and the raw inputs that RIR compares with."""
+
+    problem: ImmunizationProblem  # inputs (N, D), or (N, D + 1) with a constant column for the bias
+    inputs: ImmunizationProblem  # (N, D), without it
+
+
+def switched_tasks(pair: TaskPair, switches: ProtocolSwitches) -> SwitchedTasks:
+    """Build the tasks of a setting, once a process for all settings that share them."""
+
+    def build() -> SwitchedTasks:
+        inputs = ImmunizationProblem.from_pair(rows())
+        return SwitchedTasks(inputs if switches.bias == "without" else with_constant_input(inputs), inputs)
+
+    def rows() -> TaskPair:
+        chosen = pair
+        if pair.name == "house-prices":
+            options: dict[str, Any] = {
+                "encoders": switches.encoders,
+                "normalise": "before_split" if switches.normalise == "table" else "per_task",
             }
-        )
-    return pd.DataFrame(rows)
+            file = pair.provenance.location
+            key = ("house-prices", pair, *options.values())
+            chosen = cached(key, lambda: load_house_prices(file, features="published", **options))
+        if switches.rows == "first":
+            chosen = first_rows(chosen, standardize_again=switches.normalise == "kept")
+        return chosen
+
+    key = (switches.encoders, switches.normalise, switches.rows, switches.bias)  # they decide the tasks
+    return cached(("released-tasks", pair, key), build)
+
+
+def first_rows(pair: TaskPair, *, standardize_again: bool) -> TaskPair:
+    """Cut a pair to the first 200 rows of each task, as the release does."""
+
+    def cut(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        kept = values[:FIRST_ROWS].copy()
+        return standardize(kept) if standardize_again else kept
+
+    return replace(pair, X_P=cut(pair.X_P), y_P=cut(pair.y_P), X_H=cut(pair.X_H), y_H=cut(pair.y_H))
+
+
+def with_constant_input(problem: ImmunizationProblem) -> ImmunizationProblem:
+    """Append a constant input 1 to every row, so that a bias is one more row of θ."""
+    tasks = []
+    for task in (problem.pretrain, problem.harmful):
+        X = torch.nn.functional.pad(_features(task), (0, 1), value=1.0)
+        tasks.append(LinearTask(gram(X), X, task.targets, task.loss))
+    return ImmunizationProblem(*tasks)
+
+
+def _features(task: LinearTask) -> Tensor:
+    """Return the rows of a task, which those of this study always have."""
+    assert task.features is not None
+    return task.features
+
+
+def paired_batches(
+    problem: ImmunizationProblem, size: int, generator: torch.Generator
+) -> Iterator[ImmunizationProblem]:
+    """Yield pairs of mini-batches: tasks of equally many rows are shuffled together, others one by one."""
+    P, H = problem.pretrain, problem.harmful
+    assert P.targets is not None  # all data sets of the audit have targets
+    counts = [len(_features(P)), len(_features(H))]
+    while True:
+        orders = {count: torch.randperm(count, generator=generator) for count in dict.fromkeys(counts)}
+        batches = [orders[count][: max(size, count - count % size)].split(size) for count in counts]
+        for index in range(max(map(len, batches))):
+            rows, harmful = (parts[index % len(parts)] for parts in batches)
+            X, X_H = _features(P)[rows], _features(H)[harmful]
+            pretrain = LinearTask(X.mT @ X, X, P.targets[rows], P.loss)
+            yield ImmunizationProblem(pretrain, LinearTask(X_H.mT @ X_H, X_H, loss=H.loss))
+
+
+class SwitchedAlgorithm1(Method):
+    """Algorithm 1 with the release's choices where a switch is not turned; one object serves one run."""
+
+    name = "released"
+    label = "Algorithm 1 as released"
+    summary = "descends the loss, R<sub>well</sub> and R<sub>ill</sub> with the release's choices"
+    parts = ("well", "ill", "supervised")
+
+    def __init__(self, switches: ProtocolSwitches) -> None:
+        self.switches = switches
+
+    def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
+        """Return θ₀ and ω₀ of the registered method; with a bias those of the release, `nn.Linear`'s."""
+        self._batches = paired_batches(problem, _BATCH, generator)
+        if self.switches.bias == "without":
+            return Ours().initial(problem, generator)
+        D = problem.dimension - 1
+        theta = torch.rand((D + 1, D), generator=generator, dtype=torch.float64)
+        omega = torch.randn((D, 1), generator=generator, dtype=torch.float64)
+        return {"theta": (2 * theta - 1) * (1 / math.sqrt(D)), "omega": omega}
+
+    def gradients(
+        self, problem: ImmunizationProblem, parameters: Parameters, settings: DescentSettings, memory: Memory
+    ) -> Gradients:
+        """Return the parts of θ's gradient on all rows or on a mini-batch, and the head's gradient."""
+        problem = next(self._batches) if self.switches.covariance == "minibatch" else problem
+        theta, omega, loss = parameters["theta"], parameters["omega"], problem.pretrain.supervised
+        assert loss is not None  # all data sets of the audit have targets
+        slope = loss.derivative(theta @ omega)
+        parts = {
+            "well": self.direction(problem.pretrain, theta, "well"),
+            "ill": self.direction(problem.harmful, theta, "ill"),
+            "supervised": slope @ omega.mT,
+        }
+        return Gradients(parts, {"omega": theta.mT @ slope})
+
+    def direction(self, task: LinearTask, theta: Tensor, part: Literal["well", "ill"]) -> Tensor:
+        r"""Return the preconditioned gradient of one regularizer in θ.
+
+        With :math:`G = \nabla_S R(S)`, `S` the Gram matrix of the features: on the input side
+        :math:`K^{-1}\nabla_\theta R = 2\theta G`; on the output side
+        :math:`\nabla_\theta R\,(K + \varepsilon I)^{-1}`, which is `K⁻¹` times the gradient of `W = θᵀ`.
+        """
+        K, D = task.covariance, theta.shape[1]
+        S = symmetric_part(theta.mT @ K @ theta)
+        values, vectors = torch.linalg.eigh(S)
+        if part == "well":
+            v = vectors[:, -1]
+            G = values[-1] * torch.outer(v, v) - S / D
+        else:
+            sigma, v, k = self._smallest(task, values, vectors)
+            r_ill = 1 / (S.square().sum() / (2 * k) - sigma.square() / 2)
+            G = (sigma * torch.outer(v, v) - S / k) * r_ill.square()
+        if self.switches.preconditioner_side == "input":
+            return 2 * theta @ G
+        gradient = 2 * K @ (theta @ G)
+        # A(K + εI)⁻¹ for the weight's rows; the bias is not preconditioned.
+        solved = torch.linalg.cholesky(K[:D, :D] + SOLVE_RIDGE * torch.eye(D, dtype=K.dtype))
+        A = torch.cholesky_solve(gradient[:D].mT, solved).mT
+        return torch.cat([A, gradient[D:]])
+
+    def _smallest(self, task: LinearTask, values: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor, int]:
+        """Return σ_k, v_k and k of R_ill."""
+        D = len(values)
+        few = len(_features(task)) < len(task.covariance)  # a mini-batch: its eigenvalues are counted
+        least = default_rtol(len(task.covariance)) * values[-1]
+        rank = min(int((values > least).sum()) if few else task.rank, D)
+        if self.switches.kappa_floor == "rank":
+            return values[-rank], vectors[:, -rank], rank
+        if rank == D:
+            return values[0].clamp_min(0) + PUBLISHED_RIDGE, vectors[:, 0], D
+        # Any null vector: its part of the gradient is of the size of the floor, or zero, and is left out.
+        return values.new_tensor(PUBLISHED_RIDGE), values.new_zeros(D), D
+
+
+def train_cell(pair: TaskPair, cell: Cell) -> tuple[SwitchedTasks, ImmunizationResult]:
+    """Run the descent of a cell."""
+    switches = ProtocolSwitches(**cell["switches"])
+    tasks = switched_tasks(pair, switches)
+    method = Ours() if switches.is_algorithm_1 else SwitchedAlgorithm1(switches)
+    return tasks, descend(tasks.problem, method, DescentSettings(**cell.settings), seed=cell["seed"])
+
+
+def compute_cell(pair: TaskPair, cell: Cell) -> CellResult:
+    """Train one extractor and keep the spectra of its features' Gram matrices, and of the raw inputs'."""
+    tasks, result = train_cell(pair, cell)
+    inputs, seen = tasks.inputs, tasks.problem
+    identity = torch.eye(inputs.dimension, dtype=result.theta.dtype)
+    measured = (
+        (identity, inputs.pretrain),
+        (result.theta, seen.pretrain),
+        (identity, inputs.harmful),
+        (result.theta, seen.harmful),
+    )
+    spectra = [hessian_spectrum(theta, task.factor).numpy() for theta, task in measured]
+    row: dict[str, Any] = {
+        "seed": result.seed,
+        "updates": result.steps,
+        "seconds": result.seconds,
+        "stop_reason": result.stop_reason,
+        "dimension": inputs.dimension,
+        "rows_pretrain": len(_features(inputs.pretrain)),
+        "rows_harmful": len(_features(inputs.harmful)),
+    }
+    return CellResult(row, dict(zip(SPECTRA, spectra, strict=True)))

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from condnum.errors import InvalidInputError
-from condnum.studies.cells import Cell
+from condnum.studies.frame.cells import Cell
+from condnum.studies.frame.study import FinishedCell, Names, Study
 from condnum.studies.measure import Published
 from condnum.studies.run_verdicts import AXES, FIXED, ORDER, WORST_DRAW, RunFolder, run_verdicts
-from condnum.studies.study import FinishedCell, Names, Study
 
 #: They do nothing, so that nothing is claimed of them.
 _CONTROLS = ("identity", "initial")

@@ -19,7 +19,7 @@ from condnum.errors import DataNotFoundError, InvalidInputError, RankError, Unkn
 from condnum.methods.problem import LinearTask
 from condnum.probing.attackers import AttackBudget
 from condnum.report.tables import number
-from condnum.studies.sweep import SweepError
+from condnum.studies.frame.sweep import SweepError
 from condnum.theory.spectra import CovarianceRange, squared_rtol
 
 D = 6

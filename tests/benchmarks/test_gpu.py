@@ -13,7 +13,7 @@ from condnum.machine import limited_threads
 from condnum.methods import immunize, immunize_batch
 from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.studies.digit_cells import DigitBatches, batch_size, cell_problem
-from condnum.studies.executors import BatchExecutor
+from condnum.studies.frame.executors import BatchExecutor
 from condnum.studies.linear import PAPER_METHODS, DigitPairs
 from condnum.theory.extremes import gram
 

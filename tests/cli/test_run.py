@@ -13,7 +13,7 @@ import pytest
 from waiting import PATIENCE, wait_until
 
 from condnum.report import notebook as runner
-from condnum.studies.cells import ResultStore
+from condnum.studies.frame.cells import ResultStore
 
 
 def tree(folder):

@@ -27,7 +27,7 @@ WORDS = [*PLAIN.split(), "", "½", "\u202e", "\ud800", "a\0b", "x" * 5000, "1" *
 @pytest.fixture
 def offline(tmp_path, monkeypatch):
     """A folder with a few files, no data elsewhere, and no kernel: everything up to its start is real."""
-    for name in ("timm", "torchvision", "distributed", "condnum.studies.deep_nets"):
+    for name in ("timm", "torchvision", "distributed", "condnum.studies.deep"):
         importlib.import_module(name)  # before time is taken
     np.save(tmp_path / "X.npy", np.random.default_rng(0).normal(size=(6, 3)))
     np.save(tmp_path / "y.npy", np.arange(6) % 2)

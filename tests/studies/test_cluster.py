@@ -11,9 +11,9 @@ import pytest
 from waiting import wait_until
 
 from condnum.errors import InvalidInputError, MissingExtraError
-from condnum.studies.cells import Cell, ResultStore
-from condnum.studies.executors import DaskExecutor, SchedulerError
-from condnum.studies.study import Computation
+from condnum.studies.frame.cells import Cell, ResultStore
+from condnum.studies.frame.executors import DaskExecutor, SchedulerError
+from condnum.studies.frame.study import Computation
 
 
 @pytest.fixture

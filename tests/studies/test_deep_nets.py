@@ -23,8 +23,8 @@ from condnum.deep.features import extract_features, head_accuracy
 from condnum.deep.rir import rir_sample
 from condnum.deep.training.settings import deep_preset, default_settings
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
+from condnum.studies.deep import DeepNets, model_file
 from condnum.studies.deep_cells import NET_METHODS, doubts
-from condnum.studies.deep_nets import DeepNets, model_file
 from condnum.studies.deep_tables import published_column
 from condnum.studies.measure import TABLE_3
 

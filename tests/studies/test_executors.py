@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from condnum.errors import InvalidInputError
-from condnum.studies import executors
-from condnum.studies.cells import Cell, CellResult
-from condnum.studies.executors import (
+from condnum.studies.frame import executors
+from condnum.studies.frame.cells import Cell, CellResult
+from condnum.studies.frame.executors import (
     BatchExecutor,
     ProcessExecutor,
     SerialExecutor,
@@ -47,7 +47,7 @@ def test_a_worker_may_keep_data_for_its_next_cells_and_has_its_threads():
         import torch
         from joblib.externals.loky import process_executor
 
-        from condnum.studies.cells import cached
+        from condnum.studies.frame.cells import cached
 
         process_executor._MEMORY_LEAK_CHECK_DELAY = 0  # loky looks after each cell
         cached(("hoard", cell["x"]), lambda: torch.ones(40_000_000))  # 160 MB

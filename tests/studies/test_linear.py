@@ -12,9 +12,9 @@ from condnum.methods import PRESETS, method_names
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import linear_probe
 from condnum.studies import linear
-from condnum.studies import study as study_module
 from condnum.studies.digit_cells import DigitBatches, batch_size, problem_bytes
-from condnum.studies.executors import BatchExecutor
+from condnum.studies.frame import study as study_module
+from condnum.studies.frame.executors import BatchExecutor
 from condnum.studies.linear import SETTINGS, DigitPairs, HousePrices, data_set
 from condnum.studies.measure import MEASURES, extractor_curves
 from condnum.studies.run_verdicts import geometric_ridge_sweep, rank_tolerances

@@ -5,11 +5,11 @@ import pytest
 from condnum.errors import CondnumError
 from condnum.studies.alignment_path import AlignmentPath
 from condnum.studies.attackers import Attackers
+from condnum.studies.deep import DeepNets
 from condnum.studies.deep_attackers import DeepAttackers
-from condnum.studies.deep_nets import DeepNets
 from condnum.studies.limits import Limits
 from condnum.studies.linear import DigitPairs, HousePrices
-from condnum.studies.release import ReproductionAudit
+from condnum.studies.reproduction_audit import ReproductionAudit
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,10 @@ import torch
 from condnum import ImmunizationProblem, immunize, r_ill, r_well
 from condnum.data import load_diabetes_tasks
 from condnum.methods import PRESETS
-from condnum.studies.cells import Cell
+from condnum.studies.frame.cells import Cell
 from condnum.studies.linear import SETTINGS
 from condnum.studies.measure import cell_spectra
-from condnum.studies.release import ReproductionAudit, waterfall_table
-from condnum.studies.release_cells import (
+from condnum.studies.release import (
     CORRECTED,
     SWITCHES,
     ProtocolSwitches,
@@ -29,6 +28,7 @@ from condnum.studies.release_cells import (
     train_cell,
     with_constant_input,
 )
+from condnum.studies.reproduction_audit import ReproductionAudit, waterfall_table
 from condnum.theory.immunization import immunization_from_spectra
 from condnum.theory.regularizers import r_ill_gradient, r_well_gradient
 from condnum.theory.spectra import hessian

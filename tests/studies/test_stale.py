@@ -12,13 +12,13 @@ from condnum import stale
 from condnum.data import load_diabetes_tasks
 from condnum.stale import code_hash
 from condnum.studies.alignment_path import PathData
+from condnum.studies.frame.study import content_checksum
 from condnum.studies.linear import HousePrices
-from condnum.studies.study import content_checksum
 
 BASE = """
 from dataclasses import dataclass
-from condnum.studies.cells import Cell
-from condnum.studies.study import Count, Study
+from condnum.studies.frame.cells import Cell
+from condnum.studies.frame.study import Count, Study
 from {helper} import FACTOR
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def test_a_study_without_a_file_is_never_taken_for_another(tmp_path):
     ("edited", "counts"),
     {
         "theory/spectra.py": True,  # imported by what the study imports
-        "studies/study.py": True,
+        "frame/study.py": True,
         "studies/erasure.py": False,  # another study
         "figures/style.py": False,  # a page
         "numpy": True,

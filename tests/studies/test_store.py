@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from condnum.errors import DataNotFoundError, InvalidInputError, OutputError
-from condnum.studies.cells import ResultStore
+from condnum.studies.frame.cells import ResultStore
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from waiting import wait_until
 
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.progress import PROGRESS_VARIABLE
-from condnum.studies import cells as module
-from condnum.studies.cells import Cell, ResultStore, cached, remember
-from condnum.studies.study import Computation, Count, Names, Study, at_least, some_of
-from condnum.studies.sweep import SweepError
+from condnum.studies.frame import cells as module
+from condnum.studies.frame.cells import Cell, ResultStore, cached, remember
+from condnum.studies.frame.study import Computation, Count, Names, Study, at_least, some_of
+from condnum.studies.frame.sweep import SweepError
 
 
 @dataclass(frozen=True)

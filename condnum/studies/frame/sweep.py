@@ -12,8 +12,8 @@ from typing import Any
 
 from condnum.errors import CondnumError
 from condnum.progress import OnProgress, report_event
-from condnum.studies.cells import Cell, CellResult, Compute, Outcome, ResultStore
-from condnum.studies.executors import Executor
+from condnum.studies.frame.cells import Cell, CellResult, Compute, Outcome, ResultStore
+from condnum.studies.frame.executors import Executor
 
 
 class SweepError(CondnumError, RuntimeError):

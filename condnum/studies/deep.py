@@ -24,7 +24,6 @@ from condnum.deep.transforms import ImageTransform, training_transform
 from condnum.errors import DataNotFoundError, InvalidInputError, require
 from condnum.files import atomic_write, output_folder
 from condnum.methods import get_method
-from condnum.studies.cells import Cell, CellResult, ResultStore, Row
 from condnum.studies.deep_cells import (
     ERASE_TRANSFORMED,
     IMAGES,
@@ -43,8 +42,9 @@ from condnum.studies.deep_cells import (
     measured_features,
 )
 from condnum.studies.deep_tables import net_curves, net_results, net_summary
-from condnum.studies.executors import Executor, choose_executor, core_count
-from condnum.studies.study import Count, FinishedCell, Names, Study, at_least, some_of
+from condnum.studies.frame.cells import Cell, CellResult, ResultStore, Row
+from condnum.studies.frame.executors import Executor, choose_executor, core_count
+from condnum.studies.frame.study import Count, FinishedCell, Names, Study, at_least, some_of
 
 #: A model with its row, its history, what was said on the way, and images that do not decode.
 Made: TypeAlias = tuple[Backbone, Row, pd.DataFrame, Sequence[str], Sequence[Any]]

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Protocol
 
 from condnum.errors import CondnumError, InvalidInputError, check_integer, require
 from condnum.machine import is_out_of_memory, limited_threads, threads_environment
-from condnum.studies.cells import Cell, CellResult, Compute, Outcome, evaluate
+from condnum.studies.frame.cells import Cell, CellResult, Compute, Outcome, evaluate
 
 #: Cells handed to the pool for each worker: one that runs, one that waits for it.
 _AHEAD = 2

@@ -35,9 +35,9 @@ from condnum.errors import (
 from condnum.files import CELLS, FAILURES, REVISIONS, write_tables
 from condnum.machine import revision_text, source_revision
 from condnum.stale import code_hash
-from condnum.studies.cells import Arrays, Cell, ResultStore, Row
-from condnum.studies.executors import Executor, choose_executor, core_count
-from condnum.studies.sweep import OnProgress, SweepError, SweepReport, run_sweep
+from condnum.studies.frame.cells import Arrays, Cell, ResultStore, Row
+from condnum.studies.frame.executors import Executor, choose_executor, core_count
+from condnum.studies.frame.sweep import OnProgress, SweepError, SweepReport, run_sweep
 
 # Types of fields: what a field may hold is said once, by its annotation.
 

@@ -1,0 +1,1 @@
+"""What every study shares: fields, cells, the store of results, executors, the run."""
