@@ -10,7 +10,8 @@ leads from I (s = 1) to erasure (s = 0). For s > 0 it is invertible, so that the
 only its distance grows: *conditioning is erasure that stops short*.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,34 +19,59 @@ from torch import Tensor
 
 from condnum.arrays import ArrayLike, TargetKind, as_targets, as_tensor, like
 from condnum.errors import InvalidInputError, check_integer, check_real
-from condnum.theory.spectra import EPS, checked_rtol, default_rtol
+from condnum.theory.spectra import EPS, CovarianceRange, as_covariance, checked_rtol, default_rtol
 
 #: Fewer rows per column than this, and Σ is shrunk.
 FEW_ROWS = 10
+
+#: Directions that so small a part of the rows excites are erased, too; see `erasure`.
+FLOOR = 1 / 3
 
 
 @dataclass(frozen=True)
 class Erasure:
     """An erasing extractor with the quantities behind it; arrays are of the caller's kind."""
 
-    theta: Any  # (D, D); features are Xθ
+    left: Any  # (D, q) A, and
+    right: Any  # (D, q) B: θ = (I + ABᵀ) diag(kept)
+    kept: Any  # (D,) booleans; False: nothing but round-off would be left of that column
     directions: Any  # (D, k + rarely excited ones), orthonormal basis of what is erased
     rank: int  # k
     strength: float  # 1 − s
     fit_removed: float  # fraction of the best squared fit to Z that is gone, measured on these rows' Xθ
     shrinkage: float  # ρ of Σ ← (1 − ρ)Σ + ρ·diag(Σ)
 
+    @cached_property
+    def theta(self) -> Any:
+        """θ `(D, D)`; features are Xθ."""
+        theta = self.left @ self.right.T
+        diagonal = range(len(theta))
+        theta[diagonal, diagonal] += 1
+        return theta * self.kept
+
+    def features(self, X: Any) -> Any:
+        """Return Xθ `(N, D)` without forming θ."""
+        return (X + (X @ self.left) @ self.right.T) * self.kept
+
+    def converted(self, convert: Any) -> "Erasure":
+        """Return the erasure with its arrays converted."""
+        arrays = {name: convert(getattr(self, name)) for name in ("left", "right", "kept", "directions")}
+        return replace(self, **arrays)
+
 
 def erasure(
-    harmful_features: ArrayLike,
-    harmful_targets: Any,
+    harmful_features: ArrayLike | None = None,
+    harmful_targets: Any = None,
     *,
+    covariance: ArrayLike | None = None,
+    moment: ArrayLike | None = None,
+    rows: int | None = None,
     strength: float = 1.0,
     rank: int | None = None,
     kind: TargetKind = "auto",
     intercept: bool = True,
     shrinkage: float | None = None,
-    floor: float = 1 / 3,
+    floor: float | None = None,
 ) -> Erasure:
     r"""Erase what a linear probe could learn of the harmful task, or a part of it.
 
@@ -57,13 +83,15 @@ def erasure(
 
     *On these rows* no linear probe of `X @ θ` learns anything, in whatever units the columns are, and after
     standardizing: where nothing but round-off of a column would be left, θ is exactly zero, and outside
-    range(Σ), such as for a column of zeros, θ is exactly the identity. A whitening that has no rank tolerance
-    magnifies the round-off of an erased combination of columns. *On fresh rows* a sampling error remains,
-    see `floor`. Nonlinear probes, and probes of θ's inputs, are not stopped.
+    range(Σ), such as for a column of zeros, θ is exactly the identity. *On fresh rows* a sampling error
+    remains, see `floor`. Nonlinear probes, and probes of θ's inputs, are not stopped.
 
     Args:
         harmful_features: `(N, D)` harmful inputs.
         harmful_targets: `(N,)` class labels, or `(N,)` or `(N, m)` real targets.
+        covariance: `(D, D)` K_H in place of the features, centered for a probe with an intercept.
+        moment: `(D,)` or `(D, C)` :math:`G = X_H^\top Z` of centered targets, beside `covariance`.
+        rows: N, from which the default of `shrinkage` is taken beside `covariance`.
         strength: 1 − s in [0, 1]; 1 erases, 0 changes nothing.
         rank: Erase only that many directions, those of the best squared fit; default: all.
         kind: `auto` takes integers, booleans and text for labels, and floats for numbers.
@@ -76,7 +104,7 @@ def erasure(
             leverage :math:`λ = \sum_i \|u_i\|^2 (u_i^\top v)^2`; its spread :math:`\frac{r}{N-r} /
             \frac{λ}{1-λ}` is 1 if all rows excite it alike, and 0 if one row does. With 0, only
             :math:`θ^\top G = 0` is met, which weights on a rare pixel can do for an attacker whose rows do
-            not light it.
+            not light it. Default: 1/3, and 0 for a covariance, which has no rows.
 
     Returns:
         θ with the directions, their number and the fraction of the fit that is removed.
@@ -93,13 +121,57 @@ def erasure(
         >>> found = erasure(X, ["cat", "cat", "dog", "dog"], shrinkage=0.0)
         >>> found.theta.round(12).tolist(), found.rank, round(found.fit_removed, 12)
         ([[0.0, 0.0], [0.0, 1.0]], 1, 1.0)
+        >>> erasure(covariance=[[4.0, 0.0], [0.0, 4.0]], moment=[2.0, 0.0]).theta.round(12).tolist()
+        [[0.0, 0.0], [0.0, 1.0]]
     """
-    X = as_tensor(harmful_features, "harmful_features", ndim=2).detach()
-    Z = _target_columns(harmful_targets, X, kind, intercept)
-    N, D = X.shape
-    strength, floor = check_real("strength", strength, 0, 1), check_real("floor", floor, 0, 1)
-    F = _centered(X) if intercept else X
-    units, V, roots, left = _equilibrated_svd(F)
+    options: dict[str, Any] = {"strength": strength, "rank": rank, "shrinkage": shrinkage}
+    if (harmful_features is None) == (covariance is None) or (moment is None) != (covariance is None):
+        raise InvalidInputError("give harmful_features and harmful_targets, or covariance= and moment=.")
+    if covariance is not None:
+        if floor:
+            raise InvalidInputError(
+                f"floor {floor} needs rows, which a covariance does not have; leave it out."
+            )
+        F, Z = _rows_of(covariance, moment)
+        sizes, N = F.norm(dim=0), len(F) if rows is None else check_integer("rows", rows, 1)
+        options["shrinkage"] = 0.0 if shrinkage is None and rows is None else shrinkage
+        return erasure_of_rows(F, Z, sizes, N, floor=0.0, **options).converted(like(covariance))  # type: ignore[arg-type]
+    X = as_tensor(harmful_features, "harmful_features", ndim=2).detach()  # type: ignore[arg-type]
+    y, classes = as_targets(harmful_targets, "harmful_targets", kind)
+    if y.ndim > 2 or len(y) != len(X):
+        raise InvalidInputError(f"harmful_targets {y.shape} do not fit {len(X)} rows: expected one per row.")
+    Z = torch.from_numpy(y).to(X.device)
+    if classes is not None:
+        if len(classes) < 2:
+            raise InvalidInputError(f"all {len(y)} labels are {classes[0]}: there is nothing to erase.")
+        Z = torch.nn.functional.one_hot(Z).to(X)
+        Z = Z if intercept else Z - 1 / len(classes)
+    F, Z = (centered(X), Z - Z.mean(dim=0)) if intercept else (X, Z)
+    options["floor"] = check_real("floor", FLOOR if floor is None else floor, 0, 1)
+    found = erasure_of_rows(F, Z, X.norm(dim=0), len(X), intercept=intercept, **options)
+    return found.converted(like(harmful_features))  # type: ignore[arg-type]
+
+
+def erasure_of_rows(
+    F: Tensor,
+    Z: Tensor,
+    sizes: Tensor,
+    N: int,
+    *,
+    strength: float,
+    rank: int | None,
+    shrinkage: float | None,
+    floor: float,
+    intercept: bool = True,
+) -> Erasure:
+    """Erase Z `(n, C)` from features F `(n, D)`, both ready: centered for a probe with an intercept.
+
+    Without a floor any rows with the same products do, such as a triangular factor of N rows. `sizes` `(D,)`
+    are the lengths of the columns before they were centered, which carry the round-off.
+    """
+    strength = check_real("strength", strength, 0, 1)
+    D, eps = F.shape[1], default_rtol(max(N, F.shape[1]))
+    units, V, roots, left = _equilibrated_svd(F, eps)
     fit = left.mT @ Z  # (r, C): G = diag(units) V diag(roots) fit
     round_off = max(N, D) * EPS * Z.norm()
     if not fit.norm() > round_off:
@@ -107,12 +179,9 @@ def erasure(
             "the harmful targets have no linear part in these features: there is nothing to erase; check "
             "that rows and targets are in the same order."
         )
-    r, leverages = len(roots), left.square().sum(dim=1)
-    means, coordinates = torch.linalg.eigh((left * leverages[:, None]).mT @ left)
-    narrow = means * (r + floor * max(N - intercept - r, 0)) > r * (1 + 1e-9)  # spread < floor, or a tie
-    rare = coordinates[:, narrow]
-    best, sizes, _ = torch.linalg.svd(fit - rare @ (rare.mT @ fit), full_matrices=False)
-    full = int((sizes > round_off).sum())
+    rare = _rarely_excited(left, floor, N - intercept) if floor else V.new_zeros(len(roots), 0)
+    best, lengths, _ = torch.linalg.svd(fit - rare @ (rare.mT @ fit), full_matrices=False)
+    full = int((lengths > round_off).sum())
     k = full if rank is None else check_integer("rank", rank, 1)
     if k > full:
         raise InvalidInputError(
@@ -122,23 +191,53 @@ def erasure(
     rho = _shrinkage(roots.square(), N, int(F.any(dim=0).sum()), shrinkage)
     scales = ((1 - rho) * roots.square() + rho).sqrt()  # of Σ^½ on V, where each column has length 1
     U = torch.linalg.qr((roots / scales)[:, None] * erased).Q
-    # The projection by unshrunk Σ comes first: however small some roots are, it erases up to round-off.
-    kept = _annihilating(erased, roots) @ _annihilating(U, scales)
-    change = strength * V @ (kept - torch.eye(r).to(X)) @ V.mT
-    theta = torch.eye(D).to(X) + change * units / units[:, None]
+    # (I − abᵀ)(I − cdᵀ) = I + ABᵀ: the projection by unshrunk Σ comes first, as it erases up to round-off,
+    # however small some roots are.
+    a, b, c, d = erased / roots[:, None], erased * roots[:, None], U / scales[:, None], U * scales[:, None]
+    A, B = torch.cat([-a, a @ (b.mT @ c) - c], dim=1), torch.cat([b, d], dim=1)
+    if B.shape[1] > len(roots):
+        A, B = A @ B.mT, torch.eye(len(roots)).to(B)
+    A, B = strength * V @ A, V @ B  # θ in units in which the columns have length 1
+    found = Erasure(A / units[:, None], B * units[:, None], F.new_ones(D).bool(), V, k, strength, 0.0, rho)
     # What is lost to round-off: by the entries of θ, and by the sums of X @ θ.
-    lost = D * EPS * ((1 + change.norm()) * units + X.norm(dim=0) @ theta.abs())
-    F = _centered(X @ theta) if intercept else X @ theta
-    empty = (F.norm(dim=0) <= lost) & F.any(dim=0)
-    theta, F = theta * ~empty, F * ~empty
-    seen = _equilibrated_svd(F, noise=float((lost / F.norm(dim=0))[F.any(dim=0)].norm()))[-1]
-    removed = 1 - float((seen.mT @ Z).square().sum() / fit.square().sum())
+    moved = sizes + (sizes @ found.left.abs()) @ found.right.abs().mT
+    lost = D * EPS * ((1 + (A.mT @ A @ B.mT @ B).trace().clamp_min(0).sqrt()) * units + moved)
+    empty = (found.features(F).norm(dim=0) <= lost) & F.any(dim=0)
+    found = replace(found, kept=~empty)
+    seen = found.features(F)
+    noise = float((lost / seen.norm(dim=0))[seen.any(dim=0)].norm())
+    removed = 1 - float((_equilibrated_svd(seen, eps, noise)[-1].mT @ Z).square().sum() / fit.square().sum())
     gone = V @ (erased * roots[:, None])
-    if strength == 1 and empty.any():  # with them, directions may go that no row excites
-        basis, sizes, _ = torch.linalg.svd((torch.eye(D).to(X) + change) * ~empty)
-        gone = basis[:, sizes <= 1e-8]
-    directions, convert = torch.linalg.qr(units[:, None] * gone).Q, like(harmful_features)
-    return Erasure(convert(theta), convert(directions), k, strength, min(1.0, max(0.0, removed)), rho)
+    if strength == 1 and empty.any():  # with the columns, directions may go that no row excites
+        spikes = torch.nn.functional.one_hot(empty.nonzero()[:, 0], D).to(F).mT
+        basis = torch.linalg.qr(torch.cat([gone, spikes], dim=1)).Q
+        left, lengths, _ = torch.linalg.svd((basis.mT + (basis.mT @ A) @ B.mT) * ~empty, full_matrices=False)
+        gone = basis @ left[:, lengths <= 1e-8]
+    directions = torch.linalg.qr(units[:, None] * gone).Q
+    return replace(found, directions=directions, fit_removed=min(1.0, max(0.0, removed)))
+
+
+def _rarely_excited(left: Tensor, floor: float, N: int) -> Tensor:
+    """Return an orthonormal basis of the directions, in the coordinates of U `(N, r)`, of spread < floor."""
+    r, leverages = left.shape[1], left.square().sum(dim=1)
+    means, coordinates = torch.linalg.eigh((left * leverages[:, None]).mT @ left)
+    narrow = means * (r + floor * max(N - r, 0)) > r * (1 + 1e-9)  # or a tie
+    return coordinates[:, narrow]
+
+
+def _rows_of(covariance: ArrayLike, moment: Any) -> tuple[Tensor, Tensor]:
+    """Return rows F `(r, D)` and Z `(r, C)` with `FᵀF = K` and `FᵀZ = G`."""
+    K, G = (
+        as_covariance(covariance, "covariance").detach(),
+        as_tensor(moment, "moment", minimum_ndim=1).detach(),
+    )
+    G = (G[:, None] if G.ndim == 1 else G).to(K.device)
+    if G.ndim != 2 or len(G) != len(K):
+        raise InvalidInputError(f"moment {tuple(G.shape)} does not fit a covariance of {len(K)} columns.")
+    lengths = K.diagonal().clamp_min(0).sqrt()
+    lengths = torch.where(lengths > 0, lengths, 1)
+    equal = CovarianceRange.of(K / lengths / lengths[:, None])
+    return equal.factor * lengths, (equal.vectors.mT @ (G / lengths[:, None])) / equal.values.sqrt()[:, None]
 
 
 def erasure_price(
@@ -195,7 +294,7 @@ def erasure_price(
     return float((Q.mT @ (left.mT @ Y)).square().sum()) / len(X)
 
 
-def _centered(X: Tensor) -> Tensor:
+def centered(X: Tensor) -> Tensor:
     """Return columns less their means; zero where a column is constant up to its round-off."""
     F = X - X.mean(dim=0)
     F = F - F.mean(dim=0)
@@ -215,26 +314,6 @@ def _equilibrated_svd(
     left, roots, rows = torch.linalg.svd(X / units, full_matrices=False)
     kept = roots > max(checked_rtol(rtol, default_rtol(max(X.shape))) * float(roots[0]), noise)
     return units, rows[kept].mT * (peaks > 0)[:, None], roots[kept], left[:, kept]
-
-
-def _annihilating(U: Tensor, scales: Tensor) -> Tensor:
-    """Return `I − diag(scales)⁻¹ UUᵀ diag(scales)`, after which nothing of `diag(scales)U` is left."""
-    return torch.eye(len(U)).to(U) - (U / scales[:, None]) @ (U * scales[:, None]).mT
-
-
-def _target_columns(value: Any, X: Tensor, kind: TargetKind, intercept: bool) -> Tensor:
-    """Return Z `(N, C)`: one-hot or real targets less what a probe without weights predicts."""
-    y, classes = as_targets(value, "harmful_targets", kind)
-    if y.ndim > 2 or len(y) != len(X):
-        raise InvalidInputError(f"harmful_targets {y.shape} do not fit {len(X)} rows: expected one per row.")
-    Z = torch.from_numpy(y).to(X.device)
-    if classes is not None:
-        if len(classes) < 2:
-            raise InvalidInputError(f"all {len(y)} labels are {classes[0]}: there is nothing to erase.")
-        Z = torch.nn.functional.one_hot(Z).to(X)
-    if intercept:
-        return Z - Z.mean(dim=0)
-    return Z if classes is None else Z - 1 / len(classes)
 
 
 def _shrinkage(values: Tensor, N: int, D: int, given: float | None) -> float:

@@ -215,6 +215,16 @@ def test_one_is_the_orthogonal_projector_of_columns_of_one_length():
     np.testing.assert_allclose(found.theta, np.eye(5) - Q @ Q.T, atol=1e-12)
 
 
+@pytest.mark.parametrize("shrinkage", [None, 0.5])
+def test_covariances_give_what_their_rows_give(shrinkage):
+    X, y = task(3, "gaussian", 6, classes=4)
+    F, Z = X - X.mean(axis=0), one_hot(y)
+    found = erasure(covariance=F.T @ F, moment=F.T @ Z, rows=len(X), shrinkage=shrinkage)
+    right = erasure(X, y, shrinkage=shrinkage, floor=0)
+    np.testing.assert_allclose(found.theta, right.theta, atol=1e-10)
+    assert found.fit_removed == pytest.approx(right.fit_removed)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "match"),
     [
@@ -228,7 +238,13 @@ def test_one_is_the_orthogonal_projector_of_columns_of_one_length():
         (([[1.0], [2.0]], [0, 1], {"shrinkage": "auto"}), InvalidInputError, "shrinkage .* got 'auto'"),
         (([[1.0], [2.0]], [0, 1], {"strength": np.nan}), InvalidInputError, "strength .* got nan"),
         (([[1.0], [2.0]], [0, 1], {"strength": True}), InvalidInputError, "strength .* got True"),
-        (([[1.0], [2.0]], [0, 1], {"floor": None}), InvalidInputError, "floor .* got None"),
+        (([[1.0], [2.0]], None, {"covariance": [[1.0]]}), InvalidInputError, "give harmful_features and"),
+        (
+            (None, None, {"covariance": [[1.0]], "moment": [1.0], "floor": 0.5}),
+            InvalidInputError,
+            "needs rows",
+        ),
+        ((None, None, {"covariance": [[1.0]], "moment": [1.0, 1.0]}), InvalidInputError, "moment .* not fit"),
         (([[1.0], [2.0]], [0, 1], {"rank": "1"}), InvalidInputError, "rank .* got '1'"),
         (([[1.0], [2.0]], ["a", None]), InvalidInputError, "harmful_targets holds mixed values"),
         (([[1.0], [2.0]], [0, 1], {"rank": 2}), InvalidInputError, "rank must be at most 1"),
