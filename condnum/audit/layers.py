@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from condnum.audit.words import paragraphs
 from condnum.data.feature_stream import MAX_FEATURES
 from condnum.deep.backbone import Backbone, evaluating
-from condnum.deep.split_rules import block_names
+from condnum.deep.parts import block_names
 from condnum.errors import InvalidInputError, RankError, UnknownNameError
 from condnum.studies.frame.study import several
 from condnum.theory.alignment import alignment

@@ -110,7 +110,7 @@ class Attacked(nn.Module):
                     "expected a condnum Backbone, which defines its last stage, got a "
                     f"{type(theta).__name__}."
                 )
-            parts = [self.net.model.get_submodule(name) for name in self.net.split.trainable]
+            parts = [self.net.model.get_submodule(name) for name in self.net.trainable]
             chosen = [p for part in parts for p in part.parameters()]
         elif self.subset == "all":
             kept = set(self.net.head_parameters()) if isinstance(self.net, Backbone) else set()
@@ -135,7 +135,7 @@ class Attacked(nn.Module):
         features = inputs
         if self.subset == "stage":
             assert isinstance(self.net, Backbone)
-            features = self.net.features_from(inputs) if self.net._chain else self.net(inputs)
+            features = self.net.features_from(inputs) if self.net._replay else self.net(inputs)
         elif self.subset != "head":
             features = self.net(inputs)
         logits: Tensor = self.new_head(features / self.scale)

@@ -15,9 +15,9 @@ from condnum.arrays import resolve_device
 from condnum.deep.attack_kinds import CHANGES, Subset
 from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.features import collect
+from condnum.deep.hooks import outputs_before
 from condnum.deep.images import ImageData, check_unreadable, hold_out_rows, image_loader, rows_per_class
 from condnum.deep.transforms import ImageTransform
-from condnum.deep.trunk import outputs_before
 from condnum.errors import InvalidInputError
 
 #: Images of a set that are held as tensors take at most this many bytes.
@@ -119,7 +119,7 @@ class Target:
                 "attacker 'trunk' needs a condnum Backbone, which knows where its immunized part begins, "
                 f"got a {type(self.theta).__name__}; leave this attacker out."
             )
-        model, names = self.theta.model, self.theta.split.trainable
+        model, names = self.theta.model, self.theta.trainable
         with evaluating(self.theta):
             found = [
                 outputs_before(model, names, part.to(self.device))
@@ -164,7 +164,7 @@ class Target:
             try:
                 return self.through(self.theta.frozen_activations, images)
             except InvalidInputError:
-                pass  # what follows the trunk is not a chain of modules: images go through the whole net
+                pass  # later modules read the trunk too: images go through the whole net
         return images.to(self.device)
 
 
@@ -175,9 +175,14 @@ def from_scratch(backbone: Backbone, seed: int, images: Tensor) -> Backbone:
     Scales of norms that are drawn as 0, as timm does at the end of residual branches, are set to 1: else a
     ResNet18 sees 36 of 1,024 pixels, and is no net that could learn.
     """
+    if backbone.model_arguments is None:
+        raise InvalidInputError(
+            f"a {backbone.name} cannot be re-initialized here; pass the same architecture with new weights "
+            "as scratch=."
+        )
     made = Backbone(
         backbone.name,
-        trainable=backbone.split.trainable,
+        trainable=backbone.trainable,
         num_classes=backbone.num_classes,
         seed=SCRATCH_SEED + seed,
         **backbone.model_arguments,

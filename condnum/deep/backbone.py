@@ -1,18 +1,16 @@
-"""A timm model in three parts: a frozen trunk, the part that is immunized, and the head.
+"""A net in three parts: a frozen trunk, the part that is immunized, and the head.
 
-The module itself is the feature extractor f_θ of Sec. 5.2: calling it gives timm's own pooled features,
-`X̃(θ)` of Eq. 18; `logits` puts the head g_ω on top. Only the trainable part and the head ever change.
+The module itself is the feature extractor f_θ of Sec. 5.2: calling it gives what the head is given, `X̃(θ)` of
+Eq. 18; `logits` puts the head g_ω on top. Only the trainable part and the head ever change.
 """
 
 from __future__ import annotations
 
 import copy
-import inspect
 import json
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -21,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from condnum import __version__
-from condnum.deep.split_rules import split, split_head, trunk_children
-from condnum.deep.trunk import activations_before, run_chain, trainable_chain
+from condnum.deep.hooks import Replay, features_of, input_of
+from condnum.deep.parts import choose_trainable, find_head, trunk_children
 from condnum.deep.weights import fit_weights, read_metadata, read_weights, state_checksum, write_weights
 from condnum.errors import (
     CondnumError,
@@ -51,8 +49,20 @@ def evaluating(module: nn.Module) -> Generator[None]:
             part.training = training
 
 
+class _WithHead(nn.Module):
+    """A net without a classifier, and a head on its pooled output."""
+
+    def __init__(self, trunk: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.trunk, self.head = trunk, head
+
+    def forward(self, images: Tensor) -> Any:
+        """Return the logits."""
+        return self.head(features_of(self.trunk(images)))
+
+
 class Backbone(nn.Module):
-    """Any timm model, split for immunization.
+    """Any image classifier, split for immunization.
 
     What is frozen has no gradients, and stays in evaluation mode whatever `train()` is told, dropout right
     before the classifier too. In the trainable part the scales and shifts of BatchNorm are trained, but θ₀'s
@@ -60,12 +70,15 @@ class Backbone(nn.Module):
     were trained.
 
     Args:
-        name: Of `timm.create_model`.
+        net: A name of `timm.create_model`, or any module from images to logits, which is copied: a model of
+            torchvision, or a vision model of Hugging Face, whose output is an object or a dictionary.
+        trainable: Names of the modules to immunize; None: the last stage (`condnum.deep.parts`).
+        head: Name of the classifier; None: timm's, or the linear layer that ends the net. A module is put on
+            the pooled output of a net without a classifier.
         pretrained: True downloads timm's weights; a path loads a safetensors file or a state dict; False
             draws weights from `seed`.
-        trainable: Names of the modules to immunize; None asks the rules of `split_rules`.
-        num_classes: Outputs of the head; default timm's.
-        classifier: `new` draws the head anew, whatever the file has for it.
+        num_classes: Outputs of the head of a timm model; default timm's.
+        classifier: `new` draws the head of a timm model anew, whatever the file has for it.
         seed: Of the weights that are drawn; the global generator is left as it was.
         **model_arguments: Further arguments of `timm.create_model`, such as `img_size`.
 
@@ -78,18 +91,26 @@ class Backbone(nn.Module):
 
     Examples:
         >>> backbone = Backbone("test_resnet", num_classes=10)
-        >>> backbone.split.trainable, backbone.num_features
-        (('layer4',), 96)
+        >>> backbone.trainable, backbone.head_name, backbone.num_features
+        (('layer4',), 'fc', 96)
         >>> backbone(torch.zeros(2, 3, 32, 32)).shape
         torch.Size([2, 96])
+
+        A module of your own:
+
+        >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
+        >>> backbone = Backbone(net, trainable="0")
+        >>> backbone.head_name, backbone(torch.zeros(2, 3, 32, 32)).shape
+        ('3', torch.Size([2, 8]))
     """
 
     def __init__(
         self,
-        name: str,
+        net: str | nn.Module,
         *,
-        pretrained: bool | str | os.PathLike[str] = False,
         trainable: str | Sequence[str] | None = None,
+        head: str | nn.Module | None = None,
+        pretrained: bool | str | os.PathLike[str] = False,
         num_classes: int | None = None,
         classifier: Classifier = "loaded",
         seed: int = 0,
@@ -97,17 +118,43 @@ class Backbone(nn.Module):
     ) -> None:
         super().__init__()
         check_known("classifier", classifier, get_args(Classifier))
-        self.name = name
-        self.model_arguments = model_arguments
+        own = isinstance(net, nn.Module)
+        self.name = str(type(net).__name__ if own else net)
+        self.model_arguments = None if own else model_arguments  # of timm; None: a module of the caller's
         # a file is read before the model is made: a wrong path fails at once
         weights = None if isinstance(pretrained, bool) else read_weights(pretrained)
-        self.model = _create(name, pretrained is True, seed, {"num_classes": num_classes, **model_arguments})
+        if isinstance(net, nn.Module):
+            only = {"pretrained": pretrained is True, "num_classes": num_classes is not None,
+                    "classifier": classifier != "loaded", **model_arguments}  # fmt: skip
+            if idle := [name for name, given in only.items() if given]:
+                raise InvalidInputError(
+                    f"{', '.join(idle)} has no effect on a module, only on a timm model; leave it out."
+                )
+            self.model = copy.deepcopy(net)
+        else:
+            self.model = _create(
+                net, pretrained is True, seed, {"num_classes": num_classes, **model_arguments}
+            )
+        if isinstance(head, nn.Module):
+            self.model, self.head_name = _WithHead(self.model, copy.deepcopy(head)), "head"
+            names = [trainable] if isinstance(trainable, str) else trainable
+            trainable = None if names is None else [f"trunk.{name}" for name in names]
+        else:
+            self.head_name = find_head(self.model) if head is None else head
+        if self.head_name not in dict(self.model.named_modules()) or not self.head_name:
+            raise InvalidInputError(
+                f"{self.name} has no {f'module {head!r}' if head else 'linear layer at its end'}: give the "
+                "name of its classifier as head=…, or a new one such as head=nn.Linear(768, 10)."
+            )
         if weights is not None:
-            new = split_head(self.model) if classifier == "new" else None
-            fit_weights(self.model, weights, str(pretrained), new=new)
-        self.split = split(self.model, trainable)
+            fit_weights(
+                self.model, weights, str(pretrained), new=self.head_name if classifier == "new" else None
+            )
+        self.trainable = choose_trainable(self.model, self.head_name, trainable)
+        #: `bfloat16`: convolutions and products of matrices run in it, features come back as float32.
+        self.precision: Literal["float32", "bfloat16"] = "float32"
         self._learnable = {key for key, p in self.model.named_parameters() if p.requires_grad}
-        self._chain: tuple[str, ...] | None = None
+        self._replay: Replay | None = None
         self._phase: Literal["split", "pretraining", "snapshot"] = "split"
         self._freeze()
         self.eval()
@@ -115,18 +162,20 @@ class Backbone(nn.Module):
     @property
     def head(self) -> nn.Module:
         """The classifier g_ω: `(B, D)` features to `(B, num_classes)` logits."""
-        return self.model.get_submodule(self.split.head)
+        return self.model.get_submodule(self.head_name)
 
     @property
     def num_features(self) -> int:
         """Dimension D of the features."""
-        width = getattr(self.model, "head_hidden_size", None) or self.model.num_features
-        return int(width)  # type: ignore[arg-type]
+        linear = [part for part in self.head.modules() if isinstance(part, nn.Linear)]
+        known: Any = getattr(self.model, "head_hidden_size", None) or getattr(self.model, "num_features", 0)
+        return linear[0].in_features if linear else int(known)
 
     @property
     def num_classes(self) -> int:
         """Outputs of the head; 0 for a model without one."""
-        return int(self.model.num_classes)  # type: ignore[arg-type]
+        linear = [part for part in self.head.modules() if isinstance(part, nn.Linear)]
+        return linear[-1].out_features if linear else int(getattr(self.model, "num_classes", 0))
 
     @property
     def checksum(self) -> str:
@@ -134,26 +183,47 @@ class Backbone(nn.Module):
         return state_checksum(self.model.state_dict())
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the features X̃(θ) `(B, D)` of normalized images `(B, C, h, w)`, pooled by timm (Eq. 18)."""
-        return self.model.forward_head(self.model.forward_features(images), pre_logits=True)  # type: ignore[operator]
+        """Return the features X̃(θ) `(B, D)` of normalized images `(B, C, h, w)`: what the head is given."""
+        with self._autocast(images):
+            return self._checked(input_of(self.model, self.head_name, images))
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Return the head's output `(B, num_classes)` for features `(B, D)`."""
+        with self._autocast(features):
+            logits: Tensor = self.head(features)
+        return logits.float() if logits.dtype == torch.bfloat16 else logits
 
     def logits(self, images: Tensor) -> Tensor:
         """Return the head's output `(B, num_classes)` for images `(B, C, h, w)`."""
-        logits: Tensor = self.head(self(images))
-        return logits
+        return self.classify(self(images))
 
     def frozen_activations(self, images: Tensor) -> Tensor:
         """Run the frozen trunk alone, without gradients: the input `(B, …)` of the trainable part."""
-        if self._chain is None:  # traced once, to see that what follows the trunk is a chain of modules
-            with evaluating(self):
-                self._chain = trainable_chain(self.model, self.split.trainable, images)
-        return activations_before(self.model, self._chain[0], images)
+        with torch.no_grad(), self._autocast(images):
+            if self._replay is None:  # watched once, to see that nothing else reads the trunk
+                with evaluating(self):
+                    self._replay = Replay.of(self.model, self.head_name, self.trainable, images)
+            return input_of(self.model, self._replay.first, images)
 
     def features_from(self, activations: Tensor) -> Tensor:
         """Return the features `(B, D)` of `frozen_activations`, equal to those of the images."""
-        if self._chain is None:
+        if self._replay is None:
             raise CondnumError("no activations have been computed; call frozen_activations first.")
-        return self.model.forward_head(run_chain(self.model, self._chain, activations), pre_logits=True)  # type: ignore[operator]
+        with self._autocast(activations):
+            return self._checked(self._replay.features(self.model, self.head_name, activations))
+
+    def _autocast(self, at: Tensor) -> torch.autocast:
+        return torch.autocast(at.device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
+
+    def _checked(self, features: Any) -> Tensor:
+        """Refuse what is no matrix of features; float32 at least."""
+        if not isinstance(features, Tensor) or features.ndim != 2:
+            got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+            raise InvalidInputError(
+                f"the head '{self.head_name}' of {self.name} is given {got}, not pooled features (B, D); "
+                "name a linear layer as head=…."
+            )
+        return features.float() if features.dtype == torch.bfloat16 else features
 
     def train(self, mode: bool = True) -> Self:
         """Set the trainable part and the head to training mode; the rest stays in evaluation mode."""
@@ -164,7 +234,7 @@ class Backbone(nn.Module):
         if not mode or self._phase == "snapshot":
             return self
         self.head.train()
-        for name in self.split.trainable:
+        for name in self.trainable:
             part = self.model.get_submodule(name).train()
             for module in part.modules():
                 if any(name.startswith("running_") for name, _ in module.named_buffers(recurse=False)):
@@ -203,22 +273,21 @@ class Backbone(nn.Module):
         return twin.requires_grad_(False).eval()
 
     def whole(self) -> Backbone:
-        """Return an independent copy of which every module is trained, not the split's part alone."""
+        """Return an independent copy of which every module is trained, not the trainable part alone."""
         twin = copy.deepcopy(self)
-        parts = trunk_children(self.model, self.split.head)
-        trained = tuple(name for name, part in parts if list(part.parameters()))
-        twin.split, twin._chain = replace(self.split, trainable=trained), None
+        parts = trunk_children(self.model, self.head_name)
+        twin.trainable, twin._replay = tuple(name for name, part in parts if list(part.parameters())), None
         twin._freeze()
         return twin
 
     def _freeze(self) -> None:
         """Let gradients reach the trainable part and the head only."""
         for key, parameter in self.model.named_parameters():
-            wanted = self._is_trainable(key) or key.startswith(f"{self.split.head}.")
+            wanted = self._is_trainable(key) or key.startswith(f"{self.head_name}.")
             parameter.requires_grad_(wanted and key in self._learnable)
 
     def _is_trainable(self, key: str) -> bool:
-        return any(key.startswith(f"{name}.") for name in self.split.trainable)
+        return any(key.startswith(f"{name}.") for name in self.trainable)
 
 
 def size_arguments(name: str, side: int | None) -> dict[str, Any]:
@@ -231,7 +300,7 @@ def size_arguments(name: str, side: int | None) -> dict[str, Any]:
 def save_backbone(
     backbone: Backbone, path: str | os.PathLike[str], *, notes: Mapping[str, str] | None = None
 ) -> Path:
-    """Write a backbone's weights under timm's own keys, with its recipe, condnum's version and a checksum.
+    """Write a backbone's weights under the model's own keys, with recipe, condnum's version and checksum.
 
     Args:
         backbone: θ₀, θ_I or a snapshot; on any device.
@@ -246,20 +315,19 @@ def save_backbone(
     """
     if Path(path).suffix != ".safetensors":
         raise OutputError(f"a backbone is saved as safetensors; use the file name {path}.safetensors.")
-    recipe = {
-        **backbone.model_arguments,
-        "num_classes": backbone.num_classes,
-        "trainable": list(backbone.split.trainable),
-    }
+    recipe: dict[str, Any] = {"trainable": list(backbone.trainable)}
+    if backbone.model_arguments is not None:
+        recipe |= {**backbone.model_arguments, "num_classes": backbone.num_classes}
     history = {"condnum": __version__, "backbone": backbone.name, "recipe": json.dumps(recipe)}
     return write_weights(path, backbone.model.state_dict(), {**(notes or {}), **history})
 
 
-def load_backbone(path: str | os.PathLike[str], **changes: Any) -> Backbone:
+def load_backbone(path: str | os.PathLike[str], net: nn.Module | None = None, **changes: Any) -> Backbone:
     """Rebuild a backbone that `save_backbone` wrote; its checksum is verified.
 
     Args:
         path: The file.
+        net: A module of the same architecture, where the backbone is not a timm model.
         **changes: Arguments of `Backbone` in place of the recorded ones.
 
     Returns:
@@ -268,6 +336,7 @@ def load_backbone(path: str | os.PathLike[str], **changes: Any) -> Backbone:
     Raises:
         DataFormatError: The file does not say which backbone it holds, or is damaged.
         DataNotFoundError: No such file.
+        InvalidInputError: The backbone is not a timm model, and no `net` is given.
     """
     metadata = read_metadata(path)
     if "backbone" not in metadata or "recipe" not in metadata:
@@ -276,11 +345,16 @@ def load_backbone(path: str | os.PathLike[str], **changes: Any) -> Backbone:
         )
     recipe = json.loads(metadata["recipe"])
     recipe.pop("batch_norm", None)  # which files of condnum 0.1 may say
-    return Backbone(metadata["backbone"], **{**recipe, "pretrained": path, **changes})
+    if net is None and "num_classes" not in recipe:
+        raise InvalidInputError(
+            f"{path} holds a {metadata['backbone']}, which is not a timm model; give a module of this "
+            "architecture as net=…."
+        )
+    return Backbone(net or metadata["backbone"], **{**recipe, "pretrained": path, **changes})
 
 
 def _create(name: str, download: bool, seed: int, arguments: Mapping[str, Any]) -> nn.Module:
-    """Create a timm model that gives features before its classifier, drawn from a seed or downloaded."""
+    """Create a timm model, drawn from a seed or downloaded."""
     timm = require("timm", "deep")
     # timm itself resolves hf-hub:owner/model and local-dir:…
     if not (name.startswith(("hf-hub:", "local-dir:")) or timm.is_model(name.split(".")[0])):
@@ -300,11 +374,4 @@ def _create(name: str, download: bool, seed: int, arguments: Mapping[str, Any]) 
                 f"the pretrained weights of {name} cannot be downloaded by timm ({type(error).__name__}: "
                 f"{reason}); fetch its model.safetensors elsewhere and give --weights FILE (pretrained=PATH)."
             ) from error
-    forward_head = getattr(model, "forward_head", None)
-    known = forward_head is not None and "pre_logits" in inspect.signature(forward_head).parameters
-    if not known or not hasattr(model, "forward_features"):
-        raise InvalidInputError(
-            f"{name} does not offer features before its classifier (forward_features and "
-            "forward_head(pre_logits=True)); choose another timm model."
-        )
     return model

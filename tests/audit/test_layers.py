@@ -18,7 +18,7 @@ from condnum.audit.tables import layers_words
 from condnum.deep import Backbone, evaluation_transform, open_images, save_backbone
 from condnum.deep.backbone import size_arguments
 from condnum.deep.images import image_loader
-from condnum.deep.split_rules import block_names
+from condnum.deep.parts import block_names
 from condnum.errors import InvalidInputError, UnknownNameError
 
 TASKS, SIDE = {"pretrain": "digits-8x8:0-4", "harmful": "digits-8x8:5-9"}, 32

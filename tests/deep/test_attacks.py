@@ -91,8 +91,8 @@ class TestAdapters:
         assert all(torch.equal(value, start[key]) for key, value in theta.state_dict().items())
         after = plain(model.net).state_dict()
         changed = {key for key, value in after.items() if not torch.equal(value, start[key])}
-        assert not any(key.startswith(f"model.{theta.split.head}") for key in changed)
-        stage = tuple(f"model.{part}" for part in theta.split.trainable)
+        assert not any(key.startswith(f"model.{theta.head_name}") for key in changed)
+        stage = tuple(f"model.{part}" for part in theta.trainable)
         if subset == "head":
             assert not changed
         elif subset == "stage":
@@ -473,7 +473,7 @@ def test_the_attacker_who_steps_aside_does_not_meet_the_immunized_part(trained):
     assert runs["ridge"][1].final_accuracy < 0.3  # the immunized part gives nothing to solve
     layer = runs["trunk"][0].layer
     assert layer in dict(backbone.model.named_modules())
-    assert not layer.startswith(backbone.split.trainable)
+    assert not layer.startswith(backbone.trainable)
     whole = Backbone("test_resnet", num_classes=5, trainable="conv1")
     with pytest.raises(InvalidInputError, match="nothing comes before the immunized part"):
         attack(Target(whole, train, test), DeepAttacker.named("trunk"), budget=budget)
@@ -484,7 +484,7 @@ def test_from_scratch_is_the_same_architecture_with_other_weights_and_own_statis
     backbone = drawn(name, **NETS[name])
     anew = from_scratch(backbone, 0, IMAGES)
     assert anew.model.state_dict().keys() == backbone.model.state_dict().keys()
-    assert anew.split.trainable == backbone.split.trainable
+    assert anew.trainable == backbone.trainable
     assert anew.checksum != backbone.checksum
     first = next((part for part in anew.modules() if isinstance(part, nn.BatchNorm2d)), None)
     if first is None:

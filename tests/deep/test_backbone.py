@@ -1,27 +1,78 @@
-"""Backbones: frozen means frozen, θ₀ is a copy, steps from activations equal those from images; splits."""
+"""Backbones of any library: what is frozen stays, θ₀ is a copy, activations replace images."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import timm
 import torch
+import torchvision
 from torch import nn
 
-from condnum.deep import Backbone
-from condnum.deep.split_rules import BackboneSplit, split
-from condnum.deep.trunk import trainable_chain
+from condnum.deep import Backbone, load_backbone, save_backbone
+from condnum.deep.hooks import Replay
+from condnum.deep.parts import choose_trainable, find_head
 from condnum.errors import CondnumError, InvalidInputError, UnknownNameError
 
-#: Backbones of three kinds, small enough for a test; the ResNet has BatchNorm everywhere.
-SMALL = {
-    "resnet": {"name": "test_resnet"},
-    "vit": {"name": "vit_tiny_patch16_224", "img_size": 32, "patch_size": 8, "depth": 2},
-    "efficientnet": {"name": "test_efficientnet"},
-}
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention, self.output = nn.Linear(12, 12), nn.Linear(12, 12)
+
+    def forward(self, hidden_states, head_mask=None):
+        return (hidden_states + self.output(self.attention(hidden_states).tanh()),)
 
 
-def small(kind, **options):
-    return Backbone(**SMALL[kind], num_classes=5, **options)
+class Encoder(nn.Module):
+    """A vision model as Hugging Face makes them: tuples between layers, an object or a mapping in the end."""
+
+    def __init__(self, classes=0, kind=dict):
+        super().__init__()
+        self.kind = kind
+        self.position = nn.Parameter(torch.randn(1, 17, 12))
+        self.embeddings = nn.Conv2d(3, 12, 8, stride=8)
+        self.layer = nn.ModuleList(Layer() for _ in range(3))
+        self.layernorm = nn.LayerNorm(12)
+        if classes:
+            self.classifier = nn.Linear(12, classes)
+
+    def forward(self, pixel_values, labels=None):
+        hidden = self.embeddings(pixel_values).flatten(2).mT
+        hidden = torch.cat([hidden.mean(1, keepdim=True), hidden], dim=1) + self.position
+        for layer in self.layer:
+            hidden = layer(hidden_states=hidden)[0]
+        hidden = self.layernorm(hidden)
+        if not hasattr(self, "classifier"):
+            return self.kind(last_hidden_state=hidden, pooler_output=None)
+        return self.kind(logits=self.classifier(hidden[:, 0]), hidden_states=None)
+
+
+def vit():
+    return torchvision.models.VisionTransformer(32, 8, 2, 3, 24, 48, num_classes=5)
+
+
+#: A net, options of `Backbone`, and the part and head that are found.
+NETS = {
+    "test_resnet": ("test_resnet", {"num_classes": 5}, "layer4", "fc"),
+    "timm ViT": ("test_vit", {"num_classes": 5, "img_size": 32, "patch_size": 8}, "blocks.5", "head"),
+    "timm ConvNeXt": ("convnext_atto", {"num_classes": 5}, "stages.3", "head.fc"),
+    "timm GhostNet": ("ghostnet_050", {"num_classes": 5}, "blocks.7", "classifier"),
+    "resnet18": (lambda: torchvision.models.resnet18(num_classes=5), {}, "layer4", "fc"),
+    "mobilenet": (
+        lambda: torchvision.models.mobilenet_v3_small(num_classes=5), {}, "features.12", "classifier.3"
+    ),
+    "ViT": (vit, {}, "encoder.layers.encoder_layer_1", "heads.head"),
+    "Hugging Face": (lambda: Encoder(5), {}, "layer.2", "classifier"),
+    "object": (lambda: Encoder(5, SimpleNamespace), {}, "layer.2", "classifier"),
+    "no head": (Encoder, {"head": nn.Linear(12, 5)}, "trunk.layer.2", "head"),
+}  # fmt: skip
+
+
+def made(kind, **changes):
+    torch.manual_seed(0)
+    net, options, _, _ = NETS[kind]
+    return Backbone(net if isinstance(net, str) else net(), **{**options, **changes})
 
 
 def images(seed=0):
@@ -42,31 +93,57 @@ def train(backbone):
     train_steps(lambda step: backbone.logits(images(step)), backbone.parameters())
 
 
-@pytest.mark.parametrize("kind", SMALL)
-def test_features_are_timms_and_training_moves_the_split_alone_from_images_or_activations(kind):
-    backbone, kept, x = small(kind), small(kind), images()
+@pytest.mark.parametrize("kind", NETS)
+def test_training_moves_part_and_head_alone_from_images_or_activations(kind):
+    backbone, kept, x = made(kind), made(kind), images()
+    assert (backbone.trainable, backbone.head_name, backbone.num_classes) == (
+        (NETS[kind][2],),
+        NETS[kind][3],
+        5,
+    )
     with torch.no_grad():
-        expected = backbone.model.forward_head(backbone.model.forward_features(x), pre_logits=True)
-        assert torch.equal(backbone(x), expected)
-        assert torch.equal(backbone.logits(x), backbone.model(x))
-    assert expected.shape == (4, backbone.num_features)
+        whole = backbone.model(x)
+        if not isinstance(whole, torch.Tensor):
+            whole = (whole if isinstance(whole, dict) else vars(whole))["logits"]
+        assert torch.equal(backbone.logits(x), whole)
+    assert backbone(x).shape == (4, backbone.num_features)
     before = copy.deepcopy(backbone.model.state_dict())
     activations = [kept.frozen_activations(images(step)) for step in range(3)]
     assert not any(a.requires_grad for a in activations)
+    assert activations[0].shape[1:] != x.shape[1:]  # the trunk has run
     train(backbone)
     kept.train()
+    torch.manual_seed(0)
     train_steps(lambda step: kept.head(kept.features_from(activations[step])), kept.parameters())
     assert backbone.checksum == kept.checksum  # bit for bit, on a CPU
+    assert not any("forward" in vars(part) or part._forward_pre_hooks for part in kept.modules())
     moved = {key for key, value in backbone.model.state_dict().items() if not torch.equal(value, before[key])}
-    parts = tuple(f"{part}." for part in (*backbone.split.trainable, backbone.split.head))
+    parts = tuple(f"{part}." for part in (*backbone.trainable, backbone.head_name))
     assert all(key.startswith(parts) for key in moved)
     assert not any("running_" in key or "num_batches" in key for key in moved)
     assert all(any(key.startswith(part) for key in moved) for part in parts)
 
 
+def test_a_module_stays_as_it_is_and_comes_back_from_its_file(tmp_path):
+    net = torchvision.models.shufflenet_v2_x0_5(num_classes=5).train()
+    before = copy.deepcopy(net.state_dict())
+    backbone = Backbone(net, trainable=["stage4"])
+    train(backbone)
+    assert net.training
+    assert all(p.requires_grad for p in net.parameters())
+    assert all(torch.equal(value, before[key]) for key, value in net.state_dict().items())
+    path = save_backbone(backbone, tmp_path / "theta_I.safetensors")
+    again = load_backbone(path, net)
+    assert (again.checksum, again.trainable) == (backbone.checksum, ("stage4",))
+    with pytest.raises(
+        InvalidInputError, match="holds a ShuffleNetV2, which is not a timm model; give a module"
+    ):
+        load_backbone(path)
+
+
 @pytest.mark.parametrize("caller", ["itself", "a parent module"])
 def test_train_leaves_frozen_modules_in_evaluation_mode(caller):
-    backbone = small("resnet", drop_rate=0.5)
+    backbone = made("test_resnet", drop_rate=0.5)
     (backbone if caller == "itself" else nn.Sequential(backbone)).train()
     modules = dict(backbone.model.named_modules())
     training = {name for name, module in modules.items() if module.training}
@@ -79,36 +156,31 @@ def test_train_leaves_frozen_modules_in_evaluation_mode(caller):
 
 
 def test_snapshot_is_independent_and_never_trains():
-    backbone = small("resnet")
+    backbone = made("test_resnet")
     theta_0, x = backbone.snapshot(), images()
     expected, checksum = theta_0(x), theta_0.checksum
-    assert torch.equal(expected, backbone(x).detach())
     train(backbone)
     assert theta_0.checksum == checksum != backbone.checksum
     assert torch.equal(theta_0(x), expected)
-    assert not torch.allclose(backbone.eval()(x), expected)
     assert not any(p.requires_grad for p in theta_0.parameters())
     assert not any(m.training for m in theta_0.train().model.modules())
     with pytest.raises(CondnumError, match="cannot be trained"), theta_0.pretraining():
         pass
 
 
-@pytest.mark.parametrize("name", ["test_resnet", "test_vit"])
-def test_a_whole_copy_trains_every_module_and_the_backbone_keeps_its_split(name):
-    options = {"img_size": 32, "patch_size": 8} if name == "test_vit" else {}
-    backbone = Backbone(name, num_classes=5, **options)
+@pytest.mark.parametrize("kind", ["test_resnet", "timm ViT"])
+def test_a_whole_copy_trains_every_module_and_starts_from_the_images(kind):
+    backbone = made(kind)
     whole = backbone.whole().train()
     trained = {key for key, p in whole.model.named_parameters() if p.requires_grad}
     loose = {key for key, _ in whole.model.named_parameters() if "." not in key}  # cls_token, pos_embed
     assert trained == {key for key, _ in whole.model.named_parameters()} - loose
     assert len(list(backbone.trainable_parameters())) < len(list(whole.trainable_parameters()))
-    if name == "test_vit":  # the position is added between two modules
-        with pytest.raises(InvalidInputError, match="not a chain of modules"):
-            whole.frozen_activations(images())
+    assert torch.equal(whole.frozen_activations(images()), images())
 
 
 def test_pretraining_trains_everything_and_gives_the_split_back():
-    backbone = small("resnet")
+    backbone = made("test_resnet")
     before = copy.deepcopy(backbone.model.state_dict())
     with backbone.pretraining() as model:
         train_steps(lambda step: model.logits(images()), model.parameters())
@@ -123,56 +195,59 @@ def test_pretraining_trains_everything_and_gives_the_split_back():
     ("trainable", "run"),
     [
         ("part", lambda net, h: net.last(net.part(h) + h)),
-        ("part", lambda net, h: net.last(net.part(h)).relu()),
-        ("act", lambda net, h: net.act(h)),
-        ("part", lambda net, h: net.last(net.part(h).tanh())),
+        ("act", lambda net, h: net.last(net.act(h))),
+        ("part", lambda net, h: net.last(net.both(net.part(h), h))),
         ("part", lambda net, h: net.last(h)),
-        ("part", lambda net, h: net.both(net.part(h), h)),
     ],
+    ids=["residual", "in place", "two inputs", "never called"],
 )
-def test_what_is_no_chain_is_refused(trainable, run):
+def test_a_net_that_reads_its_trunk_again_is_not_run_from_activations(trainable, run):
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
             self.first, self.part, self.last = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3)
             self.act, self.both = nn.ReLU(inplace=True), nn.Bilinear(3, 3, 3)
 
-        def forward_features(self, x):
+        def forward(self, x):
             return run(self, self.first(x))
 
-    with pytest.raises(InvalidInputError, match="what follows is not a chain of modules"):
-        trainable_chain(Net(), (trainable,), torch.randn(64, 3))  # each unit is negative somewhere
+    with pytest.raises(InvalidInputError, match="later modules read the trunk too; train it on images"):
+        Replay.of(Net(), "last", (trainable,), torch.randn(64, 3))  # each unit is negative somewhere
+
+
+def plain():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "message"),
+    ("net", "options", "error", "message"),
     [
-        ({"name": "resnet81"}, UnknownNameError, "did you mean 'resnet"),
-        ({"name": "mnist:0-4"}, UnknownNameError, "unknown timm model 'mnist:0-4'"),
-        ({"name": "test_resnet", "classifier": "old"}, UnknownNameError, "Choices: loaded, new"),
-        ({"name": "test_resnet", "patches": 3}, InvalidInputError, "timm cannot build test_resnet"),
-        ({"name": "deit_tiny_distilled_patch16_224"}, InvalidInputError, "2 classifiers"),
+        ("resnet81", {}, UnknownNameError, "did you mean 'resnet"),
+        ("mnist:0-4", {}, UnknownNameError, "unknown timm model 'mnist:0-4'"),
+        ("test_resnet", {"classifier": "old"}, UnknownNameError, "Choices: loaded, new"),
+        ("test_resnet", {"patches": 3}, InvalidInputError, "timm cannot build test_resnet"),
+        ("deit_tiny_distilled_patch16_224", {}, InvalidInputError, "2 classifiers"),
+        (
+            plain(),
+            {"num_classes": 3, "img_size": 8},
+            InvalidInputError,
+            "num_classes, img_size has no effect on a",
+        ),
+        (plain()[:3], {}, InvalidInputError, "no linear layer at its end: give the name .* as head="),
+        (plain(), {"head": "fc"}, InvalidInputError, "Sequential has no module 'fc'"),
     ],
-    ids=["name", "no name of timm", "classifier", "argument", "two heads"],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_bad_arguments(arguments, error, message):
+def test_bad_arguments(net, options, error, message):
     with pytest.raises(error, match=message):
-        Backbone(**arguments)
+        Backbone(net, **options)
 
 
-@pytest.mark.parametrize(
-    ("name", "trainable", "head"),
-    [
-        ("resnet18", "layer4", "fc"),
-        ("vit_base_patch16_clip_224", "blocks.11", "head"),
-        ("test_convnext", "stages.3", "head.fc"),
-        ("test_efficientnet", "blocks.4", "classifier"),
-    ],
-)
-def test_timms_last_stage_is_trained(name, trainable, head):
-    with torch.device("meta"):
-        found = split(timm.create_model(name, num_classes=3))
-    assert found == BackboneSplit((trainable,), head)
+def test_a_head_that_is_given_no_matrix_is_refused():
+    with pytest.raises(
+        InvalidInputError, match=r"head '1' of Sequential is given \(4, 4, 1, 1\), not pooled"
+    ):
+        Backbone(plain(), head="1", trainable="0")(torch.zeros(4, 3, 3, 3))
 
 
 class Trunk(nn.Module):
@@ -183,19 +258,6 @@ class Trunk(nn.Module):
         for index, child in enumerate(children):
             self.add_module(f"part{index}", child)
         self.fc = nn.Linear(2, 3)
-
-    def get_classifier(self):
-        return self.fc
-
-
-def test_last_child_with_a_matrix_and_of_a_stack_its_last_block():
-    stack = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.ReLU())
-    assert split(Trunk(nn.Linear(2, 2), stack, nn.LayerNorm(2))).trainable == ("part1.1",)
-    assert split(Trunk(stack, nn.Linear(2, 2), nn.LayerNorm(2))).trainable == ("part1",)
-    with pytest.raises(
-        InvalidInputError, match=r"no last stage to train; give the name of a part\. Choices: part0"
-    ):
-        split(Trunk(nn.LayerNorm(2)))
 
 
 @pytest.mark.parametrize(
@@ -209,9 +271,19 @@ def test_last_child_with_a_matrix_and_of_a_stack_its_last_block():
     ],
     ids=["unknown", "head", "everything", "no parameters", "none"],
 )
-def test_the_caller_names_modules(trainable, error, message):
+def test_the_last_stage_unless_the_caller_names_modules(trainable, error, message):
+    def chosen(net, names=None):
+        return choose_trainable(net, find_head(net), names)
+
+    stack = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.ReLU())
+    assert chosen(Trunk(nn.Linear(2, 2), stack, nn.LayerNorm(2))) == ("part1.1",)
+    assert chosen(Trunk(stack, nn.Linear(2, 2), nn.LayerNorm(2))) == ("part1",)
+    with pytest.raises(
+        InvalidInputError, match=r"no last stage to train; give the name of a part\. Choices: part0"
+    ):
+        chosen(Trunk(nn.LayerNorm(2)))
     net = timm.create_model("test_resnet", num_classes=3)
-    assert split(net, ["layer3", "layer4.0"]).trainable == ("layer3", "layer4.0")
-    assert split(net, "layer4.0").trainable == ("layer4.0",)
+    assert chosen(net, ["layer3", "layer4.0"]) == ("layer3", "layer4.0")
+    assert chosen(net, "layer4.0") == ("layer4.0",)
     with pytest.raises(error, match=message):
-        split(net, trainable)
+        chosen(net, trainable)

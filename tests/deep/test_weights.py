@@ -127,7 +127,7 @@ def test_save_and_load_rebuild_the_backbone(tmp_path):
     path = save_backbone(backbone, tmp_path / "theta_0.safetensors", notes={"data": "digits 0-4"})
     again = load_backbone(path)
     assert again.checksum == backbone.checksum
-    assert (again.split.trainable, again.num_classes) == (("blocks.0",), 4)
+    assert (again.trainable, again.num_classes) == (("blocks.0",), 4)
     with safetensors.safe_open(path, framework="pt") as archive:
         notes = archive.metadata()
     assert json.loads(notes.pop("recipe"))["img_size"] == 32
@@ -138,7 +138,7 @@ def test_save_and_load_rebuild_the_backbone(tmp_path):
         "sha256": backbone.checksum,
         "data": "digits 0-4",
     }
-    assert load_backbone(path, trainable="blocks.1").split.trainable == ("blocks.1",)
+    assert load_backbone(path, trainable="blocks.1").trainable == ("blocks.1",)
     plain = timm.create_model("vit_tiny_patch16_224", **arguments)
     plain.load_state_dict(load_file(path))  # timm's own keys
     content = bytearray(path.read_bytes())

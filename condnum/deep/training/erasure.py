@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from condnum.deep.backbone import Backbone
-from condnum.deep.split_rules import block_names
+from condnum.deep.hooks import pooled_outputs
+from condnum.deep.parts import block_names
 from condnum.deep.training.settings import DeepSettings
 from condnum.deep.training.step import SUPERVISED, Batches, DeepObjective, check_finite
-from condnum.deep.trunk import pooled_outputs
 
 #: Ridge penalties, in units of the mean eigenvalue of the Gram matrix: an attacker tunes the penalty.
 PENALTIES = (1e-3, 1e-1)

@@ -179,7 +179,7 @@ def immunize_backbone(
         identity = {
             "backbone": backbone.name,
             "weights": backbone.checksum,
-            "trainable part": ", ".join(backbone.split.trainable),
+            "trainable part": ", ".join(backbone.trainable),
             "D_P": D_P.checksum,
             "D_H": D_H.checksum,
             "validation": " and ".join(sets),

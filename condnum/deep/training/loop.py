@@ -239,7 +239,7 @@ class Training:
     def _net(self) -> State:
         """Return copies of what training can change, on the CPU."""
         backbone = self.objective.backbone
-        changing = tuple(f"{name}." for name in (*backbone.split.trainable, backbone.split.head))
+        changing = tuple(f"{name}." for name in (*backbone.trainable, backbone.head_name))
         state = backbone.model.state_dict()
         return {key: part.detach().cpu().clone() for key, part in state.items() if key.startswith(changing)}
 

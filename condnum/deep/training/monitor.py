@@ -11,14 +11,14 @@ from torch import Tensor
 
 from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.features import ImageFeatures, head_accuracy
+from condnum.deep.hooks import pooled_outputs
+from condnum.deep.parts import block_names
 from condnum.deep.probe import descent_path, path_slowdown
 from condnum.deep.rir import rir_from_features
-from condnum.deep.split_rules import block_names
 from condnum.deep.training.erasure import Read, read_accuracy
 from condnum.deep.training.samples import Samples, autocast
 from condnum.deep.training.settings import DeepSettings
 from condnum.deep.training.step import check_finite
-from condnum.deep.trunk import pooled_outputs
 from condnum.machine import memory_advice
 
 #: Told apart from the draws of the reported measurement, so that the selection does not see its groups.

@@ -12,7 +12,8 @@ from torch import nn
 
 from condnum.deep import Backbone, DeepSettings, immunize_backbone
 from condnum.deep.features import image_loader
-from condnum.deep.split_rules import block_names
+from condnum.deep.hooks import pooled_outputs
+from condnum.deep.parts import block_names
 from condnum.deep.training import settings
 from condnum.deep.training.erasure import (
     DISTANCE,
@@ -25,7 +26,6 @@ from condnum.deep.training.erasure import (
 )
 from condnum.deep.training.samples import Batch
 from condnum.deep.training.settings import default_settings
-from condnum.deep.trunk import pooled_outputs
 
 SETTINGS = DeepSettings(steps=6, batch_size=100, record_every=3, groups=1, precision="float64")
 
@@ -136,7 +136,7 @@ def test_every_block_is_trained_less_is_read_and_the_split_stays(run, backbone):
     blocks = [f"model.{name}." for name in block_names(backbone.model)]
     assert all(any(key.startswith(block) for key in moved) for block in blocks)
     assert not any("running" in key for key in moved)
-    assert result.theta_I.split == backbone.split
+    assert result.theta_I.trainable == backbone.trainable
     left = result.history[LEFT].to_numpy()
     assert left[-5:].mean() < 0.8 * left[:5].mean()
     assert result.best.harmful_accuracy < result.start.harmful_accuracy

@@ -53,7 +53,7 @@ def test_only_the_trainable_part_and_the_head_move(run, backbone, method):
     assert states_equal(result.theta_0, backbone)
     assert not result.theta_I.training
     keys = moved(before, result.theta_I)
-    assert {key.split(".")[1] for key in keys} == {*backbone.split.trainable, backbone.split.head}
+    assert {key.split(".")[1] for key in keys} == {*backbone.trainable, backbone.head_name}
     assert not any("running" in key for key in keys)  # BatchNorm's statistics
 
 
