@@ -12,8 +12,8 @@ import numpy as np
 
 from condnum.figures.style import BLUE, GREEN, ORANGE, PURPLE, num
 from condnum.lessons.condition_number import Floats
-from condnum.lessons.explorer import Explorer, Preset, Shown, Slider, checked
-from condnum.lessons.sheet import Sheet
+from condnum.lessons.frame.explorer import Explorer, ExplorerResult, Preset, Slider, with_controls
+from condnum.lessons.frame.sheet import Sheet
 from condnum.theory.ceiling import rir_ceiling
 from condnum.theory.immunization import Immunization, relative_immunization_ratio
 from condnum.theory.spectra import condition_number, hessian
@@ -23,7 +23,7 @@ EXPONENTS = np.linspace(0, 1, 21)
 
 
 @dataclass(frozen=True)
-class AlignedTasks(Shown):
+class AlignedTasks(ExplorerResult):
     """The path `θ_s = K_P^{-s/2}` for two diagonal tasks, and the point on it that the reader looks at."""
 
     exponent: float  # the s that the reader looks at
@@ -65,7 +65,7 @@ class AlignedTasks(Shown):
         title = f"s = {num(self.exponent)}: κ(H<sub>P</sub>) {start[0]} → {num(P)}, κ(H<sub>H</sub>) "
         return sheet.finish(f"{title}{start[1]} → {num(H)}")
 
-    def reading(self) -> str:
+    def caption(self) -> str:
         """Say whether θ immunizes at the shown exponent."""
         here, limit = self.immunization, num(self.ceiling, 4)
         ratios = f"(i) = {num(here.harmful_ratio, 4)}, (ii) = {num(here.pretrain_ratio, 4)}"
@@ -83,7 +83,7 @@ class AlignedTasks(Shown):
 _kappa = partial(Slider, low=1, high=1000, log=True, marks=7)
 
 
-@checked(
+@with_controls(
     exponent=Slider("exponent s", "θ is the pre-training K to the power −s/2.", 0, 1, step=0.05, marks=21),
     pretrain_kappa=_kappa("κ(K<sub>P</sub>), pre-training", "Condition number of the pre-training data."),
     harmful_kappa=_kappa("κ(K<sub>H</sub>), harmful", "Condition number of the harmful data."),

@@ -16,8 +16,15 @@ from scipy.stats import ortho_group
 
 from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, num, translucent
 from condnum.lessons.condition_number import SHAPE_LABELS, Floats, SpectrumShape, spectrum
-from condnum.lessons.explorer import Between, Choice, Explorer, Preset, Shown, Slider, checked
-from condnum.lessons.sheet import Sheet
+from condnum.lessons.frame.explorer import (
+    Choice,
+    Explorer,
+    ExplorerResult,
+    Preset,
+    Slider,
+    with_controls,
+)
+from condnum.lessons.frame.sheet import Sheet
 from condnum.theory.alignment import Alignment, alignment
 from condnum.theory.spectra import default_rtol
 
@@ -28,9 +35,6 @@ ROTATIONS: tuple[Rotation, ...] = get_args(Rotation)
 TURNED, DRAWN = {"rotation": ("ends", "neighbours", "random")}, {"rotation": ("random", "haar")}
 
 
-@checked(
-    dimension=Between(2, math.inf), angle=Between(0, 90, only=TURNED), seed=Between(0, math.inf, only=DRAWN)
-)
 def rotation_matrix(rotation: Rotation, dimension: int, *, angle: float = 0.0, seed: int = 0) -> Floats:
     """Return a rotation of a chosen size, in degrees."""
     generator, phi = np.random.default_rng(seed), np.deg2rad(angle)
@@ -58,7 +62,7 @@ def haar_overlap_band(dimension: int) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class RotatedAlignment(Shown):
+class RotatedAlignment(ExplorerResult):
     """θ and K with chosen spectra and a chosen angle between them, and Proposition 3.2 measured on them."""
 
     turned: str  # φ in words
@@ -117,7 +121,7 @@ class RotatedAlignment(Shown):
         title = f"D = {D}, {self.turned}. Misalignment {misalignment:.3f}: {kappas}"
         return sheet.finish(title)
 
-    def reading(self) -> str:
+    def caption(self) -> str:
         """Say whether Eq. 10 holds here, by how much it fails, and what holds all the same."""
         result = self.alignment
         order = np.argsort(-result.predicted, kind="stable")
@@ -142,7 +146,7 @@ class RotatedAlignment(Shown):
         )
 
 
-@checked(
+@with_controls(
     angle=Slider(
         "angle of U to Q (degrees)",
         "Angle between the singular vectors of θ and K; 0 means aligned.",

@@ -13,15 +13,13 @@ from condnum.errors import InvalidInputError, check_known
 from condnum.figures.style import method_style, num, option_text
 from condnum.lessons.alignment import haar_overlap_band
 from condnum.lessons.alignment_panels import TASK, draw
-from condnum.lessons.alignment_trails import TRAINING, Chosen, Trails
-from condnum.lessons.explorer import Choice, Explorer, Preset, Shown, Slider, checked
-from condnum.lessons.figure_view import payload_json
+from condnum.lessons.alignment_paths import TRAINING, ExtractorPaths, Selection
+from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, Preset, Slider, with_controls
 from condnum.methods.problem import SMALL
-from condnum.progress import Event, stage_words
 from condnum.studies.alignment_path import GIVEN, AlignmentPath, PathData, kept_directions
 
 #: Labs that pages play without a kernel: the data and extractors of each, by the name of its explorer.
-RECORDED = {
+LABS = {
     "AlignmentLabHousePrices": ("house-prices", ""),
     "AlignmentLabDigits49": ("digits:4-9", ""),
     "AlignmentLabMnist49": ("mnist:4-9", "ours,identity,initial,max_rir"),  # each training takes a minute
@@ -33,7 +31,7 @@ Side = Literal["pretrain", "harmful"]
 SIDES: tuple[Side, Side] = ("pretrain", "harmful")
 
 
-class AlignmentView(Chosen, Shown):
+class AlignmentView(Selection, ExplorerResult):
     """What is chosen, drawn and said."""
 
     def figure(self) -> Any:
@@ -52,14 +50,14 @@ class AlignmentView(Chosen, Shown):
         (one, other), leading = self.steps, self.tasks.leading
         first, last = _angles(one.left(1, leading), other.left(1, leading))
         return (
-            f"<b>{one.trail.short} beside {other.trail.short}</b>: the angles between the subspaces of "
+            f"<b>{one.path.short} beside {other.path.short}</b>: the angles between the subspaces of "
             f"their {leading} leading u<sub>i</sub> are {first:.0f}° to {last:.0f}°"
         )
 
     def _ambiguous(self) -> str:
         """Say that Eq. 10 depends on the U that was drawn."""
         step = self.steps[0]
-        if step.unique or step.trail.trained or float(step["misalignment"][0]) <= ALIGNED:
+        if step.unique or step.path.trained or float(step["misalignment"][0]) <= ALIGNED:
             return ""
         told, true = (num(float(step[name][0])) for name in ("predicted_kappa", "kappa"))
         return (
@@ -94,7 +92,7 @@ class AlignmentView(Chosen, Shown):
     def _turned(self) -> str:
         """Say which directions a training has turned most, and whether they take K_P's order reversed."""
         step, D, leading = self.steps[0], self.tasks.dimension, self.tasks.leading
-        if not (step.trail.trained and step.index):
+        if not (step.path.trained and step.index):
             return ""
         names = ", ".join(f"u<sub>{i}</sub> ({angle:.0f}°)" for i, angle in step.turned(leading)[:3])
         text = (
@@ -114,13 +112,13 @@ class AlignmentView(Chosen, Shown):
         low, high = haar_overlap_band(self.tasks.dimension)
         inside = all(low <= value <= high for value in self.steps[0]["diagonal_overlap"])
         where = "no closer to K's eigenvectors than chance" if inside else "differently from chance"
-        return f"<b>{self.steps[0].trail.label}</b>: its u<sub>i</sub> lie {where}"
+        return f"<b>{self.steps[0].path.label}</b>: its u<sub>i</sub> lie {where}"
 
-    def reading(self) -> str:
+    def caption(self) -> str:
         """Say the finding, then the numbers of Eq. 10, of alignment and of the chosen direction."""
         small, band = [], " … ".join(num(end, 2) for end in haar_overlap_band(self.tasks.dimension))
         for step in self.steps:
-            small.append(f"<b>{step.trail.short}</b>: {step.verdict}." if len(self.steps) > 1 else "")
+            small.append(f"<b>{step.path.short}</b>: {step.verdict}." if len(self.steps) > 1 else "")
             kappas = [
                 f"{num(step['predicted_kappa'][side])} / {num(step['kappa'][side])} ({TASK[side]})"
                 for side in (0, 1)
@@ -166,9 +164,9 @@ def alignment_lab(
     out: str | Path = "",
     **options: Any,
 ) -> type[Explorer]:
-    """Compute the paths of `methods` (empty: all) on a pair of tasks, and return the explorer of them.
+    """Compute `methods` (empty: all) on a pair of tasks, and return the explorer of their singular vectors.
 
-    `out` keeps them, in a folder for each data; other methods are computed when a reader chooses them.
+    `out` keeps them, in a folder for each data.
     """
     if bool(pretrain) != bool(harmful):
         given = "pretrain" if pretrain else "harmful"
@@ -181,23 +179,20 @@ def alignment_lab(
         loaded, kind = PathData.of(data), "arrays"
     else:
         loaded, kind = study.load(), re.sub(r"\W+", "-", data)
-    trails = Trails(study, loaded, str(Path(out) / kind) if out else "")
-    known = study.allowed(loaded)
-    trails.compute(*(study.methods or known))
-    return explorer_of(trails, [*dict.fromkeys([*study.methods, *known])])
+    study = replace(study, methods=study.methods or tuple(study.allowed(loaded)))
+    return explorer_of(ExtractorPaths.of(study, loaded, str(Path(out) / kind) if out else ""))
 
 
 def recorded_lab(name: str, out: str | Path) -> type[Explorer]:
-    """Return one of `RECORDED`, computed or read from a folder; it offers what it has computed alone."""
-    check_known("lab", name, RECORDED)
-    data, methods = RECORDED[name]
-    trails: Trails = alignment_lab(data, methods=methods, out=out).trails
-    return explorer_of(trails, list(trails.kept))
+    """Return one of `LABS`, computed or read from a folder."""
+    check_known("lab", name, LABS)
+    data, methods = LABS[name]
+    return alignment_lab(data, methods=methods, out=out)
 
 
-def explorer_of(trails: Trails, known: Sequence[str]) -> type[Explorer]:
+def explorer_of(paths: ExtractorPaths) -> type[Explorer]:
     """Make the explorer of these extractors; its sliders end at their D."""
-    tasks, first = trails.tasks, next(iter(trails.kept))
+    tasks, known = paths.tasks, list(paths.kept)
     D, most = tasks.dimension, kept_directions(tasks.dimension)
     labels = {name: option_text(method_style(name).label) for name in known}
     sides = {"pretrain": "pre-training", "harmful": "harmful"}
@@ -208,7 +203,7 @@ def explorer_of(trails: Trails, known: Sequence[str]) -> type[Explorer]:
     one: Any = Literal[tuple(known)]
     other: Any = Literal["none", *known]
 
-    @checked(
+    @with_controls(
         extractor=Choice("extractor θ", "Extractor whose singular vectors are shown.", labels),
         training=Slider("training, θ₀ to end", kept, 0, TRAINING, play=150, marks=steps),
         i=Slider("direction i of θ", "Index of uᵢ, by descending σᵢ; or click a map.", 1, most, marks=some),
@@ -218,7 +213,7 @@ def explorer_of(trails: Trails, known: Sequence[str]) -> type[Explorer]:
     )
     def compute(
         *,
-        extractor: one = first,
+        extractor: one = known[0],
         training: int = TRAINING,
         i: int = 1,
         j: int = 1,
@@ -227,29 +222,19 @@ def explorer_of(trails: Trails, known: Sequence[str]) -> type[Explorer]:
     ) -> AlignmentView:
         """Look up a step of one extractor, or of two."""
         names = [extractor] if compare == "none" else [extractor, compare]
-        steps = tuple(trails.of(name).at(training) for name in names)
+        steps = tuple(paths.kept[name].at(training) for name in names)
         return AlignmentView(tasks, steps, SIDES.index(side), i, j)
-
-    def drawn(self: Explorer, change: Any = None) -> None:
-        """Draw the state; while an extractor is computed for it the page says how far that is."""
-
-        def tell(event: Event) -> None:
-            said = {"reading": f"computing {stage_words(event)} …", "error": "", "field": ""}
-            self.payload = payload_json(None, id=-1, **said)
-
-        trails.on_progress = tell
-        Explorer._draw(self, change)
 
     words = re.findall(r"[A-Za-z0-9]+", tasks.row["name"])
     name = "AlignmentLab" + "".join(map(str.capitalize, words))
     doc = f"Singular vectors along the training: {tasks.row['pretrain']} and {tasks.row['harmful']}."
-    body = {"__doc__": doc, "__module__": __name__, "trails": trails, "compute": staticmethod(compute)}
-    return type(name, (Explorer,), {**body, "_draw": drawn, "presets": tuple(_presets(trails))})
+    body = {"__doc__": doc, "__module__": __name__, "paths": paths, "compute": staticmethod(compute)}
+    return type(name, (Explorer,), {**body, "presets": tuple(_presets(paths))})
 
 
-def _presets(trails: Trails) -> Iterator[Preset]:
+def _presets(paths: ExtractorPaths) -> Iterator[Preset]:
     """Find a state for each finding, among the extractors that are kept."""
-    kept, tasks = trails.kept, trails.tasks
+    kept, tasks = paths.kept, paths.tasks
 
     def preset(label: str, tip: str, extractor: str, i: int = 1) -> Preset:
         settings = {"extractor": extractor, "training": TRAINING, "i": i, "compare": "none"}
@@ -264,8 +249,8 @@ def _presets(trails: Trails) -> Iterator[Preset]:
         if max(ill) >= 0.5:
             tip = "Algorithm 1's end; the uᵢ on which the ill-conditioning depends"
             yield preset("One direction carries the harm", tip, "ours", int(np.argmax(ill)) + 1)
-    for name, trail in kept.items():
-        step = trail.at(TRAINING)
+    for name, path in kept.items():
+        step = path.at(TRAINING)
         if float(step["misalignment"][0]) <= ALIGNED and step.immunized:
             yield preset("Aligned, and immunized all the same", "θ with eigenvectors of benign data", name)
             break

@@ -17,8 +17,8 @@ from condnum.figures.style import (
     overlap_heatmap,
     translucent,
 )
-from condnum.lessons.alignment_trails import Chosen, Step
-from condnum.lessons.sheet import Sheet
+from condnum.lessons.alignment_paths import Selection, Step
+from condnum.lessons.frame.sheet import Sheet
 
 #: D_P and D_H.
 TASK = ("D<sub>P</sub>", "D<sub>H</sub>")
@@ -45,7 +45,7 @@ def colored(text: str, color: str) -> str:
     return f"<span style='color:{color}'>{text}</span>"
 
 
-def draw(view: Chosen) -> Any:
+def draw(view: Selection) -> Any:
     """Draw the six panels, always of the same traces."""
     two, slots = len(view.steps) > 1, view.slots
     named = [colored(name, color) for name, color, *_ in slots]
@@ -84,14 +84,14 @@ def in_shades(values: Any, shades: int) -> Any:
     return np.round(np.asarray(values, dtype=np.float64) / largest * shades) / shades * largest
 
 
-def draw_overlaps(panel: Any, view: Chosen, slot: tuple[str, str, Step, int]) -> None:
+def draw_overlaps(panel: Any, view: Selection, slot: tuple[str, str, Step, int]) -> None:
     """Draw a map of overlaps and frame the cell (i, j)."""
     name, _, step, side = slot
     z = step["blocks"][side]
     heat = overlap_heatmap(z, view.tasks.dimension)
     centres = np.rint(heat["x"])  # what a click chooses
     # One scale along a training: of generic directions no overlap is near 1.
-    most = float(step.trail.arrays["blocks"][:, side].max())
+    most = float(step.path.arrays["blocks"][:, side].max())
     look = {"type": "heatmap", "zmin": 0, "zmax": most, "showscale": False, "showlegend": None}
     look |= {"colorscale": heat["colorscale"], "hover": heat["hovertemplate"]}
     click = {"meta": {"click": {"i": "y", "j": "x"}}}
@@ -103,11 +103,11 @@ def draw_overlaps(panel: Any, view: Chosen, slot: tuple[str, str, Step, int]) ->
     panel.y("", high, low, **_small("i of u<sub>i</sub>"))
 
 
-def directions(view: Chosen) -> list[tuple[str, Any]]:
+def directions(view: Selection) -> list[tuple[str, Any]]:
     """Return u_i, of both extractors where there are two, and q_j, turned to u_i's side, with their names."""
     found = [("u<sub>i</sub>", step.left(view.i)[:, 0]) for step in view.steps]
     if len(found) > 1:
-        found = [(f"{u} of {step.trail.short}", of) for step, (u, of) in zip(view.steps, found, strict=True)]
+        found = [(f"{u} of {step.path.short}", of) for step, (u, of) in zip(view.steps, found, strict=True)]
     q = view.tasks.vectors[view.side][:, view.j - 1]
     return [*found, ("q<sub>j</sub>", q * (np.sign(q @ found[0][1]) or 1))]
 
@@ -116,7 +116,7 @@ def directions(view: Chosen) -> list[tuple[str, Any]]:
 BARE = {"showticklabels": False, "ticks": "", "showgrid": False, "zeroline": False, "showline": False}
 
 
-def draw_images(panel: Any, view: Chosen) -> None:
+def draw_images(panel: Any, view: Selection) -> None:
     """Draw the directions as images of the pixels, beside each other and each on its own scale."""
     shape, shown = view.tasks.shape or (1, view.tasks.dimension), directions(view)
     gap = np.full((shape[0], max(1, shape[1] // 14)), np.nan)
@@ -128,7 +128,7 @@ def draw_images(panel: Any, view: Chosen) -> None:
     panel.y("", **BARE, autorange="reversed", scaleanchor="x3", constrain="domain")
 
 
-def draw_loadings(panel: Any, view: Chosen) -> None:
+def draw_loadings(panel: Any, view: Selection) -> None:
     """Draw the largest loadings of the directions as bars, in the order of the columns."""
     shown = directions(view)
     size = np.max([np.abs(of) for _, of in shown[:-1]], axis=0)
@@ -153,7 +153,7 @@ def draw_direction(panel: Any, image: Any, bars: list[Any]) -> None:
         panel.trace(name, x, y, legend=False, hover="%{label}: %{value:.3f}", **look)
 
 
-def draw_spectra(panel: Any, view: Chosen) -> None:
+def draw_spectra(panel: Any, view: Selection) -> None:
     """Draw the spectra of H, Eq. 10 sorted, Ostrowski's band, and the term of σ_i."""
     D, lowest = view.tasks.dimension, 0.0
     shown = np.unique(np.linspace(0, D - 1, POINTS).round().astype(int))
@@ -183,7 +183,7 @@ def draw_spectra(panel: Any, view: Chosen) -> None:
         at = np.flatnonzero(order == view.i - 1) + 1, predicted[[view.i - 1]].clip(_SPECTRUM_FLOOR)
         hover = {"hover": "term of σ<sub>i</sub>: %{y:.2e}"}
         panel.marks("σ<sub>i</sub>'s term", *at, "circle-open", 12, PURPLE, **RING, **hover, **first)
-        every = step.trail.arrays  # the axis stays where it is along a training
+        every = step.path.arrays  # the axis stays where it is along a training
         ends = every["spectrum"][:, side, rank - 1] / (every["sigma"][:, 0] ** 2 * gamma[0])
         lowest = min(lowest, float(np.log10(ends.clip(_SPECTRUM_FLOOR)).min()))
     panel.x("", 1 - 0.03 * D, D + 0.03 * D, **_small("index, largest first"))
@@ -191,14 +191,14 @@ def draw_spectra(panel: Any, view: Chosen) -> None:
     panel.y("", lowest * 1.08 - 0.3, 0.4, **look, **_small("σ / σ<sub>θ,1</sub>²γ<sub>1</sub>"))
 
 
-def draw_plane(panel: Any, view: Chosen) -> None:
+def draw_plane(panel: Any, view: Selection) -> None:
     """Draw the trainings, the present steps, and where a doubled σ_i would move them to first order."""
     hover, drawn = "(ii) = %{x:.3g}, (i) = %{y:.3g}", [np.ones((1, 2))]
     for slot, color in enumerate((GREEN, NEUTRAL)):
         path = now = moved = np.zeros((0, 2))
         if slot < len(view.steps):
             step = view.steps[slot]
-            path, now = step.trail.arrays["ratios"], step["ratios"][None]
+            path, now = step.path.arrays["ratios"], step["ratios"][None]
             moved = np.concatenate([now, now * 2 ** step.pull(view.i)])
         path = path[np.isfinite(path).all(axis=1)]
         drawn.append(path)
@@ -213,10 +213,10 @@ def draw_plane(panel: Any, view: Chosen) -> None:
     panel.y("", low, high, log=True, dtick=ticks[1], **_small("(i), on D<sub>H</sub>"))
 
 
-def draw_probes(panel: Any, view: Chosen) -> None:
+def draw_probes(panel: Any, view: Selection) -> None:
     """Draw the norm ratios of the probes, and when a mode as large as the term of σ_i is learned."""
     for name, color, step, side in view.slots:
-        steps = np.maximum(step.trail.arrays["probe_steps"], 0.7)
+        steps = np.maximum(step.path.arrays["probe_steps"], 0.7)
         ratio = np.maximum(step["probes"][side], 0.1 * _RATIO_FLOOR)
         panel.line(name, steps, ratio, color, width=2.5, hover="t = %{x:,.0f}: %{y:.1e}", legend=False)
         term, top = step["predicted"][side][view.i - 1], step["spectrum"][side][0]

@@ -15,7 +15,7 @@ from scipy import linalg
 from condnum.errors import CondnumError, InvalidInputError, require
 from condnum.figures.style import num
 from condnum.lessons.condition_number import Floats
-from condnum.lessons.figure_view import on_a_page
+from condnum.lessons.frame.widget import on_a_page
 
 _ipywidgets = require("ipywidgets", "notebooks")
 _VBox: Any = _ipywidgets.VBox
@@ -138,12 +138,12 @@ LONGEST, LARGEST = 2000, 64
 def _sized(make: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function whose last argument is a size, refused beyond `LARGEST`."""
 
-    def checked(*arguments: Any) -> Any:
+    def sized(*arguments: Any) -> Any:
         if not 1 <= arguments[-1] <= LARGEST:
             raise InvalidInputError(f"a size must lie between 1 and {LARGEST}, got {arguments[-1]}.")
         return make(*arguments[:-1], int(arguments[-1]))
 
-    return checked
+    return sized
 
 
 #: What a formula may call.

@@ -14,8 +14,8 @@ import torch
 from condnum.figures.limits import region_traces
 from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, num
 from condnum.lessons.condition_number import Floats
-from condnum.lessons.explorer import Explorer, Shown, Slider, checked
-from condnum.lessons.sheet import Sheet
+from condnum.lessons.frame.explorer import Explorer, ExplorerResult, Slider, with_controls
+from condnum.lessons.frame.sheet import Sheet
 from condnum.lessons.two_tasks import TASK_CONTROLS, NullKind, TwoTasks, two_tasks
 from condnum.methods.algorithm1 import Ours
 from condnum.methods.descent import descend
@@ -48,7 +48,7 @@ class Plane(FeasibleRegion):
 
 
 @dataclass(frozen=True)
-class CeilingDemo(Shown):
+class CeilingDemo(ExplorerResult):
     """The plane, and the path of Algorithm 1 in it."""
 
     plane: Plane
@@ -96,7 +96,7 @@ class CeilingDemo(Shown):
         title = f"How much immunization is possible: {ceiling}"
         return sheet.finish(title, margin={"b": 118})
 
-    def reading(self) -> str:
+    def caption(self) -> str:
         """Say how far Algorithm 1 got, and what the ceiling is."""
         plane, t, limit = self.plane, self.shown, self.plane.ceiling.value
         reached = float(self.rir[t])
@@ -125,7 +125,7 @@ class FromIdentity(Ours):
         return {"theta": torch.eye(problem.dimension, dtype=torch.float64)}
 
 
-@checked(
+@with_controls(
     **TASK_CONTROLS,
     dimension=Slider("dimension D (features)", "Number of features.", 3, 12, advanced=True),
     ratio=Slider(
@@ -200,7 +200,7 @@ NULL_TITLES = {
 
 
 @dataclass(frozen=True)
-class RidgeCeiling(Shown):
+class RidgeCeiling(ExplorerResult):
     """Ceilings and the RIR of θ* as functions of ε."""
 
     null: NullKind
@@ -229,7 +229,7 @@ class RidgeCeiling(Shown):
         compact = num(self.compact, 4) if finite else "infinite"
         return sheet.finish(f"Theoretical limits with {NULL_TITLES[self.null]}: compact {compact}")
 
-    def reading(self) -> str:
+    def caption(self) -> str:
         """Say what one θ* is worth in the two conventions."""
         tiny, limit = self.of_data[0], self.compact
         if math.isinf(limit):
@@ -244,7 +244,7 @@ class RidgeCeiling(Shown):
         return f"{best}: RIR = {num(self.at_compact.rir, 4)} (compact), {kappa}. {tale}"
 
 
-@checked(
+@with_controls(
     ridge=Slider("ridge ε", "ε of the ridge convention, and of K + εI.", 1e-8, 10, log=True, marks=7),
     **TASK_CONTROLS,
 )

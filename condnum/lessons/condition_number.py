@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from condnum.errors import InvalidInputError
 from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, log_axis, num
-from condnum.lessons.explorer import Between, Choice, Explorer, Shown, Slider, checked
-from condnum.lessons.sheet import Sheet
+from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, Slider, with_controls
+from condnum.lessons.frame.sheet import Sheet
 from condnum.probing import ProbeCurve, linear_probe
 from condnum.probing.line_search import log_spaced_steps
 
@@ -47,7 +47,7 @@ def ratio_lines(
 
 
 @dataclass(frozen=True)
-class Zigzag(Shown):
+class Zigzag(ExplorerResult):
     """Gradient descent in the plane, with the two bounds."""
 
     kappa: float  # κ = σ₁/σ₂, with σ₁ = 1
@@ -99,7 +99,7 @@ class Zigzag(Shown):
         title = f"Gradient descent with {rule}, κ = {num(self.kappa)}, t = {self.step}"
         return sheet.finish(title)
 
-    def reading(self) -> str:
+    def caption(self) -> str:
         """Say how fast it is, and how that compares with the worst case."""
         contraction, worst = float(self.energy_ratio[1]), float(self.energy_bound[1])
         left, allowed = num(self.norm_ratio[self.step]), num(self.norm_bound[self.step])
@@ -118,7 +118,7 @@ class Zigzag(Shown):
         )
 
 
-@checked(
+@with_controls(
     kappa=Slider("condition number κ", "Condition number σ₁/σ₂ of H (Eq. 1).", 1, 1000, log=True, marks=7),
     angle=Slider("start angle φ (degrees)", "Of the first gradient to the steep axis; 45° is worst.", 0, 90),
     rule=Choice(
@@ -189,7 +189,6 @@ def contours_figure(axes_ratio: float) -> Any:
     return sheet.finish(title, height=340, margin={"b": 60})
 
 
-@checked(dimension=Between(2, math.inf), kappa=Between(1, 1e300))
 def spectrum(shape: SpectrumShape, dimension: int, kappa: float) -> Floats:
     """Return a descending spectrum `(D,)` from σ₁ = 1 down to σ_D = 1/κ."""
     if shape == "geometric":
@@ -201,7 +200,7 @@ def spectrum(shape: SpectrumShape, dimension: int, kappa: float) -> Floats:
 
 
 @dataclass(frozen=True)
-class SpectrumDescent(Shown):
+class SpectrumDescent(ExplorerResult):
     """Exact line search in D dimensions, with the two bounds."""
 
     kappa: float
@@ -235,7 +234,7 @@ class SpectrumDescent(Shown):
         title = f"Exact line search in D = {len(self.sigma)} dimensions, κ = {num(self.kappa)}"
         return sheet.finish(title)
 
-    def reading(self) -> str:
+    def caption(self) -> str:
         """Say how many steps a millionth took, and how many Eq. 2 allows."""
         steps, stop = self.curve.steps, int(self.curve.stopped_at)
         took, allowed = (steps[ratio <= 1e-6] for ratio in (self.curve.norm_ratio, self.norm_bound))
@@ -248,7 +247,7 @@ class SpectrumDescent(Shown):
         return text + (end if stop >= 0 else "")
 
 
-@checked(
+@with_controls(
     kappa=Slider("condition number κ", "Largest over smallest σ of H (Eq. 1).", 1, 1e6, log=True, marks=7),
     dimension=Slider("dimension D (features)", "Number of features.", 2, 256),
     shape=Choice("spectrum", "How the singular values are spread.", SHAPE_LABELS),
@@ -290,7 +289,6 @@ class Plateau:
     round_off: float  # (κ·eps)²
 
 
-@checked()
 def plateau(kappa: float, precision: Literal["float32", "float64"] = "float64") -> Plateau:
     """Run exact line search on a dense `Hw = b`, D = 8, from the worst start until the precision ends it."""
     if not kappa > 1:

@@ -16,7 +16,7 @@ import numpy as np
 
 from condnum.errors import InvalidInputError, UnknownNameError, require
 from condnum.files import asset, write_text
-from condnum.lessons.figure_view import display_with_picture
+from condnum.lessons.frame.widget import display_with_picture
 
 _traitlets = require("traitlets", "notebooks")
 _AnyWidget: Any = require("anywidget", "notebooks").AnyWidget

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, num, translucent
 from condnum.lessons.condition_number import Floats
-from condnum.lessons.explorer import Explorer, Shown, Slider, checked
+from condnum.lessons.frame.explorer import Explorer, ExplorerResult, Slider, with_controls
+from condnum.lessons.frame.sheet import Sheet
 from condnum.lessons.regularizer_paths import (
     LARGEST_KAPPA,
     MOVED,
@@ -19,7 +20,6 @@ from condnum.lessons.regularizer_paths import (
     pushed_is_unique,
 )
 from condnum.lessons.regularizers import RegularizerName, bent_spectrum, kappas
-from condnum.lessons.sheet import Sheet
 from condnum.lessons.two_tasks import two_tasks
 from condnum.theory.ceiling import rir_ceiling
 from condnum.theory.regularizers import r_ill_gradient, r_well_gradient
@@ -30,7 +30,7 @@ JOINT_STEPS = 30
 
 
 @dataclass(frozen=True)
-class JointSteps(Shown):
+class JointSteps(ExplorerResult):
     """A run with both terms, beside what each term alone does to its own κ."""
 
     eta_pretrain: float  # η_P
@@ -100,7 +100,7 @@ class JointSteps(Shown):
         rir = f"RIR = {num(i[-1] / ii[-1])} of at most {num(self.rir_max)}"
         return sheet.finish(f"Algorithm 1 with both terms, t = {t[-1]}: {rir}")
 
-    def reading(self) -> str:
+    def caption(self) -> str:
         """Say how often both promises were broken, and whether the end is immunized."""
         counted = self.pretrain_rises, self.harmful_falls, self.within
         rises, falls, within = (int(steps.sum()) for steps in counted)
@@ -123,7 +123,7 @@ _decades = partial(Slider, log=True, step=0.05, marks=4)
 _SHARE = "Step size over the corrected bound at θ = I."
 
 
-@checked(
+@with_controls(
     angle=Slider("angle of the tasks (degrees)", "0: same order of axes; 90: opposite order.", 0, 90),
     dimension=Slider("dimension D", "Number of features.", 2, 16, advanced=True),
     share_well=_decades("η<sub>P</sub> over its bound", _SHARE, 0.01, 0.99, advanced=True),

@@ -22,9 +22,17 @@ from condnum.data.feature_stream import OPENERS, as_stream
 from condnum.errors import DataFormatError, InvalidInputError, RankError
 from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, log_axis, num, overlap_heatmap
 from condnum.lessons.condition_number import Floats
-from condnum.lessons.explorer import Check, Choice, Control, Explorer, Shown, Slider, checked
-from condnum.lessons.figure_view import errors_shown
-from condnum.lessons.sheet import Sheet
+from condnum.lessons.frame.explorer import (
+    Check,
+    Choice,
+    Control,
+    Explorer,
+    ExplorerResult,
+    Slider,
+    with_controls,
+)
+from condnum.lessons.frame.sheet import Sheet
+from condnum.lessons.frame.widget import errors_shown
 from condnum.probing import ProbeCurve, linear_probe
 from condnum.probing.line_search import log_spaced_steps
 from condnum.report.tables import as_html, formula_html
@@ -107,7 +115,7 @@ class TaskSpectrum(TaskFacts):
 
 
 @dataclass(frozen=True, eq=False)
-class OwnData(Shown):
+class OwnData(ExplorerResult):
     """Everything notebook 5 says about a pair of feature matrices."""
 
     own: OwnPair
@@ -198,7 +206,7 @@ class OwnData(Shown):
         ]
         return sheet.finish(self.own.title, f"compact {', '.join(kappas)}, of D = {D}; random labels")
 
-    def reading(self) -> str:
+    def caption(self) -> str:
         """Put the numbers into a table, and verdict, warnings and columns below it."""
         costs = [f"more than {self.probes.steps[-1]:,d}" if n < 0 else f"{n:,d}" for n in self.costs]
         table = {"task": ["rows", "rank", "κ, compact", "κ, ridge ε", "steps, as is", "steps, after θ*"]}
@@ -238,7 +246,7 @@ class PathField(Control):
         return super().spec(trait) | {"hint": self.hint, "upload": button if self.upload else None}
 
 
-@checked(
+@with_controls(
     pretrain=PathField(
         "X<sub>P</sub> from path",
         "Features of the pre-training task: npy, npz, pt, safetensors, csv, txt or parquet.",
@@ -263,7 +271,7 @@ class PathField(Control):
     ),
     example=Choice(
         "example",
-        "Shown while both paths are empty.",
+        "ExplorerResult while both paths are empty.",
         {"digits": "digits 4 and 7", "diabetes": "diabetes, 2 groups"},
     ),
     standardize=Check("standardize (each task)", "Give columns mean 0 and standard deviation 1."),
@@ -340,10 +348,10 @@ class OwnDataExplorer(Explorer):
         self._folder = tempfile.TemporaryDirectory(prefix="condnum-upload-")  # goes with the explorer
         super().__init__(**settings)
 
-    def hear(self, kind: str, message: dict[str, Any], buffers: Sequence[Any]) -> None:
+    def handle_message(self, message: dict[str, Any], buffers: Sequence[Any]) -> None:
         """Keep an uploaded file in a folder of this explorer's and look at it."""
-        if kind != "upload":
-            super().hear(kind, message, buffers)
+        if message["kind"] != "upload":
+            super().handle_message(message, buffers)
             return
         with errors_shown("the upload is not shown", self._refuse):
             name, content = message["name"].replace("\\", "/"), bytes(buffers[0])
@@ -361,5 +369,5 @@ class OwnDataExplorer(Explorer):
 
     def _refuse(self, error: str, field: str) -> None:
         """Show nothing but the error."""
-        self._blank()
-        self._alarm(error, field)
+        self._clear()
+        self._show_error(error, field)

@@ -11,8 +11,8 @@ from condnum.errors import InvalidInputError
 from condnum.figures.pairs import color_limit, measured_pairs, on_grid, pair_cells, panel_title
 from condnum.figures.style import PURPLE, log_axis, method_style, num, option_text
 from condnum.lessons.alignment_panels import DIVERGING
-from condnum.lessons.explorer import Choice, Explorer, Shown, checked
-from condnum.lessons.sheet import Sheet
+from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, with_controls
+from condnum.lessons.frame.sheet import Sheet
 from condnum.studies.frame.study import StudyRun
 from condnum.studies.measure import extractor_cell, extractor_curves
 
@@ -25,7 +25,7 @@ DIGITS = 10
 
 
 @dataclass(frozen=True, eq=False)
-class DigitPair(Shown):
+class DigitPair(ExplorerResult):
     """All pairs of one method, and all methods on one pair."""
 
     title: str  # the method and its mean RIR
@@ -72,7 +72,7 @@ class DigitPair(Shown):
             panel.y(**log_axis(up if task == "pretrain" else "", shown["value"].clip(lower=_FLOOR)))
         return sheet.finish(self.title.replace("<br>", ": "), self.name, height=560)
 
-    def reading(self) -> str:
+    def caption(self) -> str:
         """Describe the chosen cell."""
         if self.rows.empty:
             return "This method has no result for this pair."
@@ -91,7 +91,7 @@ def pair_browser(run: StudyRun) -> type[Explorer]:
     one: Any = Literal[tuple(known)]
     digit: Any = Literal[tuple(range(DIGITS))]
 
-    @checked(
+    @with_controls(
         method=Choice(
             "method",
             "Method whose RIR the map shows.",

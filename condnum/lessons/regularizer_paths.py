@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, num
 from condnum.lessons.condition_number import Floats
-from condnum.lessons.explorer import Choice, Explorer, Shown, Slider, checked
+from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, Slider, with_controls
+from condnum.lessons.frame.sheet import Sheet
 from condnum.lessons.regularizers import (
     BEND,
     BEND_HELP,
@@ -22,7 +23,6 @@ from condnum.lessons.regularizers import (
     kappas,
     next_spectrum,
 )
-from condnum.lessons.sheet import Sheet
 from condnum.theory.regularizers import r_ill
 from condnum.theory.spectra import default_rtol
 from condnum.theory.steps import well_step_bound
@@ -75,7 +75,7 @@ def descended(regularizer: RegularizerName, sigma: tuple[float, ...], eta: float
 
 
 @dataclass(frozen=True)
-class RegularizerPath(Shown):
+class RegularizerPath(ExplorerResult):
     """A spectrum under many steps of one regularizer."""
 
     regularizer: RegularizerName
@@ -124,7 +124,7 @@ class RegularizerPath(Shown):
         ends = f"κ = {num(self.kappa[0], 4)} → {num(self.kappa[-1], 4)}"
         return sheet.finish(f"{t[-1]} steps of {name} {rule}: {ends}")
 
-    def reading(self) -> str:
+    def caption(self) -> str:
         """Say whether κ was monotone, and where the path ended."""
         wrong, last, well = int(self.wrong_way.sum()), len(self.eta), self.regularizer == "well"
         way = "fall" if well else "rise"
@@ -142,7 +142,7 @@ class RegularizerPath(Shown):
         return f"{kept} σ<sub>1</sub> ends at {num(grown)} of its start, R at {num(left)}."
 
 
-@checked(
+@with_controls(
     regularizer=Choice("regularizer", "Regularizer that is descended.", REGULARIZER_LABELS),
     sizes=Choice(
         "step sizes",

@@ -13,8 +13,15 @@ import numpy as np
 
 from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, num, translucent
 from condnum.lessons.condition_number import Floats
-from condnum.lessons.explorer import Between, Choice, Explorer, Preset, Shown, Slider, checked
-from condnum.lessons.sheet import Sheet
+from condnum.lessons.frame.explorer import (
+    Choice,
+    Explorer,
+    ExplorerResult,
+    Preset,
+    Slider,
+    with_controls,
+)
+from condnum.lessons.frame.sheet import Sheet
 from condnum.theory.regularizers import r_ill, r_ill_gradient, r_well, r_well_gradient
 from condnum.theory.spectra import default_rtol
 from condnum.theory.steps import ill_spectrum_step, ill_step_bound, well_spectrum_step, well_step_bound
@@ -31,12 +38,6 @@ STEP_RANGE, CURVE_POINTS = (10**-1.6, 10**1.6), 401
 _DECADES, _NEAR = {"well": 2.0, "ill": 4.0}, (0.8, 1.3)
 
 
-@checked(
-    kappa=Between(1 + 1e-9, 1e300),
-    dimension=Between(2, math.inf),
-    bend=Between(1e-3, 1e3),
-    top=Between(1e-99, 1e99),
-)
 def bent_spectrum(*, kappa: float, dimension: int, bend: float = 1.0, top: float = 1.0) -> Floats:
     """Return a strictly falling spectrum: `σ_i = σ₁ κ^(−x_i^b)` with `x_i = (i−1)/(k−1)`."""
     x = np.linspace(0.0, 1.0, dimension)
@@ -57,7 +58,7 @@ def kappas(spectra: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class RegularizerStep(Shown):
+class RegularizerStep(ExplorerResult):
     """One step of a regularizer, the curve κ(η) that it lies on, and both bounds."""
 
     regularizer: RegularizerName
@@ -170,7 +171,7 @@ class RegularizerStep(Shown):
         places = [0.03, 0.1, 0.3, 1, 3, 10, 30]
         panel.x(title, math.log10(least), math.log10(most), log=True, tickvals=places)
 
-    def reading(self) -> str:
+    def caption(self) -> str:
         """Say what the step does to κ and R, and what both bounds say about it."""
         if math.isinf(self.next_kappa):
             which = "σ<sub>1</sub>" if self.regularizer == "well" else "σ<sub>k</sub>"
@@ -191,7 +192,7 @@ class RegularizerStep(Shown):
         return f"{moved} {values}. η = {num(self.eta)}: {printed}; {corrected}."
 
 
-@checked(
+@with_controls(
     regularizer=Choice("regularizer", "Regularizer that is descended.", REGULARIZER_LABELS),
     step=Slider(
         "step size η (in η₀)",
@@ -247,7 +248,6 @@ def regularizer_step(
     return RegularizerStep(regularizer, scale, step, unit, sigma, g, moved, **measured)
 
 
-@checked()
 def counter_example(regularizer: RegularizerName) -> dict[str, Any]:
     """Return settings of `regularizer_step` for which a printed bound of Theorem 4.3 fails."""
     if regularizer == "well":

@@ -15,8 +15,8 @@ from scipy.spatial.distance import cdist
 from condnum.data import load_small_digits
 from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, num
 from condnum.lessons.condition_number import Floats
-from condnum.lessons.explorer import Choice, Explorer, Preset, Shown, Slider, checked
-from condnum.lessons.sheet import Sheet
+from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, Preset, Slider, with_controls
+from condnum.lessons.frame.sheet import Sheet
 from condnum.probing.probe_steps import ProbeSteps, probe_steps
 from condnum.theory.erasure import erasure
 from condnum.theory.immunization import Immunization, relative_immunization_ratio
@@ -169,7 +169,7 @@ def stop(s: float, start: Start, rank: int) -> Stop:
 
 
 @dataclass(frozen=True)
-class Slowing(Shown):
+class Slowing(ExplorerResult):
     """A path from conditioning to erasure, and the s that the reader looks at."""
 
     s: float
@@ -215,7 +215,7 @@ class Slowing(Shown):
         title = f"s = {num(self.s)}: κ(H<sub>H</sub>) {kappas}, RIR = {num(self.here.immunization.rir)}"
         return sheet.finish(title, height=470, margin={"b": 140})
 
-    def reading(self) -> str:
+    def caption(self) -> str:
         """Say whether attackers are slowed or stopped, and what the benign task pays."""
         here, raw, s = self.here, self.raw, f"s = {num(self.s)}"
         whitened, ridge, kernel = (f"{here.accuracies[of]:.0%}" for of in ("whitened", "ridge", "kernel"))
@@ -240,7 +240,7 @@ def _symbol(steps: float) -> str:
     return "triangle-up" if steps == _NEVER else "circle"
 
 
-@checked(
+@with_controls(
     s=Slider("s (0: erased)", "Scale of the harmful directions.", 0, 1, values=STOPS, play=700),
     rank=Slider("directions k", "Directions that shrink; four hold all linear information.", 1, 4, marks=4),
     start=Choice("start", "θ at s = 1, and the projector that shrinks.", START_LABELS),

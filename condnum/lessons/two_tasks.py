@@ -11,8 +11,8 @@ import numpy as np
 from condnum.errors import InvalidInputError
 from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, num
 from condnum.lessons.condition_number import Floats, spectrum
-from condnum.lessons.explorer import Between, Choice, Slider, checked
-from condnum.lessons.sheet import Sheet
+from condnum.lessons.frame.explorer import Choice, Slider
+from condnum.lessons.frame.sheet import Sheet
 from condnum.probing import ProbeCurve, linear_probe
 from condnum.theory.ceiling import max_rir_immunizer
 from condnum.theory.spectra import CovarianceRange
@@ -37,7 +37,6 @@ TASK_CONTROLS: dict[str, Any] = {
 TwoTasks = tuple[float, float, float, int, NullKind]
 
 
-@checked(angle=Between(0, 90))
 def two_tasks(
     kappa_pretrain: float = 100.0,
     kappa_harmful: float = 10.0,

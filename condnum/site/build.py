@@ -30,8 +30,8 @@ from condnum.files import (
     write_json,
     write_text,
 )
-from condnum.lessons.alignment_lab import RECORDED
-from condnum.lessons.recording import RECORDABLE, is_current, record_all
+from condnum.lessons.alignment_lab import LABS
+from condnum.lessons.explorers import EXPLORERS, is_current, record_all
 from condnum.machine import versions
 from condnum.progress import OnProgress
 from condnum.report.experiments import ExperimentResult
@@ -214,7 +214,7 @@ def _recorded(
     folder: Path, names: Sequence[str] | None, say: Callable[[str], None], progress: OnProgress | None = None
 ) -> dict[str, Path]:
     """Record explorers, but those that this code has recorded before; return the files."""
-    chosen = [name for name in [*RECORDABLE, *RECORDED] if names is None or name in names]
+    chosen = [name for name in [*EXPLORERS, *LABS] if names is None or name in names]
     files = {name: folder / f"{name}.js" for name in chosen}
     try:
         if files:
@@ -231,7 +231,14 @@ def _scripts(folder: Path, recordings: Mapping[str, Path]) -> None:
     for path in recordings.values():
         shutil.copy(path, folder / "recorded")
     package = Path(__file__).parents[1]
-    kinds = ("site/static/*", "figures/*.js", "lessons/*.js", "lessons/*.css", "report/cards.css")
+    kinds = (
+        "site/static/*",
+        "figures/*.js",
+        "lessons/*.js",
+        "lessons/frame/*.js",
+        "lessons/frame/*.css",
+        "report/cards.css",
+    )
     for path in (path for kind in kinds for path in package.glob(kind)):
         shutil.copy(path, folder)
     (folder / "plotly.min.js").write_text(require("plotly.offline", "viz").get_plotlyjs(), encoding="utf-8")

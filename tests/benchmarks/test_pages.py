@@ -10,7 +10,8 @@ from browser.test_recording import PLAY, recorded_page
 
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
-from condnum.lessons import recording
+from condnum.lessons.explorers import EXPLORERS
+from condnum.lessons.frame import recording
 from condnum.lessons.grab import standalone
 from condnum.site.build import build_site
 
@@ -48,7 +49,7 @@ def test_response_of_a_recording(benchmark, window, tmp_path, monkeypatch):
     few = {"pretrain_kappa": [10.0, 100.0], "harmful_kappa": [2.0, 100.0]}
     few["exponent"] = np.linspace(0, 1, 11).tolist()
     monkeypatch.setattr(recording, "recorded_values", lambda _: few)
-    window.goto(recorded_page(tmp_path, recording.RECORDABLE["AlignedTasksExplorer"]).as_uri())
+    window.goto(recorded_page(tmp_path, EXPLORERS["AlignedTasksExplorer"]).as_uri())
     window.evaluate(PLAY)
     window.locator(".main-svg").first.wait_for()
     assert response(benchmark, window, "exponent s") <= 50

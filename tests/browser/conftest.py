@@ -390,7 +390,8 @@ def site(
     """
     from lessons.test_notebooks import FASTER
 
-    from condnum.lessons import recording
+    from condnum.lessons import explorers
+    from condnum.lessons.frame import recording
     from condnum.report import notebook
     from condnum.report.experiments import Experiment, ExperimentResult
     from condnum.site import build
@@ -416,14 +417,14 @@ def site(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recording, "recorded_values", lambda _: few)
-        recording.record_all(site_cache / "recorded", ["AlignedTasksExplorer"], jobs=1)
+        explorers.record_all(site_cache / "recorded", ["AlignedTasksExplorer"], jobs=1)
         patch.setattr(recording, "recorded_values", two)
         patch.setattr(recording, "payload", lambda explorer, _: first(explorer))
-        recording.record_all(site_cache / "recorded", jobs=1)
+        explorers.record_all(site_cache / "recorded", jobs=1)
         patch.setattr(notebook, "running_kernel", shared_kernel.running)
         patch.setattr(build.os, "cpu_count", lambda: 1)  # one kernel: one lesson after the other
         patch.setattr(build, "run_notebook", faster)
-        made = {"cache": site_cache, "explorers": list(recording.RECORDABLE)}
+        made = {"cache": site_cache, "explorers": list(explorers.EXPLORERS)}
         build.build_site(runs, target, say=said.append, **made)
     assert said == []
     return target / "site"

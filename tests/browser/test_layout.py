@@ -28,7 +28,10 @@ def mounted(window: Any, tmp_path: Path) -> Any:
 
     def show(explorer: Any, width: int) -> Any:
         (tmp_path / "plotly.js").write_text(get_plotlyjs(), encoding="utf-8")
-        style, scripts = asset("lessons/explorer.css"), asset("figures/paint.js", "lessons/explorer.js")
+        style, scripts = (
+            asset("lessons/frame/explorer.css"),
+            asset("figures/paint.js", "lessons/frame/explorer.js"),
+        )
         given = f"{json.dumps(explorer.declaration)}, {{now: {explorer.payload}, ask: () => null}}"
         page = tmp_path / "page.html"
         page.write_text(

@@ -9,14 +9,15 @@ import pandas as pd
 import pytest
 from lessons.test_recording import assert_same
 
-import condnum.lessons
+import condnum.lessons.frame
 from condnum.files import asset
-from condnum.lessons import recording
 from condnum.lessons.aligned_tasks import EXPONENTS
-from condnum.lessons.recording import RECORDABLE, lattice, leaves, payload, record
+from condnum.lessons.explorers import EXPLORERS
+from condnum.lessons.frame import recording
+from condnum.lessons.frame.recording import lattice, leaves, payload, record
 from condnum.machine import limited_threads
 
-SCRIPT = Path(condnum.lessons.__file__).with_name("recording.js")
+SCRIPT = Path(condnum.lessons.frame.__file__).with_name("recording.js")
 STATES = 4
 _OPEN = """async (name) => {
     window.source = await condnum.decode(condnum.recordings[name]);
@@ -49,7 +50,7 @@ def test_states_are_those_of_the_functions(opened: Any, window: Any, monkeypatch
     To be quick, two random ones of the recorded values of each control are recorded here.
     """
     generator, recorded_values = np.random.default_rng(0), recording.recorded_values
-    for explorer in RECORDABLE.values():
+    for explorer in EXPLORERS.values():
         thinned = {
             control: values
             if explorer.controls[control].advanced or len(values) <= 2
@@ -73,8 +74,8 @@ def test_what_lies_between_goes_to_the_nearest_state(
     opened: Any, window: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A moved control keeps its mark; advanced controls go together, as a preset has them."""
-    explorer = RECORDABLE["AlignmentExplorer"]
-    monkeypatch.setattr(recording, "payload", lambda *_: {"figure": None, "reading": "", "error": ""})
+    explorer = EXPLORERS["AlignmentExplorer"]
+    monkeypatch.setattr(recording, "payload", lambda *_: {"figure": None, "caption": "", "error": ""})
     opened(explorer)
     start, (_, by_hand, *_) = lattice(explorer)[0], explorer.presets
     near = window.evaluate(_NEAREST, [start, {"angle": 43.0, "data_kappa": 40.0}])
@@ -91,10 +92,10 @@ def recorded_page(folder: Path, explorer: Any, settings: str = "{}") -> Path:
     """Write a page on which `PLAY` plays a recording, without a server."""
     from plotly.offline import get_plotlyjs
 
-    scripts = asset("figures/paint.js", "lessons/explorer.js", "lessons/recording.js")
+    scripts = asset("figures/paint.js", "lessons/frame/explorer.js", "lessons/frame/recording.js")
     (folder / "all.js").write_text(f"{get_plotlyjs()}\n{scripts}\n{record(explorer)}")
     (folder / "page.html").write_text(
-        f"<!doctype html><meta charset=utf-8><style>{asset('lessons/explorer.css')}</style><body>"
+        f"<!doctype html><meta charset=utf-8><style>{asset('lessons/frame/explorer.css')}</style><body>"
         f"<div class=condnum-recorded data-explorer={explorer.__name__} data-settings='{settings}'></div>"
         '<script src="all.js"></script>'
     )
@@ -110,7 +111,7 @@ PLAY = """async () => {
 def test_a_page_plays_by_keyboard_and_by_its_address(
     watched: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    window, explorer = watched, RECORDABLE["AlignedTasksExplorer"]
+    window, explorer = watched, EXPLORERS["AlignedTasksExplorer"]
     few = {"exponent": [0.0, 0.5, 1.0], "pretrain_kappa": [100.0, 1000.0], "harmful_kappa": [2.0, 100.0]}
     monkeypatch.setattr(recording, "recorded_values", lambda _: few)
     page = recorded_page(tmp_path, explorer, '{"exponent": 1.0}')
@@ -123,7 +124,7 @@ def test_a_page_plays_by_keyboard_and_by_its_address(
     window.keyboard.press("Home")
     said.get_by_text("nothing is changed yet").wait_for()
     assert window.evaluate("location.hash") == "#pretrain_kappa=1000&exponent=0"
-    assert explorer.compute(exponent=0.0, pretrain_kappa=1000.0).reading().split("<")[0] in said.inner_text()
+    assert explorer.compute(exponent=0.0, pretrain_kappa=1000.0).caption().split("<")[0] in said.inner_text()
     with window.expect_download() as caught:
         window.get_by_role("button", name="Data as CSV").click()
     drawn = pd.read_csv(caught.value.path()).query("trace == 'RIR, Eq. 15' and panel == 2")

@@ -39,7 +39,7 @@ def test_colours_can_be_seen_on_both_backgrounds(color, background):
 
 def test_no_button_of_a_figure_sends_it_anywhere():
     pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
-    from condnum.lessons.figure_view import figure_data
+    from condnum.lessons.frame.widget import figure_data
 
     renderer = pio.renderers["plotly_mimetype"]  # JupyterLab's
     finish(go.Figure(), "title", "subtitle")

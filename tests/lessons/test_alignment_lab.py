@@ -1,7 +1,6 @@
 """The lab shows what is kept, its findings hold on the data that are loaded, its traces stay the same."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -10,12 +9,11 @@ pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
 from condnum.data import TaskPair, load_diabetes_tasks
 from condnum.errors import CondnumError, InvalidInputError
-from condnum.files import folder_lock, output_folder
-from condnum.lessons.alignment import haar_overlap_band
-from condnum.lessons.alignment_lab import ALIGNED, RECORDED, alignment_lab, recorded_lab
-from condnum.lessons.alignment_trails import TRAINING
-from condnum.lessons.recording import RECORDABLE, record_all
-from condnum.studies.alignment_path import Follower
+from condnum.lessons.alignment_lab import ALIGNED, LABS, alignment_lab, recorded_lab
+from condnum.lessons.alignment_paths import TRAINING
+from condnum.lessons.explorers import record_all
+from condnum.methods import immunize
+from condnum.studies.alignment_path import AlignmentPath
 from condnum.theory.alignment import alignment
 from condnum.theory.regularizers import r_ill, r_well
 from condnum.theory.spectra import hessian
@@ -27,6 +25,10 @@ STATES = [
     {"extractor": "max_rir"},
     {"compare": "max_rir", "training": 9, "side": "harmful"},
 ]
+
+
+def problem_of(data):
+    return AlignmentPath.from_parameters(data=data).load().problem
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +96,7 @@ def test_terms_of_eq_10_stay_below_what_majorisation_leaves_them(table, training
 
 def test_shares_sum_to_one_and_are_the_derivatives_of_the_regularizers(table):
     view = table.compute(extractor="ours", training=0)
-    step, problem = view.steps[0], table.trails.data.problem
+    step, problem = view.steps[0], problem_of("embedded")
     shares = np.array([step.shares(i, view.tasks) for i in range(1, 10)])
     np.testing.assert_allclose(shares.sum(axis=0), 1, rtol=1e-9)
     U, s, h = step.left(1, 9), step["sigma"], 1e-5
@@ -113,7 +115,7 @@ def test_shares_sum_to_one_and_are_the_derivatives_of_the_regularizers(table):
 
 def test_a_direction_is_bars_of_named_columns_or_an_image(table, pixels):
     bars = trace(table.compute(i=2).figure(), "u<sub>i</sub>")
-    named = dict(zip(table.trails.tasks.features, table.compute(i=2).steps[0].left(2)[:, 0], strict=True))
+    named = dict(zip(table.paths.tasks.features, table.compute(i=2).steps[0].left(2)[:, 0], strict=True))
     assert len(bars.y) == 7
     assert all(named[column] == pytest.approx(value) for column, value in zip(bars.y, bars.x, strict=True))
     assert np.size(trace(table.compute().figure(), "image").z) == 0
@@ -126,9 +128,10 @@ def test_a_direction_is_bars_of_named_columns_or_an_image(table, pixels):
     assert all(len(of.x) == 0 for of in figure.data if of.type == "bar")
 
 
-@pytest.mark.parametrize("kind", ["table", "pixels"])
-def test_each_preset_shows_the_finding_that_it_names(kind, request):
-    lab = request.getfixturevalue(kind)
+@pytest.mark.parametrize(("kind", "data"), [("table", "embedded"), ("pixels", "digits:4-9")])
+def test_each_preset_shows_the_finding_that_it_names(kind, data, request):
+    lab, problem = request.getfixturevalue(kind), problem_of(data)
+    K_P = problem.pretrain.covariance.numpy()
     assert lab.presets
     for preset in lab.presets:
         view = lab.compute(**preset.settings)
@@ -141,68 +144,25 @@ def test_each_preset_shows_the_finding_that_it_names(kind, request):
             assert step.shares(preset.settings["i"], view.tasks)[1] >= 0.5
             assert preset.label in words
         elif preset.label.startswith("Aligned"):
-            truth = alignment(_theta(lab, preset.settings["extractor"]), _covariance(lab))
-            assert truth.misalignment <= ALIGNED
+            theta = immunize(problem, preset.settings["extractor"]).theta.numpy()
+            assert alignment(theta, K_P).misalignment <= ALIGNED
             assert step.immunized
             assert preset.label in words
         elif preset.label.startswith("Algorithm 1 beside"):
-            assert [of.trail.name for of in view.steps] == ["ours", "max_rir"]
+            assert [of.path.name for of in view.steps] == ["ours", "max_rir"]
             assert words.startswith("<b>Ours beside Maximum RIR</b>")
         else:
-            assert not alignment(np.eye(view.tasks.dimension), _covariance(lab)).u_unique
+            assert not alignment(np.eye(view.tasks.dimension), K_P).u_unique
             assert "not unique" in words
 
 
-def _covariance(lab):
-    return lab.trails.data.problem.pretrain.covariance.numpy()
-
-
-def _theta(lab, name):
-    from condnum.methods import immunize
-
-    return immunize(lab.trails.data.problem, name).theta.numpy()
-
-
-def test_an_extractor_that_is_not_kept_is_computed_when_it_is_chosen(tmp_path):
-    lab = alignment_lab("embedded", methods="identity", steps=2, out=tmp_path)
-    assert list(lab.trails.kept) == ["identity"]
-    explorer = lab(extractor="r_ill_only")
-    assert explorer.error == ""
-    assert explorer.result.steps[0].name.endswith("step 2 of 2")
-    again = alignment_lab("embedded", methods="r_ill_only", steps=2, out=tmp_path)
-    kept, found = (of.trails.of("r_ill_only").arrays["left"] for of in (again, lab))
-    np.testing.assert_array_equal(kept, found)
-
-
-def test_the_page_hears_of_each_step_and_an_interruption_is_told_with_the_fix(tmp_path, monkeypatch):
-    lab = alignment_lab("embedded", methods="identity", steps=3, out=tmp_path)
-    explorer, heard = lab(), []
-    explorer.observe(lambda change: heard.append(json.loads(change["new"])), "payload")
-    explorer.extractor = "imma"
-    words = [payload["reading"] for payload in heard]
-    assert any("computing imma" in text and "of 3" in text for text in words[:-1])
-    assert heard[-1]["figure"] is not None
-
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Follower, "see", stop)
-    explorer.extractor = "opt_kappa"
-    assert "opt_kappa was interrupted: choose it again" in explorer.error
-    monkeypatch.undo()
-    explorer.extractor = "identity"
-    explorer.extractor = "opt_kappa"
-    assert explorer.error == ""
-
-
 def test_a_lab_is_recorded_by_its_name_with_what_it_has_computed(tmp_path, monkeypatch):
-    monkeypatch.setitem(RECORDED, "AlignmentLabDigits49", ("digits:4-9", "max_rir"))
+    monkeypatch.setitem(LABS, "AlignmentLabDigits49", ("digits:4-9", "max_rir"))
     (file,) = record_all(tmp_path / "js", ["AlignmentLabDigits49"], jobs=1, labs=tmp_path / "labs")
     assert 'condnum.recordings["AlignmentLabDigits49"]' in file.read_text()
+    assert (tmp_path / "labs" / "digits-4-9").is_dir()
     lab = recorded_lab("AlignmentLabDigits49", tmp_path / "labs")
-    assert lab.__name__ == "AlignmentLabDigits49"
     assert lab().traits()["extractor"].values == ["max_rir"]
-    assert lab.__name__ not in RECORDABLE  # which other processes import
     with pytest.raises(CondnumError, match="AlignmentLabMnist49"):
         recorded_lab("AlignmentLabCifar", tmp_path)
 
@@ -224,28 +184,12 @@ def test_arrays_of_ones_own_have_a_lab():
     table = load_diabetes_tasks()
     pair = TaskPair.from_arrays(table.X_P, table.y_P, table.X_H, table.y_H, feature_names=table.feature_names)
     lab = alignment_lab(pair, methods="max_rir")
-    assert lab.trails.tasks.features == table.feature_names
+    assert lab.paths.tasks.features == table.feature_names
     assert lab.show(static=True).layout.title.text.startswith("Maximum RIR")
 
 
-def test_the_band_of_haar_draws_agrees_with_its_normal_law():
-    for D in (60, 120):  # of 200 draws a quantile is known to a tenth of the deviation or so
-        deviation = np.sqrt(2 / (D + 2)) / D
-        for drawn, sign in zip(haar_overlap_band(D), (-1, 1), strict=True):
-            assert drawn == pytest.approx(1 / D + sign * 1.645 * deviation, abs=0.5 * deviation)
-    low, high = haar_overlap_band(784)
-    assert (low + high) / 2 == pytest.approx(1 / 784)
-
-
 def test_the_slider_reaches_both_ends_and_each_kept_step_once(table):
-    trail = table.trails.of("ours")
-    indices = [trail.at(mark).index for mark in range(TRAINING + 1)]
-    assert (indices[0], indices[-1]) == (0, len(trail.arrays["step"]) - 1)
+    path = table.paths.kept["ours"]
+    indices = [path.at(mark).index for mark in range(TRAINING + 1)]
+    assert (indices[0], indices[-1]) == (0, len(path.arrays["step"]) - 1)
     assert all(0 <= b - a <= 2 for a, b in itertools.pairwise(indices))
-
-
-def test_labs_of_two_data_are_computed_at_once(tmp_path):
-    with folder_lock(output_folder(tmp_path / "embedded")):  # as another process holds it
-        lab = alignment_lab("digits:4-9", methods="identity", out=tmp_path)
-    assert list(lab.trails.kept) == ["identity"]
-    assert (tmp_path / "digits-4-9").is_dir()

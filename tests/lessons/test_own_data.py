@@ -160,10 +160,10 @@ def test_columns_are_listed_flagged_and_left_out(tmp_path):
         (tmp_path / f"{name}.csv").write_text(f"a,<b>,c,label\n{rows}\n")
     files = {"pretrain": str(tmp_path / "P.csv"), "harmful": str(tmp_path / "H.csv")}
     explorer = OwnDataExplorer(**files)
-    assert "look like the answer (label: by its name)" in shown(explorer)["reading"]
-    assert "<td>&lt;b&gt;</td>" in shown(explorer)["reading"]
+    assert "look like the answer (label: by its name)" in shown(explorer)["caption"]
+    assert "<td>&lt;b&gt;</td>" in shown(explorer)["caption"]
     explorer.drop = "label"
-    assert "look like" not in shown(explorer)["reading"].split("<details")[0]
+    assert "look like" not in shown(explorer)["caption"].split("<details")[0]
     assert len(explorer.result.own.pair.columns) == 3
     explorer.drop = "labels"
     assert "did you mean" in shown(explorer)["error"]
@@ -183,6 +183,6 @@ def test_columns_are_listed_flagged_and_left_out(tmp_path):
     ],
 )
 def test_the_reading_has_numbers_verdict_and_warnings(example, parts, warnings):
-    text = own_data(example=example).reading()
+    text = own_data(example=example).caption()
     assert all(part in text for part in parts)
     assert text.count("<li>") == warnings

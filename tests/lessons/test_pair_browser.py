@@ -37,7 +37,7 @@ def test_the_map_is_that_of_the_method_and_the_curves_are_those_of_the_pair(run)
         chosen = "quantity == 'norm_ratio' and task == 'pretrain' and method == 'ours' and x > 0"
         wanted = wanted.query(chosen)
         np.testing.assert_array_equal(curve.y, wanted["value"])
-        assert "RIR" in json.loads(explorer.payload)["reading"]
+        assert "RIR" in json.loads(explorer.payload)["caption"]
 
 
 def test_a_pair_that_the_run_lacks_is_refused_in_words(run):

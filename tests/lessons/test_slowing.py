@@ -108,4 +108,4 @@ SAID = {
 
 @pytest.mark.parametrize(("s", "rank"), SAID)
 def test_what_is_said(s, rank):
-    assert SAID[s, rank] in slowing.slowing(s=s, rank=rank).reading()
+    assert SAID[s, rank] in slowing.slowing(s=s, rank=rank).caption()

@@ -69,7 +69,7 @@ function explorer(model, el) {
     part.dataset.lmSuppressShortcuts = "true"; // else JupyterLab takes the arrow keys
   model.on("change:payload", () => {
     const next = payload();
-    if (answer && next.id >= 0 && next.id < asked) return; // late: the answer to a newer question follows
+    if (answer && next.id < asked) return; // late: the answer to a newer question follows
     if (!answer || next.id !== asked) { mounted.draw(next); return; }
     answer(next);
     answer = null;

@@ -1,8 +1,8 @@
 """What notebook 7 looks up: the kept steps of extractors on a pair of tasks, and what follows from them."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -10,7 +10,7 @@ import pandas as pd
 from condnum.errors import InvalidInputError
 from condnum.figures.style import BLUE, ORANGE, method_style, num
 from condnum.lessons.condition_number import Floats
-from condnum.progress import OnProgress, notebook_progress
+from condnum.progress import notebook_progress
 from condnum.studies.alignment_path import TASKS_CELL, AlignmentPath, PathData, region_of
 from condnum.theory.immunization import RATIO_TOLERANCE
 from condnum.theory.pareto import FeasibleRegion
@@ -56,7 +56,7 @@ class LabTasks:
 
 
 @dataclass(frozen=True, eq=False)
-class Trail:
+class ExtractorPath:
     """One extractor along its training."""
 
     name: str
@@ -87,12 +87,12 @@ class Trail:
 class Step:
     """A kept step of an extractor."""
 
-    trail: Trail
+    path: ExtractorPath
     index: int
 
     def __getitem__(self, name: str) -> Any:
         """Return what was measured at this step."""
-        return self.trail.arrays[name][self.index]
+        return self.path.arrays[name][self.index]
 
     def left(self, first: int, count: int = 1) -> Floats:
         """Return u_i from the one numbered `first` on, `(D, count)`."""
@@ -101,10 +101,10 @@ class Step:
     @property
     def name(self) -> str:
         """Extractor and step in words."""
-        trail = self.trail
-        if not trail.trained:
-            return trail.label
-        return f"{trail.label}, step {int(self['step']):,} of {int(trail.arrays['step'][-1]):,}"
+        path = self.path
+        if not path.trained:
+            return path.label
+        return f"{path.label}, step {int(self['step']):,} of {int(path.arrays['step'][-1]):,}"
 
     @property
     def immunized(self) -> bool:
@@ -135,7 +135,7 @@ class Step:
 
     def turned(self, leading: int) -> list[tuple[int, float]]:
         """Return each leading i with the angle of u_i to θ₀'s leading subspace, the largest first."""
-        start, now = (Step(self.trail, k).left(1, leading) for k in (0, self.index))
+        start, now = (Step(self.path, k).left(1, leading) for k in (0, self.index))
         cosines = np.linalg.norm(start.T @ now, axis=0).clip(0, 1)
         angles = np.degrees(np.arccos(cosines)).tolist()
         return sorted(enumerate(angles, 1), key=lambda one: -one[1])
@@ -151,7 +151,7 @@ class Step:
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
+class Selection:
     """A step of one extractor, or of two beside each other, with a direction u_i and an eigenvector q_j."""
 
     tasks: LabTasks
@@ -168,56 +168,41 @@ class Chosen:
             names = ("D<sub>P</sub>", "D<sub>H</sub>")
             return [(names[side], colors[side], self.steps[0], side) for side in (0, 1)]
         return [
-            (step.trail.short, color, step, self.side) for step, color in zip(self.steps, colors, strict=True)
+            (step.path.short, color, step, self.side) for step, color in zip(self.steps, colors, strict=True)
         ]
 
 
-@dataclass
-class Trails:
-    """The extractors of one pair of tasks; one that is not kept yet is computed when it is asked for."""
+@dataclass(frozen=True, eq=False)
+class ExtractorPaths:
+    """The extractors of one pair of tasks."""
 
-    study: AlignmentPath
-    data: PathData
-    out: str  # folder that keeps them; empty for this process alone
-    kept: dict[str, Trail] = field(default_factory=dict)
-    tasks: Any = None
-    on_progress: OnProgress | None = None  # receives each kept step while one is computed
+    tasks: LabTasks
+    kept: dict[str, ExtractorPath]
 
-    def compute(self, *methods: str) -> None:
-        """Compute or read extractors, with a bar; what is interrupted goes on from its last finished one."""
-        study = replace(self.study, methods=methods)
-        with notebook_progress("alignment paths", self.on_progress):
-            run = study.run(self.data, out=self.out)
+    @classmethod
+    def of(cls, study: AlignmentPath, data: PathData, out: str) -> Self:
+        """Compute extractors, or read them from a folder, with a bar."""
+        with notebook_progress("alignment paths"):
+            run = study.run(data, out=out)
         for cell, error in run.report.failures.items():
             raise InvalidInputError(f"{cell.name} cannot be followed on these data: {error}")
-        for cell, row, arrays in run.cells:
-            if cell.name != TASKS_CELL:
-                self.kept[cell.name] = Trail(cell.name, row, arrays)
-            elif self.tasks is None:
-                names = tuple(map(str, arrays["features"]))
-                self.tasks = LabTasks(row, arrays["values"], arrays["vectors"], names)
-
-    def of(self, method: str) -> Trail:
-        """Return an extractor."""
-        if method not in self.kept:
-            try:
-                self.compute(method)
-            except KeyboardInterrupt:
-                raise InvalidInputError(f"{method} was interrupted: choose it again to compute it.") from None
-        return self.kept[method]
+        found = {cell.name: (row, arrays) for cell, row, arrays in run.cells}
+        row, arrays = found.pop(TASKS_CELL)
+        tasks = LabTasks(row, arrays["values"], arrays["vectors"], tuple(map(str, arrays["features"])))
+        kept = {method: found[method] for method in study.methods}
+        return cls(tasks, {method: ExtractorPath(method, *of) for method, of in kept.items()})
 
     def summary(self) -> pd.DataFrame:
-        """Return the last step of each extractor that is kept."""
+        """Return the last step of each extractor."""
         rows = []
-        for name, trail in self.kept.items():
-            step = trail.at(TRAINING)
+        for name, path in self.kept.items():
+            step = path.at(TRAINING)
             pretrain, harmful = step["ratios"]
             row = {"steps": int(step["step"]), "(i)": harmful, "(ii)": pretrain, "RIR": harmful / pretrain}
             for side, task in enumerate("PH"):
-                told, true = step["predicted_kappa"][side], step["kappa"][side]
                 row |= {
                     f"misalignment {task}": step["misalignment"][side],
-                    f"κ of Eq. 10 / κ, {task}": told / true,
+                    f"κ of Eq. 10 / κ, {task}": step["predicted_kappa"][side] / step["kappa"][side],
                 }
             rows.append({"extractor": name, **row})
         return pd.DataFrame(rows).set_index("extractor")

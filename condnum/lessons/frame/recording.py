@@ -5,43 +5,17 @@ import gzip
 import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from joblib import Parallel, delayed
 
-from condnum.errors import CondnumError, check_known
-from condnum.files import output_folder, write_text
-from condnum.lessons.aligned_tasks import AlignedTasksExplorer
-from condnum.lessons.alignment import AlignmentExplorer
-from condnum.lessons.alignment_lab import RECORDED, recorded_lab
-from condnum.lessons.ceiling import CeilingExplorer, RidgeCeilingExplorer
-from condnum.lessons.condition_number import GradientDescentExplorer, SpectrumDescentExplorer
-from condnum.lessons.explorer import Check, Choice, Explorer, Slider
-from condnum.lessons.joint_steps import JointStepsExplorer
-from condnum.lessons.own_data import OwnDataExplorer
-from condnum.lessons.regularizer_paths import RegularizerPathExplorer
-from condnum.lessons.regularizers import RegularizerExplorer
-from condnum.lessons.slowing import SlowingExplorer
+from condnum.errors import CondnumError
+from condnum.lessons.frame.explorer import Check, Choice, Explorer, Slider
 from condnum.machine import limited_threads
-from condnum.progress import OnProgress
-from condnum.report.reproduce import run_checksum
 
-#: The explorers of the lessons; labs of real data are in `RECORDED`.
-RECORDABLE: dict[str, type[Explorer]] = {
-    explorer.__name__: explorer
-    for explorer in (
-        *(AlignedTasksExplorer, AlignmentExplorer, CeilingExplorer, GradientDescentExplorer),
-        *(JointStepsExplorer, OwnDataExplorer, RegularizerExplorer, RegularizerPathExplorer),
-        *(RidgeCeilingExplorer, SlowingExplorer, SpectrumDescentExplorer),
-    )
-}
-#: Digits of a fraction that are kept, as figures show four; whole numbers below `WHOLE` are exact.
-DIGITS, WHOLE = 5, 1 << 53
-#: Numbers of a vector that is stored as it is.
-FEW = 8
+#: Digits of a fraction that are kept, as figures show four; integers below `EXACT` are exact.
+DIGITS, EXACT = 5, 1 << 53
 
 
 def marks(slider: Slider, wanted: Iterable[float], *, whole: bool) -> list[float]:
@@ -121,14 +95,14 @@ def lattice(explorer: type[Explorer]) -> list[dict[str, Any]]:
 def payload(explorer: type[Explorer], state: Mapping[str, Any]) -> dict[str, Any]:
     """Return figure and sentence of a state, or the words of the error that it raises."""
     try:
-        shown = explorer.compute(**explorer.acting(state))
+        shown = explorer.compute(**explorer.effective(state))
         figure = shown.figure()
         layout = figure.layout.to_plotly_json()
         layout.pop("template", None)  # the page has its own colors
         drawn = {"data": [trace.to_plotly_json() for trace in figure.data], "layout": layout}
-        return {"figure": drawn, "reading": shown.reading(), "error": ""}
+        return {"figure": drawn, "caption": shown.caption(), "error": ""}
     except CondnumError as error:
-        return {"figure": None, "reading": "", "error": f"nothing can be drawn for these settings: {error}"}
+        return {"figure": None, "caption": "", "error": f"nothing can be drawn for these settings: {error}"}
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -156,45 +130,30 @@ def five_digits(value: Any) -> Any:
     if not isinstance(value, float) or not math.isfinite(value):
         return None if isinstance(value, float) else value
     if value.is_integer():
-        return int(value) if abs(value) < WHOLE else value
+        return int(value) if abs(value) < EXACT else value
     return float(f"{value:.{DIGITS}g}")
 
 
 def pack(payloads: Iterable[Mapping[str, Any]], head: Mapping[str, Any]) -> bytes:
-    """Return states as JSON: the distinct leaves, and which of them is where.
+    """Return states as JSON: the distinct leaves, and for each place the number of its leaf in each state.
 
-    `still` are the places that have the same leaf in all states, `moving` the others, with the number of a
-    leaf for each state, from 1 on; 0 where there is none. A vector of more than `FEW` fractions is its
-    largest one times a leaf, which others may share.
+    Numbers begin at 1; 0 is a state that lacks the place.
     """
     texts: dict[str, int] = {}
     known: dict[Any, int] = {}  # most leaves of a state are those of the state before
-
-    def number(leaf: Any) -> int:
-        return texts.setdefault(json.dumps(leaf, ensure_ascii=False), len(texts) + 1)
-
-    def stored(leaf: Any) -> int:
-        if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "f" and leaf.ndim == 1 and leaf.size > FEW:
-            finite = leaf[np.isfinite(leaf)]
-            if (finite % 1).any():
-                scale = float(f"{np.abs(finite).max():.9g}")
-                return number({"of": number(five_digits(leaf / scale)), "times": scale})
-        return number(five_digits(leaf))
 
     def numbered(leaf: Any) -> int:
         array = isinstance(leaf, np.ndarray) and leaf.dtype.kind != "O"
         key = (leaf.dtype.str, leaf.shape, leaf.tobytes()) if array else (type(leaf), repr(leaf))
         if key not in known:
-            known[key] = stored(leaf)
+            known[key] = texts.setdefault(json.dumps(five_digits(leaf), ensure_ascii=False), len(texts) + 1)
         return known[key]
 
     states = [{path: numbered(leaf) for path, leaf in leaves(one)} for one in payloads]
-    places = dict.fromkeys(itertools.chain.from_iterable(states))
-    columns = [(path, [state.get(path, 0) for state in states]) for path in places]
+    paths = dict.fromkeys(itertools.chain.from_iterable(states))
     packed = dict(head) | {
         "leaves": [json.loads(text) for text in texts],
-        "still": [[path, column[0]] for path, column in columns if len(set(column)) == 1],
-        "moving": [[path, column] for path, column in columns if len(set(column)) > 1],
+        "places": [[path, [state.get(path, 0) for state in states]] for path in paths],
     }
     return json.dumps(packed, ensure_ascii=False, separators=(",", ":")).encode()
 
@@ -206,40 +165,3 @@ def record(explorer: type[Explorer]) -> str:
         packed = pack((payload(explorer, state) for state in lattice(explorer)), head)
     text = base64.b64encode(gzip.compress(packed, 9, mtime=0)).decode()
     return f'condnum.recordings["{explorer.__name__}"] = "{text}";\n'
-
-
-def _record_file(name: str, path: Path, labs: str | Path) -> str:
-    """Write one recording, with what it was made of in its first line; return its name."""
-    explorer = recorded_lab(name, labs) if name in RECORDED else RECORDABLE[name]
-    write_text(path, f"// {run_checksum()}\n{record(explorer)}")
-    return name
-
-
-def is_current(path: Path) -> bool:
-    """Tell whether this code has written a recording."""
-    if not path.exists():
-        return False
-    with path.open(encoding="utf-8") as stream:
-        return stream.readline() == f"// {run_checksum()}\n"
-
-
-def record_all(
-    folder: str | Path,
-    names: Sequence[str] = (),
-    *,
-    jobs: int = 2,
-    labs: str | Path = "runs/alignment-lab",
-    progress: OnProgress | None = None,
-) -> list[Path]:
-    """Write the recordings of explorers that this code has not written yet as `NAME.js`; return the files."""
-    for name in names:
-        check_known("explorer", name, [*RECORDABLE, *RECORDED])
-    target = output_folder(folder)
-    files = {name: target / f"{name}.js" for name in names or RECORDABLE}
-    missing = {name: path for name, path in files.items() if not is_current(path)}
-    work = (delayed(_record_file)(name, path, labs) for name, path in missing.items())
-    written = Parallel(n_jobs=jobs, return_as="generator_unordered")(work)
-    for done, name in enumerate(written, len(files) - len(missing) + 1):
-        if progress is not None:
-            progress({"stage": name, "done": done, "total": len(files)})
-    return list(files.values())

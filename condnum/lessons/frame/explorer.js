@@ -109,7 +109,7 @@
     return [["panel", "trace", "x", "y", "z"], ...rows].map((row) => row.map(cell).join(",")).join("\n");
   };
 
-  // An explorer in `host`. `source.ask(state)` promises {figure, reading, error}; a recording knows `nearest`,
+  // An explorer in `host`. `source.ask(state)` promises {figure, caption, error}; a recording knows `nearest`,
   // a kernel the `code` of what it shows.
   condnum.mount = (host, spec, source) => {
     host.classList.add("condnum-explorer");
@@ -184,7 +184,7 @@
       if (next.state && !waiting) { state = next.state; show(); }
       source.written?.(state);
       say(next.error, next.field);
-      verdict.innerHTML = next.reading ?? "";
+      verdict.innerHTML = next.caption ?? "";
       below.replaceChildren(...verdict.querySelectorAll(".condnum-wide")); // what needs the width of the page
       host.classList.toggle("condnum-blank", !next.figure);
       if (!next.figure) return;

@@ -15,11 +15,11 @@ _traitlets = require("traitlets", "notebooks")
 _AnyWidget: Any = require("anywidget", "notebooks").AnyWidget
 
 
-class Live(_AnyWidget):
+class PlotlyWidget(_AnyWidget):
     """What the page draws: `payload` holds plotly's JSON and what stands beside it."""
 
-    _esm = asset("figures/paint.js", "lessons/explorer.js", "lessons/kernel.js")
-    _css = asset("lessons/explorer.css")
+    _esm = asset("figures/paint.js", "lessons/frame/explorer.js", "lessons/frame/widget.js")
+    _css = asset("lessons/frame/explorer.css")
     declaration = _traitlets.Dict().tag(sync=True)
     payload = _traitlets.Unicode("{}").tag(sync=True)
 
@@ -27,7 +27,7 @@ class Live(_AnyWidget):
         super().__init__(**traits)
         self.on_msg(self._on_message)
 
-    def hear(self, kind: str, message: dict[str, Any], buffers: Sequence[Any]) -> None:
+    def handle_message(self, message: dict[str, Any], buffers: Sequence[Any]) -> None:
         """Do what the page asks for."""
 
     def _on_message(self, _: Any, message: dict[str, Any], buffers: Sequence[Any]) -> None:
@@ -35,18 +35,10 @@ class Live(_AnyWidget):
             script = require("plotly.offline", "notebooks").get_plotlyjs()
             self.send({"kind": "plotly"}, buffers=[script.encode()])
         else:
-            self.hear(message["kind"], message, buffers)
+            self.handle_message(message, buffers)
 
 
-def payload_json(figure: Any | None, **beside: Any) -> str:
-    """Return a figure and what stands beside it as JSON, without a template: the page has its own colors."""
-    shown = None if figure is None else figure.to_dict()
-    if shown:
-        shown["layout"].pop("template", None)
-    return str(require("plotly.io", "notebooks").to_json({"figure": shown, **beside}, validate=False))
-
-
-class FigureView(Live):
+class FigureView(PlotlyWidget):
     """A live figure that follows the width and the colors of the page."""
 
     def __init__(self, figure: Any) -> None:
@@ -57,9 +49,23 @@ class FigureView(Live):
         display_with_picture(self, figure_data(self.figure))
 
 
-def shown_figure(figure: Any, *, static: bool = False) -> Any:
+def show_figure(figure: Any, *, static: bool = False) -> Any:
     """Return a figure without controls that follows the page's theme and width, or with `static` as it is."""
     return figure if static else FigureView(figure)
+
+
+def payload_json(figure: Any | None, **beside: Any) -> str:
+    """Return a figure and what stands beside it as JSON, without a template: the page has its own colors."""
+    plotted = None if figure is None else figure.to_dict()
+    if plotted:
+        plotted["layout"].pop("template", None)
+    return str(require("plotly.io", "notebooks").to_json({"figure": plotted, **beside}, validate=False))
+
+
+def figure_data(figure: Any) -> dict[str, Any]:
+    """Return a figure as the output of a cell."""
+    plotly, text = json.loads(figure.to_json()), str(figure.layout.title.text)
+    return {"application/vnd.plotly.v1+json": {**plotly, "config": CONFIG}, "text/plain": text}
 
 
 def display_with_picture(widget: Any, picture: dict[str, Any]) -> None:
@@ -73,12 +79,6 @@ def display_with_picture(widget: Any, picture: dict[str, Any]) -> None:
 def on_a_page() -> bool:
     """Tell whether the notebook is served by Voilà, without cells."""
     return os.environ.get("SERVER_SOFTWARE", "").startswith("voila/")
-
-
-def figure_data(figure: Any) -> dict[str, Any]:
-    """Return a figure as the output of a cell."""
-    plotly, text = json.loads(figure.to_json()), str(figure.layout.title.text)
-    return {"application/vnd.plotly.v1+json": {**plotly, "config": CONFIG}, "text/plain": text}
 
 
 @contextmanager

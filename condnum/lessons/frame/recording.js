@@ -3,12 +3,7 @@ condnum.recordings = {}; // by the names of explorers; their files fill them in
 condnum.decode = async (text) => {
   const packed = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const { spec, blocks, leaves, still, moving } = await new Response(stream).json();
-  const leaf = (number) => {
-    const one = leaves[number - 1]; // a vector may be a number times another one
-    return one?.of ? leaves[one.of - 1].map((value) => value && value * one.times) : structuredClone(one);
-  };
-
+  const { spec, blocks, leaves, places } = await new Response(stream).json();
   const [free, held] = [false, true].map((kind) => spec.controls.filter(({ advanced }) => advanced === kind));
   const apart = ({ log, values }, one, other) => {
     if (one === other) return 0;
@@ -29,16 +24,14 @@ condnum.decode = async (text) => {
     const at = nearest(state), payload = { state: at };
     const block = blocks.findIndex((one) => held.every(({ name }) => one[name] === at[name]));
     const row = free.reduce((sum, { name, values }) => sum * values.length + values.indexOf(at[name]), block);
-    const put = (path, number) => {
-      if (!number) return; // another state has it
+    for (const [path, numbers] of places) {
+      if (!numbers[row]) continue; // another state has it
       let place = payload;
       path.slice(0, -1).forEach((key, depth) => {
         place = place[key] ??= typeof path[depth + 1] === "number" ? [] : {};
       });
-      place[path.at(-1)] = leaf(number);
-    };
-    for (const [path, number] of still) put(path, number);
-    for (const [path, numbers] of moving) put(path, numbers[row]);
+      place[path.at(-1)] = structuredClone(leaves[numbers[row] - 1]);
+    }
     return payload;
   };
   return { spec, nearest, ask };

@@ -1,4 +1,4 @@
-"""The frame of all explorers: a pure function of its controls, shown as a figure and a sentence."""
+"""The frame of all explorers: a pure function of its controls, drawn as a figure with a caption."""
 
 import functools
 import inspect
@@ -6,42 +6,34 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from numbers import Real
-from typing import Any, ClassVar, Literal, ParamSpec, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from condnum.errors import InvalidInputError, UnknownNameError, check_known, require
 from condnum.figures.style import num
-from condnum.lessons.figure_view import Live, display_with_picture, errors_shown, figure_data, payload_json
+from condnum.lessons.frame.widget import (
+    PlotlyWidget,
+    display_with_picture,
+    errors_shown,
+    figure_data,
+    payload_json,
+)
 from condnum.machine import limited_threads
 
 _traitlets = require("traitlets", "notebooks")
 
-_P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-class Shown(ABC):
-    """What a lesson's function returns."""
+class ExplorerResult(ABC):
+    """What the function of an explorer returns."""
 
     @abstractmethod
     def figure(self) -> Any:
         """Return a plotly figure, always of the same traces."""
 
     @abstractmethod
-    def reading(self) -> str:
-        """Say in HTML what is to be seen."""
-
-
-#: For each argument on which it depends: the values with which another one has an effect.
-_Modes: TypeAlias = Mapping[str, Sequence[Any]]
-
-
-@dataclass(frozen=True)
-class Between:
-    """The range of an argument without a control."""
-
-    low: float
-    high: float
-    only: _Modes = field(default_factory=dict, kw_only=True)
+    def caption(self) -> str:
+        """Say in HTML what the figure shows."""
 
 
 @dataclass(frozen=True)
@@ -52,17 +44,18 @@ class Control(ABC):
     label: str  # may hold <sub>; help and options are plain text
     help: str
     advanced: bool = field(default=False, kw_only=True)  # folded away; held at a preset's value in recordings
-    only: _Modes = field(default_factory=dict, kw_only=True)  # elsewhere the page disables it
+    #: For other arguments, the values with which this one has an effect; with others the page disables it.
+    only: Mapping[str, Sequence[Any]] = field(default_factory=dict, kw_only=True)
 
-    def trait(self, kind: Any, default: Any) -> Any:
+    def trait(self, hint: Any, default: Any) -> Any:
         """Return the trait of an argument of this type."""
-        return {bool: _traitlets.Bool, str: _traitlets.Unicode}[kind](default, help=self.help)
+        return {bool: _traitlets.Bool, str: _traitlets.Unicode}[hint](default, help=self.help)
 
     def spec(self, trait: Any) -> dict[str, Any]:
         """Return what the page needs to know, as JSON."""
         only = {mode: list(values) for mode, values in self.only.items()}
-        shown = {"label": self.label, "help": self.help, "advanced": self.advanced}
-        return shown | {"kind": self.kind, "only": only}
+        words = {"label": self.label, "help": self.help, "advanced": self.advanced}
+        return words | {"kind": self.kind, "only": only}
 
 
 @dataclass(frozen=True)
@@ -78,10 +71,10 @@ class Slider(Control):
     marks: int = 5  # how many of its values a recording has, evenly spread over its scale
     values: Sequence[float] = ()  # where the handle stops, if neither scale suits; between them one types
 
-    def trait(self, kind: Any, default: Any) -> Any:
+    def trait(self, hint: Any, default: Any) -> Any:
         """Return a number within the range."""
-        numbers = _traitlets.Int if kind is int else _traitlets.Float
-        return numbers(default, min=kind(self.low), max=kind(self.high), help=self.help)
+        numbers = _traitlets.Int if hint is int else _traitlets.Float
+        return numbers(default, min=hint(self.low), max=hint(self.high), help=self.help)
 
     def spec(self, trait: Any) -> dict[str, Any]:
         """Return the range, too; steps of a logarithmic scale are decades."""
@@ -98,9 +91,9 @@ class Choice(Control):
     kind: ClassVar[str] = "choice"
     labels: Mapping[Any, str] = field(default_factory=dict)
 
-    def trait(self, kind: Any, default: Any) -> Any:
+    def trait(self, hint: Any, default: Any) -> Any:
         """Return one of the values."""
-        return _traitlets.Enum(list(get_args(kind)), default, help=self.help)
+        return _traitlets.Enum(list(get_args(hint)), default, help=self.help)
 
     def spec(self, trait: Any) -> dict[str, Any]:
         """Return the values and their words, too."""
@@ -115,36 +108,32 @@ class Check(Control):
     kind: ClassVar[str] = "check"
 
 
-def checked(**rules: Between | Control) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Give arguments ranges, controls and modes in which they act; hold callers to these and to types."""
+def with_controls(**controls: Control) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
+    """Give keyword arguments their controls; a call is held to their types, ranges and modes."""
 
-    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
-        hints, signature = get_type_hints(function), inspect.signature(function)
-        defaults = {name: parameter.default for name, parameter in signature.parameters.items()}
+    def decorate(function: Callable[..., _R]) -> Callable[..., _R]:
+        hints, parameters = get_type_hints(function), inspect.signature(function).parameters
+        defaults = {name: parameter.default for name, parameter in parameters.items()}
 
         @functools.wraps(function)
-        def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            for name in kwargs:
+        def call(**arguments: Any) -> _R:
+            for name in arguments:
                 check_known(f"argument of {function.__name__}", name, defaults)
-            given = signature.bind(*args, **kwargs)
-            for name, value in given.arguments.items():
-                given.arguments[name] = _as_declared(name, value, hints[name])
-                rule = rules.get(name)
-                if isinstance(rule, Between | Slider) and not rule.low <= given.arguments[name] <= rule.high:
-                    low, high = num(rule.low, 10), num(rule.high, 10)
-                    raise InvalidInputError(f"{name} must lie between {low} and {high}, got {value}.")
-            refuse_idle(rules, given.arguments, defaults | given.arguments)
-            return function(*given.args, **given.kwargs)
+            given = {
+                name: _validated(name, value, hints[name], controls.get(name))
+                for name, value in arguments.items()
+            }
+            refuse_idle(controls, given, defaults | given)
+            return function(**given)
 
-        controls = {name: rule for name, rule in rules.items() if isinstance(rule, Control)}
         call.controls = controls  # type: ignore[attr-defined]
         return call
 
     return decorate
 
 
-def _as_declared(name: str, value: Any, hint: Any) -> Any:
-    """Return an argument as its type has it: NumPy's numbers count, and 3.0 is a whole number."""
+def _validated(name: str, value: Any, hint: Any, control: Control | None) -> Any:
+    """Return an argument in its type and range: NumPy's numbers count, and 3.0 is an integer."""
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
             raise UnknownNameError(name, str(value), map(str, get_args(hint)))
@@ -152,17 +141,20 @@ def _as_declared(name: str, value: Any, hint: Any) -> Any:
         real = isinstance(value, Real) and not isinstance(value, bool)
         if not real or (hint is int and not float(value).is_integer()):
             raise InvalidInputError(f"{name} must be a {'whole ' * (hint is int)}number, got {value!r}.")
-        return hint(value)
+        value = hint(value)
     elif hint in (bool, str) and not isinstance(value, hint):
         wanted = "True or False" if hint is bool else "text"
         raise InvalidInputError(f"{name} must be {wanted}, got {value!r}.")
+    if isinstance(control, Slider) and not control.low <= value <= control.high:
+        low, high = num(control.low, 10), num(control.high, 10)
+        raise InvalidInputError(f"{name} must lie between {low} and {high}, got {value}.")
     return value
 
 
-def refuse_idle(rules: Mapping[str, Any], given: Iterable[str], state: Mapping[str, Any]) -> None:
+def refuse_idle(controls: Mapping[str, Control], given: Iterable[str], state: Mapping[str, Any]) -> None:
     """Refuse what is given but has no effect in this state."""
     for name in given:
-        for mode, values in getattr(rules.get(name), "only", {}).items():
+        for mode, values in controls[name].only.items() if name in controls else ():
             if state[mode] not in values:
                 wanted = " or ".join(map(repr, values))
                 raise InvalidInputError(
@@ -180,11 +172,12 @@ class Preset:
     settings: Mapping[str, Any]
 
 
-class Explorer(Live):
+class Explorer(PlotlyWidget):
     """A figure with controls: each control sets a trait, and all of them are the state.
 
-    A subclass declares `compute`, a `checked` function that returns a `Shown`, and `presets`. Setting a trait
-    redraws before it returns; an exception is shown in red, kept in `error`, and leaves nothing old in view.
+    A subclass declares `compute`, a function `with_controls` that returns an `ExplorerResult`, and `presets`.
+    Setting a trait redraws before it returns; an exception is shown in red, kept in `error`, and leaves
+    nothing old in view.
     """
 
     compute: ClassVar[Callable[..., Any]]
@@ -207,10 +200,9 @@ class Explorer(Live):
         refuse_idle(self.controls, settings, self.spec()["state"] | settings)
         self.result: Any  # what `compute` returned last; None where nothing can be drawn
         self.error: str  # what the red line says; empty when all is well
-        self.redraws = 0  # how often the figure was drawn
-        self._drawn: tuple[Any, ...] | None  # the state that is shown
-        self._asked = self._answered = 0  # numbers of the page's questions
-        self._blank()
+        self._drawn: tuple[Any, ...] | None  # the state that is drawn
+        self._request = 0  # number of the page's last message, which the answer repeats
+        self._clear()
         super().__init__(**settings)
         self.declaration = self.spec() | {"state": self.settings}
         self._draw()
@@ -223,7 +215,7 @@ class Explorer(Live):
             check_known(f"setting of {cls.__name__}", name, cls.controls)
 
     @classmethod
-    def acting(cls, state: Mapping[str, Any]) -> dict[str, Any]:
+    def effective(cls, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings that have an effect in a state."""
         return {
             name: value
@@ -264,7 +256,7 @@ class Explorer(Live):
     @property
     def settings_code(self) -> str:
         """A line of Python that makes this explorer again."""
-        arguments = ", ".join(f"{name}={value!r}" for name, value in self.acting(self.settings).items())
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.effective(self.settings).items())
         return f"{type(self).__name__}({arguments})"
 
     def plain_figure(self) -> Any:
@@ -280,46 +272,42 @@ class Explorer(Live):
             for name, value in settings.items():
                 setattr(self, name, value)
 
-    def hear(self, kind: str, message: dict[str, Any], buffers: Sequence[Any]) -> None:
+    def handle_message(self, message: dict[str, Any], buffers: Sequence[Any]) -> None:
         """Take over the state that the page asks for."""
-        if kind != "state":
-            return
-        self._asked, self.error = message["id"], ""
-        with errors_shown("the settings stay as they are", self._alarm):
+        before, self._request, self.error = self.payload, message["id"], ""
+        with errors_shown("the settings stay as they are", self._show_error):
             self.change(**message["state"])
             self._draw()  # what a failed upload has taken away
-            if self._answered != self._asked:  # nothing is new
-                self._tell()
+            if self.payload is before:  # the state is drawn already
+                self._send_payload()
 
     def _draw(self, _: Any = None) -> None:
         """Compute and draw the state, unless it is drawn already."""
         state = tuple(self.settings.values())
         if state == self._drawn:
             return
-        self._blank()
+        self._clear()
         self._drawn = state
-        with errors_shown("nothing can be drawn for these settings", self._alarm):
+        with errors_shown("nothing can be drawn for these settings", self._show_error):
             # Small matrices: threads cost more than they give, on a busy machine most.
             with limited_threads(1):
-                result = type(self).compute(**self.acting(self.settings))
-                figure, said = result.figure(), result.reading()
-            self._shown = figure, {"reading": said, "code": self.settings_code}
-            self.result, self.redraws = result, self.redraws + 1
-            self._tell()
+                result = type(self).compute(**self.effective(self.settings))
+                figure, caption = result.figure(), result.caption()
+            self._content, self.result = (figure, {"caption": caption, "code": self.settings_code}), result
+            self._send_payload()
 
-    def _blank(self) -> None:
-        """Forget what is shown: nothing old stands for new settings."""
+    def _clear(self) -> None:
+        """Forget what is drawn: nothing old stands for new settings."""
         self._drawn = self.result = None
-        self._shown, self.error = (None, {}), ""
+        self._content, self.error = (None, {}), ""
 
-    def _alarm(self, error: str, field: str = "") -> None:
+    def _show_error(self, error: str, field: str = "") -> None:
         """Show an error, that of a field beside it."""
         self.error = error
-        self._tell(field)
+        self._send_payload(field)
 
-    def _tell(self, field: str = "") -> None:
-        """Show the page all that there is."""
-        figure, said = self._shown
-        said = said | {"state": self.settings, "error": self.error, "field": field}
-        self._answered = self._asked
-        self.payload = payload_json(figure, id=self._asked, **said)
+    def _send_payload(self, field: str = "") -> None:
+        """Send all that there is to the page."""
+        figure, words = self._content
+        words = words | {"state": self.settings, "error": self.error, "field": field}
+        self.payload = payload_json(figure, id=self._request, **words)
