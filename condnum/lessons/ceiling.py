@@ -18,7 +18,7 @@ from condnum.lessons.frame.explorer import Explorer, ExplorerResult, Slider, wit
 from condnum.lessons.frame.sheet import Sheet
 from condnum.lessons.two_tasks import TASK_CONTROLS, NullKind, TwoTasks, two_tasks
 from condnum.methods.algorithm1 import Ours
-from condnum.methods.descent import descend
+from condnum.methods.descent import run_method
 from condnum.methods.method import Parameters
 from condnum.methods.problem import ImmunizationProblem
 from condnum.theory.ceiling import max_rir_immunizer, ridge_convention_ceiling, rir_ceiling
@@ -174,7 +174,7 @@ def _path(tasks: TwoTasks, ratio: float, learning_rate: float) -> tuple[Floats, 
     problem, method = ImmunizationProblem.from_covariances(*two_tasks(*tasks)), FromIdentity()
     plain = {"optimizer": "gd", "schedule": "constant", "steps": PATH_STEPS, "record_every": 1}
     settings = method.defaults.with_overrides(learning_rate=learning_rate, ratio=ratio, **plain)
-    run = descend(problem, method, settings, seed=0)
+    run = run_method(problem, method, settings, seed=0)
     kappa = np.stack([run.history["kappa_pretrain"], run.history["kappa_harmful"]], axis=1)
     lost = np.flatnonzero((kappa > _LOST_KAPPA).any(axis=1))
     path, reason = (kappa[: lost[0]], "diverged") if len(lost) else (kappa, run.stop_reason)

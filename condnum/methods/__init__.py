@@ -1,11 +1,10 @@
-"""Algorithm 1, its baselines and its controls: one registry, one loop, for one problem or many."""
+"""Algorithm 1, its baselines and its controls: one registry, one loop."""
 
 from condnum.methods.baselines import ImmaSettings, OptKappaSettings
 from condnum.methods.method import Method
 from condnum.methods.registry import (
     get_method,
     immunize,
-    immunize_batch,
     method_names,
     register_method,
 )
@@ -22,7 +21,6 @@ __all__ = [
     "Progress",
     "get_method",
     "immunize",
-    "immunize_batch",
     "method_names",
     "register_method",
 ]

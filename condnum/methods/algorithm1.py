@@ -7,88 +7,54 @@ inverse, no solve, no ε, and well defined for singular K.
 import torch
 from torch import Tensor
 
-from condnum.methods.batch import ProblemBatch, TaskBatch
-from condnum.methods.method import Gradients, Memory, Method, Parameters, random_weights
-from condnum.methods.problem import ImmunizationProblem
+from condnum.methods.method import Gradients, Method, Parameters, random_weights
+from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask
 from condnum.methods.settings import DescentSettings
-from condnum.theory.extremes import grams, largest_pairs, smallest_pairs
+from condnum.theory.extremes import gram, largest_pair, smallest_pair
+from condnum.theory.regularizers import r_ill_of_norm, rank_one_gradient
 from condnum.theory.spectra import symmetric_part
 
-#: A term of `∇_H R_ill` below this fraction of `‖H/k‖_F` moves no digit that the descent keeps.
-NEGLIGIBLE_TERM = 1e-10
 
+class TaskHessian:
+    """`H = θᵀKθ` of a task, and the pairs at both ends of its non-zero spectrum; a small H is decomposed."""
 
-class Hessians:
-    """`H = θᵀKθ` of one task of each problem, and the pairs at both ends of its spectrum.
-
-    A single small H is decomposed whole; otherwise Lanczos starts at the vector of the last step.
-    """
-
-    def __init__(self, tasks: TaskBatch, theta: Tensor, memory: Memory, name: str) -> None:
-        """Form H."""
-        self.tasks, self.memory, self.name = tasks, memory, name
-        self._whole = None
-        if tasks.small_covariance is not None:
-            self.H = symmetric_part(theta.mT @ tasks.small_covariance @ theta)
-            self._whole = torch.linalg.eigh(self.H)
-            return
-        self.F = tasks.factor @ theta
-        self.H = grams(self.F)
+    def __init__(self, task: LinearTask, theta: Tensor) -> None:
+        self.rank, self._pairs = task.rank, None
+        if len(theta) <= SMALL:
+            self.H = symmetric_part(theta.mT @ task.covariance @ theta)
+            self._pairs = torch.linalg.eigh(self.H)
+        else:
+            self._factor = task.factor @ theta
+            self.H = gram(self._factor)
 
     def largest(self) -> tuple[Tensor, Tensor]:
-        """Return σ₁ `(b,)` and v₁ `(b, D)`."""
-        if self._whole is not None:
-            return self._whole[0][:, -1], self._whole[1][:, :, -1]
-        pairs = largest_pairs(self.H, self.memory.get(f"v_1_{self.name}"))
-        self.memory[f"v_1_{self.name}"] = pairs.vectors
-        return pairs.values, pairs.vectors
+        """Return σ₁ and v₁ `(D,)`."""
+        if self._pairs is None:
+            return largest_pair(self.H)
+        values, vectors = self._pairs
+        return values[-1], vectors[:, -1]
 
-    def smallest(self, negligible: Tensor) -> tuple[Tensor, Tensor]:
-        """Return σ_k `(b,)` and v_k `(b, D)`, zeros where a Rayleigh quotient shows σ_k ≤ `negligible`."""
-        ranks, key = self.tasks.ranks, f"dual_k_{self.name}"
-        if self._whole is not None:
-            k = min(int(ranks), self.H.shape[2])
-            sigma, vector = self._whole[0][:, -k], self._whole[1][:, :, -k]
-            kept = ~(sigma <= negligible)
-            return torch.where(kept, sigma, 0.0), torch.where(kept[:, None], vector, 0.0)
-        F = self.F
-        sigma, vector = F.new_zeros(len(F)), F.new_zeros((len(F), F.shape[2]))
-        guess = self.memory.get(key)
-        if guess is None:  # the least energetic direction of the data
-            guess = torch.nn.functional.one_hot(ranks - 1, F.shape[1]).to(F)
-        bound = (F.mT @ guess[:, :, None]).square().sum(dim=(1, 2))
-        finite = torch.isfinite(torch.linalg.vector_norm(self.H, dim=(1, 2)))
-        index = (~(bound <= negligible) & finite).nonzero()[:, 0]
-        if len(index):
-            chosen = F if len(index) == len(F) else F[index]
-            pairs = smallest_pairs(chosen, ranks[index], guess[index])
-            sigma[index], vector[index] = pairs.values, pairs.vectors
-            dual = (chosen @ pairs.vectors[:, :, None]).squeeze(2)
-            self.memory[key] = guess.clone()
-            self.memory[key][index] = dual / torch.linalg.vector_norm(dual, dim=1, keepdim=True)
-        return sigma, vector
+    def smallest(self) -> tuple[Tensor, Tensor]:
+        """Return σ_k and v_k `(D,)`, k the rank of K."""
+        if self._pairs is None:
+            return smallest_pair(self._factor)
+        values, vectors = self._pairs
+        k = min(self.rank, len(values))
+        return values[-k], vectors[:, -k]
 
 
-def _direction(theta: Tensor, H: Tensor, a: Tensor, c: Tensor, v: Tensor) -> Tensor:
-    """Return `2θ∇_H R`, with `∇_H R = aH + c·vvᵀ`."""
-    return 2 * theta @ (a[:, None, None] * H).baddbmm_((c[:, None] * v)[:, :, None], v[:, None])
+def well_direction(task: LinearTask, theta: Tensor) -> Tensor:
+    """Return the preconditioned direction of R_well, `2θ∇_H R_well`."""
+    hessian = TaskHessian(task, theta)
+    return 2 * theta @ rank_one_gradient(hessian.H, *hessian.largest(), theta.shape[1])
 
 
-def well_gradients(tasks: TaskBatch, theta: Tensor, memory: Memory) -> Tensor:
-    """Return the directions of R_well: `∇_H R_well = σ₁v₁v₁ᵀ − H/D` (Theorem A.1 (3))."""
-    hessians = Hessians(tasks, theta, memory, "P")
-    sigma, v_1 = hessians.largest()
-    return _direction(theta, hessians.H, torch.full_like(sigma, -1 / theta.shape[2]), sigma, v_1)
-
-
-def ill_gradients(tasks: TaskBatch, theta: Tensor, memory: Memory) -> Tensor:
-    """Return the directions of R_ill: `∇_H R_ill = (σ_k v_k v_kᵀ − H/k)·R_ill²` (Eq. 13)."""
-    hessians, k = Hessians(tasks, theta, memory, "H"), tasks.ranks
-    norm = torch.linalg.vector_norm(hessians.H, dim=(1, 2))
-    norm = torch.where(torch.isfinite(norm.square()), norm, torch.nan)  # an infinite H has no gradient
-    sigma, v_k = hessians.smallest(NEGLIGIBLE_TERM * norm / k)
-    squared = 1 / (norm.square() / (2 * k) - sigma.square() / 2).square()
-    return _direction(theta, hessians.H, -squared / k, sigma * squared, v_k)
+def ill_direction(task: LinearTask, theta: Tensor) -> Tensor:
+    """Return the preconditioned direction of R_ill, `2θ∇_H R_ill`."""
+    hessian = TaskHessian(task, theta)
+    sigma, vector = hessian.smallest()
+    value = r_ill_of_norm(torch.linalg.matrix_norm(hessian.H), sigma, task.rank)
+    return 2 * theta @ (value.square() * rank_one_gradient(hessian.H, sigma, vector, task.rank))
 
 
 class Ours(Method):
@@ -99,7 +65,6 @@ class Ours(Method):
     summary = "descends the loss, R<sub>well</sub>(H<sub>P</sub>) and R<sub>ill</sub>(H<sub>H</sub>) together"
     parts = ("well", "ill", "supervised")
     defaults = DescentSettings()
-    batched = True
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
         """Return θ₀ and, for a task with targets, ω₀, both uniform in ±1/√D."""
@@ -109,13 +74,13 @@ class Ours(Method):
         return drawn
 
     def gradients(
-        self, problems: ProblemBatch, parameters: Parameters, settings: DescentSettings, memory: Memory
+        self, problem: ImmunizationProblem, parameters: Parameters, settings: DescentSettings
     ) -> Gradients:
         """Return the three parts of line 6 and the probe's gradient of line 4."""
-        theta, omega, loss = parameters["theta"], parameters.get("omega"), problems.pretrain.loss
+        theta, omega, loss = parameters["theta"], parameters.get("omega"), problem.pretrain.supervised
         parts = {
-            "well": well_gradients(problems.pretrain, theta, memory),
-            "ill": ill_gradients(problems.harmful, theta, memory),
+            "well": well_direction(problem.pretrain, theta),
+            "ill": ill_direction(problem.harmful, theta),
         }
         if loss is None or omega is None:
             return Gradients(parts)
@@ -131,10 +96,9 @@ class RIllOnly(Method):
     summary = "descends R<sub>ill</sub>(H<sub>H</sub>) alone"
     parts = ("ill",)
     defaults = DescentSettings()
-    batched = True
 
     def gradients(
-        self, problems: ProblemBatch, parameters: Parameters, settings: DescentSettings, memory: Memory
+        self, problem: ImmunizationProblem, parameters: Parameters, settings: DescentSettings
     ) -> Gradients:
         """Return the one part of line 6 that is left."""
-        return Gradients({"ill": ill_gradients(problems.harmful, parameters["theta"], memory)})
+        return Gradients({"ill": ill_direction(problem.harmful, parameters["theta"])})

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from condnum.methods.algorithm1 import Hessians
-from condnum.methods.batch import ProblemBatch, TaskBatch
-from condnum.methods.method import Gradients, Memory, Method, Parameters, random_weights
-from condnum.methods.problem import ImmunizationProblem, SupervisedLoss
+from condnum.methods.algorithm1 import TaskHessian
+from condnum.methods.method import Gradients, Method, Parameters, random_weights
+from condnum.methods.problem import ImmunizationProblem, LinearTask, SupervisedLoss
 from condnum.methods.settings import DescentSettings
 from condnum.theory.ceiling import max_rir_immunizer
 from condnum.theory.erasure import erasure
@@ -39,7 +38,7 @@ def bilevel_gradient(
     for _ in range(settings.inner_steps):
         tuned = tuned - settings.inner_rate * harmful.derivative(tuned @ w) @ w.mT
     outer = pretrain.value(tuned @ omega) - harmful.value(tuned @ w)
-    (gradient,) = torch.autograd.grad(outer.sum(), theta)
+    (gradient,) = torch.autograd.grad(outer, theta)
     return gradient
 
 
@@ -52,7 +51,6 @@ class Imma(Method):
     parts = ("bilevel",)
     needs = ("pretrain", "harmful")
     defaults = ImmaSettings()
-    batched = True
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
         """Return θ₀, ω₀ and w₀, all uniform in ±1/√D."""
@@ -63,11 +61,11 @@ class Imma(Method):
         return drawn
 
     def gradients(
-        self, problems: ProblemBatch, parameters: Parameters, settings: ImmaSettings, memory: Memory
+        self, problem: ImmunizationProblem, parameters: Parameters, settings: ImmaSettings
     ) -> Gradients:
         """Return the bi-level gradient of θ and the plain gradients of both probes."""
         theta, omega, w = (parameters[name] for name in ("theta", "omega", "w"))
-        pretrain, harmful = problems.pretrain.loss, problems.harmful.loss
+        pretrain, harmful = problem.pretrain.supervised, problem.harmful.supervised
         assert pretrain is not None  # see `needs`
         assert harmful is not None
         probes = {
@@ -88,27 +86,25 @@ class OptKappaSettings(DescentSettings):
         return super().describe(parts) + f", difference of {self.convention} κ"
 
 
-def kappa_gradient(
-    tasks: TaskBatch, theta: Tensor, memory: Memory, name: str, convention: Convention
-) -> Tensor:
-    """Return `∇_θκ = 2Kθ(v₁v₁ᵀ − κv_kv_kᵀ)/σ_k` of each problem: a product of rank two.
+def kappa_gradient(task: LinearTask, theta: Tensor, convention: Convention) -> Tensor:
+    """Return `∇_θκ = 2Kθ(v₁v₁ᵀ − κv_kv_kᵀ)/σ_k`: a product of rank two.
 
     In the ridge convention σ + ε take the places of σ; for a rank-deficient H the second term vanishes.
     """
-    hessians = Hessians(tasks, theta, memory, name)
-    needed = (tasks.ranks == theta.shape[2]) | (convention == "compact")
-    sigma_1, v_1 = hessians.largest()
-    sigma_k, v_k = hessians.smallest(torch.where(needed, -torch.inf, torch.inf))
-    # Where σ_k is below the round-off of H, its computed value may be negative.
-    sigma_k = torch.maximum(sigma_k, torch.where(needed, torch.finfo(theta.dtype).eps * sigma_1, 0.0))
+    hessian = TaskHessian(task, theta)
     ridge = PUBLISHED_RIDGE if convention == "ridge" else 0.0
+    sigma_1, v_1 = hessian.largest()
+    if convention == "ridge" and task.rank < theta.shape[1]:
+        sigma_k, v_k = torch.zeros_like(sigma_1), torch.zeros_like(v_1)
+    else:
+        sigma_k, v_k = hessian.smallest()
+        # Where σ_k is below the round-off of H, its computed value may be negative.
+        sigma_k = torch.maximum(sigma_k, torch.finfo(theta.dtype).eps * sigma_1)
     kappa = (sigma_1 + ridge) / (sigma_k + ridge)
-    scale = 2 / (sigma_k + ridge)
-    pair = torch.stack([v_1, v_k], dim=2)
-    weights = torch.stack([scale, -kappa * scale], dim=1)
-    K, images = tasks.small_covariance, theta @ pair
-    images = tasks.factor.mT @ (tasks.factor @ images) if K is None else K @ images
-    return (images * weights[:, None, :]) @ pair.mT
+    pair = torch.stack([v_1, v_k], dim=1)
+    images = task.factor.mT @ (task.factor @ (theta @ pair))
+    weights = torch.stack([torch.ones_like(kappa), -kappa]) * 2 / (sigma_k + ridge)
+    return (images * weights) @ pair.mT
 
 
 class OptKappa(Method):
@@ -119,15 +115,13 @@ class OptKappa(Method):
     summary = "descends κ(H<sub>P</sub>) − κ(H<sub>H</sub>) itself, through the four extreme eigenpairs"
     parts = ("kappa_pretrain", "kappa_harmful")
     defaults = OptKappaSettings()
-    batched = True
 
     def gradients(
-        self, problems: ProblemBatch, parameters: Parameters, settings: OptKappaSettings, memory: Memory
+        self, problem: ImmunizationProblem, parameters: Parameters, settings: OptKappaSettings
     ) -> Gradients:
         """Return the gradients of `+κ_P` and `−κ_H`."""
-        theta = parameters["theta"]
-        P = kappa_gradient(problems.pretrain, theta, memory, "P", settings.convention)
-        H = kappa_gradient(problems.harmful, theta, memory, "H", settings.convention)
+        P = kappa_gradient(problem.pretrain, parameters["theta"], settings.convention)
+        H = kappa_gradient(problem.harmful, parameters["theta"], settings.convention)
         return Gradients({"kappa_pretrain": P, "kappa_harmful": -H})
 
 

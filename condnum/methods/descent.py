@@ -1,114 +1,153 @@
-"""The joint descent of a method's gradient parts, for one problem or many: weigh, step, record, stop."""
+"""A run of a method: its start, the joint descent of its gradient parts (Eq. 11), history and stop reason."""
 
 import math
-from collections.abc import Sequence
-from typing import Any, Literal
+import time
+from collections.abc import Collection, Generator
+from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from condnum.methods.method import Gradients, Method, Parameters
-from condnum.methods.problem import ImmunizationProblem
-from condnum.methods.result import ImmunizationResult
-from condnum.methods.run import Run
+from condnum.arrays import as_tensor
+from condnum.errors import InvalidInputError
+from condnum.methods.method import Method, Parameters
+from condnum.methods.problem import SMALL, ImmunizationProblem
+from condnum.methods.result import Callback, ImmunizationResult, Progress, StopReason
 from condnum.methods.settings import DescentSettings
+from condnum.theory.regularizers import ill_of_spectrum, well_of_spectrum
 
 
-def descend(
-    problem: ImmunizationProblem, method: Method, settings: DescentSettings, *, seed: int
+def run_method(
+    problem: ImmunizationProblem,
+    method: Method,
+    settings: Any = None,
+    *,
+    seed: int,
+    callback: Callback | None = None,
+    callback_steps: Collection[int] = (),
 ) -> ImmunizationResult:
-    """Run any descent, registered or not, from its random start, and do not judge it."""
-    return JointDescent([problem], method, settings, [seed]).results()[0]
+    """Run any method, registered or not, from its start, and do not judge it; no settings: a closed form."""
+    if missing := ", ".join(method.missing(problem)):
+        raise InvalidInputError(f"method '{method.name}' needs targets, but {missing} are missing.")
+    started = time.perf_counter()
+    # A method of one's own may draw in float32, or answer with an array.
+    parameters = {
+        name: as_tensor(value, f"{name} of method '{method.name}'", ndim=2).to(problem.device, copy=True)
+        for name, value in method.initial(problem, torch.Generator().manual_seed(seed)).items()
+    }
+    descent = _Descent(problem, method, settings, seed, parameters)
+    steps, text = 0, method.remark
+    reason: StopReason = "closed_form"
+    with few_threads(problem):
+        if settings is not None:
+            steps, reason = descent.loop(callback, frozenset(callback_steps))
+            stopped = "" if reason == "steps" else f"; {reason} after {steps}"
+            text += f" It ran {settings.describe([*descent.weights])}{stopped}."
+        if settings is None or settings.record_every != 0:
+            descent.record(steps)
+    rows = descent.rows
+    return ImmunizationResult(
+        theta=parameters["theta"].detach(),  # without the gradient that the optimizer read
+        omega=parameters["omega"].detach() if "omega" in parameters else None,
+        method=method.name,
+        seed=seed,
+        settings=settings,
+        history={name: np.array([row[name] for row in rows]) for name in rows[0]} if rows else {},
+        steps=steps,
+        seconds=time.perf_counter() - started,
+        converged=reason == "closed_form",
+        stop_reason=reason,
+        part_weights=descent.weights,
+        explanation=text,
+    )
 
 
-class JointDescent(Run):
-    """Steps against the weighted sum of the gradient's parts; what becomes infinite is taken back."""
+class _Descent:
+    """Steps against the weighted sum of the gradient's parts; a step that becomes infinite is taken back."""
 
     def __init__(
         self,
-        problems: Sequence[ImmunizationProblem],
+        problem: ImmunizationProblem,
         method: Method,
         settings: DescentSettings,
-        seeds: Sequence[int],
-        **options: Any,
+        seed: int,
+        parameters: Parameters,
     ) -> None:
-        super().__init__(problems, method, settings, seeds, **options)
-        self._weights: dict[str, Tensor] = {}
-        self._norms: dict[str, Tensor] = {}
-        self._safe = {name: torch.empty_like(tensor) for name, tensor in self.parameters.items()}
-        self._optimizer = DescentOptimizer(settings.optimizer, self.parameters)
+        self.problem, self.method, self.settings, self.seed = problem, method, settings, seed
+        self.parameters = parameters
+        self.weights: dict[str, float] = {}  # λ of each part
+        self.norms: dict[str, float] = {}  # of each part, when it was last recorded
+        self.rows: list[dict[str, float]] = []
 
-    def loop(self) -> None:
-        """Step until nothing is active; leave the last finite parameters of each problem behind."""
-        for step in range(self.settings.steps):
-            self.step = step
-            for name, tensor in self.parameters.items():
-                self._safe[name].copy_(tensor)
+    def loop(self, callback: Callback | None, watched: frozenset[int]) -> tuple[int, StopReason]:
+        """Step until the end or a reason to stop, return both, and leave finite parameters behind."""
+        settings, parameters = self.settings, self.parameters
+        kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.SGD
+        optimizer = kind(parameters.values(), lr=settings.learning_rate)
+        for step in range(settings.steps):
+            recorded = step in settings.recorded_steps
             try:
-                directions = self._directions()
+                directions = self._directions(recorded)
             except torch.linalg.LinAlgError:
-                return self.stop(self.active, "diverged")
-            norm = torch.linalg.vector_norm(directions["theta"], dim=(1, 2))
-            self.stop(~torch.isfinite(norm), "diverged")
-            if step in self.told:
-                self.record()
-            self._optimizer.step(directions, self.settings.rate(step))
-            self._keep_finite()
-            if not bool(self.active.any()):
-                return None
-        self.step = self.settings.steps
-        return self.stop(self.active, "steps")
+                return step, "diverged"
+            if not _finite(directions["theta"]):
+                return step, "diverged"
+            if recorded:
+                self.record(step)
+            if callback is not None and (recorded or step in watched):
+                row = self.rows[-1] if recorded else {}
+                seen = self.method.name, self.seed, step, settings.steps, row, parameters["theta"]
+                if callback(Progress(*seen)) is True:
+                    return step, "cancelled"
+            before = {name: tensor.clone() for name, tensor in parameters.items()}
+            optimizer.param_groups[0]["lr"] = settings.rate(step)
+            for name, tensor in parameters.items():
+                tensor.grad = directions.get(name)
+            optimizer.step()
+            if not all(map(_finite, parameters.values())):
+                for name, tensor in parameters.items():
+                    tensor.copy_(before[name])
+                return step, "diverged"
+        return settings.steps, "steps"
 
-    def facts(self, index: int) -> dict[str, Any]:
-        """Add λ of each part, and what ran."""
-        weights = {part: float(values[index]) for part, values in self._weights.items()}
-        text = f" It ran {self.settings.describe([*weights])}"
-        if self.reasons[index] != "steps":
-            text += f"; {self.reasons[index]} after {self.steps[index]}"
-        return {"part_weights": weights, "explanation": f"{super().facts(index)['explanation']}{text}."}
+    def record(self, step: int) -> None:
+        """Append a row to the history, unless there is one of this step."""
+        if not self.rows or self.rows[-1]["step"] != step:
+            measured = measure(self.problem, self.parameters["theta"], self.parameters.get("omega"))
+            norms = {f"norm_{part}": norm for part, norm in self.norms.items()}
+            self.rows.append({"step": float(step)} | measured | norms)
 
-    def measured(self) -> dict[str, list[float]]:
-        """Add the norm of each part."""
-        return super().measured() | {f"norm_{part}": norms.tolist() for part, norms in self._norms.items()}
-
-    def _gradients(self) -> Gradients:
-        """Return the gradients of the method at the parameters."""
-        if self.method.batched:
-            return self.method.gradients(self.batch, self.parameters, self.settings, self.memory)
-        (problem,) = self.problems  # what knows no batches is descended one by one
-        alone = {name: tensor[0] for name, tensor in self.parameters.items()}
-        found: Any = self.method.gradients(problem, alone, self.settings, self.memory)
-        parts, others = (
-            {name: x[None].double() for name, x in kind.items()} for kind in (found.parts, found.others)
-        )
-        return Gradients(parts, others)
-
-    def _directions(self) -> dict[str, Tensor]:
-        """Return the gradients of each parameter; those of θ are the weighted sums of their parts."""
-        theta, gradients = self.parameters["theta"], self._gradients()
-        if not self._weights or self.step in self.recorded:
-            for part, gradient in gradients.parts.items():
-                norm = torch.linalg.vector_norm(gradient, dim=(1, 2))
-                self._norms[part] = torch.where(self.active, norm, self._norms.get(part, 0.0))
-        if not self._weights:
-            each = zip(*(norms.tolist() for norms in self._norms.values()), strict=True)
-            chosen = [part_weights(dict(zip(self._norms, one, strict=True)), self.settings) for one in each]
-            self._weights = {
-                part: theta.new_tensor([weights[part] for weights in chosen]) for part in self._norms
-            }
+    def _directions(self, recorded: bool) -> Parameters:
+        """Return the gradients of each parameter; that of θ is the weighted sum of its parts."""
+        theta = self.parameters["theta"]
+        found = self.method.gradients(self.problem, self.parameters, self.settings)
+        parts = {part: gradient.to(theta) for part, gradient in found.parts.items()}
+        if recorded or not self.weights:
+            self.norms = {part: float(torch.linalg.matrix_norm(of)) for part, of in parts.items()}
+        self.weights = self.weights or part_weights(self.norms, self.settings)
         total = torch.zeros_like(theta)
-        for part, gradient in gradients.parts.items():
-            total.addcmul_(self._weights[part][:, None, None], gradient)
-        return {"theta": total} | gradients.others
+        for part, gradient in parts.items():
+            total.add_(gradient, alpha=self.weights[part])
+        return {"theta": total} | {name: gradient.to(theta) for name, gradient in found.others.items()}
 
-    def _keep_finite(self) -> None:
-        """Take back the step of the problems that have stopped, or whose parameters it made infinite."""
-        sizes = [torch.linalg.vector_norm(x, ord=torch.inf, dim=(1, 2)) for x in self.parameters.values()]
-        finite = self.active & torch.isfinite(torch.stack(sizes)).all(dim=0)
-        if not bool(finite.all()):
-            for name, tensor in self.parameters.items():
-                tensor.copy_(torch.where(finite[:, None, None], tensor, self._safe[name]))
-            self.stop(~finite, "diverged")
+
+def _finite(tensor: Tensor) -> bool:
+    """Tell whether all entries are finite."""
+    return bool(torch.isfinite(tensor).all())
+
+
+@contextmanager
+def few_threads(problem: ImmunizationProblem) -> Generator[None]:
+    """Give a small problem one thread: beside other work, several mostly wait for each other."""
+    before = torch.get_num_threads()
+    if problem.dimension <= SMALL and problem.device.type == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def part_weights(norms: dict[str, float], settings: DescentSettings) -> dict[str, float]:
@@ -127,27 +166,20 @@ def part_weights(norms: dict[str, float], settings: DescentSettings) -> dict[str
     return {part: chosen.get(part, 1.0) for part in norms}
 
 
-class DescentOptimizer:
-    """Plain gradient descent `x ← x − ηg`, or Adam with (0.9, 0.999, 1e-8) (Kingma & Ba, 2015), in place.
-
-    `torch.optim.Adam` does the same, but loads torch's compiler first: 5 s a process.
-    """
-
-    def __init__(self, name: Literal["adam", "gd"], parameters: Parameters) -> None:
-        self._adam, self._parameters = name == "adam", parameters
-        self._moments = {name: (torch.zeros_like(x), torch.zeros_like(x)) for name, x in parameters.items()}
-        self._steps = 0
-
-    @torch.no_grad()
-    def step(self, gradients: Parameters, learning_rate: float) -> None:
-        """Take one step against the gradients."""
-        self._steps += 1
-        for name, gradient in gradients.items():
-            parameter, (mean, square) = self._parameters[name], self._moments[name]
-            if not self._adam:
-                parameter.add_(gradient, alpha=-learning_rate)
-                continue
-            mean.lerp_(gradient, 1 - 0.9)
-            square.mul_(0.999).addcmul_(gradient, gradient, value=1 - 0.999)
-            root = square.sqrt().div_(math.sqrt(1 - 0.999**self._steps)).add_(1e-8)
-            parameter.addcdiv_(mean, root, value=-learning_rate / (1 - 0.9**self._steps))
+def measure(problem: ImmunizationProblem, theta: Tensor, omega: Tensor | None) -> dict[str, float]:
+    """Return what histories record: loss, both regularizers, and compact κ's over rank(K), so continuous."""
+    loss, regularizers, kappa = problem.pretrain.supervised, {}, {}
+    for name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
+        image = task.factor @ theta
+        sigma = torch.linalg.svdvals(image).square() if _finite(image) else image.new_tensor([math.inf, 0.0])
+        k = min(task.rank, len(sigma))
+        kappa[name] = float(sigma[0] / sigma[k - 1])
+        found = well_of_spectrum(sigma, theta.shape[1]) if name == "pretrain" else ill_of_spectrum(sigma, k)
+        regularizers[name] = float(found.value)
+    return {
+        "loss": math.nan if loss is None or omega is None else float(loss.value(theta @ omega)),
+        "r_well": regularizers["pretrain"],
+        "r_ill": regularizers["harmful"],
+        "kappa_pretrain": kappa["pretrain"],
+        "kappa_harmful": kappa["harmful"],
+    }

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from condnum.methods.problem import SMALL, ImmunizationProblem
+from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.settings import Settings
 
 #: Named tensors that a method trains; every method has "theta" `(D, D)`.
 Parameters = dict[str, Tensor]
-
-
-#: What a batch carries from one step to the next: warm starts, by the method's own names.
-Memory = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -41,7 +35,6 @@ class Method:
     defaults: Settings | None = None  # of a descent; None: the start is the answer, in closed form
     parts: tuple[str, ...] | None = None  # names of θ's gradient parts; None: not known
     needs: tuple[Literal["pretrain", "harmful"], ...] = ()  # tasks whose targets it needs
-    batched: bool = False  # whether `gradients` takes many problems at once
 
     def missing(self, problem: ImmunizationProblem) -> list[str]:
         """Return which targets it needs that a problem lacks."""
@@ -51,25 +44,9 @@ class Method:
         """Return the parameters at step 0: θ₀ `(D, D)`, uniform in ±1/√D."""
         return {"theta": random_weights(problem, problem.dimension, generator)}
 
-    def gradients(self, problem: Any, parameters: Parameters, settings: Any, memory: Memory) -> Gradients:
-        """Return the gradients at the parameters.
-
-        `problem` is an `ImmunizationProblem`, and the parts are tensors. If `batched` is True, it is a
-        `ProblemBatch`, and all tensors have a leading batch dimension.
-        """
+    def gradients(self, problem: ImmunizationProblem, parameters: Parameters, settings: Any) -> Gradients:
+        """Return the gradients at the parameters."""
         raise NotImplementedError(f"{type(self).__name__} has settings but defines no gradients.")
-
-
-@contextmanager
-def few_threads(problem: ImmunizationProblem) -> Generator[None]:
-    """Give a small problem one thread: beside other work, several mostly wait for each other."""
-    before = torch.get_num_threads()
-    if problem.dimension <= SMALL and problem.device.type == "cpu":
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def random_weights(problem: ImmunizationProblem, columns: int, generator: torch.Generator) -> Tensor:

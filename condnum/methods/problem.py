@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from scipy.linalg import qr_multiply
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from condnum.arrays import ArrayLike, as_targets, as_tensor, resolve_device, same_columns, storage_eps
 from condnum.errors import InvalidInputError, check_known
@@ -40,15 +40,15 @@ SMALL = 128
 class SquaredLoss:
     """Mean squared error of `β = θω` (Eq. 4) from its statistics: `L(β) = (βᵀKβ − 2βᵀXᵀY + ‖Y‖²)/N`."""
 
-    covariance: Tensor  # (..., D, D), XᵀX
-    moment: Tensor  # (..., D, m), XᵀY
-    energy: float | Tensor  # (..., 1, 1), ‖Y‖²
-    rows: int | Tensor  # (..., 1, 1), N
+    covariance: Tensor  # (D, D), XᵀX
+    moment: Tensor  # (D, m), XᵀY
+    energy: float  # ‖Y‖²
+    rows: int  # N
 
     def value(self, predictor: Tensor) -> Tensor:
-        """Return the loss `(...)` of `β` `(..., D, m)`, differentiable by autograd."""
+        """Return the loss of `β` `(D, m)`, differentiable by autograd."""
         products = predictor * (self.covariance @ predictor - 2 * self.moment)
-        return ((products.sum(dim=(-2, -1), keepdim=True) + self.energy) / self.rows)[..., 0, 0]
+        return (products.sum() + self.energy) / self.rows
 
     def derivative(self, predictor: Tensor) -> Tensor:
         """Return `∂L/∂β = (2/N)(Kβ − XᵀY)`; then `∇_θL = (∂L/∂β)ωᵀ` and `∇_ωL = θᵀ(∂L/∂β)`."""
@@ -59,21 +59,17 @@ class SquaredLoss:
 class LogisticLoss:
     """Mean binary cross-entropy of labels in [0, 1] with the logit `xᵀβ`."""
 
-    features: Tensor  # (..., N, D), below the task's own rows zeros
-    targets: Tensor  # (..., N, m)
-    rows: int | Tensor  # (..., 1, 1), rows that are not padding
+    features: Tensor  # (N, D)
+    targets: Tensor  # (N, m)
 
     def value(self, predictor: Tensor) -> Tensor:
-        """Return the loss `(...)` of `β` `(..., D, m)`, in nats."""
-        logits = self.features @ predictor
-        own = torch.arange(logits.shape[-2], device=logits.device)[:, None] < self.rows
-        losses = (softplus(logits) - self.targets * logits) * own  # a row of zeros has log 2
-        return (losses.sum(dim=(-2, -1), keepdim=True) / (self.rows * logits.shape[-1]))[..., 0, 0]
+        """Return the loss of `β` `(D, m)`, in nats."""
+        return binary_cross_entropy_with_logits(self.features @ predictor, self.targets)
 
     def derivative(self, predictor: Tensor) -> Tensor:
-        """Return `∂L/∂β = Xᵀ(sigmoid(Xβ) − Y)/N`, to which rows of zeros add nothing."""
+        """Return `∂L/∂β = Xᵀ(sigmoid(Xβ) − Y)/N`, also divided by m."""
         excess = torch.sigmoid(self.features @ predictor) - self.targets
-        return self.features.mT @ excess / (self.rows * self.targets.shape[-1])
+        return self.features.mT @ excess / self.targets.numel()
 
 
 #: Supervised losses that know their own derivative.
@@ -136,7 +132,7 @@ class LinearTask:
         if self.targets is None or X is None:
             return None
         if self.loss == "bce":
-            return LogisticLoss(X, self.targets, X.shape[0])
+            return LogisticLoss(X, self.targets)
         K = self.covariance if self.loss_features is None else X.mT @ X
         return SquaredLoss(K, X.mT @ self.targets, float((self.targets**2).sum()), X.shape[0])
 

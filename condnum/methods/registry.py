@@ -1,21 +1,17 @@
 """The registry of methods, and `immunize`, the one entry to all of them."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-import torch
-
-from condnum.arrays import resolve_device
 from condnum.errors import InvalidInputError, check_integer, check_known
 from condnum.methods.algorithm1 import Ours, RIllOnly
 from condnum.methods.baselines import Erase, Identity, Imma, Initial, MaxRir, OptKappa, Pareto
-from condnum.methods.descent import JointDescent
+from condnum.methods.descent import run_method
 from condnum.methods.method import Method
 from condnum.methods.problem import MAKE_IT, ImmunizationProblem
 from condnum.methods.result import Callback, ImmunizationResult, judged
-from condnum.methods.run import Run
 from condnum.methods.settings import PRESETS, DescentSettings, Settings
 
 #: Beyond this, and below its inverse, eigenvalues to the power ±4 are near the end of float64.
@@ -129,7 +125,6 @@ def immunize(
             f"problem must be an ImmunizationProblem, got {type(problem).__name__}; {MAKE_IT}"
         )
     chosen, seed = get_method(method), check_integer("seed", seed, 0)
-    told = {"callback": callback, "callback_steps": callback_steps}
     if chosen.defaults is None:
         if settings is not None or overrides:
             given = ", ".join(overrides) or "settings"
@@ -138,7 +133,7 @@ def immunize(
                 f"method '{method}' has no settings; leave out {given}, or name a method that descends: "
                 f"{descends}."
             )
-        return judged(problem, Run([problem], chosen, None, [seed]).results()[0])
+        return judged(problem, run_method(problem, chosen, seed=seed))
     if isinstance(settings, str):
         check_known("settings", settings, PRESETS)
         settings = PRESETS[settings]
@@ -146,30 +141,8 @@ def immunize(
             settings = replace(settings, loss_weight=DescentSettings.loss_weight)
     base = _settings_of(chosen, settings).with_overrides(**overrides)
     _check_descent(problem, chosen, base, overrides)
-    return judged(problem, JointDescent([problem], chosen, base, [seed], **told).results()[0])
-
-
-def immunize_batch(
-    problems: Sequence[ImmunizationProblem],
-    method: str = "ours",
-    *,
-    seeds: Sequence[int],
-    settings: Settings | None = None,
-    device: str | torch.device | None = None,
-) -> list[ImmunizationResult]:
-    """Immunize many problems of one dimension at once, without a verdict of each."""
-    if len(problems) != len(seeds) or not problems:
-        raise InvalidInputError(f"a batch needs one seed per problem, got {len(problems)} and {len(seeds)}.")
-    chosen = get_method(method)
-    if not chosen.batched:
-        raise InvalidInputError(
-            f"method '{method}' does not support batches; immunize the problems one at a time."
-        )
-    base = _settings_of(chosen, settings)
-    for problem in problems:
-        _check_descent(problem, chosen, base)
-    where = None if device is None else resolve_device(device)
-    return JointDescent(problems, chosen, base, seeds, device=where).results()
+    result = run_method(problem, chosen, base, seed=seed, callback=callback, callback_steps=callback_steps)
+    return judged(problem, result)
 
 
 def _settings_of(method: Method, settings: Settings | None) -> Any:

@@ -29,9 +29,9 @@ from condnum.methods import (
     method_names,
 )
 from condnum.methods.problem import ImmunizationProblem
-from condnum.studies.digit_cells import DigitBatches, cell_problem, measure_cell
+from condnum.studies.digit_cells import cell_problem, measure_cell
 from condnum.studies.frame.cells import Cell, CellResult, cached
-from condnum.studies.frame.executors import BatchExecutor, Executor
+from condnum.studies.frame.executors import Executor
 from condnum.studies.frame.study import Count, FinishedCell, Study, at_least, several, some_of
 from condnum.studies.measure import (
     MEASURE_COLUMNS,
@@ -327,11 +327,9 @@ class DigitPairs(LinearStudy, name="digit-pairs"):
         }
 
     def executor(self, data: Any, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
-        """Compute in batches on a GPU of this machine."""
-        device = resolve_device(self.device)
-        if device.type == "cuda" and not scheduler:
-            return BatchExecutor(DigitBatches(data, device))
-        return super().executor(data, cells, jobs, scheduler)
+        """Compute one cell after the other on a GPU of this machine."""
+        on_gpu = resolve_device(self.device).type == "cuda"
+        return super().executor(data, cells, 1 if on_gpu else jobs, scheduler)
 
 
 def linear_study(

@@ -16,13 +16,14 @@ from condnum.data import TaskPair, load_house_prices
 from condnum.data.task_pair import standardize
 from condnum.methods import ImmunizationResult
 from condnum.methods.algorithm1 import Ours
-from condnum.methods.descent import descend
-from condnum.methods.method import Gradients, Memory, Method, Parameters
+from condnum.methods.descent import run_method
+from condnum.methods.method import Gradients, Method, Parameters
 from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.methods.settings import DescentSettings
 from condnum.studies.frame.cells import Cell, CellResult, cached
 from condnum.studies.measure import SPECTRA
 from condnum.theory.extremes import gram
+from condnum.theory.regularizers import r_ill_of_norm, rank_one_gradient
 from condnum.theory.spectra import PUBLISHED_RIDGE, default_rtol, hessian_spectrum, symmetric_part
 
 #: Rows of a mini-batch of the release.
@@ -188,7 +189,7 @@ class SwitchedAlgorithm1(Method):
         return {"theta": (2 * theta - 1) * (1 / math.sqrt(D)), "omega": omega}
 
     def gradients(
-        self, problem: ImmunizationProblem, parameters: Parameters, settings: DescentSettings, memory: Memory
+        self, problem: ImmunizationProblem, parameters: Parameters, settings: DescentSettings
     ) -> Gradients:
         """Return the parts of θ's gradient on all rows or on a mini-batch, and the head's gradient."""
         problem = next(self._batches) if self.switches.covariance == "minibatch" else problem
@@ -213,12 +214,11 @@ class SwitchedAlgorithm1(Method):
         S = symmetric_part(theta.mT @ K @ theta)
         values, vectors = torch.linalg.eigh(S)
         if part == "well":
-            v = vectors[:, -1]
-            G = values[-1] * torch.outer(v, v) - S / D
+            G = rank_one_gradient(S, values[-1], vectors[:, -1], D)
         else:
             sigma, v, k = self._smallest(task, values, vectors)
-            r_ill = 1 / (S.square().sum() / (2 * k) - sigma.square() / 2)
-            G = (sigma * torch.outer(v, v) - S / k) * r_ill.square()
+            r_ill = r_ill_of_norm(torch.linalg.matrix_norm(S), sigma, k)
+            G = r_ill.square() * rank_one_gradient(S, sigma, v, k)
         if self.switches.preconditioner_side == "input":
             return 2 * theta @ G
         gradient = 2 * K @ (theta @ G)
@@ -246,7 +246,7 @@ def train_cell(pair: TaskPair, cell: Cell) -> tuple[SwitchedTasks, ImmunizationR
     switches = ProtocolSwitches(**cell["switches"])
     tasks = switched_tasks(pair, switches)
     method = Ours() if switches.is_algorithm_1 else SwitchedAlgorithm1(switches)
-    return tasks, descend(tasks.problem, method, DescentSettings(**cell.settings), seed=cell["seed"])
+    return tasks, run_method(tasks.problem, method, DescentSettings(**cell.settings), seed=cell["seed"])
 
 
 def compute_cell(pair: TaskPair, cell: Cell) -> CellResult:

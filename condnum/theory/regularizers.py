@@ -23,11 +23,13 @@ class RegularizerGradient:
 
     value: Any  # R, () or (batch...)
     gradient: Any  # the shape of the matrix that it is taken in
-    differentiable: Any  # False: the extreme singular value is repeated, `gradient` is a subgradient
-    gap: Any  # well: (σ₁−σ₂)/σ₁; ill: (σ_{k−1}−σ_k)/σ₁; inf without a neighbor
-    sigma: Any  # the extreme singular value: well σ₁, ill σ_k
     rank: Any  # k, the number of σ > rtol·σ₁, or the rank that was asked for
-    multiplicity: Any  # how many singular values the subgradient averages over; 1 if differentiable
+    multiplicity: Any  # how many singular values equal the extreme one; the subgradient averages over them
+
+    @property
+    def differentiable(self) -> Any:
+        """Whether the extreme singular value is unique; if not, `gradient` is a subgradient."""
+        return self.multiplicity == 1
 
 
 def r_well(S: ArrayLike, *, dimension: int | None = None) -> Any:
@@ -59,7 +61,7 @@ def r_well(S: ArrayLike, *, dimension: int | None = None) -> Any:
         2.0
     """
     M = as_tensor(S, "S", minimum_ndim=2)
-    return _in_kind_of(S, M, well_core(M.detach(), dimension=dimension, eps=storage_eps(S)))
+    return _in_kind_of(S, M, well_gradient(M.detach(), dimension=dimension, eps=storage_eps(S)))
 
 
 def r_well_gradient(
@@ -94,7 +96,7 @@ def r_well_gradient(
         False
     """
     M = as_tensor(S, "S", minimum_ndim=2).detach()
-    return _hand_back(well_core(M, dimension=dimension, rtol=rtol, eps=storage_eps(S)), S)
+    return _hand_back(well_gradient(M, dimension=dimension, rtol=rtol, eps=storage_eps(S)), S)
 
 
 def r_ill(S: ArrayLike, *, rank: int | None = None, rtol: float | None = None) -> Any:
@@ -128,7 +130,7 @@ def r_ill(S: ArrayLike, *, rank: int | None = None, rtol: float | None = None) -
         inf
     """
     M = as_tensor(S, "S", minimum_ndim=2)
-    return _in_kind_of(S, M, ill_core(M.detach(), rank=rank, rtol=rtol, eps=storage_eps(S)))
+    return _in_kind_of(S, M, ill_gradient(M.detach(), rank=rank, rtol=rtol, eps=storage_eps(S)))
 
 
 def r_ill_gradient(
@@ -160,7 +162,7 @@ def r_ill_gradient(
                [ 0.   ,  0.125]])
     """
     M = as_tensor(S, "S", minimum_ndim=2).detach()
-    result = ill_core(M, rank=rank, rtol=rtol, eps=storage_eps(S))
+    result = ill_gradient(M, rank=rank, rtol=rtol, eps=storage_eps(S))
     reject_infinite(result.value)
     return _hand_back(result, S)
 
@@ -202,43 +204,74 @@ def _hand_back(result: RegularizerGradient, reference: ArrayLike) -> Regularizer
     )
 
 
-def well_core(
+def well_gradient(
     matrix: Tensor, *, dimension: int | None = None, rtol: float | None = None, eps: float
 ) -> RegularizerGradient:
-    """Return value and gradient as tensors, from one decomposition of a detached matrix."""
+    """Return value and gradient of R_well as tensors, from one decomposition of a detached matrix."""
     p = resolve_dimension(dimension, min(matrix.shape[-2:]))
     tolerance = checked_rtol(rtol, default_rtol(max(matrix.shape[-2:]), eps))
     U, sigma, V = _decompose(matrix, eps)
-    rank = resolve_rank(sigma, None, tolerance)
-    top = extreme(sigma, tolerance)
-    G = (U * (top.weights * sigma).unsqueeze(-2)) @ V.mT - matrix / p
-    # A sum of differences of squares, those of the missing zeros included: non-negative, and exactly zero at
-    # a flat spectrum.
-    differences = ((top.sigma.unsqueeze(-1) - sigma) * (top.sigma.unsqueeze(-1) + sigma)).sum(dim=-1)
-    value = (differences + (p - sigma.shape[-1]) * top.sigma.square()) / (2 * p)
-    return RegularizerGradient(value, G, top.multiplicity == 1, top.gap, top.sigma, rank, top.multiplicity)
+    rank, found = resolve_rank(sigma, None, tolerance), well_of_spectrum(sigma, p, tolerance)
+    return RegularizerGradient(found.value, (U * found.slopes.unsqueeze(-2)) @ V.mT, rank, found.multiplicity)
 
 
-def ill_core(matrix: Tensor, *, rank: int | None, rtol: float | None, eps: float) -> RegularizerGradient:
-    """Return value and gradient as tensors, from one decomposition; NaN gradient at infinite value."""
+def ill_gradient(matrix: Tensor, *, rank: int | None, rtol: float | None, eps: float) -> RegularizerGradient:
+    """Return value and gradient of R_ill as `well_gradient`; the gradient at an infinite value is NaN."""
     tolerance = checked_rtol(rtol, default_rtol(max(matrix.shape[-2:]), eps))
     U, sigma, V = _decompose(matrix, eps)
     k = resolve_rank(sigma, rank, tolerance)
-    low = extreme(sigma, tolerance, k)
-    value = ill_value(sigma, k, low)
-    term = (U * (low.weights * sigma).unsqueeze(-2)) @ V.mT
-    G = (term - matrix / k[..., None, None]) * value.square()[..., None, None]
-    return RegularizerGradient(value, G, low.multiplicity == 1, low.gap, low.sigma, k, low.multiplicity)
+    found = ill_of_spectrum(sigma, k, tolerance)
+    return RegularizerGradient(found.value, (U * found.slopes.unsqueeze(-2)) @ V.mT, k, found.multiplicity)
 
 
-def ill_value(sigma: Tensor, rank: Tensor, low: Extreme) -> Tensor:
-    """Return R_ill of descending spectra `(..., n)`, without Eq. 12's cancellation; inf where flat."""
-    kept = torch.arange(sigma.shape[-1], device=sigma.device) < rank.unsqueeze(-1)
-    last = low.sigma.unsqueeze(-1)
-    terms = torch.where(kept, (sigma - last) * (sigma + last), sigma.square())
-    rho = terms.sum(dim=-1) / (2 * rank)
-    flat = low.multiplicity == rank
-    return torch.where(flat, torch.inf, torch.where(flat, 1.0, rho).reciprocal())
+@dataclass(frozen=True)
+class SpectralRegularizer:
+    """A regularizer of descending spectra `(..., n)`; its gradient in a matrix is `U diag(slopes) Vᵀ`."""
+
+    value: Tensor  # (...)
+    slopes: Tensor  # (..., n)
+    multiplicity: Tensor  # (...), of σ₁ or σ_k, whose equals share its slope
+
+
+def well_of_spectrum(sigma: Tensor, dimension: int, rtol: float | None = None) -> SpectralRegularizer:
+    """Return R_well, with the slopes `σ₁[i = 1] − σ_i/p`; zeros beyond the spectrum count to p."""
+    n, top = sigma.shape[-1], sigma[..., :1]
+    equal = (top - sigma) <= checked_rtol(rtol, default_rtol(n)) * top
+    count = equal.sum(dim=-1, keepdim=True)
+    # A sum of differences of squares: non-negative, and exactly zero at a flat spectrum.
+    differences = ((top - sigma) * (top + sigma)).sum(dim=-1)
+    value = (differences + (dimension - n) * top[..., 0].square()) / (2 * dimension)
+    return SpectralRegularizer(value, (equal.to(sigma) / count - 1 / dimension) * sigma, count[..., 0])
+
+
+def ill_of_spectrum(
+    sigma: Tensor, rank: int | Tensor | None = None, rtol: float | None = None
+) -> SpectralRegularizer:
+    """Return R_ill, with the slopes `(σ_k[i = k] − σ_i/k)·R_ill²`, without Eq. 12's cancellation.
+
+    The rank k, by default that of all values, may differ from spectrum to spectrum. R_ill is inf where all k
+    values are equal.
+    """
+    n = sigma.shape[-1]
+    k = torch.as_tensor(n if rank is None else rank, device=sigma.device).expand(sigma.shape[:-1])[..., None]
+    kept = torch.arange(n, device=sigma.device) < k
+    low = sigma.gather(-1, k - 1)
+    equal = kept & ((sigma - low) <= checked_rtol(rtol, default_rtol(n)) * sigma[..., :1])
+    count = equal.sum(dim=-1, keepdim=True)
+    rho = torch.where(kept, (sigma - low) * (sigma + low), sigma.square()).sum(dim=-1, keepdim=True) / (2 * k)
+    value = torch.where(count == k, torch.inf, torch.where(count == k, 1.0, rho).reciprocal())
+    slopes = (equal.to(sigma) / count - 1 / k.to(sigma)) * sigma * value.square()
+    return SpectralRegularizer(value[..., 0], slopes, count[..., 0])
+
+
+def rank_one_gradient(H: Tensor, sigma: Tensor, vector: Tensor, count: int) -> Tensor:
+    """Return `σvvᵀ − H/p`: ∇R_well(H) with σ₁ and p = D, and ∇R_ill(H)/R_ill² with σ_k and p = k."""
+    return (-1 / count * H).addr_(sigma * vector, vector)
+
+
+def r_ill_of_norm(norm: Tensor, sigma: Tensor, rank: int) -> Tensor:
+    """Return R_ill from ‖H‖_F and σ_k alone, whose difference cancels where the spectrum is nearly flat."""
+    return 1 / (norm.square() / (2 * rank) - sigma.square() / 2)
 
 
 def reject_infinite(value: Tensor) -> None:
@@ -249,32 +282,6 @@ def reject_infinite(value: Tensor) -> None:
             "equal (always the case at rank 1), so κ = 1; start from a theta whose Hessian has distinct "
             "singular values, or pass a smaller rtol."
         )
-
-
-@dataclass(frozen=True)
-class Extreme:
-    """One end of a descending spectrum `(..., n)`."""
-
-    sigma: Tensor  # (...), the extreme value
-    weights: Tensor  # (..., n), 1/m on the m values equal to it, 0 elsewhere
-    multiplicity: Tensor  # (...), m
-    gap: Tensor  # (...), distance to the next value over σ₁; inf without one
-
-
-def extreme(sigma: Tensor, rtol: float, rank: Tensor | None = None) -> Extreme:
-    """Return σ₁ of descending spectra `(..., n)`, or σ_k for ranks k, with its equals up to `rtol·σ₁`."""
-    n = sigma.shape[-1]
-    places = torch.arange(n, device=sigma.device)
-    place = (torch.zeros_like(sigma[..., :1]) if rank is None else rank.unsqueeze(-1) - 1).long()
-    beside = place + (1 if rank is None else -1)
-    chosen, next_one = (sigma.gather(-1, index.clamp(0, n - 1)) for index in (place, beside))
-    equal = (sigma - chosen).abs() <= rtol * sigma[..., :1]
-    if rank is not None:
-        equal &= places <= place
-    exists = (beside >= 0) & (beside < n)
-    gap = torch.where(exists, (chosen - next_one).abs() / sigma[..., :1], torch.inf)
-    count = equal.sum(dim=-1)
-    return Extreme(chosen[..., 0], equal.to(sigma.dtype) / count.unsqueeze(-1), count, gap[..., 0])
 
 
 def _decompose(matrix: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -255,11 +255,11 @@ def features_rtol(features: ArrayLike) -> float:
     X = as_tensor(features, "features", ndim=2).detach()
     rtol = squared_rtol(X.shape[1], storage_eps(features))
     sizes = X.abs().amax(dim=0)
-    if not bool(((sizes > 0) & (sizes.square() <= rtol * sizes.max().square())).any()):
-        return rtol
+    if not bool(((sizes > 0) & (sizes.square() <= math.sqrt(rtol) * sizes.max().square())).any()):
+        return rtol  # units that close hide nothing
     equal = singular_values(X / torch.where(sizes > 0, sizes, 1), kind="features")
     squares = singular_values(X, kind="features")
-    return float(squares[int((equal > rtol * equal[0]).sum()) - 1] / squares[0]) / 2
+    return min(rtol, float(squares[int((equal > rtol * equal[0]).sum()) - 1] / squares[0]) / 2)
 
 
 def condition_number(

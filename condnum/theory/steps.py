@@ -14,15 +14,14 @@ from torch import Tensor
 from condnum.arrays import Array, ArrayLike, as_tensor, like, storage_eps
 from condnum.errors import InvalidInputError, RankError, check_known
 from condnum.theory.regularizers import (
-    Extreme,
-    extreme,
-    ill_core,
-    ill_value,
+    ill_gradient,
+    ill_of_spectrum,
     reject_infinite,
     resolve_dimension,
-    well_core,
+    well_gradient,
+    well_of_spectrum,
 )
-from condnum.theory.spectra import default_rtol, hessian
+from condnum.theory.spectra import hessian
 
 StepBound = Literal["corrected", "published"]
 
@@ -58,7 +57,7 @@ def well_step_bound(sigma: ArrayLike, *, dimension: int | None = None, bound: St
     """
     s = _as_spectrum(sigma, bound, minimum=2)
     D = resolve_dimension(dimension, s.shape[-1])
-    if bool((extreme(s, default_rtol(s.shape[-1])).multiplicity > 1).any()):
+    if bool((well_of_spectrum(s, D).multiplicity > 1).any()):
         raise InvalidInputError(
             f"the largest singular value is repeated (σ₁ = σ₂ in {s.tolist()}): Theorem 4.3 (1) requires a "
             "unique one, and its bound is 0."
@@ -100,15 +99,15 @@ def ill_step_bound(sigma: ArrayLike, *, bound: StepBound = "corrected") -> Any:
         True
     """
     s = _as_spectrum(sigma, bound, minimum=2)
-    low, value = _smallest_with_equals(s)
-    if bool((low.multiplicity > 1).any()):
+    found = ill_of_spectrum(s)
+    if bool((found.multiplicity > 1).any()):
         raise InvalidInputError(
             f"the smallest singular value is repeated (σ_k = σ_(k−1) in {s.tolist()}): Theorem 4.3 (2) "
             "requires a unique one, and its bound is undefined."
         )
-    k = s.shape[-1]
-    denominator = low.sigma * (1 - 2 / k) if bound == "corrected" else 1 - 2 * low.sigma / k
-    largest = value.reciprocal().square() / denominator
+    k, sigma_k = s.shape[-1], s[..., -1]
+    denominator = sigma_k * (1 - 2 / k) if bound == "corrected" else 1 - 2 * sigma_k / k
+    largest = found.value.reciprocal().square() / denominator
     if bool(((largest == 0) | (torch.isinf(largest) & (denominator != 0))).any()):
         raise _beyond_float64(s)
     return largest.item() if largest.ndim == 0 else like(sigma)(largest)
@@ -135,14 +134,6 @@ def _beyond_float64(sigma: Tensor) -> InvalidInputError:
         f"the step overflows or underflows float64 at a singular value of {float(sigma.max()):.3g}, as it "
         "goes with the cube of the scale of H: divide θ or K by a number that brings H near 1."
     )
-
-
-def _smallest_with_equals(sigma: Tensor) -> tuple[Extreme, Tensor]:
-    """Return σ_k of a spectrum of full rank with its equals, and R_ill."""
-    n = sigma.shape[-1]
-    k = torch.full_like(sigma[..., 0], n, dtype=torch.int64)
-    low = extreme(sigma, default_rtol(n), k)
-    return low, ill_value(sigma, k, low)
 
 
 def _step_size(eta: float) -> float:
@@ -188,7 +179,7 @@ def well_step(theta: ArrayLike, K: ArrayLike, eta: float, *, rtol: float | None 
     """
     step = 2 * _step_size(eta)
     T, H, eps = _theta_hessian(theta, K)
-    return like(theta)(T - step * (T @ well_core(H, rtol=rtol, eps=eps).gradient))
+    return like(theta)(T - step * (T @ well_gradient(H, rtol=rtol, eps=eps).gradient))
 
 
 def ill_step(
@@ -225,11 +216,11 @@ def ill_step(
     """
     step = 2 * _step_size(eta)
     T, H, eps = _theta_hessian(theta, K)
-    result = ill_core(H, rank=rank, rtol=rtol, eps=eps)
+    result = ill_gradient(H, rank=rank, rtol=rtol, eps=eps)
     reject_infinite(result.value)
     moved = T - step * (T @ result.gradient)
     if not bool(torch.isfinite(moved).all()):
-        raise _beyond_float64(result.sigma)
+        raise _beyond_float64(torch.linalg.eigvalsh(H))
     return like(theta)(moved)
 
 
@@ -258,8 +249,7 @@ def well_spectrum_step(sigma: ArrayLike, eta: float, dimension: int | None = Non
     """
     s = _as_spectrum(sigma)
     D = resolve_dimension(dimension, s.shape[-1])
-    gradient = (extreme(s, default_rtol(s.shape[-1])).weights - 1 / D) * s
-    return like(sigma)(s * (1 - 2 * _step_size(eta) * gradient).square())
+    return like(sigma)(_moved(s, eta, well_of_spectrum(s, D).slopes))
 
 
 def ill_spectrum_step(sigma: ArrayLike, eta: float) -> Array:
@@ -286,10 +276,14 @@ def ill_spectrum_step(sigma: ArrayLike, eta: float) -> Array:
         array([9.1875, 0.5625])
     """
     s = _as_spectrum(sigma, minimum=2)
-    low, value = _smallest_with_equals(s)
-    reject_infinite(value)
-    gradient = (low.weights - 1 / s.shape[-1]) * s * value.square().unsqueeze(-1)
-    moved = s * (1 - 2 * _step_size(eta) * gradient).square()
+    found = ill_of_spectrum(s)
+    reject_infinite(found.value)
+    moved = _moved(s, eta, found.slopes)
     if not bool(torch.isfinite(moved).all()):
         raise _beyond_float64(s)
     return like(sigma)(moved)
+
+
+def _moved(sigma: Tensor, eta: float, slopes: Tensor) -> Tensor:
+    """Return where a preconditioned step takes the spectrum of H: `σ_i(1 − 2ηg_i)²`."""
+    return sigma * (1 - 2 * _step_size(eta) * slopes).square()

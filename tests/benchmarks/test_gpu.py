@@ -1,4 +1,4 @@
-"""What a CUDA card brings (`make gpu`): steps in batches, Table 2, agreement with the CPU.
+"""What a CUDA card brings (`make gpu`): a step, Table 2, agreement with the CPU.
 
 Without a card the CPU plays it, at small sizes. `test_deep.py` has the ResNet18.
 """
@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from condnum.machine import limited_threads
-from condnum.methods import immunize, immunize_batch
+from condnum.methods import immunize
 from condnum.methods.problem import ImmunizationProblem, LinearTask
-from condnum.studies.digit_cells import DigitBatches, batch_size, cell_problem
-from condnum.studies.frame.executors import BatchExecutor
+from condnum.studies.digit_cells import cell_problem
 from condnum.studies.linear import PAPER_METHODS, DigitPairs
 from condnum.theory.extremes import gram
 
@@ -27,8 +26,6 @@ STUDY = (
     if CARD
     else DigitPairs("digits", PAPER_METHODS, seeds=1, steps=4, pairs=((4, 7), (9, 0)), device="cpu")
 )
-#: Problems side by side in a step, as many as a method of Table 2 has.
-PROBLEMS = 90 * SEEDS if CARD else 3
 
 
 def image_like(D, seed):
@@ -47,28 +44,25 @@ def finished(call):
 
 
 @pytest.mark.parametrize("D", (64, 128, 256, 512, 784) if CARD else (8, 16))
-def test_a_step_of_many_problems_beside_one_core(benchmark, D):
-    problem = ImmunizationProblem(image_like(D, 1), image_like(D, 2))
+def test_a_step_beside_one_core(benchmark, D):
+    tasks = image_like(D, 1), image_like(D, 2)
     with limited_threads(1):
-        one_core = median_seconds(prepared_step(problem))
-    count = min(PROBLEMS, batch_size(problem, DEVICE))
-    step = prepared_step(problem, count=count, device=DEVICE)
-    benchmark.pedantic(finished, (step,), rounds=7, warmup_rounds=1)
-    there = benchmark.stats.stats.median / count
+        one_core = median_seconds(prepared_step(ImmunizationProblem(*tasks)))
+    there = ImmunizationProblem(*(LinearTask(task.covariance.to(DEVICE)) for task in tasks))
+    benchmark.pedantic(finished, (prepared_step(there),), rounds=7, warmup_rounds=1)
+    seconds = benchmark.stats.stats.median
     print(
-        f"\nD = {D}, {count} problems: {1e3 * there:.3g} ms per step and problem on {DEVICE}, "
-        f"{one_core / there:.3g} times as fast as one core"
+        f"\nD = {D}: {1e3 * seconds:.3g} ms on {DEVICE}, {one_core / seconds:.3g} times as fast as one core"
     )
 
 
 def test_table_2(benchmark):
     """The whole run: tasks, descents, measuring on all cores, storing."""
     digits = STUDY.load()
-    executor = BatchExecutor(DigitBatches(digits, DEVICE))
     started = time.perf_counter()
-    run = benchmark.pedantic(STUDY.run, (digits,), {"executor": executor}, rounds=1)
+    run = benchmark.pedantic(STUDY.run, (digits,), rounds=1)
     seconds = time.perf_counter() - started
-    print(f"\n{digits.label}, {executor.where}: {run.report.computed} cells in {seconds:.1f} s")
+    print(f"\n{digits.label}, {DEVICE}: {run.report.computed} cells in {seconds:.1f} s")
     print(run.tables["summary"].to_string(index=False, float_format="{:.4g}".format))
     assert not len(run.failures)
 
@@ -78,13 +72,15 @@ def test_theta_agrees_with_the_cpu(benchmark, method):
     """Two pairs of tasks after a few steps, and what is left of the agreement at the end."""
     digits, on_cpu = STUDY.load(), dataclasses.replace(STUDY, device="cpu")
     cells = [cell for cell in on_cpu.planned(digits) if (cell["method"], cell["seed"]) == (method, 0)]
-    problems = [cell_problem(digits, cell, "cpu") for cell in (cells[0], cells[-1])]
+    both = [
+        [cell_problem(digits, cell, where) for cell in (cells[0], cells[-1])]
+        for where in ("cpu", STUDY.device)
+    ]
     settings, gaps = STUDY.settings(method), {}
 
     def differ(steps):
         short = settings.with_overrides(steps=steps, record_every=0)
-        there = immunize_batch(problems, method, seeds=[0, 0], settings=short, device=DEVICE)
-        here = [immunize(problem, method, seed=0, settings=short) for problem in problems]
+        here, there = ([immunize(one, method, settings=short) for one in problems] for problems in both)
         pairs = zip(there, here, strict=True)
         gaps[steps] = max(float((a.theta.cpu() - b.theta).norm() / b.theta.norm()) for a, b in pairs)
 

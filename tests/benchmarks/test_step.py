@@ -7,8 +7,6 @@ import torch
 
 from condnum.machine import limited_threads
 from condnum.methods.algorithm1 import Ours
-from condnum.methods.batch import ProblemBatch
-from condnum.methods.descent import DescentOptimizer
 from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.theory.extremes import gram
 
@@ -24,20 +22,16 @@ def median_seconds(call, budget=0.6):
     return statistics.median(times)
 
 
-def prepared_step(problem, well=1e-3, ill=1e-3, rate=1e-4, count=1, device=None):
-    """One step of Algorithm 1, ready to be called again and again, on so many copies of a problem, each from
-    its own start."""
-    device = device or problem.device
-    batch = ProblemBatch.of([problem] * count, device)
-    method, memory = Ours(), {}
-    starts = [method.initial(problem, torch.Generator().manual_seed(seed))["theta"] for seed in range(count)]
-    theta = torch.stack(starts).to(device)
-    parameters = {"theta": theta}
-    optimizer = DescentOptimizer("adam", parameters)
+def prepared_step(problem, well=1e-3, ill=1e-3, rate=1e-4):
+    """One step of Algorithm 1, ready to be called again and again."""
+    method = Ours()
+    theta = method.initial(problem, torch.Generator().manual_seed(0))["theta"]
+    optimizer = torch.optim.Adam([theta], lr=rate)
 
     def step():
-        parts = method.gradients(batch, parameters, method.defaults, memory).parts
-        optimizer.step({"theta": well * parts["well"] + ill * parts["ill"]}, rate)
+        parts = method.gradients(problem, {"theta": theta}, method.defaults).parts
+        theta.grad = well * parts["well"] + ill * parts["ill"]
+        optimizer.step()
 
     return step
 

@@ -1,20 +1,17 @@
-"""The linear studies on the embedded data: settings, keys, what is measured, batches against single cells."""
+"""The linear studies on the embedded data: settings, keys, what is measured."""
 
 import dataclasses
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
 from condnum.data import load_diabetes_tasks, load_small_digits
 from condnum.methods import PRESETS, method_names
-from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import linear_probe
 from condnum.studies import linear
-from condnum.studies.digit_cells import DigitBatches, batch_size, problem_bytes
 from condnum.studies.frame import study as study_module
-from condnum.studies.frame.executors import BatchExecutor
+from condnum.studies.frame.executors import DaskExecutor, SerialExecutor
 from condnum.studies.linear import SETTINGS, DigitPairs, HousePrices, data_set
 from condnum.studies.measure import MEASURES, extractor_curves
 from condnum.studies.run_verdicts import geometric_ridge_sweep, rank_tolerances
@@ -169,43 +166,8 @@ def test_sweeps_of_the_spectra_repeat_the_table_at_its_own_choices(run):
         np.testing.assert_allclose(default[name], compact[name], rtol=1e-12)
 
 
-class TestBatches:
-    def test_methods_and_settings_are_groups_and_closed_forms_are_alone(self, digits, planned):
-        batches = DigitBatches(digits, CPU)
-        groups = {cell["method"]: batches.group(cell) for cell in planned}
-        assert groups["max_rir"] is None
-        assert len({batches.group(cell) for cell in planned}) == 3
-        longer = dataclasses.replace(planned[0], settings={**planned[0].settings, "steps": 6})
-        few = dataclasses.replace(planned[0], at={**planned[0].at, "labels": "published"})
-        assert len({batches.group(cell) for cell in (planned[0], longer, few)}) == 3
-        (other,) = batches.compute([few])
-        expected = STUDY.compute(digits, few).row["squared_norm"]
-        assert other.row["squared_norm"] == pytest.approx(expected, rel=1e-9)
-
-    def test_a_run_in_batches_gives_the_tables_of_a_run_without(self, run, digits, tmp_path):
-        executor = BatchExecutor(DigitBatches(digits, CPU, memory_bytes=3_000_000))
-        batched = STUDY.run(digits, out=tmp_path, executor=executor)
-        keys = ["method", "seed", "pretrain_digit", "harmful_digit", "convention", "theta_scale"]
-        columns = [*keys, "harmful_ratio", "pretrain_ratio", "rir", "success", "rir_ceiling", "stop_reason"]
-        pd.testing.assert_frame_equal(*(of.tables["results"][columns] for of in (batched, run)), rtol=1e-7)
-        assert batched.failures.empty
-        assert batched.provenance_table.set_index("what")["value"]["where"] == executor.where
-        again = STUDY.run(digits, out=tmp_path, executor=BatchExecutor(DigitBatches(digits, CPU)))
-        assert (again.report.computed, again.report.reused) == (0, len(run.cells))
-
-    def test_cuda_asks_for_batches_and_a_cluster_does_not(self, digits, monkeypatch):
-        monkeypatch.setattr(linear, "resolve_device", torch.device)
-        study = dataclasses.replace(STUDY, device="cuda")
-        assert isinstance(study.executor(digits, [], 1), BatchExecutor)
-        assert not isinstance(study.executor(digits, [], 1, "tcp://host:8786"), BatchExecutor)
-        assert not isinstance(STUDY.executor(digits, [], 1), BatchExecutor)
-
-    def test_their_size_fills_the_memory_and_is_never_zero(self, monkeypatch):
-        problem = ImmunizationProblem.from_covariances(np.eye(140), np.eye(140))
-        each = problem_bytes(problem)
-        assert each >= 8 * 14 * 140**2
-        assert [batch_size(problem, CPU, of) for of in (10 * each, each // 2, None)] == [10, 1, 2**31 // each]
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (8 * each, 100 * each))
-        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 3 * each)
-        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: each)
-        assert batch_size(problem, torch.device("cuda")) == 8  # 0.8 × (8 + 3 − 1)
+def test_cuda_computes_one_cell_after_the_other_and_a_cluster_its_own_way(digits, monkeypatch):
+    monkeypatch.setattr(linear, "resolve_device", torch.device)
+    study = dataclasses.replace(STUDY, device="cuda")
+    assert isinstance(study.executor(digits, [], 4), SerialExecutor)
+    assert isinstance(study.executor(digits, [], 4, "tcp://host:8786"), DaskExecutor)

@@ -139,7 +139,7 @@ def test_start_and_gradient_of_the_loss_with_a_bias(problem):
     assert start["theta"].shape == (8, 7)
     assert float(start["theta"][-1].abs().max()) <= 7**-0.5
     assert float(start["omega"].abs().max()) > 7**-0.5  # standard normal
-    found = method.gradients(biased, start, None, None)
+    found = method.gradients(biased, start, None)
     leaves = {name: value.clone().requires_grad_() for name, value in start.items()}
     prediction = biased.pretrain.features @ leaves["theta"] @ leaves["omega"]
     (prediction - biased.pretrain.targets).square().mean().backward()

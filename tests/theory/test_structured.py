@@ -13,7 +13,7 @@ from condnum.methods.problem import ImmunizationProblem
 from condnum.probing.line_search import linear_probe
 from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import max_rir_immunizer, null_spaces, rir_ceiling
-from condnum.theory.extremes import largest_bound, largest_pairs, smallest_pairs
+from condnum.theory.extremes import largest_bound, largest_pair, smallest_pair
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.pareto import pareto_extractor, pareto_immunizer, ridge_limits
 from condnum.theory.regularizers import r_ill, r_ill_gradient, r_well, r_well_gradient
@@ -122,25 +122,18 @@ class TestOneAnswer:
 
 class TestExtremes:
     @DRAWS
-    @given(SEEDS, st.sampled_from(["blocks", "one-hot", "diagonal", "low-rank"]), st.integers(2, 40))
+    @given(SEEDS, st.sampled_from(["blocks", "one-hot", "diagonal", "low-rank"]), st.integers(2, 60))
     def test_largest_pair_is_the_largest(self, seed, kind, dimension):
         (K,) = covariances(seed, [kind], dimension)
         A, top = torch.from_numpy(K), float(np.linalg.eigvalsh(K)[-1])
-        # Any start may lie in an invariant subspace: a column, or an eigenvector that is not the largest.
-        vectors = torch.linalg.eigh(A).eigenvectors
-        for start in (None, A[:, :1].mT, vectors[:, :1].mT, vectors[:, dimension // 2][None]):
-            assert float(largest_pairs(A[None], start).values[0]) == pytest.approx(top, rel=1e-10)
+        assert float(largest_pair(A)[0]) == pytest.approx(top, rel=1e-10)
         assert top <= largest_bound(A)[0] <= top * (1 + 1e-9)
 
     @DRAWS
-    @given(SEEDS, st.integers(3, 30))
+    @given(SEEDS, st.integers(3, 60))
     def test_smallest_pair_is_the_smallest(self, seed, dimension):
-        rng = np.random.default_rng(seed)
-        F = torch.from_numpy(np.diag(rng.uniform(1, 3, dimension)))
-        least = int(F.diagonal().argmin())
-        for start in (None, torch.eye(dimension).double()[(least + 1) % dimension][None]):
-            found = smallest_pairs(F[None], torch.tensor([dimension]), start)
-            assert float(found.values[0]) == pytest.approx(float(F.diagonal().min() ** 2), rel=1e-9)
+        F = torch.from_numpy(np.diag(np.random.default_rng(seed).uniform(1, 3, dimension)))
+        assert float(smallest_pair(F)[0]) == pytest.approx(float(F.diagonal().min() ** 2), rel=1e-9)
 
 
 class TestRidgeLimits:

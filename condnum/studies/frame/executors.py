@@ -1,4 +1,4 @@
-"""Where cells are computed: one by one here, in worker processes, in batches on a GPU, on a cluster.
+"""Where cells are computed: one by one here, in worker processes, on a cluster.
 
 An executor takes cells and yields their outcomes as they finish, each once, in any order. Closing the
 generator early, or an interruption, stops the cells that are still running.
@@ -11,10 +11,9 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
 import uuid
 from collections import deque
-from collections.abc import Generator, Hashable, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,8 +22,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from condnum.errors import CondnumError, InvalidInputError, check_integer, require
-from condnum.machine import is_out_of_memory, limited_threads, threads_environment
-from condnum.studies.frame.cells import Cell, CellResult, Compute, Outcome, evaluate
+from condnum.machine import limited_threads, threads_environment
+from condnum.studies.frame.cells import Cell, Compute, Outcome, evaluate
 
 #: Cells handed to the pool for each worker: one that runs, one that waits for it.
 _AHEAD = 2
@@ -166,64 +165,6 @@ def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_WATCH_SECONDS)
     os._exit(1)
-
-
-@dataclass(frozen=True)
-class BatchExecutor:
-    """Batches of cells in this process: halved where memory runs out, else computed cell by cell on error."""
-
-    batches: Any  # group(cell), None: alone; size(cells) that fit; compute(cells), a result or error for each
-
-    @property
-    def where(self) -> str:
-        """What computes, for the provenance."""
-        return f"1 process, in batches on {self.batches.device}"
-
-    def run(self, compute: Compute, cells: Sequence[Cell]) -> Generator[Outcome]:
-        """Yield the outcomes, those of a batch one after the other."""
-        groups: dict[Hashable, list[Cell]] = {}
-        for cell in cells:
-            groups.setdefault(self.batches.group(cell), []).append(cell)
-        alone = groups.pop(None, [])
-        for members in groups.values():
-            yield from self._group(compute, members)
-        for cell in alone:
-            yield evaluate(compute, cell)
-
-    def _group(self, compute: Compute, cells: list[Cell]) -> Generator[Outcome]:
-        """Yield the outcomes of the cells of one group."""
-        import torch
-
-        try:
-            size = max(1, self.batches.size(cells))
-        except Exception:  # such as a cell whose data cannot be had: each cell says so by itself
-            size = 1
-        while cells:
-            chunk, rest = cells[:size], cells[size:]
-            try:
-                results = self.batches.compute(chunk)
-                outcomes = [_kept(cell, result) for cell, result in zip(chunk, results, strict=True)]
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    outcomes = [evaluate(compute, cell) for cell in chunk]
-                else:
-                    # Give back what the batch held: its tensors live in the frames of the traceback.
-                    traceback.clear_frames(error.__traceback__)
-                    if torch.cuda.is_available():
-                        torch.cuda.empty_cache()
-                    if len(chunk) > 1:
-                        size = len(chunk) // 2
-                        continue
-                    outcomes = [Outcome.failed(chunk[0], error)]
-            yield from outcomes
-            cells = rest
-
-
-def _kept(cell: Cell, result: CellResult | Exception) -> Outcome:
-    """Return the outcome of a cell of a batch."""
-    if isinstance(result, Exception):
-        return Outcome.failed(cell, result)
-    return evaluate(lambda _: result, cell)
 
 
 def _evaluate_on_worker(sent: str, cell: Cell, threads: int | None) -> Outcome:
