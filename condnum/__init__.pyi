@@ -28,6 +28,7 @@ from condnum.theory.steps import ill_step as ill_step
 from condnum.theory.steps import ill_spectrum_step as ill_spectrum_step
 from condnum.theory.steps import ill_step_bound as ill_step_bound
 from condnum.estimators import Immunizer as Immunizer
+from condnum.estimators import Eraser as Eraser
 from condnum.methods.problem import ImmunizationProblem as ImmunizationProblem
 from condnum.methods import ImmunizationResult as ImmunizationResult
 from condnum.methods import DescentSettings as DescentSettings

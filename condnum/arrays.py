@@ -6,6 +6,7 @@ argument says otherwise) and hands back the kind that it was given.
 
 import warnings
 from collections.abc import Callable, Iterable
+from numbers import Real
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -30,6 +31,8 @@ def as_tensor(value: ArrayLike, name: str, *, ndim: int | None = None, minimum_n
         tensor = _dense(value, name)
     else:
         array = as_array(value, name)
+        if array.dtype.kind == "c":
+            raise InvalidInputError(f"Complex data not supported: {name} must be real, got {array.dtype}.")
         if array.dtype.kind not in "fiub":
             raise InvalidInputError(
                 f"{name} must hold real numbers, got dtype {array.dtype}; convert it with .astype(float)."
@@ -44,9 +47,14 @@ def as_tensor(value: ArrayLike, name: str, *, ndim: int | None = None, minimum_n
             )
         tensor = torch.from_numpy(rounded)
     if tensor.is_complex():
-        raise InvalidInputError(f"{name} must be real, got dtype {tensor.dtype}; pass its real part.")
+        raise InvalidInputError(f"Complex data not supported: {name} must be real, got {tensor.dtype}.")
     if ndim is not None and tensor.ndim != ndim:
-        raise InvalidInputError(f"{name} must have {ndim} dimension(s), got shape {tuple(tensor.shape)}.")
+        hint = (
+            f" Reshape your data: {name}.reshape(1, -1) is one row." if (tensor.ndim, ndim) == (1, 2) else ""
+        )
+        raise InvalidInputError(
+            f"{name} must have {ndim} dimension(s), got shape {tuple(tensor.shape)}.{hint}"
+        )
     if tensor.ndim < minimum_ndim:
         raise InvalidInputError(
             f"{name} must have at least {minimum_ndim} dimension(s), got shape {tuple(tensor.shape)}."
@@ -59,7 +67,7 @@ def as_tensor(value: ArrayLike, name: str, *, ndim: int | None = None, minimum_n
         first = tuple(int(i) for i in torch.nonzero(~finite)[0])
         count = int((~finite).sum())
         raise InvalidInputError(
-            f"{name} holds {count} non-finite value(s), the first at index {first}: "
+            f"{name} holds {count} non-finite value(s) (NaN or inf), the first at index {first}: "
             f"{float(tensor[first].detach())}; impute or drop these rows."
         )
     return tensor
@@ -92,6 +100,8 @@ def as_array(value: Any, name: str) -> NDArray[Any]:
         array = np.asarray(value)
         if array.dtype == object and hasattr(value, "to_numpy"):  # a data frame of mixed types
             array = value.to_numpy(dtype=np.float64, na_value=np.nan)
+        elif array.dtype == object and all(isinstance(one, Real) for one in array.ravel()):
+            array = np.array(array.tolist())
     except (ValueError, TypeError, RuntimeError) as error:
         raise InvalidInputError(
             f"{name} is not a rectangular array of numbers ({error}); all rows must have the same length."

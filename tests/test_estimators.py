@@ -1,20 +1,35 @@
-"""`Immunizer` as scikit-learn and torch users meet it: what goes in comes back, in kind, dtype and device."""
+"""`Immunizer` and `Eraser` as scikit-learn and torch users meet them: the kind that goes in comes back."""
 
+import io
+import pickle
+import resource
+
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from covariances import STRUCTURES, structured_rows
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from sklearn.base import clone
+from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
 import condnum
-from condnum import DescentSettings, Immunizer
+from condnum import DescentSettings, Eraser, Immunizer
+from condnum.errors import InvalidInputError
 
 RNG = np.random.default_rng(0)
 P, H = (RNG.normal(size=(60, 4)) * scales for scales in ([1, 2, 3, 4], [4, 3, 2, 1]))
+Y = np.array(["ham", "egg", "tea"])[np.arange(60) % 3]
+H += (Y == "tea")[:, None]
 COLUMNS = list("abcd")
 KINDS = {
     "float64": lambda A: A,
@@ -26,24 +41,38 @@ KINDS = {
     "float32 frame": lambda A: pd.DataFrame(A, columns=COLUMNS, dtype=np.float32),
 }
 
+#: Either estimator, fitted to what a converter makes of the arrays above.
+FITTED = {
+    "immunizer": lambda convert: Immunizer().fit(convert(P), convert(H)),
+    "eraser": lambda convert: Eraser().fit(convert(H), Y),
+    "eraser of blocks": lambda convert: (
+        Eraser().partial_fit(convert(H[:9]), Y[:9]).partial_fit(convert(H[9:]), Y[9:])
+    ),
+}
+
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_goes_in_comes_back(kind):
-    X_P, X_H = KINDS[kind](P), KINDS[kind](H)
-    fitted = Immunizer().fit(X_P, X_H)
-    features = fitted.transform(X_P)
-    assert type(features) is type(X_P)
+@pytest.mark.parametrize("fit", FITTED)
+def test_what_goes_in_comes_back(fit, kind):
+    X, fitted = KINDS[kind](H), FITTED[fit](KINDS[kind])
+    features = fitted.transform(X)
+    assert type(features) is type(X)
     dtypes = [
-        set(np.ravel(of.dtypes if isinstance(of, pd.DataFrame) else [of.dtype])) for of in (features, X_P)
+        set(np.ravel(of.dtypes if isinstance(of, pd.DataFrame) else [of.dtype])) for of in (features, X)
     ]
     assert dtypes[0] == dtypes[1]
     layer = fitted.to_linear()
-    plain = torch.tensor(np.array(X_P)) if not isinstance(X_P, torch.Tensor) else X_P
+    plain = torch.tensor(np.array(X)) if not isinstance(X, torch.Tensor) else X
     out = nn.Sequential(layer)(plain.to(layer.weight)).detach().double().numpy()
-    exact = 1e-12 if "64" in str(layer.weight.dtype) else 1e-2
+    exact = 1e-12 if "64" in str(layer.weight.dtype) else 2e-2 if "16" in kind else 1e-5
     np.testing.assert_allclose(out, np.asarray(features, dtype=np.float64), rtol=exact, atol=exact)
-    assert fitted.verdict_.success
-    assert str(fitted.verdict_).startswith("Definition 3.1 is met: (i) = ")
+    theta = fitted.theta_
+    assert (isinstance(theta, torch.Tensor), theta.dtype) == (
+        isinstance(X, torch.Tensor),
+        getattr(X, "dtype", theta.dtype),
+    )
+    if fit == "immunizer":
+        np.testing.assert_allclose(np.asarray(X @ theta), np.asarray(features), rtol=exact, atol=exact)
 
 
 def test_theta_and_verdict_are_those_of_the_functions():
@@ -64,43 +93,47 @@ def test_the_verdict_is_of_the_theta_that_is_stored():
     assert half.verdict_.rir != pytest.approx(double.verdict_.rir, rel=1e-3)
 
 
-def test_columns_are_matched_by_name():
-    frame, harmful = KINDS["frame"](P), KINDS["frame"](H)
-    fitted = Immunizer().fit(frame, harmful[["d", "b", "a", "c"]])
-    np.testing.assert_array_equal(fitted.theta_, Immunizer().fit(P, H).theta_)
+@pytest.mark.parametrize("fit", FITTED)
+def test_columns_are_matched_by_name(fit):
+    fitted, frame = FITTED[fit](KINDS["frame"]), KINDS["frame"](P)
     assert list(fitted.feature_names_in_) == COLUMNS
     turned = fitted.transform(frame[["c", "a", "b", "d"]])
     pd.testing.assert_frame_equal(turned, fitted.transform(frame))
-    assert list(turned.columns) == ["immunizer0", "immunizer1", "immunizer2", "immunizer3"]
+    assert list(turned.columns) == (COLUMNS if "eraser" in fit else [f"immunizer{i}" for i in range(4)])
     with pytest.raises(condnum.CondnumError, match="no column 'd'"):
         fitted.transform(frame[["a", "b", "c"]])
-    fitted.fit(P, H)
-    assert not hasattr(fitted, "feature_names_in_")
+    np.testing.assert_array_equal(np.asarray(fitted.transform(P)), turned)  # no names: by position
+    turned_fit = FITTED[fit](lambda A: KINDS["frame"](A)[["d", "b", "a", "c"]])
+    np.testing.assert_allclose(turned_fit.transform(frame).to_numpy() @ np.ones(4), turned @ np.ones(4)) if (
+        "eraser" in fit
+    ) else None
+    assert not hasattr(clone(fitted).fit(P, Y if "eraser" in fit else H), "feature_names_in_")
 
 
-def test_scikit_learn():
-    fitted = make_pipeline(StandardScaler(), clone(Immunizer(method="max_rir"))).fit(P, H)
-    assert fitted.transform(P).shape == P.shape
-    named = Immunizer().set_output(transform="pandas").fit(P, H).transform(P)
-    assert named.columns[0] == "immunizer0"
-    with pytest.raises(NotFittedError):
-        Immunizer().transform(P)
-    with pytest.raises(condnum.CondnumError, match="X has 3 features, but this Immunizer was fitted to 4"):
-        Immunizer().fit(P, H).transform(P[:, :3])
-
-
-@pytest.mark.parametrize("kind", ["float64", "float32 tensor", "frame"])
-def test_a_file_gives_the_same_immunizer(kind, tmp_path):
-    X = KINDS[kind](P)
-    descent = Immunizer("ours", settings=DescentSettings(steps=5), seed=3)
-    for fitted in (Immunizer().fit(X, KINDS[kind](H)), descent.fit(X, KINDS[kind](H))):
+@pytest.mark.parametrize("fit", FITTED)
+def test_a_file_a_pickle_and_a_clone(fit, tmp_path):
+    for kind in ("float64", "float32 tensor", "frame"):
+        fitted, X = FITTED[fit](KINDS[kind]), KINDS[kind](P)
         fitted.save(tmp_path / "theta.safetensors")
-        found = Immunizer.load(tmp_path / "theta.safetensors")
-        assert found.explanation_ == fitted.explanation_
-        assert found.get_params() == fitted.get_params()
-        assert (found.verdict_, found.limit_) == (fitted.verdict_, fitted.limit_)
-        np.testing.assert_equal(found.history_, fitted.history_)
-        np.testing.assert_array_equal(np.asarray(found.transform(X)), np.asarray(fitted.transform(X)))
+        stream = io.BytesIO()
+        joblib.dump(fitted, stream)
+        copies = [type(fitted).load(tmp_path / "theta.safetensors"), pickle.loads(pickle.dumps(fitted))]
+        for found in [*copies, joblib.load(stream)]:
+            assert found.get_params() == fitted.get_params()
+            np.testing.assert_array_equal(np.asarray(found.transform(X)), np.asarray(fitted.transform(X)))
+            torch.testing.assert_close(found.to_linear().state_dict(), fitted.to_linear().state_dict())
+            for name in ("verdict_", "limit_", "explanation_"):
+                assert getattr(found, name, None) == getattr(fitted, name, None)
+    with pytest.raises(NotFittedError):
+        clone(fitted).transform(X)
+
+
+def test_a_file_keeps_a_descent(tmp_path):
+    fitted = Immunizer("ours", settings=DescentSettings(steps=5), seed=3).fit(P, H)
+    fitted.save(tmp_path / "theta.safetensors")
+    found = Immunizer.load(tmp_path / "theta.safetensors")
+    assert found.get_params() == fitted.get_params()
+    np.testing.assert_equal(found.history_, fitted.history_)
 
 
 def test_other_files_are_refused(tmp_path):
@@ -108,6 +141,173 @@ def test_other_files_are_refused(tmp_path):
 
     save_file({"theta": torch.eye(2)}, tmp_path / "other.safetensors")
     (tmp_path / "text.safetensors").write_text("no")
-    for name in ("other", "text"):
+    Eraser().fit(H, Y).save(tmp_path / "eraser.safetensors")
+    for name in ("other", "text", "eraser"):
         with pytest.raises(condnum.errors.DataFormatError, match="holds no Immunizer"):
             Immunizer.load(tmp_path / f"{name}.safetensors")
+
+
+def test_pipelines_and_searches():
+    fitted = make_pipeline(StandardScaler(), Immunizer(method="max_rir")).fit(P, H)
+    assert fitted.transform(P).shape == Immunizer().fit_transform(P, H).shape == P.shape
+    for estimator, targets in ((Immunizer(), H), (Eraser(), Y)):
+        named = estimator.set_output(transform="pandas").fit(H, targets).transform(H)
+        assert isinstance(named, pd.DataFrame)
+    X, y = load_digits(return_X_y=True)
+    X, y = X[:600], y[:600]
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), Eraser(), LogisticRegression()),
+        {"eraser__strength": [0.0, 1.0], "eraser__floor": [0.0, None]},
+        cv=3,
+    ).fit(X, y)
+    assert search.best_params_["eraser__strength"] == 0  # a classifier learns more where nothing is erased
+    assert search.cv_results_["mean_test_score"].min() < 0.5 < search.best_score_
+
+
+REASONS = {
+    "check_fit_score_takes_y": "partial_fit after fit is refused: fit keeps no rows to go on from",
+    "check_dtype_object": "a dictionary in X is an InvalidInputError, which is a ValueError and no TypeError",
+    "check_estimators_empty_data_messages": "the message is condnum's: X is empty: shape (12, 0)",
+}
+
+
+@parametrize_with_checks([Eraser()], expected_failed_checks=lambda estimator: REASONS)
+def test_scikit_learn_s_own_checks(estimator, check):
+    check(estimator)
+
+
+class TestEraser:
+    @pytest.mark.parametrize(
+        "y",
+        [
+            Y,
+            Y.tolist(),
+            pd.Series(Y, dtype="category"),
+            pd.Series(Y, dtype="string"),
+            np.unique(Y, return_inverse=True)[1],
+            np.unique(Y, return_inverse=True)[1][:, None],
+            torch.tensor(np.unique(Y, return_inverse=True)[1]),
+            np.eye(3)[np.unique(Y, return_inverse=True)[1]],
+        ],
+        ids=["text", "list", "category", "string", "integers", "one column", "tensor", "numbers"],
+    )
+    def test_targets_of_any_type(self, y):
+        right = condnum.erasure(H, Y).theta
+        fitted = Eraser().fit(H, y)
+        np.testing.assert_allclose(fitted.theta_, right, atol=1e-12)
+        np.testing.assert_allclose(
+            Eraser(floor=0).fit(H, y).theta_, Eraser().partial_fit(H, y).theta_, atol=1e-12
+        )
+        F = fitted.transform(H)
+        np.testing.assert_allclose(F.mean(axis=0), H.mean(axis=0))
+        assert len({tuple(np.round(F[label == Y].mean(axis=0), 9)) for label in set(Y)}) == 1
+        assert len(getattr(fitted, "classes_", "abc")) == 3
+        assert LogisticRegression().fit(F, Y).score(F, Y) == pytest.approx(1 / 3, abs=0.02)
+
+    @settings(max_examples=60, deadline=None)
+    @given(
+        st.integers(0, 10**6),
+        st.sampled_from(STRUCTURES),
+        st.integers(2, 8),
+        st.booleans(),
+        st.booleans(),
+        st.sampled_from([0.0, 1e6]),
+    )
+    def test_blocks_of_any_sizes_and_orders_give_what_all_rows_give(
+        self, seed, kind, D, labels, intercept, mean
+    ):
+        rng = np.random.default_rng(seed)
+        X = structured_rows(rng, kind, D)
+        X = np.concatenate([X, X[::-1] + rng.normal(size=X.shape) * (X != 0)]) + mean
+        y = rng.integers(0, 3, len(X)) if labels else rng.normal(size=(len(X), 2))
+        options = {"intercept": intercept, "floor": 0.0, "shrinkage": 0.0}
+        F = X - X.mean(axis=0) if intercept else X
+        lengths = np.linalg.norm(F, axis=0)
+        sigma = np.linalg.svd(F / np.where(lengths > 1e-9 * (1 + mean), lengths, np.inf), compute_uv=False)
+        sigma = sigma[sigma > 1e-10]
+        assume(len(sigma) and sigma[-1] > 1e-3)  # the rank is known
+        try:
+            right = Eraser(**options).fit(X, y)
+        except InvalidInputError:  # one class, or no linear part
+            assume(False)
+        order, blocks = rng.permutation(len(X)), Eraser(**options)
+        for part in np.split(order, np.sort(rng.integers(0, len(X), 4))):
+            if len(part):
+                blocks.partial_fit(X[part], y[part])
+        # Columns are known up to the round-off of their means, and σ divides it.
+        slack = (
+            1e3 * 2.0**-52 * len(X) * (1 + mean / lengths[lengths > 1e-9 * (1 + mean)].min()) / sigma[-1] ** 2
+        )
+        assume(slack < 1e-2)
+        difference = (blocks.theta_ - right.theta_) * lengths[:, None] / np.where(lengths > 0, lengths, 1)
+        size = max(1, np.abs(right.theta_ * lengths[:, None] / np.where(lengths > 0, lengths, 1)).max())
+        assert np.abs(difference).max() <= slack * size
+        assert blocks.erasure_.rank == right.erasure_.rank
+
+    def test_a_stream_of_many_blocks_keeps_few_rows_and_erases(self):
+        X, y = load_digits(return_X_y=True)
+        eraser = Eraser()
+        for start in range(0, len(X), 50):
+            eraser.partial_fit(X[start : start + 50] + 1e6, y[start : start + 50])
+        assert len(eraser._stream.rows) <= 2 * (1 + 64 + 10)
+        F, Z = eraser.transform(X + 1e6), np.eye(10)[y] - np.eye(10)[y].mean(axis=0)
+        assert np.abs((F - F.mean(axis=0)).T @ Z).max() < 1e-8 * np.linalg.norm(X) * np.linalg.norm(Z)
+        assert eraser.classes_.tolist() == list(range(10))
+        assert eraser.erasure_.shrinkage == 0
+        np.testing.assert_allclose(eraser.theta_, Eraser(floor=0).fit(X, y).theta_, atol=1e-6)
+
+    def test_the_classes_of_a_stream_grow_or_are_named(self):
+        order = np.argsort(Y, kind="stable")  # sorted by class: the first block has one
+        grown, named = Eraser(), Eraser()
+        for part in np.split(order, 4):
+            grown.partial_fit(H[part], Y[part])
+            named.partial_fit(H[part], Y[part], classes=["tea", "ham", "egg"])
+        right = Eraser(floor=0).fit(H, Y)
+        for found in (grown, named):
+            np.testing.assert_allclose(found.theta_, right.theta_, atol=1e-10)
+            assert found.classes_.tolist() == ["egg", "ham", "tea"]
+        with pytest.raises(InvalidInputError, match="y has one class so far, ham: there is nothing"):
+            Eraser().partial_fit(H[:1], Y[:1]).transform(H)
+        with pytest.raises(InvalidInputError, match="label 'pie', which classes do not name"):
+            named.partial_fit(H[:1], ["pie"])
+
+    @pytest.mark.parametrize(
+        ("call", "message"),
+        [
+            (lambda: Eraser().fit(H, None), "requires y to be passed"),
+            (lambda: Eraser().fit(H, Y[:9]), "y has shape .9,. for 60 rows of X"),
+            (lambda: Eraser().fit(H, ["a"] * 60), "y has one class, a"),
+            (lambda: Eraser().fit(H[0], Y), r"Reshape your data: X.reshape\(1, -1\) is one row"),
+            (lambda: Eraser().fit(H, Y).transform(H[:, :3]), "X has 3 features, but Eraser is expecting 4"),
+            (lambda: Immunizer().fit(P, H).transform(H[:, :3]), "3 features, but Immunizer is expecting 4"),
+            (
+                lambda: Eraser().fit(H, Y).partial_fit(H, Y),
+                "holds no rows to go on from: fit and load keep none",
+            ),
+            (lambda: Eraser(floor=0.5).partial_fit(H, Y), r"floor=0.5 needs all rows.*; use fit\(X, y\)"),
+            (lambda: Eraser(intercept="no").fit(H, Y), "intercept must be True or False, got 'no'"),
+            (lambda: Eraser(intercept="no").partial_fit(H, Y), "intercept must be True or False, got 'no'"),
+            (
+                lambda: Eraser().partial_fit(H, Y).partial_fit(H, np.arange(60)),
+                "y holds 0, but earlier labels",
+            ),
+            (
+                lambda: Eraser().partial_fit(H, H).partial_fit(H, H[:, :2]),
+                "y has 2 columns, but earlier .* 4",
+            ),
+            (lambda: Eraser(strength=2).partial_fit(H, Y).theta_, r"strength must lie in \[0, 1\]"),
+        ],
+    )
+    def test_refused(self, call, message):
+        with pytest.raises(InvalidInputError, match=message):
+            call()
+
+    def test_many_columns_and_few_rows_need_no_square_matrix(self):
+        D = 20_000  # D × D would take 3.2 GB
+        X, y = np.random.default_rng(0).normal(size=(40, D)).astype(np.float32), np.arange(40) % 3
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for eraser in (Eraser().fit(X, y), Eraser().partial_fit(X[:9], y[:9]).partial_fit(X[9:], y[9:])):
+            F, Z = eraser.transform(X).astype(float), np.eye(3)[y] - 1 / 3
+            assert np.abs((F - F.mean(axis=0)).T @ (Z - Z.mean(axis=0))).max() < 1e-5
+            assert eraser.erasure_.left.shape[1] <= 40
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1e6  # kB

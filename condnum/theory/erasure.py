@@ -135,7 +135,7 @@ def erasure(
         F, Z = _rows_of(covariance, moment)
         sizes, N = F.norm(dim=0), len(F) if rows is None else check_integer("rows", rows, 1)
         options["shrinkage"] = 0.0 if shrinkage is None and rows is None else shrinkage
-        return erasure_of_rows(F, Z, sizes, N, floor=0.0, **options).converted(like(covariance))  # type: ignore[arg-type]
+        return erasure_of_rows(F, Z, sizes, N, floor=0.0, **options).converted(like(covariance))
     X = as_tensor(harmful_features, "harmful_features", ndim=2).detach()  # type: ignore[arg-type]
     y, classes = as_targets(harmful_targets, "harmful_targets", kind)
     if y.ndim > 2 or len(y) != len(X):
