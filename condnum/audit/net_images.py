@@ -53,12 +53,12 @@ class NetImages:
         P, H = (open_images(place, limit=limit, seed=seed) for place in places)
         return cls(backbone, evaluation_transform(backbone, **whole), (P, H))
 
-    def features(self, name: str) -> tuple[list[FeatureStream], list[Any], list[str]]:
+    def features(self) -> tuple[list[FeatureStream], list[Any], list[str]]:
         """Extract pooled features of un-augmented images (Eq. 18), cached; labels; what is left out."""
         streams, labels, notes = [], [], list[str]()
-        options: dict[str, Any] = {"cache": user_cache() / "features", "name": name}
+        cache = user_cache() / "features"
         for images in self.images:
-            found = cached_features(self.backbone, images, self.transform, device="auto", **options)
+            found = cached_features(self.backbone, images, self.transform, device="auto", cache=cache)
             streams.append(as_stream(found.values, name=Path(images.name).name))
             labels.append(found.labels)
             notes += images.warnings

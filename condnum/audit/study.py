@@ -96,7 +96,7 @@ class FeatureAudit(Study, name="audit"):
         net, notes = None, list[str]()
         if self.backbone:
             net = self._net()
-            streams, labels, notes = net.features(self.backbone)
+            streams, labels, notes = net.features()
         elif not self.pretrain:
             digits = load_small_digits()
             X, y = np.asarray(digits.images).reshape(len(digits), -1), np.asarray(digits.labels)

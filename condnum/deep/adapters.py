@@ -135,7 +135,7 @@ class Attacked(nn.Module):
         features = inputs
         if self.subset == "stage":
             assert isinstance(self.net, Backbone)
-            features = self.net.features_from(inputs) if self.net._replay else self.net(inputs)
+            features = self.net(inputs, activations=self.net._replay is not None)
         elif self.subset != "head":
             features = self.net(inputs)
         logits: Tensor = self.new_head(features / self.scale)

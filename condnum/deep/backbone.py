@@ -182,10 +182,25 @@ class Backbone(nn.Module):
         """SHA-256 of all weights and statistics (`state_checksum`), 64 hexadecimal digits."""
         return state_checksum(self.model.state_dict())
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the features X̃(θ) `(B, D)` of normalized images `(B, C, h, w)`: what the head is given."""
+    def forward(self, images: Tensor, *, activations: bool = False) -> Tensor:
+        """Return the features X̃(θ) `(B, D)` of normalized images `(B, C, h, w)`: what the head is given.
+
+        With `activations`, those of `frozen_activations` are given in place of images, for the same features.
+        """
         with self._autocast(images):
-            return self._checked(input_of(self.model, self.head_name, images))
+            if not activations:
+                features: Any = input_of(self.model, self.head_name, images)
+            elif self._replay is None:
+                raise CondnumError("no activations have been computed; call frozen_activations first.")
+            else:
+                features = self._replay.features(self.model, self.head_name, images)
+        if not isinstance(features, Tensor) or features.ndim != 2:
+            got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+            raise InvalidInputError(
+                f"the head '{self.head_name}' of {self.name} is given {got}, not pooled features (B, D); "
+                "name a linear layer as head=…."
+            )
+        return features.float() if features.dtype == torch.bfloat16 else features
 
     def classify(self, features: Tensor) -> Tensor:
         """Return the head's output `(B, num_classes)` for features `(B, D)`."""
@@ -205,25 +220,8 @@ class Backbone(nn.Module):
                     self._replay = Replay.of(self.model, self.head_name, self.trainable, images)
             return input_of(self.model, self._replay.first, images)
 
-    def features_from(self, activations: Tensor) -> Tensor:
-        """Return the features `(B, D)` of `frozen_activations`, equal to those of the images."""
-        if self._replay is None:
-            raise CondnumError("no activations have been computed; call frozen_activations first.")
-        with self._autocast(activations):
-            return self._checked(self._replay.features(self.model, self.head_name, activations))
-
     def _autocast(self, at: Tensor) -> torch.autocast:
         return torch.autocast(at.device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
-
-    def _checked(self, features: Any) -> Tensor:
-        """Refuse what is no matrix of features; float32 at least."""
-        if not isinstance(features, Tensor) or features.ndim != 2:
-            got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-            raise InvalidInputError(
-                f"the head '{self.head_name}' of {self.name} is given {got}, not pooled features (B, D); "
-                "name a linear layer as head=…."
-            )
-        return features.float() if features.dtype == torch.bfloat16 else features
 
     def train(self, mode: bool = True) -> Self:
         """Set the trainable part and the head to training mode; the rest stays in evaluation mode."""

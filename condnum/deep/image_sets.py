@@ -1,18 +1,21 @@
-"""One name for any image data: a folder, `mnist:0-4` or `digits-8x8:5-9`."""
+"""Any image data as `ImageData`: a folder, `mnist:0-4` or `digits-8x8:5-9` by name, data sets and loaders."""
 
 import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from condnum.data.digits import load_mnist_images, load_small_digits
-from condnum.deep.images import ArrayImages, FileImages, ImageData
+from condnum.deep.images import FileImages, ImageData, ItemImages
 from condnum.errors import (
     DataFormatError,
     DataNotFoundError,
@@ -21,6 +24,10 @@ from condnum.errors import (
     require,
 )
 
+#: What `as_images` takes.
+ImageSource: TypeAlias = ImageData | str | os.PathLike[str] | Dataset[Any] | DataLoader[Any] | tuple[Any, Any]
+#: Keys of images and of labels in items and batches that are dictionaries.
+_KEYS = (("pixel_values", "image", "images", "img"), ("labels", "label"))
 #: Names of split folders in lower case, the preferred one first.
 SPLIT_FOLDERS = {"train": ("train", "training"), "test": ("test", "testing", "val", "valid", "validation")}
 #: How names begin of what systems and programs put beside images.
@@ -80,6 +87,86 @@ def open_images(
             f"'{text}' has its own class names ({', '.join(data.classes[:3])}, …); leave out `classes`."
         )
     return data.limit(limit, seed=seed)
+
+
+def as_images(data: ImageSource, name: str) -> ImageData:
+    """Return the images of a task, whatever they are given as.
+
+    Args:
+        data: `ImageData`; a name for `open_images`; a torch `Dataset`, or whatever else has a length and
+            items (image, label) or `{"pixel_values" or "image": …, "labels" or "label": …}`; a `DataLoader`
+            of such batches, whose order and batch size do not count; or two tensors, images and labels.
+            Tensors go to the net as they are, PIL images through a transform.
+        name: What messages call the task.
+
+    Raises:
+        InvalidInputError: None of these, or images that change from one access to the next.
+
+    Examples:
+        >>> found = as_images((torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 1, 0])), "D_P")
+        >>> found.counts, found.tensors
+        ((2, 2), True)
+    """
+    if isinstance(data, ImageData):
+        return data
+    if isinstance(data, str | os.PathLike):
+        return open_images(data)
+    if isinstance(data, tuple):
+        return as_images(TensorDataset(*(torch.as_tensor(part).cpu() for part in data)), name)
+    dataset: Any = data.dataset if isinstance(data, DataLoader) else data
+    if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+        raise InvalidInputError(
+            f"{name} is a {type(dataset).__name__} without a length or items by position; give a folder, a "
+            "Dataset with both, or a DataLoader of one."
+        )
+    items = _Items(dataset, data.collate_fn if isinstance(data, DataLoader) else None)
+    labels = np.array([items.pair(index)[1] for index in range(len(dataset))], dtype=np.int64)
+    for image, again in ((items[index], items[index]) for index in range(min(3, len(labels)))):
+        if isinstance(image, Tensor) and not image.is_floating_point():
+            raise InvalidInputError(f"{name} holds tensors of {image.dtype}; give floats.")
+        if not np.array_equal(np.asarray(image), np.asarray(again)):
+            raise InvalidInputError(
+                f"{name} changes its images at random; leave that to transform_P and transform_H, which know "
+                "the same images without it."
+            )
+    classes = tuple(map(str, getattr(dataset, "classes", ())))
+    if len(classes) <= labels.max(initial=0):
+        classes = tuple(map(str, range(labels.max(initial=0) + 1)))
+    return ImageData(
+        name, type(dataset).__name__, classes, labels, ItemImages(items, name), np.arange(len(labels))
+    )
+
+
+class _Items:
+    """The images of a data set, by position."""
+
+    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any] | None) -> None:
+        self.dataset, self.collate = dataset, collate
+
+    def pair(self, index: int) -> tuple[Any, int]:
+        """Return an image and its label."""
+        item = self.dataset[index]
+        image, label = image_and_label(item if self.collate is None else self.collate([item]))
+        return (image, int(label)) if self.collate is None else (image[0], int(label[0]))
+
+    def __getitem__(self, index: int) -> Any:
+        """Return an image."""
+        return self.pair(index)[0]
+
+
+def image_and_label(item: Any) -> tuple[Any, Any]:
+    """Return images and labels of an item or a batch, a sequence that begins with them or a dictionary."""
+    if isinstance(item, Mapping):
+        found = [next((item[key] for key in keys if key in item), None) for keys in _KEYS]
+    else:
+        found = [*item[:2]] if isinstance(item, tuple | list) else [item, None]
+    if len(found) < 2 or found[0] is None or found[1] is None:
+        got = f"keys {', '.join(map(str, item))}" if isinstance(item, Mapping) else f"a {type(item).__name__}"
+        raise InvalidInputError(
+            f"expected (image, label) or a dictionary of {' or '.join(_KEYS[0])} and "
+            f"{' or '.join(_KEYS[1])}, got {got}."
+        )
+    return found[0], found[1]
 
 
 def imagenet_classes() -> tuple[str, ...]:
@@ -244,39 +331,24 @@ def _split_folder(base: Path, split: str) -> tuple[Path, str | None]:
 
 def _open_cars(name: str, root: Path, split: str) -> ImageData:
     """Open a split of Stanford Cars' original files."""
-    if split not in _CARS:
-        raise DataNotFoundError(f"Stanford Cars has the splits train and test, not '{split}'.")
+    check_known("split of Stanford Cars", split, _CARS)
+    from scipy.io import loadmat
+
     folder, candidates = _CARS[split]
     path = next((root / name for name in candidates if (root / name).is_file()), None)
     if path is None:
         raise DataNotFoundError(
             f"{root}: {' or '.join(candidates)} is missing; it holds the labels of {folder}/."
         )
-    classes = tuple(map(str, _matlab(root / "devkit" / "cars_meta.mat", "class_names")))
-    rows = _matlab(path, "annotations")
-    if rows.dtype.names is None or not {"fname", "class"} <= set(rows.dtype.names):
-        raise DataFormatError(f"{path}: 'annotations' must have the fields 'fname' and 'class'.")
-    files = tuple(map(str, rows["fname"]))
-    for file in files:
-        if not (root / folder / file).is_file():
-            raise DataNotFoundError(f"{root / folder / file} is missing; unpack {folder} again.")
-    labels = np.array([int(c) - 1 for c in rows["class"]])  # MATLAB counts from 1
-    source = FileImages(root / folder, files)
-    return ImageData(name, split, classes, labels, source, np.arange(len(files)))
-
-
-def _matlab(path: Path, field: str) -> Any:
-    """Return one variable of a .mat file, `(n,)`."""
-    from scipy.io import loadmat
-    from scipy.io.matlab import MatReadError
-
     try:
-        content = loadmat(path, squeeze_me=True, variable_names=[field])
-    except (MatReadError, ValueError, TypeError, NotImplementedError, OSError) as error:
-        raise DataFormatError(f"{path} cannot be read as a MATLAB 5 file ({error}).") from error
-    if field not in content:
-        raise DataFormatError(f"{path} has no variable '{field}'; use the file of the devkit.")
-    return np.atleast_1d(content[field])
+        classes = tuple(loadmat(root / "devkit" / "cars_meta.mat", squeeze_me=True)["class_names"].tolist())
+        rows = loadmat(path, squeeze_me=True)["annotations"]
+        files, labels = tuple(map(str, rows["fname"])), rows["class"].astype(np.int64) - 1  # from 1 there
+    except (ValueError, TypeError, KeyError, NotImplementedError) as error:
+        raise DataFormatError(f"{path} is not the annotations of the devkit ({error}).") from error
+    if gone := next((file for file in files if not (root / folder / file).is_file()), None):
+        raise DataNotFoundError(f"{root / folder / gone} is missing; unpack {folder} again.")
+    return ImageData(name, split, classes, labels, FileImages(root / folder, files), np.arange(len(files)))
 
 
 def _open_digits(dataset: str, subset: str, split: str) -> ImageData:
@@ -305,7 +377,7 @@ def _open_digits(dataset: str, subset: str, split: str) -> ImageData:
         split=split,
         classes=tuple(map(str, classes)),
         labels=np.searchsorted(classes, found.labels[positions]),
-        source=ArrayImages(grey, f"{dataset} {split}"),
+        source=ItemImages(grey, f"{dataset} {split}"),
         positions=positions,
         origin=found.label,
     )

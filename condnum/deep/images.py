@@ -1,4 +1,4 @@
-"""Labeled images of a folder or an array, and batches of them as transformed tensors.
+"""Labeled images of a folder, an array or a torch data set, and batches of them as tensors.
 
 Batches are the same for any number of workers and leave the global seed alone.
 """
@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,9 +37,8 @@ from condnum.files import sha256_file
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-#: A checksum reads every byte of files up to this total, and beyond it those of a sample of files.
-FULL_BYTES = 1 << 30
-SAMPLED_FILES = 2048
+#: A checksum reads the sizes of all files, and the bytes of the first ones up to this total.
+READ_BYTES = 1 << 30
 _THREADS = 8  # hashing and reading release the interpreter lock
 
 #: A set with a larger fraction of undecodable images is taken for a broken copy, not for a few bad files.
@@ -63,48 +63,50 @@ class FileImages:
             return image
 
     def checksum(self, indices: Sequence[int]) -> str:
-        """Return the SHA-256 of files: their names, their sizes, and the bytes of all or of some.
+        """Return the SHA-256 of the files' names and sizes, and of the bytes of the first 1 GiB of them.
 
-        All of them up to 1 GiB; of more, which would take minutes, the 2048 files whose names hash lowest, so
-        that a change of another that keeps its size goes unnoticed.
+        The first are those whose names hash lowest, of all classes: more would take minutes, so that a change
+        of another one that keeps its size goes unnoticed.
         """
-        names = sorted(self.files[i] for i in indices)
-        by_hash = sorted(names, key=lambda name: hashlib.sha256(os.fsencode(name)).digest())  # not by class
+        names = [self.files[i] for i in indices]
+        names.sort(key=lambda name: hashlib.sha256(os.fsencode(name)).digest())
+        digest = hashlib.sha256()
         with ThreadPoolExecutor(_THREADS) as pool:
             try:
                 sizes = list(pool.map(lambda name: (self.root / name).stat().st_size, names))
             except OSError as error:
-                gone = (
+                raise DataNotFoundError(
                     f"cannot read {error.filename}: {error.strerror}; check whether the folder was changed."
-                )
-                raise DataNotFoundError(gone) from error
-            full = sum(sizes) <= FULL_BYTES
-            chosen = set(names if full else by_hash[:SAMPLED_FILES])
-            sums = pool.map(lambda name: sha256_file(self.root / name) if name in chosen else "-", names)
-            digest = hashlib.sha256(b"full\n" if full else b"sampled\n")
-            for name, length, content in zip(names, sizes, sums, strict=True):
-                digest.update(os.fsencode(f"{name}\0{length}\0{content}\n"))
+                ) from error
+            read = [name for name, total in zip(names, accumulate(sizes), strict=True) if total <= READ_BYTES]
+            sums = dict(zip(read, pool.map(lambda name: sha256_file(self.root / name), read), strict=True))
+            for name, size in zip(names, sizes, strict=True):
+                digest.update(os.fsencode(f"{name}\0{size}\0{sums.get(name, '')}\n"))
         return digest.hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
-class ArrayImages:
-    """Images in memory: gray `(N, h, w)` or RGB `(N, h, w, 3)`."""
+class ItemImages:
+    """Images of an array or a data set, by position: arrays `(h, w)` or `(h, w, 3)`, PIL images, tensors."""
 
-    images: NDArray[np.uint8]
+    items: Any
     title: str
 
     def name(self, index: int) -> str:
         """Return what a message calls an image."""
         return f"{self.title}[{index}]"
 
-    def load(self, index: int) -> Image:
-        """Wrap one image."""
-        return require("PIL.Image", "deep").fromarray(self.images[index])
+    def load(self, index: int) -> Image | Tensor:
+        """Return one image; tensors are what a net takes already."""
+        item = self.items[index]
+        return require("PIL.Image", "deep").fromarray(item) if isinstance(item, np.ndarray) else item
 
     def checksum(self, indices: Sequence[int]) -> str:
-        """Return the sum of the chosen pixels."""
-        return sha256_arrays(images=self.images[np.asarray(indices, dtype=np.int64)])
+        """Return the SHA-256 of the chosen images."""
+        digest = hashlib.sha256()
+        for index in indices:
+            digest.update(sha256_arrays(image=np.asarray(self.items[index])).encode())
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ class ImageData:
     split: str  # "train", "test" or a folder's name
     classes: tuple[str, ...]  # C names; label c is classes[c]
     labels: NDArray[np.int64]  # (N,) in 0 … C−1, read-only
-    source: FileImages | ArrayImages  # where the images are
+    source: FileImages | ItemImages  # where the images are
     positions: NDArray[np.int64]  # (N,) in the source, read-only
     origin: str = ""  # data set, images and place in words, where the name says less; for titles
     warnings: tuple[str, ...] = ()  # what is in the folder and was left out
@@ -180,11 +182,17 @@ class ImageData:
         order = sha256_arrays(positions=self.positions, labels=self.labels)
         return hashlib.sha256(f"{pixels}\n{order}\n{len(self.classes)}\n".encode()).hexdigest()
 
-    def image(self, index: int) -> Image | Unreadable:
+    @cached_property
+    def tensors(self) -> bool:
+        """Whether the images are tensors as a net takes them, which no transform changes."""
+        return isinstance(self.image(0), Tensor)
+
+    def image(self, index: int) -> Image | Tensor | Unreadable:
         """Decode an image to RGB, or say why there is none: a broken file must not end an hour's work."""
         position = int(self.positions[index])
         try:
-            return to_rgb(self.source.load(position))
+            image = self.source.load(position)
+            return image if isinstance(image, Tensor) else to_rgb(image)
         except CondnumError:
             raise
         except Exception as error:  # a decoder meets damage of every kind, and raises accordingly
@@ -264,7 +272,13 @@ class TransformedImages(Dataset[tuple[Tensor, int, int] | Unreadable]):
     workers and whatever ran before: a resumed training sees the same pixels.
     """
 
-    def __init__(self, data: ImageData, transform: ImageTransform, *, seed: int = 0) -> None:
+    def __init__(self, data: ImageData, transform: ImageTransform | None, *, seed: int = 0) -> None:
+        if (transform is None) != data.tensors:
+            raise InvalidInputError(
+                f"{data.title} needs a transform, such as evaluation_transform(input_size=224)."
+                if transform is None
+                else f"{data.title} holds tensors, which no transform changes; leave the transform out."
+            )
         self.data = data
         self.transform = transform
         self.seed = seed
@@ -283,6 +297,8 @@ class TransformedImages(Dataset[tuple[Tensor, int, int] | Unreadable]):
         image, label = self.data.image(index), int(self.data.labels[index])
         if isinstance(image, Unreadable):
             return image
+        if self.transform is None or isinstance(image, Tensor):
+            return image, label, index  # type: ignore[return-value]
         if not self.transform.random:
             return self.transform(image), label, index
         key = repr((self.seed, self.epoch, index)).encode()
@@ -307,7 +323,7 @@ def collate(items: list[tuple[Tensor, int, int] | Unreadable]) -> ImageBatch:
 
 def image_loader(
     data: ImageData,
-    transform: ImageTransform,
+    transform: ImageTransform | None,
     *,
     batch_size: int,
     shuffle: bool = False,

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from condnum.arrays import as_array, same_columns, storage_eps
 from condnum.deep.features import FeatureExtractor, ImageFeatures, extract_features
+from condnum.deep.image_sets import ImageSource, as_images
 from condnum.deep.images import ImageData
 from condnum.deep.transforms import ImageTransform, evaluation_transform
 from condnum.errors import InvalidInputError, check_integer
@@ -292,8 +293,8 @@ def rir_sample(data: ImageData, count: int, seed: int) -> ImageData:
 def rir_theta0(
     theta_0: FeatureExtractor,
     theta_I: FeatureExtractor,  # ruff: ignore[invalid-argument-name] - the paper's name
-    D_P: ImageData,
-    D_H: ImageData,
+    D_P: ImageSource,
+    D_H: ImageSource,
     *,
     groups: int = 20,
     group_size: int = 100,
@@ -308,8 +309,8 @@ def rir_theta0(
     Args:
         theta_0: Model before immunization; not the same object as `theta_I`.
         theta_I: Immunized model.
-        D_P: Pre-training images.
-        D_H: Harmful images.
+        D_P: Pre-training images: a folder, a data set, a `DataLoader` or tensors (`as_images`).
+        D_H: Harmful images, likewise.
         groups: Number of groups.
         group_size: Samples of a group.
         seed: Of the draws.
@@ -330,10 +331,11 @@ def rir_theta0(
         raise InvalidInputError(
             "theta_0 and theta_I are the same model or share trainable parameters; keep a copy of θ₀."
         )
-    used = evaluation_transform(theta_0) if transform is None else transform
     features = []
-    for task, data in (("D_P", D_P), ("D_H", D_H)):
+    for task, given in (("D_P", D_P), ("D_H", D_H)):
+        data = as_images(given, task)
         check_count(len(data), task, group_size)
         sample = rir_sample(data, groups * group_size, seed)
+        used = transform or (None if data.tensors else evaluation_transform(theta_0))
         features += [extract_features(theta, sample, used, device=device) for theta in (theta_0, theta_I)]
     return rir_from_features(*features, groups=groups, group_size=group_size, seed=seed)

@@ -331,9 +331,8 @@ class DeepNets(Study, name="deep"):
 
         def of(images: ImageData) -> ImageFeatures:
             return cached_features(
-                backbone, images, transform, cache=cache, name=backbone.name, device=self.device,
-                workers=self.workers,
-            )  # fmt: skip
+                backbone, images, transform, cache=cache, device=self.device, workers=self.workers
+            )
 
         sample = rir_sample(data.pretrain, self.groups * self.group_size, cell["seed"])
         return FeatureSets(of(sample), of(data.pretrain_test), of(data.harmful), of(data.harmful_test))

@@ -13,9 +13,9 @@ from torch import nn
 
 from condnum.deep import Backbone
 from condnum.deep.regularizers import feature_rtol
-from condnum.deep.training.samples import Batch, autocast
+from condnum.deep.training.objectives import DeepObjective
+from condnum.deep.training.samples import Batch
 from condnum.deep.training.settings import DeepSettings
-from condnum.deep.training.step import DeepObjective
 from condnum.machine import limited_threads
 from condnum.theory.spectra import condition_number
 
@@ -34,10 +34,11 @@ def prepared_steps(name, images, side, device, precision):
         )
         for _ in range(2)
     ]
-    settings = DeepSettings(precision=precision, precondition=True)
+    settings = DeepSettings(precondition=True)
+    backbone.precision = precision
     parameters = [*backbone.trainable_parameters(), *backbone.head_parameters()]
     optimizer = torch.optim.SGD(parameters, lr=1e-6, momentum=0.9, nesterov=True)
-    objective = DeepObjective(backbone, "ours", settings, device)
+    objective = DeepObjective(backbone, "ours", settings)
     tasks = dict(zip(("pretrain", "harmful"), batches, strict=True))
     weights = {"supervised": 1.0, "well": 1e-9, "ill": 1e-3}
 
@@ -48,9 +49,8 @@ def prepared_steps(name, images, side, device, precision):
     def fine_tune():
         optimizer.zero_grad(set_to_none=True)
         for batch in batches:
-            with autocast(device, precision):
-                logits = backbone.logits(batch.inputs)
-            nn.functional.cross_entropy(logits.float(), batch.labels, label_smoothing=0.1).backward()
+            logits = backbone.logits(batch.inputs)
+            nn.functional.cross_entropy(logits, batch.labels, label_smoothing=0.1).backward()
         optimizer.step()
 
     return immunize, fine_tune

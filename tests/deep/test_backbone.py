@@ -114,7 +114,7 @@ def test_training_moves_part_and_head_alone_from_images_or_activations(kind):
     train(backbone)
     kept.train()
     torch.manual_seed(0)
-    train_steps(lambda step: kept.head(kept.features_from(activations[step])), kept.parameters())
+    train_steps(lambda step: kept.head(kept(activations[step], activations=True)), kept.parameters())
     assert backbone.checksum == kept.checksum  # bit for bit, on a CPU
     assert not any("forward" in vars(part) or part._forward_pre_hooks for part in kept.modules())
     moved = {key for key, value in backbone.model.state_dict().items() if not torch.equal(value, before[key])}

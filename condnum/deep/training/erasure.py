@@ -23,8 +23,8 @@ from torch.nn import functional
 from condnum.deep.backbone import Backbone
 from condnum.deep.hooks import pooled_outputs
 from condnum.deep.parts import block_names
+from condnum.deep.training.objectives import SUPERVISED, Batches, DeepObjective, check_finite
 from condnum.deep.training.settings import DeepSettings
-from condnum.deep.training.step import SUPERVISED, Batches, DeepObjective, check_finite
 
 #: Ridge penalties, in units of the mean eigenvalue of the Gram matrix: an attacker tunes the penalty.
 PENALTIES = (1e-3, 1e-1)
@@ -104,10 +104,8 @@ def read_accuracy(fit: Read, held: Read, classes: int) -> float:
 class ErasureObjective(DeepObjective):
     """The objective of `erase`, with D_P's features held near those of θ₀, the backbone as it is given."""
 
-    def __init__(
-        self, backbone: Backbone, settings: DeepSettings, device: torch.device, *, harmful_classes: int
-    ) -> None:
-        super().__init__(backbone, "erase", settings, device)
+    def __init__(self, backbone: Backbone, settings: DeepSettings, *, harmful_classes: int) -> None:
+        super().__init__(backbone, "erase", settings)
         self.theta_0 = backbone.snapshot()
         self.classes = harmful_classes
 
@@ -121,9 +119,9 @@ class ErasureObjective(DeepObjective):
             X = self._features(P, (*key, 0))
             check_finite(X.detach(), "pretrain")
             with torch.no_grad():
-                before = P.features(self.theta_0, self.device, self.settings.precision)
+                before = P.features(self.theta_0)
             spread = (before - before.mean(dim=0)).square().sum()
-            values[SUPERVISED] = self._cross_entropy(X, P.labels, self.backbone.head) / len(X)
+            values[SUPERVISED] = self._cross_entropy(X, P.labels, self.backbone.classify)
             values[DISTANCE] = (X - before).square().sum() / (spread + torch.finfo(X.dtype).tiny)
             losses += [weights[SUPERVISED] * (values[SUPERVISED] + values[DISTANCE])]
         if len(H.labels) > 1:  # half of them are fitted

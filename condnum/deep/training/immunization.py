@@ -14,14 +14,15 @@ import torch
 
 from condnum.arrays import resolve_device
 from condnum.deep.backbone import Backbone
+from condnum.deep.image_sets import ImageSource, as_images
 from condnum.deep.images import ImageData, Unreadable, same_images
 from condnum.deep.rir import check_count
 from condnum.deep.training.erasure import ErasureObjective
 from condnum.deep.training.loop import DeepStopReason, Training
 from condnum.deep.training.monitor import Evaluation, Monitor
+from condnum.deep.training.objectives import DEEP_METHODS, DeepObjective, Task
 from condnum.deep.training.samples import Samples, TaskStream, hold_out
 from condnum.deep.training.settings import DeepSettings, deep_preset, default_settings
-from condnum.deep.training.step import DEEP_METHODS, DeepObjective, Task
 from condnum.deep.transforms import ImageTransform, evaluation_transform
 from condnum.errors import InvalidInputError, check_known
 from condnum.files import output_folder
@@ -59,13 +60,13 @@ class DeepImmunization:
 
 def immunize_backbone(
     backbone: Backbone,
-    D_P: ImageData,
-    D_H: ImageData,
+    D_P: ImageSource,
+    D_H: ImageSource,
     *,
     method: str = "ours",
     settings: DeepSettings | str | None = None,
-    validation: ImageData | None = None,
-    validation_H: ImageData | None = None,
+    validation: ImageSource | None = None,
+    validation_H: ImageSource | None = None,
     transform_P: ImageTransform | None = None,
     transform_H: ImageTransform | None = None,
     seed: int = 0,
@@ -86,15 +87,17 @@ def immunize_backbone(
 
     Args:
         backbone: θ₀ with its head ω on D_P's classes; it stays as it is.
-        D_P: Pre-training images, labels in the order of the head's outputs.
-        D_H: Harmful images.
+        D_P: Pre-training images, labels in the order of the head's outputs: a folder, a data set, a
+            `DataLoader` or tensors (`as_images`).
+        D_H: Harmful images, likewise.
         method: `ours`; `r_ill_only`, without R_well; `opt_kappa`, κ_P − κ_H itself; `imma`, bi-level; all
             with the supervised loss on D_P. `erase` trains every block, whatever the split, until ridge
             heads on any block read as little of D_H as possible; it judges θ by that, not by RIR_θ0.
         settings: `DeepSettings`, the name of a preset, or None for the defaults of the method.
         validation: Held-out images of D_P, best some that θ₀ has not seen either; None holds out a part.
         validation_H: Likewise of D_H.
-        transform_P: Of D_P's images, random or not; default `evaluation_transform(backbone)`.
+        transform_P: Of D_P's images, random or not; default: `evaluation_transform(backbone)`, but none
+            for tensors.
         transform_H: Of D_H's.
         seed: Of the order, the augmentations, the held-out part and the groups.
         device: `auto`, `cpu` or `cuda[:i]`.
@@ -125,65 +128,77 @@ def immunize_backbone(
     check_known("method", method, DEEP_METHODS)
     if not any(p.requires_grad for p in backbone.trainable_parameters()):
         raise InvalidInputError("a snapshot cannot be trained; pass the backbone from which it was made.")
-    top = int(D_P.labels.max())
+    data_P, data_H = as_images(D_P, "D_P"), as_images(D_H, "D_H")
+    top = int(data_P.labels.max())
     if top >= backbone.num_classes:
         raise InvalidInputError(
-            f"{D_P.name} has label {top} ('{D_P.classes[top]}'), out of range: the head of {backbone.name} "
-            f"has {backbone.num_classes} outputs. Create and train it with num_classes={len(D_P.classes)}."
+            f"{data_P.name} has label {top} ('{data_P.classes[top]}'), out of range: the head of "
+            f"{backbone.name} has {backbone.num_classes} outputs. Create and train it with "
+            f"num_classes={len(data_P.classes)}."
         )
-    check_count(len(D_P), "D_P", chosen.group_size)
-    check_count(len(D_H), "D_H", chosen.group_size)
-    here = resolve_device(device)
-    net = (backbone.whole() if method == "erase" else copy.deepcopy(backbone)).to(here).eval()
-    net = net.double() if chosen.precision == "float64" else net
-
-    def samples(data: ImageData, transform: ImageTransform) -> Samples:
-        """Return the images as the run sees them: through the frozen trunk already, if they can be kept."""
-        found = Samples(data, transform, seed=seed, workers=workers)
-        found.keep_activations(net, chosen, here)
-        return found
-
-    transforms = [transform or evaluation_transform(backbone) for transform in (transform_P, transform_H)]
+    check_count(len(data_P), "D_P", chosen.group_size)
+    check_count(len(data_H), "D_H", chosen.group_size)
+    net = (
+        (backbone.whole() if method == "erase" else copy.deepcopy(backbone)).to(resolve_device(device)).eval()
+    )
+    net.precision = chosen.precision
     tasks: dict[Task, TaskStream] = {}
     seen, held = [], []  # what the monitor looks at
-    known: list[tuple[Task, ImageData, ImageData | None]] = [
-        ("pretrain", D_P, validation),
-        ("harmful", D_H, validation_H),
-    ]
-    for (task, data, apart), transform in zip(known, transforms, strict=True):
+    sets: tuple[tuple[Task, ImageData, ImageSource | None, ImageTransform | None], ...] = (
+        ("pretrain", data_P, validation, transform_P),
+        ("harmful", data_H, validation_H, transform_H),
+    )
+    described = []
+
+    def samples(data: ImageData, transform: ImageTransform | None) -> Samples:
+        """Return the images as the run sees them: through the frozen trunk already, if they can be kept."""
+        found = Samples(data, transform, seed=seed, workers=workers)
+        found.keep_activations(net, chosen.views or 0, chosen.batch_size)
+        return found
+
+    for task, data, apart, given in sets:
+        transform = given if given is not None or data.tensors else evaluation_transform(backbone)
+        still = transform and (
+            transform.still or evaluation_transform(backbone, input_size=transform.input_size)
+        )
         own = samples(data, transform)
         rows, out = hold_out(own.labels, seed) if apart is None else (np.arange(len(own.labels)), None)
         check_count(len(rows), f"D_{task[0].upper()} without what is held out", chosen.group_size)
         tasks[task] = TaskStream(own, rows, chosen.batch_size, seed, stream=len(tasks))
-        still = transform.still or evaluation_transform(backbone, input_size=transform.input_size)
-        plain = samples(data, still) if transform.random else own
+        plain = samples(data, still) if transform is not None and transform.random else own
         seen.append((plain, rows))
-        other = plain if apart is None else samples(apart, still)
+        other = plain if apart is None else samples(as_images(apart, "validation"), still)
         held.append((other, np.arange(len(other.labels)) if out is None else out))
-    erased_classes = len(D_H.classes) if method == "erase" else 0
+        described += [
+            transform.description if transform else "",
+            other.data.checksum if out is None else "held out",
+        ]
+    classes = len(data_H.classes)
     monitor = Monitor(
-        net, tasks=seen, held=held, settings=chosen, device=here, seed=seed, erased_classes=erased_classes
+        net,
+        tasks=seen,
+        held=held,
+        settings=chosen,
+        seed=seed,
+        erased_classes=classes if method == "erase" else 0,
     )
     objective = (
-        ErasureObjective(net, chosen, here, harmful_classes=len(D_H.classes))
+        ErasureObjective(net, chosen, harmful_classes=classes)
         if method == "erase"
-        else DeepObjective(net, method, chosen, here, harmful_classes=len(D_H.classes), seed=seed)
+        else DeepObjective(net, method, chosen, harmful_classes=classes, seed=seed)
     )
     training = Training(objective, tasks, monitor, seed)
     path = None if checkpoint is None else Path(checkpoint).expanduser()
     identity = {}
     if path is not None:
         output_folder(path.parent)
-        sets = ["held out" if data is None else data.checksum for data in (validation, validation_H)]
-        described = "\n".join(transform.description for transform in transforms)
         identity = {
             "backbone": backbone.name,
             "weights": backbone.checksum,
             "trainable part": ", ".join(backbone.trainable),
-            "D_P": D_P.checksum,
-            "D_H": D_H.checksum,
-            "validation": " and ".join(sets),
-            "transforms": hashlib.sha256(described.encode()).hexdigest(),
+            "D_P": data_P.checksum,
+            "D_H": data_H.checksum,
+            "transforms and validation": hashlib.sha256("\n".join(described).encode()).hexdigest(),
             "method": method,
             "settings": json.dumps(asdict(chosen), sort_keys=True),
             "seed": str(seed),
@@ -206,7 +221,7 @@ def immunize_backbone(
         seconds=state.seconds,
         stop_reason=reason,
         unreadable=tuple(dict.fromkeys(u for task in tasks.values() for u in task.samples.unreadable)),
-        warnings=(*same_images(D_P, D_H), *_warnings(training, reason)),
+        warnings=(*same_images(data_P, data_H), *_warnings(training, reason)),
     )
 
 

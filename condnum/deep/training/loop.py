@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from condnum.deep.training.monitor import Evaluation, Monitor
+from condnum.deep.training.objectives import SUPERVISED, Batches, DeepObjective, NotFiniteError, Task
 from condnum.deep.training.samples import TaskStream
-from condnum.deep.training.step import SUPERVISED, Batches, DeepObjective, NotFiniteError, Task
 from condnum.deep.weights import read_state, write_state
 from condnum.errors import RankError
 from condnum.machine import memory_advice
@@ -173,9 +173,9 @@ class Training:
             return weights
         if settings.weights == "fixed":
             known = {"pretrain": settings.lambda_pretrain, "harmful": settings.lambda_harmful}
-            return weights | {part.name: known[part.task] for part in parts}
+            return weights | {name: known[part.task] for name, part in parts.items()}
         ratio = state.ratio * state.pull
-        wanted = {part.name: 1.0 if part.task == "pretrain" else ratio for part in parts}
+        wanted = {name: 1.0 if part.task == "pretrain" else ratio for name, part in parts.items()}
         if settings.weights == "adaptive":
             wanted |= weights
         for name, weight in wanted.items():
@@ -212,7 +212,7 @@ class Training:
     def _adapt(self, found: Evaluation) -> None:
         """Move λ_H by (ii), the loss weight by the accuracy, and η where nothing improves or θ is lost."""
         state, settings = self.state, self.settings
-        both = len({part.task for part in self.objective.parts}) == 2
+        both = len({part.task for part in self.objective.parts.values()}) == 2
         spare = (found.accuracy - self.accuracy_floor) / max(settings.max_accuracy_drop, 1e-3)
         lost = spare < -1 or (both and found.largest_pretrain_ratio > LOST)
         if both:  # a method without a part on D_P has nothing to hold (ii) with

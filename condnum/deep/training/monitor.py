@@ -16,9 +16,9 @@ from condnum.deep.parts import block_names
 from condnum.deep.probe import descent_path, path_slowdown
 from condnum.deep.rir import rir_from_features
 from condnum.deep.training.erasure import Read, read_accuracy
-from condnum.deep.training.samples import Samples, autocast
+from condnum.deep.training.objectives import check_finite
+from condnum.deep.training.samples import Samples
 from condnum.deep.training.settings import DeepSettings
-from condnum.deep.training.step import check_finite
 from condnum.machine import memory_advice
 
 #: Told apart from the draws of the reported measurement, so that the selection does not see its groups.
@@ -103,13 +103,12 @@ class Monitor:
         tasks: Sequence[tuple[Samples, NDArray[np.int64]]],
         held: Sequence[tuple[Samples, NDArray[np.int64]]],
         settings: DeepSettings,
-        device: torch.device,
         seed: int,
         erased_classes: int = 0,
     ) -> None:
         self.erased_classes = erased_classes  # of D_H, where what a ridge head reads of it is measured
         self.settings = settings
-        self.device = device
+        self.device = next(theta_0.parameters()).device
         self.seed = seed + _STREAM
         generator = np.random.default_rng([seed, _STREAM])
         most = settings.groups * settings.group_size
@@ -123,8 +122,7 @@ class Monitor:
         """Measure θ_t."""
         with evaluating(backbone):
             after, read = self._run(backbone)
-            with autocast(self.device, self.settings.precision):
-                accuracy = head_accuracy(backbone, after[2])
+            accuracy = head_accuracy(backbone, after[2])
         own, held = (
             rir_from_features(
                 self._before[P], after[P], self._before[H], after[H],
@@ -146,7 +144,7 @@ class Monitor:
 
     def _run(self, backbone: Backbone) -> tuple[list[ImageFeatures], list[list[Tensor]]]:
         """Return the features of each set; for `erase`, also what each block gives for those of D_H."""
-        size, precision, model = self.settings.batch_size, self.settings.precision, backbone.model
+        size, model = self.settings.batch_size, backbone.model
         names = block_names(model) if self.erased_classes else []
         found, read = [], []
         for samples, rows in self._sets:
@@ -155,7 +153,7 @@ class Monitor:
                 for batch in samples.batches(0, [rows[k : k + size] for k in range(0, len(rows), size)]):
                     if len(batch.labels):
                         with pooled_outputs(model, names) as outputs:
-                            X = batch.features(backbone, self.device, precision)
+                            X = batch.features(backbone)
                         check_finite(X, "evaluated")
                         blocks.append([*outputs.values(), X])
                         features.append(X.cpu().numpy())

@@ -4,7 +4,6 @@ Which of them a step sees is a function of the seed and the step alone, so that 
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,7 +23,6 @@ from condnum.deep.images import (
     collate,
     hold_out_rows,
 )
-from condnum.deep.training.settings import DeepSettings, TrainingPrecision
 from condnum.deep.transforms import ImageTransform
 from condnum.errors import InvalidInputError
 from condnum.machine import memory_advice
@@ -50,16 +48,6 @@ def hold_out(labels: Tensor | NDArray[np.int64], seed: int) -> tuple[NDArray[np.
     return hold_out_rows(known, [seed, 2], fraction)
 
 
-def autocast(device: torch.device, precision: TrainingPrecision) -> Any:
-    """Return the context in which the net runs."""
-    return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
-
-
-def as_input(inputs: Tensor, device: torch.device, precision: TrainingPrecision) -> Tensor:
-    """Move a batch's inputs to the device, in the type that the net has."""
-    return inputs.to(device, torch.float64 if precision == "float64" else inputs.dtype, non_blocking=True)
-
-
 class Batch(NamedTuple):
     """What goes through the net at a time; empty where no image of a batch decodes."""
 
@@ -67,20 +55,23 @@ class Batch(NamedTuple):
     labels: Tensor  # (n,) int64
     activations: bool = False  # inputs are those of the frozen trunk, no images
 
-    def features(self, backbone: Backbone, device: torch.device, precision: TrainingPrecision) -> Tensor:
-        """Return the features `(n, D)`, differentiable in θ, float32 at least."""
-        inputs = as_input(self.inputs, device, precision)
+    def at(self, backbone: Backbone) -> Tensor:
+        """Return the inputs on the device and in the type of the net."""
+        return self.inputs.to(next(backbone.parameters()), non_blocking=True)
+
+    def features(self, backbone: Backbone) -> Tensor:
+        """Return the features `(n, D)`, differentiable in θ."""
+        inputs = self.at(backbone)
         if not len(inputs):
             return inputs.new_zeros(0, backbone.num_features)
-        with autocast(device, precision):
-            features: Tensor = backbone.features_from(inputs) if self.activations else backbone(inputs)
-        return features.float() if features.dtype == torch.bfloat16 else features
+        features: Tensor = backbone(inputs, activations=self.activations)
+        return features
 
 
 class Samples:
     """A task's images, run through the whole net each time, or through what follows the frozen trunk."""
 
-    def __init__(self, data: ImageData, transform: ImageTransform, *, seed: int, workers: int) -> None:
+    def __init__(self, data: ImageData, transform: ImageTransform | None, *, seed: int, workers: int) -> None:
         self.data = data
         self.images = TransformedImages(data, transform, seed=seed)
         self.workers = workers
@@ -88,36 +79,37 @@ class Samples:
         self.activations: Tensor | None = None  # (views, N, …), which never change
         self.unreadable: dict[Unreadable, None] = {}  # images that were met and do not decode
 
-    def keep_activations(self, backbone: Backbone, settings: DeepSettings, device: torch.device) -> None:
-        """Run the frozen trunk once for each augmentation, as many as fit the budget, if it is a trunk."""
-        size, what = settings.batch_size, f"activations of {self.data.title}"
-        views = (settings.views or 0) if self.images.transform.random else 1
+    def keep_activations(self, backbone: Backbone, views: int, batch_size: int) -> None:
+        """Run the frozen trunk once for each of some augmentations, as many as fit the budget."""
+        what, total = f"activations of {self.data.title}", len(self.data)
+        device = next(backbone.parameters()).device
+        random = self.images.transform is not None and self.images.transform.random
+        views = views if random else 1
 
         def run(images: Tensor) -> Tensor:
-            with memory_advice(size, device, what), autocast(device, settings.precision):
-                return backbone.frozen_activations(as_input(images, device, settings.precision))
+            with memory_advice(batch_size, device, what):
+                return backbone.frozen_activations(Batch(images, images).at(backbone))
 
-        items = (self.images[index] for index in range(len(self.data) if views else 0))
+        items = (self.images[index] for index in range(total if views else 0))
         first = next((item[0] for item in items if not isinstance(item, Unreadable)), None)
         if first is None:
             return
         try:
             one = run(first[None])[0]
         except InvalidInputError:
-            return  # what follows the trunk is not a chain of modules
-        views = min(views, ACTIVATION_BUDGET // (one.numel() * one.element_size() * len(self.data)))
-        if not views:
-            return
-        values = one.new_empty(views, len(self.data), *one.shape, device="cpu")
-        loader = self._loader(batch_size=size)
-        for epoch, view in enumerate(values):
+            return  # later modules read the trunk too
+        views = min(views, ACTIVATION_BUDGET // (one.numel() * one.element_size() * total))
+        kept = []
+        for epoch in range(views):
             self.images.set_epoch(epoch)
-            done = epoch * len(self.data)
-            total = views * len(self.data)
-            _, labels, _, unreadable = collect(run, loader, what, view, done=done, total=total)
-            check_unreadable(unreadable, len(self.data), self.data.title)
+            values, labels, _, unreadable = collect(
+                run, self._loader(batch_size=batch_size), what, total=total
+            )
+            check_unreadable(unreadable, total, self.data.title)
             self.unreadable |= dict.fromkeys(unreadable)
-        self.labels, self.activations = labels, values[:, : len(labels)]
+            kept.append(values)
+        if kept:
+            self.labels, self.activations = labels, torch.stack(kept)
 
     def batches(self, epoch: int, rows: Sequence[NDArray[np.int64]]) -> Iterator[Batch]:
         """Yield what of each entry of `rows` decodes; after V epochs kept augmentations come again."""

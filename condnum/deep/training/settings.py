@@ -7,8 +7,6 @@ from typing import Any, Literal
 from condnum.errors import check_known
 from condnum.methods.settings import Settings, only_where
 
-TrainingPrecision = Literal["float32", "float64", "bfloat16"]
-
 #: Of the supervised loss on D_P, as in the paper.
 LABEL_SMOOTHING = 0.1
 
@@ -37,7 +35,7 @@ class DeepSettings(Settings):
     precondition: bool = False  # the dummy layer of Sec. 4.4 on the features, for R_well and R_ill
     inner_steps: int = 1  # imma: gradient steps of the simulated fine-tuner on θ
     inner_rate: float = 1e-2  # imma: their step size
-    precision: TrainingPrecision = "float32"  # of the net; spectra are always float64; bfloat16 is for GPUs
+    precision: Literal["float32", "bfloat16"] = "float32"  # of the net, bfloat16 on GPUs; spectra: float64
     views: int | None = 16  # augmentations of an image of which activations are kept; None: ever new ones
     record_every: int | None = 25  # steps between evaluations and checkpoints; None or 0: a tenth of all
     groups: int = 10  # groups of samples for RIR_θ0 at an evaluation

@@ -11,8 +11,8 @@ from sklearn.linear_model import Ridge
 from torch import nn
 
 from condnum.deep import Backbone, DeepSettings, immunize_backbone
-from condnum.deep.features import image_loader
 from condnum.deep.hooks import pooled_outputs
+from condnum.deep.images import image_loader
 from condnum.deep.parts import block_names
 from condnum.deep.training import settings
 from condnum.deep.training.erasure import (
@@ -27,7 +27,7 @@ from condnum.deep.training.erasure import (
 from condnum.deep.training.samples import Batch
 from condnum.deep.training.settings import default_settings
 
-SETTINGS = DeepSettings(steps=6, batch_size=100, record_every=3, groups=1, precision="float64")
+SETTINGS = DeepSettings(steps=6, batch_size=100, record_every=3, groups=1)
 
 
 def rows(*shape, seed=0):
@@ -91,7 +91,7 @@ def test_what_is_read_of_transformed_images_counts_half(D_P, D_H, transform):
     for batch, chosen in (
         (H, SETTINGS), (changed, SETTINGS), (H, SETTINGS.with_overrides(transformed=True)),
     ):  # fmt: skip
-        step = ErasureObjective(net, chosen, torch.device("cpu"), harmful_classes=len(D_H.classes))
+        step = ErasureObjective(net, chosen, harmful_classes=len(D_H.classes))
         nothing = Batch(H.inputs[:0], H.labels[:0])
         values.append(
             step.backward({"pretrain": nothing, "harmful": batch}, {"supervised": 1.0}, (0, 7))[LEFT]
@@ -106,7 +106,7 @@ def test_the_gradient_is_that_of_all_three_parts(D_P, D_H, transform):
     loaders = [image_loader(data.limit(20), transform, batch_size=100) for data in (D_P, D_H)]
     both = [Batch(found.images, found.labels) for found in (next(iter(loader)) for loader in loaders)]
     tasks = dict(zip(("pretrain", "harmful"), both, strict=True))
-    step = ErasureObjective(net, SETTINGS, torch.device("cpu"), harmful_classes=len(D_H.classes))
+    step = ErasureObjective(net, SETTINGS, harmful_classes=len(D_H.classes))
     way = [rows(*p.shape, seed=2) * p.detach().abs().mean() for p in step.theta]
 
     def move(length):
@@ -163,7 +163,7 @@ def test_a_resumed_erasure_keeps_its_distance_from_theta_0(run, tmp_path, monkey
 def test_what_does_not_decode_is_left_out_of_a_step(D_H, transform):
     """A batch of which no image decodes, and one of which a single image does, say nothing of D_H."""
     net = Backbone("test_resnet", num_classes=5, seed=1).whole().double().train()
-    step = ErasureObjective(net, SETTINGS, torch.device("cpu"), harmful_classes=len(D_H.classes))
+    step = ErasureObjective(net, SETTINGS, harmful_classes=len(D_H.classes))
     found = next(iter(image_loader(D_H.limit(4), transform, batch_size=100)))
     nothing, one, some = (Batch(found.images[:k], found.labels[:k]) for k in (0, 1, 9))
     for P, H, parts in ((some, nothing, 2), (nothing, some, 1), (some, one, 2), (nothing, nothing, 0)):

@@ -14,8 +14,8 @@ from condnum.deep import Backbone, DeepSettings, immunize_backbone
 from condnum.deep.attack_kinds import DeepBudget
 from condnum.deep.training import loop
 from condnum.deep.training.monitor import Evaluation, Monitor
+from condnum.deep.training.objectives import DEEP_METHODS
 from condnum.deep.training.samples import Samples, hold_out
-from condnum.deep.training.step import DEEP_METHODS
 from condnum.deep.transforms import training_transform
 from condnum.errors import DataFormatError, InvalidInputError, UnknownNameError
 

@@ -9,10 +9,10 @@ from torch.nn import functional
 
 from condnum.deep import Backbone, DeepSettings
 from condnum.deep.regularizers import feature_r_ill, feature_r_well
+from condnum.deep.training.objectives import DeepObjective
 from condnum.deep.training.samples import Batch, Samples
-from condnum.deep.training.step import DeepObjective
 
-SETTINGS = DeepSettings(precision="float64", precondition=False)
+SETTINGS = DeepSettings(precondition=False)
 WEIGHTS = {"well": 1e-7, "ill": 1e3, "supervised": 0.7}
 
 
@@ -22,14 +22,14 @@ def tasks(D_P, D_H, transform, net=None):
     for name, data in (("pretrain", D_P), ("harmful", D_H)):
         samples = Samples(data, transform, seed=0, workers=0)
         if net is not None:
-            samples.keep_activations(net, SETTINGS, torch.device("cpu"))
+            samples.keep_activations(net, 1, 96)
         (found[name],) = samples.batches(0, [np.arange(96)])
         assert found[name].activations == (net is not None)
     return found
 
 
 def objective(net, method="ours", settings=SETTINGS):
-    return DeepObjective(net, method, settings, torch.device("cpu"), harmful_classes=5)
+    return DeepObjective(net, method, settings, harmful_classes=5)
 
 
 def gradients(backbone):
