@@ -1,33 +1,61 @@
 """condnum: model immunization from a condition-number perspective.
 
-The public names of the library core; everything here needs NumPy, SciPy, pandas, torch and
-scikit-learn alone. Figures, notebooks, deep nets and clusters live in `condnum.figures`,
-`condnum.report`, … behind extras. Names are imported when they are first used, so that
-`import condnum` and `condnum --help` do not wait for torch; `__init__.pyi` lists them.
+The names that most readers need; the packages below (`condnum.theory`, `condnum.methods`, …) have more. They
+need NumPy, SciPy, pandas, torch and scikit-learn alone. Figures, notebooks, deep nets and clusters live in
+`condnum.figures`, `condnum.report`, … behind extras.
 """
 
-import re
-from importlib import import_module
-from pathlib import Path
-from typing import Any
+from condnum.lazy import attach
 
 __version__ = "0.1.0"
 
-_LISTED = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
-_HOME = {name: home for home, name in re.findall(r"(?m)^from (\S+) import (\w+)", _LISTED)}
-
-__all__ = list(_HOME)
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name from its home when it is first used (PEP 562)."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'condnum' has no attribute '{name}'")
-    value = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """List the public names, for completion."""
-    return sorted([*globals(), *_HOME])
+__all__, __getattr__, __dir__ = attach(
+    __name__,
+    {
+        # extractors as scikit-learn and torch know them
+        "Immunizer": "condnum.estimators",
+        "Eraser": "condnum.estimators",
+        # what they are worth
+        "layer_audit": "condnum.audit.layers",
+        "attack_panel": "condnum.probing.panel",
+        "AttackTask": "condnum.probing.tasks",
+        "linear_probe": "condnum.probing.line_search",
+        "probe_steps": "condnum.probing.probe_steps",
+        # condition numbers and what they allow
+        "covariance": "condnum.theory.spectra",
+        "hessian": "condnum.theory.spectra",
+        "condition_number": "condnum.theory.spectra",
+        "relative_immunization_ratio": "condnum.theory.immunization",
+        "alignment": "condnum.theory.alignment",
+        "rir_ceiling": "condnum.theory.ceiling",
+        # closed forms
+        "max_rir_immunizer": "condnum.theory.ceiling",
+        "pareto_immunizer": "condnum.theory.pareto",
+        "erasure": "condnum.theory.erasure",
+        "erasure_price": "condnum.theory.erasure",
+        # regularizers and their steps
+        "r_well": "condnum.theory.regularizers",
+        "r_well_gradient": "condnum.theory.regularizers",
+        "r_ill": "condnum.theory.regularizers",
+        "r_ill_gradient": "condnum.theory.regularizers",
+        "well_step": "condnum.theory.steps",
+        "ill_step": "condnum.theory.steps",
+        # methods
+        "ImmunizationProblem": "condnum.methods.problem",
+        "immunize": "condnum.methods.registry",
+        "DescentSettings": "condnum.methods.settings",
+        "PRESETS": "condnum.methods.settings",
+        "Method": "condnum.methods.method",
+        "method_names": "condnum.methods.registry",
+        "get_method": "condnum.methods.registry",
+        "register_method": "condnum.methods.registry",
+        # data
+        "TaskPair": "condnum.data",
+        "digit_pair": "condnum.data",
+        "load_house_prices": "condnum.data",
+        "load_diabetes_tasks": "condnum.data",
+        "load_mnist_images": "condnum.data",
+        "load_small_digits": "condnum.data",
+        "CondnumError": "condnum.errors",
+    },
+)

@@ -249,9 +249,6 @@ class Eraser(OneToOneFeatureMixin, _Extractor):
             keeps no rows and cannot tell which directions few rows excite, so that it takes 0 only.
 
     Attributes:
-        theta_: `(D, D)`, in kind, dtype and device of the inputs; computed when it is asked for.
-        mean_: `(D,)` float64 tensor, about which features are erased; zero without an intercept.
-        erasure_: `Erasure` of float64 tensors: the factors of θ, what is erased, and how much of the fit.
         classes_: Labels in ascending order; missing for numbers.
 
     Raises:
@@ -265,6 +262,8 @@ class Eraser(OneToOneFeatureMixin, _Extractor):
         ([[0.0, 1.0], [0.0, -1.0], [0.0, 1.0], [0.0, -1.0]], Linear(in_features=2, out_features=2, bias=True))
     """
 
+    #: The labels of a stream are no metadata of rows.
+    __metadata_request__partial_fit = dict.fromkeys(("classes",), UNUSED)
     _found: tuple[Erasure, Tensor]  # and the mean
     _stream: "_Stream"
 
@@ -348,17 +347,17 @@ class Eraser(OneToOneFeatureMixin, _Extractor):
 
     @property
     def erasure_(self) -> Erasure:
-        """What is erased, by factors."""
+        """What is erased, as an `Erasure` of float64 tensors: directions, rank, part of the fit."""
         return self._solved()[0]
 
     @property
     def mean_(self) -> Tensor:
-        """About which features are erased."""
+        """Mean of the inputs `(D,)`, a float64 tensor; zero without an intercept."""
         return self._solved()[1]
 
     @property
     def theta_(self) -> Any:
-        """θ as a matrix."""
+        """θ as a matrix `(D, D)`, in kind, dtype and device of the inputs."""
         return _like(self._sample, self.erasure_.theta)
 
     def _solved(self) -> tuple[Erasure, Tensor]:

@@ -1,6 +1,6 @@
 """What data this machine has: where files are looked for, their checksums, and the list of data sets.
 
-Order: the path of the caller alone, if there is one; else `$CONDNUM_DATA`; `./data`; the user cache directory;
+Order: the path of the caller alone, if there is one; else `$CONDNUM_DATA`; `./data`; the user cache folder;
 then the bundled data: the files that come with condnum. Nothing is downloaded, and what was taken stands in
 every title.
 """

@@ -53,6 +53,7 @@ LESSONS = tuple(sorted(path.stem for path in shipped("notebooks").glob("[1-9]_*.
 #: Packages whose public names the API pages document; what one has of another is shown there only.
 API_PACKAGES = (
     "condnum",
+    "condnum.theory",
     "condnum.methods",
     "condnum.probing",
     "condnum.data",

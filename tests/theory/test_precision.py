@@ -10,12 +10,13 @@ from covariances import STRUCTURES, orthogonal, structured_rows
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from condnum import alignment, ill_step, ill_step_bound, immunize, well_step_bound
+from condnum import alignment, ill_step, immunize
 from condnum.audit.measures import clause_c, read_theta
 from condnum.audit.study import audit
 from condnum.errors import InvalidInputError
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing.probe_steps import probe_steps
+from condnum.theory import ill_step_bound, well_step_bound
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.spectra import CovarianceRange, condition_number, default_rtol, hessian, squared_rtol
 
