@@ -43,7 +43,6 @@ lint: setup
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/nbstripout --verify $(STRIP) notebooks/*.ipynb notebooks/experiments/*.ipynb
 	$(BIN)/python tests/prose.py
-	$(BIN)/python tests/budgets.py
 
 lab: setup
 	$(BIN)/condnum lab notebooks --ip $(LISTEN)

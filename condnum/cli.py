@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import signal
@@ -10,34 +9,23 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Any, NoReturn
 
-import typer
-from typer.core import TyperGroup
+import click
 
 from condnum import __version__
 from condnum.errors import CondnumError, UnknownNameError, require
-from condnum.report.command import (
-    EXIT_ERROR,
-    EXIT_INTERRUPTED,
-    QuietOption,
-    in_columns,
-    notebook_command,
-    number_reader,
-)
-from condnum.report.run import EXPERIMENTS, STOPPED, NotebookCommand, say
+from condnum.report.command import EXIT_ERROR, EXIT_INTERRUPTED, notebook_command, quiet_option
+from condnum.report.notebook import ParameterNotebook, experiment_names
+from condnum.report.run import STOPPED, say
 
-#: Commands that are notebooks, by the group that they belong to.
-NOTEBOOKS = {
-    "condnum": {"audit": NotebookCommand("audit", "condnum.audit.study:AuditCommand")},
-    "run": EXPERIMENTS,
-}
-
-SiteOption = Annotated[
-    Path, typer.Option(metavar="DIR", help="Write index.html and the pages in site/ to this folder.")
-]
+FOLDER = click.Path(path_type=Path, file_okay=False)
+site_option = click.option(
+    "--site", type=FOLDER, default="reports", metavar="DIR", show_default=True,
+    help="Write index.html and the pages in site/ to this folder.",
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,11 +34,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a word may hold bytes that are no text in any encoding
             stream.reconfigure(errors="backslashreplace")
+    STOPPED.clear()
+    if threading.current_thread() is threading.main_thread():  # else no handler can be set
+        signal.signal(signal.SIGTERM, _interrupt)  # clean up as after Ctrl-C
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored
+            signal.signal(signal.SIGINT, _interrupt)
     try:
-        with _termination_as_interrupt():
-            known = [word for word in words if word != "--debug"]
-            status = app(args=known, prog_name="condnum", standalone_mode=False)
-    except (KeyboardInterrupt, typer.Abort):
+        app.main([word for word in words if word != "--debug"], "condnum", standalone_mode=False)
+    except (KeyboardInterrupt, click.Abort):
         say("stopped by Ctrl-C.")
         return EXIT_INTERRUPTED
     except CondnumError as error:
@@ -59,141 +50,110 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             say(str(error))
         return EXIT_ERROR
-    except Exception as error:
-        # Wrong use: click's class, or that of the copy of click inside newer typers.
-        if not (hasattr(error, "show") and hasattr(error, "exit_code")):
-            raise
+    except click.ClickException as error:
         error.show()
-        return int(error.exit_code)
-    return status if isinstance(status, int) else 0
+        return error.exit_code
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
 
 
-@contextlib.contextmanager
-def _termination_as_interrupt() -> Generator[None, None, None]:
-    """Clean up after a termination signal as after Ctrl-C, and remember that it came."""
-
-    def interrupt(*_: Any) -> NoReturn:
-        STOPPED.set()
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set signal handlers
-        return
-    STOPPED.clear()
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    for number, handler in before.items():
-        if number == signal.SIGTERM or handler is signal.default_int_handler:  # not where it is ignored
-            signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _interrupt(*_: Any) -> NoReturn:
+    """End as after Ctrl-C, and remember that it came."""
+    STOPPED.set()
+    raise KeyboardInterrupt
 
 
-class NotebookGroup(TyperGroup):
-    """Commands that are notebooks, beside those that are functions."""
+class Commands(click.Group):
+    """The commands, of which the audit is a notebook."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """List the notebooks first."""
-        return [*NOTEBOOKS[str(self.name)], *super().list_commands(ctx)]
+        """Return the audit first."""
+        return ["audit", *super().list_commands(ctx)]
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Build the command of an experiment, or, after `run`, of any notebook by its name or path."""
-        from condnum.report.notebook import find_notebook
-
-        named, name = NOTEBOOKS[str(self.name)], cmd_name.replace("_", "-")
-        if name in named:
-            return notebook_command(name, named[name])
-        if cmd_name in self.commands or self.name != "run":
-            return super().get_command(ctx, cmd_name)
-        try:
-            path = find_notebook(cmd_name)
-        except UnknownNameError as error:
-            raise UnknownNameError("experiment", cmd_name, [*EXPERIMENTS, "PATH.ipynb"]) from error
-        return notebook_command(path.stem, NotebookCommand(str(path)))
+    def get_command(self, ctx: Any, cmd_name: str) -> click.Command | None:
+        """Build the command of the audit's notebook; without files it shows its help."""
+        if cmd_name == "audit":
+            return notebook_command(ParameterNotebook.find("audit"), "audit", no_args_is_help=True)
+        return super().get_command(ctx, cmd_name)
 
 
-# The commands.
-
-
-app = typer.Typer(
-    name="condnum",
-    cls=NotebookGroup,
+@click.group(
+    cls=Commands,
     no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    add_completion=False,
+    context_settings={"max_content_width": 110},
+    epilog="condnum --debug COMMAND shows the traceback of an error.",
 )
-data_app = typer.Typer(help="Load the data sets and list what was found.", rich_markup_mode=None)
-run_app = typer.Typer(
-    cls=NotebookGroup,
-    help="Run an experiment, or any notebook with a parameters cell, and write its report.",
-    epilog="condnum run my_notebook.ipynb --help shows the parameters of my_notebook.ipynb as options.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-app.add_typer(data_app, name="data")
-app.add_typer(run_app, name="run")
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"condnum {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def condnum(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
-    ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error. It may follow any command.")
-    ] = False,
-) -> None:
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def app() -> None:
     """Model immunization from a condition-number perspective: explore, reproduce, teach, audit."""
 
 
-@data_app.callback(invoke_without_command=True)
-def data(context: typer.Context) -> None:
+class NotebookGroup(click.Group):
+    """Commands that are notebooks: the experiments by their names, any other one by its path."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the experiments."""
+        return experiment_names()
+
+    def get_command(self, ctx: Any, cmd_name: str) -> click.Command:
+        """Build the command of a notebook."""
+        try:
+            book = ParameterNotebook.find(cmd_name)
+        except UnknownNameError as error:
+            raise UnknownNameError("experiment", cmd_name, [*experiment_names(), "PATH.ipynb"]) from error
+        return notebook_command(book, book.path.stem.replace("_", "-"))
+
+
+@app.group(
+    "run",
+    cls=NotebookGroup,
+    no_args_is_help=True,
+    epilog="condnum run my_notebook.ipynb --help shows the parameters of my_notebook.ipynb as options.",
+)
+def run_notebooks() -> None:
+    """Run an experiment, or any notebook with a parameters cell, and write its report."""
+
+
+@app.group("data", invoke_without_command=True)
+@click.pass_context
+def data_sets(context: click.Context) -> None:
     """Load each data set in full and list what was found; exit status 1 if one is broken or unknown."""
     if context.invoked_subcommand is not None:
         return
+    import pandas as pd
+
     from condnum.data.catalog import available
 
-    rows, statuses = [("data set", "status", "source", "rows", "SHA-256", "location")], available()
-    for found in statuses:
-        count = "" if found.rows is None else str(found.rows)
-        rows.append((found.name, found.status, found.source, count, found.checksum[:8], found.location))
-    typer.echo("\n\n".join([in_columns(rows), *(found.advice for found in statuses if found.advice)]))
+    statuses = available()
+    rows = [(s.name, s.status, s.source, s.rows or "", s.checksum[:8], s.location) for s in statuses]
+    table = pd.DataFrame(rows, columns=["data set", "status", "source", "rows", "SHA-256", "location"])
+    shown = table.to_string(index=False)
+    click.echo("\n\n".join([shown, *(found.advice for found in statuses if found.advice)]))
     if any(found.status not in ("ok", "missing") for found in statuses):
-        raise typer.Exit(1)
+        raise SystemExit(1)
 
 
-@data_app.command("download")
+@data_sets.command("download")
 def download() -> None:
     """Download all 70,000 images of MNIST into the user cache, where every run finds them."""
     from condnum.data.digits import download_mnist
 
-    typer.echo(f"MNIST: {download_mnist()}")
+    click.echo(f"MNIST: {download_mnist()}")
 
 
 @app.command("lab")
-def lab(
-    folder: Annotated[
-        str, typer.Argument(metavar="FOLDER", help="Copy the notebooks to this folder.")
-    ] = "notebooks",
-    options: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="-- OPTION", help="Options for JupyterLab, such as --port=9999."),
-    ] = None,
-    ip: Annotated[
-        str,
-        typer.Option(metavar="ADDRESS", help="Address on which JupyterLab listens (a token is required)."),
-    ] = "127.0.0.1",
-) -> None:
-    """Copy the notebooks to a folder without overwriting existing files, and open them in JupyterLab."""
+@click.argument("folder", default="notebooks")
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--ip", default="127.0.0.1", metavar="ADDRESS", show_default=True,
+    help="Address on which JupyterLab listens (a token is required).",
+)  # fmt: skip
+def lab(folder: str, options: tuple[str, ...], ip: str) -> None:
+    """Copy the notebooks to FOLDER without overwriting existing files, and open them in JupyterLab.
+
+    OPTIONS after -- are JupyterLab's, such as --port=9999.
+    """
     from condnum.report.notebook import copy_notebooks
 
     server, place = require("jupyterlab.labapp", "notebooks").LabApp, Path(folder).expanduser()
@@ -206,7 +166,7 @@ def lab(
         "--LabApp.default_url=/lab/tree/0_start.ipynb",
     ]
     words += ["--allow-root"] * (getattr(os, "geteuid", lambda: 1)() == 0)  # a container's user
-    server.launch_instance([*words, *(options or [])])
+    server.launch_instance([*words, *options])
 
 
 @app.command(
@@ -215,33 +175,16 @@ def lab(
     "is 1. After Ctrl-C the same command continues where it stopped. `condnum site` shows the finished "
     "experiments at any time.",
 )
-def reproduce_command(
-    scale: Annotated[
-        str,
-        typer.Option(
-            metavar="quick|full",
-            help="quick: the paper's data, minutes on two cores; full: all experiments, hours.",
-        ),
-    ] = "quick",
-    only: Annotated[
-        str, typer.Option(metavar="A,B,…", help="Experiments to run, comma-separated; default: all.")
-    ] = "",
-    jobs: Annotated[
-        int,
-        typer.Option(
-            "--jobs", "-j", metavar="N", parser=number_reader(int, 0), help="Number of cores; 0: all."
-        ),
-    ] = 0,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Write the runs to this folder.",
-            show_default="the newest under runs/reproduce",
-        ),
-    ] = None,
-    site: SiteOption = Path("reports"),
-    quiet: QuietOption = False,
+@click.option(
+    "--scale", default="quick", metavar="quick|full", show_default=True,
+    help="quick: the paper's data, minutes on two cores; full: all experiments, hours.",
+)  # fmt: skip
+@click.option("--only", default="", metavar="A,B,…", help="Experiments to run; default: all.")
+@click.option("--jobs", "-j", type=click.IntRange(0), default=0, metavar="N", help="Number of cores; 0: all.")
+@click.option("--out", type=FOLDER, metavar="DIR", help="Write the runs here.  [default: in runs/]")
+@site_option
+def reproduce_experiments(
+    scale: str, only: str, jobs: int, out: Path | None, site: Path, quiet: bool
 ) -> None:
     """Run all experiments, reuse unchanged results, and build a site that links each number to its run."""
     from condnum.files import folder_lock, output_folder
@@ -260,36 +203,33 @@ def reproduce_command(
                 runs = reproduce(scale, root, only=names, jobs=jobs, stream=None if quiet else sys.stderr)
         except KeyboardInterrupt:
             say(f"stopped by Ctrl-C; finished experiments are in {root}; the same command continues there.")
-            raise typer.Exit(EXIT_INTERRUPTED) from None
+            raise SystemExit(EXIT_INTERRUPTED) from None
         index = _whole_site(runs, site, quiet=quiet)
     bad = ("failed", "not run") if names else ("failed",)  # what was asked for by name has to be there
     failed = [run for run in runs if run.name in chosen and run.status in bad]
     for run in failed:
         say(f"{run.name} {run.status}: {run.error}")
-    typer.echo(str(index))
+    click.echo(str(index))
     if failed:
-        raise typer.Exit(1)
+        raise SystemExit(1)
+
+
+reproduce_experiments.params.append(quiet_option)
 
 
 @app.command("site")
-def site(
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Read a reproduction from this folder.",
-            show_default="the newest under runs/reproduce",
-        ),
-    ] = None,
-    site: SiteOption = Path("reports"),
-) -> None:
+@click.option(
+    "--out", type=FOLDER, metavar="DIR", help="Read a reproduction from here.  [default: the newest in runs/]"
+)
+@site_option
+def site_alone(out: Path | None, site: Path) -> None:
     """Build the site: lessons, results, guide and API; without a reproduction, from committed results."""
     from condnum.report.experiments import find_runs
 
     records = (Path("runs") / "reproduce").glob("*/*/provenance.json")
     newest = max(records, key=lambda record: record.stat().st_mtime, default=None)
     root = out or (newest and newest.parents[1])
-    typer.echo(str(_whole_site(None if root is None else find_runs(root), site)))
+    click.echo(str(_whole_site(None if root is None else find_runs(root), site)))
 
 
 def _whole_site(runs: Any, site: Path, *, quiet: bool = False) -> Path:
@@ -302,5 +242,5 @@ def _whole_site(runs: Any, site: Path, *, quiet: bool = False) -> Path:
     start = time.monotonic()
     with terminal_progress("lessons and explorers") as progress:
         page = build_site(runs, site, say=say, progress=progress)
-    typer.echo(f"✓ site built in {duration(time.monotonic() - start)}", err=True)
+    click.echo(f"✓ site built in {duration(time.monotonic() - start)}", err=True)
     return page

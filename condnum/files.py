@@ -204,11 +204,10 @@ def folder_lock(
 
 
 #: What a run writes beside its results: what somebody else needs to reproduce it, with the SHA-256 of each
-#: file; the executed part of a notebook that failed; the cells that failed; the revisions of a resumed run.
+#: file; the executed part of a notebook that failed; the cells that failed.
 RECORD = "provenance.json"
 FAILED = "report.failed.ipynb"
 FAILURES = "failures.csv"
-REVISIONS = "revisions.csv"
 
 #: Of a run: its finished cells, beside what else it writes. Kept until a run has no failures.
 CELLS = "cells"
@@ -241,31 +240,26 @@ class ResultsFolder:
         return self.path / CELLS
 
     def replace(self) -> None:
-        """Put the finished run in the place of the results; Ctrl-C waits until that is done."""
-        interrupted = False
+        """Put the finished run in the place of the results."""
         self.check_replaceable()
-        while True:
-            try:
-                if not (self.path / FAILURES).exists() and self.cells.exists():
-                    shutil.rmtree(self.cells)
-                if self.path.exists() and self.folder.exists() and not self.old.exists():
-                    os.rename(self.folder, self.old)
-                if self.path.exists() and not self.folder.exists():
-                    os.rename(self.path, self.folder)
-                self.complete()
-                break
-            except KeyboardInterrupt:  # every step may be done twice
-                interrupted = True
-            except OSError as error:
-                if not self.folder.exists():
-                    with suppress(OSError):  # else the next command completes it
-                        os.rename(self.old, self.folder)
-                raise OutputError(
-                    f"cannot move the results in {self.path} to {self.folder}: {error.strerror or error}; "
-                    "fix this and run the same command again."
-                ) from error
-        if interrupted:
-            raise KeyboardInterrupt
+        try:
+            if not (self.path / FAILURES).exists():
+                shutil.rmtree(self.cells, ignore_errors=True)
+            if self.folder.exists():
+                os.rename(self.folder, self.old)
+            os.rename(self.path, self.folder)
+            self.complete()
+        except KeyboardInterrupt:
+            self.complete()
+            raise
+        except OSError as error:
+            if not self.folder.exists():
+                with suppress(OSError):  # else the next command completes it
+                    os.rename(self.old, self.folder)
+            raise OutputError(
+                f"cannot move the results in {self.path} to {self.folder}: {error.strerror or error}; "
+                "fix this and run the same command again."
+            ) from error
 
     def complete(self) -> None:
         """Finish a replacement from wherever it was left."""
@@ -292,7 +286,7 @@ class ResultsFolder:
         """Remove what is half done, but not the finished cells."""
         for entry in self.path.iterdir():
             if entry.is_dir() and not entry.is_symlink():
-                if entry != self.cells:
+                if entry != self.cells or not any(entry.iterdir()):
                     shutil.rmtree(entry, ignore_errors=True)
             else:
                 entry.unlink(missing_ok=True)
@@ -320,14 +314,16 @@ def results_folder(out: str | os.PathLike[str]) -> Generator[ResultsFolder, None
             output_folder(place)  # else it is found out when all is done
     with folder_lock(folder.parent, name=f".{folder.name}.lock", shown=shown):
         held = ResultsFolder(shown if folder == shown.absolute() else folder)
+        held.complete()
+        held.check_replaceable()
+        output_folder(held.path)
         try:
-            held.complete()
-            held.check_replaceable()
-            output_folder(held.path)
             held.clear()
             if (held.folder / CELLS).exists() and not held.cells.exists():  # of a run with failures
                 os.rename(held.folder / CELLS, held.cells)
             yield held
         finally:
-            with suppress(OSError):  # finished cells are in it, or it has become the results
-                held.path.rmdir()
+            if held.path.exists():  # the run did not finish: its cells stay
+                held.clear()
+                with suppress(OSError):
+                    held.path.rmdir()

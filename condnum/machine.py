@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import re
@@ -13,7 +12,6 @@ import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,8 +33,6 @@ OUT_OF_MEMORY = (
     "cuda error: out of memory",
     "_status_alloc_failed",
 )
-#: Parts of the package that arrange and show what others compute.
-SHOWING = ("cli.py", "figures/", "lessons/", "report/", "site/")
 #: Distributions whose versions can change a number or a picture of a report.
 PACKAGES = ("condnum", "numpy", "scipy", "pandas", "torch", "timm", "scikit-learn", "plotly", "papermill")
 
@@ -127,44 +123,19 @@ def end_group(leader: int) -> None:
 
 
 def provenance(
-    *,
-    parameters: Mapping[str, Any] | None = None,
-    seeds: Sequence[int] | None = None,
-    checksums: Mapping[str, str | None] | None = None,
-    device: str | torch.device = "cpu",
-    started: datetime | None = None,
-    source: Mapping[str, Any] | None = None,
-    command: Sequence[str] | None = None,
+    parameters: Mapping[str, Any], started: datetime, source: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Collect what somebody else needs to reproduce a run; `source` is the revision at its start."""
     now = datetime.now(UTC)
-    start = (started or now).astimezone(UTC)
     return {
         "versions": versions(),
         "platform": {name: getattr(platform, name)() for name in ("system", "release", "machine")},
-        "device": describe_device(device),
-        "command": command_line(sys.argv if command is None else command),
-        "parameters": {name: without_home(value) for name, value in (parameters or {}).items()},
-        "seeds": list(seeds or []),
-        "data": {without_home(name): value for name, value in (checksums or {}).items()},
+        "command": command_line(sys.argv),
+        "parameters": {name: without_home(value) for name, value in parameters.items()},
         "source": source_span(source, source_revision()),
-        "started_utc": start.isoformat(timespec="seconds"),
-        "duration_seconds": round(max(0.0, (now - start).total_seconds()), 3),
+        "started_utc": started.astimezone(UTC).isoformat(timespec="seconds"),
+        "duration_seconds": round(max(0.0, (now - started).total_seconds()), 3),
     }
-
-
-@cache
-def code_checksum(leave_out: tuple[str, ...] = SHOWING, package: Path = Path(__file__).parent) -> str:
-    """Return one SHA-256 of this package but some of its parts, and of the versions of libraries.
-
-    Its files are read once per process, as they are imported.
-    """
-    digest = hashlib.sha256(repr(sorted(versions().items())).encode())
-    for path in sorted({*package.rglob("*.py"), *package.rglob("*.toml")}):
-        name = path.relative_to(package).as_posix()
-        if not name.startswith(leave_out):
-            digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
 
 
 def versions() -> dict[str, str]:

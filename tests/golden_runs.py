@@ -8,7 +8,7 @@ SHOWN = ("house-prices", "digits", "attackers")
 #: The words of each run; where files are named, they are in its folder.
 RUNS = {
     "house-prices": "run house-prices --data embedded --seeds 2 --steps 60 -j 1",
-    "digits": "run digits --pairs 4-7,9-0 --seeds 1 --steps 5 -j 1",
+    "digits": "run mnist --data digits --pairs 4-7,9-0 --seeds 1 --steps 5 -j 1",
     "limits": "run limits --data embedded --seeds 1 -j 1",
     "attackers": "run attackers --data embedded --methods ours,max_rir --attack-steps 1000 "
     "--dense-attack-steps 200 -j 1",

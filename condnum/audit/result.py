@@ -17,8 +17,9 @@ from condnum.audit.moments import TaskFacts
 from condnum.audit.words import card, paragraphs
 from condnum.data.feature_pair import MISSING
 from condnum.files import FAILURES, output_folder, write_json, write_tables
-from condnum.probing.probe_steps import slowdown_verdict
+from condnum.probing.probe_steps import LOST_FACTOR, slowdown_verdict
 from condnum.report.tables import number
+from condnum.studies.frame.record import verdict_row
 from condnum.theory.ceiling import RirCeiling
 from condnum.theory.immunization import Clauses
 
@@ -147,6 +148,19 @@ class Audit:
     def clauses(self, extractor: str) -> dict[str, Clauses]:
         """Return Definition 3.1 clause by clause, by convention."""
         return {name: clauses_of(self.row(extractor, name)) for name in ("compact", "ridge")}
+
+    def verdict_rows(self) -> list[dict[str, Any]]:
+        """Return the rows of the table that the command prints: those at unit scale of θ."""
+        rows = []
+        for row in self.measures[self.measures["theta_scale"] == "unit"].to_dict("records"):
+            clauses = clauses_of(row)
+            unknown = f"not known: {', '.join(clauses.unknown)}"
+            verdict = {True: "yes", False: "no", None: unknown}[clauses.met]
+            lost = verdict == "yes" and float(row.get("benign_slowdown") or 0) > LOST_FACTOR
+            ranks = f"{row['rank_pretrain']} and {row['rank_harmful']} of {self.pretrain.dimension}"
+            shown = verdict_row(row["extractor"], row, verdict + ", benign task lost" * lost)
+            rows.append({**shown, "rank of H_P and H_H": ranks})
+        return rows
 
     @property
     def probe_sentence(self) -> str:

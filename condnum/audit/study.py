@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Annotated, Any
 
 import numpy as np
@@ -16,13 +15,14 @@ from condnum.audit.net_images import NetImages
 from condnum.audit.result import Audit
 from condnum.audit.stages import AuditData, Stages
 from condnum.data.digits import load_small_digits
-from condnum.data.feature_pair import open_pair
+from condnum.data.feature_pair import MISSING, open_pair
 from condnum.data.feature_stream import FeaturesLike, as_stream
 from condnum.errors import InvalidInputError
 from condnum.files import atomic_write, sha256_file
 from condnum.probing.attackers import AttackBudget
 from condnum.progress import OnProgress
 from condnum.studies.frame.cells import Cell
+from condnum.studies.frame.record import write_record
 from condnum.studies.frame.study import Count, Study, at_least
 from condnum.theory.spectra import PUBLISHED_RIDGE
 
@@ -96,6 +96,8 @@ class FeatureAudit(Study, name="audit"):
         net, notes = None, list[str]()
         if self.backbone:
             net = self._net()
+            if self.layers:
+                layer_names(net.backbone.model, self.layers)  # are there such?
             streams, labels, notes = net.features()
         elif not self.pretrain:
             digits = load_small_digits()
@@ -157,31 +159,16 @@ class FeatureAudit(Study, name="audit"):
                 np.save(stream, stages.found[PARETO])
         return audit
 
-
-@dataclass(frozen=True)
-class AuditCommand(FeatureAudit, name="audit"):
-    """What `condnum audit` is given: refused here, where it cannot be audited, before a kernel starts."""
-
-    def check(self) -> None:
-        """Ask for features as well."""
-        super().check()
-        if not self.pretrain and not self.backbone:
-            raise InvalidInputError(
-                "give the features of both tasks with --pretrain FILE and --harmful FILE, or --backbone NAME "
-                "with --pretrain-images DIR and --harmful-images DIR."
-            )
-
-    def load(self) -> Any:
-        """Read the beginnings of files only, for their checksums; images are left to the kernel."""
-        if self.layers:
-            layer_names(self._net().backbone.model, self.layers)
-        if self.pretrain:
-            data = super().load()
-            for stream in (data.pretrain, data.harmful):
-                next(stream.raw_blocks(), None)  # columns of text in a CSV
+    def save(self, found: Audit, folder: str | Path) -> list[str]:
+        """Write an audit and the record of its run into a folder; return the names of the files."""
         places = "pretrain", "harmful", "theta", "targets", "pretrain_targets"
         files = [Path(getattr(self, name)) for name in places if getattr(self, name)]
-        return SimpleNamespace(checksums={file.name: sha256_file(file) for file in files})
+        checksums = {file.name: sha256_file(file) for file in files}
+        said = [note for note in found.warnings if "drop=" in note or MISSING in note]
+        return [
+            *found.save(folder),
+            write_record(folder, checksums, warnings=said, verdicts=found.verdict_rows()),
+        ]
 
 
 def audit(

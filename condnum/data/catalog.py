@@ -153,6 +153,21 @@ def _loaders() -> Mapping[str, Callable[[], Any]]:
     }
 
 
+def data_checksum(name: str) -> str:
+    """Return the SHA-256 of the files of a data set, which are not loaded; "" if they are not here."""
+    from condnum.data import digits, house_prices
+
+    wanted = {
+        "house-prices": house_prices.FILES,
+        "mnist": digits.mnist_files(),
+        "mnist-test": digits.mnist_files("test"),
+    }
+    try:
+        return obtain(wanted[name]).checksum
+    except CondnumError:
+        return ""
+
+
 @dataclass(frozen=True)
 class DataStatus:
     """What a full load of a data set found."""

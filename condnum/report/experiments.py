@@ -15,8 +15,7 @@ from condnum.data.catalog import data_folders
 from condnum.errors import DataFormatError, DataNotFoundError, check_known
 from condnum.files import RECORD, asset, read_record, read_table
 from condnum.machine import revision_text, source_revision
-from condnum.report.notebook import REPORT
-from condnum.report.run import is_whole
+from condnum.report.run import REPORT, is_whole
 
 SCALES = ("quick", "full")
 
@@ -30,8 +29,7 @@ class Experiment:
     summary: str  # one sentence
     run: str  # the word after `condnum run`
     options: Mapping[str, Any] = field(default_factory=dict)  # "{cars}": a folder of images
-    data: Sequence[str] = ()  # names of `condnum.data.catalog` whose checksums decide about reuse
-    jobs: bool = True  # whether it runs in several processes
+    data: Sequence[str] = ()  # names of `condnum.data.catalog` whose files' checksums decide about reuse
     core_seconds: float = 0.0  # of one core, about; 0 if not known
     scales: Sequence[str] = ()
     committed: str = ""  # folder under reports/ whose result stands in until a reproduction has run
@@ -43,33 +41,18 @@ class Experiment:
         return re.sub(r"[{}]", "", f"condnum run {self.run}{''.join(words)}")
 
     @property
-    def images(self) -> list[str]:
-        """The names of its folders of images."""
-        return re.findall(r"{(\w+)}", str(list(self.options.values())))
+    def image_folders(self) -> dict[str, Path | None]:
+        """Its folders of images by name; None for one that is not here."""
+        found = dict[str, Path | None]()
+        for name in re.findall(r"{(\w+)}", str(list(self.options.values()))):
+            found[name] = next((place / name for place in data_folders() if (place / name).is_dir()), None)
+        return found
 
     @property
-    def image_folders(self) -> list[Path]:
-        """Its folders of images that are here."""
-        return [Path(folder) for _, folder in sorted(self._here.items())]
-
-    @property
-    def _here(self) -> dict[str, str]:
-        """Folders of images by name, those that are here."""
+    def values(self) -> dict[str, Any]:
+        """The options, folders of images filled in."""
         return {
-            name: str(folder / name)
-            for folder in reversed(data_folders())
-            for name in self.images
-            if (folder / name).is_dir()
-        }
-
-    @property
-    def values(self) -> dict[str, Any] | None:
-        """The options, folders of images filled in; None if one is not here."""
-        here = self._here
-        if set(self.images) - set(here):
-            return None
-        return {
-            name: value.format_map(here) if isinstance(value, str) else value
+            name: value.format_map(self.image_folders) if isinstance(value, str) else value
             for name, value in self.options.items()
         }
 
@@ -95,7 +78,7 @@ def experiments(scale: str, only: Sequence[str] = ()) -> tuple[Experiment, ...]:
 #: not asked for, or its data are missing.
 Status = Literal["finished", "reused", "failed", "not run"]
 
-#: What a reproduction adds to the record of a run: the declared command, and what the result depends on.
+#: What a reproduction adds to the record of a run: the declared command, and the key of what it depends on.
 REPRODUCTION = "reproduction"
 
 #: Tables and pictures above this many bytes stay in the run's folder.
@@ -132,18 +115,14 @@ class ExperimentResult:
         return {} if self.folder is None else read_record(self.folder)
 
     @property
-    def fingerprint(self) -> str:
+    def key(self) -> str:
         """What the result depended on, "" if that is not known."""
-        return str(self.provenance.get(REPRODUCTION, {}).get("fingerprint", ""))
+        return str(self.provenance.get(REPRODUCTION, {}).get("key", ""))
 
     @property
     def seconds(self) -> float:
         """How long the run took; 0 if there is none."""
         return float(self.provenance.get("duration_seconds", 0))
-
-    def estimate(self, cores: int) -> float:
-        """Return how many seconds it takes, by its last run or a typical one; 0 if not known."""
-        return self.seconds or self.experiment.core_seconds / (max(1, cores) if self.experiment.jobs else 1)
 
     def table(self, name: str) -> pd.DataFrame | None:
         """Read a table of the run."""

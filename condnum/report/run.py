@@ -1,38 +1,53 @@
-"""A run: a notebook with its data checked first, executed into a folder with its page and provenance."""
+"""A run: a notebook in a kernel of its own, and the folder with its tables, page and record.
 
-import dataclasses
-import importlib
+The notebook's first cells make the study and load the data, the last one writes the record of what was
+run. Nothing is loaded here.
+"""
+
+import copy
+import errno
 import logging
 import os
 import shutil
 import sys
+import tempfile
 import textwrap
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from condnum import errors
+from condnum.errors import CondnumError, OutputError, check_known, require
 from condnum.files import (
     FAILED,
-    FAILURES,
     RECORD,
-    REVISIONS,
-    ResultsFolder,
+    atomic_write,
     output_folder,
+    read_record,
     read_table,
     results_folder,
     write_json,
 )
-from condnum.machine import changed_text, provenance, source_revision
-from condnum.report.notebook import REPORT, ParameterNotebook, run_notebook
+from condnum.machine import changed_text, end_group, provenance, source_revision, threads_environment
+from condnum.progress import PROGRESS_VARIABLE, OnProgress, following, terminal_progress
+from condnum.report.notebook import ParameterNotebook
 
-#: The page of a finished run.
-PAGE = "report.html"
+#: What a finished run leaves beside its tables: the executed notebook and its page.
+REPORT, PAGE = "report.ipynb", "report.html"
 
 #: Set when a signal has stopped this program.
 STOPPED = threading.Event()
+
+
+class NotebookError(CondnumError, RuntimeError):
+    """A notebook failed for a reason that condnum does not know; the message names cell and error."""
+
+
+class StoppedError(KeyboardInterrupt):
+    """A run was stopped; the text says what is kept."""
 
 
 def say(message: str) -> None:
@@ -42,160 +57,176 @@ def say(message: str) -> None:
     print(wrapper.fill(f"condnum: {' '.join(message.split())}"), file=sys.stderr, flush=True)
 
 
-@dataclass(frozen=True)
-class NotebookCommand:
-    """A notebook as a command."""
-
-    notebook: str  # a name of condnum's own, or a path
-    config: str = ""  # module:class of its study, built and loaded before a kernel starts
-    fixed: Mapping[str, Any] = field(default_factory=dict)  # parameters that are not options of this command
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # where they are not the notebook's
-
-    def values(self, notebook: ParameterNotebook) -> dict[str, Any]:
-        """Return the defaults of the options; a page has no kernel for a widget and is `static`."""
-        known = {**notebook.defaults, **self.defaults}
-        known |= {"static": True} if "static" in known else {}
-        return {name: known[name] for name in known if name not in (*self.fixed, "out", "quiet", "help")}
-
-
-_DIGITS = "condnum.studies.linear:DigitPairs"
-_EVERY_PAIR = {"seeds": 3, "pairs": "", "device": "auto"}
-
-#: Experiments by the names of their commands; any other notebook is one by its own name or path.
-EXPERIMENTS = {
-    "house-prices": NotebookCommand("house_prices", "condnum.studies.linear:HousePrices"),
-    "mnist": NotebookCommand("mnist_pairs", _DIGITS, {}, _EVERY_PAIR),
-    "digits": NotebookCommand("mnist_pairs", _DIGITS, {"data": "digits"}, _EVERY_PAIR),
-    "limits": NotebookCommand("limits", "condnum.studies.limits:Limits"),
-    "attackers": NotebookCommand("attackers", "condnum.studies.attackers:Attackers"),
-    "erasure": NotebookCommand("erasure", "condnum.studies.erasure:ErasureStudy"),
-    "deep": NotebookCommand("deep_nets", "condnum.studies.deep:DeepNets"),
-    "stability": NotebookCommand("stability", "condnum.studies.stability:StabilityStudy"),
-    "deep-attackers": NotebookCommand("deep_attackers", "condnum.studies.deep_attackers:DeepAttackers"),
-    "reproduction-audit": NotebookCommand(
-        "reproduction_audit", "condnum.studies.reproduction_audit:ReproductionAudit"
-    ),
-    "corrections": NotebookCommand("corrections"),
-}
-
-
-def loaded(config: str, values: Mapping[str, Any]) -> tuple[str, Mapping[str, str]]:
-    """Build a study's configuration and load its data: what cannot run fails before a kernel starts."""
-    home, _, name = config.partition(":")
-    kind = getattr(importlib.import_module(home), name)
-    given = {field.name: values[field.name] for field in dataclasses.fields(kind) if field.name in values}
-    chosen = kind.from_parameters(**given)
-    data = chosen.load()
-    cells = list(chosen.cells(data))  # makes what the cells start from, such as a backbone
-    if values.get("scheduler") and "jobs" in values:
-        chosen.executor(data, cells, 1, values["scheduler"])  # is it an address?
-    origin = getattr(data, "provenance", None)
-    if origin is not None and not origin.known_checksum:
-        say(
-            f"warning: SHA-256 {data.checksum} of {data.name} in {origin.location} is unknown; the results "
-            "describe these files. Run condnum data for details."
-        )
-    for warning in getattr(data, "warnings", ()):
-        say(f"warning: {warning}")
-    if hasattr(data, "label"):
-        return data.label, {data.label: data.checksum}
-    return ", ".join(getattr(chosen, "chosen_backbones", ())), data.checksums
-
-
-class StoppedError(KeyboardInterrupt):
-    """A run was stopped; the text says what is kept."""
-
-
-def run_command(
-    command: NotebookCommand,
-    notebook: ParameterNotebook,
-    given: Mapping[str, Any],
-    folder: Path,
-    **options: Any,
-) -> list[str]:
-    """Check options and data, then run a notebook into a folder; return a line per cell that failed."""
-    values = {**command.fixed, **given}
-    if command.config and "device" in values:
-        from condnum.arrays import resolve_device
-
-        values["device"] = str(resolve_device(values["device"]))
-    label, checksums = loaded(command.config, values) if command.config else ("", {})
-    title = f"{notebook.heading} ({label})" if label else notebook.heading
-    return run_report(notebook, values, folder, title=title, checksums=checksums, **options)
-
-
-def run_report(
-    notebook: ParameterNotebook,
-    values: Mapping[str, Any],
-    folder: Path,
-    *,
-    title: str,
-    checksums: Mapping[str, str],
-    quiet: bool = False,
-    **options: Any,
-) -> list[str]:
-    """Run a notebook into a folder, which has its results before or, whole, those with page and record."""
-    from condnum.report.html import export_html
-
-    seeds = values.get("seeds")
-    started, source = datetime.now(UTC), source_revision()
-    with results_folder(folder) as held:
-        try:
-            ours = {"out": str(held.path), "quiet": quiet}
-            options["shown"] = held.folder  # where `abandoned` leaves a failed notebook
-            report = run_notebook(notebook, values, held.path, quiet=quiet, optional=ours, **options)
-            record = provenance(
-                parameters=values,
-                seeds=range(seeds) if isinstance(seeds, int) else (),
-                checksums=checksums,
-                device=str(values.get("device", "cpu")),
-                started=started,
-                source=source,
-            )
-            if changed := changed_text(source, record["source"]):
-                say(f"warning: {changed}")
-            parts = read_table(held.path, REVISIONS.removesuffix(".csv"))
-            if parts is not None and record["source"]:
-                record["source"]["parts"] = parts.set_index("revision")["cells"].to_dict()
-            export_html(report, held.path / PAGE, title=title, note=changed)
-            write_json(held.path / RECORD, {**record, "files": held.checksums()})
-        except BaseException as error:
-            if not isinstance(error, KeyboardInterrupt) and not STOPPED.is_set():
-                abandoned(held)
-                raise
-            # The tasks of a kernel that was stopped end in errors that nobody waits for.
-            logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-            (held.path / FAILED).unlink(missing_ok=True)
-            kept = abandoned(held)
-            raise StoppedError(
-                f"; finished cells kept in {held.cells}: {kept}. The same command resumes from there."
-                if kept
-                else " before the first cell was finished; nothing was kept."
-            ) from None
-        failures = read_table(held.path, FAILURES.removesuffix(".csv"))
-        try:
-            held.replace()
-        except KeyboardInterrupt:
-            raise StoppedError(
-                f" after the run had finished: the results in {held.folder} are complete."
-            ) from None
-    rows = () if failures is None else failures.itertuples(index=False)
-    return [": ".join(" ".join(str(word).split()) for word in row) for row in rows]
-
-
-def abandoned(held: ResultsFolder) -> int:
-    """Leave of a run its finished cells and a failed notebook; count the cells."""
-    from condnum.studies.frame.cells import ResultStore
-
-    if (held.path / FAILED).exists():
-        os.replace(held.path / FAILED, output_folder(held.folder) / FAILED)
-    held.clear()
-    kept = ResultStore(held.cells, mode="read").count() if held.cells.exists() else 0
-    if not kept:
-        shutil.rmtree(held.cells, ignore_errors=True)
-    return kept
-
-
 def is_whole(folder: Path) -> bool:
     """Tell whether a folder holds a finished run."""
     return all((folder / name).is_file() for name in (REPORT, PAGE, RECORD))
+
+
+def run_into_folder(
+    book: ParameterNotebook, given: Mapping[str, Any], folder: Path, *, quiet: bool = False, **options: Any
+) -> dict[str, Any]:
+    """Run a notebook into a folder, which has its results before or, whole, those with page and record.
+
+    Returns the record of the run, with `failures`, a line per cell that failed.
+    """
+    from condnum.report.html import export_html
+
+    started, source = datetime.now(UTC), source_revision()
+    with results_folder(folder) as held:
+        ours = {"out": str(held.path), "quiet": quiet}
+        values = {**given, **{name: value for name, value in ours.items() if name in book.parameters}}
+        try:
+            report = run_notebook(book, values, held.path, quiet=quiet, **options)
+            shown = {name: of for name, of in {**book.defaults, **given}.items() if name not in ours}
+            record = read_record(held.path) | provenance(shown, started, source)
+            changed = changed_text(source, record["source"])
+            title = ", ".join(record.get("data", ()))
+            title = f"{book.heading} ({title})" if title else book.heading
+            export_html(report, held.path / PAGE, title=title, note=changed)
+            write_json(held.path / RECORD, {**record, "files": held.checksums()})
+            failures = read_table(held.path, "failures")
+            held.replace()
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) or STOPPED.is_set():
+                raise StoppedError(_stopped(held)) from None
+            if (held.path / FAILED).exists():  # with a reason that condnum does not know
+                os.replace(held.path / FAILED, output_folder(held.folder) / FAILED)
+                error.args = (f"{error}; the executed part is kept in {held.folder / FAILED}.",)
+            raise
+    for warning in [changed, *record.get("warnings", ())]:
+        if warning:
+            say(f"warning: {warning}")
+    rows = () if failures is None else failures.itertuples(index=False)
+    return {**record, "failures": [": ".join(" ".join(str(word).split()) for word in row) for row in rows]}
+
+
+def _stopped(held: Any) -> str:
+    """Say what a stopped run has left."""
+    # The tasks of a kernel that was stopped end in errors that nobody waits for.
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    if is_whole(held.folder) and not held.path.exists():
+        return f" after the run had finished: the results in {held.folder} are complete."
+    kept = sum(1 for _ in held.cells.glob("[!.]*.npz"))
+    if not kept:
+        shutil.rmtree(held.cells, ignore_errors=True)
+        return " before the first cell was finished; nothing was kept."
+    return f"; finished cells kept in {held.cells}: {kept}. The same command resumes from there."
+
+
+# A notebook in a kernel.
+
+
+def run_notebook(
+    book: ParameterNotebook,
+    given: Mapping[str, Any],
+    folder: Path,
+    *,
+    quiet: bool = False,
+    progress: OnProgress | None = None,
+    threads: int = 0,
+) -> Path:
+    """Execute a notebook and write it, with its outputs, to `folder/report.ipynb`.
+
+    The kernel is the current interpreter, in the caller's working directory, with so many threads (0: all).
+    `progress` receives the events of the notebook, instead of the terminal. A notebook with a parameter
+    `static` shows figures instead of widgets, as a page has no kernel. When a cell fails for a reason that
+    condnum does not know, the notebook up to there is kept as `folder/report.failed.ipynb`.
+    """
+    papermill = require("papermill", "notebooks")
+    logging.getLogger("papermill").setLevel(logging.CRITICAL)  # our messages and progress say the same
+    for name in given:
+        check_known(f"parameter of the notebook {book.path.stem}", name, book.parameters)
+    values = {**({"static": True} if "static" in book.parameters else {}), **given}
+    node, target = copy.deepcopy(book.node), output_folder(folder)
+    node.metadata.setdefault(
+        "kernelspec", {"name": "python3", "display_name": "Python 3", "language": "python"}
+    )
+    environment = threads_environment(threads) | {"LOKY_MAX_CPU_COUNT": str(threads)} if threads else {}
+    bar: Any = nullcontext(progress) if quiet or progress else terminal_progress(book.path.stem)
+    with (
+        atomic_write(target / REPORT) as temporary,
+        tempfile.TemporaryDirectory(prefix="condnum-") as scratch,
+    ):
+        events = Path(scratch) / "progress.jsonl"
+        try:
+            with bar as report, following(events, report) if report else nullcontext():
+                environment |= {PROGRESS_VARIABLE: str(events)} if report else {}
+                with running_kernel(cwd=Path.cwd(), environment=environment) as manager:
+                    finished = papermill.execute_notebook(
+                        node,
+                        str(temporary).replace("{", "{{").replace("}", "}}"),  # taken as a format string
+                        values,
+                        kernel_name="python3",
+                        language="python",
+                        progress_bar=False,
+                        km=manager,
+                        store_widget_state=False,  # else 5 MB of JavaScript for each figure widget
+                        coalesce_streams=True,
+                    )
+        except CondnumError:
+            raise
+        except Exception as error:
+            known = _known_error(error, book.path.stem)
+            if isinstance(known, NotebookError):
+                temporary.replace(target / FAILED)
+            raise known from error
+        for key in ("input_path", "output_path"):  # temporary, and inside somebody's home
+            finished.metadata["papermill"].pop(key, None)
+        require("nbformat", "notebooks").write(finished, temporary)
+    return target / REPORT
+
+
+@contextmanager
+def running_kernel(*, cwd: Path, environment: Mapping[str, str] | None = None) -> Generator[Any, None, None]:
+    """Start an IPython kernel of the current interpreter; stop it, and what it started, at the end.
+
+    One that is busy (Ctrl-C) is interrupted first, so that it can finish the file that it is writing.
+    """
+    require("ipykernel", "notebooks")
+    run_sync = require("jupyter_core.utils", "notebooks").run_sync
+    specs = require("jupyter_client.kernelspec", "notebooks").KernelSpecManager
+    manager = require("jupyter_client.manager", "notebooks").AsyncKernelManager(
+        kernel_name="python3",
+        kernel_spec_manager=specs(kernel_dirs=[]),  # whatever is registered under this name
+        shutdown_wait_time=5.0,
+    )
+    group: int | None = None
+    with open(os.devnull, "ab") as output:
+        try:
+            run_sync(manager.start_kernel)(
+                cwd=str(cwd), env={**os.environ, **(environment or {})}, stdout=output, stderr=output
+            )
+            group = getattr(manager.provisioner, "pgid", None)  # None on Windows
+            yield manager
+        finally:
+            try:
+                if manager.has_kernel:
+                    with suppress(RuntimeError):  # the process has gone meanwhile: as wanted
+                        run_sync(manager.shutdown_kernel)()
+            finally:
+                if group and group != os.getpgrp():
+                    end_group(group)
+
+
+def _known_error(error: Exception, name: str) -> CondnumError:
+    """Turn what papermill raises into one of our errors."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        return OutputError(
+            f"cannot write the report: {error.strerror}; free some space there, make it writable, or choose "
+            "another folder with --out. The cells finished so far are kept."
+        )
+    ename, evalue = getattr(error, "ename", ""), str(getattr(error, "evalue", ""))
+    if getattr(error, "traceback", None) == [f"{ename}: {evalue}"]:  # as our errors show themselves
+        known = getattr(errors, ename, CondnumError)
+        same: CondnumError = known.__new__(known)  # not by calling it: some build their message from parts
+        same.args = (evalue,)
+        return same
+    if ename:
+        cell = getattr(error, "exec_count", "?")
+        return NotebookError(f"the notebook {name} failed in cell [{cell}] with {ename}: {evalue}")
+    if type(error).__name__ == "DeadKernelError":
+        return NotebookError(
+            f"the kernel of the notebook {name} died, most often because memory ran out; try fewer rows or "
+            "another device"
+        )
+    return NotebookError(f"the notebook {name} could not be run ({type(error).__name__}: {error})")

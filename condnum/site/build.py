@@ -35,8 +35,8 @@ from condnum.lessons.explorers import EXPLORERS, is_current, record_all
 from condnum.machine import versions
 from condnum.progress import OnProgress
 from condnum.report.experiments import ExperimentResult
-from condnum.report.notebook import REPORT, find_notebook, read_notebook, run_notebook
-from condnum.report.reproduce import run_checksum
+from condnum.report.notebook import ParameterNotebook, read_notebook
+from condnum.report.run import REPORT, run_notebook
 from condnum.site.extension import SPHINX
 from condnum.site.notebooks import page_notebook
 from condnum.site.results import results_pages
@@ -189,16 +189,16 @@ def _executed(
     names: Sequence[str], folder: Path, say: Callable[[str], None], progress: OnProgress | None = None
 ) -> dict[str, Path]:
     """Run notebooks side by side; those whose text and code are unchanged were run before."""
-    runs, code = dict[str, Path](), run_checksum()
-    for name in names:
-        state = hashlib.sha256(f"{code}{find_notebook(name).read_text('utf-8')}".encode())
+    runs, books = dict[str, Path](), {name: ParameterNotebook.find(name) for name in names}
+    for name, book in books.items():
+        state = hashlib.sha256(f"{book.code_hash}{book.path.read_text('utf-8')}".encode())
         runs[name] = folder / f"{name}-{state.hexdigest()[:12]}"
 
     def run(name: str) -> None:
         for old in set(folder.glob(f"{name}-*")) - {runs[name]}:
             shutil.rmtree(old)
         try:
-            run_notebook(name, {}, runs[name], quiet=True, optional={"static": True})
+            run_notebook(books[name], {}, runs[name], quiet=True)
         except CondnumError as error:
             say(f"site: the lesson {name} is omitted: {error}")
         if progress is not None:

@@ -34,6 +34,7 @@ SPHINX: dict[str, Any] = {
     "nb_render_markdown_format": "myst",  # formulas in outputs too
     "nb_code_prompt_show": "Code",
     "nb_code_prompt_hide": "Code",
+    "napoleon_use_ivar": True,  # else fields of a class that it describes appear twice
     "default_role": "code",  # as the docstrings use single backticks
     "add_module_names": False,
     "autodoc_member_order": "bysource",
@@ -53,6 +54,7 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("html-page-context", _page_scripts)
     app.connect("build-finished", _excerpts)
     app.connect("autodoc-process-signature", _readable)
+    app.connect("autodoc-skip-member", _skipped)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -102,6 +104,11 @@ def _excerpts(app: Any, error: Exception | None) -> None:
         texts[name] = " ".join(article.get_text().split())
     script = f"const condnumTexts = {json.dumps(texts, ensure_ascii=False)};\n"
     Path(app.outdir, "_static", "excerpts.js").write_text(script, "utf-8")
+
+
+def _skipped(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
+    """Leave out what scikit-learn adds to estimators for the routing of metadata."""
+    return True if re.fullmatch(r"set_\w+_request", name) else None
 
 
 def _readable(

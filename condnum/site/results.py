@@ -14,7 +14,8 @@ from condnum.progress import duration
 from condnum.report.deep_attacks import verdict
 from condnum.report.experiments import ExperimentResult, experiments
 from condnum.report.html import figure_html, shown_notebook
-from condnum.report.notebook import REPORT, read_notebook
+from condnum.report.notebook import read_notebook
+from condnum.report.run import REPORT
 from condnum.report.scoreboard import AGREEMENT, scoreboard, tally
 from condnum.report.tables import CORRECTIONS_CSV, formula_html
 from condnum.site.notebooks import page_notebook
@@ -90,7 +91,7 @@ def _told(run: ExperimentResult, files: Sequence[str]) -> str:
     changed = ", with uncommitted changes" if source.get("dirty") else ""
     if source.get("revision_at_end", source.get("revision")) != source.get("revision"):
         changed = f"; changed during the run to {source['revision_at_end'][:12]}"
-    changed += "".join(f"; {cells} cells of {part}" for part, cells in source.get("parts", {}).items())
+    changed += "".join(f"; {cells} cells of {part}" for part, cells in known.get("revisions", {}).items())
     given = {key: value for key, value in parameters.items() if value not in (None, "")}
     facts = {
         "Started": str(known.get("started_utc", "")).replace("T", " ").replace("+00:00", " UTC"),

@@ -24,8 +24,8 @@ from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask
 from condnum.probing.line_search import ProbeModes, eigenbasis_probe, log_spaced_steps
 from condnum.studies.frame.cells import Arrays, Cell, CellResult
 from condnum.studies.frame.executors import Executor
-from condnum.studies.frame.study import Count, at_least, content_checksum
-from condnum.studies.linear import LinearStudy, MethodNames, MethodStudy, study_of_one_pair
+from condnum.studies.frame.study import Count, Study, at_least, content_checksum
+from condnum.studies.linear import LinearStudy, MethodNames, study_of_one_pair
 from condnum.studies.measure import report_step
 from condnum.theory.ceiling import RirCeiling
 from condnum.theory.pareto import FeasibleRegion, feasible_region
@@ -102,7 +102,7 @@ class PathData:
 
 
 @dataclass(frozen=True)
-class AlignmentPath(MethodStudy, name="alignment-path"):
+class AlignmentPath(Study, name="alignment-path"):
     """Singular vectors, spectra and probes of extractors along their training, for one pair of tasks."""
 
     data: str = "house-prices"  # house-prices, embedded, mnist:P-H, digits:P-H, or a path; given: to `run`

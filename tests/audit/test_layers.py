@@ -13,7 +13,6 @@ from torch import nn
 from condnum.audit import FeatureAudit, LayerAudit, audit, layer_audit
 from condnum.audit.figures import depth_figure
 from condnum.audit.measures import AS_IS
-from condnum.audit.study import AuditCommand
 from condnum.audit.tables import layers_words
 from condnum.deep import Backbone, evaluation_transform, open_images, save_backbone
 from condnum.deep.backbone import size_arguments
@@ -120,7 +119,7 @@ def test_the_study_audits_the_layers_and_names_their_failure(monkeypatch, tmp_pa
     assert record["layers_summary"] == found.layers.sentence
     assert [row["layer"] for row in record["layers"]["table"]] == ["conv1", "layer4.0"]  # as they are run
     with pytest.raises(UnknownNameError, match=r"unknown layer 'layr4\.0'; did you mean 'layer4\.0'"):
-        AuditCommand(**given, layers="layr4.0").load()
+        FeatureAudit(**given, layers="layr4.0").load()
     with pytest.raises(InvalidInputError, match="give --backbone test_resnet"):
         FeatureAudit(**given | {"backbone": "resnet18"}).load()
     for wrong, words in (

@@ -392,7 +392,7 @@ def site(
 
     from condnum.lessons import explorers
     from condnum.lessons.frame import recording
-    from condnum.report import notebook
+    from condnum.report import run as runner
     from condnum.report.experiments import Experiment, ExperimentResult
     from condnum.site import build
 
@@ -412,8 +412,8 @@ def site(
     def two(explorer: type[Any]) -> dict[str, list[Any]]:
         return {name: kept[:2] for name, kept in values(explorer).items()}
 
-    def faster(name: str, _: Any, folder: Path, **options: Any) -> Path:
-        return notebook.run_notebook(name, FASTER.get(name, {}), folder, **options)
+    def faster(book: Any, _: Any, folder: Path, **options: Any) -> Path:
+        return runner.run_notebook(book, FASTER.get(book.path.stem, {}), folder, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recording, "recorded_values", lambda _: few)
@@ -421,7 +421,7 @@ def site(
         patch.setattr(recording, "recorded_values", two)
         patch.setattr(recording, "payload", lambda explorer, _: first(explorer))
         explorers.record_all(site_cache / "recorded", jobs=1)
-        patch.setattr(notebook, "running_kernel", shared_kernel.running)
+        patch.setattr(runner, "running_kernel", shared_kernel.running)
         patch.setattr(build.os, "cpu_count", lambda: 1)  # one kernel: one lesson after the other
         patch.setattr(build, "run_notebook", faster)
         made = {"cache": site_cache, "explorers": list(explorers.EXPLORERS)}

@@ -226,7 +226,7 @@ def exercises(page):
 
 def test_a_click_in_the_pair_browser_shows_that_pair(lab):
     parameters = {"data": "digits", "methods": "ours,imma", "steps": 5, "pairs": "4-7,9-0", "jobs": 1}
-    notebook = lab("experiments/mnist_pairs", figures=1, parameters=parameters)
+    notebook = lab("experiments/mnist", figures=1, parameters=parameters)
     said, plot = notebook.explorer().get_by_role("status"), notebook.explorer().locator(".js-plotly-plot")
     assert "digit 4 against digit 7: RIR" in said.inner_text()
     plot.scroll_into_view_if_needed()

@@ -9,7 +9,8 @@ pytest.importorskip("papermill", reason="the extra notebooks is not installed")
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
 from condnum.cli import main
-from condnum.report.notebook import ParameterNotebook, read_notebook, run_notebook
+from condnum.report.notebook import ParameterNotebook, read_notebook
+from condnum.report.run import run_notebook
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("[1-8]_*.ipynb"))
@@ -63,7 +64,7 @@ def test_it_runs_and_its_cells_keep_a_picture(path, static, tmp_path, on_shared_
     assert book.defaults["static"] is False
     assert all(not cell.get("outputs") for cell in book.node.cells)
     parameters = {"static": static, **FASTER.get(path.stem, {})}
-    report = run_notebook(path, parameters, tmp_path / "out", quiet=True)
+    report = run_notebook(book, parameters, tmp_path / "out", quiet=True)
     drawn = [cell for cell in read_notebook(report).cells if "static=static" in cell.source]
     assert drawn
     for cell in drawn:
@@ -77,7 +78,7 @@ def test_it_runs_and_its_cells_keep_a_picture(path, static, tmp_path, on_shared_
 @pytest.mark.slow
 def test_the_solutions_of_the_exercises_are_right(on_shared_kernel, tmp_path):
     parameters = {"solutions": True, "static": True}
-    report = run_notebook(EXERCISES, parameters, tmp_path / "out", quiet=True)
+    report = run_notebook(ParameterNotebook.find(EXERCISES), parameters, tmp_path / "out", quiet=True)
     outputs = [output for cell in read_notebook(report).cells for output in cell.get("outputs", [])]
     said = [one["data"]["text/plain"] for one in outputs if one.output_type == "execute_result"]
     assert len(said) == 11

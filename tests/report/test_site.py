@@ -215,9 +215,9 @@ def test_the_site_is_whole_and_follows_its_runs(runs, site_cache, tmp_path, monk
 def test_a_lesson_that_fails_is_left_out_and_one_that_ran_is_not_run_again(tmp_path, monkeypatch):
     ran, said = [], []
 
-    def run(name, parameters, folder, **options):
-        ran.append(name)
-        if name == "2_alignment":
+    def run(book, parameters, folder, **options):
+        ran.append(book.path.stem)
+        if book.path.stem == "2_alignment":
             raise DataNotFoundError("nothing is there; look elsewhere.")
         folder.mkdir(parents=True)
         (folder / "report.ipynb").write_text("{}")
@@ -266,7 +266,7 @@ def test_runs_are_found_by_their_commands(tmp_path):
         folder = make_run(tmp_path / experiment.name)
         (folder / "report.html").touch()
         record = json.loads((folder / "provenance.json").read_text())
-        known = record | {"reproduction": {"command": experiment.typed, "fingerprint": "ab"}}
+        known = record | {"reproduction": {"command": experiment.typed, "key": "ab"}}
         if experiment.name == "mnist":
             known["source"] = source_revision()
         (folder / "provenance.json").write_text(json.dumps(known))
@@ -275,6 +275,6 @@ def test_runs_are_found_by_their_commands(tmp_path):
     assert list(runs) == [experiment.name for experiment in experiments("full")]
     assert {name for name, run in runs.items() if run.folder} == {"house-prices", "mnist"}
     assert (runs["mnist"].status, runs["limits"].status) == ("finished", "not run")
-    assert (runs["mnist"].seconds, runs["mnist"].fingerprint) == (83.0, "ab")
+    assert (runs["mnist"].seconds, runs["mnist"].key) == (83.0, "ab")
     assert runs["house-prices"].older
     assert runs["house-prices"].error.startswith("It was computed at revision ffffffffffff, with uncommitted")

@@ -3,16 +3,14 @@
 `CONDNUM_GOLDEN=record pytest tests/report/test_tables.py` writes it anew.
 """
 
-import json
 import os
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from condnum.report import deep_comparison, limits, tables
-from condnum.report.command import PROBE_COLUMNS, VERDICT_COLUMNS, verdict_rows
+from condnum.studies.frame.record import verdict_rows
 from condnum.studies.measure import TABLE_1
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -68,35 +66,12 @@ def test_labels_keep_their_markup_and_foreign_names_are_text():
 
 
 def test_the_terminal_s_verdict_is_that_of_the_tables():
-    rows = verdict_rows(GOLDEN / "digits")
-    assert rows[0] == VERDICT_COLUMNS + PROBE_COLUMNS
-    assert ("max_rir", "ridge", "no, 0 of 2") in [row[:3] for row in rows]  # although its RIR is the largest
-    summary = golden("digits/summary").query("theta_scale == 'unit'")
-    assert [row[5] for row in rows[1:]] == summary["rir_mean"].map(tables.number).tolist()
-    assert [row[2].startswith("yes") for row in rows[1:]] == (summary["success_rate"] == 1).tolist()
-    front = next(row for row in rows if row[:2] == ("pareto", "compact"))
-    assert front[2] == "yes, 2 of 2, benign task lost in 2"
-    assert float(front[-2].rstrip("×").replace(",", "")) > 1e4
-    assert verdict_rows(GOLDEN / "deep")[0] == VERDICT_COLUMNS
-    assert verdict_rows(GOLDEN / "corrections") == []
-
-
-@pytest.mark.parametrize("slowdown", [None, 0.5, 11.0, "Infinity"])
-@pytest.mark.parametrize(("kept", "said"), [(True, "yes"), (None, "not known: (c)"), (False, "no")])
-def test_the_terminal_s_verdict_of_an_audit(kept, said, slowdown, tmp_path):
-    row = {
-        "extractor": "theta",
-        "convention": "ridge",
-        "theta_scale": "unit",
-        "clause_a": True,
-        "clause_b": True,
-        "clause_c": kept,
-    }
-    row |= {"harmful_ratio": 2.5, "pretrain_ratio": None, "rir": "Infinity", "benign_slowdown": slowdown}
-    row |= {"rank_pretrain": 1, "rank_harmful": 2}
-    audit = {"measures": [row], "pretrain": {"dimension": 3}}
-    (tmp_path / "audit.json").write_text(json.dumps(audit))
-    said += ", benign task lost" * (kept is True and slowdown in (11.0, "Infinity"))
-    rir = "∞ (H_P and H_H: rank 1 and 2 of 3)"
-    shown = {None: (), 0.5: ("0.5×", "—"), 11.0: ("11×", "—"), "Infinity": ("∞", "—")}[slowdown]
-    assert verdict_rows(tmp_path)[1:] == [("theta", "ridge", said, "2.5", "—", rir, *shown)]
+    summary = golden("digits/summary")
+    rows = {(row["method"], row["convention"]): row for row in verdict_rows(summary)}
+    unit = summary[summary["theta_scale"] == "unit"]
+    assert [row["RIR"] for row in rows.values()] == unit["rir_mean"].tolist()
+    assert [row["immunized"][:3] == "yes" for row in rows.values()] == (unit["success_rate"] == 1).tolist()
+    assert rows["max_rir", "ridge"]["immunized"] == "no, 0 of 2"  # although its RIR is the largest
+    front = rows["pareto", "compact"]
+    assert (front["immunized"], front["benign probe"] > 1e4) == ("yes, 2 of 2, benign task lost in 2", True)
+    assert verdict_rows(golden("corrections/corrections")) == []

@@ -32,11 +32,12 @@ from condnum.errors import (
     check_integer,
     check_known,
 )
-from condnum.files import CELLS, FAILURES, REVISIONS, write_tables
+from condnum.files import CELLS, FAILURES, write_tables
 from condnum.machine import revision_text, source_revision
 from condnum.stale import code_hash
 from condnum.studies.frame.cells import Arrays, Cell, ResultStore, Row
 from condnum.studies.frame.executors import Executor, choose_executor, core_count
+from condnum.studies.frame.record import study_record, write_record
 from condnum.studies.frame.sweep import OnProgress, SweepError, SweepReport, run_sweep
 
 # Types of fields: what a field may hold is said once, by its annotation.
@@ -353,9 +354,10 @@ class StudyRun:
         return pd.DataFrame([fact for fact in facts.items() if fact[1]], columns=["what", "value"])
 
     def save(self, folder: str | Path) -> list[str]:
-        """Write the tables; failures.csv, and revisions.csv if the cells are of several; return the names."""
+        """Write the tables, failures.csv if cells failed, and the record of the run; return the names."""
         tables = {name if "." in name else f"{name}.csv": table for name, table in self._files.items()}
         tables |= {FAILURES: self.failures} if len(self.failures) else {}
-        if len(parts := self.report.revisions) > 1:
-            tables[REVISIONS] = pd.DataFrame(parts.items(), columns=["revision", "cells"])
-        return write_tables(folder, tables) + self.study.files(self.cells, Path(folder))
+        written = write_tables(folder, tables) + self.study.files(self.cells, Path(folder))
+        known = study_record(self.study, self.data, self.tables)
+        parts = self.report.revisions if len(self.report.revisions) > 1 else {}
+        return [*written, write_record(folder, **known, revisions=parts)]

@@ -1,0 +1,97 @@
+"""What a run was, as its notebook writes it into the folder: data, device, seeds, warnings, verdicts."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from condnum.arrays import resolve_device
+from condnum.files import RECORD, write_json
+from condnum.machine import describe_device, versions, without_home
+from condnum.probing.probe_steps import LOST_FACTOR
+
+
+def write_record(
+    folder: str | Path,
+    data: Mapping[str, str],
+    *,
+    seeds: Sequence[int] = (),
+    device: str = "cpu",
+    warnings: Iterable[str] = (),
+    verdicts: Sequence[Mapping[str, Any]] = (),
+    revisions: Mapping[str, int] | None = None,
+) -> str:
+    """Write `provenance.json` and return its name; the command adds parameters, revision, times and files.
+
+    `data` are checksums by name, `warnings` concern whoever started the run, and `verdicts` are the rows of
+    the table that the command prints. `revisions` counts the cells of a resumed run by revision.
+    """
+    record = {
+        "versions": versions(),
+        "device": describe_device(device),
+        "data": {without_home(name): checksum for name, checksum in data.items()},
+        "seeds": list(seeds),
+        "warnings": list(warnings),
+        "verdicts": [dict(row) for row in verdicts],
+        "revisions": dict(revisions or {}),
+    }
+    write_json(Path(folder) / RECORD, record)
+    return RECORD
+
+
+def study_record(study: Any, data: Any, tables: Mapping[str, pd.DataFrame]) -> dict[str, Any]:
+    """Return what a study knows of its run, as `write_record` takes it."""
+    origin, seeds = getattr(data, "provenance", None), getattr(study, "seeds", None)
+    warnings = list(getattr(data, "warnings", ()))
+    if origin is not None and not origin.known_checksum:
+        warnings.append(
+            f"SHA-256 {data.checksum} of {data.name} in {origin.location} is unknown; the results describe "
+            "these files. Run condnum data for details."
+        )
+    label = getattr(data, "label", "")
+    return {
+        "data": {label: study.checksum(data)} if label else getattr(data, "checksums", {}),
+        "seeds": range(seeds) if isinstance(seeds, int) else (),
+        "device": str(resolve_device(getattr(study, "device", "cpu"))),
+        "warnings": warnings,
+        "verdicts": [row for name in ("summary", "immunization") for row in verdict_rows(tables.get(name))],
+    }
+
+
+def verdict_rows(table: pd.DataFrame | None) -> list[dict[str, Any]]:
+    """Return a row per method and convention, at unit scale of θ: the verdict, the ratios, both probes.
+
+    The probes of the actual targets need so many times the steps that they need on raw inputs.
+    """
+    table = pd.DataFrame() if table is None else table.rename(columns=lambda name: name.removesuffix("_mean"))
+    if not {"convention", "harmful_ratio"} <= set(table):
+        return []
+    rows = []
+    for row in table.to_dict("records"):
+        if row.get("theta_scale", "unit") != "unit":
+            continue
+        count = int(row.get("seeds", 1) * row.get("pairs", 1))
+        good = round(float(row["success_rate" if "success_rate" in row else "success"]) * count)
+        verdict = f"{'yes' if good == count else 'in part' if good else 'no'}, {good} of {count}"
+        alone = good == count and row.get("benign_slowdown", 0) > LOST_FACTOR
+        if lost := round(row.get("lost_rate", alone) * count):
+            verdict += f", benign task lost in {lost}"
+        label = ", ".join(str(row[name]) for name in ("backbone", "method", "extractor") if name in row)
+        rows.append(verdict_row(label, row, verdict))
+    return rows
+
+
+def verdict_row(label: str, row: Mapping[str, Any], verdict: str) -> dict[str, Any]:
+    """Return a row of the table that the command prints."""
+    return {
+        "method": label,
+        "convention": row["convention"],
+        "immunized": verdict,
+        "(i)": row["harmful_ratio"],
+        "(ii)": row["pretrain_ratio"],
+        "RIR": row["rir"],
+        "benign probe": row.get("benign_slowdown", math.nan),
+        "harmful probe": row.get("harmful_slowdown", math.nan),
+    }
