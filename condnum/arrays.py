@@ -292,7 +292,7 @@ def storage_eps(value: ArrayLike) -> float:
     return max(float(np.finfo(dtype if dtype.kind == "f" else np.float64).eps), 2.0**-52)
 
 
-def like(reference: ArrayLike) -> Callable[[Tensor], Any]:
+def like(reference: Any) -> Callable[[Tensor], Any]:
     """Return a converter that gives a tensor the kind (NumPy or torch) of `reference`."""
     if isinstance(reference, Tensor):
         return lambda tensor: tensor

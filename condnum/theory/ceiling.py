@@ -113,9 +113,11 @@ class RirCeiling:
 
 
 def rir_ceiling(
-    pretrain_covariance: ArrayLike | CovarianceRange,
-    harmful_covariance: ArrayLike | CovarianceRange,
+    pretrain_covariance: ArrayLike | CovarianceRange | None = None,
+    harmful_covariance: ArrayLike | CovarianceRange | None = None,
     *,
+    pretrain_features: ArrayLike | None = None,
+    harmful_features: ArrayLike | None = None,
     ridge: float | None = None,
     rtol: float | None = None,
 ) -> RirCeiling:
@@ -132,6 +134,8 @@ def rir_ceiling(
     Args:
         pretrain_covariance: `(D, D)`, `K_P`, or its range.
         harmful_covariance: `(D, D)`, `K_H`, or its range.
+        pretrain_features: `(N_P, D)` inputs X_P in place of `K_P`.
+        harmful_features: `(N_H, D)` inputs X_H in place of `K_H`.
         ridge: ε > 0 replaces both by `K + εI`, for which the ceiling is always finite.
         rtol: Relative rank tolerance; default `D·eps`.
 
@@ -149,7 +153,14 @@ def rir_ceiling(
         >>> rir_ceiling(np.diag([1.0, 0.0]), np.diag([2.0, 1.0])).value
         inf
     """
-    P, H = task_ranges(pretrain_covariance, harmful_covariance, ridge, rtol)
+    P, H = task_ranges(
+        pretrain_covariance,
+        harmful_covariance,
+        ridge,
+        rtol,
+        pretrain_features=pretrain_features,
+        harmful_features=harmful_features,
+    )
     rtol = max(P.tolerance, H.tolerance) if rtol is None else rtol
     # Squared singular values of K_H's factor: the pencil's κ may reach κ(K_P)κ(K_H), beyond what
     # the eigenvalues of rootᵀK_H root keep.
@@ -234,9 +245,11 @@ def share_of_ceiling(rir: float, ceiling: float) -> float:
 
 
 def max_rir_immunizer(
-    pretrain_covariance: ArrayLike | CovarianceRange,
-    harmful_covariance: ArrayLike | CovarianceRange,
+    pretrain_covariance: ArrayLike | CovarianceRange | None = None,
+    harmful_covariance: ArrayLike | CovarianceRange | None = None,
     *,
+    pretrain_features: ArrayLike | None = None,
+    harmful_features: ArrayLike | None = None,
     null_gain: float = 1.0,
     rtol: float | None = None,
 ) -> Array:
@@ -248,6 +261,8 @@ def max_rir_immunizer(
     Args:
         pretrain_covariance: `(D, D)`, `K_P`.
         harmful_covariance: `(D, D)`, `K_H` (only its shape is used: θ* does not depend on it).
+        pretrain_features: `(N_P, D)` inputs X_P in place of `K_P`.
+        harmful_features: `(N_H, D)` inputs X_H in place of `K_H`.
         null_gain: Gain on null(K_P) relative to `1/√γ_r`.
         rtol: Relative rank tolerance; default `D·eps`.
 
@@ -266,13 +281,20 @@ def max_rir_immunizer(
         array([[0.5, 0. ],
                [0. , 1. ]])
     """
-    P, _ = task_ranges(pretrain_covariance, harmful_covariance, rtol=rtol)
+    P, _ = task_ranges(
+        pretrain_covariance,
+        harmful_covariance,
+        rtol=rtol,
+        pretrain_features=pretrain_features,
+        harmful_features=harmful_features,
+    )
     if not 0 < null_gain < math.inf:
         raise InvalidInputError(f"null_gain must be positive and finite, got {null_gain}.")
     gain = P.values.rsqrt()
     theta = (P.vectors * gain) @ P.vectors.mT + null_gain * gain.max() * P.null_projector
     theta = unit_scale(symmetric_part(theta))
-    return theta if isinstance(pretrain_covariance, CovarianceRange) else like(pretrain_covariance)(theta)
+    reference = pretrain_features if pretrain_covariance is None else pretrain_covariance
+    return theta if isinstance(reference, CovarianceRange) else like(reference)(theta)
 
 
 def _largest_ratio(above: CovarianceRange, below: CovarianceRange, floor: float) -> float:

@@ -171,9 +171,11 @@ def unit_scale(theta: Tensor) -> Tensor:
 
 def relative_immunization_ratio(
     theta: ArrayLike,
-    pretrain_covariance: ArrayLike | CovarianceRange,
-    harmful_covariance: ArrayLike | CovarianceRange,
+    pretrain_covariance: ArrayLike | CovarianceRange | None = None,
+    harmful_covariance: ArrayLike | CovarianceRange | None = None,
     *,
+    pretrain_features: ArrayLike | None = None,
+    harmful_features: ArrayLike | None = None,
     convention: Convention = "compact",
     theta_scale: ThetaScale = "unit",
     rtol: float | None = None,
@@ -200,6 +202,8 @@ def relative_immunization_ratio(
         theta: `(D, D_hid)` linear feature extractor.
         pretrain_covariance: `(D, D)`, `K_P`, or its range.
         harmful_covariance: `(D, D)`, `K_H`, or its range.
+        pretrain_features: `(N_P, D)` inputs X_P in place of `K_P`.
+        harmful_features: `(N_H, D)` inputs X_H in place of `K_H`.
         convention: `compact` or `ridge`; the two can give opposite verdicts, so report both.
         theta_scale: `unit` measures θ scaled to `‖θ‖_F = √D`; `as_trained` measures it unscaled (only
             the ridge convention depends on this).
@@ -227,7 +231,13 @@ def relative_immunization_ratio(
         (0.01, 25.0, True)
     """
     check_known("theta_scale", theta_scale, ("unit", "as_trained"))
-    P, H = task_ranges(pretrain_covariance, harmful_covariance, rtol=rtol)
+    P, H = task_ranges(
+        pretrain_covariance,
+        harmful_covariance,
+        rtol=rtol,
+        pretrain_features=pretrain_features,
+        harmful_features=harmful_features,
+    )
     return immunization_from_spectra(
         HessianSpectra.of(theta, P, H, theta_scale=theta_scale),
         convention=convention,

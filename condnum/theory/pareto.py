@@ -114,9 +114,11 @@ def pareto_extractor(
 
 
 def pareto_immunizer(
-    pretrain_covariance: ArrayLike | CovarianceRange,
-    harmful_covariance: ArrayLike | CovarianceRange,
+    pretrain_covariance: ArrayLike | CovarianceRange | None = None,
+    harmful_covariance: ArrayLike | CovarianceRange | None = None,
     *,
+    pretrain_features: ArrayLike | None = None,
+    harmful_features: ArrayLike | None = None,
     pretrain_ratio: float | None = None,
     convention: Convention = "compact",
     ridge: float = PUBLISHED_RIDGE,
@@ -144,6 +146,8 @@ def pareto_immunizer(
     Args:
         pretrain_covariance: `(D, D)`, `K_P`, or its range.
         harmful_covariance: `(D, D)`, `K_H`, or its range.
+        pretrain_features: `(N_P, D)` inputs X_P in place of `K_P`.
+        harmful_features: `(N_H, D)` inputs X_H in place of `K_H`.
         pretrain_ratio: The (ii) to reach, in (0, 1]; less where κ(H_H) would be so large that float64 cannot
             distinguish it from a lost rank. Default 1 − 1e-3, or closer to 1 if the ceiling is below 1.002.
         convention: `ridge` leaves the front of a full-rank pair if Definition 3.1 requires this in the
@@ -164,7 +168,12 @@ def pareto_immunizer(
         >>> [round(ratio, 9) for ratio in extractor_ratios(pareto_immunizer(P, H, pretrain_ratio=0.5), P, H)]
         [0.5, 1250.0]
     """
-    P, H = task_ranges(pretrain_covariance, harmful_covariance)
+    P, H = task_ranges(
+        pretrain_covariance,
+        harmful_covariance,
+        pretrain_features=pretrain_features,
+        harmful_features=harmful_features,
+    )
     region = feasible_region(P, H)
     if pretrain_ratio is None:
         pretrain_ratio = max(1 - FRONT_MARGIN, region.ceiling.value**-0.5)
@@ -187,7 +196,8 @@ def pareto_immunizer(
     if convention == "ridge" and P.rank < P.dimension:
         candidates += [theta for x in ratios for theta in _largest_spikes(P, H, x * float(P.values[0]))]
     theta = unit_scale(max(candidates, key=lambda theta: _merit(theta, P, H, convention, ridge)))
-    return theta if isinstance(pretrain_covariance, CovarianceRange) else like(pretrain_covariance)(theta)
+    reference = pretrain_features if pretrain_covariance is None else pretrain_covariance
+    return theta if isinstance(reference, CovarianceRange) else like(reference)(theta)
 
 
 @dataclass(frozen=True)

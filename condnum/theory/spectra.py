@@ -433,15 +433,25 @@ class CovarianceRange:
 
 
 def task_ranges(
-    pretrain: ArrayLike | CovarianceRange,
-    harmful: ArrayLike | CovarianceRange,
+    pretrain: ArrayLike | CovarianceRange | None,
+    harmful: ArrayLike | CovarianceRange | None,
     ridge: float | None = None,
     rtol: float | None = None,
+    *,
+    pretrain_features: ArrayLike | None = None,
+    harmful_features: ArrayLike | None = None,
 ) -> tuple[CovarianceRange, CovarianceRange]:
-    """Return the ranges of two covariances of one input space, on the device of the first."""
-    pretrain, harmful = same_columns(pretrain_covariance=pretrain, harmful_covariance=harmful)
-    P = CovarianceRange.of(pretrain, rtol=rtol, name="pretrain_covariance")
-    H = CovarianceRange.of(harmful, rtol=rtol, name="harmful_covariance")
+    """Return the ranges of two tasks of one input space, by covariances or features, on one device."""
+    given = same_columns(
+        pretrain_covariance=pretrain,
+        harmful_covariance=harmful,
+        pretrain_features=pretrain_features,
+        harmful_features=harmful_features,
+    )
+    P, H = (
+        _task_range(task, K, X, rtol)
+        for task, K, X in zip(("pretrain", "harmful"), given[:2], given[2:], strict=True)
+    )
     if P.dimension != H.dimension:
         raise InvalidInputError(
             f"pretrain_covariance {(P.dimension, P.dimension)} and harmful_covariance "
@@ -449,3 +459,12 @@ def task_ranges(
         )
     H = H.to(P.values.device)
     return (P, H) if ridge is None else (P.ridged(ridge), H.ridged(ridge))
+
+
+def _task_range(task: str, covariance: Any, features: Any, rtol: float | None) -> CovarianceRange:
+    """Return the range of a task that is given by its covariance or by its features."""
+    if (covariance is None) == (features is None):
+        raise InvalidInputError(f"give either {task}_covariance or {task}_features.")
+    if features is None:
+        return CovarianceRange.of(covariance, rtol=rtol, name=f"{task}_covariance")
+    return CovarianceRange.of_features(features, rtol=rtol, name=f"{task}_features")

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from covariances import covariance_of, orthogonal
@@ -280,3 +281,31 @@ def test_tasks_that_share_no_direction(K_P, K_H, ceiling):
     reached = relative_immunization_ratio(pareto_immunizer(K_P, K_H), K_P, K_H)
     assert reached.success is math.isinf(ceiling)  # one answer: the closed form gives what the ceiling allows
     assert reached.rir <= ceiling * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda *K, **X: rir_ceiling(*K, **X).value,
+        max_rir_immunizer,
+        pareto_immunizer,
+        lambda *K, **X: relative_immunization_ratio(np.diag([1.0, 2, 3]), *K, **X).rir,
+    ],
+    ids=["ceiling", "max_rir", "pareto", "ratio"],
+)
+def test_features_stand_for_their_covariance(function):
+    P, H = (np.random.default_rng(seed).normal(size=(20, 3)) * [1, 2, seed] for seed in (1, 5))
+    right = function(P.T @ P, H.T @ H)
+    for given in (
+        function(pretrain_features=P, harmful_features=H),
+        function(P.T @ P, harmful_features=H),
+        function(pretrain_features=torch.tensor(P), harmful_covariance=H.T @ H),
+    ):
+        np.testing.assert_allclose(given, right, rtol=1e-8)
+    frames = pd.DataFrame(P, columns=list("abc")), pd.DataFrame(H, columns=list("abc"))[["c", "a", "b"]]
+    found = function(pretrain_features=frames[0], harmful_features=frames[1])
+    np.testing.assert_allclose(found, right, rtol=1e-8)
+    with pytest.raises(InvalidInputError, match="either harmful_covariance or harmful_features"):
+        function(P.T @ P)
+    with pytest.raises(InvalidInputError, match="either pretrain_covariance or pretrain_features"):
+        function(P.T @ P, H.T @ H, pretrain_features=P)
