@@ -149,7 +149,7 @@ def erasure(
     F, Z = (centered(X), Z - Z.mean(dim=0)) if intercept else (X, Z)
     options["floor"] = check_real("floor", FLOOR if floor is None else floor, 0, 1)
     found = erasure_of_rows(F, Z, X.norm(dim=0), len(X), intercept=intercept, **options)
-    return found.converted(like(harmful_features))  # type: ignore[arg-type]
+    return found.converted(like(harmful_features))
 
 
 def erasure_of_rows(

@@ -296,12 +296,12 @@ def test_tasks_that_share_no_direction(K_P, K_H, ceiling):
 def test_features_stand_for_their_covariance(function):
     P, H = (np.random.default_rng(seed).normal(size=(20, 3)) * [1, 2, seed] for seed in (1, 5))
     right = function(P.T @ P, H.T @ H)
-    for given in (
+    for found in (
         function(pretrain_features=P, harmful_features=H),
         function(P.T @ P, harmful_features=H),
         function(pretrain_features=torch.tensor(P), harmful_covariance=H.T @ H),
     ):
-        np.testing.assert_allclose(given, right, rtol=1e-8)
+        np.testing.assert_allclose(found, right, rtol=1e-8)
     frames = pd.DataFrame(P, columns=list("abc")), pd.DataFrame(H, columns=list("abc"))[["c", "a", "b"]]
     found = function(pretrain_features=frames[0], harmful_features=frames[1])
     np.testing.assert_allclose(found, right, rtol=1e-8)
