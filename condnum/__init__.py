@@ -18,7 +18,6 @@ __all__, __getattr__, __dir__ = attach(
         # what they are worth
         "layer_audit": "condnum.audit.layers",
         "attack_panel": "condnum.probing.panel",
-        "AttackTask": "condnum.probing.tasks",
         "linear_probe": "condnum.probing.line_search",
         "probe_steps": "condnum.probing.probe_steps",
         # condition numbers and what they allow

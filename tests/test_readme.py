@@ -53,7 +53,7 @@ def test_lengths():
 
 #: In a snippet's place: what is here and takes seconds.
 STAND_INS = {
-    "AttackTask(X_H, y_H))": 'AttackTask(X_H, y_H), attackers=["gd"])',
+    '"raw": None, "pareto": result.theta})': '"raw": None, "pareto": result.theta}, attackers=["gd"])',
     "jobs=2": "jobs=1",
     '"imagenet/"': '"digits-8x8:0-4", limit=30',
     '"cars/"': '"digits-8x8:5-9", limit=30',
@@ -64,7 +64,7 @@ STAND_INS = {
 #: By a word of the snippet: what holds after it.
 CHECKS = {
     '"pareto", "erase"': """
-table = attack_panel(thetas, AttackTask(*pair.probe_sample), attackers=attackers).steps_table()
+table = attack_panel(*pair.probe_sample, thetas, attackers=attackers).steps_table()
 assert table["pareto"].tolist()[::2] == [">20,000", "1"] and table["erase"].tolist() == ["∞"] * 3, table
 """,
     "result.explanation": """

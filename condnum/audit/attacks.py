@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,9 @@ from condnum.arrays import TargetKind, as_targets
 from condnum.audit.measures import AS_IS, CLOSED, ERASED, LABEL_OF, PARETO, Extractors
 from condnum.data.feature_stream import FeatureStream, as_stream
 from condnum.errors import InvalidInputError
-from condnum.probing.attackers import AttackBudget
 from condnum.probing.panel import attack_panel
+from condnum.probing.race import AttackBudget
 from condnum.probing.report import AttackReport, attack_sentences
-from condnum.probing.tasks import AttackTask, TaskKind
 from condnum.theory.erasure import erasure
 
 #: Targets of any kind (array, tensor, series, sparse), where to find some, or a stream of them.
@@ -107,20 +106,25 @@ def attack_section(
         y = np.unique(y, return_inverse=True)[1].astype(np.int64)
         if y.max() == 0:
             return AttackSection(None, "all targets belong to one class, so there is nothing to learn")
-    learned: TaskKind = "classification" if kind == "classification" else "regression"
+    learned: TargetKind = "classification" if kind == "classification" else "regression"
     Y = y if learned == "classification" else one_hot(y)
     fit = len(X) - held_out
-    name = f"{Path(stream.source).name}, {fit:,d} rows"
-    task = AttackTask(X[~test], Y[~test], learned, name=name)
-    if held_out:
-        task = replace(task, X_test=X[test], y_test=Y[test])
     attacked = {AS_IS: None, **(own or {PARETO: extractors[PARETO]})}
     if len(defender) >= LEAST_ROWS:
         with suppress(InvalidInputError):  # the targets have no linear part in these rows
             made = erasure(X_defender, one_hot(targets)[defender], kind="regression", intercept=False)
             attacked[ERASED] = made.theta
     with np.errstate(over="ignore", invalid="ignore"):  # candidates that diverge are part of the race
-        report = attack_panel(attacked, task, budget=budget, on_attack=on_attack)
+        report = attack_panel(
+            X[~test],
+            Y[~test],
+            attacked,
+            kind=learned,
+            held_out=(X[test], Y[test]) if held_out else None,
+            budget=budget,
+            on_attack=on_attack,
+            title=f"{Path(stream.source).name}, {fit:,d} rows",
+        )
     return AttackSection(report, "", fit, held_out, rows)
 
 

@@ -115,7 +115,8 @@ def attack_figure(found: Audit) -> Any:
             tickvals=[m * 10.0**k for k in range(-6, 9) for m in (1, 2, 5)], minor=None, tickfont_size=13
         )
     figure.update_yaxes(autorange="reversed")
-    note = f"steps on it / on raw features, to {100 * report.budget.headline:g} % excess loss; ▷: at least"
+    epsilon = report.budget.reported_epsilon
+    note = f"steps on it / on raw features, to {100 * epsilon:g} % excess loss; ▷: at least"
     shown = 180 + 30 * table["label"].nunique()
     names = " and ".join(_LOOK[name][2] for name in table["extractor"].unique())
     return _legend(finish(figure, f"How much {names} slows attackers", note, height=shown))

@@ -21,8 +21,8 @@ from condnum.audit.net_images import NetImages
 from condnum.audit.result import Audit
 from condnum.data.feature_pair import complete_targets, look_at
 from condnum.data.feature_stream import FeatureStream
-from condnum.probing.attackers import AttackBudget
 from condnum.probing.probe_steps import target_probe
+from condnum.probing.race import AttackBudget
 from condnum.progress import OnProgress, report_event
 from condnum.studies.frame.sweep import SweepError
 from condnum.theory.ceiling import max_rir_immunizer, ridge_convention_ceiling, rir_ceiling

@@ -19,7 +19,7 @@ from condnum.data.feature_pair import MISSING, open_pair
 from condnum.data.feature_stream import FeaturesLike, as_stream
 from condnum.errors import InvalidInputError
 from condnum.files import atomic_write, sha256_file
-from condnum.probing.attackers import AttackBudget
+from condnum.probing.race import AttackBudget
 from condnum.progress import OnProgress
 from condnum.studies.frame.cells import Cell
 from condnum.studies.frame.record import write_record

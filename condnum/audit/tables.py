@@ -103,7 +103,7 @@ def layers_words(found: LayerAudit) -> pd.DataFrame:
 
 
 def attack_words(found: Audit) -> pd.DataFrame:
-    """Steps of every attacker to the headline target and its factors, and its loss where it ended."""
+    """Steps of every attacker to the reported ε and its factors, and its loss where it ended."""
     report = found.attack.report
     if report is None:
         return pd.DataFrame()

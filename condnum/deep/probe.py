@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from condnum.deep.features import ImageFeatures
 from condnum.deep.images import hold_out_rows
 from condnum.deep.regularizers import smaller_gram
+from condnum.probing.quadratic import descent_filter
 from condnum.theory.spectra import default_rtol
 
 #: Learning rates in units of 1/L, L the bound of `smoothness`: blind to the scale of the features.
@@ -101,10 +102,11 @@ def descent_path(train: ImageFeatures, held: ImageFeatures) -> NDArray[np.float6
     used = sigma > default_rtol(len(sigma)) * sigma[-1]
     sigma, V = sigma[used], V[:, used]
     read, wanted = (Y - mean) @ V, (X @ V).mT @ (Z - base) / sigma[:, None]
-    rest = torch.log1p(-(sigma / sigma[-1:]))  # −∞ for σ₁
+    relative = (sigma / sigma[-1:]).numpy()
     scores = []
     for step in DESCENT_STEPS:
-        fitted = base + read @ (-torch.expm1(step * rest)[:, None] * wanted)
+        done = torch.from_numpy(1 - descent_filter(relative, step))
+        fitted = base + read @ (done[:, None] * wanted)
         scores.append(1 - float((target - fitted).square().sum() / (target - base).square().sum()))
     return np.array(scores)
 

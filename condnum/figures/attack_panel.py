@@ -64,7 +64,7 @@ def _curves(report: AttackReport, subtitle: str, column: str, axis: str, title: 
 
 def attack_factor_heatmap(report: AttackReport, subtitle: str) -> Any:
     """Draw the immunization factor of each attacker on each extractor, and the worst case."""
-    chosen = report.budget.headline
+    chosen = report.budget.reported_epsilon
     table = report.at(report.factors, chosen)
     shown = report.factor_table(epsilon=chosen).set_index("attacker")
     values = table.pivot(index="label", columns="extractor", values="factor")

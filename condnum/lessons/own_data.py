@@ -33,8 +33,8 @@ from condnum.lessons.frame.explorer import (
 )
 from condnum.lessons.frame.sheet import Sheet
 from condnum.lessons.frame.widget import errors_shown
-from condnum.probing import ProbeCurve, linear_probe
-from condnum.probing.line_search import log_spaced_steps
+from condnum.probing.line_search import ProbeCurve, log_spaced_steps, probe_curves
+from condnum.probing.quadratic import Modes
 from condnum.report.tables import as_html, formula_html
 from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import max_rir_immunizer, ridge_convention_ceiling, rir_ceiling
@@ -332,10 +332,13 @@ def _measured(own: OwnPair, rtol: float) -> tuple[Any, ...]:
     ranges = task_ranges(K_P, K_H, rtol=rtol)
     ceiling = rir_ceiling(*ranges, rtol=rtol)
     theta = np.asarray(max_rir_immunizer(K_P, K_H, rtol=rtol))
-    solution, covariances = np.random.default_rng(0).normal(size=D), np.stack([K_P, K_P, K_H, K_H])
-    extractors, record = np.stack([np.eye(D), theta] * 2), log_spaced_steps(_PROBE_STEPS, 200)
-    moments = (covariances @ solution)[..., None]
-    probes = linear_probe(extractors, covariances, moments, steps=_PROBE_STEPS, record=record, rtol=rtol)
+    solution = torch.from_numpy(np.random.default_rng(0).normal(size=(D, 1)))
+    modes = [
+        Modes.of(torch.from_numpy(T), task, torch.from_numpy(K) @ solution)
+        for task, K in zip(ranges, (K_P, K_H), strict=True)
+        for T in (np.eye(D), theta)
+    ]
+    probes = probe_curves(modes, log_spaced_steps(_PROBE_STEPS, 200))
     return facts, ranges, ceiling, alignment(theta, K_H).misalignment, probes
 
 

@@ -1,17 +1,15 @@
 """Linear probing: how fast an attacker who keeps θ fixed converges, and how fast others do."""
 
-from condnum.probing.attackers import AttackBudget, Attacker, AttackRun, Race, zero_weights
+from condnum.probing.attackers import attacker_names, get_attacker, register_attacker
 from condnum.probing.line_search import ProbeCurve, linear_probe, log_spaced_steps
 from condnum.probing.panel import attack_panel
-from condnum.probing.registry import attacker_names, get_attacker, register_attacker
+from condnum.probing.race import AttackBudget, Attacker, AttackRun, Race, zero_weights
 from condnum.probing.report import AttackReport, attack_sentences
-from condnum.probing.tasks import AttackTask
 
 __all__ = [
     "AttackBudget",
     "AttackReport",
     "AttackRun",
-    "AttackTask",
     "Attacker",
     "ProbeCurve",
     "Race",

@@ -1,158 +1,385 @@
-"""What an attacker is, what it is given, and what it hands back.
+"""The attackers of the panel: those that descend, those that change coordinates, those that solve.
 
-The how-to page own_study has an attacker in a dozen lines.
+On the squared loss the deterministic ones are filters in the eigenbasis; on the logistic loss a grid of rates
+around 1/L descends side by side.
 """
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
+from scipy.optimize import minimize
 
-from condnum.arrays import FloatArray, as_tensor
-from condnum.errors import InvalidInputError, check_integer
-from condnum.probing.line_search import log_spaced_steps
-from condnum.probing.objectives import ProbeSpace, TaskKind
+from condnum.arrays import FloatArray
+from condnum.errors import InvalidInputError, check_known
+from condnum.probing import quadratic
+from condnum.probing.race import (
+    AttackBudget,
+    Attacker,
+    AttackProblem,
+    AttackRun,
+    Race,
+    Trace,
+    best,
+    zero_weights,
+)
+from condnum.probing.space import ProbeSpace
+
+#: Rates in units of 1/L, L the bound on the curvature: the logistic loss stays stable well beyond 2/L,
+#: as its curvature falls while it fits. Those of SGD are in units of 1/L of the whole data.
+_MULTIPLES = (0.3, 1.0, 1.9, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+_SGD_MULTIPLES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+
+#: Momentum on the logistic loss, beside the rates.
+_BETAS = (0.9, 0.99)
+
+#: An excess loss above this counts as diverged.
+_DIVERGED = 1e6
+
+#: Measurements of SGD's full loss in one pass over the data; later ones are 2 % of the steps apart.
+_MEASUREMENTS, _SPACING = 10, 50
+
+#: Size of the head with which θ is fine-tuned where a head of zeros is a saddle point.
+_SMALL_HEAD = 0.01
+
+#: Pairs of vectors that L-BFGS keeps; ridges relative to σ₁ of FᵀF/N; scikit-learn's C, the inverse strength
+#: of the penalty on features at unit mean square.
+_MEMORIES, _RIDGES, _PENALTIES = (10, 50), (1e-14, 1e-10, 1e-6), (1e2, 1e5)
+
+
+def descend_grid(
+    space: ProbeSpace,
+    race: Race,
+    kind: type[torch.optim.Adam | torch.optim.SGD],
+    options: Sequence[dict[str, Any]],
+    start: Sequence[FloatArray] | None = None,
+) -> AttackRun:
+    """Descend on the full loss until the race ends, with an optimizer of torch and options of each candidate.
+
+    With `start`, the weights are the product `W = UV` of two trained layers.
+    """
+    layers = [zero_weights(space, 1)[0]] if start is None else start
+    groups = [{"params": [torch.tensor(of, requires_grad=True) for of in layers], **own} for own in options]
+    optimizer, step = kind(groups), 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        while True:
+            weights = torch.stack([reduce(torch.matmul, group["params"]) for group in groups])
+            W = weights.detach().numpy()
+            excess, gradient = space.evaluate(W)
+            if not race.observe(step, np.where(excess < _DIVERGED, excess, np.nan), W.copy):
+                return AttackRun(race.traces(), space)
+            optimizer.zero_grad()
+            weights.backward(torch.from_numpy(np.ascontiguousarray(gradient)))
+            optimizer.step()
+            step += 1
+
+
+def _ends(values: Sequence[float], repeats: int = 1) -> set[int]:
+    """Return where the first and the last value stand in so many repetitions of a grid."""
+    n = len(values)
+    return {place for i in range(repeats) for place in (i * n, (i + 1) * n - 1)}
 
 
 @dataclass(frozen=True)
-class AttackBudget:
-    """How much an attacker may spend, and what counts as arrived."""
+class Descent(Attacker):
+    """A two-term recurrence over a grid of assumed κ, on the logistic loss a grid of rates (and momenta)."""
 
-    steps: int = 20_000
-    dense_steps: int = 3_000
-    epsilons: tuple[float, ...] = (0.1, 0.01, 0.001)
-    headline: float = 0.01
-    batch_size: int = 64
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("dense_steps", 1), ("batch_size", 1), ("seed", 0)):
-            object.__setattr__(self, name, check_integer(name, getattr(self, name), least))
-        epsilons = as_tensor(np.asarray(self.epsilons), "epsilons", ndim=1).tolist()
-        if not all(0 < epsilon < 1 for epsilon in epsilons) or len({*epsilons}) < len(epsilons):
-            raise InvalidInputError(
-                f"epsilons must be distinct and lie between 0 and 1, got {self.epsilons}."
-            )
-        object.__setattr__(self, "epsilons", tuple(epsilons))
-        if self.headline not in self.epsilons:
-            raise InvalidInputError(f"headline {self.headline} must be one of the epsilons {self.epsilons}.")
-
-
-@dataclass(frozen=True, eq=False)
-class Trace:
-    """How one candidate of an attacker's grid descends."""
-
-    choice: str  # its hyper-parameters in words
-    steps: NDArray[np.int64]  # (T,) steps at which the loss was measured
-    excess: FloatArray  # (T,) (L_t − L*)/(L₀ − L*); NaN once it diverges
-    edge: bool = False  # first or last of an open-ended grid
-    evaluated: FloatArray | None = None  # (R, 3) step, loss, accuracy on the evaluation rows
-    passes: FloatArray | None = None  # (T,) gradient evaluations so far, where not the steps
-
-    def steps_to(self, epsilon: float) -> int | None:
-        """Return the first step at which the relative excess loss is at most ε; None: never."""
-        hit = np.flatnonzero(self.excess <= epsilon)
-        return int(self.steps[hit[0]]) if len(hit) else None
-
-    def passes_to(self, step: int) -> float:
-        """Return how many gradients were evaluated up to a step."""
-        at = int(np.searchsorted(self.steps, step))
-        return float(step if self.passes is None else self.passes[at])
-
-
-class Race:
-    """Records candidates that take their steps together, and ends when one has reached the last target."""
-
-    def __init__(
-        self,
-        space: ProbeSpace,
-        choices: Sequence[str],
-        budget: AttackBudget,
-        *,
-        dense: bool = True,
-        open_ended: bool = False,
-    ) -> None:
-        """Name the candidates; at the edge are the first and last of an `open_ended` grid."""
-        self.choices, self.target = list(choices), min(budget.epsilons)
-        self.last = budget.dense_steps if dense else budget.steps
-        self.edges = [open_ended and i in (0, len(choices) - 1) for i in range(len(choices))]
-        self._evaluate, self._due = space.evaluate, {*log_spaced_steps(self.last, 60).tolist()}
-        self._steps: list[int] = []
-        self._excess: list[FloatArray] = []
-        self._evaluated: list[FloatArray] = []  # each (3, B)
-
-    def observe(self, step: int, excess: FloatArray, weights: Callable[[], FloatArray] | None = None) -> bool:
-        """Record a step."""
-        excess = np.where(np.isfinite(excess), excess, np.nan)
-        done = bool((excess <= self.target).any()) or step >= self.last or bool(np.isnan(excess).all())
-        self._steps.append(step)
-        self._excess.append(excess)
-        if weights is not None and (step in self._due or done):
-            loss, accuracy = self._evaluate(weights())
-            self._evaluated.append(np.stack([np.full(len(loss), float(step)), loss, accuracy]))
-        return not done
-
-    def traces(self) -> list[Trace]:
-        """Return what was recorded, a trace per candidate."""
-        steps, excess = np.array(self._steps), np.array(self._excess)
-        seen = np.array(self._evaluated) if self._evaluated else None
-        return [
-            Trace(choice, steps, excess[:, b], edge, None if seen is None else seen[:, :, b])
-            for b, (choice, edge) in enumerate(zip(self.choices, self.edges, strict=True))
-        ]
-
-
-def best(traces: Sequence[Trace], epsilon: float) -> tuple[Trace, int | None]:
-    """Return the candidate that reaches ε first, with its step; if none does, the one that gets nearest."""
-    reached = [(step, i) for i, trace in enumerate(traces) if (step := trace.steps_to(epsilon)) is not None]
-    if reached:
-        step, i = min(reached)
-        return traces[i], step
-    least = [float(np.nanmin(t.excess)) if np.isfinite(t.excess).any() else math.inf for t in traces]
-    return traces[int(np.argmin(least))], None
-
-
-@dataclass(frozen=True, eq=False)
-class AttackProblem:
-    """One extractor as all attackers meet it."""
-
-    space: ProbeSpace  # features of the extractor
-    inputs: ProbeSpace  # the raw inputs
-    theta: FloatArray  # (D, k), features = inputs·θ in the panel's scaling
-
-
-@dataclass(frozen=True, eq=False)
-class AttackRun:
-    """All candidates of one attacker on one extractor."""
-
-    traces: Sequence[Trace]
-    space: ProbeSpace  # the space in which the attacker works: its L* is the one that counts
-    kappa_steps: Mapping[float, float] = field(default_factory=dict)  # ε -> steps predicted from κ alone
-    spectrum_steps: Mapping[float, float] = field(default_factory=dict)  # ε -> from the full spectrum
-    pass_share: float = 1.0  # fraction of the rows that one gradient sees
-
-
-class Attacker(ABC):
-    """Someone who trains on the released features; derive from it."""
-
-    name: str  # in the registry
-    label: str  # for tables and figures
-    summary: str  # what it does, and over which grid
-    informed: bool = False  # whether it changes coordinates or solves in closed form: κ does not matter
-    kinds: tuple[TaskKind, ...] = ("regression", "classification")
+    name: str
+    label: str
+    recurrence: Callable[[FloatArray, float], quadratic.TwoTerm]
+    contraction: Callable[[float], float]  # of the error in one step by κ, with the textbook's parameters
+    betas: tuple[float, ...] = (0.0,)
+    lookahead: bool = False
+    needs: str = ""
+    coordinates: Callable[[ProbeSpace], ProbeSpace] = lambda space: space
 
     def space(self, problem: AttackProblem) -> ProbeSpace:
-        """Return the space in which it works: what of the targets can be reached there?"""
-        return problem.space
+        """Change the coordinates."""
+        return self.coordinates(problem.space)
 
-    @abstractmethod
     def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
-        """Attack from zero weights with every candidate of the grid."""
+        """Descend with every candidate; on the squared loss with predictions of the number of steps."""
+        space = self.space(problem)
+        if space.kind == "classification":
+            grid = [(multiple, beta) for beta in self.betas for multiple in _MULTIPLES]
+            words = [f"rate {m:g}/L" + (f", β = {b:g}" if b else "") for m, b in grid]
+            race = Race(space, words, budget, edges=_ends(_MULTIPLES, len(self.betas)))
+            options = [
+                {"lr": multiple / space.smoothness, "momentum": beta, "nesterov": self.lookahead}
+                for multiple, beta in grid
+            ]
+            return descend_grid(space, race, torch.optim.SGD, options)
+        modes = space.spectrum.modes
+        candidates = [self.recurrence(modes.sigma, mu) for mu in quadratic.assumed_minima(modes.sigma)]
+        race = Race(space, [c.choice for c in candidates], budget, last=budget.steps)
+        traces = race.follow(space, quadratic.two_term_filters(candidates))
+        by_kappa, by_spectrum = {}, {}
+        for epsilon in budget.epsilons:
+            by_kappa[epsilon] = quadratic.rate_steps(self.contraction(modes.condition), epsilon)
+            chosen, step = best(traces, epsilon)
+            # Beyond the budget any candidate may turn out the best one.
+            asked = [c for c in candidates if step is None or c.choice == chosen.choice]
+            predictions = [quadratic.predicted_steps(c, modes.energy, epsilon) for c in asked]
+            by_spectrum[epsilon] = min(predictions)
+        return AttackRun(traces, space, by_kappa, by_spectrum)
 
 
-def zero_weights(space: ProbeSpace, candidates: int) -> FloatArray:
-    """Return the start of all candidates, `(B, k, m)` zeros."""
-    return np.zeros((candidates, space.features.shape[1], space.objective.outputs))
+GRADIENT_DESCENT = Descent(
+    "gd", "Gradient descent", quadratic.gradient_descent, quadratic.descent_contraction
+)
+HEAVY_BALL = Descent(
+    "momentum",
+    "Momentum (heavy ball)",
+    quadratic.heavy_ball,
+    lambda kappa: quadratic.descent_contraction(math.sqrt(kappa)),  # asymptotic, without the transient
+    _BETAS,
+)
+NESTEROV = Descent(
+    "nesterov",
+    "Nesterov",
+    quadratic.nesterov,
+    lambda kappa: 1 - 2 / math.sqrt(3 * kappa + 1),
+    _BETAS,
+    lookahead=True,
+)
+STANDARDIZED = replace(
+    GRADIENT_DESCENT,
+    name="standardize",
+    label="Standardize + GD",
+    needs="rows",
+    coordinates=lambda space: space.standardized,
+)
+WHITENED = replace(
+    GRADIENT_DESCENT, name="whiten", label="Whiten + GD", coordinates=lambda space: space.whitened
+)
+
+
+class LineSearch(Attacker):
+    """Steepest descent with exact line search, the attacker of Fig. 1; Kantorovich's bound predicts it."""
+
+    name, label, kinds = "line_search", "Exact line search", ("regression",)
+
+    def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
+        """Run the recurrence."""
+        space, modes = problem.space, problem.space.spectrum.modes
+        race = Race(space, ["exact step"], budget, last=budget.steps)
+        search = quadratic.line_search_filters(modes.sigma[None], modes.energy[None])
+        traces = race.follow(space, (q for q, _ in search))
+        contraction = quadratic.descent_contraction(modes.condition)
+        return AttackRun(traces, space, {e: quadratic.rate_steps(contraction, e) for e in budget.epsilons})
+
+
+class StochasticDescent(Attacker):
+    """Mini-batch SGD without replacement, over rates × (constant, 1/√epoch)."""
+
+    name, label, needs = "sgd", "Mini-batch SGD", "rows"
+
+    def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
+        """Take one batch a step, at most `steps` of them and `dense_steps` passes over the data."""
+        space = problem.space
+        N = len(space.features)
+        batches = max(1, N // budget.batch_size)
+        last = min(budget.steps, batches * budget.dense_steps)
+        grid = [(m, falls) for falls in (False, True) for m in _SGD_MULTIPLES]
+        words = [f"rate {m:g}/L, {'falling' if falls else 'constant'}" for m, falls in grid]
+        race = Race(space, words, budget, last=last, edges=_ends(_SGD_MULTIPLES, 2))
+        rates = np.array([m for m, _ in grid]) / space.smoothness
+        falling = np.array([falls for _, falls in grid])
+        generator = np.random.default_rng(budget.seed)
+        W, step, epoch, due = zero_weights(space, len(grid)), 0, 0, 0
+        every = max(1, batches // _MEASUREMENTS)
+        with np.errstate(over="ignore", invalid="ignore"):
+            while True:
+                epoch += 1
+                eta = np.where(falling, rates / np.sqrt(epoch), rates)[:, None, None]
+                for index in np.array_split(generator.permutation(N), batches):
+                    if step >= due:
+                        due = min(last, step + max(every, step // _SPACING))
+                        excess, _ = space.evaluate(W)
+                        excess = np.where(excess < _DIVERGED, excess, np.nan)
+                        W[np.isnan(excess)] = np.nan
+                        if not race.observe(step, excess, W.copy):
+                            return AttackRun(race.traces(), space, batch_fraction=1 / batches)
+                    W -= eta * space.batch_gradient(W, index)
+                    step += 1
+
+
+def _half_decades(first: float, last: float) -> tuple[float, ...]:
+    """Return learning rates from `10^first` to `10^last`, half a decade apart."""
+    return tuple(10.0 ** (j / 2) for j in range(round(2 * first), round(2 * last) + 1))
+
+
+class AdamAttacker(Attacker):
+    """Full-batch Adam over a grid of learning rates, for features of unit mean square."""
+
+    name, label, rates = "adam", "Adam", _half_decades(-4, 2)
+
+    def layers(self, problem: AttackProblem, seed: int) -> list[FloatArray] | None:
+        """Return where two layers start; None: the probe alone is trained."""
+        return None
+
+    def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
+        """Descend with all rates side by side."""
+        space = self.space(problem)
+        race = Race(space, [f"rate {rate:.3g}" for rate in self.rates], budget, edges=_ends(self.rates))
+        start = self.layers(problem, budget.seed)
+        return descend_grid(space, race, torch.optim.Adam, [{"lr": rate} for rate in self.rates], start)
+
+
+class StackedLayer(AdamAttacker):
+    """Re-parametrizes the probe as `W = UV`, from a random orthogonal U with at most 32 columns and V = 0."""
+
+    name, label, rates = "stacked", "Stacked linear layer", _half_decades(-4, 0)
+
+    def layers(self, problem: AttackProblem, seed: int) -> list[FloatArray]:
+        """Draw U."""
+        k = problem.space.features.shape[1]
+        U = np.linalg.qr(np.random.default_rng(seed).normal(size=(k, min(k, 32))))[0]
+        return [U, np.zeros((U.shape[1], problem.space.outputs))]
+
+
+class FineTuning(AdamAttacker):
+    """Trains θ and the probe together; the optimum is that of the raw inputs."""
+
+    name, label, rates, needs = "fine_tune", "Fine-tuning of θ", _half_decades(-4, -1.5), "theta"
+
+    def space(self, problem: AttackProblem) -> ProbeSpace:
+        """Return the inputs of θ."""
+        return problem.inputs
+
+    def layers(self, problem: AttackProblem, seed: int) -> list[FloatArray]:
+        """Return θ and a head: of zeros, or small where a zero head has no gradient for θ either."""
+        assert problem.theta is not None
+        head = np.zeros((problem.theta.shape[1], problem.inputs.outputs))
+        if problem.space.nothing_to_learn:
+            head = _SMALL_HEAD * np.random.default_rng(seed).normal(size=head.shape)
+        return [problem.theta, head]
+
+
+def scipy_trace(space: ProbeSpace, method: str, race: Race, options: dict[str, float]) -> Trace:
+    """Minimize the relative excess loss with SciPy from zero weights; a step is an iteration."""
+    start, scale, passes, count = zero_weights(space, 1), space.start_loss - space.optimum.loss, [0.0], 0
+
+    def function(flat: FloatArray) -> tuple[float, FloatArray]:
+        nonlocal count
+        count += 1
+        excess, gradient = space.evaluate(flat.reshape(start.shape))
+        return float(excess[0]), gradient.ravel() / scale
+
+    def callback(intermediate_result: Any) -> None:
+        x, value = intermediate_result.x, intermediate_result.fun
+        passes.append(float(count))
+        if not race.observe(len(passes) - 1, np.array([float(value)]), lambda: x.reshape(start.shape)):
+            raise StopIteration
+
+    race.observe(0, np.array([1.0]), lambda: start)
+    minimize(function, start.ravel(), jac=True, method=method, callback=callback, options=options)
+    return replace(race.traces()[0], passes=np.array(passes))
+
+
+class ConjugateGradients(Attacker):
+    """Conjugate gradients; on the logistic loss SciPy's non-linear variant of Polak and Ribière."""
+
+    name, label = "cg", "Conjugate gradients"
+
+    def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
+        """Run the recurrence, or SciPy's `CG`, a step of which may need several gradients."""
+        space = problem.space
+        if space.kind == "classification":
+            race = Race(space, ["Polak–Ribière"], budget)
+            options = {"gtol": 0.0, "maxiter": budget.dense_steps}
+            return AttackRun([scipy_trace(space, "CG", race, options)], space)
+        modes = space.spectrum.modes
+        race = Race(space, ["no parameters"], budget, last=budget.steps)
+        traces = race.follow(space, quadratic.conjugate_gradient_filters(modes))
+        contraction = quadratic.descent_contraction(math.sqrt(modes.condition))
+        bound = {e: quadratic.rate_steps(contraction, e, constant=4.0) for e in budget.epsilons}
+        return AttackRun(traces, space, {e: min(float(len(modes.sigma)), t) for e, t in bound.items()})
+
+
+class LimitedMemoryBfgs(Attacker):
+    """SciPy's L-BFGS-B without bounds; a step is an iteration."""
+
+    name, label = "lbfgs", "L-BFGS"
+
+    def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
+        """Minimize with each memory."""
+        space, most = problem.space, budget.dense_steps
+        options = {"maxiter": most, "maxfun": 20 * most, "ftol": 0.0, "gtol": 0.0}
+        traces = [
+            scipy_trace(space, "L-BFGS-B", Race(space, [f"{m} pairs"], budget), options | {"maxcor": m})
+            for m in _MEMORIES
+        ]
+        return AttackRun(traces, space)
+
+
+class DirectSolution(Attacker):
+    """Ridge regression by one decomposition, or logistic regression by scikit-learn's Newton's method."""
+
+    name, label = "closed_form", "Closed form / Newton"
+
+    def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
+        """Solve with each strength of the penalty."""
+        space = problem.space
+        solved = _ridge(space) if space.kind == "regression" else _newton(space)
+        traces = []
+        for choice, W, steps in solved:
+            both, at = np.stack([np.zeros_like(W), W]), np.array([0, steps])
+            scores = np.stack([at, *space.score(both)], axis=1)
+            traces.append(Trace(choice, at, space.evaluate(both)[0], scores))
+        return AttackRun(traces, space)
+
+
+def _ridge(space: ProbeSpace) -> Iterator[tuple[str, FloatArray, int]]:
+    """Yield the solution of each ridge, all from one decomposition."""
+    U, s, right = np.linalg.svd(space.features, full_matrices=False)
+    projected = U.T @ space.squared_targets
+    for ridge in _RIDGES:
+        yield f"ridge {ridge:g}·σ₁", right.T @ ((s / (s**2 + ridge * s[0] ** 2))[:, None] * projected), 1
+
+
+def _newton(space: ProbeSpace) -> Iterator[tuple[str, FloatArray, int]]:
+    """Yield what Newton's method gives for each penalty, after as many steps as it took."""
+    from sklearn.linear_model import LogisticRegression
+
+    for C in _PENALTIES:
+        model = LogisticRegression(C=C, solver="newton-cholesky", fit_intercept=False, max_iter=100)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a singular Hessian falls back to L-BFGS; the loss tells
+            model.fit(space.features, space.targets)
+        yield f"C = {C:g}", model.coef_.T, int(np.max(model.n_iter_))
+
+
+_BUILT_IN: tuple[Attacker, ...] = (
+    GRADIENT_DESCENT, LineSearch(), HEAVY_BALL, NESTEROV, StochasticDescent(), AdamAttacker(),
+    ConjugateGradients(), LimitedMemoryBfgs(), StackedLayer(), FineTuning(), STANDARDIZED, WHITENED,
+    DirectSolution(),
+)  # fmt: skip
+_ATTACKERS = {attacker.name: attacker for attacker in _BUILT_IN}
+
+
+def register_attacker(attacker: Attacker) -> None:
+    """Add an attacker to the registry under its name, in the place of a former one of your own."""
+    if not isinstance(attacker, Attacker):
+        raise InvalidInputError(
+            f"{attacker!r} is not an attacker: derive its class from condnum.probing.Attacker."
+        )
+    if attacker.name in [of.name for of in _BUILT_IN]:
+        raise InvalidInputError(f"'{attacker.name}' is the name of a built-in attacker; choose another name.")
+    _ATTACKERS[attacker.name] = attacker
+
+
+def attacker_names() -> list[str]:
+    """Return the names of all registered attackers, in display order."""
+    return list(_ATTACKERS)
+
+
+def get_attacker(name: str) -> Attacker:
+    """Return a registered attacker."""
+    check_known("attacker", name, _ATTACKERS)
+    return _ATTACKERS[name]

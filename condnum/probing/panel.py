@@ -1,112 +1,152 @@
 """The attack panel: every attacker on every extractor, from raw inputs or from features."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from condnum.arrays import ArrayLike
+from condnum.arrays import ArrayLike, FloatArray, TargetKind, extracted, extractor_matrix
 from condnum.errors import InvalidInputError, check_known
-from condnum.probing.attackers import AttackBudget, AttackProblem, AttackRun, best
+from condnum.probing.attackers import attacker_names, get_attacker
 from condnum.probing.line_search import log_spaced_steps
-from condnum.probing.objectives import ProbeSpace, Spectrum
-from condnum.probing.registry import attacker_names, get_attacker
+from condnum.probing.quadratic import Modes
+from condnum.probing.race import (
+    AttackBudget,
+    Attacker,
+    AttackProblem,
+    AttackRun,
+    Trace,
+    best,
+    zero_weights,
+)
 from condnum.probing.report import AttackReport
+from condnum.probing.space import ProbeSpace
 from condnum.probing.tasks import AttackTask, float_matrix
+from condnum.theory.spectra import CovarianceRange
 
 STEP_COLUMNS = [
-    "extractor", "attacker", "label", "informed", "epsilon", "steps", "last_step", "passes",
+    "extractor", "attacker", "label", "epsilon", "steps", "last_step", "passes",
     "choice", "at_edge", "predicted_kappa", "predicted_spectrum", "start_loss", "optimum",
 ]  # fmt: skip
-
+CURVE_COLUMNS = ["extractor", "attacker", "label", "step", "excess", "loss", "evaluation_loss", "accuracy"]
 
 #: Name of the raw inputs in a panel.
 RAW = "raw"
 
 
 def attack_panel(
-    theta: Mapping[str, ArrayLike | None] | ArrayLike,
-    task: AttackTask,
+    features: ArrayLike | None = None,
+    targets: Any = None,
+    extractors: Mapping[str, Any] | Any = None,
     *,
+    covariance: ArrayLike | CovarianceRange | None = None,
+    moment: ArrayLike | None = None,
+    kind: TargetKind = "auto",
+    held_out: tuple[ArrayLike, Any] | None = None,
     budget: AttackBudget | None = None,
     attackers: Sequence[str] | None = None,
-    extractors: Sequence[str] | None = None,
+    only: Sequence[str] | None = None,
     on_attack: Callable[[str, str], None] | None = None,
+    title: str = "",
 ) -> AttackReport:
-    """Attack linear extractors with a panel of training algorithms, each at its best hyper-parameters.
+    """Attack extractors with a panel of training algorithms, each at its best hyper-parameters.
 
-    `theta` are extractors `(D, k)` by name, None for the raw inputs; or one extractor, named "theta". The raw
-    inputs are the baseline, wherever they stand, and are added as "raw" if no value is None. An attacker that
-    cannot run is listed in `skipped`. A target that θ puts out of reach, because its features allow less than
-    raw inputs by more than ε, takes infinitely many steps; where nothing linear is left, no attacker is run.
+    The raw inputs are the baseline, wherever they stand among the extractors, and are added as "raw" if no
+    value is None. A target that an extractor puts out of reach, because its features allow less than raw
+    inputs by more than ε, takes infinitely many steps; where nothing linear is left, no attacker is run.
     Features, inputs and regression targets are each divided by one number, their root mean square: the scale
-    of θ is free, and no grid of learning rates should see it. Losses are in the units of y.
+    of θ is free, and no grid of learning rates should see it. Losses are in the units of y. Probes have no
+    intercept: center the features, or add a column of ones, if an attacker would.
+
+    Args:
+        features: `(N, D)` inputs of the harmful task.
+        targets: `(N,)` labels, integers, booleans or text, for a logistic loss; or `(N,)` or `(N, m)` floats
+            for the squared loss.
+        extractors: By name: arrays `(D, k)`, modules, `Immunizer`s, `Eraser`s, or None for the raw inputs.
+            One extractor alone is named "theta".
+        covariance: `(D, D)` covariance `K = XᵀX` of the task, with `moment`, in place of rows and targets;
+            attackers who need rows are skipped.
+        moment: `(D,)` or `(D, m)`, `XᵀY`.
+        kind: `regression` or `classification`; default by the targets.
+        held_out: Features and targets on which loss and accuracy are measured; default: those of the attack.
+        budget: Steps, targets ε, batch size and seed of each attacker.
+        attackers: Names of those that take part; default: all, see `attacker_names`.
+        only: Names of the extractors to attack; default: all.
+        on_attack: Is called with the names of extractor and attacker before each attack.
+        title: Shown in figures.
+
+    Returns:
+        Steps, factors, curves and optima; `skipped` lists the attackers that cannot run, with the reason.
+
+    Raises:
+        InvalidInputError: Shapes do not fit, entries are non-finite, or there is nothing to learn.
+        UnknownNameError: Unknown attacker or extractor.
 
     Examples:
         An ill-conditioned θ slows gradient descent, but neither whitening nor the closed form.
 
         >>> X = np.random.default_rng(0).normal(size=(50, 3))
-        >>> task = AttackTask(X, X @ np.ones(3))
-        >>> report = attack_panel(np.diag([1.0, 1.0, 0.1]), task, attackers=["gd", "whiten", "closed_form"])
+        >>> theta = np.diag([1.0, 1.0, 0.1])
+        >>> report = attack_panel(X, X @ np.ones(3), theta, attackers=["gd", "whiten", "closed_form"])
         >>> report.steps_table()["theta"].tolist()[1:]
         ['1', '1']
     """
-    thetas: dict[str, ArrayLike | None] = dict(theta) if isinstance(theta, Mapping) else {"theta": theta}
+    thetas = dict(extractors) if isinstance(extractors, Mapping) else {"theta": extractors}
     raw = [name for name, value in thetas.items() if value is None]
     if thetas.get(RAW) is not None:
         raise InvalidInputError("the name 'raw' is reserved for the baseline; rename that extractor.")
     if len(raw) > 1:
         raise InvalidInputError(f"several extractors are None (the raw inputs): {', '.join(raw)}; keep one.")
-    raw = raw or [RAW]
-    thetas = {raw[0]: None, **thetas}
+    baseline = raw[0] if raw else RAW
+    thetas = {baseline: None, **thetas}
     budget = AttackBudget() if budget is None else budget
     chosen = [get_attacker(name) for name in _chosen("attacker", attackers, attacker_names())]
-    attacked = _chosen("extractor", extractors, thetas)
-    problems, scale = _problems(thetas, task)
-    steps, curves, skipped = [], [], []
-    for extractor, problem in problems.items():
-        for attacker in chosen if extractor in attacked else ():
-            if task.kind not in attacker.kinds:
-                reason = f"it only attacks {' and '.join(attacker.kinds)}"
-                skipped.append({"extractor": extractor, "attacker": attacker.name, "reason": reason})
+    attacked = _chosen("extractor", only, thetas)
+    rows = covariance is None and moment is None
+    if rows:
+        task = AttackTask.of(features, targets, kind, held_out)
+    else:
+        task = AttackTask.of_covariance(covariance, moment)
+    problems, scale = _problems(thetas, task, rows)
+    found: dict[str, list[pd.DataFrame]] = {"steps": [], "curves": []}
+    skipped = []
+    for extractor in attacked:
+        problem = problems[extractor]
+        for attacker in chosen:
+            facts = {"extractor": extractor, "attacker": attacker.name}
+            if reason := _obstacle(attacker, problem):
+                skipped.append(facts | {"reason": reason})
                 continue
             if on_attack is not None:
                 on_attack(extractor, attacker.name)
-            facts = {"extractor": extractor, "attacker": attacker.name, "label": attacker.label}
-            known = facts | {"informed": attacker.informed}
-            space, raw_space = attacker.space(problem), problems[raw[0]].space
-            if space.nothing_left:
-                start = raw_space.objective.start_loss * scale
-                flat = {"steps": np.inf, "last_step": 0, "passes": 0.0, "choice": "none"}
-                flat |= {"at_edge": False, "start_loss": start, "optimum": start}
-                steps += [known | flat | {"epsilon": epsilon} for epsilon in budget.epsilons]
-                loss, accuracy = space.evaluate(
-                    np.zeros((1, space.features.shape[1], raw_space.objective.outputs))
-                )
-                seen = {"evaluation_loss": loss[0] * scale, "accuracy": accuracy[0]}
-                curves.append(pd.DataFrame([facts | {"step": 0, "excess": 1.0, "loss": start} | seen]))
-                continue
-            run = attacker.run(problem, budget)
-            lost = lost_share(run.space, raw_space)
-            steps += [known | _step(run, epsilon, scale, lost) for epsilon in budget.epsilons]
-            curves.append(_curve(run, facts, budget, scale))
-    spectra = []
+            facts["label"] = attacker.label
+            tables = _attacked(attacker, problem, budget, problems[baseline].space, scale)
+            for kept, table in zip(found.values(), tables, strict=True):
+                kept.append(table.assign(**facts))
+    steps, curves = (
+        pd.concat(found[name] or [pd.DataFrame(columns=columns)], ignore_index=True)[columns]
+        for name, columns in (("steps", STEP_COLUMNS), ("curves", CURVE_COLUMNS))
+    )
+    raw_space, spectra = problems[baseline].space, []
     for name, problem in problems.items():
         S = problem.space.spectrum
-        columns = {"index": np.arange(1, S.rank + 1), "sigma": S.sigma, "share": S.shares}
+        columns = {"index": np.arange(1, len(S.sigma) + 1), "sigma": S.sigma, "share": S.shares}
         spectra.append(pd.DataFrame({"extractor": name, **columns}))
     return AttackReport(
-        steps=pd.DataFrame(steps, columns=STEP_COLUMNS),
-        curves=pd.concat(curves, ignore_index=True) if curves else pd.DataFrame(),
-        extractors=_extractor_facts(problems, raw[0], budget, scale),
+        steps=steps,
+        curves=curves,
+        extractors=pd.DataFrame(
+            {"extractor": name, **_facts(of.space, raw_space, budget, scale)} for name, of in problems.items()
+        ),
         spectra=pd.concat(spectra),
         skipped=pd.DataFrame(skipped, columns=["extractor", "attacker", "reason"]),
-        baseline=raw[0],
+        baseline=baseline,
         kind=task.kind,
         budget=budget,
         held_out=task.X_test is not None,
-        title=task.name,
+        title=title,
     )
 
 
@@ -120,8 +160,19 @@ def _chosen(kind: str, names: Sequence[str] | None, known: Collection[str]) -> l
     return chosen
 
 
+def _obstacle(attacker: Attacker, problem: AttackProblem) -> str:
+    """Say why an attacker cannot run; empty: it can."""
+    if problem.space.kind not in attacker.kinds:
+        return f"it only attacks {' and '.join(attacker.kinds)}"
+    if attacker.needs == "rows" and not problem.rows:
+        return "it needs rows of features, but a covariance was given"
+    if attacker.needs == "theta" and problem.theta is None:
+        return "it needs the matrix of a linear extractor without bias"
+    return ""
+
+
 def _problems(
-    thetas: Mapping[str, ArrayLike | None], task: AttackTask
+    thetas: Mapping[str, Any], task: AttackTask, rows: bool
 ) -> tuple[dict[str, AttackProblem], float]:
     """Bring everything to unit scale; return also the scale of squared losses."""
     labels, held, unit = task.y, task.y_test, 1.0
@@ -132,106 +183,107 @@ def _problems(
         raise InvalidInputError(
             f"targets of size {unit:.3g} have squares outside the range of float64; rescale them."
         )
-    D, raw_size = task.X.shape[1], _root_mean_square(task.X, "inputs")
+    raw_size = _root_mean_square(task.X, "inputs")
     raw = ProbeSpace(task.X / raw_size, labels, task.kind)  # one for all extractors: one optimum serves all
     problems: dict[str, AttackProblem] = {}
-    first = None
-    for name, value in thetas.items():
-        T = np.eye(D) if value is None else float_matrix(value, "theta")
-        if T.shape[0] != D:
-            raise InvalidInputError(f"theta has {T.shape[0]} rows, but the inputs have {D} columns.")
-        features = float_matrix(task.X @ T, f"features of '{name}'")
-        size = _root_mean_square(features, f"features of '{name}'")
-        test = None if task.X_test is None else task.X_test @ T / size
-        space = ProbeSpace(features / size, labels, task.kind, test, held, reference=first)
-        if first is None and space.nothing_left:
+    for name, theta in thetas.items():
+        who, (X, X_test) = f"extractor '{name}'", task.inputs
+        features = float_matrix(extracted(theta, X, who), f"features of {who}")
+        size = _root_mean_square(features, f"features of {who}")
+        test = None if X_test is None else float_matrix(extracted(theta, X_test, who), who) / size
+        space = ProbeSpace(features / size, labels, task.kind, test, held)
+        if not problems and space.nothing_to_learn:
             raise InvalidInputError(
                 f"the targets have no linear part in the features of '{name}', the baseline: there is "
                 "nothing to attack; check that rows and targets are in the same order."
             )
-        first = first or space
-        problems[name] = AttackProblem(space, raw, T * (raw_size / size))
+        matrix = None if theta is not None else np.eye(task.X.shape[1])
+        with suppress(InvalidInputError):  # a module, or one with a bias: it has features, but no matrix
+            matrix = matrix if theta is None else float_matrix(extractor_matrix(theta), "theta")
+        problems[name] = AttackProblem(
+            space, raw, None if matrix is None else matrix * (raw_size / size), rows
+        )
     return problems, unit**2
 
 
-def _root_mean_square(values: np.ndarray, what: str) -> float:
-    """Return the scale of an array, or say that it is zero; a power of two keeps the squares in range."""
-    _, exponent = np.frexp(np.abs(values).max())
-    size = float(np.ldexp(np.sqrt((np.ldexp(values, -exponent) ** 2).mean()), exponent))
-    if size == 0:
+def _root_mean_square(values: FloatArray, what: str) -> float:
+    """Return the scale of an array, whose squares may leave float64, or say that it is zero."""
+    largest = np.abs(values).max()
+    if largest == 0:
         raise InvalidInputError(f"{what} are all zero: there is nothing to attack.")
-    return size
+    return float(largest * np.sqrt(((values / largest) ** 2).mean()))
 
 
-def lost_share(space: ProbeSpace, raw: ProbeSpace) -> float:
+def fit_lost(space: ProbeSpace, raw: ProbeSpace) -> float:
     """Return which fraction of what raw inputs allow to be learned features do not; negative: more."""
-    optimum = raw.convex_optimum.loss
-    return (space.convex_optimum.loss - optimum) / (raw.objective.start_loss - optimum)
+    return (space.optimum.loss - raw.optimum.loss) / (raw.start_loss - raw.optimum.loss)
+
+
+def _attacked(
+    attacker: Attacker, problem: AttackProblem, budget: AttackBudget, raw: ProbeSpace, scale: float
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Run one attacker on one extractor; return its steps, a row per ε, and its best curve."""
+    space = attacker.space(problem)
+    if space.nothing_to_learn:  # zero weights are optimal: no attacker moves
+        loss, accuracy = space.score(zero_weights(space, 1))
+        still = np.array([[0.0, loss[0], accuracy[0]]])
+        run = AttackRun([Trace("none", np.array([0]), np.ones(1), still)], space)
+        lost = np.inf
+    else:
+        run = attacker.run(problem, budget)
+        lost = fit_lost(run.space, raw)
+    return pd.DataFrame(_step(run, e, scale, lost) for e in budget.epsilons), _curve(run, budget, scale)
 
 
 def _step(run: AttackRun, epsilon: float, scale: float, lost: float) -> dict[str, Any]:
     """Return the best candidate for a target; infinite steps where θ puts it out of reach."""
     trace, step = best(run.traces, epsilon)
-    last, objective = int(trace.steps[-1]), run.space.objective
+    last, passes = int(trace.steps[-1]), trace.steps if trace.passes is None else trace.passes
     return {
         "epsilon": epsilon,
         "steps": np.inf if lost > epsilon else np.nan if step is None else float(step),
         "last_step": last,
-        "passes": trace.passes_to(last if step is None else step) * run.pass_share,
+        "passes": passes[trace.steps == (last if step is None else step)][0] * run.batch_fraction,
         "choice": trace.choice,
         "at_edge": trace.edge,
         "predicted_kappa": run.kappa_steps.get(epsilon, np.nan),
         "predicted_spectrum": run.spectrum_steps.get(epsilon, np.nan),
-        "start_loss": objective.start_loss * scale,
-        "optimum": objective.optimum * scale,
+        "start_loss": run.space.start_loss * scale,
+        "optimum": run.space.optimum.loss * scale,
     }
 
 
-def _curve(run: AttackRun, facts: dict[str, Any], budget: AttackBudget, scale: float) -> pd.DataFrame:
+def _curve(run: AttackRun, budget: AttackBudget, scale: float) -> pd.DataFrame:
     """Return the best candidate's curve at log-spaced steps, with what was evaluated there."""
-    trace, _ = best(run.traces, budget.headline)
-    wanted = np.r_[log_spaced_steps(max(1, int(trace.steps[-1])), 200), trace.steps[-1]]
-    if trace.evaluated is not None:
-        wanted = np.r_[wanted, trace.evaluated[:, 0].astype(np.int64)]
-    kept = np.isin(trace.steps, wanted)
-    objective = run.space.objective
-    table = pd.DataFrame({"step": trace.steps[kept], "excess": trace.excess[kept]}).assign(**facts)
-    table["loss"] = (objective.optimum + table["excess"] * (objective.start_loss - objective.optimum)) * scale
-    if trace.evaluated is not None:
-        seen = pd.DataFrame(trace.evaluated, columns=["step", "evaluation_loss", "accuracy"])
-        seen["evaluation_loss"] *= scale
-        table = table.merge(seen.astype({"step": np.int64}), on="step", how="left")
-    return table.reindex(columns=[*facts, "step", "excess", "loss", "evaluation_loss", "accuracy"])
+    trace, _ = best(run.traces, budget.reported_epsilon)
+    seen = pd.DataFrame(trace.scores, columns=["step", "evaluation_loss", "accuracy"])
+    last = int(trace.steps[-1])
+    kept = np.isin(trace.steps, np.r_[log_spaced_steps(max(1, last), 200), last, seen["step"]])
+    table = pd.DataFrame({"step": trace.steps[kept], "excess": trace.excess[kept]})
+    optimum = run.space.optimum.loss
+    table["loss"] = (optimum + table["excess"] * (run.space.start_loss - optimum)) * scale
+    seen["evaluation_loss"] *= scale
+    return table.merge(seen.astype({"step": np.int64}), on="step", how="left")
 
 
-def effective_condition(spectrum: Spectrum, epsilon: float) -> float:
-    """Return `σ₁/σ_j`, j the first index beyond which at most a share ε of the excess loss lies."""
-    tail = np.cumsum(spectrum.shares[::-1])[::-1]
-    needed = spectrum.sigma[tail > epsilon]
-    return float(spectrum.sigma[0] / needed[-1]) if len(needed) else np.nan
+def effective_condition(modes: Modes, epsilon: float) -> float:
+    """Return `σ₁/σ_j`, j the first index beyond which at most a fraction ε of the excess loss lies."""
+    tail = np.cumsum(modes.energy[::-1])[::-1]
+    needed = modes.sigma[tail > epsilon]
+    return float(1 / needed[-1]) if len(needed) else np.nan
 
 
-def _extractor_facts(
-    problems: Mapping[str, AttackProblem], baseline: str, budget: AttackBudget, scale: float
-) -> pd.DataFrame:
-    """Return a row per extractor: spectrum in numbers, both optima and their evidence."""
-    raw = problems[baseline].space.convex_optimum.loss
-    rows = []
-    for name, problem in problems.items():
-        space, S = problem.space, problem.space.spectrum
-        rows.append(
-            {
-                "extractor": name,
-                "kappa": S.condition,
-                "rank": S.rank,
-                "features": space.features.shape[1],
-                "rows": len(space.features),
-                "effective_condition": effective_condition(S, budget.headline),
-                "start_loss": space.objective.start_loss * scale,
-                "optimum": space.convex_optimum.loss * scale,
-                "baseline_optimum": raw * scale,
-                "optimum_error": space.convex_optimum.error * scale,
-                "optimum_converged": space.convex_optimum.converged,
-            }
-        )
-    return pd.DataFrame(rows)
+def _facts(space: ProbeSpace, raw: ProbeSpace, budget: AttackBudget, scale: float) -> dict[str, Any]:
+    """Return one extractor's spectrum in numbers, and both optima."""
+    modes = space.spectrum.modes
+    return {
+        "kappa": modes.condition,
+        "rank": len(modes.sigma),
+        "features": space.features.shape[1],
+        "rows": len(space.features),
+        "effective_condition": effective_condition(modes, budget.reported_epsilon),
+        "start_loss": space.start_loss * scale,
+        "optimum": space.optimum.loss * scale,
+        "baseline_optimum": raw.optimum.loss * scale,
+        "optimum_converged": space.optimum.converged,
+    }

@@ -1,22 +1,21 @@
 r"""What the actual probe meets: its steps to a goal, in closed form from spectrum and coefficients.
 
-κ bounds gradient descent over all targets; an attack has one. With :math:`H = VΣV^\top` and the target's
-coefficients :math:`a_i^2 = (u_i^\top Y)^2`, t steps of length η leave the excess loss
-:math:`\sum_i a_i^2 (1 - ησ_i)^{2t}`; exact line search follows `condnum.probing.line_search`.
+κ bounds gradient descent over all targets; an attack has one. See `condnum.probing.quadratic`.
 """
 
 import math
 from dataclasses import dataclass
+from itertools import islice
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from condnum.arrays import ArrayLike, FloatArray, as_tensor
+from condnum.arrays import ArrayLike
 from condnum.errors import InvalidInputError, check_integer
-from condnum.probing.line_search import at_unit_size, exact_line_search
-from condnum.probing.recurrences import first_step
-from condnum.theory.spectra import CovarianceRange, default_rtol
+from condnum.probing.quadratic import Modes, descent_filter, first_step, line_search_filters
+from condnum.probing.tasks import probed_task
+from condnum.theory.spectra import CovarianceRange
 
 #: The benign task counts as lost where its own probe needs more than this many times the steps on raw inputs.
 LOST_FACTOR = 10.0
@@ -47,10 +46,12 @@ class ProbeSteps:
 
 
 def probe_steps(
-    theta: ArrayLike,
-    covariance: ArrayLike | CovarianceRange,
-    moment: ArrayLike,
+    theta: Any,
+    covariance: ArrayLike | CovarianceRange | None = None,
+    moment: ArrayLike | None = None,
     *,
+    features: ArrayLike | None = None,
+    targets: Any = None,
     epsilon: float = 0.01,
     budget: int = 20_000,
     rtol: float | None = None,
@@ -62,71 +63,55 @@ def probe_steps(
     reach.
 
     Args:
-        theta: `(D, D_hid)` extractor.
+        theta: `(D, D_hid)` extractor, linear layer, `Immunizer` or other linear extractor.
         covariance: `(D, D)` covariance `K = XᵀX` of the task, or its range.
         moment: `(D,)` or `(D, m)`, `XᵀY`.
+        features: `(N, D)` rows X of the task, in place of `covariance` and with `targets`.
+        targets: `(N,)` or `(N, m)` numbers, or `(N,)` labels, which become ±1 (a column per class beyond
+            two).
         epsilon: ε in (0, 1).
         budget: Maximum number of exact line searches, which are iterated; fixed steps are not.
-        rtol: Relative rank tolerance of K; default `D·eps` of its stored dtype.
+        rtol: Relative rank tolerance of K; default `D·eps` of its stored dtype, for `features` as in
+            `condition_number`.
 
     Returns:
         Both numbers of steps with κ and the reachable fraction of the fit.
 
     Raises:
-        InvalidInputError: Shapes do not fit, ε or `budget` is out of range, or raw inputs have no fit either.
+        InvalidInputError: Shapes do not fit, ε or `budget` is out of range, raw inputs have no fit either, or
+            neither or both forms of the task are given.
 
     Examples:
         The target lies in the strong direction: κ is 10⁴, and one step is enough.
 
+        >>> import numpy as np
         >>> found = probe_steps(np.eye(2), np.diag([1e4, 1.0]), [1e4, 0.0])
         >>> found.raw, found.fixed, found.exact, round(found.condition)
         (1.0, 1.0, 1.0, 10000)
         >>> probe_steps(np.diag([0.0, 1.0]), np.diag([1e4, 1.0]), [1e4, 0.0]).fixed
         inf
     """
-    T = as_tensor(theta, "theta", ndim=2).detach()
-    K = CovarianceRange.of(covariance, rtol=rtol)
-    b = as_tensor(moment, "moment", minimum_ndim=1).detach()
-    b = b[:, None] if b.ndim == 1 else b
-    if not len(T) == K.dimension == len(b) or b.ndim != 2:
-        raise InvalidInputError(
-            f"theta {tuple(T.shape)}, a covariance of {K.dimension} inputs and moment {tuple(b.shape)} do "
-            "not fit: they must be (D, D_hid), (D, D) and (D,) or (D, m)."
-        )
+    T, K, b = probed_task(theta, covariance, moment, features, targets, rtol)
+    if T.ndim != 2:
+        raise InvalidInputError(f"theta must have 2 dimension(s), got shape {tuple(T.shape)}.")
     if not 0 < epsilon < 1:
         raise InvalidInputError(f"epsilon must lie between 0 and 1, got {epsilon!r}.")
     budget = check_integer("budget", budget, 1)
-    target = (K.vectors.mT @ at_unit_size(b)) / (K.values / K.values[0]).sqrt()[
-        :, None
-    ]  # Y in an orthonormal basis of range(X)
-    best = float(target.square().sum())
-    if not best > 0:
+    raw, own = (Modes.of(of, K, b) for of in (None, T))
+    if not raw.fit > 0:
         raise InvalidInputError("the moment XᵀY is zero: no probe learns anything; check the targets.")
-    U, roots, _ = torch.linalg.svd(K.factor / K.values[0].sqrt() @ at_unit_size(T), full_matrices=False)
-    kept = roots > math.sqrt(default_rtol(max(T.shape))) * roots[0]
-    sigma = (roots[kept].square() / roots[0].square()).numpy() if float(roots[0]) > 0 else np.zeros(0)
-    energy = (U[:, kept].mT @ target).square().sum(dim=1).numpy() / best if len(sigma) else np.zeros(0)
-    fit = float(energy.sum())
-    goal = fit - (1 - epsilon)
-    condition = float(1 / sigma[-1]) if len(sigma) else math.nan
-    own = target.square().sum(dim=1).numpy() / best
-    raw = _fixed_steps((K.values / K.values[0]).numpy(), own, epsilon)
+    on_raw, goal = _fixed_steps(raw, epsilon), own.fit - (1 - epsilon)
     if goal <= 0:
-        return ProbeSteps(raw, math.inf, math.inf, condition, fit, budget)
-    fixed, exact = _fixed_steps(sigma, energy, goal), math.nan
-    search = exact_line_search(sigma[None], (energy / sigma)[None], np.zeros(1))
-    for step, (squares, _, _) in zip(range(budget + 1), search, strict=False):
-        if float(sigma @ squares[0]) <= goal:
-            exact = float(step)
-            break
-    return ProbeSteps(raw, fixed, exact, condition, fit, budget)
+        return ProbeSteps(on_raw, math.inf, math.inf, own.condition, own.fit, budget)
+    search = line_search_filters(own.sigma[None], own.energy[None])
+    first = islice(search, budget + 1)
+    exact = next((float(t) for t, (q, _) in enumerate(first) if own.energy @ q[0] ** 2 <= goal), math.nan)
+    return ProbeSteps(on_raw, _fixed_steps(own, goal), exact, own.condition, own.fit, budget)
 
 
-def _fixed_steps(sigma: FloatArray, energy: FloatArray, goal: float) -> float:
-    """Return from which step 1/σ₁ on the excess loss is at most the goal; σ in units of σ₁."""
-    with np.errstate(divide="ignore"):
-        decay = 2 * np.log1p(-sigma)  # −∞ for σ₁
-    return first_step(lambda steps: float(energy @ np.exp(steps * decay)), goal)
+def _fixed_steps(modes: Modes, goal: float) -> float:
+    """Return from which step 1/σ₁ on the excess loss is at most the goal."""
+    return first_step(lambda steps: float(modes.energy @ descent_filter(modes.sigma, steps) ** 2), goal)
 
 
 #: `‖XᵀY‖` counts as round-off below this fraction of `‖X‖‖Y‖`; a target along a direction that is kept in
@@ -150,6 +135,7 @@ def slowdown_verdict(met: bool, benign: ProbeSteps | None, harmful: ProbeSteps |
     """Say how slow both tasks' own probes become, and what a verdict by condition numbers leaves out.
 
     Examples:
+        >>> import numpy as np
         >>> probe = probe_steps(np.diag([5000**-0.5, 1.0]), np.diag([100.0, 1.0]), [1.0, 0.0])
         >>> print(slowdown_verdict(True, probe, None))
         Gradient descent on the actual targets, to 1 % of the excess loss: the benign probe takes 114 times as

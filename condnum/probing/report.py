@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from condnum.arrays import TargetKind
 from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.probing.attackers import AttackBudget
-from condnum.probing.tasks import TaskKind
+from condnum.probing.race import AttackBudget
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class AttackReport:
     spectra: pd.DataFrame
     skipped: pd.DataFrame
     baseline: str
-    kind: TaskKind
+    kind: TargetKind
     budget: AttackBudget
     held_out: bool
     title: str = ""
@@ -49,7 +49,7 @@ class AttackReport:
         spent = table["steps"].fillna(table["last_step"])
         table["factor"] = (spent / table["baseline_steps"].fillna(1)).where(known)
         table["bound"] = np.where(known, np.where(reached, "exact", "at least"), "unknown")
-        columns = ["attacker", "label", "informed", "extractor", "epsilon", "baseline_steps", "steps"]
+        columns = ["attacker", "label", "extractor", "epsilon", "baseline_steps", "steps"]
         return table[[*columns, "factor", "bound"]]
 
     def worst_case(self, extractor: str, *, epsilon: float | None = None) -> pd.Series:
@@ -68,7 +68,7 @@ class AttackReport:
 
     @property
     def evaluation(self) -> pd.DataFrame:
-        """Where each attacker ended: its last step at the headline ε, by loss and (NaN if none) accuracy."""
+        """Where each attacker ended: its last step for the reported ε, by loss and (NaN if none) accuracy."""
         measured = self.curves.dropna(subset="evaluation_loss")
         last = measured.groupby(["extractor", "attacker"], sort=False, as_index=False).last()
         return last[["extractor", "attacker", "label", "step", "evaluation_loss", "accuracy"]]
@@ -89,8 +89,8 @@ class AttackReport:
         return _wide(table.assign(text=text), names[names != self.baseline])
 
     def at(self, table: pd.DataFrame, epsilon: float | None) -> pd.DataFrame:
-        """Return the rows of one target, by default the headline's."""
-        chosen = self.budget.headline if epsilon is None else epsilon
+        """Return the rows of one target, by default `budget.reported_epsilon`."""
+        chosen = self.budget.reported_epsilon if epsilon is None else epsilon
         if chosen not in self.budget.epsilons:
             raise UnknownNameError("epsilon", chosen, [f"{e:g}" for e in self.budget.epsilons])
         return table[table["epsilon"] == chosen]
@@ -108,7 +108,7 @@ def _wide(table: pd.DataFrame, order: pd.Series) -> pd.DataFrame:
 def attack_sentences(report: AttackReport, labels: Mapping[str, str] | None = None) -> list[str]:
     """Say what a panel found, one statement a sentence, and what it cannot know; labels are of extractors."""
     labels = {name: name for name in report.extractors["extractor"]} | dict(labels or {})
-    epsilon = report.budget.headline
+    epsilon = report.budget.reported_epsilon
     said = [f"Targets: {100 * epsilon:g} % of the excess loss of zero weights, unless stated otherwise."]
     for name in report.extractors["extractor"]:
         if name != report.baseline:
@@ -153,7 +153,7 @@ def _extractor(report: AttackReport, name: str, labels: Mapping[str, str]) -> li
     worst = report.worst_case(name)
     if np.isinf(worst["factor"]):
         return [
-            f"{label}: {100 * report.budget.headline:g} % is out of reach for every attacker of the panel. "
+            f"{label}: {100 * worst['epsilon']:g} % is out of reach for every attacker of the panel. "
             "This does not cover nonlinear attackers, nor attackers who use the inputs of θ."
         ]
     more = "at least " if worst["bound"] == "at least" else ""

@@ -1,67 +1,117 @@
-"""What an attacker wants to learn: inputs and targets, checked."""
+"""What a probe wants to learn: rows and targets, or their covariance and moment, checked."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from condnum.arrays import ArrayLike, FloatArray, TargetKind, as_targets, as_tensor
+from condnum.arrays import (
+    ArrayLike,
+    FloatArray,
+    TargetKind,
+    as_targets,
+    as_tensor,
+    extractor_matrix,
+    same_columns,
+)
 from condnum.errors import InvalidInputError
+from condnum.theory.spectra import CovarianceRange
 
-TaskKind = TargetKind
+
+def probed_task(
+    theta: Any, covariance: Any, moment: Any, features: Any, targets: Any, rtol: float | None
+) -> tuple[Tensor, CovarianceRange, Tensor]:
+    """Return θ `(..., D, k)`, the range of K, and `XᵀY` `(D, m)`, of either form of a squared loss."""
+    T = as_tensor(extractor_matrix(theta), "theta", minimum_ndim=2).detach()
+    K, b = squared_task(covariance, moment, features, targets, rtol)
+    if not T.shape[-2] == K.dimension == len(b):
+        raise InvalidInputError(
+            f"theta {tuple(T.shape)}, a covariance of {K.dimension} inputs and moment {tuple(b.shape)} do "
+            "not fit: they must be (D, D_hid), (D, D) and (D,) or (D, m)."
+        )
+    return T, K.to(T.device), b.to(T.device)
+
+
+def squared_task(
+    covariance: Any, moment: Any, features: Any, targets: Any, rtol: float | None = None
+) -> tuple[CovarianceRange, Tensor]:
+    """Return the range of K and `XᵀY` `(D, m)`, as given or of features `(N, D)` and their targets."""
+    given = [value is not None for value in (covariance, moment, features, targets)]
+    if given == [True, True, False, False]:
+        b = as_tensor(moment, "moment", minimum_ndim=1).detach()
+        return CovarianceRange.of(covariance, rtol=rtol), b.reshape(len(b), -1)
+    if given != [False, False, True, True]:
+        raise InvalidInputError(
+            "the probed task is given either by covariance and moment, or by features= and targets=."
+        )
+    X = as_tensor(features, "features", ndim=2).detach()
+    y, classes = _of_rows(targets, "targets", len(X), "auto")
+    Y = as_tensor(y if classes is None else signed_labels(y, len(classes)), "targets").to(X)
+    return CovarianceRange.of_features(features, rtol=rtol), X.mT @ Y
+
+
+def signed_labels(codes: NDArray[np.int64], classes: int) -> FloatArray:
+    """Return labels 0 … C − 1 as the targets ±1 of a squared loss: one column, or one per class beyond two.
+
+    Examples:
+        >>> signed_labels(np.array([0, 1]), 2).tolist()
+        [[-1.0], [1.0]]
+    """
+    columns = codes[:, None] if classes == 2 else np.eye(classes)[codes]
+    return np.asarray(2.0 * columns - 1.0, dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
 class AttackTask:
-    """The task that an attacker wants to learn; inputs and numbers are copied to float64, labels numbered.
-
-    Integers, booleans and text are labels, floats are numbers, unless `kind` says otherwise.
-
-    Examples:
-        >>> task = AttackTask(np.eye(3), ["cat", "dog", "cat"])
-        >>> task.y, task.kind
-        (array([0, 1, 0]), 'classification')
-    """
+    """Rows and targets of an attack, copied to float64."""
 
     X: FloatArray  # (N, D)
-    y: Any  # (N,) or (N, m) targets of a regression; (N,) labels of a classification, kept as 0 … C − 1
-    kind: TaskKind = "auto"  # regression: squared loss; classification: logistic loss, softmax for C > 2
+    y: NDArray[Any]  # (N, m) targets of a regression; (N,) labels of a classification, 0 … C − 1
+    kind: TargetKind  # regression: squared loss; classification: logistic loss, softmax for C > 2
     X_test: FloatArray | None = None  # (M, D)
-    y_test: Any = None
-    name: str = ""  # shown in titles
+    y_test: NDArray[Any] | None = None
+    inputs: tuple[Any, Any] = (None, None)  # X and X_test as extractors take them: data frames keep names
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "X", float_matrix(self.X, "X"))
-        y, classes = _targets(self.y, len(self.X), self.kind, "y")
+    @classmethod
+    def of(cls, features: Any, targets: Any, kind: TargetKind, held_out: Any) -> "AttackTask":
+        """Check and copy; integers, booleans and text are labels, floats are numbers, unless `kind` says."""
+        X = float_matrix(features, "features")
+        y, classes = _of_rows(targets, "targets", len(X), kind)
         if classes is not None and len(classes) < 2:
             raise InvalidInputError(f"all {len(y)} labels are {classes[0]}: there is nothing to classify.")
-        object.__setattr__(self, "y", y)
-        object.__setattr__(self, "kind", "regression" if classes is None else "classification")
-        if (self.X_test is None) != (self.y_test is None):
-            raise InvalidInputError("X_test and y_test must be given together: give both or neither.")
-        if self.X_test is not None:
-            object.__setattr__(self, "X_test", float_matrix(self.X_test, "X_test"))
-            if self.X_test.shape[1] != self.X.shape[1]:
+        learned: TargetKind = "regression" if classes is None else "classification"
+        named = hasattr(features, "columns")
+        if held_out is None:
+            return cls(X, y, learned, inputs=(features if named else X, None))
+        _, frame = same_columns(features=features, held_out=held_out[0])
+        X_test = float_matrix(frame, "held-out features")
+        y_test, found = _of_rows(held_out[1], "held-out targets", len(X_test), kind)
+        if classes is not None and found is not None:
+            if len(new := found[~np.isin(found, classes)]):
                 raise InvalidInputError(
-                    f"X_test has shape {self.X_test.shape}, X {self.X.shape}: "
-                    "both must have the same columns."
+                    f"held-out targets have the label {new[0]}, but the training labels are {classes[0]} to "
+                    f"{classes[-1]}: drop these rows, or train on examples of that class."
                 )
-            held, found = _targets(self.y_test, len(self.X_test), self.kind, "y_test")
-            if found is not None and classes is not None:
-                new = found[~np.isin(found, classes)]
-                if len(new):
-                    raise InvalidInputError(
-                        f"y_test holds label {new[0]}, but the training labels are {classes[0]} to "
-                        f"{classes[-1]}: drop these rows, or train on examples of that class."
-                    )
-                held = np.searchsorted(classes, found)[held]
-            elif held.shape[1] != y.shape[1]:
-                raise InvalidInputError(
-                    f"y_test has {held.shape[1]} output(s) per row, but the training targets have "
-                    f"{y.shape[1]}: pass the same outputs."
-                )
-            object.__setattr__(self, "y_test", held)
+            y_test = np.searchsorted(classes, found)[y_test]
+        if X_test.shape[1:] + y_test.shape[1:] != X.shape[1:] + y.shape[1:]:
+            raise InvalidInputError(
+                f"held-out features {X_test.shape} and targets {y_test.shape} must have the columns of the "
+                f"others, {X.shape} and {y.shape}."
+            )
+        return cls(X, y, learned, X_test, y_test, (features, frame) if named else (X, X_test))
+
+    @classmethod
+    def of_covariance(cls, covariance: Any, moment: Any) -> "AttackTask":
+        """Return rows B and targets Y of the same squared loss: `BᵀB = K`, and `BᵀY` is the moment."""
+        K, b = squared_task(covariance, moment, None, None)
+        if len(b) != K.dimension:
+            raise InvalidInputError(
+                f"a covariance of {K.dimension} inputs and moment {tuple(b.shape)} do not fit."
+            )
+        B = K.factor.cpu().numpy()
+        return cls(B, (K.factor @ b / K.values[:, None]).cpu().numpy(), "regression", inputs=(B, None))
 
 
 def float_matrix(value: ArrayLike, name: str) -> FloatArray:
@@ -69,9 +119,9 @@ def float_matrix(value: ArrayLike, name: str) -> FloatArray:
     return as_tensor(value, name, ndim=2).detach().cpu().numpy().copy()
 
 
-def _targets(value: Any, rows: int, kind: TaskKind, name: str) -> tuple[NDArray[Any], NDArray[Any] | None]:
+def _of_rows(value: Any, name: str, rows: int, kind: TargetKind) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """Return a copy of numbers, or codes of labels and the classes; one for each row."""
     y, classes = as_targets(value, name, kind)
     if len(y) != rows or y.ndim > 2:
-        raise InvalidInputError(f"{name} has shape {y.shape} for {rows} rows: one target per row is needed.")
+        raise InvalidInputError(f"{name} have shape {y.shape} for {rows} rows: one target per row is needed.")
     return y.copy(), classes

@@ -311,12 +311,12 @@ def sensitivity_table(sensitivity: pd.DataFrame) -> pd.DataFrame:
 
 def extractor_table(report: AttackReport, immunization: pd.DataFrame) -> pd.DataFrame:
     """Format spectra, optima and RIR of an attack panel, a row per extractor."""
-    rows = []
+    rows, epsilon = [], 100 * report.budget.reported_epsilon
     for facts in report.extractors.to_dict("records"):
         row = {
             "extractor": facts["extractor"],
             "κ of the attacker's Hessian": number(facts["kappa"]),
-            f"acts like, ε = {100 * report.budget.headline:g} %": number(facts["effective_condition"]),
+            f"acts like, ε = {epsilon:g} %": number(facts["effective_condition"]),
             "rank": f"{facts['rank']} of {facts['features']}",
             "L₀": number(facts["start_loss"]),
             "L* on its features": number(facts["optimum"]),
@@ -330,7 +330,7 @@ def extractor_table(report: AttackReport, immunization: pd.DataFrame) -> pd.Data
 
 
 def prediction_table(report: AttackReport) -> pd.DataFrame:
-    """Format predicted against observed steps to the headline target, where there are predictions."""
+    """Format predicted against observed steps to the reported ε, where there are predictions."""
     table = report.at(report.steps, None)
     known = table[table["predicted_kappa"].notna()]
 
@@ -350,7 +350,7 @@ def prediction_table(report: AttackReport) -> pd.DataFrame:
 
 
 def choice_table(report: AttackReport) -> pd.DataFrame:
-    """Format the best hyper-parameters and passes to the headline target."""
+    """Format the best hyper-parameters and passes to the reported ε."""
     place = {name: i for i, name in enumerate(dict.fromkeys(report.steps["label"]))}  # order of the panel
     table = report.at(report.steps, None)
     return rows_of(

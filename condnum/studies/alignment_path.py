@@ -21,7 +21,8 @@ from condnum.data.task_pair import sha256_arrays
 from condnum.errors import InvalidInputError
 from condnum.methods import DescentSettings, Progress, get_method, immunize, method_names
 from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask
-from condnum.probing.line_search import ProbeModes, eigenbasis_probe, log_spaced_steps
+from condnum.probing.line_search import log_spaced_steps, probe_curves
+from condnum.probing.quadratic import Modes
 from condnum.studies.frame.cells import Arrays, Cell, CellResult
 from condnum.studies.frame.executors import Executor
 from condnum.studies.frame.study import Count, Study, at_least, content_checksum
@@ -234,7 +235,7 @@ class Follower:
     tasks: Sequence[TaskBasis]
     most: int  # directions to keep
     kept: dict[str, list[Any]] = field(default_factory=dict)
-    modes: list[list[ProbeModes]] = field(default_factory=list)
+    modes: list[list[Modes]] = field(default_factory=list)
     last: np.ndarray[Any, Any] | None = None  # U of the step before
 
     def __call__(self, progress: Progress) -> None:
@@ -263,22 +264,21 @@ class Follower:
     def arrays(self) -> Arrays:
         """Return all that was kept, a step a row, with the curves of both probes."""
         record = log_spaced_steps(PROBE_STEPS, PROBE_POINTS)
-        probes = [eigenbasis_probe(modes, record).norm_ratio for modes in zip(*self.modes, strict=True)]
+        probes = [probe_curves(modes, record).norm_ratio for modes in zip(*self.modes, strict=True)]
         arrays = {name: np.stack(values) for name, values in self.kept.items()}
         kappa = np.stack([(task.values[0] / task.values[task.rank - 1]).numpy() for task in self.tasks])
         ratios = arrays["kappa"] / kappa
         return arrays | {"ratios": ratios, "probe_steps": record, "probes": np.stack(probes, axis=1)}
 
 
-def _measured(U: Tensor, s: Tensor, task: TaskBasis) -> tuple[dict[str, Any], ProbeModes]:
+def _measured(U: Tensor, s: Tensor, task: TaskBasis) -> tuple[dict[str, Any], Modes]:
     """Measure one task at `θ = UΣVᵀ`; M = ΣUᵀKUΣ is H in the basis V."""
     D, r = len(s), task.rank
     left, root, right = torch.linalg.svd(task.factor @ (U * s), full_matrices=False)
     spectrum, parts = root.square(), right.square()  # of M: eigenvalues, and |z_k|² of its eigenvectors
     predicted = spectrum @ parts
     overlaps = (U.mT @ task.vectors).square().numpy()
-    solution = (left.mT @ task.moment) / root[:, None]
-    squares = solution.square().sum(dim=1)
+    energy = (left.mT @ task.moment).square().sum(dim=1)
     total, diagonal = float(spectrum.square().sum()), float(predicted.square().sum())
     sorted_prediction = predicted.sort(descending=True).values
     kappa, *_ = condition_from_spectrum(
@@ -298,7 +298,7 @@ def _measured(U: Tensor, s: Tensor, task: TaskBasis) -> tuple[dict[str, Any], Pr
         "diagonal_overlap": float(np.diagonal(overlaps).mean()),
         "reversed_overlap": float(np.diagonal(overlaps[::-1]).mean()),
     }
-    return measured, (spectrum.numpy(), squares.numpy(), float(squares.sum()))
+    return measured, Modes((spectrum / spectrum[0]).numpy(), energy.numpy())
 
 
 def in_blocks(overlaps: np.ndarray[Any, Any], size: int = PATH_BLOCKS) -> np.ndarray[Any, Any]:

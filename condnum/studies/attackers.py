@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 import pandas as pd
 
+from condnum.arrays import TargetKind
 from condnum.data import TaskPair, digit_pair
 from condnum.errors import InvalidInputError
 from condnum.methods.problem import ImmunizationProblem
-from condnum.probing import AttackBudget, AttackReport, AttackTask, attack_panel, attacker_names
-from condnum.probing.tasks import TaskKind
+from condnum.probing import AttackBudget, AttackReport, attack_panel, attacker_names
 from condnum.progress import report_event
 from condnum.studies.frame.cells import Cell, CellResult, cached
 from condnum.studies.frame.study import Count, FinishedCell, Study, at_least, some_of
@@ -30,7 +30,7 @@ DIGIT_ROWS, DIGIT_DENSE_STEPS = 2500, 500
 
 #: Excess loss that sentences and figures are about, of a logistic loss without a ridge: on MNIST no
 #: first-order attacker reaches 1 % within the budget, on whatever features.
-LOGISTIC_HEADLINE = 0.1
+LOGISTIC_EPSILON, SQUARED_EPSILON = 0.1, 0.01
 
 #: Fraction of a digit task's rows that is held out for the attacker's accuracy.
 _HELD_OUT = 0.2
@@ -75,7 +75,7 @@ class Attackers(Study, name="attackers"):
         return self.base.pairs[0] if ":" in self.data else None
 
     @property
-    def kind(self) -> TaskKind:
+    def kind(self) -> TargetKind:
         """What the attacker learns."""
         return "regression" if self.digits is None or self.loss == "squared" else "classification"
 
@@ -86,7 +86,7 @@ class Attackers(Study, name="attackers"):
         return AttackBudget(
             AttackBudget.steps if self.attack_steps is None else self.attack_steps,
             dense if self.dense_attack_steps is None else self.dense_attack_steps,
-            headline=LOGISTIC_HEADLINE if self.kind == "classification" else AttackBudget.headline,
+            reported_epsilon=LOGISTIC_EPSILON if self.kind == "classification" else SQUARED_EPSILON,
             seed=self.seed,
         )
 
@@ -128,11 +128,11 @@ class Attackers(Study, name="attackers"):
             report_event(stage=f"{attacker} on {extractor}", step=chosen.index(attacker), steps=len(chosen))
 
         report = attack_panel(
-            {_RAW: None, name: theta},
-            attack_task(self, pair),
+            **attack_task(self, pair),
+            extractors={_RAW: None, name: theta},
             budget=self.budget,
             attackers=chosen,
-            extractors=[name],
+            only=[name],
             on_attack=on_attack,
         )
         tables = {kept: getattr(report, kept) for kept in _KEPT}
@@ -163,8 +163,8 @@ class Attackers(Study, name="attackers"):
             baseline=_RAW,
             kind=self.kind,
             budget=self.budget,
-            held_out=task.X_test is not None,
-            title=task.name,
+            held_out="held_out" in task,
+            title=task["title"],
         )
 
     def tables(self, data: Any, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
@@ -180,18 +180,19 @@ class Attackers(Study, name="attackers"):
         }
 
 
-def attack_task(study: Attackers, pair: TaskPair) -> AttackTask:
-    """Return what the attacker learns: the probe sample of D_H, of a digit with a fifth held out."""
+def attack_task(study: Attackers, pair: TaskPair) -> dict[str, Any]:
+    """Return what the attacker learns, as `attack_panel` takes it: of a digit, a fifth is held out."""
     X, y = pair.probe_sample
     if study.digits is None:
-        return AttackTask(X, y, name=f"{pair.harmful_name}, {len(X)} rows")
+        return {"features": X, "targets": y, "title": f"{pair.harmful_name}, {len(X)} rows"}
     rows = 2 * (study.rows or DIGIT_ROWS)
     X, y = X[:rows], y[:rows]  # the digit and the rest in turn, so every part is balanced
     targets = y if study.kind == "classification" else 2 * y - 1
     held = max(2, int(len(X) * _HELD_OUT) // 2 * 2)
     fit = len(X) - held
-    name = f"{pair.harmful_name} against the rest, {fit} rows, {study.kind}"
-    return AttackTask(X[:fit], targets[:fit], study.kind, X[fit:], targets[fit:], name)
+    title = f"{pair.harmful_name} against the rest, {fit} rows, {study.kind}"
+    own = {"features": X[:fit], "targets": targets[:fit], "held_out": (X[fit:], targets[fit:])}
+    return own | {"kind": study.kind, "title": title}
 
 
 def _joined(results: Sequence[FinishedCell], name: str) -> pd.DataFrame:

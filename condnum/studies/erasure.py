@@ -22,7 +22,7 @@ from condnum.errors import InvalidInputError
 from condnum.machine import limited_threads
 from condnum.methods import immunize
 from condnum.methods.problem import ImmunizationProblem
-from condnum.probing import AttackBudget, AttackReport, AttackTask, attack_panel
+from condnum.probing import AttackBudget, AttackReport, attack_panel
 from condnum.probing.probe_steps import probe_steps
 from condnum.studies.frame.cells import Cell, CellResult
 from condnum.studies.frame.study import Count, FinishedCell, Names, Study, at_least, content_checksum
@@ -393,10 +393,16 @@ def attacked(pair: TaskPair, seed: int = 0, rows: int | None = None) -> AttackRe
         raise InvalidInputError(f"{pair.name}: the harmful task is a regression; accuracy needs labels.")
     immunized = immunize(ImmunizationProblem.from_covariances(*covariances(split)))
     (X, y, _), judge, mean = split.attacker, split.judge, split.attacker.X.mean(axis=0)
-    classes, codes = np.unique(y, return_inverse=True)
-    held = judge.X - mean, np.searchsorted(classes, judge.y)
-    task = AttackTask(X - mean, codes, "classification", *held, pair.harmful_name)
     erased = erasure(*split.defender[:2], kind="classification")
     thetas = {"raw": None, "pareto": immunized.theta, "erase": erased.theta}
-    budget = AttackBudget(dense_steps=2_000, epsilons=(0.1, 0.01), headline=0.1)
-    return attack_panel(thetas, task, attackers=("gd", "closed_form"), budget=budget)
+    budget = AttackBudget(dense_steps=2_000, epsilons=(0.1, 0.01), reported_epsilon=0.1)
+    return attack_panel(
+        X - mean,
+        y,
+        thetas,
+        kind="classification",
+        held_out=(judge.X - mean, judge.y),
+        attackers=("gd", "closed_form"),
+        budget=budget,
+        title=pair.harmful_name,
+    )

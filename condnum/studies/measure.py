@@ -277,7 +277,7 @@ def extractor_curves(
         X = task.supervised_rows
         if task.targets is None or X is None:
             continue
-        probe = linear_probe(thetas, X.mT @ X, (X.mT @ task.targets)[None], steps=probe_steps)
+        probe = linear_probe(thetas, X.mT @ X, X.mT @ task.targets, steps=probe_steps)
         frames += [
             curve(facts(cell, name), quantity, probe.steps, getattr(probe, quantity)[index])
             for index, cell in enumerate(cells)

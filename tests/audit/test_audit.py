@@ -17,7 +17,7 @@ from condnum.audit.tables import attack_words
 from condnum.data.feature_stream import as_stream
 from condnum.errors import DataNotFoundError, InvalidInputError, RankError, UnknownNameError
 from condnum.methods.problem import LinearTask
-from condnum.probing.attackers import AttackBudget
+from condnum.probing.race import AttackBudget
 from condnum.report.tables import number
 from condnum.studies.frame.sweep import SweepError
 from condnum.theory.spectra import CovarianceRange, squared_rtol

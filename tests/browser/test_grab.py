@@ -11,7 +11,7 @@ pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 from condnum.errors import InvalidInputError
 from condnum.lessons.grab import AT_FIRST, LONGEST, SHORTEST, GrabTheVectors, standalone
 from condnum.probing import linear_probe
-from condnum.probing.recurrences import rate_steps
+from condnum.probing.quadratic import rate_steps
 from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import rir_ceiling
 from condnum.theory.immunization import relative_immunization_ratio

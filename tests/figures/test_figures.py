@@ -17,7 +17,7 @@ from condnum.figures.probe_accuracy import probe_accuracy_figure, ratio_history_
 from condnum.figures.stability import claim_label, stability_map
 from condnum.figures.style import log_axis, method_style, translucent
 from condnum.figures.waterfall import waterfall_figure
-from condnum.probing import AttackBudget, AttackTask
+from condnum.probing import AttackBudget
 from condnum.probing import attack_panel as attacked
 from condnum.theory.pareto import feasible_region
 
@@ -172,15 +172,17 @@ def test_tables_without_what_is_drawn_are_refused(curves, net_curves):
 def report():
     generator = np.random.default_rng(0)
     X = generator.normal(size=(50, 4))
-    task = AttackTask(X, X @ np.ones(4) + generator.normal(size=50), name="toy")
+    y = X @ np.ones(4) + generator.normal(size=50)
     thetas = {"raw": None, "ill": np.diag([1, 1, 0.1, 1e-3])}
     names = ["gd", "adam", "whiten", "closed_form"]
-    return attacked(thetas, task, attackers=names, budget=AttackBudget(steps=300, dense_steps=60))
+    return attacked(
+        X, y, thetas, title="toy", attackers=names, budget=AttackBudget(steps=300, dense_steps=60)
+    )
 
 
 def test_factors_that_nobody_measured_are_not_drawn():
-    task, few = AttackTask(np.diag([1.0, 0.01, 0.001]), np.ones(3)), AttackBudget(steps=1, dense_steps=1)
-    unknown = attacked({"raw": None, "a": np.eye(3)}, task, attackers=["gd"], budget=few)
+    X, few = np.diag([1.0, 0.01, 0.001]), AttackBudget(steps=1, dense_steps=1)
+    unknown = attacked(X, np.ones(3), {"raw": None, "a": np.eye(3)}, attackers=["gd"], budget=few)
     assert np.isnan(attack_panel.attack_factor_heatmap(unknown, "toy").data[0].z).all()
 
 

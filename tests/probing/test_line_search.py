@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from condnum import Immunizer
 from condnum.errors import InvalidInputError
 from condnum.probing import linear_probe
 
@@ -71,24 +73,23 @@ def test_kantorovich_bounds_every_step_and_the_norm_never_grows(seed, k, log_kap
     assert (np.diff(curve.norm_ratio) <= 1e-12).all()
 
 
-@settings(max_examples=40)
-@given(B=st.integers(1, 4), D=st.integers(1, 4), m=st.integers(1, 4), stacked=st.booleans(), data=st.data())
-def test_the_number_of_axes_says_what_a_moment_holds_whatever_their_lengths(B, D, m, stacked, data):
-    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
-    theta, X = rng.normal(size=(B, D, D)), rng.normal(size=(B, D + 2, D))
-    K = np.swapaxes(X, 1, 2) @ X if stacked else X[0].T @ X[0]
-    moments = {
-        "one": rng.normal(size=D),
-        "each": rng.normal(size=(B, D)),
-        "outputs": rng.normal(size=(B, D, m)),
-    }
-    b = moments[data.draw(st.sampled_from(sorted(moments)))]
-    batch = linear_probe(theta, K, b, steps=5)
-    assert batch.norm_ratio.shape == (B, 6)
-    for i in range(B):
-        own = linear_probe(theta[i], K[i] if stacked else K, b if b.ndim == 1 else b[i], steps=5)
-        np.testing.assert_allclose(batch.norm_ratio[i], own.norm_ratio, rtol=1e-7, atol=1e-12)
-        np.testing.assert_allclose(batch.excess_loss[i], own.excess_loss, rtol=1e-7, atol=1e-12)
+def test_a_stack_of_extractors_and_rows_in_place_of_a_covariance():
+    X, Y, _ = problem(outputs=2)
+    thetas = np.random.default_rng(1).normal(size=(2, 3, 8, 6))
+    stack = linear_probe(thetas, X.T @ X, X.T @ Y, steps=50)
+    assert stack.norm_ratio.shape == (2, 3, 51)
+    for at in np.ndindex(2, 3):
+        own = linear_probe(torch.from_numpy(thetas[at]), features=X, targets=Y, steps=50)
+        np.testing.assert_allclose(stack.norm_ratio[at], own.norm_ratio, rtol=1e-7, atol=1e-12)
+        np.testing.assert_allclose(stack.excess_loss[at], own.excess_loss, rtol=1e-7, atol=1e-12)
+
+
+def test_labels_are_targets_of_one_and_minus_one_and_an_immunizer_is_an_extractor():
+    X, Y, _ = problem()
+    labels, immunizer = np.where(Y > 0, "yes", "no"), Immunizer().fit(X, X * np.arange(1, 9))
+    found = linear_probe(immunizer, features=X, targets=labels, steps=20)
+    known = linear_probe(immunizer.theta_, X.T @ X, X.T @ np.sign(Y), steps=20)
+    np.testing.assert_allclose(found.norm_ratio, known.norm_ratio, rtol=1e-6)
 
 
 @settings(max_examples=40)
@@ -111,17 +112,13 @@ def test_stop_at_round_off_is_recorded_and_the_curve_is_flat_from_there():
     assert curve.norm_ratio[stop] <= (2 * np.finfo(float).eps) ** 2
 
 
-ONES = np.ones((3, 2, 2))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"theta": np.eye(3)}, r"theta \(3, 3\), covariance \(2, 2\)"),
+        ({"theta": np.eye(3)}, r"theta \(3, 3\), a covariance of 2 inputs"),
         ({"moment": [1.0, np.nan]}, "moment holds 1 non-finite"),
         ({"moment": np.zeros(2)}, "starts at its optimum"),
-        ({"theta": ONES, "covariance": np.ones((4, 2, 2))}, r"theta \(3, 2, 2\).*do not fit"),
-        ({"theta": ONES, "moment": np.ones((2, 5))}, r"moment \(2, 5\) do not fit.*1 batch axes"),
+        ({"features": np.eye(2)}, "either by covariance and moment, or by features= and targets="),
         ({"steps": 0}, "steps must be an integer ≥ 1, got 0"),
         ({"steps": 2.5}, "steps must be an integer ≥ 1, got 2.5"),
         ({"rtol": 2}, r"rtol must lie in \[0, 1\), got 2"),

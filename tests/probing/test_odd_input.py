@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from condnum.errors import CondnumError
-from condnum.probing import AttackBudget, AttackTask, attack_panel, linear_probe, log_spaced_steps
+from condnum.probing import AttackBudget, attack_panel, linear_probe, log_spaced_steps
+from condnum.probing.tasks import AttackTask
 
 NUMBERS = [-1, 0, 1, 2, 3.0, 2.5, np.int64(3), np.float32(0.25), True, None, "3", np.nan, np.inf, 1e-300, [1]]
 
@@ -34,7 +35,7 @@ labels = st.lists(st.integers(-1, 4), min_size=3, max_size=6)
 @given(y=labels, y_test=labels)
 def test_labels_are_taken_where_each_class_has_an_example_and_no_other_is_asked_for(y, y_test):
     train, test = (np.eye(len(of), 2) for of in (y, y_test))
-    task = finite_or_refused(lambda: AttackTask(train, y, "classification", test, y_test))
+    task = finite_or_refused(lambda: AttackTask.of(train, y, "classification", (test, y_test)))
     sound = len({*y}) > 1 and {*y_test} <= {*y}
     assert (task is not None) == sound
 
@@ -53,7 +54,7 @@ def test_linear_probe_takes_or_refuses_any_array(kinds):
 
 @pytest.mark.parametrize("value", NUMBERS, ids=repr)
 def test_budgets_and_steps_are_numbers_or_refused(value):
-    for field in ("steps", "dense_steps", "batch_size", "seed", "epsilons", "headline"):
+    for field in ("steps", "dense_steps", "batch_size", "seed", "epsilons", "reported_epsilon"):
         budget = finite_or_refused(lambda field=field: AttackBudget(**{field: value}))
         assert budget is None or type(budget.steps) is type(budget.seed) is int
     for options in ({"steps": value}, {"steps": 5, "count": value}):
@@ -76,8 +77,8 @@ def test_the_panel_takes_or_refuses_any_array(kind, kinds, place):
     named = ["gd", "cg", "closed_form", "fine_tune"]
 
     def panel():
-        task = AttackTask(inputs, y, kind, test, y_test)
-        return attack_panel({"raw": None, "theta": theta}, task, attackers=named, budget=CHEAP)
+        options = {"kind": kind, "held_out": (test, y_test), "attackers": named, "budget": CHEAP}
+        return attack_panel(inputs, y, theta, **options)
 
     report = finite_or_refused(panel)
     if report is not None:

@@ -5,20 +5,21 @@ import math
 import numpy as np
 import pytest
 
-from condnum.probing import AttackBudget, AttackTask, attack_panel, linear_probe
-from condnum.probing.attackers import Race
-from condnum.probing.objectives import ProbeSpace
-from condnum.probing.recurrences import (
+from condnum.probing import AttackBudget, attack_panel, linear_probe
+from condnum.probing.quadratic import (
     assumed_minima,
+    descent_contraction,
+    descent_filter,
     gradient_descent,
     heavy_ball,
-    multiplied,
+    line_search_filters,
     nesterov,
     predicted_steps,
     rate_steps,
-    run_line_search,
-    run_two_term,
+    two_term_filters,
 )
+from condnum.probing.race import Race
+from condnum.probing.space import ProbeSpace
 
 STEPS = 25
 
@@ -44,7 +45,7 @@ def excess(space, W):
     return (loss(W) - loss(best)) / (loss(np.zeros_like(best)) - loss(best))
 
 
-BUDGET = AttackBudget(dense_steps=STEPS, epsilons=(1e-12,), headline=1e-12)
+BUDGET = AttackBudget(dense_steps=STEPS, epsilons=(1e-12,), reported_epsilon=1e-12)
 
 
 def rates(top, mu, method):
@@ -70,17 +71,18 @@ def test_two_term_recurrences_are_the_plain_loops(space, recurrence):
             at = w + ahead * beta * (w - before)
             w, before = w - alpha * (H @ at - b) + beta * (w - before), w
             values.append(excess(space, w))
-        race = Race(space, ["only"], BUDGET)
-        run_two_term([recurrence(S.sigma, mu)], S, race, multiplied(space))
-        np.testing.assert_allclose(race.traces()[0].excess, values, rtol=1e-8, atol=1e-13)
+        filters = two_term_filters([recurrence(S.sigma, mu)])
+        found = Race(space, ["only"], BUDGET).follow(space, filters)
+        np.testing.assert_allclose(found[0].excess, values, rtol=1e-8, atol=1e-13)
 
 
 def test_line_search_is_that_of_linear_probe(space):
-    race = Race(space, ["only"], BUDGET)
-    run_line_search(space.spectrum, race, multiplied(space))
+    modes = space.spectrum.modes
+    search = (q for q, _ in line_search_filters(modes.sigma[None], modes.energy[None]))
+    found = Race(space, ["only"], BUDGET).follow(space, search)
     X, Y = space.features, space.targets
     known = linear_probe(np.eye(6), X.T @ X, X.T @ Y, steps=STEPS).excess_loss
-    np.testing.assert_allclose(race.traces()[0].excess, known, rtol=1e-8, atol=1e-14)
+    np.testing.assert_allclose(found[0].excess, known, rtol=1e-8, atol=1e-14)
 
 
 @pytest.mark.parametrize("distinct", [1, 2, 4])
@@ -89,20 +91,19 @@ def test_conjugate_gradients_need_as_many_steps_as_distinct_eigenvalues(distinct
     generator = np.random.default_rng(0)
     basis = np.linalg.qr(generator.normal(size=(30, len(sigma))))[0]
     X = basis * np.sqrt(sigma)
-    task = AttackTask(X, X @ generator.normal(size=len(sigma)))
-    report = attack_panel({"raw": None}, task, attackers=["cg"], budget=BUDGET)
-    assert report.steps["steps"].tolist() == [distinct]
+    report = attack_panel(X, X @ generator.normal(size=len(sigma)), {"raw": None}, attackers=["cg"])
+    assert report.steps["steps"].tolist()[-1] == distinct
 
 
 def test_prediction_from_the_spectrum_is_exact_for_gradient_descent(space):
     S = space.spectrum
     candidate = gradient_descent(S.sigma, S.sigma[-1])
     for epsilon in (0.1, 0.01, 0.001):
-        race = Race(space, ["only"], AttackBudget(dense_steps=5000, epsilons=(epsilon,), headline=epsilon))
-        run_two_term([candidate], S, race, multiplied(space))
-        observed = race.traces()[0].steps_to(epsilon)
+        budget = AttackBudget(dense_steps=5000, epsilons=(epsilon,), reported_epsilon=epsilon)
+        found = Race(space, ["only"], budget).follow(space, two_term_filters([candidate]))
+        observed = found[0].steps_to(epsilon)
         assert predicted_steps(candidate, S.shares, epsilon) == observed
-        assert observed <= rate_steps((S.condition - 1) / (S.condition + 1), epsilon)
+        assert observed <= rate_steps(descent_contraction(S.modes.condition), epsilon)
 
 
 def test_prediction_reaches_beyond_any_budget_and_says_never():
@@ -112,3 +113,11 @@ def test_prediction_reaches_beyond_any_budget_and_says_never():
     assert steps == pytest.approx(math.log(0.01) / (2 * math.log1p(-2e-8)), rel=1e-6)
     never = gradient_descent(np.array([1.0, 0.0]), 1e-3)
     assert predicted_steps(never, np.array([0.5, 0.5]), 0.01) == math.inf
+
+
+def test_the_filter_of_gradient_descent_is_its_recurrence_and_exact_for_tiny_eigenvalues():
+    sigma = np.geomspace(1, 1e-3, 5)
+    filters = two_term_filters([gradient_descent(sigma, sigma[0])])  # the step 1/σ₁
+    for step, q in zip(range(1, 9), [q for q, _ in zip(filters, range(9), strict=False)][1:], strict=True):
+        np.testing.assert_allclose(descent_filter(sigma, step), q[0], rtol=1e-12, atol=1e-300)
+    assert descent_filter(np.array([1e-17]), 10**17)[0] == pytest.approx(math.exp(-1))

@@ -1,0 +1,235 @@
+r"""One feature space as an attacker meets it: loss of a whole grid of candidates, optimum, spectrum.
+
+Losses are relative to start and optimum:
+
+.. math:: e(W) = \frac{L(W) - L^*}{L_0 - L^*}, \qquad L_0 = L(0), \quad L^* = \inf_W L(W)
+
+Weights are `(B, k, m)`: B candidates, k features, m outputs.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, log_softmax
+
+from condnum.arrays import FloatArray, TargetKind
+from condnum.errors import RankError
+from condnum.probing.quadratic import Modes
+from condnum.probing.tasks import signed_labels
+from condnum.theory.spectra import default_rtol
+
+#: A squared slope of the loss below this fraction of what it could be is round-off of features in float64.
+_FLAT = 1e-14
+
+#: Largest slope and most iterations with which scikit-learn's L-BFGS ends on whitened features, and its C:
+#: the penalty is far below float64's round-off of the loss.
+_SLOPE, _ITERATIONS, _NO_PENALTY = 1e-9, 1000, 1e10
+
+
+def predict(features: FloatArray, weights: FloatArray) -> FloatArray:
+    """Return `FW` `(N, B, m)` of all candidates by one matrix product."""
+    B, k, m = weights.shape
+    return (features @ weights.transpose(1, 0, 2).reshape(k, B * m)).reshape(-1, B, m)
+
+
+def squared_error(predicted: FloatArray, targets: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the mean squared error `(B,)` of predictions `(N, B, m)` and N times its derivative by them."""
+    residual = predicted - targets[:, None]
+    return (residual**2).sum(axis=2).mean(axis=0), 2 * residual
+
+
+def cross_entropy(logits: FloatArray, labels: NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
+    """Return the mean cross-entropy `(B,)` in nats of logits `(N, B, m)` and N times its derivative by them.
+
+    One output is the logit of label 1; C outputs are those of a softmax.
+    """
+    if logits.shape[2] == 1:
+        signed = np.where(labels == 1, -1.0, 1.0)[:, None, None]
+        return np.logaddexp(0, signed * logits).mean(axis=(0, 2)), signed * expit(signed * logits)
+    logs, at = log_softmax(logits, axis=2), np.arange(len(labels))
+    residual = np.exp(logs)
+    residual[at, :, labels] -= 1
+    return -logs[at, :, labels].mean(axis=0), residual
+
+
+@dataclass(frozen=True)
+class ConvexOptimum:
+    """Optimum of a convex loss with the evidence that it is one."""
+
+    loss: float  # L*
+    converged: bool  # no slope above 1e-9 on whitened features, before the iterations ran out
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Eigenvalues of the probe's Hessian above its numerical rank, and where the excess loss lies."""
+
+    sigma: FloatArray  # (r,) descending, of FᵀF/N
+    left: FloatArray  # (N, r) u_i
+    right: FloatArray  # (k, r) v_i
+    shares: FloatArray  # (r,) p_i, sum 1; of squared loss on the targets, or on ±1 labels of a classification
+
+    @property
+    def modes(self) -> Modes:
+        """The squared loss in its eigenbasis."""
+        return Modes(self.sigma / self.sigma[0], self.shares)
+
+
+@dataclass(frozen=True, eq=False)
+class ProbeSpace:
+    """Features and targets of one probe, scaled as the panel scales them, and the training loss on them."""
+
+    features: FloatArray  # (N, k)
+    targets: NDArray[Any]  # (N, m) float64 or labels (N,) int64
+    kind: TargetKind  # regression: mean squared error; classification: mean cross-entropy
+    test: FloatArray | None = None  # (M, k)
+    test_targets: NDArray[Any] | None = None
+
+    @cached_property
+    def classes(self) -> int:
+        """Number of classes C."""
+        return max(2, int(self.targets.max()) + 1)
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs m: of a classification 1 for two classes, C for more."""
+        if self.kind == "regression":
+            return self.targets.shape[1]
+        return 1 if self.classes == 2 else self.classes
+
+    @property
+    def loss(self) -> Callable[[FloatArray, Any], tuple[FloatArray, FloatArray]]:
+        """The loss of predictions, with its derivative."""
+        return squared_error if self.kind == "regression" else cross_entropy
+
+    @cached_property
+    def squared_targets(self) -> FloatArray:
+        """`(N, m)`: the targets, or the labels as ±1 (one column per class for more than two)."""
+        return self.targets if self.kind == "regression" else signed_labels(self.targets, self.classes)
+
+    @cached_property
+    def spectrum(self) -> Spectrum:
+        """Eigenvalues above `k·eps·σ₁`, as everywhere in this library, and the shares p_i."""
+        U, s, right = np.linalg.svd(self.features, full_matrices=False)
+        if not s[0] > 0:
+            raise RankError("the features have rank 0: all entries are zero, so there is nothing to probe.")
+        sigma = s**2 / len(self.features)
+        kept = sigma > default_rtol(self.features.shape[1]) * sigma[0]
+        energy = ((U[:, kept].T @ self.squared_targets) ** 2).sum(axis=1)
+        return Spectrum(sigma[kept], U[:, kept], right[kept].T, energy / (energy.sum() or 1.0))
+
+    @cached_property
+    def start_loss(self) -> float:
+        """L₀, of zero weights: `‖Y‖²/N`, or `ln C`."""
+        return float(self.loss(np.zeros((len(self.features), 1, self.outputs)), self.targets)[0][0])
+
+    @cached_property
+    def nothing_to_learn(self) -> bool:
+        """Whether zero weights are optimal: the convex loss is flat there, up to round-off."""
+        slope = self.loss(np.zeros((len(self.features), 1, self.outputs)), self.targets)[1][:, 0]
+        reached = self.spectrum.left.T @ slope
+        return bool((reached**2).sum() <= _FLAT * (slope**2).sum())
+
+    @cached_property
+    def solution(self) -> FloatArray:
+        """Minimum-norm least-squares solution `(k, m)` over the spectrum."""
+        S = self.spectrum
+        scale = np.sqrt(S.sigma * len(self.features))
+        return S.right @ ((S.left.T @ self.squared_targets) / scale[:, None])
+
+    @cached_property
+    def optimum(self) -> ConvexOptimum:
+        """L* of this space: of squared loss in closed form, of a classification by scikit-learn's L-BFGS.
+
+        On whitened features it takes some 20 steps. Where classes can be separated, L* is 0 and the loss ends
+        below 1e-8.
+        """
+        U = self.spectrum.left
+        if self.kind == "regression":
+            Y = self.squared_targets
+            return ConvexOptimum(float(((Y - U @ (U.T @ Y)) ** 2).sum()) / len(Y), True)
+        from sklearn.linear_model import LogisticRegression
+
+        model = LogisticRegression(C=_NO_PENALTY, fit_intercept=False, tol=_SLOPE, max_iter=_ITERATIONS)
+        basis = U * np.sqrt(len(U))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # where it does not converge, the result says so
+            model.fit(basis, self.targets)
+        loss, _ = cross_entropy(predict(basis, model.coef_.T[None]), self.targets)
+        return ConvexOptimum(float(loss[0]), bool(model.n_iter_.max() < _ITERATIONS))
+
+    @cached_property
+    def smoothness(self) -> float:
+        """Bound on the curvature: `2σ₁` of FᵀF/N; of cross-entropy `σ₁/4`; `σ₁/2` for C > 2 (Böhning)."""
+        F = self.features
+        gram = F.T @ F if F.shape[1] <= F.shape[0] else F @ F.T
+        top = float(np.linalg.eigvalsh(gram)[-1]) / len(F)
+        return 2 * top if self.kind == "regression" else top / (4 if self.classes == 2 else 2)
+
+    @cached_property
+    def _hessian(self) -> FloatArray:
+        """`FᵀF/N`."""
+        return self.features.T @ self.features / len(self.features)
+
+    def evaluate(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return relative excess loss `(B,)` and gradient `(B, k, m)` of weights `(B, k, m)`."""
+        learnable = self.start_loss - self.optimum.loss
+        if self.kind == "regression":  # from W − W*, so that a small excess loss has no cancellation
+            error = weights - self.solution
+            product = predict(self._hessian, error).transpose(1, 0, 2)
+            return (error * product).sum(axis=(1, 2)) / learnable, 2 * product
+        loss, gradient = self._of_rows(weights, self.features, self.targets)
+        return (loss - self.optimum.loss) / learnable, gradient
+
+    def batch_gradient(self, weights: FloatArray, index: NDArray[np.int64]) -> FloatArray:
+        """Return the gradient of the mean loss of the rows `index`."""
+        return self._of_rows(weights, self.features[index], self.targets[index])[1]
+
+    def _of_rows(
+        self, weights: FloatArray, F: FloatArray, targets: NDArray[Any]
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return mean loss and gradient on rows."""
+        loss, residual = self.loss(predict(F, weights), targets)
+        N, B, m = residual.shape
+        pulled = (F.T @ residual.reshape(N, B * m)).reshape(-1, B, m)
+        return loss, pulled.transpose(1, 0, 2) / N
+
+    def score(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return loss and accuracy on the held-out rows, or on the training rows if there are none."""
+        F, y = self.features, self.targets
+        if self.test is not None and self.test_targets is not None:
+            F, y = self.test, self.test_targets
+        predicted = predict(F, weights)
+        loss, _ = self.loss(predicted, y)
+        if self.kind == "regression":
+            return loss, np.full(len(weights), np.nan)
+        chosen = predicted[:, :, 0] > 0 if self.classes == 2 else predicted.argmax(axis=2)
+        return loss, (chosen == y[:, None]).mean(axis=0)
+
+    @cached_property
+    def standardized(self) -> ProbeSpace:
+        """Columns standardized as by scikit-learn, and an intercept: L* may be lower."""
+        from sklearn.preprocessing import StandardScaler
+
+        scaler = StandardScaler().fit(self.features)
+
+        def change(F: FloatArray) -> FloatArray:
+            return np.c_[scaler.transform(F), np.ones(len(F))]
+
+        return replace(
+            self, features=change(self.features), test=None if self.test is None else change(self.test)
+        )
+
+    @cached_property
+    def whitened(self) -> ProbeSpace:
+        """`F·V·diag(σ^{-1/2})`, all eigenvalues 1; the optimum is that of F."""
+        S = self.spectrum
+        test = None if self.test is None else self.test @ (S.right / np.sqrt(S.sigma))
+        return replace(self, features=S.left * np.sqrt(len(S.left)), test=test)
