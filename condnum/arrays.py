@@ -29,6 +29,11 @@ def as_tensor(value: ArrayLike, name: str, *, ndim: int | None = None, minimum_n
     """Return `value` as a finite float64 tensor on its own device, or say what is wrong with it."""
     if isinstance(value, Tensor):
         tensor = _dense(value, name)
+        if tensor.device.type == "mps":
+            warnings.warn(
+                f"{name} is on {tensor.device}, which has no float64: the CPU computes.", stacklevel=3
+            )
+            tensor = tensor.cpu()
     else:
         array = as_array(value, name)
         if array.dtype.kind == "c":

@@ -6,7 +6,7 @@ frames are matched by name. Computing is in float64, on the device of the inputs
 
 import json
 import os
-import warnings
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Self
 
@@ -44,6 +44,10 @@ class _Extractor(TransformerMixin, BaseEstimator):
 
     n_features_in_: int
     _sample: Any  # an empty array or tensor of the dtype and device of the inputs of `fit`
+    _features: Callable[[Tensor], Tensor]  # of rows, in float64
+    _affine: Callable[[], dict[str, Tensor]]  # `weight` and, where there is one, `bias` of the layer
+    _record: Callable[[], tuple[dict[str, Any], dict[str, Any]]]  # what a file keeps: tensors, and JSON
+    _restore: Callable[[dict[str, Tensor], dict[str, Any]], None]  # takes it back
 
     def transform(self, X: Any) -> Any:
         """Return the features `(N, D_hid)` in kind, dtype and device of the inputs `(N, D)`."""
@@ -114,29 +118,13 @@ class _Extractor(TransformerMixin, BaseEstimator):
         names = getattr(self, "feature_names_in_", None)
         if names is not None:
             X = same_columns(fit=pd.DataFrame(columns=names), X=X)[1]
-        rows = as_tensor(_where_float64_is(X), "X", ndim=2).detach()
+        rows = as_tensor(X, "X", ndim=2).detach()
         if rows.shape[1] != self.n_features_in_:
             raise InvalidInputError(
                 f"X has {rows.shape[1]} features, but {type(self).__name__} is expecting "
                 f"{self.n_features_in_} features as input: give the columns of fit."
             )
         return rows
-
-    def _features(self, rows: Tensor) -> Tensor:
-        """Return the features of rows in float64."""
-        raise NotImplementedError
-
-    def _affine(self) -> dict[str, Tensor]:
-        """Return `weight` and, where there is one, `bias` of the layer."""
-        raise NotImplementedError
-
-    def _record(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what a file keeps: tensors, and facts as JSON holds them."""
-        raise NotImplementedError
-
-    def _restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        """Take back what `_record` gave."""
-        raise NotImplementedError
 
 
 class Immunizer(ClassNamePrefixFeaturesOutMixin, _Extractor):
@@ -149,7 +137,7 @@ class Immunizer(ClassNamePrefixFeaturesOutMixin, _Extractor):
     Args:
         method: Name of a method, see `condnum.method_names`, or a `Method`. `pareto` is a closed form.
         loss: Of the benign task: `mse`, or `bce` for targets in [0, 1].
-        settings: Replaces the settings of a method that descends.
+        settings: Replaces the settings of a method that descends; or the name of a preset.
         seed: Of θ₀, where a method draws it.
 
     Attributes:
@@ -176,10 +164,10 @@ class Immunizer(ClassNamePrefixFeaturesOutMixin, _Extractor):
 
     def __init__(
         self,
-        method: Any = "pareto",
+        method: str | Method = "pareto",
         *,
         loss: LossName = "mse",
-        settings: Settings | None = None,
+        settings: Settings | str | None = None,
         seed: int = 0,
     ) -> None:
         self.method = method
@@ -199,7 +187,7 @@ class Immunizer(ClassNamePrefixFeaturesOutMixin, _Extractor):
         Returns:
             The immunizer.
         """
-        X_P, X_H = map(_where_float64_is, same_columns(X_benign=X_benign, X_harmful=X_harmful))
+        X_P, X_H = same_columns(X_benign=X_benign, X_harmful=X_harmful)
         problem = ImmunizationProblem.from_data(X_P, y_benign, X_H, y_harmful, loss=self.loss)
         found = immunize(problem, self.method, seed=self.seed, settings=self.settings)
         self._remember_inputs(X_benign)
@@ -470,14 +458,6 @@ class _Stream:
             Z = Z - one / len(self.labels)
         found = erasure_of_rows(F, Z, self.sizes, self.count, floor=0.0, intercept=self.intercept, **options)
         return found, mean
-
-
-def _where_float64_is(value: Any) -> Any:
-    """Return inputs, but those of a device without float64 on the CPU."""
-    if isinstance(value, Tensor) and value.device.type == "mps":
-        warnings.warn(f"{value.device} has no float64: θ is computed on the CPU.", stacklevel=3)
-        return value.cpu()
-    return value
 
 
 def _sample(X: Any) -> Any:

@@ -129,10 +129,10 @@ def test_a_file_a_pickle_and_a_clone(fit, tmp_path):
 
 
 def test_a_file_keeps_a_descent(tmp_path):
-    fitted = Immunizer("ours", settings=DescentSettings(steps=5), seed=3).fit(P, H)
+    fitted = Immunizer(condnum.get_method("ours"), settings=DescentSettings(steps=5), seed=3).fit(P, H)
     fitted.save(tmp_path / "theta.safetensors")
     found = Immunizer.load(tmp_path / "theta.safetensors")
-    assert found.get_params() == fitted.get_params()
+    assert found.get_params() == fitted.get_params() | {"method": "ours"}
     np.testing.assert_equal(found.history_, fitted.history_)
 
 

@@ -263,7 +263,7 @@ class ImmunizationProblem:
         check_known("loss", loss, ("mse", "bce"))
         X_P, X_H, X_loss, X_probe = same_columns(X_P=X_P, X_H=X_H, X_loss=X_loss, X_probe=X_probe)
         if device is None:
-            device = X_P.device if isinstance(X_P, Tensor) else "cpu"
+            device = X_P.device if isinstance(X_P, Tensor) and X_P.device.type != "mps" else "cpu"
         device = resolve_device(device)
         for X, y, names in ((X_loss, y_loss, "X_loss and y_loss"), (X_probe, y_probe, "X_probe and y_probe")):
             if (X is None) != (y is None):

@@ -84,7 +84,7 @@ def get_method(name: str) -> Method:
 
 def immunize(
     problem: ImmunizationProblem,
-    method: str = "pareto",
+    method: str | Method = "pareto",
     *,
     seed: int = 0,
     settings: Settings | str | None = None,
