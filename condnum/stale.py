@@ -6,11 +6,13 @@ the versions of the libraries among its imports that compute.
 
 import ast
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 from importlib import import_module, metadata
 from importlib.util import resolve_name
 from pathlib import Path
+
+from condnum.lazy import HOMES
 
 #: Modules whose versions can change a number, and their distributions.
 LIBRARIES = {
@@ -27,6 +29,8 @@ def code_hash(*modules: str, source: str = "") -> str:
     Examples:
         >>> code_hash("condnum.errors") == code_hash("condnum.errors") != code_hash("condnum.arrays")
         True
+        >>> _lazy("condnum")["immunize"]  # names that are imported when they are used count, too
+        'condnum.methods.registry'
     """
     texts, libraries = dict[str, str](), set[str]()
 
@@ -93,7 +97,8 @@ def _kept(path: Path) -> str:
 
 
 @cache
-def _lazy(package: str) -> dict[str, str]:
+def _lazy(package: str) -> Mapping[str, str]:
     """Return the names that a package imports when they are used, with their modules."""
-    lazy = package in ("condnum", "condnum.deep")
-    return getattr(import_module(package), "_HOME", {}) if lazy else {}
+    if package in ("condnum", "condnum.deep", "condnum.theory"):
+        import_module(package)
+    return HOMES.get(package, {})

@@ -7,10 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from condnum.data.catalog import user_cache
 from condnum.data.feature_stream import FeatureStream, as_stream
 from condnum.deep.backbone import Backbone, load_backbone, size_arguments
-from condnum.deep.features import cached_features
+from condnum.deep.features import extract_features
 from condnum.deep.image_sets import open_images
 from condnum.deep.images import ImageData, image_loader
 from condnum.deep.transforms import ImageTransform, evaluation_transform
@@ -54,11 +53,10 @@ class NetImages:
         return cls(backbone, evaluation_transform(backbone, **whole), (P, H))
 
     def features(self) -> tuple[list[FeatureStream], list[Any], list[str]]:
-        """Extract pooled features of un-augmented images (Eq. 18), cached; labels; what is left out."""
+        """Extract pooled features of un-augmented images (Eq. 18); labels; what is left out."""
         streams, labels, notes = [], [], list[str]()
-        cache = user_cache() / "features"
         for images in self.images:
-            found = cached_features(self.backbone, images, self.transform, device="auto", cache=cache)
+            found = extract_features(self.backbone, images, self.transform, device="auto")
             streams.append(as_stream(found.values, name=Path(images.name).name))
             labels.append(found.labels)
             notes += images.warnings

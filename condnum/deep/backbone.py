@@ -155,7 +155,6 @@ class Backbone(nn.Module):
         self.precision: Literal["float32", "bfloat16"] = "float32"
         self._learnable = {key for key, p in self.model.named_parameters() if p.requires_grad}
         self._replay: Replay | None = None
-        self._phase: Literal["split", "pretraining", "snapshot"] = "split"
         self._freeze()
         self.eval()
 
@@ -212,6 +211,11 @@ class Backbone(nn.Module):
         """Return the head's output `(B, num_classes)` for images `(B, C, h, w)`."""
         return self.classify(self(images))
 
+    @property
+    def starts_from_activations(self) -> bool:
+        """Whether `frozen_activations` were computed, so that `forward` takes them."""
+        return self._replay is not None
+
     def frozen_activations(self, images: Tensor) -> Tensor:
         """Run the frozen trunk alone, without gradients: the input `(B, …)` of the trainable part."""
         with torch.no_grad(), self._autocast(images):
@@ -226,10 +230,8 @@ class Backbone(nn.Module):
     def train(self, mode: bool = True) -> Self:
         """Set the trainable part and the head to training mode; the rest stays in evaluation mode."""
         super().train(mode)
-        if self._phase == "pretraining":
-            return self
         self.model.eval()
-        if not mode or self._phase == "snapshot":
+        if not mode or not self.can_train:
             return self
         self.head.train()
         for name in self.trainable:
@@ -248,25 +250,27 @@ class Backbone(nn.Module):
         """Yield the parameters of the head ω (weight decay 2e-5 in the paper)."""
         return self.head.parameters()
 
+    @property
+    def can_train(self) -> bool:
+        """Whether gradients reach the trainable part; of a snapshot they do not."""
+        return any(parameter.requires_grad for parameter in self.trainable_parameters())
+
     @contextmanager
-    def pretraining(self) -> Generator[Self, None, None]:
-        """Train everything in the block, BatchNorm statistics included, to make a θ₀ in the first place."""
-        if self._phase == "snapshot":
+    def pretraining(self) -> Generator[nn.Module]:
+        """Train the whole model in the block, BatchNorm statistics included, to make a θ₀."""
+        if not self.can_train:
             raise CondnumError("a snapshot cannot be trained; train the backbone from which it was made.")
-        self._phase = "pretraining"
         for key, parameter in self.model.named_parameters():
             parameter.requires_grad_(key in self._learnable)
         try:
-            yield self.train()
+            yield self.model.train()
         finally:
-            self._phase = "split"
             self._freeze()
             self.eval()
 
     def snapshot(self) -> Backbone:
         """Return an independent copy that never trains, whatever it is told: θ₀, to compare θ_I with."""
         twin = copy.deepcopy(self)
-        twin._phase = "snapshot"
         twin.zero_grad(set_to_none=True)
         return twin.requires_grad_(False).eval()
 

@@ -1,12 +1,9 @@
-"""Features of images: one pass of a frozen model over un-augmented images, kept as float32, and on disk."""
+"""Features of images: one pass of a frozen model over un-augmented images, kept as float32."""
 
 import copy
-import hashlib
-import json
-import os
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -20,11 +17,9 @@ from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.hooks import features_of
 from condnum.deep.images import ImageBatch, ImageData, Unreadable, check_unreadable, image_loader
 from condnum.deep.transforms import ImageTransform
-from condnum.errors import CondnumError, InvalidInputError
-from condnum.files import atomic_write, output_folder, sha256_file, write_json
+from condnum.errors import InvalidInputError
 from condnum.machine import memory_advice
 from condnum.progress import report_event
-from condnum.stale import code_hash
 
 #: Any map from a batch of images `(B, 3, h, w)` to pooled features `(B, D)`.
 FeatureExtractor: TypeAlias = Callable[[Tensor], Any]
@@ -34,7 +29,7 @@ FeatureExtractor: TypeAlias = Callable[[Tensor], Any]
 class ImageFeatures:
     """Features of a data set, `X̃(θ)` of Eq. 18, with the labels of the same rows."""
 
-    values: NDArray[np.float32]  # (N, D), read-only; a memory map when it comes from the cache
+    values: NDArray[np.float32]  # (N, D), read-only
     labels: NDArray[np.int64]  # (N,)
     indices: NDArray[np.int64]  # (N,) positions in the `ImageData`; gaps where an image does not decode
     classes: tuple[str, ...]  # C names
@@ -124,61 +119,6 @@ def collect(
     if out is None:
         return torch.empty(0, 0), torch.empty(0), torch.empty(0), unreadable
     return out[:count], torch.cat(labels), torch.cat(indices), unreadable
-
-
-def cached_features(
-    backbone: Backbone,
-    data: ImageData,
-    transform: ImageTransform,
-    *,
-    cache: str | os.PathLike[str] | None,
-    device: str | torch.device | None = None,
-    workers: int = 0,
-) -> ImageFeatures:
-    """Do `extract_features`, but read what the folder `cache` has, and store what it has not.
-
-    An entry is named by all that it depends on, and read only if every byte has its checksum. A module of the
-    caller's is run each time: its weights do not say what it does.
-    """
-    if cache is None or backbone.model_arguments is None:
-        return extract_features(backbone, data, transform, device=device, workers=workers)
-    key = {
-        "code": code_hash(__name__),
-        "backbone": [backbone.name, repr(sorted(backbone.model_arguments.items())), backbone.checksum],
-        "data": data.checksum,
-        "transform": transform.description,
-    }
-    folder = output_folder(cache)
-    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
-    paths = {"values": folder / f"{digest}.npy", "rows": folder / f"{digest}.rows.npy"}
-    meta = folder / f"{digest}.json"
-
-    def load() -> ImageFeatures | None:
-        """Read the entry; whatever is wrong with it, it is computed anew."""
-        try:
-            known: dict[str, Any] = json.loads(meta.read_text(encoding="utf-8"))
-            if known["key"] != key or known["sha256"] != {name: sha256_file(p) for name, p in paths.items()}:
-                return None
-            values: NDArray[np.float32] = np.load(paths["values"], mmap_mode="r", allow_pickle=False)
-            labels, indices = np.load(paths["rows"], allow_pickle=False)
-            bad = tuple(Unreadable(**image) for image in known["unreadable"])
-            return ImageFeatures(values, labels, indices, data.classes, bad, data.title)
-        except (OSError, ValueError, KeyError, TypeError, CondnumError):
-            return None
-
-    stored = load()
-    if stored is not None:
-        return stored
-    features = extract_features(backbone, data, transform, device=device, workers=workers)
-    meta.unlink(missing_ok=True)  # from here to the last line there is no entry
-    sums = {}
-    for array, of in ((features.values, "values"), (np.stack([features.labels, features.indices]), "rows")):
-        with atomic_write(paths[of]) as temporary:
-            np.save(temporary, array, allow_pickle=False)
-            sums[of] = sha256_file(temporary)
-    unreadable = [asdict(image) for image in features.unreadable]
-    write_json(meta, {"key": key, "sha256": sums, "unreadable": unreadable})
-    return load() or features
 
 
 def head_accuracy(backbone: Backbone, features: ImageFeatures) -> float:

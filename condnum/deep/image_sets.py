@@ -99,6 +99,9 @@ def as_images(data: ImageSource, name: str) -> ImageData:
             Tensors go to the net as they are, PIL images through a transform.
         name: What messages call the task.
 
+    Returns:
+        The images.
+
     Raises:
         InvalidInputError: None of these, or images that change from one access to the next.
 

@@ -13,7 +13,8 @@ from torch import nn
 
 from condnum.arrays import resolve_device
 from condnum.deep.backbone import Backbone
-from condnum.deep.images import ImageData, Unreadable, image_loader
+from condnum.deep.image_sets import ImageSource, as_images
+from condnum.deep.images import Unreadable, image_loader
 from condnum.deep.transforms import ImageTransform, evaluation_transform
 from condnum.deep.weights import read_state, write_state
 from condnum.errors import InvalidInputError, check_integer
@@ -38,7 +39,7 @@ class Pretraining:
 
 def pretrain_backbone(
     backbone: Backbone,
-    data: ImageData,
+    data: ImageSource,
     *,
     epochs: int,
     learning_rate: float = 1e-3,
@@ -56,80 +57,84 @@ def pretrain_backbone(
     epochs, batch_size = check_integer("epochs", epochs, 1), check_integer("batch_size", batch_size, 2)
     if not (math.isfinite(learning_rate) and learning_rate > 0):
         raise InvalidInputError(f"learning_rate must be positive and finite, got {learning_rate!r}.")
-    if len(data.classes) != backbone.num_classes:
+    images = as_images(data, "D_P")
+    if len(images.classes) != backbone.num_classes:
         raise InvalidInputError(
-            f"the head of {backbone.name} has {backbone.num_classes} outputs, but {data.title} has "
-            f"{len(data.classes)} classes; create it with num_classes={len(data.classes)}."
+            f"the head of {backbone.name} has {backbone.num_classes} outputs, but {images.title} has "
+            f"{len(images.classes)} classes; create it with num_classes={len(images.classes)}."
         )
     target = resolve_device(device)
-    used = evaluation_transform(backbone) if transform is None else transform
+    used = transform or (None if images.tensors else evaluation_transform(backbone))
     recipe = {
-        "backbone": backbone.name, "data": data.checksum, "epochs": epochs, "learning_rate": learning_rate,
-        "batch_size": batch_size, "seed": seed, "transform": used.description,
+        "backbone": backbone.name, "data": images.checksum, "epochs": epochs, "learning_rate": learning_rate,
+        "batch_size": batch_size, "seed": seed, "transform": used and used.description,
     }  # fmt: skip
     file, stage = None if checkpoint is None else Path(checkpoint), f"pre-training {backbone.name}"
     started = time.perf_counter()
     backbone.to(target, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    unreadable: dict[str, Unreadable] = {}
+    unreadable: dict[Unreadable, None] = {}
     rows: list[dict[str, float]] = []
-    steps = math.ceil(len(data) / batch_size)
-    rising = round(_WARMUP * epochs * steps)
+    steps = math.ceil(len(images) / batch_size)
+    total, rising = epochs * steps, round(_WARMUP * epochs * steps)
+
+    def rate(step: int) -> float:
+        """Return the learning rate of a step, as a multiple of `learning_rate`."""
+        falling = math.pi * (step - rising) / max(1, total - rising)
+        return (step + 1) / rising if step < rising else (1 + math.cos(falling)) / 2
 
     def one_epoch(epoch: int) -> dict[str, float]:
         """Pass once over the images and return the row of the history."""
         stream = seed + 1_000_003 * epoch  # so that runs with neighboring seeds share none
         torch.manual_seed(stream)  # dropout; inside the fork
-        total, right, seen, rate = torch.zeros((), device=target), 0, 0, 0.0
+        summed, right, seen = torch.zeros((), device=target), 0, 0
         loader = image_loader(
-            data, used, batch_size=batch_size, shuffle=True, seed=stream, workers=workers,
+            images, used, batch_size=batch_size, shuffle=True, seed=stream, workers=workers,
             pin_memory=target.type == "cuda",
         )  # fmt: skip
         for step, batch in enumerate(loader, epoch * steps):
-            unreadable.update({image.name: image for image in batch.unreadable})
+            unreadable.update(dict.fromkeys(batch.unreadable))
             if len(batch.labels) < 2:  # BatchNorm needs two rows
                 continue
-            falling = math.pi * (step - rising) / max(1, epochs * steps - rising)
-            rate = learning_rate * ((step + 1) / rising if step < rising else (1 + math.cos(falling)) / 2)
             for group in stepper.param_groups:
-                group["lr"] = rate
-            images, labels = (part.to(target, non_blocking=True) for part in (batch.images, batch.labels))
-            logits = backbone.logits(images.contiguous(memory_format=torch.channels_last))
+                group["lr"] = learning_rate * rate(step)
+            x, labels = (part.to(target, non_blocking=True) for part in (batch.images, batch.labels))
+            logits = backbone.logits(x.contiguous(memory_format=torch.channels_last))
             loss = nn.functional.cross_entropy(logits, labels, label_smoothing=_LABEL_SMOOTHING)
             stepper.zero_grad(set_to_none=True)
             loss.backward()
             stepper.step()
-            total += loss.detach() * len(labels)
+            summed += loss.detach() * len(labels)
             right += int((logits.detach().argmax(dim=1) == labels).sum())
             seen += len(labels)
-            report_event(stage=stage, seed=seed, step=step + 1, steps=epochs * steps)
-        mean = float(total) / max(1, seen)
+            report_event(stage=stage, seed=seed, step=step + 1, steps=total)
+        mean, last = float(summed) / max(1, seen), float(stepper.param_groups[0]["lr"])
         if not math.isfinite(mean):
             raise InvalidInputError(
                 f"{stage}: the loss is {mean} in epoch {epoch + 1} at a learning rate "
-                f"of {rate:.3g}; lower learning_rate={learning_rate:g}."
+                f"of {last:.3g}; lower learning_rate={learning_rate:g}."
             )
-        return {"epoch": epoch + 1, "loss": mean, "accuracy": right / max(1, seen), "learning_rate": rate}
+        return {"epoch": epoch + 1, "loss": mean, "accuracy": right / max(1, seen), "learning_rate": last}
 
     forked = [target] if target.type == "cuda" else []
-    with torch.random.fork_rng(devices=forked), backbone.pretraining():
-        learned = [p for p in backbone.parameters() if p.requires_grad]
+    with torch.random.fork_rng(devices=forked), backbone.pretraining() as model:
+        learned = [p for p in model.parameters() if p.requires_grad]
         groups: list[dict[str, Any]] = [
             {"params": [p for p in learned if p.ndim > 1], "weight_decay": _WEIGHT_DECAY},
             {"params": [p for p in learned if p.ndim <= 1], "weight_decay": 0.0},
         ]
         stepper = torch.optim.AdamW(groups, lr=learning_rate, fused=True)
         if file is not None and (state := read_state(file, recipe, "pre-training")) is not None:
-            backbone.model.load_state_dict(state["model"])
+            model.load_state_dict(state["model"])
             stepper.load_state_dict(state["optimizer"])
             rows = state["rows"]
         for epoch in range(len(rows), epochs):
-            with memory_advice(batch_size, target, f"{stage} on {data.name}"):
+            with memory_advice(batch_size, target, f"{stage} on {images.name}"):
                 rows.append(one_epoch(epoch))
             if file is not None:
-                model = backbone.model.state_dict()
-                write_state(file, recipe, {"model": model, "optimizer": stepper.state_dict(), "rows": rows})
+                state = {"model": model.state_dict(), "optimizer": stepper.state_dict(), "rows": rows}
+                write_state(file, recipe, state)
     return Pretraining(
         history=pd.DataFrame(rows, columns=["epoch", "loss", "accuracy", "learning_rate"]),
         seconds=time.perf_counter() - started,
-        unreadable=tuple(unreadable.values()),
+        unreadable=tuple(unreadable),
     )

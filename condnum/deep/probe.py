@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from condnum.data.task_pair import standardize
 from condnum.deep.features import ImageFeatures
 from condnum.deep.images import hold_out_rows
 from condnum.deep.regularizers import smaller_gram
@@ -67,12 +68,36 @@ def probe_accuracy(
     fit, held = hold_out_rows(train.labels, [seed, 0])
     ends = []
     for multiple in _MULTIPLES:
-        accuracy, loss = softmax_descent((X[fit], y[fit]), (X[held], y[held]), multiple / bound, epochs)
+        accuracy, loss = _softmax_descent((X[fit], y[fit]), (X[held], y[held]), multiple / bound, epochs)
         ends.append((-accuracy[-1], loss) if math.isfinite(loss) else (1.0, math.inf))  # it diverges
     best = ends.index(min(ends))
     rate = _MULTIPLES[best] / bound
-    accuracy, _ = softmax_descent((X, y), (Z, z), rate, epochs)
+    accuracy, _ = _softmax_descent((X, y), (Z, z), rate, epochs)
     return ProbeAccuracy(accuracy, rate, _MULTIPLES[best], best in (0, len(ends) - 1))
+
+
+def _softmax_descent(
+    train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], rate: float, epochs: int
+) -> tuple[NDArray[np.float64], float]:
+    """Return test accuracy `(epochs + 1,)` of a head that starts from zero, and its test loss in the end.
+
+    A test image of a class that no training image has is missed, and does not count in the loss.
+    """
+    X, y = train
+    head = nn.Linear(X.shape[1], int(y.max()) + 1)
+    known = test[1] < head.out_features
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    stepper, accuracies = torch.optim.SGD(head.parameters(), lr=rate), []
+    for epoch in range(epochs + 1):
+        with torch.no_grad():
+            logits = head(test[0])
+        accuracies.append(float((logits.argmax(dim=1) == test[1]).double().mean()))
+        if epoch < epochs:
+            stepper.zero_grad()
+            nn.functional.cross_entropy(head(X), y).backward()
+            stepper.step()
+    return np.array(accuracies), float(nn.functional.cross_entropy(logits[known], test[1][known]))
 
 
 def descent_path(train: ImageFeatures, held: ImageFeatures) -> NDArray[np.float64]:
@@ -91,23 +116,18 @@ def descent_path(train: ImageFeatures, held: ImageFeatures) -> NDArray[np.float6
         >>> descent_path(rows, rows)[[0, -1]].round(4)  # 1 − (1 − 0.01)² at the first step
         array([0.0199, 1.    ])
     """
-    X, Y = (torch.from_numpy(np.asarray(of.values, np.float64)) for of in (train, held))
-    classes = int(max(train.labels.max(), held.labels.max())) + 1
-    Z, target = (
-        nn.functional.one_hot(torch.from_numpy(of.labels.copy()), classes).double() for of in (train, held)
-    )
-    mean, base = X.mean(dim=0), Z.mean(dim=0)
-    X = X - mean
-    sigma, V = torch.linalg.eigh(X.mT @ X)
+    X, Y = (np.asarray(of.values, np.float64) for of in (train, held))
+    classes = np.eye(int(max(train.labels.max(), held.labels.max())) + 1)
+    mean, base = X.mean(axis=0), classes[train.labels].mean(axis=0)
+    sigma, V = np.linalg.eigh((X - mean).T @ (X - mean))
     used = sigma > default_rtol(len(sigma)) * sigma[-1]
     sigma, V = sigma[used], V[:, used]
-    read, wanted = (Y - mean) @ V, (X @ V).mT @ (Z - base) / sigma[:, None]
-    relative = (sigma / sigma[-1:]).numpy()
+    read, wanted = (Y - mean) @ V, V.T @ (X - mean).T @ (classes[train.labels] - base) / sigma[:, None]
+    target = classes[held.labels] - base
     scores = []
     for step in DESCENT_STEPS:
-        done = torch.from_numpy(1 - descent_filter(relative, step))
-        fitted = base + read @ (done[:, None] * wanted)
-        scores.append(1 - float((target - fitted).square().sum() / (target - base).square().sum()))
+        fitted = read @ ((1 - descent_filter(sigma / sigma[-1], step))[:, None] * wanted)
+        scores.append(1 - ((target - fitted) ** 2).sum() / (target**2).sum())
     return np.array(scores)
 
 
@@ -132,36 +152,13 @@ def path_slowdown(before: NDArray[np.float64], after: NDArray[np.float64]) -> fl
     return float(steps[1] / steps[0])
 
 
-def softmax_descent(
-    train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], rate: float, epochs: int
-) -> tuple[NDArray[np.float64], float]:
-    """Return test accuracy `(epochs + 1,)` of a head that starts from zero, and its test loss in the end.
-
-    A test image of a class that no training image has is missed, and does not count in the loss.
-    """
-    X, y = train
-    head = nn.Linear(X.shape[1], int(y.max()) + 1, dtype=X.dtype)
-    known = test[1] < head.out_features
-    nn.init.zeros_(head.weight)
-    nn.init.zeros_(head.bias)
-    stepper, accuracies = torch.optim.SGD(head.parameters(), lr=rate), []
-    for epoch in range(epochs + 1):
-        with torch.no_grad():
-            logits = head(test[0])
-        accuracies.append(float((logits.argmax(dim=1) == test[1]).double().mean()))
-        if epoch < epochs:
-            stepper.zero_grad()
-            nn.functional.cross_entropy(head(X), y).backward()
-            stepper.step()
-    return np.array(accuracies), float(nn.functional.cross_entropy(logits[known], test[1][known]))
-
-
 def convex_probe(train: ImageFeatures, test: ImageFeatures, *, seed: int = 0) -> ConvexProbe:
     """Solve the probe on standardized features by L-BFGS, as an informed attacker would.
 
     The penalty is chosen on a fifth of each class of the training rows, then all of them are fitted.
     """
-    X, Z = (part.numpy() for part in standardized(*(torch.tensor(of.values) for of in (train, test))))
+    X, Z = (standardize(np.asarray(of.values, float), reference=np.asarray(train.values, float))
+            for of in (train, test))  # fmt: skip
     y = train.labels
     fit, held = hold_out_rows(y, [seed, 0])
     scores = [logistic_head(X[fit], y[fit], C).score(X[held], y[held]) for C in _PENALTIES]
@@ -169,18 +166,6 @@ def convex_probe(train: ImageFeatures, test: ImageFeatures, *, seed: int = 0) ->
     model = logistic_head(X, y, penalty)
     iterations = int(np.max(model.n_iter_))
     return ConvexProbe(float(model.score(Z, test.labels)), penalty, iterations, iterations < _ITERATIONS)
-
-
-def standardized(X: Tensor, *others: Tensor) -> list[Tensor]:
-    """Return features in float64, centered and at unit deviation by the first set's rows.
-
-    A column that is constant up to the round-off of float32 becomes zero.
-    """
-    X = X.double()
-    mean, std = X.mean(dim=0), X.std(dim=0, correction=0)
-    varies = std > torch.finfo(torch.float32).eps * X.abs().amax(dim=0)
-    scale = torch.where(varies, 1 / torch.where(varies, std, 1.0), 0.0)
-    return [(part.double() - mean) * scale for part in (X, *others)]
 
 
 def logistic_head(X: Any, y: Any, C: float) -> Any:

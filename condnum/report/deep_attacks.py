@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from condnum.deep.attack_kinds import DeepAttacker
-from condnum.deep.attack_report import headline
+from condnum.deep.attacks.attackers import DeepAttacker
+from condnum.deep.attacks.report import headline
 from condnum.report.tables import formula_html, label, number, rounded
 from condnum.studies.deep_attackers import DeepAttackers
 

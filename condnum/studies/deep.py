@@ -12,7 +12,7 @@ import torch
 
 from condnum.arrays import resolve_device
 from condnum.deep.backbone import Backbone, load_backbone, save_backbone, size_arguments
-from condnum.deep.features import ImageFeatures, cached_features, head_accuracy
+from condnum.deep.features import ImageFeatures, extract_features, head_accuracy
 from condnum.deep.image_sets import imagenet_classes, open_images
 from condnum.deep.images import ImageData
 from condnum.deep.pretraining import pretrain_backbone
@@ -323,16 +323,12 @@ class DeepNets(Study, name="deep"):
         return done.theta_I, row, done.history.add_prefix("history."), done.warnings, done.unreadable
 
     def _features(self, data: DeepTasks, cell: Cell) -> FeatureSets:
-        """Return the features of a cell's model on all sets; those of θ₀ are kept on the disk."""
+        """Return the features of a cell's model on all sets."""
         backbone = load_backbone(model_file(cell))
-        cache = Path(cell.folder) / "features" if cell.after is None else None
         transform = self.transform(data, backbone).still
-        assert transform is not None  # `training_transform` knows it
 
         def of(images: ImageData) -> ImageFeatures:
-            return cached_features(
-                backbone, images, transform, cache=cache, device=self.device, workers=self.workers
-            )
+            return extract_features(backbone, images, transform, device=self.device, workers=self.workers)
 
         sample = rir_sample(data.pretrain, self.groups * self.group_size, cell["seed"])
         return FeatureSets(of(sample), of(data.pretrain_test), of(data.harmful), of(data.harmful_test))

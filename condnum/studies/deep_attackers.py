@@ -11,10 +11,10 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from condnum.deep.attack_kinds import ATTACKERS, SHOTS, DeepAttacker, DeepBudget
-from condnum.deep.attack_panel import AGAIN, SCRATCH, THETA_0, DeepAttackRun, attack
-from condnum.deep.attack_report import DeepAttackReport, Place
-from condnum.deep.attack_target import Pixels, Target, from_scratch, load_pixels
+from condnum.deep.attacks.attack import DeepAttackRun, attack
+from condnum.deep.attacks.attackers import ATTACKERS, SHOTS, DeepAttacker, DeepBudget
+from condnum.deep.attacks.report import AGAIN, SCRATCH, THETA_0, DeepAttackReport, Place
+from condnum.deep.attacks.target import Pixels, Target, from_scratch, load_pixels
 from condnum.deep.backbone import load_backbone
 from condnum.deep.image_sets import open_images
 from condnum.deep.images import ImageData
@@ -172,7 +172,7 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
     def target(self, data: DeepTasks, cell: Cell) -> Target:
         """Return the net that a cell attacks; the last one is kept, with its features."""
         assert cell.after is not None
-        key = f"{cell.after.key} {cell['method'] == SCRATCH}"
+        key = f"{cell.after.key} {cell['method'] == SCRATCH} {self.test_images} {self.attackers}"
         kept: tuple[str, Target] | None = cached("deep-target", lambda: None)
         if kept is not None and kept[0] == key:
             return kept[1]

@@ -99,7 +99,6 @@ def test_one_pass_in_any_batches_leaves_the_net_as_it_was(images):
 
 
 def test_the_study_audits_the_layers_and_names_their_failure(monkeypatch, tmp_path, images):
-    monkeypatch.setattr("condnum.audit.net_images.user_cache", lambda: tmp_path)
     file = save_backbone(Backbone("test_resnet"), tmp_path / "net.safetensors")
     given = {f"{task}_images": place for task, place in TASKS.items()}
     given |= {"backbone": "test_resnet", "weights": str(file), "image_size": SIDE, "limit": 20}

@@ -9,11 +9,13 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from condnum.deep import Backbone, attack_panel
-from condnum.deep.adapters import Attacked, add_lora, hold_as_matrices
-from condnum.deep.attack_kinds import CHANGES, DeepAttacker, DeepBudget
-from condnum.deep.attack_panel import AGAIN, attack, scale_rows
-from condnum.deep.attack_report import (
+from condnum.deep import Backbone
+from condnum.deep.attacks import attack as attacks
+from condnum.deep.attacks.attack import attack, scale_rows
+from condnum.deep.attacks.attacked_net import AttackedNet, add_lora, hold_as_matrices
+from condnum.deep.attacks.attackers import CHANGES, DeepAttacker, DeepBudget
+from condnum.deep.attacks.report import (
+    AGAIN,
     compare_needs,
     deep_attack_panel,
     effect,
@@ -21,7 +23,7 @@ from condnum.deep.attack_report import (
     headline,
     t_interval,
 )  # fmt: skip
-from condnum.deep.attack_target import Pixels, Target, from_scratch, load_pixels
+from condnum.deep.attacks.target import Pixels, Target, from_scratch, load_pixels
 from condnum.deep.image_sets import open_images
 from condnum.deep.pretraining import pretrain_backbone
 from condnum.deep.transforms import evaluation_transform, training_transform
@@ -77,12 +79,12 @@ class TestAdapters:
         inputs = theta.frozen_activations(IMAGES) if subset == "stage" else IMAGES
         inputs = theta(IMAGES) if subset == "head" else inputs
         attacker = DeepAttacker.named(f"{'lora2' if subset == 'lora' else subset}-sgd")
-        model = Attacked(theta, attacker, 4, torch.ones(1, theta.num_features))
+        model = AttackedNet(theta, attacker, 4, torch.ones(1, theta.num_features))
         if subset == "stage":
             with torch.no_grad():
                 same = model.new_head(theta(IMAGES))
             assert torch.allclose(model.eval()(inputs), same, atol=1e-5)
-        stepper = torch.optim.SGD(list(model.trained()), lr=0.1)
+        stepper = torch.optim.SGD(model.trained, lr=0.1)
         for _ in range(2):  # at first B = 0, and A has no gradient
             model.train()
             stepper.zero_grad()
@@ -108,7 +110,7 @@ def test_refused():
     with pytest.raises(InvalidInputError, match="no linear or convolution layer"):
         add_lora(nn.Flatten(), 2)
     with pytest.raises(InvalidInputError, match="expected a condnum Backbone, which defines its last stage"):
-        Attacked(nn.Flatten(), DeepAttacker.named("stage-sgd"), 2, torch.ones(1, 4))
+        AttackedNet(nn.Flatten(), DeepAttacker.named("stage-sgd"), 2, torch.ones(1, 4))
     for name in ("head-muon", "lora0-sgd", "lora-sgd", "stage-lbfgs"):
         with pytest.raises(UnknownNameError, match=f"deep attacker '{name}'"):
             DeepAttacker.named(name)
@@ -354,11 +356,11 @@ def test_a_net_of_any_size_is_read_at_twice_the_side_as_well():
 def curves_of(finals, quick):
     """Make what stands for a descent: held-out accuracy in the end by the value, and of one value at once."""
 
-    def descend(target, attacker, value, sets, budget, seed):
+    def descend(target, attacker, images, value, budget, seed):
         end = finals(round(math.log10(value), 2))
         held = np.array([0.2, 0.6 if value == quick else 0.2, end])
         steps, loss = np.array([0, 1, 2]), np.full(3, math.nan if end < 0 else 1.0)
-        return attack_panel._Trial(value, steps, held, loss, held / 2, math.nan)
+        return attacks._Trial(value, steps, held, loss, held / 2, math.nan)
 
     return descend
 
@@ -378,8 +380,8 @@ def curves_of(finals, quick):
 def test_the_best_in_the_end_is_chosen_and_the_grid_is_widened_at_its_edge(
     monkeypatch, finals, chosen, count, at_edge
 ):
-    monkeypatch.setitem(attack_panel.RANGES, "adamw", (1e-4, 1e-1))
-    monkeypatch.setattr(attack_panel, "_descend", curves_of(finals, quick=1e-1))
+    monkeypatch.setitem(attacks.RANGES, "adamw", (1e-4, 1e-1))
+    monkeypatch.setattr(attacks, "_descend", curves_of(finals, quick=1e-1))
     images = signal_images(30, 0)
     run = attack(Target(Signal(trunk(0)), images, images), DeepAttacker.named("all-adamw"))
     assert (run.chosen, len(run.trials), run.at_edge) == (pytest.approx(chosen), count, at_edge)
@@ -389,8 +391,8 @@ def test_the_best_in_the_end_is_chosen_and_the_grid_is_widened_at_its_edge(
 def test_an_attacker_in_a_hurry_is_kept_beside_the_most_accurate_one(monkeypatch):
     """Rates chosen by the mean over steps gave 79.5 % where a trial of the same attacker held 90.5 %."""
     finals = {-4.0: 0.3, -3.0: 0.95, -2.0: 0.5, -1.0: 0.62}
-    monkeypatch.setitem(attack_panel.RANGES, "adamw", (1e-4, 1e-1))
-    monkeypatch.setattr(attack_panel, "_descend", curves_of(lambda p: finals.get(p, 0.0), quick=1e-1))
+    monkeypatch.setitem(attacks.RANGES, "adamw", (1e-4, 1e-1))
+    monkeypatch.setattr(attacks, "_descend", curves_of(lambda p: finals.get(p, 0.0), quick=1e-1))
     images, nets = signal_images(30, 0), [Signal(trunk(k)) for k in (0, 1)]
     report = deep_attack_panel(
         nets[0], nets[1], images, images, scratch=nets[1], attackers=["all-adamw"], shots=[0],

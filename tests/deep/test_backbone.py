@@ -183,7 +183,7 @@ def test_pretraining_trains_everything_and_gives_the_split_back():
     backbone = made("test_resnet")
     before = copy.deepcopy(backbone.model.state_dict())
     with backbone.pretraining() as model:
-        train_steps(lambda step: model.logits(images()), model.parameters())
+        train_steps(lambda step: model(images()), model.parameters())
     unchanged = [k for k, v in backbone.model.state_dict().items() if torch.equal(v, before[k])]
     assert not [k for k in unchanged if k.endswith(("weight", "running_mean"))]
     assert not backbone.model.conv1[0].weight.requires_grad

@@ -1,14 +1,12 @@
 """Feature extraction and its cache."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from condnum.deep import Backbone, evaluation_transform, features, open_images
-from condnum.deep.features import cached_features, extract_features
+from condnum.deep import evaluation_transform, open_images
+from condnum.deep.features import extract_features
 from condnum.deep.transforms import training_transform
 from condnum.deep.weights import state_checksum
 from condnum.errors import DataFormatError, DeviceError, InvalidInputError
@@ -89,70 +87,3 @@ def test_out_of_memory_says_which_batch_size_to_try(data, transform):
     with pytest.raises(DeviceError, match="batch size of 9; try a batch size of 4"):
         extract_features(hungry, data, transform, batch_size=9)
     assert len(extract_features(hungry, data, transform, batch_size=4)) == 30
-
-
-class TestCache:
-    @pytest.fixture
-    def calls(self, monkeypatch):
-        """Count the passes over a data set."""
-        found, run = [], features.extract_features
-        monkeypatch.setattr(
-            features, "extract_features", lambda *given, **how: found.append(1) or run(*given, **how)
-        )
-        return found
-
-    def test_second_call_reads_a_memory_map_and_what_features_depend_on_counts(
-        self, data, transform, tmp_path, calls
-    ):
-        net, other = Backbone("test_resnet"), Backbone("test_resnet", seed=1)
-        first = cached_features(net, data, transform, cache=tmp_path)
-        again = cached_features(net, data, transform, cache=tmp_path)
-        assert len(calls) == 1
-        assert isinstance(again.values, np.memmap)
-        assert np.array_equal(first.values, again.values)
-        assert again.labels.tolist() == data.labels.tolist()
-        assert again.classes == data.classes
-        pooled = Backbone("test_resnet", global_pool="max")
-        assert pooled.checksum == net.checksum
-        buffer = Backbone("test_resnet")
-        buffer.model.bn1.running_mean += 1
-        for changed in (
-            (other, data, transform),
-            (pooled, data, transform),
-            (buffer, data, transform),
-            (net, open_images(DIGITS, limit=7), transform),
-            (net, data, evaluation_transform(input_size=8)),
-        ):
-            before = len(calls)
-            cached_features(*changed, cache=tmp_path)
-            assert len(calls) == before + 1
-
-    def test_a_module_of_the_caller_is_run_each_time(self, data, transform, tmp_path, calls):
-        """Its weights do not tell what it does."""
-        net = Backbone(Tiny(), head="linear", trainable="norm")
-        for _ in range(2):
-            extract = cached_features(net, data, evaluation_transform(input_size=8), cache=tmp_path)
-        assert len(calls) == 2
-        assert extract.dimension == 3 * 64
-        assert not list(tmp_path.iterdir())
-
-    @pytest.mark.parametrize("damage", ["flip", "no rows", "bad json", "foreign key"])
-    def test_damaged_entries_are_computed_anew(self, data, transform, tmp_path, calls, damage):
-        net = Backbone("test_resnet")
-        good = np.array(cached_features(net, data, transform, cache=tmp_path).values)
-        values = next(path for path in tmp_path.glob("*.npy") if ".rows" not in path.name)
-        rows, meta = next(tmp_path.glob("*.rows.npy")), next(tmp_path.glob("*.json"))
-        content = values.read_bytes()
-        if damage == "flip":
-            values.write_bytes(content[:-3] + bytes([content[-3] ^ 64]) + content[-2:])
-        elif damage == "no rows":
-            rows.unlink()
-        elif damage == "bad json":
-            meta.write_text(meta.read_text()[:50])
-        else:
-            known = json.loads(meta.read_text())
-            known["key"]["data"] = "0" * 64
-            meta.write_text(json.dumps(known))
-        for _ in range(2):  # the second time the entry is whole again
-            assert np.array_equal(cached_features(net, data, transform, cache=tmp_path).values, good)
-            assert len(calls) == 2

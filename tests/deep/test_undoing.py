@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from condnum.deep import Backbone
-from condnum.deep.attack_kinds import DeepBudget
-from condnum.deep.attack_panel import AGAIN, DeepAttackRun
-from condnum.deep.attack_report import DeepAttackReport, Place
+from condnum.deep.attacks.attack import DeepAttackRun
+from condnum.deep.attacks.attackers import DeepBudget
+from condnum.deep.attacks.report import AGAIN, DeepAttackReport, Place
 from condnum.figures.deep_attacks import undoing_figure
 from condnum.report.deep_attacks import undoing_table
 

@@ -126,7 +126,7 @@ def immunize_backbone(
     """
     chosen = deep_preset(settings) if isinstance(settings, str) else settings or default_settings(method)
     check_known("method", method, DEEP_METHODS)
-    if not any(p.requires_grad for p in backbone.trainable_parameters()):
+    if not backbone.can_train:
         raise InvalidInputError("a snapshot cannot be trained; pass the backbone from which it was made.")
     data_P, data_H = as_images(D_P, "D_P"), as_images(D_H, "D_H")
     top = int(data_P.labels.max())

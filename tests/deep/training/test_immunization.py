@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from condnum.deep import Backbone, DeepSettings, immunize_backbone
-from condnum.deep.attack_kinds import DeepBudget
+from condnum.deep.attacks.attackers import DeepBudget
 from condnum.deep.training import loop
 from condnum.deep.training.monitor import Evaluation, Monitor
 from condnum.deep.training.objectives import DEEP_METHODS

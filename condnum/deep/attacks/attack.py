@@ -17,16 +17,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from condnum.deep.adapters import Attacked
-from condnum.deep.attack_kinds import RANGES, DeepAttacker, DeepBudget
-from condnum.deep.attack_target import CHUNK, Pixels, Target
-from condnum.deep.probe import logistic_head, smoothness, standardized
+from condnum.data.task_pair import standardize
+from condnum.deep.attacks.attacked_net import AttackedNet
+from condnum.deep.attacks.attackers import RANGES, DeepAttacker, DeepBudget
+from condnum.deep.attacks.target import CHUNK, Target
+from condnum.deep.probe import logistic_head, smoothness
 from condnum.errors import InvalidInputError
 from condnum.machine import memory_advice
 from condnum.progress import report_event
-
-#: References of a panel: θ₀, θ₀ once more with other random numbers (A against A), and the drawn net.
-THETA_0, AGAIN, SCRATCH = "theta_0", "theta_0 again", "scratch"
 
 MOMENTUM = 0.9
 #: Of the head on whitened features, whose curvature is known: in units of 1/L.
@@ -40,6 +38,9 @@ _WIDER = 3
 
 #: Penalties of the head that is solved for after fine-tuning on D_P; the best on held-out images is taken.
 _PENALTIES = np.geomspace(*RANGES["ridge"], 4)
+
+#: Held-out accuracy and loss, and test accuracy, at a step.
+_Scores = tuple[float, float, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,11 +64,6 @@ class DeepAttackRun:
         return float(self.accuracy[:, -1].mean())
 
 
-def draw_of(seed: int, repeat: int) -> int:
-    """Return the seed of head, factors and batches of an attack."""
-    return int(np.random.SeedSequence([seed, repeat]).generate_state(1)[0])
-
-
 def attack(
     target: Target,
     attacker: DeepAttacker,
@@ -87,26 +83,16 @@ def attack(
     against A.
     """
     budget, started = budget or DeepBudget(), time.perf_counter()
-    images = target.fresh if attacker.fresh else target.train
-    if images is None:
-        raise InvalidInputError(
-            f"attacker '{attacker.name}' needs images on which θ_I was not trained; give fresh=…."
-        )
-    fit, held = images.chosen_rows(shots, seed)
-    sets = [_Set(target, attacker, of, rows)
-            for of, rows in ((images, fit), (images, held), (target.test, None))]  # fmt: skip
-    if attacker.benign:
-        if target.pretrain is None:
-            raise InvalidInputError(
-                f"attacker '{attacker.name}' needs training images of D_P; give pretrain=…."
-            )
-        sets.append(_Set(target, attacker, target.pretrain, None))
-    draws = [draw_of(seed, repeat + again * budget.repeats) for repeat in range(budget.repeats)]
+    images = _Images(target, attacker, shots, seed)
+    draws = [
+        int(np.random.SeedSequence([seed, repeat + again * budget.repeats]).generate_state(1)[0])
+        for repeat in range(budget.repeats)
+    ]
 
     def run(value: float, layer: str, draw: int) -> _Trial:
         if attacker.closed_form:
-            return _solve(target, attacker, value, layer, sets)
-        return _descend(target, attacker, value, sets, budget, draw)
+            return _solve(target, attacker, images, value, layer)
+        return _descend(target, attacker, images, value, budget, draw)
 
     grid = attacker.trials(budget.trials).tolist()
     center = math.sqrt(grid[0] * grid[-1])
@@ -114,7 +100,7 @@ def attack(
     tried = list[_Trial]()
     while pending:
         value = pending.pop(0)
-        tried += [run(value, layer, draws[0]) for layer in sets[0].layers]
+        tried += [run(value, layer, draws[0]) for layer in images.layers]
         best = max(tried, key=_Trial.score)
         values = sorted({trial.value for trial in tried})
         if not pending and 1 < len(values) < len(grid) + _WIDER and best.value in (values[0], values[-1]):
@@ -125,9 +111,8 @@ def attack(
             f"every trial of '{attacker.label}' diverges ({', '.join(f'{v:.3g}' for v in values)})."
         )
     hurried = max(tried, key=_Trial.mean_score)
-    layers = list(sets[0].layers)
-    if len(layers) > 1:  # of each the best one
-        tried = [max((t for t in tried if t.layer == layer), key=_Trial.score) for layer in layers]
+    if len(images.layers) > 1:  # of each the best one
+        tried = [max((t for t in tried if t.layer == layer), key=_Trial.score) for layer in images.layers]
     rows = [
         (k, t.value, t.layer, t.held[-1], t.mean_score()[0], t.accuracy[-1]) for k, t in enumerate(tried, 1)
     ]
@@ -143,38 +128,45 @@ def attack(
         accuracy=np.stack([found.accuracy for found in runs[0]]),
         hurried=np.stack([found.accuracy for found in runs[-1]]),
         pretrain_accuracy=float(np.mean([found.pretrain_accuracy for found in runs[0]])),
-        rows=len(fit),
+        rows=len(images.labels[0]),
         seconds=time.perf_counter() - started,
     )
 
 
-def _mean(curve: NDArray[np.float64], steps: NDArray[np.int64]) -> float:
-    """Return the mean of a curve over all steps, linear between those that were measured."""
-    if len(steps) == 1:
-        return float(curve[0])
-    return float(((curve[1:] + curve[:-1]) / 2 * np.diff(steps)).sum() / (steps[-1] - steps[0]))
+class _Images:
+    """The attacker's images of D_H: to train on, held out, and the test images; and what it starts from."""
+
+    def __init__(self, target: Target, attacker: DeepAttacker, shots: int, seed: int) -> None:
+        own, pretrain = target.fresh if attacker.fresh else target.train, target.pretrain
+        if own is None:
+            raise InvalidInputError(
+                f"attacker '{attacker.name}' needs images on which θ_I was not trained; give fresh=…."
+            )
+        fit, held = own.chosen_rows(shots, seed)
+        sets = [(own, fit), (own, held), (target.test, np.arange(len(target.test)))]
+        self.labels = [of.labels[torch.from_numpy(rows)].to(target.device) for of, rows in sets]
+        self.inputs = [target.inputs(attacker.subset, of, rows) for of, rows in sets]
+        self.layers = {"": self.inputs}  # what a solver may read
+        if attacker.optimizer == "trunk" or attacker.transformed:
+            read = target.trunk_outputs if attacker.optimizer == "trunk" else target.transformed
+            found = [read(of, rows) for of, rows in sets]
+            self.layers = {name: [part[name] for part in found] for name in found[0]}
+        #: What is trained on: D_H's images, or all of D_P's.
+        self.train, self.train_labels, self.classes = self.inputs[0], self.labels[0], own.classes
+        if attacker.benign:
+            if pretrain is None:
+                raise InvalidInputError(
+                    f"attacker '{attacker.name}' needs training images of D_P; give pretrain=…."
+                )
+            own, fit = pretrain, np.arange(len(pretrain))
+            self.train = target.inputs(attacker.subset, pretrain, fit)
+            self.train_labels, self.classes = pretrain.labels.to(target.device), pretrain.classes
+        self.sample = own.images[torch.from_numpy(scale_rows(fit))]
 
 
 def scale_rows(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the rows by whose features a head is scaled: some of all, for the first may be of one class."""
     return np.sort(np.random.default_rng(0).permutation(rows)[:_SCALE_ROWS])
-
-
-class _Set:
-    """Inputs and labels of some rows, on the device."""
-
-    def __init__(
-        self, target: Target, attacker: DeepAttacker, of: Pixels, rows: NDArray[np.int64] | None
-    ) -> None:
-        rows = np.arange(len(of)) if rows is None else rows
-        self.inputs = target.inputs(attacker.subset, of, rows)
-        self.layers = {"": self.inputs}  # what a solver may read
-        if attacker.optimizer == "trunk":
-            self.layers = target.trunk_outputs(of, rows)
-        elif attacker.transformed:
-            self.layers = target.transformed(of, rows)
-        self.labels, self.classes = of.labels[torch.from_numpy(rows)].to(target.device), of.classes
-        self.some = of.images[torch.from_numpy(scale_rows(rows))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,66 +186,66 @@ class _Trial:
         return (-1.0, 0.0) if math.isnan(self.held_loss[-1]) else (self.held[-1], -self.held_loss[-1])
 
     def mean_score(self) -> tuple[float, float]:
-        """Return the mean held-out accuracy over all steps, likewise."""
-        accuracy, loss = (_mean(curve, self.steps) for curve in (self.held, self.held_loss))
-        return (-1.0, 0.0) if math.isnan(loss) else (accuracy, -loss)
+        """Return the mean over all steps, linear between those that were measured, likewise."""
+        if len(self.steps) == 1 or math.isnan(self.held_loss[-1]):
+            return self.score()
+        span = self.steps[-1] - self.steps[0]
+        accuracy, loss = (float(np.trapezoid(of, self.steps) / span) for of in (self.held, self.held_loss))
+        return accuracy, -loss
 
 
 def _descend(
-    target: Target, attacker: DeepAttacker, value: float, sets: Sequence[_Set], budget: DeepBudget, seed: int
+    target: Target, attacker: DeepAttacker, images: _Images, value: float, budget: DeepBudget, seed: int
 ) -> _Trial:
     """Train by an optimizer, on D_H or on D_P alone, and measure at log-spaced steps."""
-    fit = sets[-1] if attacker.benign else sets[0]
-    inputs, labels = [part.inputs for part in sets[:3]], [part.labels for part in sets[:3]]
+    inputs, train, labels = images.inputs, images.train, images.train_labels
     if attacker.optimizer == "whitened":
         inputs = _whitened(inputs, value)
-    images = fit.inputs if attacker.benign else inputs[0]
-    features = images if attacker.subset == "head" else target.through(target.theta, fit.some)
-    model, rate = Attacked(target.theta, attacker, fit.classes, features, seed=seed), value
+        train = inputs[0]
+    features = train if attacker.subset == "head" else target.through(target.theta, images.sample)
+    model, rate = AttackedNet(target.theta, attacker, images.classes, features, seed=seed), value
     if attacker.optimizer == "sgd":
         rate = value / smoothness(features / model.scale)
     elif attacker.optimizer == "whitened":  # λ_max of whitened features is 1
         rate = 2 * _WHITENED_RATE / max(1.0, model.scale**-2)
     steppers = _optimizers(attacker, model, rate)
-    batches = _batches(len(fit.labels), None if attacker.full_batch else budget.batch_size, seed)
-    measured, records = budget.measured, []
-    what = f"{attacker.label}, {len(fit.labels)} rows"
+    batches = _batches(len(labels), None if attacker.full_batch else budget.batch_size, seed)
+    measured, records = budget.measured, list[_Scores]()
+    what, measure = f"{attacker.label}, {len(labels)} rows", _measure_solved if attacker.benign else _measure
     with memory_advice(budget.batch_size, target.device, what):
         for step in range(budget.steps + 1):
             if step in measured:
-                measure = _measure_solved if attacker.benign else _measure
-                records.append(measure(model, inputs, labels))
+                records.append(measure(model, inputs, images.labels))
                 report_event(stage=what, step=step, steps=budget.steps)
             if step == budget.steps or math.isnan(records[-1][1]):
                 break
             rows = next(batches).to(target.device)
             model.train()
-            loss = nn.functional.cross_entropy(model(images[rows]), fit.labels[rows])
+            loss = nn.functional.cross_entropy(model(train[rows]), labels[rows])
             for stepper in steppers:
                 stepper.zero_grad(set_to_none=True)
             loss.backward()
             for stepper in steppers:
                 stepper.step()
-    while len(records) < len(measured):  # it diverged
-        records.append((0.0, math.nan, 0.0))
+    records += [(0.0, math.nan, 0.0)] * (len(measured) - len(records))  # it diverged
     net = None if attacker.subset == "head" else model.net
-    accuracy, losses, test_accuracy = np.array(records).T
-    return _Trial(value, measured, accuracy, losses, test_accuracy, target.pretrain_accuracy(net))
+    held, losses, test = np.array(records).T
+    return _Trial(value, measured, held, losses, test, target.pretrain_accuracy(net))
 
 
-def _solve(target: Target, attacker: DeepAttacker, value: float, layer: str, sets: Sequence[_Set]) -> _Trial:
+def _solve(target: Target, attacker: DeepAttacker, images: _Images, value: float, layer: str) -> _Trial:
     """Solve the head's problem by ridge regression on one-hot labels, or by logistic regression."""
-    rows, labels = [part.layers[layer] for part in sets], [part.labels for part in sets]
+    rows, passes = images.layers[layer], 1
     if attacker.optimizer == "logistic":
-        X, Z, T = (part.cpu().numpy() for part in standardized(*rows))
-        y, z, t = (part.cpu().numpy() for part in labels)
-        model = logistic_head(X, y, value)
-        held, test, passes = model.score(Z, z), model.score(T, t), int(np.max(model.n_iter_))
+        X, Z, T = (part.cpu().double().numpy() for part in rows)
+        y, z, t = (part.cpu().numpy() for part in images.labels)
+        model = logistic_head(standardize(X), y, value)
+        held, test = (model.score(standardize(of, reference=X), known) for of, known in ((Z, z), (T, t)))
+        passes = int(np.max(model.n_iter_))
     else:
-        held, test = _ridge_accuracies(rows, labels, value)
-        passes = 1
-    steps, scores = np.array([passes]), (np.array([held]), np.zeros(1), np.array([test]))
-    return _Trial(value, steps, *scores, target.pretrain_accuracy(), layer)
+        held, test = _ridge_accuracies(rows, images.labels, value)
+    scores = np.array([held]), np.zeros(1), np.array([test])
+    return _Trial(value, np.array([passes]), *scores, target.pretrain_accuracy(), layer)
 
 
 def _ridge_accuracies(
@@ -280,49 +272,43 @@ def _whitened(inputs: Sequence[Tensor], floor: float) -> list[Tensor]:
     return [((part.double() - mean) @ axes.mT * scale).float() for part in inputs]
 
 
-def _optimizers(attacker: DeepAttacker, model: Attacked, rate: float) -> list[torch.optim.Optimizer]:
+def _optimizers(attacker: DeepAttacker, model: AttackedNet, rate: float) -> list[torch.optim.Optimizer]:
     """Return what trains the model; Muon takes the matrices of the trunk and leaves the rest to AdamW."""
-    trained = list(model.trained())
     if attacker.optimizer in ("sgd", "whitened"):
-        return [torch.optim.SGD(trained, lr=rate, momentum=MOMENTUM)]
+        return [torch.optim.SGD(model.trained, lr=rate, momentum=MOMENTUM)]
     if attacker.optimizer == "adamw":
-        return [torch.optim.AdamW(trained, lr=rate, weight_decay=0.0)]
+        return [torch.optim.AdamW(model.trained, lr=rate, weight_decay=0.0)]
     if not hasattr(torch.optim, "Muon"):
         raise InvalidInputError(f"torch {torch.__version__} has no Muon, which came with 2.9; leave it out.")
     head = set(model.new_head.parameters())
-    matrices = [p for p in trained if p.ndim == 2 and p not in head]
-    others = [p for p in trained if p.ndim != 2 or p in head]
+    matrices = [p for p in model.trained if p.ndim == 2 and p not in head]
+    others = [p for p in model.trained if p.ndim != 2 or p in head]
     muon = torch.optim.Muon(matrices, lr=rate, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
     return [muon, torch.optim.AdamW(others, lr=rate, weight_decay=0.0)]
 
 
 def _batches(rows: int, size: int | None, seed: int) -> Iterator[Tensor]:
     """Yield rows without end: all of them, or batches of new permutations; a rest is left out."""
-    if size is None or size >= rows:
-        while True:
-            yield torch.arange(rows)
     generator = torch.Generator().manual_seed(seed)
     while True:
-        order = torch.randperm(rows, generator=generator)
-        yield from order[: rows // size * size].split(size)
+        if size is None or size >= rows:
+            yield torch.arange(rows)
+        else:
+            yield from torch.randperm(rows, generator=generator)[: rows // size * size].split(size)
 
 
-def _measure(
-    model: Attacked, inputs: Sequence[Tensor], labels: Sequence[Tensor]
-) -> tuple[float, float, float]:
+def _measure(model: AttackedNet, inputs: Sequence[Tensor], labels: Sequence[Tensor]) -> _Scores:
     """Return held-out accuracy and loss, and test accuracy."""
     model.eval()
     with torch.no_grad():
         logits, other = (torch.cat([model(x) for x in part.split(CHUNK)]) for part in inputs[1:])
-        loss = float(nn.functional.cross_entropy(logits, labels[1]))
-        pairs = zip((logits, other), labels[1:], strict=True)
-        accuracy, test_accuracy = (float((x.argmax(dim=1) == y).double().mean()) for x, y in pairs)
-        return accuracy, loss, test_accuracy
+    loss = float(nn.functional.cross_entropy(logits, labels[1]))
+    held, test = (float((x.argmax(dim=1) == y).double().mean())
+                  for x, y in ((logits, labels[1]), (other, labels[2])))  # fmt: skip
+    return held, loss, test
 
 
-def _measure_solved(
-    model: Attacked, inputs: Sequence[Tensor], labels: Sequence[Tensor]
-) -> tuple[float, float, float]:
+def _measure_solved(model: AttackedNet, inputs: Sequence[Tensor], labels: Sequence[Tensor]) -> _Scores:
     """Return the same of ridge regression on the features; its loss is NaN if they are not finite, else 0."""
     model.eval()
     with torch.no_grad():

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from condnum.arrays import resolve_device
-from condnum.deep.attack_kinds import CHANGES, Subset
+from condnum.deep.attacks.attackers import CHANGES, Subset
 from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.features import collect
 from condnum.deep.hooks import outputs_before
-from condnum.deep.images import ImageData, check_unreadable, hold_out_rows, image_loader, rows_per_class
+from condnum.deep.image_sets import ImageSource, as_images
+from condnum.deep.images import check_unreadable, hold_out_rows, image_loader, rows_per_class
 from condnum.deep.transforms import ImageTransform
 from condnum.errors import InvalidInputError
 
@@ -52,13 +53,13 @@ class Pixels:
 
 
 def load_pixels(
-    data: ImageData, transform: ImageTransform, *, most: int | None = None, workers: int = 0
+    data: ImageSource, transform: ImageTransform | None = None, *, most: int | None = None, workers: int = 0
 ) -> Pixels:
     """Load images as tensors, un-augmented, as attacks take them.
 
     Args:
-        data: The images of a task; those that do not decode are left out.
-        transform: An un-augmented transform.
+        data: The images of a task (`as_images`); those that do not decode are left out.
+        transform: An un-augmented transform; None for tensors.
         most: Largest number of images, the same number of each class and the same ones each time; None: all.
         workers: Processes that decode.
 
@@ -69,19 +70,26 @@ def load_pixels(
         InvalidInputError: They take more than 8 GiB, or the transform is random.
         DataFormatError: More than a tenth does not decode.
     """
-    if transform.random:
+    if transform is not None and transform.random:
         raise InvalidInputError("this transform is random; attacks need images without augmentation.")
-    kept = data if most is None else data.limit(max(1, most // len(data.classes)))
-    size = 4 * math.prod(transform.input_size) * len(kept)
-    if size > IMAGE_BUDGET:
-        raise InvalidInputError(
-            f"{len(kept)} images of {kept.title} take {size / 2**30:.1f} GiB as tensors, at most "
-            f"{IMAGE_BUDGET >> 30} are held; take fewer per class with limit=…."
-        )
+    known = as_images(data, "the images")
+    kept = known if most is None else known.limit(max(1, most // len(known.classes)))
     loader = image_loader(kept, transform, batch_size=CHUNK, workers=workers)
-    found = collect(lambda images: images, loader, f"images of {kept.name}", total=len(kept))
-    check_unreadable(found[3], len(kept), kept.title)
-    return Pixels(found[0], found[1], len(kept.classes))
+    size = 0
+
+    def checked(images: Tensor) -> Tensor:
+        nonlocal size
+        size = size or images[0].nbytes * len(kept)
+        if size > IMAGE_BUDGET:
+            raise InvalidInputError(
+                f"{len(kept)} images of {kept.title} take {size / 2**30:.1f} GiB as tensors, at most "
+                f"{IMAGE_BUDGET >> 30} are held; take fewer per class with limit=…."
+            )
+        return images
+
+    images, labels, _, unreadable = collect(checked, loader, f"images of {kept.name}", total=len(kept))
+    check_unreadable(unreadable, len(kept), kept.title)
+    return Pixels(images, labels, len(kept.classes))
 
 
 class Target:
@@ -114,17 +122,15 @@ class Target:
 
     def trunk_outputs(self, of: Pixels, rows: NDArray[np.int64]) -> dict[str, Tensor]:
         """Return the pooled output `(n, D)` of every module before the immunized part, by its name."""
-        if not isinstance(self.theta, Backbone):
+        theta = self.theta
+        if not isinstance(theta, Backbone):
             raise InvalidInputError(
                 "attacker 'trunk' needs a condnum Backbone, which knows where its immunized part begins, "
-                f"got a {type(self.theta).__name__}; leave this attacker out."
+                f"got a {type(theta).__name__}; leave this attacker out."
             )
-        model, names = self.theta.model, self.theta.trainable
-        with evaluating(self.theta):
-            found = [
-                outputs_before(model, names, part.to(self.device))
-                for part in of.images[torch.from_numpy(rows)].split(CHUNK)
-            ]
+        parts = of.images[torch.from_numpy(rows)].split(CHUNK)
+        with evaluating(theta):
+            found = [outputs_before(theta.model, theta.trainable, part.to(self.device)) for part in parts]
         return {name: torch.cat([part[name] for part in found]) for name in found[0]}
 
     def transformed(self, of: Pixels, rows: NDArray[np.int64]) -> dict[str, Tensor]:
@@ -168,17 +174,17 @@ class Target:
         return images.to(self.device)
 
 
-def from_scratch(backbone: Backbone, seed: int, images: Tensor) -> Backbone:
+def from_scratch(backbone: nn.Module, seed: int, images: Tensor) -> Backbone:
     """Return the same architecture with weights drawn anew, and BatchNorm's statistics of these images.
 
     As they are drawn, statistics are 0 and 1, with which the features of a deep net are nearly constant.
     Scales of norms that are drawn as 0, as timm does at the end of residual branches, are set to 1: else a
     ResNet18 sees 36 of 1,024 pixels, and is no net that could learn.
     """
-    if backbone.model_arguments is None:
+    if not isinstance(backbone, Backbone) or backbone.model_arguments is None:
         raise InvalidInputError(
-            f"a {backbone.name} cannot be re-initialized here; pass the same architecture with new weights "
-            "as scratch=."
+            f"a {getattr(backbone, 'name', type(backbone).__name__)} cannot be re-initialized here; pass the "
+            "same architecture with new weights as scratch=."
         )
     made = Backbone(
         backbone.name,

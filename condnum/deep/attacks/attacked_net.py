@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from condnum.deep.attack_kinds import DeepAttacker
+from condnum.deep.attacks.attackers import DeepAttacker
 from condnum.deep.backbone import Backbone
 from condnum.errors import InvalidInputError
 
@@ -68,21 +68,21 @@ def hold_as_matrices(net: nn.Module) -> None:
 
 def _on_weights(net: nn.Module, make: Callable[[Tensor], nn.Module]) -> list[nn.Parameter]:
     """Register a parametrization on every linear and convolution layer; return its own parameters."""
-    kinds = (nn.Linear, nn.modules.conv._ConvNd)
     head = net.head if isinstance(net, Backbone) else None
+    kinds = (nn.Linear, nn.modules.conv._ConvNd)
     layers = [part for part in net.modules() if isinstance(part, kinds) and part is not head]
     if not layers:
         raise InvalidInputError(f"{type(net).__name__} has no linear or convolution layer to adapt.")
     found = []
     for layer in layers:
-        assert isinstance(layer.weight, Tensor)
-        parametrize.register_parametrization(layer, "weight", adapter := make(layer.weight.detach()))
+        adapter = make(layer.weight.detach())
+        parametrize.register_parametrization(layer, "weight", adapter)
         found += list(adapter.parameters())
     return found
 
 
-class Attacked(nn.Module):
-    """A copy of θ with a new linear head, of which an attacker trains its part.
+class AttackedNet(nn.Module):
+    """A copy of θ with a new linear head, of which an attacker trains its part, `trained`.
 
     The features are divided by one number, their root mean square on the attacker's rows `features` `(n, D)`:
     the scale of θ is a free parameter. BatchNorm keeps its statistics, unless all weights are trained.
@@ -94,48 +94,41 @@ class Attacked(nn.Module):
         super().__init__()
         self.subset = attacker.subset
         self.scale = float(features.double().square().mean().sqrt()) or 1.0
-        self.net = copy.deepcopy(theta).requires_grad_(False)
+        self.net = net = copy.deepcopy(theta).requires_grad_(False)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # not the GPU's, which the fork would not give back
             self.new_head = nn.Linear(features.shape[1], classes)
-        self.new_head.to(next((p.device for p in self.net.parameters()), torch.device("cpu")))
+        self.new_head.to(next((p.device for p in net.parameters()), torch.device("cpu")))
         if attacker.optimizer == "muon":
-            hold_as_matrices(self.net)
+            hold_as_matrices(net)
         chosen = list[nn.Parameter]()
         if self.subset == "lora":
-            chosen = add_lora(self.net, attacker.rank, seed=seed)
+            chosen = add_lora(net, attacker.rank, seed=seed)
         elif self.subset == "stage":
-            if not isinstance(self.net, Backbone):
+            if not isinstance(net, Backbone):
                 raise InvalidInputError(
-                    "expected a condnum Backbone, which defines its last stage, got a "
-                    f"{type(theta).__name__}."
+                    f"expected a condnum Backbone, which defines its last stage, got a {type(net).__name__}."
                 )
-            parts = [self.net.model.get_submodule(name) for name in self.net.trainable]
-            chosen = [p for part in parts for p in part.parameters()]
+            chosen = [p for name in net.trainable for p in net.model.get_submodule(name).parameters()]
         elif self.subset == "all":
-            kept = set(self.net.head_parameters()) if isinstance(self.net, Backbone) else set()
-            chosen = [p for p in self.net.parameters() if p not in kept]
-        self._trained = [p for p in chosen if p.is_floating_point()]
-        for parameter in self._trained:
+            kept = set(net.head_parameters()) if isinstance(net, Backbone) else set()
+            chosen = [p for p in net.parameters() if p not in kept]
+        chosen = [p for p in chosen if p.is_floating_point()]
+        for parameter in chosen:
             parameter.requires_grad_()
+        self.trained = [*chosen, *self.new_head.parameters()]  # the part of θ, then the head
 
-    def train(self, mode: bool = True) -> Attacked:
+    def train(self, mode: bool = True) -> AttackedNet:
         """Let BatchNorm take the statistics of batches only where all weights are trained."""
         for part in self.modules():
             part.training = mode and self.subset == "all"
         return self
 
-    def trained(self) -> Iterator[nn.Parameter]:
-        """Yield what is trained: the part of θ, then the head."""
-        yield from self._trained
-        yield from self.new_head.parameters()
-
     def forward(self, inputs: Tensor) -> Tensor:
         """Return logits `(B, C)` of what `Target.inputs` gives: images, activations or features."""
         features = inputs
-        if self.subset == "stage":
-            assert isinstance(self.net, Backbone)
-            features = self.net(inputs, activations=self.net._replay is not None)
+        if self.subset == "stage" and isinstance(self.net, Backbone):
+            features = self.net(inputs, activations=self.net.starts_from_activations)
         elif self.subset != "head":
             features = self.net(inputs)
         logits: Tensor = self.new_head(features / self.scale)

@@ -14,11 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from condnum.deep.attack_kinds import ATTACKERS, SHOTS, DeepAttacker, DeepBudget
-from condnum.deep.attack_panel import AGAIN, SCRATCH, THETA_0, DeepAttackRun, attack
-from condnum.deep.attack_target import Pixels, Target, from_scratch
-from condnum.deep.backbone import Backbone
+from condnum.deep.attacks.attack import DeepAttackRun, attack
+from condnum.deep.attacks.attackers import ATTACKERS, SHOTS, DeepAttacker, DeepBudget
+from condnum.deep.attacks.target import Pixels, Target, from_scratch
 from condnum.errors import InvalidInputError
+
+#: References of a panel: θ₀, θ₀ once more with other random numbers (A against A), and the drawn net.
+THETA_0, AGAIN, SCRATCH = "theta_0", "theta_0 again", "scratch"
 
 #: Goals: fractions of the way from chance to the best attacker's accuracy on θ₀.
 FRACTIONS = (0.5, 0.8, 0.9, 0.95)
@@ -324,13 +326,7 @@ def deep_attack_panel(
         raise InvalidInputError(
             f"train has {train.classes} classes and test has {test.classes}; use the same classes for both."
         )
-    if scratch is None:
-        if not isinstance(theta_0, Backbone):
-            raise InvalidInputError(
-                f"a {type(theta_0).__name__} cannot be re-initialized here; pass the same architecture with "
-                "new weights as scratch=."
-            )
-        scratch = from_scratch(theta_0, seeds[0], train.images)
+    scratch = from_scratch(theta_0, seeds[0], train.images) if scratch is None else scratch
     name = str(getattr(theta_0, "name", type(theta_0).__name__))
     made = theta_i if isinstance(theta_i, Mapping) else {"theta_i": theta_i}
     nets = {THETA_0: theta_0, AGAIN: theta_0, **made, SCRATCH: scratch}

@@ -34,6 +34,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "muon": (1e-4, 3e-2),
     "whitened": (1e-6, 1e-1),
     "ridge": (1e-6, 1.0),
+    "trunk": (1e-6, 1.0),
     "logistic": (1e-3, 1e2),
 }
 
@@ -60,6 +61,7 @@ CHANGES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "squared": torch.square,
 }
 
+#: Attackers of the features alone, and what trains weights, in words.
 _OF_HEADS = {
     "whitened": "head on whitened features, SGD",
     "ridge": "ridge regression, solved",
@@ -102,28 +104,29 @@ class DeepAttacker:
     def named(cls, name: str) -> DeepAttacker:
         """Read a name of `ATTACKERS`, or `lora<rank>|stage|all` with `-sgd|-adamw|-muon`, or `fresh-…`."""
         own = name.removeprefix(FRESH)
-        solver = own.removeprefix(TRANSFORMED)
+        fresh, solver = own != name, own.removeprefix(TRANSFORMED)
         if own in _OF_HEADS or (solver != own and solver in ("ridge", "logistic")):
-            return cls(name, "head", cast(Any, solver), fresh=own != name, transformed=solver != own)
+            return cls(name, "head", cast(Any, solver), fresh=fresh, transformed=solver != own)
         if own == BENIGN:
-            return cls(name, "all", "adamw", fresh=own != name, benign=True)
-        found = re.fullmatch(r"(head|stage|all|lora([1-9]\d{0,3}))-(sgd|adamw|muon)", own)
-        if found is None or own == "head-muon":  # Muon leaves heads to AdamW
+            return cls(name, "all", "adamw", fresh=fresh, benign=True)
+        found = re.fullmatch(r"(head|stage|all|lora)([1-9]\d{0,3})?-(sgd|adamw|muon)", own)
+        part, rank, optimizer = found.groups() if found else ("", None, "")
+        if not part or (part == "lora") != bool(rank) or own == "head-muon":  # Muon leaves heads to AdamW
             known = [*ATTACKERS, "lora8-sgd", "stage-muon", "fresh-ridge", "transformed-logistic", "…"]
             raise UnknownNameError("deep attacker", name, known)
-        part, rank, optimizer = found.groups()
-        subset = cast(Subset, "lora" if rank else part)
-        return cls(name, subset, cast(Any, optimizer), int(rank or 0), fresh=own != name)
+        return cls(name, cast(Subset, part), cast(Any, optimizer), int(rank or 0), fresh=fresh)
 
     @property
     def label(self) -> str:
         """The attacker in words."""
-        part = {"head": "new head", "lora": f"LoRA rank {self.rank}", "stage": "last stage"}
-        own = _OF_HEADS.get(
-            self.optimizer,
-            f"{part.get(self.subset, 'all weights')}, {_OPTIMIZERS.get(self.optimizer, '')}",
-        )
-        own = "all weights on D_P alone, AdamW, then ridge regression" if self.benign else own
+        if self.benign:
+            own = "all weights on D_P alone, AdamW, then ridge regression"
+        elif self.optimizer in _OF_HEADS:
+            own = _OF_HEADS[self.optimizer]
+        else:
+            lora = f"LoRA rank {self.rank}"
+            parts = {"head": "new head", "lora": lora, "stage": "last stage", "all": "all weights"}
+            own = f"{parts[self.subset]}, {_OPTIMIZERS[self.optimizer]}"
         return own + ", transformed images" * self.transformed + ", fresh images" * self.fresh
 
     @property
@@ -138,8 +141,7 @@ class DeepAttacker:
 
     def trials(self, count: int) -> NDArray[np.float64]:
         """Return the values that are tried, ascending."""
-        kind = "ridge" if self.optimizer == "trunk" else self.optimizer
-        low, high = RANGES.get(f"{self.subset}-{kind}", RANGES[kind])
+        low, high = RANGES.get(f"{self.subset}-{self.optimizer}", RANGES[self.optimizer])
         return np.geomspace(low, high, count) if count > 1 else np.array([math.sqrt(low * high)])
 
 
