@@ -26,7 +26,6 @@ from torch.nn.functional import one_hot, pad
 
 from condnum.arrays import TargetKind, as_array, as_targets, as_tensor, same_columns
 from condnum.errors import DataFormatError, InvalidInputError, check_flag, require
-from condnum.methods.baselines import ImmaSettings, OptKappaSettings
 from condnum.methods.method import Method
 from condnum.methods.problem import ImmunizationProblem, LossName
 from condnum.methods.registry import immunize
@@ -35,8 +34,6 @@ from condnum.theory.ceiling import rir_ceiling
 from condnum.theory.erasure import Erasure, erasure, erasure_of_rows
 from condnum.theory.immunization import Immunization, relative_immunization_ratio
 from condnum.theory.spectra import EPS, ConditionNumber
-
-_SETTINGS = {kind.__name__: kind for kind in (DescentSettings, ImmaSettings, OptKappaSettings)}
 
 
 class _Extractor(TransformerMixin, BaseEstimator):
@@ -478,7 +475,7 @@ def _like(sample: Any, tensor: Tensor) -> Any:
 def _written(value: Any) -> Any:
     """Return a parameter as JSON holds it."""
     if isinstance(value, Settings):
-        return {"kind": type(value).__name__, "values": asdict(value)}
+        return asdict(value)
     if isinstance(value, Method):
         return value.name
     return value.item() if isinstance(value, np.generic) else value
@@ -486,4 +483,4 @@ def _written(value: Any) -> Any:
 
 def _read(value: Any) -> Any:
     """Return a parameter that `_written` gave."""
-    return _SETTINGS[value["kind"]](**value["values"]) if isinstance(value, dict) else value
+    return DescentSettings(**value) if isinstance(value, dict) else value

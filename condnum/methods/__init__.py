@@ -1,6 +1,5 @@
 """Algorithm 1, its baselines and its controls: one registry, one loop."""
 
-from condnum.methods.baselines import ImmaSettings, OptKappaSettings
 from condnum.methods.method import Method
 from condnum.methods.registry import (
     get_method,
@@ -14,10 +13,8 @@ from condnum.methods.settings import PRESETS, DescentSettings
 __all__ = [
     "PRESETS",
     "DescentSettings",
-    "ImmaSettings",
     "ImmunizationResult",
     "Method",
-    "OptKappaSettings",
     "Progress",
     "get_method",
     "immunize",

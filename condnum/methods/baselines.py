@@ -1,8 +1,5 @@
 """IMMA's bi-level game (Zheng & Yeh, 2024), descent on the condition numbers, controls and closed forms."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -16,20 +13,8 @@ from condnum.theory.pareto import pareto_immunizer
 from condnum.theory.spectra import PUBLISHED_RIDGE, Convention
 
 
-@dataclass(frozen=True)
-class ImmaSettings(DescentSettings):
-    """Settings of `imma`."""
-
-    inner_steps: int = 1  # gradient steps of the simulated fine-tuner on θ
-    inner_rate: float = 0.01  # their step size
-
-    def describe(self, parts: Collection[str] = ()) -> str:
-        """Return the settings in one line."""
-        return super().describe(parts) + f", {self.inner_steps} inner step(s) of size {self.inner_rate:g}"
-
-
 def bilevel_gradient(
-    harmful: SupervisedLoss, pretrain: SupervisedLoss, parameters: Parameters, settings: ImmaSettings
+    harmful: SupervisedLoss, pretrain: SupervisedLoss, parameters: Parameters, settings: DescentSettings
 ) -> Tensor:
     """Return the gradient in θ of `L(D_P, ω, θ*) − L(D_H, w, θ*)`, through the inner steps from θ to θ*."""
     theta = parameters["theta"].detach().requires_grad_()
@@ -50,7 +35,7 @@ class Imma(Method):
     summary = "bi-level: maximizes the harmful loss after a simulated fine-tuning step"
     parts = ("bilevel",)
     needs = ("pretrain", "harmful")
-    defaults = ImmaSettings()
+    defaults = DescentSettings()
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
         """Return θ₀, ω₀ and w₀, all uniform in ±1/√D."""
@@ -61,7 +46,7 @@ class Imma(Method):
         return drawn
 
     def gradients(
-        self, problem: ImmunizationProblem, parameters: Parameters, settings: ImmaSettings
+        self, problem: ImmunizationProblem, parameters: Parameters, settings: DescentSettings
     ) -> Gradients:
         """Return the bi-level gradient of θ and the plain gradients of both probes."""
         theta, omega, w = (parameters[name] for name in ("theta", "omega", "w"))
@@ -73,17 +58,6 @@ class Imma(Method):
             "w": theta.mT @ harmful.derivative(theta @ w),
         }
         return Gradients({"bilevel": bilevel_gradient(harmful, pretrain, parameters, settings)}, probes)
-
-
-@dataclass(frozen=True)
-class OptKappaSettings(DescentSettings):
-    """Settings of `opt_kappa`."""
-
-    convention: Convention = "compact"  # which κ; the released code has the absolute floor of `ridge`
-
-    def describe(self, parts: Collection[str] = ()) -> str:
-        """Return the settings in one line."""
-        return super().describe(parts) + f", difference of {self.convention} κ"
 
 
 def kappa_gradient(task: LinearTask, theta: Tensor, convention: Convention) -> Tensor:
@@ -114,10 +88,10 @@ class OptKappa(Method):
     label = "Opt κ"
     summary = "descends κ(H<sub>P</sub>) − κ(H<sub>H</sub>) itself, through the four extreme eigenpairs"
     parts = ("kappa_pretrain", "kappa_harmful")
-    defaults = OptKappaSettings()
+    defaults = DescentSettings()
 
     def gradients(
-        self, problem: ImmunizationProblem, parameters: Parameters, settings: OptKappaSettings
+        self, problem: ImmunizationProblem, parameters: Parameters, settings: DescentSettings
     ) -> Gradients:
         """Return the gradients of `+κ_P` and `−κ_H`."""
         P = kappa_gradient(problem.pretrain, parameters["theta"], settings.convention)

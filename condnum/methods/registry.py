@@ -17,11 +17,13 @@ from condnum.methods.settings import PRESETS, DescentSettings, Settings
 #: Beyond this, and below its inverse, eigenvalues to the power ±4 are near the end of float64.
 _LARGEST_ENTRY = 1e60
 
-_METHODS: dict[str, Method] = {
+#: Methods by name: the built-in ones, in display order, and yours.
+METHODS: dict[str, Method] = {
     method.name: method
     for method in (Ours(), OptKappa(), Imma(), RIllOnly(), Identity(), Initial(), MaxRir(), Pareto(), Erase())
 }
-_BUILT_IN = frozenset(_METHODS)
+_BUILT_IN = frozenset(METHODS)
+_ALIASES = {"algorithm1": "ours"}
 
 
 def register_method(method: Method) -> None:
@@ -39,14 +41,15 @@ def register_method(method: Method) -> None:
         ...
         condnum.errors.InvalidInputError: 'ours' is the name of a built-in method; choose another name.
     """
-    if not isinstance(method, Method) or not all(hasattr(method, x) for x in ("name", "label", "summary")):
-        raise InvalidInputError(
-            f"{type(method).__name__} is not a method: derive its class from condnum.methods.Method, and "
-            "define its name, label and summary."
-        )
-    if method.name in _BUILT_IN:
-        raise InvalidInputError(f"'{method.name}' is the name of a built-in method; choose another name.")
-    _METHODS[method.name] = method
+    name = get_method(method).name
+    if name in _BUILT_IN or name in _ALIASES:
+        raise InvalidInputError(f"'{name}' is the name of a built-in method; choose another name.")
+    METHODS[name] = method
+
+
+def own_methods() -> list[Method]:
+    """Return the methods that were registered beside the built-in ones."""
+    return [method for name, method in METHODS.items() if name not in _BUILT_IN]
 
 
 def method_names() -> list[str]:
@@ -59,27 +62,36 @@ def method_names() -> list[str]:
         >>> method_names()
         ['ours', 'opt_kappa', 'imma', 'r_ill_only', 'identity', 'initial', 'max_rir', 'pareto', 'erase']
     """
-    return list(_METHODS)
+    return list(METHODS)
 
 
-def get_method(name: str) -> Method:
-    """Return a registered method.
+def get_method(method: str | Method) -> Method:
+    """Return a method by its name; a `Method` is returned as it is.
 
     Args:
-        name: One of `method_names()`.
+        method: One of `method_names()`, or `algorithm1` for `ours`.
 
     Returns:
         The method, with its `label`, `summary` and (if it descends) `defaults`.
 
     Raises:
         UnknownNameError: There is no such method.
+        InvalidInputError: A method of yours lacks a name, a label or a summary.
 
     Examples:
-        >>> get_method("ours").label
+        >>> get_method("algorithm1").label
         'Ours (Algorithm 1)'
     """
-    check_known("method", name, _METHODS)
-    return _METHODS[name]
+    if isinstance(method, str):
+        name = _ALIASES.get(method, method)
+        check_known("method", name, METHODS)
+        return METHODS[name]
+    if not isinstance(method, Method) or not all(hasattr(method, x) for x in ("name", "label", "summary")):
+        raise InvalidInputError(
+            f"{type(method).__name__} is not a method: derive its class from condnum.methods.Method, and "
+            "define its name, label and summary."
+        )
+    return method
 
 
 def immunize(
@@ -96,8 +108,9 @@ def immunize(
 
     Args:
         problem: The two tasks (`ImmunizationProblem.from_data`, `.from_pair`, `.from_covariances`).
-        method: The closed forms `pareto`, `max_rir` and `erase`, which need no seed; `ours` (Algorithm 1),
-            `r_ill_only`, `imma` and `opt_kappa`, which descend; or the controls `identity` and `initial`.
+        method: The closed forms `pareto`, `max_rir` and `erase`, which need no seed; `ours` (Algorithm 1,
+            also called `algorithm1`), `r_ill_only`, `imma` and `opt_kappa`, which descend; the controls
+            `identity` and `initial`; or a `Method` of your own.
         seed: Seed of θ₀ and all other random numbers; the library never seeds globally.
         settings: Replaces the defaults of a method that descends; a string names one of `PRESETS`.
         callback: Called with a `Progress` at each recorded step; returning True cancels the run,
@@ -128,9 +141,9 @@ def immunize(
     if chosen.defaults is None:
         if settings is not None or overrides:
             given = ", ".join(overrides) or "settings"
-            descends = ", ".join(name for name, one in _METHODS.items() if one.defaults)
+            descends = ", ".join(name for name, one in METHODS.items() if one.defaults)
             raise InvalidInputError(
-                f"method '{method}' has no settings; leave out {given}, or name a method that descends: "
+                f"method '{chosen.name}' has no settings; leave out {given}, or name a method that descends: "
                 f"{descends}."
             )
         return judged(problem, run_method(problem, chosen, seed=seed))
@@ -139,20 +152,15 @@ def immunize(
         settings = PRESETS[settings]
         if problem.pretrain.targets is None:  # a name stands for what of it means anything here
             settings = replace(settings, loss_weight=DescentSettings.loss_weight)
-    base = _settings_of(chosen, settings).with_overrides(**overrides)
+    kind = type(chosen.defaults)
+    if settings is not None and not isinstance(settings, kind):
+        raise InvalidInputError(
+            f"method '{chosen.name}' takes {kind.__name__}, got {type(settings).__name__}."
+        )
+    base: Any = (settings or chosen.defaults).with_overrides(**overrides)
     _check_descent(problem, chosen, base, overrides)
     result = run_method(problem, chosen, base, seed=seed, callback=callback, callback_steps=callback_steps)
     return judged(problem, result)
-
-
-def _settings_of(method: Method, settings: Settings | None) -> Any:
-    """Return the settings, or the method's defaults; raise for those of another method."""
-    kind = type(method.defaults)
-    if settings is not None and type(settings) is not kind:
-        raise InvalidInputError(
-            f"method '{method.name}' takes {kind.__name__}, got {type(settings).__name__}."
-        )
-    return settings or method.defaults
 
 
 def _check_descent(

@@ -94,7 +94,10 @@ def _read(name: str, kind: Any, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class DescentSettings(Settings):
-    """How a method descends all parts of its gradient together (Eq. 11). Defaults: Adam, balanced λ."""
+    """How a method descends all parts of its gradient together (Eq. 11). Defaults: Adam, balanced λ.
+
+    What has no effect on a method is refused.
+    """
 
     optimizer: Literal["adam", "gd"] = "adam"  # Adam (0.9, 0.999, 1e-8) or plain gradient descent
     learning_rate: float = 0.1  # η at step 0
@@ -108,6 +111,11 @@ class DescentSettings(Settings):
     loss_weight: float = only_where(1.0, parts="supervised")  # weight of the supervised loss
     lambda_pretrain: float = only_where(100.0, parts="well", weights="fixed")  # Table 4, house prices
     lambda_harmful: float = only_where(1e7, parts="ill", weights="fixed")  # likewise
+    # Of `opt_kappa`: which κ; the released code has the absolute floor of `ridge`.
+    convention: Literal["compact", "ridge"] = only_where("compact", parts="kappa_pretrain kappa_harmful")
+    # Of `imma`: gradient steps of the simulated fine-tuner on θ, and their size.
+    inner_steps: int = only_where(1, parts="bilevel")
+    inner_rate: float = only_where(0.01, parts="bilevel")
 
     @cached_property
     def recorded_steps(self) -> frozenset[int]:
@@ -130,6 +138,10 @@ class DescentSettings(Settings):
             text += f", λ_P = {self.lambda_pretrain:g}, λ_H = {self.lambda_harmful:g}"
         elif self.weights == "balanced" and len(parts) > 1:
             text += f", λ balanced with ratio {self.ratio:g}"
+        if "bilevel" in parts:
+            text += f", {self.inner_steps} inner step(s) of size {self.inner_rate:g}"
+        if "kappa_harmful" in parts:
+            text += f", difference of {self.convention} κ"
         return text + (f", loss weight {self.loss_weight:g}" if "supervised" in parts else "")
 
 

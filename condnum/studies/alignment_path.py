@@ -25,8 +25,8 @@ from condnum.probing.line_search import log_spaced_steps, probe_curves
 from condnum.probing.quadratic import Modes
 from condnum.studies.frame.cells import Arrays, Cell, CellResult
 from condnum.studies.frame.executors import Executor
-from condnum.studies.frame.study import Count, Study, at_least, content_checksum
-from condnum.studies.linear import LinearStudy, MethodNames, study_of_one_pair
+from condnum.studies.frame.study import Count, at_least, content_checksum
+from condnum.studies.linear import LinearStudy, MethodNames, MethodStudy, study_of_one_pair
 from condnum.studies.measure import report_step
 from condnum.theory.ceiling import RirCeiling
 from condnum.theory.pareto import FeasibleRegion, feasible_region
@@ -103,7 +103,7 @@ class PathData:
 
 
 @dataclass(frozen=True)
-class AlignmentPath(Study, name="alignment-path"):
+class AlignmentPath(MethodStudy, name="alignment-path"):
     """Singular vectors, spectra and probes of extractors along their training, for one pair of tasks."""
 
     data: str = "house-prices"  # house-prices, embedded, mnist:P-H, digits:P-H, or a path; given: to `run`

@@ -15,8 +15,8 @@ from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import AttackBudget, AttackReport, attack_panel, attacker_names
 from condnum.progress import report_event
 from condnum.studies.frame.cells import Cell, CellResult, cached
-from condnum.studies.frame.study import Count, FinishedCell, Study, at_least, some_of
-from condnum.studies.linear import MethodNames, study_of_one_pair
+from condnum.studies.frame.study import Count, FinishedCell, at_least, some_of
+from condnum.studies.linear import MethodNames, MethodStudy, study_of_one_pair
 from condnum.studies.measure import own_slowdowns
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.spectra import Convention
@@ -42,7 +42,7 @@ _KEPT = ("steps", "curves", "extractors", "spectra", "skipped")
 
 
 @dataclass(frozen=True)
-class Attackers(Study, name="attackers"):
+class Attackers(MethodStudy, name="attackers"):
     """How far immunized extractors slow each kind of training: one pair of tasks, a panel of attackers."""
 
     data: str = "house-prices"  # house-prices, embedded (diabetes table), mnist:P-H, digits:P-H, or a path

@@ -10,8 +10,16 @@ import torch
 
 from condnum.errors import InvalidInputError
 from condnum.studies.frame.cells import Arrays, Cell, CellResult
-from condnum.studies.frame.study import Count, FinishedCell, Study, StudyRun
-from condnum.studies.linear import TABLES, LinearStudy, MethodNames, Pairs, data_set, linear_study
+from condnum.studies.frame.study import Count, FinishedCell, StudyRun
+from condnum.studies.linear import (
+    TABLES,
+    LinearStudy,
+    MethodNames,
+    MethodStudy,
+    Pairs,
+    data_set,
+    linear_study,
+)
 from condnum.theory.ceiling import RirCeiling, null_spaces, pencil_directions, share_of_ceiling
 from condnum.theory.immunization import RATIO_TOLERANCE
 from condnum.theory.pareto import (
@@ -59,7 +67,7 @@ NULL_SPACES = (
 
 
 @dataclass(frozen=True)
-class Limits(Study, name="limits"):
+class Limits(MethodStudy, name="limits"):
     """Ceilings and fronts of task pairs, and every method held against them."""
 
     data: str = "house-prices"  # house-prices, embedded (diabetes), mnist, digits, or a path

@@ -40,4 +40,4 @@ def registered():
 
     yield add
     for name in set(names):
-        del registry._METHODS[name]
+        del registry.METHODS[name]

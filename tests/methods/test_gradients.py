@@ -4,7 +4,7 @@ import pytest
 import torch
 from covariances import decaying_task, draw
 
-from condnum.methods import ImmaSettings, baselines, get_method
+from condnum.methods import DescentSettings, baselines, get_method
 from condnum.methods.baselines import bilevel_gradient
 from condnum.methods.problem import SMALL, ImmunizationProblem, LogisticLoss, SquaredLoss
 
@@ -82,7 +82,7 @@ def test_imma_equals_finite_differences_through_the_inner_steps(kind, steps):
             theta = theta - 0.2 * harmful.derivative(theta @ parameters["w"]) @ parameters["w"].mT
         return pretrain.value(theta @ parameters["omega"]) - harmful.value(theta @ parameters["w"])
 
-    settings = ImmaSettings(inner_steps=steps, inner_rate=0.2)
+    settings = DescentSettings(inner_steps=steps, inner_rate=0.2)
     found = bilevel_gradient(harmful, pretrain, parameters, settings)
     for index in ((0, 0), (1, 1), (2, 0)):
         delta = torch.zeros(3, 2, dtype=torch.float64)

@@ -18,7 +18,6 @@ from condnum.methods import (
     PRESETS,
     DescentSettings,
     Method,
-    OptKappaSettings,
     get_method,
     immunize,
     method_names,
@@ -26,6 +25,7 @@ from condnum.methods import (
 )
 from condnum.methods.method import Gradients
 from condnum.methods.problem import ImmunizationProblem
+from condnum.methods.settings import Settings
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.pareto import pareto_immunizer
 
@@ -133,8 +133,9 @@ def test_the_default_is_the_closed_form(make_problem):
     assert torch.equal(plain.theta, again.theta)
 
 
-#: Those of the joint descent with balanced weights.
-DEFAULTS = {name: of for name, of in asdict(DescentSettings()).items() if not name.startswith("lambda")}
+#: What has an effect on `ours` with balanced weights.
+NOT_OURS = {"lambda_pretrain", "lambda_harmful", "convention", "inner_steps", "inner_rate"}
+DEFAULTS = {name: of for name, of in asdict(DescentSettings()).items() if name not in NOT_OURS}
 
 
 @pytest.mark.parametrize("given", [*({name: of} for name, of in DEFAULTS.items()), DEFAULTS], ids=str)
@@ -294,7 +295,7 @@ class TestSettings:
             (DescentSettings, {"steps": None}, InvalidInputError, "steps must be an integer.*got None"),
             (DescentSettings, {"steps": 2.5}, InvalidInputError, "steps must be an integer.*got 2.5"),
             (DescentSettings, {"record_every": -1}, InvalidInputError, "record_every must be.*≥ 0"),
-            (OptKappaSettings, {"convention": "compct"}, UnknownNameError, "did you mean 'compact'"),
+            (DescentSettings, {"convention": "compct"}, UnknownNameError, "did you mean 'compact'"),
         ],
         ids=lambda value: "-".join(map(str, value.items())) if isinstance(value, dict) else None,
     )
@@ -307,14 +308,13 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("method", "options", "message"),
         [
-            ("imma", {"settings": DescentSettings()}, "'imma' takes ImmaSettings, got DescentSettings"),
+            ("imma", {"settings": Settings()}, "'imma' takes DescentSettings, got Settings"),
             ("identity", {"steps": 3}, "'identity' has no settings; leave out steps"),
             (
                 "pareto",
                 {"settings": "mnist"},
                 "no settings; leave out settings, or .* descends: ours, opt",
             ),
-            ("ours", {"settings": OptKappaSettings()}, "takes DescentSettings, got OptKappaSettings"),
             ("ours", {"seed": -1}, "seed must be an integer ≥ 0, got -1"),
         ],
     )
@@ -466,13 +466,26 @@ class TestMethodsOfOnesOwn:
         with pytest.raises(InvalidInputError, match="theta of method 'bad' holds 36 non-finite"):
             immunize(make_problem(), "bad")
 
-    def test_what_is_missing_is_named(self):
+    def test_an_instance_is_as_good_as_a_name(self, make_problem):
+        problem = make_problem()
+        assert immunize(problem, Formula("mine", torch.eye(6))).theta.equal(torch.eye(6).double())
+        assert "mine" not in method_names()
+        by_name, by_alias, by_object = (
+            immunize(problem, of, steps=3) for of in ("ours", "algorithm1", get_method("ours"))
+        )
+        assert by_name.method == by_alias.method == by_object.method == "ours"
+        assert torch.equal(by_name.theta, by_alias.theta)
+        assert torch.equal(by_name.theta, by_object.theta)
+
+    def test_what_is_missing_is_named(self, make_problem):
         class Bare(Method):
             name = "bare"
 
         for bare in (Bare(), object()):
             with pytest.raises(InvalidInputError, match=r"is not a method: derive.*label and summary"):
                 register_method(bare)
+            with pytest.raises(InvalidInputError, match="is not a method"):
+                immunize(make_problem(), bare)
         assert "bare" not in method_names()
 
     def test_registering_again_replaces(self, registered, make_problem):
@@ -480,8 +493,9 @@ class TestMethodsOfOnesOwn:
             registered(Formula("mine", scale * torch.eye(6).double()))
         assert method_names().count("mine") == 1
         assert immunize(make_problem(), "mine").theta.equal(2 * torch.eye(6).double())
-        with pytest.raises(InvalidInputError, match="'pareto' is the name of a built-in method"):
-            register_method(Formula("pareto", torch.eye(6)))
+        for name in ("pareto", "algorithm1"):
+            with pytest.raises(InvalidInputError, match=f"'{name}' is the name of a built-in method"):
+                register_method(Formula(name, torch.eye(6)))
 
 
 @pytest.mark.parametrize("named", [False, True])

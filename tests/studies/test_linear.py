@@ -2,12 +2,13 @@
 
 import dataclasses
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
 
 from condnum.data import load_diabetes_tasks, load_small_digits
-from condnum.methods import PRESETS, method_names
+from condnum.methods import PRESETS, Method, method_names, registry
 from condnum.probing import linear_probe
 from condnum.studies import linear
 from condnum.studies.frame import study as study_module
@@ -44,6 +45,28 @@ def test_a_set_is_named_or_told_from_its_files(tmp_path, real_data):
     named, place = HousePrices().load(), HousePrices().load().provenance.location
     assert HousePrices(place).load().checksum == named.checksum
     assert HousePrices(place).settings("ours") == SETTINGS["house-prices"]["ours"]
+
+
+class Half(Method):
+    """θ = I/2."""
+
+    name, label, summary, seeded = "half-identity", "Half", "for tests", False
+
+    def initial(self, problem, generator):
+        return {"theta": torch.eye(problem.dimension).double() / 2}
+
+
+def test_a_method_of_ones_own_goes_to_the_workers():
+    try:
+        study = dataclasses.replace(SHORT, methods=(Half(), "algorithm1"), seeds=1)
+        assert study.methods == ("ours", "half-identity")
+        sent = cloudpickle.dumps(study)
+        del registry.METHODS["half-identity"]  # as in a process that has not seen it
+        study = cloudpickle.loads(sent)
+        results = study.run(jobs=1).tables["results"].set_index("method")
+        assert results.loc["half-identity", "rir"].to_list() == pytest.approx([1] * len(MEASURES))
+    finally:
+        registry.METHODS.pop("half-identity", None)
 
 
 def test_methods_settings_and_rows():
