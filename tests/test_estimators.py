@@ -311,3 +311,57 @@ class TestEraser:
             assert np.abs((F - F.mean(axis=0)).T @ (Z - Z.mean(axis=0))).max() < 1e-5
             assert eraser.erasure_.left.shape[1] <= 40
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1e6  # kB
+
+
+class Columns(nn.Module):
+    """The first columns of a trunk's features, of which it has more than there are images here."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.count = count
+
+    def forward(self, X):
+        return X[:, : self.count]
+
+
+def vectors(kind):
+    """Features of a benign and a harmful task with labels of the latter, and the trunk that made them."""
+    rng = np.random.default_rng(1)
+    trunk, labels = nn.Identity(), np.array(["car", "truck"])[np.arange(80) % 2]
+    if kind in ("timm", "torchvision"):
+        torch.manual_seed(0)
+        if kind == "timm":
+            trunk = pytest.importorskip("timm").create_model("resnet10t", num_classes=0)
+        else:
+            trunk = pytest.importorskip("torchvision").models.mobilenet_v3_small()
+            trunk.classifier = nn.Identity()
+        images = torch.from_numpy(rng.normal(size=(160, 3, 32, 32))).float()
+        images[80:] += torch.arange(80)[:, None, None, None] % 2
+        with torch.no_grad():
+            benign, harmful = trunk.eval()(images).split(80)
+        return trunk, benign[:, :32], harmful[:, :32], labels
+    benign, harmful = rng.normal(size=(2, 80, 6)) * rng.uniform(1, 9, (2, 1, 6))
+    harmful[:, 0] += 9 * (labels == "car")
+    convert = {"NumPy": lambda A: A, "torch": lambda A: torch.tensor(A).float(), "frame": pd.DataFrame}[kind]
+    return trunk, convert(benign), convert(harmful), labels
+
+
+@pytest.mark.parametrize("kind", ["NumPy", "torch", "frame", "timm", "torchvision"])
+def test_five_lines(kind):
+    """The first screen of the README, for features of any kind and nets that condnum does not name."""
+    trunk, Z_benign, Z_harmful, labels = vectors(kind)
+    imm = condnum.Immunizer("pareto").fit(Z_benign, Z_harmful)
+    Z = imm.transform(Z_benign)
+    assert (type(Z), Z.shape) == (type(Z_benign), Z_benign.shape)
+    assert str(imm.verdict_).startswith("Definition 3.1 is met")
+    cut = nn.Identity() if kind not in ("timm", "torchvision") else Columns(Z.shape[1])
+    net = nn.Sequential(trunk, cut, imm.to_linear(), nn.Linear(Z.shape[1], 2))
+    inputs = torch.zeros(2, *((3, 32, 32) if isinstance(cut, Columns) else (6,)))
+    assert net.to(torch.float32)(inputs).shape == (2, 2)
+    era = condnum.Eraser().fit(Z_harmful, labels)
+    report = condnum.attack_panel(
+        Z_harmful, labels, {"raw": None, "immunized": imm, "erased": era}, attackers=["gd", "closed_form"]
+    )
+    steps = report.steps_table().set_index("attacker")
+    assert list(steps.columns) == ["raw", "immunized", "erased"]
+    assert set(steps["erased"]) == {"∞"}
