@@ -7,7 +7,7 @@ import textwrap
 #: Top-level modules of every extra and of the command line; the core may import none of them.
 NAMES = """
 plotly anywidget IPython ipykernel ipywidgets nbconvert nbformat papermill pyarrow voila timm
-torchvision safetensors dask distributed typer click
+torchvision safetensors dask distributed click
 """
 OPTIONAL = NAMES.split()
 
