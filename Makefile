@@ -10,7 +10,7 @@ LISTEN ?= 127.0.0.1
 # half of the time of a short `condnum run`, and most tests of the command line start such processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup reproduce site test lint lab teach bench gpu fuzz audit-pins lock clean
+.PHONY: setup reproduce site test lint lab teach bench bench-short gpu fuzz audit-pins lock clean
 
 setup: $(STAMP)
 	@echo 'Once in each shell, so that `condnum …` is found:  . $(BIN)/activate'
@@ -34,7 +34,7 @@ site: setup
 # workers wait for each other a hundred times as long on a busy machine. .ci/run adds `make lint` and the gate of
 # coverage (COVERAGE=--cov).
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder --ignore=tests/benchmarks -p no:benchmark $(COVERAGE)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder --ignore=tests/benchmarks $(COVERAGE)
 
 lint: setup
 	$(BIN)/ruff check .
@@ -60,12 +60,16 @@ fuzz: setup
 audit-pins: setup
 	$(BIN)/uv tool run pip-audit --strict --disable-pip --no-deps -r requirements.txt
 
+# Times and ratios, printed; `bench-short` takes seconds.
 bench: setup
-	$(BIN)/python -m pytest tests/benchmarks --benchmark-only --benchmark-columns=median,iqr,rounds -s
+	CONDNUM_BENCH=1 $(BIN)/python -m pytest tests/benchmarks -s -q
+
+bench-short: setup
+	CONDNUM_BENCH=1 $(BIN)/python -m pytest tests/benchmarks -s -q -m "not slow"
 
 # On a CUDA card; without one the CPU plays it, at small sizes.
 gpu: setup
-	$(BIN)/python -m pytest tests/benchmarks/test_gpu.py tests/benchmarks/test_deep.py -k "not gram" --benchmark-only --benchmark-columns=median,rounds -s
+	CONDNUM_BENCH=1 $(BIN)/python -m pytest tests/benchmarks/test_gpu.py tests/benchmarks/test_deep.py -s -q
 
 # Pins: one universal resolution for Python 3.11 to 3.13, from the ranges in pyproject.toml.
 lock: setup

@@ -1,4 +1,11 @@
-"""Benchmarks run with `make bench` only: other work on the machine would decide the result."""
+"""Benchmarks run with `make bench` only; they print times and ratios, and assert nothing about them.
+
+`make bench-short`, a part of `.ci/run`, leaves out those that take more than seconds.
+"""
+
+import os
+import statistics
+import time
 
 import pytest
 from browser.conftest import (  # ruff: ignore[unused-import]
@@ -11,7 +18,23 @@ from browser.conftest import (  # ruff: ignore[unused-import]
 
 
 @pytest.fixture(autouse=True)
-def on_request(request):
-    """Skip ordinary runs."""
-    if not request.config.getoption("--benchmark-only"):
+def on_request():
+    """Skip ordinary runs: other work on the machine would decide the result."""
+    if not os.environ.get("CONDNUM_BENCH"):
         pytest.skip("a benchmark; run it with make bench")
+
+
+@pytest.fixture
+def seconds():
+    """`seconds(call, rounds)`: the median time of a call, after one that is not counted."""
+
+    def measure(call, rounds=7):
+        call()
+        times = []
+        for _ in range(rounds):
+            started = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - started)
+        return statistics.median(times)
+
+    return measure

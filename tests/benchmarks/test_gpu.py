@@ -16,7 +16,7 @@ from condnum.studies.digit_cells import cell_problem
 from condnum.studies.linear import PAPER_METHODS, DigitPairs
 from condnum.theory.extremes import gram
 
-from .test_step import median_seconds, prepared_step
+from .test_linear import prepared_step
 
 CARD = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CARD else "cpu")
@@ -26,6 +26,9 @@ STUDY = (
     if CARD
     else DigitPairs("digits", PAPER_METHODS, seeds=1, steps=4, pairs=((4, 7), (9, 0)), device="cpu")
 )
+
+
+pytestmark = pytest.mark.slow
 
 
 def image_like(D, seed):
@@ -44,23 +47,20 @@ def finished(call):
 
 
 @pytest.mark.parametrize("D", (64, 128, 256, 512, 784) if CARD else (8, 16))
-def test_a_step_beside_one_core(benchmark, D):
+def test_a_step_beside_one_core(seconds, D):
     tasks = image_like(D, 1), image_like(D, 2)
     with limited_threads(1):
-        one_core = median_seconds(prepared_step(ImmunizationProblem(*tasks)))
-    there = ImmunizationProblem(*(LinearTask(task.covariance.to(DEVICE)) for task in tasks))
-    benchmark.pedantic(finished, (prepared_step(there),), rounds=7, warmup_rounds=1)
-    seconds = benchmark.stats.stats.median
-    print(
-        f"\nD = {D}: {1e3 * seconds:.3g} ms on {DEVICE}, {one_core / seconds:.3g} times as fast as one core"
-    )
+        one_core = seconds(prepared_step(ImmunizationProblem(*tasks)))
+    step = prepared_step(ImmunizationProblem(*(LinearTask(task.covariance.to(DEVICE)) for task in tasks)))
+    there = seconds(lambda: finished(step))
+    print(f"\nD = {D}: {1e3 * there:.3g} ms on {DEVICE}, {one_core / there:.3g} times as fast as one core")
 
 
-def test_table_2(benchmark):
+def test_table_2():
     """The whole run: tasks, descents, measuring on all cores, storing."""
     digits = STUDY.load()
     started = time.perf_counter()
-    run = benchmark.pedantic(STUDY.run, (digits,), rounds=1)
+    run = STUDY.run(digits)
     seconds = time.perf_counter() - started
     print(f"\n{digits.label}, {DEVICE}: {run.report.computed} cells in {seconds:.1f} s")
     print(run.tables["summary"].to_string(index=False, float_format="{:.4g}".format))
@@ -68,7 +68,7 @@ def test_table_2(benchmark):
 
 
 @pytest.mark.parametrize("method", PAPER_METHODS)
-def test_theta_agrees_with_the_cpu(benchmark, method):
+def test_theta_agrees_with_the_cpu(method):
     """Two pairs of tasks after a few steps, and what is left of the agreement at the end."""
     digits, on_cpu = STUDY.load(), dataclasses.replace(STUDY, device="cpu")
     cells = [cell for cell in on_cpu.planned(digits) if (cell["method"], cell["seed"]) == (method, 0)]
@@ -84,8 +84,7 @@ def test_theta_agrees_with_the_cpu(benchmark, method):
         pairs = zip(there, here, strict=True)
         gaps[steps] = max(float((a.theta.cpu() - b.theta).norm() / b.theta.norm()) for a, b in pairs)
 
-    differ(1)
-    differ(5)
-    benchmark.pedantic(differ, (settings.steps,), rounds=1)
+    for steps in (1, 5, settings.steps):
+        differ(steps)
     print(f"\n{method}: relative differences of θ by steps: {gaps}")
     assert max(gaps[1], gaps[5]) < 1e-6

@@ -1,0 +1,127 @@
+"""Steps, probes, erasure and κ, each beside what one would write first, in one run and on one thread."""
+
+import numpy as np
+import pytest
+import torch
+
+from condnum import condition_number, erasure
+from condnum.deep.regularizers import feature_rtol
+from condnum.machine import limited_threads
+from condnum.methods.algorithm1 import Ours
+from condnum.methods.problem import ImmunizationProblem, LinearTask
+from condnum.probing import linear_probe
+from condnum.theory.extremes import gram
+
+
+def digit_like(seed):
+    """A covariance of the size and rank of an MNIST digit's."""
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.randn(6000, 550, generator=generator, dtype=torch.float64)
+    return LinearTask(gram(X @ torch.randn(550, 784, generator=generator, dtype=torch.float64)))
+
+
+def prepared_step(problem, well=1e-3, ill=1e-3, rate=1e-4):
+    """One step of Algorithm 1, ready to be called again and again."""
+    method = Ours()
+    theta = method.initial(problem, torch.Generator().manual_seed(0))["theta"]
+    optimizer = torch.optim.Adam([theta], lr=rate)
+
+    def step():
+        parts = method.gradients(problem, {"theta": theta}, method.defaults).parts
+        theta.grad = well * parts["well"] + ill * parts["ill"]
+        optimizer.step()
+
+    return step
+
+
+def straightforward(theta, problem, optimizer):
+    """The step that the paper describes: autograd through the whole spectra, then two solves."""
+    terms = []
+    D = problem.dimension
+    for task, rank, sign in ((problem.pretrain, D, "well"), (problem.harmful, problem.harmful.rank, "ill")):
+        leaf, K = theta.detach().requires_grad_(), task.covariance
+        sigma = torch.linalg.eigvalsh(leaf.mT @ K @ leaf)
+        mean = (sigma**2).sum() / (2 * rank)
+        value = sigma[-1] ** 2 / 2 - mean if sign == "well" else 1 / (mean - sigma[-rank] ** 2 / 2)
+        (gradient,) = torch.autograd.grad(value, leaf)
+        terms.append(torch.linalg.solve(K + 1e-6 * torch.eye(D, dtype=K.dtype), gradient))
+    theta.grad = terms[0] / terms[0].norm() + terms[1] / terms[1].norm()
+    optimizer.step()
+
+
+def test_a_step_of_algorithm_1(seconds):
+    problem = ImmunizationProblem(digit_like(4), digit_like(7))
+    theta = Ours().initial(problem, torch.Generator().manual_seed(0))["theta"].clone()
+    naive, square = torch.optim.Adam([theta], lr=1e-3), torch.randn(784, 784, dtype=torch.float64)
+    with limited_threads(1):  # as the sweep computes
+        ours = seconds(prepared_step(problem, well=1e-6, ill=1e6, rate=1e-3))
+        gemm = seconds(lambda: square @ square)
+        reference = seconds(lambda: straightforward(theta, problem, naive), 3)
+    print(
+        f"\nstep at D = 784: {ours * 1e3:.1f} ms = {ours / gemm:.2f} products of two such matrices; "
+        f"{reference / ours:.1f} times as fast as the straightforward step"
+    )
+
+
+def plain_loop(Z, y, optimum, steps):
+    """Exact line search as one would write it first: residual, gradient and `Zg` pass over the rows."""
+    w = np.zeros(Z.shape[1])
+    start, ratios = np.sum((w - optimum) ** 2), np.empty(steps + 1)
+    for step in range(steps + 1):
+        ratios[step] = np.sum((w - optimum) ** 2) / start
+        gradient = Z.T @ (Z @ w - y)
+        image = Z @ gradient
+        w = w - (gradient @ gradient) / (image @ image) * gradient
+    return ratios
+
+
+def test_the_probes_of_figure_1(seconds):
+    """All probes in the eigenbasis, set-up included; the loop over the rows for one of them, scaled up."""
+    steps, looped, extractors, rng = 20_000, 2000, 30, np.random.default_rng(0)
+    X = rng.normal(size=(309, 79)) * np.geomspace(1, 0.03, 79)  # of the house prices' shape
+    y = X @ rng.normal(size=79) + rng.normal(size=309)
+    thetas = np.eye(79) + rng.normal(size=(extractors, 79, 79)) / 80
+    Z = X @ thetas[0]
+    optimum = np.linalg.lstsq(Z, y, rcond=1e-10)[0]
+    ours = seconds(lambda: linear_probe(thetas, X.T @ X, X.T @ y, steps=steps), 1)
+    loop = seconds(lambda: plain_loop(Z, y, optimum, looped), 1) * extractors * steps / looped
+    print(
+        f"\n{extractors} probes of {steps:,} steps: {loop / ours:.0f} times as fast as a loop over the rows"
+    )
+    curve = linear_probe(thetas[0], X.T @ X, X.T @ y, steps=200)
+    found = plain_loop(Z, y, optimum, 200)[curve.steps]
+    np.testing.assert_allclose(found, curve.norm_ratio, atol=1e-5)  # the loop's round-off grows with κ
+
+
+@pytest.mark.parametrize("columns", [64, 784])
+def test_erasure_beside_leace(columns, seconds):
+    peer = pytest.importorskip("concept_erasure")
+    rng = np.random.default_rng(0)
+    X, y = torch.tensor(rng.normal(size=(5_000, columns))), torch.tensor(rng.integers(0, 5, 5_000))
+    X -= X.mean(dim=0)
+    Z = torch.nn.functional.one_hot(y).double()
+    options = {"shrinkage": False, "affine": False, "constrain_cov_trace": False, "svd_tol": 1e-9}
+    ours = seconds(lambda: erasure(X, y, kind="classification", shrinkage=0.0), 3)
+    theirs = seconds(lambda: peer.LeaceFitter.fit(X, Z, **options), 3)
+    print(f"\nD = {columns}: erasure takes {ours / theirs:.2f} times as long as concept-erasure")
+    fitted = peer.LeaceFitter.fit(X, Z, **options).eraser.P.T
+    found = erasure(X, y, kind="classification", shrinkage=0.0).theta
+    torch.testing.assert_close(found, fitted, atol=1e-8, rtol=0)
+
+
+def test_kappa_through_the_gram_matrix(seconds):
+    N, D = 100, 768
+    X = torch.randn(N, D, generator=torch.Generator().manual_seed(0))  # float32, as features are
+    rtol = feature_rtol(X)
+
+    def straight():
+        """κ of the Hessian as Eq. 18 writes it."""
+        Z = X.double()
+        sigma = torch.linalg.eigvalsh(Z.mT @ Z)
+        return sigma[-1] / sigma[sigma > rtol * sigma[-1]][0]
+
+    with limited_threads(1):
+        ours = seconds(lambda: condition_number(X, kind="features", rtol=rtol))
+        ratio = seconds(straight) / ours
+    print(f"\nκ of {N}×{D} features: {ratio:.0f} times as fast as the eigenvalues of a {D}×{D} matrix")
+    assert condition_number(X, kind="features", rtol=rtol).value == pytest.approx(float(straight()), rel=1e-9)
