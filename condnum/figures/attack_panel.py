@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from condnum.figures.style import GREY, empty, express, finish, log_axis
+from condnum.figures.style import DOTTED, empty, express, finish, log_axis
 from condnum.probing import AttackReport
 
 #: Excess losses below this are not drawn: the panel stops at its smallest ε.
@@ -15,28 +15,23 @@ _SCALE = "PuOr"
 
 
 def attack_curves_figure(report: AttackReport, subtitle: str) -> Any:
-    """Draw the relative excess loss of every attacker against its steps, one panel an extractor."""
-    return _curves(
-        report,
-        subtitle,
-        "excess",
-        "(L<sub>t</sub> − L*) / (L<sub>0</sub> − L*)",
-        "Excess loss of each attacker at its best hyper-parameters",
-    )
+    """Draw the relative excess loss of every attacker against its steps, one panel per extractor."""
+    axis = "(L<sub>t</sub> − L*) / (L<sub>0</sub> − L*)"
+    title = "Excess loss of each attacker at its best hyper-parameters"
+    return _curves(report, subtitle, "excess", axis, title)
 
 
 def attack_accuracy_figure(report: AttackReport, subtitle: str) -> Any:
     """Draw accuracy (of a regression: mean squared error) on the evaluation rows against the steps."""
     rows = "held-out rows" if report.held_out else "training rows"
+    shown = ("accuracy", f"accuracy, {rows}")
     if report.kind == "regression":
-        name, axis = "evaluation_loss", f"mean squared error, {rows}"
-    else:
-        name, axis = "accuracy", f"accuracy, {rows}"
-    return _curves(report, subtitle, name, axis, "Progress of the attackers")
+        shown = ("evaluation_loss", f"mean squared error, {rows}")
+    return _curves(report, subtitle, *shown, "Progress of the attackers")
 
 
 def _curves(report: AttackReport, subtitle: str, column: str, axis: str, title: str) -> Any:
-    """Draw one column of the curves, a panel an extractor and a line an attacker."""
+    """Draw one column of the curves, a panel per extractor and a line per attacker."""
     panels, log = len(report.extractors), column == "excess"
     curves = report.curves.dropna(subset=column).query("step > 0")
     shown = curves[column].clip(lower=_FLOOR) if log else curves[column]
@@ -46,7 +41,7 @@ def _curves(report: AttackReport, subtitle: str, column: str, axis: str, title: 
     ).update_traces(hovertemplate="step %{x:,.0f}: %{y:.3g}")  # fmt: skip
     if log:
         for epsilon in report.budget.epsilons:
-            figure.add_hline(y=epsilon, line={"color": GREY, "dash": "dot", "width": 1})
+            figure.add_hline(y=epsilon, line=DOTTED)
         low, high = min(report.budget.epsilons) / 3, 10**0.1
     elif column == "evaluation_loss":  # momentum may overshoot by orders of magnitude
         low, high = 0.8 * shown.min(), 2 * report.steps["start_loss"].max()
@@ -57,9 +52,8 @@ def _curves(report: AttackReport, subtitle: str, column: str, axis: str, title: 
     figure.update_xaxes(title_text="step of the attacker", row=1)  # plotly express counts rows from below
     figure.update_yaxes(title_text=axis, col=1)
     note = f"{subtitle}<br>Start: zero weights" + ("; dotted: targets ε" if log else "")
-    finish(figure, title, note, height=160 + 300 * -(-panels // 2))
-    # Beside the last tick of the steps, which hangs over the panel's edge.
-    return figure.update_layout(legend_title_text="attacker (click to hide)", legend_x=1.06)
+    finish(figure, title, note, height=160 + 300 * -(-panels // 2), legend="attacker")
+    return figure.update_layout(legend_x=1.06)  # the last tick hangs over the panel's edge
 
 
 def attack_factor_heatmap(report: AttackReport, subtitle: str) -> Any:
@@ -108,10 +102,10 @@ def attack_shares_figure(report: AttackReport, subtitle: str) -> Any:
     look = {"color": "extractor", "line_dash": "extractor", "line_shape": "hv"}
     figure = express("line", points, x=size, y=tail, category_orders=order, **look)
     for epsilon in report.budget.epsilons:
-        figure.add_hline(y=epsilon, line={"color": GREY, "dash": "dot", "width": 1})
+        figure.add_hline(y=epsilon, line=DOTTED)
     figure.update_xaxes(**log_axis(size, relative))
     figure.update_yaxes(**log_axis(tail, [1e-5, 1.0]), range=[-5, 0.1])
     loss = "squared loss" if report.kind == "regression" else "squared loss on the labels ±1"
     note = f"{subtitle}<br>Excess {loss} of zero weights; dotted: targets ε"
-    finish(figure, "Where the excess loss lies in the spectrum", note, height=480)
-    return figure.update_layout(legend_title_text="extractor (click to hide)")
+    title = "Where the excess loss lies in the spectrum"
+    return finish(figure, title, note, height=480, legend="extractor")

@@ -12,10 +12,10 @@ from condnum.errors import InvalidInputError
 from condnum.figures.style import (
     GREY,
     TASK_TITLES,
-    add_band,
     add_line,
     empty,
     finish,
+    lines_by_method,
     log_axis,
     method_style,
     panels,
@@ -30,13 +30,14 @@ def norm_ratio_figure(curves: pd.DataFrame, subtitle: str) -> Any:
 
     Erasure is left out: its harmful optimum is zero weights, and a short way there is nothing learned.
     """
-    erased = " Erase is omitted: its features leave nothing to learn" * bool(
-        (curves["method"] == "erase").any()
+    table = only(curves, "norm_ratio")
+    omitted = ". Erase is omitted: its features leave nothing to learn" * bool(
+        (table["method"] == "erase").any()
     )
     return _of_both_tasks(
-        only(curves, "norm_ratio").query("method != 'erase'"),
+        table.query("method != 'erase'"),
         "Convergence of linear probing (norm ratio, Eq. 16)",
-        f"{subtitle}. Line: geometric mean over seeds; band: least to largest.{erased}",
+        f"{subtitle}. Line: geometric mean over seeds; band: least to largest{omitted}",
         "step of exact line search",
         "‖w<sub>t</sub> − w*‖² / ‖w<sub>0</sub> − w*‖²",
         steps=True,
@@ -72,27 +73,21 @@ def history_figure(curves: pd.DataFrame, subtitle: str) -> Any:
 
 
 def _of_both_tasks(table: pd.DataFrame, title: str, note: str, over: str, up: str, *, steps: bool) -> Any:
-    """Draw a line (geometric mean over seeds) and a band (least to largest) per method, a panel a task.
+    """Draw a line and a band per method, a panel per task.
 
     Steps lie on a logarithmic axis, without the start; indices on a plain one.
     """
-    options: dict[str, Any] = {"shared_yaxes": True, "horizontal_spacing": 0.06}
-    figure = panels(cols=2, subplot_titles=list(TASK_TITLES.values()), **options)
-    drawn = table[table["x"] > 0] if steps else table
-    for name in dict.fromkeys(table["method"]):
-        for column, task in enumerate(TASK_TITLES, start=1):
-            rows = drawn[(drawn["method"] == name) & (drawn["task"] == task)]
-            if rows.empty:
-                continue
-            wide = rows.pivot_table(index="x", columns="seed", values="value").clip(lower=_FLOOR)
-            add_band(
-                figure, wide, method_style(str(name)), legendgroup=name,
-                showlegend=column == 1, row=1, col=column,
-                hovertemplate="%{x:,.0f}: %{y:.3g} (%{customdata[0]:.2g} … %{customdata[1]:.2g})",
-            )  # fmt: skip
+    figure = panels(
+        cols=2, subplot_titles=[*TASK_TITLES.values()], shared_yaxes=True, horizontal_spacing=0.06
+    )
+    values = table["value"].clip(lower=_FLOOR)
+    drawn = table.assign(value=values, task=pd.Categorical(table["task"], [*TASK_TITLES]))
+    lines_by_method(
+        figure, drawn[drawn["x"] > 0] if steps else drawn, "x", "value", panel="task", columns=2,
+        hovertemplate="%{x:,.0f}: %{y:.3g} (%{customdata[0]:.2g} … %{customdata[1]:.2g})",
+    )  # fmt: skip
     figure.update_xaxes(**log_axis(over, table["x"]) if steps else {"title_text": over})
-    figure.update_yaxes(**log_axis("", table["value"].clip(lower=_FLOOR)))
-    figure.update_yaxes(title_text=up, col=1)
+    figure.update_yaxes(**log_axis("", values)).update_yaxes(title_text=up, col=1)
     return finish(figure, title, note, height=500)
 
 
@@ -100,21 +95,20 @@ def ceiling_figure(sweep: pd.DataFrame, subtitle: str) -> Any:
     """Draw RIR in the ridge convention against ε, below what bounds it: a line per method."""
     figure = empty()
     for name, rows in sweep.groupby("method", sort=False):
-        style = method_style(str(name))
-        look = ("#222222", "solid", 5.0) if name == "ceiling" else (style.color, style.dash, 2.2)
-        mean = rows.groupby("ridge")["rir"].agg(gmean)
-        add_line(
-            figure, "bound" if name == "ceiling" else style.label, mean.index, mean, *look[:2], width=look[2],
-            hovertemplate="ε = %{x:.1e}: RIR = %{y:.3g}",
-        )  # fmt: skip
+        style, mean = method_style(str(name)), rows.groupby("ridge")["rir"].agg(gmean)
+        look: dict[str, Any] = {"color": style.color, "dash": style.dash, "width": 2.2}
+        if name == "ceiling":
+            look = {"color": "#222222", "dash": "solid", "width": 5}
+        label = "bound" if name == "ceiling" else style.label
+        hover = "ε = %{x:.1e}: RIR = %{y:.3g}"
+        add_line(figure, label, mean.index, mean, **look, hovertemplate=hover)
     figure.add_hline(y=1, line_color=GREY, line_width=1)
     over = "ridge ε added to σ<sub>1</sub> and σ<sub>D</sub> (units of K = XᵀX)"
     figure.update_xaxes(**log_axis(over, sweep["ridge"]))
     figure.update_yaxes(**log_axis("RIR, ridge convention, θ at unit scale", sweep["rir"]))
     note = f"{subtitle}. Geometric mean over seeds; the bound holds for every invertible extractor"
-    return finish(
-        figure, "How much immunization is possible: RIR and its theoretical limit", note, height=480
-    )
+    title = "How much immunization is possible: RIR and its theoretical limit"
+    return finish(figure, title, note, height=480)
 
 
 def only(curves: pd.DataFrame, quantity: str) -> pd.DataFrame:

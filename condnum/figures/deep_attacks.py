@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 
 from condnum.figures.style import (
-    GREY,
+    DOTTED,
     MethodStyle,
-    add_band,
     empty,
     express,
     finish,
+    lines_by_method,
     log_axis,
     method_style,
     num,
@@ -98,11 +98,11 @@ def protection_figure(factors: pd.DataFrame, subtitle: str, *, fraction: float =
     figure.update_xaxes(**log_axis("", ends), col=1)
     figure.update_xaxes(range=[-0.5, 1.5], tickvals=[0, 0.5, 1], col=2)
     for value, column in ((1, 1), (0, 2), (1, 2)):
-        figure.add_vline(x=value, line={"color": GREY, "dash": "dot", "width": 1}, row="all", col=column)
+        figure.add_vline(x=value, line=DOTTED, row="all", col=column)
     goal = f"Steps to {100 * fraction:g} % of the way from chance to the best attacker's accuracy on θ₀"
     bars = "bars: 95 % t-intervals; gray: A against A; ▶ at least so many; no mark: the goal is missed on θ₀"
     note = f"{subtitle}<br>{goal}<br>{bars}"
-    finish(figure, heading, note, height=240 + inner)
+    finish(figure, heading, note, height=240 + inner, legend="")
     return figure.update_layout(legend_title_text="attacker's examples", scattermode="group")
 
 
@@ -121,34 +121,31 @@ def _grid(titles: list[str], columns: int, height: int) -> tuple[Any, int, int]:
 def net_curves_figure(
     curves: pd.DataFrame, subtitle: str, *, labels: Mapping[str, str], shots: int = 0
 ) -> Any:
-    """Draw D_H's test accuracy against steps, a panel an attacker: θ₀, θ_I and the net from scratch."""
+    """Draw D_H's test accuracy against steps, a panel per attacker: θ₀, θ_I and the net from scratch."""
     shown = (curves["shots"] == shots) & (curves["step"] > 0) & (curves["chosen_by"] == "end")
     table = curves[shown & (curves["net"] != "theta_0 again")]
     steps = table.groupby("attacker", sort=False)["step"].nunique()
     table = table[table["attacker"].map(steps) > 1]  # those that are solved have no curve
     if not len(table):
         return _without_steps("Progress of the attackers", subtitle)
-    places = list(table.groupby(["backbone", "attacker"], sort=False))
+    keys = table["backbone"] + "/" + table["attacker"]
+    places = dict(zip(keys, zip(table["attacker"].map(labels), table["backbone"], strict=True), strict=True))
     columns = min(3, len(places))
-    titles = [f"{labels[attacker]}<br>{backbone}" for (backbone, attacker), _ in places]
-    figure, rows, inner = _grid(titles, columns, height=150)
-    for index, (_, part) in enumerate(places):
-        for net, of in part.groupby("net", sort=False):
-            wide = 100 * of.pivot(index="step", columns=["seed", "repeat"], values="accuracy")
-            add_band(
-                figure, wide, _look(str(net)), geometric=False, legendgroup=net, showlegend=index == 0,
-                hovertemplate="step %{x}: %{y:.1f} %", row=index // columns + 1, col=index % columns + 1,
-            )  # fmt: skip
+    figure, rows, inner = _grid(["<br>".join(words) for words in places.values()], columns, height=150)
+    lines_by_method(
+        figure, table.assign(place=pd.Categorical(keys, [*places]), percent=100 * table["accuracy"]),
+        "step", "percent", method="net", panel="place", columns=columns, over=["seed", "repeat"],
+        style=_look, geometric=False, hovertemplate="step %{x}: %{y:.1f} %",
+    )  # fmt: skip
     figure.update_xaxes(**log_axis("", table["step"]), showticklabels=True)
     figure.update_xaxes(title_text="step of the attacker", row=rows)
     figure.update_yaxes(title_text="accuracy on D<sub>H</sub> (%)", col=1)
     note = f"{subtitle}<br>{_rows(shots)}, the best trial of each; mean and range over seeds and repeats"
-    finish(figure, "Progress of the attackers", note, height=220 + inner)
-    return figure.update_layout(legend_title_text="net (click to hide)")
+    return finish(figure, "Progress of the attackers", note, height=220 + inner, legend="net")
 
 
 def undoing_figure(undoing: pd.DataFrame, subtitle: str) -> Any:
-    """Draw the best attacker's accuracy on each net against steps, a panel a number of examples per class.
+    """Draw the best attacker's accuracy on each net against steps, a panel per number of examples.
 
     A diamond at the left: the best attacker in closed form, who takes no step; dotted: the goal.
     """
@@ -176,12 +173,11 @@ def undoing_figure(undoing: pd.DataFrame, subtitle: str) -> Any:
                     hovertemplate="%{customdata}: %{y:.1f} %", **at,
                     showlegend=index == 0 and mode == listed,
                 )  # fmt: skip
-        figure.add_hline(y=100 * part["goal"].iloc[0], line={"color": GREY, "dash": "dot", "width": 1}, **at)
+        figure.add_hline(y=100 * part["goal"].iloc[0], line=DOTTED, **at)
     figure.update_xaxes(**log_axis("", undoing["step"]), showticklabels=True)
     figure.update_xaxes(title_text="step of the attacker", row=rows)
     figure.update_yaxes(title_text="accuracy on D<sub>H</sub> (%)", col=1)
     marks = "Lines: best attacker by steps; diamonds: best in closed form; means over seeds and repeats"
     goal = "Dotted: 90 % of the way from chance to the best attacker's accuracy on θ₀"
     note = f"{subtitle}<br>{marks}<br>{goal}"
-    finish(figure, "What undoing each defense costs", note, height=240 + inner)
-    return figure.update_layout(legend_title_text="net (click to hide)")
+    return finish(figure, "What undoing each defense costs", note, height=240 + inner, legend="net")

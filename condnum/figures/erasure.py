@@ -5,7 +5,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from condnum.figures.style import GREY, NEUTRAL, add_line, empty, express, finish, log_axis, method_style
+from condnum.figures.style import (
+    DOTTED,
+    GREY,
+    NEUTRAL,
+    add_line,
+    empty,
+    express,
+    finish,
+    log_axis,
+    method_style,
+)
 from condnum.probing import AttackReport
 
 #: Families of extractors, in the words of the legend and in its order.
@@ -42,8 +52,8 @@ def erasure_front(summary: pd.DataFrame, subtitle: str) -> Any:
     )  # fmt: skip
     figure.update_traces(marker_size=10, error_x_thickness=1, error_y_thickness=1)
     for level in (0, 1):
-        figure.add_hline(level, line={"color": GREY, "dash": "dot", "width": 1})
-        figure.add_vline(level, line={"color": GREY, "dash": "dot", "width": 1})
+        figure.add_hline(level, line=DOTTED)
+        figure.add_vline(level, line=DOTTED)
     figure.update_xaxes(range=[-0.3, 1.2], title_text="", showticklabels=True)
     figure.update_yaxes(range=[-0.6, 1.3], title_text="")
     figure.update_xaxes(title_text="benign score kept", row=1)  # plotly express counts rows from below
@@ -105,20 +115,12 @@ def attack_steps_figure(report: AttackReport, subtitle: str, chance: float) -> A
         f"{subtitle}<br>The attacker learns {report.title} with a softmax head: gradient descent with the "
         "best rate of a grid (solid) or Newton's method (dashed)."
     )
-    finish(figure, "Slowed or stopped? What the attacker learns", note, height=460)
-    return figure.update_layout(legend_title_text="extractor: attacker (click to hide)")
+    return finish(figure, "Slowed or stopped? What the attacker learns", note, legend="extractor: attacker")
 
 
 def _finished(figure: Any, title: str, note: str, points: pd.DataFrame) -> Any:
     """Finish panels of pairs, with the legend below them."""
     height = 250 + 300 * -(-points["pair"].nunique() // _WRAP)
-    finish(figure, title, note, height=height)
-    below = {
-        "orientation": "h",
-        "yref": "container",
-        "y": 0.01,
-        "yanchor": "bottom",
-        "x": 0,
-        "title_text": "",
-    }
+    finish(figure, title, note, height=height, legend="")
+    below = {"orientation": "h", "yref": "container", "y": 0.01, "yanchor": "bottom", "x": 0}
     return figure.update_layout(legend=below, margin_b=150)

@@ -15,10 +15,11 @@ from condnum.figures.style import (
     GREY,
     NEUTRAL,
     ORANGE,
-    add_band,
     add_line,
     empty,
+    express,
     finish,
+    lines_by_method,
     log_axis,
     method_style,
     num,
@@ -75,12 +76,6 @@ def region_traces(region: FeasibleRegion) -> list[dict[str, Any]]:
 
 RIDGE_TITLE = "ridge ε, in mean eigenvalues of K<sub>P</sub>"
 
-#: A color (Okabe–Ito) and a dash for each pair of tasks.
-_PAIRS = (
-    ("#2E86C8", "solid"), ("#D55E00", "dash"), ("#009E73", "dot"), ("#CC79A7", "dashdot"),
-    ("#8A8A8A", "longdash"), ("#E69F00", "longdashdot"),
-)  # fmt: skip
-
 
 def pair_label(pretrain_task: str, harmful_task: str) -> str:
     """Return a pair of tasks in a few characters."""
@@ -92,31 +87,29 @@ def pair_label(pretrain_task: str, harmful_task: str) -> str:
 
 def ceilings_figure(ceilings: pd.DataFrame, subtitle: str) -> Any:
     """Draw the RIR ceiling of `K + εI` against ε, a line per pair."""
-    figure = empty()
-    for index, (tasks, part) in enumerate(ceilings.groupby(["pretrain_task", "harmful_task"], sort=False)):
-        add_line(
-            figure, pair_label(*tasks), part["ridge_share"], part["rir_ceiling"],
-            *_PAIRS[index % len(_PAIRS)], width=2.5, mode="lines+markers", customdata=part["ridge"],
-            hovertemplate="ε = %{x:.1e} mean eigenvalues = %{customdata:.3g}<br>RIR<sub>max</sub> = %{y:.4g}",
-        )  # fmt: skip
+    pairs = [pair_label(*tasks) for tasks in ceilings[["pretrain_task", "harmful_task"]].to_numpy()]
+    hover = "ε = %{x:.1e} mean eigenvalues = %{customdata[0]:.3g}<br>RIR<sub>max</sub> = %{y:.4g}"
+    figure = express(
+        "line", ceilings.assign(pair=pairs), x="ridge_share", y="rir_ceiling", color="pair",
+        line_dash="pair", markers=True, custom_data="ridge",
+    ).update_traces(hovertemplate=hover, line_width=2.5)  # fmt: skip
     figure.add_hline(y=1, line_color=GREY, line_width=1)
     figure.update_xaxes(**log_axis(RIDGE_TITLE, ceilings["ridge_share"]))
     figure.update_yaxes(**log_axis("RIR on K + εI", ceilings["rir_ceiling"]))
-    finish(figure, "Theoretical limit of RIR as a function of ε", subtitle)
-    return figure.update_layout(legend_title_text="D<sub>P</sub> → D<sub>H</sub>", showlegend=True)
+    title = "Theoretical limit of RIR as a function of ε"
+    return finish(figure, title, subtitle, legend="D<sub>P</sub> → D<sub>H</sub>").update_layout(
+        showlegend=True
+    )
 
 
 def shares_figure(ridged: pd.DataFrame, subtitle: str) -> Any:
     """Draw RIR as a fraction of its ceiling against ε, a line per method."""
     figure = empty()
-    for name, part in ridged.dropna(subset="rir_share").groupby("method", sort=False):
-        wide = part.pivot_table(
-            index="ridge_share", columns=["pretrain_task", "harmful_task", "seed"], values="rir_share"
-        )
-        add_band(
-            figure, wide, method_style(str(name)), mode="lines+markers", marker={"size": 5}, legendgroup=name,
-            hovertemplate="ε = %{x:.1e}: %{y:.2e} of the limit (%{customdata[0]:.1e} … %{customdata[1]:.1e})",
-        )  # fmt: skip
+    lines_by_method(
+        figure, ridged.dropna(subset="rir_share"), "ridge_share", "rir_share",
+        over=["pretrain_task", "harmful_task", "seed"], mode="lines+markers", marker={"size": 5},
+        hovertemplate="ε = %{x:.1e}: %{y:.2e} of the limit (%{customdata[0]:.1e} … %{customdata[1]:.1e})",
+    )  # fmt: skip
     figure.add_hline(y=1, line_color=ORANGE, line_width=3)
     figure.update_xaxes(**log_axis(RIDGE_TITLE, ridged["ridge_share"]))
     figure.update_yaxes(**log_axis("RIR / theoretical limit, on K + εI", np.r_[ridged["rir_share"], 1.0]))
@@ -166,7 +159,7 @@ def front_figure(points: pd.DataFrame, methods: pd.DataFrame, region: FeasibleRe
         f"= {num(limit.value, 4)}. Gray: unreachable by any θ"
     )
     title = "Both ratios of Eq. 15: the Pareto front and the methods"
-    return finish(figure, title, note, height=600).update_layout(legend_title_text="")
+    return finish(figure, title, note, height=600, legend="")
 
 
 def pareto_figure(

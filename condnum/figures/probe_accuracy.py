@@ -1,4 +1,4 @@
-"""Fig. 3: test accuracy of a linear probe on D_H against its epochs, one panel a backbone."""
+"""Fig. 3: test accuracy of a linear probe on D_H against its epochs, one panel per backbone."""
 
 from typing import Any
 
@@ -8,19 +8,31 @@ from condnum.figures.curves import only
 from condnum.figures.style import (
     GREY,
     MethodStyle,
-    add_band,
     add_line,
     finish,
+    lines_by_method,
     log_axis,
     method_style,
     panels,
 )
 
-#: θ₀ is not an immunized model: drawn unlike any of them.
-_START = MethodStyle("θ<sub>0</sub> (not immunized)", "#666666", "dash")
-
-#: RIR of the θ that was kept: its mark, and on which images.
+#: Of the θ that was kept, the mark of its RIR, and on which images.
 _KEPT = {"kept_rir": ("circle", "training"), "kept_test_rir": ("diamond", "test")}
+
+
+def _style(method: str) -> MethodStyle:
+    """Return a method's style; θ₀ is not an immunized model, and drawn unlike any of them."""
+    start = MethodStyle("θ<sub>0</sub> (not immunized)", "#666666", "dash")
+    return start if method == "initial" else method_style(method)
+
+
+def _of_backbones(curves: pd.DataFrame, quantity: str, *, shared_y: bool) -> tuple[Any, pd.DataFrame]:
+    """Return a figure with a panel per backbone, and the curves of the methods that have the quantity."""
+    table = only(curves, quantity)
+    names = list(dict.fromkeys(table["backbone"]))
+    figure = panels(cols=len(names), shared_yaxes=shared_y, subplot_titles=names, horizontal_spacing=0.07)
+    own = curves.merge(table[["backbone", "method"]].drop_duplicates())
+    return figure, own.assign(backbone=pd.Categorical(own["backbone"], names))
 
 
 def probe_accuracy_figure(curves: pd.DataFrame, subtitle: str) -> Any:
@@ -29,18 +41,23 @@ def probe_accuracy_figure(curves: pd.DataFrame, subtitle: str) -> Any:
     A panel per backbone: mean over seeds, band from the least to the largest; the dotted level in the same
     color is what a convex solver reaches on the same features.
     """
-    figure, parts = _panels(curves, "probe_accuracy", shared_y=False)
-    for style, own, place in parts:
-        wide = 100 * only(own, "probe_accuracy").pivot_table(index="x", columns="seed", values="value")
-        add_band(figure, wide, style, geometric=False, hovertemplate="epoch %{x}: %{y:.1f} %", **place)
-        optimum = own[own["quantity"] == "convex_accuracy"]["value"]
-        if len(optimum):
-            level = 100 * float(optimum.mean())
-            add_line(
-                figure, f"{style.label}, convex", [wide.index.min(), wide.index.max()], [level, level],
-                style.color, "dot", width=1.6, hovertemplate=f"convex solver: {level:.1f} %",
-                **place | {"showlegend": False},
-            )  # fmt: skip
+    figure, table = _of_backbones(curves, "probe_accuracy", shared_y=False)
+    names = list(table["backbone"].cat.categories)
+    table["value"] *= 100
+    gd = only(table, "probe_accuracy")
+    lines_by_method(
+        figure, gd, "x", "value", panel="backbone", columns=len(names), style=_style, geometric=False,
+        hovertemplate="epoch %{x}: %{y:.1f} %",
+    )  # fmt: skip
+    optima = table[table["quantity"] == "convex_accuracy"]
+    for (backbone, method), own in optima.groupby(["backbone", "method"], sort=False, observed=True):
+        style, level, column = _style(method), float(own["value"].mean()), names.index(backbone) + 1
+        epochs = gd.loc[(gd["backbone"] == backbone) & (gd["method"] == method), "x"]
+        add_line(
+            figure, f"{style.label}, convex", [epochs.min(), epochs.max()], [level, level], style.color,
+            "dot", width=1.6, hovertemplate=f"convex solver: {level:.1f} %", legendgroup=method,
+            showlegend=False, row=1, col=column,
+        )  # fmt: skip
     figure.update_xaxes(title_text="epoch (one full-batch step)")
     figure.update_yaxes(title_text="test accuracy on D<sub>H</sub> (%)", col=1)
     note = f"{subtitle}. Line: mean over seeds; band: least to largest; dotted: optimum of the same probe"
@@ -54,52 +71,38 @@ def ratio_history_figure(curves: pd.DataFrame, subtitle: str) -> Any:
     images; a dot and a diamond with the span over draws: of the θ that was kept, on training and on test
     images.
     """
-    shown = ["rir", "held_rir", "kept_rir", "kept_test_rir"]
-    curves = curves[curves["quantity"].isin(shown) & (curves["value"] > 0)]
-    figure, parts = _panels(curves, "rir", shared_y=True)
-    for style, own, place in parts:
-        later = place | {"showlegend": False}
-        for quantity, dash, at, images in (
-            ("rir", style.dash, place, "training"), ("held_rir", "dot", later, "held-out")
-        ):  # fmt: skip
-            rows = own[own["quantity"] == quantity]
-            if len(rows):
-                wide = rows.pivot_table(index="x", columns="seed", values="value")
-                hover = f"step %{{x}}, {images} images: %{{y:.3g}}"
-                add_band(figure, wide, style._replace(dash=dash), hovertemplate=hover, **at)
-        for quantity, (symbol, images) in _KEPT.items():
-            for _, of_seed in own[own["quantity"] == quantity].groupby("seed"):
-                value, low, high = of_seed["value"]
-                figure.add_scatter(
-                    x=of_seed["x"].iloc[:1], y=[value], mode="markers",
-                    marker={"color": style.color, "symbol": symbol, "size": 9},
-                    error_y={"array": [high - value], "arrayminus": [value - low], "color": style.color},
-                    hovertemplate=f"{images} images: %{{y:.3g}} ({low:.3g} to {high:.3g} over draws)",
-                    **later,
-                )  # fmt: skip
+    shown = ["rir", "held_rir", *_KEPT]
+    figure, table = _of_backbones(
+        curves[curves["quantity"].isin(shown) & (curves["value"] > 0)], "rir", shared_y=True
+    )
+    names = list(table["backbone"].cat.categories)
+    look: dict[str, Any] = {"panel": "backbone", "columns": len(names)}
+    training, held = (table[table["quantity"] == name] for name in ("rir", "held_rir"))
+    hover = "step %{x}, training images: %{y:.3g}"
+    lines_by_method(figure, training, "x", "value", style=_style, hovertemplate=hover, **look)
+    if len(held):
+        lines_by_method(
+            figure, held, "x", "value", style=lambda name: _style(name)._replace(dash="dot"), listed=False,
+            hovertemplate="step %{x}, held-out images: %{y:.3g}", **look,
+        )  # fmt: skip
+    kept = table[table["quantity"].isin([*_KEPT])]
+    by = ["backbone", "method", "quantity", "seed"]
+    for (backbone, method, quantity, _), own in kept.groupby(by, sort=False, observed=True):
+        color, (symbol, images), (value, low, high) = _style(method).color, _KEPT[quantity], own["value"]
+        figure.add_scatter(
+            x=own["x"].iloc[:1], y=[value], mode="markers",
+            marker={"color": color, "symbol": symbol, "size": 9},
+            error_y={"array": [high - value], "arrayminus": [value - low], "color": color},
+            hovertemplate=f"{images} images: %{{y:.3g}} ({low:.3g} to {high:.3g} over draws)",
+            legendgroup=method, showlegend=False, row=1, col=names.index(backbone) + 1,
+        )  # fmt: skip
     figure.add_hline(y=1, line_color=GREY, line_width=1)
     figure.update_xaxes(title_text="step of the immunization")
-    figure.update_yaxes(**log_axis("", curves["value"]))
-    figure.update_yaxes(title_text="RIR<sub>θ0</sub>, compact", col=1)
+    figure.update_yaxes(**log_axis("", table["value"])).update_yaxes(
+        title_text="RIR<sub>θ0</sub>, compact", col=1
+    )
     note = (
         f"{subtitle}. Line: geometric mean, band: range over seeds; dotted: held-out images; dot and "
         "diamond: θ<sub>I</sub> on training and test images, bars: draws of the groups"
     )
     return finish(figure, "RIR<sub>θ0</sub> while the methods train", note)
-
-
-def _panels(
-    curves: pd.DataFrame, quantity: str, *, shared_y: bool
-) -> tuple[Any, list[tuple[MethodStyle, pd.DataFrame, dict[str, Any]]]]:
-    """Return a figure with a panel per backbone; of each panel and method its style, rows and place."""
-    table = only(curves, quantity)
-    names = list(dict.fromkeys(table["backbone"]))
-    figure = panels(cols=len(names), shared_yaxes=shared_y, subplot_titles=names, horizontal_spacing=0.07)
-    parts = []
-    for column, backbone in enumerate(names, start=1):
-        for method in dict.fromkeys(table["method"]):
-            own = curves[(curves["backbone"] == backbone) & (curves["method"] == method)]
-            place = {"row": 1, "col": column, "legendgroup": method, "showlegend": column == 1}
-            if quantity in set(own["quantity"]):
-                parts.append((_START if method == "initial" else method_style(method), own, place))
-    return figure, parts

@@ -3,7 +3,7 @@
 import math
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -24,27 +24,34 @@ class MethodStyle(NamedTuple):
     dash: str  # a second code beside color: methods are solid, controls are not
 
 
-_LOOK = {
-    "ours": ("#0072B2", "solid"),
-    "opt_kappa": ("#D55E00", "solid"),
-    "imma": ("#009E73", "solid"),
-    "r_ill_only": ("#CC79A7", "solid"),
-    "identity": ("#000000", "dash"),
+#: Okabe–Ito without the yellow, which is too light for lines: the order of series, after which dashes begin.
+PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9"]
+
+#: Of the palette, in teaching figures: readable light on dark and dark on light.
+BLUE, ORANGE, GREEN, PURPLE, NEUTRAL = "#2E86C8", "#D55E00", "#009E73", "#CC79A7", "#8A8A8A"
+
+#: What is drawn for comparison: axes, levels, thresholds.
+GREY = "#888888"
+DOTTED = {"color": GREY, "dash": "dot", "width": 1}
+
+_METHODS = {
+    "ours": (PALETTE[0], "solid"),
+    "opt_kappa": (PALETTE[1], "solid"),
+    "imma": (PALETTE[2], "solid"),
+    "r_ill_only": (PALETTE[3], "solid"),
+    "identity": (PALETTE[4], "dash"),
     "initial": ("#7F7F7F", "dot"),
-    "max_rir": ("#E69F00", "dashdot"),
-    "pareto": ("#56B4E9", "longdash"),
+    "max_rir": (PALETTE[5], "dashdot"),
+    "pareto": (PALETTE[6], "longdash"),
     "erase": ("#882255", "dash"),
 }
-
-#: Okabe–Ito without the yellow, which is too light for lines.
-_SERIES = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9"]
 
 TASK_TITLES = {"pretrain": "D<sub>P</sub>, pre-training task", "harmful": "D<sub>H</sub>, harmful task"}
 
 
 def method_style(name: str) -> MethodStyle:
     """Return a method's style; one that the palette does not know gets the spare color."""
-    color, dash = _LOOK.get(name, ("#000000", "longdashdot"))
+    color, dash = _METHODS.get(name, ("#000000", "longdashdot"))
     label = get_method(name).label if name in method_names() else name
     return MethodStyle(label, color, dash)
 
@@ -83,31 +90,31 @@ def translucent(color: str, alpha: float) -> str:
     return f"rgba({red},{green},{blue},{alpha})"
 
 
-def finish(figure: Any, title: str, subtitle: str, *, height: int = 460, width: int = 120) -> Any:
-    """Give a figure its title, template, legend and margins; the subtitle is broken at so many characters."""
+def finish(
+    figure: Any, title: str, subtitle: str, *, height: int = 460, width: int = 120, legend: str = "method"
+) -> Any:
+    """Give a figure its title, look, legend and margins; the subtitle is broken at so many characters.
+
+    The look stands in the layout: pages drop plotly's templates, as they have colors of their own.
+    """
     require("plotly.io", "viz").renderers["plotly_mimetype"].config.update(CONFIG)  # in JupyterLab
     parts = [textwrap.wrap(line, width) or [""] for line in subtitle.split("<br>")]
-    lines = [line for part in parts for line in part]
     headings = [note.text.count("<br>") for note in figure.layout.annotations if note.yref == "paper"]
-    top = 73 + 22 * len(lines) + 20 * max(headings, default=0)  # titles of panels grow upwards
+    # Titles of panels grow upwards.
+    top = 73 + 22 * sum(map(len, parts)) + 20 * max(headings, default=0)
+    # A space before a break tells pages that it was made for this width.
+    text = f"{title}<br><sup>{'<br>'.join(' <br>'.join(part) for part in parts)}</sup>"
+    corner = {"x": 0.01, "xanchor": "left", "y": 1 - 23 / height, "yanchor": "top"}
     figure.update_layout(
         template="plotly_white",
-        title={
-            # A space before a break tells pages that it was made for this width.
-            "text": f"{title}<br><sup>{'<br>'.join(' <br>'.join(part) for part in parts)}</sup>",
-            "x": 0.01,
-            "xanchor": "left",
-            "y": 1 - 23 / height,
-            "yanchor": "top",
-            "font": {"size": 17},
-        },
+        title={"text": text, "font": {"size": 17}, **corner},
         font={"size": 13, "family": "system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"},
         height=height,
         margin={"l": 70, "r": 20, "t": top, "b": 60},
-        legend={"title": {"text": "method (click to hide)"}, "groupclick": "togglegroup"},
+        legend={"title": {"text": legend and f"{legend} (click to hide)"}, "groupclick": "togglegroup"},
         hoverlabel={"namelength": -1},
     )
-    look = {"showline": True, "linecolor": "#888", "ticks": "outside", "exponentformat": "power"}
+    look = {"showline": True, "linecolor": GREY, "ticks": "outside", "exponentformat": "power"}
     return figure.update_xaxes(**look).update_yaxes(**look)
 
 
@@ -171,11 +178,10 @@ def panels(**options: Any) -> Any:
 
 def express(kind: str, table: Any, **options: Any) -> Any:
     """Draw a table by `plotly.express.KIND`, in colors and dashes that distinguish fourteen lines."""
-    given: dict[str, Any] = {"render_mode": "svg"}  # WebGL warns and blurs
+    given: dict[str, Any] = {"render_mode": "svg", "color_discrete_sequence": PALETTE}  # WebGL blurs
     if kind == "line":
         given["line_dash_sequence"] = ["solid"] * 7 + ["dash"] * 7
-    draw = getattr(require("plotly.express", "viz"), kind)
-    figure = draw(table, color_discrete_sequence=_SERIES, **given, **options)
+    figure = getattr(require("plotly.express", "viz"), kind)(table, **given, **options)
     return figure.for_each_annotation(lambda note: note.update(text=note.text.partition("=")[2]))
 
 
@@ -216,11 +222,35 @@ def add_band(
     )  # fmt: skip
 
 
-#: Roles of colors in teaching figures: readable light on dark and dark on light.
-BLUE, ORANGE, GREEN, PURPLE = "#2E86C8", "#D55E00", "#009E73", "#CC79A7"
-NEUTRAL = "#8A8A8A"
-#: What is drawn for comparison in the other figures: axes, levels, thresholds.
-GREY = "#888888"
+def lines_by_method(
+    figure: Any,
+    table: Any,
+    x: str,
+    y: str,
+    *,
+    method: str = "method",
+    panel: str = "",
+    columns: int = 1,
+    over: Sequence[str] = ("seed",),
+    style: Callable[[str], MethodStyle] = method_style,
+    listed: bool = True,
+    **look: Any,
+) -> None:
+    """Add a line (mean over the columns `over`) and a band per method; with `panel`, a panel per value.
+
+    Panels are filled in the order of the categories of the column `panel`, or of its rows, by `columns`.
+    """
+    values = table[panel].astype("category").cat.categories if panel else []
+    for name, own in table.groupby(method, sort=False):
+        first = listed
+        for index, place in enumerate(values if panel else [None]):
+            rows = own[own[panel] == place] if panel else own
+            if rows.empty:
+                continue
+            at: dict[str, Any] = {"row": index // columns + 1, "col": index % columns + 1} if panel else {}
+            wide = rows.pivot_table(index=x, columns=list(over), values=y)
+            add_band(figure, wide, style(str(name)), legendgroup=name, showlegend=first, **at, **look)
+            first = False
 
 
 def teaching_layout(figure: Any, title: str, subtitle: str = "", *, height: int = 420) -> Any:
@@ -228,7 +258,6 @@ def teaching_layout(figure: Any, title: str, subtitle: str = "", *, height: int 
     finish(figure, title, subtitle, height=height)
     figure.layout.title.text = f"{title}<br><sup>{subtitle}</sup>" if subtitle else title
     figure.update_layout(
-        font_size=13,
         title_font_size=16,
         margin={"l": 64, "r": 16, "t": 92 if subtitle else 74, "b": 100},
         legend={
