@@ -137,8 +137,8 @@ def extractor_matrix(theta: Any, name: str = "theta") -> Any:
                 f"{name} ({type(theta).__name__}) adds a bias, so its features are no Xθ; pass its matrix, "
                 f"{name}.{'theta_' if hasattr(theta, 'theta_') else 'weight.T'}, if the inputs are centered."
             )
-        theta = layer.weight.detach().mT
-    elif hasattr(theta, "transform") and not hasattr(theta, "columns"):  # pandas has a `transform` too
+        return getattr(theta, "theta_", layer.weight.detach().mT)
+    if hasattr(theta, "transform") and not hasattr(theta, "columns"):  # pandas has a `transform` too
         raise InvalidInputError(
             f"{name} is a {type(theta).__name__}, which has no to_linear(); pass its matrix (D, D_hid)."
         )

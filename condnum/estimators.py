@@ -129,7 +129,7 @@ class Immunizer(ClassNamePrefixFeaturesOutMixin, _Extractor):
 
     Features are :math:`Xθ`, and the Hessian of a linear probe on them is :math:`H(θ) = θ^\top X^\top Xθ`
     (Eq. 9). Definition 3.1 asks that θ raise :math:`κ(H_H)`, do not raise :math:`κ(H_P)`, and keep the benign
-    loss.
+    loss. In a pipeline, the steps before it change the benign inputs only: change the harmful ones alike.
 
     Args:
         method: Name of a method, see `condnum.method_names`, or a `Method`. `pareto` is a closed form.
@@ -184,6 +184,11 @@ class Immunizer(ClassNamePrefixFeaturesOutMixin, _Extractor):
         Returns:
             The immunizer.
         """
+        if np.ndim(X_harmful) == 1:
+            raise InvalidInputError(
+                f"X_harmful has shape {np.shape(X_harmful)}, as targets have; give the inputs of both tasks: "
+                "fit(X_benign, X_harmful, y_benign, y_harmful)."
+            )
         X_P, X_H = same_columns(X_benign=X_benign, X_harmful=X_harmful)
         problem = ImmunizationProblem.from_data(X_P, y_benign, X_H, y_harmful, loss=self.loss)
         found = immunize(problem, self.method, seed=self.seed, settings=self.settings)

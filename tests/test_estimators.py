@@ -274,6 +274,8 @@ class TestEraser:
     @pytest.mark.parametrize(
         ("call", "message"),
         [
+            (lambda: Immunizer().fit(P, Y), r"X_harmful has shape \(60,\), as targets have"),
+            (lambda: condnum.rir_ceiling(P, H), "got shape .60, 4.; pass rows as pretrain_features="),
             (lambda: Eraser().fit(H, None), "requires y to be passed"),
             (lambda: Eraser().fit(H, Y[:9]), "y has shape .9,. for 60 rows of X"),
             (lambda: Eraser().fit(H, ["a"] * 60), "y has one class, a"),

@@ -10,7 +10,7 @@ leads from I (s = 1) to erasure (s = 0). For s > 0 it is invertible, so that the
 only its distance grows: *conditioning is erasure that stops short*.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -32,10 +32,10 @@ FLOOR = 1 / 3
 class Erasure:
     """An erasing extractor with the quantities behind it; arrays are of the caller's kind."""
 
-    left: Any  # (D, q) A, and
-    right: Any  # (D, q) B: θ = (I + ABᵀ) diag(kept)
-    kept: Any  # (D,) booleans; False: nothing but round-off would be left of that column
-    directions: Any  # (D, k + rarely excited ones), orthonormal basis of what is erased
+    left: Any = field(repr=False)  # (D, q) A, and
+    right: Any = field(repr=False)  # (D, q) B: θ = (I + ABᵀ) diag(kept)
+    kept: Any = field(repr=False)  # (D,) booleans; False: nothing but round-off would be left of that column
+    directions: Any = field(repr=False)  # (D, k + rarely excited ones), orthonormal basis of what is erased
     rank: int  # k
     strength: float  # 1 − s
     fit_removed: float  # fraction of the best squared fit to Z that is gone, measured on these rows' Xθ

@@ -86,7 +86,7 @@ class Clauses:
         return [f"({letter})" for letter, kept in self.by_letter.items() if kept is None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Immunization:
     """RIR of one extractor with its four condition numbers."""
 
@@ -133,7 +133,7 @@ class Immunization:
             "that D_P uses, and clause (c) needs targets of D_P"
         )
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """Return the verdict as a sentence."""
         return f"Definition 3.1 is {self.verdict}: {self.ratios}, RIR = {self.rir:.4g}"
 

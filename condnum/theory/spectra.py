@@ -10,6 +10,7 @@ from functools import cached_property
 from numbers import Real
 from typing import Any, Literal, Self, cast, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -466,5 +467,11 @@ def _task_range(task: str, covariance: Any, features: Any, rtol: float | None) -
     if (covariance is None) == (features is None):
         raise InvalidInputError(f"give either {task}_covariance or {task}_features.")
     if features is None:
+        known = isinstance(covariance, CovarianceRange)
+        shape: tuple[int, ...] = () if known else np.shape(covariance)
+        if len(shape) == 2 and shape[0] != shape[1]:
+            raise InvalidInputError(
+                f"{task}_covariance must be square, got shape {tuple(shape)}; pass rows as {task}_features=."
+            )
         return CovarianceRange.of(covariance, rtol=rtol, name=f"{task}_covariance")
     return CovarianceRange.of_features(features, rtol=rtol, name=f"{task}_features")
