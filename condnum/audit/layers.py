@@ -254,7 +254,7 @@ def _measures(
         "kappa_harmful": compact.harmful_before.value,
         "kappa_pretrain_ridge": ridged.pretrain_before.value,
         "kappa_harmful_ridge": ridged.harmful_before.value,
-        "misalignment": alignment(P.vectors * P.values.rsqrt(), K_H, rtol=rtol).misalignment,
+        "misalignment": alignment(P.whitener, K_H, rtol=rtol).misalignment,
         "ceiling_compact": ceiling.value,
         "ceiling_ridge": ridge_convention_ceiling(P, H, ridge=epsilon, rtol=rtol),
         "limit_harmful_ratio": limits.harmful_ratio,

@@ -100,7 +100,7 @@ def path_extractor(s: float, start: Start = "leace", rank: int = 4) -> Floats:
     own, P = digit_tasks().eraser, digit_tasks().benign.covariance
     T = np.eye(P.dimension)
     if start == "whitened":
-        T = np.asarray((P.vectors * P.values.rsqrt()) @ P.vectors.mT)
+        T = np.asarray(P.power(-0.5))
     found = erasure(own.X @ T, own.labels, strength=1 - s, rank=rank, floor=0)
     if start == "leace":
         return np.asarray(found.theta)

@@ -241,7 +241,7 @@ def pair_limits(
         P, H = pretrain.ridged(e), harmful.ridged(e)
         region = feasible_region(P, H)
         limit = region.ceiling
-        star = (P.vectors * P.values.rsqrt()) @ P.vectors.mT  # θ*, K_P^{-1/2}
+        star = P.power(-0.5)  # θ*, K_P^{-1/2}
         pretrain_ratio, harmful_ratio = extractor_ratios(star, P, H)
         kappas = (region.kappa_pretrain, region.kappa_harmful, region.kappa_pencil)
         bounds = (limit.lambda_max, limit.lambda_min, limit.value)

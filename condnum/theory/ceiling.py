@@ -17,6 +17,7 @@ from torch import Tensor
 
 from condnum.arrays import Array, ArrayLike, like
 from condnum.errors import InvalidInputError
+from condnum.theory.extremes import gram
 from condnum.theory.immunization import unit_scale
 from condnum.theory.spectra import (
     PUBLISHED_RIDGE,
@@ -93,10 +94,8 @@ def pencil_decomposition(
     pretrain: CovarianceRange, harmful: CovarianceRange
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Diagonalize the pencil `(K_H, K_P)` on range(K_P), through K_H's factor rather than K_H."""
-    root = (pretrain.vectors * pretrain.values.rsqrt()) @ pretrain.vectors.mT
-    whitened = harmful.factor @ (pretrain.vectors * pretrain.values.rsqrt())
-    _, sigma, rows = torch.linalg.svd(whitened, full_matrices=False)
-    return root, sigma, pretrain.vectors @ rows.mT
+    _, sigma, rows = torch.linalg.svd(harmful.factor @ pretrain.whitener, full_matrices=False)
+    return pretrain.power(-0.5), sigma, pretrain.vectors @ rows.mT
 
 
 @dataclass(frozen=True)
@@ -164,7 +163,7 @@ def rir_ceiling(
     rtol = max(P.tolerance, H.tolerance) if rtol is None else rtol
     # Squared singular values of K_H's factor: the pencil's κ may reach κ(K_P)κ(K_H), beyond what
     # the eigenvalues of rootᵀK_H root keep.
-    pencil = hessian_spectrum(P.vectors / P.values.sqrt(), H.factor)
+    pencil = hessian_spectrum(P.whitener, H.factor)
     shared = float(pencil[0]) > rtol * float(H.values[0]) / float(P.values[0])
     harmful_only = 0
     if P.rank < P.dimension:
@@ -204,19 +203,7 @@ def ridge_convention_ceiling(
     where `min(1, λ_min)` is replaced by 1 when `K_P` is singular (then `σ_D(H_P) = 0`, given `D_hid ≥ D`).
     A bound, not a target: for singular covariances it is approached by extractors close to rank one.
 
-    Args:
-        pretrain_covariance: `(D, D)`, `K_P`, or its range.
-        harmful_covariance: `(D, D)`, `K_H`, or its range.
-        ridge: ε > 0 of the convention.
-        squared_norm: s; default D, unit scale.
-        rtol: Relative rank tolerance; default `D·eps`.
-
-    Returns:
-        The bound.
-
-    Raises:
-        InvalidInputError: Shapes differ, entries are non-finite, `ridge` is not positive.
-        RankError: A covariance is zero.
+    Arguments are as in `rir_ceiling`, with ε the convention's `ridge` and s the `squared_norm`.
 
     Examples:
         >>> import numpy as np
@@ -290,8 +277,7 @@ def max_rir_immunizer(
     )
     if not 0 < null_gain < math.inf:
         raise InvalidInputError(f"null_gain must be positive and finite, got {null_gain}.")
-    gain = P.values.rsqrt()
-    theta = (P.vectors * gain) @ P.vectors.mT + null_gain * gain.max() * P.null_projector
+    theta = P.power(-0.5) + null_gain * float(P.values[-1]) ** -0.5 * P.null_projector
     theta = unit_scale(symmetric_part(theta))
     reference = pretrain_features if pretrain_covariance is None else pretrain_covariance
     return theta if isinstance(reference, CovarianceRange) else like(reference)(theta)
@@ -299,12 +285,7 @@ def max_rir_immunizer(
 
 def _largest_ratio(above: CovarianceRange, below: CovarianceRange, floor: float) -> float:
     """Return the largest eigenvalue of (K_above + floor·I, K_below + floor·I), from the factors of both K."""
-    gains = (below.values + floor).rsqrt() - floor**-0.5
-    identity = torch.eye(below.dimension).to(below.vectors)
-    inverse_root = (below.vectors * gains) @ below.vectors.mT + floor**-0.5 * identity
-    whitened = above.factor @ inverse_root
-    pencil = whitened.mT @ whitened + floor * inverse_root @ inverse_root
-    return float(torch.linalg.eigvalsh(symmetric_part(pencil))[-1])
+    return float(torch.linalg.eigvalsh(gram(above.ridged(floor).factor @ below.ridged(floor).whitener))[-1])
 
 
 @dataclass(frozen=True)
@@ -327,8 +308,7 @@ def pencil_directions(
     """
     P, H = task_ranges(pretrain_covariance, harmful_covariance)
     root, sigma, W = pencil_decomposition(P, H)
-    filters = root @ W
-    patterns = (P.vectors * P.values.sqrt()) @ (P.vectors.mT @ root * P.values.sqrt()[:, None]) @ W
+    filters, patterns = root @ W, P.power(0.5) @ W
     largest = patterns.gather(0, patterns.abs().argmax(dim=0, keepdim=True))
     sign = torch.where(largest < 0, -1.0, 1.0)
     return PencilDirections(sigma.square(), filters * sign, patterns * sign)

@@ -374,7 +374,7 @@ def _largest_spikes(P: CovarianceRange, H: CovarianceRange, top: float) -> list[
 def _spiked(P: CovarianceRange, w: Tensor, null_gain: float) -> Tensor:
     """Return θ with `θθᵀ = γ_rK_P⁺ + ν²Π + wwᵀ`: `R(I + (√(1 + ‖y‖²) − 1)ŷŷᵀ)` with w = Ry."""
     scaled = (float(P.values[-1]) / P.values).sqrt()
-    root = (P.vectors * scaled) @ P.vectors.mT + null_gain * P.null_projector
+    root = math.sqrt(float(P.values[-1])) * P.power(-0.5) + null_gain * P.null_projector
     along = P.vectors.mT @ w
     y = P.vectors @ (along / scaled) + (w - P.vectors @ along) / null_gain
     square = float(y.square().sum())

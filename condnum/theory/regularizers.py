@@ -75,8 +75,8 @@ def r_well_gradient(
     :math:`\frac{\sigma_1}{m}\sum_{i\le m}u_iv_i^\top - \frac1pS`, with `differentiable=False`.
 
     Args:
-        S: `(..., p_r, p_c)`.
-        dimension: p; default `min(p_r, p_c)`.
+        S: As in `r_well`.
+        dimension: As in `r_well`.
         rtol: Singular values within `rtol·σ₁` count as equal, those below as zero; default
             `max(p_r, p_c)·eps` of the stored dtype.
 
@@ -84,7 +84,7 @@ def r_well_gradient(
         Value, gradient `(..., p_r, p_c)`, and whether it is one.
 
     Raises:
-        InvalidInputError: Fewer than two dimensions, non-finite entries, bad `dimension` or `rtol`.
+        InvalidInputError: As `r_well`, or bad `rtol`.
         RankError: A matrix is zero.
 
     Examples:

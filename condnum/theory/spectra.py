@@ -422,6 +422,15 @@ class CovarianceRange:
         """`B` with `K = BᵀB`, `(r, D)`."""
         return (self.vectors * self.values.sqrt()).mT
 
+    def power(self, exponent: float) -> Tensor:
+        """Return `K^s` on range(K), `(D, D)`; with s = −½ it whitens: `K^{-½} K K^{-½}` is the projector."""
+        return (self.vectors * self.values**exponent) @ self.vectors.mT
+
+    @property
+    def whitener(self) -> Tensor:
+        """`W` with `WᵀKW = I`, `(D, r)`: `K^{-½}` in the basis of K's eigenvectors."""
+        return self.vectors * self.values.rsqrt()
+
     @cached_property
     def null_basis(self) -> Tensor:
         """Orthonormal basis of null(K), `(D, D − r)`."""
