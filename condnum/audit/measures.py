@@ -35,6 +35,8 @@ from condnum.theory.spectra import (
     as_extractor,
     condition_from_spectrum,
     default_rtol,
+    fit_lost,
+    kept_directions,
 )
 
 #: The raw features, θ = I.
@@ -256,15 +258,12 @@ def clause_c(
     squared_norm: float = 0.0,
 ) -> ClauseC:
     """Decide clause (c) from the range of K_P, and from XᵀY and ‖Y‖² where θ loses rank."""
-    U, s, _ = torch.linalg.svd(part.factor @ as_extractor(theta)[0], full_matrices=False)
-    kept = s > default_rtol(max(theta.shape)) * s[0]
-    if int(kept.sum()) == part.rank:
+    T = as_extractor(theta)[0]
+    if kept_directions(T, part).shape[1] == part.rank:
         return ClauseC(True, 0.0, "θ keeps the rank of the features, so no targets are fitted worse")
     if moment is None:
         words = "θ loses rank on the pre-training features; the loss in fit depends on the targets, "
         return ClauseC(None, None, words + "which were not given")
-    T = part.values.rsqrt()[:, None] * (part.vectors.mT @ torch.from_numpy(moment))  # (r, m)
-    lost = float(T.square().sum() - (U[:, kept].mT @ T).square().sum())
-    gap = lost / squared_norm if squared_norm else 0.0
+    gap = fit_lost(T, part, torch.from_numpy(moment)) / squared_norm if squared_norm else 0.0
     words = f"the smallest squared loss rises by {gap:.3g} times the loss of predicting zero"
     return ClauseC(gap <= LOSS_TOLERANCE, gap, f"{words} (allowed: {LOSS_TOLERANCE:g})")

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from scipy.linalg import qr_multiply
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -22,6 +20,7 @@ from condnum.theory.spectra import (
     covariance,
     default_rtol,
     features_rtol,
+    fit_lost,
 )
 
 LossName = Literal["mse", "bce"]
@@ -136,35 +135,17 @@ class LinearTask:
         K = self.covariance if self.loss_features is None else X.mT @ X
         return SquaredLoss(K, X.mT @ self.targets, float((self.targets**2).sum()), X.shape[0])
 
-    def optimal_squared_loss(self, theta: Tensor) -> float:
-        """Return `min_ω ‖Xθω − Y‖²/N` by least squares on the data, at any rank."""
-        X = self.supervised_rows
-        if self.targets is None or X is None:
-            raise InvalidInputError("the task has no targets: its best loss is undefined; pass X and y.")
-        # The part of Y in the range of the features, by pivoted QR: a quarter of the SVD's time.
-        features, targets = (X @ theta).cpu().numpy(), self.targets.cpu().numpy()
-        parts, R, _ = qr_multiply(features, targets.T, pivoting=True)
-        sizes = np.abs(np.diagonal(R))
-        explained = float((parts[:, sizes > default_rtol(max(X.shape)) * sizes[0]] ** 2).sum())
-        return max(float(self.targets.square().sum()) - explained, 0.0) / len(X)
-
-    @cached_property
-    def raw_loss(self) -> float:
-        """The best squared loss on raw inputs."""
-        return self.optimal_squared_loss(torch.eye(len(self.covariance)).to(self.covariance))
-
     def loss_gap(self, theta: ArrayLike) -> float:
         """Return clause (c): the rise of the best squared loss, over the loss of predicting zero.
 
         The rank of θ is that at its stored precision: a projection saved as float32 still projects.
         """
-        if self.targets is None:
+        if self._probe is None:
             raise InvalidInputError("the task has no targets: its loss gap is undefined; pass X and y.")
-        zero_loss = float(self.targets.square().sum()) / len(self.targets)
-        if zero_loss == 0:  # targets of zeros, such as the paper's single class with label 0
+        rows, moment, energy = self._probe
+        if energy == 0:  # targets of zeros, such as the paper's single class with label 0
             return 0.0
-        T = as_extractor(theta)[0].to(self.covariance)
-        return (self.optimal_squared_loss(T) - self.raw_loss) / zero_loss
+        return fit_lost(as_extractor(theta)[0].cpu(), rows, moment) / energy
 
     def probe_steps(self, theta: Tensor) -> ProbeSteps | None:
         """Count the steps of the probe of the task's own targets; None where there is nothing to learn."""

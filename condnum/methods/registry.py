@@ -11,7 +11,7 @@ from condnum.methods.baselines import Erase, Identity, Imma, Initial, MaxRir, Op
 from condnum.methods.descent import run_method
 from condnum.methods.method import Method
 from condnum.methods.problem import MAKE_IT, ImmunizationProblem
-from condnum.methods.result import Callback, ImmunizationResult, judged
+from condnum.methods.result import Callback, ImmunizationResult, with_verdict
 from condnum.methods.settings import PRESETS, DescentSettings, Settings
 
 #: Beyond this, and below its inverse, eigenvalues to the power ±4 are near the end of float64.
@@ -146,7 +146,7 @@ def immunize(
                 f"method '{chosen.name}' has no settings; leave out {given}, or name a method that descends: "
                 f"{descends}."
             )
-        return judged(problem, run_method(problem, chosen, seed=seed))
+        return with_verdict(problem, run_method(problem, chosen, seed=seed))
     if isinstance(settings, str):
         check_known("settings", settings, PRESETS)
         settings = PRESETS[settings]
@@ -160,7 +160,7 @@ def immunize(
     base: Any = (settings or chosen.defaults).with_overrides(**overrides)
     _check_descent(problem, chosen, base, overrides)
     result = run_method(problem, chosen, base, seed=seed, callback=callback, callback_steps=callback_steps)
-    return judged(problem, result)
+    return with_verdict(problem, result)
 
 
 def _check_descent(

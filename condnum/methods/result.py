@@ -55,7 +55,7 @@ class ImmunizationResult:
         return "\n".join([heading, *textwrap.wrap(self.explanation, 100, max_lines=7)])
 
 
-def judged(problem: ImmunizationProblem, result: ImmunizationResult) -> ImmunizationResult:
+def with_verdict(problem: ImmunizationProblem, result: ImmunizationResult) -> ImmunizationResult:
     """Add the verdict by Definition 3.1, and say before and after how θ was found what it is worth."""
     if not bool(torch.isfinite(result.theta).all()):
         return replace(result, explanation="θ cannot be measured: it has NaN or infinite entries.")

@@ -74,16 +74,16 @@ def null_spaces(
         dimension=P.dimension,
         rank_pretrain=P.rank,
         rank_harmful=H.rank,
-        harmful_only=len(own_directions(H, N_P, rtol=rtol)[0]),
+        harmful_only=len(exclusive_directions(H, N_P, rtol=rtol)[0]),
         harmful_energy=float((H.factor @ N_P).square().sum()) / totals[0],
         intersection=lying.shape[1],
         intersection_energy=float((H.factor @ lying).square().sum()) / totals[0],
-        pretrain_only=len(own_directions(P, N_H, rtol=rtol)[0]),
+        pretrain_only=len(exclusive_directions(P, N_H, rtol=rtol)[0]),
         pretrain_energy=float((P.factor @ N_H).square().sum()) / totals[1],
     )
 
 
-def own_directions(task: CovarianceRange, null_basis: Tensor, *, rtol: float) -> tuple[Tensor, Tensor]:
+def exclusive_directions(task: CovarianceRange, null_basis: Tensor, *, rtol: float) -> tuple[Tensor, Tensor]:
     """Return what a task excites in the null space of the other one."""
     _, sigma, rows = torch.linalg.svd(task.factor @ null_basis, full_matrices=False)
     kept = sigma.square() > rtol * task.values[0]
@@ -167,7 +167,7 @@ def rir_ceiling(
     shared = float(pencil[0]) > rtol * float(H.values[0]) / float(P.values[0])
     harmful_only = 0
     if P.rank < P.dimension:
-        harmful_only = len(own_directions(H, P.null_basis, rtol=rtol)[0])
+        harmful_only = len(exclusive_directions(H, P.null_basis, rtol=rtol)[0])
     rank = int((pencil > rtol**2 * pencil[0]).sum())
     lambda_max, lambda_min = (float(pencil[0]), float(pencil[rank - 1])) if shared else (0.0, 0.0)
     if not math.isfinite(lambda_max):

@@ -24,7 +24,7 @@ from condnum.arrays import Array, ArrayLike, like
 from condnum.errors import InvalidInputError
 from condnum.theory.ceiling import (
     RirCeiling,
-    own_directions,
+    exclusive_directions,
     pencil_decomposition,
     ridge_convention_ceiling,
     rir_ceiling,
@@ -281,7 +281,7 @@ def _front_spike(
 
 def _own_direction(P: CovarianceRange, H: CovarianceRange) -> Tensor:
     """Return as w the harmful task's strongest own direction, scaled up until κ(H_H) is ten times κ(K_H)."""
-    energies, own = own_directions(H, P.null_basis, rtol=max(P.tolerance, H.tolerance))
+    energies, own = exclusive_directions(H, P.null_basis, rtol=max(P.tolerance, H.tolerance))
     wanted = min(10 * float(H.values[0] / H.values[-1]), _largest_kappa(P.dimension)) * float(H.values[0])
     return own[:, 0] * math.sqrt(wanted / float(energies[0]))
 

@@ -225,6 +225,24 @@ def features_seen(theta: Tensor, vectors: Tensor) -> int:
     return int((sigma > storage_noise(max(theta.shape), EPS) * sigma[0].clamp_min(1)).sum())
 
 
+def fit_lost(theta: Tensor, task: "CovarianceRange", moment: Tensor) -> float:
+    """Return how much of the best squared fit of targets Y, `‖XX⁺Y‖²`, no linear probe of `Xθ` reaches.
+
+    `moment` is `XᵀY` `(D, m)`. Where θ keeps the rank of K, nothing is lost.
+    """
+    U = kept_directions(theta, task)
+    if U.shape[1] == task.rank:
+        return 0.0
+    fit = task.whitener.mT @ moment
+    return float((fit - U @ (U.mT @ fit)).square().sum())
+
+
+def kept_directions(theta: Tensor, task: "CovarianceRange") -> Tensor:
+    """Return an orthonormal basis of the image of `Bθ`, `(r, k)` with `K = BᵀB`: what `Xθ` keeps of X."""
+    U, s, _ = torch.linalg.svd(task.factor @ theta, full_matrices=False)
+    return U[:, s > default_rtol(max(theta.shape)) * s[0]]
+
+
 def checked_rtol(rtol: float | None, default: float) -> float:
     """Return a relative tolerance, by default the given one, or say that it is out of range."""
     if rtol is None:
