@@ -25,9 +25,8 @@ settings.load_profile("same")
 
 #: What one worker makes for several files, and long files, the longest first: patterns of their tests' names.
 LONGEST = {
-    "site": rf"/test_site|test_pages|test_tables\[({'|'.join(SHOWN)})\]",
-    "servers": r"browser/test_lessons|browser/test_grab",
-    **{name: name for name in ("test_golden", "test_readme", "test_notebooks", "browser/test_")},
+    "site": rf"/test_site|test_notebooks|test_tables\[({'|'.join(SHOWN)})\]",
+    **{name: name for name in ("test_golden", "browser/test_live", "test_readme", "browser/test_")},
 }
 
 
@@ -185,6 +184,28 @@ def golden_run(
         np.save(folder / "P.npy", images[labels < 5])
         np.save(folder / "H.npy", images[labels >= 5])
         return condnum(*words, cwd=folder), folder / "out"
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def lesson_run(
+    shared_kernel: SharedKernel, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """`lesson_run("2_alignment")`: the folder of a lesson that ran without widgets; each runs once."""
+    from lessons.test_notebooks import FASTER
+
+    from condnum.report import run as runner
+    from condnum.report.notebook import ParameterNotebook
+
+    @functools.cache
+    def run(name: str) -> Path:
+        book = ParameterNotebook.find(name)
+        folder = tmp_path_factory.mktemp("lessons") / name
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(runner, "running_kernel", shared_kernel.running)
+            runner.run_notebook(book, FASTER.get(name, {}), folder, quiet=True)
+        return folder
 
     return run
 

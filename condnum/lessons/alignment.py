@@ -4,17 +4,15 @@ Nothing measured depends on the bases of features and data: Q = V = I here, and 
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
 import numpy as np
-import pandas as pd
 from scipy.linalg import expm
 from scipy.stats import ortho_group
 
-from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, num, translucent
+from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, num, translucent
 from condnum.lessons.condition_number import SHAPE_LABELS, Floats, SpectrumShape, spectrum
 from condnum.lessons.frame.explorer import (
     Choice,
@@ -231,52 +229,3 @@ class AlignmentExplorer(Explorer):
             {"angle": 90.0, "rotation": "random", "dimension": 8, "data_kappa": 100.0, "theta_kappa": 3.0},
         ),
     )
-
-
-def alignment_sweep(angles: Sequence[float], *, rotation: Rotation = "random") -> pd.DataFrame:
-    """Measure overlaps, misalignment and the error of κ at each angle, else as `rotated_alignment` does."""
-    rows = []
-    for draw, angle in enumerate(angles):
-        place: dict[str, Any] = {"seed": draw} if rotation == "haar" else {"angle": angle}
-        run = rotated_alignment(rotation=rotation, **place)
-        found = run.alignment
-        rows.append((rotation, angle, run.diagonal_overlap, found.misalignment, found.condition_ratio))
-    measures = ["diagonal_overlap", "misalignment", "condition_ratio"]
-    return pd.DataFrame(rows, columns=["rotation", "angle", *measures])
-
-
-def alignment_sweep_figure(sweeps: Sequence[pd.DataFrame]) -> Any:
-    """Draw overlap, misalignment and the error of κ against the angle; Haar draws, without one, as a band."""
-    looks = {
-        "ends": ("plane of q<sub>1</sub> and q<sub>D</sub>", ORANGE, "dash"),
-        "neighbours": ("plane of q<sub>1</sub> and q<sub>2</sub>", GREEN, "dot"),
-        "random": ("random, by at most φ", BLUE, "solid"),
-    }
-    titles = {
-        "diagonal_overlap": "mean overlap |u<sub>i</sub><sup>⊤</sup>q<sub>i</sub>|²",
-        "misalignment": "misalignment",
-        "condition_ratio": "κ of Eq. 10 / κ(H)",
-    }
-    sheet = Sheet(*titles.values(), gap=0.09)
-    for panel, measure in zip(sheet.panels, titles, strict=True):
-        first = panel is sheet.panels[0]
-        for sweep in sweeps:
-            rotation, values = sweep["rotation"].iloc[0], sweep[measure]
-            group = {"legendgroup": rotation}
-            if rotation == "haar":
-                low, middle, high = values.quantile([0.05, 0.5, 0.95])
-                name = f"{len(values)} Haar draws: median, middle 90 %"
-                corners = [0, 90, 90, 0], [low, low, high, high]
-                panel.area(name, *corners, translucent(PURPLE, 0.3), legend=False, **group)
-                level, more = [middle] * 2, {"hover": "median %{y:.3f}", "legend": first, **group}
-                panel.line(name, [0, 90], level, PURPLE, "longdash", width=2, **more)
-            else:
-                name, color, dash = looks[rotation]
-                more = {"hover": "φ = %{x}°: %{y:.3f}", "legend": first, **group}
-                panel.line(name, sweep["angle"], values, color, dash, **more)
-        panel.x("angle φ of U to Q (degrees)", 0, 90, dtick=30)
-        if measure == "misalignment":
-            panel.y("", autorange=True, rangemode="tozero", dtick=0.1)
-        else:
-            panel.y("", 0, 1.04, dtick=0.2)
-    return sheet.finish("Away from alignment: Eq. 10 never overestimates κ")

@@ -1,7 +1,4 @@
-"""Notebook 4: how much immunization is possible, in the plane of the two ratios of Eq. 15.
-
-`K + εI` changes the data, and the ceiling is finite; the `ridge` convention changes the measure, κ.
-"""
+"""Notebook 4: how much immunization is possible, in the plane of the two ratios of Eq. 15."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +9,7 @@ import numpy as np
 import torch
 
 from condnum.figures.limits import region_traces
-from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, num
+from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, num
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.frame.explorer import Explorer, ExplorerResult, Slider, with_controls
 from condnum.lessons.frame.sheet import Sheet
@@ -21,8 +18,7 @@ from condnum.methods.algorithm1 import Ours
 from condnum.methods.descent import run_method
 from condnum.methods.method import Parameters
 from condnum.methods.problem import ImmunizationProblem
-from condnum.theory.ceiling import max_rir_immunizer, ridge_convention_ceiling, rir_ceiling
-from condnum.theory.immunization import Immunization, relative_immunization_ratio
+from condnum.theory.ceiling import max_rir_immunizer
 from condnum.theory.pareto import FeasibleRegion, extractor_ratios, feasible_region, immunizer_family
 from condnum.theory.spectra import task_ranges
 
@@ -187,102 +183,3 @@ class CeilingExplorer(Explorer):
     """How much immunization two tasks allow, and how much of it Algorithm 1 finds."""
 
     compute = staticmethod(ceiling_demo)
-
-
-#: The ridges ε that the figure shows; the tasks' largest eigenvalue is 1.
-SHOWN_RIDGES = np.geomspace(1e-8, 10.0, 28)
-NULL_TITLES = {
-    "none": "no null space",
-    "both": "one feature dead in both tasks",
-    "harmful": "one feature dead in D<sub>H</sub> alone",
-    "pretrain": "one feature dead in D<sub>P</sub> alone",
-}
-
-
-@dataclass(frozen=True)
-class RidgeCeiling(ExplorerResult):
-    """Ceilings and the RIR of θ* as functions of ε."""
-
-    null: NullKind
-    ridge: float  # the ε that the reader looks at
-    compact: float  # ceiling without ε, infinite if the harmful task has a direction of its own
-    of_data: Floats  # (R,) ceiling of K_P + εI, K_H + εI, at `SHOWN_RIDGES`
-    of_measure: Floats  # (R,) upper bound on RIR in the ridge convention, ‖θ‖_F² = D
-    attained: Floats  # (R,) RIR of θ* = K_P^{-1/2} in the ridge convention
-    at_ridge: Immunization  # of θ* in the ridge convention
-    at_compact: Immunization  # of θ* in the compact convention
-
-    def figure(self) -> Any:
-        """Draw what ε does to the ceiling."""
-        sheet, finite = Sheet(), math.isfinite(self.compact)
-        (panel,) = sheet.panels
-        level, hover = [self.compact if finite else np.nan] * 2, {"hover": "ε = %{x:.3g}: %{y:.4g}"}
-        panel.line("compact limit", SHOWN_RIDGES[[0, -1]], level, ORANGE, **hover)
-        panel.line("limit for K + εI", SHOWN_RIDGES, self.of_data, PURPLE, "dash", **hover)
-        panel.line("bound on RIR<sub>ε</sub>", SHOWN_RIDGES, self.of_measure, GREEN, "longdash", **hover)
-        panel.line("RIR<sub>ε</sub> of θ*", SHOWN_RIDGES, self.attained, BLUE, **hover)
-        stem = [self.ridge] * 2, [0.1, self.at_ridge.rir]
-        point = {"marker": {"size": [0, 13], "color": BLUE, "opacity": 1}, **hover}
-        panel.line("chosen ε", *stem, NEUTRAL, "dot", width=2, size=13, **point)
-        panel.x("ridge ε (largest eigenvalues are 1)", -8, 1, log=True)
-        panel.y("RIR", -1, 8, log=True)
-        compact = num(self.compact, 4) if finite else "infinite"
-        return sheet.finish(f"Theoretical limits with {NULL_TITLES[self.null]}: compact {compact}")
-
-    def caption(self) -> str:
-        """Say what one θ* is worth in the two conventions."""
-        tiny, limit = self.of_data[0], self.compact
-        if math.isinf(limit):
-            tale = "The compact limit is infinite; with ε it is finite and grows like 1/ε² as ε falls."
-        elif abs(tiny / limit - 1) < 0.01:
-            tale = "As ε falls, both limits tend to the compact one."
-        else:
-            ends = f"{num(tiny, 4)}, <i>not</i> to the compact {num(limit, 4)}"
-            tale = f"As ε falls, the limit for K + εI tends to {ends}."
-        kappa = f"RIR<sub>ε</sub> = {num(self.at_ridge.rir, 4)} at ε = {num(self.ridge)}"
-        best = "The same θ* = K<sub>P</sub><sup>−1/2</sup>"
-        return f"{best}: RIR = {num(self.at_compact.rir, 4)} (compact), {kappa}. {tale}"
-
-
-@with_controls(
-    ridge=Slider("ridge ε", "ε of the ridge convention, and of K + εI.", 1e-8, 10, log=True, marks=7),
-    **TASK_CONTROLS,
-)
-def ridge_ceiling_demo(
-    *,
-    ridge: float = 1e-3,
-    null: NullKind = "pretrain",
-    kappa_pretrain: float = 100.0,
-    kappa_harmful: float = 10.0,
-    angle: float = 45.0,
-) -> RidgeCeiling:
-    """Compare the ceiling of the compact convention with the two that know a ridge."""
-    tasks, theta, curves, limit = _ridge_curves(kappa_pretrain, kappa_harmful, angle, null)
-    at_ridge = relative_immunization_ratio(theta, *tasks, convention="ridge", ridge=ridge)
-    at_compact = relative_immunization_ratio(theta, *tasks)
-    of_data, of_measure, attained = curves
-    return RidgeCeiling(null, ridge, limit, of_data, of_measure, attained, at_ridge, at_compact)
-
-
-@lru_cache(maxsize=512)  # a recording asks for all tasks with one ε after the other
-def _ridge_curves(
-    kappa_pretrain: float, kappa_harmful: float, angle: float, null: NullKind
-) -> tuple[Any, Floats, Floats, float]:
-    """Return what the ε in view leaves as it is: ranges, θ*, the three curves and the compact ceiling."""
-    tasks = task_ranges(*two_tasks(kappa_pretrain, kappa_harmful, angle, null=null))
-    theta = np.asarray(max_rir_immunizer(*tasks))
-    curves = [
-        (
-            rir_ceiling(*tasks, ridge=ridge).value,
-            ridge_convention_ceiling(*tasks, ridge=ridge),
-            relative_immunization_ratio(theta, *tasks, convention="ridge", ridge=ridge).rir,
-        )
-        for ridge in SHOWN_RIDGES.tolist()
-    ]
-    return tasks, theta, np.array(curves).T, rir_ceiling(*tasks).value
-
-
-class RidgeCeilingExplorer(Explorer):
-    """What ε does to the ceiling, with and without null spaces."""
-
-    compute = staticmethod(ridge_ceiling_demo)

@@ -1,14 +1,12 @@
 """Notebook 1: gradient descent on a quadratic, and what κ does to it; `e_t = w_t − w*` is the error."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.errors import InvalidInputError
 from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, log_axis, num
 from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, Slider, with_controls
 from condnum.lessons.frame.sheet import Sheet
@@ -276,58 +274,3 @@ class SpectrumDescentExplorer(Explorer):
     """Exact line search in D dimensions: κ bounds it, the whole spectrum decides."""
 
     compute = staticmethod(spectrum_descent)
-
-
-@dataclass(frozen=True)
-class Plateau:
-    """Exact line search in one floating-point format, run until it no longer improves."""
-
-    precision: str
-    kappa: float
-    steps: NDArray[np.int64]  # (T,)
-    norm_ratio: Floats  # (T,) ‖w_t − w*‖² / ‖w_0 − w*‖² (Eq. 16)
-    round_off: float  # (κ·eps)²
-
-
-def plateau(kappa: float, precision: Literal["float32", "float64"] = "float64") -> Plateau:
-    """Run exact line search on a dense `Hw = b`, D = 8, from the worst start until the precision ends it."""
-    if not kappa > 1:
-        raise InvalidInputError(f"kappa must be above 1, got {kappa}: at κ = 1 one step arrives.")
-    sigma = spectrum("geometric", 8, kappa)
-    Q = np.linalg.qr(np.random.default_rng(0).normal(size=(8, 8)))[0]
-    ends = np.isin(np.arange(8), [0, 7]) / sigma
-    solution, dense = Q @ ends / np.linalg.norm(ends), (Q * sigma) @ Q.T
-    H, b = dense.astype(precision), (dense @ solution).astype(precision)
-    round_off = float(kappa * np.finfo(precision).eps) ** 2
-    # Kantorovich's rate per step would take log(round_off)/log(rate) steps; half as many again show it.
-    rate = ((kappa - 1) / (kappa + 1)) ** 2
-    recorded = log_spaced_steps(10 + math.ceil(1.5 * math.log(round_off) / math.log(rate)), 300)
-    w, ratio = np.zeros_like(b), []
-    for last, step in zip(np.r_[0, recorded], recorded, strict=False):
-        for _ in range(step - last):
-            g = H @ w - b
-            curvature = g @ (H @ g)
-            if curvature > 0:
-                w = w - (g @ g) / curvature * g
-        ratio.append(((w - solution) ** 2).sum())
-    return Plateau(precision, kappa, recorded, np.array(ratio) / ratio[0], round_off)
-
-
-def plateau_figure(runs: Sequence[Plateau]) -> Any:
-    """Draw where exact line search stops improving; one color a κ, up to four."""
-    sheet = Sheet()
-    (panel,) = sheet.panels
-    colors = dict(zip(sorted({run.kappa for run in runs}), (BLUE, ORANGE, GREEN, PURPLE), strict=False))
-    for run in runs:
-        name, color = f"κ = {num(run.kappa)}, {run.precision}", colors[run.kappa]
-        dash = "solid" if run.precision == "float64" else "dot"
-        hover = "t = %{x:,d}: %{y:.2e}"
-        panel.line(name, run.steps[1:], run.norm_ratio[1:], color, dash, width=2.5, hover=hover)
-        hover = f"(κ·eps)² = %{{y:.2e}}, {name}<extra></extra>"
-        level = [run.round_off]
-        panel.marks("(κ·eps)²", run.steps[-1:], level, "diamond", 12, color, hover=hover, legend=False)
-    steps, ratios = (np.concatenate([getattr(run, name) for run in runs]) for name in ("steps", "norm_ratio"))
-    panel.x(**log_axis("step t of exact line search", steps))
-    panel.y(**log_axis("norm ratio", ratios))
-    note = "Diamonds: (κ·eps)², the square of the relative error that rounding H and b alone can cause in w"
-    return sheet.finish("Where the arithmetic ends", note)

@@ -74,8 +74,7 @@ def aligned_remark() -> Correction:
 
 def theorem_4_1() -> Correction:
     """Check Theorem 4.1 (1), R_ill = 0 iff κ = ∞, in both directions."""
-    curves = value_plane()
-    vanishing, scaled = ([part[-1] for part in curves[name]] for name in ("vanishing", "scaled"))
+    vanishing, scaled, _ = ([part[-1] for part in curve] for curve in value_plane().values())
     (kappa, value), (other, small) = vanishing, scaled
     refuted = value > 1 and kappa > 1e5 and small < 1e-3 and other < 1e5
     return _correction("theorem-4-1", refuted, vanishing=vanishing, scaled=scaled)

@@ -10,11 +10,10 @@ from condnum.files import output_folder, write_text
 from condnum.lessons.aligned_tasks import AlignedTasksExplorer
 from condnum.lessons.alignment import AlignmentExplorer
 from condnum.lessons.alignment_lab import LABS, recorded_lab
-from condnum.lessons.ceiling import CeilingExplorer, RidgeCeilingExplorer
+from condnum.lessons.ceiling import CeilingExplorer
 from condnum.lessons.condition_number import GradientDescentExplorer, SpectrumDescentExplorer
 from condnum.lessons.frame.explorer import Explorer
 from condnum.lessons.frame.recording import record
-from condnum.lessons.joint_steps import JointStepsExplorer
 from condnum.lessons.own_data import OwnDataExplorer
 from condnum.lessons.regularizer_paths import RegularizerPathExplorer
 from condnum.lessons.regularizers import RegularizerExplorer
@@ -27,8 +26,8 @@ EXPLORERS: dict[str, type[Explorer]] = {
     explorer.__name__: explorer
     for explorer in (
         *(AlignedTasksExplorer, AlignmentExplorer, CeilingExplorer, GradientDescentExplorer),
-        *(JointStepsExplorer, OwnDataExplorer, RegularizerExplorer, RegularizerPathExplorer),
-        *(RidgeCeilingExplorer, SlowingExplorer, SpectrumDescentExplorer),
+        *(OwnDataExplorer, RegularizerExplorer, RegularizerPathExplorer, SlowingExplorer),
+        SpectrumDescentExplorer,
     )
 }
 

@@ -1,6 +1,5 @@
 """Notebook 3: many steps of one regularizer, and what its value says about κ."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -19,12 +18,12 @@ from condnum.lessons.regularizers import (
     NAMES,
     REGULARIZER_LABELS,
     RegularizerName,
+    annihilating_step,
     bent_spectrum,
     kappas,
     next_spectrum,
+    of_spectrum,
 )
-from condnum.theory.regularizers import r_ill
-from condnum.theory.spectra import default_rtol
 from condnum.theory.steps import well_step_bound
 
 _PATH_STEPS = 100
@@ -37,32 +36,13 @@ MOVED = 1e-12
 
 
 def largest_safe_step(regularizer: RegularizerName, sigma: Floats) -> float:
-    """Return the step below which κ moves as promised and no value is annihilated.
+    """Return the step below which κ moves as promised and no value is annihilated; 0 where there is none.
 
     That is bound (1) of Theorem 4.3 for R_well, and η₀, less than half of bound (2), for R_ill.
     """
-    if not pushed_is_unique(regularizer, sigma):
+    if of_spectrum(regularizer, sigma).multiplicity > 1:
         return 0.0
-    if regularizer == "well":
-        return float(well_step_bound(sigma))
-    k = len(sigma)
-    return float(1 / r_ill(np.diag(sigma), rank=k) ** 2 / (2 * (1 - 1 / k) * sigma[-1]))
-
-
-def pushed_is_unique(regularizer: RegularizerName, spectra: Floats) -> NDArray[np.bool_]:
-    """Tell whether the pushed value is unique, by twice the tolerance that `condnum.theory.steps` has."""
-    first, neighbour = (0, 1) if regularizer == "well" else (-1, -2)
-    gap = np.abs(spectra[..., first] - spectra[..., neighbour])
-    return np.asarray(gap > 2 * default_rtol(spectra.shape[-1]) * spectra[..., 0])
-
-
-def values(regularizer: RegularizerName, spectra: Floats) -> Floats:
-    """Return a regularizer of every spectrum."""
-    mean_square = np.square(spectra).mean(axis=-1) / 2
-    if regularizer == "well":
-        return np.asarray(spectra[..., 0] ** 2 / 2 - mean_square)
-    with np.errstate(divide="ignore"):  # infinite where a spectrum is flat
-        return np.asarray(1 / (mean_square - spectra[..., -1] ** 2 / 2))
+    return float(well_step_bound(sigma)) if regularizer == "well" else annihilating_step("ill", sigma)
 
 
 @lru_cache(maxsize=256)  # of states of an explorer that differ in the other task alone
@@ -180,7 +160,7 @@ def regularizer_path(
         if sizes == "bound":
             eta = share * largest_safe_step(regularizer, moved)
     path = np.array(sigma)
-    R = values(regularizer, path)
+    R = of_spectrum(regularizer, path).value.numpy()
     return RegularizerPath(regularizer, sizes, path, np.array(etas), kappas(path), R, end)
 
 
@@ -195,29 +175,12 @@ def value_plane() -> dict[str, tuple[Floats, Floats]]:
     start = np.array([1.0, 0.5, 0.1])
     vanishing = np.tile(start, (121, 1))
     vanishing[:, 2] = np.geomspace(0.1, 1e-6, 121)
+    constant = descended("ill", tuple(start.tolist()), 0.5 * largest_safe_step("ill", start), 400)
     families = {
-        "vanishing": vanishing,
-        "scaled": np.geomspace(1, 1e3, 121)[:, None] * start,
-        "descended": descended("ill", tuple(start.tolist()), 0.5 * largest_safe_step("ill", start), 400),
+        "(1, ½, σ), σ → 0": vanishing,
+        "c · (1, ½, 0.1), c → ∞": np.geomspace(1, 1e3, 121)[:, None] * start,
+        "steps of R<sub>ill</sub> of constant size": constant,
     }
-    return {name: (kappas(sigma), values("ill", sigma)) for name, sigma in families.items()}
-
-
-def value_plane_figure(curves: Mapping[str, tuple[Floats, Floats]]) -> Any:
-    """Draw the three families of `value_plane` in the plane of κ and R_ill."""
-    sheet = Sheet()
-    (panel,) = sheet.panels
-    looks = {
-        "vanishing": ("(1, ½, σ), σ → 0", ORANGE, "solid"),
-        "scaled": ("c · (1, ½, 0.1), c → ∞", BLUE, "dash"),
-        "descended": ("steps of R<sub>ill</sub> of constant size", GREEN, "dot"),
+    return {
+        name: (kappas(sigma), of_spectrum("ill", sigma).value.numpy()) for name, sigma in families.items()
     }
-    hover = "κ = %{x:.4g}, R = %{y:.4g}"
-    for family, (name, color, dash) in looks.items():
-        panel.line(name, *curves[family], color, dash, width=4, hover=hover)
-    start = (curve[:1] for curve in curves["scaled"])
-    panel.marks("(1, ½, 0.1)", *start, "star", 17, PURPLE, hover=hover)
-    panel.x("κ(S)", 0.5, 6.1, log=True)
-    panel.y("R<sub>ill</sub>(S)", -5.6, 1.3, log=True)
-    note = "Orange: κ → ∞ and R<sub>ill</sub> stays at 4.8. Blue: R<sub>ill</sub> → 0 and κ stays at 10."
-    return sheet.finish("R<sub>ill</sub> does not determine κ", note)

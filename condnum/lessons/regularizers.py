@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, num, translucent
 from condnum.lessons.condition_number import Floats
@@ -22,7 +23,7 @@ from condnum.lessons.frame.explorer import (
     with_controls,
 )
 from condnum.lessons.frame.sheet import Sheet
-from condnum.theory.regularizers import r_ill, r_ill_gradient, r_well, r_well_gradient
+from condnum.theory.regularizers import SpectralRegularizer, ill_of_spectrum, well_of_spectrum
 from condnum.theory.spectra import default_rtol
 from condnum.theory.steps import ill_spectrum_step, ill_step_bound, well_spectrum_step, well_step_bound
 
@@ -44,10 +45,21 @@ def bent_spectrum(*, kappa: float, dimension: int, bend: float = 1.0, top: float
     return np.asarray(top * kappa ** -(x**bend), dtype=np.float64)
 
 
+def of_spectrum(regularizer: RegularizerName, sigma: Floats) -> SpectralRegularizer:
+    """Return a regularizer of descending spectra `(..., k)`, with its slopes g_i."""
+    spectra = torch.from_numpy(np.ascontiguousarray(sigma))
+    return well_of_spectrum(spectra, sigma.shape[-1]) if regularizer == "well" else ill_of_spectrum(spectra)
+
+
 def next_spectrum(regularizer: RegularizerName, sigma: Floats, eta: float) -> Floats:
     """Return where each value of a spectrum goes, `(..., k)`."""
     move = well_spectrum_step if regularizer == "well" else ill_spectrum_step
     return np.asarray(move(sigma, eta), dtype=np.float64)
+
+
+def annihilating_step(regularizer: RegularizerName, sigma: Floats) -> float:
+    """Return η₀ = 1/(2g), which sends the pushed value, σ₁ (well) or σ_k (ill), exactly to 0."""
+    return float(1 / (2 * of_spectrum(regularizer, sigma).slopes[0 if regularizer == "well" else -1]))
 
 
 def kappas(spectra: Floats) -> Floats:
@@ -223,29 +235,25 @@ def regularizer_step(
     In this unit nothing depends on the scale of the spectrum, except the printed bound (2) of Theorem 4.3.
     """
     sigma = bent_spectrum(kappa=kappa, dimension=dimension, bend=bend, top=top)
-    value_of, gradient_of, bound, pushed = (
-        (r_well, r_well_gradient, well_step_bound, 0)
-        if regularizer == "well"
-        else (r_ill, r_ill_gradient, ill_step_bound, -1)
-    )
-    evidence = gradient_of(np.diag(sigma))
-    g = np.diag(evidence.gradient)
-    unit = float(1 / (2 * g[pushed]))
+    found, unit = of_spectrum(regularizer, sigma), annihilating_step(regularizer, sigma)
     moved, steps = next_spectrum(regularizer, sigma, step * unit), np.geomspace(*STEP_RANGE, CURVE_POINTS)
+    bound = well_step_bound if regularizer == "well" else ill_step_bound
     # κ(σ′) depends on η and the scale c of σ through ηc (well) or η/c³ (ill) alone: one batch of scaled
     # spectra with η = 1 does what a call for each η would.
     scales = (steps * unit) ** (1 if regularizer == "well" else -1 / 3)
-    measured: dict[str, Any] = {
-        "value": float(evidence.value),
-        "next_value": float(value_of(np.diag(np.sort(moved)[::-1]))),
-        "kappa": float(sigma[0] / sigma[-1]),
-        "next_kappa": float(kappas(moved)),
-        "printed": float(bound(sigma, bound="published")),
-        "corrected": float(bound(sigma)),
-        "curve_steps": steps,
-        "curve": kappas(next_spectrum(regularizer, scales[:, None] * sigma, 1.0)),
-    }
-    return RegularizerStep(regularizer, scale, step, unit, sigma, g, moved, **measured)
+    return RegularizerStep(
+        regularizer, scale, step, unit, sigma,
+        gradient=found.slopes.numpy(),
+        next_sigma=moved,
+        value=float(found.value),
+        next_value=float(of_spectrum(regularizer, np.sort(moved)[::-1]).value),
+        kappa=float(sigma[0] / sigma[-1]),
+        next_kappa=float(kappas(moved)),
+        printed=float(bound(sigma, bound="published")),
+        corrected=float(bound(sigma)),
+        curve_steps=steps,
+        curve=kappas(next_spectrum(regularizer, scales[:, None] * sigma, 1.0)),
+    )  # fmt: skip
 
 
 def counter_example(regularizer: RegularizerName) -> dict[str, Any]:
@@ -255,8 +263,7 @@ def counter_example(regularizer: RegularizerName) -> dict[str, Any]:
     sigma = np.array([2.15920825, 1.9376387, 1.32386916])
     kappa = float(sigma[0] / sigma[2])
     bend = math.log2(math.log(kappa) / math.log(sigma[0] / sigma[1]))  # the middle value has x = ½
-    unit = 1 / (2 * np.diag(r_ill_gradient(np.diag(sigma)).gradient)[-1])
-    step = float(0.8063 * ill_step_bound(sigma, bound="published") / unit)
+    step = 0.8063 * ill_step_bound(sigma, bound="published") / annihilating_step("ill", sigma)
     shape = {"kappa": kappa, "dimension": 3, "bend": bend, "top": float(sigma[0])}
     return {"regularizer": "ill", "step": step, **shape}
 

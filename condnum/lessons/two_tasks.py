@@ -1,7 +1,5 @@
 """Two tasks with chosen spectra, a chosen angle between their eigenbases, and a null space if wanted."""
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -9,10 +7,8 @@ from typing import Any, Literal
 import numpy as np
 
 from condnum.errors import InvalidInputError
-from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, num
 from condnum.lessons.condition_number import Floats, spectrum
 from condnum.lessons.frame.explorer import Choice, Slider
-from condnum.lessons.frame.sheet import Sheet
 from condnum.probing import ProbeCurve, linear_probe
 from condnum.theory.ceiling import max_rir_immunizer
 from condnum.theory.spectra import CovarianceRange
@@ -66,8 +62,8 @@ def two_tasks(
     return tasks[0], tasks[1]
 
 
-#: Steps of exact line search that are followed, and the fraction of the excess loss at which a curve ends.
-ATTACK_STEPS, LEAST_LOSS = 2000, 1e-12
+#: Steps of exact line search that are followed.
+ATTACK_STEPS = 2000
 
 
 @dataclass(frozen=True)
@@ -109,20 +105,3 @@ def attacks(*, angle: float = 45.0) -> list[Attack]:
         curve = linear_probe(theta, K_H, moment, steps=ATTACK_STEPS)
         found.append(Attack(name, float(sigma[0] / sigma[-1]), sigma, curve))
     return found
-
-
-def attacks_figure(runs: Sequence[Attack]) -> Any:
-    """Draw the excess loss of an attacker through up to four extractors, from the first step on."""
-    sheet = Sheet()
-    (panel,) = sheet.panels
-    looks = ((NEUTRAL, "solid"), (ORANGE, "solid"), (PURPLE, "dash"), (BLUE, "dot"))
-    for run, look in zip(runs, looks, strict=False):
-        share = np.maximum(run.curve.excess_loss, LEAST_LOSS)
-        shown = slice(1, 1 + (int(np.argmax(share <= LEAST_LOSS)) or len(share) - 1))
-        t, name = run.curve.steps[shown], f"{run.name} (κ = {num(run.kappa)})"
-        size = 13 if len(t) < 5 else 0
-        panel.line(name, t, share[shown], *look, size=size, hover="t = %{x:,d}: %{y:.2e}")
-    panel.x("step t of exact line search", -0.05, math.log10(ATTACK_STEPS), log=True)
-    panel.y("excess loss", math.log10(LEAST_LOSS) - 0.5, 0.3, log=True, dtick=2)
-    note = "Fraction of the excess loss left after t steps; curves end at 10<sup>−12</sup>"
-    return sheet.finish("Attacks on the harmful task", note)

@@ -8,13 +8,7 @@ import statistics
 import time
 
 import pytest
-from browser.conftest import (  # ruff: ignore[unused-import]
-    chromium,
-    lab,
-    lab_server,
-    needs_chromium,
-    window,
-)
+from browser.conftest import chromium, needs_chromium, window  # ruff: ignore[unused-import]
 
 
 @pytest.fixture(autouse=True)

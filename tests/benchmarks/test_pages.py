@@ -8,7 +8,7 @@ from itertools import cycle
 
 import numpy as np
 import pytest
-from browser.test_recording import PLAY, recorded_page
+from browser.test_explorers import PLAY, recorded_page
 
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
@@ -41,12 +41,6 @@ def response(page, label, promised):
     """Print the milliseconds from a move to the painted figure."""
     times = page.evaluate(_RESPONSE, label)
     print(f"\n{label}: median {np.median(times):.0f} ms (promised: {promised}), slowest {max(times):.0f} ms")
-
-
-def test_response_in_jupyterlab(lab):
-    page = lab("1_condition_number", figures=2).page
-    page.locator(".condnum-explorer").first.scroll_into_view_if_needed()
-    response(page, "condition number κ", 120)
 
 
 def test_response_of_a_recording(window, tmp_path, monkeypatch):

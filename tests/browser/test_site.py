@@ -1,29 +1,69 @@
-"""Pages in a real browser: a run's report; the site by keyboard, on a phone, in the dark, on paper."""
+"""The site and reports in Chromium, without a server: every page at every width, and what a reader does."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
+from browser.page_faults import VIEWS, faults_of
+from golden_runs import SHOWN
 
-pytestmark = pytest.mark.browser
+from condnum.report.html import export_html
 
-_DRAWN = """() => Array.from(document.querySelectorAll('.plot-frame'))
-    .every(g => g._fullLayout && g.querySelector('.main-svg') && g._fullData.length)"""
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+#: Bytes of a page beside the scripts that pages share, and of the whole site.
+LARGEST_PAGE, LARGEST_SITE = 1_500_000, 25_000_000
+
+_SECTIONS = """() => [
+    [...document.querySelectorAll('nav.contents a')].map(link => decodeURIComponent(link.hash)),
+    [...document.querySelectorAll('main h2')].map(heading => `#${heading.id}`)]"""
 
 
-def strangers(window) -> list[str]:
+def strangers(page: Any) -> list[str]:
     """What a page fetched from elsewhere."""
-    return [url for url in window.fetched if not url.startswith(("file:", "data:", "blob:"))]
+    return [url for url in page.fetched if not url.startswith(("file:", "data:", "blob:"))]
 
 
-def open_page(window, path: Path) -> int:
-    """Open a page, wait until all of its figures are drawn, return how many there are."""
-    window.goto(path.as_uri())
-    window.wait_for_function(_DRAWN)
-    return window.locator(".plot-frame").count()
+def file_faults(watched: Any, path: Path, name: str) -> dict[tuple[str, str], list[str]]:
+    """Open a page without a server: its faults, its complaints and what it fetches from elsewhere."""
+    watched.problems.clear()
+    watched.fetched.clear()
+    watched.emulate_media(color_scheme=VIEWS[0][1])
+    watched.set_viewport_size({"width": VIEWS[0][0], "height": 900})
+    watched.goto(path.as_uri())
+    found = faults_of(watched, name)
+    return found | {(name, fault): ["always"] for fault in [*watched.problems, *strangers(watched)]}
 
 
-@pytest.mark.slow
+def test_every_page_of_the_site(site: Path, watched: Any) -> None:
+    pages, found = sorted(site.rglob("*.html")), dict[Any, Any]()
+    for path in pages:
+        found |= file_faults(watched, path, path.relative_to(site).as_posix())
+        if path.parent.name == "results" and (run := site / "runs" / path.stem / "report.ipynb").exists():
+            figures = run.read_text("utf-8").count('"application/vnd.plotly.v1+json":')
+            assert watched.locator(".plot-frame").count() == figures >= 2
+    assert not found
+    sizes = {path: path.stat().st_size for path in site.rglob("*") if path.is_file()}
+    assert max(sizes[path] for path in pages) <= LARGEST_PAGE
+    assert sum(sizes.values()) <= LARGEST_SITE
+
+
+def test_reports(
+    golden_run: Callable[..., Any], lesson_run: Callable[[str], Path], watched: Any, tmp_path: Path
+) -> None:
+    """Of each kind: of experiments, of an audit, and of a notebook that is neither."""
+    runs = [golden_run(name)[1] / "report.html" for name in (*SHOWN, "audit")]
+    plain = export_html(lesson_run("6_exercises") / "report.ipynb", tmp_path / "lesson.html")
+    found = dict[Any, Any]()
+    for path in [*runs, plain]:
+        found |= file_faults(watched, path, f"{path.parents[1].name}/{path.name}")
+        links, sections = watched.evaluate(_SECTIONS)
+        assert links == sections, path
+    assert not found
+
+
 def test_the_search_finds_words_of_lessons_names_of_the_api_and_terms(site, watched):
     for word, page in {
         "majorised": "learn/2_alignment.html",
@@ -35,42 +75,26 @@ def test_the_search_finds_words_of_lessons_names_of_the_api_and_terms(site, watc
         watched.keyboard.press("Enter")
         watched.locator(".search-summary", has_text="finished").wait_for()  # until then the hits move
         assert watched.locator(f"#search-results a[href*='{page}']").count()
-    assert watched.problems == []
-    assert strangers(watched) == []
+    assert watched.problems == strangers(watched) == []
 
 
-@pytest.mark.slow
-def test_a_recorded_explorer_plays_in_its_lesson_and_keeps_its_state_in_the_address(site, watched):
-    page = site / "learn" / "2_alignment.html"
+def test_a_recorded_explorer_plays_in_its_lesson_below_a_link_and_on_paper(site, watched):
+    page, explorer = site / "learn" / "2_alignment.html", "[data-explorer=AlignedTasksExplorer]"
     watched.goto(f"{page.as_uri()}#2.exponent=0")  # the second explorer of the page
-    place = watched.locator(".condnum-recorded[data-explorer=AlignedTasksExplorer]")
-    slider = place.locator("input[type=range]").first
-    slider.wait_for()  # far below, and yet there, as a page may be printed
-    said = place.locator(".condnum-verdict").inner_text()
-    slider.press("ArrowRight")
-    watched.wait_for_function("location.hash.includes('2.exponent=0.')")
-    watched.wait_for_function(
-        "said => document.querySelector('[data-explorer=AlignedTasksExplorer] .condnum-verdict').innerText"
-        " !== said",
-        arg=said,
-    )
-    assert watched.problems == []
-    assert strangers(watched) == []
-
-
-@pytest.mark.slow
-def test_a_link_to_a_heading_below_an_explorer_arrives_and_paper_shows_the_explorer(site, watched):
-    heading = "document.getElementById('summary').getBoundingClientRect().y"
-    explorer = "document.querySelector('[data-explorer=AlignedTasksExplorer] .js-plotly-plot')"
+    watched.locator(f"{explorer} .condnum-verdict", has_text="nothing is changed yet").wait_for()
+    watched.locator(f"{explorer} input[type=range]").first.press("End")
+    watched.locator(f"{explorer} .condnum-verdict", has_text="immunized").wait_for()
     watched.set_viewport_size({"width": 1280, "height": 300})  # low, so that the page can be scrolled to it
     watched.emulate_media(color_scheme="dark")
-    watched.goto(f"{(site / 'learn' / '2_alignment.html').as_uri()}#summary")
-    watched.wait_for_function(f"{explorer}?._fullLayout?.paper_bgcolor === '#14181e'")
+    watched.goto("about:blank")
+    watched.goto(f"{page.as_uri()}#summary")
+    paper = f"document.querySelector('{explorer} .js-plotly-plot')?._fullLayout?.paper_bgcolor?.toLowerCase()"
+    watched.wait_for_function(f"{paper} === '#14181e'")
+    heading = "document.getElementById('summary').getBoundingClientRect().y"
     watched.wait_for_function(f"0 <= {heading} && {heading} < 150")
     watched.emulate_media(media="print", color_scheme="dark")
-    watched.wait_for_function(f"{explorer}._fullLayout.paper_bgcolor.toLowerCase() === '#ffffff'")
-    assert watched.evaluate(f"{explorer}._fullLayout.width") <= 940
-    assert watched.problems == []
+    watched.wait_for_function(f"{paper} === '#ffffff'")
+    assert watched.problems == strangers(watched) == []
 
 
 _HIDDEN = """() => document.querySelector('.js-plotly-plot')._fullData
@@ -93,33 +117,23 @@ def test_the_report_of_a_run_draws_its_numbers_and_answers(golden_run, watched):
     watched.wait_for_function(f"({_HIDDEN})() >= 2")  # in both panels
 
 
-_COLOURS = """() => ({
-    page: getComputedStyle(document.body).backgroundColor,
-    figures: [...document.querySelectorAll('.plot-frame')].map(g => g._fullLayout.paper_bgcolor),
-    identity: [...document.querySelectorAll('.plot-frame')].flatMap(g => g._fullData)
-        .filter(t => t.name && t.name.startsWith('Identity')).map(t => t.line.color),
-})"""
-
-
-@pytest.mark.slow
 def test_dark_and_light_follow_the_reader_and_print_is_light_and_narrow(site, window):
-    white = "document.querySelector('.plot-frame')._fullLayout.paper_bgcolor.toLowerCase() === '#ffffff'"
+    frames = "[...document.querySelectorAll('.plot-frame')]"
+    white = (
+        f"{frames}.length && {frames}.every(g => g._fullLayout?.paper_bgcolor.toLowerCase() === '#ffffff')"
+    )
+    dark = white.replace("#ffffff", "#14181e")
     window.emulate_media(color_scheme="dark")
-    open_page(window, site / "results" / "house-prices.html")
-    dark = window.evaluate(_COLOURS)
-    assert set(dark["figures"]) == {"#14181e"}
-    assert set(dark["identity"]) == {"#e3e8ef"}  # black would not be seen
+    window.goto((site / "results" / "house-prices.html").as_uri())
+    window.wait_for_function(dark)
+    identity = f"{frames}.flatMap(g => g._fullData).find(t => t.name?.startsWith('Identity')).line.color"
+    assert window.evaluate(identity) == "#e3e8ef"  # black would not be seen
     window.locator(".theme-toggle:visible").click()  # from the reader's system to light
     window.wait_for_function(white)
-    light = window.evaluate(_COLOURS)
-    assert set(light["identity"]) == {"#000000"}
-    assert light["page"] != dark["page"]
     window.locator(".theme-toggle:visible").click()
-    window.wait_for_function(f"!({white})")
+    window.wait_for_function(dark)
     window.emulate_media(media="print", color_scheme="dark")
     window.wait_for_function(white)
     for name in (".sidebar-drawer", ".theme-toggle"):
         assert not window.locator(name).first.is_visible()
-    widths = window.evaluate("[...document.querySelectorAll('.plot-frame')].map(g => g._fullLayout.width)")
-    assert max(widths) <= 940
-    assert window.pdf(format="A4")[:4] == b"%PDF"
+    assert max(window.evaluate(f"{frames}.map(g => g._fullLayout.width)")) <= 940

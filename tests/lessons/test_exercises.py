@@ -1,8 +1,6 @@
 """Lesson 6: right answers, wrong ones with their reason, and formulas typed on a page."""
 
-import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +9,7 @@ pytest.importorskip("ipywidgets", reason="the extra notebooks is not installed")
 
 from condnum.errors import InvalidInputError
 from condnum.lessons import exercises
-from condnum.lessons.answers import LARGEST, AnswerBox, AnswerVerdict, answer_check, formula
-
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "6_exercises.ipynb"
+from condnum.lessons.answers import LARGEST, AnswerBox, AnswerVerdict, formula
 
 I3 = np.eye(3)
 
@@ -96,18 +92,6 @@ def test_a_learner_s_function_cannot_change_our_matrices():
     assert exercises.check_ceiling(destructive).status == "right"
 
 
-def test_a_verdict_in_a_notebook_is_escaped():
-    @answer_check
-    def check_small(n):
-        assert n < 3, "n < 3 & more"
-        return "n < 3"
-
-    page = check_small(5)._repr_html_()
-    assert "✘ wrong" in page
-    assert "AssertionError: n &lt; 3 &amp; more" in page
-    assert "✔ right" in check_small(2)._repr_html_()
-
-
 #: A right answer to each exercise, as a student types it.
 TYPED = {
     "check_kappa": {"kappa": "7**2"},
@@ -144,21 +128,11 @@ def test_every_exercise_can_be_answered_on_a_page(name):
     box, check = box_of(name), getattr(exercises, name)
     box.button.click()
     assert "not answered yet" in box.verdict.value
-    gaps = [GAPS.get(answer, ...) for answer in TYPED[name]]
-    assert check(*gaps) == check(*[None] * len(gaps)) == AnswerVerdict("not answered yet")
+    assert check(*[None] * len(TYPED[name])) == AnswerVerdict("not answered yet")
     for answer, text in TYPED[name].items():
         box.fields[answer].value = text
     box.button.click()
     assert "✔ right" in box.verdict.value
-
-
-def test_the_notebook_asks_for_these_answers_and_each_can_be_wrong():
-    cells = ["".join(cell["source"]) for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]]
-    shown = [re.match(r"AnswerBox\.show\(exercises\.(\w+), (.*)\)", cell) for cell in cells]
-    asked = {m[1]: [pair.split("=")[0] for pair in m[2].split(", ")] for m in shown if m}
-    assert asked == {name: list(answers) for name, answers in TYPED.items()}
-    assert {case[0] for case in WRONG.values()} == set(TYPED)
-    assert len(TYPED) == 11
 
 
 def test_a_page_shows_the_box_and_a_notebook_the_verdict(monkeypatch):

@@ -13,18 +13,16 @@ import traitlets
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.lessons.aligned_tasks import AlignedTasksExplorer
 from condnum.lessons.alignment import AlignmentExplorer, rotated_alignment
-from condnum.lessons.ceiling import CeilingExplorer, RidgeCeilingExplorer
+from condnum.lessons.ceiling import CeilingExplorer
 from condnum.lessons.condition_number import (
     GradientDescentExplorer,
     SpectrumDescentExplorer,
     Zigzag,
-    plateau,
     zigzag,
 )
 from condnum.lessons.explorers import EXPLORERS
 from condnum.lessons.frame.explorer import Explorer, Slider, with_controls
 from condnum.lessons.frame.widget import show_figure
-from condnum.lessons.joint_steps import JointStepsExplorer
 from condnum.lessons.regularizer_paths import RegularizerPathExplorer
 from condnum.lessons.regularizers import RegularizerExplorer
 from condnum.lessons.two_tasks import two_tasks
@@ -83,7 +81,6 @@ CAPTIONS = [
     (RegularizerExplorer, {"regularizer": "ill", "dimension": 2}, "allows every step (k = 2)"),
     (RegularizerPathExplorer, {"sizes": "constant"}, "steps κ does not fall"),
     (RegularizerPathExplorer, {"regularizer": "ill"}, "exceed the range of float64"),
-    (JointStepsExplorer, {"angle": 90.0}, ": immunized by"),
     (CeilingExplorer, {}, "the largest (i) with (ii) ≤ 1 is 3,066"),
     (CeilingExplorer, {"null": "pretrain"}, "RIR grows without bound"),
     (CeilingExplorer, {"kappa_pretrain": 1.0, "learning_rate": 1.0}, "The step size is too large"),
@@ -91,9 +88,6 @@ CAPTIONS = [
         (CeilingExplorer, {"kappa_harmful": 1.0, "null": null}, "without a gradient. Algorithm 1 cannot")
         for null in ("none", "both", "harmful", "pretrain")
     ),
-    (RidgeCeilingExplorer, {"null": "none"}, "both limits tend to the compact one"),
-    (RidgeCeilingExplorer, {"null": "both"}, "<i>not</i> to the compact 3,066"),
-    (RidgeCeilingExplorer, {"null": "pretrain"}, "grows like 1/ε²"),
 ]
 
 
@@ -115,7 +109,6 @@ def test_captions(kind, settings, words):
         (GradientDescentExplorer, {"kapa": 3}, "of GradientDescentExplorer 'kapa'; did you mean 'kappa'"),
         (rotated_alignment, {"rotation": "ends", "seed": 1}, "only with rotation='random' or 'haar'"),
         (AlignmentExplorer, {"rotation": "haar", "angle": 3.0}, "angle has no effect with rotation='haar'"),
-        (plateau, {"kappa": 1.0}, "kappa must be above 1, got 1"),
         (two_tasks, {"null": "both", "dimension": 2}, "at least 3 with null='both'"),
     ],
 )

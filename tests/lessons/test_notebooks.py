@@ -1,4 +1,4 @@
-"""Every teaching notebook runs by papermill without error; two of them with plain figures too."""
+"""The teaching notebooks: each runs once, without widgets; the site of the browser tests takes that run."""
 
 import re
 from pathlib import Path
@@ -10,21 +10,17 @@ pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
 from condnum.cli import main
 from condnum.report.notebook import ParameterNotebook, read_notebook
-from condnum.report.run import run_notebook
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("[1-8]_*.ipynb"))
-WIDGET, PLOTLY = "application/vnd.jupyter.widget-view+json", "application/vnd.plotly.v1+json"
-#: What makes a lesson of half a minute one of seconds, and leaves nothing behind.
-FASTER = {"7_alignment_lab": {"data": "embedded", "steps": 30, "out": ""}}
+#: What makes a lesson of half a minute one of seconds, and leaves nothing behind; and the exercises solved.
+FASTER = {"7_alignment_lab": {"data": "embedded", "steps": 30, "out": ""}, "6_exercises": {"solutions": True}}
+PLOTLY = "application/vnd.plotly.v1+json"
 ALIVE = '<div class="condnum-grab"'  # HTML that needs no kernel
-
-EXERCISES = FOLDER / "6_exercises.ipynb"
 
 
 def test_the_start_shows_every_notebook_and_its_commands_and_links_exist():
     start = FOLDER / "0_start.ipynb"
-    assert len(NOTEBOOKS) == 8
     cells = read_notebook(start).cells
     assert {cell.cell_type for cell in cells} == {"markdown"}  # nothing to wait for, nothing to download
     text = "\n".join(cell.source for cell in cells)
@@ -32,7 +28,6 @@ def test_the_start_shows_every_notebook_and_its_commands_and_links_exist():
     assert sorted(re.findall(r"!\[.+?\]\(attachment:(.+?)\.png\)", text)) == sorted(pictures)
     experiments = [path.stem for path in FOLDER.glob("experiments/*.ipynb")]
     assert sorted(pictures) == sorted([path.stem for path in NOTEBOOKS] + experiments)
-    assert start.stat().st_size < 300_000
     for link in re.findall(r"\]\((?!attachment)(.+?)\)", text):
         assert (FOLDER / link).is_file(), link
     commands = re.findall(r"`condnum (.+?)(?: --.*)?`", text)
@@ -54,44 +49,31 @@ def test_the_site_reads_every_formula_as_one(path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("path", "static"),
-    [*((path, False) for path in NOTEBOOKS), (NOTEBOOKS[1], True)],
-    ids=lambda of: getattr(of, "stem", "static" if of else "widgets"),
-)
-def test_it_runs_and_its_cells_keep_a_picture(path, static, tmp_path, on_shared_kernel):
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_runs_and_its_cells_keep_a_picture(path, lesson_run):
     book = ParameterNotebook.find(path)
     assert book.defaults["static"] is False
     assert all(not cell.get("outputs") for cell in book.node.cells)
-    parameters = {"static": static, **FASTER.get(path.stem, {})}
-    report = run_notebook(book, parameters, tmp_path / "out", quiet=True)
-    drawn = [cell for cell in read_notebook(report).cells if "static=static" in cell.source]
+    drawn = [
+        cell
+        for cell in read_notebook(lesson_run(path.stem) / "report.ipynb").cells
+        if "static=static" in cell.source
+    ]
     assert drawn
     for cell in drawn:
-        kinds = [kind for output in cell.outputs for kind in output.data]
+        pictures = [output for output in cell.outputs if PLOTLY in output.data]
         alive = [output for output in cell.outputs if output.data.get("text/html", "").startswith(ALIVE)]
-        # Beside a widget it is what a reader without a kernel sees.
-        assert kinds.count(PLOTLY) + len(alive) == 1
-        assert kinds.count(WIDGET) == (not static)
+        assert len(pictures) + len(alive) == 1
 
 
 @pytest.mark.slow
-def test_the_solutions_of_the_exercises_are_right(on_shared_kernel, tmp_path):
-    parameters = {"solutions": True, "static": True}
-    report = run_notebook(ParameterNotebook.find(EXERCISES), parameters, tmp_path / "out", quiet=True)
-    outputs = [output for cell in read_notebook(report).cells for output in cell.get("outputs", [])]
+def test_the_solutions_of_the_exercises_are_right_hidden_and_explained(lesson_run):
+    cells = read_notebook(lesson_run("6_exercises") / "report.ipynb").cells
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
     said = [one["data"]["text/plain"] for one in outputs if one.output_type == "execute_result"]
-    assert len(said) == 11
-    assert all(text.startswith("right") for text in said), said
-
-
-def test_solutions_are_hidden_and_depend_on_the_switch():
-    cells = read_notebook(EXERCISES).cells
+    assert [text[:5] for text in said] == ["right"] * 11
     hidden = [cell for cell in cells if "solution" in cell.metadata.get("tags", [])]
-    assert len(hidden) == 11
-    for cell in hidden:
-        assert cell.metadata["jupyter"]["source_hidden"] is True
-        assert cell.source.startswith("if solutions:\n")
-    prose = [cell for cell in cells if cell.cell_type == "markdown" and "Solution</b>" in cell.source]
-    assert len(prose) == 11
-    assert all(cell.source.startswith("<details>") for cell in prose)
+    assert [cell.metadata["jupyter"]["source_hidden"] for cell in hidden] == [True] * 11
+    assert all(cell.source.startswith("if solutions:\n") for cell in hidden)
+    prose = [cell.source for cell in cells if cell.cell_type == "markdown" and "Solution</b>" in cell.source]
+    assert [text[:9] for text in prose] == ["<details>"] * 11

@@ -79,13 +79,6 @@ def test_near_tolerance_ranks_are_told_and_follow_the_tolerance(files):
     assert (looser.pretrain.rank, looser.pretrain.compact) == (2, pytest.approx(1))
 
 
-def test_a_file_written_again_is_read_again(files):
-    first = own_data(**files(np.diag([3.0, 1.0]), np.eye(2)))
-    second = own_data(**files(np.diag([5.0, 1.0]) @ np.eye(2)[::-1], np.eye(2)))
-    assert first.pretrain.compact == pytest.approx(9)
-    assert second.pretrain.compact == pytest.approx(25)
-
-
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [

@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from sklearn.kernel_ridge import KernelRidge
-from sklearn.linear_model import LinearRegression, RidgeCV
 
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
@@ -51,27 +49,6 @@ def test_steps_are_those_of_a_run(task, exact):
     assert (found.exact if exact else found.fixed) == steps
 
 
-@pytest.mark.parametrize("s", [1.0, 0.05, 0.0])
-def test_accuracies_are_those_of_scikit_learn(s):
-    theta, train, test = path_extractor(s), TASKS.attacker, TASKS.fresh
-    F, G = train.X @ theta, (test.images - train.images.mean(axis=0)) @ theta
-    found = stop(s, "leace", 4).accuracies
-
-    def share(model):  # Z is centered: the frequencies of the classes come back
-        scores = model.fit(F, train.Z).predict(G) + np.bincount(train.labels) / len(F)
-        return np.mean(np.argmax(scores, axis=1) == test.labels)
-
-    ridge = RidgeCV(slowing.RIDGES * np.linalg.norm(F, 2) ** 2, gcv_mode="svd")
-    assert found["whitened"] == pytest.approx(share(LinearRegression(tol=1e-9)))
-    assert found["ridge"] == pytest.approx(share(ridge), abs=2.1 / len(G))  # it refits the intercept
-    squares = np.square(F[:, None] - F).sum(axis=2)
-    gamma = 1 / np.median(squares)
-    ridges = slowing.RIDGES * np.linalg.norm(np.exp(-gamma * squares), 2)
-    shares = np.array([share(KernelRidge(alpha=one, kernel="rbf", gamma=gamma)) for one in ridges])
-    assert np.abs(found["kernel"] - shares).min() < 1e-12
-    assert found["kernel"] > max(shares) - 0.03  # leave-one-out finds a good ridge
-
-
 @STARTS
 def test_whitening_undoes_the_path_until_it_ends_at_a_price(start):
     reached = {stop(s, start, 4).accuracies["whitened"] for s in STOPS if s}
@@ -83,18 +60,6 @@ def test_whitening_undoes_the_path_until_it_ends_at_a_price(start):
     assert np.isinf([erased.harmful.fixed, erased.harmful.exact]).all()
     price = erasure_price(rows.X, rows.Z, (OWN.X.T @ OWN.Z)[:, :4]) * len(rows.Z)
     assert 1 - erased.benign.fit == pytest.approx(price / np.square(fit(rows)).sum(), rel=1e-8)
-
-
-def test_it_is_drawn_with_chance_and_a_gap_and_never():
-    shown = slowing.slowing(s=0.0)
-    figure = shown.figure()
-    drawn = {trace.name: trace for trace in figure.data}
-    steps = drawn["steps: harmful"]
-    np.testing.assert_array_equal(steps.y[:-2], [one.harmful.fixed for one in shown.path[:-1]])
-    assert np.isnan(steps.y[-2])
-    assert (steps.marker.symbol[-1], steps.y[-1]) == ("triangle-up", figure.layout.yaxis.tickvals[-1])
-    assert drawn["accuracy: harmful, eraser's rows"].y[-1] == shown.here.accuracies["own"]
-    assert set(drawn["chance"].y) == {0.2}
 
 
 SAID = {

@@ -10,31 +10,27 @@ pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
 from condnum.lessons.aligned_tasks import EXPONENTS, aligned_tasks
 from condnum.lessons.alignment import ROTATIONS, haar_overlap_band, rotated_alignment, rotation_matrix
-from condnum.lessons.ceiling import PATH_STEPS, SHOWN_RIDGES, ceiling_demo, ridge_ceiling_demo
+from condnum.lessons.ceiling import PATH_STEPS, ceiling_demo
 from condnum.lessons.condition_number import (
     kantorovich_bound,
     norm_bound,
-    plateau,
-    spectrum,
     spectrum_descent,
     zigzag,
 )
-from condnum.lessons.joint_steps import joint_step, joint_steps
 from condnum.lessons.regularizer_paths import regularizer_path
 from condnum.lessons.regularizers import (
     CURVE_POINTS,
-    counter_example,
     kappas,
     next_spectrum,
     regularizer_step,
 )
-from condnum.lessons.two_tasks import NULL_LABELS, attacks, attacks_figure, two_tasks
+from condnum.lessons.two_tasks import NULL_LABELS, attacks, two_tasks
 from condnum.probing import linear_probe
 from condnum.theory.ceiling import rir_ceiling
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.regularizers import r_ill_gradient, r_well_gradient
 from condnum.theory.spectra import condition_number, hessian
-from condnum.theory.steps import ill_step, well_step, well_step_bound
+from condnum.theory.steps import ill_step, well_step
 
 #: Each factor (1 − ασ_i) is rounded; products of orthogonal matrices of size ≤ 16: far above their round-off.
 ROUND_OFF = 1e-11
@@ -42,11 +38,6 @@ ROUND_OFF = 1e-11
 CLOSE = 1e-8
 BOTH = pytest.mark.parametrize("regularizer", ["well", "ill"])
 NULLS = pytest.mark.parametrize("null", NULL_LABELS)
-
-
-def by_name(figure, start):
-    (trace,) = [trace for trace in figure.data if trace.name.startswith(start)]
-    return trace
 
 
 # Lesson 1.
@@ -83,20 +74,6 @@ def test_the_plane_is_a_case_of_the_probe_and_the_worst_start_attains_the_bound(
     np.testing.assert_allclose(run.norm_ratio, curve.norm_ratio, rtol=1e-9)
     worst = spectrum_descent(dimension=10, kappa=20.0, start="worst", steps=50)
     np.testing.assert_allclose(worst.curve.excess_loss, worst.energy_bound, rtol=1e-9)
-
-
-def test_spectra_by_hand():
-    assert spectrum("linear", 3, 2.0).tolist() == [1.0, 0.75, 0.5]
-    assert spectrum("outlier", 3, 4.0).tolist() == [1.0, 1.0, 0.25]
-    assert spectrum("clusters", 4, 4.0).tolist() == [1.0, 1.0, 0.25, 0.25]
-
-
-@pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_a_plateau_of_the_predicted_order(precision):
-    run = plateau(100.0, precision)
-    end = run.norm_ratio[run.steps > 0.8 * run.steps[-1]]
-    # Rounding of b alone rarely cancels: the level is within (κ·eps)² and a ten-thousandth of it; and flat.
-    assert 1e-4 * run.round_off < end.min() <= end.max() <= min(run.round_off, 10 * end.min())
 
 
 # Lesson 2.
@@ -163,46 +140,6 @@ def test_where_paths_end():
     assert len(ill.eta) == len(ill.kappa) - 1 < 100
 
 
-def test_a_joint_step_is_line_6_of_algorithm_1():
-    generator = np.random.default_rng(0)
-    A, B, theta = (generator.normal(size=(5, 5)) for _ in range(3))
-    K_P, K_H = A @ A.T, B @ B.T
-    wanted = well_step(theta, K_P, 0.01) + ill_step(theta, K_H, 0.2) - theta
-    found = joint_step(theta, hessian(theta, K_P), hessian(theta, K_H), 0.01, 0.2)
-    np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-12)
-
-
-def test_within_both_bounds_both_promises_break_and_alone_they_hold():
-    run = joint_steps(angle=15.0)
-    assert run.pretrain_rises.any()
-    assert run.harmful_falls.any()
-    assert not (run.pretrain_rises & ~run.within).any()
-    for K, kappa in ((run.K_P, run.kappa_pretrain), (run.K_H, run.kappa_harmful)):
-        np.testing.assert_allclose(kappas(np.linalg.eigvalsh(hessian(run.theta, K))), kappa[-1])
-    assert (np.diff(run.ill_alone) > 0).all()
-    assert run.well_alone[-1] < run.well_alone[0] == run.kappa_pretrain[0] == pytest.approx(20)
-    assert run.ill_alone[0] == run.kappa_harmful[0] == pytest.approx(5)
-    first = np.linalg.eigvalsh(run.K_P)[::-1].copy()
-    assert run.eta_pretrain == pytest.approx(0.5 * well_step_bound(first))
-    lost = joint_steps(angle=0.0, share_well=0.9, share_ill=0.95, steps=200)
-    assert len(lost.within) < 200
-    assert np.isfinite(lost.theta).all()
-
-
-def test_a_step_shows_its_curve_and_what_has_no_place_lies_on_the_edge():
-    run = regularizer_step(step=0.3)
-    figure = run.figure()
-    np.testing.assert_allclose(by_name(figure, "after").y, run.next_sigma)
-    good, bad = by_name(figure, "κ falls"), by_name(figure, "κ goes the wrong way")
-    finite = run.curve < 1e3
-    np.testing.assert_allclose(np.where(np.isnan(good.y), bad.y, good.y)[finite], run.curve[finite])
-    figure = regularizer_step(regularizer="ill", kappa=3.0, dimension=2, top=100.0).figure()
-    for name in ("printed bound", "corrected bound"):  # negative; infinite
-        assert np.isnan(by_name(figure, name).x).all()
-    figure = regularizer_step(**counter_example("well")).figure()
-    assert by_name(figure, "this step").marker.symbol == "triangle-up"  # κ = ∞ lies above the panel
-
-
 # Lesson 4.
 
 
@@ -244,25 +181,6 @@ def test_the_path_is_algorithm_1_by_hand():
     assert lost.shown == len(lost.path) - 1 < PATH_STEPS
 
 
-@NULLS
-def test_what_a_ridge_does_to_the_ceiling(null):
-    demo = ridge_ceiling_demo(null=null)
-    assert (demo.attained <= demo.of_measure * (1 + 1e-9)).all()
-    np.testing.assert_allclose(demo.of_data[-1], 1.0, atol=10)  # a huge ridge leaves two like tasks
-    if null == "none":
-        ends = [curve[0] for curve in (demo.of_data, demo.of_measure, demo.attained)]
-        assert ends == pytest.approx([demo.compact] * 3, rel=1e-5)  # ε/σ_D = 1e-6
-    if null == "both":  # κ(K_P + ε)/κ(K_H + ε) → 1 instead of 100/10; κ(M) stays: 1 lies inside M's spectrum
-        assert demo.of_data[0] == pytest.approx(demo.compact / 10, rel=1e-5)
-    if null == "pretrain":
-        slope = np.diff(np.log(demo.of_data[:8])) / np.diff(np.log(SHOWN_RIDGES[:8]))
-        np.testing.assert_allclose(slope, -2.0, atol=1e-3)
-    compact, of_data, _, _, chosen = demo.figure().data
-    np.testing.assert_array_equal(of_data.y, demo.of_data)
-    assert (chosen.x[1], chosen.y[1]) == (1e-3, demo.at_ridge.rir)
-    np.testing.assert_array_equal(compact.y, np.nan if null == "pretrain" else demo.compact)
-
-
 def test_four_attackers():
     runs = attacks(angle=30.0)
     raw, best, same, whitened = runs
@@ -273,7 +191,3 @@ def test_four_attackers():
     assert whitened.steps_to(1e-12) == 1
     assert same.steps_to(1e-6) < raw.steps_to(1e-6) < best.steps_to(1e-6)
     assert best.steps_to(1e-300) is None
-    figure = attacks_figure(runs)
-    np.testing.assert_array_equal(figure.data[0].y[:5], raw.curve.excess_loss[1:6])
-    assert list(figure.data[0].y <= 1e-12) == [False] * (len(figure.data[0].y) - 1) + [True]
-    assert (list(figure.data[3].x), list(figure.data[3].y)) == ([1], [1e-12])

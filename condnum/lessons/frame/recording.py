@@ -129,9 +129,8 @@ def five_digits(value: Any) -> Any:
         return [five_digits(part) for part in value]
     if not isinstance(value, float) or not math.isfinite(value):
         return None if isinstance(value, float) else value
-    if value.is_integer():
-        return int(value) if abs(value) < EXACT else value
-    return float(f"{value:.{DIGITS}g}")
+    exact = value.is_integer() and abs(value) < EXACT
+    return int(value) if exact else float(f"{value:.{DIGITS}g}")
 
 
 def pack(payloads: Iterable[Mapping[str, Any]], head: Mapping[str, Any]) -> bytes:

@@ -10,7 +10,19 @@ from typing import Any
 import numpy as np
 
 from condnum.errors import require
-from condnum.figures.style import POWER_SIZE, figure_of, honest_legend, panels, teaching_layout
+from condnum.figures.style import (
+    BLUE,
+    GREEN,
+    NEUTRAL,
+    ORANGE,
+    POWER_SIZE,
+    PURPLE,
+    figure_of,
+    honest_legend,
+    log_axis,
+    teaching_layout,
+)
+from condnum.figures.style import panels as empty_panels
 
 
 class Panel:
@@ -99,9 +111,35 @@ class Sheet:
         return honest_legend(figure_of(self.traces, base))
 
 
+_HOVER = "%{x:.4g}: %{y:.4g}"
+_COLORS, _DASHES = (BLUE, ORANGE, GREEN, PURPLE, NEUTRAL), ("solid", "dash", "dot", "dashdot", "longdash")
+
+
+def lines_figure(
+    title: str,
+    panels: Mapping[str, Mapping[str, tuple[Any, Any]]],
+    *,
+    x: str,
+    y: str,
+    log: str = "",
+    note: str = "",
+) -> Any:
+    """Draw lines by name in panels by heading, `{heading: {name: (x, y)}}`; `log` is "x", "y" or "xy"."""
+    sheet = Sheet(*panels)
+    for panel, lines in zip(sheet.panels, panels.values(), strict=True):
+        first = panel is sheet.panels[0]
+        for number, (name, (at, values)) in enumerate(lines.items()):
+            look = _COLORS[number % 5], _DASHES[(number + number // 5) % 5]
+            panel.line(name, at, values, *look, hover=_HOVER, legendgroup=name, legend=first)
+        for axis, words in (("x", x), ("y", y)):
+            drawn = np.concatenate([np.asarray(line[axis == "y"]) for line in lines.values()])
+            getattr(panel, axis)(**(log_axis(words, drawn) if axis in log else {"title_text": words}))
+    return sheet.finish(title, note)
+
+
 @cache
 def _empty(options: str, note: bool, height: int) -> str:
     """Return the layout of a sheet without content, as JSON: plotly needs 40 ms to make and check it."""
-    grid = teaching_layout(panels(**json.loads(options)), "", "note" if note else "", height=height)
+    grid = teaching_layout(empty_panels(**json.loads(options)), "", "note" if note else "", height=height)
     layout = grid.update_layout(meta={"stack": True}, template=None).to_plotly_json()["layout"]
     return json.dumps(layout, cls=require("plotly.utils", "viz").PlotlyJSONEncoder)

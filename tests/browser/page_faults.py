@@ -1,4 +1,4 @@
-"""A walk: a page at the widths of a phone, a tablet, a laptop and a large screen, light and dark.
+"""What is wrong with a page at the widths of a phone, a tablet, a laptop and a large screen, light and dark.
 
 `figures.js` looks at what is shown: texts upon each other, what is wider than its box, raw TeX and outputs,
 controls that a text names and the page lacks.
@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 FAULTS = Path(__file__).with_name("figures.js").read_text(encoding="utf-8")
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 #: A phone and a desk, and the lessons that a test does something with.
 VIEWS = ((390, "dark"), (1280, "light"))
-LESSONS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("[156]_*.ipynb"))
+LESSONS = sorted(NOTEBOOKS.glob("[156]_*.ipynb"))
 if os.environ.get("CONDNUM_LONG"):  # as .ci/run has it: every width, every lesson
     VIEWS += ((768, "light"), (1920, "dark"))
-    LESSONS = sorted(LESSONS[0].parent.glob("*.ipynb"))
+    LESSONS = sorted(NOTEBOOKS.glob("*.ipynb"))
 
 #: Whether all figures are drawn at the width of their place, in the colours of the page.
 _SETTLED = """dark => !document.querySelector('.condnum-recorded:not(:has(.main-svg))')
@@ -30,27 +31,17 @@ _PAINTED = """() => new Promise(done =>
     requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"""
 
 
-def look(page: Any, dark: bool) -> list[str]:
-    """Return what is wrong with a page as it is shown now."""
-    page.evaluate(_PAINTED)
-    page.wait_for_function(_SETTLED, arg=dark)
-    return page.evaluate(FAULTS)
-
-
-def report(found: Iterable[tuple[str, str, str]]) -> str:
-    """Word findings, each with the page and with all of its windows."""
-    windows: dict[tuple[str, str], list[str]] = {}
-    for page, where, fault in found:
-        windows.setdefault((page, fault), []).append(where)
-    return "\n".join(f"{page} ({', '.join(where)}): {fault}" for (page, fault), where in windows.items())
-
-
-def walk(page: Any, name: str, *, views: Iterable[tuple[int, str]] = VIEWS) -> list[tuple[str, str, str]]:
-    """Return what is wrong with an open page at each width, light or dark."""
-    found = []
+def faults_of(
+    page: Any, name: str, views: Iterable[tuple[int, str]] = VIEWS
+) -> dict[tuple[str, str], list[str]]:
+    """Return what is wrong with an open page: the windows of each fault, by page and fault."""
+    found = dict[tuple[str, str], list[str]]()
     for width, theme in views:
         page.set_viewport_size({"width": width, "height": 900})
         page.emulate_media(color_scheme=theme)
         page.evaluate(_THEME, theme == "light")
-        found += [(name, f"{width} px, {theme}", fault) for fault in look(page, theme == "dark")]
+        page.evaluate(_PAINTED)
+        page.wait_for_function(_SETTLED, arg=theme == "dark")
+        for fault in page.evaluate(FAULTS):
+            found.setdefault((name, fault), []).append(f"{width} px, {theme}")
     return found

@@ -1,0 +1,157 @@
+"""Recorded explorers in Chromium, from the disk: what a reader sees and does is what the functions return."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from browser.page_faults import FAULTS
+from lessons.test_recording import assert_same
+
+from condnum.files import asset
+from condnum.lessons.aligned_tasks import EXPONENTS, AlignedTasksExplorer
+from condnum.lessons.alignment import ROTATIONS, AlignmentExplorer
+from condnum.lessons.alignment_lab import alignment_lab
+from condnum.lessons.explorers import EXPLORERS
+from condnum.lessons.frame import recording
+from condnum.lessons.frame.recording import lattice, leaves, payload, record
+from condnum.machine import limited_threads
+
+pytestmark = pytest.mark.browser
+
+
+def recorded_page(folder: Path, explorer: Any, settings: str = "{}") -> Path:
+    """Write a page on which `PLAY` plays a recording, without a server."""
+    from plotly.offline import get_plotlyjs
+
+    scripts = asset("figures/paint.js", "lessons/frame/explorer.js", "lessons/frame/recording.js")
+    (folder / "all.js").write_text(f"{get_plotlyjs()}\n{scripts}\n{record(explorer)}")
+    (folder / "page.html").write_text(
+        f"<!doctype html><meta charset=utf-8><style>{asset('lessons/frame/explorer.css')}</style>"
+        f"<body data-theme=light><div id=column><div class=condnum-recorded "
+        f"data-explorer={explorer.__name__} data-settings='{settings}'></div></div>"
+        '<script src="all.js"></script>'
+    )
+    return folder / "page.html"
+
+
+PLAY = """async () => {
+    const host = document.querySelector('.condnum-recorded');
+    window.player = await condnum.play(host);
+}"""
+
+
+@pytest.fixture
+def play(watched: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """`play(explorer, few)`: the page of a recording with few values of each control."""
+
+    def open_page(explorer: Any, few: dict[str, list[Any]], settings: str = "{}", address: str = "") -> Any:
+        monkeypatch.setattr(recording, "recorded_values", lambda _: few)
+        watched.goto(recorded_page(tmp_path, explorer, settings).as_uri() + address)
+        watched.evaluate(PLAY)
+        watched.locator(".js-plotly-plot .main-svg").first.wait_for()
+        return watched
+
+    return open_page
+
+
+_DECODE = """async ([text, states]) => {
+    const source = await condnum.decode(text);
+    return Promise.all(states.map(state => source.ask(state)));
+}"""
+
+
+@pytest.mark.parametrize("explorer", EXPLORERS.values(), ids=EXPLORERS)
+def test_states_are_those_of_the_functions(
+    explorer: Any, window: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ends of the first three controls, in all presets: all numbers, all texts."""
+    every, start = recording.recorded_values(explorer), explorer.spec()["state"]
+    free = [name for name in every if not explorer.controls[name].advanced]
+    ends = {name: [every[name][0], every[name][-1]] for name in free[:3]}
+    few = every | {name: [start[name]] for name in free} | ends
+    monkeypatch.setattr(recording, "recorded_values", lambda _: few)
+    window.add_script_tag(content=f"const condnum = {{}};{asset('lessons/frame/recording.js')}")
+    states = lattice(explorer)
+    found = window.evaluate(_DECODE, [record(explorer).split('"')[3], states])
+    for state, one in zip(states, found, strict=True):
+        assert one.pop("state") == state
+        with limited_threads(1):
+            assert_same(dict(leaves(one)), payload(explorer, state))
+
+
+def test_a_page_plays_by_keyboard_and_by_its_address(play: Any) -> None:
+    few = {"exponent": [0.0, 0.5, 1.0], "pretrain_kappa": [100.0, 1000.0], "harmful_kappa": [2.0, 100.0]}
+    window = play(AlignedTasksExplorer, few, '{"exponent": 1.0}', "#pretrain_kappa=1000")
+    said = window.locator(".condnum-verdict")
+    said.get_by_text("immunized").wait_for()
+    start = {"exponent": 1, "pretrain_kappa": 1000, "harmful_kappa": 2}
+    assert window.evaluate("player.state()") == start
+    window.get_by_role("slider", name="exponent s").focus()
+    window.keyboard.press("Home")
+    said.get_by_text("nothing is changed yet").wait_for()
+    assert window.evaluate("location.hash") == "#pretrain_kappa=1000&exponent=0"
+    wanted = AlignedTasksExplorer.compute(exponent=0.0, pretrain_kappa=1000.0)
+    assert wanted.caption().split("<")[0] in said.inner_text()
+    with window.expect_download() as caught:
+        window.get_by_role("button", name="Data as CSV").click()
+    drawn = pd.read_csv(caught.value.path()).query("trace == 'RIR, Eq. 15' and panel == 2")
+    np.testing.assert_allclose(drawn[["x", "y"]], np.c_[EXPONENTS, wanted.ratios], rtol=1e-4)
+    window.evaluate("location.hash = '#exponent=0.5'")
+    window.wait_for_function("player.state().exponent === 0.5 && player.state().pretrain_kappa === 100")
+    window.get_by_role("button", name="Where the remark is right").click()
+    window.wait_for_function("location.hash.includes('harmful_kappa=100')")
+    window.get_by_role("button", name="Reset", exact=True).click()
+    window.wait_for_function("location.hash === ''")
+    box = window.locator(".condnum-number").first
+    box.fill("0.4")  # an answer to an earlier question leaves what is being typed
+    window.evaluate("player.draw({ state: player.state() })")
+    assert box.input_value() == "0.4"
+    assert window.problems == []
+
+
+_LAYOUT = """() => {
+    const [side, plot] = [".condnum-side", ".js-plotly-plot"].map(name => document.querySelector(name));
+    const [left, right] = [side, plot].map(element => element.getBoundingClientRect());
+    const {yaxis, yaxis2} = plot._fullLayout;
+    return {beside: left.right <= right.left, stacked: yaxis.domain[0] > yaxis2.domain[1],
+            width: Math.round(plot._fullLayout.width - right.width)};
+}"""
+
+
+def test_the_column_and_not_the_window_decides_what_is_beside_what(play: Any) -> None:
+    few = {"angle": [0.0, 90.0], "rotation": list(ROTATIONS), "data_kappa": [100.0, 1000.0]}
+    few |= {"seed": [0, 5], "dimension": [8]}
+    page = play(AlignmentExplorer, few)
+    page.set_viewport_size({"width": 1400, "height": 1000})
+    for width, beside, stacked in ((1280, True, False), (920, False, False), (390, False, True)):
+        page.evaluate("width => { document.getElementById('column').style.width = `${width}px`; }", width)
+        arranged = f"({_LAYOUT})()"
+        page.wait_for_function(
+            f"() => {{ const found = {arranged}; return found.width === 0"
+            f" && found.beside === {str(beside).lower()} && found.stacked === {str(stacked).lower()}; }}"
+        )
+        assert page.evaluate(FAULTS) == []
+    near = page.evaluate("player.change({ angle: 43, data_kappa: 400 }), player.state()")
+    assert (near["angle"], near["data_kappa"]) == (0, 1000)  # κ on its logarithmic scale
+    rotation = page.get_by_label("rotation", exact=True)
+    for index, idle in enumerate((False, False, False, True)):  # a Haar draw has no angle
+        rotation.select_option(str(index))
+        assert page.get_by_label("angle of U to Q (degrees)").first.is_disabled() == idle
+
+
+_CELL = """(plot, [i, j]) => {
+    const {xaxis, yaxis} = plot._fullLayout;
+    return {x: xaxis._offset + xaxis.d2p(j), y: yaxis._offset + yaxis.d2p(i)};
+}"""
+
+
+def test_a_click_on_a_cell_of_a_map_chooses_it(play: Any) -> None:
+    lab = alignment_lab("embedded", methods="max_rir")
+    few = {"i": [1, 3], "j": [1, 2], "extractor": ["max_rir"], "training": [40]}
+    page = play(lab, few | {"side": ["pretrain"], "compare": ["none"]})
+    plot = page.locator(".js-plotly-plot")
+    plot.click(position=plot.evaluate(_CELL, [3, 2]))
+    page.locator(".condnum-below", has_text="|u3ᵀq").wait_for()
