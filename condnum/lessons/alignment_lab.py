@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from scipy.linalg import subspace_angles
 
 from condnum.data import TaskPair
 from condnum.errors import InvalidInputError, check_known
@@ -48,10 +49,10 @@ class AlignmentView(Selection, ExplorerResult):
         if len(self.steps) == 1:
             return ""
         (one, other), leading = self.steps, self.tasks.leading
-        first, last = _angles(one.left(1, leading), other.left(1, leading))
+        angles = np.degrees(subspace_angles(one.left(1, leading), other.left(1, leading)))
         return (
             f"<b>{one.path.short} beside {other.path.short}</b>: the angles between the subspaces of "
-            f"their {leading} leading u<sub>i</sub> are {first:.0f}° to {last:.0f}°"
+            f"their {leading} leading u<sub>i</sub> are {angles[-1]:.0f}° to {angles[0]:.0f}°"
         )
 
     def _ambiguous(self) -> str:
@@ -144,13 +145,6 @@ class AlignmentView(Selection, ExplorerResult):
             f"R<sub>well</sub>, {ill:.1%} of R<sub>ill</sub>. "
             f"|u<sub>{i}</sub>ᵀq<sub>{self.j}</sub>|² = {num(overlap, 2)} ({TASK[self.side]})."
         )
-
-
-def _angles(one: Any, other: Any) -> tuple[float, float]:
-    """Return the least and the largest principal angle between two subspaces, in degrees."""
-    cosines = np.linalg.svd(one.T @ other, compute_uv=False).clip(0, 1)
-    first, last = np.degrees(np.arccos(cosines[[0, -1]])).tolist()
-    return first, last
 
 
 def alignment_lab(

@@ -3,7 +3,6 @@
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from string import Formatter
 from typing import Any
 
@@ -11,14 +10,23 @@ import numpy as np
 import pandas as pd
 
 from condnum.figures.style import num
-from condnum.files import asset, write_tables
+from condnum.files import asset
 from condnum.lessons.aligned_tasks import aligned_tasks
 from condnum.lessons.regularizer_paths import value_plane
 from condnum.lessons.regularizers import counter_example, regularizer_step
 from condnum.lessons.two_tasks import attacks
-from condnum.report.tables import CORRECTIONS_CSV, as_html, formula_html
+from condnum.report.tables import as_html, formula_html
 from condnum.theory.alignment import alignment
 from condnum.theory.immunization import relative_immunization_ratio
+
+HEADINGS = {
+    "place": "where",
+    "claim": "what the paper says",
+    "setting": "counter-example",
+    "claimed": "by the claim",
+    "computed": "computed",
+    "correction": "what holds",
+}
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,12 @@ class Correction:
     computed: str  # what is so
     correction: str  # what is true instead
     refuted: bool  # whether the computed numbers contradict the claim
+
+    def _repr_html_(self) -> str:
+        """Return a table of two columns."""
+        rows = [(title, formula_html(str(getattr(self, name)))) for name, title in HEADINGS.items()]
+        answer = "the claim is refuted" if self.refuted else "the numbers agree with the claim"
+        return as_html(pd.DataFrame([*rows, ("verdict", f"<b>{answer}</b>")], columns=["", " "]))
 
 
 class _Numbers(Formatter):
@@ -121,34 +135,8 @@ CORRECTIONS: tuple[Callable[[], Correction], ...] = (
     theorem_4_3_ill,
     scale_of_ratios,
 )
-HEADINGS = {
-    "place": "where",
-    "claim": "what the paper says",
-    "setting": "counter-example",
-    "claimed": "by the claim",
-    "computed": "computed",
-    "correction": "what holds",
-}
 
 
 def correction_table(found: Sequence[Correction]) -> pd.DataFrame:
     """Return corrections as a table, without the raw numbers."""
     return pd.DataFrame([asdict(one) for one in found], columns=["key", *HEADINGS, "refuted"])
-
-
-def correction_columns(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the columns for a reader, escaped for HTML."""
-    chosen = table[["place", "claim", "computed", "correction"]].rename(columns=HEADINGS)
-    return chosen.map(formula_html)
-
-
-def correction_html(one: Correction) -> str:
-    """Return one correction as a table of two columns."""
-    rows = [(title, formula_html(str(getattr(one, name)))) for name, title in HEADINGS.items()]
-    answer = "the claim is refuted" if one.refuted else "the numbers agree with the claim"
-    return as_html(pd.DataFrame([*rows, ("verdict", f"<b>{answer}</b>")], columns=["", " "]))
-
-
-def save(table: pd.DataFrame, folder: str | Path) -> list[str]:
-    """Write the table."""
-    return write_tables(folder, {CORRECTIONS_CSV: table})

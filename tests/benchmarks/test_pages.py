@@ -101,11 +101,9 @@ CASES = [
     ("AlignmentExplorer", {"dimension": 64}, "angle", np.linspace(1, 89, 43), 0.1),
     ("AlignedTasksExplorer", {}, "exponent", np.linspace(0, 1, 41), 0.1),
     ("CeilingExplorer", {"dimension": 12}, "angle", np.linspace(1, 89, 43), 0.1),
-    ("RidgeCeilingExplorer", {}, "angle", np.linspace(1, 89, 43), 0.1),
     ("OwnDataExplorer", {"example": "digits"}, "tolerance", np.geomspace(1, 1e8, 40), 0.1),
     ("RegularizerExplorer", {"dimension": 64}, "step", np.geomspace(0.03, 30, 40), 0.1),
     ("RegularizerPathExplorer", {"sizes": "constant"}, "share", np.geomspace(0.02, 0.9, 40), 0.1),
-    ("JointStepsExplorer", {}, "angle", np.linspace(1, 89, 40), 0.1),
 ]
 
 
