@@ -27,29 +27,24 @@ def names(data):
 
 
 class TestLayouts:
-    @pytest.mark.parametrize(
-        ("splits", "classes", "test_folder"),
-        [
-            (("train", "val"), ("n01440764", "n01443537"), "val"),  # ImageNet
-            (("train", "valid", "test"), ("AD", "AE", "ZW"), "test"),  # Country211
-        ],
-    )
-    def test_usual_splits(self, folder, splits, classes, test_folder):
-        root = folder(splits, classes, count=3, suffix="JPEG")
-        train, test = open_images(root), open_images(root, "test")
-        assert train.classes == test.classes == classes
-        assert train.counts == test.counts == (3,) * len(classes)
-        assert test.source.root.name == test_folder
-        assert open_images(root, splits[1]).source.root.name == splits[1]
-        assert names(train)[0] == os.path.join(classes[0], "0.JPEG")
-        with pytest.raises(DataFormatError, match=f"first is '{classes[0]}'"):
-            open_images(root, "test", classes=train.classes[1:])
-
-    def test_stanford_cars_as_class_folders_in_a_wrapping_folder(self, folder, tmp_path):
-        classes = ("Acura RL Sedan 2012", "AM General Hummer SUV 2000")  # timm sorts without regard to case
-        folder(("train", "test"), classes, count=2, root=tmp_path / "outer" / "car_data")
-        data = open_images(tmp_path / "outer", "test")
-        assert (data.classes, len(data)) == (classes, 4)
+    def test_usual_splits_and_names_that_systems_give_them(self, folder, tmp_path):
+        for number, (splits, classes, test_folder) in enumerate(
+            (
+                (("train", "val"), ("n01440764", "n01443537"), "val"),  # ImageNet
+                (("train", "valid", "test"), ("AD", "AE", "ZW"), "test"),  # Country211
+                (("TRAIN", "Testing"), ("Acura RL 2012", "AM General 2000"), "Testing"),  # timm's order
+            )
+        ):
+            root = folder(splits, classes, count=3, suffix="JPEG", root=tmp_path / str(number) / "car_data")
+            for place in (root, root.parent):  # a folder that wraps the layout
+                train, test = open_images(place), open_images(place, "test")
+                assert train.classes == test.classes == classes
+                assert train.counts == test.counts == (3,) * len(classes)
+                assert test.source.root.name == test_folder
+                assert open_images(place, splits[1]).source.root.name == splits[1]
+            assert names(train)[0] == os.path.join(classes[0], "0.JPEG")
+            with pytest.raises(DataFormatError, match=f"first is '{classes[0]}'"):
+                open_images(root, "test", classes=train.classes[1:])
 
     def test_classes_without_splits_are_split_80_to_20_per_class(self, folder):
         root = folder(("",), ("cat", "dog"), count=10)
@@ -70,38 +65,12 @@ class TestLayouts:
         assert data.counts == (2, 3, 2)
 
     @pytest.mark.parametrize(
-        ("train", "test"),
-        [
-            ("Training", "Testing"),
-            ("TRAIN", "TEST"),
-            ("Train", "Validation"),
-            ("train", "Val"),
-            ("tRain", "VALID"),
-        ],
+        "hidden", [".git", "__MACOSX", "@eaDir", "dog/.ipynb_checkpoints", "dog/__MACOSX/x"]
     )
-    def test_splits_in_any_case_are_no_classes(self, folder, train, test):
-        root = folder((train, test), count=3)
-        for split, name in (("train", train), ("test", test), (test.lower(), test)):
-            data = open_images(root.parent, split)  # in a folder that wraps the layout
-            assert (data.classes, data.counts) == (("cat", "dog"), (3, 3))
-            assert data.source.root.name == name
-
-    def test_splits_without_classes_are_refused(self, folder):
-        for kind in ("Train", "Test"):
-            paint(folder((), ()) / kind / "0.png", 9)
-        with pytest.raises(DataFormatError, match=r"no class sub-folders.*/train/<class>/<image>"):
-            open_images(folder((), ()))
-
-    @pytest.mark.parametrize(
-        "hidden",
-        [".ipynb_checkpoints", ".git", "__MACOSX", "@eaDir", "dog/.ipynb_checkpoints", "dog/__MACOSX/x"],
-    )
-    @pytest.mark.parametrize("splits", [("",), ("train", "test")], ids=["classes", "splits"])
-    def test_hidden_folders_are_neither_classes_nor_images(self, folder, hidden, splits):
-        root = folder(splits, count=10)
-        for split in splits:
-            paint(root / split / hidden / "0.png", 9)
-        for side, count in (("train", 8 if splits == ("",) else 10), ("test", 2 if splits == ("",) else 10)):
+    def test_hidden_folders_are_neither_classes_nor_images(self, folder, hidden):
+        root = folder(("",), count=10)
+        paint(root / hidden / "0.png", 9)
+        for side, count in (("train", 8), ("test", 2)):
             data = open_images(root, side)
             assert (data.classes, data.counts) == (("cat", "dog"), (count, count))
             (said,) = data.warnings
@@ -109,19 +78,7 @@ class TestLayouts:
 
     def test_every_suffix_of_pillow_is_read_and_the_rest_is_counted(self, folder):
         root = folder(("",), count=10)
-        more = (
-            "a.jfif",
-            "b.jpe",
-            "c.JPG",
-            "d.webp",
-            "e.BMP",
-            "f.tif",
-            "g.TIFF",
-            "h.gif",
-            "i.pgm",
-            "j.jp2",
-            "k.ico",
-        )
+        more = [f"new.{kind}" for kind in ("jfif", "jpe", "JPG", "webp", "BMP", "TIFF", "gif", "pgm", "jp2")]
         for name in more:
             paint(root / "dog" / name, 90)
         for name in ("l.heic", "m.HEIC", "n.eps", "Thumbs.db", ".DS_Store", "._a.jpg", "notes"):
@@ -140,7 +97,7 @@ class TestLayouts:
             assert words in said
         assert "Thumbs" not in said
 
-    @pytest.mark.parametrize("target", ["..", ".", "../..", "../cat"])
+    @pytest.mark.parametrize("target", ["..", "../cat"])
     def test_a_link_to_a_folder_is_followed_unless_that_holds_the_link(self, folder, target):
         root = folder(("train", "test"), count=2)
         (root / "train" / "dog" / "link").symlink_to(target, target_is_directory=True)
@@ -166,6 +123,9 @@ class TestLayouts:
         refused(DataNotFoundError, "no train/ folder", folder(("val",), root=tmp_path / "val"))
         (tmp_path / "empty").mkdir()
         refused(DataFormatError, "no class sub-folders", tmp_path / "empty")
+        for kind in ("Train", "Test"):
+            paint(tmp_path / "flat" / kind / "0.png", 9)
+        refused(DataFormatError, "no class sub-folders.*/train/<class>/<image>", tmp_path / "flat")
         refused(InvalidInputError, "one class only, 'cat'", folder(classes=("cat",), root=tmp_path / "one"))
         (tmp_path / "data" / "train" / "emu").mkdir()
         refused(DataFormatError, "class folder 'emu' has no image", tmp_path / "data")
@@ -268,10 +228,7 @@ def test_unreadable_images_are_skipped_counted_and_listed(folder):
     assert all(image.reason for image in failed)
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [TypeError, struct.error, KeyError, OSError, SyntaxError, Image.DecompressionBombError, MemoryError],
-)
+@pytest.mark.parametrize("fault", [struct.error, KeyError, Image.DecompressionBombError, MemoryError])
 def test_whatever_a_decoder_raises_is_an_unreadable_image(folder, monkeypatch, fault):
     def load(self):
         raise fault("damaged")
@@ -281,60 +238,29 @@ def test_whatever_a_decoder_raises_is_an_unreadable_image(folder, monkeypatch, f
     assert fault.__name__ in data.image(0).reason
 
 
-@pytest.mark.filterwarnings("ignore:Tag data larger", "ignore:Truncated File Read")
-def test_a_damaged_tag_of_a_tiff_ends_no_run(tmp_path):
-    paint(tmp_path / "whole.tif", 90)
-    whole = (tmp_path / "whole.tif").read_bytes()
-    tags = int.from_bytes(whole[4:8], "little") + 2
-    files = ["whole.tif"]
-    for place in range(tags, len(whole) - 6, 2):
-        files.append(f"{place}.tif")
-        (tmp_path / files[-1]).write_bytes(whole[:place] + b"\xff\x00\x07\xff\xff\x7f" + whole[place + 6 :])
-    count = len(files)
-    data = ImageData(
-        "toy", "train", ("a", "b"), np.arange(count) % 2, FileImages(tmp_path, tuple(files)), np.arange(count)
-    )
-    found = [data.image(index) for index in range(count)]
-    assert found[0].size == (12, 12)
-    assert any(isinstance(image, Unreadable) for image in found)
-
-
 CORNER = np.zeros((16, 24, 3), np.uint8)
 CORNER[:8, :8] = 255  # at the upper left
 
 
-@pytest.mark.parametrize("name", ["x.jpg", "x.png", "x.webp", "x.tif", "x.jfif", "x.mpo"])
-@pytest.mark.parametrize(("orientation", "quarters"), [(1, 0), (3, 2), (6, 1), (8, 3)])
-def test_exif_says_which_side_is_up(tmp_path, name, orientation, quarters):
-    """A camera that is held sideways stores a turned picture, and says so."""
-    exif = Image.Exif()
-    exif[274] = orientation
-    Image.fromarray(np.rot90(CORNER, quarters)).save(tmp_path / name, exif=exif)
-    source = FileImages(tmp_path, (name, name))
-    found = ImageData("toy", "train", ("a", "b"), np.arange(2), source, np.arange(2)).image(0)
-    assert found.size == (24, 16)
-    assert np.abs(np.asarray(found).astype(int) - CORNER).mean() < 8  # JPEG
+def image_of(folder, *names):
+    """Return the first of some files as it is read."""
+    source = FileImages(folder, names * (3 - len(names)))
+    return ImageData("toy", "train", ("a", "b"), np.arange(2), source, np.arange(2)).image(0)
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF")
-def test_a_damaged_exif_block_turns_nothing(tmp_path):
+@pytest.mark.parametrize("name", ["x.jpg", "x.png", "x.webp", "x.tif"])
+def test_exif_says_which_side_is_up(tmp_path, name):
+    """A camera that is held sideways stores a turned picture, and says so; damaged EXIF turns nothing."""
+    for orientation, quarters in ((1, 0), (3, 2), (6, 1), (8, 3)):
+        exif = Image.Exif()
+        exif[274] = orientation
+        Image.fromarray(np.rot90(CORNER, quarters)).save(tmp_path / name, exif=exif)
+        found = image_of(tmp_path, name)
+        assert found.size == (24, 16)
+        assert np.abs(np.asarray(found).astype(int) - CORNER).mean() < 8  # JPEG
     Image.fromarray(CORNER).save(tmp_path / "x.jpg", exif=b"Exif\0\0MM\0*\0\0\0\x08\xff\xff\x01")
-    data = ImageData(
-        "toy", "train", ("a", "b"), np.arange(2), FileImages(tmp_path, ("x.jpg",) * 2), np.zeros(2)
-    )
-    assert data.image(0).size == (24, 16)
-
-
-def folder_of(tmp_path, image, name, **options):
-    """Write a ramp and its mirror image as the two classes of a folder, and return their pixels."""
-    for label, shown in (("a", image), ("b", image.transpose(Image.Transpose.FLIP_LEFT_RIGHT))):
-        (tmp_path / "train" / label).mkdir(parents=True)
-        shown.save(tmp_path / "train" / label / name, **options)
-    data = ImageData(
-        "toy", "train", ("a", "b"), np.arange(2), FileImages(tmp_path / "train", (f"a/{name}", f"b/{name}")),
-        np.arange(2),
-    )  # fmt: skip
-    return [data.image(k) for k in range(2)]
+    assert image_of(tmp_path, "x.jpg").size == (24, 16)
 
 
 RAMP = np.arange(0, 256, dtype=np.uint8).reshape(16, 16)
@@ -347,12 +273,10 @@ CLEAR = Image.merge("LA", [Image.new("L", (16, 16), 0), GRAY])  # black, drawn b
     ("image", "name", "options"),
     [
         (Image.fromarray(DEEP), "16-bit.png", {}),
-        (Image.fromarray(DEEP), "16-bit.tif", {}),
         (Image.fromarray(DEEP), "16-bit.pgm", {}),
         (CLEAR, "black-and-alpha.png", {}),
         (CLEAR.convert("RGBA"), "rgba.png", {}),
         (Image.fromarray(255 - RAMP).convert("P"), "palette.png", {}),
-        (Image.fromarray(255 - RAMP), "gray.png", {}),
         (Image.fromarray(255 - RAMP).convert("RGB").convert("CMYK"), "cmyk.tif", {}),
         (GRAY.convert("P"), "palette-and-alpha.png", {"transparency": bytes([255] * 256)}),
     ],
@@ -362,16 +286,16 @@ CLEAR = Image.merge("LA", [Image.new("L", (16, 16), 0), GRAY])  # black, drawn b
 def test_every_mode_of_a_file_becomes_the_rgb_that_a_viewer_shows(tmp_path, image, name, options):
     """Gray ramps: 16 bits do not saturate, and what is drawn by transparency does not vanish."""
     wanted = RAMP if name.startswith(("16", "palette-and")) else 255 - RAMP
-    found, mirrored = folder_of(tmp_path, image, name, **options)
-    assert np.array_equal(np.asarray(found), np.stack([wanted] * 3, axis=-1))
-    assert np.array_equal(np.asarray(mirrored), np.asarray(found)[:, ::-1])
+    image.save(tmp_path / name, **options)
+    assert np.array_equal(np.asarray(image_of(tmp_path, name)), np.stack([wanted] * 3, axis=-1))
 
 
 @pytest.mark.parametrize(("kind", "mode"), [(np.int32, "I"), (np.float32, "F")])
 def test_gray_values_of_32_bits_are_refused(tmp_path, kind, mode):
-    for image in folder_of(tmp_path, Image.fromarray(DEEP.astype(kind)), "32-bit.tif"):
-        assert isinstance(image, Unreadable)
-        assert f"mode {mode}) have no known range; save 8 or 16 bits" in image.reason
+    Image.fromarray(DEEP.astype(kind)).save(tmp_path / "32-bit.tif")
+    found = image_of(tmp_path, "32-bit.tif")
+    assert isinstance(found, Unreadable)
+    assert f"mode {mode}) have no known range; save 8 or 16 bits" in found.reason
 
 
 def test_image_data_checks_labels():
