@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from condnum.audit.words import paragraphs
 from condnum.data.feature_stream import MAX_FEATURES
 from condnum.deep.backbone import Backbone, evaluating
+from condnum.deep.image_sets import images_of
 from condnum.deep.parts import block_names
 from condnum.errors import InvalidInputError, RankError, UnknownNameError
 from condnum.studies.frame.study import several
@@ -76,7 +77,8 @@ def layer_audit(
     """Audit the pooled features behind each layer of a net, in one pass over the batches of each task.
 
     The net runs in evaluation mode, where it is, without gradients, and is left as it was. A batch is a
-    tensor, or a tuple that begins with one. An output `(B, C, h, w)` is averaged over positions
+    tensor, a tuple that begins with one, or a dictionary with
+    `pixel_values` or `image`. An output `(B, C, h, w)` is averaged over positions
     (`(B, h, w, C)` where timm's `output_fmt` is NHWC), `(B, tokens, F)` over tokens.
     """
     if not (1 < target < math.inf):
@@ -159,7 +161,7 @@ def _sums(
             hooks.enter_context(net.get_submodule(name).register_forward_hook(partial(add, name)))
         for batch in batches:
             calls.clear()
-            inputs = _first(batch)
+            inputs = images_of(batch)
             if not isinstance(inputs, Tensor) or inputs.ndim == 0 or not len(inputs):
                 raise InvalidInputError(
                     f"a batch is {_shape(inputs)}; give a tensor with rows, or a tuple that begins with one."

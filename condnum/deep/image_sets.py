@@ -159,17 +159,27 @@ class _Items:
 
 def image_and_label(item: Any) -> tuple[Any, Any]:
     """Return images and labels of an item or a batch, a sequence that begins with them or a dictionary."""
-    if isinstance(item, Mapping):
-        found = [next((item[key] for key in keys if key in item), None) for keys in _KEYS]
-    else:
-        found = [*item[:2]] if isinstance(item, tuple | list) else [item, None]
-    if len(found) < 2 or found[0] is None or found[1] is None:
+    pair = isinstance(item, tuple | list) and len(item) > 1
+    label = _at_key(item, _KEYS[1]) if isinstance(item, Mapping) else item[1] if pair else None
+    image = images_of(item)
+    if image is None or label is None:
         got = f"keys {', '.join(map(str, item))}" if isinstance(item, Mapping) else f"a {type(item).__name__}"
         raise InvalidInputError(
             f"expected (image, label) or a dictionary of {' or '.join(_KEYS[0])} and "
             f"{' or '.join(_KEYS[1])}, got {got}."
         )
-    return found[0], found[1]
+    return image, label
+
+
+def images_of(item: Any) -> Any:
+    """Return what a net is given of an item or a batch: the first entry, or that of a known key."""
+    if isinstance(item, Mapping):
+        return _at_key(item, _KEYS[0])
+    return item[0] if isinstance(item, tuple | list) and len(item) else item
+
+
+def _at_key(item: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    return next((item[key] for key in keys if key in item), None)
 
 
 def imagenet_classes() -> tuple[str, ...]:

@@ -86,7 +86,7 @@ def test_one_pass_in_any_batches_leaves_the_net_as_it_was(images):
     wide = [[batch.double() for batch in task] for task in images]
     whole = layer_audit(net, *(iter([torch.cat(task)]) for task in wide))
     assert len(calls) == 2
-    split = layer_audit(net, *(((batch, "label") for batch in task) for task in wide))
+    split = layer_audit(net, ((batch, "label") for batch in wide[0]), [{"pixel_values": x} for x in wide[1]])
     assert len(calls) == 2 + len(wide[0]) + len(wide[1])
     columns = ["ceiling_compact", "ceiling_ridge", "kappa_pretrain", "misalignment", "limit_rir"]
     np.testing.assert_allclose(whole.table[columns], split.table[columns], rtol=1e-4)
