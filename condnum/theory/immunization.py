@@ -90,9 +90,6 @@ class Clauses:
 class Immunization:
     """RIR of one extractor with its four condition numbers."""
 
-    harmful_ratio: float  # (i) = κ(H_H(θ)) / κ(H_H(I)), wanted > 1
-    pretrain_ratio: float  # (ii) = κ(H_P(θ)) / κ(H_P(I)), wanted ≤ 1
-    rir: float  # (i) / (ii)
     harmful_before: ConditionNumber  # of K_H
     harmful_after: ConditionNumber  # of θᵀK_Hθ
     pretrain_before: ConditionNumber  # of K_P
@@ -102,6 +99,21 @@ class Immunization:
     theta_scale: ThetaScale
     doubts: Mapping[str, str] = field(default_factory=dict)  # clause -> why float64 cannot decide it
     tolerance: float = RATIO_TOLERANCE  # by which a ratio may exceed 1 and count as 1
+
+    @property
+    def harmful_ratio(self) -> float:
+        """(i) = κ(H_H(θ)) / κ(H_H(I)), wanted > 1."""
+        return self.harmful_after.value / self.harmful_before.value
+
+    @property
+    def pretrain_ratio(self) -> float:
+        """(ii) = κ(H_P(θ)) / κ(H_P(I)), wanted ≤ 1."""
+        return self.pretrain_after.value / self.pretrain_before.value
+
+    @property
+    def rir(self) -> float:
+        """RIR = (i) / (ii)."""
+        return self.harmful_ratio / self.pretrain_ratio
 
     @property
     def clauses(self) -> Clauses:
@@ -301,7 +313,7 @@ def immunization_from_spectra(
 ) -> Immunization:
     """Return RIR and verdict from spectra alone, for sweeps that keep them."""
     rtol = min(default_rtol(spectra.dimension_before), spectra.rtol) if rtol is None else rtol
-    kappas, ratios, doubts = {}, {}, {}
+    kappas, doubts = {}, {}
     for clause, task in (("a", "harmful"), ("b", "pretrain")):
         for when in ("before", "after"):
             sigma, dimension = getattr(spectra, f"{task}_{when}"), getattr(spectra, f"dimension_{when}")
@@ -313,7 +325,7 @@ def immunization_from_spectra(
             found = ConditionNumber(value, largest, smallest, rank, dimension, convention)
             kappas[f"{task}_{when}"] = found
         k = len(sigma)
-        ratio = ratios[task] = value / kappas[f"{task}_before"].value
+        ratio = value / kappas[f"{task}_before"].value
         # A σ_D below the tolerance rather than 0 divides the ridge κ by up to this.
         most, spare = 1 + spectra.tolerance, 1 + rtol * largest / ridge
         certain = convention == "ridge" and (k < dimension or (ratio > most) == (ratio / spare > most))
@@ -323,9 +335,6 @@ def immunization_from_spectra(
                 f"tolerance {rtol:.2g}, σ_{rank + 1}/σ₁ = {float(sigma[rank] / sigma[0]):.2g}"
             )
     return Immunization(
-        harmful_ratio=ratios["harmful"],
-        pretrain_ratio=ratios["pretrain"],
-        rir=ratios["harmful"] / ratios["pretrain"],
         loss_gap=loss_gap,
         convention=convention,
         theta_scale=theta_scale,
