@@ -42,17 +42,15 @@ def test_both_are_those_of_the_full_hessian(X):
         torch.testing.assert_close(gradient, reference, rtol=1e-8, atol=1e-9 * float(reference.abs().max()))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_spectra_are_float64_whatever_the_features_are(dtype):
     X = randn(6, 20).to(dtype)
-    for function in (feature_r_well, feature_r_ill):
+    for function in (feature_r_well, feature_r_ill, lambda Z: precondition_gradient(Z).sum()):
+        value, gradient = value_and_gradient(function, X)
         exact, reference = value_and_gradient(function, X.double())
-        for enabled in (False, True):
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
-                value, gradient = value_and_gradient(function, X)
-            assert value == exact
-            assert gradient.dtype == dtype
-            assert torch.equal(gradient, reference.to(dtype))  # rounded once, at the end
+        assert value == exact
+        assert gradient.dtype == dtype
+        assert torch.equal(gradient, reference.to(dtype))  # rounded once, at the end
 
 
 def test_float32_round_off_is_no_rank():
@@ -71,36 +69,13 @@ def test_features_without_a_spectrum_are_refused():
         precondition_gradient(torch.zeros(2, 3))
 
 
-def explicit(gradient, samples, ridge):
-    """G (XᵀX + εI)⁻¹ by a dense inverse, ε relative to σ₁."""
-    K = samples.T @ samples
-    identity = torch.eye(len(K), dtype=torch.float64)
-    return gradient @ torch.linalg.inv(K + ridge * torch.linalg.eigvalsh(K)[-1] * identity)
-
-
-@pytest.mark.parametrize("ridge", [1e-4, 1e-2, 1.0])
-@pytest.mark.parametrize(
-    ("N", "D"),
-    [(5, 12), (12, 5), (6, 6), (1, 4), (4, 1)],
-    ids=["wide", "tall", "square", "one sample", "one feature"],
-)
-def test_backward_is_the_explicit_formula(N, D, ridge):
+@pytest.mark.parametrize("ridge", [1e-4, 1.0])
+@pytest.mark.parametrize(("N", "D"), [(5, 12), (12, 5), (6, 6), (1, 4), (4, 1)])
+def test_the_preconditioned_gradient_is_that_of_a_dense_inverse(N, D, ridge):
     X, G = randn(N, D, seed=1).requires_grad_(), randn(N, D, seed=3)
     precondition_gradient(X, ridge=ridge).backward(G)
-    expected = explicit(G, X.detach(), ridge)
+    K = X.detach().T @ X.detach()
+    damped = K + ridge * torch.linalg.eigvalsh(K)[-1] * torch.eye(D, dtype=K.dtype)
+    expected = G @ torch.linalg.inv(damped)
     # Both lose eps·(σ₁+ε)/ε of the largest entry of G/ε.
     torch.testing.assert_close(X.grad, expected, rtol=1e-10, atol=1e-10 * float(expected.abs().max()))
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_under_autocast_the_algebra_stays_float64(dtype):
-    """Compared in the gradient of float32 features: only the last rounding is theirs."""
-    Z, G = randn(6, 16, dtype=torch.float32), randn(6, 16, seed=1)
-    leaf = Z.clone().requires_grad_()
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype is torch.bfloat16):
-        (precondition_gradient(leaf, ridge=1e-3) * G).sum().backward()
-    assert leaf.grad.dtype == torch.float32
-    expected = explicit(G, Z.double(), 1e-3)
-    torch.testing.assert_close(
-        leaf.grad.double(), expected, rtol=3e-7, atol=3e-7 * float(expected.abs().max())
-    )
