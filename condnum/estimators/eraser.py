@@ -1,0 +1,254 @@
+"""`Eraser`: an extractor from whose features no linear probe learns a task, from rows or a stream."""
+
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import OneToOneFeatureMixin
+from sklearn.utils.metadata_routing import UNUSED
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+from torch.nn.functional import one_hot, pad
+
+from condnum.arrays import TargetKind, as_targets
+from condnum.errors import InvalidInputError, check_flag
+from condnum.estimators.extractor import Extractor, like_sample
+from condnum.theory.erasure import Erasure, erasure, erasure_of_rows
+from condnum.theory.spectra import EPS
+
+
+class Eraser(OneToOneFeatureMixin, Extractor):
+    r"""A linear extractor θ from whose features no linear probe learns the harmful task.
+
+    Features are :math:`\bar x + (x - \bar x)θ`, with :math:`θ^\top X_H^\top Z = 0` for centered inputs and
+    targets Z: no linear probe with a convex loss does better on them than without features, see `erasure`.
+    θ is kept as factors of the rank of what is erased, not as a D × D matrix.
+
+    Args:
+        strength: 1 − s in [0, 1]; 1 erases, less slows only.
+        rank: Erase only that many directions; default: all.
+        kind: `auto` takes integers, booleans and text for labels, and floats for numbers.
+        intercept: Whether the probe has an intercept; without one nothing is centered.
+        shrinkage: In [0, 1], of the covariance; default: by the number of rows per column.
+        floor: In [0, 1], how rarely excited directions are removed, too. Default: 1/3 in `fit`. `partial_fit`
+            keeps no rows and cannot tell which directions few rows excite, so that it takes 0 only.
+
+    Attributes:
+        classes_: Labels in ascending order; missing for numbers.
+
+    Raises:
+        InvalidInputError: Shapes or names of columns do not fit, entries are missing or infinite, or there is
+            nothing to erase.
+
+    Examples:
+        >>> X = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
+        >>> eraser = Eraser().fit(X, ["cat", "cat", "dog", "dog"])
+        >>> eraser.transform(X).round(12).tolist(), eraser.to_linear()
+        ([[0.0, 1.0], [0.0, -1.0], [0.0, 1.0], [0.0, -1.0]], Linear(in_features=2, out_features=2, bias=True))
+    """
+
+    #: The labels of a stream are no metadata of rows.
+    __metadata_request__partial_fit = dict.fromkeys(("classes",), UNUSED)
+    _found: tuple[Erasure, Tensor]  # and the mean
+    _stream: "_Stream"
+
+    def __init__(
+        self,
+        *,
+        strength: float = 1.0,
+        rank: int | None = None,
+        kind: TargetKind = "auto",
+        intercept: bool = True,
+        shrinkage: float | None = None,
+        floor: float | None = None,
+    ) -> None:
+        self.strength = strength
+        self.rank = rank
+        self.kind = kind
+        self.intercept = intercept
+        self.shrinkage = shrinkage
+        self.floor = floor
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Erase `y` from the rows.
+
+        Args:
+            X: `(N, D)` harmful inputs.
+            y: `(N,)` labels of any type, or `(N,)` or `(N, m)` numbers.
+
+        Returns:
+            The eraser.
+        """
+        self._remember_inputs(X)
+        rows = self._rows(X)
+        targets, classes = self._targets(y, len(rows), self.kind)
+        if classes is not None:
+            if len(classes) < 2:
+                raise InvalidInputError(f"y has one class, {classes[0]}: there is nothing to erase.")
+            self.classes_ = classes
+        kind: TargetKind = "regression" if classes is None else "classification"
+        options = self._options() | {
+            "intercept": check_flag("intercept", self.intercept),
+            "floor": self.floor,
+        }
+        found = erasure(rows, targets, kind=kind, **options)
+        self._found = found, rows.mean(dim=0) * self.intercept
+        return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
+        """Take another block of rows into account; blocks of any size and order give the same θ.
+
+        At most 2(D + C + 1) rows are kept. θ is computed when it is asked for, so that the first block may
+        hold a single class.
+
+        Args:
+            X: `(n, D)` harmful inputs.
+            y: `(n,)` labels of any type, or `(n,)` or `(n, m)` numbers.
+            classes: All labels, where they are known: others are refused. By default they are collected.
+
+        Returns:
+            The eraser.
+        """
+        if self.floor:
+            raise InvalidInputError(
+                f"floor={self.floor} needs all rows, which a stream does not keep; use fit(X, y), or floor=0."
+            )
+        if hasattr(self, "n_features_in_") and not hasattr(self, "_stream"):
+            raise InvalidInputError(
+                "this Eraser holds no rows to go on from: fit and load keep none; use a new Eraser, and "
+                "partial_fit for all blocks."
+            )
+        first = not hasattr(self, "_stream")
+        if first:
+            self._remember_inputs(X)
+        rows = self._rows(X)
+        stream = _Stream(rows, self.intercept, classes) if first else self._stream
+        stream.add(rows, *self._targets(y, len(rows), stream.kind or self.kind))
+        self._stream = stream
+        if stream.labels:
+            self.classes_ = np.array(sorted(stream.labels))
+        self.__dict__.pop("_found", None)
+        return self
+
+    @property
+    def erasure_(self) -> Erasure:
+        """What is erased, as an `Erasure` of float64 tensors: directions, rank, part of the fit."""
+        return self._solved()[0]
+
+    @property
+    def mean_(self) -> Tensor:
+        """Mean of the inputs `(D,)`, a float64 tensor; zero without an intercept."""
+        return self._solved()[1]
+
+    @property
+    def theta_(self) -> Any:
+        """θ as a matrix `(D, D)`, in kind, dtype and device of the inputs."""
+        return like_sample(self._sample, self.erasure_.theta)
+
+    def _solved(self) -> tuple[Erasure, Tensor]:
+        """Return what is erased and the mean, of a stream when it is asked for."""
+        check_is_fitted(self)
+        if not hasattr(self, "_found"):
+            self._found = self._stream.erasure(**self._options())
+        return self._found
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32", "float16"]
+        return tags
+
+    def _options(self) -> dict[str, Any]:
+        return {"strength": self.strength, "rank": self.rank, "shrinkage": self.shrinkage}
+
+    def _targets(self, y: Any, rows: int, kind: TargetKind) -> tuple[Any, Any]:
+        """Return labels as codes with their classes, or numbers `(N, m)` and None; one for each row."""
+        if y is None:
+            raise InvalidInputError("Eraser requires y to be passed, but the target y is None.")
+        targets, classes = as_targets(y, "y", kind)
+        if targets.ndim > 2 or len(targets) != rows:
+            raise InvalidInputError(f"y has shape {targets.shape} for {rows} rows of X: give one per row.")
+        return targets, classes
+
+    def _features(self, rows: Tensor) -> Tensor:
+        found, mean = self.erasure_.converted(lambda part: part.to(rows.device)), self.mean_.to(rows.device)
+        return found.features(rows - mean) + mean
+
+    def _affine(self) -> dict[str, Tensor]:
+        theta = self.erasure_.theta
+        return {"weight": theta.mT} | ({"bias": self.mean_ - self.mean_ @ theta} if self.intercept else {})
+
+    def _record(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        values = vars(self.erasure_)
+        tensors = {name: of for name, of in values.items() if isinstance(of, Tensor) and name != "theta"}
+        facts = {"erasure": {name: of for name, of in values.items() if not isinstance(of, Tensor)}}
+        classes = getattr(self, "classes_", np.empty(0))
+        return tensors | {"mean": self.mean_}, facts | {"classes": classes.tolist()}
+
+    def _restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        mean = tensors.pop("mean")
+        self._found = Erasure(**(tensors | facts["erasure"])), mean
+        if facts["classes"]:
+            self.classes_ = np.array(facts["classes"])
+
+
+class _Stream:
+    """Rows `[1, X − shift, Z]` of a stream; once they are many, the triangular factor of a QR decomposition.
+
+    The factor has the products of the rows, and each of its columns the round-off of that column alone.
+    """
+
+    def __init__(self, X: Tensor, intercept: bool, classes: Any = None) -> None:
+        self.intercept, self.fixed = check_flag("intercept", intercept), classes is not None
+        self.kind: TargetKind | None = "classification" if self.fixed else None  # the first block decides
+        # In the order of their columns; new ones are added.
+        known = as_targets(classes, "classes", "classification")[1] if self.fixed else None
+        self.labels: list[Any] = [] if known is None else known.tolist()
+        # Large means leave no round-off, and constant columns none at all.
+        self.shift = X[0].clone() if intercept else torch.zeros_like(X[0])
+        self.rows = X.new_zeros(0, 1 + X.shape[1] + len(self.labels))
+        self.sizes, self.peaks, self.count = torch.zeros_like(X[0]), torch.zeros_like(X[0]), 0
+
+    def add(self, X: Tensor, targets: Any, classes: Any) -> None:
+        """Add rows `(n, D)` with numbers `(n, m)`, or codes `(n,)` of classes."""
+        kind: TargetKind = "regression" if classes is None else "classification"
+        if kind != (self.kind or kind):
+            raise InvalidInputError(
+                "y holds labels, but earlier blocks held numbers; pass kind='regression'."
+            )
+        X, Z = X.to(self.rows), torch.from_numpy(targets).to(self.rows.device)
+        if classes is not None:
+            new = [label for label in classes.tolist() if label not in self.labels]
+            if new and self.fixed:
+                raise InvalidInputError(f"y holds the label {new[0]!r}, which classes do not name.")
+            if len({isinstance(label, str) for label in [*self.labels, *new]}) > 1:
+                raise InvalidInputError(f"y holds {new[0]!r}, but earlier labels are {self.labels[:5]}.")
+            self.labels += new
+            columns = torch.tensor([self.labels.index(label) for label in classes.tolist()])
+            Z = one_hot(columns.to(Z.device)[Z], len(self.labels))
+        outputs = self.rows.shape[1] - 1 - X.shape[1]
+        if kind == self.kind == "regression" and Z.shape[1] != outputs:
+            raise InvalidInputError(f"y has {Z.shape[1]} columns, but earlier blocks had {outputs}.")
+        self.kind, self.count = kind, self.count + len(X)
+        block = torch.cat([torch.ones_like(X[:, :1]), X - self.shift, Z.to(X)], dim=1)
+        self.rows = torch.cat([pad(self.rows, (0, Z.shape[1] - outputs)), block])
+        self.sizes = torch.hypot(self.sizes, X.norm(dim=0))
+        self.peaks = torch.maximum(self.peaks, X.abs().amax(dim=0))
+        if len(self.rows) > 2 * self.rows.shape[1]:
+            self.rows = torch.linalg.qr(self.rows, mode="r").R
+
+    def erasure(self, **options: Any) -> tuple[Erasure, Tensor]:
+        """Return what is erased from all rows, and their mean."""
+        if self.kind == "classification" and len(self.labels) < 2:
+            raise InvalidInputError(f"y has one class so far, {self.labels[0]}: there is nothing to erase.")
+        R, D = torch.linalg.qr(self.rows, mode="r").R, len(self.shift)
+        one, F, Z = R[:, :1], R[:, 1 : 1 + D], R[:, 1 + D :]
+        mean = torch.zeros_like(self.shift)
+        if self.intercept:  # below the first row stands what is orthogonal to the column of ones
+            mean = self.shift + F[0] / one[0]
+            F, Z = F[1:], Z[1:]
+            F = F * (F.norm(dim=0) > 8 * EPS * self.count**0.5 * self.peaks)  # else constant up to round-off
+        elif self.kind == "classification":
+            Z = Z - one / len(self.labels)
+        found = erasure_of_rows(F, Z, self.sizes, self.count, floor=0.0, intercept=self.intercept, **options)
+        return found, mean

@@ -1,0 +1,136 @@
+"""What `Immunizer` and `Eraser` share: columns, kinds, dtypes and devices of inputs, the layer, files."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+
+from condnum.arrays import as_array, as_tensor, same_columns
+from condnum.errors import DataFormatError, InvalidInputError, require
+from condnum.methods.method import Method
+from condnum.methods.settings import DescentSettings, Settings
+
+
+class Extractor(TransformerMixin, BaseEstimator):
+    """What both share: columns, kinds and devices of inputs, the layer, files."""
+
+    n_features_in_: int
+    _sample: Any  # an empty array or tensor of the dtype and device of the inputs of `fit`
+    _features: Callable[[Tensor], Tensor]  # of rows, in float64
+    _affine: Callable[[], dict[str, Tensor]]  # `weight` and, where there is one, `bias` of the layer
+    _record: Callable[[], tuple[dict[str, Any], dict[str, Any]]]  # what a file keeps: tensors, and JSON
+    _restore: Callable[[dict[str, Tensor], dict[str, Any]], None]  # takes it back
+
+    def transform(self, X: Any) -> Any:
+        """Return the features `(N, D_hid)` in kind, dtype and device of the inputs `(N, D)`."""
+        check_is_fitted(self)
+        features = like_sample(sample_of(X), self._features(self._rows(X)))
+        if isinstance(X, pd.DataFrame):
+            return pd.DataFrame(features, index=X.index, columns=self.get_feature_names_out())
+        return features
+
+    def to_linear(self) -> nn.Linear:
+        """Return a layer of dtype and device of the inputs of `fit`: `nn.Sequential(trunk, layer, head)`."""
+        check_is_fitted(self)
+        affine = self._affine().items()
+        state = {name: torch.as_tensor(like_sample(self._sample, value)) for name, value in affine}
+        width, inputs = state["weight"].shape
+        layer = nn.Linear(inputs, width, "bias" in state).to(state["weight"])
+        layer.load_state_dict(state)
+        return layer
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write θ, parameters and what was found to a safetensors file (extra `deep`)."""
+        check_is_fitted(self)
+        tensors, facts = self._record()
+        known = facts | {
+            "parameters": {name: _written(value) for name, value in self.get_params(deep=False).items()},
+            "inputs": self.n_features_in_,
+            "columns": list(getattr(self, "feature_names_in_", [])),
+            "array": not isinstance(self._sample, Tensor),
+            "dtype": str(self._sample.dtype).removeprefix("torch."),
+        }
+        tensors = {name: torch.as_tensor(value).cpu().contiguous() for name, value in tensors.items()}
+        header = {f"condnum.{type(self).__name__}": json.dumps(known)}
+        require("safetensors.torch", "deep").save_file(tensors, os.fspath(path), header)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what `save` wrote; tensors lie on the CPU."""
+        safetensors = require("safetensors", "deep")
+        try:
+            with safetensors.safe_open(os.fspath(path), "pt") as file:
+                known = json.loads((file.metadata() or {})[f"condnum.{cls.__name__}"])
+                tensors = {name: file.get_tensor(name) for name in file.offset_keys()}
+        except (safetensors.SafetensorError, KeyError, ValueError) as error:
+            raise DataFormatError(
+                f"{path} holds no {cls.__name__} ({error}); write one with {cls.__name__}.save(path)."
+            ) from error
+        self = cls(**{name: _read(value) for name, value in known["parameters"].items()})
+        self.n_features_in_ = known["inputs"]
+        if known["columns"]:
+            self.feature_names_in_ = np.array(known["columns"], dtype=object)
+        dtype = known["dtype"]
+        self._sample = np.empty(0, dtype) if known["array"] else torch.empty(0, dtype=getattr(torch, dtype))
+        self._restore(tensors, known)
+        return self
+
+    def _remember_inputs(self, X: Any) -> None:
+        """Remember columns, dtype and device of the inputs, and forget those of an earlier `fit`."""
+        for name in ("feature_names_in_", "classes_", "_stream", "_found"):
+            self.__dict__.pop(name, None)
+        if isinstance(X, pd.DataFrame) and all(isinstance(name, str) for name in X.columns):
+            self.feature_names_in_ = np.asarray(X.columns, dtype=object)
+        shape = X.shape if isinstance(X, Tensor) else as_array(X, "X").shape
+        self.n_features_in_ = int(shape[-1]) if shape else 0
+        self._sample = sample_of(X)
+
+    def _rows(self, X: Any) -> Tensor:
+        """Return rows in float64, checked, with the columns of `fit`."""
+        names = getattr(self, "feature_names_in_", None)
+        if names is not None:
+            X = same_columns(fit=pd.DataFrame(columns=names), X=X)[1]
+        rows = as_tensor(X, "X", ndim=2).detach()
+        if rows.shape[1] != self.n_features_in_:
+            raise InvalidInputError(
+                f"X has {rows.shape[1]} features, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input: give the columns of fit."
+            )
+        return rows
+
+
+def sample_of(X: Any) -> Any:
+    """Return an empty array or tensor of the floating-point dtype and device of X; other dtypes: float64."""
+    if isinstance(X, Tensor):
+        return torch.empty(0, dtype=X.dtype if X.dtype.is_floating_point else torch.float64, device=X.device)
+    dtype = as_array(X, "X").dtype.newbyteorder("=")
+    return np.empty(0, dtype if dtype in (np.float16, np.float32) else np.float64)
+
+
+def like_sample(sample: Any, tensor: Tensor) -> Any:
+    """Return a tensor in kind, dtype and device of a sample."""
+    if isinstance(sample, Tensor):
+        return tensor.to(sample.dtype).to(sample.device)  # the dtype first: MPS has no float64
+    return tensor.cpu().numpy().astype(sample.dtype, copy=False)
+
+
+def _written(value: Any) -> Any:
+    """Return a parameter as JSON holds it."""
+    if isinstance(value, Settings):
+        return asdict(value)
+    if isinstance(value, Method):
+        return value.name
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _read(value: Any) -> Any:
+    """Return a parameter that `_written` gave."""
+    return DescentSettings(**value) if isinstance(value, dict) else value
