@@ -5,9 +5,6 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-#: Module of each name, by package: what `attach` was told.
-HOMES: dict[str, Mapping[str, str]] = {}
-
 
 def attach(
     package: str, names: Mapping[str, str]
@@ -21,7 +18,6 @@ def attach(
     Returns:
         The list of names, the import of one, and the list for completion.
     """
-    HOMES[package] = names
 
     def load(name: str) -> Any:
         if name not in names:

@@ -40,24 +40,16 @@ PACKAGES = ("condnum", "numpy", "scipy", "pandas", "torch", "timm", "scikit-lear
 # Threads.
 
 
+def core_count() -> int:
+    """Return the number of cores that this process may use."""
+    from joblib import cpu_count
+
+    return int(cpu_count())
+
+
 def threads_environment(threads: int) -> dict[str, str]:
     """Return environment variables that give a new process so many threads."""
     return dict.fromkeys(VARIABLES, str(threads))
-
-
-def limit_threads(threads: int | None) -> None:
-    """Set the number of threads of torch and BLAS in this process."""
-    if threads is None:
-        return
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
-    threadpool_limits(limits=threads)
-    if threads == 1 and "torch" not in sys.modules and os.environ.get("OMP_NUM_THREADS") == "1":
-        return  # torch will read it (larger numbers it may cut), and to load torch takes seconds
-    import torch
-
-    if torch.get_num_threads() != threads:
-        torch.set_num_threads(threads)
 
 
 @contextmanager
@@ -67,7 +59,7 @@ def limited_threads(threads: int | None) -> Generator[None, None, None]:
         yield
         return
     import torch
-    from threadpoolctl import threadpool_limits
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     before = torch.get_num_threads()
     with threadpool_limits(limits=threads):

@@ -6,13 +6,15 @@ the versions of the libraries among its imports that compute.
 
 import ast
 import hashlib
-from collections.abc import Iterator, Mapping
+import inspect
+import sys
+import textwrap
+import uuid
+from collections.abc import Iterator
 from functools import cache, lru_cache
 from importlib import import_module, metadata
 from importlib.util import resolve_name
 from pathlib import Path
-
-from condnum.lazy import HOMES
 
 #: Modules whose versions can change a number, and their distributions.
 LIBRARIES = {
@@ -58,6 +60,22 @@ def code_hash(*modules: str, source: str = "") -> str:
     return hashlib.sha256(repr([source, sorted(texts.items()), versions]).encode()).hexdigest()
 
 
+def class_hash(kind: type) -> str:
+    """Return the hash of the modules of a class and of its bases.
+
+    A class without a file, as of a notebook, is hashed by its text; where there is none, it is like no other.
+    """
+    modules = {base.__module__ for base in kind.__mro__} - sys.stdlib_module_names
+    filed = sorted(name for name in modules if hasattr(import_module(name), "__file__"))
+    if kind.__module__ in filed:
+        return code_hash(*filed)
+    try:
+        source = f"import condnum, condnum.deep\n{textwrap.dedent(inspect.getsource(kind))}"
+    except (OSError, TypeError):
+        source = f"# {uuid.uuid4().hex}"
+    return code_hash(*filed, source=source)
+
+
 @lru_cache(1024)
 def _imports(text: str, package: str) -> tuple[str, ...]:
     """Return what a module imports; `name.*` is everything that a package offers."""
@@ -97,8 +115,11 @@ def _kept(path: Path) -> str:
 
 
 @cache
-def _lazy(package: str) -> Mapping[str, str]:
-    """Return the names that a package imports when they are used, with their modules."""
-    if package in ("condnum", "condnum.deep", "condnum.theory"):
-        import_module(package)
-    return HOMES.get(package, {})
+def _lazy(package: str) -> dict[str, str]:
+    """Return the names that a package of condnum imports when they are used, with their modules."""
+    path = _file(package, _ROOT) if package.partition(".")[0] == "condnum" else None
+    for node in ast.walk(ast.parse(_text(path))) if path else ():
+        match node:
+            case ast.Call(ast.Name("attach"), [_, ast.Dict() as names]):
+                return dict(ast.literal_eval(names))
+    return {}

@@ -58,7 +58,7 @@ def test_every_public_name_and_the_core_in_use():
         assert curve.norm_ratio[0] == 1
         assert condnum.alignment(theta, K_P).misalignment >= 0
 
-        from condnum.studies.linear import HousePrices
+        from condnum.studies.house_prices import HousePrices
         done = HousePrices("embedded", ("ours", "identity"), seeds=1, steps=2, device="cpu").run(jobs=1)
         print(len(done.tables["results"]), len(done.tables["summary"]))
         print(sorted(set(name.partition(".")[0] for name in sys.modules) & set({OPTIONAL!r})))
@@ -78,7 +78,7 @@ def test_importing_leaves_global_state_alone_and_does_not_wait_for_torch():
         defaults = torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled()
         for name in condnum.__all__:
             getattr(condnum, name)
-        import condnum.studies.linear
+        import condnum.studies.house_prices
         assert torch.equal(before[0], torch.get_rng_state())
         assert (before[1] == numpy.random.get_state()[1]).all()
         assert defaults == (torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled())

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from condnum.audit.measures import Extractors, TaskSpectra, kappa_table
 from condnum.audit.moments import SecondMoments
 from condnum.errors import RankError
-from condnum.machine import limited_threads
-from condnum.studies.frame.executors import core_count
+from condnum.machine import core_count, limited_threads
 from condnum.studies.measure import MEASURES
 from condnum.theory.ceiling import rir_ceiling
 from condnum.theory.spectra import CovarianceRange

@@ -24,7 +24,7 @@ from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.image_sets import images_of
 from condnum.deep.parts import block_names
 from condnum.errors import InvalidInputError, RankError, UnknownNameError
-from condnum.studies.frame.study import several
+from condnum.studies.frame import several
 from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.theory.immunization import in_both_conventions

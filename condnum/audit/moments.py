@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from condnum.audit.words import paragraphs
 from condnum.data.feature_stream import FeatureStream, as_stream
 from condnum.errors import DataFormatError, InvalidInputError
-from condnum.machine import limited_threads
-from condnum.studies.frame.cells import Cell, CellResult
-from condnum.studies.frame.executors import DaskExecutor, core_count
+from condnum.machine import core_count, limited_threads
+from condnum.studies.frame import Cell, CellResult
+from condnum.studies.frame.executors import DaskExecutor
 
 #: Groups of rows, where memory allows: intervals then have about 63 degrees of freedom.
 MOST_GROUPS = 64

@@ -24,7 +24,7 @@ from condnum.data.feature_stream import FeatureStream
 from condnum.probing.probe_steps import target_probe
 from condnum.probing.race import AttackBudget
 from condnum.progress import OnProgress, report_event
-from condnum.studies.frame.sweep import SweepError
+from condnum.studies.frame import SweepError
 from condnum.theory.ceiling import max_rir_immunizer, ridge_convention_ceiling, rir_ceiling
 from condnum.theory.pareto import pareto_immunizer
 from condnum.theory.spectra import CovarianceRange, default_rtol, squared_rtol

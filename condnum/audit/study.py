@@ -21,9 +21,8 @@ from condnum.errors import InvalidInputError
 from condnum.files import atomic_write, sha256_file
 from condnum.probing.race import AttackBudget
 from condnum.progress import OnProgress
-from condnum.studies.frame.cells import Cell
+from condnum.studies.frame import Cell, Count, Study, at_least
 from condnum.studies.frame.record import write_record
-from condnum.studies.frame.study import Count, Study, at_least
 from condnum.theory.spectra import PUBLISHED_RIDGE
 
 

@@ -12,7 +12,7 @@ from condnum.audit.measures import LABEL_OF, clauses_of
 from condnum.audit.result import Audit
 from condnum.machine import versions
 from condnum.report.tables import RATIO_TITLES, as_html, number
-from condnum.studies.frame.study import Study
+from condnum.studies.frame import Study
 from condnum.theory.immunization import Clauses
 
 _TASKS = {"pretrain": "D<sub>P</sub>", "harmful": "D<sub>H</sub>"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -49,7 +49,8 @@ def to_rgb(image: Image) -> Image:
 class ImageTransform:
     """A transform and what it is: two transforms with one description give one tensor."""
 
-    apply: Callable[[Any], Tensor]  # RGB PIL image -> (3, height, width) float32, normalized
+    #: RGB PIL image -> (3, height, width) float32, normalized; the description says all of it.
+    apply: Callable[[Any], Tensor] = field(compare=False)
     description: str  # JSON: kind, input size, interpolation, crop, mean, std, library versions
     input_size: tuple[int, int, int]  # channels, height, width
     random: bool  # whether two calls on one image differ

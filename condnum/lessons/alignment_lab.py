@@ -166,7 +166,8 @@ def alignment_lab(
         given = "pretrain" if pretrain else "harmful"
         raise InvalidInputError(f"only {given} is given; give the paths of both X_P and X_H, or neither.")
     own = bool(pretrain) or isinstance(data, TaskPair)
-    study = AlignmentPath.from_parameters(data=GIVEN if own else data, methods=methods, **options)
+    given_study: Any = {"data": GIVEN if own else data, "methods": methods}
+    study = AlignmentPath(**given_study, **options)
     if pretrain:
         loaded, kind = PathData.of_files(pretrain, harmful, key=key, drop=drop), "files"
     elif isinstance(data, TaskPair):

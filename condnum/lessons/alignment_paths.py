@@ -184,7 +184,7 @@ class ExtractorPaths:
         """Compute extractors, or read them from a folder, with a bar."""
         with notebook_progress("alignment paths"):
             run = study.run(data, out=out)
-        for cell, error in run.report.failures.items():
+        for cell, error in run.errors.items():
             raise InvalidInputError(f"{cell.name} cannot be followed on these data: {error}")
         found = {cell.name: (row, arrays) for cell, row, arrays in run.cells}
         row, arrays = found.pop(TASKS_CELL)

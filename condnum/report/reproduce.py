@@ -16,11 +16,11 @@ from typing import TextIO
 from condnum.data.catalog import data_checksum, data_folders
 from condnum.errors import CondnumError, require
 from condnum.files import RECORD, output_folder, read_record, sha256_folder, write_json
+from condnum.machine import core_count
 from condnum.progress import OnProgress, duration, terminal_progress
 from condnum.report.experiments import REPRODUCTION, Experiment, ExperimentResult, experiments, find_run
 from condnum.report.notebook import ParameterNotebook
 from condnum.report.run import run_into_folder
-from condnum.studies.frame.executors import core_count
 
 
 def run_experiment(experiment: Experiment, folder: Path, *, jobs: int, progress: OnProgress) -> list[str]:

@@ -91,7 +91,6 @@ def _told(run: ExperimentResult, files: Sequence[str]) -> str:
     changed = ", with uncommitted changes" if source.get("dirty") else ""
     if source.get("revision_at_end", source.get("revision")) != source.get("revision"):
         changed = f"; changed during the run to {source['revision_at_end'][:12]}"
-    changed += "".join(f"; {cells} cells of {part}" for part, cells in known.get("revisions", {}).items())
     given = {key: value for key, value in parameters.items() if value not in (None, "")}
     facts = {
         "Started": str(known.get("started_utc", "")).replace("T", " ").replace("+00:00", " UTC"),

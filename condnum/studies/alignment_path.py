@@ -23,11 +23,12 @@ from condnum.methods import DescentSettings, Progress, get_method, immunize, met
 from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask
 from condnum.probing.line_search import log_spaced_steps, probe_curves
 from condnum.probing.quadratic import Modes
-from condnum.studies.frame.cells import Arrays, Cell, CellResult
-from condnum.studies.frame.executors import Executor
-from condnum.studies.frame.study import Count, at_least, content_checksum
-from condnum.studies.linear import LinearStudy, MethodNames, MethodStudy, study_of_one_pair
+from condnum.studies.frame import Cell, CellResult, Count, at_least
+from condnum.studies.frame.cells import Arrays
+from condnum.studies.frame.study import content_checksum
+from condnum.studies.linear import LinearStudy, MethodNames, MethodStudy
 from condnum.studies.measure import report_step
+from condnum.studies.pairs import study_of_one_pair
 from condnum.theory.ceiling import RirCeiling
 from condnum.theory.pareto import FeasibleRegion, feasible_region
 from condnum.theory.spectra import CovarianceRange, condition_from_spectrum, default_rtol, symmetric_part
@@ -175,10 +176,9 @@ class AlignmentPath(MethodStudy, name="alignment-path"):
         """Put what is quick first."""
         return int(cell.settings.get("steps", 0))
 
-    def executor(self, data: PathData, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
+    def processes(self, data: PathData, cells: Sequence[Cell]) -> int:
         """Start processes where a step takes long."""
-        several = data.problem.dimension > SMALL
-        return super().executor(data, cells, jobs or (0 if several else 1), scheduler)
+        return super().processes(data, cells) if data.problem.dimension > SMALL else 1
 
 
 @dataclass(frozen=True, eq=False)

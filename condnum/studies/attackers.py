@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal
 
 import pandas as pd
@@ -14,10 +14,10 @@ from condnum.errors import InvalidInputError
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import AttackBudget, AttackReport, attack_panel, attacker_names
 from condnum.progress import report_event
-from condnum.studies.frame.cells import Cell, CellResult, cached
-from condnum.studies.frame.study import Count, FinishedCell, at_least, some_of
-from condnum.studies.linear import MethodNames, MethodStudy, study_of_one_pair
+from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, at_least, some_of
+from condnum.studies.linear import MethodNames, MethodStudy
 from condnum.studies.measure import own_slowdowns
+from condnum.studies.pairs import study_of_one_pair
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.spectra import Convention
 
@@ -42,21 +42,22 @@ _KEPT = ("steps", "curves", "extractors", "spectra", "skipped")
 
 
 @dataclass(frozen=True)
-class Attackers(MethodStudy, name="attackers"):
+class Attackers(MethodStudy, name="attackers", notebook="attackers"):
     """How far immunized extractors slow each kind of training: one pair of tasks, a panel of attackers."""
 
-    data: str = "house-prices"  # house-prices, embedded (diabetes table), mnist:P-H, digits:P-H, or a path
-    methods: MethodNames = _METHODS
-    attackers: Annotated[tuple[str, ...], some_of("attacker", attacker_names)] = ()  # empty: all
-    seed: Annotated[int, at_least(0)] = 0  # of θ₀ and of the attackers
-    steps: Count | None = None  # full-batch steps of immunization; None: each method's own
-    rows: Annotated[int, at_least(4)] | None = None  # of a task (house prices) or of a class (digits)
-    loss: Literal["auto", "squared", "logistic"] = "auto"  # auto: logistic for digits
-    attack_steps: Count | None = None  # of recurrences and mini-batches
-    dense_attack_steps: Count | None = None  # of attackers who pass over the data; None: by the data
+    data: str  # house-prices, embedded (diabetes table), mnist:P-H, digits:P-H, or a path
+    methods: MethodNames  # empty: `_METHODS`
+    attackers: Annotated[tuple[str, ...], some_of("attacker", attacker_names)]  # empty: all
+    seed: Annotated[int, at_least(0)]  # of θ₀ and of the attackers
+    steps: Count | None  # full-batch steps of immunization; None: each method's own
+    rows: Annotated[int, at_least(4)] | None  # of a task (house prices) or of a class (digits)
+    loss: Literal["auto", "squared", "logistic"]  # auto: logistic for digits
+    attack_steps: Count | None  # of recurrences and mini-batches
+    dense_attack_steps: Count | None  # of attackers who pass over the data; None: by the data
 
     def check(self) -> None:
         """Refuse what cannot run, before anything is computed."""
+        self.fill(methods=_METHODS, attackers=tuple(attacker_names()))
         _ = self.base
         if self.loss == "logistic" and self.digits is None:
             raise InvalidInputError("house prices are a regression: the loss must be squared, or auto.")
@@ -95,11 +96,8 @@ class Attackers(MethodStudy, name="attackers"):
         return self.base.load()
 
     def pair(self, data: Any) -> TaskPair:
-        """Return the two tasks, with the sample that the attacker trains on; built once per process."""
-        digits = self.digits
-        if digits is None:
-            return data
-        return cached(("attacked", data, digits), lambda: digit_pair(data, *digits))
+        """Return the two tasks, with the sample that the attacker trains on."""
+        return data if self.digits is None else _digit_pair(data, *self.digits)
 
     def cells(self, data: Any) -> list[Cell]:
         """List the extractors, raw inputs first; the panel attacks each by itself."""
@@ -108,7 +106,7 @@ class Attackers(MethodStudy, name="attackers"):
             "rows": self.rows,
             "kind": self.kind,
             "budget": asdict(self.budget),
-            "attackers": self.attackers or list(attacker_names()),
+            "attackers": self.attackers,
         }
         settings = {_RAW: None} | {name: self.base.settings(name) for name in self.methods}
         return [
@@ -118,11 +116,11 @@ class Attackers(MethodStudy, name="attackers"):
 
     def compute(self, data: Any, cell: Cell) -> CellResult:
         """Attack the features of one extractor, and measure how far it is immunized."""
-        name, chosen = cell["method"], self.attackers or tuple(attacker_names())
+        name, chosen = cell["method"], self.attackers
         theta, pair = None, self.pair(data)
-        if name != _RAW:  # as its own study trains or evaluates it
-            plan = self.base.cell(name, self.seed, *filter(None, [self.digits]))
-            theta = self.base.immunize(data, plan).theta
+        if name != _RAW:  # as its own study trains or evaluates it, with the last of its seeds
+            *_, own = (plan for plan in self.base.cells(data) if plan["method"] == name)
+            theta = self.base.immunize(data, own).theta
 
         def on_attack(extractor: str, attacker: str) -> None:
             report_event(stage=f"{attacker} on {extractor}", step=chosen.index(attacker), steps=len(chosen))
@@ -178,6 +176,9 @@ class Attackers(MethodStudy, name="attackers"):
             "curves.parquet": report.curves,
             **({"skipped": report.skipped} if len(report.skipped) else {}),
         }
+
+
+_digit_pair = lru_cache(1)(digit_pair)
 
 
 def attack_task(study: Attackers, pair: TaskPair) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -42,9 +42,8 @@ from condnum.studies.deep_cells import (
     measured_features,
 )
 from condnum.studies.deep_tables import net_curves, net_results, net_summary
-from condnum.studies.frame.cells import Cell, CellResult, ResultStore, Row
-from condnum.studies.frame.executors import Executor, choose_executor, core_count
-from condnum.studies.frame.study import Count, FinishedCell, Names, Study, at_least, some_of
+from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, Names, Study, at_least, some_of
+from condnum.studies.frame.cells import Row
 
 #: A model with its row, its history, what was said on the way, and images that do not decode.
 Made: TypeAlias = tuple[Backbone, Row, pd.DataFrame, Sequence[str], Sequence[Any]]
@@ -56,31 +55,32 @@ NetMethods: TypeAlias = Annotated[tuple[str, ...], some_of("method", lambda: KNO
 
 
 @dataclass(frozen=True)
-class DeepNets(Study, name="deep"):
+class DeepNets(Study, name="deep", notebook="deep"):
     """Table 3 and Figure 3: the last stage of a backbone is immunized; θ₀ is a cell too."""
 
-    data: Literal["embedded", "mnist", "images"] = "embedded"  # images: `pretrain` and `harmful`
-    pretrain: str = ""  # D_P, a name for `open_images`; "": the recipe's
-    harmful: str = ""  # D_H
-    backbone: Names = ()  # timm names; empty: the recipe's
-    weights: str = ""  # none (drawn), timm, or a file; "": the recipe's
-    preset: str = ""  # settings of Table 4; "": the recipe's
-    methods: NetMethods = NET_METHODS
-    seeds: Count = 3  # seeds 0 … seeds − 1
-    epochs: Count | None = None  # of immunization; None: the settings' own
-    pretrain_epochs: Count | None = None  # of training θ₀ on D_P; None: the recipe's
-    limit: Annotated[int, at_least(2)] | None = None  # images per class and split; None: the recipe's
-    image_size: Count | None = None  # side; None: the recipe's, else the backbone's
-    groups: Count = 20  # of Eq. 17
-    group_size: Annotated[int, at_least(2)] = 100
-    probe_epochs: Count = 50  # of Fig. 3
-    device: str = "auto"
-    workers: Annotated[int, at_least(0)] = 0  # processes that decode
+    data: Literal["embedded", "mnist", "images"]  # images: `pretrain` and `harmful`
+    pretrain: str  # D_P, a name for `open_images`; "": the recipe's
+    harmful: str  # D_H
+    backbone: Names  # timm names; empty: the recipe's
+    weights: str  # none (drawn), timm, or a file; "": the recipe's
+    preset: str  # settings of Table 4; "": the recipe's
+    methods: NetMethods  # empty: those of Table 3
+    seeds: Count  # seeds 0 … seeds − 1
+    epochs: Count | None  # of immunization; None: the settings' own
+    pretrain_epochs: Count | None  # of training θ₀ on D_P; None: the recipe's
+    limit: Annotated[int, at_least(2)] | None  # images per class and split; None: the recipe's
+    image_size: Count | None  # side; None: the recipe's, else the backbone's
+    groups: Count  # of Eq. 17
+    group_size: Annotated[int, at_least(2)]
+    device: str
+    workers: Annotated[int, at_least(0)]  # processes that decode
+    probe_epochs: Count = field(default=50, kw_only=True)  # of Fig. 3
 
     def check(self) -> None:
         """Refuse what cannot run, before anything is computed."""
         if self.pretrain and self.harmful:
             object.__setattr__(self, "data", IMAGES)
+        self.fill(methods=NET_METHODS)
         object.__setattr__(self, "methods", tuple(name for name in KNOWN_METHODS if name in self.methods))
         if self.weights not in ("", "none", "timm"):
             object.__setattr__(self, "weights", str(Path(self.weights).expanduser()))
@@ -333,17 +333,23 @@ class DeepNets(Study, name="deep"):
         sample = rir_sample(data.pretrain, self.groups * self.group_size, cell["seed"])
         return FeatureSets(of(sample), of(data.pretrain_test), of(data.harmful), of(data.harmful_test))
 
-    def prepare(self, cells: Sequence[Cell], store: ResultStore) -> None:
-        """Mark cells whose model file is gone as not done, so that they are computed again."""
-        for cell in cells:
-            if is_model(cell) and not model_file(cell).is_file() and store.get(cell.key) is not None:
-                store.fail(cell.key, "the model file no longer exists")
+    def is_whole(self, cell: Cell) -> bool:
+        """Tell whether the model of a finished cell is there."""
+        return not is_model(cell) or model_file(cell).is_file()
 
-    def executor(self, data: Any, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
-        """Start workers for the small studies, which gain more from cells than from threads."""
-        small = self.data != IMAGES and resolve_device(self.device).type == "cpu"
-        workers = jobs or (core_count() if small else 1)
-        return choose_executor(min(workers, len(cells)), scheduler, threads=1 if small else None)
+    @property
+    def small(self) -> bool:
+        """Whether cells side by side gain more than threads do."""
+        return self.data != IMAGES and resolve_device(self.device).type == "cpu"
+
+    @property
+    def threads(self) -> int | None:  # type: ignore[override]
+        """One thread in each of several small cells."""
+        return 1 if self.small else None
+
+    def processes(self, data: Any, cells: Sequence[Cell]) -> int:
+        """Start workers for small cells."""
+        return super().processes(data, cells) if self.small else 1
 
     def tables(self, data: DeepTasks, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
         """Return a row per backbone × seed × method × convention, the mean beside Table 3, and the curves."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -12,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from condnum.deep.attacks.attack import DeepAttackRun, attack
-from condnum.deep.attacks.attackers import ATTACKERS, SHOTS, DeepAttacker, DeepBudget
+from condnum.deep.attacks.attackers import ATTACKERS, DeepAttacker, DeepBudget
 from condnum.deep.attacks.report import AGAIN, SCRATCH, THETA_0, DeepAttackReport, Place
 from condnum.deep.attacks.target import Pixels, Target, from_scratch, load_pixels
 from condnum.deep.backbone import load_backbone
@@ -22,11 +23,10 @@ from condnum.deep.transforms import evaluation_transform
 from condnum.deep.weights import read_metadata
 from condnum.errors import DataNotFoundError, InvalidInputError
 from condnum.files import sha256_file
-from condnum.studies.deep import AS_LOADED, DeepNets, Made, NetMethods, model_file
+from condnum.studies.deep import AS_LOADED, DeepNets, Made, model_file
 from condnum.studies.deep_cells import INITIAL, KNOWN_METHODS, LIMIT_SEED, DeepTasks, is_model
 from condnum.studies.deep_tables import net_results, net_summary
-from condnum.studies.frame.cells import Cell, CellResult, cached, remember
-from condnum.studies.frame.study import Count, FinishedCell, at_least, several
+from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, at_least, several
 
 
 def _shots(name: str, value: Any) -> tuple[int, ...]:
@@ -44,23 +44,21 @@ AttackerNames: TypeAlias = Annotated[tuple[str, ...], several(lambda word: DeepA
 
 
 @dataclass(frozen=True)
-class DeepAttackers(DeepNets, name="deep-attackers"):
+class DeepAttackers(DeepNets, name="deep-attackers", notebook="deep_attackers"):
     """θ₀ and θ_I as `DeepNets` makes them, or from a folder, and the attacks that they meet."""
 
-    methods: NetMethods = ()  # empty: `ours`, or all of the folder
-    models: str = ""  # folder that `condnum run deep` left, whose models are attacked; "": they are made here
-    attackers: AttackerNames = ATTACKERS
-    shots: Shots = SHOTS  # examples per class that the attacker has; 0: all
-    steps: Count = DeepBudget.steps
-    trials: Count = DeepBudget.trials  # of each attacker, over its learning rates
-    repeats: Count = DeepBudget.repeats  # with other heads and batches, the same ones for each net
-    batch_size: Annotated[int, at_least(2)] = DeepBudget.batch_size
-    test_images: Annotated[int, at_least(10)] = 500  # of each task, on which an attack is measured
+    models: str  # folder that `condnum run deep` left, whose models are attacked; "": they are made here
+    attackers: AttackerNames  # empty: `ATTACKERS`
+    shots: Shots  # examples per class that the attacker has; 0: all
+    steps: Count
+    trials: Count  # of each attacker, over its learning rates
+    repeats: Count  # with other heads and batches, the same ones for each net
+    batch_size: Annotated[int, at_least(2)]
+    test_images: Annotated[int, at_least(10)]  # of each task, on which an attack is measured
 
     def check(self) -> None:
         """Refuse what cannot run, before anything is computed."""
-        if not self.methods:
-            object.__setattr__(self, "methods", KNOWN_METHODS if self.models else ("ours",))
+        self.fill(methods=KNOWN_METHODS if self.models else ("ours",), attackers=ATTACKERS)
         super().check()
 
     def load(self) -> DeepTasks:
@@ -87,6 +85,7 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
         """Attackers whose images are not those on which θ_I was trained."""
         return [one for one in map(DeepAttacker.named, self.attackers) if one.fresh]
 
+    @lru_cache(1)  # ruff: ignore[cached-instance-method] - a study is frozen, and one runs at a time
     def unused(self, data: DeepTasks) -> ImageData:
         """Return images of D_H on which no θ_I was trained, at most as many per class."""
         whole = open_images(self.harmful or self.defaults.harmful, "train")
@@ -172,25 +171,7 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
     def target(self, data: DeepTasks, cell: Cell) -> Target:
         """Return the net that a cell attacks; the last one is kept, with its features."""
         assert cell.after is not None
-        key = f"{cell.after.key} {cell['method'] == SCRATCH} {self.test_images} {self.attackers}"
-        kept: tuple[str, Target] | None = cached("deep-target", lambda: None)
-        if kept is not None and kept[0] == key:
-            return kept[1]
-        theta = load_backbone(model_file(cell.after))
-        transform = self.transform(data, theta).still or evaluation_transform(theta)
-
-        def pixels(images: ImageData, most: int | None = None) -> Pixels:
-            of = ("deep-pixels", images.checksum, transform.description, most)
-            return cached(of, lambda: load_pixels(images, transform, most=most, workers=self.workers))
-
-        train, fresh = pixels(data.harmful), pixels(self.unused(data)) if self.fresh else None
-        if cell["method"] == SCRATCH:
-            theta = from_scratch(theta, cell["seed"], train.images)
-        test = [pixels(images, self.test_images) for images in (data.harmful_test, data.pretrain_test)]
-        benign = any(DeepAttacker.named(name).benign for name in self.attackers)
-        known = {"pretrain": pixels(data.pretrain) if benign else None, "pretrain_test": test[1]}
-        made = Target(theta, train, test[0], fresh=fresh, device=self.device, **known)
-        return remember("deep-target", (key, made))[1]
+        return _target(self, data, cell.after, cell["method"] == SCRATCH)
 
     def report(self, data: DeepTasks, results: Sequence[FinishedCell]) -> DeepAttackReport:
         """Put the attacks together."""
@@ -222,3 +203,27 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
     def files(self, results: Sequence[FinishedCell], folder: Path) -> list[str]:
         """Copy the models that were made here."""
         return [] if self.models else super().files(results, folder)
+
+
+@lru_cache(1)
+def _target(study: DeepAttackers, data: DeepTasks, model: Cell, scratch: bool) -> Target:
+    """Return the model of a cell, or the same net from scratch, with the images of an attack on it."""
+    theta = load_backbone(model_file(model))
+    transform = study.transform(data, theta).still or evaluation_transform(theta)
+
+    def pixels(images: ImageData, most: int | None = None) -> Pixels:
+        return _pixels(images, transform, most, study.workers)
+
+    train, fresh = pixels(data.harmful), pixels(study.unused(data)) if study.fresh else None
+    if scratch:
+        theta = from_scratch(theta, model["seed"], train.images)
+    test = [pixels(images, study.test_images) for images in (data.harmful_test, data.pretrain_test)]
+    benign = any(DeepAttacker.named(name).benign for name in study.attackers)
+    known = {"pretrain": pixels(data.pretrain) if benign else None, "pretrain_test": test[1]}
+    return Target(theta, train, test[0], fresh=fresh, device=study.device, **known)
+
+
+@lru_cache(8)
+def _pixels(images: ImageData, transform: Any, most: int | None, workers: int) -> Pixels:
+    """Return images as a net sees them."""
+    return load_pixels(images, transform, most=most, workers=workers)

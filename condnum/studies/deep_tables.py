@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from condnum.studies.deep_cells import INITIAL, DeepTasks
-from condnum.studies.frame.study import FinishedCell
+from condnum.studies.frame import FinishedCell
 from condnum.studies.measure import TABLE_3, Published, averages, curve, published_columns
 from condnum.theory.spectra import Convention
 

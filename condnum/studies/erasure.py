@@ -16,7 +16,7 @@ import pandas as pd
 from scipy import stats
 
 from condnum.arrays import FloatArray, TargetKind, as_targets
-from condnum.data.labeled_pairs import LABELED_PAIRS, load_labeled_pair
+from condnum.data.labeled_pairs import load_labeled_pair
 from condnum.data.task_pair import TaskPair
 from condnum.errors import InvalidInputError
 from condnum.machine import limited_threads
@@ -24,8 +24,8 @@ from condnum.methods import immunize
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import AttackBudget, AttackReport, attack_panel
 from condnum.probing.probe_steps import probe_steps
-from condnum.studies.frame.cells import Cell, CellResult
-from condnum.studies.frame.study import Count, FinishedCell, Names, Study, at_least, content_checksum
+from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, Names, Study, at_least
+from condnum.studies.frame.study import content_checksum
 from condnum.theory.ceiling import max_rir_immunizer
 from condnum.theory.erasure import erasure, erasure_price
 from condnum.theory.immunization import relative_immunization_ratio
@@ -139,18 +139,19 @@ class Split:
 
 
 @dataclass(frozen=True)
-class ErasureStudy(Study, name="erasure"):
+class ErasureStudy(Study, name="erasure", notebook="erasure"):
     """Slowing and stopping: harmful score left against benign score kept, of erasure and of conditioning."""
 
-    data: Names = EMBEDDED  # names of `LABELED_PAIRS`, or folders with X_P, y_P, X_H, y_H
-    seeds: Count = 3  # of the split of rows
-    rows: Annotated[int, at_least(30)] | None = 6_000  # of each task at most; None: all
+    data: Names  # names of `LABELED_PAIRS`, or folders with X_P, y_P, X_H, y_H; empty: `EMBEDDED`
+    seeds: Count  # of the split of rows
+    rows: Annotated[int, at_least(30)] | None  # of each task at most; None: all
+
+    def check(self) -> None:
+        """Choose the pairs where none are given."""
+        self.fill(data=EMBEDDED)
 
     def load(self) -> TaskPairs:
         """Load all pairs."""
-        if not self.data:
-            known = ", ".join(LABELED_PAIRS)
-            raise InvalidInputError(f"name at least one pair of tasks: {known} or a folder.")
         return TaskPairs({name: load_labeled_pair(name) for name in self.data})
 
     def cells(self, data: TaskPairs) -> list[Cell]:

@@ -9,17 +9,11 @@ import pandas as pd
 import torch
 
 from condnum.errors import InvalidInputError
-from condnum.studies.frame.cells import Arrays, Cell, CellResult
-from condnum.studies.frame.study import Count, FinishedCell, StudyRun
-from condnum.studies.linear import (
-    TABLES,
-    LinearStudy,
-    MethodNames,
-    MethodStudy,
-    Pairs,
-    data_set,
-    linear_study,
-)
+from condnum.studies.digits import Pairs
+from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, StudyRun
+from condnum.studies.frame.cells import Arrays
+from condnum.studies.linear import LinearStudy, MethodNames, MethodStudy
+from condnum.studies.pairs import TABLES, data_set, linear_study
 from condnum.theory.ceiling import RirCeiling, null_spaces, pencil_directions, share_of_ceiling
 from condnum.theory.immunization import RATIO_TOLERANCE
 from condnum.theory.pareto import (
@@ -67,14 +61,14 @@ NULL_SPACES = (
 
 
 @dataclass(frozen=True)
-class Limits(MethodStudy, name="limits"):
+class Limits(MethodStudy, name="limits", notebook="limits"):
     """Ceilings and fronts of task pairs, and every method held against them."""
 
-    data: str = "house-prices"  # house-prices, embedded (diabetes), mnist, digits, or a path
-    methods: MethodNames = ()  # empty: all
-    seeds: Count | None = None  # seeds 0 … seeds − 1; None: 3, of MNIST 1
-    steps: Count | None = None  # full-batch steps of immunization; None: each method's own
-    pairs: Pairs = ()  # of digits; empty: `DEFAULT_PAIRS`
+    data: str  # house-prices, embedded (diabetes), mnist, digits, or a path
+    methods: MethodNames  # empty: all
+    seeds: Count | None  # seeds 0 … seeds − 1; None: 3, of MNIST 1
+    steps: Count | None  # full-batch steps of immunization; None: each method's own
+    pairs: Pairs  # of digits; empty: `DEFAULT_PAIRS`
 
     def check(self) -> None:
         """Choose the seeds, and refuse what cannot run."""
@@ -83,8 +77,7 @@ class Limits(MethodStudy, name="limits"):
             raise InvalidInputError(
                 f"pairs {self.pairs} are pairs of digits, but {known} is a single pair; leave pairs out."
             )
-        if self.seeds is None:  # a cell of MNIST takes seconds, its spread over seeds is small
-            object.__setattr__(self, "seeds", 1 if known == "mnist" else 3)
+        self.fill(seeds=1 if known == "mnist" else 3)  # a cell of MNIST takes seconds, its spread is small
 
     @property
     def base(self) -> LinearStudy:

@@ -18,7 +18,8 @@ from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import linear_probe
 from condnum.probing.probe_steps import LOST_FACTOR
 from condnum.progress import report_event
-from condnum.studies.frame.cells import Arrays, CellResult
+from condnum.studies.frame import CellResult
+from condnum.studies.frame.cells import Arrays
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling, share_of_ceiling
 from condnum.theory.immunization import HessianSpectra, Immunization, immunization_from_spectra, unit_scale
 from condnum.theory.spectra import PUBLISHED_RIDGE, Convention, default_rtol, hessian_spectrum

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple, get_args, get_type_hints
 
 import numpy as np
@@ -20,7 +21,7 @@ from condnum.methods.descent import run_method
 from condnum.methods.method import Gradients, Method, Parameters
 from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.methods.settings import DescentSettings
-from condnum.studies.frame.cells import Cell, CellResult, cached
+from condnum.studies.frame import Cell, CellResult
 from condnum.studies.measure import SPECTRA
 from condnum.theory.extremes import gram
 from condnum.theory.regularizers import r_ill_of_norm, rank_one_gradient
@@ -100,29 +101,22 @@ class SwitchedTasks(NamedTuple):
     inputs: ImmunizationProblem  # (N, D), without it
 
 
-def switched_tasks(pair: TaskPair, switches: ProtocolSwitches) -> SwitchedTasks:
-    """Build the tasks of a setting, once a process for all settings that share them."""
+@lru_cache(32)
+def switched_tasks(pair: TaskPair, encoders: str, normalise: str, rows: str, bias: str) -> SwitchedTasks:
+    """Build the tasks of a setting, once per process for all settings that share them."""
+    if pair.name == "house-prices":
+        when = "before_split" if normalise == "table" else "per_task"
+        pair = _house_prices(pair.provenance.location, encoders, when)
+    if rows == "first":
+        pair = first_rows(pair, standardize_again=normalise == "kept")
+    inputs = ImmunizationProblem.from_pair(pair)
+    return SwitchedTasks(inputs if bias == "without" else with_constant_input(inputs), inputs)
 
-    def build() -> SwitchedTasks:
-        inputs = ImmunizationProblem.from_pair(rows())
-        return SwitchedTasks(inputs if switches.bias == "without" else with_constant_input(inputs), inputs)
 
-    def rows() -> TaskPair:
-        chosen = pair
-        if pair.name == "house-prices":
-            options: dict[str, Any] = {
-                "encoders": switches.encoders,
-                "normalise": "before_split" if switches.normalise == "table" else "per_task",
-            }
-            file = pair.provenance.location
-            key = ("house-prices", pair, *options.values())
-            chosen = cached(key, lambda: load_house_prices(file, features="published", **options))
-        if switches.rows == "first":
-            chosen = first_rows(chosen, standardize_again=switches.normalise == "kept")
-        return chosen
-
-    key = (switches.encoders, switches.normalise, switches.rows, switches.bias)  # they decide the tasks
-    return cached(("released-tasks", pair, key), build)
+@lru_cache(8)
+def _house_prices(file: str, encoders: Any, normalise: Any) -> TaskPair:
+    """Load the table in another way."""
+    return load_house_prices(file, features="published", encoders=encoders, normalise=normalise)
 
 
 def first_rows(pair: TaskPair, *, standardize_again: bool) -> TaskPair:
@@ -244,7 +238,7 @@ class SwitchedAlgorithm1(Method):
 def train_cell(pair: TaskPair, cell: Cell) -> tuple[SwitchedTasks, ImmunizationResult]:
     """Run the descent of a cell."""
     switches = ProtocolSwitches(**cell["switches"])
-    tasks = switched_tasks(pair, switches)
+    tasks = switched_tasks(pair, switches.encoders, switches.normalise, switches.rows, switches.bias)
     method = Ours() if switches.is_algorithm_1 else SwitchedAlgorithm1(switches)
     return tasks, run_method(tasks.problem, method, DescentSettings(**cell.settings), seed=cell["seed"])
 

@@ -11,9 +11,8 @@ from condnum.data import TaskPair
 from condnum.errors import InvalidInputError, check_integer
 from condnum.methods import PRESETS
 from condnum.methods.settings import DescentSettings
-from condnum.studies.frame.cells import Cell, CellResult
-from condnum.studies.frame.study import Count, FinishedCell, Study, several
-from condnum.studies.linear import HousePrices
+from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, Study, several
+from condnum.studies.house_prices import HousePrices
 from condnum.studies.measure import cell_spectra, result_row
 from condnum.studies.release import SWITCHES, ProtocolSwitches, compute_cell, descent_settings
 from condnum.theory.immunization import immunization_from_spectra
@@ -43,24 +42,26 @@ Epochs: TypeAlias = Annotated[tuple[int, ...], several(read_epochs)]
 
 
 @dataclass(frozen=True)
-class ReproductionAudit(Study, name="reproduction-audit"):
+class ReproductionAudit(Study, name="reproduction-audit", notebook="reproduction_audit"):
     """The authors' release turned into the corrected protocol, one choice at a time."""
 
-    data: str = "house-prices"  # house-prices, a path to the CSV, or embedded: the diabetes table
-    seeds: Count = 5  # seeds 0 … seeds − 1
-    epochs: Epochs = (10, 100)  # of the release, where a waterfall starts
-    ends: Epochs = (1000,)  # of the release alone
+    data: str  # house-prices, a path to the CSV, or embedded: the diabetes table
+    seeds: Count  # seeds 0 … seeds − 1
+    epochs: Epochs  # of the release, where a waterfall starts; empty: 10 and 100
+    ends: Epochs  # of the release alone; empty: 1000
 
     def check(self) -> None:
         """Refuse a run without a start."""
         _ = self.base
+        self.fill(epochs=(10, 100), ends=(1000,))
         if not any(self.epochs + self.ends):
-            raise InvalidInputError("epochs and ends are both empty; give epochs as 10 or 10,100.")
+            raise InvalidInputError("epochs and ends are both 0; give epochs as 10 or 10,100.")
 
     @property
     def base(self) -> HousePrices:
         """The study of the corrected protocol."""
-        return HousePrices(self.data, device="cpu")
+        options: Any = {"data": self.data, "device": "cpu"}
+        return HousePrices(**options)
 
     @property
     def switches(self) -> tuple[str, ...]:

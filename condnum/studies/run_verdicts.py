@@ -1,5 +1,6 @@
 """Verdicts of a finished run in every setting that its folder holds enough for, from its spectra."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -91,6 +92,11 @@ class RunFolder:
         if results.empty:
             raise InvalidInputError(f"the results in {path} have no rows; run the experiment again.")
         return cls(name or path.name, path, results)
+
+    @property
+    def checksum(self) -> str:
+        """SHA-256 of the results."""
+        return hashlib.sha256(self.results.to_csv(index=False).encode()).hexdigest()
 
     @property
     def kind(self) -> Literal["pair", "digits", "deep"]:

@@ -1,6 +1,5 @@
 """Which claims stand: the verdicts of finished runs over everything that was chosen to reach them."""
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from condnum.errors import InvalidInputError
-from condnum.studies.frame.cells import Cell
-from condnum.studies.frame.study import FinishedCell, Names, Study
+from condnum.files import write_tables
+from condnum.studies.frame.record import write_record
 from condnum.studies.measure import Published
 from condnum.studies.run_verdicts import AXES, FIXED, ORDER, WORST_DRAW, RunFolder, run_verdicts
 
@@ -103,7 +102,7 @@ def in_words(axis: str, value: Any) -> str:
     return _VALUES.get((axis, value)) or _WORDS[axis].format(value)
 
 
-class Stability(NamedTuple):
+class ClaimStability(NamedTuple):
     """How far a claim carries."""
 
     verdicts: pd.DataFrame  # in each setting, of `setting_verdicts`
@@ -137,8 +136,26 @@ class Stability(NamedTuple):
         count = f": {agree} of {cells} cells agree" if cells > 1 else ""
         return f"stands in {share} % of {settings} settings{turn} {self.turn}{count}"
 
+    def row(self, table: pd.DataFrame, claim: MethodClaim) -> dict[str, Any]:
+        """Return the claim as a row of a table, with the range of RIR over the settings."""
+        rirs = table[table["method"] == claim.method].groupby(list(AXES))["rir"].mean()
+        return {
+            "claim": claim.text,
+            "settings": len(self.verdicts),
+            "stands": self.stands,
+            "share": self.stands / len(self.verdicts),
+            "by_default": bool(self.default["stands"]),
+            "axes_to_flip": np.nan if self.flip is None else len(self.changes),
+            "flips_at": self.turn,
+            "rir_least": rirs.min(),
+            "rir_largest": rirs.max(),
+            "sentence": self.sentence,
+        }
 
-def claim_stability(table: pd.DataFrame, claim: MethodClaim, default: Mapping[str, Any]) -> Stability | None:
+
+def claim_stability(
+    table: pd.DataFrame, claim: MethodClaim, default: Mapping[str, Any]
+) -> ClaimStability | None:
     """Judge a claim in every setting; the flip has fewest axes changed, then fewest steps along them."""
     verdicts = setting_verdicts(table, claim)
     if verdicts.empty:
@@ -153,98 +170,65 @@ def claim_stability(table: pd.DataFrame, claim: MethodClaim, default: Mapping[st
     opposite = ranked[ranked["stands"] != start["stands"]]
     flip = None if opposite.empty else opposite.iloc[0]
     changes = tuple(axis for axis in AXES if flip is not None and flip[axis] != default[axis])
-    return Stability(verdicts, start, flip, changes)
+    return ClaimStability(verdicts, start, flip, changes)
 
 
-# The study.
-
-
-@dataclass(frozen=True, eq=False)
-class FinishedRuns:
-    """Folders of finished runs."""
-
-    runs: tuple[RunFolder, ...]
-
-    @property
-    def label(self) -> str:
-        """Names of the runs."""
-        return ", ".join(run.name for run in self.runs)
-
-    @property
-    def checksum(self) -> str:
-        """SHA-256 of their results."""
-        content = "".join(run.results.to_csv(index=False) for run in self.runs)
-        return hashlib.sha256(content.encode()).hexdigest()
+# The report.
 
 
 @dataclass(frozen=True)
-class StabilityStudy(Study, name="stability"):
-    """Every claim about the methods of finished runs, in every setting of theirs; nothing is computed."""
+class StabilityReport:
+    """Every claim about the methods of finished runs, in every setting that the runs cover."""
 
-    runs: Names = ()
+    label: str  # names of the runs
+    checksums: dict[str, str]  # SHA-256 of the results of each run
+    tables: dict[str, pd.DataFrame]  # claims, settings, by_axis
+    left_out: list[str]  # settings of which no run holds enough
 
-    def check(self) -> None:
-        """Refuse to judge nothing."""
-        if not self.runs:
-            raise InvalidInputError(
-                "runs is empty; give folders of finished runs of house-prices, mnist, digits or deep, "
-                "such as --runs runs/mnist,runs/digits."
-            )
+    def save(self, folder: str | Path) -> list[str]:
+        """Write the tables and the record of the run; return their names."""
+        written = write_tables(folder, {f"{name}.csv": table for name, table in self.tables.items()})
+        return [*written, write_record(folder, self.checksums)]
 
-    def load(self) -> FinishedRuns:
-        """Read the folders."""
-        paths = [Path(word) for word in self.runs]
-        short = [path.absolute().name for path in paths]
-        names = [
-            name if short.count(name) == 1 else str(path) for path, name in zip(paths, short, strict=True)
-        ]
-        return FinishedRuns(tuple(map(RunFolder.read, paths, names)))
 
-    def cells(self, data: FinishedRuns) -> list[Cell]:
-        """List nothing to compute."""
-        return []
+def stability(runs: str | Sequence[str | Path]) -> StabilityReport:
+    """Judge the claims of finished runs, given by their folders; nothing is computed.
 
-    def tables(self, data: FinishedRuns, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
-        """Return claims and their verdicts in each setting; an experiment is a run or a backbone of it."""
-        claims, settings, defaults = [], [], dict[str, dict[str, Any]]()
-        for run in data.runs:
-            verdicts, _ = run_verdicts(run)
-            backbones = np.where(run.kind == "deep", verdicts["cell"], "")
-            for backbone, table in verdicts.groupby(backbones, sort=False):
-                name = f"{run.name}: {backbone}" if backbone else run.name
-                default = defaults[name] = default_setting(table, run.kind)
-                for claim in _all_claims(run.published(str(backbone)), table, default):
-                    found = claim_stability(table, claim, default)
-                    if found is None:
-                        continue
-                    rirs = table[table["method"] == claim.method].groupby(list(AXES))["rir"].mean()
-                    claims.append(
-                        {
-                            "experiment": name,
-                            "method": claim.method,
-                            "claim": claim.text,
-                            "settings": len(found.verdicts),
-                            "stands": found.stands,
-                            "share": found.stands / len(found.verdicts),
-                            "by_default": bool(found.default["stands"]),
-                            "axes_to_flip": np.nan if found.flip is None else len(found.changes),
-                            "flips_at": found.turn,
-                            "rir_least": rirs.min(),
-                            "rir_largest": rirs.max(),
-                            "sentence": found.sentence,
-                        }
-                    )
-                    settings.append(found.verdicts.assign(experiment=name, claim=claim.text))
-        if not claims:
-            raise InvalidInputError(
-                f"{data.label} has only controls, about which there are no claims; run other methods too."
-            )
-        verdicts = pd.concat(settings, ignore_index=True)
-        return {"claims": pd.DataFrame(claims), "settings": verdicts, "by_axis": by_axis(verdicts, defaults)}
+    An experiment is a run, or a backbone of it.
 
-    def left_out(self, data: FinishedRuns) -> list[str]:
-        """Say which settings no folder holds enough for."""
-        return [f"{run.name}: {text}" for run in data.runs for text in run_verdicts(run)[1]]
+    Raises:
+        InvalidInputError: No folder, or one without methods about which there are claims.
+    """
+    paths = [Path(word) for word in (filter(None, runs.split(",")) if isinstance(runs, str) else runs)]
+    if not paths:
+        raise InvalidInputError(
+            "runs is empty; give folders of finished runs of house-prices, mnist, digits or deep, "
+            "such as --runs runs/mnist,runs/digits."
+        )
+    short = [path.absolute().name for path in paths]
+    names = [name if short.count(name) == 1 else str(path) for path, name in zip(paths, short, strict=True)]
+    claims, settings, left_out, defaults = [], [], list[str](), dict[str, dict[str, Any]]()
+    found = list(map(RunFolder.read, paths, names))
+    for run in found:
+        verdicts, unknown = run_verdicts(run)
+        left_out += [f"{run.name}: {text}" for text in unknown]
+        backbones = np.where(run.kind == "deep", verdicts["cell"], "")
+        for backbone, table in verdicts.groupby(backbones, sort=False):
+            name = f"{run.name}: {backbone}" if backbone else run.name
+            default = defaults[name] = default_setting(table, run.kind)
+            for claim in _all_claims(run.published(str(backbone)), table, default):
+                judged = claim_stability(table, claim, default)
+                if judged is not None:
+                    claims.append({"experiment": name, "method": claim.method} | judged.row(table, claim))
+                    settings.append(judged.verdicts.assign(experiment=name, claim=claim.text))
+    if not claims:
+        raise InvalidInputError(
+            f"{', '.join(names)} has only controls, about which there are no claims; run other methods too."
+        )
+    verdicts = pd.concat(settings, ignore_index=True)
+    tables = {"claims": pd.DataFrame(claims), "settings": verdicts, "by_axis": by_axis(verdicts, defaults)}
+    checksums = {run.name: run.checksum for run in found}
+    return StabilityReport(", ".join(names), checksums, tables, left_out)
 
 
 def _all_claims(

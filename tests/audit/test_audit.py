@@ -19,7 +19,7 @@ from condnum.errors import DataNotFoundError, InvalidInputError, RankError, Unkn
 from condnum.methods.problem import LinearTask
 from condnum.probing.race import AttackBudget
 from condnum.report.tables import number
-from condnum.studies.frame.sweep import SweepError
+from condnum.studies.frame import SweepError
 from condnum.theory.spectra import CovarianceRange, squared_rtol
 
 D = 6

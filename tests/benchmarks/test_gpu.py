@@ -12,8 +12,7 @@ import torch
 from condnum.machine import limited_threads
 from condnum.methods import immunize
 from condnum.methods.problem import ImmunizationProblem, LinearTask
-from condnum.studies.digit_cells import cell_problem
-from condnum.studies.linear import PAPER_METHODS, DigitPairs
+from condnum.studies.digits import PAPER_METHODS, DigitPairs, digit_problem
 from condnum.theory.extremes import gram
 
 from .test_linear import prepared_step
@@ -62,7 +61,7 @@ def test_table_2():
     started = time.perf_counter()
     run = STUDY.run(digits)
     seconds = time.perf_counter() - started
-    print(f"\n{digits.label}, {DEVICE}: {run.report.computed} cells in {seconds:.1f} s")
+    print(f"\n{digits.label}, {DEVICE}: {run.computed} cells in {seconds:.1f} s")
     print(run.tables["summary"].to_string(index=False, float_format="{:.4g}".format))
     assert not len(run.failures)
 
@@ -73,7 +72,10 @@ def test_theta_agrees_with_the_cpu(method):
     digits, on_cpu = STUDY.load(), dataclasses.replace(STUDY, device="cpu")
     cells = [cell for cell in on_cpu.planned(digits) if (cell["method"], cell["seed"]) == (method, 0)]
     both = [
-        [cell_problem(digits, cell, where) for cell in (cells[0], cells[-1])]
+        [
+            digit_problem(digits, cell["pretrain"], cell["harmful"], cell["labels"], where)
+            for cell in (cells[0], cells[-1])
+        ]
         for where in ("cpu", STUDY.device)
     ]
     settings, gaps = STUDY.settings(method), {}

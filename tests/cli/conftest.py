@@ -48,7 +48,7 @@ if mode == "broken":
 if mode == "fail":
     from condnum.errors import DataFormatError
     raise DataFormatError("column 'SalePrice' is missing.")
-from condnum.studies.frame.cells import ResultStore
+from condnum.studies.frame import ResultStore
 with ResultStore(folder / "cells") as store:
     store.put("ours-0", {"rir": 2.0})
 if mode == "some fail":

@@ -10,7 +10,7 @@ import pytest
 
 from condnum.errors import OutputError
 from condnum.files import results_folder, write_json, write_text
-from condnum.studies.frame.cells import ResultStore
+from condnum.studies.frame import ResultStore
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="needs fork"),

@@ -25,7 +25,7 @@ from condnum.data.feature_stream import as_stream
 from condnum.data.house_prices import CATEGORICAL, HOUSE_COLUMNS, load_house_prices, read_house_table
 from condnum.deep.weights import CHECKPOINT_VERSION, read_metadata, read_state, read_weights
 from condnum.errors import CondnumError, DataFormatError, InvalidInputError
-from condnum.studies.frame.cells import ResultStore
+from condnum.studies.frame import ResultStore
 
 X = np.random.default_rng(0).normal(size=(7, 3))
 pick = st.sampled_from

@@ -28,7 +28,7 @@ STATES = [
 
 
 def problem_of(data):
-    return AlignmentPath.from_parameters(data=data).load().problem
+    return AlignmentPath(data=data).load().problem
 
 
 @pytest.fixture(scope="module")

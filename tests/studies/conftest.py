@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from condnum.studies.frame.cells import Cell
-from condnum.studies.frame.study import Count, Study
+from condnum.studies.frame import Cell
+from condnum.studies.frame import Count, Study
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import pytest
 
 from condnum.report import tables as attack_tables
 from condnum.studies.attackers import Attackers, attack_task
-from condnum.studies.linear import DigitPairs
+from condnum.studies.digits import DigitPairs
 
 PANEL = ("gd", "cg", "whiten", "closed_form")
 

@@ -5,13 +5,12 @@ import signal
 import socket
 import subprocess
 import sys
-from unittest.mock import Mock
 
 import pytest
 from waiting import wait_until
 
 from condnum.errors import InvalidInputError, MissingExtraError
-from condnum.studies.frame.cells import Cell, ResultStore
+from condnum.studies.frame import Cell, ResultStore
 from condnum.studies.frame.executors import DaskExecutor, SchedulerError
 from condnum.studies.frame.study import Computation
 
@@ -85,7 +84,7 @@ def test_a_worker_killed_in_mid_run_loses_nothing(dask_cluster, squares, started
 
     (tmp_path / "log.repaired").touch()  # what failed is tried again, by the worker that is left
     again = study.run({"scale": 2}, out=tmp_path, scheduler=dask_cluster.address)
-    assert (again.report.reused, again.report.computed, len(again.failures)) == (15, 15, 0)
+    assert (again.reused, again.computed, len(again.failures)) == (15, 15, 0)
 
     # Stopping early cancels what has not begun.
     more = squares(count=40, power=3.0, trouble="held")
@@ -139,14 +138,3 @@ def test_without_dask_the_extra_is_named(monkeypatch):
 def test_addresses(address):
     with pytest.raises(InvalidInputError, match=r"must look like tcp://host:8786, got '"):
         DaskExecutor(address)
-
-
-def test_an_error_of_the_cluster_is_a_failure(monkeypatch):
-    client = Mock(status="running")
-    future = client.submit.return_value
-    future.exception.return_value = RuntimeError("three workers died")
-    client.submit.side_effect = lambda *_, key, **__: setattr(future, "key", key) or future
-    future.add_done_callback.side_effect = lambda put: put(future)
-    monkeypatch.setattr(DaskExecutor, "client", lambda _: client)
-    (outcome,) = DaskExecutor("tcp://127.0.0.1:1").run(len, [Cell({})])
-    assert outcome.error == "RuntimeError: three workers died"

@@ -60,12 +60,12 @@ def finished(tmp_path_factory):
 
 
 def test_settings_of_presets_of_the_study_and_of_own_images():
-    config = DeepNets.from_parameters()
+    config = DeepNets()
     assert config.methods == NET_METHODS == ("ours", "opt_kappa", "imma", "r_ill_only")
     assert config.chosen_backbones == ("test_resnet", "test_vit")
     preset = DeepNets(preset="vit-cars", epochs=1)
     assert preset.settings("test_vit", "ours") == deep_preset("vit-cars").with_overrides(epochs=1)
-    own = DeepNets.from_parameters(pretrain="a", harmful="b", backbone="resnet18", group_size=50)
+    own = DeepNets(pretrain="a", harmful="b", backbone="resnet18", group_size=50)
     assert (own.data, own.chosen_weights) == ("images", "timm")
     assert own.settings("resnet18", "ours") == DeepSettings(group_size=50)
     assert own.settings("resnet18", "imma").steps == 100  # each costs as much as five of the others
@@ -186,7 +186,7 @@ class TestRun:
             if again == "gone":
                 model_file(run.cells[-1].cell).unlink()
             later = SHORT.run(out=folder, jobs=1)
-            assert (later.report.computed, later.report.reused) == counts
+            assert (later.computed, later.reused) == counts
             tables = (one.tables["results"].drop(columns="seconds") for one in (later, run))
             pd.testing.assert_frame_equal(*tables)
         assert not list(folder.rglob("*.checkpoint"))

@@ -169,5 +169,3 @@ def test_a_folder_of_ones_own(tmp_path):
         load_labeled_pair(str(own))
     with pytest.raises(UnknownNameError, match="unknown pair of tasks 'nothing'"):
         ErasureStudy(data=("nothing",)).load()
-    with pytest.raises(InvalidInputError, match="name at least one pair"):
-        ErasureStudy(data=()).load()

@@ -11,18 +11,19 @@ from condnum.data import load_diabetes_tasks, load_small_digits
 from condnum.methods import PRESETS, Method, method_names, registry
 from condnum.probing import linear_probe
 from condnum.studies import linear
+from condnum.studies.digits import DigitPairs
 from condnum.studies.frame import study as study_module
-from condnum.studies.frame.executors import DaskExecutor, SerialExecutor
-from condnum.studies.linear import SETTINGS, DigitPairs, HousePrices, data_set
+from condnum.studies.house_prices import HousePrices
+from condnum.studies.linear import SETTINGS
 from condnum.studies.measure import MEASURES, extractor_curves
+from condnum.studies.pairs import data_set
 from condnum.studies.run_verdicts import geometric_ridge_sweep, rank_tolerances
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.spectra import PUBLISHED_RIDGE
 
-CPU = torch.device("cpu")
 SHORT = HousePrices("embedded", seeds=2, steps=4, device="cpu")
-STUDY = DigitPairs(methods=("ours", "imma", "max_rir"), seeds=2, steps=5, pairs=((4, 7), (9, 0)))
+STUDY = DigitPairs("digits", methods=("ours", "imma", "max_rir"), seeds=2, steps=5, pairs=((4, 7), (9, 0)))
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def finished():
 
 @pytest.fixture(scope="module")
 def problem(finished):
-    return SHORT.problem(finished.data)
+    return SHORT.problem(finished.data, finished.cells[0].cell)
 
 
 def test_a_set_is_named_or_told_from_its_files(tmp_path, real_data):
@@ -99,7 +100,9 @@ def test_workers_are_started_if_that_pays(steps, jobs, monkeypatch):
     monkeypatch.setattr(study_module, "core_count", lambda: 7)
     study = dataclasses.replace(SHORT, steps=steps)
     cells = study.planned(study.load())
-    assert getattr(study.executor(None, cells, 0), "jobs", 1) == jobs
+    assert study.processes(None, cells) == jobs
+    monkeypatch.setattr(linear, "resolve_device", torch.device)
+    assert dataclasses.replace(study, device="cuda").processes(None, cells) == 1
     ordered = [cell.settings.get("steps", 0) for cell in sorted(cells, key=study.order)]
     assert ordered[0] == 0
     assert ordered[-1] == min(filter(None, ordered))  # closed forms, then long cells before short ones
@@ -158,16 +161,11 @@ def digits():
     return load_small_digits()
 
 
-@pytest.fixture(scope="module")
-def planned(digits):
-    return STUDY.planned(digits)
-
-
 def test_cells_of_a_pair(digits):
-    study = DigitPairs(methods=("max_rir", "ours"), pairs=((4, 7),), seeds=3)
+    study = DigitPairs("digits", ("max_rir", "ours"), pairs=((4, 7),), seeds=3)
     methods = [cell["method"] for cell in study.cells(digits)]
     assert (methods.count("max_rir"), methods.count("ours")) == (1, 3)  # a closed form once a pair
-    assert len(DigitPairs(methods=("max_rir",)).cells(digits)) == 90
+    assert len(DigitPairs("digits", ("max_rir",), seeds=1, pairs="").cells(digits)) == 90
 
 
 def test_sweeps_of_the_spectra_repeat_the_table_at_its_own_choices(run):
@@ -187,10 +185,3 @@ def test_sweeps_of_the_spectra_repeat_the_table_at_its_own_choices(run):
     compact = results.query("convention == 'compact'")
     for name in ("rir", "rank_pretrain", "rank_harmful", "success"):
         np.testing.assert_allclose(default[name], compact[name], rtol=1e-12)
-
-
-def test_cuda_computes_one_cell_after_the_other_and_a_cluster_its_own_way(digits, monkeypatch):
-    monkeypatch.setattr(linear, "resolve_device", torch.device)
-    study = dataclasses.replace(STUDY, device="cuda")
-    assert isinstance(study.executor(digits, [], 4), SerialExecutor)
-    assert isinstance(study.executor(digits, [], 4, "tcp://host:8786"), DaskExecutor)

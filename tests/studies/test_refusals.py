@@ -7,8 +7,9 @@ from condnum.studies.alignment_path import AlignmentPath
 from condnum.studies.attackers import Attackers
 from condnum.studies.deep import DeepNets
 from condnum.studies.deep_attackers import DeepAttackers
+from condnum.studies.digits import DigitPairs
+from condnum.studies.house_prices import HousePrices
 from condnum.studies.limits import Limits
-from condnum.studies.linear import DigitPairs, HousePrices
 from condnum.studies.reproduction_audit import ReproductionAudit
 
 
@@ -41,7 +42,7 @@ from condnum.studies.reproduction_audit import ReproductionAudit
         (AlignmentPath, {"data": "digits:4-4"}, "two different digits"),
         (ReproductionAudit, {"epochs": "10,ten"}, "as in 10,100, must be an integer ≥ 0, got 'ten'"),
         (ReproductionAudit, {"data": "mnist"}, "takes house-prices, embedded or a path"),
-        (ReproductionAudit, {"epochs": (), "ends": "0"}, "are both empty"),
+        (ReproductionAudit, {"epochs": "0", "ends": "0"}, "are both 0"),
     ],
     ids=str,
 )

@@ -13,7 +13,7 @@ import torch
 from condnum import ImmunizationProblem, immunize, r_ill, r_well
 from condnum.data import load_diabetes_tasks
 from condnum.methods import PRESETS
-from condnum.studies.frame.cells import Cell
+from condnum.studies.frame import Cell
 from condnum.studies.linear import SETTINGS
 from condnum.studies.measure import cell_spectra
 from condnum.studies.release import (
@@ -209,7 +209,7 @@ def test_both_ends_on_house_prices(real_data):
 def test_a_run_computes_equal_settings_once():
     run = EMBEDDED.run(jobs=1)
     plans = [cell.key for cell in EMBEDDED.planned(run.data)]
-    assert run.report.computed == len(set(plans)) == len(plans) - 1  # both waterfalls end alike
+    assert run.computed == len(set(plans)) == len(plans) - 1  # both waterfalls end alike
     ends = run.tables["waterfall"].groupby("start_epochs")[["switch", "updates"]].last()
     assert ends.to_numpy().tolist() == [["epochs", 2000], ["epochs", 2000], ["released", 9]]
 

@@ -8,16 +8,16 @@ import pandas as pd
 import pytest
 
 from condnum.errors import CondnumError
-from condnum.studies.linear import DIGIT_METHODS, DigitPairs
+from condnum.studies.digits import DIGIT_METHODS, DigitPairs
 from condnum.studies.measure import SPECTRA, cell_spectra
 from condnum.studies.run_verdicts import AXES, FIXED, RunFolder, run_verdicts, spectral_verdicts
 from condnum.studies.stability import (
     MethodClaim,
-    StabilityStudy,
     claim_stability,
     default_setting,
     in_words,
     setting_verdicts,
+    stability,
 )
 from condnum.theory.immunization import immunization_from_spectra
 
@@ -25,7 +25,7 @@ REPORTS = Path(__file__).resolve().parents[2] / "reports"
 
 
 def judged(*folders):
-    return StabilityStudy(tuple(map(str, folders))).run().tables
+    return stability(folders).tables
 
 
 def test_what_is_known_of_the_committed_runs_is_found_again():
@@ -52,7 +52,7 @@ def test_what_is_known_of_the_committed_runs_is_found_again():
 def digits(tmp_path_factory):
     """The folder of a run on two pairs of digits."""
     folder = tmp_path_factory.mktemp("runs") / "digits"
-    DigitPairs(pairs=((4, 7), (9, 0)), seeds=1, steps=5).run(jobs=1).save(folder)
+    DigitPairs("digits", pairs=((4, 7), (9, 0)), seeds=1, steps=5).run(jobs=1).save(folder)
     return folder
 
 
@@ -144,7 +144,7 @@ def test_the_nearest_flip_changes_fewest_axes_then_goes_fewest_steps():
 )
 def test_what_cannot_be_judged_is_refused(folders, words):
     with pytest.raises(CondnumError, match=words):
-        StabilityStudy(folders).load()
+        stability(folders)
 
 
 def test_damaged_results_no_rows_and_nothing_but_controls_are_named(tmp_path):

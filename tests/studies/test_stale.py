@@ -10,15 +10,16 @@ import pytest
 
 from condnum import stale
 from condnum.data import load_diabetes_tasks
+from condnum.methods import registry
 from condnum.stale import code_hash
 from condnum.studies.alignment_path import PathData
 from condnum.studies.frame.study import content_checksum
-from condnum.studies.linear import HousePrices
+from condnum.studies.house_prices import HousePrices
 
 BASE = """
 from dataclasses import dataclass
-from condnum.studies.frame.cells import Cell
-from condnum.studies.frame.study import Count, Study
+from condnum.studies.frame import Cell
+from condnum.studies.frame import Count, Study
 from {helper} import FACTOR
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def test_an_edited_constant_is_not_mixed_into_a_resumed_run(modules, tmp_path, w
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         same = modules(**texts(10)).Mine(3).run(out=tmp_path / "out", jobs=1)
-    assert (same.report.reused, same.report.computed, same.report.outdated) == (2, 1, 0)
+    assert (same.reused, same.computed, same.outdated) == (2, 1, 0)
     edited = modules(**texts(20)).Mine(4)
     with pytest.warns(UserWarning, match="3 finished cells in .* are of other code and are computed again"):
         run = edited.run(out=tmp_path / "out", jobs=1)
@@ -113,11 +114,11 @@ def test_a_study_without_a_file_is_never_taken_for_another(tmp_path):
     }.items(),
 )
 def test_what_a_study_imports_counts_and_nothing_else(monkeypatch, edited, counts):
-    before, nets = HousePrices.code(), code_hash("condnum.deep.features")
+    before, nets = HousePrices().code(), code_hash("condnum.deep.features")
     text, version = stale._text, stale.metadata.version
     monkeypatch.setattr(stale, "_text", lambda path: text(path) + "# new" * path.as_posix().endswith(edited))
     monkeypatch.setattr(stale.metadata, "version", lambda name: version(name) + ".1" * (name == edited))
-    assert (HousePrices.code() != before) == counts
+    assert (HousePrices().code() != before) == counts
     assert (code_hash("condnum.deep.features") != nets) == (edited in ("numpy", "timm"))
 
 
@@ -136,12 +137,25 @@ def test_data_that_are_passed_are_what_every_process_computes_on(tmp_path):
     assert one["rir"].tolist() == two["rir"].tolist()
     assert set(one["dataset"]) == {"diabetes"}
     whole, cut = (study.run(data, jobs=1, out=tmp_path) for data in (pair, other))
-    assert cut.report.reused == 0
+    assert cut.reused == 0
     assert (
         cut.tables["results"]["rir"].tolist()
         == one["rir"].tolist()
         != whole.tables["results"]["rir"].tolist()
     )
-    assert study.run(load_diabetes_tasks(), jobs=1, out=tmp_path).report.computed == 0  # the same numbers
+    assert study.run(load_diabetes_tasks(), jobs=1, out=tmp_path).computed == 0  # the same numbers
     assert PathData.of(pair).checksum != PathData.of(pair.head(40)).checksum
     assert content_checksum(pair) == content_checksum(load_diabetes_tasks())
+
+
+def test_the_code_of_a_method_of_ones_own_counts(modules):
+    text = "from condnum.methods import Method\n\nclass Half(Method):\n    name = label = summary = 'half'\n"
+    codes = []
+    try:
+        for share in (2, 2, 3):
+            method = modules(half_method=f"{text}\n    SHARE = {share}\n").Half()
+            codes.append(HousePrices("embedded", methods=(method,)).code())
+    finally:
+        registry.METHODS.pop("half", None)
+    assert codes[0] == codes[1] != codes[2]
+    assert HousePrices("embedded", methods="ours").code() not in codes

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from condnum.errors import DataNotFoundError, InvalidInputError, OutputError
-from condnum.studies.frame.cells import ResultStore
+from condnum.studies.frame import ResultStore
 
 
 @pytest.fixture
@@ -27,14 +27,15 @@ def test_round_trip(filled):
         np.testing.assert_array_equal(arrays["history"], np.arange(1000.0))
         assert arrays["file"].tolist() == ["x", "yz"]
         assert store.get("c") is store.get("d") is None
-        assert (store.count(), store.failures()) == (2, {"c": "ValueError: singular"})
+        assert store.count() == 2
+    assert (filled / "c.failed").read_text() == "ValueError: singular"
 
 
 def test_a_result_replaces_a_failure_and_an_older_result(filled):
     with ResultStore(filled) as store:
         store.put("c", {"kappa": 1})
         store.put("b", {"kappa": 4}, {"history": np.ones(3)})
-        assert store.failures() == {}
+        assert not list(filled.glob("*.failed"))
         assert store.get("b").arrays["history"].tolist() == [1, 1, 1]
         store.fail("b", "the model is gone")
         assert store.get("b") is None
@@ -51,7 +52,7 @@ def test_a_result_replaces_a_failure_and_an_older_result(filled):
 def test_no_pickle_is_loaded_and_leftovers_of_a_killed_writer_go(filled):
     np.savez(filled / "b.npz", history=np.array([{}], dtype=object))
     (leftover := filled / ".b-x1.npz").write_bytes(b"half")
-    ResultStore(filled, mode="read").close()
+    ResultStore(filled, mode="read")
     assert leftover.exists()
     with ResultStore(filled) as store:
         assert store.get("b") is None

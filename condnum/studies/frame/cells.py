@@ -6,26 +6,20 @@ import hashlib
 import json
 import os
 import re
-import threading
 import traceback
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
-from zipfile import ZipFile
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from condnum.errors import DataNotFoundError, InvalidInputError
-from condnum.files import CELLS as CELLS
 from condnum.files import atomic_write, folder_lock, write_text
-from condnum.machine import limit_threads
+from condnum.machine import limited_threads
 
-_T = TypeVar("_T")
 Scalar: TypeAlias = str | int | float | bool | None
 Row: TypeAlias = dict[str, Scalar]
 Arrays: TypeAlias = dict[str, NDArray[Any]]
@@ -54,22 +48,18 @@ class Cell:
         for name in ("at", "settings"):
             given = dict(getattr(self, name))
             try:
-                kept = json.loads(json.dumps(given, allow_nan=False))
-                if kept.keys() != given.keys():
-                    raise TypeError("keys must be strings")
+                object.__setattr__(self, name, json.loads(json.dumps(given, allow_nan=False)))
             except (TypeError, ValueError) as error:
                 raise InvalidInputError(
-                    f"'{name}' of a cell is {given}, which JSON cannot represent ({error}); use strings as "
-                    "keys, and strings, finite numbers, booleans, None, "
-                    "or lists and dictionaries of these as values."
+                    f"'{name}' of a cell is {given}, which JSON cannot represent ({error}); use strings, "
+                    "finite numbers, booleans, None, or lists and dictionaries of these as values."
                 ) from error
-            object.__setattr__(self, name, kept)
 
     def named(self, study: str, checksum: str, code: str, folder: str = "") -> Cell:
         """Return the cell with the key that it has in a study, on data and by code with these checksums."""
         after = None if self.after is None else self.after.named(study, checksum, code, folder)
         parts = [study, self.at, self.settings, checksum, *([] if after is None else [_same(after.key)])]
-        what = hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        what = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
         return replace(self, after=after, study=study, key=f"{what[:32]}-{code[:16]}", folder=folder)
 
     @property
@@ -77,16 +67,6 @@ class Cell:
         """Method or stage (else the study), then the attacker or the part of the net, where there is one."""
         words = [self.at.get("method", self.at.get("stage", self.study))]
         return ", ".join(map(str, words + [self.at[key] for key in ("attacker", "part") if key in self.at]))
-
-    @property
-    def short_label(self) -> str:
-        """Method, pair and seed, those that the cell has: for a line of progress."""
-        words = [self.name]
-        if {"pretrain", "harmful"} <= self.at.keys():
-            words.append(f"{self.at['pretrain']}-{self.at['harmful']}")
-        if "seed" in self.at:
-            words.append(f"seed {self.at['seed']}")
-        return ", ".join(words)
 
     @property
     def label(self) -> str:
@@ -153,50 +133,14 @@ class Outcome:
 def evaluate(compute: Compute, cell: Cell, threads: int | None = None) -> Outcome:
     """Compute a cell in this process; an error becomes a value, so that the other cells go on."""
     try:
-        limit_threads(threads)
-        return Outcome(cell, checked_result(compute(cell)))
+        with limited_threads(threads):
+            return Outcome(cell, checked_result(compute(cell)))
     except Exception as error:
         return Outcome.failed(cell, error)
 
 
-#: What a process keeps: data, and what its cells derive from them and share. A digit pair of MNIST shares
-#: three things: two tasks of 20 MB each and the ceilings.
-CACHE_SIZE = 64
-
-_cache: OrderedDict[Hashable, Future[Any]] = OrderedDict()
-_lock = threading.Lock()
-
-
-def cached(key: Hashable, load: Callable[[], _T]) -> _T:
-    """Return what `load` gives, called once per process and key, even if several threads want it."""
-    own: Future[_T] = Future()
-    with _lock:
-        kept = _cache.setdefault(key, own)
-        _cache.move_to_end(key)
-        while len(_cache) > CACHE_SIZE:
-            _cache.popitem(last=False)
-    if kept is own:
-        try:
-            own.set_result(load())
-        except BaseException as error:
-            with _lock:
-                _cache.pop(key, None)
-            own.set_exception(error)
-    return cast(_T, kept.result())
-
-
-def remember(key: Hashable, value: _T) -> _T:
-    """Put a value where `cached` looks, instead of what was there."""
-    with _lock:
-        _cache.pop(key, None)
-    return cached(key, lambda: value)
-
-
-_ROW, _REVISION = "row.json", "revision.txt"
-
-
 class ResultStore:
-    """Results in a folder, a file a cell, named by its key: one process writes, any number read."""
+    """Results in a folder, one file per cell, named by its key: one process writes, any number read."""
 
     def __init__(self, folder: str | os.PathLike[str], mode: Literal["write", "read"] = "write") -> None:
         self.folder, self._held = Path(folder).expanduser(), ExitStack()
@@ -208,31 +152,36 @@ class ResultStore:
         for leftover in self.folder.glob(".*.npz"):  # of a writer that was killed
             leftover.unlink(missing_ok=True)
 
-    def close(self) -> None:
-        """Let others write."""
-        self._held.close()
-
     def __enter__(self) -> ResultStore:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._held.close()
 
     def get(self, key: str) -> CellResult | None:
         """Return a finished cell's row and arrays; None if it is not finished or its file is damaged."""
         try:
             with np.load(self._path(key), allow_pickle=False) as stored:
-                arrays = {name: stored[name] for name in stored.files}
-            arrays.pop(_REVISION, None)
-            row = json.loads(arrays.pop(_ROW))
+                row = json.loads(stored["row"].item())
+                arrays = {name.removeprefix("array."): stored[name] for name in stored if name != "row"}
         except Exception:  # whatever a damaged file makes of its readers
             return None
         return CellResult(row, arrays) if isinstance(row, dict) else None
 
-    def revision(self, key: str) -> str:
-        """Return the revision of the source that computed a finished cell; "" where it is not known."""
-        with ZipFile(self._path(key)) as archive:
-            return archive.read(_REVISION).decode() if _REVISION in archive.namelist() else ""
+    def put(self, key: str, row: Mapping[str, Any], arrays: Mapping[str, Any] | None = None) -> None:
+        """Keep a finished cell; after the return it is on the disk, and replaces those of other code."""
+        result, path = checked_result((row, arrays or {})), self._path(key)
+        arrays = {f"array.{name}": array for name, array in result.arrays.items()}
+        with atomic_write(path) as temporary:
+            np.savez(temporary, row=np.array(json.dumps(result.row)), **arrays)
+        for old in set(self.folder.glob(f"{_same(key)}-*.npz")) - {path} if "-" in key else ():
+            old.unlink(missing_ok=True)
+        path.with_suffix(".failed").unlink(missing_ok=True)
+
+    def fail(self, key: str, error: str) -> None:
+        """Keep the error of a cell that failed, for a person to read; the next run tries it again."""
+        write_text(self._path(key).with_suffix(".failed"), error)
+        self._path(key).unlink(missing_ok=True)
 
     def count(self) -> int:
         """Return the number of finished cells, without a look into them."""
@@ -243,31 +192,6 @@ class ResultStore:
         keys = {path.stem for path in self.folder.glob("[!.]*.npz")}
         others = {_same(key) for key in keys}
         return sum(cell.key not in keys and _same(cell.key) in others for cell in cells)
-
-    def failures(self) -> dict[str, str]:
-        """Return the tracebacks of the cells that failed when last tried, by key."""
-        return {path.stem: path.read_text(encoding="utf-8") for path in sorted(self.folder.glob("*.failed"))}
-
-    def put(
-        self, key: str, row: Mapping[str, Any], arrays: Mapping[str, Any] | None = None, revision: str = ""
-    ) -> None:
-        """Keep a finished cell; after the return it is on the disk, and replaces those of other code."""
-        result, path = checked_result((row, arrays or {})), self._path(key)
-        with atomic_write(path) as temporary, ZipFile(temporary, "w") as archive:
-            archive.writestr(_REVISION, revision)
-            # Infinite numbers are written as Python does, `Infinity`.
-            archive.writestr(_ROW, json.dumps(result.row, ensure_ascii=False))
-            for name, array in result.arrays.items():
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, array, allow_pickle=False)
-        for old in set(self.folder.glob(f"{_same(key)}-*.npz")) - {path} if "-" in key else ():
-            old.unlink(missing_ok=True)
-        path.with_suffix(".failed").unlink(missing_ok=True)
-
-    def fail(self, key: str, error: str) -> None:
-        """Keep the error of a cell that failed, for a person to read; the next run tries it again."""
-        write_text(self._path(key).with_suffix(".failed"), error)
-        self._path(key).unlink(missing_ok=True)
 
     def _path(self, key: str) -> Path:
         """Return the file of a cell."""

@@ -21,12 +21,11 @@ def write_record(
     device: str = "cpu",
     warnings: Iterable[str] = (),
     verdicts: Sequence[Mapping[str, Any]] = (),
-    revisions: Mapping[str, int] | None = None,
 ) -> str:
     """Write `provenance.json` and return its name; the command adds parameters, revision, times and files.
 
     `data` are checksums by name, `warnings` concern whoever started the run, and `verdicts` are the rows of
-    the table that the command prints. `revisions` counts the cells of a resumed run by revision.
+    the table that the command prints.
     """
     record = {
         "versions": versions(),
@@ -35,7 +34,6 @@ def write_record(
         "seeds": list(seeds),
         "warnings": list(warnings),
         "verdicts": [dict(row) for row in verdicts],
-        "revisions": dict(revisions or {}),
     }
     write_json(Path(folder) / RECORD, record)
     return RECORD

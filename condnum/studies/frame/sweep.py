@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import time
-import warnings
-from collections import Counter
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
 from condnum.errors import CondnumError
@@ -16,88 +12,54 @@ from condnum.studies.frame.cells import Cell, CellResult, Compute, Outcome, Resu
 from condnum.studies.frame.executors import Executor
 
 
-class SweepError(CondnumError, RuntimeError):
-    """Every cell of a sweep failed; the message has the first error."""
-
-
-@dataclass(frozen=True)
-class SweepReport:
-    """A sweep that went to its end."""
-
-    results: dict[Cell, CellResult]  # of the finished cells, in the order of the cells
-    failures: dict[Cell, str]  # errors of this run, in the order in which they came
-    reused: int  # cells found in the store
-    outdated: int  # cells found there, but of other code, and computed again
-    revisions: Counter[str]  # of the source that computed the cells
-    seconds: float
-
-    @property
-    def computed(self) -> int:
-        """Cells computed now, without those that failed."""
-        return len(self.results) - self.reused
-
-
-def run_sweep(
+def sweep(
     cells: Iterable[Cell],
     compute: Compute,
     store: ResultStore,
     executor: Executor,
     *,
-    revision: str = "",
+    kept: Callable[[Cell], bool] = lambda cell: True,
     on_progress: OnProgress | None = None,
-) -> SweepReport:
-    """Compute the cells that the store lacks, each `after` the one it needs, and keep each as it arrives."""
-    started, different = time.perf_counter(), list(dict.fromkeys(cells))
-    revisions = Counter[str]()
-    results: dict[Cell, CellResult] = {}
-    failures: dict[Cell, str] = {}
+) -> tuple[dict[Cell, CellResult], dict[Cell, str], int]:
+    """Return results and errors by cell, and how many results were there before.
+
+    A finished cell counts only if it is `kept` whole.
+    """
+    different = list(dict.fromkeys(cells))
+    found = {cell: store.get(cell.key) for cell in different if kept(cell)}
+    results = {cell: result for cell, result in found.items() if result is not None}
+    reused, errors = len(results), dict[Cell, str]()
 
     def report(cell: Cell | None) -> None:
         """Send an event and call the callback."""
-        done = len(results) + len(failures)
-        event: dict[str, Any] = {"done": done, "total": len(different), "failures": len(failures)}
-        # Method and seed as in the events of a cell's own steps, which this one ends.
-        if cell is not None:
-            event["stage"] = cell.name
-            event |= {"seed": cell["seed"]} if "seed" in cell.at else {}
+        done = len(results) + len(errors)
+        event: dict[str, Any] = {"done": done, "total": len(different), "failures": len(errors)}
+        if cell is not None:  # method and seed as in the events of its own steps, which this one ends
+            event |= {"stage": cell.name} | {name: cell[name] for name in ("seed",) if name in cell.at}
         report_event(**event)
         if on_progress is not None:
             on_progress({**event, "cell": cell})
 
-    for cell in different:
-        if (stored := store.get(cell.key)) is not None:
-            results[cell] = stored
-            revisions[store.revision(cell.key)] += 1
-    reused = len(results)
-    if outdated := store.outdated(different):
-        note = f"{outdated} finished cells in {store.folder} are of other code and are computed again"
-        warnings.warn(note, stacklevel=2)
-        report_event(note=note)
     report(None)
     waiting = [cell for cell in different if cell not in results]
     while waiting:
         ready = [cell for cell in waiting if cell.after is None or cell.after in results]
-        outcomes = executor.run(compute, ready) if ready else _without_start(waiting)
+        for cell in waiting if not ready else ():
+            start = "" if cell.after is None else cell.after.name
+            failed = Outcome.failed(cell, CondnumError(f"the cell from which it starts ({start}) failed"))
+            store.fail(cell.key, failed.traceback)
+            errors[cell] = failed.error
+            report(cell)
         # Closing stops the cells that are still running, if an error or an interruption ends the loop.
-        with closing(outcomes):
+        with closing(executor.run(compute, ready)) as outcomes:
             for outcome in outcomes:
                 cell = outcome.cell
                 if outcome.result is not None:
-                    store.put(cell.key, *outcome.result, revision)
+                    store.put(cell.key, *outcome.result)
                     results[cell] = outcome.result
-                    revisions[revision] += 1
                 else:
                     store.fail(cell.key, outcome.traceback)
-                    failures[cell] = outcome.error
+                    errors[cell] = outcome.error
                 report(cell)
-        tried = set(ready or waiting)
-        waiting = [cell for cell in waiting if cell not in tried]
-    found = {cell: results[cell] for cell in different if cell in results}
-    return SweepReport(found, failures, reused, outdated, revisions, time.perf_counter() - started)
-
-
-def _without_start(cells: Iterable[Cell]) -> Generator[Outcome]:
-    """Yield the outcomes of cells whose start failed."""
-    for cell in cells:
-        start = "" if cell.after is None else cell.after.short_label
-        yield Outcome.failed(cell, CondnumError(f"the cell from which it starts ({start}) failed"))
+        waiting = [cell for cell in waiting if cell not in results and cell not in errors]
+    return results, errors, reused

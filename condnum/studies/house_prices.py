@@ -1,0 +1,100 @@
+"""Table 1 and Figure 1: linear extractors on two halves of the Ames table, or of the diabetes table."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, Literal
+
+import pandas as pd
+
+from condnum.arrays import resolve_device
+from condnum.data import TaskPair, load_diabetes_tasks, load_house_prices
+from condnum.methods import method_names
+from condnum.methods.problem import ImmunizationProblem
+from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, at_least
+from condnum.studies.linear import LinearStudy, MethodNames
+from condnum.studies.measure import (
+    SPECTRA_TABLE,
+    TABLE_1,
+    ceilings,
+    extractor_cell,
+    extractor_curves,
+    seed_summary,
+    spectra_table,
+)
+
+#: Below this many steps in all, starting worker processes takes longer than they save.
+PARALLEL_STEPS = 30_000
+
+
+@dataclass(frozen=True)
+class HousePrices(LinearStudy, name="house-prices", notebook="house_prices"):
+    """Methods × seeds on one pair of tasks; θ is kept."""
+
+    data: str  # house-prices, embedded, or a path to the CSV or its folder
+    methods: MethodNames  # empty: all
+    seeds: Count
+    steps: Count | None
+    features: Literal["published", "clean"]
+    rows: Annotated[int, at_least(2)] | None  # first rows of each task; None: all
+    device: str
+    sets: ClassVar[tuple[str, ...]] = ("house-prices", "embedded")
+
+    def check(self) -> None:
+        """List the methods in display order."""
+        super().check()
+        chosen = tuple(name for name in method_names() if not self.methods or name in self.methods)
+        object.__setattr__(self, "methods", chosen)
+
+    def load(self) -> TaskPair:
+        """Load the table."""
+        if self.data == "embedded":
+            pair = load_diabetes_tasks(features=self.features)
+            return pair if self.rows is None else pair.head(self.rows)
+        return load_house_prices(self.source, features=self.features, rows=self.rows)
+
+    def cells(self, data: TaskPair) -> list[Cell]:
+        """List methods, seed by seed."""
+        own = {"features": self.features, "rows": self.rows}
+        return [self.cell(method, seed, **own) for seed, method in self.runs()]
+
+    def problem(self, data: TaskPair, cell: Cell) -> ImmunizationProblem:
+        """Return the two tasks, the same for every cell."""
+        return _problem(data, cell["device"])
+
+    def names(self, data: TaskPair, cell: Cell) -> dict[str, str]:
+        """Return data set and tasks, as tables have them."""
+        tasks = {"pretrain_task": data.pretrain_name, "harmful_task": data.harmful_name}
+        return {"dataset": data.name, **tasks}
+
+    def compute(self, data: TaskPair, cell: Cell) -> CellResult:
+        """Train one extractor and keep it with its spectra and the ceilings of its measures."""
+        problem, result = self.problem(data, cell), self.immunize(data, cell)
+        row, arrays = extractor_cell(problem, result)
+        return CellResult({**row, **ceilings(problem, result.theta)}, arrays)
+
+    def tables(self, data: TaskPair, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
+        """Measure every extractor, average over seeds beside Table 1, and collect the curves."""
+        table, cells = self.measured(data, results), [CellResult(row, arrays) for _, row, arrays in results]
+        return {
+            "results": table,
+            "summary": seed_summary(table, TABLE_1 if data.name == "house-prices" else {}),
+            "curves.parquet": extractor_curves(_problem(data, str(resolve_device(self.device))), cells),
+            SPECTRA_TABLE: spectra_table(cells),
+        }
+
+    def order(self, cell: Cell) -> Any:
+        """Put closed forms first, then long cells before short ones, so that no worker waits at the end."""
+        steps = int(cell.settings.get("steps", 0))
+        return steps > 0, -steps
+
+    def processes(self, data: Any, cells: Sequence[Cell]) -> int:
+        """Start worker processes if they are worth their start."""
+        steps = sum(int(cell.settings.get("steps", 0)) for cell in cells)
+        return super().processes(data, cells) if steps >= PARALLEL_STEPS else 1
+
+
+@lru_cache(4)
+def _problem(pair: TaskPair, device: str) -> ImmunizationProblem:
+    """Return the two tasks, built once per process."""
+    return ImmunizationProblem.from_pair(pair, device=device)
