@@ -9,7 +9,7 @@ import sys
 import pytest
 from waiting import wait_until
 
-from condnum.errors import InvalidInputError, MissingExtraError
+from condnum.errors import MissingExtraError
 from condnum.studies.frame import Cell, ResultStore
 from condnum.studies.frame.executors import DaskExecutor, SchedulerError
 from condnum.studies.frame.study import Computation
@@ -132,9 +132,3 @@ def test_without_dask_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(MissingExtraError, match=r"-e ..\[cluster\]"):
         next(DaskExecutor("tcp://127.0.0.1:1").run(len, [Cell({})]))
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1:8786", "tcp://host", "", "://host:1"])
-def test_addresses(address):
-    with pytest.raises(InvalidInputError, match=r"must look like tcp://host:8786, got '"):
-        DaskExecutor(address)

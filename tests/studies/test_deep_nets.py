@@ -25,8 +25,6 @@ from condnum.deep.training.settings import deep_preset, default_settings
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.studies.deep import DeepNets, model_file
 from condnum.studies.deep_cells import NET_METHODS, doubts
-from condnum.studies.deep_tables import published_column
-from condnum.studies.measure import TABLE_3
 
 #: Nets that are made in seconds.
 SHORT_NETS = {"backbone": ("test_resnet",), "seeds": 1, "pretrain_epochs": 2, "limit": 30, "groups": 3}
@@ -230,21 +228,3 @@ class TestRun:
         run = config.run(jobs=1)
         assert (run.tables["results"]["unreadable"] == 1).all()
         assert "3.png" in config.notes(run.cells, "unreadable")["text"].iloc[0]
-
-
-@pytest.mark.parametrize(
-    ("backbone", "pretrain", "harmful", "column", "same"),
-    [
-        ("resnet18.a1_in1k", 1000, 211, ("resnet18", "country211"), True),
-        ("vit_tiny_patch16_224", 1000, 211, ("vit", "cars"), False),
-        ("resnet18", 5, 196, ("resnet18", "cars"), False),
-    ],
-)
-def test_published_column(backbone, pretrain, harmful, column, same):
-    def images(classes):
-        return dataclasses.replace(open_images("digits-8x8:0-4"), classes=tuple(map(str, range(classes))))
-
-    tasks = dataclasses.replace(SHORT.load(), pretrain=images(pretrain), harmful=images(harmful))
-    found, comparable = published_column(backbone, tasks)
-    assert found is TABLE_3[column]
-    assert comparable is same
