@@ -34,7 +34,7 @@ TURNED, DRAWN = {"rotation": ("ends", "neighbours", "random")}, {"rotation": ("r
 
 
 def rotation_matrix(rotation: Rotation, dimension: int, *, angle: float = 0.0, seed: int = 0) -> Floats:
-    """Return a rotation of a chosen size, in degrees."""
+    """Return a rotation by an angle in degrees, or a Haar draw, which has none."""
     generator, phi = np.random.default_rng(seed), np.deg2rad(angle)
     if rotation == "haar":
         return np.asarray(ortho_group.rvs(dimension, random_state=generator))
@@ -188,9 +188,7 @@ def rotated_alignment(
     seed: int = 0,
 ) -> RotatedAlignment:
     """Build `θ = UΣ` and `K = Γ`, with `U` a rotation of `Q = I`, and compare Eq. 10 with the truth."""
-    acting: dict[str, Any] = {"angle": angle} if rotation in TURNED["rotation"] else {}
-    acting |= {"seed": seed} if rotation in DRAWN["rotation"] else {}
-    U = rotation_matrix(rotation, dimension, **acting)
+    U = rotation_matrix(rotation, dimension, angle=angle, seed=seed)
     theta = U[:, :: 1 if pairing == "same" else -1] * spectrum(theta_spectrum, dimension, theta_kappa)
     K = np.diag(spectrum(data_spectrum, dimension, data_kappa))
     turned = "a Haar draw" if rotation == "haar" else f"φ = {num(angle)}°"

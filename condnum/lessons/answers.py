@@ -226,22 +226,15 @@ def _computed(node: ast.AST | None, known: Mapping[str, Any]) -> Any:
         case ast.Attribute(attr="T"):
             return np.transpose(_computed(node.value, known))
         case ast.Subscript():
-            return _computed(node.value, known)[_index(node.slice, known)]
+            parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            return _computed(node.value, known)[tuple(_computed(part, known) for part in parts)]
+        case ast.Slice(start, stop, step):
+            return slice(*(None if end is None else _computed(end, known) for end in (start, stop, step)))
         case ast.Call(func=ast.Name(id=name), keywords=[]) if name in FUNCTIONS:
             return FUNCTIONS[name](*(_computed(part, known) for part in node.args))
     shown = "nothing" if node is None else ast.unparse(node)
     words = ", ".join([*known, *FUNCTIONS])
     raise InvalidInputError(f"{shown!r} is not allowed in a formula; use {words}, + - * / ** @ .T [ ].")
-
-
-def _index(node: ast.AST, known: Mapping[str, Any]) -> Any:
-    """Return what stands in square brackets."""
-    if isinstance(node, ast.Tuple):
-        return tuple(_index(part, known) for part in node.elts)
-    if isinstance(node, ast.Slice):
-        ends = (node.lower, node.upper, node.step)
-        return slice(*(None if end is None else _computed(end, known) for end in ends))
-    return _computed(node, known)
 
 
 class AnswerBox(_VBox):

@@ -78,22 +78,6 @@ def test_the_term_of_sigma_i_is_ringed_in_every_panel(table, i):
     np.testing.assert_allclose(ratio, step.pull(i), rtol=1e-12)
 
 
-@pytest.mark.parametrize("training", [0, TRAINING])
-def test_terms_of_eq_10_stay_below_what_majorisation_leaves_them(table, training):
-    figure = table.compute(extractor="ours", training=training).figure()
-    limits = [of for of in figure.data if of.name == "Schur–Horn"]
-    terms = [of for of in figure.data if of.name == "Eq. 10"]
-    for limit, term in zip(limits, terms, strict=True):
-        told = dict(zip(term.x.tolist(), term.y.tolist(), strict=True))
-        assert len(limit.x) >= 8
-        for m, most in zip(limit.x.tolist(), limit.y.tolist(), strict=True):
-            assert told.get(m, 0.0) <= most * (1 + 1e-9)
-    view = table.compute(extractor="ours", training=training)
-    truth, theory = view.steps[0]["spectrum"][0], np.sort(view.steps[0]["predicted"][0])[::-1]
-    scale = view.steps[0]["sigma"][0] ** 2 * view.tasks.values[0][0]
-    assert limits[0].y[1] * scale == pytest.approx(truth[:2].sum() - theory[0])
-
-
 def test_shares_sum_to_one_and_are_the_derivatives_of_the_regularizers(table):
     view = table.compute(extractor="ours", training=0)
     step, problem = view.steps[0], problem_of("embedded")

@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
@@ -12,7 +11,7 @@ import traitlets
 
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.lessons.aligned_tasks import AlignedTasksExplorer
-from condnum.lessons.alignment import AlignmentExplorer, rotated_alignment
+from condnum.lessons.alignment import AlignmentExplorer
 from condnum.lessons.ceiling import CeilingExplorer
 from condnum.lessons.condition_number import (
     GradientDescentExplorer,
@@ -25,7 +24,6 @@ from condnum.lessons.frame.explorer import Explorer, Slider, with_controls
 from condnum.lessons.frame.widget import show_figure
 from condnum.lessons.regularizer_paths import RegularizerPathExplorer
 from condnum.lessons.regularizers import RegularizerExplorer
-from condnum.lessons.two_tasks import two_tasks
 
 
 def payload(explorer):
@@ -53,8 +51,6 @@ def test_every_explorer_works_at_the_ends_of_every_control(kind):
                 holds()
         if isinstance(control, Slider):
             beyond = {name: type(trait.default_value)(2 * trait.max + 1)}
-            with pytest.raises(InvalidInputError, match=f"{name} must lie between"):
-                kind.compute(**beyond)
             with pytest.raises(traitlets.TraitError):
                 explorer.change(**beyond)
         explorer.change(**kind.spec()["state"])
@@ -96,25 +92,6 @@ def test_captions(kind, settings, words):
     """A number is that of a preset."""
     chosen = settings if isinstance(settings, dict) else kind.presets[settings].settings
     assert words in kind.compute(**chosen).caption()
-
-
-@pytest.mark.parametrize(
-    ("call", "arguments", "match"),
-    [
-        (zigzag, {"rule": "exat"}, "unknown rule 'exat'; did you mean 'exact'"),
-        (zigzag, {"kapa": 3.0}, "unknown argument of zigzag 'kapa'; did you mean 'kappa'"),
-        (zigzag, {"step": 2.5}, "step must be a whole number, got 2.5"),
-        (zigzag, {"kappa": "10"}, "kappa must be a number, got '10'"),
-        (zigzag, {"kappa": np.nan}, "kappa must lie between 1 and 1,000, got nan"),
-        (GradientDescentExplorer, {"kapa": 3}, "of GradientDescentExplorer 'kapa'; did you mean 'kappa'"),
-        (rotated_alignment, {"rotation": "ends", "seed": 1}, "only with rotation='random' or 'haar'"),
-        (AlignmentExplorer, {"rotation": "haar", "angle": 3.0}, "angle has no effect with rotation='haar'"),
-        (two_tasks, {"null": "both", "dimension": 2}, "at least 3 with null='both'"),
-    ],
-)
-def test_bad_arguments(call, arguments, match):
-    with pytest.raises(InvalidInputError, match=match):
-        call(**arguments)
 
 
 @with_controls(kappa=Slider("condition number κ", "σ₁/σ₂", 1, 1000))

@@ -131,15 +131,6 @@ def test_every_state_comes_back_or_its_error() -> None:
     assert controls["seed"]["values"] == [0, 3]
 
 
-def test_a_defect_ends_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(**_: Any) -> Any:
-        raise ZeroDivisionError("a defect")
-
-    monkeypatch.setattr(PowerExplorer, "compute", staticmethod(broken))
-    with pytest.raises(ZeroDivisionError, match="a defect"):
-        recording.record(PowerExplorer)
-
-
 @given(
     arrays(
         np.float64,

@@ -1,15 +1,12 @@
 """The frame of all explorers: a pure function of its controls, drawn as a figure with a caption."""
 
-import functools
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from numbers import Real
-from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 
-from condnum.errors import InvalidInputError, UnknownNameError, check_known, require
-from condnum.figures.style import num
+from condnum.errors import InvalidInputError, check_known, require
 from condnum.lessons.frame.widget import (
     PlotlyWidget,
     display_with_picture,
@@ -21,7 +18,7 @@ from condnum.machine import limited_threads
 
 _traitlets = require("traitlets", "notebooks")
 
-_R = TypeVar("_R")
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class ExplorerResult(ABC):
@@ -108,59 +105,14 @@ class Check(Control):
     kind: ClassVar[str] = "check"
 
 
-def with_controls(**controls: Control) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
-    """Give keyword arguments their controls; a call is held to their types, ranges and modes."""
+def with_controls(**controls: Control) -> Callable[[_F], _F]:
+    """Give keyword arguments of an explorer's function their controls."""
 
-    def decorate(function: Callable[..., _R]) -> Callable[..., _R]:
-        hints, parameters = get_type_hints(function), inspect.signature(function).parameters
-        defaults = {name: parameter.default for name, parameter in parameters.items()}
-
-        @functools.wraps(function)
-        def call(**arguments: Any) -> _R:
-            for name in arguments:
-                check_known(f"argument of {function.__name__}", name, defaults)
-            given = {
-                name: _validated(name, value, hints[name], controls.get(name))
-                for name, value in arguments.items()
-            }
-            refuse_idle(controls, given, defaults | given)
-            return function(**given)
-
-        call.controls = controls  # type: ignore[attr-defined]
-        return call
+    def decorate(function: _F) -> _F:
+        function.controls = controls  # type: ignore[attr-defined]
+        return function
 
     return decorate
-
-
-def _validated(name: str, value: Any, hint: Any, control: Control | None) -> Any:
-    """Return an argument in its type and range: NumPy's numbers count, and 3.0 is an integer."""
-    if get_origin(hint) is Literal:
-        if value not in get_args(hint):
-            raise UnknownNameError(name, str(value), map(str, get_args(hint)))
-    elif hint in (int, float):
-        real = isinstance(value, Real) and not isinstance(value, bool)
-        if not real or (hint is int and not float(value).is_integer()):
-            raise InvalidInputError(f"{name} must be a {'whole ' * (hint is int)}number, got {value!r}.")
-        value = hint(value)
-    elif hint in (bool, str) and not isinstance(value, hint):
-        wanted = "True or False" if hint is bool else "text"
-        raise InvalidInputError(f"{name} must be {wanted}, got {value!r}.")
-    if isinstance(control, Slider) and not control.low <= value <= control.high:
-        low, high = num(control.low, 10), num(control.high, 10)
-        raise InvalidInputError(f"{name} must lie between {low} and {high}, got {value}.")
-    return value
-
-
-def refuse_idle(controls: Mapping[str, Control], given: Iterable[str], state: Mapping[str, Any]) -> None:
-    """Refuse what is given but has no effect in this state."""
-    for name in given:
-        for mode, values in controls[name].only.items() if name in controls else ():
-            if state[mode] not in values:
-                wanted = " or ".join(map(repr, values))
-                raise InvalidInputError(
-                    f"{name} has no effect with {mode}={state[mode]!r}, only with {mode}={wanted}; leave "
-                    f"{name} out."
-                )
 
 
 @dataclass(frozen=True)
@@ -197,7 +149,6 @@ class Explorer(PlotlyWidget):
 
     def __init__(self, **settings: Any) -> None:
         self._check_names(settings)
-        refuse_idle(self.controls, settings, self.spec()["state"] | settings)
         self.result: Any  # what `compute` returned last; None where nothing can be drawn
         self.error: str  # what the red line says; empty when all is well
         self._drawn: tuple[Any, ...] | None  # the state that is drawn
