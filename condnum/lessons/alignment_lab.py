@@ -60,10 +60,10 @@ class AlignmentView(Selection, ExplorerResult):
         step = self.steps[0]
         if step.unique or step.path.trained or float(step["misalignment"][0]) <= ALIGNED:
             return ""
-        told, true = (num(float(step[name][0])) for name in ("predicted_kappa", "kappa"))
+        predicted, true = (num(float(step[name][0])) for name in ("predicted_kappa", "kappa"))
         return (
             "<b>Eq. 10 is not unique</b>: θ has repeated singular values, so any basis is a valid U. The "
-            f"one drawn gives κ(H<sub>P</sub>) = {told}; the truth is {true}"
+            f"one drawn gives κ(H<sub>P</sub>) = {predicted}; the truth is {true}"
         )
 
     def _aligned(self) -> str:

@@ -68,7 +68,7 @@ def standalone(path: str | os.PathLike[str], **state: Ellipse) -> Path:
 class GrabTheVectors(_AnyWidget):
     """The explorer in JupyterLab and Voilà: `theta`, `benign` and `harmful` follow the reader's hand."""
 
-    _esm = asset("lessons/grab.js", "lessons/grab_kernel.js")
+    _esm = asset("lessons/grab.js", "lessons/grab_widget.js")
     # A picture that the cell keeps shows only where the live one before it does not.
     _css = """
 .jp-OutputArea-child:has(.condnum-grab-live) + .jp-OutputArea-child:has(.condnum-grab) { display: none; }

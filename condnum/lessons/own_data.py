@@ -172,9 +172,9 @@ class OwnData(ExplorerResult):
             ("K<sub>H</sub>", self.harmful, ORANGE, "diamond-open"),
         ):
             index, shown = np.arange(1, D + 1), np.maximum(task.spectrum, low)
-            told = {"customdata": np.asarray(task.spectrum), "hover": hover, "legend": False}
+            data = {"customdata": np.asarray(task.spectrum), "hover": hover, "legend": False}
             edge = {"line": {"color": color, "width": 2}}
-            left.marks(name, index, shown, symbol, 8, color, marker=edge, **told)
+            left.marks(name, index, shown, symbol, 8, color, marker=edge, **data)
         for name, level, color, dash in (
             ("rank tolerance", max(limits), PURPLE, "dash"),
             ("ridge ε", self.ridge, NEUTRAL, "dot"),

@@ -130,11 +130,11 @@ class RegularizerStep(ExplorerResult):
         hover = "σ<sub>%{x}</sub> = %{y:.4g}<extra>before</extra>"
         ring = {"marker": {"line": {"width": 2}}, "hover": hover}
         top.marks("before", index, self.sigma, "circle-open", 11, GREEN, **ring, **hidden)
-        told = {"customdata": self.next_sigma, "hover": "σ<sub>%{x}</sub>′ = %{customdata:.4g}"}
-        top.marks("after", index, after, "diamond", 9, PURPLE, **told, **hidden)
-        told = {"customdata": self.gradient, "hover": "g<sub>%{x}</sub> = %{customdata:.4g}"}
+        data = {"customdata": self.next_sigma, "hover": "σ<sub>%{x}</sub>′ = %{customdata:.4g}"}
+        top.marks("after", index, after, "diamond", 9, PURPLE, **data, **hidden)
+        data = {"customdata": self.gradient, "hover": "g<sub>%{x}</sub> = %{customdata:.4g}"}
         shares, bar = self.gradient / np.abs(self.gradient).max(), {"color": PURPLE, "line": {"width": 0}}
-        bottom.trace("g<sub>i</sub>", index, shares, type="bar", marker=bar, **told, **hidden)
+        bottom.trace("g<sub>i</sub>", index, shares, type="bar", marker=bar, **data, **hidden)
         along = {"range": [0.4, len(index) + 0.6], "dtick": 1 if len(index) <= 10 else 10}
         ticks = 1 if high - low < 5 else 2
         top.x("", showticklabels=False, **along)

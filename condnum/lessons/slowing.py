@@ -41,7 +41,7 @@ START_LABELS = {
     "orthogonal": "raw pixels, orthogonal",
     "whitened": "θ* of lesson 4",
 }
-#: How accuracies are drawn; what ridge regression reaches hides behind whitening, and is told.
+#: How accuracies are drawn; what ridge regression reaches hides behind whitening, and stands in the caption.
 _LOOK = {
     "whitened": ("accuracy: harmful, whitened", ORANGE, "solid"),
     "own": ("accuracy: harmful, eraser's rows", PURPLE, "dash"),

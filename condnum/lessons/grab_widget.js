@@ -4,16 +4,16 @@ export default {
     el.classList.add("condnum-grab-live");
     const names = ["theta", "benign", "harmful"];
     const place = el.appendChild(document.createElement("div"));
-    const asked = () => Object.fromEntries(names.map((name) => [name, model.get(name)]));
-    let told = JSON.stringify(asked());
-    const explorer = condnum.grab(place, asked(), {
-      changed(state) {
-        told = JSON.stringify(state);
-        for (const name of names) model.set(name, state[name]);
+    const state = () => Object.fromEntries(names.map((name) => [name, model.get(name)]));
+    let sent = JSON.stringify(state());
+    const explorer = condnum.grab(place, state(), {
+      changed(moved) {
+        sent = JSON.stringify(moved);
+        for (const name of names) model.set(name, moved[name]);
         model.save_changes();
       },
     });
-    const follow = () => { if (JSON.stringify(asked()) !== told) explorer.set(asked()); };
+    const follow = () => { if (JSON.stringify(state()) !== sent) explorer.set(state()); };
     for (const name of names) model.on(`change:${name}`, follow);
     return () => { for (const name of names) model.off(`change:${name}`, follow); };
   },
