@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from condnum.methods import registry
 from condnum.methods.problem import ImmunizationProblem
 
 
@@ -26,18 +25,3 @@ def random_problem(D=6, rows=20, *, seed=0, targets=True, outputs=1, loss="mse",
 @pytest.fixture
 def make_problem():
     return random_problem
-
-
-@pytest.fixture
-def registered():
-    """Register methods for one test."""
-    names = []
-
-    def add(method):
-        registry.register_method(method)
-        names.append(method.name)
-        return method
-
-    yield add
-    for name in set(names):
-        del registry.METHODS[name]

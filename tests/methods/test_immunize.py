@@ -1,7 +1,7 @@
 """`immunize` and its loop: every method, seeds, weights, history, stopping, and that it works."""
 
 import math
-from dataclasses import asdict, fields
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -22,6 +22,7 @@ from condnum.methods import (
     immunize,
     method_names,
     register_method,
+    registry,
 )
 from condnum.methods.method import Gradients
 from condnum.methods.problem import ImmunizationProblem
@@ -191,24 +192,20 @@ class Shrink(Constant):
 
 
 class TestLoop:
-    def test_a_method_of_ones_own_in_a_few_lines(self, registered, make_problem):
-        registered(Shrink())
-        assert method_names()[-1] == "shrink"
-        result = immunize(make_problem(), "shrink", steps=3, learning_rate=0.5, **GD)
+    def test_a_method_of_ones_own_in_a_few_lines(self, make_problem):
+        result = immunize(make_problem(), Shrink(), steps=3, learning_rate=0.5, **GD)
         torch.testing.assert_close(result.theta, torch.eye(6).double() / 8)
         assert list(result.history["norm_self"]) == pytest.approx([6**0.5 / 2**i for i in (0, 1, 2, 2)])
         assert result.part_weights == {"self": 1.0}
 
-    def test_cosine_schedule(self, registered, make_problem):
-        registered(Constant())
-        result = immunize(make_problem(), "constant", steps=4, learning_rate=0.1, optimizer="gd")
+    def test_cosine_schedule(self, make_problem):
+        result = immunize(make_problem(), Constant(), steps=4, learning_rate=0.1, optimizer="gd")
         # ½(1 + cos(πt/4)) for t = 0 … 3 sums to 2 + ½.
         torch.testing.assert_close(result.theta, torch.eye(6).double() - 0.25)
 
-    def test_a_step_beyond_the_floats_is_taken_back(self, registered, make_problem):
-        registered(Constant())
+    def test_a_step_beyond_the_floats_is_taken_back(self, make_problem):
         # 1 − 1e308 is finite, 1 − 2e308 is not; Xθ is not either, so that κ of it is unknown.
-        result = immunize(make_problem(), "constant", steps=9, learning_rate=1e308, **GD)
+        result = immunize(make_problem(), Constant(), steps=9, learning_rate=1e308, **GD)
         assert (result.stop_reason, result.steps) == ("diverged", 1)
         assert float(result.theta[0, 0]) == pytest.approx(-1e308)
         assert result.history["step"].tolist() == [0, 1]
@@ -225,13 +222,12 @@ class TestLoop:
         if rate > 1e200 or method != "opt_kappa":
             assert result.stop_reason == "diverged"
 
-    def test_an_eigensolver_that_fails_diverges(self, registered, make_problem, monkeypatch):
+    def test_an_eigensolver_that_fails_diverges(self, make_problem, monkeypatch):
         def fail(*_):
             raise torch.linalg.LinAlgError("did not converge")
 
         monkeypatch.setattr(Shrink, "gradients", fail)
-        registered(Shrink())
-        assert immunize(make_problem(), "shrink").stop_reason == "diverged"
+        assert immunize(make_problem(), Shrink()).stop_reason == "diverged"
 
     def test_a_callback_sees_each_record_and_may_cancel(self, make_problem):
         seen = []
@@ -338,12 +334,9 @@ class TestSettings:
         if method == "imma" and not targets:
             return
         problem = make_problem(targets=targets)
-        kind = type(get_method(method).defaults)
-        base = kind(steps=3, optimizer="gd", learning_rate=1e-3, **mode)
+        base = DescentSettings(steps=3, optimizer="gd", learning_rate=1e-3, **mode)
         reference = immunize(problem, method, settings=base)
         for name, change in CHANGES.items():
-            if name not in {field.name for field in fields(kind)}:
-                continue
             options = {name: change[change[0] == getattr(base, name)]}
             with monkeypatch.context() as patch:
                 patch.setattr(DescentSettings, "refuse_idle", lambda *_, **__: None)
@@ -410,12 +403,12 @@ class Formula(Method):
 
 
 class TestActualProbes:
-    def test_met_and_useless(self, registered):
+    def test_met_and_useless(self):
         """y_P lies along the strong direction, which θ makes the weak one; y_H along one that it keeps."""
-        registered(Formula("turn", torch.diag(torch.tensor([5000**-0.5, 1.0]).double())))
+        turn = Formula("turn", torch.diag(torch.tensor([5000**-0.5, 1.0]).double()))
         X = np.diag([10.0, 1.0]), np.eye(2)
         problem = ImmunizationProblem.from_data(X[0], X[0][:, 0], X[1], [0.0, 1.0])
-        result = immunize(problem, "turn")
+        result = immunize(problem, turn)
         assert result.verdict.success  # (i) = 5000, (ii) = 1/2
         # One step on raw inputs; with θ, σ = (1, 1/50) and 0.98^(2t) ≤ 0.01 from t = 114 on.
         assert (result.benign_probe.raw, result.benign_probe.fixed) == (1, 114)
@@ -457,14 +450,11 @@ class TestActualProbes:
 
 class TestMethodsOfOnesOwn:
     @pytest.mark.parametrize("kind", [torch.float32, torch.int64, "numpy"], ids=str)
-    def test_theta_is_promoted(self, kind, registered, make_problem):
+    def test_theta_is_promoted(self, kind, make_problem):
         eye = np.eye(6, dtype=np.float32) if kind == "numpy" else torch.eye(6, dtype=kind)
-        registered(Formula("mine", eye))
-        theta = immunize(make_problem(), "mine").theta
-        assert theta.equal(torch.eye(6).double())
-        registered(Formula("bad", eye * math.nan))
+        assert immunize(make_problem(), Formula("mine", eye)).theta.equal(torch.eye(6).double())
         with pytest.raises(InvalidInputError, match="theta of method 'bad' holds 36 non-finite"):
-            immunize(make_problem(), "bad")
+            immunize(make_problem(), Formula("bad", eye * math.nan))
 
     def test_an_instance_is_as_good_as_a_name(self, make_problem):
         problem = make_problem()
@@ -488,9 +478,10 @@ class TestMethodsOfOnesOwn:
                 immunize(make_problem(), bare)
         assert "bare" not in method_names()
 
-    def test_registering_again_replaces(self, registered, make_problem):
+    def test_registering_again_replaces(self, monkeypatch, make_problem):
+        monkeypatch.setattr(registry, "METHODS", dict(registry.METHODS))
         for scale in (1.0, 2.0):
-            registered(Formula("mine", scale * torch.eye(6).double()))
+            register_method(Formula("mine", scale * torch.eye(6).double()))
         assert method_names().count("mine") == 1
         assert immunize(make_problem(), "mine").theta.equal(2 * torch.eye(6).double())
         for name in ("pareto", "algorithm1"):
