@@ -16,7 +16,7 @@ from condnum.errors import RankError
 from condnum.machine import core_count, limited_threads
 from condnum.studies.measure import MEASURES
 from condnum.theory.ceiling import rir_ceiling
-from condnum.theory.spectra import CovarianceRange
+from condnum.theory.covariances import CovarianceRange
 
 #: Confidence level of the intervals.
 CONFIDENCE_LEVEL = 0.95

@@ -27,9 +27,10 @@ from condnum.errors import InvalidInputError, RankError, UnknownNameError
 from condnum.studies.frame import several
 from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
+from condnum.theory.covariances import CovarianceRange
 from condnum.theory.immunization import in_both_conventions
 from condnum.theory.pareto import pareto_immunizer, ridge_limits
-from condnum.theory.spectra import PUBLISHED_RIDGE, CovarianceRange, squared_rtol
+from condnum.theory.spectra import PUBLISHED_RIDGE, squared_rtol
 
 #: All blocks that the rule of `block_names` finds.
 ALL = "all"

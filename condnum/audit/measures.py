@@ -20,6 +20,7 @@ from condnum.studies.alignment_path import in_blocks
 from condnum.studies.measure import MEASURES
 from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
+from condnum.theory.covariances import CovarianceRange, fit_lost, kept_directions
 from condnum.theory.immunization import (
     LOSS_TOLERANCE,
     Clauses,
@@ -31,12 +32,9 @@ from condnum.theory.immunization import (
 from condnum.theory.spectra import (
     PUBLISHED_RIDGE,
     Convention,
-    CovarianceRange,
     as_extractor,
     condition_from_spectrum,
     default_rtol,
-    fit_lost,
-    kept_directions,
 )
 
 #: The raw features, θ = I.

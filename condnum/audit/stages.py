@@ -26,8 +26,9 @@ from condnum.probing.race import AttackBudget
 from condnum.progress import OnProgress, report_event
 from condnum.studies.frame import SweepError
 from condnum.theory.ceiling import max_rir_immunizer, ridge_convention_ceiling, rir_ceiling
+from condnum.theory.covariances import CovarianceRange
 from condnum.theory.pareto import pareto_immunizer
-from condnum.theory.spectra import CovarianceRange, default_rtol, squared_rtol
+from condnum.theory.spectra import default_rtol, squared_rtol
 
 #: Both tasks, in the order of their rows' passes.
 TASKS = {"pretrain": "D_P", "harmful": "D_H"}

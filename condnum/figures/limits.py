@@ -27,8 +27,8 @@ from condnum.figures.style import (
     square,
     translucent,
 )
+from condnum.theory.covariances import task_ranges
 from condnum.theory.pareto import FeasibleRegion, extractor_ratios, feasible_region, immunizer_family
-from condnum.theory.spectra import task_ranges
 
 #: Drawn this far beyond the corners of the region: more than the largest κ that `extractor_ratios` trusts.
 _FAR = 1e32

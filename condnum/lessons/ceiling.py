@@ -19,8 +19,8 @@ from condnum.methods.descent import run_method
 from condnum.methods.method import Parameters
 from condnum.methods.problem import ImmunizationProblem
 from condnum.theory.ceiling import max_rir_immunizer
+from condnum.theory.covariances import task_ranges
 from condnum.theory.pareto import FeasibleRegion, extractor_ratios, feasible_region, immunizer_family
-from condnum.theory.spectra import task_ranges
 
 #: Steps of Algorithm 1 that the figure follows.
 PATH_STEPS = 100

@@ -38,7 +38,8 @@ from condnum.probing.quadratic import Modes
 from condnum.report.tables import as_html, formula_html
 from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import max_rir_immunizer, ridge_convention_ceiling, rir_ceiling
-from condnum.theory.spectra import Convention, condition_from_spectrum, covariance, squared_rtol, task_ranges
+from condnum.theory.covariances import task_ranges
+from condnum.theory.spectra import Convention, condition_from_spectrum, covariance, squared_rtol
 
 Example = Literal["diabetes", "digits"]
 #: Widest features that lesson 5 takes: each eigendecomposition takes seconds from there on.

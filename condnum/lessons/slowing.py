@@ -20,9 +20,9 @@ from condnum.lessons.condition_number import Floats
 from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, Preset, Slider, with_controls
 from condnum.lessons.frame.sheet import Sheet
 from condnum.probing.probe_steps import ProbeSteps, probe_steps
+from condnum.theory.covariances import CovarianceRange
 from condnum.theory.erasure import erasure
 from condnum.theory.immunization import Immunization, relative_immunization_ratio
-from condnum.theory.spectra import CovarianceRange
 
 #: Where the slider stops.
 STOPS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0)

@@ -11,7 +11,7 @@ from condnum.lessons.condition_number import Floats, spectrum
 from condnum.lessons.frame.explorer import Choice, Slider
 from condnum.probing import ProbeCurve, linear_probe
 from condnum.theory.ceiling import max_rir_immunizer
-from condnum.theory.spectra import CovarianceRange
+from condnum.theory.covariances import CovarianceRange
 
 #: Which task does not use the last feature.
 NullKind = Literal["none", "both", "harmful", "pretrain"]

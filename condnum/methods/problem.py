@@ -13,15 +13,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from condnum.arrays import ArrayLike, as_targets, as_tensor, resolve_device, same_columns, storage_eps
 from condnum.errors import InvalidInputError, check_known
 from condnum.probing.probe_steps import ProbeSteps, target_probe
-from condnum.theory.spectra import (
-    CovarianceRange,
-    as_covariance,
-    as_extractor,
-    covariance,
-    default_rtol,
-    features_rtol,
-    fit_lost,
-)
+from condnum.theory.covariances import CovarianceRange, fit_lost
+from condnum.theory.spectra import as_covariance, as_extractor, covariance, default_rtol, features_rtol
 
 LossName = Literal["mse", "bce"]
 

@@ -11,7 +11,7 @@ from condnum.arrays import ArrayLike, FloatArray, as_tensor
 from condnum.errors import InvalidInputError, check_integer
 from condnum.probing.quadratic import Modes, line_search_filters
 from condnum.probing.tasks import probed_task
-from condnum.theory.spectra import CovarianceRange
+from condnum.theory.covariances import CovarianceRange
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from condnum.probing.race import (
 from condnum.probing.report import AttackReport
 from condnum.probing.space import ProbeSpace
 from condnum.probing.tasks import AttackTask, float_matrix
-from condnum.theory.spectra import CovarianceRange
+from condnum.theory.covariances import CovarianceRange
 
 STEP_COLUMNS = [
     "extractor", "attacker", "label", "epsilon", "steps", "last_step", "passes",

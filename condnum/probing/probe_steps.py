@@ -15,7 +15,7 @@ from condnum.arrays import ArrayLike
 from condnum.errors import InvalidInputError, check_integer
 from condnum.probing.quadratic import Modes, descent_filter, first_step, line_search_filters
 from condnum.probing.tasks import probed_task
-from condnum.theory.spectra import CovarianceRange
+from condnum.theory.covariances import CovarianceRange
 
 #: The benign task counts as lost where its own probe needs more than this many times the steps on raw inputs.
 LOST_FACTOR = 10.0

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from condnum.arrays import FloatArray
-from condnum.theory.spectra import CovarianceRange, default_rtol
+from condnum.theory.covariances import CovarianceRange
+from condnum.theory.spectra import default_rtol
 
 #: Filters below this are set to zero now and then: products of subnormal numbers are slow.
 _NEGLIGIBLE, _FLUSH_INTERVAL = 1e-125, 16

@@ -17,7 +17,7 @@ from condnum.arrays import (
     same_columns,
 )
 from condnum.errors import InvalidInputError
-from condnum.theory.spectra import CovarianceRange
+from condnum.theory.covariances import CovarianceRange
 
 
 def probed_task(

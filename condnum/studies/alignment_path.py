@@ -30,8 +30,9 @@ from condnum.studies.linear import LinearStudy, MethodNames, MethodStudy
 from condnum.studies.measure import report_step
 from condnum.studies.pairs import study_of_one_pair
 from condnum.theory.ceiling import RirCeiling
+from condnum.theory.covariances import CovarianceRange
 from condnum.theory.pareto import FeasibleRegion, feasible_region
-from condnum.theory.spectra import CovarianceRange, condition_from_spectrum, default_rtol, symmetric_part
+from condnum.theory.spectra import condition_from_spectrum, default_rtol, symmetric_part
 
 #: Steps of a training that are kept, about: for D up to `SMALL`, and beyond.
 KEPT = {True: 48, False: 40}

@@ -15,6 +15,7 @@ from condnum.studies.frame.cells import Arrays
 from condnum.studies.linear import LinearStudy, MethodNames, MethodStudy
 from condnum.studies.pairs import TABLES, data_set, linear_study
 from condnum.theory.ceiling import RirCeiling, null_spaces, pencil_directions, share_of_ceiling
+from condnum.theory.covariances import CovarianceRange
 from condnum.theory.immunization import RATIO_TOLERANCE
 from condnum.theory.pareto import (
     FeasibleRegion,
@@ -23,7 +24,6 @@ from condnum.theory.pareto import (
     immunizer_family,
     pareto_extractor,
 )
-from condnum.theory.spectra import CovarianceRange
 
 #: Pairs (pretrain, harmful) of digits that stand for the 90.
 DEFAULT_PAIRS = ((4, 9), (4, 7), (3, 5), (0, 1), (9, 0))

@@ -6,7 +6,7 @@ __all__, __getattr__, __dir__ = attach(
     __name__,
     {
         "ConditionNumber": "condnum.theory.spectra",
-        "CovarianceRange": "condnum.theory.spectra",
+        "CovarianceRange": "condnum.theory.covariances",
         "Immunization": "condnum.theory.immunization",
         "Clauses": "condnum.theory.immunization",
         "Alignment": "condnum.theory.alignment",

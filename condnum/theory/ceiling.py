@@ -17,16 +17,10 @@ from torch import Tensor
 
 from condnum.arrays import Array, ArrayLike, like
 from condnum.errors import InvalidInputError
+from condnum.theory.covariances import CovarianceRange, task_ranges
 from condnum.theory.extremes import gram
 from condnum.theory.immunization import unit_scale
-from condnum.theory.spectra import (
-    PUBLISHED_RIDGE,
-    CovarianceRange,
-    condition_from_spectrum,
-    hessian_spectrum,
-    symmetric_part,
-    task_ranges,
-)
+from condnum.theory.spectra import PUBLISHED_RIDGE, condition_from_spectrum, hessian_spectrum, symmetric_part
 
 #: Sine of a principal angle below which a direction lies in both subspaces.
 ANGLE_TOLERANCE = 1e-6
@@ -203,7 +197,15 @@ def ridge_convention_ceiling(
     where `min(1, λ_min)` is replaced by 1 when `K_P` is singular (then `σ_D(H_P) = 0`, given `D_hid ≥ D`).
     A bound, not a target: for singular covariances it is approached by extractors close to rank one.
 
-    Arguments are as in `rir_ceiling`, with ε the convention's `ridge` and s the `squared_norm`.
+    Args:
+        pretrain_covariance: `(D, D)`, `K_P`, or its range.
+        harmful_covariance: `(D, D)`, `K_H`, or its range.
+        ridge: ε > 0 of the convention.
+        squared_norm: s; default D, unit scale.
+        rtol: Relative rank tolerance; default `D·eps`.
+
+    Returns:
+        The bound.
 
     Examples:
         >>> import numpy as np

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from condnum.arrays import ArrayLike, TargetKind, as_targets, as_tensor, like
 from condnum.errors import InvalidInputError, check_integer, check_real
-from condnum.theory.spectra import EPS, CovarianceRange, as_covariance, checked_rtol, default_rtol
+from condnum.theory.covariances import CovarianceRange
+from condnum.theory.spectra import EPS, as_covariance, checked_rtol, default_rtol
 
 #: Fewer rows per column than this, and Σ is shrunk.
 FEW_ROWS = 10

@@ -17,18 +17,17 @@ from torch import Tensor
 
 from condnum.arrays import ArrayLike, extractor_matrix, storage_eps
 from condnum.errors import InvalidInputError, RankError, check_known
+from condnum.theory.covariances import CovarianceRange, task_ranges
 from condnum.theory.spectra import (
     PUBLISHED_RIDGE,
     ConditionNumber,
     Convention,
-    CovarianceRange,
     as_extractor,
     condition_from_spectrum,
     default_rtol,
     features_seen,
     hessian_spectrum,
     storage_noise,
-    task_ranges,
 )
 
 ThetaScale = Literal["unit", "as_trained"]

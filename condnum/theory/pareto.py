@@ -29,16 +29,10 @@ from condnum.theory.ceiling import (
     ridge_convention_ceiling,
     rir_ceiling,
 )
+from condnum.theory.covariances import CovarianceRange, task_ranges
 from condnum.theory.extremes import gram, largest_bound
 from condnum.theory.immunization import in_both_conventions, unit_scale
-from condnum.theory.spectra import (
-    PUBLISHED_RIDGE,
-    Convention,
-    CovarianceRange,
-    default_rtol,
-    hessian_spectrum,
-    task_ranges,
-)
+from condnum.theory.spectra import PUBLISHED_RIDGE, Convention, default_rtol, hessian_spectrum
 
 #: `pareto_immunizer` stays this far below (ii) = 1, so that round-off does not decide clause (b).
 FRONT_MARGIN = 1e-3

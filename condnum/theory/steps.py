@@ -36,7 +36,13 @@ def well_step_bound(sigma: ArrayLike, *, dimension: int | None = None, bound: St
 
     Published: :math:`1/((1-\frac1D)\sigma_1)` in the place of the first term.
 
-    `sigma` is the `(..., k)` non-zero spectrum of H, descending with σ₁ > σ₂, and D by default k.
+    Args:
+        sigma: `(..., k)` non-zero spectrum of H: positive, descending, σ₁ > σ₂.
+        dimension: D of the Hessian; default k.
+        bound: `corrected`, or `published` for the paper's.
+
+    Returns:
+        A float for one spectrum, an array `(...)` for a batch.
 
     Examples:
         >>> well_step_bound([4.0, 1.0])
@@ -67,7 +73,12 @@ def ill_step_bound(sigma: ArrayLike, *, bound: StepBound = "corrected") -> Any:
     Published: :math:`\rho^2/(1-2\sigma_k/k)`, returned as it is: negative where σ_k > k/2, `inf`
     at σ_k = k/2.
 
-    `sigma` is the `(..., k)` non-zero spectrum of H, descending with σ_k < σ_{k−1}.
+    Args:
+        sigma: `(..., k)` non-zero spectrum of H: positive, descending, σ_k < σ_{k−1}.
+        bound: `corrected`, or `published` for the paper's.
+
+    Returns:
+        A float for one spectrum, an array `(...)` for a batch.
 
     Examples:
         >>> ill_step_bound([3.0, 1.0])
@@ -209,8 +220,15 @@ def well_spectrum_step(sigma: ArrayLike, eta: float, dimension: int | None = Non
     .. math:: \sigma_1' = \sigma_1\big(1 - 2\eta(1-\tfrac1D)\sigma_1\big)^2, \quad
         \sigma_i' = \sigma_i\big(1 + \tfrac{2\eta}{D}\sigma_i\big)^2
 
-    (A σ₁ repeated m times moves with 1/m in the place of 1.) `sigma` is `(..., k)`, descending, and D by
-    default k; entry i is where σ_i goes, so the result may be out of order.
+    (A σ₁ repeated m times moves with 1/m in the place of 1.)
+
+    Args:
+        sigma: `(..., k)` positive, descending.
+        eta: η ≥ 0.
+        dimension: D of the Hessian; default k.
+
+    Returns:
+        `(..., k)`: entry i is where σ_i goes, so it may be out of order.
 
     Examples:
         >>> well_spectrum_step([4.0, 1.0], 0.25, 2)
@@ -227,8 +245,14 @@ def ill_spectrum_step(sigma: ArrayLike, eta: float) -> Array:
     .. math:: \sigma_k' = \sigma_k\big(1 - \tfrac{2\eta}{\rho^2}(1-\tfrac1k)\sigma_k\big)^2, \quad
         \sigma_i' = \sigma_i\big(1 + \tfrac{2\eta}{k\rho^2}\sigma_i\big)^2
 
-    (A σ_k repeated m times moves with 1/m in the place of 1.) Entry i is where σ_i goes; 0 if it is
-    annihilated.
+    (A σ_k repeated m times moves with 1/m in the place of 1.)
+
+    Args:
+        sigma: `(..., k)` positive, descending.
+        eta: η ≥ 0.
+
+    Returns:
+        `(..., k)`: entry i is where σ_i goes; 0 if it is annihilated.
 
     Examples:
         >>> ill_spectrum_step([3.0, 1.0], 1.0)  # ρ = 2

@@ -20,7 +20,8 @@ from condnum.methods.problem import LinearTask
 from condnum.probing.race import AttackBudget
 from condnum.report.tables import number
 from condnum.studies.frame import SweepError
-from condnum.theory.spectra import CovarianceRange, squared_rtol
+from condnum.theory.covariances import CovarianceRange
+from condnum.theory.spectra import squared_rtol
 
 D = 6
 

@@ -13,7 +13,7 @@ from condnum.audit.moments import cluster_moments, second_moments
 from condnum.data import feature_stream
 from condnum.data.feature_stream import as_stream
 from condnum.errors import DataFormatError, InvalidInputError
-from condnum.theory.spectra import CovarianceRange
+from condnum.theory.covariances import CovarianceRange
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from condnum.theory.ceiling import (
     ridge_convention_ceiling,
     rir_ceiling,
 )
+from condnum.theory.covariances import CovarianceRange
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.pareto import pareto_immunizer
-from condnum.theory.spectra import CovarianceRange
 
 SEEDS = st.integers(0, 2**32 - 1)
 # κ(H) of the factor route keeps eps·√κ(H) and K's smallest value eps·κ(K): with κ(K) ≤ 1e6 and κ(θ) mostly

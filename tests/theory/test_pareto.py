@@ -11,6 +11,7 @@ from sklearn.datasets import load_breast_cancer
 
 from condnum.errors import InvalidInputError
 from condnum.theory.ceiling import max_rir_immunizer, ridge_convention_ceiling, rir_ceiling
+from condnum.theory.covariances import CovarianceRange
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.pareto import (
     extractor_ratios,
@@ -20,7 +21,6 @@ from condnum.theory.pareto import (
     pareto_immunizer,
     ridge_limits,
 )
-from condnum.theory.spectra import CovarianceRange
 
 #: κ(M) stays below 1e8 here; an SVD in float64 then has a relative error below 1e-8.
 ROUND_OFF = 1e-7

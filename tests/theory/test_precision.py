@@ -17,8 +17,9 @@ from condnum.errors import InvalidInputError
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing.probe_steps import probe_steps
 from condnum.theory import ill_step_bound, well_step_bound
+from condnum.theory.covariances import CovarianceRange
 from condnum.theory.immunization import relative_immunization_ratio
-from condnum.theory.spectra import CovarianceRange, condition_number, default_rtol, hessian, squared_rtol
+from condnum.theory.spectra import condition_number, default_rtol, hessian, squared_rtol
 
 DRAWS = settings(max_examples=40)
 SEEDS, SIZES, KINDS = st.integers(0, 10**6), st.integers(2, 9), st.sampled_from(STRUCTURES)

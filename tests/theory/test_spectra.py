@@ -5,14 +5,8 @@ import pytest
 import torch
 
 from condnum.errors import InvalidInputError, RankError, UnknownNameError
-from condnum.theory.spectra import (
-    PUBLISHED_RIDGE,
-    CovarianceRange,
-    condition_number,
-    covariance,
-    hessian,
-    hessian_spectrum,
-)
+from condnum.theory.covariances import CovarianceRange
+from condnum.theory.spectra import PUBLISHED_RIDGE, condition_number, covariance, hessian, hessian_spectrum
 
 ARRAYS = pytest.mark.parametrize("array", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
 
