@@ -325,13 +325,12 @@ class DirectSolution(Attacker):
 
     def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
         """Solve with each strength of the penalty."""
-        space = problem.space
-        solved = _ridge(space) if space.kind == "regression" else _newton(space)
-        traces = []
-        for choice, W, steps in solved:
-            both, at = np.stack([np.zeros_like(W), W]), np.array([0, steps])
-            scores = np.stack([at, *space.score(both)], axis=1)
-            traces.append(Trace(choice, at, space.evaluate(both)[0], scores))
+        space, traces = problem.space, []
+        for choice, W, steps in _ridge(space) if space.kind == "regression" else _newton(space):
+            race = Race(space, [choice], budget)
+            race.observe(0, np.ones(1), lambda W=W: np.zeros_like(W)[None])
+            race.observe(steps, space.evaluate(W[None])[0], lambda W=W: W[None])
+            traces += race.traces()
         return AttackRun(traces, space)
 
 

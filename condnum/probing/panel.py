@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
+from torch import nn
 
 from condnum.arrays import ArrayLike, FloatArray, TargetKind, extracted, extractor_matrix
 from condnum.errors import InvalidInputError, check_known
@@ -17,7 +20,7 @@ from condnum.probing.race import (
     Attacker,
     AttackProblem,
     AttackRun,
-    Trace,
+    Race,
     best,
     zero_weights,
 )
@@ -110,36 +113,25 @@ def attack_panel(
     else:
         task = AttackTask.of_covariance(covariance, moment)
     problems, scale = _problems(thetas, task, rows)
-    found: dict[str, list[pd.DataFrame]] = {"steps": [], "curves": []}
-    skipped = []
+    steps, curves, skipped = [], [], []
     for extractor in attacked:
         problem = problems[extractor]
         for attacker in chosen:
-            facts = {"extractor": extractor, "attacker": attacker.name}
+            facts = {"extractor": extractor, "attacker": attacker.name, "label": attacker.label}
             if reason := _obstacle(attacker, problem):
                 skipped.append(facts | {"reason": reason})
                 continue
             if on_attack is not None:
                 on_attack(extractor, attacker.name)
-            facts["label"] = attacker.label
-            tables = _attacked(attacker, problem, budget, problems[baseline].space, scale)
-            for kept, table in zip(found.values(), tables, strict=True):
-                kept.append(table.assign(**facts))
-    steps, curves = (
-        pd.concat(found[name] or [pd.DataFrame(columns=columns)], ignore_index=True)[columns]
-        for name, columns in (("steps", STEP_COLUMNS), ("curves", CURVE_COLUMNS))
-    )
-    raw_space, spectra = problems[baseline].space, []
-    for name, problem in problems.items():
-        S = problem.space.spectrum
-        columns = {"index": np.arange(1, len(S.sigma) + 1), "sigma": S.sigma, "share": S.shares}
-        spectra.append(pd.DataFrame({"extractor": name, **columns}))
+            step, curve = _attacked(attacker, problem, budget, problems[baseline].space, scale)
+            steps.append(step.assign(**facts))
+            curves.append(curve.assign(**facts))
+    own = [_facts(of.space, problems[baseline].space, budget, scale) for of in problems.values()]
+    spectra = [of.space.spectrum.table.assign(extractor=name) for name, of in problems.items()]
     return AttackReport(
-        steps=steps,
-        curves=curves,
-        extractors=pd.DataFrame(
-            {"extractor": name, **_facts(of.space, raw_space, budget, scale)} for name, of in problems.items()
-        ),
+        steps=_table(steps, STEP_COLUMNS),
+        curves=_table(curves, CURVE_COLUMNS),
+        extractors=pd.DataFrame(own, index=pd.Index(problems, name="extractor")).reset_index(),
         spectra=pd.concat(spectra),
         skipped=pd.DataFrame(skipped, columns=["extractor", "attacker", "reason"]),
         baseline=baseline,
@@ -148,6 +140,11 @@ def attack_panel(
         held_out=task.X_test is not None,
         title=title,
     )
+
+
+def _table(parts: Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
+    """Return tables below each other, with these columns."""
+    return pd.concat(parts or [pd.DataFrame(columns=columns)], ignore_index=True)[columns]
 
 
 def _chosen(kind: str, names: Sequence[str] | None, known: Collection[str]) -> list[str]:
@@ -167,7 +164,7 @@ def _obstacle(attacker: Attacker, problem: AttackProblem) -> str:
     if attacker.needs == "rows" and not problem.rows:
         return "it needs rows of features, but a covariance was given"
     if attacker.needs == "theta" and problem.theta is None:
-        return "it needs the matrix of a linear extractor without bias"
+        return "it needs the matrix of a linear extractor"
     return ""
 
 
@@ -183,7 +180,7 @@ def _problems(
         raise InvalidInputError(
             f"targets of size {unit:.3g} have squares outside the range of float64; rescale them."
         )
-    raw_size = _root_mean_square(task.X, "inputs")
+    D, raw_size = task.X.shape[1], _root_mean_square(task.X, "inputs")
     raw = ProbeSpace(task.X / raw_size, labels, task.kind)  # one for all extractors: one optimum serves all
     problems: dict[str, AttackProblem] = {}
     for name, theta in thetas.items():
@@ -197,13 +194,24 @@ def _problems(
                 f"the targets have no linear part in the features of '{name}', the baseline: there is "
                 "nothing to attack; check that rows and targets are in the same order."
             )
-        matrix = None if theta is not None else np.eye(task.X.shape[1])
-        with suppress(InvalidInputError):  # a module, or one with a bias: it has features, but no matrix
-            matrix = matrix if theta is None else float_matrix(extractor_matrix(theta), "theta")
-        problems[name] = AttackProblem(
-            space, raw, None if matrix is None else matrix * (raw_size / size), rows
-        )
+        inputs, matrix = raw, _matrix(theta, D)
+        if matrix is not None:
+            matrix[:D] *= raw_size
+            if len(matrix) > D:  # the last row is a bias, for a column of ones
+                inputs = replace(raw, features=np.c_[raw.features, np.ones(len(raw.features))])
+            matrix /= size
+        problems[name] = AttackProblem(space, inputs, matrix, rows)
     return problems, unit**2
+
+
+def _matrix(theta: Any, dimension: int) -> FloatArray | None:
+    """Return θ `(D, k)`, with a bias as the last row of `(D + 1, k)`; None: it has no matrix."""
+    layer = theta.to_linear() if hasattr(theta, "to_linear") else theta
+    if isinstance(layer, nn.Linear) and layer.bias is not None:
+        return float_matrix(torch.cat([layer.weight.mT, layer.bias[None]]), "theta")
+    with suppress(InvalidInputError):
+        return float_matrix(np.eye(dimension) if theta is None else extractor_matrix(theta), "theta")
+    return None
 
 
 def _root_mean_square(values: FloatArray, what: str) -> float:
@@ -223,12 +231,11 @@ def _attacked(
     attacker: Attacker, problem: AttackProblem, budget: AttackBudget, raw: ProbeSpace, scale: float
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Run one attacker on one extractor; return its steps, a row per ε, and its best curve."""
-    space = attacker.space(problem)
+    space, lost = attacker.space(problem), np.inf
     if space.nothing_to_learn:  # zero weights are optimal: no attacker moves
-        loss, accuracy = space.score(zero_weights(space, 1))
-        still = np.array([[0.0, loss[0], accuracy[0]]])
-        run = AttackRun([Trace("none", np.array([0]), np.ones(1), still)], space)
-        lost = np.inf
+        race, start = Race(space, ["none"], budget), zero_weights(space, 1)
+        race.observe(0, np.ones(1), lambda: start)
+        run = AttackRun(race.traces(), space)
     else:
         run = attacker.run(problem, budget)
         lost = fit_lost(run.space, raw)

@@ -126,8 +126,8 @@ class AttackProblem:
     """One extractor as all attackers meet it."""
 
     space: ProbeSpace  # features of the extractor
-    inputs: ProbeSpace  # the raw inputs
-    theta: FloatArray | None  # (D, k), features = inputs·θ in the panel's scaling; None: it has no matrix
+    inputs: ProbeSpace  # the raw inputs, with a column of ones where the extractor has a bias
+    theta: FloatArray | None  # features = inputs·θ in the panel's scaling; None: it has no matrix
     rows: bool = True  # whether the features are rows of data; if not, they have the task's covariance
 
 

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import expit, log_softmax
 
@@ -80,6 +81,12 @@ class Spectrum:
     def modes(self) -> Modes:
         """The squared loss in its eigenbasis."""
         return Modes(self.sigma / self.sigma[0], self.shares)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row per eigenvalue, from the largest."""
+        index = np.arange(1, len(self.sigma) + 1)
+        return pd.DataFrame({"index": index, "sigma": self.sigma, "share": self.shares})
 
 
 @dataclass(frozen=True, eq=False)

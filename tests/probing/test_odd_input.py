@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from condnum.errors import CondnumError
 from condnum.probing import AttackBudget, attack_panel, linear_probe, log_spaced_steps
-from condnum.probing.tasks import AttackTask
 
 NUMBERS = [-1, 0, 1, 2, 3.0, 2.5, np.int64(3), np.float32(0.25), True, None, "3", np.nan, np.inf, 1e-300, [1]]
 
@@ -17,6 +16,7 @@ X = RNG.normal(size=(12, 2))
 Y = {"regression": X @ [1.0, 2.0] + RNG.normal(size=12), "classification": 1.0 * (X[:, 0] + X[:, 1] ** 2 > 0)}
 K, MOMENT = X.T @ X, X.T @ Y["regression"]
 CHEAP = AttackBudget(steps=50, dense_steps=10)
+odd = st.sampled_from(sorted(ODD_ARRAYS))
 
 
 def finite_or_refused(call):
@@ -26,21 +26,6 @@ def finite_or_refused(call):
             return call()
         except CondnumError:
             return None
-
-
-labels = st.lists(st.integers(-1, 4), min_size=3, max_size=6)
-
-
-@settings(max_examples=150)
-@given(y=labels, y_test=labels)
-def test_labels_are_taken_where_each_class_has_an_example_and_no_other_is_asked_for(y, y_test):
-    train, test = (np.eye(len(of), 2) for of in (y, y_test))
-    task = finite_or_refused(lambda: AttackTask.of(train, y, "classification", (test, y_test)))
-    sound = len({*y}) > 1 and {*y_test} <= {*y}
-    assert (task is not None) == sound
-
-
-odd = st.sampled_from(sorted(ODD_ARRAYS))
 
 
 @settings(max_examples=150)
@@ -70,17 +55,11 @@ def test_budgets_and_steps_are_numbers_or_refused(value):
 )
 def test_the_panel_takes_or_refuses_any_array(kind, kinds, place):
     kinds = [name if i == place or place == 5 else "as it is" for i, name in enumerate(kinds)]
-    theta, inputs, y, test, y_test = (
-        ODD_ARRAYS[name](a)
-        for name, a in zip(kinds, (np.diag([1.0, 0.1]), X, Y[kind], X[:7], Y[kind][:7]), strict=True)
-    )
-    named = ["gd", "cg", "closed_form", "fine_tune"]
-
-    def panel():
-        options = {"kind": kind, "held_out": (test, y_test), "attackers": named, "budget": CHEAP}
-        return attack_panel(inputs, y, theta, **options)
-
-    report = finite_or_refused(panel)
+    given_arrays = (np.diag([1.0, 0.1]), X, Y[kind], X[:7], Y[kind][:7])
+    theta, inputs, y, *held_out = (ODD_ARRAYS[n](a) for n, a in zip(kinds, given_arrays, strict=True))
+    options = {"kind": kind, "held_out": held_out, "budget": CHEAP}
+    names = ["gd", "cg", "closed_form", "fine_tune"]
+    report = finite_or_refused(lambda: attack_panel(inputs, y, theta, attackers=names, **options))
     if report is not None:
         assert not report.steps.empty
         numbers = report.extractors.select_dtypes("number")

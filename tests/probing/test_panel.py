@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from condnum import Immunizer, erasure
+from condnum import Eraser, Immunizer, erasure
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.figures.attack_panel import attack_factor_heatmap
 from condnum.probing import (
@@ -188,11 +188,14 @@ def test_any_extractor_and_text_labels_are_taken_in_the_order_of_named_columns()
     linear = torch.nn.Linear(D, D, bias=False)
     linear.load_state_dict({"weight": matrix.mT})
     net = torch.nn.Sequential(linear, torch.nn.Tanh())
-    extractors = {"estimator": immunizer, "layer": linear, "tensor": matrix, "net": net}
+    eraser = Eraser().fit(frame, words)
+    extractors = {"estimator": immunizer, "layer": linear, "tensor": matrix, "net": net, "erased": eraser}
     found = attack_panel(frame, words, extractors, attackers=["gd", "fine_tune"], budget=SMALL)
     for name in ("layer", "tensor"):
         assert steps(found, "gd", name) == pytest.approx(steps(found, "gd", "estimator"), rel=0.02)
     assert found.skipped["extractor"].tolist() == ["net"]
+    assert steps(found, "gd", "erased", 0.1) == np.inf
+    assert np.isfinite(steps(found, "fine_tune", "erased", 0.1))  # from θ with its bias
     turned = attack_panel(frame[[*"edcba"]], words, {"estimator": immunizer}, attackers=["gd"], budget=SMALL)
     assert steps(turned, "gd", "estimator") == steps(found, "gd", "estimator")
 
