@@ -4,20 +4,27 @@ from typing import Any
 
 import numpy as np
 
+from condnum.audit import words
 from condnum.audit.layers import LayerAudit
-from condnum.audit.measures import LABEL_OF
 from condnum.audit.result import Audit
 from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, add_line, empty, finish, log_axis, panels
 from condnum.report.tables import number
 
-#: Color, dash and label of each extractor; the dash is a second code beside color.
+#: Color and dash of each extractor, a second code beside color; those that were given take turns.
 _LOOK = {
-    "raw": (NEUTRAL, "dot", LABEL_OF["raw"]),
-    "theta": (BLUE, "solid", LABEL_OF["theta"]),
-    "max_rir": (ORANGE, "dashdot", LABEL_OF["max_rir"]),
-    "pareto": (PURPLE, "longdash", LABEL_OF["pareto"]),
-    "erase": (NEUTRAL, "dash", LABEL_OF["erase"]),
+    "raw": (NEUTRAL, "dot"),
+    "max_rir": (ORANGE, "dashdot"),
+    "pareto": (PURPLE, "longdash"),
+    "erase": (NEUTRAL, "dash"),
 }
+_GIVEN = [(BLUE, "solid"), (BLUE, "dot"), (BLUE, "longdash"), (BLUE, "dashdot")]
+
+
+def _look(found: Audit, name: str) -> tuple[str, str, str]:
+    """Return color, dash and label of an extractor."""
+    given = list(found.given)
+    color, dash = _LOOK.get(name) or _GIVEN[given.index(name) % len(_GIVEN)]
+    return color, dash, words.label(name)
 
 
 def audited_spectra_figure(found: Audit) -> Any:
@@ -58,7 +65,7 @@ def sensitivity_figure(found: Audit) -> Any:
     figure = panels(rows=1, cols=2, subplot_titles=titles, horizontal_spacing=0.11)
     left, right = found.rtol_sweep, found.epsilon_sweep
     for name in left["extractor"].unique():
-        color, dash, label = _LOOK[name]
+        color, dash, label = _look(found, name)
         for column, (table, x) in enumerate(((left, "rtol"), (right, "epsilon")), start=1):
             rows = table[table["extractor"] == name]
             figure.add_scatter(
@@ -100,7 +107,7 @@ def attack_figure(found: Audit) -> Any:
     if table.empty:
         return None
     for name, rows in table.groupby("extractor", sort=False):
-        color, _, label = _LOOK[str(name)]
+        color, _, label = _look(found, str(name))
         symbols = np.where(rows["bound"] == "exact", "circle", "triangle-right-open")
         figure.add_scatter(
             x=rows["factor"], y=rows["label"], mode="markers", name=label,
@@ -118,7 +125,7 @@ def attack_figure(found: Audit) -> Any:
     epsilon = report.budget.reported_epsilon
     note = f"steps on it / on raw features, to {100 * epsilon:g} % excess loss; ▷: at least"
     shown = 180 + 30 * table["label"].nunique()
-    names = " and ".join(_LOOK[name][2] for name in table["extractor"].unique())
+    names = " and ".join(words.label(name) for name in table["extractor"].unique())
     return _legend(finish(figure, f"How much {names} slows attackers", note, height=shown))
 
 

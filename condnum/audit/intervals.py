@@ -1,6 +1,6 @@
 """Bootstrap confidence intervals of an audit's numbers: rows of both tasks are resampled, independently."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 
 from condnum.audit.measures import Extractors, TaskSpectra, kappa_table
-from condnum.audit.moments import SecondMoments
+from condnum.data.feature_rows import SAMPLE_ROWS_PER_COLUMN, TaskRows
 from condnum.errors import RankError
 from condnum.machine import core_count, limited_threads
 from condnum.studies.measure import MEASURES
@@ -20,10 +19,8 @@ from condnum.theory.covariances import CovarianceRange
 
 #: Confidence level of the intervals.
 CONFIDENCE_LEVEL = 0.95
-
-#: Ends the seeds of resampling, see `moments._GROUPS_SEED`.
+#: Ends the seeds of resampling, so that no other stream of random numbers is the same one.
 _DRAWS_SEED = 73
-
 #: Fewer replicates than this make no interval.
 FEWEST_REPLICATES = 20
 
@@ -37,22 +34,17 @@ class Intervals:
     replicates: int  # B, without those whose resampled covariance has rank 0
 
 
-def resampled_covariance(moments: SecondMoments, generator: np.random.Generator) -> torch.Tensor:
-    """Draw rows, or groups of rows, with replacement and return their covariance."""
-    parts = moments.groups if moments.kept is None else moments.kept
-    counts = np.bincount(generator.integers(len(parts), size=len(parts)), minlength=len(parts))
+def resampled_covariance(task: TaskRows, generator: np.random.Generator) -> torch.Tensor:
+    """Draw as many rows of the sample with replacement; return their covariance, at the size of K."""
+    X = task.sample
+    counts = np.bincount(generator.integers(len(X), size=len(X)), minlength=len(X))
     drawn = np.flatnonzero(counts)
-    if moments.kept is not None:
-        X = parts[drawn] * np.sqrt(counts[drawn])[:, None]
-        return torch.from_numpy(X.T @ X)
-    total = np.zeros_like(parts[0])
-    for m in drawn:
-        total += counts[m] * parts[m]
-    return torch.from_numpy(total)
+    rows = X[drawn] * np.sqrt(counts[drawn] * (task.rows / len(X)))[:, None]
+    return torch.from_numpy(rows.T @ rows)
 
 
 def bootstrap(
-    moments: tuple[SecondMoments, SecondMoments],
+    tasks: Sequence[TaskRows],
     extractors: Extractors,
     *,
     rtol: float,
@@ -61,50 +53,55 @@ def bootstrap(
     seed: int = 0,
     threads: int | None = None,
     on_replicate: Callable[[int], None] | None = None,
-) -> NDArray[np.float64]:
-    """Measure resampled data as the data were measured: a row of the numbers of `estimates` each.
+) -> Intervals | str:
+    """Measure resampled data as the data were measured, and return percentiles; or say why there are none.
 
     Rows are taken for independent draws from each task; extractors stay as they are, those that were computed
     from the data included. Replicate b of any number of threads is the same, as it has its own generator; one
-    of rank 0 is left out.
+    of rank 0 is left out. A resampled task has fewer distinct rows (63 %), which can lower ranks and compact
+    κ's: `inside` says whether an estimate lies in its own interval, and `median` how far resampling moves it.
+    Intervals are percentiles: BCa would need as many more replicates as there are rows.
     """
+    D = tasks[0].stream.dimension
+    if any(len(task.sample) < min(task.rows, SAMPLE_ROWS_PER_COLUMN * D) for task in tasks):
+        return f"at D = {D:,d} a sample of {SAMPLE_ROWS_PER_COLUMN} rows per column exceeds the memory limit"
+
+    def measured(covariances: Sequence[Any]) -> pd.DataFrame:
+        P, H = (CovarianceRange.of(K, rtol=rtol) for K in covariances)
+        return estimates(TaskSpectra.of(P, H, extractors, rtol=rtol), epsilon)
 
     def replicate(index: int) -> list[float] | None:
+        generators = (np.random.default_rng([seed, which, index, _DRAWS_SEED]) for which in (0, 1))
         try:
-            P, H = (
-                CovarianceRange.of(
-                    resampled_covariance(task, np.random.default_rng([seed, which, index, _DRAWS_SEED])),
-                    rtol=rtol,
-                )
-                for which, task in enumerate(moments)
-            )
-            spectra = TaskSpectra.of(P, H, extractors, rtol=rtol)
-            return estimates(spectra, epsilon)["estimate"].tolist()
+            drawn = [resampled_covariance(task, own) for task, own in zip(tasks, generators, strict=True)]
+            return measured(drawn)["estimate"].tolist()
         except RankError:
             return None
 
     draws = []
     with limited_threads(1), ThreadPoolExecutor(threads or core_count()) as pool:
-        for found in pool.map(replicate, range(replicates)):
-            draws.append(found)
+        for done, found in enumerate(pool.map(replicate, range(replicates)), start=1):
+            draws += [] if found is None else [found]
             if on_replicate is not None:
-                on_replicate(len(draws))
-    return np.array([found for found in draws if found is not None])
-
-
-def intervals(draws: NDArray[np.float64], known: pd.DataFrame, unit: str) -> Intervals | None:
-    """Take percentiles of replicates beside the estimates; None if nearly all replicates have rank 0.
-
-    A resampled task has fewer distinct rows (63 %), which can lower ranks and compact κ's: `inside` says
-    whether the estimate lies in its own interval, and `median` how far resampling moves it.
-    """
+                on_replicate(done)
     if len(draws) < FEWEST_REPLICATES:
-        return None
-    tails = (1 - CONFIDENCE_LEVEL) / 2
+        return "nearly all resampled pairs of tasks have rank 0"
+    known, tails = measured([task.covariance for task in tasks]), (1 - CONFIDENCE_LEVEL) / 2
     # Percentiles are members of the sample, as ceilings may be infinite.
     low, median, high = np.quantile(draws, [tails, 0.5, 1 - tails], axis=0, method="inverted_cdf")
     inside = (low <= known["estimate"]) & (known["estimate"] <= high)
-    return Intervals(known.assign(low=low, high=high, median=median, inside=inside), unit, len(draws))
+    table = known.assign(low=low, high=high, median=median, inside=inside)
+    return Intervals(table, " and ".join(map(_unit, tasks, ("D_P", "D_H"))), len(draws))
+
+
+def _unit(task: TaskRows, name: str) -> str:
+    """Say what is resampled."""
+    if len(task.sample) == task.rows:
+        return f"the {task.rows:,d} rows of {name}, one at a time"
+    return (
+        f"a random sample of {len(task.sample):,d} of the {task.rows:,d} rows of {name} (intervals for all "
+        "of them are narrower)"
+    )
 
 
 def estimates(spectra: TaskSpectra, epsilon: float) -> pd.DataFrame:

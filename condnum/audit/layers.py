@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from condnum.audit.insertion import channels_last
 from condnum.audit.words import paragraphs
 from condnum.data.feature_stream import MAX_FEATURES
 from condnum.deep.backbone import Backbone, evaluating
@@ -47,6 +48,10 @@ class LayerAudit:
     epsilon: float  # of the ridge convention
     rows_pretrain: int
     rows_harmful: int
+    #: layer -> the best closed form on the Pareto front `(D, D)`, ‖θ‖_F = √D, for `insert_extractor`.
+    thetas: Mapping[str, Tensor] = field(default_factory=dict)
+    #: layer -> pooled features of D_P and D_H, `(N, D)` each, on the CPU.
+    features: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @property
     def cheapest(self) -> str | None:
@@ -74,30 +79,57 @@ def layer_audit(
     epsilon: float = PUBLISHED_RIDGE,
     rtol: float | None = None,
     target: float = RIR_TARGET,
+    keep_features: bool = True,
 ) -> LayerAudit:
     """Audit the pooled features behind each layer of a net, in one pass over the batches of each task.
 
-    The net runs in evaluation mode, where it is, without gradients, and is left as it was. A batch is a
-    tensor, a tuple that begins with one, or a dictionary with
-    `pixel_values` or `image`. An output `(B, C, h, w)` is averaged over positions
-    (`(B, h, w, C)` where timm's `output_fmt` is NHWC), `(B, tokens, F)` over tokens.
+    The net runs in evaluation mode, where it is, without gradients, and is left as it was. A map
+    `(B, C, h, w)` or `(B, h, w, C)` is averaged over positions, `(B, tokens, F)` over tokens.
+
+    Args:
+        model: Any net.
+        pretrain: Batches of D_P: tensors, tuples that begin with one, or dictionaries with `pixel_values` or
+            `image`.
+        harmful: Batches of D_H.
+        layers: Names as in `model.named_modules()`; `all` are the blocks of the net.
+        epsilon: ε of the ridge convention.
+        rtol: Relative rank tolerance of K; default that of the features' type.
+        target: RIR in the ridge convention from which on a layer can be immunized.
+        keep_features: Keep the pooled features as well.
+
+    Returns:
+        A table with a row per layer, θ of each layer for `insert_extractor`, and the features.
+
+    Raises:
+        InvalidInputError: A layer without pooled features, or one that is not run once per forward pass.
+        UnknownNameError: Unknown layer.
+
+    Examples:
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+        >>> tasks = [[torch.randn(50, 4, generator=generator)] for _ in range(2)]
+        >>> found = layer_audit(net, *tasks, "0")
+        >>> found.thetas["0"].shape, found.features["0"][1].shape
+        (torch.Size([4, 4]), torch.Size([50, 4]))
     """
     if not (1 < target < math.inf):
         raise InvalidInputError(f"target must be a RIR above 1, got {target}.")
     net: nn.Module = model.model if isinstance(model, Backbone) else model
     names = layer_names(net, layers)
     P, H = (
-        _sums(net, batches, names, task, layers == ALL)
+        _sums(net, batches, names, task, skip_idle=layers == ALL, keep=keep_features)
         for batches, task in ((pretrain, "D_P"), (harmful, "D_H"))
     )
-    rows = [
-        {"layer": name, "module": type(net.get_submodule(name)).__name__}
-        | _row(name, P[name], H[name], epsilon, rtol, target)
-        for name in P
-        if name in H
-    ]
-    counts = (next(iter(sums.values())).rows for sums in (P, H))
-    return LayerAudit(pd.DataFrame(rows, columns=_COLUMNS), target, epsilon, *counts)
+    rows, thetas, features = [], dict[str, Tensor](), dict[str, tuple[Tensor, Tensor]]()
+    for name in (name for name in P if name in H):
+        row, theta = _row(name, P[name], H[name], epsilon, rtol, target)
+        rows.append({"layer": name, "module": type(net.get_submodule(name)).__name__} | row)
+        if theta is not None:
+            thetas[name] = theta
+        if keep_features:
+            features[name] = torch.cat(P[name].features), torch.cat(H[name].features)
+    N_P, N_H = (next(iter(sums.values())).rows for sums in (P, H))
+    return LayerAudit(pd.DataFrame(rows, columns=_COLUMNS), target, epsilon, N_P, N_H, thetas, features)
 
 
 def layer_names(model: nn.Module, layers: str | Sequence[str] = ALL) -> list[str]:
@@ -125,10 +157,11 @@ class _Sum:
     covariance: Tensor  # (D, D) XᵀX, float64
     rows: int = 0
     eps: float = 0.0  # round-off of the type that the layer returns
+    features: list[Tensor] = field(default_factory=list)
 
 
 def _sums(
-    net: nn.Module, batches: Iterable[Any], names: Sequence[str], task: str, skip_idle: bool
+    net: nn.Module, batches: Iterable[Any], names: Sequence[str], task: str, *, skip_idle: bool, keep: bool
 ) -> dict[str, _Sum]:
     """Sum the covariances of all layers over one pass, but of those that the rule found and nobody calls."""
     found: dict[str, _Sum] = {}
@@ -141,7 +174,7 @@ def _sums(
         calls[name] += 1
         where = f"layer '{name}' ({type(module).__name__})"
         layout = getattr(module, "output_fmt", getattr(net, "output_fmt", ""))
-        X = _pooled(output, layout == "NHWC")
+        X = _pooled(output, str(getattr(layout, "value", layout)))
         if not isinstance(X, Tensor) or X.ndim != 2 or len(X) != size or not X.is_floating_point():
             raise InvalidInputError(
                 f"{where} returns {_shape(output)} for {size} inputs, pooled to {_shape(X)}; features "
@@ -156,6 +189,8 @@ def _sums(
         own = found[name]
         own.covariance.addmm_(X.double().mT, X.double())
         own.rows, own.eps = own.rows + size, max(own.eps, torch.finfo(X.dtype).eps)
+        if keep:
+            own.features.append(X.cpu())
 
     with ExitStack() as hooks, evaluating(net), torch.inference_mode():
         for name in names:
@@ -165,7 +200,8 @@ def _sums(
             inputs = images_of(batch)
             if not isinstance(inputs, Tensor) or inputs.ndim == 0 or not len(inputs):
                 raise InvalidInputError(
-                    f"a batch is {_shape(inputs)}; give a tensor with rows, or a tuple that begins with one."
+                    f"a batch is {_shape(inputs)}; give a tensor with rows, a tuple that begins with one, or "
+                    "a dictionary with pixel_values or image."
                 )
             size = len(inputs)
             net(inputs.to(home))
@@ -191,11 +227,11 @@ def _first(value: Any) -> Any:
     return value[0] if isinstance(value, tuple | list) and len(value) else value
 
 
-def _pooled(X: Any, channels_last: bool) -> Any:
+def _pooled(X: Any, layout: str) -> Any:
     """Average over positions or tokens; what cannot be pooled comes back as it is."""
     if not isinstance(X, Tensor) or not X.is_floating_point() or X.ndim not in (3, 4):
         return X
-    places = {3: (1,), 4: (1, 2) if channels_last else (2, 3)}[X.ndim]
+    places = (1,) if X.ndim == 3 else (1, 2) if channels_last(X, layout) else (2, 3)
     return X.mean(dim=places, dtype=torch.promote_types(X.dtype, torch.float32))
 
 
@@ -220,8 +256,10 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def _row(name: str, P: _Sum, H: _Sum, epsilon: float, rtol: float | None, target: float) -> dict[str, Any]:
-    """Measure one layer."""
+def _row(
+    name: str, P: _Sum, H: _Sum, epsilon: float, rtol: float | None, target: float
+) -> tuple[dict[str, Any], Tensor | None]:
+    """Measure one layer; return also its extractor."""
     D = len(P.covariance)
     rtol = squared_rtol(D, max(P.eps, H.eps)) if rtol is None else rtol
     row = {"dimension": D, "parameters": D**2, "verdict": "impossible", "note": ""}
@@ -231,27 +269,30 @@ def _row(name: str, P: _Sum, H: _Sum, epsilon: float, rtol: float | None, target
             for own, task in ((P, "D_P"), (H, "D_H"))
         )
         row |= {"rank_pretrain": range_P.rank, "rank_harmful": range_H.rank}
-        return row | _measures(range_P, range_H, epsilon, rtol, target)
+        found, theta = _measures(range_P, range_H, epsilon, rtol, target)
+        return row | found, theta
     except RankError as error:  # a dead layer: the others are measured
-        return row | {"note": str(error)}
+        return row | {"note": str(error)}, None
 
 
 def _measures(
     P: CovarianceRange, H: CovarianceRange, epsilon: float, rtol: float, target: float
-) -> dict[str, Any]:
-    """Measure the ranges of one layer, and judge it."""
+) -> tuple[dict[str, Any], Tensor]:
+    """Measure the ranges of one layer, and say which θ does most there."""
     ceiling, limits = rir_ceiling(P, H, rtol=rtol), ridge_limits(P, H, ridge=epsilon, rtol=rtol)
     K_H, excluded, tried = H.factor.mT @ H.factor, not limits.rir >= target, []
     ridge: dict[str, Any] = {"convention": "ridge", "ridge": epsilon}
     for ratio in (None, 1 / target):  # the edge of (ii) ≤ 1, then the (ii) at which (i) > 1 is the target
         theta = torch.as_tensor(pareto_immunizer(P, H, pretrain_ratio=ratio, **ridge))
         compact, ridged = in_both_conventions(theta, P, H, ridge=epsilon)
-        tried.append(ridged)
+        tried.append((ridged, theta))
         if excluded or (ridged.success and ridged.rir >= target):
             break
-    best = max((found for found in tried if found.success), key=lambda found: found.rir, default=None)
+    best, theta = max(
+        (own for own in tried if own[0].success), key=lambda own: own[0].rir, default=(None, tried[0][1])
+    )
     reached = best is not None and best.rir >= target
-    return {
+    row = {
         "harmful_only": ceiling.harmful_only_dimension,
         "kappa_pretrain": compact.pretrain_before.value,
         "kappa_harmful": compact.harmful_before.value,
@@ -267,3 +308,4 @@ def _measures(
         "pretrain_ratio": math.nan if best is None else best.pretrain_ratio,
         "rir": math.nan if best is None else best.rir,
     }
+    return row, theta

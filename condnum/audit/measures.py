@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,16 +12,12 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from condnum.data.feature_stream import FeatureStream, as_stream
-from condnum.errors import InvalidInputError, RankError
-from condnum.probing.probe_steps import ProbeSteps
-from condnum.studies.alignment_path import in_blocks
+from condnum.data.feature_rows import TaskRows
+from condnum.probing.probe_steps import ProbeSteps, target_probe
 from condnum.studies.measure import MEASURES
-from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
-from condnum.theory.covariances import CovarianceRange, fit_lost, kept_directions
+from condnum.theory.covariances import CovarianceRange, fit_lost
 from condnum.theory.immunization import (
-    LOSS_TOLERANCE,
     Clauses,
     HessianSpectra,
     Immunization,
@@ -41,11 +36,10 @@ from condnum.theory.spectra import (
 AS_IS = "raw"
 #: Yardsticks in closed form: θ* = K_P^{-1/2}, and that at (ii) just below 1.
 CLOSED = MAX_RIR, PARETO = "max_rir", "pareto"
-
 #: Erasure of the harmful targets, made from other rows than those that attack it.
 ERASED = "erase"
 
-#: How each is called in tables.
+#: How each is called in tables; an extractor with a name of its own by that.
 LABEL_OF = {
     AS_IS: "raw features",
     "theta": "θ",
@@ -54,30 +48,10 @@ LABEL_OF = {
     ERASED: "erasure, from other rows",
 }
 
-#: A matrix, or where to find one.
-ThetaLike = str | os.PathLike[str] | NDArray[Any]
-
-#: Matrices by name; None stands for the raw features.
-Extractors = Mapping[str, NDArray[Any] | None]
-
-
-def read_theta(value: ThetaLike, dimension: int, *, name: str = "theta") -> NDArray[Any]:
-    """Read a linear feature extractor in its stored type and check that it fits."""
-    stream = as_stream(value, name=name)
-    stored = stream.dtype.newbyteorder("=")
-    known = stored in (np.float16, np.float32, np.float64)
-    theta = stream.array(gaps="refuse").astype(stored if known else np.float64)
-    if len(theta) != dimension:
-        hint = "; it looks transposed: save θ.T" if theta.shape[1] == dimension else ""
-        raise InvalidInputError(
-            f"{name} has shape {theta.shape}, but the features have D = {dimension} columns: θ must be "
-            f"(D, D_hid), the features of an attacker are Xθ{hint}.{''.join(f' {n}' for n in stream.notes)}"
-        )
-    if not theta.any():
-        raise RankError(
-            f"{name} is the zero matrix: no features are extracted, and its condition number is undefined."
-        )
-    return theta
+#: Matrices by name, in their stored type.
+Extractors = Mapping[str, NDArray[Any]]
+#: Steps of the probes of the benign and of the harmful targets; None where there are none.
+OwnProbes = Sequence[ProbeSteps | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,9 +69,8 @@ class TaskSpectra:
         cls, P: CovarianceRange, H: CovarianceRange, extractors: Extractors, *, rtol: float
     ) -> TaskSpectra:
         """Measure every extractor on the ranges of both covariances."""
-        given = {name: theta for name, theta in extractors.items() if theta is not None}
-        spectra = {name: HessianSpectra.of(theta, P, H) for name, theta in given.items()}
-        gains = {name: float((theta.astype(float) ** 2).sum()) / P.dimension for name, theta in given.items()}
+        spectra = {name: HessianSpectra.of(theta, P, H) for name, theta in extractors.items()}
+        gains = {name: float((of.astype(float) ** 2).sum()) / P.dimension for name, of in extractors.items()}
         return cls(P, H, spectra, gains, rtol)
 
     def measured(
@@ -130,12 +103,30 @@ def kappa_table(spectra: TaskSpectra, *, epsilon: float) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=names)
 
 
-#: Steps of the probes of the benign and of the harmful targets; None where there are none.
-OwnProbes = Sequence[ProbeSteps | None]
+def own_probes(
+    extractors: Extractors, ranges: Sequence[CovarianceRange], tasks: Sequence[TaskRows]
+) -> dict[str, list[ProbeSteps | None]]:
+    """Count the steps of the probes of both tasks' own targets at every extractor."""
+    moments = [None if task.moment is None else torch.from_numpy(task.moment) for task in tasks]
+    return {
+        name: [
+            target_probe(theta, part, b, task.energy)
+            for part, b, task in zip(ranges, moments, tasks, strict=True)
+        ]
+        for name, theta in extractors.items()
+    }
+
+
+def loss_gap(theta: NDArray[Any], part: CovarianceRange, task: TaskRows) -> float | None:
+    """Return by how much the best squared loss rises, over that of predicting zero; None without targets."""
+    if task.moment is None:
+        return None
+    lost = fit_lost(as_extractor(theta)[0], part, torch.from_numpy(task.moment))
+    return lost / task.energy if task.energy else 0.0
 
 
 def measures_table(
-    spectra: TaskSpectra, *, epsilon: float, clauses: Mapping[str, ClauseC], probes: Mapping[str, OwnProbes]
+    spectra: TaskSpectra, *, epsilon: float, gaps: Mapping[str, float | None], probes: Mapping[str, OwnProbes]
 ) -> pd.DataFrame:
     """Measure every extractor in every convention and at every scale of θ, beside its ceiling."""
     P, H, rtol = spectra.range_P, spectra.range_H, spectra.rtol
@@ -143,8 +134,10 @@ def measures_table(
     rows = []
     for extractor in spectra.compared:
         for convention, theta_scale in MEASURES:
-            gap, ceiling = clauses[extractor].gap, math.nan
-            result = spectra.measured(extractor, convention, theta_scale, epsilon=epsilon, loss_gap=gap)
+            result = spectra.measured(
+                extractor, convention, theta_scale, epsilon=epsilon, loss_gap=gaps[extractor]
+            )
+            ceiling = math.nan
             if convention == "compact":
                 ceiling = compact_ceiling
             elif spectra.compared[extractor].dimension_after == P.dimension:
@@ -153,8 +146,7 @@ def measures_table(
             share = result.rir / ceiling if 0 < ceiling < math.inf else math.nan
             benign, harmful = (math.nan if of is None else of.slowdown for of in probes[extractor])
             slowdowns = {"benign_slowdown": benign, "harmful_slowdown": harmful}
-            row = _row(extractor, result) | {"clause_c": clauses[extractor].kept}
-            rows.append(row | {"rir_ceiling": ceiling, "share": share} | slowdowns)
+            rows.append(_row(extractor, result) | {"rir_ceiling": ceiling, "share": share} | slowdowns)
     return pd.DataFrame(rows)
 
 
@@ -217,51 +209,39 @@ def epsilon_table(spectra: TaskSpectra, *, epsilon: float) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-#: Rows and columns of the map of overlaps; more directions are averaged in blocks.
-OVERLAP_BLOCKS = 64
+#: Columns that agree to this fraction of their squared length count as equal: seven digits.
+SAME = 1e-14
+#: An eigenvalue within this factor of the rank tolerance makes the rank a matter of opinion.
+NEAR = 100.0
 
 
-def overlap_blocks(K_P: NDArray[np.float64], K_H: NDArray[np.float64]) -> NDArray[np.float64]:
-    r"""Return the overlaps :math:`|q_{P,i}^\top q_{H,j}|^2` of both tasks' eigenvectors (Proposition 3.2).
+@dataclass(frozen=True, eq=False)
+class TaskFacts:
+    """One task's features."""
 
-    Of more than `OVERLAP_BLOCKS` directions, rows are averaged and columns summed in as many blocks.
-    """
-    # Q_P as the U of an invertible θ: adding to the diagonal keeps eigenvectors and their order.
-    theta = K_P + np.trace(K_P) / len(K_P) * np.eye(len(K_P))
-    return in_blocks(np.asarray(alignment(theta, K_H).overlaps), OVERLAP_BLOCKS)
-
-
-@dataclass(frozen=True)
-class ClauseC:
-    """Clause (c) of Definition 3.1 for one extractor: can the pre-training task still be fitted as well?"""
-
-    kept: bool | None  # None: it cannot be said without targets
-    gap: float | None  # rise of the best squared loss over the loss of predicting zero
-    reason: str
+    name: str  # D_P or D_H
+    source: str
+    rows: int  # N
+    dimension: int  # D
+    stored_eps: float
+    spectrum: Sequence[float]  # (D,) eigenvalues of K, descending; those below 0 by round-off are 0
+    rank: int
+    near: int  # eigenvalues within a factor `NEAR` of the rank tolerance
+    equal_columns: Sequence[Sequence[str]]  # pairs (earlier, later), without columns of zeros
 
 
-def target_moments(stream: FeatureStream, targets: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Read the rows once and sum their products with the targets: `XᵀY`, `(D, m)`."""
-    moment, done = np.zeros((stream.dimension, targets.shape[1])), 0
-    for block in stream.blocks():
-        moment += block.astype(np.float64).T @ targets[done : done + len(block)]
-        done += len(block)
-    return moment
-
-
-def clause_c(
-    part: CovarianceRange,
-    theta: NDArray[Any],
-    moment: NDArray[np.float64] | None = None,
-    squared_norm: float = 0.0,
-) -> ClauseC:
-    """Decide clause (c) from the range of K_P, and from XᵀY and ‖Y‖² where θ loses rank."""
-    T = as_extractor(theta)[0]
-    if kept_directions(T, part).shape[1] == part.rank:
-        return ClauseC(True, 0.0, "θ keeps the rank of the features, so no targets are fitted worse")
-    if moment is None:
-        words = "θ loses rank on the pre-training features; the loss in fit depends on the targets, "
-        return ClauseC(None, None, words + "which were not given")
-    gap = fit_lost(T, part, torch.from_numpy(moment)) / squared_norm if squared_norm else 0.0
-    words = f"the smallest squared loss rises by {gap:.3g} times the loss of predicting zero"
-    return ClauseC(gap <= LOSS_TOLERANCE, gap, f"{words} (allowed: {LOSS_TOLERANCE:g})")
+def task_facts(name: str, task: TaskRows, rtol: float) -> TaskFacts:
+    """Read what K says about a task's columns and rank."""
+    K, stream = task.covariance, task.stream
+    sigma = np.maximum(np.linalg.eigvalsh(K)[::-1], 0.0)
+    limit, squares, equal = rtol * sigma[0], np.diagonal(K), []
+    for j in np.flatnonzero(squares):
+        # ‖x_i − x_j‖² is 0 to round-off: the first such i < j
+        same = np.flatnonzero(squares[:j] + squares[j] - 2 * K[:j, j] <= 4 * SAME * squares[j])
+        if len(same):
+            equal.append((stream.columns[same[0]], stream.columns[j]))
+    noise = np.sqrt(len(sigma)) * np.finfo(np.float64).eps * sigma[0]  # below, K's own round-off looks alike
+    opinion = (sigma > max(limit / NEAR, noise)) & (sigma < limit * NEAR)
+    rank, near = int((sigma > limit).sum()), int(opinion.sum())
+    about = (stream.source, task.rows, stream.dimension, stream.stored_eps)
+    return TaskFacts(name, *about, sigma.tolist(), rank, near, equal)

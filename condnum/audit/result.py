@@ -1,24 +1,23 @@
 """What an audit found: one frozen record, written as strict JSON, and its verdict."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
+from condnum.audit import words
 from condnum.audit.attacks import AttackSection
 from condnum.audit.intervals import Intervals
 from condnum.audit.layers import LayerAudit
-from condnum.audit.measures import PARETO, ClauseC, OwnProbes, clauses_of
-from condnum.audit.moments import TaskFacts
-from condnum.audit.words import card, paragraphs
+from condnum.audit.measures import LABEL_OF, PARETO, OwnProbes, TaskFacts, clauses_of
 from condnum.data.feature_pair import MISSING
 from condnum.files import FAILURES, output_folder, write_json, write_tables
 from condnum.probing.probe_steps import LOST_FACTOR, slowdown_verdict
-from condnum.report.tables import number
 from condnum.studies.frame.record import verdict_row
 from condnum.theory.ceiling import RirCeiling
 from condnum.theory.immunization import Clauses
@@ -29,11 +28,12 @@ AUDIT_FILE = "audit.json"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Audit:
-    """Everything an audit says about a pair of tasks and, where given, an extractor."""
+    """Everything an audit says about a pair of tasks and, where given, extractors."""
 
     pretrain: TaskFacts
     harmful: TaskFacts
-    extractors: Mapping[str, tuple[int, int]]  # name -> (D, D_hid), yardsticks included
+    given: Sequence[str]  # names of the extractors that were given
+    thetas: Mapping[str, NDArray[Any]]  # name -> (D, D_hid), closed forms included
     rtol: float  # relative rank tolerance of K and H(θ)
     epsilon: float  # of the ridge convention
     ceiling: RirCeiling  # compact
@@ -42,14 +42,12 @@ class Audit:
     measures: pd.DataFrame  # of `measures_table`
     rtol_sweep: pd.DataFrame
     epsilon_sweep: pd.DataFrame
-    clause_c: Mapping[str, ClauseC]
     probes: Mapping[str, OwnProbes]
     intervals: Intervals | None
     no_intervals: str  # why there are none; empty if there are
     attack: AttackSection
     columns: pd.DataFrame  # of `FeaturePair`: scale of each column, and what it looks like
-    notes: tuple[str, ...]  # what was done to the data, and what is suspicious about their columns
-    groups: int  # of the rows of D_P, whose covariances are kept
+    notes: Sequence[str]  # what was done to the data, and what is suspicious about their columns
     seconds: Mapping[str, float]  # by stage
     standardize: bool = False
     seed: int = 0
@@ -57,93 +55,54 @@ class Audit:
     failures: Mapping[str, str] = field(default_factory=dict)  # stage -> its error, where one failed
 
     def __repr__(self) -> str:
-        """Return the verdict, rows that it leaves out, and the summary."""
-        return "\n".join([*paragraphs("verdict", self), *self.dropped, *self.sentences])
+        """Return the verdict in both conventions, what it leaves out, and how slow the probes become."""
+        lines = []
+        for name in self.given or [self.extractor]:
+            for convention, clauses in self.clauses(name).items():
+                row = self.row(name, convention)
+                said = "met"
+                if clauses.failed:
+                    verb = "fails" if len(clauses.failed) == 1 else "fail"
+                    said = f"NOT met, as {' and '.join(clauses.failed)} {verb}"
+                elif clauses.unknown:
+                    said = f"not known: {row['doubts'] or '(c) needs the targets of D_P, y_benign'}"
+                lines.append(
+                    f"{LABEL_OF.get(name, name)}, {convention} convention: Definition 3.1 is {said}: (i) = "
+                    f"{row['harmful_ratio']:.4g}, (ii) = {row['pretrain_ratio']:.4g}, RIR = {row['rir']:.4g}"
+                    + ("." if math.isnan(row["rir_ceiling"]) else f" of at most {row['rir_ceiling']:.4g}.")
+                )
+        return "\n".join([*lines, *filter(None, [self.probe_sentence]), *self.dropped])
 
     def _repr_html_(self) -> str:
         """Return the verdict as the report shows it."""
-        return card(self)
+        return words.card(self)
 
     @property
-    def main(self) -> str | None:
-        """The extractor that was given."""
-        return "theta" if "theta" in self.extractors else None
-
-    @property
-    def judged(self) -> str:
-        """The extractor that the whole page is about: the given one, or else the front."""
-        return self.main or PARETO
+    def extractor(self) -> str:
+        """The extractor that the page is about: the first one that was given, or else the Pareto front."""
+        return [*self.given, PARETO][0]
 
     @property
     def dropped(self) -> list[str]:
         """Which rows the verdict leaves out, as their entries are missing."""
         return [note for note in self.notes if MISSING in note]
 
-    @property
-    def warnings(self) -> list[str]:
-        """What makes the numbers fragile, in sentences."""
-        facts = [*self.pretrain.warnings, *self.harmful.warnings]
-        return [*self.notes, *facts, *paragraphs("warnings", self)]
-
     def row(self, extractor: str, convention: str, theta_scale: str = "unit") -> pd.Series:
         """Return a row of `measures`, in `compact` or `ridge`, at scale `unit` or `as_trained`."""
-        return _rows(self.measures, extractor=extractor, convention=convention, theta_scale=theta_scale).iloc[
-            0
-        ]
+        where = {"extractor": extractor, "convention": convention, "theta_scale": theta_scale}
+        return _rows(self.measures, **where).iloc[0]
 
     def kappa_of(self, task: str, extractor: str, convention: str) -> pd.Series:
         """Return κ of the `pretrain` or `harmful` task's Hessian at an extractor, with its rank."""
         return _rows(self.kappa, task=task, extractor=extractor, convention=convention).iloc[0]
 
-    def interval_words(self, quantity: str, convention: str, **place: str) -> str:
-        """Return an interval as a table shows it, with a word where the estimate lies outside."""
+    def interval_of(self, quantity: str, convention: str, **place: str) -> pd.Series | None:
+        """Return the interval of a number."""
         if self.intervals is None:
-            return "—"
+            return None
         where = {"task": "", "extractor": ""} | place
         found = _rows(self.intervals.table, quantity=quantity, convention=convention, **where)
-        if found.empty:
-            return "—"
-        row = found.iloc[0]
-        way = "raises" if row["low"] > row["estimate"] else "lowers"
-        word = "" if row["inside"] else f", resampling {way} it"
-        return f"{number(row['low'])} – {number(row['high'])}{word}"
-
-    @property
-    def outside(self) -> int:
-        """How many numbers lie outside their own bootstrap interval."""
-        return 0 if self.intervals is None else int((~self.intervals.table["inside"].astype(bool)).sum())
-
-    @property
-    def fragile(self) -> list[tuple[str, float, float]]:
-        """Tasks whose compact κ moves more than tenfold over the rank tolerances, with its range."""
-        ranges = (
-            (name, float(self.rtol_sweep[column].min()), float(self.rtol_sweep[column].max()))
-            for name, column in (("D_P", "kappa_P"), ("D_H", "kappa_H"))
-        )
-        return [(name, low, high) for name, low, high in ranges if high > 10 * low]
-
-    @property
-    def scale_ratio(self) -> float:
-        """Largest ratio of two columns' deviations within a task."""
-        deviations = self.columns[["deviation_pretrain", "deviation_harmful"]].replace(0, math.nan)
-        return float((deviations.max() / deviations.min()).max())
-
-    @property
-    def known_factors(self) -> pd.DataFrame:
-        """Factors of the attackers on the judged extractor, where they are known, in ascending order."""
-        report = self.attack.report
-        if report is None:
-            return pd.DataFrame()
-        table = report.at(report.factors, None)
-        known = table[(table["extractor"] == self.judged) & (table["bound"] != "unknown")]
-        return known.sort_values("factor")
-
-    @property
-    def weakest(self) -> pd.Series | None:
-        """The attacker whom the judged extractor slows least; None if no factor is known."""
-        if self.attack.report is None or self.known_factors["factor"].isna().all():
-            return None
-        return self.attack.report.worst_case(self.judged)
+        return None if found.empty else found.iloc[0]
 
     def clauses(self, extractor: str) -> dict[str, Clauses]:
         """Return Definition 3.1 clause by clause, by convention."""
@@ -163,23 +122,51 @@ class Audit:
         return rows
 
     @property
+    def outside(self) -> int:
+        """How many numbers lie outside their own bootstrap interval."""
+        return 0 if self.intervals is None else int((~self.intervals.table["inside"].astype(bool)).sum())
+
+    @property
+    def scale_ratio(self) -> float:
+        """Largest ratio of two columns' deviations within a task."""
+        deviations = self.columns[["deviation_pretrain", "deviation_harmful"]].replace(0, math.nan)
+        return float((deviations.max() / deviations.min()).max())
+
+    @property
+    def known_factors(self) -> pd.DataFrame:
+        """Factors of the attackers on the extractor, where they are known, in ascending order."""
+        report = self.attack.report
+        if report is None:
+            return pd.DataFrame()
+        table = report.at(report.factors, None)
+        known = table[(table["extractor"] == self.extractor) & (table["bound"] != "unknown")]
+        return known.sort_values("factor")
+
+    @property
+    def weakest(self) -> pd.Series | None:
+        """The attacker whom the extractor slows least; None if no factor is known."""
+        if self.attack.report is None or self.known_factors["factor"].isna().all():
+            return None
+        return self.attack.report.worst_case(self.extractor)
+
+    @property
     def probe_sentence(self) -> str:
-        """How the judged extractor slows the probes of the actual targets; empty where there are none."""
-        met = any(clauses.met for clauses in self.clauses(self.judged).values())
-        return slowdown_verdict(met, *self.probes[self.judged])
+        """How the extractor slows the probes of the actual targets; empty where there are none."""
+        met = any(clauses.met for clauses in self.clauses(self.extractor).values())
+        return slowdown_verdict(met, *self.probes[self.extractor])
 
     @property
     def sentences(self) -> list[str]:
         """The summary in plain language, computed from the numbers."""
-        return paragraphs("summary", self)
+        return words.paragraphs("summary", self)
 
     @property
-    def next_steps(self) -> list[str]:
-        """What somebody who has this audit should do, most urgent first."""
-        steps = paragraphs("next_steps", self)
-        return steps or [
-            "Repeat the audit on other rows of the same tasks: these results hold for these rows only."
+    def warnings(self) -> list[str]:
+        """What makes the numbers fragile, in sentences."""
+        facts = [
+            part for task in (self.pretrain, self.harmful) for part in words.paragraphs("task_warnings", task)
         ]
+        return [*self.notes, *facts, *words.paragraphs("warnings", self)]
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as values that strict JSON holds: infinities as words, NaN as null."""
@@ -187,14 +174,16 @@ class Audit:
         tables = ("steps", "factors", "evaluation", "extractors", "skipped")
         attack = {**vars(self.attack), "report": report and {name: getattr(report, name) for name in tables}}
         said: dict[str, Any] = {
-            "verdict": paragraphs("verdict", self),
+            "verdict": words.paragraphs("verdict", self),
             "summary": self.sentences,
             "warnings": self.warnings,
-            "attackers": self.attack.sentences,
+            "attackers": words.paragraphs("attack_rows", self),
         }
         if self.layers:
             said |= {"cheapest_layer": self.layers.cheapest, "layers_summary": self.layers.sentence}
-        return strict({**said, **vars(self), "attack": attack})
+        layers = self.layers and {"table": self.layers.table, "target": self.layers.target}
+        thetas = {name: theta.shape for name, theta in self.thetas.items()}
+        return strict({**said, **vars(self), "attack": attack, "layers": layers, "thetas": thetas})
 
     def save(self, folder: str | Path) -> list[str]:
         """Write audit.json, and the layers' table, into a folder; return the names of the files."""

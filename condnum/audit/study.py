@@ -1,29 +1,149 @@
-"""The audit as a study: in a notebook and from the command line, or as one call, `audit`."""
+"""The audit as one call, `audit`, and as the study of the command: open → measure → words."""
 
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+from numpy.typing import NDArray
+from torch import nn
 
-from condnum.arrays import TargetKind
-from condnum.audit.attacks import TargetsLike, read_targets
-from condnum.audit.intervals import FEWEST_REPLICATES
-from condnum.audit.layers import RIR_TARGET, layer_names
-from condnum.audit.measures import PARETO, ThetaLike, read_theta
+from condnum.arrays import TargetKind, extractor_matrix, resolve_device
+from condnum.audit import measures
+from condnum.audit.attacks import PANEL_BUDGET, AttackSection, attack_section
+from condnum.audit.intervals import FEWEST_REPLICATES, bootstrap
+from condnum.audit.layers import RIR_TARGET, layer_audit, layer_names
+from condnum.audit.measures import PARETO, TaskSpectra
 from condnum.audit.net_images import NetImages
 from condnum.audit.result import Audit
-from condnum.audit.stages import AuditData, Stages
 from condnum.data.digits import load_small_digits
-from condnum.data.feature_pair import MISSING, open_pair
-from condnum.data.feature_stream import FeaturesLike, as_stream
-from condnum.errors import InvalidInputError
+from condnum.data.feature_pair import MISSING, look_at, open_pair
+from condnum.data.feature_stream import FeaturesLike, FeatureStream, TargetsLike, as_stream, read_targets
+from condnum.errors import InvalidInputError, RankError
 from condnum.files import atomic_write, sha256_file
 from condnum.probing.race import AttackBudget
-from condnum.progress import OnProgress
+from condnum.progress import OnProgress, report_event
 from condnum.studies.frame import Cell, Count, Study, at_least
 from condnum.studies.frame.record import write_record
-from condnum.theory.spectra import PUBLISHED_RIDGE
+from condnum.theory.ceiling import max_rir_immunizer, ridge_convention_ceiling, rir_ceiling
+from condnum.theory.covariances import CovarianceRange
+from condnum.theory.pareto import pareto_immunizer
+from condnum.theory.spectra import PUBLISHED_RIDGE, default_rtol, squared_rtol
+
+#: A matrix of any kind, a linear module, an `Immunizer` or `Eraser`, or where to find a matrix.
+ThetaLike = Any
+
+
+def audit(
+    pretrain: FeaturesLike,
+    harmful: FeaturesLike,
+    *,
+    theta: ThetaLike | Mapping[str, ThetaLike] | None = None,
+    y_benign: TargetsLike | None = None,
+    y_harmful: TargetsLike | None = None,
+    kind: TargetKind = "auto",
+    key: str = "",
+    drop: str = "",
+    standardize: bool = False,
+    epsilon: float = PUBLISHED_RIDGE,
+    rtol: float | None = None,
+    bootstrap: int = 200,
+    attackers: bool = True,
+    budget: AttackBudget | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+) -> Audit:
+    """Audit the features of a pre-training and a harmful task, and what extractors make of them.
+
+    Args:
+        pretrain: `(N_P, D)` features of D_P: an array, tensor, data frame, sparse matrix, dask array or file.
+        harmful: `(N_H, D)` features of D_H; columns with names are matched by name.
+        theta: Extractor `(D, D_hid)`: an array, a file, a linear module, an `Immunizer` or an `Eraser`; or a
+            dictionary of named ones. Without one, the closed form `pareto` is judged.
+        y_benign: `(N_P,)` targets of D_P, on which clause (c) depends where θ loses rank.
+        y_harmful: `(N_H,)` targets of D_H, which the attackers learn.
+        kind: What targets are: `auto`, `regression` or `classification`.
+        key: Name of the array to read from archives, or two names with a comma.
+        drop: Names of columns to leave out, with commas.
+        standardize: Scale the columns of each task to mean 0 and standard deviation 1.
+        epsilon: ε of the ridge convention, in the units of K.
+        rtol: Relative rank tolerance of K; default that of the stored type.
+        bootstrap: Replicates of the bootstrap; 0 for no intervals.
+        attackers: Run the attack panel.
+        budget: What each attacker may spend.
+        seed: Of all random numbers.
+        threads: At a time in the bootstrap; default one per core.
+
+    Returns:
+        The audit, which prints as its verdict.
+
+    Raises:
+        InvalidInputError: Columns that do not fit, or an option that has no effect beside the others.
+        RankError: θ or a task's features are zero.
+
+    Examples:
+        >>> rows = np.random.default_rng(0).normal(size=(200, 4))
+        >>> found = audit(rows, rows[:100] * [1, 1, 1, 3], theta=np.diag([1, 1, 1, 2.0]), bootstrap=0)
+        >>> bool(found.row("theta", "compact")["harmful_ratio"] > 1)
+        True
+    """
+    settings = FeatureAudit(
+        kind=kind, key=key, drop=drop, standardize=standardize, epsilon=epsilon, rtol=rtol,
+        bootstrap=bootstrap, attackers=attackers, seed=seed,
+    )  # fmt: skip
+    data = settings.open(pretrain, harmful, theta, y_benign=y_benign, y_harmful=y_harmful)
+    if budget is not None and (data.y_harmful is None or not attackers):
+        raise InvalidInputError("budget has no effect without attackers; give y_harmful, and attackers=True.")
+    return measure(settings, data, budget=budget, threads=threads)
+
+
+def read_extractors(theta: ThetaLike, dimension: int) -> tuple[dict[str, NDArray[Any]], list[str]]:
+    """Read extractors in their stored types and check that they fit; say what is left out of one."""
+    found, notes = dict[str, NDArray[Any]](), list[str]()
+    given = theta if isinstance(theta, Mapping) else {} if theta is None else {"theta": theta}
+    for name, value in given.items():
+        if name in (measures.AS_IS, *measures.CLOSED, measures.ERASED):
+            raise InvalidInputError(
+                f"the name '{name}' is that of an extractor of the audit; choose another."
+            )
+        layer = value.to_linear() if hasattr(value, "to_linear") else value
+        if isinstance(layer, nn.Linear) and layer.bias is not None:
+            notes.append(
+                f"{name} adds a bias, which a probe with an intercept undoes: Xθ is judged without it."
+            )
+            layer = layer.weight.detach().mT
+        if not isinstance(layer, str | Path):
+            layer = extractor_matrix(layer, name)
+        stream = as_stream(layer, name=name)
+        stored = stream.dtype.newbyteorder("=")
+        known = stored in (np.float16, np.float32, np.float64)
+        matrix = stream.array(gaps="refuse").astype(stored if known else np.float64)
+        if len(matrix) != dimension:
+            hint = "; it looks transposed: save θ.T" if matrix.shape[1] == dimension else ""
+            said = "".join(f" {note}" for note in stream.notes)
+            raise InvalidInputError(
+                f"{name} has shape {matrix.shape}, but the features have D = {dimension} columns: θ must be "
+                f"(D, D_hid), the features of an attacker are Xθ{hint}.{said}"
+            )
+        if not matrix.any():
+            raise RankError(f"{name} is the zero matrix: no features are extracted, and κ is undefined.")
+        found[name] = matrix
+    return found, notes
+
+
+@dataclass(eq=False)
+class AuditData:
+    """What an audit reads, opened."""
+
+    pretrain: FeatureStream
+    harmful: FeatureStream
+    notes: Sequence[str]  # what was done to match their columns
+    thetas: Mapping[str, NDArray[Any]]  # the extractors that were given
+    y_benign: NDArray[Any] | None = None
+    y_harmful: NDArray[Any] | None = None
+    net: NetImages | None = None  # where the features are those of a backbone
 
 
 @dataclass(frozen=True)
@@ -33,8 +153,8 @@ class FeatureAudit(Study, name="audit"):
     pretrain: str = ""
     harmful: str = ""
     theta: str = ""
-    targets: str = ""
-    pretrain_targets: str = ""
+    y_harmful: str = ""
+    y_benign: str = ""
     kind: TargetKind = "auto"
     key: str = ""
     drop: str = ""
@@ -53,7 +173,6 @@ class FeatureAudit(Study, name="audit"):
     bootstrap: int = 200
     attackers: bool = True
     seed: Annotated[int, at_least(0)] = 0
-    scheduler: str = ""
 
     def check(self) -> None:
         """Refuse what cannot run, before anything is read."""
@@ -94,9 +213,9 @@ class FeatureAudit(Study, name="audit"):
         labels: list[Any] = [None, None]
         net, notes = None, list[str]()
         if self.backbone:
-            net = self._net()
+            net = self.net()
             if self.layers:
-                layer_names(net.backbone.model, self.layers)  # are there such?
+                layer_names(net.backbone.model, self.layers)
             streams, labels, notes = net.features()
         elif not self.pretrain:
             digits = load_small_digits()
@@ -108,13 +227,13 @@ class FeatureAudit(Study, name="audit"):
             streams[0],
             streams[1],
             theta=self.theta or None,
-            targets=self.targets or labels[1],
-            pretrain_targets=self.pretrain_targets or labels[0],
+            y_benign=self.y_benign or labels[0],
+            y_harmful=self.y_harmful or labels[1],
         )
         data.net, data.notes = net, [*data.notes, *notes]
         return data
 
-    def _net(self) -> NetImages:
+    def net(self) -> NetImages:
         """Make the backbone and open its images."""
         return NetImages.open(
             self.backbone, self.pretrain_images, self.harmful_images, weights=self.weights,
@@ -122,26 +241,19 @@ class FeatureAudit(Study, name="audit"):
         )  # fmt: skip
 
     def open(
-        self,
-        pretrain: FeaturesLike,
-        harmful: FeaturesLike,
-        theta: ThetaLike | None,
-        **targets: TargetsLike | None,
+        self, pretrain: FeaturesLike, harmful: FeaturesLike, theta: ThetaLike, **targets: TargetsLike | None
     ) -> AuditData:
-        """Open features, an extractor and targets, and refuse those that do not fit; see `audit`."""
+        """Open features, extractors and targets, and refuse those that do not fit; see `audit`."""
         P, H, notes = open_pair(pretrain, harmful, key=self.key, drop=self.drop)
-        streams = {
-            name: as_stream(value, name=name, vector=True)
-            for name, value in targets.items()
-            if value is not None
-        }
-        answers: dict[str, Any] = {
-            name: read_targets(stream, kind=self.kind, name=name) for name, stream in streams.items()
-        }
-        notes += [note for stream in streams.values() for note in stream.notes]
+        answers: dict[str, Any] = {}
+        for name, value in targets.items():
+            if value is not None:
+                answers[name], said = read_targets(value, kind=self.kind, name=name)
+                notes.extend(said)
         if self.kind != "auto" and not answers:
-            raise InvalidInputError(f"kind {self.kind} has no effect without targets; give targets.")
-        return AuditData(P, H, notes, None if theta is None else read_theta(theta, P.dimension), **answers)
+            raise InvalidInputError(f"kind {self.kind} has no effect without targets; give y_harmful.")
+        thetas, biases = read_extractors(theta, P.dimension)
+        return AuditData(P, H, [*notes, *biases], thetas, **answers)
 
     def cells(self, data: Any) -> list[Cell]:
         """Return none: an audit is computed in memory."""
@@ -150,17 +262,16 @@ class FeatureAudit(Study, name="audit"):
     def run(  # type: ignore[override]
         self, data: Any = None, *, on_progress: OnProgress | None = None
     ) -> Audit:
-        """Audit in memory; without spectra there is nothing to show, a later stage may fail."""
-        stages = Stages(self, self.load() if data is None else data, on_progress)
-        audit = stages.audit(go_on=True)
+        """Audit in memory; a stage that fails after the spectra leaves something to show."""
+        found = measure(self, self.load() if data is None else data, on_progress=on_progress, keep_going=True)
         if self.save_theta:
             with atomic_write(Path(self.save_theta)) as temporary, temporary.open("wb") as stream:
-                np.save(stream, stages.found[PARETO])
-        return audit
+                np.save(stream, found.thetas[PARETO])
+        return found
 
     def save(self, found: Audit, folder: str | Path) -> list[str]:
         """Write an audit and the record of its run into a folder; return the names of the files."""
-        places = "pretrain", "harmful", "theta", "targets", "pretrain_targets"
+        places = "pretrain", "harmful", "theta", "y_harmful", "y_benign"
         files = [Path(getattr(self, name)) for name in places if getattr(self, name)]
         checksums = {file.name: sha256_file(file) for file in files}
         said = [note for note in found.warnings if "drop=" in note or MISSING in note]
@@ -170,45 +281,124 @@ class FeatureAudit(Study, name="audit"):
         ]
 
 
-def audit(
-    pretrain: FeaturesLike,
-    harmful: FeaturesLike,
+def measure(
+    settings: FeatureAudit,
+    data: AuditData,
     *,
-    theta: ThetaLike | None = None,
-    targets: TargetsLike | None = None,
-    pretrain_targets: TargetsLike | None = None,
-    kind: TargetKind = "auto",
-    key: str = "",
-    drop: str = "",
-    standardize: bool = False,
-    epsilon: float = PUBLISHED_RIDGE,
-    rtol: float | None = None,
-    bootstrap: int = 200,
-    attackers: bool = True,
     budget: AttackBudget | None = None,
-    seed: int = 0,
-    scheduler: str = "",
     threads: int | None = None,
+    on_progress: OnProgress | None = None,
+    keep_going: bool = False,
 ) -> Audit:
-    """Audit files, arrays, tensors, data frames or streams; `condnum audit --help` explains the options.
+    """Read the rows once and measure what they and the extractors allow; `keep_going` past failed stages."""
+    epsilon, seed = settings.epsilon, settings.seed
+    optional = [name for name in ("bootstrap", "attackers", "layers") if getattr(settings, name)]
+    seconds, failures = dict[str, float](), dict[str, str]()
 
-    Columns with names are matched by name. `budget` is what each attacker may spend.
+    def stage(name: str, compute: Callable[[], Any]) -> Any:
+        """Compute a stage in its time; None where an optional one failed."""
+        event = {"done": len(seconds), "total": 2 + len(optional), "failures": len(failures), "stage": name}
+        report_event(**event)
+        if on_progress is not None:
+            on_progress(event)
+        started, found = time.perf_counter(), None
+        try:
+            found = compute()
+        except Exception as error:
+            if not keep_going or name not in optional:
+                raise
+            failures[name] = f"{type(error).__name__}: {error}"
+        seconds[name] = time.perf_counter() - started
+        return found
 
-    Raises:
-        InvalidInputError: Columns that do not fit, or an option that has no effect beside the others.
-
-    Examples:
-        >>> rows = np.random.default_rng(0).normal(size=(200, 4))
-        >>> found = audit(rows, rows[:100] * [1, 1, 1, 3], theta=np.diag([1, 1, 1, 2.0]), bootstrap=0)
-        >>> bool(found.row(found.main, "compact")["harmful_ratio"] > 1), found.clause_c["theta"].kept
-        (True, True)
-    """
-    study = FeatureAudit(
-        kind=kind, key=key, drop=drop, standardize=standardize, epsilon=epsilon, rtol=rtol,
-        bootstrap=bootstrap, attackers=attackers, seed=seed, scheduler=scheduler,
+    pair = stage(
+        "rows",
+        lambda: look_at(
+            data.pretrain, data.harmful, data.notes,
+            standardize=settings.standardize, y_benign=data.y_benign, y_harmful=data.y_harmful, seed=seed,
+            on_rows=lambda task, done, total: report_event(stage=f"rows of {task}", step=done, steps=total),
+        ),
     )  # fmt: skip
-    data = study.open(pretrain, harmful, theta, targets=targets, pretrain_targets=pretrain_targets)
-    if budget is not None and (data.targets is None or not attackers):
-        raise InvalidInputError("budget has no effect without attackers; give targets, and attackers=True.")
-    data.budget, data.threads = budget, threads
-    return Stages(study, data).audit(go_on=False)
+    tasks = P, H = pair.pretrain, pair.harmful
+
+    def spectra() -> dict[str, Any]:
+        D = P.stream.dimension
+        rtol = settings.rtol
+        if rtol is None:
+            rtol = squared_rtol(D, max(task.stream.stored_eps for task in tasks))
+        least = min(rtol, default_rtol(D))
+        finest = (
+            CovarianceRange.of(P.covariance, rtol=least, name="K_P"),
+            CovarianceRange.of(H.covariance, rtol=least, name="K_H"),
+        )
+        ranges = CovarianceRange.of(finest[0], rtol=rtol), CovarianceRange.of(finest[1], rtol=rtol)
+        thetas = {
+            **data.thetas,
+            measures.MAX_RIR: np.asarray(max_rir_immunizer(P.covariance, H.covariance, rtol=rtol)),
+            PARETO: np.asarray(pareto_immunizer(*ranges)),
+        }
+        compared = TaskSpectra.of(*ranges, thetas, rtol=rtol)
+        probes = measures.own_probes(thetas, ranges, tasks)
+        gaps = {name: measures.loss_gap(theta, ranges[0], P) for name, theta in thetas.items()}
+        return {
+            "rtol": rtol,
+            "thetas": thetas,
+            "probes": probes,
+            "pretrain": measures.task_facts("D_P", P, rtol),
+            "harmful": measures.task_facts("D_H", H, rtol),
+            "ceiling": rir_ceiling(*ranges, rtol=rtol),
+            "ridge_limit": ridge_convention_ceiling(*ranges, ridge=epsilon, rtol=rtol),
+            "kappa": measures.kappa_table(compared, epsilon=epsilon),
+            "measures": measures.measures_table(compared, epsilon=epsilon, gaps=gaps, probes=probes),
+            "rtol_sweep": measures.rtol_table(finest, thetas, default=rtol),
+            "epsilon_sweep": measures.epsilon_table(compared, epsilon=epsilon),
+        }
+
+    known = stage("spectra", spectra)
+    thetas, rtol = known["thetas"], known["rtol"]
+    intervals, attack, layers = "it was switched off", None, None
+    if settings.bootstrap:
+        steps = settings.bootstrap
+        intervals = stage(
+            "bootstrap",
+            lambda: bootstrap(
+                tasks, thetas, rtol=rtol, epsilon=epsilon, seed=seed, threads=threads, replicates=steps,
+                on_replicate=lambda done: report_event(stage="bootstrap", step=done, steps=steps),
+            ),
+        )  # fmt: skip
+        intervals = "it failed" if intervals is None else intervals
+    if settings.attackers:
+        attack = stage(
+            "attackers",
+            lambda: attack_section(
+                H, data.y_harmful, data.thetas or {PARETO: thetas[PARETO]}, erase=not data.thetas,
+                kind=settings.kind, seed=seed, budget=budget or replace(PANEL_BUDGET, seed=seed),
+                on_attack=lambda extractor, attacker: report_event(stage=f"{attacker} on {extractor}"),
+            ),
+        )  # fmt: skip
+    if settings.layers and data.net is not None:
+        net = data.net
+        layers = stage(
+            "layers",
+            lambda: layer_audit(
+                net.backbone.model.to(resolve_device("auto")), net.batches(0), net.batches(1),
+                settings.layers, epsilon=epsilon, rtol=settings.rtol, target=settings.rir_target,
+                keep_features=False,
+            ),
+        )  # fmt: skip
+    why = f"the panel {'failed' if settings.attackers else 'was switched off'}"
+    return Audit(
+        **known,
+        given=tuple(data.thetas),
+        intervals=None if isinstance(intervals, str) else intervals,
+        no_intervals=intervals if isinstance(intervals, str) else "",
+        attack=AttackSection(None, why) if attack is None else attack,
+        columns=pair.columns,
+        notes=pair.notes,
+        seconds=seconds,
+        epsilon=epsilon,
+        standardize=settings.standardize,
+        seed=seed,
+        layers=layers,
+        failures=failures,
+    )

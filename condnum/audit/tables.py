@@ -7,6 +7,7 @@ from dataclasses import fields
 import numpy as np
 import pandas as pd
 
+from condnum.audit import words
 from condnum.audit.layers import LayerAudit
 from condnum.audit.measures import LABEL_OF, clauses_of
 from condnum.audit.result import Audit
@@ -48,7 +49,7 @@ def kappa_words(found: Audit) -> pd.DataFrame:
     table = found.kappa
     places = table[["convention", "task", "extractor"]].to_dict("records")
     table = table.assign(
-        interval=[found.interval_words("kappa", **place) for place in places],
+        interval=[words.interval(found, "kappa", **place) for place in places],
         rank=table["rank"].astype(str) + " of " + table["dimension"].astype(str),
     )
     titles = {"kappa": "κ", "interval": "95 % interval", "sigma_max": "σ₁", "sigma_min": "σ least"}
@@ -63,7 +64,7 @@ def measures_words(found: Audit) -> pd.DataFrame:
     unit = table["theta_scale"] == "unit"
     table = table.assign(
         theta_scale=np.where(unit, "‖θ‖ = √D", "as given"),
-        interval=np.where(unit, [found.interval_words("rir", **place) for place in places], "—"),
+        interval=np.where(unit, [words.interval(found, "rir", **place) for place in places], "—"),
         immunized=[_verdict(clauses_of(row)) for row in table.to_dict("records")],
         probes=table["benign_slowdown"].map(number) + "; " + table["harmful_slowdown"].map(number),
     )

@@ -10,7 +10,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from condnum.audit.measures import AS_IS, CLOSED, LABEL_OF, PARETO
 from condnum.data.feature_pair import odd_columns
+from condnum.probing.report import attack_sentences
 from condnum.report.tables import bullets, formula_html, number, rounded
+from condnum.theory.immunization import LOSS_TOLERANCE
 
 
 def as_page(sentences: Sequence[str]) -> str:
@@ -31,6 +33,21 @@ def card(found: Any) -> str:
     return _TEMPLATES.get_template("card.html.j2").render(found=found)
 
 
+def label(name: str) -> str:
+    """Return how an extractor is called."""
+    return LABEL_OF.get(name, name)
+
+
+def interval(found: Any, quantity: str, convention: str, **place: str) -> str:
+    """Return an interval as a table shows it, with a word where the estimate lies outside."""
+    row = found.interval_of(quantity, convention, **place)
+    if row is None:
+        return "—"
+    way = "raises" if row["low"] > row["estimate"] else "lowers"
+    word = "" if row["inside"] else f", resampling {way} it"
+    return f"{number(row['low'])} – {number(row['high'])}{word}"
+
+
 _FILES = PackageLoader("condnum.audit", ".")
 _TEMPLATES = Environment(loader=_FILES, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
 _FILTERS: dict[str, Any] = {
@@ -38,16 +55,19 @@ _FILTERS: dict[str, Any] = {
     "filename": lambda path: Path(path).name,
     "formula_html": formula_html,
     "is_finite": math.isfinite,
+    "label": label,
     "number": number,
     "rounded": rounded,
 }
 _TEMPLATES.filters |= _FILTERS
 _TEMPLATES.globals |= {
     "CLOSED": CLOSED,
+    "LOSS_TOLERANCE": LOSS_TOLERANCE,
     "PARETO": PARETO,
-    "LABEL_OF": LABEL_OF,
     "AS_IS": AS_IS,
     "as_page": as_page,
+    "attack_sentences": lambda report: attack_sentences(report, LABEL_OF | {AS_IS: "the raw input"}),
+    "interval": interval,
     "odd_columns": odd_columns,
     "paragraphs": paragraphs,
 }

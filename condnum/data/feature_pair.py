@@ -5,9 +5,10 @@ the same of the same files.
 """
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,42 +16,24 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from condnum.arrays import check_same_names, few_whole_numbers
-from condnum.data.feature_files import ARCHIVES
-from condnum.data.feature_stream import FeaturesLike, FeatureStream, as_stream
-from condnum.data.task_pair import Float64Array, constant_columns
-from condnum.errors import CondnumError, DataFormatError, InvalidInputError, check_known
+from condnum.data.feature_rows import TaskRows, read_rows
+from condnum.data.feature_stream import ARCHIVES, FeaturesLike, FeatureStream, as_stream
+from condnum.data.task_pair import Float64Array
+from condnum.errors import CondnumError, InvalidInputError, check_known
 
-#: Rows at the beginning of a file by which labels and indices are recognized.
-_LOOK = 10_000
 #: Names that answers usually have.
 ANSWERS = frozenset(
     {"label", "labels", "target", "targets", "y", "class", "outcome", "response", "diagnosis"}
 )
-#: Rows that are looked at in one go: a few MiB, whatever a block holds.
-_CHUNK = 4096
-
-
-@dataclass(frozen=True, eq=False)
-class Survey:
-    """What one look at all rows says about a task's columns; all but `complete` over complete rows."""
-
-    complete: NDArray[np.bool_]  # (all rows of the file,) those without gaps
-    gaps: NDArray[np.int64]  # (D,) missing entries
-    mean: Float64Array  # (D,)
-    deviation: Float64Array  # (D,) of the population; exactly 0 for a constant column
-    smallest: Float64Array  # (D,)
-    largest: Float64Array  # (D,)
-    head: Float64Array  # (at most _LOOK, D) the first rows
 
 
 @dataclass(frozen=True, eq=False)
 class FeaturePair:
     """Inputs of a pre-training and a harmful task over the same D columns."""
 
-    pretrain: FeatureStream  # X_P, complete rows, standardized if that was asked for
-    harmful: FeatureStream  # X_H
-    surveys: tuple[Survey, Survey]  # of both as they are in the files
-    columns: pd.DataFrame  # a row a column: `column`, mean, deviation, smallest and largest of both, `look`
+    pretrain: TaskRows
+    harmful: TaskRows
+    columns: pd.DataFrame  # a row per column: `column`, mean, deviation, smallest, largest of both, `look`
     notes: tuple[str, ...]  # what was done to the data, and what to be wary of, in sentences
 
 
@@ -136,21 +119,28 @@ def look_at(
     notes: Sequence[str] = (),
     *,
     standardize: bool = False,
-    targets: NDArray[Any] | None = None,
+    y_benign: NDArray[Any] | None = None,
+    y_harmful: NDArray[Any] | None = None,
+    seed: int = 0,
+    on_rows: Callable[[str, int, int | None], None] | None = None,
 ) -> FeaturePair:
-    """Read both matrices once: leave out rows with gaps, list the columns, flag suspicious ones, standardize.
+    """Read both matrices once: drop rows with gaps, list the columns, flag suspicious ones, sum K.
 
-    `targets`, `(N,)` labels or `(N, m)` numbers of all harmful rows, show which columns leak them.
+    Targets are labels `(N,)` or numbers `(N, m)` of all rows; those of D_H show which columns leak them.
     """
-    said, surveys, streams = list(notes), [], [pretrain, harmful]
-    for task, field, stream in zip(("D_P", "D_H"), ("pretrain", "harmful"), streams, strict=True):
+    said, read = list(notes), list[TaskRows]()
+    for task, field, stream, y in (
+        ("D_P", "pretrain", pretrain, y_benign),
+        ("D_H", "harmful", harmful, y_harmful),
+    ):
+        own = None if on_rows is None else partial(on_rows, task)
         with _at_fault(field):
-            survey = _survey(stream)
-        surveys.append(survey)
-        total, rows, D = len(survey.complete), int(survey.complete.sum()), stream.dimension
+            found = read_rows(stream, targets=y, standardize=standardize, seed=seed, on_rows=own)
+        read.append(found)
+        total, rows, D = len(found.complete), found.rows, stream.dimension
         if rows < total:
-            worst = [i for i in np.argsort(-survey.gaps)[:3] if survey.gaps[i]]
-            where = ", ".join(f"{stream.columns[i]}: {survey.gaps[i]:,d}" for i in worst)
+            worst = [i for i in np.argsort(-found.gaps)[:3] if found.gaps[i]]
+            where = ", ".join(f"{stream.columns[i]}: {found.gaps[i]:,d}" for i in worst)
             verb = ("has", "is") if total - rows == 1 else ("have", "are")
             said.append(
                 f"{task}: {total - rows:,d} of {total:,d} rows {verb[0]} {MISSING} and {verb[1]} left out "
@@ -161,89 +151,22 @@ def look_at(
                 f"{task} has fewer rows than columns ({rows:,d} < {D:,d}): its rank is at most {rows:,d}, "
                 "and κ describes this sample, not the task."
             )
-    P, H = surveys
+    P, H = read
     answers = np.zeros(pretrain.dimension, dtype=bool)
-    if targets is not None:
-        answers = _functions_of(complete_targets(targets, H, harmful, notes)[: len(H.head)], H.head)
+    if y_harmful is not None:
+        answers = _functions_of(y_harmful[H.complete][: len(H.head)], H.head)
     table = pd.DataFrame({"column": list(pretrain.columns)})
-    for field, survey in (("pretrain", P), ("harmful", H)):
+    for field, found in (("pretrain", P), ("harmful", H)):
         for figure in ("mean", "deviation", "smallest", "largest"):
-            table[f"{figure}_{field}"] = getattr(survey, figure)
+            table[f"{figure}_{field}"] = getattr(found, figure)
     table["look"] = _looks(pretrain.columns, P, H, answers)
-    said += _warnings(table, targets is not None)
+    said += _warnings(table, y_harmful is not None)
     if standardize:
-        streams = [
-            replace(stream, centre=survey.mean, scale=survey.deviation)
-            for stream, survey in zip(streams, surveys, strict=True)
-        ]
         said.append("Columns are standardized, each task with its own mean and standard deviation.")
-    return FeaturePair(streams[0], streams[1], (P, H), table, tuple(said))
+    return FeaturePair(P, H, table, tuple(said))
 
 
-def complete_targets(
-    targets: NDArray[Any], survey: Survey, stream: FeatureStream, notes: Sequence[str] = ()
-) -> NDArray[Any]:
-    """Return the targets of the rows that are kept."""
-    if len(targets) != len(survey.complete):
-        raise InvalidInputError(
-            f"{stream.source} has {len(survey.complete):,d} rows, but there are {len(targets):,d} targets; "
-            f"give one target for each row, in the same order.{''.join(f' {note}' for note in notes)}"
-        )
-    return targets[survey.complete]
-
-
-def _survey(stream: FeatureStream) -> Survey:
-    """Read all rows once; scikit-learn's means and deviations do not cancel."""
-    from sklearn.preprocessing import StandardScaler
-
-    D, masks, heads = stream.dimension, list[NDArray[np.bool_]](), list[Float64Array]()
-    moments, gaps = StandardScaler(), np.zeros(D, dtype=np.int64)
-    smallest, largest, rows, total = np.full(D, np.inf), np.full(D, -np.inf), 0, 0
-    chunks = (block[at : at + _CHUNK] for block in stream.raw_blocks() for at in range(0, len(block), _CHUNK))
-    for chunk in chunks:
-        with np.errstate(all="ignore"):  # what float64 cannot hold becomes infinite, which is refused
-            whole = np.asarray(chunk, dtype=np.float64)
-        missing = np.isnan(whole)
-        masks.append(np.asarray(~missing.any(axis=1), dtype=np.bool_))
-        total += len(whole)
-        X = whole
-        if not masks[-1].all():
-            gaps += missing.sum(axis=0)
-            X = whole[masks[-1]]
-        if not len(X):
-            continue
-        smallest, largest = np.minimum(smallest, X.min(axis=0)), np.maximum(largest, X.max(axis=0))
-        if not (np.isfinite(smallest).all() and np.isfinite(largest).all()):
-            row, column = np.argwhere(np.isinf(whole))[0]
-            raise DataFormatError(
-                f"{stream.source} holds infinite values, the first in data row "
-                f"{total - len(whole) + row + 1:,d}, column '{stream.columns[column]}'; "
-                "replace them, or drop these rows."
-            )
-        heads.append(X[: max(0, _LOOK - rows)])
-        rows += len(X)
-        with np.errstate(all="ignore"):  # squares beyond float64 are refused below
-            moments.partial_fit(X)
-    if rows < 2:
-        empty = [f"'{stream.columns[i]}'" for i in np.argsort(-gaps)[:5] if 2 * gaps[i] > total]
-        where = f" (mostly empty: {', '.join(empty)})" if empty else ""
-        raise InvalidInputError(
-            f"{stream.source} has {rows} row(s) without missing entries, out of {total:,d}; at least 2 are "
-            f"needed: impute them, or drop the columns that are mostly empty{where}."
-        )
-    if not np.isfinite(moments.var_).all():
-        large = stream.columns[int(np.argmin(np.isfinite(moments.var_)))]
-        raise DataFormatError(
-            f"{stream.source} holds numbers so large that their squares overflow float64 (above 1e154), in "
-            f"column '{large}' for example; rescale or drop such columns."
-        )
-    deviation = np.where(constant_columns(moments), 0.0, moments.scale_)
-    return Survey(
-        np.concatenate(masks), gaps, moments.mean_, deviation, smallest, largest, np.concatenate(heads)
-    )
-
-
-def _looks(names: Sequence[str], P: Survey, H: Survey, answers: NDArray[np.bool_]) -> list[str]:
+def _looks(names: Sequence[str], P: TaskRows, H: TaskRows, answers: NDArray[np.bool_]) -> list[str]:
     """Say of every column what it looks like: nothing for a measurement."""
     both = np.concatenate([P.head, H.head])
     whole = (both == np.round(both)).all(axis=0)

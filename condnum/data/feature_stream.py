@@ -1,99 +1,87 @@
-"""Feature matrices that need not fit in memory: read in blocks of rows, by explicit reads.
+"""Feature matrices that need not fit in memory: arrays, archives and tables, read in blocks of rows.
 
-A memory map would count every page that it has touched as resident memory, and end the process where a file
-is cut while it is read; here a block is read into a buffer of its own and freed. A file that changes while
-it is read is noticed by its size, its time of change and its inode.
+`.npy`, `.parquet` and text are read in blocks; an array of an archive (`.npz`, `.pt`, `.safetensors`) is
+taken into memory. Nothing in a file is executed: pickles are refused.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+import pickle
+import zipfile
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
+from scipy import sparse
 
-from condnum.data.feature_files import OPENERS, Opened, Reader, open_value
+from condnum.arrays import TargetKind, as_array, as_targets, storage_eps
+from condnum.data.feature_tables import UNPACK, Opened, Reader, open_frame, open_parquet, open_text
 from condnum.data.task_pair import Float64Array
-from condnum.errors import CondnumError, DataFormatError, DataNotFoundError, InvalidInputError
+from condnum.errors import (
+    CondnumError,
+    DataFormatError,
+    DataNotFoundError,
+    InvalidInputError,
+    check_known,
+    require,
+)
 
 #: A block holds at most this much, counted as float32: large enough for matrix products at full speed.
-BLOCK_BYTES = 128 << 20
+BLOCK_BYTES = 16 << 20
 #: Rows of a block of narrow features.
 MAX_BLOCK_ROWS = 65_536
+#: Largest array of an archive, which is taken into memory whole.
+ARCHIVE_BYTES = 512 << 20
 #: Largest matrix, as float64, that is taken into memory whole: 1 GiB.
 WHOLE_BYTES = 1 << 30
 #: Widest features that are accepted.
 MAX_FEATURES = 20_000
 
+#: A matrix of any kind (array, tensor, data frame, sparse, dask), where to find one, or a stream of one.
+FeaturesLike = Any
+#: Targets of any kind (array, tensor, series, text), or where to find some.
+TargetsLike = Any
+
 
 @dataclass(frozen=True, eq=False)
 class FeatureStream:
-    """A feature matrix X as a sequence of blocks of rows; it can be read any number of times.
-
-    Rows with missing entries (NaN) are left out wherever rows are read, but for `raw_blocks`.
-    """
+    """A feature matrix X as a sequence of blocks of rows; it can be read any number of times."""
 
     source: str  # the path as given, or a name
     read: Reader
     columns: tuple[str, ...]  # D names, of the columns that are kept, in their order
     order: tuple[int, ...]  # positions of the kept columns in the file
-    width: int  # columns of the file
     named: bool  # whether the file named its columns
     dtype: np.dtype[Any]  # the stored type; float64 for text
     count: int | None  # rows; None where only reading tells
-    stamp: tuple[int, int, int] | None  # of the file when it was opened; None: rows in memory
+    is_file: bool
     stored_eps: float  # machine epsilon of the stored type; integers and booleans count as float64
     notes: tuple[str, ...] = ()  # what was understood of the file, in sentences
     column: Callable[[], pd.Series] | None = None  # the only column of a table, text or not
-    centre: Float64Array | None = None  # (D,) is subtracted, where columns are standardized
-    scale: Float64Array | None = None  # (D,) divides; 0 turns a constant column into zeros
+    lazy: Any = None  # the dask array, all columns
 
     @property
     def dimension(self) -> int:
         """Number of columns D."""
         return len(self.columns)
 
-    @property
-    def block_rows(self) -> int:
-        """Rows of a block: a power of two that depends on the width alone: every reader has the same grid."""
-        fitting = max(1, BLOCK_BYTES // (4 * self.width))
-        return int(min(MAX_BLOCK_ROWS, 2 ** (fitting.bit_length() - 1)))
-
-    def raw_blocks(self, first: int = 0, last: int | None = None) -> Iterator[NDArray[Any]]:
-        """Read blocks of rows in the stored type, rows with gaps and all, as they are in the file."""
-        path = Path(self.source).expanduser()
-        whole = self.order == tuple(range(self.width))  # a block of which all columns are kept is not copied
-        with _readable(path) if self.stamp else nullcontext():
-            blocks = self.read(first, self.block_rows, slice(None) if whole else list(self.order))
-            for block in islice(blocks, None if last is None else last - first):
-                yield block
-                if self.stamp and _stamp(path) != self.stamp:
-                    raise DataFormatError(
-                        f"{path} changed while it was read (its size, modification time or identity "
-                        "differs): wait until it is written completely, and run again."
-                    )
-
-    def blocks(self, first: int = 0, last: int | None = None) -> Iterator[NDArray[Any]]:
-        """Read blocks of complete rows, standardized where that was asked for; else as `raw_blocks`."""
-        for block in self.raw_blocks(first, last):
-            if block.dtype.kind == "f" and np.isnan(block.min()):
-                block = block[~np.isnan(block).any(axis=1)]
-            if self.centre is not None and self.scale is not None:
-                flat = self.scale == 0
-                block = np.where(flat, 0.0, (block - self.centre) / np.where(flat, 1.0, self.scale))
-            yield block
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        """Read blocks of rows in the stored type, as they are: NaN where an entry is missing."""
+        rows = max(1, min(MAX_BLOCK_ROWS, BLOCK_BYTES // (4 * self.dimension)))
+        with _readable(Path(self.source)) if self.is_file else nullcontext():
+            yield from self.read(rows, list(self.order))
 
     def array(self, *, gaps: Literal["drop", "refuse"] = "drop") -> Float64Array:
         """Return the rows in memory: the complete ones, or all of them, which then have to be finite."""
         parts, size = [np.empty((0, self.dimension))], 0
-        for block in self.blocks() if gaps == "drop" else self.raw_blocks():
+        for block in self.blocks():
             size += 8 * block.size
             if size > WHOLE_BYTES:
                 raise DataFormatError(
@@ -103,7 +91,9 @@ class FeatureStream:
             with np.errstate(all="ignore"):  # numbers beyond float64 become infinite
                 parts.append(np.asarray(block, dtype=np.float64))
         X = np.concatenate(parts)
-        if gaps == "refuse" and not np.isfinite(X).all():
+        if gaps == "drop":
+            return X[~np.isnan(X).any(axis=1)]
+        if not np.isfinite(X).all():
             first = int(np.flatnonzero(~np.isfinite(X).all(axis=1))[0])
             raise InvalidInputError(
                 f"{self.source} has NaN or infinite entries, the first in row {first}; drop or replace them."
@@ -113,7 +103,7 @@ class FeatureStream:
     def targets(self) -> NDArray[Any] | pd.Series:
         """Return targets as they are stored: finite numbers `(N, m)`, or one column of integers or text."""
         if self.column is not None:
-            with _readable(Path(self.source)) if self.stamp else nullcontext():
+            with _readable(Path(self.source)) if self.is_file else nullcontext():
                 column = self.column()
             if not pd.api.types.is_float_dtype(column):
                 return column
@@ -124,10 +114,6 @@ class FeatureStream:
         """Return a stream of some of the columns, in the order asked for."""
         place = dict(zip(self.columns, self.order, strict=True))
         return replace(self, columns=tuple(columns), order=tuple(place[name] for name in columns))
-
-
-#: A matrix of any kind (array, tensor, data frame, sparse), where to find one, or a stream of one.
-FeaturesLike = Any
 
 
 def as_stream(
@@ -146,7 +132,7 @@ def as_stream(
         return features
     if not isinstance(features, str | os.PathLike):
         opened = open_value(features, name, vector)
-        return _stream(name, replace(opened, names=tuple(columns) or opened.names), None)
+        return _stream(name, replace(opened, names=tuple(columns) or opened.names), is_file=False)
     file = Path(features).expanduser()
     with _readable(file):
         ending = next((own for own in OPENERS if file.name.lower().endswith(own)), None)
@@ -156,13 +142,21 @@ def as_stream(
                 "library that wrote it, and save it with DataFrame.to_parquet or numpy.save. Formats: "
                 f"{', '.join(OPENERS)}."
             )
-        return _stream(str(features), OPENERS[ending](file, key, vector), _stamp(file))
+        return _stream(str(file), OPENERS[ending](file, key, vector), is_file=True)
 
 
-def _stream(source: str, opened: Opened, stamp: tuple[int, int, int] | None) -> FeatureStream:
+def read_targets(
+    value: TargetsLike, *, kind: TargetKind = "auto", name: str = "targets"
+) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """Read labels, numbered from 0 in ascending order, or numbers `(N, m)`, and what was understood."""
+    stream = as_stream(value, name=name, vector=True)
+    return as_targets(stream.targets(), name, kind)[0], stream.notes
+
+
+def _stream(source: str, opened: Opened, *, is_file: bool) -> FeatureStream:
     """Refuse what is not a matrix of numbers, and say how columns without names are called."""
     shape, dtype, names = opened.shape, opened.dtype, opened.names
-    error = InvalidInputError if stamp is None else DataFormatError
+    error = DataFormatError if is_file else InvalidInputError
     if 0 in shape:
         raise error(f"{source} is empty: its shape is {shape}; check how it was written, and write it again.")
     if len(shape) != 2 or dtype.kind not in "fiub":
@@ -183,18 +177,9 @@ def _stream(source: str, opened: Opened, stamp: tuple[int, int, int] | None) -> 
         raise InvalidInputError(f"{source} has the column '{twice}' twice; rename or drop one.")
     eps = opened.eps or float(np.finfo(dtype if dtype.kind == "f" else np.float64).eps)
     return FeatureStream(
-        source, opened.read, columns, tuple(range(D)), D, bool(names), dtype, N, stamp, eps, opened.notes,
-        opened.column,
+        source, opened.read, columns, tuple(range(D)), bool(names), dtype, N, is_file, eps, opened.notes,
+        opened.column, opened.lazy,
     )  # fmt: skip
-
-
-def _stamp(path: Path) -> tuple[int, int, int]:
-    """Return what tells whether a file changed."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return (-1, -1, -1)
-    return (status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 @contextmanager
@@ -204,7 +189,7 @@ def _readable(path: Path) -> Generator[None]:
         raise DataFormatError(f"{path} is a folder; give a file in it, such as a .npy, .csv or .parquet.")
     try:
         yield
-    except (CondnumError, MemoryError):
+    except CondnumError:
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:
@@ -216,3 +201,169 @@ def _readable(path: Path) -> Generator[None]:
             f"{path} is damaged or does not match its extension "
             f"({reason}); write it again, with numbers only."
         ) from error
+
+
+# What can be opened.
+
+
+def open_value(value: Any, name: str, vector: bool = False) -> Opened:
+    """Open an array, a tensor, a sparse matrix, a dask array or a data frame; with `vector`, also text."""
+    if hasattr(value, "to_pandas"):  # of Arrow and Polars
+        value = value.to_pandas()
+    if isinstance(value, pd.Series):
+        value = value.to_frame()
+    if isinstance(value, pd.DataFrame):
+        return open_frame(value, name)
+    if hasattr(value, "dask") and hasattr(value, "chunks"):
+        return _open_dask(value)
+    array: Any = value.tocsr() if sparse.issparse(value) else as_array(value, name)
+    array = array[:, None] if vector and array.ndim == 1 else array
+    if vector and array.dtype.kind in "OUS":
+        return replace(open_frame(pd.DataFrame(array), name), names=())
+
+    def read(size: int, kept: Sequence[int]) -> Iterator[NDArray[Any]]:
+        for at in range(0, array.shape[0], size):
+            rows = array[at : at + size]
+            yield (rows.toarray() if sparse.issparse(rows) else rows)[:, kept]
+
+    eps = storage_eps(value) if isinstance(value, torch.Tensor) else None
+    return Opened(read, array.shape, array.dtype, eps=eps)
+
+
+def _open_dask(array: Any) -> Opened:
+    """Open a dask array, in its own blocks of rows; where the sums of an audit run is dask's to say."""
+    if array.ndim == 2:
+        array = array.rechunk({1: -1})
+
+    def read(_: int, kept: Sequence[int]) -> Iterator[NDArray[Any]]:
+        for block in array.blocks:
+            yield np.asarray(block.compute())[:, kept]
+
+    known = not np.isnan(array.shape[0])
+    return Opened(read, array.shape if known else (None, *array.shape[1:]), array.dtype, lazy=array)
+
+
+def _mapped(path: Path) -> NDArray[Any]:
+    """Map an array, which checks its header against the file's size."""
+    with np.errstate(all="ignore"):  # sizes that lie may overflow, and are refused all the same
+        try:
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+        except ValueError as error:
+            if "pickle" in str(error):  # NumPy recommends to load it unsafely
+                raise ValueError("it has another format, or holds Python objects") from error
+            raise
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise DataFormatError(f"{path} is an archive of numpy.savez; rename it to end in .npz.")
+    return array
+
+
+def _open_npy(path: Path, _: str | None, vector: bool) -> Opened:
+    """Take the header of an array; its rows are then read by position."""
+    array = _mapped(path)
+    shape = array.shape
+    if array.dtype.kind in "US":
+        return open_value(np.array(array), str(path), vector)
+
+    def read(size: int, kept: Sequence[int]) -> Iterator[NDArray[Any]]:
+        for begin in range(0, shape[0], size):
+            # Mapped anew for each block: no page that was touched stays, and a file cut short is noticed.
+            rows = _mapped(path)[begin : begin + size]
+            rows = rows.reshape(len(rows), -1)
+            yield np.array(rows if len(kept) == rows.shape[1] == kept[-1] + 1 else rows[:, kept])
+
+    return Opened(read, (*shape, 1) if vector and len(shape) == 1 else shape, array.dtype)
+
+
+def _pick(
+    path: Path, shapes: Mapping[str, tuple[int, ...]], key: str | None, vector: bool
+) -> tuple[str, tuple[str, ...]]:
+    """Choose an array of an archive: the named one, the only one, or the only matrix (or vector)."""
+    if key is not None:
+        check_known(f"array of {path}", key, shapes)
+        return key, ()
+    fitting = [
+        name
+        for name, shape in shapes.items()
+        if len(shape) in (1, 2) and (len(shape) == 1 or shape[1] == 1) == vector
+    ]
+    if len(shapes) == 1:
+        return next(iter(shapes)), ()
+    if len(fitting) != 1:
+        shown = ", ".join(list(shapes)[:8]) + (", …" if len(shapes) > 8 else "")
+        raise DataFormatError(
+            f"{path} holds {len(shapes)} arrays ({shown}); choose one with --key NAME (in Python: key=); "
+            "save θ and targets alone."
+        )
+    others = ", ".join(name for name in shapes if name != fitting[0])
+    what = "targets" if vector else "features"
+    return fitting[0], (f"{path}: {fitting[0]} is taken for the {what}; {others} is not read.",)
+
+
+def _open_npz(path: Path, key: str | None, vector: bool) -> Opened:
+    """Take one array of an archive, or a sparse matrix, into memory."""
+    with zipfile.ZipFile(path) as archive:
+        size = max((info.file_size for info in archive.infolist()), default=0)
+    if size > ARCHIVE_BYTES:
+        raise DataFormatError(
+            f"{path} holds {size >> 20:,d} MiB, above the limit of {ARCHIVE_BYTES >> 20:,d} MiB for "
+            "archives; save it with numpy.save, which can be read in blocks."
+        )
+    with np.load(path, allow_pickle=False) as arrays:
+        if {"data", "shape", "format"} <= set(arrays.files):  # of scipy.sparse.save_npz
+            return open_value(sparse.load_npz(path), str(path))
+        few = key is None and 1 < len(arrays.files) <= 32
+        shapes = {name: arrays[name].shape if few else () for name in arrays.files}
+        name, notes = _pick(path, shapes, key, vector)
+        return replace(open_value(arrays[name], str(path), vector), notes=notes)
+
+
+def _tensors(value: Any, prefix: str = "") -> dict[str, torch.Tensor]:
+    """List the tensors of nested dictionaries, lists and tuples by name."""
+    if isinstance(value, torch.Tensor):
+        return {prefix.removesuffix("."): value}
+    if isinstance(value, list | tuple):
+        value = dict(enumerate(value))
+    inner = value.items() if isinstance(value, Mapping) else ()
+    return {name: part for own, of in inner for name, part in _tensors(of, f"{prefix}{own}.").items()}
+
+
+def _open_torch(path: Path, key: str | None, vector: bool) -> Opened:
+    """Take a tensor, or one of a dictionary or list of tensors, into memory."""
+    try:
+        tensors = _tensors(torch.load(path, map_location="cpu", weights_only=True))
+    except pickle.UnpicklingError as error:
+        raise DataFormatError(
+            f"{path} holds Python objects, which are not loaded as that can run code; save the tensor alone: "
+            f"torch.save(X, {path.name!r})."
+        ) from error
+    if not tensors:
+        raise DataFormatError(f"{path} holds no tensor; save one: torch.save(X, {path.name!r}).")
+    name, notes = _pick(path, {name: tuple(of.shape) for name, of in tensors.items()}, key, vector)
+    return replace(open_value(tensors[name], str(path), vector), notes=notes)
+
+
+def _open_safetensors(path: Path, key: str | None, vector: bool) -> Opened:
+    """Take one tensor into memory."""
+    with path.open("rb"), require("safetensors", "deep").safe_open(path, framework="pt") as file:
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # ruff: ignore[in-dict-keys]
+        name, notes = _pick(path, shapes, key, vector)
+        return replace(open_value(file.get_tensor(name), str(path), vector), notes=notes)
+
+
+#: How a file is opened, by its ending; the word names an array of an archive, the truth asks for targets.
+OPENERS: dict[str, Callable[[Path, str | None, bool], Opened]] = {
+    ".npy": _open_npy,
+    ".npz": _open_npz,
+    ".pt": _open_torch,
+    ".pth": _open_torch,
+    ".safetensors": _open_safetensors,
+    ".parquet": lambda path, *_: open_parquet(path),
+    **{
+        f".{kind}{packed}": lambda path, *_: open_text(path)
+        for kind in ("csv", "tsv", "txt")
+        for packed in ("", *UNPACK)
+    },
+}
+#: Endings of the files that hold several arrays.
+ARCHIVES = (".npz", ".pt", ".pth", ".safetensors")

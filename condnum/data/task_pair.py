@@ -39,12 +39,14 @@ def standardize(values: Float64Array, *, reference: Float64Array | None = None) 
     base = values if reference is None else reference
     scaler = StandardScaler().fit(base.reshape(len(base), -1))
     scaled = scaler.transform(values.reshape(len(values), -1))
-    return np.where(constant_columns(scaler), 0.0, scaled).reshape(values.shape)
+    flat = constant_columns(scaler.mean_, scaler.var_, len(base))
+    return np.where(flat, 0.0, scaled).reshape(values.shape)
 
 
-def constant_columns(scaler: Any) -> NDArray[np.bool_]:
-    """Tell which columns a fitted `StandardScaler` took for constant: those that it does not divide."""
-    return np.asarray(scaler.scale_ != np.sqrt(scaler.var_))
+def constant_columns(mean: Float64Array, variance: Float64Array, rows: int) -> NDArray[np.bool_]:
+    """Tell which columns are constant up to the round-off of their moments, by scikit-learn's bound."""
+    eps = np.finfo(np.float64).eps
+    return np.asarray(variance <= rows * eps * variance + (rows * mean * eps) ** 2)
 
 
 def sha256_arrays(**arrays: NDArray[Any]) -> str:

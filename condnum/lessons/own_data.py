@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from condnum.audit import measures
-from condnum.audit.moments import TaskFacts, task_facts
+from condnum.audit.measures import TaskFacts, task_facts
 from condnum.audit.tables import columns_html
+from condnum.audit.words import paragraphs
 from condnum.data import digit_pair, load_diabetes_tasks, load_small_digits
 from condnum.data.feature_pair import FeaturePair, look_at, match_streams, open_pair
 from condnum.data.feature_stream import OPENERS, as_stream
@@ -36,10 +36,11 @@ from condnum.lessons.frame.widget import errors_shown
 from condnum.probing.line_search import ProbeCurve, log_spaced_steps, probe_curves
 from condnum.probing.quadratic import Modes
 from condnum.report.tables import as_html, formula_html
+from condnum.studies.alignment_path import in_blocks
 from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import max_rir_immunizer, ridge_convention_ceiling, rir_ceiling
 from condnum.theory.covariances import task_ranges
-from condnum.theory.spectra import Convention, condition_from_spectrum, covariance, squared_rtol
+from condnum.theory.spectra import Convention, condition_from_spectrum, squared_rtol
 
 Example = Literal["diabetes", "digits"]
 #: Widest features that lesson 5 takes: each eigendecomposition takes seconds from there on.
@@ -50,6 +51,8 @@ _PROBE_STEPS = 1000
 UPLOAD_BYTES = 8 << 20
 #: Norm ratios below this are not drawn, so that a task solved at once does not flatten the others.
 _RATIO_FLOOR = 1e-7
+#: Rows and columns of the map of overlaps; more directions are averaged in blocks.
+OVERLAP_BLOCKS = 64
 #: The spectra are drawn down to this fraction of the largest eigenvalue; null directions lie on the floor.
 _SPECTRUM_FLOOR = 1e-18
 
@@ -60,7 +63,6 @@ class OwnPair:
 
     title: str
     pair: FeaturePair
-    rows: tuple[int, int]  # complete ones, of D_P and of D_H
     K_P: Floats  # (D, D)
     K_H: Floats  # (D, D)
     overlaps: Floats  # (m, m) |q_Piᵀq_Hj|², summed over blocks if D is large
@@ -86,13 +88,21 @@ def _looked_at(
         P, H = (as_stream(X, name=task.name, columns=task.feature_names) for X in (task.X_P, task.X_H))
         found = match_streams(P, H, drop=drop)
     pair = look_at(*found, standardize=standardize)
-    X_P, X_H = pair.pretrain.array(), pair.harmful.array()
-    for name, X in (("K_P", X_P), ("K_H", X_H)):
-        if not X.any():
+    K_P, K_H = pair.pretrain.covariance, pair.harmful.covariance
+    for name, K in (("K_P", K_P), ("K_H", K_H)):
+        if not K.any():
             raise RankError(f"{name} has rank 0: all entries of X are zero (standardized constants are).")
-    K_P, K_H = (np.asarray(covariance(X)) for X in (X_P, X_H))
-    title, rows = title + ", standardized" * standardize, (len(X_P), len(X_H))
-    return OwnPair(title, pair, rows, K_P, K_H, measures.overlap_blocks(K_P, K_H))
+    return OwnPair(title + ", standardized" * standardize, pair, K_P, K_H, overlap_blocks(K_P, K_H))
+
+
+def overlap_blocks(K_P: Floats, K_H: Floats) -> Floats:
+    r"""Return the overlaps :math:`|q_{P,i}^\top q_{H,j}|^2` of both tasks' eigenvectors (Proposition 3.2).
+
+    Of more than `OVERLAP_BLOCKS` directions, rows are averaged and columns summed in as many blocks.
+    """
+    # Q_P as the U of an invertible θ: adding to the diagonal keeps eigenvectors and their order.
+    theta = K_P + np.trace(K_P) / len(K_P) * np.eye(len(K_P))
+    return in_blocks(np.asarray(alignment(theta, K_H).overlaps), OVERLAP_BLOCKS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +160,9 @@ class OwnData(ExplorerResult):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What makes the numbers fragile, in sentences."""
-        found = [*self.own.pair.notes, *self.pretrain.warnings, *self.harmful.warnings]
+        found = [*self.own.pair.notes]
+        for task in (self.pretrain, self.harmful):
+            found += paragraphs("task_warnings", task)
         if self.harmful_only:
             found.append(
                 f"X_H excites {self.harmful_only} direction(s) that X_P does not: θ can scale them freely, "
@@ -311,7 +323,7 @@ def own_data(
     written = [file.stat() for file in files if file.exists()]
     stamps = tuple((status.st_mtime_ns, status.st_size) for status in written)
     own = _looked_at(pretrain, harmful, stamps, example, key=key, drop=drop, standardize=standardize)
-    eps = max(own.pair.pretrain.stored_eps, own.pair.harmful.stored_eps)
+    eps = max(task.stream.stored_eps for task in (own.pair.pretrain, own.pair.harmful))
     rtol = squared_rtol(len(own.pair.columns), eps) * tolerance
     if rtol >= 1:
         raise InvalidInputError(f"the rank tolerance is {num(rtol)} σ₁, above all eigenvalues; lower it.")
@@ -327,8 +339,8 @@ def _measured(own: OwnPair, rtol: float) -> tuple[Any, ...]:
     """Return what neither ε nor the goal changes: facts, ranges, the ceiling, misalignment at θ*, probes."""
     K_P, K_H, pair, D = own.K_P, own.K_H, own.pair, len(own.K_P)
     facts = [
-        task_facts("K_P", pair.pretrain, own.rows[0], K_P, rtol),
-        task_facts("K_H", pair.harmful, own.rows[1], K_H, rtol),
+        task_facts("K_P", pair.pretrain, rtol),
+        task_facts("K_H", pair.harmful, rtol),
     ]
     ranges = task_ranges(K_P, K_H, rtol=rtol)
     ceiling = rir_ceiling(*ranges, rtol=rtol)

@@ -9,18 +9,18 @@ import pytest
 import torch
 
 import condnum
-from condnum.audit import FeatureAudit, audit
+from condnum.audit import FeatureAudit, audit, figures, words
 from condnum.audit.attacks import attack_section
-from condnum.audit.figures import attack_figure
-from condnum.audit.measures import AS_IS, clause_c, target_moments
+from condnum.audit.intervals import bootstrap, resampled_covariance
+from condnum.audit.measures import AS_IS
 from condnum.audit.tables import attack_words
+from condnum.data import feature_rows
+from condnum.data.feature_rows import read_rows
 from condnum.data.feature_stream import as_stream
 from condnum.errors import DataNotFoundError, InvalidInputError, RankError, UnknownNameError
 from condnum.methods.problem import LinearTask
 from condnum.probing.race import AttackBudget
 from condnum.report.tables import number
-from condnum.studies.frame import SweepError
-from condnum.theory.covariances import CovarianceRange
 from condnum.theory.spectra import squared_rtol
 
 D = 6
@@ -41,7 +41,7 @@ def theta():
 @pytest.fixture(scope="module")
 def found(data, theta):
     y, budget = data[1] @ np.ones(D), AttackBudget(steps=200, dense_steps=50)
-    return audit(*data, theta=theta, targets=y, bootstrap=40, budget=budget, threads=1)
+    return audit(*data, theta=theta, y_harmful=y, bootstrap=40, budget=budget, threads=1)
 
 
 def test_ratios_in_every_convention_and_scale_are_the_dense_library_s(found, data, theta):
@@ -66,97 +66,165 @@ def test_ratios_in_every_convention_and_scale_are_the_dense_library_s(found, dat
 def test_the_sweeps_hold_the_audit_s_own_settings(found, sweep, convention):
     table = getattr(found, f"{sweep}_sweep")
     own = table[(table[sweep] == getattr(found, sweep)) & (table["extractor"] == "theta")]
-    assert own["rir"].item() == pytest.approx(found.row(found.main, convention)["rir"], rel=1e-9)
+    assert own["rir"].item() == pytest.approx(found.row("theta", convention)["rir"], rel=1e-9)
 
 
 def test_met_and_useless_is_said_beside_the_clauses(found):
     """y_P lies along the strong direction, which θ makes the weak one: 1 step on raw features, 114 with θ."""
     X, theta = (np.diag([10.0, 1.0]), np.eye(2)), np.diag([5000**-0.5, 1.0])
     options = {"theta": theta, "bootstrap": 0, "attackers": False}
-    lost = audit(*X, pretrain_targets=np.array([0.5, 0.0]), targets=np.array([0.0, 0.5]), **options)
+    lost = audit(*X, y_benign=np.array([0.5, 0.0]), y_harmful=np.array([0.0, 0.5]), **options)
     said = "The definition is met, but the benign task is lost (more than 10 times as many steps)."
     assert all(said in text for text in (repr(lost), lost._repr_html_(), lost.as_json()["verdict"][1]))
     assert [(of["raw"], of["fixed"]) for of in lost.as_json()["probes"]["theta"]] == [(1, 114), (1, 1)]
     row = lost.row("theta", "compact")
     assert (row["benign_slowdown"], row["harmful_slowdown"]) == (114, 1)
     assert audit(*X, **options).probe_sentence == ""
-    assert found.probes["theta"][0] is None
     assert found.probe_sentence.startswith("Gradient descent on the actual targets")
 
 
-def test_clause_c_from_moments_is_the_gap_of_the_rows(data):
-    X, _ = data
-    theta, y = np.eye(D)[:, :3], np.random.default_rng(2).normal(size=(len(X), 2))
-    task = LinearTask(torch.from_numpy(X.T @ X), torch.from_numpy(X), torch.from_numpy(y))
-    part = CovarianceRange.of(task.covariance)
-    clause = clause_c(part, theta, target_moments(as_stream(X), y), (y**2).sum())
-    assert clause.gap == pytest.approx(task.loss_gap(torch.from_numpy(theta)), rel=1e-8)
-    assert clause.gap > 0.001
-    assert not clause.kept
-    unknown = clause_c(part, theta)
-    assert unknown.kept is None
-    assert "which were not given" in unknown.reason
+def test_clause_c_is_the_gap_of_the_rows_or_not_known(data):
+    theta, y = np.eye(D)[:, :3], np.random.default_rng(2).normal(size=(300, 2))
+    task = LinearTask(torch.from_numpy(data[0].T @ data[0]), torch.from_numpy(data[0]), torch.from_numpy(y))
+    options = {"theta": theta, "bootstrap": 0, "attackers": False}
+    known, unknown = audit(*data, y_benign=y, **options), audit(*data, **options)
+    gap = known.row("theta", "compact")["loss_gap"]
+    assert gap == pytest.approx(task.loss_gap(torch.from_numpy(theta)), rel=1e-8)
+    assert gap > 0.01
+    assert known.clauses("theta")["compact"].fit_kept is False
+    assert unknown.clauses("theta")["compact"].fit_kept is None
+    assert "targets, which were not given" in " ".join(unknown.sentences)
+
+
+class TestExtractors:
+    def test_any_kind_is_judged_as_its_matrix(self, data, theta, tmp_path, found):
+        layer = torch.nn.Linear(D, D, bias=False, dtype=torch.float64)
+        layer.load_state_dict({"weight": torch.from_numpy(theta).mT})
+        np.save(tmp_path / "theta.npy", theta)
+        named = {"layer": layer, "tensor": torch.from_numpy(theta), "frame": pd.DataFrame(theta)}
+        both = audit(*data, theta=named | {"file": tmp_path / "theta.npy"}, bootstrap=0, attackers=False)
+        assert (both.given, both.extractor) == (("layer", "tensor", "frame", "file"), "layer")
+        for name in both.given:
+            assert both.row(name, "compact")["rir"] == pytest.approx(found.row("theta", "compact")["rir"])
+        assert "frame, ridge convention: Definition 3.1 is" in repr(both)
+        assert {"layer", "file"} <= {trace.name for trace in figures.sensitivity_figure(both).data}
+
+    def test_immunizer_and_eraser(self, data):
+        labels = np.arange(200) % 2
+        immunizer, eraser = condnum.Immunizer().fit(*data), condnum.Eraser().fit(data[1], labels)
+        both = audit(*data, theta={"imm": immunizer, "era": eraser}, bootstrap=0, attackers=False)
+        np.testing.assert_array_equal(both.thetas["imm"], immunizer.theta_)
+        assert both.clauses("imm")["compact"].met
+        assert any("era adds a bias" in note for note in both.notes)
+
+    def test_names_that_are_taken(self, data, theta):
+        with pytest.raises(InvalidInputError, match="the name 'pareto' is that of an extractor of the audit"):
+            audit(*data, theta={"pareto": theta})
+
+
+class TestIntervals:
+    @pytest.fixture
+    def tasks(self):
+        rng = np.random.default_rng(0)
+        return tuple(read_rows(as_stream(rng.normal(size=(101, 5)) * np.arange(1, 6))) for _ in "PH")
+
+    def test_they_are_the_same_for_any_number_of_threads(self, tasks):
+        thetas = {"theta": np.random.default_rng(5).normal(size=(5, 5))}
+        options = {"rtol": 1e-14, "epsilon": 1e-6, "replicates": 20}
+        one, two = (bootstrap(tasks, thetas, threads=n, **options).table for n in (1, 2))
+        pd.testing.assert_frame_equal(one, two, check_exact=False, rtol=1e-12)
+        assert (one["low"] <= one["high"]).all()
+
+    def test_rows_are_resampled_at_the_size_of_all_rows(self, monkeypatch):
+        """Var of K* from n of N rows is (N/n) N E(x⁴ − …): that of rows drawn one by one, N/n times."""
+        for name, most in (("SAMPLE_ROWS", 400), ("SAMPLE_BYTES", 0)):
+            monkeypatch.setattr(feature_rows, name, most)
+        X = np.repeat([1.0, 3.0], 2000)[:, None]  # sorted: neighbours are alike
+        task, generator = read_rows(as_stream(X)), np.random.default_rng(1)
+        drawn = np.array([float(resampled_covariance(task, generator)) for _ in range(2000)])
+        assert (len(task.sample), task.rows) == (400, 4000)
+        assert np.var(drawn) == pytest.approx(10 * 4000 * np.var(X**2), rel=0.15)
+        assert np.mean(drawn) == pytest.approx((X**2).sum(), rel=0.1)
+
+    def test_too_wide_a_sample_gives_none(self, tasks, monkeypatch):
+        monkeypatch.setattr("condnum.audit.intervals.SAMPLE_ROWS_PER_COLUMN", 10**6)
+        one = read_rows(as_stream(np.random.default_rng(0).normal(size=(9000, 1000))[:, :2]))
+        assert len(one.sample) == one.rows  # all rows are enough
+        monkeypatch.setattr(feature_rows, "SAMPLE_ROWS", 5)
+        monkeypatch.setattr(feature_rows, "SAMPLE_BYTES", 0)
+        monkeypatch.setattr(feature_rows, "MOST_BYTES", 0)
+        few = read_rows(as_stream(np.eye(9)))
+        assert "exceeds the memory limit" in bootstrap((few, few), {}, rtol=1e-14, epsilon=1e-6)
+
+    @pytest.mark.long
+    @pytest.mark.slow
+    def test_intervals_cover_the_truth_about_as_often_as_they_say(self):
+        """κ of N(0, diag(4, 1)) is 4; 95 % intervals from 200 rows should hold it most of the time."""
+        hits = 0
+        for seed in range(40):
+            task = read_rows(as_stream(np.random.default_rng(seed).normal(size=(200, 2)) * [2.0, 1.0]))
+            found = bootstrap((task, task), {}, rtol=1e-14, epsilon=1e-6, replicates=50, seed=seed)
+            row = found.table.query("quantity == 'kappa' and task == 'pretrain'").iloc[0]
+            hits += row["low"] <= 4 <= row["high"]
+        # Binomial(40, 0.95) is at least 33 with probability 0.997; percentile intervals are a bit short.
+        assert hits >= 32
 
 
 class TestStages:
-    @pytest.fixture
-    def study(self, data, tmp_path, monkeypatch):
-        monkeypatch.setattr("condnum.audit.stages.PANEL_BUDGET", AttackBudget(steps=20, dense_steps=5))
+    def test_each_is_announced_and_one_that_fails_is_named(self, data, tmp_path, monkeypatch):
+        monkeypatch.setattr("condnum.audit.study.PANEL_BUDGET", AttackBudget(steps=20, dense_steps=5))
         for name, values in (("P", data[0]), ("H", data[1]), ("y", data[1] @ np.ones(D))):
             np.save(tmp_path / f"{name}.npy", values)
         P, H, y = (str(tmp_path / f"{name}.npy") for name in "PHy")
-        return FeatureAudit(pretrain=P, harmful=H, targets=y, standardize=True, bootstrap=60, seed=3)
+        study = FeatureAudit(pretrain=P, harmful=H, y_harmful=y, standardize=True, bootstrap=60, seed=3)
 
-    def test_each_is_announced_and_one_that_fails_is_named(self, study, tmp_path, monkeypatch):
         def broken(*_, **__):
             raise MemoryError("too large")
 
-        monkeypatch.setattr("condnum.audit.stages.attack_section", broken)
+        monkeypatch.setattr("condnum.audit.study.attack_section", broken)
         events = []
         found = study.run(on_progress=events.append)
-        assert [event["done"] for event in events] == [0, 1, 2, 3, 4, 5, 6]
-        assert events[-1]["failures"] == 1
+        assert [event["stage"] for event in events] == ["rows", "spectra", "bootstrap", "attackers"]
         assert found.attack.reason == "the panel failed"
         assert found.failures == {"attackers": "MemoryError: too large"}
         assert found.intervals.replicates == 60
         assert found.save(tmp_path / "out") == ["failures.csv", "audit.json"]
-        monkeypatch.setattr("condnum.audit.stages.task_facts", broken)
-        with pytest.raises(SweepError, match="failed in its stage 'spectra' with MemoryError: too large"):
-            study.run()
 
 
 class TestAttackers:
     def test_the_panel_runs_on_rows_and_is_measured_on_others(self, found):
         attack, report = found.attack, found.attack.report
         assert (attack.rows, attack.held_out) == (160, 40)
-        assert "measured on 40 others" in attack.sentences[0]
+        assert "measured on 40 others" in words.paragraphs("attack_rows", found)[0]
         whitened = report.factors.query("attacker == 'whiten' and epsilon == 0.01")
         assert whitened["factor"].item() == 1
         assert set(report.evaluation["attacker"]) == set(report.steps["attacker"])
-        words = attack_words(found)
-        assert len(words) == report.evaluation["attacker"].nunique()
-        assert any("held-out" in name for name in words.columns)
+        table = attack_words(found)
+        assert len(table) == report.evaluation["attacker"].nunique()
+        assert any("held-out" in name for name in table.columns)
 
     def test_a_class_that_only_held_out_rows_have_is_left_out(self, data):
         labels = np.arange(200) % 2
         labels[7] = 2  # in the training rows or in none
         budget, kept = AttackBudget(steps=2, dense_steps=2), set()
+        options = {"budget": budget, "erase": False}
         for seed in range(8):
             section = attack_section(
-                as_stream(data[1]), 200, labels, {"theta": np.eye(D)}, kind="classification", seed=seed,
-                budget=budget,
+                read_rows(as_stream(data[1])), labels, {"theta": np.eye(D)}, kind="classification", seed=seed,
+                **options,
             )  # fmt: skip
             assert section.rows == 160
             kept.add(section.held_out)
         assert kept == {39, 40}
-        stream = as_stream(data[1][:15])
-        few = attack_section(stream, 15, np.eye(15)[:, :1], {"theta": np.eye(D)}, budget=budget)
+        few = attack_section(
+            read_rows(as_stream(data[1][:15])), np.eye(15)[:, :1], {"t": np.eye(D)}, **options
+        )
         assert (few.rows, few.held_out) == (15, 0)
 
     def test_skipped_and_said_so(self, data):
         none = audit(*data, bootstrap=0)
         assert any("no targets" in sentence for sentence in none.sentences)
-        assert "one class" in audit(*data, targets=np.zeros(200, dtype=int), bootstrap=0).attack.reason
+        assert "one class" in audit(*data, y_harmful=np.zeros(200, dtype=int), bootstrap=0).attack.reason
 
 
 class TestWhatIsSaid:
@@ -175,7 +243,7 @@ class TestWhatIsSaid:
     def test_sentences_hold_the_numbers(self, data):
         values, vectors = np.linalg.eigh(data[0].T @ data[0])
         found = audit(*data, theta=vectors / np.sqrt(values), bootstrap=0)  # θ* up to an orthogonal factor
-        row, said = found.row(found.main, "compact"), " ".join(found.sentences)
+        row, said = found.row("theta", "compact"), " ".join(found.sentences)
         assert f"RIR {number(row['rir'])}" in said
         assert "100 % of the theoretical limit" in said
         verdict = "meets all clauses" if row["clause_a"] else "is not immunized: (a) fails"
@@ -183,11 +251,11 @@ class TestWhatIsSaid:
 
     def test_the_verdict_the_attackers_and_the_figure_are_about_one_extractor(self, data):
         y, budget = data[1] @ np.ones(D), AttackBudget(steps=200, dense_steps=50)
-        found = audit(*data, targets=y, bootstrap=0, budget=budget, threads=1)
-        assert found.judged == "pareto"
+        found = audit(*data, y_harmful=y, bootstrap=0, budget=budget, threads=1)
+        assert found.extractor == "pareto"
         assert found.attack.report is not None
         assert set(found.attack.report.factors["extractor"]) == {"pareto"}
-        assert "Pareto front (closed form)" in attack_figure(found).layout.title.text
+        assert "Pareto front (closed form)" in figures.attack_figure(found).layout.title.text
         assert "Pareto front (closed form) as on" in found._repr_html_().partition("Weakest attacker")[2]
 
     def test_erasure_is_attacked_with_rows_that_did_not_make_it(self):
@@ -195,13 +263,13 @@ class TestWhatIsSaid:
         data = rng.normal(size=(100, 6)) * np.arange(1, 7), rng.normal(size=(3200, 6))  # 2,500 are attacked
         y = data[1][:, 0] + 0.1 * rng.normal(size=len(data[1]))
         budget = AttackBudget(steps=200, dense_steps=50)
-        found = audit(*data, targets=y, bootstrap=0, budget=budget, threads=1)
+        found = audit(*data, y_harmful=y, bootstrap=0, budget=budget, threads=1)
         at = found.attack.report.extractors.set_index("extractor")
         learned = (at["start_loss"] - at["optimum"]) / at["start_loss"]
         assert learned["pareto"] > 0.9
         assert 0 < learned["erase"] < 0.5  # what sampling leaves, never nothing at all
         assert "∞" in {*attack_words(found)["steps, erasure, from other rows"]}
-        assert attack_figure(found) is not None
+        assert figures.attack_figure(found) is not None
 
     def test_the_front_is_written_and_judged_again(self, data, tmp_path):
         for name, X in zip("PH", data, strict=True):
@@ -210,7 +278,7 @@ class TestWhatIsSaid:
         study = FeatureAudit(**files, bootstrap=0, attackers=False, save_theta=str(tmp_path / "pareto.npy"))
         first = study.run()
         again = audit(*data, theta=np.load(tmp_path / "pareto.npy"), bootstrap=0)
-        assert again.row(again.main, "compact")["rir"] == first.row(first.judged, "compact")["rir"]
+        assert again.row("theta", "compact")["rir"] == first.row(first.extractor, "compact")["rir"]
         with pytest.raises(InvalidInputError, match=r"must end in \.npy"):
             FeatureAudit(save_theta="pareto.csv")
 
@@ -231,9 +299,9 @@ class TestInput:
             ({"theta": np.zeros((D, D))}, RankError, "theta is the zero matrix"),
             ({"pretrain": np.zeros((5, D))}, RankError, "rank 0"),
             ({"pretrain": np.ones((2, 20_001), np.float32)}, InvalidInputError, r"20,001 columns.*3\.0 GiB"),
-            ({"targets": np.arange(9.0)}, InvalidInputError, "has 200 rows, but there are 9 targets"),
-            ({"pretrain_targets": np.ones(9)}, InvalidInputError, "has 300 rows, but there are 9 targets"),
-            ({"targets": np.arange(200), "kind": "words"}, UnknownNameError, "unknown kind 'words'"),
+            ({"y_harmful": np.arange(9.0)}, InvalidInputError, "has 200 rows, but there are 9 targets"),
+            ({"y_benign": np.ones(9)}, InvalidInputError, "has 300 rows, but there are 9 targets"),
+            ({"y_harmful": np.arange(200), "kind": "words"}, UnknownNameError, "unknown kind 'words'"),
             ({"bootstrap": 5}, InvalidInputError, r"bootstrap must be 0 .* got 5"),
             (
                 {"kind": "classification"},
@@ -242,7 +310,7 @@ class TestInput:
             ),
             ({"budget": AttackBudget()}, InvalidInputError, "budget has no effect without attackers"),
             (
-                {"budget": AttackBudget(), "targets": np.arange(200.0), "attackers": False},
+                {"budget": AttackBudget(), "y_harmful": np.arange(200.0), "attackers": False},
                 InvalidInputError,
                 "budget has no effect without attackers",
             ),
@@ -250,7 +318,7 @@ class TestInput:
             ({"backbone": "resnet18"}, TypeError, "'backbone'"),
             ({"epsilon": 0.0}, InvalidInputError, "epsilon must be positive"),
             ({"rtol": 1.0}, InvalidInputError, r"rtol must lie in \[0, 1\), got 1"),
-            ({"targets": np.array(["a", "b"])}, InvalidInputError, "200 rows, but there are 2 targets"),
+            ({"y_harmful": np.array(["a", "b"])}, InvalidInputError, "200 rows, but there are 2 targets"),
             ({"pretrain": "none.npy"}, DataNotFoundError, r"none\.npy"),
         ],
     )
@@ -263,7 +331,7 @@ class TestInput:
         y = X_H @ np.ones(D)
         holes, targets = np.insert(X_H, 7, np.nan, axis=0), np.insert(y, 7, 1e9)
         options = {"bootstrap": 0, "budget": AttackBudget(steps=5, dense_steps=5)}
-        one, two = (audit(X_P, X, targets=t, **options) for X, t in ((X_H, y), (holes, targets)))
+        one, two = (audit(X_P, X, y_harmful=t, **options) for X, t in ((X_H, y), (holes, targets)))
         said = "1 of 201 rows has missing entries"
         assert two.dropped[0].startswith(f"D_H: {said}")
         assert said in two._repr_html_().partition("<table")[0]
@@ -292,7 +360,7 @@ class TestInput:
         y = pd.Series(data[1] @ np.ones(D), name="price")
         y.to_csv(tmp_path / "y.csv")
         options = {"bootstrap": 0, "budget": AttackBudget(steps=5, dense_steps=5)}
-        one, two = (audit(*data, targets=of, **options) for of in (y.to_numpy(), tmp_path / "y.csv"))
+        one, two = (audit(*data, y_harmful=of, **options) for of in (y.to_numpy(), tmp_path / "y.csv"))
         pd.testing.assert_frame_equal(one.attack.report.steps, two.attack.report.steps)
         assert any("y.csv: the first column has no name" in note for note in two.notes)
 
@@ -321,4 +389,4 @@ class TestInput:
         study = FeatureAudit(bootstrap=0, attackers=False)
         found = study.run()
         assert (found.pretrain.rows, found.harmful.rows, found.pretrain.dimension) == (901, 896, 64)
-        assert found.clause_c["max_rir"].kept
+        assert found.clauses("max_rir")["compact"].fit_kept

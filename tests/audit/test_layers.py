@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from condnum.audit import FeatureAudit, LayerAudit, audit, layer_audit
+from condnum.audit import FeatureAudit, LayerAudit, audit, insert_extractor, layer_audit
 from condnum.audit.figures import depth_figure
 from condnum.audit.measures import AS_IS
 from condnum.audit.tables import layers_words
@@ -105,9 +105,9 @@ def test_the_study_audits_the_layers_and_names_their_failure(monkeypatch, tmp_pa
     study = FeatureAudit(**given, layers="layer4.0, conv1", bootstrap=0, attackers=False)
     loaded, out = study.load(), tmp_path / "out"
     assert loaded.pretrain.dimension == loaded.harmful.dimension > 1
-    assert sorted(set(loaded.targets.tolist())) == [0, 1, 2, 3, 4]
+    assert sorted(set(loaded.y_harmful.tolist())) == [0, 1, 2, 3, 4]
     with monkeypatch.context() as patch:
-        patch.setattr("condnum.audit.stages.layer_audit", lambda *_, **__: 1 / 0)
+        patch.setattr("condnum.audit.study.layer_audit", lambda *_, **__: 1 / 0)
         failed = study.run()
     assert failed.failures == {"layers": "ZeroDivisionError: division by zero"}
     assert failed.layers is None
@@ -163,7 +163,7 @@ ROWS = (torch.randn(20, 4, generator=torch.Generator().manual_seed(0)),)
         ({"layers": "deep"}, r"'deep' \(Unflatten\) returns float32 of shape \(20, 2, 1, 2, 1\) for 20"),
         ({"layers": "broken"}, "'broken' returns NaN, infinity"),
         ({"pretrain": [torch.tensor(1.0)]}, "a batch is float32 of shape"),
-        ({"pretrain": [{"name": "x"}]}, "a batch is a dict"),
+        ({"pretrain": [{"name": "x"}]}, "a batch is a NoneType"),
         ({"target": 1.0}, "target must be a RIR above 1, got 1.0"),
     ],
 )
@@ -204,3 +204,46 @@ def test_what_is_said_and_drawn():
     assert "ridge: none has (i) > 1 and (ii) ≤ 1" in drawn
     said = found(nothing, (9, 5.0, 40.0, "open")).sentence
     assert "comes nearest behind l1 with 5, which misses the target by a factor of 2; open: l1, where" in said
+
+
+def nets():
+    """Nets of both libraries with random weights, the layers to try, and the side of their images."""
+    torchvision = pytest.importorskip("torchvision", reason="needs torchvision: pip install -e '.[deep]'")
+    timm = pytest.importorskip("timm", reason="needs timm: pip install -e '.[deep]'")
+    torch.manual_seed(0)
+    yield torchvision.models.resnet18(weights=None), ("conv1", "layer2.0"), 32
+    yield torchvision.models.swin_t(weights=None), ("features.1",), 64  # channels last
+    yield timm.create_model("test_vit"), ("patch_embed", "blocks.1", "blocks.2.mlp"), 160
+    yield timm.create_model("test_efficientnet"), ("blocks.1.0",), 64
+
+
+def test_an_extractor_is_inserted_behind_any_layer_of_a_copy():
+    for net, layers, side in nets():
+        images = torch.randn(4, 3, side, side)
+        before, want = copy.deepcopy(net.state_dict()), net.eval()(images)
+        found = layer_audit(net, [images], [images.flip(0) * 0.5], layers)
+        for layer in layers:
+            D = len(found.thetas[layer])
+            same = insert_extractor(net, layer, torch.eye(D))
+            torch.testing.assert_close(same(images), want, rtol=1e-3, atol=1e-4)
+            made = insert_extractor(net, layer, found.thetas[layer])
+            again = layer_audit(made, [images], [images], [layer])
+            theta = found.thetas[layer].float()
+            torch.testing.assert_close(
+                again.features[layer][0], found.features[layer][0] @ theta, rtol=1e-3, atol=1e-3
+            )
+            assert f"{layer}.extractor.weight" in made.state_dict()
+        assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("layer", "theta", "words"),
+    [
+        ("firts", torch.eye(4), "unknown layer 'firts'; did you mean 'first'"),
+        ("first", torch.ones(4, 2), r"theta is \(4, 2\); behind a layer it must be square"),
+        ("first", torch.eye(3), r"layer 'first' returns \(20, 4\), and theta is 3 × 3"),
+    ],
+)
+def test_extractors_that_do_not_fit(layer, theta, words):
+    with pytest.raises(InvalidInputError, match=words):
+        insert_extractor(Odd(), layer, theta)(ROWS[0])
