@@ -328,8 +328,8 @@ class DirectSolution(Attacker):
         space, traces = problem.space, []
         for choice, W, steps in _ridge(space) if space.kind == "regression" else _newton(space):
             race = Race(space, [choice], budget)
-            race.observe(0, np.ones(1), lambda W=W: np.zeros_like(W)[None])
-            race.observe(steps, space.evaluate(W[None])[0], lambda W=W: W[None])
+            race.observe(0, np.ones(1), zero_weights(space, 1).copy)
+            race.observe(steps, space.evaluate(W[None])[0], W[None].copy)
             traces += race.traces()
         return AttackRun(traces, space)
 
