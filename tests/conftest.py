@@ -193,7 +193,7 @@ def lesson_run(
     shared_kernel: SharedKernel, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Path]:
     """`lesson_run("2_alignment")`: the folder of a lesson that ran without widgets; each runs once."""
-    from lessons.test_notebooks import FASTER
+    from lessons.test_notebooks import PARAMETERS
 
     from condnum.report import run as runner
     from condnum.report.notebook import ParameterNotebook
@@ -204,7 +204,7 @@ def lesson_run(
         folder = tmp_path_factory.mktemp("lessons") / name
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(runner, "running_kernel", shared_kernel.running)
-            runner.run_notebook(book, FASTER.get(name, {}), folder, quiet=True)
+            runner.run_notebook(book, PARAMETERS.get(name, {}), folder, quiet=True)
         return folder
 
     return run
