@@ -16,7 +16,9 @@ __all__, __getattr__, __dir__ = attach(
         "Immunizer": "condnum.estimators",
         "Eraser": "condnum.estimators",
         # what they are worth
-        "layer_audit": "condnum.audit.layers",
+        "audit": "condnum.auditing.study",
+        "layer_audit": "condnum.auditing.layers",
+        "insert_extractor": "condnum.auditing.insertion",
         "attack_panel": "condnum.probing.panel",
         "linear_probe": "condnum.probing.line_search",
         "probe_steps": "condnum.probing.probe_steps",

@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from condnum.audit.measures import TaskFacts, task_facts
-from condnum.audit.tables import columns_html
-from condnum.audit.words import paragraphs
+from condnum.auditing.measures import TaskFacts, task_facts
+from condnum.auditing.tables import columns_html
+from condnum.auditing.words import paragraphs
 from condnum.data import digit_pair, load_diabetes_tasks, load_small_digits
 from condnum.data.feature_pair import FeaturePair, look_at, match_streams, open_pair
 from condnum.data.feature_stream import OPENERS, as_stream

@@ -58,7 +58,7 @@ API_PACKAGES = (
     "condnum.probing",
     "condnum.data",
     "condnum.figures",
-    "condnum.audit",
+    "condnum.auditing",
     "condnum.deep",
 )
 

@@ -10,8 +10,8 @@ import scipy.linalg
 
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
-from condnum.audit import audit
-from condnum.audit.measures import AS_IS
+from condnum.auditing import audit
+from condnum.auditing.measures import AS_IS
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.lessons.own_data import UPLOAD_BYTES, OwnDataExplorer, own_data
 from condnum.probing import linear_probe

@@ -13,7 +13,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from condnum.audit import FeatureAudit
+from condnum.auditing import FeatureAudit
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.files import shipped
 from condnum.report.notebook import ParameterNotebook, find_notebook, read_notebook

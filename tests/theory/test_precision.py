@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from condnum import alignment, ill_step, immunize
-from condnum.audit import audit
+from condnum.auditing import audit
 from condnum.errors import InvalidInputError
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing.probe_steps import probe_steps

@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.audit import words
-from condnum.audit.attacks import AttackSection
-from condnum.audit.intervals import Intervals
-from condnum.audit.layers import LayerAudit
-from condnum.audit.measures import LABEL_OF, PARETO, OwnProbes, TaskFacts, clauses_of
+from condnum.auditing import words
+from condnum.auditing.attacks import AttackSection
+from condnum.auditing.intervals import Intervals
+from condnum.auditing.layers import LayerAudit
+from condnum.auditing.measures import LABEL_OF, PARETO, OwnProbes, TaskFacts, clauses_of
 from condnum.data.feature_pair import MISSING
 from condnum.files import FAILURES, output_folder, write_json, write_tables
 from condnum.probing.probe_steps import LOST_FACTOR, slowdown_verdict

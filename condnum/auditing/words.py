@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from condnum.audit.measures import AS_IS, CLOSED, LABEL_OF, PARETO
+from condnum.auditing.measures import AS_IS, CLOSED, LABEL_OF, PARETO
 from condnum.data.feature_pair import odd_columns
 from condnum.probing.report import attack_sentences
 from condnum.report.tables import bullets, formula_html, number, rounded
@@ -48,7 +48,7 @@ def interval(found: Any, quantity: str, convention: str, **place: str) -> str:
     return f"{number(row['low'])} – {number(row['high'])}{word}"
 
 
-_FILES = PackageLoader("condnum.audit", ".")
+_FILES = PackageLoader("condnum.auditing", ".")
 _TEMPLATES = Environment(loader=_FILES, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
 _FILTERS: dict[str, Any] = {
     "count": "{:,d}".format,

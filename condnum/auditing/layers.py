@@ -18,8 +18,8 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from condnum.audit.insertion import channels_last
-from condnum.audit.words import paragraphs
+from condnum.auditing.insertion import channels_last
+from condnum.auditing.words import paragraphs
 from condnum.data.feature_stream import MAX_FEATURES
 from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.image_sets import images_of

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condnum.arrays import TargetKind
-from condnum.audit.measures import AS_IS, ERASED, Extractors
+from condnum.auditing.measures import AS_IS, ERASED, Extractors
 from condnum.data.feature_rows import TaskRows, one_hot
 from condnum.errors import InvalidInputError
 from condnum.probing.panel import attack_panel

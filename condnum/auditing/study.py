@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from condnum.arrays import TargetKind, extractor_matrix, resolve_device
-from condnum.audit import measures
-from condnum.audit.attacks import PANEL_BUDGET, AttackSection, attack_section
-from condnum.audit.intervals import FEWEST_REPLICATES, bootstrap
-from condnum.audit.layers import RIR_TARGET, layer_audit, layer_names
-from condnum.audit.measures import PARETO, TaskSpectra
-from condnum.audit.net_images import NetImages
-from condnum.audit.result import Audit
+from condnum.auditing import measures
+from condnum.auditing.attacks import PANEL_BUDGET, AttackSection, attack_section
+from condnum.auditing.intervals import FEWEST_REPLICATES, bootstrap
+from condnum.auditing.layers import RIR_TARGET, layer_audit, layer_names
+from condnum.auditing.measures import PARETO, TaskSpectra
+from condnum.auditing.net_images import NetImages
+from condnum.auditing.result import Audit
 from condnum.data.digits import load_small_digits
 from condnum.data.feature_pair import MISSING, look_at, open_pair
 from condnum.data.feature_stream import FeaturesLike, FeatureStream, TargetsLike, as_stream, read_targets

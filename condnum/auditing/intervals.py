@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from condnum.audit.measures import Extractors, TaskSpectra, kappa_table
+from condnum.auditing.measures import Extractors, TaskSpectra, kappa_table
 from condnum.data.feature_rows import SAMPLE_ROWS_PER_COLUMN, TaskRows
 from condnum.errors import RankError
 from condnum.machine import core_count, limited_threads

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import condnum
-from condnum.audit import FeatureAudit, audit, figures, words
-from condnum.audit.attacks import attack_section
-from condnum.audit.intervals import bootstrap, resampled_covariance
-from condnum.audit.measures import AS_IS
-from condnum.audit.tables import attack_words
+from condnum.auditing import FeatureAudit, audit, figures, words
+from condnum.auditing.attacks import attack_section
+from condnum.auditing.intervals import bootstrap, resampled_covariance
+from condnum.auditing.measures import AS_IS
+from condnum.auditing.tables import attack_words
 from condnum.data import feature_rows
 from condnum.data.feature_rows import read_rows
 from condnum.data.feature_stream import as_stream
@@ -147,7 +147,7 @@ class TestIntervals:
         assert np.mean(drawn) == pytest.approx((X**2).sum(), rel=0.1)
 
     def test_too_wide_a_sample_gives_none(self, tasks, monkeypatch):
-        monkeypatch.setattr("condnum.audit.intervals.SAMPLE_ROWS_PER_COLUMN", 10**6)
+        monkeypatch.setattr("condnum.auditing.intervals.SAMPLE_ROWS_PER_COLUMN", 10**6)
         one = read_rows(as_stream(np.random.default_rng(0).normal(size=(9000, 1000))[:, :2]))
         assert len(one.sample) == one.rows  # all rows are enough
         monkeypatch.setattr(feature_rows, "SAMPLE_ROWS", 5)
@@ -172,7 +172,7 @@ class TestIntervals:
 
 class TestStages:
     def test_each_is_announced_and_one_that_fails_is_named(self, data, tmp_path, monkeypatch):
-        monkeypatch.setattr("condnum.audit.study.PANEL_BUDGET", AttackBudget(steps=20, dense_steps=5))
+        monkeypatch.setattr("condnum.auditing.study.PANEL_BUDGET", AttackBudget(steps=20, dense_steps=5))
         for name, values in (("P", data[0]), ("H", data[1]), ("y", data[1] @ np.ones(D))):
             np.save(tmp_path / f"{name}.npy", values)
         P, H, y = (str(tmp_path / f"{name}.npy") for name in "PHy")
@@ -181,7 +181,7 @@ class TestStages:
         def broken(*_, **__):
             raise MemoryError("too large")
 
-        monkeypatch.setattr("condnum.audit.study.attack_section", broken)
+        monkeypatch.setattr("condnum.auditing.study.attack_section", broken)
         events = []
         found = study.run(on_progress=events.append)
         assert [event["stage"] for event in events] == ["rows", "spectra", "bootstrap", "attackers"]

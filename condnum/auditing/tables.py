@@ -7,10 +7,10 @@ from dataclasses import fields
 import numpy as np
 import pandas as pd
 
-from condnum.audit import words
-from condnum.audit.layers import LayerAudit
-from condnum.audit.measures import LABEL_OF, clauses_of
-from condnum.audit.result import Audit
+from condnum.auditing import words
+from condnum.auditing.layers import LayerAudit
+from condnum.auditing.measures import LABEL_OF, clauses_of
+from condnum.auditing.result import Audit
 from condnum.machine import versions
 from condnum.report.tables import RATIO_TITLES, as_html, number
 from condnum.studies.frame import Study

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from condnum.audit import words
-from condnum.audit.layers import LayerAudit
-from condnum.audit.result import Audit
+from condnum.auditing import words
+from condnum.auditing.layers import LayerAudit
+from condnum.auditing.result import Audit
 from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, add_line, empty, finish, log_axis, panels
 from condnum.report.tables import number
 

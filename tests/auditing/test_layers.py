@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from condnum.audit import FeatureAudit, LayerAudit, audit, insert_extractor, layer_audit
-from condnum.audit.figures import depth_figure
-from condnum.audit.measures import AS_IS
-from condnum.audit.tables import layers_words
+from condnum.auditing import FeatureAudit, LayerAudit, audit, insert_extractor, layer_audit
+from condnum.auditing.figures import depth_figure
+from condnum.auditing.measures import AS_IS
+from condnum.auditing.tables import layers_words
 from condnum.deep import Backbone, evaluation_transform, open_images, save_backbone
 from condnum.deep.backbone import size_arguments
 from condnum.deep.images import image_loader
@@ -107,7 +107,7 @@ def test_the_study_audits_the_layers_and_names_their_failure(monkeypatch, tmp_pa
     assert loaded.pretrain.dimension == loaded.harmful.dimension > 1
     assert sorted(set(loaded.y_harmful.tolist())) == [0, 1, 2, 3, 4]
     with monkeypatch.context() as patch:
-        patch.setattr("condnum.audit.study.layer_audit", lambda *_, **__: 1 / 0)
+        patch.setattr("condnum.auditing.study.layer_audit", lambda *_, **__: 1 / 0)
         failed = study.run()
     assert failed.failures == {"layers": "ZeroDivisionError: division by zero"}
     assert failed.layers is None
