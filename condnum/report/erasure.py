@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import kendalltau
 
-from condnum.report.tables import GAP, Column, number, rows_of
+from condnum.report.tables import GAP, Column, number, shown
 
 _SHOWN = ("raw", "control", "erase", "iterated")
 
@@ -27,38 +27,38 @@ def _steps(steps: float) -> str:
 
 
 _LEFT: dict[str, Column] = {
-    "pair": ("pair", str),
-    "extractor": ("extractor", str),
-    "linear, defender's rows": ("harmful_own", number),
-    "linear, fresh rows": ("harmful_linear", number),
+    "pair": "pair",
+    "extractor": "extractor",
+    "linear, defender's rows": "harmful_own",
+    "linear, fresh rows": "harmful_linear",
     "left of its margin": ("harmful_linear_kept harmful_linear_kept_pm", percent),
-    "nonlinear, fresh rows": ("harmful_nonlinear", number),
-    "benign": ("pretrain_linear", number),
+    "nonlinear, fresh rows": "harmful_nonlinear",
+    "benign": "pretrain_linear",
     "kept of its margin": ("pretrain_linear_kept pretrain_linear_kept_pm", percent),
     "price, closed form": ("price", _percent),
 }
 
 _STEPS: dict[str, Column] = {
-    "pair": ("pair", str),
-    "extractor": ("extractor", str),
-    "(i)": ("harmful_ratio", number),
-    "(ii)": ("pretrain_ratio", number),
-    "RIR": ("rir", number),
-    "harmful steps, 1/σ₁": ("harmful_steps", number),
+    "pair": "pair",
+    "extractor": "extractor",
+    "(i)": "harmful_ratio",
+    "(ii)": "pretrain_ratio",
+    "RIR": "rir",
+    "harmful steps, 1/σ₁": "harmful_steps",
     "exact line search": ("harmful_steps_exact", _steps),
-    "benign steps, 1/σ₁": ("pretrain_steps", number),
+    "benign steps, 1/σ₁": "pretrain_steps",
 }
 
 
 def left_table(summary: pd.DataFrame) -> pd.DataFrame:
     """Format what attackers and the benign task score, for raw features, the control and erasure."""
     kept = summary["family"].isin(_SHOWN) | (summary["extractor"] == "erase, no floor")
-    return rows_of(summary[kept], _LEFT)
+    return shown(summary[kept], _LEFT)
 
 
 def steps_table(summary: pd.DataFrame) -> pd.DataFrame:
     """Format κ's beside the steps that the actual probes need, for every extractor."""
-    return rows_of(summary[~summary["family"].isin(["rank", "iterated", "control"])], _STEPS)
+    return shown(summary[~summary["family"].isin(["rank", "iterated", "control"])], _STEPS)
 
 
 def order_of(table: pd.DataFrame) -> tuple[float, int, int]:
@@ -72,19 +72,19 @@ def order_of(table: pd.DataFrame) -> tuple[float, int, int]:
 _TASKS = {"harmful_linear_kept": "harmful, best linear attacker", "pretrain_linear_kept": "benign"}
 
 _PAIRED: dict[str, Column] = {
-    "pair": ("pair", str),
+    "pair": "pair",
     "score": ("score", lambda name: _TASKS[name]),
-    "extractor": ("extractor", str),
-    "minus": ("reference", str),
+    "extractor": "extractor",
+    "minus": "reference",
     "difference": ("difference difference_pm", percent),
     "distinguishable": ("difference difference_pm", lambda mean, pm: "yes" if abs(mean) > pm else "no"),
-    "splits": ("splits", str),
+    "splits": "splits",
 }
 
 
 def paired_table(paired: pd.DataFrame) -> pd.DataFrame:
     """Format differences on the same splits; one whose interval contains 0, or is unknown, is no effect."""
-    return rows_of(paired, _PAIRED)
+    return shown(paired, _PAIRED)
 
 
 def erasure_sentences(summary: pd.DataFrame, paired: pd.DataFrame) -> list[str]:

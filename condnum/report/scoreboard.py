@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import pandas as pd
 
 from condnum.errors import DataNotFoundError, InvalidInputError
-from condnum.report.deep_comparison import NET_RATIOS, in_percent, net_label
+from condnum.report.deep import NET_RATIOS, in_percent, net_label
 from condnum.report.experiments import ExperimentResult
 from condnum.report.tables import RATIO_TITLES, number, spread, times
 from condnum.studies.run_verdicts import RunFolder, run_verdicts

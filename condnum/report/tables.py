@@ -1,18 +1,16 @@
-"""Tables for people: how numbers, spans and labels are written; linear runs, attack panel, release."""
+"""Tables for people: how numbers, spans, labels and whole tables are written."""
 
 import html
 import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
-
-from condnum.methods import get_method, method_names
-from condnum.probing import AttackReport
-from condnum.theory.spectra import Convention
+from pandas.api.types import is_numeric_dtype
 
 #: File that a run leaves, a row per correction.
 CORRECTIONS_CSV = "corrections.csv"
@@ -89,50 +87,48 @@ def count_of(count: float, total: int) -> str:
 
 def label(name: object) -> str:
     """Return a method's label on one line; a name from outside the registry is shown as text."""
+    from condnum.methods import get_method, method_names  # with torch, which a page does not need
+
     text = str(name)
-    return (get_method(text).label if text in method_names() else html.escape(text)).replace(" ", GAP)
+    return get_method(text).label.replace(" ", GAP) if text in method_names() else html.escape(text)
 
 
-#: A column of a table for people: the columns that it is made of, and how a row's (or a group's) are written.
-Column: TypeAlias = tuple[str, Callable[..., str]]
+def cell(value: Any) -> str:
+    """Write a value: a method by its label, other text as it is, numbers as `number` does."""
+    if isinstance(value, float):
+        return number(value)
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int | np.integer) else label(value)
 
 
-def rows_of(table: pd.DataFrame, columns: Mapping[str, Column]) -> pd.DataFrame:
-    """Format a table row by row, by heading."""
+#: A column of a table for people: its name, or those that it is made of and how their values are written.
+Column: TypeAlias = str | tuple[str, Callable[..., str]]
+
+
+def shown(table: pd.DataFrame, columns: Mapping[str, Column]) -> pd.DataFrame:
+    """Write a table row by row, its columns by their headings."""
+    written = {}
+    for heading, column in columns.items():
+        names, write = (column, cell) if isinstance(column, str) else column
+        written[heading] = list(map(write, *(table[name] for name in names.split())))
+    return pd.DataFrame(written)
+
+
+def spans(table: pd.DataFrame, by: list[str], columns: Mapping[str, str]) -> pd.DataFrame:
+    """Write a row per group: least and largest number, and all texts, of columns by their headings."""
+
+    def write(values: pd.Series) -> str:
+        if is_numeric_dtype(values):
+            return span(values)
+        return ", ".join(cell(value) for value in dict.fromkeys(values))
+
+    if "stop_reason" in table:
+        table = table.assign(stop_reason=table["stop_reason"].str.replace("_", " "))
+    groups = (group for _, group in table.groupby(by, sort=False))
     return pd.DataFrame(
-        {
-            heading: list(map(write, *(table[name] for name in names.split())))
-            for heading, (names, write) in columns.items()
-        }
+        [{heading: write(group[name]) for heading, name in columns.items()} for group in groups]
     )
-
-
-def groups_of(table: pd.DataFrame, by: str | list[str], columns: Mapping[str, Column]) -> pd.DataFrame:
-    """Format a table with a row per group, by heading."""
-    return pd.DataFrame(
-        [
-            {
-                heading: write(*(group[name] for name in names.split()))
-                for heading, (names, write) in columns.items()
-            }
-            for _, group in table.groupby(by, sort=False)
-        ]
-    )
-
-
-def first(write: Callable[[Any], str]) -> Callable[[pd.Series], str]:
-    """Write the first value of a group, of what is the same in all of it."""
-    return lambda values: write(values.iloc[0])
-
-
-def mean(values: pd.Series) -> str:
-    """Write the mean of a group."""
-    return number(values.mean())
-
-
-def reasons(values: pd.Series) -> str:
-    """Name what ended the descents of a group."""
-    return ", ".join(sorted(set(values))).replace("_", " ")
 
 
 def formula_html(text: str) -> str:
@@ -208,54 +204,27 @@ def is_number(text: str) -> bool:
     return bool(_NUMBER.match(text))
 
 
-def with_spread(name: str) -> Column:
+def lines(title: str, *parts: tuple[str, Column]) -> dict[str, Column]:
+    """Return a column whose cells have several lines, each of a column of its own; the heading names them."""
+    columns = [(name, cell) if isinstance(name, str) else name for _, name in parts]
+
+    def write(*values: Any) -> str:
+        rest = iter(values)
+        return "<br>".join(of(*islice(rest, len(names.split()))) for names, of in columns)
+
+    heading = "".join(f"<br><small>{name}</small>" for name, _ in parts if name)
+    return {f"{title}{heading}": (" ".join(names for names, _ in columns), write)}
+
+
+def with_spread(name: str, prefix: str = "") -> Column:
     """Return a column of means over seeds ± their deviation."""
-    return f"{name}_mean {name}_std", spread
+    return f"{prefix}{name}_mean {prefix}{name}_std", spread
 
 
 def published(name: str) -> tuple[str, Column]:
     """Return the line of published numbers, with the digits of the paper."""
     columns = f"published_{name} published_{name}_std"
     return "(published)", (columns, lambda mean, deviation: in_brackets(spread(mean, deviation, 4)))
-
-
-def lines(title: str, *parts: tuple[str, Column]) -> dict[str, Column]:
-    """Return a column whose cells have several lines, each of a column of its own; the heading names them."""
-    counts = [len(names.split()) for _, (names, _) in parts]
-
-    def write(*values: Any) -> str:
-        cells, rest = [], list(values)
-        for (_, (_, of_line)), count in zip(parts, counts, strict=True):
-            cells.append(of_line(*rest[:count]))
-            del rest[:count]
-        return "<br>".join(cells)
-
-    heading = "".join(f"<br><small>{name}</small>" for name, _ in parts if name)
-    return {f"{title}{heading}": (" ".join(names for _, (names, _) in parts), write)}
-
-
-def comparison_table(summary: pd.DataFrame, *, convention: Convention, theta_scale: str) -> pd.DataFrame:
-    """Format one convention of a summary: the verdict, the ratios above the published ones, the ceiling."""
-    rows = summary[(summary["convention"] == convention) & (summary["theta_scale"] == theta_scale)]
-    columns: dict[str, Column] = {
-        "method": ("method", label),
-        "immunized": ("success_rate lost_rate cells", immunized),
-    }
-    probes = ("benign ↓", ("benign_slowdown", times)), ("harmful ↑", ("harmful_slowdown", times))
-    columns |= lines("probe steps", *probes)
-    for name, title in RATIO_TITLES.items():
-        paper = [published(name)] if rows[f"published_{name}"].notna().any() else []
-        columns |= lines(title, ("", with_spread(name)), *paper)
-    if np.isfinite(rows["rir_ceiling"]).any():
-        ceiling = ("(ceiling)", ("rir_ceiling", in_brackets))
-        columns |= lines("RIR / ceiling", ("", ("rir_share", number)), ceiling)
-    return rows_of(rows.assign(cells=rows["seeds"] * rows.get("pairs", 1)), columns)
-
-
-def immunized(rate: float, lost: float, cells: int) -> str:
-    """Count the cells that meet Definition 3.1, and those of them that lose the benign task."""
-    met = count_of(rate * cells, cells)
-    return f"{met}<br>{in_brackets(f'benign task lost: {round(lost * cells)}')}" if lost else met
 
 
 def in_brackets(value: float | str) -> str:
@@ -267,131 +236,3 @@ def in_brackets(value: float | str) -> str:
 def folded(summary: str, table: pd.DataFrame) -> str:
     """Return a table that opens on a click: what the verdict rests on, for those who ask."""
     return f"<details><summary>{formula_html(summary)}</summary>{as_html(table)}</details>"
-
-
-def linear_evidence_table(results: pd.DataFrame) -> pd.DataFrame:
-    """Format what a ratio rests on: ranks, κ(θ), the loss gap of clause (c), steps and seconds."""
-
-    def gap(values: pd.Series) -> str:
-        return "0 (to round-off)" if abs(values.max()) < 1e-9 else number(values.max())
-
-    return groups_of(
-        results[results["convention"] == "compact"],
-        "method",
-        {
-            "method": ("method", first(label)),
-            "rank H_P": ("rank_pretrain", span),
-            "rank H_H": ("rank_harmful", span),
-            "κ(θ)": ("theta_condition", span),
-            "loss gap, clause (c)": ("loss_gap", gap),
-            "RIR ceiling": ("rir_ceiling", first(number)),
-            "steps": ("steps", span),
-            "seconds a seed": ("seconds", mean),
-            "stopped by": ("stop_reason", reasons),
-        },
-    )
-
-
-def sensitivity_table(sensitivity: pd.DataFrame) -> pd.DataFrame:
-    """Format the compact convention at several rank tolerances."""
-    return groups_of(
-        sensitivity,
-        ["method", "rtol"],
-        {
-            "method": ("method", first(label)),
-            "rtol": ("rtol", first(number)),
-            "mean RIR": ("rir", mean),
-            "median RIR": ("rir", lambda values: number(values.median())),
-            "immunized": ("success", lambda verdicts: count_of(verdicts.sum(), len(verdicts))),
-            "rank H_P": ("rank_pretrain", span),
-            "rank H_H": ("rank_harmful", span),
-        },
-    )
-
-
-def extractor_table(report: AttackReport, immunization: pd.DataFrame) -> pd.DataFrame:
-    """Format spectra, optima and RIR of an attack panel, a row per extractor."""
-    rows, epsilon = [], 100 * report.budget.reported_epsilon
-    for facts in report.extractors.to_dict("records"):
-        row = {
-            "extractor": facts["extractor"],
-            "κ of the attacker's Hessian": number(facts["kappa"]),
-            f"acts like, ε = {epsilon:g} %": number(facts["effective_condition"]),
-            "rank": f"{facts['rank']} of {facts['features']}",
-            "L₀": number(facts["start_loss"]),
-            "L* on its features": number(facts["optimum"]),
-            "L* on raw inputs": number(facts["baseline_optimum"]),
-        }
-        for measured in immunization[immunization["extractor"] == facts["extractor"]].to_dict("records"):
-            rir, *parts = (number(measured[name]) for name in ("rir", "harmful_ratio", "pretrain_ratio"))
-            row[f"RIR ((i), (ii)), {measured['convention']}"] = f"{rir} ({', '.join(parts)})"
-        rows.append(row)
-    return pd.DataFrame(rows).fillna("—")
-
-
-def prediction_table(report: AttackReport) -> pd.DataFrame:
-    """Format predicted against observed steps to the reported ε, where there are predictions."""
-    table = report.at(report.steps, None)
-    known = table[table["predicted_kappa"].notna()]
-
-    def whole(value: float) -> str:
-        return f"{value:,.0f}" if value < 1e6 else number(float(value))
-
-    return rows_of(
-        known,
-        {
-            "attacker": ("label", str),
-            "extractor": ("extractor", str),
-            "observed": ("steps last_step", _observed),
-            "from the spectrum": ("predicted_spectrum", whole),
-            "from κ alone": ("predicted_kappa", whole),
-        },
-    )
-
-
-def choice_table(report: AttackReport) -> pd.DataFrame:
-    """Format the best hyper-parameters and passes to the reported ε."""
-    place = {name: i for i, name in enumerate(dict.fromkeys(report.steps["label"]))}  # order of the panel
-    table = report.at(report.steps, None)
-    return rows_of(
-        table.sort_values("label", kind="stable", key=lambda labels: labels.map(place)),
-        {
-            "attacker": ("label", str),
-            "extractor": ("extractor", str),
-            "choice": ("choice at_edge", lambda choice, edge: f"{choice}{' (edge)' * edge}"),
-            "steps": ("steps last_step", _observed),
-            "passes": ("passes", number),
-        },
-    )
-
-
-def _observed(steps: float, last: float) -> str:
-    """Format steps, `>N` where they did not suffice."""
-    return f"{steps:,.0f}" if np.isfinite(steps) else f">{last:,.0f}"
-
-
-def stability_table(claims: pd.DataFrame) -> pd.DataFrame:
-    """Return what is claimed, how far that carries, and between which RIR, as it is shown."""
-    columns: dict[str, Column] = {
-        "run": ("experiment", html.escape),
-        "claim": ("claim method", lambda text, method: text.replace(method, label(method), 1)),
-        "how far it carries": ("sentence", html.escape),
-        "RIR in all settings": ("rir_least rir_largest", lambda *ends: span(ends)),
-    }
-    return rows_of(claims, columns)
-
-
-def switch_table(waterfall: pd.DataFrame) -> pd.DataFrame:
-    """Format RIR switch by switch, and the factor by which each switch changes it, in both conventions."""
-    rows = []
-    for (start, _, switch), both in waterfall.groupby(["start_epochs", "index", "switch"], sort=False):
-        setting = f"released, {start} epochs" if switch == "released" else f"+{GAP}{switch}"
-        cells = {"setting": setting, "updates": f"{both['updates'].max():,}"}
-        for row in both.to_dict("records"):
-            name = {"ridge": "floor", "compact": "compact"}[row["convention"]]
-            ends = f"<br><small>{span([row['rir_min'], row['rir_max']])}</small>" if row["seeds"] > 1 else ""
-            change = "" if math.isnan(row["factor"]) else f"<br><small>× {rounded(row['factor'])}</small>"
-            cells[f"immunized, {name}"] = count_of(row["immunized"], row["seeds"])
-            cells[f"RIR, {name}<br><small>change</small>"] = number(row["rir"]) + ends + change
-        rows.append(cells)
-    return pd.DataFrame(rows)

@@ -11,7 +11,7 @@ from nbformat.v4 import new_markdown_cell
 
 from condnum.files import shipped
 from condnum.progress import duration
-from condnum.report.deep_attacks import verdict
+from condnum.report.deep import verdict
 from condnum.report.experiments import ExperimentResult, experiments
 from condnum.report.html import figure_html, shown_notebook
 from condnum.report.notebook import read_notebook

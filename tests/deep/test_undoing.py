@@ -12,7 +12,7 @@ from condnum.deep.attacks.attack import DeepAttackRun
 from condnum.deep.attacks.attackers import DeepBudget
 from condnum.deep.attacks.report import AGAIN, DeepAttackReport, Place
 from condnum.figures.deep_attacks import undoing_figure
-from condnum.report.deep_attacks import undoing_table
+from condnum.report.deep import undoing_table
 
 STEPS = np.array([0, 1, 4, 16])
 

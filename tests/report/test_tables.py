@@ -1,68 +1,80 @@
-"""Tables for people, kept as read in `tables.txt`: of the golden tables, and of numbers beside them.
+"""Tables for people: how values are written, and that each table says what its columns hold."""
 
-`CONDNUM_GOLDEN=record pytest tests/report/test_tables.py` writes it anew.
-"""
-
-import os
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
+import pytest
 
-from condnum.report import deep_comparison, limits, tables
+from condnum.report import deep, linear, tables
 from condnum.studies.frame.record import verdict_rows
 from condnum.studies.measure import TABLE_1
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-AS_READ = Path(__file__).with_name("tables.txt")
 
 
 def golden(name, **columns):
     return pd.read_csv(GOLDEN / f"{name}.csv").assign(seconds=1.5, **columns)
 
 
-def shown():
-    """Yield the tables of every report on the golden tables."""
-    linear = golden("house-prices/summary")
-    for name in ("harmful_ratio", "pretrain_ratio", "rir", "rir_std"):
-        linear[f"published_{name}"] = [getattr(TABLE_1.get(m), name, np.nan) for m in linear["method"]]
-    for convention, theta_scale in (("ridge", "as_trained"), ("compact", "unit")):
-        yield tables.comparison_table(linear, convention=convention, theta_scale=theta_scale)
-    yield tables.linear_evidence_table(golden("house-prices/results"))
-    yield tables.sensitivity_table(golden("earlier/digits/rtol_sensitivity"))
-    yield limits.null_table(golden("limits/null_spaces"))
-    yield limits.limits_table(golden("limits/summary"))
-    yield tables.switch_table(golden("reproduction-audit/waterfall"))
-    nets = golden("deep/summary")
-    for convention in ("compact", "ridge"):
-        yield deep_comparison.net_table(nets, convention=convention)
-    yield deep_comparison.published_note(nets)
-    yield deep_comparison.evidence_table(golden("deep/results"))
-    yield from demanded()
+def row(table, **values):
+    """Return the one row with these values, without markup and unbreakable spaces."""
+    for name, value in values.items():
+        table = table[table[name].str.replace(tables.GAP, " ").str.contains(value, regex=False)]
+    (found,) = table.to_dict("records")
+    return {name: text.replace(tables.GAP, " ") for name, text in found.items()}
 
 
-def demanded():
-    """Yield what the golden tables do not call for."""
-    yield deep_comparison.published_note(golden("deep/summary").assign(published_same=True))
-    summary = golden("limits/summary").iloc[:3].assign(
-        method=["ours", "imma", "max_rir"], rir_share=[0.1, 0.01, 0.9], immunized=[2, 0, 2], seeds=2
-    )  # fmt: skip
-    yield limits.limits_table(summary.assign(rir_share_min=[0.05, 0.01, 0.9], rir_share_max=[0.2, 0.01, 0.9]))
-
-
-def test_every_table_reads_as_it_was_kept():
-    parts = [part if isinstance(part, str) else part.to_csv(sep="\t", index=False) for part in shown()]
-    text = "\n".join(part.strip() for part in parts).replace(tables.GAP, " ") + "\n"
-    if os.environ.get("CONDNUM_GOLDEN") == "record":
-        AS_READ.write_text(text, encoding="utf-8")
-    assert text.splitlines() == AS_READ.read_text(encoding="utf-8").splitlines()
-
-
-def test_labels_keep_their_markup_and_foreign_names_are_text():
-    page = tables.as_html(pd.DataFrame({"method": [tables.label("r_ill_only"), tables.label("<b>x")]}))
+def test_values_are_written_by_their_kind():
+    values = ["r_ill_only", "<b>x", 1234, 0.5, float("inf"), True]
+    assert [tables.cell(value) for value in values] == [
+        "R<sub>ill</sub> only".replace(" ", tables.GAP), "&lt;b&gt;x", "1,234", "0.5", "∞", "yes"
+    ]  # fmt: skip
+    assert deep.net_label("<b>") == "&lt;b&gt;"
+    page = tables.as_html(pd.DataFrame({"rank K_P": [tables.label("r_ill_only")]}))
+    assert "rank K<sub>P</sub>" in page
     assert "R<sub>ill</sub>" in page
-    assert "&lt;b&gt;x" in page
-    assert deep_comparison.net_label("<b>") == "&lt;b&gt;"
+    groups = pd.DataFrame({"g": [0, 0, 1], "steps": [5, 7, 3], "why": ["a_b", "c", "c"]})
+    shown = tables.spans(groups, ["g"], {"steps": "steps", "stopped by": "why"})
+    assert shown.replace(tables.GAP, " ", regex=True).values.tolist() == [["5 – 7", "a b, c"], ["3", "c"]]
+
+
+def test_the_published_number_stands_below_the_obtained_one():
+    summary = golden("house-prices/summary")
+    summary["published_rir"] = [getattr(TABLE_1.get(m), "rir", float("nan")) for m in summary["method"]]
+    table = linear.comparison_table(summary, convention="ridge", theta_scale="as_trained")
+    own = summary.query("method == 'opt_kappa' and convention == 'ridge' and theta_scale == 'as_trained'")
+    cell = row(table, method="Opt κ")["RIR ↑<br><small>(published)</small>"]
+    assert cell.startswith(f"{tables.number(own['rir_mean'].item())} ±")
+    assert f"({tables.number(TABLE_1['opt_kappa'].rir)}" in cell
+
+
+@pytest.mark.parametrize(
+    ("table", "where", "column", "text"),
+    [
+        (linear.linear_evidence_table(golden("house-prices/results")), {"method": "IMMA"}, "stopped by", " "),
+        (linear.sensitivity_table(golden("earlier/digits/rtol_sensitivity")),
+         {"method": "IMMA", "rtol": "1e-10"}, "immunized", " of "),
+        (linear.null_table(golden("limits/null_spaces")), {}, "D", "9"),
+        (linear.switch_table(golden("reproduction-audit/waterfall")), {"setting": "released, 10 epochs"},
+         "immunized, floor", " of 1"),
+        (deep.evidence_table(golden("deep/results")), {"method": "IMMA"}, "backbone", "test_resnet"),
+        (linear.stability_table(golden("stability/claims").iloc[:1]), {}, "how far it carries", " of "),
+    ],
+)  # fmt: skip
+def test_each_table_has_its_columns(table, where, column, text):
+    assert text in row(table, **where)[column]
+
+
+def test_the_note_says_whether_published_numbers_compare():
+    assert "for orientation only" in deep.published_note(golden("deep/summary"))
+    same = deep.published_note(golden("deep/summary").assign(published_same=True))
+    assert "those of Table 3 for this backbone" in same
+    nets = deep.net_table(golden("deep/summary"), convention="ridge")
+    assert nets["RIR<sub>θ0</sub> ↑<br><small>training images</small><br><small>test images</small><br>"
+                "<small>(published)</small>"].str.count("<br>").tolist() == [2] * len(nets)  # fmt: skip
+    summary = golden("limits/summary").iloc[:2].assign(immunized=2, seeds=2, rir_share=0.1, rir_share_max=0.2)
+    shares = linear.limits_table(summary.assign(rir_share_min=[0.05, 0.1]))
+    assert shares.iloc[0, -1].startswith("0.1 (0.05 – 0.2)")
 
 
 def test_the_terminal_s_verdict_is_that_of_the_tables():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from condnum.report import tables as attack_tables
+from condnum.report import linear as attack_tables
 from condnum.studies.attackers import Attackers, attack_task
 from condnum.studies.digits import DigitPairs
 

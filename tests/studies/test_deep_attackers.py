@@ -8,7 +8,7 @@ from studies.test_deep_nets import SHORT_NETS
 from condnum.deep import Backbone, save_backbone
 from condnum.errors import InvalidInputError
 from condnum.figures import deep_attacks as figures
-from condnum.report import deep_attacks as report
+from condnum.report import deep as report
 from condnum.studies.deep_attackers import DeepAttackers
 
 SHORT = DeepAttackers(

@@ -1,0 +1,229 @@
+"""Tables and words on deep nets: Table 3 beside the obtained numbers, and what attacks on them need."""
+
+import html
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from condnum.deep.attacks.attackers import DeepAttacker
+from condnum.deep.attacks.report import headline
+from condnum.report.tables import (
+    RATIO_TITLES,
+    Column,
+    count_of,
+    formula_html,
+    label,
+    lines,
+    number,
+    published,
+    rounded,
+    shown,
+    spans,
+    with_spread,
+)
+from condnum.studies.deep_attackers import DeepAttackers
+
+#: Prefixes of the columns, and on which images they are measured.
+_IMAGES = {"": "training images", "test_": "test images"}
+
+#: Titles of the ratios: RIR is relative to θ₀.
+NET_RATIOS = RATIO_TITLES | {"rir": "RIR<sub>θ0</sub> ↑"}
+
+
+def net_label(name: object) -> str:
+    """Return a method's label; `initial` is θ₀."""
+    return "θ<sub>0</sub>" if name == "initial" else label(name)
+
+
+def net_table(summary: pd.DataFrame, *, convention: str) -> pd.DataFrame:
+    """Format Table 3 in one convention: on training images, on test images, and as published."""
+
+    def immunized(method: str, rate: float, seeds: int) -> str:
+        return "—" if method == "initial" else count_of(rate * seeds, seeds)
+
+    backbone: Column = ("backbone", lambda name: f"<small>{html.escape(str(name))}</small>")
+    columns = lines("method", ("", ("method", net_label)), ("backbone", backbone))
+    counts = ((images, (f"method {kind}success_rate seeds", immunized)) for kind, images in _IMAGES.items())
+    columns |= lines("immunized", *counts)
+    for name, title in NET_RATIOS.items():
+        obtained = ((images, with_spread(name, kind)) for kind, images in _IMAGES.items())
+        columns |= lines(title, *obtained, published(name))
+    columns |= lines("slowdown ↑", ("new head", with_spread("slowdown")))
+    columns |= lines("D<sub>P</sub> test acc. (%) ↑", ("", with_spread("accuracy")), published("accuracy"))
+    return shown(in_percent(summary[summary["convention"] == convention]), columns)
+
+
+def in_percent(summary: pd.DataFrame) -> pd.DataFrame:
+    """Return a summary with its accuracies in percent; the published ones are."""
+    shares = ("accuracy_", "probe_", "convex_", "chance")
+    return summary.assign(**{name: 100 * summary[name] for name in summary if str(name).startswith(shares)})
+
+
+def published_note(summary: pd.DataFrame) -> str:
+    """Say for each backbone what the published columns are."""
+    words = list[str]()
+    for same, rows in summary.groupby("published_same", sort=False):
+        names = ", ".join(html.escape(str(name)) for name in dict.fromkeys(rows["backbone"]))
+        words.append(
+            f"{names}: the published columns are those of Table 3 for this backbone and data set."
+            if same
+            else f"{names}: the paper has no such experiment. The published columns are its ImageNet–Cars "
+            "results for the more similar architecture, <b>for orientation only</b>: backbone, data and "
+            "image sizes differ, so agreement or disagreement with them means nothing."
+        )
+    return f"<p>{' '.join(words)}</p>"
+
+
+def evidence_table(results: pd.DataFrame) -> pd.DataFrame:
+    """Format what the ratios rest on: ranks, condition numbers, groups and draws, steps, seconds."""
+    return spans(
+        results[results["convention"] == "compact"],
+        ["backbone", "method"],
+        {
+            "backbone": "backbone", "method": "method", "samples": "group_size", "features": "dimension",
+            "rank H_P": "rank_pretrain", "rank H_H": "rank_harmful", "κ H_P": "kappa_pretrain_after",
+            "κ H_H": "kappa_harmful_after", "RIR": "rir", "± over groups": "rir_group_std",
+            "least draw": "rir_least_draw", "largest draw": "rir_largest_draw", "steps": "steps",
+            "kept at step": "best_step", "seconds a seed": "seconds", "stopped by": "stop_reason",
+        },
+    )  # fmt: skip
+
+
+# Attacks.
+
+#: Fraction of the way from chance to the best attacker's accuracy on θ₀ of which tables and sentences speak.
+HEADLINE = 0.8
+
+_NETS = {"theta_0": "θ<sub>0</sub>", "theta_0 again": "θ<sub>0</sub> again", "scratch": "from scratch"}
+_THREE = ("theta_0", "theta_i", "scratch")
+
+
+def attacker_table(study: DeepAttackers) -> pd.DataFrame:
+    """Return who attacks, what is trained, and which values are tried."""
+    rows = []
+    for name in study.attackers:
+        attacker = DeepAttacker.named(name)
+        meaning = {
+            "head-sgd": "rate × L", "head-whitened": "floor / λ<sub>1</sub>",
+            "head-ridge": "penalty / mean λ", "head-trunk": "penalty / mean λ", "head-logistic": "C",
+        }.get(f"{attacker.subset}-{attacker.optimizer}", "learning rate")  # fmt: skip
+        values = ", ".join(rounded(value) for value in attacker.trials(study.trials))
+        rows.append((name, attacker.label, f"{meaning}: {values}"))
+    return pd.DataFrame(rows, columns=["attacker", "what is trained, by what", "trials"])
+
+
+def most_rows(study: DeepAttackers) -> int:
+    """Return the examples per class of which the curves are shown: as many as there are."""
+    return 0 if 0 in study.shots else max(study.shots)
+
+
+_WHO: dict[str, Column] = {
+    "attacker<br><small>net</small>": (
+        "label backbone method",
+        lambda attacker, net, method: f"{attacker}<br><small>{html.escape(net)}, {label(method)}</small>",
+    ),
+    "examples per class": ("shots", lambda shots: str(shots or "all")),
+}
+
+
+def factor_table(factors: pd.DataFrame, fraction: float = HEADLINE) -> pd.DataFrame:
+    """Format the factors at a fraction, the cheapest attack that succeeds first; ≥ and ≤ mark bounds."""
+    table = factors[np.isclose(factors["fraction"], fraction)].copy()
+    missed = {net: table[f"reached_{net}"] < table["attacks"] for net in _THREE}
+    for net in _THREE:
+        table[f"more_{net}"] = np.where(missed[net], "> ", "")
+    table["least"], table["most"] = (
+        np.where(missed["theta_i"], "≥ ", ""),
+        np.where(missed["scratch"], "≤ ", ""),
+    )
+
+    def needs(*values: Any) -> str:
+        pairs = zip(values[::2], values[1::2], strict=True)
+        return ", ".join("—" if math.isnan(steps) else f"{more}{steps:.3g}" for steps, more in pairs)
+
+    def interval(sign: str, value: float, low: float, high: float) -> str:
+        if math.isnan(value):
+            return "—"
+        ends = f"{low:.3g} to {number(high) if math.isinf(high) else f'{high:.3g}'}"
+        return f"{sign}{value:.3g}<br><small style='white-space: nowrap'>({ends})</small>"
+
+    def factor(noise: float, *values: Any) -> str:
+        between = "" if math.isnan(noise) else f"{1 / noise:.3g} to {noise:.3g}"
+        return f"{interval(*values)}<br><small>{between}</small>"
+
+    columns: dict[str, Column] = {
+        "examples seen until the goal on θ<sub>I</sub>": (
+            "examples_theta_i", lambda seen: "missed" if math.isnan(seen) else number(round(seen))
+        ),
+        "steps<br><small>θ<sub>0</sub>, θ<sub>I</sub>, scratch</small>": (
+            " ".join(f"needs_{net} more_{net}" for net in _THREE), needs
+        ),
+        "factor<br><small>(95 %), A against A</small>": ("noise least factor factor_low factor_high", factor),
+        "effect": "effect",
+        "protection score<br><small>0 none, 1 full</small>": (
+            "least most protection protection_low protection_high",
+            lambda least, most, *values: interval(least + most, *values),
+        ),
+    }  # fmt: skip
+    return shown(table, _WHO | columns)
+
+
+def accuracy_table(factors: pd.DataFrame, fraction: float = HEADLINE) -> pd.DataFrame:
+    """Format the accuracies at the end of the attacks, in the order of `factor_table`."""
+
+    def percents(*values: float) -> str:
+        return ", ".join(f"{100 * value:.1f}" for value in values)
+
+    columns: dict[str, Column] = {
+        "D_H, end (%)<br><small>θ_0, θ_I, scratch</small>": (
+            " ".join(f"final_{net}" for net in _THREE), percents
+        ),
+        "D_P, after (%)<br><small>θ_0, θ_I</small>": ("pretrain_theta_0 pretrain_theta_i", percents),
+        "module or transform chosen on θ_I": "layer_theta_i",
+        "attacks at the edge of their grid": "at_edge",
+    }  # fmt: skip
+    return shown(factors[np.isclose(factors["fraction"], fraction)], _WHO | columns)
+
+
+def undoing_table(undoing: pd.DataFrame) -> pd.DataFrame:
+    """Format for each net the best attackers, and after how many steps of training it is undone."""
+
+    def best(of: pd.DataFrame) -> str:
+        if not len(of):
+            return "—"
+        row = of.loc[of["accuracy"].idxmax()]
+        return f"{100 * row['accuracy']:.1f} %<br><small>{row['label']}</small>"
+
+    rows = []
+    for (backbone, shots, net), own in undoing.groupby(["backbone", "shots", "net"], sort=False):
+        trained = own[own["step"] > 0]
+        after = "not within the budget" if len(trained) else "—"
+        for first in trained[trained["reached"]].head(1).itertuples():
+            steps = f"{first.step:,} step{'s' * (first.step != 1)}"
+            after = f"{steps}, {first.examples:,.0f} examples seen<br><small>{first.label}</small>"
+        rows.append(
+            {
+                "net": f"{html.escape(str(backbone))}, {_NETS.get(net, label(net))}",
+                "examples per class": str(shots or "all"),
+                "goal": f"{100 * own['goal'].iloc[0]:.1f} %",
+                "best in closed form": best(own[own["step"] == 0]),
+                "best trained by steps": best(trained),
+                "training reaches the goal after": after,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def verdict(factors: pd.DataFrame, immunization: pd.DataFrame, fraction: float = HEADLINE) -> str:
+    """Say for each backbone and method which is the cheapest attack that succeeds."""
+    most = 0 if 0 in set(factors["shots"]) else factors["shots"].max()
+    table = factors[(factors["shots"] == most) & np.isclose(factors["fraction"], fraction)]
+    words = ""
+    for (backbone, method), rows in table.groupby(["backbone", "method"], sort=False):
+        known = immunization.query("backbone == @backbone and method == @method").set_index("convention")
+        rir = ", ".join(f"{number(known.at[name, 'rir_mean'])} ({name})" for name in ("compact", "ridge"))
+        words += f"<p><b>{html.escape(str(backbone))}, {label(method)}</b>: RIR<sub>θ0</sub> {rir}. "
+        words += f"<b>{formula_html(headline(rows))}</b></p>"
+    return words

@@ -1,0 +1,196 @@
+"""Tables of the linear experiments: the paper's, the limits, attackers, the release, stability."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from condnum.report.tables import (
+    GAP,
+    RATIO_TITLES,
+    Column,
+    count_of,
+    in_brackets,
+    label,
+    lines,
+    number,
+    published,
+    rounded,
+    shown,
+    span,
+    spans,
+    times,
+    with_spread,
+)
+
+
+def comparison_table(summary: pd.DataFrame, *, convention: str, theta_scale: str) -> pd.DataFrame:
+    """Format one convention of a summary: the verdict, the ratios above the published ones, the ceiling."""
+    rows = summary[(summary["convention"] == convention) & (summary["theta_scale"] == theta_scale)]
+
+    def immunized(rate: float, lost: float, cells: int) -> str:
+        met = count_of(rate * cells, cells)
+        return f"{met}<br>{in_brackets(f'benign task lost: {round(lost * cells)}')}" if lost else met
+
+    columns: dict[str, Column] = {
+        "method": "method",
+        "immunized": ("success_rate lost_rate cells", immunized),
+        **lines(
+            "probe steps",
+            ("benign ↓", ("benign_slowdown", times)),
+            ("harmful ↑", ("harmful_slowdown", times)),
+        ),
+    }
+    for name, title in RATIO_TITLES.items():
+        paper = [published(name)] if rows[f"published_{name}"].notna().any() else []
+        columns |= lines(title, ("", with_spread(name)), *paper)
+    if np.isfinite(rows["rir_ceiling"]).any():
+        columns |= lines("RIR / ceiling", ("", "rir_share"), ("(ceiling)", ("rir_ceiling", in_brackets)))
+    return shown(rows.assign(cells=rows["seeds"] * rows.get("pairs", 1)), columns)
+
+
+def linear_evidence_table(results: pd.DataFrame) -> pd.DataFrame:
+    """Format what a ratio rests on: ranks, κ(θ), the loss gap of clause (c), steps and seconds."""
+    return spans(
+        results[results["convention"] == "compact"],
+        ["method"],
+        {
+            "method": "method", "rank H_P": "rank_pretrain", "rank H_H": "rank_harmful",
+            "κ(θ)": "theta_condition", "loss gap, clause (c)": "loss_gap", "RIR ceiling": "rir_ceiling",
+            "steps": "steps", "seconds a seed": "seconds", "stopped by": "stop_reason",
+        },
+    )  # fmt: skip
+
+
+def sensitivity_table(sensitivity: pd.DataFrame) -> pd.DataFrame:
+    """Format the compact convention at several rank tolerances."""
+    table = sensitivity.groupby(["method", "rtol"], sort=False).agg(
+        mean=("rir", "mean"), median=("rir", "median"), good=("success", "sum"), cells=("success", "size"),
+        P_low=("rank_pretrain", "min"), P_high=("rank_pretrain", "max"),
+        H_low=("rank_harmful", "min"), H_high=("rank_harmful", "max"),
+    )  # fmt: skip
+    columns: dict[str, Column] = {
+        "method": "method", "rtol": "rtol", "mean RIR": "mean", "median RIR": "median",
+        "immunized": ("good cells", count_of),
+        "rank H_P": ("P_low P_high", lambda *ends: span(ends)),
+        "rank H_H": ("H_low H_high", lambda *ends: span(ends)),
+    }  # fmt: skip
+    return shown(table.reset_index(), columns)
+
+
+# How much is possible.
+
+_PAIR: dict[str, Column] = {
+    "pair": ("pretrain_task harmful_task", lambda P, H: f"{P}{GAP}→{GAP}{H}".replace("digit ", ""))
+}
+
+
+def limits_table(summary: pd.DataFrame) -> pd.DataFrame:
+    """Format (i), (ii), RIR and its fraction of the ceiling at one ε, a row per pair × method."""
+
+    def share(mean: float, least: float, most: float) -> str:
+        ends = span([least, most], " – ")
+        return number(mean) + (f" ({ends})" if "–" in ends else "")
+
+    columns: dict[str, Column] = {"method": "method", "immunized": ("immunized seeds", count_of)}
+    columns |= {title: name for name, title in RATIO_TITLES.items()}
+    within = ("", ("rir_share rir_share_min rir_share_max", share))
+    columns |= lines("RIR / ceiling", within, ("(ceiling)", ("rir_ceiling", in_brackets)))
+    table = shown(summary, _PAIR | columns)
+    return table.drop(columns="pair") if table["pair"].nunique() == 1 else table
+
+
+def null_table(spaces: pd.DataFrame) -> pd.DataFrame:
+    """Format what each task has and the other lacks, a row per pair."""
+    columns: dict[str, Column] = {
+        "D": "dimension", "rank K_P": "rank_pretrain", "rank K_H": "rank_harmful", "null in both": "common"
+    }  # fmt: skip
+    for title, name, energy in (
+        ("null(K_P) excited by D_H", "harmful_only", "harmful_energy"),
+        ("null(K_P) ∩ range(K_H)", "intersection", "intersection_energy"),
+        ("null(K_H) excited by D_P", "pretrain_only", "pretrain_energy"),
+    ):
+        columns |= lines(title, ("", name), ("(energy)", (energy, in_brackets)))
+    return shown(spaces, _PAIR | columns)
+
+
+# Attackers.
+
+
+def extractor_table(report: Any, immunization: pd.DataFrame) -> pd.DataFrame:
+    """Format spectra, optima and RIR of an attack panel, a row per extractor."""
+    table = report.extractors.copy()
+    columns: dict[str, Column] = {
+        "extractor": "extractor",
+        "κ of the attacker's Hessian": "kappa",
+        f"acts like, ε = {100 * report.budget.reported_epsilon:g} %": "effective_condition",
+        "rank": ("rank features", "{} of {}".format),
+        "L₀": "start_loss",
+        "L* on its features": "optimum",
+        "L* on raw inputs": "baseline_optimum",
+    }
+    for convention, rows in immunization.groupby("convention", sort=False):
+        found = {
+            row.extractor: f"{number(row.rir)} ({number(row.harmful_ratio)}, {number(row.pretrain_ratio)})"
+            for row in rows.itertuples()
+        }
+        table[convention] = table["extractor"].map(found).fillna("—")
+        columns[f"RIR ((i), (ii)), {convention}"] = (str(convention), str)
+    return shown(table, columns)
+
+
+def _observed(steps: float, last: float) -> str:
+    """Format steps, `>N` where they did not suffice."""
+    return f"{steps:,.0f}" if np.isfinite(steps) else f">{last:,.0f}"
+
+
+def prediction_table(report: Any) -> pd.DataFrame:
+    """Format predicted against observed steps to the reported target, where there are predictions."""
+    table = report.at(report.steps, None)
+    columns: dict[str, Column] = {
+        "attacker": "label", "extractor": "extractor", "observed": ("steps last_step", _observed),
+        "from the spectrum": "predicted_spectrum", "from κ alone": "predicted_kappa",
+    }  # fmt: skip
+    return shown(table[table["predicted_kappa"].notna()], columns)
+
+
+def choice_table(report: Any) -> pd.DataFrame:
+    """Format the best hyper-parameters and passes to the reported target, in the order of the panel."""
+    table = report.at(report.steps, None)
+    order = {name: place for place, name in enumerate(dict.fromkeys(report.steps["label"]))}
+    columns: dict[str, Column] = {
+        "attacker": "label", "extractor": "extractor",
+        "choice": ("choice at_edge", lambda choice, edge: f"{choice}{' (edge)' * edge}"),
+        "steps": ("steps last_step", _observed), "passes": "passes",
+    }  # fmt: skip
+    return shown(table.sort_values("label", kind="stable", key=lambda labels: labels.map(order)), columns)
+
+
+# What a number depends on.
+
+
+def stability_table(claims: pd.DataFrame) -> pd.DataFrame:
+    """Format what is claimed, how far that carries, and between which RIR."""
+    columns: dict[str, Column] = {
+        "run": "experiment",
+        "claim": ("claim method", lambda text, method: text.replace(method, label(method), 1)),
+        "how far it carries": ("sentence", str),
+        "RIR in all settings": ("rir_least rir_largest", lambda *ends: span(ends)),
+    }
+    return shown(claims, columns)
+
+
+def switch_table(waterfall: pd.DataFrame) -> pd.DataFrame:
+    """Format RIR switch by switch, and the factor by which each switch changes it, in both conventions."""
+    rows = []
+    for (start, _, switch), both in waterfall.groupby(["start_epochs", "index", "switch"], sort=False):
+        setting = f"released, {start} epochs" if switch == "released" else f"+{GAP}{switch}"
+        cells = {"setting": setting, "updates": f"{both['updates'].max():,}"}
+        for row in both.itertuples():
+            name = {"ridge": "floor", "compact": "compact"}[row.convention]
+            ends = f"<br><small>{span([row.rir_min, row.rir_max])}</small>" if row.seeds > 1 else ""
+            change = "" if np.isnan(row.factor) else f"<br><small>× {rounded(row.factor)}</small>"
+            cells[f"immunized, {name}"] = count_of(row.immunized, row.seeds)
+            cells[f"RIR, {name}<br><small>change</small>"] = number(row.rir) + ends + change
+        rows.append(cells)
+    return pd.DataFrame(rows)
