@@ -33,8 +33,8 @@ def test_values_are_written_by_their_kind():
     page = tables.as_html(pd.DataFrame({"rank K_P": [tables.label("r_ill_only")]}))
     assert "rank K<sub>P</sub>" in page
     assert "R<sub>ill</sub>" in page
-    groups = pd.DataFrame({"g": [0, 0, 1], "steps": [5, 7, 3], "why": ["a_b", "c", "c"]})
-    shown = tables.spans(groups, ["g"], {"steps": "steps", "stopped by": "why"})
+    groups = pd.DataFrame({"g": [0, 0, 1], "steps": [5, 7, 3], "stop_reason": ["a_b", "c", "c"]})
+    shown = tables.spans(groups, ["g"], {"steps": "steps", "stopped by": "stop_reason"})
     assert shown.replace(tables.GAP, " ", regex=True).values.tolist() == [["5 – 7", "a b, c"], ["3", "c"]]
 
 
@@ -51,7 +51,7 @@ def test_the_published_number_stands_below_the_obtained_one():
 @pytest.mark.parametrize(
     ("table", "where", "column", "text"),
     [
-        (linear.linear_evidence_table(golden("house-prices/results")), {"method": "IMMA"}, "stopped by", " "),
+        (linear.linear_evidence_table(golden("house-prices/results")), {"method": "IMMA"}, "stopped by", "steps"),
         (linear.sensitivity_table(golden("earlier/digits/rtol_sensitivity")),
          {"method": "IMMA", "rtol": "1e-10"}, "immunized", " of "),
         (linear.null_table(golden("limits/null_spaces")), {}, "D", "9"),
