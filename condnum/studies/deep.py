@@ -24,7 +24,18 @@ from condnum.deep.transforms import ImageTransform, training_transform
 from condnum.errors import DataNotFoundError, InvalidInputError, require
 from condnum.files import atomic_write, output_folder
 from condnum.methods import get_method
-from condnum.studies.deep_cells import (
+from condnum.studies.deep_measures import (
+    DeepTasks,
+    FeatureSets,
+    doubts,
+    is_folder,
+    is_model,
+    measured_features,
+    net_curves,
+    net_results,
+    net_summary,
+)
+from condnum.studies.deep_recipes import (
     ERASE_TRANSFORMED,
     IMAGES,
     INITIAL,
@@ -33,15 +44,8 @@ from condnum.studies.deep_cells import (
     NET_METHODS,
     RECIPES,
     BackboneRecipe,
-    DeepTasks,
-    FeatureSets,
     Recipe,
-    doubts,
-    is_folder,
-    is_model,
-    measured_features,
 )
-from condnum.studies.deep_tables import net_curves, net_results, net_summary
 from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, Names, Study, at_least, some_of
 from condnum.studies.frame.cells import Row
 

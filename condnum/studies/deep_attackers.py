@@ -24,8 +24,8 @@ from condnum.deep.weights import read_metadata
 from condnum.errors import DataNotFoundError, InvalidInputError
 from condnum.files import sha256_file
 from condnum.studies.deep import AS_LOADED, DeepNets, Made, model_file
-from condnum.studies.deep_cells import INITIAL, KNOWN_METHODS, LIMIT_SEED, DeepTasks, is_model
-from condnum.studies.deep_tables import net_results, net_summary
+from condnum.studies.deep_measures import DeepTasks, is_model, net_results, net_summary
+from condnum.studies.deep_recipes import INITIAL, KNOWN_METHODS, LIMIT_SEED
 from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, at_least, several
 
 

@@ -11,7 +11,7 @@ import torch
 
 from condnum.errors import DataNotFoundError, InvalidInputError
 from condnum.files import read_table
-from condnum.studies.deep_cells import INITIAL
+from condnum.studies.deep_recipes import INITIAL
 from condnum.studies.measure import (
     CEILING_RIDGES,
     SPECTRA,

@@ -24,7 +24,8 @@ from condnum.deep.rir import rir_sample
 from condnum.deep.training.settings import deep_preset, default_settings
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.studies.deep import DeepNets, model_file
-from condnum.studies.deep_cells import NET_METHODS, doubts
+from condnum.studies.deep_measures import doubts
+from condnum.studies.deep_recipes import NET_METHODS
 
 #: Nets that are made in seconds.
 SHORT_NETS = {"backbone": ("test_resnet",), "seeds": 1, "pretrain_epochs": 2, "limit": 30, "groups": 3}
@@ -140,19 +141,6 @@ class TestTasks:
         ):
             with pytest.raises(error, match=message):
                 self.cells(change)
-
-
-def test_a_start_for_each_seed_and_methods_that_come_after_it():
-    def planned(**change):
-        study = dataclasses.replace(SHORT, **change)
-        return study.planned(study.load())
-
-    cells = planned(seeds=2)
-    starts, methods = cells[:2], cells[2:]
-    assert [(cell["method"], cell["seed"]) for cell in starts] == [("initial", 0), ("initial", 1)]
-    assert [cell.after for cell in methods] == [starts[0]] * 2 + [starts[1]] * 2
-    for change in ({"epochs": 9}, {"pretrain_epochs": 3}, {"limit": 31}, {"groups": 4}, {"probe_epochs": 5}):
-        assert not {cell.key for cell in methods} & {cell.key for cell in planned(**change) if cell.after}
 
 
 class TestRun:

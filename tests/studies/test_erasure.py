@@ -1,7 +1,6 @@
 """The experiment on erasure: who sees which rows, what is stopped and at which price, and own data."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from condnum import erasure
@@ -9,7 +8,7 @@ from condnum.data import TaskPair
 from condnum.data.labeled_pairs import load_labeled_pair
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.figures.erasure import FAMILIES, attack_steps_figure, erasure_front, kappa_against_steps
-from condnum.report.erasure import erasure_sentences, left_table, order_of, paired_table, steps_table
+from condnum.report.erasure import erasure_sentences, left_table, paired_table, steps_table
 from condnum.studies.erasure import (
     ErasureStudy,
     Sample,
@@ -142,13 +141,6 @@ def test_differences_are_paired_and_named_effects_only_outside_their_interval(fi
     assert row["difference_pm"] == pytest.approx(12.706 * np.abs(gaps[0] - gaps[1]) / 2, rel=1e-4)
     words = paired_table(found)["distinguishable"]
     assert [word == "yes" for word in words] == (found["difference"].abs() > found["difference_pm"]).tolist()
-
-
-def test_order_of_counts_pairs():
-    table = pd.DataFrame({"rir": [1.0, 2.0, 3.0], "harmful_steps": [5.0, np.inf, 1.0]})
-    tau, alike, pairs = order_of(table)
-    assert (alike, pairs) == (1, 3)
-    assert tau == pytest.approx(-1 / 3)
 
 
 def test_a_folder_of_ones_own(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from condnum.errors import InvalidInputError
-from condnum.studies.frame import Cell, executors
+from condnum.studies.frame import Cell
 from condnum.studies.frame.executors import (
     ProcessExecutor,
     SerialExecutor,
@@ -24,15 +24,6 @@ def test_a_cell_that_kills_its_worker_fails_alone(squares):
     run = squares(count=12, trouble="killed").run(jobs=2)
     assert run.tables["results"]["x"].tolist() == [x for x in range(12) if x != 7]
     assert "worker process died" in run.failures["error"].item()
-
-
-def test_a_worker_ends_when_its_parent_was_killed(monkeypatch):
-    parents, codes = iter([5, 5, 1]), []
-    monkeypatch.setattr(executors.os, "getppid", lambda: next(parents))
-    monkeypatch.setattr(executors.os, "_exit", codes.append)
-    monkeypatch.setattr(executors, "_WATCH_SECONDS", 0)
-    executors._end_with(5)
-    assert codes == [1]
 
 
 @pytest.mark.slow

@@ -8,11 +8,9 @@ import pytest
 import torch
 
 from condnum.data import load_diabetes_tasks, load_small_digits
-from condnum.methods import PRESETS, Method, method_names, registry
+from condnum.methods import Method, registry
 from condnum.probing import linear_probe
-from condnum.studies import linear
 from condnum.studies.digits import DigitPairs
-from condnum.studies.frame import study as study_module
 from condnum.studies.house_prices import HousePrices
 from condnum.studies.linear import SETTINGS
 from condnum.studies.measure import MEASURES, extractor_curves
@@ -70,19 +68,6 @@ def test_a_method_of_ones_own_goes_to_the_workers():
         registry.METHODS.pop("half-identity", None)
 
 
-def test_methods_settings_and_rows():
-    assert HousePrices().methods == tuple(method_names())
-    assert HousePrices(methods=("imma", "ours")).methods == ("ours", "imma")
-    assert HousePrices().settings("identity") is None
-    assert HousePrices(steps=7).settings("imma") == SETTINGS["house-prices"]["imma"].with_overrides(steps=7)
-    assert HousePrices("embedded").settings("imma") == SETTINGS["house-prices"]["imma"]
-    assert HousePrices("embedded").settings("ours") == PRESETS["diabetes"]
-    drawn = {cell["method"] for cell in SHORT.planned(SHORT.load()) if cell["seed"]}
-    assert drawn == {"ours", "opt_kappa", "imma", "r_ill_only", "initial"}  # closed forms have one seed
-    assert (SHORT.load().name, SHORT.load().dimension) == ("diabetes", 9)
-    assert dataclasses.replace(SHORT, features="clean", rows=20).load().X_H.shape == (20, 8)
-
-
 def test_keys():
     pair = load_diabetes_tasks()
     moved = dataclasses.replace(pair, provenance=dataclasses.replace(pair.provenance, location="/else"))
@@ -93,19 +78,6 @@ def test_keys():
     options = [{"features": of, "rows": rows} for of in ("clean", "published") for rows in (None, 30)]
     studies = [dataclasses.replace(SHORT, **chosen) for chosen in options]
     assert len({study.planned(study.load())[0].key for study in studies}) == 4
-
-
-@pytest.mark.parametrize(("steps", "jobs"), [(4, 1), (20_000, 7)], ids=["short", "long"])
-def test_workers_are_started_if_that_pays(steps, jobs, monkeypatch):
-    monkeypatch.setattr(study_module, "core_count", lambda: 7)
-    study = dataclasses.replace(SHORT, steps=steps)
-    cells = study.planned(study.load())
-    assert study.processes(None, cells) == jobs
-    monkeypatch.setattr(linear, "resolve_device", torch.device)
-    assert dataclasses.replace(study, device="cuda").processes(None, cells) == 1
-    ordered = [cell.settings.get("steps", 0) for cell in sorted(cells, key=study.order)]
-    assert ordered[0] == 0
-    assert ordered[-1] == min(filter(None, ordered))  # closed forms, then long cells before short ones
 
 
 def test_a_row_is_the_measure_of_its_cell(finished, problem):
@@ -159,13 +131,6 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def digits():
     return load_small_digits()
-
-
-def test_cells_of_a_pair(digits):
-    study = DigitPairs("digits", ("max_rir", "ours"), pairs=((4, 7),), seeds=3)
-    methods = [cell["method"] for cell in study.cells(digits)]
-    assert (methods.count("max_rir"), methods.count("ours")) == (1, 3)  # a closed form once a pair
-    assert len(DigitPairs("digits", ("max_rir",), seeds=1, pairs="").cells(digits)) == 90
 
 
 def test_sweeps_of_the_spectra_repeat_the_table_at_its_own_choices(run):

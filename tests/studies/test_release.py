@@ -22,7 +22,6 @@ from condnum.studies.release import (
     SwitchedAlgorithm1,
     compute_cell,
     descent_settings,
-    first_rows,
     paired_batches,
     train_cell,
     with_constant_input,
@@ -132,23 +131,6 @@ def test_an_epoch_reads_the_longer_task_in_full_batches_and_repeats_the_shorter(
     both = ImmunizationProblem.from_data(X, X[:, 0], X.flip(1))  # equally long: rows stay together
     for batch in islice(paired_batches(both, 8, generator), 5):
         assert places(batch.pretrain, both.pretrain) == places(batch.harmful, both.harmful)
-
-
-def test_rows_updates_and_spectra():
-    pair = load_diabetes_tasks(features="published")
-    kept, cut = (first_rows(pair, standardize_again=again) for again in (True, False))
-    assert np.array_equal(cut.X_P, pair.X_P[:200])
-    np.testing.assert_allclose(kept.X_H.mean(axis=0), 0, atol=1e-12)
-    assert np.abs(cut.X_H.mean(axis=0)).max() > 0.01
-    for name in ("rows", "covariance"):  # updates stay those of the release's loaders
-        assert descent_settings(ProtocolSwitches().turn(name), pair, EMBEDDED.corrected).steps == 10 * 3
-    setting = planned(EMBEDDED, ProtocolSwitches(), steps=3)
-    tasks, result = train_cell(*setting)
-    spectra = cell_spectra(*compute_cell(*setting))
-    X = tasks.inputs.harmful.features
-    features = X @ result.theta[:-1] + result.theta[-1]  # with their bias
-    for found, matrix in ((spectra.harmful_after, features), (spectra.harmful_before, X)):
-        torch.testing.assert_close(found, (torch.linalg.svdvals(matrix) ** 2)[: len(found)])
 
 
 def test_the_corrected_end_is_the_registered_method():

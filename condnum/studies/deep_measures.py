@@ -1,15 +1,16 @@
-"""Recipes, images and measurements of the deep-net experiment."""
+"""Images of both tasks, what is measured of a net on them, and the tables of the run."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import binom
 
@@ -18,111 +19,11 @@ from condnum.deep.features import ImageFeatures, head_accuracy
 from condnum.deep.images import ImageData, Unreadable
 from condnum.deep.probe import convex_probe, descent_path, path_slowdown, probe_accuracy
 from condnum.deep.rir import DRAW_STRIDE, rir_from_features
-from condnum.deep.transforms import Augmentation
-from condnum.studies.frame.cells import Arrays, Cell, Row
-from condnum.studies.measure import SPECTRA
+from condnum.studies.deep_recipes import INITIAL
+from condnum.studies.frame import Cell, FinishedCell
+from condnum.studies.frame.cells import Arrays, Row
+from condnum.studies.measure import SPECTRA, TABLE_3, Published, averages, curve, published_columns
 from condnum.theory.spectra import Convention
-
-#: The user's own tasks.
-IMAGES = "images"
-
-#: IMMA's own objective needs no balance, and a step of it costs as much as five of the others.
-_BILEVEL: Mapping[str, Any] = {"loss_weight": 1.0, "steps": 100, "record_every": 5}
-
-
-@dataclass(frozen=True)
-class BackboneRecipe:
-    """A backbone, and how it is made and immunized."""
-
-    name: str  # of timm.create_model
-    arguments: Mapping[str, Any] = field(default_factory=dict)  # further ones of timm.create_model
-    pretraining: Mapping[str, Any] | None = None  # of `pretrain_backbone`; None: the recipe's
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of `DeepSettings`, of every method
-    ours: Mapping[str, Any] = field(default_factory=dict)  # of "ours" alone
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A pair of tasks with its defaults."""
-
-    pretrain: str  # D_P, a name for `open_images`
-    harmful: str  # D_H
-    backbones: tuple[BackboneRecipe, ...]
-    weights: str  # none, timm
-    pretraining: Mapping[str, Any]  # of a backbone that says nothing else
-    image_size: int | None = 32  # None: what the weights were made for
-    limit: int | None = None  # images per class and split
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of `DeepSettings`, of every method
-    imma: Mapping[str, Any] = field(default_factory=lambda: _BILEVEL)  # of IMMA, on every backbone
-    #: Of the images that θ₀ and θ_I are trained on; None: by the images, see `DeepNets.transform`.
-    augmentation: Augmentation | None = "none"
-
-
-#: Adam, and Eq. 11 by its plain gradient: with the dummy layer of Sec. 4.4 the same number of steps reached
-#: RIR_θ0 5 to 17 on ResNet18 and MNIST (seed 100), without it 59 and more. The loss has to weigh little: at
-#: weight 1, λ balanced, RIR_θ0 stays below 3.
-_PLAIN = {"schedule": "cosine", "weights": "balanced", "loss_weight": 1e-3, "patience": None}
-_SMALL_VIT = {"patch_size": 8}
-
-RECIPES: Mapping[str, Recipe] = {
-    "embedded": Recipe(
-        "digits-8x8:0-4",
-        "digits-8x8:5-9",
-        (
-            BackboneRecipe(
-                "test_resnet",
-                pretraining={"epochs": 8, "batch_size": 32, "learning_rate": 2e-3},
-                settings={"learning_rate": 3e-4, "ratio": 0.1},
-                ours={"ratio": 0.02, "loss_weight": 1e-2},
-            ),
-            BackboneRecipe(
-                "test_vit",
-                _SMALL_VIT,
-                pretraining={"epochs": 40, "batch_size": 32, "learning_rate": 2e-3},
-                settings={"learning_rate": 3e-3, "ratio": 0.05},
-            ),
-        ),
-        weights="none",
-        pretraining={"epochs": 30, "batch_size": 32},
-        settings={**_PLAIN, "steps": 400, "record_every": 20},
-        imma={**_BILEVEL, "steps": 40, "record_every": 4},
-    ),
-    "mnist": Recipe(
-        "mnist:0-4",
-        "mnist:5-9",
-        (
-            BackboneRecipe(
-                "resnet18",
-                pretraining={"epochs": 3},
-                settings={"learning_rate": 3e-5, "ratio": 0.1},
-                ours={"ratio": 0.02, "loss_weight": 5e-4},
-            ),
-            BackboneRecipe(
-                "vit_tiny_patch16_224",
-                {**_SMALL_VIT, "depth": 6},
-                settings={"learning_rate": 1e-3, "ratio": 0.3},
-            ),
-        ),
-        weights="none",
-        pretraining={"epochs": 8},
-        limit=1000,
-        settings={**_PLAIN, "steps": 600, "record_every": 20},
-    ),
-    IMAGES: Recipe(
-        "", "", (BackboneRecipe("resnet18"),), weights="timm", pretraining={"epochs": 30}, image_size=None,
-        augmentation=None,
-    ),
-}  # fmt: skip
-
-#: Methods of Table 3, in display order; `erase`, which trains the whole net, and the same from transformed
-#: images too are asked for by name.
-NET_METHODS = ("ours", "opt_kappa", "imma", "r_ill_only")
-ERASE_TRANSFORMED = "erase_transformed"
-KNOWN_METHODS = (*NET_METHODS, "erase", ERASE_TRANSFORMED)
-
-#: Seed of the images that a limit per class keeps: the same ones for every seed of the run.
-LIMIT_SEED = 0
-
 
 #: Images of a task by which it is told whether they are colored, and levels of 255 by which the channels of
 #: a gray one may differ (JPEG).
@@ -213,10 +114,6 @@ def doubts(data: DeepTasks, theta_0: Backbone, test: ImageFeatures, *, own_head:
     ]
 
 
-#: Method of the cell that makes θ₀.
-INITIAL = "initial"
-
-
 def is_model(cell: Cell) -> bool:
     """Tell a cell that makes a model from an attack."""
     return "attacker" not in cell.at
@@ -287,3 +184,114 @@ def measured_features(
         "chance": commonest(after.harmful_test.labels),
     }
     return row, {"probe": curve}, warnings
+
+
+# Tables.
+
+_MEASURED = (
+    "harmful_ratio", "harmful_ratio_group_std", "pretrain_ratio", "pretrain_ratio_group_std", "rir",
+    "rir_group_std", "rir_least_draw", "rir_largest_draw", "success",
+)  # fmt: skip
+
+_COLUMNS = (
+    "pretrain_data", "harmful_data", "backbone", "method", "seed", "convention", "theta_scale",
+    *(f"{images}{name}" for images in ("", "test_") for name in _MEASURED),
+    "rank_pretrain", "rank_harmful", "kappa_pretrain_before", "kappa_pretrain_after",
+    "kappa_harmful_before", "kappa_harmful_after", "dimension", "group_size", "accuracy",
+    "accuracy_theta_0", "slowdown", "probe_final", "probe_mean", "probe_rate", "probe_multiple", "convex",
+    "chance", "steps", "best_step", "seconds", "stop_reason", "unreadable", "checksum",
+)  # fmt: skip
+
+#: Averaged over seeds in the summary, with their deviation.
+_AVERAGED = (
+    "harmful_ratio", "pretrain_ratio", "rir", "test_harmful_ratio", "test_pretrain_ratio", "test_rir",
+    "rir_group_std", "test_rir_group_std", "slowdown", "accuracy", "accuracy_theta_0", "probe_final",
+    "probe_mean", "convex",
+)  # fmt: skip
+
+#: Published backbones by the name of timm's model without its tag, harmful sets by their classes.
+_FAMILIES = {"resnet18": "resnet18", "vit_base_patch16_clip_224": "vit"}
+_HARMFUL = {196: "cars", 211: "country211"}
+_IMAGENET_CLASSES = 1000
+
+
+def net_results(tasks: DeepTasks, cells: Sequence[FinishedCell]) -> pd.DataFrame:
+    """Return a row per backbone × seed × method × convention."""
+    made = [row for _, row, _ in cells]
+    start = {(row["backbone"], row["seed"]): row["accuracy"] for row in made if row["method"] == INITIAL}
+    names = [row["backbone"] for row in made]
+    rows = []
+    for row in sorted(made, key=lambda row: names.index(row["backbone"])):  # θ₀ stays first
+        for convention in get_args(Convention):
+            prefix = f"{convention}."
+            measured = {key.removeprefix(prefix): row[key] for key in row if key.startswith(prefix)}
+            own = {
+                "pretrain_data": tasks.pretrain.name,
+                "harmful_data": tasks.harmful.name,
+                "convention": convention,
+                "theta_scale": "unit",
+                "rank_pretrain": measured["rank_pretrain_after"],
+                "rank_harmful": measured["rank_harmful_after"],
+                "accuracy_theta_0": start.get((row["backbone"], row["seed"]), np.nan),
+            }
+            rows.append(row | measured | own)
+    return pd.DataFrame(rows, columns=list(_COLUMNS))
+
+
+def published_column(backbone: str, tasks: DeepTasks) -> tuple[dict[str, Published], bool]:
+    """Return a column of Table 3, and whether it is of this experiment, not the nearer one of Cars."""
+    family = _FAMILIES.get(backbone.split(".")[0])
+    harmful = _HARMFUL.get(len(tasks.harmful.classes))
+    if family and harmful and len(tasks.pretrain.classes) == _IMAGENET_CLASSES:
+        return TABLE_3[family, harmful], True
+    return TABLE_3["vit" if "vit" in backbone.lower() else "resnet18", "cars"], False
+
+
+def net_summary(results: pd.DataFrame, tasks: DeepTasks) -> pd.DataFrame:
+    """Average the results over seeds, with Table 3 beside them."""
+    rows = []
+    keys = ["backbone", "method", "convention"]
+    for (backbone, method, convention), group in results.groupby(keys, sort=False):
+        column, same = published_column(str(backbone), tasks)
+        row = {
+            "pretrain_data": tasks.pretrain.name,
+            "harmful_data": tasks.harmful.name,
+            "backbone": backbone,
+            "method": method,
+            "convention": convention,
+            "theta_scale": "unit",
+            "seeds": len(group),
+            **averages(group, _AVERAGED),
+            "success_rate": group["success"].mean(),
+            "test_success_rate": group["test_success"].mean(),
+            "rir_least_draw": group["rir_least_draw"].min(),
+            "rir_largest_draw": group["rir_largest_draw"].max(),
+            "test_rir_least_draw": group["test_rir_least_draw"].min(),
+            "test_rir_largest_draw": group["test_rir_largest_draw"].max(),
+            "chance": group["chance"].mean(),
+            "seconds_mean": group["seconds"].mean(),
+            **published_columns(Published._fields, column.get(str(method))),
+            "published_same": same,
+        }
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def net_curves(cells: Sequence[FinishedCell]) -> pd.DataFrame:
+    """Collect every curve of the report in one long table."""
+    frames = []
+    for _, row, arrays in cells:
+        facts = {name: row[name] for name in ("backbone", "method", "seed")}
+        probe = arrays["probe"]
+        frames.append(curve(facts, "probe_accuracy", np.arange(len(probe)), probe))
+        frames.append(curve(facts, "convex_accuracy", [0], [row["convex"]]))
+        for kind in ("", "test_") if row["method"] != INITIAL else ():
+            drawn = [row[f"compact.{kind}rir{part}"] for part in ("", "_least_draw", "_largest_draw")]
+            frames.append(curve(facts, f"kept_{kind}rir", [row["best_step"]] * 3, drawn))
+        for prefix, index, label in (("history.", "step", ""), ("pretraining.", "epoch", "pretraining_")):
+            columns = {key.removeprefix(prefix): arrays[key] for key in arrays if key.startswith(prefix)}
+            for name, values in columns.items():
+                kept = np.isfinite(values)
+                if name != index:
+                    frames.append(curve(facts, f"{label}{name}", columns[index][kept], values[kept]))
+    return pd.concat(frames, ignore_index=True)
