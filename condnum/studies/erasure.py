@@ -168,34 +168,29 @@ class ErasureStudy(Study, name="erasure", notebook="erasure"):
         chosen = list(extractors(split, cell["seed"]))
         values = np.array([measured(split, of) for of in chosen])
         row = {
-            "family": "|".join(of.family for of in chosen),
-            "label": "|".join(of.label for of in chosen),
             "chance_harmful": chance(split.attacker, split.judge),
             "chance_pretrain": chance(split.train, split.test),
             "defender_rows": len(split.defender.X),
             "dimension": split.train.X.shape[1],
         }
-        return CellResult(row, {"values": values, "value": np.array([of.value for of in chosen])})
+        names = {
+            "family": np.array([of.family for of in chosen]),
+            "extractor": np.array([of.label for of in chosen]),
+            "value": np.array([of.value for of in chosen]),
+        }
+        return CellResult(row, names | dict(zip(_COLUMNS, values.T, strict=True)))
 
     def tables(self, data: TaskPairs, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
         """Return a row per extractor and split, and their means with 95 % t-intervals."""
         parts = []
         for cell, row, arrays in results:
-            table = pd.DataFrame(arrays["values"], columns=list(_COLUMNS))
-            table.insert(0, "pair", cell["pair"])
-            table.insert(1, "seed", cell["seed"])
-            table.insert(2, "family", str(row["family"]).split("|"))
-            table.insert(3, "extractor", str(row["label"]).split("|"))
-            table.insert(4, "value", arrays["value"])
-            for name in ("chance_harmful", "chance_pretrain", "defender_rows", "dimension"):
-                table[name] = row[name]
+            table = pd.DataFrame({"pair": cell["pair"], "seed": cell["seed"], **arrays, **row})
             raw = table.iloc[0]
             for task, score in (("harmful", "linear"), ("harmful", "nonlinear"), ("pretrain", "linear")):
-                floor, name = row[f"chance_{task}"], f"{task}_{score}"
+                floor, name = raw[f"chance_{task}"], f"{task}_{score}"
                 margin = (table[name] - floor) / (raw[name] - floor)
                 table[f"{name}_kept"] = margin if raw[name] - floor >= LEAST_MARGIN else np.nan
-            table["harmful_factor"] = table["harmful_steps"] / raw["harmful_steps"]
-            parts.append(table)
+            parts.append(table.assign(harmful_factor=table["harmful_steps"] / raw["harmful_steps"]))
         found = pd.concat(parts, ignore_index=True)
         return {"results": found, "summary": summary(found), "paired": paired(found)}
 
