@@ -27,10 +27,9 @@ class ProbeSteps:
 
     raw: float  # on raw inputs, with the step 1/σ₁
     fixed: float  # with the step 1/σ₁
-    exact: float  # with exact line search; NaN: more than `budget`
+    exact: float  # with exact line search; NaN: more than the budget
     condition: float  # κ of the probe's Hessian, NaN where nothing is left
     fit: float  # fraction of the raw features' best squared fit that these features allow
-    budget: int
 
     @property
     def slowdown(self) -> float:
@@ -102,11 +101,11 @@ def probe_steps(
         raise InvalidInputError("the moment XᵀY is zero: no probe learns anything; check the targets.")
     on_raw, goal = _fixed_steps(raw, epsilon), own.fit - (1 - epsilon)
     if goal <= 0:
-        return ProbeSteps(on_raw, math.inf, math.inf, own.condition, own.fit, budget)
+        return ProbeSteps(on_raw, math.inf, math.inf, own.condition, own.fit)
     search = line_search_filters(own.sigma[None], own.energy[None])
     first = islice(search, budget + 1)
     exact = next((float(t) for t, (q, _) in enumerate(first) if own.energy @ q[0] ** 2 <= goal), math.nan)
-    return ProbeSteps(on_raw, _fixed_steps(own, goal), exact, own.condition, own.fit, budget)
+    return ProbeSteps(on_raw, _fixed_steps(own, goal), exact, own.condition, own.fit)
 
 
 def _fixed_steps(modes: Modes, goal: float) -> float:

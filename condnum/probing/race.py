@@ -106,7 +106,7 @@ class Race:
         solution = S.right.T @ space.solution
         for step, q in enumerate(filters):  # w_t = Σ (1 − q_i) (v_iᵀw*) v_i
             weights = partial(lambda q: S.right @ ((1 - q)[:, :, None] * solution), q)
-            if not self.observe(step, (q * q) @ S.shares, weights):
+            if not self.observe(step, (q * q) @ S.energy, weights):
                 break
         return self.traces()
 

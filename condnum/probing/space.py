@@ -75,18 +75,18 @@ class Spectrum:
     sigma: FloatArray  # (r,) descending, of FᵀF/N
     left: FloatArray  # (N, r) u_i
     right: FloatArray  # (k, r) v_i
-    shares: FloatArray  # (r,) p_i, sum 1; of squared loss on the targets, or on ±1 labels of a classification
+    energy: FloatArray  # (r,) p_i, sum 1; of squared loss on the targets, or on ±1 labels of a classification
 
     @property
     def modes(self) -> Modes:
         """The squared loss in its eigenbasis."""
-        return Modes(self.sigma / self.sigma[0], self.shares)
+        return Modes(self.sigma / self.sigma[0], self.energy)
 
     @property
     def table(self) -> pd.DataFrame:
         """A row per eigenvalue, from the largest."""
         index = np.arange(1, len(self.sigma) + 1)
-        return pd.DataFrame({"index": index, "sigma": self.sigma, "share": self.shares})
+        return pd.DataFrame({"index": index, "sigma": self.sigma, "share": self.energy})
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +123,7 @@ class ProbeSpace:
 
     @cached_property
     def spectrum(self) -> Spectrum:
-        """Eigenvalues above `k·eps·σ₁`, as everywhere in this library, and the shares p_i."""
+        """Eigenvalues above `k·eps·σ₁`, as everywhere in this library, and the energies p_i."""
         U, s, right = np.linalg.svd(self.features, full_matrices=False)
         if not s[0] > 0:
             raise RankError("the features have rank 0: all entries are zero, so there is nothing to probe.")

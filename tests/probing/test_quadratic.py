@@ -102,7 +102,7 @@ def test_prediction_from_the_spectrum_is_exact_for_gradient_descent(space):
         budget = AttackBudget(dense_steps=5000, epsilons=(epsilon,), reported_epsilon=epsilon)
         found = Race(space, ["only"], budget).follow(space, two_term_filters([candidate]))
         observed = found[0].steps_to(epsilon)
-        assert predicted_steps(candidate, S.shares, epsilon) == observed
+        assert predicted_steps(candidate, S.energy, epsilon) == observed
         assert observed <= rate_steps(descent_contraction(S.modes.condition), epsilon)
 
 
