@@ -213,7 +213,7 @@ def _open_folder(root: str, split: str, classes: Sequence[str] | None) -> ImageD
             found[name].append("/".join((name, *inner)))
         else:
             left_out["images outside of the class folders"] += 1
-    warnings = _told(folder, left_out)
+    warnings = _left_out_warning(folder, left_out)
     empty = [name for name, members in found.items() if not members]
     if empty:
         raise DataFormatError(
@@ -287,7 +287,7 @@ def _images(folder: Path, left_out: Counter[str], above: tuple[Path, ...] = ()) 
             left_out[path.suffix.lower() or "files without a suffix"] += 1
 
 
-def _told(folder: Path, left_out: Counter[str]) -> tuple[str, ...]:
+def _left_out_warning(folder: Path, left_out: Counter[str]) -> tuple[str, ...]:
     """Say what was left out of a folder, if anything was."""
     if not left_out:
         return ()

@@ -128,16 +128,9 @@ def rir_from_features(
     check_integer("group_size", group_size, 2)
     before = same_columns(features_0_P=features_0_P, features_0_H=features_0_H)
     after = same_columns(features_I_P=features_I_P, features_I_H=features_I_H)
-    given = [
-        part.values if isinstance(part, ImageFeatures) else part
-        for pair in zip(before, after, strict=True)
-        for part in pair
-    ]  # as ROLES
-    features = (features_0_P, features_I_P, features_0_H, features_I_H)
-    stored = [as_array(part, "features") for part in given]
-    for first, task in ((0, "D_P"), (2, "D_H")):
-        _check_pair(features[first : first + 2], stored[first : first + 2], task, group_size)
-    whole = len(stored[0]) == group_size, len(stored[2]) == group_size
+    pairs = {"D_P": (before[0], after[0]), "D_H": (before[1], after[1])}
+    stored = {task: _stored_pair(pair, task, group_size) for task, pair in pairs.items()}
+    whole = tuple(len(pair[0]) == group_size for pair in stored.values())
     warnings = list[str]()
     if all(whole) and groups > 1:
         warnings.append(
@@ -145,13 +138,13 @@ def rir_from_features(
             "only one group exists, so there is no spread."
         )
         groups = 1
-    X: list[Tensor] = []
-    for stream, (task, ratio) in enumerate((("D_P", "(ii)"), ("D_H", "(i)"))):
-        pair = stored[2 * stream :][:2]
+    X: list[Tensor] = []  # as ROLES
+    for stream, (task, pair) in enumerate(stored.items()):
         count, generator = len(pair[0]), np.random.default_rng([seed, stream])
         if whole[stream]:
             rows = np.tile(np.arange(count), (groups, 1))
             if groups > 1:
+                ratio = "(ii)" if task == "D_P" else "(i)"
                 warnings.append(
                     f"each group of {task} is all of its {count} images, so {ratio} has no spread."
                 )
@@ -176,7 +169,7 @@ def rir_from_features(
         )
         warnings.insert(0, few)
     sigma = [singular_values(x, kind="features") for x in X]
-    eps = [storage_eps(part) for part in given]
+    eps = [storage_eps(_values(part)) for pair in pairs.values() for part in pair]
     # Features of each model have mean square 1 over both tasks.
     scales = [float((X[k].square().mean() + X[k + 2].square().mean()) / 2) for k in (0, 1)] * 2
     scaled = [s / scale for s, scale in zip(sigma, scales, strict=True)]
@@ -191,7 +184,7 @@ def _estimate(
     sigma: Sequence[Tensor],
     widths: Sequence[int],
     eps: Sequence[float],
-    whole: tuple[bool, bool],
+    whole: Sequence[bool],
     ridge: float,
 ) -> RirEstimate:
     """Return Eq. 17 of spectra `(groups, min(N, D))`, one for each of `ROLES`."""
@@ -218,10 +211,14 @@ def _estimate(
     )
 
 
-def _check_pair(
-    features: Sequence[FeatureLike], stored: Sequence[NDArray[Any]], task: str, group_size: int
-) -> None:
-    """Refuse features of θ₀ and θ_I on a task that are not of the same images, or of fewer than a group."""
+def _values(features: FeatureLike) -> Any:
+    """Return the array or tensor of features."""
+    return features.values if isinstance(features, ImageFeatures) else features
+
+
+def _stored_pair(pair: Sequence[FeatureLike], task: str, group_size: int) -> list[NDArray[Any]]:
+    """Return features of θ₀ and θ_I on the same images of a task, as many as a group at least, as arrays."""
+    stored = [as_array(_values(part), "features") for part in pair]
     for part, model in zip(stored, ("θ₀", "θ_I"), strict=True):
         if part.ndim != 2 or part.dtype.kind not in "fiub":
             raise InvalidInputError(
@@ -231,12 +228,13 @@ def _check_pair(
     before, after = map(len, stored)
     if before != after:
         raise InvalidInputError(f"θ₀ has {before} rows on {task} and θ_I has {after}; use the same images.")
-    known = [part.indices for part in features if isinstance(part, ImageFeatures)]
+    known = [part.indices for part in pair if isinstance(part, ImageFeatures)]
     if len(known) == 2 and not np.array_equal(known[0], known[1]):
         raise InvalidInputError(
             f"the features of θ₀ and θ_I on {task} belong to different images; use the same ones."
         )
     check_count(before, task, group_size)
+    return stored
 
 
 def check_count(count: int, task: str, group_size: int) -> None:

@@ -57,7 +57,7 @@ class ImageTransform:
     augmented_from: ImageTransform | None = None  # of a random one: the same without augmentation
 
     @property
-    def still(self) -> ImageTransform | None:
+    def unaugmented(self) -> ImageTransform | None:
         """The same without augmentation; None for a random one that does not know."""
         return self.augmented_from if self.random else self
 

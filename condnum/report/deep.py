@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from condnum.deep.attacks.attackers import DeepAttacker
-from condnum.deep.attacks.report import headline
+from condnum.deep.attacks.report import cheapest_attack
 from condnum.report.tables import (
     RATIO_TITLES,
     Column,
@@ -225,5 +225,5 @@ def verdict(factors: pd.DataFrame, immunization: pd.DataFrame, fraction: float =
         known = immunization.query("backbone == @backbone and method == @method").set_index("convention")
         rir = ", ".join(f"{number(known.at[name, 'rir_mean'])} ({name})" for name in ("compact", "ridge"))
         words += f"<p><b>{html.escape(str(backbone))}, {label(method)}</b>: RIR<sub>θ0</sub> {rir}. "
-        words += f"<b>{formula_html(headline(rows))}</b></p>"
+        words += f"<b>{formula_html(cheapest_attack(rows))}</b></p>"
     return words

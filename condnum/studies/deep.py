@@ -329,7 +329,7 @@ class DeepNets(Study, name="deep", notebook="deep"):
     def _features(self, data: DeepTasks, cell: Cell) -> FeatureSets:
         """Return the features of a cell's model on all sets."""
         backbone = load_backbone(model_file(cell))
-        transform = self.transform(data, backbone).still
+        transform = self.transform(data, backbone).unaugmented
 
         def of(images: ImageData) -> ImageFeatures:
             return extract_features(backbone, images, transform, device=self.device, workers=self.workers)

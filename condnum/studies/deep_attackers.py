@@ -14,7 +14,7 @@ import pandas as pd
 
 from condnum.deep.attacks.attack import DeepAttackRun, attack
 from condnum.deep.attacks.attackers import ATTACKERS, DeepAttacker, DeepBudget
-from condnum.deep.attacks.report import AGAIN, SCRATCH, THETA_0, DeepAttackReport, Place
+from condnum.deep.attacks.report import AGAIN, SCRATCH, THETA_0, AttackKey, DeepAttackReport
 from condnum.deep.attacks.target import Pixels, Target, from_scratch, load_pixels
 from condnum.deep.backbone import load_backbone
 from condnum.deep.image_sets import open_images
@@ -182,7 +182,7 @@ class DeepAttackers(DeepNets, name="deep-attackers", notebook="deep_attackers"):
             net = THETA_0 if cell["method"] == INITIAL else cell["method"]
             trials = {name[7:]: values for name, values in arrays.items() if name.startswith("trials.")}
             found: dict[str, Any] = {**row, **{n: v for n, v in arrays.items() if "trials." not in n}}
-            place = Place(cell["backbone"], net, cell["attacker"], cell["shots"], cell["seed"])
+            place = AttackKey(cell["backbone"], net, cell["attacker"], cell["shots"], cell["seed"])
             runs[place] = DeepAttackRun(trials=pd.DataFrame(trials), **found)
         test = data.harmful_test.limit(max(1, self.test_images // len(data.harmful_test.classes)))
         return DeepAttackReport(runs, self.budget, max(test.counts) / len(test))
@@ -209,7 +209,7 @@ class DeepAttackers(DeepNets, name="deep-attackers", notebook="deep_attackers"):
 def _target(study: DeepAttackers, data: DeepTasks, model: Cell, scratch: bool) -> Target:
     """Return the model of a cell, or the same net from scratch, with the images of an attack on it."""
     theta = load_backbone(model_file(model))
-    transform = study.transform(data, theta).still or evaluation_transform(theta)
+    transform = study.transform(data, theta).unaugmented or evaluation_transform(theta)
 
     def pixels(images: ImageData, most: int | None = None) -> Pixels:
         return _pixels(images, transform, most, study.workers)

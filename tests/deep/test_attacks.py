@@ -16,11 +16,11 @@ from condnum.deep.attacks.attacked_net import AttackedNet, add_lora, hold_as_mat
 from condnum.deep.attacks.attackers import CHANGES, DeepAttacker, DeepBudget
 from condnum.deep.attacks.report import (
     AGAIN,
+    cheapest_attack,
     compare_needs,
     deep_attack_panel,
     effect,
     first_reached,
-    headline,
     t_interval,
 )
 from condnum.deep.attacks.target import Pixels, Target, from_scratch, load_pixels
@@ -247,7 +247,7 @@ class TestPanel:
         assert of["ridge"]["examples_theta_i"] == 240
         assert of["logistic"]["examples_theta_i"] > 240
         assert of["head-sgd"]["examples_budget"] == 40 * 240
-        words = headline(report.factors([0.9]).query("method == 'shrunk'"))
+        words = cheapest_attack(report.factors([0.9]).query("method == 'shrunk'"))
         assert words.startswith("The cheapest successful attack is ridge regression, solved: it reaches 9")
 
     def test_a_trunk_drawn_anew_stops_head_and_solver_and_no_score_is_made_up(self, rows):

@@ -10,7 +10,7 @@ import torch
 from condnum.deep import Backbone
 from condnum.deep.attacks.attack import DeepAttackRun
 from condnum.deep.attacks.attackers import DeepBudget
-from condnum.deep.attacks.report import AGAIN, DeepAttackReport, Place
+from condnum.deep.attacks.report import AGAIN, AttackKey, DeepAttackReport
 from condnum.figures.deep_attacks import undoing_figure
 from condnum.report.deep import undoing_table
 
@@ -33,14 +33,16 @@ def report():
         "scratch": {"head-sgd": [0.2, 0.3, 0.3, 0.3], "all-adamw": [0.2, 0.2, 0.4, 0.6]},
     }
     runs = {
-        Place("net", net, attacker, 0, seed): run_of([curve, curve])
+        AttackKey("net", net, attacker, 0, seed): run_of([curve, curve])
         for net, of in curves.items()
         for attacker, curve in of.items()
         for seed in (0, 1)
     }
     solved = {"theta_0": 0.9, "ours": 0.5, "scratch": 0.4}
     runs |= {
-        Place("net", net, "logistic", 0, s): run_of([[a]], [37]) for net, a in solved.items() for s in (0, 1)
+        AttackKey("net", net, "logistic", 0, s): run_of([[a]], [37])
+        for net, a in solved.items()
+        for s in (0, 1)
     }
     return DeepAttackReport(runs, DeepBudget(steps=16, batch_size=10), 0.2)
 

@@ -103,7 +103,7 @@ class TestTasks:
         config = DeepNets("images", *data, weights="none", group_size=10, image_size=16)
         made = config.transform(config.load(), Backbone("test_resnet"))
         assert json.loads(made.description)["hflip"] == pytest.approx(0.5 * coloured)
-        assert not made.still.random
+        assert not made.unaugmented.random
 
     def test_a_part_of_imagenet_keeps_the_order_of_the_head(self, tmp_path):
         root = paint(tmp_path / "imagenet", ("n01443537", "n01484850"), count=6)

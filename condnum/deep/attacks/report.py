@@ -36,7 +36,7 @@ HEAD_START = 1.25
 Steps = NDArray[np.float64]
 
 
-class Place(NamedTuple):
+class AttackKey(NamedTuple):
     """One net's attack, by what names it."""
 
     backbone: str
@@ -118,7 +118,7 @@ def effect(row: Any) -> str:
 class DeepAttackReport:
     """A panel of attacks on a θ₀, what was made of it, and the same net from scratch."""
 
-    runs: Mapping[Place, DeepAttackRun]
+    runs: Mapping[AttackKey, DeepAttackRun]
     budget: DeepBudget
     chance: float  # fraction of the most common class of the test images
 
@@ -127,12 +127,12 @@ class DeepAttackReport:
         """What made each θ_I."""
         return list(dict.fromkeys(p.net for p in self.runs if p.net not in (THETA_0, AGAIN, SCRATCH)))
 
-    def examples(self, place: Place) -> int:
+    def examples(self, place: AttackKey) -> int:
         """Return the examples that an attacker sees in a step, or in a pass of what is solved."""
         rows = self.runs[place].rows
         return rows if DeepAttacker.named(place.attacker).full_batch else min(rows, self.budget.batch_size)
 
-    def goal(self, place: Place, fraction: float) -> float:
+    def goal(self, place: AttackKey, fraction: float) -> float:
         """Return chance + fraction × (best attacker's accuracy on θ₀ − chance): one goal for all attackers.
 
         The best is that of this net and seed with as many examples, in the end, mean over repeats.
@@ -145,7 +145,7 @@ class DeepAttackReport:
         )
         return self.chance + fraction * (best - self.chance)
 
-    def needs(self, place: Place, fraction: float) -> Steps:
+    def needs(self, place: AttackKey, fraction: float) -> Steps:
         """Return the steps of each repeat `(R,)` to the goal, by the sooner of both trials; NaN if missed."""
         run, goal = self.runs[place], self.goal(place, fraction)
         x = run.steps.astype(float)
@@ -265,7 +265,7 @@ class DeepAttackReport:
         return row
 
 
-def headline(rows: pd.DataFrame) -> str:
+def cheapest_attack(rows: pd.DataFrame) -> str:
     """Name the cheapest attack that succeeds, of rows of `DeepAttackReport.factors` in their order."""
     first = rows.iloc[0]
     goal = f"{100 * first['goal']:.1f} %"
@@ -339,5 +339,5 @@ def deep_attack_panel(
                 continue  # nothing is drawn
             again = net == AGAIN
             found = attack(target, attacker, shots=count, budget=budget, seed=seed, again=again)
-            runs[Place(name, net, attacker.name, count, seed)] = found
+            runs[AttackKey(name, net, attacker.name, count, seed)] = found
     return DeepAttackReport(runs, budget, test.chance)

@@ -30,7 +30,7 @@ from condnum.deep.training.settings import DeepSettings
 PENALTIES = (1e-3, 1e-1)
 
 #: What each block gives for some images, `(n, D)`, and their labels `(n,)`.
-Read: TypeAlias = tuple[Sequence[Tensor], Tensor]
+BlockOutputs: TypeAlias = tuple[Sequence[Tensor], Tensor]
 
 #: Names of a step's values.
 DISTANCE = "distance"
@@ -75,7 +75,7 @@ def ridge_outputs(X: Tensor, y: Tensor, other: Tensor, classes: int, penalty: fl
     return Z.mean(dim=0) + other @ X.mT @ torch.linalg.solve(damped, Z - Z.mean(dim=0))
 
 
-def readable(X: Tensor, y: Tensor, classes: int) -> Tensor:
+def ridge_r2(X: Tensor, y: Tensor, classes: int) -> Tensor:
     """Return the R² above chance, 0 to 1, that ridge heads reach on the second half of the rows, on average.
 
     It is 0 where a head predicts no better than the class frequencies of its half.
@@ -88,7 +88,7 @@ def readable(X: Tensor, y: Tensor, classes: int) -> Tensor:
     return (1 - losses / total).relu().mean()
 
 
-def read_accuracy(fit: Read, held: Read, classes: int) -> float:
+def ridge_accuracy(fit: BlockOutputs, held: BlockOutputs, classes: int) -> float:
     """Return the accuracy on held-out rows of the best ridge head on each block, mean over blocks.
 
     The mean, as the first block of a net often keeps nearly all pixels: the best block would say that of
@@ -134,7 +134,7 @@ class ErasureObjective(DeepObjective):
                     last = self._features(view, (*key, 1))
                 check_finite(last.detach(), "harmful")
                 y = H.labels.to(last.device)
-                read += [readable(rows, y, self.classes) for rows in (*outputs.values(), last)]
+                read += [ridge_r2(rows, y, self.classes) for rows in (*outputs.values(), last)]
             values[LEFT] = torch.stack(read).mean()
             losses += [values[LEFT].to(last.dtype)]
         if losses:

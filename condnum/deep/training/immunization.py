@@ -148,7 +148,7 @@ def immunize_backbone(
         ("pretrain", data_P, validation, transform_P),
         ("harmful", data_H, validation_H, transform_H),
     )
-    described = []
+    described = list[tuple[ImageTransform | None, ImageData | None]]()
 
     def samples(data: ImageData, transform: ImageTransform | None) -> Samples:
         """Return the images as the run sees them: through the frozen trunk already, if they can be kept."""
@@ -159,7 +159,7 @@ def immunize_backbone(
     for task, data, apart, given in sets:
         transform = given if given is not None or data.tensors else evaluation_transform(backbone)
         still = transform and (
-            transform.still or evaluation_transform(backbone, input_size=transform.input_size)
+            transform.unaugmented or evaluation_transform(backbone, input_size=transform.input_size)
         )
         own = samples(data, transform)
         rows, out = hold_out(own.labels, seed) if apart is None else (np.arange(len(own.labels)), None)
@@ -169,10 +169,7 @@ def immunize_backbone(
         seen.append((plain, rows))
         other = plain if apart is None else samples(as_images(apart, "validation"), still)
         held.append((other, np.arange(len(other.labels)) if out is None else out))
-        described += [
-            transform.description if transform else "",
-            other.data.checksum if out is None else "held out",
-        ]
+        described.append((transform, None if apart is None else other.data))
     classes = len(data_H.classes)
     monitor = Monitor(
         net,
@@ -192,13 +189,14 @@ def immunize_backbone(
     identity = {}
     if path is not None:
         output_folder(path.parent)
+        how = [(used and used.description, apart and apart.checksum) for used, apart in described]
         identity = {
             "backbone": backbone.name,
             "weights": backbone.checksum,
             "trainable part": ", ".join(backbone.trainable),
             "D_P": data_P.checksum,
             "D_H": data_H.checksum,
-            "transforms and validation": hashlib.sha256("\n".join(described).encode()).hexdigest(),
+            "transforms and validation": hashlib.sha256(repr(how).encode()).hexdigest(),
             "method": method,
             "settings": json.dumps(asdict(chosen), sort_keys=True),
             "seed": str(seed),

@@ -223,8 +223,8 @@ class Training:
         elif spare > 0.5:
             state.loss_weight = max(state.loss_weight / 1.25, LEAST_LOSS * settings.loss_weight)
         state.balance = True
-        tired = self._exhausted and state.rate_scale > LEAST_RATE
-        if lost or tired:
+        stalled = self._exhausted and state.rate_scale > LEAST_RATE
+        if lost or stalled:
             state.rate_scale /= 2 if lost else 3
             state.since_best = max(0, state.since_best - 1) if lost else 0
             self._load(state.best_net)

@@ -15,13 +15,13 @@ from condnum.deep.hooks import pooled_outputs
 from condnum.deep.parts import block_names
 from condnum.deep.probe import descent_path, path_slowdown
 from condnum.deep.rir import rir_from_features
-from condnum.deep.training.erasure import Read, read_accuracy
+from condnum.deep.training.erasure import BlockOutputs, ridge_accuracy
 from condnum.deep.training.objectives import check_finite
 from condnum.deep.training.samples import Samples
 from condnum.deep.training.settings import DeepSettings
 from condnum.machine import memory_advice
 
-#: Told apart from the draws of the reported measurement, so that the selection does not see its groups.
+#: Added to the seed: the selection does not see the groups of the reported measurement.
 _STREAM = 7919
 
 #: (ii) that a result has to stay below on the images that it is chosen on, and (i) that it has to exceed:
@@ -165,9 +165,9 @@ class Monitor:
 
     def _harmful_accuracy(self, seen: Sequence[ImageFeatures], read: Sequence[list[Tensor]]) -> float:
         """Return what ridge heads on the blocks, fitted on some training images, get right on average."""
-        generator, parts = np.random.default_rng(self.seed), list[Read]()
+        generator, parts = np.random.default_rng(self.seed), list[BlockOutputs]()
         for of, blocks in ((seen[1], read[1]), (seen[3], read[3])):
             rows = generator.permutation(len(of))[:READ_ROWS]
             labels = torch.from_numpy(of.labels[rows]).to(self.device)
             parts.append(([X[rows] for X in blocks], labels))
-        return read_accuracy(parts[0], parts[1], self.erased_classes)
+        return ridge_accuracy(parts[0], parts[1], self.erased_classes)

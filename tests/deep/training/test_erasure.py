@@ -20,8 +20,8 @@ from condnum.deep.training.erasure import (
     LEFT,
     PENALTIES,
     ErasureObjective,
-    readable,
     ridge_outputs,
+    ridge_r2,
     transformed_images,
 )
 from condnum.deep.training.samples import Batch
@@ -54,11 +54,11 @@ def test_ridge_outputs_are_those_of_scikit_learn(columns, penalty):
     assert ridge_outputs(X, y, other, 3, penalty).numpy() == pytest.approx(expected, rel=1e-8)
 
 
-def test_readable_is_near_one_for_labels_in_the_features_and_zero_for_what_says_nothing():
+def test_ridge_r2_is_near_one_for_labels_in_the_features_and_zero_for_what_says_nothing():
     y = torch.arange(80) // 2 % 4  # the same in both halves
-    assert float(readable(nn.functional.one_hot(y).double(), y, 4)) > 0.95
-    assert float(readable(torch.ones(80, 5), y, 4)) <= 0
-    assert float(readable(rows(80, 5), y, 4)) < 0.1
+    assert float(ridge_r2(nn.functional.one_hot(y).double(), y, 4)) > 0.95
+    assert float(ridge_r2(torch.ones(80, 5), y, 4)) <= 0
+    assert float(ridge_r2(rows(80, 5), y, 4)) < 0.1
 
 
 def test_blocks_are_read_while_the_net_runs_and_no_hook_stays(backbone):
