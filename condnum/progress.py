@@ -9,11 +9,10 @@ import io
 import json
 import os
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -96,21 +95,26 @@ def following(path: Path, report: OnProgress) -> Generator[None, None, None]:
         thread.join(timeout=5)
 
 
-class _Meter:
-    """A tqdm bar that is moved by events; where it is not written to a terminal, `str` has its line."""
+class Meter:
+    """A tqdm bar that is moved by events: live in a terminal or notebook, else a line every 10 seconds."""
 
-    def __init__(self, title: str, terminal: Any = None) -> None:
-        graph = "" if terminal is None else "|{bar:30}| "
+    def __init__(self, title: str, stream: Any = None, *, live: bool | None = None) -> None:
+        self.stream = stream or sys.stderr
+        self.live = self.stream.isatty() if live is None else live
+        graph = "|{bar:30}| " if self.live else ""
         self.bar = require("tqdm", "notebooks").tqdm(
             desc=title,
-            file=io.StringIO() if terminal is None else terminal,
+            file=self.stream if self.live else io.StringIO(),
             leave=False,
             bar_format=f"{{desc}}: {graph}{{n_fmt}}/{{total_fmt}} [{{elapsed}}<{{remaining}}{{postfix}}]",
         )
-        self.failures = 0
+        self.failures, self.written, self.unsaid = 0, time.monotonic(), False
 
     def __call__(self, event: Event) -> None:
         """Move the bar to where the event says that the work is."""
+        if "note" in event:
+            self.bar.write(f"condnum: {event['note']}", file=self.stream)
+            return
         if "done" in event:
             if self.bar.total is None:
                 self.bar.initial = event["done"]  # was found finished, and took no time
@@ -118,82 +122,28 @@ class _Meter:
             self.failures = event.get("failures", 0)
         failed = f", {self.failures} failed" if self.failures else ""
         self.bar.set_postfix_str(stage_words(event) + failed)
+        self.unsaid = not self.live
+        if self.unsaid and time.monotonic() - self.written >= LINE_SECONDS:
+            self._print()
 
-    def __str__(self) -> str:
-        return str(self.bar)
+    def _print(self) -> None:
+        self.written, self.unsaid = time.monotonic(), False
+        print(self.bar, file=self.stream, flush=True)
+
+    def close(self) -> None:
+        """End the bar; a log has its last line."""
+        if self.unsaid and self.bar.n:
+            self._print()
+        self.bar.close()
 
 
 @contextmanager
 def terminal_progress(title: str, *, stream: Any = None) -> Generator[OnProgress, None, None]:
-    """Show progress on the standard error: a live bar in a terminal, elsewhere a line every 10 seconds."""
-    target = stream or sys.stderr
-    live = target.isatty()
-    meter, written, unsaid = _Meter(title, target if live else None), time.monotonic(), False
-
-    def report(event: Event) -> None:
-        nonlocal written, unsaid
-        if "note" in event:
-            meter.bar.write(f"condnum: {event['note']}", file=target)
-            return
-        meter(event)
-        unsaid = not live
-        if unsaid and time.monotonic() - written >= LINE_SECONDS:
-            written, unsaid = time.monotonic(), False
-            print(meter, file=target, flush=True)
-
-    try:
-        yield report
-    finally:
-        if unsaid and meter.bar.n:
-            print(meter, file=target, flush=True)
-        meter.bar.close()
-
-
-@contextmanager
-def notebook_progress(title: str, also: OnProgress | None = None) -> Generator[None, None, None]:
-    """Keep a line up to date while the block computes, in this process or in those that it starts.
-
-    `also` receives each event too. Where someone follows this process already, such as the command line,
-    that one shows the progress; without a notebook the standard error does.
-    """
-    if os.environ.get(PROGRESS_VARIABLE):
-        yield
-        return
-    in_notebook = require("IPython", "notebooks").get_ipython() is not None
-    with (
-        tempfile.TemporaryDirectory(prefix="condnum-progress-") as folder,
-        nullcontext(notebook_line(title)) if in_notebook else terminal_progress(title) as shown,
-    ):
-
-        def report(event: Event) -> None:
-            shown(event)
-            if also is not None:
-                also(event)
-
-        os.environ[PROGRESS_VARIABLE] = str(Path(folder) / "events")
-        try:
-            with following(Path(folder) / "events", report):
-                yield
-        finally:
-            del os.environ[PROGRESS_VARIABLE]
-
-
-def notebook_line(title: str) -> OnProgress:
-    """Return what keeps a line of a notebook up to date, a few times a second."""
-    display = require("IPython.display", "notebooks")
-    handle = display.display(display.Markdown(f"{title} …"), display_id=True)
-    meter, written = _Meter(title), 0.0
-
-    def report(event: Event) -> None:
-        nonlocal written
-        meter(event)
-        if handle is not None and ("done" in event or time.monotonic() - written >= POLL_SECONDS):
-            written = time.monotonic()
-            handle.update(display.Markdown(str(meter)))
-
-    return report
+    """Show progress on the standard error while the block runs."""
+    with closing(Meter(title, stream)) as meter:
+        yield meter
 
 
 def sweep_line(*, quiet: bool = False) -> OnProgress | None:
     """Return a callback for a sweep's `on_progress` that keeps one line of a notebook up to date."""
-    return None if quiet else notebook_line("cells")
+    return None if quiet else Meter("cells", sys.stdout, live=True)

@@ -10,7 +10,7 @@ import pandas as pd
 from condnum.errors import InvalidInputError
 from condnum.figures.style import BLUE, ORANGE, method_style, num
 from condnum.lessons.condition_number import Floats
-from condnum.progress import notebook_progress
+from condnum.progress import sweep_line
 from condnum.studies.alignment_path import TASKS_CELL, AlignmentPath, PathData, region_of
 from condnum.theory.immunization import RATIO_TOLERANCE
 from condnum.theory.pareto import FeasibleRegion
@@ -182,8 +182,7 @@ class ExtractorPaths:
     @classmethod
     def of(cls, study: AlignmentPath, data: PathData, out: str) -> Self:
         """Compute extractors, or read them from a folder, with a bar."""
-        with notebook_progress("alignment paths"):
-            run = study.run(data, out=out)
+        run = study.run(data, out=out, on_progress=sweep_line())
         for cell, error in run.errors.items():
             raise InvalidInputError(f"{cell.name} cannot be followed on these data: {error}")
         found = {cell.name: (row, arrays) for cell, row, arrays in run.cells}

@@ -1,13 +1,13 @@
 import io
 import json
+from contextlib import redirect_stdout
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from waiting import wait_until
 
 from condnum import progress
-from condnum.progress import following, notebook_line, terminal_progress
+from condnum.progress import following, sweep_line, terminal_progress
 
 
 def test_following_a_growing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,11 +49,11 @@ def test_pieces_that_were_found_finished_took_no_time() -> None:
     assert stream.getvalue().startswith("houses: 8/10 [00:00<?, running]")
 
 
-def test_the_line_of_a_notebook_ends_without_a_stage(monkeypatch) -> None:
-    written = []
-    handle = SimpleNamespace(update=lambda text: written.append(text.data))
-    monkeypatch.setattr("IPython.display.display", lambda *_, **__: handle)
-    report = notebook_line("nets")
-    report({"stage": "ours", "done": 1, "total": 2})
-    report({"done": 2, "total": 2})
-    assert [line.split(" [")[0] for line in written] == ["nets: 1/2", "nets: 2/2"]
+def test_the_line_of_a_notebook_is_live() -> None:
+    assert sweep_line(quiet=True) is None
+    with redirect_stdout(io.StringIO()) as stream:
+        report = sweep_line()
+        report({"stage": "ours", "done": 1, "total": 2})
+        report.bar.refresh()
+    assert "cells: |" in stream.getvalue()
+    assert "1/2" in stream.getvalue()

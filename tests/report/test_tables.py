@@ -51,7 +51,8 @@ def test_the_published_number_stands_below_the_obtained_one():
 @pytest.mark.parametrize(
     ("table", "where", "column", "text"),
     [
-        (linear.linear_evidence_table(golden("house-prices/results")), {"method": "IMMA"}, "stopped by", "steps"),
+        (linear.linear_evidence_table(golden("house-prices/results")), {"method": "IMMA"}, "stopped by",
+         "steps"),
         (linear.sensitivity_table(golden("earlier/digits/rtol_sensitivity")),
          {"method": "IMMA", "rtol": "1e-10"}, "immunized", " of "),
         (linear.null_table(golden("limits/null_spaces")), {}, "D", "9"),
