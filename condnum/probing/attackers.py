@@ -47,9 +47,8 @@ _MEASUREMENTS, _SPACING = 10, 50
 #: Size of the head with which θ is fine-tuned where a head of zeros is a saddle point.
 _SMALL_HEAD = 0.01
 
-#: Pairs of vectors that L-BFGS keeps; ridges relative to σ₁ of FᵀF/N; scikit-learn's C, the inverse strength
-#: of the penalty on features at unit mean square.
-_MEMORIES, _RIDGES, _PENALTIES = (10, 50), (1e-14, 1e-10, 1e-6), (1e2, 1e5)
+#: Pairs of vectors that L-BFGS keeps; scikit-learn's C, the inverse strength of the penalty.
+_MEMORIES, _PENALTIES = (10, 50), (1e2, 1e5)
 
 
 def descend_grid(
@@ -319,14 +318,14 @@ class LimitedMemoryBfgs(Attacker):
 
 
 class DirectSolution(Attacker):
-    """Ridge regression by one decomposition, or logistic regression by scikit-learn's Newton's method."""
+    """Least squares in closed form, or logistic regression by scikit-learn's Newton's method."""
 
     name, label = "closed_form", "Closed form / Newton"
 
     def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
-        """Solve with each strength of the penalty."""
+        """Solve, a classification with each strength of the penalty."""
         space, traces = problem.space, []
-        for choice, W, steps in _ridge(space) if space.kind == "regression" else _newton(space):
+        for choice, W, steps in _least_squares(space) if space.kind == "regression" else _newton(space):
             race = Race(space, [choice], budget)
             race.observe(0, np.ones(1), zero_weights(space, 1).copy)
             race.observe(steps, space.evaluate(W[None])[0], W[None].copy)
@@ -334,12 +333,10 @@ class DirectSolution(Attacker):
         return AttackRun(traces, space)
 
 
-def _ridge(space: ProbeSpace) -> Iterator[tuple[str, FloatArray, int]]:
-    """Yield the solution of each ridge, all from one decomposition."""
-    U, s, right = np.linalg.svd(space.features, full_matrices=False)
-    projected = U.T @ space.squared_targets
-    for ridge in _RIDGES:
-        yield f"ridge {ridge:g}·σ₁", right.T @ ((s / (s**2 + ridge * s[0] ** 2))[:, None] * projected), 1
+def _least_squares(space: ProbeSpace) -> Iterator[tuple[str, FloatArray, int]]:
+    """Yield NumPy's solution, in one step."""
+    solution, *_ = np.linalg.lstsq(space.features, space.squared_targets, rcond=None)
+    yield "least squares", np.asarray(solution, dtype=np.float64), 1
 
 
 def _newton(space: ProbeSpace) -> Iterator[tuple[str, FloatArray, int]]:
