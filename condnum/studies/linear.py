@@ -27,7 +27,7 @@ from condnum.studies.measure import MEASURE_COLUMNS, report_step, spectral_rows
 
 def _method_name(method: str | Method) -> str:
     """Return the name of a method; one of one's own is registered under its name."""
-    if isinstance(method, Method) and method not in own_methods():
+    if isinstance(method, Method):
         register_method(method)
     return get_method(method).name
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from condnum.data import load_diabetes_tasks, load_small_digits
-from condnum.methods import Method, registry
+from condnum.methods import Method, get_method, registry
 from condnum.probing import linear_probe
 from condnum.studies.digits import DigitPairs
 from condnum.studies.house_prices import HousePrices
@@ -57,7 +57,7 @@ class Half(Method):
 
 def test_a_method_of_ones_own_goes_to_the_workers():
     try:
-        study = dataclasses.replace(SHORT, methods=(Half(), "algorithm1"), seeds=1)
+        study = dataclasses.replace(SHORT, methods=(Half(), get_method("ours"), "algorithm1"), seeds=1)
         assert study.methods == ("ours", "half-identity")
         sent = cloudpickle.dumps(study)
         del registry.METHODS["half-identity"]  # as in a process that has not seen it
