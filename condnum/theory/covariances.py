@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -144,15 +143,15 @@ def _task_range(task: str, covariance: Any, features: Any, rtol: float | None) -
     """Return the range of a task that is given by its covariance or by its features."""
     if (covariance is None) == (features is None):
         raise InvalidInputError(f"give either {task}_covariance or {task}_features.")
-    if features is None:
-        known = isinstance(covariance, CovarianceRange)
-        shape: tuple[int, ...] = () if known else np.shape(covariance)
+    if features is not None:
+        return CovarianceRange.of_features(features, rtol=rtol, name=f"{task}_features")
+    if not isinstance(covariance, CovarianceRange):
+        shape = tuple(as_tensor(covariance, f"{task}_covariance").shape)
         if len(shape) == 2 and shape[0] != shape[1]:
             raise InvalidInputError(
-                f"{task}_covariance must be square, got shape {tuple(shape)}; pass rows as {task}_features=."
+                f"{task}_covariance must be square, got shape {shape}; pass rows as {task}_features=."
             )
-        return CovarianceRange.of(covariance, rtol=rtol, name=f"{task}_covariance")
-    return CovarianceRange.of_features(features, rtol=rtol, name=f"{task}_features")
+    return CovarianceRange.of(covariance, rtol=rtol, name=f"{task}_covariance")
 
 
 def fit_lost(theta: Tensor, task: "CovarianceRange", moment: Tensor) -> float:
