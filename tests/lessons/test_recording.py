@@ -1,6 +1,6 @@
 """Recordings of explorers: which states, how they are packed, and when they are made anew.
 
-How a browser reads them is tested in tests/browser/test_recording.py.
+How a browser reads them is tested in tests/browser/test_explorers.py.
 """
 
 import base64
