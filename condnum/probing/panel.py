@@ -67,7 +67,7 @@ def attack_panel(
         features: `(N, D)` inputs of the harmful task.
         targets: `(N,)` labels, integers, booleans or text, for a logistic loss; or `(N,)` or `(N, m)` floats
             for the squared loss.
-        extractors: By name: arrays `(D, k)`, modules, `Immunizer`s, `Eraser`s, or None for the raw inputs.
+        extractors: By name: an array `(D, k)`, a module, an `Immunizer`, an `Eraser`, or None for raw inputs.
             One extractor alone is named "theta".
         covariance: `(D, D)` covariance `K = XᵀX` of the task, with `moment`, in place of rows and targets;
             attackers who need rows are skipped.

@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import json
 import logging
 import os
 import re
@@ -25,14 +24,12 @@ from condnum.files import (
     folder_lock,
     output_folder,
     results_folder,
-    sha256_file,
     shipped,
     write_json,
     write_text,
 )
 from condnum.lessons.alignment_lab import LABS
 from condnum.lessons.explorers import EXPLORERS, is_current, record_all
-from condnum.machine import versions
 from condnum.progress import OnProgress
 from condnum.report.experiments import ExperimentResult
 from condnum.report.notebook import ParameterNotebook, read_notebook
@@ -40,6 +37,7 @@ from condnum.report.run import REPORT, run_notebook
 from condnum.site.extension import SPHINX
 from condnum.site.notebooks import page_notebook
 from condnum.site.results import results_pages
+from condnum.stale import code_hash
 
 #: The page that leads to the site, and the folder of the site.
 INDEX, SITE = "index.html", "site"
@@ -78,47 +76,41 @@ def build_site(
     """Write the site: of a reproduction, or, where `runs` is None, of the committed results.
 
     `target/site/` holds the pages, which need no server and no network; `target/index.html` leads there. The
-    site is built in `cache`, where executed lessons and recordings stay until notebook or code change, and
-    takes the place of the old one when it is whole, unless that was made of the same; other files of `target`
-    are not touched.
+    site is built in `cache`, where executed lessons, recordings and Sphinx's pages stay until notebook or
+    code change, and takes the place of the old one when it is whole; other files of `target` stay.
 
     Raises:
         OutputError: Another process builds there, or the disk is full.
     """
     application = require("sphinx.application", "site").Sphinx
     namespace = require("sphinx.util.docutils", "site").docutils_namespace  # this process may build again
-    folder = output_folder(target)
-    with folder_lock(output_folder(cache)):
-        work = cache / "work"
-        shutil.rmtree(work, ignore_errors=True)
+    folder, warnings = output_folder(target), io.StringIO()
+    with folder_lock(output_folder(cache)), results_folder(folder / SITE) as held:
         players = _recorded(cache / "recorded", explorers, say, progress)
         ran = _executed(lessons, cache / "lessons", say, progress)
+        work = cache / f"sphinx-{code_hash('condnum.site.extension')[:12]}"
+        for old in {*cache.glob("sphinx-*"), work / "_extra", work / "_static", work / "html/runs"} - {work}:
+            shutil.rmtree(old, ignore_errors=True)
         pages = _written(players, ran) | _api()
         pages |= results_pages(runs, players, work / "_extra" / "runs")
         for name, notebook in ran.items():
             page = page_notebook(read_notebook(notebook), name, players)
             pages[f"learn/{name}.ipynb"] = nbformat.writes(page)
-        inputs = _digest(work, pages, players)
-        with results_folder(folder / SITE) as held:
-            if _is_built(held.folder, inputs):
-                return folder / INDEX
-            try:
-                _scripts(work / "_static", players)
-                for page, text in pages.items():
-                    (work / page).parent.mkdir(parents=True, exist_ok=True)
-                    (work / page).write_text(text, encoding="utf-8")
-                warnings, places = io.StringIO(), (work, None, work / "html", work / "doctrees")
-                with namespace():
-                    application(*places, "html", confoverrides=SPHINX, status=None, warning=warnings).build()
-                keep = shutil.ignore_patterns("*.map", ".buildinfo*", "objects.inv", "*.LICENSE.txt")
-                shutil.copytree(work / "html", held.path, ignore=keep, dirs_exist_ok=True)
-            except OSError as error:
-                raise OutputError(
-                    f"the site cannot be built in {work} or copied to {folder}: {error.strerror or error}; "
-                    "free some space there or make it writable. The old site is unchanged."
-                ) from error
-            write_json(held.path / RECORD, {"inputs": inputs, "files": held.checksums()})
-            held.replace()
+        try:
+            _scripts(work / "_static", players)
+            _write_sources(work, pages)
+            places = (work, None, work / "html", work / "doctrees")
+            with namespace():
+                application(*places, "html", confoverrides=SPHINX, status=None, warning=warnings).build()
+            keep = shutil.ignore_patterns("*.map", ".buildinfo*", "objects.inv", "*.LICENSE.txt")
+            shutil.copytree(work / "html", held.path, ignore=keep, dirs_exist_ok=True)
+        except OSError as error:
+            raise OutputError(
+                f"the site cannot be built in {work} or copied to {folder}: {error.strerror or error}; "
+                "free some space there or make it writable. The old site is unchanged."
+            ) from error
+        write_json(held.path / RECORD, {"files": held.checksums()})
+        held.replace()
     absent = [name for name in LESSONS if name not in ran]  # links to these lead nowhere, as was said
     for line in re.sub(r"\x1b\[[\d;]+m", "", warnings.getvalue()).splitlines():
         if not any(name in line for name in absent):
@@ -153,6 +145,22 @@ def prepared() -> Generator[None]:
 
 
 # The sources.
+
+
+def _write_sources(work: Path, pages: Mapping[str, str]) -> None:
+    """Write the sources that differ, which Sphinx then builds again, and remove those that are no more."""
+    for path in [*work.glob("*/*.md"), *work.glob("*/*.ipynb")]:
+        if (name := path.relative_to(work)).as_posix() not in pages and name.parts[0] not in (
+            "html",
+            "_extra",
+        ):
+            path.unlink()
+            (work / "html" / name).with_suffix(".html").unlink(missing_ok=True)
+    for name, text in pages.items():
+        path = work / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
 
 
 def _written(recorded: Collection[str], lessons: Collection[str]) -> dict[str, str]:
@@ -243,27 +251,3 @@ def _scripts(folder: Path, recordings: Mapping[str, Path]) -> None:
     for path in (path for kind in kinds for path in package.glob(kind)):
         shutil.copy(path, folder)
     (folder / "plotly.min.js").write_text(require("plotly.offline", "viz").get_plotlyjs(), encoding="utf-8")
-
-
-def _digest(work: Path, pages: Mapping[str, str], recordings: Mapping[str, Path]) -> str:
-    """Return a SHA-256 of what a site is made of: pages, files, this package and the libraries."""
-    package = Path(__file__).parents[1]
-    code = [path for part in ("figures", "lessons", "report", "site") for path in _files(package / part)]
-    files = [*recordings.values(), *_files(work / "_extra"), *code]
-    known = [(path.name, sha256_file(path)) for path in files if "__pycache__" not in path.parts]
-    parts = [sorted(pages.items()), known, sorted(versions().items())]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
-def _is_built(site: Path, inputs: str) -> bool:
-    """Tell whether a site is whole and was made of the same."""
-    try:
-        record = json.loads((site / RECORD).read_text(encoding="utf-8"))
-        same = {name: sha256_file(site / name) for name in record["files"]} == record["files"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return False
-    return same and record.get("inputs") == inputs and (site.parent / INDEX).exists()
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
