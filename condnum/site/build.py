@@ -156,8 +156,8 @@ def _write_sources(work: Path, pages: Mapping[str, str]) -> None:
         ):
             path.unlink()
             (work / "html" / name).with_suffix(".html").unlink(missing_ok=True)
-    for name, text in pages.items():
-        path = work / name
+    for page, text in pages.items():
+        path = work / page
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
