@@ -93,6 +93,19 @@ def test_the_verdict_is_of_the_theta_that_is_stored():
     assert half.verdict_.rir != pytest.approx(double.verdict_.rir, rel=1e-3)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("fit", FITTED)
+def test_on_a_gpu(fit):
+    fitted = FITTED[fit](lambda A: torch.tensor(A).float().cuda())
+    X = torch.tensor(H).float()
+    for of in (X, X.cuda()):
+        features = fitted.transform(of)
+        assert (features.dtype, features.device) == (of.dtype, of.device)
+        right = FITTED[fit](lambda A: torch.tensor(A).float()).transform(X)
+        torch.testing.assert_close(features.cpu(), right, rtol=1e-4, atol=1e-4)
+    assert fitted.to_linear().weight.device == fitted.theta_.device == X.cuda().device
+
+
 @pytest.mark.parametrize("fit", FITTED)
 def test_columns_are_matched_by_name(fit):
     fitted, frame = FITTED[fit](KINDS["frame"]), KINDS["frame"](P)
