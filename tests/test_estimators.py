@@ -380,3 +380,6 @@ def test_five_lines(kind):
     steps = report.steps_table().set_index("attacker")
     assert list(steps.columns) == ["raw", "immunized", "erased"]
     assert set(steps["erased"]) == {"∞"}
+    found = condnum.audit(Z_benign, Z_harmful, theta=imm, y_harmful=labels, bootstrap=0, attackers=False)
+    assert "immunized by Definition 3.1" in repr(found) or "compact convention" in repr(found)
+    assert found.clauses("theta")["compact"] == imm.verdict_.clauses

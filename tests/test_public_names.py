@@ -1,8 +1,10 @@
 """Public names carry their contract: what they are, arguments, what comes back, an example that runs."""
 
 import inspect
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +38,12 @@ def test_at_most_forty_names_each_once():
     assert set(condnum.__all__) <= set(dir(condnum))
     with pytest.raises(AttributeError, match="module 'condnum' has no attribute 'nothing'"):
         _ = condnum.nothing
+
+
+def test_editors_and_type_checkers_see_the_same_names():
+    for module in (condnum, condnum.deep):
+        lines = Path(module.__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+        assert set(re.findall(r" as (\w+)", lines)) == set(module.__all__)
 
 
 def test_help_does_not_wait_for_torch():

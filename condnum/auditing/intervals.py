@@ -117,6 +117,6 @@ def estimates(spectra: TaskSpectra, epsilon: float) -> pd.DataFrame:
             result = spectra.measured(extractor, convention, theta_scale, epsilon=epsilon)
             for name in ("harmful_ratio", "pretrain_ratio", "rir"):
                 rows.append((name, "", extractor, convention, getattr(result, name)))
-    ceiling = rir_ceiling(spectra.range_P, spectra.range_H, rtol=spectra.rtol)
+    ceiling = rir_ceiling(spectra.range_P, spectra.range_H)
     rows.append(("rir_ceiling", "", "", "compact", ceiling.value))
     return pd.DataFrame(rows, columns=["quantity", "task", "extractor", "convention", "estimate"])

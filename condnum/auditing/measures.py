@@ -129,8 +129,8 @@ def measures_table(
     spectra: TaskSpectra, *, epsilon: float, gaps: Mapping[str, float | None], probes: Mapping[str, OwnProbes]
 ) -> pd.DataFrame:
     """Measure every extractor in every convention and at every scale of θ, beside its ceiling."""
-    P, H, rtol = spectra.range_P, spectra.range_H, spectra.rtol
-    compact_ceiling = rir_ceiling(P, H, rtol=rtol).value
+    P, H = spectra.range_P, spectra.range_H
+    compact_ceiling = rir_ceiling(P, H).value
     rows = []
     for extractor in spectra.compared:
         for convention, theta_scale in MEASURES:
@@ -142,7 +142,7 @@ def measures_table(
                 ceiling = compact_ceiling
             elif spectra.compared[extractor].dimension_after == P.dimension:
                 norm = P.dimension * (1 if theta_scale == "unit" else spectra.gains[extractor])
-                ceiling = ridge_convention_ceiling(P, H, ridge=epsilon, squared_norm=norm, rtol=rtol)
+                ceiling = ridge_convention_ceiling(P, H, ridge=epsilon, squared_norm=norm)
             share = result.rir / ceiling if 0 < ceiling < math.inf else math.nan
             benign, harmful = (math.nan if of is None else of.slowdown for of in probes[extractor])
             slowdowns = {"benign_slowdown": benign, "harmful_slowdown": harmful}

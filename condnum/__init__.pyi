@@ -1,0 +1,46 @@
+# isort: skip_file
+# For editors and type checkers; `__init__.py` imports these names when they are used.
+from condnum.estimators import Immunizer as Immunizer, Eraser as Eraser
+from condnum.auditing.study import audit as audit
+from condnum.auditing.layers import layer_audit as layer_audit
+from condnum.auditing.insertion import insert_extractor as insert_extractor
+from condnum.probing.panel import attack_panel as attack_panel
+from condnum.probing.line_search import linear_probe as linear_probe
+from condnum.probing.probe_steps import probe_steps as probe_steps
+from condnum.theory.spectra import (
+    covariance as covariance,
+    hessian as hessian,
+    condition_number as condition_number,
+)
+from condnum.theory.immunization import relative_immunization_ratio as relative_immunization_ratio
+from condnum.theory.alignment import alignment as alignment
+from condnum.theory.ceiling import rir_ceiling as rir_ceiling, max_rir_immunizer as max_rir_immunizer
+from condnum.theory.pareto import pareto_immunizer as pareto_immunizer
+from condnum.theory.erasure import erasure as erasure, erasure_price as erasure_price
+from condnum.theory.regularizers import (
+    r_well as r_well,
+    r_well_gradient as r_well_gradient,
+    r_ill as r_ill,
+    r_ill_gradient as r_ill_gradient,
+)
+from condnum.theory.steps import well_step as well_step, ill_step as ill_step
+from condnum.methods.problem import ImmunizationProblem as ImmunizationProblem
+from condnum.methods.registry import (
+    immunize as immunize,
+    method_names as method_names,
+    get_method as get_method,
+    register_method as register_method,
+)
+from condnum.methods.settings import DescentSettings as DescentSettings, PRESETS as PRESETS
+from condnum.methods.method import Method as Method
+from condnum.data import (
+    TaskPair as TaskPair,
+    digit_pair as digit_pair,
+    load_house_prices as load_house_prices,
+    load_diabetes_tasks as load_diabetes_tasks,
+    load_mnist_images as load_mnist_images,
+    load_small_digits as load_small_digits,
+)
+from condnum.errors import CondnumError as CondnumError
+
+__version__: str
