@@ -130,8 +130,8 @@ def _transform(
     cfg = dict(getattr(inner, "pretrained_cfg", None) or {})
     if model is not None and not cfg and size is None:
         raise InvalidInputError(
-            f"{getattr(model, 'name', type(model).__name__)} has no `pretrained_cfg` with the size of images; "
-            "give input_size, or a transform such as evaluation_transform(input_size=224)."
+            f"{getattr(model, 'name', type(model).__name__)} has no `pretrained_cfg` with the size of "
+            "images; give input_size, or a transform such as evaluation_transform(input_size=224)."
         )
     made_for = getattr(getattr(inner, "patch_embed", None), "img_size", None)  # a ViT's grid is fixed
     if size is None and made_for is not None:
