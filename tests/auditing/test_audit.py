@@ -20,7 +20,6 @@ from condnum.data.feature_stream import as_stream
 from condnum.errors import DataNotFoundError, InvalidInputError, RankError, UnknownNameError
 from condnum.methods.problem import LinearTask
 from condnum.probing.race import AttackBudget
-from condnum.report.tables import number
 from condnum.theory.spectra import squared_rtol
 
 D = 6
@@ -240,15 +239,6 @@ class TestWhatIsSaid:
         assert {row["convention"] for row in record["measures"]} == {"compact", "ridge"}
         assert record["summary"] == found.sentences
 
-    def test_sentences_hold_the_numbers(self, data):
-        values, vectors = np.linalg.eigh(data[0].T @ data[0])
-        found = audit(*data, theta=vectors / np.sqrt(values), bootstrap=0)  # θ* up to an orthogonal factor
-        row, said = found.row("theta", "compact"), " ".join(found.sentences)
-        assert f"RIR {number(row['rir'])}" in said
-        assert "100 % of the theoretical limit" in said
-        verdict = "meets all clauses" if row["clause_a"] else "is not immunized: (a) fails"
-        assert f"Compact convention: θ {verdict}" in said
-
     def test_the_verdict_the_attackers_and_the_figure_are_about_one_extractor(self, data):
         y, budget = data[1] @ np.ones(D), AttackBudget(steps=200, dense_steps=50)
         found = audit(*data, y_harmful=y, bootstrap=0, budget=budget, threads=1)
@@ -355,14 +345,6 @@ class TestInput:
             InvalidInputError, match="harmful has no column 'a' and pretrain has no column 'z'"
         ):
             audit(P, H.rename(columns={"a": "z"}), bootstrap=0)
-
-    def test_targets_with_their_index_are_one_target(self, data, tmp_path):
-        y = pd.Series(data[1] @ np.ones(D), name="price")
-        y.to_csv(tmp_path / "y.csv")
-        options = {"bootstrap": 0, "budget": AttackBudget(steps=5, dense_steps=5)}
-        one, two = (audit(*data, y_harmful=of, **options) for of in (y.to_numpy(), tmp_path / "y.csv"))
-        pd.testing.assert_frame_equal(one.attack.report.steps, two.attack.report.steps)
-        assert any("y.csv: the first column has no name" in note for note in two.notes)
 
     @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
     def test_tensors_with_gradients_are_audited(self, data, kind):
