@@ -292,9 +292,10 @@ class ResultsFolder:
                 entry.unlink(missing_ok=True)
 
     def checksums(self) -> dict[str, str]:
-        """Return the SHA-256 of each file that the run wrote, by its name."""
+        """Return the SHA-256 of each file that the run wrote but its record, by its name."""
         names = {path: path.relative_to(self.path) for path in sorted(self.path.rglob("*")) if path.is_file()}
-        return {name.as_posix(): sha256_file(path) for path, name in names.items() if name.parts[0] != CELLS}
+        left = {name: path for path, name in names.items() if name.parts[0] not in (CELLS, RECORD)}
+        return {name.as_posix(): sha256_file(path) for name, path in left.items()}
 
 
 @contextmanager

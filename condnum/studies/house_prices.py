@@ -5,23 +5,31 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 import pandas as pd
+import torch
 
 from condnum.arrays import resolve_device
 from condnum.data import TaskPair, load_diabetes_tasks, load_house_prices
 from condnum.methods import method_names
 from condnum.methods.problem import ImmunizationProblem
+from condnum.probing import linear_probe
 from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, at_least
 from condnum.studies.linear import LinearStudy, MethodNames
 from condnum.studies.measure import (
     SPECTRA_TABLE,
     TABLE_1,
     ceilings,
-    extractor_cell,
-    extractor_curves,
+    curve,
     seed_summary,
     spectra_table,
+    spectral_cell,
 )
+from condnum.theory.immunization import unit_scale
+from condnum.theory.spectra import hessian_spectrum
+
+#: Steps of the exact line search, as in Fig. 1.
+PROBE_STEPS = 20_000
 
 #: Below this many steps in all, starting worker processes takes longer than they save.
 PARALLEL_STEPS = 30_000
@@ -68,10 +76,12 @@ class HousePrices(LinearStudy, name="house-prices", notebook="house_prices"):
         return {"dataset": data.name, **tasks}
 
     def compute(self, data: TaskPair, cell: Cell) -> CellResult:
-        """Train one extractor and keep it with its spectra and the ceilings of its measures."""
+        """Train one extractor and keep it with its history, its spectra and the ceilings of its measures."""
         problem, result = self.problem(data, cell), self.immunize(data, cell)
-        row, arrays = extractor_cell(problem, result)
-        return CellResult({**row, **ceilings(problem, result.theta)}, arrays)
+        row, arrays = spectral_cell(problem, result)
+        history = {f"history.{name}": values for name, values in result.history.items()}
+        kept = arrays | history | {"theta": result.theta.cpu().numpy()}
+        return CellResult({**row, **ceilings(problem, result.theta)}, kept)
 
     def tables(self, data: TaskPair, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
         """Measure every extractor, average over seeds beside Table 1, and collect the curves."""
@@ -98,3 +108,40 @@ class HousePrices(LinearStudy, name="house-prices", notebook="house_prices"):
 def _problem(pair: TaskPair, device: str) -> ImmunizationProblem:
     """Return the two tasks, built once per process."""
     return ImmunizationProblem.from_pair(pair, device=device)
+
+
+def extractor_curves(
+    problem: ImmunizationProblem, cells: Sequence[CellResult], *, probe_steps: int = PROBE_STEPS
+) -> pd.DataFrame:
+    """Collect histories, spectra and norm ratios of every cell in one long table."""
+    histories = {
+        "kappa_pretrain": ("pretrain", "kappa"),
+        "kappa_harmful": ("harmful", "kappa"),
+        "r_well": ("pretrain", "r_well"),
+        "r_ill": ("harmful", "r_ill"),
+        "loss": ("pretrain", "loss"),
+    }
+
+    def facts(cell: CellResult, task: str) -> dict[str, Any]:
+        return {"method": cell.row["method"], "seed": cell.row["seed"], "task": task}
+
+    frames = [
+        curve(facts(cell, task), quantity, cell.arrays["history.step"], cell.arrays[f"history.{name}"])
+        for cell in cells
+        for name, (task, quantity) in histories.items()
+    ]
+    thetas = torch.stack([torch.as_tensor(cell.arrays["theta"]) for cell in cells]).to(problem.device)
+    for name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
+        for cell, theta in zip(cells, thetas, strict=True):
+            sigma = hessian_spectrum(unit_scale(theta), task.range.factor).cpu().numpy()
+            frames.append(curve(facts(cell, name), "spectrum", np.arange(1, len(sigma) + 1), sigma))
+        X = task.supervised_rows
+        if task.targets is None or X is None:
+            continue
+        probe = linear_probe(thetas, X.mT @ X, X.mT @ task.targets, steps=probe_steps)
+        frames += [
+            curve(facts(cell, name), quantity, probe.steps, getattr(probe, quantity)[index])
+            for index, cell in enumerate(cells)
+            for quantity in ("norm_ratio", "excess_loss")
+        ]
+    return pd.concat(frames, ignore_index=True)

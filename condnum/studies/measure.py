@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from io import StringIO
 from typing import Any, NamedTuple
 
@@ -15,17 +15,13 @@ from torch import Tensor
 from condnum.files import asset
 from condnum.methods import ImmunizationResult, Progress
 from condnum.methods.problem import ImmunizationProblem
-from condnum.probing import linear_probe
 from condnum.probing.probe_steps import LOST_FACTOR
 from condnum.progress import report_event
 from condnum.studies.frame import CellResult
 from condnum.studies.frame.cells import Arrays
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling, share_of_ceiling
-from condnum.theory.immunization import HessianSpectra, Immunization, immunization_from_spectra, unit_scale
+from condnum.theory.immunization import HessianSpectra, Immunization, immunization_from_spectra
 from condnum.theory.spectra import PUBLISHED_RIDGE, Convention, default_rtol, hessian_spectrum
-
-#: Steps of the exact line search, as in Fig. 1.
-PROBE_STEPS = 20_000
 
 #: The three ways in which RIR is measured: compact κ does not see the scale of θ, ridge κ does.
 MEASURES: tuple[tuple[Convention, Any], ...] = (
@@ -241,50 +237,6 @@ def seed_summary(results: pd.DataFrame, published: Mapping[str, Published]) -> p
 def curve(facts: Mapping[str, Any], quantity: str, x: Any, value: Any) -> pd.DataFrame:
     """Return one curve in long form."""
     return pd.DataFrame({**facts, "quantity": quantity, "x": np.asarray(x, dtype=np.float64), "value": value})
-
-
-def extractor_cell(problem: ImmunizationProblem, result: ImmunizationResult) -> CellResult:
-    """Keep θ and its history beside its spectra: all that tables and figures of one pair of tasks need."""
-    row, arrays = spectral_cell(problem, result)
-    history = {f"history.{name}": values for name, values in result.history.items()}
-    return CellResult(row, arrays | history | {"theta": result.theta.cpu().numpy()})
-
-
-def extractor_curves(
-    problem: ImmunizationProblem, cells: Sequence[CellResult], *, probe_steps: int = PROBE_STEPS
-) -> pd.DataFrame:
-    """Collect histories, spectra and norm ratios of every `extractor_cell` in one long table."""
-    histories = {
-        "kappa_pretrain": ("pretrain", "kappa"),
-        "kappa_harmful": ("harmful", "kappa"),
-        "r_well": ("pretrain", "r_well"),
-        "r_ill": ("harmful", "r_ill"),
-        "loss": ("pretrain", "loss"),
-    }
-
-    def facts(cell: CellResult, task: str) -> dict[str, Any]:
-        return {"method": cell.row["method"], "seed": cell.row["seed"], "task": task}
-
-    frames = [
-        curve(facts(cell, task), quantity, cell.arrays["history.step"], cell.arrays[f"history.{name}"])
-        for cell in cells
-        for name, (task, quantity) in histories.items()
-    ]
-    thetas = torch.stack([torch.as_tensor(cell.arrays["theta"]) for cell in cells]).to(problem.device)
-    for name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
-        for cell, theta in zip(cells, thetas, strict=True):
-            sigma = hessian_spectrum(unit_scale(theta), task.range.factor).cpu().numpy()
-            frames.append(curve(facts(cell, name), "spectrum", np.arange(1, len(sigma) + 1), sigma))
-        X = task.supervised_rows
-        if task.targets is None or X is None:
-            continue
-        probe = linear_probe(thetas, X.mT @ X, X.mT @ task.targets, steps=probe_steps)
-        frames += [
-            curve(facts(cell, name), quantity, probe.steps, getattr(probe, quantity)[index])
-            for index, cell in enumerate(cells)
-            for quantity in ("norm_ratio", "excess_loss")
-        ]
-    return pd.concat(frames, ignore_index=True)
 
 
 def report_step(progress: Progress) -> None:

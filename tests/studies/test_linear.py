@@ -11,9 +11,9 @@ from condnum.data import load_diabetes_tasks, load_small_digits
 from condnum.methods import Method, get_method, registry
 from condnum.probing import linear_probe
 from condnum.studies.digits import DigitPairs
-from condnum.studies.house_prices import HousePrices
+from condnum.studies.house_prices import HousePrices, extractor_curves
 from condnum.studies.linear import SETTINGS
-from condnum.studies.measure import MEASURES, extractor_curves
+from condnum.studies.measure import MEASURES
 from condnum.studies.pairs import data_set
 from condnum.studies.run_verdicts import geometric_ridge_sweep, rank_tolerances
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling

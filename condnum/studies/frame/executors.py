@@ -205,7 +205,7 @@ class DaskExecutor:
                 running[client.submit(_evaluate_on_worker, sent, cell, self.threads, key=key)] = cell
             options = {"loop": client.loop, "with_results": True, "raise_errors": False}
             for future, result in distributed.as_completed(list(running), **options):
-                if future.cancelled():
+                if future.cancelled() or isinstance(result, BaseException):  # lost on its way here
                     raise SchedulerError(
                         f"the connection to the scheduler at {self.address} is lost; start it with its "
                         "workers and run again: finished cells are kept."
