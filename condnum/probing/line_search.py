@@ -50,8 +50,8 @@ def linear_probe(
     `‖g‖ ≤ eps·σ₁·‖w*‖`; the curve is flat from there.
 
     Args:
-        theta: `(D, D_hid)` extractor, linear layer, `Immunizer` or other linear extractor; or a stack
-            `(..., D, D_hid)` of matrices.
+        theta: `(D, D_hid)` extractor, linear layer, `Immunizer` or other linear extractor; a stack
+            `(..., D, D_hid)` of matrices; None: raw inputs.
         covariance: `(D, D)` data covariance `K = XᵀX` of the probed task, or its range.
         moment: `(D,)` or `(D, m)`, `XᵀY` of m outputs.
         features: `(N, D)` rows X of the probed task, in place of `covariance` and with `targets`.

@@ -62,7 +62,7 @@ def probe_steps(
     reach.
 
     Args:
-        theta: `(D, D_hid)` extractor, linear layer, `Immunizer` or other linear extractor.
+        theta: `(D, D_hid)` extractor, linear layer, `Immunizer` or other linear extractor; None: raw inputs.
         covariance: `(D, D)` covariance `K = XᵀX` of the task, or its range.
         moment: `(D,)` or `(D, m)`, `XᵀY`.
         features: `(N, D)` rows X of the task, in place of `covariance` and with `targets`.

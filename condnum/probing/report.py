@@ -35,6 +35,10 @@ class AttackReport:
     held_out: bool
     title: str = ""
 
+    def __repr__(self) -> str:
+        """Say what the panel found; the tables are fields."""
+        return "\n".join(attack_sentences(self))
+
     @cached_property
     def factors(self) -> pd.DataFrame:
         """Immunization factor of each attacker: steps on an extractor / steps on the baseline.

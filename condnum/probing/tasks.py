@@ -24,8 +24,10 @@ def probed_task(
     theta: Any, covariance: Any, moment: Any, features: Any, targets: Any, rtol: float | None
 ) -> tuple[Tensor, CovarianceRange, Tensor]:
     """Return θ `(..., D, k)`, the range of K, and `XᵀY` `(D, m)`, of either form of a squared loss."""
-    T = as_tensor(extractor_matrix(theta), "theta", minimum_ndim=2).detach()
     K, b = squared_task(covariance, moment, features, targets, rtol)
+    if theta is None:  # raw inputs
+        theta = np.eye(K.dimension)
+    T = as_tensor(extractor_matrix(theta), "theta", minimum_ndim=2).detach()
     if not T.shape[-2] == K.dimension == len(b):
         raise InvalidInputError(
             f"theta {tuple(T.shape)}, a covariance of {K.dimension} inputs and moment {tuple(b.shape)} do "
@@ -40,6 +42,11 @@ def squared_task(
     """Return the range of K and `XᵀY` `(D, m)`, as given or of features `(N, D)` and their targets."""
     given = [value is not None for value in (covariance, moment, features, targets)]
     if given == [True, True, False, False]:
+        shape = tuple(covariance.shape) if hasattr(covariance, "shape") else ()
+        if len(shape) == 2 and shape[0] != shape[1]:
+            raise InvalidInputError(
+                f"covariance must be square, got shape {shape}; pass rows as features= and targets=."
+            )
         b = as_tensor(moment, "moment", minimum_ndim=1).detach()
         return CovarianceRange.of(covariance, rtol=rtol), b.reshape(len(b), -1)
     if given != [False, False, True, True]:

@@ -268,6 +268,11 @@ def test_bad_input_is_named(call, words):
         call()
 
 
+def test_a_report_prints_as_sentences(report):
+    assert repr(report).startswith("Targets: ")
+    assert "\n" in repr(report)
+
+
 def test_names_are_checked(report):
     with pytest.raises(UnknownNameError, match="epsilon"):
         report.steps_table(epsilon=0.5)

@@ -53,6 +53,11 @@ def test_along_the_path_of_erasure(strength):
         assert found.fixed > raw.fixed / (1 - strength) ** 2 / 4
 
 
+def test_no_extractor_is_the_identity():
+    K, b = np.diag([4.0, 1.0]), [1.0, 1.0]
+    assert probe_steps(None, K, b) == probe_steps(np.eye(2), K, b)
+
+
 def test_nothing_is_left():
     found = probe_steps(np.zeros((2, 2)), np.eye(2), [1.0, 0.0])
     assert (found.fixed, found.fit) == (math.inf, 0)
@@ -64,6 +69,7 @@ def test_nothing_is_left():
     [
         ((np.eye(3), np.eye(2), [1.0, 0.0]), {}, "do not fit"),
         ((np.eye(2), np.eye(2), [0.0, 0.0]), {}, "moment XᵀY is zero"),
+        ((None, np.ones((5, 2)), np.ones(5)), {}, "pass rows as features= and targets="),
         ((np.eye(2), np.eye(2), [1.0, 0.0]), {"epsilon": 1}, "epsilon must lie between 0 and 1"),
         ((np.eye(2), np.eye(2), [1.0, 0.0]), {"budget": 0}, "budget must be an integer ≥ 1"),
     ],
