@@ -55,8 +55,8 @@ def test_lengths():
 STAND_INS = {
     '"raw": None, "pareto": result.theta})': '"raw": None, "pareto": result.theta}, attackers=["gd"])',
     "jobs=2": "jobs=1",
-    '"imagenet/"': '"digits-8x8:0-4", limit=30',
-    '"cars/"': '"digits-8x8:5-9", limit=30',
+    '"imagenet/"': '"digits-8x8:0-4"',
+    '"cars/"': '"digits-8x8:5-9"',
     '"resnet18", pretrained=True': '"test_resnet", pretrained_cfg_overlay={"input_size": (3, 32, 32)}',
     "batch_size=256": "batch_size=32, steps=2, views=1",
     "deep.theta_I, D_P, D_H)": "deep.theta_I, D_P, D_H, groups=1)",
@@ -71,7 +71,7 @@ assert table["pareto"].tolist()[::2] == [">20,000", "1"] and table["erase"].toli
 assert condnum.relative_immunization_ratio(result.theta, K_P, K_H).success
 assert float(report.factor_table()["pareto"][0]) > 10
 """,
-    "immunize_backbone": """
+    "run.ckpt": """
 assert deep.steps == 2 and deep.theta_I.name == "test_resnet"
 """,
     "standalone": """
