@@ -66,7 +66,7 @@ def test_reports(
 
 def test_the_search_finds_words_of_lessons_names_of_the_api_and_terms(site, watched):
     for word, page in {
-        "majorised": "learn/2_alignment.html",
+        "majorized": "learn/2_alignment.html",
         "max_rir_immunizer": "api/condnum.html",
         "whitening": "glossary.html",
     }.items():
