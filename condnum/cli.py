@@ -89,19 +89,28 @@ def app() -> None:
     """Model immunization from a condition-number perspective: explore, reproduce, teach, audit."""
 
 
+#: Experiments that are another one's notebook on other data.
+ON_OTHER_DATA = {"digits": ("mnist", "digits")}
+
+
 class NotebookGroup(click.Group):
     """Commands that are notebooks: the experiments by their names, any other one by its path."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the experiments."""
-        return experiment_names()
+        return sorted([*experiment_names(), *ON_OTHER_DATA])
 
     def get_command(self, ctx: Any, cmd_name: str) -> click.Command:
         """Build the command of a notebook."""
+        if cmd_name in ON_OTHER_DATA:
+            notebook, data = ON_OTHER_DATA[cmd_name]
+            return notebook_command(ParameterNotebook.find(notebook), cmd_name, {"data": data})
         try:
             book = ParameterNotebook.find(cmd_name)
         except UnknownNameError as error:
-            raise UnknownNameError("experiment", cmd_name, [*experiment_names(), "PATH.ipynb"]) from error
+            raise UnknownNameError(
+                "experiment", cmd_name, [*self.list_commands(ctx), "PATH.ipynb"]
+            ) from error
         return notebook_command(book, book.path.stem.replace("_", "-"))
 
 

@@ -25,11 +25,17 @@ quiet_option = click.Option(["--quiet", "-q"], is_flag=True, help="Do not show p
 _TYPES: dict[str, Any] = {"int": click.INT, "float": click.FLOAT, "str": os.path.expanduser}
 
 
-def notebook_command(book: ParameterNotebook, name: str, **options: Any) -> click.Command:
-    """Build the command of a notebook; its help is the comment with which its parameters cell begins."""
+def notebook_command(
+    book: ParameterNotebook, name: str, defaults: Mapping[str, str] | None = None, **options: Any
+) -> click.Command:
+    """Build the command of a notebook; its help is the comment with which its parameters cell begins.
+
+    `defaults` replace some of that cell's.
+    """
+    others = dict(defaults or {})
 
     def run(out: str | None, quiet: bool, **given: Any) -> None:
-        values = {key: value for key, value in given.items() if value is not None}
+        values = others | {key: value for key, value in given.items() if value is not None}
         try:
             run_and_report(book, name, values, out, quiet=quiet)
         except CondnumError as error:  # what is wrong with a parameter is said of its option
@@ -37,7 +43,10 @@ def notebook_command(book: ParameterNotebook, name: str, **options: Any) -> clic
             raise
 
     ours = ("out", "quiet", "static")
-    own = [_option(of) for key, of in book.parameters.items() if key not in ours]
+    shown = book.parameters | {
+        key: book.parameters[key]._replace(default=repr(of)) for key, of in others.items()
+    }
+    own = [_option(of) for key, of in shown.items() if key not in ours]
     out = click.Option(["--out"], metavar="DIR", help="Write the results to this folder.  [default: runs/…]")
     return click.Command(name, callback=run, params=[*own, out, quiet_option], help=book.about, **options)
 

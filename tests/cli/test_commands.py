@@ -50,6 +50,13 @@ def test_lab_copies_the_notebooks_but_keeps_what_is_there(user, tmp_path, monkey
     assert ("--allow-root" in first) == (user == 0)
 
 
+def test_digits_are_the_notebook_of_mnist_on_other_data(capsys):
+    assert main(["run", "--help"]) == 0
+    assert " digits " in capsys.readouterr().out
+    assert main(["run", "digits", "--help"]) == 0
+    assert "[default: digits]" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
