@@ -101,7 +101,8 @@ def build_site(
             _write_sources(work, pages)
             places = (work, None, work / "html", work / "doctrees")
             with namespace():
-                application(*places, "html", confoverrides=SPHINX, status=None, warning=warnings).build()
+                made = application(*places, "html", confoverrides=SPHINX, status=None, warning=warnings)
+                made.build(force_all=True)  # reads what changed and writes all: each page lists the others
             keep = shutil.ignore_patterns("*.map", ".buildinfo*", "objects.inv", "*.LICENSE.txt")
             shutil.copytree(work / "html", held.path, ignore=keep, dirs_exist_ok=True)
         except OSError as error:

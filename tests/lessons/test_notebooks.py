@@ -62,8 +62,10 @@ def test_it_runs_and_its_cells_keep_a_picture(path, lesson_run):
     ]
     assert drawn
     for cell in drawn:
-        pictures = [output for output in cell.outputs if PLOTLY in output.data]
-        alive = [output for output in cell.outputs if output.data.get("text/html", "").startswith(ALIVE)]
+        pictures = [output for output in cell.outputs if PLOTLY in output.get("data", {})]
+        alive = [
+            output for output in cell.outputs if output.get("data", {}).get("text/html", "").startswith(ALIVE)
+        ]
         assert len(pictures) + len(alive) == 1
 
 
