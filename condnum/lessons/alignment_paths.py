@@ -12,7 +12,7 @@ from condnum.figures.style import BLUE, ORANGE, method_style, num
 from condnum.lessons.condition_number import Floats
 from condnum.progress import sweep_line
 from condnum.studies.alignment_path import TASKS_CELL, AlignmentPath, PathData, region_of
-from condnum.theory.immunization import RATIO_TOLERANCE
+from condnum.theory.immunization import RATIO_TOLERANCE, Clauses
 from condnum.theory.pareto import FeasibleRegion
 
 #: Marks of the slider along a training, over which the kept steps are spread.
@@ -110,7 +110,8 @@ class Step:
     def immunized(self) -> bool:
         """Clauses (a) and (b) of Definition 3.1, compact."""
         pretrain, harmful = self["ratios"]
-        return bool(harmful > 1 + RATIO_TOLERANCE and pretrain <= 1 + RATIO_TOLERANCE)
+        clauses = Clauses.of(harmful, pretrain, None, RATIO_TOLERANCE)
+        return bool(clauses.harmful_slower and clauses.pretrain_no_slower)
 
     @property
     def ratios(self) -> str:

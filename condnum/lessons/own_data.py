@@ -40,6 +40,7 @@ from condnum.studies.alignment_path import in_blocks
 from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import max_rir_immunizer, ridge_convention_ceiling, rir_ceiling
 from condnum.theory.covariances import task_ranges
+from condnum.theory.immunization import RATIO_TOLERANCE
 from condnum.theory.spectra import Convention, condition_from_spectrum, squared_rtol
 
 Example = Literal["diabetes", "digits"]
@@ -228,7 +229,7 @@ class OwnData(ExplorerResult):
             rank, kappas = f"{of.rank} of {of.dimension}", [num(kappa, 4) for kappa in (of.compact, of.ridge)]
             table[name] = [f"{of.rows:,d}", rank, *kappas, *steps]
         moved = "rises"
-        if self.harmful_ratio <= 1:
+        if self.harmful_ratio <= 1 + RATIO_TOLERANCE:
             moved = "falls as well, so D<sub>H</sub> is no harder to probe"
         P, H = self.probes.condition[[1, 3]]
         verdict = (

@@ -26,6 +26,7 @@ from condnum.deep.training.settings import DeepSettings, deep_preset, default_se
 from condnum.deep.transforms import ImageTransform, evaluation_transform
 from condnum.errors import InvalidInputError, check_known
 from condnum.files import output_folder
+from condnum.theory.immunization import RATIO_TOLERANCE, Clauses
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,12 +243,13 @@ def _warnings(training: Training, reason: DeepStopReason) -> list[str]:
     if best.accuracy < floor:
         unmet.append(f"the accuracy on held-out D_P is {best.accuracy:.1%}, below the floor of {floor:.1%}")
     erased = not math.isnan(best.harmful_accuracy)
+    clauses = Clauses.of(best.least_harmful_ratio, best.largest_pretrain_ratio, None, RATIO_TOLERANCE)
     for name, one, other, met in (
         ()
         if erased
         else (
-            ("(i) > 1", best.harmful_ratio, best.held_harmful_ratio, best.least_harmful_ratio > 1),
-            ("(ii) ≤ 1", best.pretrain_ratio, best.held_pretrain_ratio, best.largest_pretrain_ratio <= 1),
+            ("(i) > 1", best.harmful_ratio, best.held_harmful_ratio, clauses.harmful_slower),
+            ("(ii) ≤ 1", best.pretrain_ratio, best.held_pretrain_ratio, clauses.pretrain_no_slower),
         )
     ):
         if not met:
