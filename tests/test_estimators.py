@@ -124,6 +124,40 @@ def test_columns_are_matched_by_name(fit):
 
 
 @pytest.mark.parametrize("fit", FITTED)
+def test_columns_without_text_for_names_are_matched_too(fit, tmp_path):
+    fitted, frame = FITTED[fit](pd.DataFrame), pd.DataFrame(P)
+    fitted.save(tmp_path / "theta.safetensors")
+    for found in (fitted, type(fitted).load(tmp_path / "theta.safetensors")):
+        pd.testing.assert_frame_equal(found.transform(frame[[3, 1, 0, 2]]), fitted.transform(frame))
+
+
+@pytest.mark.parametrize("refit", [lambda of: of.fit(H[:, :3], ["a"] * 60), lambda of: of.fit(H, Y[:9])])
+def test_an_eraser_stays_as_it_was_where_a_fit_is_refused(refit):
+    fitted, fresh, stream = Eraser().fit(H, Y), Eraser(), Eraser()
+    for found in (fitted, fresh):
+        with pytest.raises(InvalidInputError):
+            refit(found)
+    np.testing.assert_array_equal(fitted.transform(H), Eraser().fit(H, Y).transform(H))
+    for ask in (lambda: fresh.transform(H), lambda: fresh.theta_, lambda: fresh.to_linear()):
+        with pytest.raises(NotFittedError):
+            ask()
+    with pytest.raises(InvalidInputError):
+        stream.partial_fit(H[:5], Y[:4])
+    assert stream.partial_fit(H, Y).classes_.tolist() == ["egg", "ham", "tea"]
+
+
+def test_parameters_count_when_it_is_fitted():
+    fitted, stream = Eraser().fit(H, Y), Eraser().partial_fit(H, Y)
+    layer = fitted.to_linear().bias.clone()
+    for found in (fitted, stream):
+        found.set_params(intercept=False, strength=0.5)
+    torch.testing.assert_close(fitted.to_linear().bias, layer)
+    np.testing.assert_allclose(stream.theta_, Eraser(floor=0).fit(H, Y).theta_, atol=1e-10)
+    with pytest.raises(InvalidInputError, match="intercept=False, but the stream began with True"):
+        stream.partial_fit(H, Y)
+
+
+@pytest.mark.parametrize("fit", FITTED)
 def test_a_file_a_pickle_and_a_clone(fit, tmp_path):
     for kind in ("float64", "float32 tensor", "frame"):
         fitted, X = FITTED[fit](KINDS[kind]), KINDS[kind](P)
@@ -158,6 +192,10 @@ def test_other_files_are_refused(tmp_path):
     for name in ("other", "text", "eraser"):
         with pytest.raises(condnum.errors.DataFormatError, match="holds no Immunizer"):
             Immunizer.load(tmp_path / f"{name}.safetensors")
+    with pytest.raises(condnum.errors.DataNotFoundError, match="there is no file"):
+        Immunizer.load(tmp_path / "none.safetensors")
+    with pytest.raises(condnum.errors.OutputError, match="choose a folder that exists"):
+        Eraser().fit(H, Y).save(tmp_path / "none" / "x.safetensors")
 
 
 def test_pipelines_and_searches():
@@ -310,6 +348,9 @@ class TestEraser:
                 lambda: Eraser().partial_fit(H, H).partial_fit(H, H[:, :2]),
                 "y has 2 columns, but earlier .* 4",
             ),
+            (lambda: Eraser().partial_fit(H, Y).partial_fit(H, Y, classes=[7]), "which named none"),
+            (lambda: Eraser(kind="regression").partial_fit(H, H, classes=[7]), "classes name labels, but"),
+            (lambda: Eraser(floor=-1).partial_fit(H, Y), r"floor must lie in \[0, 1\], got -1"),
             (lambda: Eraser(strength=2).partial_fit(H, Y).theta_, r"strength must lie in \[0, 1\]"),
         ],
     )

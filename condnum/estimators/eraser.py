@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from condnum.arrays import TargetKind, as_targets
-from condnum.errors import InvalidInputError, check_flag
+from condnum.errors import InvalidInputError, check_flag, check_real
 from condnum.estimators.extractor import Extractor, like_sample
 from condnum.theory.erasure import Erasure, erasure, erasure_of_rows
 from condnum.theory.spectra import EPS
@@ -51,6 +51,7 @@ class Eraser(OneToOneFeatureMixin, Extractor):
     __metadata_request__partial_fit = dict.fromkeys(("classes",), UNUSED)
     _found: tuple[Erasure, Tensor]  # and the mean
     _stream: "_Stream"
+    _centered: bool  # at the mean, as the intercept was when it was fitted
 
     def __init__(
         self,
@@ -79,20 +80,20 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         Returns:
             The eraser.
         """
-        self._remember_inputs(X)
-        rows = self._rows(X)
-        targets, classes = self._targets(y, len(rows), self.kind)
-        if classes is not None:
-            if len(classes) < 2:
-                raise InvalidInputError(f"y has one class, {classes[0]}: there is nothing to erase.")
-            self.classes_ = classes
-        kind: TargetKind = "regression" if classes is None else "classification"
-        options = self._options() | {
-            "intercept": check_flag("intercept", self.intercept),
-            "floor": self.floor,
-        }
-        found = erasure(rows, targets, kind=kind, **options)
-        self._found = found, rows.mean(dim=0) * self.intercept
+        intercept = check_flag("intercept", self.intercept)
+        with self._unchanged_if_refused():
+            self._remember_inputs(X)
+            rows = self._rows(X)
+            targets, classes = self._targets(y, len(rows), self.kind)
+            if classes is not None:
+                if len(classes) < 2:
+                    raise InvalidInputError(f"y has one class, {classes[0]}: there is nothing to erase.")
+                self.classes_ = classes
+            kind: TargetKind = "regression" if classes is None else "classification"
+            found = erasure(
+                rows, targets, kind=kind, intercept=intercept, floor=self.floor, **self._options()
+            )
+            self._found, self._centered = (found, rows.mean(dim=0) * intercept), intercept
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
@@ -104,12 +105,13 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         Args:
             X: `(n, D)` harmful inputs.
             y: `(n,)` labels of any type, or `(n,)` or `(n, m)` numbers.
-            classes: All labels, where they are known: others are refused. By default they are collected.
+            classes: All labels, where they are known: others are refused, and later calls may leave them out.
+                By default they are collected.
 
         Returns:
             The eraser.
         """
-        if self.floor:
+        if check_real("floor", self.floor or 0.0, 0, 1):
             raise InvalidInputError(
                 f"floor={self.floor} needs all rows, which a stream does not keep; use fit(X, y), or floor=0."
             )
@@ -118,16 +120,18 @@ class Eraser(OneToOneFeatureMixin, Extractor):
                 "this Eraser holds no rows to go on from: fit and load keep none; use a new Eraser, and "
                 "partial_fit for all blocks."
             )
-        first = not hasattr(self, "_stream")
-        if first:
-            self._remember_inputs(X)
-        rows = self._rows(X)
-        stream = _Stream(rows, self.intercept, classes) if first else self._stream
-        stream.add(rows, *self._targets(y, len(rows), stream.kind or self.kind))
-        self._stream = stream
-        if stream.labels:
-            self.classes_ = np.array(sorted(stream.labels))
-        self.__dict__.pop("_found", None)
+        with self._unchanged_if_refused():
+            first = not hasattr(self, "_stream")
+            if first:
+                self._remember_inputs(X)
+            rows = self._rows(X)
+            stream = _Stream(rows, self.intercept, self.kind, classes) if first else self._stream
+            stream.check_same(self.intercept, classes)
+            stream.add(rows, *self._targets(y, len(rows), stream.kind or self.kind))
+            self._stream, self._centered, stream.options = stream, stream.intercept, self._options()
+            if stream.labels:
+                self.classes_ = np.array(sorted(stream.labels))
+            self.__dict__.pop("_found", None)
         return self
 
     @property
@@ -143,13 +147,14 @@ class Eraser(OneToOneFeatureMixin, Extractor):
     @property
     def theta_(self) -> Any:
         """θ as a matrix `(D, D)`, in kind, dtype and device of the inputs."""
-        return like_sample(self._sample, self.erasure_.theta)
+        theta = self.erasure_.theta
+        return like_sample(self._sample, theta)
 
     def _solved(self) -> tuple[Erasure, Tensor]:
         """Return what is erased and the mean, of a stream when it is asked for."""
         check_is_fitted(self)
         if not hasattr(self, "_found"):
-            self._found = self._stream.erasure(**self._options())
+            self._found = self._stream.erasure()
         return self._found
 
     def __sklearn_tags__(self) -> Any:
@@ -176,18 +181,21 @@ class Eraser(OneToOneFeatureMixin, Extractor):
 
     def _affine(self) -> dict[str, Tensor]:
         theta = self.erasure_.theta
-        return {"weight": theta.mT} | ({"bias": self.mean_ - self.mean_ @ theta} if self.intercept else {})
+        return {"weight": theta.mT} | ({"bias": self.mean_ - self.mean_ @ theta} if self._centered else {})
 
     def _record(self) -> tuple[dict[str, Any], dict[str, Any]]:
         values = vars(self.erasure_)
         tensors = {name: of for name, of in values.items() if isinstance(of, Tensor) and name != "theta"}
         facts = {"erasure": {name: of for name, of in values.items() if not isinstance(of, Tensor)}}
         classes = getattr(self, "classes_", np.empty(0))
-        return tensors | {"mean": self.mean_}, facts | {"classes": classes.tolist()}
+        return tensors | {"mean": self.mean_}, facts | {
+            "classes": classes.tolist(),
+            "centered": self._centered,
+        }
 
     def _restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         mean = tensors.pop("mean")
-        self._found = Erasure(**(tensors | facts["erasure"])), mean
+        self._found, self._centered = (Erasure(**(tensors | facts["erasure"])), mean), facts["centered"]
         if facts["classes"]:
             self.classes_ = np.array(facts["classes"])
 
@@ -198,16 +206,37 @@ class _Stream:
     The factor has the products of the rows, and each of its columns the round-off of that column alone.
     """
 
-    def __init__(self, X: Tensor, intercept: bool, classes: Any = None) -> None:
+    options: dict[str, Any]  # strength, rank and shrinkage at the last block
+
+    def __init__(self, X: Tensor, intercept: bool, kind: TargetKind, classes: Any) -> None:
+        if kind == "regression" and classes is not None:
+            raise InvalidInputError(
+                "classes name labels, but kind='regression' takes numbers; leave one out."
+            )
         self.intercept, self.fixed = check_flag("intercept", intercept), classes is not None
         self.kind: TargetKind | None = "classification" if self.fixed else None  # the first block decides
         # In the order of their columns; new ones are added.
         known = as_targets(classes, "classes", "classification")[1] if self.fixed else None
         self.labels: list[Any] = [] if known is None else known.tolist()
+        self.named = sorted(self.labels)
         # Large means leave no round-off, and constant columns none at all.
         self.shift = X[0].clone() if intercept else torch.zeros_like(X[0])
         self.rows = X.new_zeros(0, 1 + X.shape[1] + len(self.labels))
         self.sizes, self.peaks, self.count = torch.zeros_like(X[0]), torch.zeros_like(X[0]), 0
+
+    def check_same(self, intercept: bool, classes: Any) -> None:
+        """Refuse what differs from the first block's: rows that are summed up cannot be taken back."""
+        if check_flag("intercept", intercept) != self.intercept:
+            raise InvalidInputError(
+                f"intercept={intercept}, but the stream began with {self.intercept}; use a new Eraser."
+            )
+        if classes is not None:
+            named = as_targets(classes, "classes", "classification")[1]
+            if named is None or not self.fixed or sorted(named.tolist()) != self.named:
+                raise InvalidInputError(
+                    f"classes={classes} differ from the first block's, {self.named or 'which named none'}; "
+                    "name the same, or leave them out."
+                )
 
     def add(self, X: Tensor, targets: Any, classes: Any) -> None:
         """Add rows `(n, D)` with numbers `(n, m)`, or codes `(n,)` of classes."""
@@ -237,7 +266,7 @@ class _Stream:
         if len(self.rows) > 2 * self.rows.shape[1]:
             self.rows = torch.linalg.qr(self.rows, mode="r").R
 
-    def erasure(self, **options: Any) -> tuple[Erasure, Tensor]:
+    def erasure(self) -> tuple[Erasure, Tensor]:
         """Return what is erased from all rows, and their mean."""
         if self.kind == "classification" and len(self.labels) < 2:
             raise InvalidInputError(f"y has one class so far, {self.labels[0]}: there is nothing to erase.")
@@ -250,5 +279,7 @@ class _Stream:
             F = F * (F.norm(dim=0) > 8 * EPS * self.count**0.5 * self.peaks)  # else constant up to round-off
         elif self.kind == "classification":
             Z = Z - one / len(self.labels)
-        found = erasure_of_rows(F, Z, self.sizes, self.count, floor=0.0, intercept=self.intercept, **options)
+        found = erasure_of_rows(
+            F, Z, self.sizes, self.count, floor=0.0, intercept=self.intercept, **self.options
+        )
         return found, mean

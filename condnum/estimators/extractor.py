@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Self
 
@@ -14,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from condnum.arrays import as_array, as_tensor, same_columns
-from condnum.errors import DataFormatError, InvalidInputError, require
+from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, OutputError, require
 from condnum.methods.method import Method
 from condnum.methods.settings import DescentSettings, Settings
 
@@ -24,6 +25,7 @@ class Extractor(TransformerMixin, BaseEstimator):
 
     n_features_in_: int
     _sample: Any  # an empty array or tensor of the dtype and device of the inputs of `fit`
+    _columns: list[Any] | None  # of the data frame that was fitted
     _features: Callable[[Tensor], Tensor]  # of rows, in float64
     _affine: Callable[[], dict[str, Tensor]]  # `weight` and, where there is one, `bias` of the layer
     _record: Callable[[], tuple[dict[str, Any], dict[str, Any]]]  # what a file keeps: tensors, and JSON
@@ -54,13 +56,17 @@ class Extractor(TransformerMixin, BaseEstimator):
         known = facts | {
             "parameters": {name: _written(value) for name, value in self.get_params(deep=False).items()},
             "inputs": self.n_features_in_,
-            "columns": list(getattr(self, "feature_names_in_", [])),
+            "columns": self._columns,
             "array": not isinstance(self._sample, Tensor),
             "dtype": str(self._sample.dtype).removeprefix("torch."),
         }
         tensors = {name: torch.as_tensor(value).cpu().contiguous() for name, value in tensors.items()}
         header = {f"condnum.{type(self).__name__}": json.dumps(known)}
-        require("safetensors.torch", "deep").save_file(tensors, os.fspath(path), header)
+        safetensors = require("safetensors.torch", "deep")
+        try:
+            safetensors.save_file(tensors, os.fspath(path), header)
+        except (OSError, require("safetensors", "deep").SafetensorError) as error:
+            raise OutputError(f"{path} cannot be written: {error}; choose a folder that exists.") from error
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -70,14 +76,15 @@ class Extractor(TransformerMixin, BaseEstimator):
             with safetensors.safe_open(os.fspath(path), "pt") as file:
                 known = json.loads((file.metadata() or {})[f"condnum.{cls.__name__}"])
                 tensors = {name: file.get_tensor(name) for name in file.offset_keys()}
-        except (safetensors.SafetensorError, KeyError, ValueError) as error:
+        except FileNotFoundError:
+            raise DataNotFoundError(f"there is no file {path}; give one that save(path) wrote.") from None
+        except (safetensors.SafetensorError, KeyError, ValueError, OSError) as error:
             raise DataFormatError(
                 f"{path} holds no {cls.__name__} ({error}); write one with {cls.__name__}.save(path)."
             ) from error
         self = cls(**{name: _read(value) for name, value in known["parameters"].items()})
         self.n_features_in_ = known["inputs"]
-        if known["columns"]:
-            self.feature_names_in_ = np.array(known["columns"], dtype=object)
+        self._name_columns(known["columns"])
         dtype = known["dtype"]
         self._sample = np.empty(0, dtype) if known["array"] else torch.empty(0, dtype=getattr(torch, dtype))
         self._restore(tensors, known)
@@ -85,19 +92,35 @@ class Extractor(TransformerMixin, BaseEstimator):
 
     def _remember_inputs(self, X: Any) -> None:
         """Remember columns, dtype and device of the inputs, and forget those of an earlier `fit`."""
-        for name in ("feature_names_in_", "classes_", "_stream", "_found"):
+        for name in ("classes_", "_stream", "_found"):
             self.__dict__.pop(name, None)
-        if isinstance(X, pd.DataFrame) and all(isinstance(name, str) for name in X.columns):
-            self.feature_names_in_ = np.asarray(X.columns, dtype=object)
+        self._name_columns(list(X.columns) if isinstance(X, pd.DataFrame) else None)
         shape = X.shape if isinstance(X, Tensor) else as_array(X, "X").shape
         self.n_features_in_ = int(shape[-1]) if shape else 0
         self._sample = sample_of(X)
 
+    def _name_columns(self, columns: list[Any] | None) -> None:
+        """Keep the names of columns; scikit-learn's `feature_names_in_` is there for text alone."""
+        self._columns = columns
+        self.__dict__.pop("feature_names_in_", None)
+        if columns and all(isinstance(name, str) for name in columns):
+            self.feature_names_in_ = np.array(columns, dtype=object)
+
+    @contextmanager
+    def _unchanged_if_refused(self) -> Generator[None]:
+        """Leave everything as it was where an error comes."""
+        before = dict(self.__dict__)
+        try:
+            yield
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+
     def _rows(self, X: Any) -> Tensor:
         """Return rows in float64, checked, with the columns of `fit`."""
-        names = getattr(self, "feature_names_in_", None)
-        if names is not None:
-            X = same_columns(fit=pd.DataFrame(columns=names), X=X)[1]
+        if self._columns is not None:
+            X = same_columns(fit=pd.DataFrame(columns=self._columns), X=X)[1]
         rows = as_tensor(X, "X", ndim=2).detach()
         if rows.shape[1] != self.n_features_in_:
             raise InvalidInputError(
