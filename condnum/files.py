@@ -314,17 +314,17 @@ def results_folder(out: str | os.PathLike[str]) -> Generator[ResultsFolder, None
         if place == shown.parent or folder.exists():
             output_folder(place)  # else it is found out when all is done
     with folder_lock(folder.parent, name=f".{folder.name}.lock", shown=shown):
-        held = ResultsFolder(shown if folder == shown.absolute() else folder)
-        held.complete()
-        held.check_replaceable()
-        output_folder(held.path)
+        results = ResultsFolder(shown if folder == shown.absolute() else folder)
+        results.complete()
+        results.check_replaceable()
+        output_folder(results.path)
         try:
-            held.clear()
-            if (held.folder / CELLS).exists() and not held.cells.exists():  # of a run with failures
-                os.rename(held.folder / CELLS, held.cells)
-            yield held
+            results.clear()
+            if (results.folder / CELLS).exists() and not results.cells.exists():  # of a run with failures
+                os.rename(results.folder / CELLS, results.cells)
+            yield results
         finally:
-            if held.path.exists():  # the run did not finish: its cells stay
-                held.clear()
+            if results.path.exists():  # the run did not finish: its cells stay
+                results.clear()
                 with suppress(OSError):
-                    held.path.rmdir()
+                    results.path.rmdir()

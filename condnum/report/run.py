@@ -72,26 +72,26 @@ def run_into_folder(
     from condnum.report.html import export_html
 
     started, source = datetime.now(UTC), source_revision()
-    with results_folder(folder) as held:
-        ours = {"out": str(held.path), "quiet": quiet}
+    with results_folder(folder) as results:
+        ours = {"out": str(results.path), "quiet": quiet}
         values = {**given, **{name: value for name, value in ours.items() if name in book.parameters}}
         try:
-            report = run_notebook(book, values, held.path, quiet=quiet, **options)
+            report = run_notebook(book, values, results.path, quiet=quiet, **options)
             shown = {name: of for name, of in {**book.defaults, **given}.items() if name not in ours}
-            record = read_record(held.path) | provenance(shown, started, source)
+            record = read_record(results.path) | provenance(shown, started, source)
             changed = changed_text(source, record["source"])
             title = ", ".join(record.get("data", ()))
             title = f"{book.heading} ({title})" if title else book.heading
-            export_html(report, held.path / PAGE, title=title, note=changed)
-            write_json(held.path / RECORD, {**record, "files": held.checksums()})
-            failures = read_table(held.path, "failures")
-            held.replace()
+            export_html(report, results.path / PAGE, title=title, note=changed)
+            write_json(results.path / RECORD, {**record, "files": results.checksums()})
+            failures = read_table(results.path, "failures")
+            results.replace()
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) or STOPPED.is_set():
-                raise StoppedError(_stopped(held)) from None
-            if (held.path / FAILED).exists():  # with a reason that condnum does not know
-                os.replace(held.path / FAILED, output_folder(held.folder) / FAILED)
-                error.args = (f"{error}; the executed part is kept in {held.folder / FAILED}.",)
+                raise StoppedError(_stopped(results)) from None
+            if (results.path / FAILED).exists():  # with a reason that condnum does not know
+                os.replace(results.path / FAILED, output_folder(results.folder) / FAILED)
+                error.args = (f"{error}; the executed part is kept in {results.folder / FAILED}.",)
             raise
     for warning in [changed, *record.get("warnings", ())]:
         if warning:
@@ -100,17 +100,17 @@ def run_into_folder(
     return {**record, "failures": [": ".join(" ".join(str(word).split()) for word in row) for row in rows]}
 
 
-def _stopped(held: Any) -> str:
+def _stopped(results: Any) -> str:
     """Say what a stopped run has left."""
     # The tasks of a kernel that was stopped end in errors that nobody waits for.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-    if is_whole(held.folder) and not held.path.exists():
-        return f" after the run had finished: the results in {held.folder} are complete."
-    kept = sum(1 for _ in held.cells.glob("[!.]*.npz"))
+    if is_whole(results.folder) and not results.path.exists():
+        return f" after the run had finished: the results in {results.folder} are complete."
+    kept = sum(1 for _ in results.cells.glob("[!.]*.npz"))
     if not kept:
-        shutil.rmtree(held.cells, ignore_errors=True)
+        shutil.rmtree(results.cells, ignore_errors=True)
         return " before the first cell was finished; nothing was kept."
-    return f"; finished cells kept in {held.cells}: {kept}. The same command resumes from there."
+    return f"; finished cells kept in {results.cells}: {kept}. The same command resumes from there."
 
 
 # A notebook in a kernel.

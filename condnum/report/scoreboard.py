@@ -100,7 +100,7 @@ class Section:
     """One published table against one run, of deep nets against one backbone of it."""
 
     run: ExperimentResult
-    judged: RunFolder
+    finished: RunFolder
     summary: pd.DataFrame  # a row per method, in the measure of the published numbers
     data: str  # what was run on
     comparable: bool  # whether these are the paper's data
@@ -125,11 +125,11 @@ class Section:
     @property
     def lines(self) -> list[tuple[str, list[Score], str]]:
         """Label, scores in the order of the columns, and steps of methods and of probes over raw inputs."""
-        rows, steps, cells = self.summary.set_index("method"), {}, self.judged.results
+        rows, steps, cells = self.summary.set_index("method"), {}, self.finished.results
         if "steps" in cells:
             steps = cells.groupby("method")["steps"].max().to_dict()
         found = []
-        published = self.judged.published(self.backbone)
+        published = self.finished.published(self.backbone)
         for name, paper in sorted(published.items(), key=lambda item: -item[1].rir):
             if name not in rows.index:
                 continue
@@ -148,7 +148,7 @@ class Section:
     @cached_property
     def claims(self) -> list[ClaimCheck]:
         """What the published table says of the methods."""
-        return check_claims(self.judged, self.backbone)
+        return check_claims(self.finished, self.backbone)
 
     @property
     def differs(self) -> str:
@@ -177,7 +177,7 @@ def scoreboard(results: Sequence[ExperimentResult]) -> list[Section]:
         if summary is None:
             continue
         try:
-            judged = RunFolder.read(run.folder or "")
+            finished = RunFolder.read(run.folder or "")
         except (DataNotFoundError, InvalidInputError):
             continue
         if run.experiment.run == "deep":
@@ -185,13 +185,13 @@ def scoreboard(results: Sequence[ExperimentResult]) -> list[Section]:
             for backbone, rows in compact.groupby("backbone", sort=False):
                 data = f"{rows['pretrain_data'].iloc[0]} against {rows['harmful_data'].iloc[0]}"
                 same = bool(rows["published_same"].all())
-                sections.append(Section(run, judged, rows, data, same, str(backbone)))
+                sections.append(Section(run, finished, rows, data, same, str(backbone)))
             continue
         # The published numbers are in the ridge convention, θ as trained.
         rows = summary[(summary["convention"] == "ridge") & (summary["theta_scale"] == "as_trained")]
         dataset = str(summary["dataset"].iloc[0])
         data = ", ".join(run.provenance.get("data", {})) or dataset
-        sections.append(Section(run, judged, rows, data, dataset == PROTOCOLS[run.experiment.run].dataset))
+        sections.append(Section(run, finished, rows, data, dataset == PROTOCOLS[run.experiment.run].dataset))
     return sorted(sections, key=lambda section: (not section.comparable, section.paper.title))
 
 

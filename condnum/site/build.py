@@ -85,7 +85,7 @@ def build_site(
     application = require("sphinx.application", "site").Sphinx
     namespace = require("sphinx.util.docutils", "site").docutils_namespace  # this process may build again
     folder, warnings = output_folder(target), io.StringIO()
-    with folder_lock(output_folder(cache)), results_folder(folder / SITE) as held:
+    with folder_lock(output_folder(cache)), results_folder(folder / SITE) as results:
         players = _recorded(cache / "recorded", explorers, say, progress)
         ran = _executed(lessons, cache / "lessons", say, progress)
         work = cache / f"sphinx-{code_hash('condnum.site.extension')[:12]}"
@@ -104,14 +104,14 @@ def build_site(
                 made = application(*places, "html", confoverrides=SPHINX, status=None, warning=warnings)
                 made.build(force_all=True)  # reads what changed and writes all: each page lists the others
             keep = shutil.ignore_patterns("*.map", ".buildinfo*", "objects.inv", "*.LICENSE.txt")
-            shutil.copytree(work / "html", held.path, ignore=keep, dirs_exist_ok=True)
+            shutil.copytree(work / "html", results.path, ignore=keep, dirs_exist_ok=True)
         except OSError as error:
             raise OutputError(
                 f"the site cannot be built in {work} or copied to {folder}: {error.strerror or error}; "
                 "free some space there or make it writable. The old site is unchanged."
             ) from error
-        write_json(held.path / RECORD, {"files": held.checksums()})
-        held.replace()
+        write_json(results.path / RECORD, {"files": results.checksums()})
+        results.replace()
     absent = [name for name in LESSONS if name not in ran]  # links to these lead nowhere, as was said
     for line in re.sub(r"\x1b\[[\d;]+m", "", warnings.getvalue()).splitlines():
         if not any(name in line for name in absent):
@@ -183,11 +183,11 @@ def _written(recorded: Collection[str], lessons: Collection[str]) -> dict[str, s
 
 def _api() -> dict[str, str]:
     """Return a page for each package, with the names of its `__all__` that no page before it has."""
-    pages, told = dict[str, str](), set[str]()
+    pages, documented = dict[str, str](), set[str]()
     for package in API_PACKAGES:
         names = list(import_module(package).__all__)
-        shared = ", ".join(name for name in names if name in told)
-        told |= set(names)
+        shared = ", ".join(name for name in names if name in documented)
+        documented |= set(names)
         body = f"```{{eval-rst}}\n.. automodule:: {package}\n   :members:\n"
         body += f"   :exclude-members: {shared}\n" if shared else ""
         pages[f"api/{package}.md"] = f"# {package}\n\n{body}```\n"

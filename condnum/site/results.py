@@ -47,16 +47,16 @@ def results_pages(
     pages, figures, attacked = dict[str, str](), list[tuple[str, str]](), list[tuple[ExperimentResult, str]]()
     for run in shown:
         path = Path(run.folder or "") / REPORT
-        told = _told(run, run.publish(files / run.name))
+        text = _run_page(run, run.publish(files / run.name))
         factors, nets = (run.table(name) for name in ("factors", "immunization"))
         if run.experiment.run == "deep-attackers" and factors is not None and nets is not None:
             attacked.append((run, verdict(factors, nets)))
         if not path.exists():
-            pages[f"results/{run.name}.md"] = told
+            pages[f"results/{run.name}.md"] = text
             continue
         notebook = read_notebook(path)
         page = page_notebook(notebook, run.name, recorded)
-        page.cells.append(new_markdown_cell(told, id="run"))
+        page.cells.append(new_markdown_cell(text, id="run"))
         if run.older:  # than what was asked for
             notice = f":::{{warning}}\n**An older result.** {run.error}\n:::"
             page.cells.insert(0, new_markdown_cell(notice, id="older"))
@@ -84,7 +84,7 @@ def results_pages(
     return pages
 
 
-def _told(run: ExperimentResult, files: Sequence[str]) -> str:
+def _run_page(run: ExperimentResult, files: Sequence[str]) -> str:
     """Return what made a page; where there is no notebook, under a title and after the run's pictures."""
     known, parameters = run.provenance, run.provenance.get("parameters", {})
     device, source = known.get("device", {}), known.get("source") or {}
@@ -103,12 +103,12 @@ def _told(run: ExperimentResult, files: Sequence[str]) -> str:
         "Versions": ", ".join(f"{name} {value}" for name, value in known.get("versions", {}).items()),
         "Parameters": ", ".join(f"{name} = {json.dumps(value)}" for name, value in given.items()),
     }
-    told = _template("run.md.j2").render(run=run, facts=facts, files=files)
+    text = _template("run.md.j2").render(run=run, facts=facts, files=files)
     if REPORT in files:
-        return told
+        return text
     pictures = (f'<img src="../runs/{run.name}/{name}" alt="">\n' for name in files if name.endswith(".png"))
     around = f"# {run.experiment.title}\n\n{run.experiment.summary}\n\n"
-    return f"{around}```{{raw}} html\n<div>{''.join(pictures)}</div>\n```\n\n{told}"
+    return f"{around}```{{raw}} html\n<div>{''.join(pictures)}</div>\n```\n\n{text}"
 
 
 def _template(name: str) -> Template:

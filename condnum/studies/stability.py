@@ -217,10 +217,10 @@ def stability(runs: str | Sequence[str | Path]) -> StabilityReport:
             name = f"{run.name}: {backbone}" if backbone else run.name
             default = defaults[name] = default_setting(table, run.kind)
             for claim in _all_claims(run.published(str(backbone)), table, default):
-                judged = claim_stability(table, claim, default)
-                if judged is not None:
-                    claims.append({"experiment": name, "method": claim.method} | judged.row(table, claim))
-                    settings.append(judged.verdicts.assign(experiment=name, claim=claim.text))
+                checked = claim_stability(table, claim, default)
+                if checked is not None:
+                    claims.append({"experiment": name, "method": claim.method} | checked.row(table, claim))
+                    settings.append(checked.verdicts.assign(experiment=name, claim=claim.text))
     if not claims:
         raise InvalidInputError(
             f"{', '.join(names)} has only controls, about which there are no claims; run other methods too."
