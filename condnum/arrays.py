@@ -5,7 +5,7 @@ argument says otherwise) and hands back the kind that it was given.
 """
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -114,35 +114,63 @@ def as_array(value: Any, name: str) -> NDArray[Any]:
     return array
 
 
-def extractor_matrix(theta: Any, name: str = "theta") -> Any:
+def extractor_matrix(theta: Any, name: str = "theta", columns: Sequence[str] | None = None) -> Any:
     """Return the matrix θ `(D, D_hid)` of an extractor, in its stored type; an array comes back as it is.
 
     A linear layer without bias is its transposed weight, and so is what has `to_linear()`, such as an
-    `Immunizer`.
+    `Immunizer`. Where θ was fitted on named columns, or is a data frame with an index of names, its rows are
+    brought to the order of the inputs' `columns`.
 
     Examples:
         >>> layer = nn.Linear(3, 2, bias=False)
         >>> extractor_matrix(layer).shape
         torch.Size([3, 2])
     """
-    layer = theta.to_linear() if hasattr(theta, "to_linear") else theta
+    matrix, bias = extractor_affine(theta, name, columns)
+    if bias is not None and bool(bias.any()):
+        raise InvalidInputError(
+            f"{name} ({type(theta).__name__}) adds a bias, so its features are not Xθ; pass its matrix, "
+            f"{name}.{'theta_' if hasattr(theta, 'theta_') else 'weight.T'}, if the inputs are centered."
+        )
+    return matrix
+
+
+def extractor_affine(
+    theta: Any, name: str = "theta", columns: Sequence[str] | None = None
+) -> tuple[Any, Tensor | None]:
+    """Return the matrix θ `(D, D_hid)` and the bias `(D_hid,)`, if there is one; see `extractor_matrix`."""
+    _check_instance(theta, name)
+    layer, matrix, bias = theta.to_linear() if hasattr(theta, "to_linear") else theta, theta, None
     if isinstance(layer, nn.Module):
         if not isinstance(layer, nn.Linear):
             raise InvalidInputError(
                 f"{name} is a {type(layer).__name__}, which has no matrix; pass features that it extracts, "
                 "or a linear layer without bias."
             )
-        if layer.bias is not None and bool(layer.bias.any()):
-            raise InvalidInputError(
-                f"{name} ({type(theta).__name__}) adds a bias, so its features are no Xθ; pass its matrix, "
-                f"{name}.{'theta_' if hasattr(theta, 'theta_') else 'weight.T'}, if the inputs are centered."
-            )
-        return getattr(theta, "theta_", layer.weight.detach().mT)
-    if hasattr(theta, "transform") and not hasattr(theta, "columns"):  # pandas has a `transform` too
+        matrix = getattr(theta, "theta_", layer.weight.detach().mT)
+        bias = None if layer.bias is None else layer.bias.detach()
+    elif hasattr(theta, "transform") and not hasattr(theta, "columns"):  # pandas has a `transform` too
         raise InvalidInputError(
             f"{name} is a {type(theta).__name__}, which has no to_linear(); pass its matrix (D, D_hid)."
         )
-    return theta
+    index = getattr(theta, "index", ()) if hasattr(theta, "columns") else ()
+    names = list(getattr(theta, "feature_names_in_", index))
+    if columns and names and all(isinstance(own, str) for own in names):
+        check_same_names("the table of inputs", columns, name, names)
+        order = [names.index(own) for own in columns]
+        matrix = matrix.iloc[order] if hasattr(matrix, "columns") else matrix[order]
+    return matrix, bias
+
+
+def named_columns(*tables: Any) -> list[str] | None:
+    """Return the names of the columns of the first data frame; None where all are arrays."""
+    return next(([str(own) for own in table.columns] for table in tables if hasattr(table, "columns")), None)
+
+
+def _check_instance(theta: Any, name: str) -> None:
+    """Refuse a class in place of an extractor."""
+    if isinstance(theta, type):
+        raise InvalidInputError(f"{name} is the class {theta.__name__}; pass an instance of it, fitted.")
 
 
 def extracted(theta: Any, X: Any, name: str = "theta") -> Array:
@@ -156,6 +184,7 @@ def extracted(theta: Any, X: Any, name: str = "theta") -> Array:
         array([[1.],
                [3.]])
     """
+    _check_instance(theta, name)
     features = X
     if isinstance(theta, nn.Module):
         inputs, weight = as_tensor(X, "X", minimum_ndim=2), next(theta.parameters(), None)
@@ -170,7 +199,8 @@ def extracted(theta: Any, X: Any, name: str = "theta") -> Array:
     elif hasattr(theta, "transform") and not hasattr(theta, "columns"):
         features = theta.transform(X)
     elif theta is not None:
-        inputs, T = as_tensor(X, "X", ndim=2), as_tensor(theta, name, ndim=2).detach()
+        inputs = as_tensor(X, "X", ndim=2)
+        T = as_tensor(extractor_matrix(theta, name, named_columns(X)), name, ndim=2).detach()
         if inputs.shape[1] != len(T):
             hint = f"; it looks transposed: pass {name}.T" if inputs.shape[1] == T.shape[1] else ""
             raise InvalidInputError(

@@ -256,11 +256,29 @@ class TestExtractors:
             (lambda layer: layer(torch.ones(2)), r"adds a bias.* theta.weight.T"),
             (lambda layer: nn.Sequential(layer(), nn.ReLU()), "is a Sequential, which has no matrix"),
             (lambda layer: PCA(), r"is a PCA, which has no to_linear\(\)"),
+            (lambda layer: condnum.Immunizer, "is the class Immunizer; pass an instance"),
         ],
     )
     def test_what_is_not_linear_is_refused(self, make, message):
         with pytest.raises(InvalidInputError, match=message):
             extractor_matrix(make(self.layer))
+
+    @pytest.mark.parametrize("kind", [pd.DataFrame, "estimator"], ids=["frame", "estimator"])
+    def test_rows_with_names_are_brought_to_the_order_of_the_columns(self, kind):
+        X = pd.DataFrame(np.diag([3.0, 2.0, 1.0]), columns=[*"cab"])
+        if kind == "estimator":
+            theta = condnum.Immunizer().fit(X, np.diag([1.0, 2.0, 4.0]))
+            matrix = pd.DataFrame(theta.theta_, index=[*"cab"])
+        else:
+            theta = matrix = pd.DataFrame(self.THETA, index=[*"cab"])
+        for columns in (["a", "b", "c"], ["c", "a", "b"]):
+            np.testing.assert_array_equal(extractor_matrix(theta, columns=columns), matrix.loc[columns])
+        np.testing.assert_array_equal(extractor_matrix(theta), matrix)  # inputs without names: by position
+        np.testing.assert_array_equal(
+            extracted(theta, X[[*"abc"]]), X[[*"abc"]].to_numpy() @ matrix.loc[[*"abc"]].to_numpy()
+        )
+        with pytest.raises(InvalidInputError, match=r"theta has no column 'd' and .* has no column 'c'"):
+            extractor_matrix(theta, columns=["a", "b", "d"])
 
     def test_features_of_rows(self):
         for kind in (np.array, torch.tensor, pd.DataFrame, np.float32):

@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
-from torch import nn
 
-from condnum.arrays import ArrayLike, FloatArray, TargetKind, extracted, extractor_matrix
+from condnum.arrays import ArrayLike, FloatArray, TargetKind, extracted, extractor_affine, named_columns
 from condnum.errors import InvalidInputError, check_known
 from condnum.probing.attackers import attacker_names, get_attacker
 from condnum.probing.line_search import log_spaced_steps
@@ -194,7 +192,7 @@ def _problems(
                 f"the targets have no linear part in the features of '{name}', the baseline: there is "
                 "nothing to attack; check that rows and targets are in the same order."
             )
-        inputs, matrix = raw, _matrix(theta, D)
+        inputs, matrix = raw, _matrix(theta, D, named_columns(task.inputs[0]))
         if matrix is not None:
             matrix[:D] *= raw_size
             if len(matrix) > D:  # the last row is a bias, for a column of ones
@@ -204,13 +202,14 @@ def _problems(
     return problems, unit**2
 
 
-def _matrix(theta: Any, dimension: int) -> FloatArray | None:
+def _matrix(theta: Any, dimension: int, columns: Sequence[str] | None) -> FloatArray | None:
     """Return θ `(D, k)`, with a bias as the last row of `(D + 1, k)`; None: it has no matrix."""
-    layer = theta.to_linear() if hasattr(theta, "to_linear") else theta
-    if isinstance(layer, nn.Linear) and layer.bias is not None:
-        return float_matrix(torch.cat([layer.weight.mT, layer.bias[None]]), "theta")
+    if theta is None:
+        return np.eye(dimension)
     with suppress(InvalidInputError):
-        return float_matrix(np.eye(dimension) if theta is None else extractor_matrix(theta), "theta")
+        matrix, bias = extractor_affine(theta, columns=columns)
+        parts = [matrix] if bias is None else [matrix, bias[None]]
+        return np.concatenate([float_matrix(part, "theta") for part in parts])
     return None
 
 

@@ -14,6 +14,7 @@ from condnum.arrays import (
     as_targets,
     as_tensor,
     extractor_matrix,
+    named_columns,
     same_columns,
 )
 from condnum.errors import InvalidInputError
@@ -27,7 +28,8 @@ def probed_task(
     K, b = squared_task(covariance, moment, features, targets, rtol)
     if theta is None:  # raw inputs
         theta = np.eye(K.dimension)
-    T = as_tensor(extractor_matrix(theta), "theta", minimum_ndim=2).detach()
+    matrix = extractor_matrix(theta, columns=named_columns(covariance, features))
+    T = as_tensor(matrix, "theta", minimum_ndim=2).detach()
     if not T.shape[-2] == K.dimension == len(b):
         raise InvalidInputError(
             f"theta {tuple(T.shape)}, a covariance of {K.dimension} inputs and moment {tuple(b.shape)} do "

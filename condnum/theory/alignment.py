@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from condnum.arrays import ArrayLike, as_tensor, extractor_matrix, like, storage_eps
+from condnum.arrays import ArrayLike, as_tensor, extractor_matrix, like, named_columns, storage_eps
 from condnum.errors import InvalidInputError, RankError
 from condnum.theory.spectra import (
     as_covariance,
@@ -86,7 +86,7 @@ def alignment(theta: ArrayLike, covariance: ArrayLike, *, rtol: float | None = N
         >>> alignment(np.eye(2), K).u_unique
         False
     """
-    theta = extractor_matrix(theta)
+    theta = extractor_matrix(theta, columns=named_columns(covariance))
     T = as_tensor(theta, "theta", ndim=2).detach()
     K = as_covariance(covariance, "covariance").detach().to(T.device)
     D, columns = T.shape

@@ -15,7 +15,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from condnum.arrays import ArrayLike, extractor_matrix, storage_eps
+from condnum.arrays import ArrayLike, extractor_matrix, named_columns, storage_eps
 from condnum.errors import InvalidInputError, RankError, check_known
 from condnum.theory.covariances import CovarianceRange, task_ranges
 from condnum.theory.spectra import (
@@ -249,8 +249,9 @@ def relative_immunization_ratio(
         pretrain_features=pretrain_features,
         harmful_features=harmful_features,
     )
+    names = named_columns(pretrain_covariance, harmful_covariance, pretrain_features, harmful_features)
     return immunization_from_spectra(
-        HessianSpectra.of(theta, P, H, theta_scale=theta_scale),
+        HessianSpectra.of(extractor_matrix(theta, columns=names), P, H, theta_scale=theta_scale),
         convention=convention,
         theta_scale=theta_scale,
         rtol=rtol,

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from condnum.arrays import Array, ArrayLike, as_tensor, extractor_matrix, like, storage_eps
+from condnum.arrays import Array, ArrayLike, as_tensor, extractor_matrix, like, named_columns, storage_eps
 from condnum.errors import InvalidInputError, RankError, check_known
 
 Convention = Literal["compact", "ridge"]
@@ -95,7 +95,7 @@ def hessian(theta: ArrayLike, covariance: ArrayLike) -> Array:
         array([[2., 2.],
                [2., 5.]])
     """
-    theta = extractor_matrix(theta)
+    theta = extractor_matrix(theta, columns=named_columns(covariance))
     T = as_tensor(theta, "theta", minimum_ndim=2)
     K = as_covariance(covariance, "covariance", ndim=None).to(T.device)
     if storage_eps(covariance) > EPS:
