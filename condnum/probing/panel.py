@@ -47,8 +47,8 @@ def attack_panel(
     kind: TargetKind = "auto",
     held_out: tuple[ArrayLike, Any] | None = None,
     budget: AttackBudget | None = None,
-    attackers: Sequence[str] | None = None,
-    only: Sequence[str] | None = None,
+    attackers: str | Sequence[str] | None = None,
+    only: str | Sequence[str] | None = None,
     on_attack: Callable[[str, str], None] | None = None,
     title: str = "",
 ) -> AttackReport:
@@ -73,8 +73,8 @@ def attack_panel(
         kind: `regression` or `classification`; default by the targets.
         held_out: Features and targets on which loss and accuracy are measured; default: those of the attack.
         budget: Steps, targets ε, batch size and seed of each attacker.
-        attackers: Names of those that take part; default: all, see `attacker_names`.
-        only: Names of the extractors to attack; default: all.
+        attackers: Name or names of those that take part; default: all, see `attacker_names`.
+        only: Name or names of the extractors to attack; default: all.
         on_attack: Is called with the names of extractor and attacker before each attack.
         title: Shown in figures.
 
@@ -103,9 +103,22 @@ def attack_panel(
     baseline = raw[0] if raw else RAW
     thetas = {baseline: None, **thetas}
     budget = AttackBudget() if budget is None else budget
+    if not isinstance(budget, AttackBudget):
+        raise InvalidInputError(
+            f"budget must be an AttackBudget, got {budget!r}; import it from condnum.probing and pass "
+            "AttackBudget(steps=…)."
+        )
     chosen = [get_attacker(name) for name in _chosen("attacker", attackers, attacker_names())]
     attacked = _chosen("extractor", only, thetas)
     rows = covariance is None and moment is None
+    if rows and (features is None or targets is None):
+        missing = " and ".join(
+            name for name, of in (("features", features), ("targets", targets)) if of is None
+        )
+        raise InvalidInputError(
+            f"an attack needs {missing} of the harmful task: give rows (N, D) with a target each, or "
+            "covariance= and moment=."
+        )
     if rows:
         task = AttackTask.of(features, targets, kind, held_out)
     else:
@@ -145,8 +158,9 @@ def _table(parts: Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFram
     return pd.concat(parts or [pd.DataFrame(columns=columns)], ignore_index=True)[columns]
 
 
-def _chosen(kind: str, names: Sequence[str] | None, known: Collection[str]) -> list[str]:
+def _chosen(kind: str, names: str | Sequence[str] | None, known: Collection[str]) -> list[str]:
     """Return the names of what takes part, each once; None: all that are known."""
+    names = [names] if isinstance(names, str) else names
     chosen = list(dict.fromkeys(known if names is None else names))
     if not chosen:
         raise InvalidInputError(f"no {kind} was chosen; name at least one, or leave the option out for all.")
