@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from condnum.arrays import as_tensor, extractor_matrix
+from condnum.arrays import as_tensor, extractor_affine
 from condnum.errors import InvalidInputError, UnknownNameError
 
 
@@ -24,13 +24,14 @@ def channels_last(output: Tensor, layout: str = "") -> bool:
 
 
 class _Extracting(nn.Module):
-    """A layer followed by `features · θ`; its other attributes are those of the layer."""
+    """A layer followed by `features · θ + bias`; its other attributes are those of the layer."""
 
-    def __init__(self, layer: nn.Module, theta: Tensor, name: str, layout: str) -> None:
+    def __init__(self, layer: nn.Module, theta: Tensor, bias: Tensor | None, name: str, layout: str) -> None:
         super().__init__()
         self.layer, self.name, self.layout = layer, name, layout
-        self.extractor = nn.Linear(len(theta), len(theta), bias=False, dtype=theta.dtype, device=theta.device)
-        self.extractor.load_state_dict({"weight": theta.mT.contiguous()})
+        self.extractor = nn.Linear(len(theta), len(theta), bias is not None).to(theta)
+        affine = {"weight": theta.mT.contiguous()} | ({} if bias is None else {"bias": bias})
+        self.extractor.load_state_dict(affine)
 
     def __getattr__(self, name: str) -> Any:
         """Return the attribute of the layer, for nets that look into their parts."""
@@ -62,16 +63,17 @@ class _Extracting(nn.Module):
 
 
 def insert_extractor(model: nn.Module, layer: str, theta: Any) -> nn.Module:
-    """Return a copy of a net with a linear extractor behind one of its layers.
+    """Return a copy of a net with a linear or affine extractor behind one of its layers.
 
-    Features of the layer become `features · θ`: along the channels of maps `(B, C, h, w)` or `(B, h, w, C)`,
-    and along the last dimension of `(B, F)` and `(B, tokens, F)`. θ is a parameter of the new net. Averaging
-    over positions or tokens commutes with it, so pooled features are multiplied as in `layer_audit`.
+    Features of the layer become `features · θ`, plus the bias of θ where it has one: along the channels of
+    maps `(B, C, h, w)` or `(B, h, w, C)`, and along the last dimension of `(B, F)` and `(B, tokens, F)`. θ
+    and its bias are parameters of the new net. Averaging over positions or tokens commutes with both, so
+    pooled features are multiplied as in `layer_audit`.
 
     Args:
         model: Any net, which stays as it is.
         layer: Name of the layer, as in `model.named_modules()`.
-        theta: `(D, D)` extractor: an array, a linear module, an `Immunizer` or an `Eraser` without a bias.
+        theta: `(D, D)` extractor: an array, a linear module, an `Immunizer` or an `Eraser`.
 
     Returns:
         The copy, in the same mode, on the same device.
@@ -90,7 +92,8 @@ def insert_extractor(model: nn.Module, layer: str, theta: Any) -> nn.Module:
     names = [name for name, _ in model.named_modules() if name]
     if layer not in names:
         raise UnknownNameError("layer", layer, names)
-    T = as_tensor(extractor_matrix(theta), "theta", ndim=2).detach()
+    matrix, bias = extractor_affine(theta)
+    T = as_tensor(matrix, "theta", ndim=2).detach()
     if T.shape[0] != T.shape[1]:
         raise InvalidInputError(
             f"theta is {tuple(T.shape)}; behind a layer it must be square, as the layers that follow take as "
@@ -101,6 +104,8 @@ def insert_extractor(model: nn.Module, layer: str, theta: Any) -> nn.Module:
     like = next((of for of in [*old.parameters(), *made.parameters()] if of.is_floating_point()), T)
     layout = getattr(old, "output_fmt", getattr(made, "output_fmt", ""))
     parent, _, leaf = layer.rpartition(".")
-    new = _Extracting(old, T.to(like), layer, str(getattr(layout, "value", layout))).train(old.training)
+    new = _Extracting(
+        old, T.to(like), None if bias is None else bias.to(like), layer, str(getattr(layout, "value", layout))
+    ).train(old.training)
     made.get_submodule(parent).register_module(leaf, new)
     return made

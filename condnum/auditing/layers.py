@@ -115,6 +115,12 @@ def layer_audit(
     if not (1 < target < math.inf):
         raise InvalidInputError(f"target must be a RIR above 1, got {target}.")
     net: nn.Module = model.model if isinstance(model, Backbone) else model
+    for name, batches in (("pretrain", pretrain), ("harmful", harmful)):
+        if isinstance(batches, Tensor):
+            raise InvalidInputError(
+                f"{name} is one tensor of shape {tuple(batches.shape)}; give a list of batches, such as "
+                f"[{name}]."
+            )
     names = layer_names(net, layers)
     P, H = (
         _sums(net, batches, names, task, skip_idle=layers == ALL, keep=keep_features)

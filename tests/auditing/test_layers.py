@@ -19,6 +19,7 @@ from condnum.deep.backbone import size_arguments
 from condnum.deep.images import image_loader
 from condnum.deep.parts import block_names
 from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.estimators import Eraser
 
 TASKS, SIDE = {"pretrain": "digits-8x8:0-4", "harmful": "digits-8x8:5-9"}, 32
 
@@ -164,6 +165,7 @@ ROWS = (torch.randn(20, 4, generator=torch.Generator().manual_seed(0)),)
         ({"layers": "broken"}, "'broken' returns NaN, infinity"),
         ({"pretrain": [torch.tensor(1.0)]}, "a batch is float32 of shape"),
         ({"pretrain": [{"name": "x"}]}, "a batch is a NoneType"),
+        ({"harmful": ROWS[0]}, r"harmful is one tensor of shape \(20, 4\); .* such as \[harmful\]"),
         ({"target": 1.0}, "target must be a RIR above 1, got 1.0"),
     ],
 )
@@ -234,6 +236,41 @@ def test_an_extractor_is_inserted_behind_any_layer_of_a_copy():
             )
             assert f"{layer}.extractor.weight" in made.state_dict()
         assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+
+
+def affine(weight, bias):
+    """Return a layer with these parameters."""
+    layer = nn.Linear(*weight.shape)
+    layer.load_state_dict({"weight": weight, "bias": bias})
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("net", "layer", "width", "axis"),
+    [
+        (nn.Sequential(nn.Linear(4, 3)), "0", 3, -1),
+        (nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 3, 1)), "1", 3, 1),
+    ],
+    ids=["rows", "maps"],
+)
+def test_a_bias_is_added_to_what_the_layer_returns(net, layer, width, axis):
+    X, shift = ROWS[0], torch.arange(1.0, width + 1)
+    same = insert_extractor(net, layer, affine(torch.eye(width), torch.zeros(width)))
+    torch.testing.assert_close(same(X), net(X))
+    made = insert_extractor(net, layer, affine(torch.eye(width), shift))
+    moved = (made(X) - net(X)).movedim(axis, -1)
+    torch.testing.assert_close(moved, shift.expand_as(moved))
+    assert f"{layer}.extractor.bias" in made.state_dict()
+
+
+def test_an_eraser_is_inserted_with_its_bias():
+    net, X = nn.Sequential(nn.Linear(4, 3)), ROWS[0]
+    features = net(X).detach()
+    eraser = Eraser().fit(features, torch.arange(len(X)) % 2)
+    # float32 layers
+    torch.testing.assert_close(
+        insert_extractor(net, "0", eraser)(X), eraser.transform(features), rtol=1e-4, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize(
