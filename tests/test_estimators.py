@@ -25,11 +25,13 @@ from torch import nn
 import condnum
 from condnum import DescentSettings, Eraser, Immunizer
 from condnum.errors import InvalidInputError
+from condnum.probing import AttackBudget
 
 RNG = np.random.default_rng(0)
 P, H = (RNG.normal(size=(60, 4)) * scales for scales in ([1, 2, 3, 4], [4, 3, 2, 1]))
 Y = np.array(["ham", "egg", "tea"])[np.arange(60) % 3]
 H += (Y == "tea")[:, None]
+Z = H @ [1.0, -1.0, 2.0, 0.5]
 COLUMNS = list("abcd")
 KINDS = {
     "float64": lambda A: A,
@@ -121,6 +123,46 @@ def test_columns_are_matched_by_name(fit):
         "eraser" in fit
     ) else None
     assert not hasattr(clone(fitted).fit(P, Y if "eraser" in fit else H), "feature_names_in_")
+
+
+#: What a function finds of θ on frames of both tasks.
+JUDGED = {
+    "audit": lambda theta, P, H: condnum.audit(P, H, theta=theta, bootstrap=0, attackers=False).row(
+        "theta", "compact"
+    )["rir"],
+    "relative_immunization_ratio": lambda theta, P, H: (
+        condnum.relative_immunization_ratio(theta, pretrain_features=P, harmful_features=H).rir
+    ),
+    "relative_immunization_ratio of covariances": lambda theta, P, H: (
+        condnum.relative_immunization_ratio(theta, P.T @ P, H.T @ H).rir
+    ),
+    "probe_steps": lambda theta, P, H: condnum.probe_steps(theta, H.T @ H, H.T @ Z).slowdown,
+    "probe_steps of rows": lambda theta, P, H: condnum.probe_steps(theta, features=H, targets=Z).slowdown,
+    "linear_probe": lambda theta, P, H: condnum.linear_probe(
+        theta, features=H, targets=Z, steps=3
+    ).excess_loss[-1],
+    "hessian": lambda theta, P, H: np.trace(condnum.hessian(theta, H.T @ H)),
+    "alignment": lambda theta, P, H: condnum.alignment(theta, H.T @ H).spectrum[0],
+    "attack_panel": lambda theta, P, H: (
+        condnum.attack_panel(
+            H, Z, theta, attackers="fine_tune", budget=AttackBudget(steps=100, dense_steps=20)
+        )
+        .curves["loss"]
+        .sum()
+    ),
+}
+
+
+@pytest.mark.parametrize("judge", JUDGED)
+def test_every_function_matches_theta_to_named_columns(judge):
+    frames = [KINDS["frame"](A).reset_index(drop=True) for A in (P, H)]
+    fitted, turned = (Immunizer().fit(*(A[order] for A in frames)) for order in (COLUMNS, [*"dbca"]))
+    matrix = pd.DataFrame(turned.theta_, index=[*"dbca"])
+    for theta in (turned, matrix):
+        # Fits on turned columns differ by round-off, of a θ with κ below 100.
+        assert JUDGED[judge](theta, *frames) == pytest.approx(JUDGED[judge](fitted, *frames), rel=1e-6)
+    with pytest.raises(InvalidInputError, match="has no column 'z'"):
+        JUDGED[judge](matrix, *(A.rename(columns={"a": "z"}) for A in frames))
 
 
 @pytest.mark.parametrize("fit", FITTED)

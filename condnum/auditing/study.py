@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from condnum.arrays import TargetKind, extractor_matrix, resolve_device
 from condnum.auditing import measures
@@ -21,7 +21,8 @@ from condnum.auditing.result import Audit
 from condnum.data.digits import load_small_digits
 from condnum.data.feature_pair import MISSING, look_at, open_pair
 from condnum.data.feature_stream import FeaturesLike, FeatureStream, TargetsLike, as_stream, read_targets
-from condnum.errors import InvalidInputError, RankError
+from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, RankError
+from condnum.estimators import Eraser, Immunizer
 from condnum.files import atomic_write, sha256_file
 from condnum.probing.race import AttackBudget
 from condnum.progress import OnProgress, report_event
@@ -60,8 +61,9 @@ def audit(
     Args:
         pretrain: `(N_P, D)` features of D_P: an array, tensor, data frame, sparse matrix, dask array or file.
         harmful: `(N_H, D)` features of D_H; columns with names are matched by name.
-        theta: Extractor `(D, D_hid)`: an array, a file, a linear module, an `Immunizer` or an `Eraser`; or a
-            dictionary of named ones. Without one, the closed form `pareto` is judged.
+        theta: Extractor `(D, D_hid)` without a bias: an array, a linear module, an `Immunizer`, an `Eraser`
+            or a file of one of them; or a dictionary of named ones. Rows with names are matched to columns.
+            Without an extractor, the closed form `pareto` is judged.
         y_benign: `(N_P,)` targets of D_P, on which clause (c) depends where θ loses rank.
         y_harmful: `(N_H,)` targets of D_H, which the attackers learn.
         kind: What targets are: `auto`, `regression` or `classification`.
@@ -99,23 +101,23 @@ def audit(
     return measure(settings, data, budget=budget, threads=threads)
 
 
-def read_extractors(theta: ThetaLike, dimension: int) -> tuple[dict[str, NDArray[Any]], list[str]]:
-    """Read extractors in their stored types and check that they fit; say what is left out of one."""
-    found, notes = dict[str, NDArray[Any]](), list[str]()
+def read_extractors(
+    theta: ThetaLike, dimension: int, columns: Sequence[str] | None = None
+) -> dict[str, NDArray[Any]]:
+    """Read extractors in their stored types, match their names to the columns, and check that they fit."""
+    found = dict[str, NDArray[Any]]()
     given = theta if isinstance(theta, Mapping) else {} if theta is None else {"theta": theta}
     for name, value in given.items():
         if name in (measures.AS_IS, *measures.CLOSED, measures.ERASED):
             raise InvalidInputError(
                 f"the name '{name}' is that of an extractor of the audit; choose another."
             )
-        layer = value.to_linear() if hasattr(value, "to_linear") else value
-        if isinstance(layer, nn.Linear) and layer.bias is not None:
-            notes.append(
-                f"{name} adds a bias, which a probe with an intercept undoes: Xθ is judged without it."
-            )
-            layer = layer.weight.detach().mT
+        layer, called = value, name
+        if isinstance(value, str | Path):
+            layer = _saved_estimator(value)
+            called = f"{type(layer).__name__}.load({str(value)!r})"
         if not isinstance(layer, str | Path):
-            layer = extractor_matrix(layer, name)
+            layer = extractor_matrix(layer, called, columns)
         stream = as_stream(layer, name=name)
         stored = stream.dtype.newbyteorder("=")
         known = stored in (np.float16, np.float32, np.float64)
@@ -130,7 +132,16 @@ def read_extractors(theta: ThetaLike, dimension: int) -> tuple[dict[str, NDArray
         if not matrix.any():
             raise RankError(f"{name} is the zero matrix: no features are extracted, and κ is undefined.")
         found[name] = matrix
-    return found, notes
+    return found
+
+
+def _saved_estimator(path: str | Path) -> Any:
+    """Return the `Immunizer` or `Eraser` that `save` wrote, or the path of any other file."""
+    if Path(path).suffix.lower() == ".safetensors":
+        for kind in (Immunizer, Eraser):
+            with suppress(DataFormatError, DataNotFoundError):
+                return kind.load(Path(path).expanduser())
+    return path
 
 
 @dataclass(eq=False)
@@ -252,8 +263,9 @@ class FeatureAudit(Study, name="audit"):
                 notes.extend(said)
         if self.kind != "auto" and not answers:
             raise InvalidInputError(f"kind {self.kind} has no effect without targets; give y_harmful.")
-        thetas, biases = read_extractors(theta, P.dimension)
-        return AuditData(P, H, [*notes, *biases], thetas, **answers)
+        columns = next((stream.columns for stream in (P, H) if stream.named), None)
+        thetas = read_extractors(theta, P.dimension, columns)
+        return AuditData(P, H, notes, thetas, **answers)
 
     def cells(self, data: Any) -> list[Cell]:
         """Return none: an audit is computed in memory."""

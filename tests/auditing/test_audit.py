@@ -23,6 +23,8 @@ from condnum.probing.race import AttackBudget
 from condnum.theory.spectra import squared_rtol
 
 D = 6
+#: Rows with a mean, and labels, so that an `Eraser` adds a bias.
+RAISED = np.random.default_rng(3).normal(size=(40, D)) + 1, np.arange(40) % 2
 
 
 @pytest.fixture(scope="module")
@@ -110,11 +112,39 @@ class TestExtractors:
 
     def test_immunizer_and_eraser(self, data):
         labels = np.arange(200) % 2
-        immunizer, eraser = condnum.Immunizer().fit(*data), condnum.Eraser().fit(data[1], labels)
+        immunizer = condnum.Immunizer().fit(*data)
+        eraser = condnum.Eraser(intercept=False).fit(data[1], labels)
         both = audit(*data, theta={"imm": immunizer, "era": eraser}, bootstrap=0, attackers=False)
         np.testing.assert_array_equal(both.thetas["imm"], immunizer.theta_)
+        np.testing.assert_array_equal(both.thetas["era"], eraser.theta_)
         assert both.clauses("imm")["compact"].met
-        assert any("era adds a bias" in note for note in both.notes)
+
+    def test_saved_estimators_and_their_columns(self, data, tmp_path):
+        pytest.importorskip("safetensors", reason="needs safetensors: pip install -e '.[deep]'")
+        P, H = (pd.DataFrame(X, columns=[*"abcdef"]) for X in data)
+        immunizer = condnum.Immunizer().fit(P[[*"fbdeca"]], H)
+        immunizer.save(tmp_path / "imm.safetensors")
+        found = audit(P, H, theta=tmp_path / "imm.safetensors", bootstrap=0, attackers=False)
+        assert found.row("theta", "compact")["rir"] == pytest.approx(immunizer.verdict_.rir)
+        condnum.Eraser().fit(H, np.arange(200) % 2).save(tmp_path / "era.safetensors")
+        with pytest.raises(InvalidInputError, match=r"Eraser.load\(.*adds a bias.*era.safetensors'\).theta_"):
+            audit(P, H, theta=str(tmp_path / "era.safetensors"))
+
+    @pytest.mark.parametrize(
+        ("make", "words"),
+        [
+            (
+                lambda: condnum.Eraser().fit(*RAISED),
+                r"own \(Eraser\) adds a bias.* own.theta_, if the inputs are",
+            ),
+            (lambda: torch.nn.Linear(D, D), r"own \(Linear\) adds a bias.* own.weight.T"),
+            (lambda: condnum.Immunizer, "own is the class Immunizer; pass an instance"),
+        ],
+        ids=["eraser", "layer", "class"],
+    )
+    def test_what_is_no_matrix_is_refused(self, data, make, words):
+        with pytest.raises(InvalidInputError, match=words):
+            audit(*data, theta={"own": make()})
 
     def test_names_that_are_taken(self, data, theta):
         with pytest.raises(InvalidInputError, match="the name 'pareto' is that of an extractor of the audit"):
