@@ -153,9 +153,11 @@ def extractor_affine(
         raise InvalidInputError(
             f"{name} is a {type(theta).__name__}, which has no to_linear(); pass its matrix (D, D_hid)."
         )
-    index = getattr(theta, "index", ()) if hasattr(theta, "columns") else ()
-    names = list(getattr(theta, "feature_names_in_", index))
-    if columns and names and all(isinstance(own, str) for own in names):
+    names = getattr(theta, "columns_", None)
+    if names is None and hasattr(theta, "columns") and all(isinstance(own, str) for own in theta.index):
+        names = theta.index
+    if columns and names is not None:
+        names = [str(own) for own in names]
         check_same_names("the table of inputs", columns, name, names)
         order = [names.index(own) for own in columns]
         matrix = matrix.iloc[order] if hasattr(matrix, "columns") else matrix[order]

@@ -126,7 +126,7 @@ def test_columns_are_matched_by_name(fit):
 
 
 #: What a function finds of θ on frames of both tasks.
-JUDGED = {
+MEASURES = {
     "audit": lambda theta, P, H: condnum.audit(P, H, theta=theta, bootstrap=0, attackers=False).row(
         "theta", "compact"
     )["rir"],
@@ -153,16 +153,23 @@ JUDGED = {
 }
 
 
-@pytest.mark.parametrize("judge", JUDGED)
+@pytest.mark.parametrize("judge", MEASURES)
 def test_every_function_matches_theta_to_named_columns(judge):
     frames = [KINDS["frame"](A).reset_index(drop=True) for A in (P, H)]
     fitted, turned = (Immunizer().fit(*(A[order] for A in frames)) for order in (COLUMNS, [*"dbca"]))
     matrix = pd.DataFrame(turned.theta_, index=[*"dbca"])
     for theta in (turned, matrix):
         # Fits on turned columns differ by round-off, of a θ with κ below 100.
-        assert JUDGED[judge](theta, *frames) == pytest.approx(JUDGED[judge](fitted, *frames), rel=1e-6)
+        assert MEASURES[judge](theta, *frames) == pytest.approx(MEASURES[judge](fitted, *frames), rel=1e-6)
     with pytest.raises(InvalidInputError, match="has no column 'z'"):
-        JUDGED[judge](matrix, *(A.rename(columns={"a": "z"}) for A in frames))
+        MEASURES[judge](matrix, *(A.rename(columns={"a": "z"}) for A in frames))
+
+
+@pytest.mark.parametrize("judge", MEASURES)
+def test_every_function_matches_columns_whose_names_are_numbers(judge):
+    frames = [pd.DataFrame(A) for A in (P, H)]
+    fitted, turned = (Immunizer().fit(*(A[order] for A in frames)) for order in ([0, 1, 2, 3], [3, 1, 2, 0]))
+    assert MEASURES[judge](turned, *frames) == pytest.approx(MEASURES[judge](fitted, *frames), rel=1e-6)
 
 
 @pytest.mark.parametrize("fit", FITTED)

@@ -25,7 +25,7 @@ class Extractor(TransformerMixin, BaseEstimator):
 
     n_features_in_: int
     _sample: Any  # an empty array or tensor of the dtype and device of the inputs of `fit`
-    _columns: list[Any] | None  # of the data frame that was fitted
+    columns_: list[Any] | None  # of the data frame that was fitted; None for arrays
     _features: Callable[[Tensor], Tensor]  # of rows, in float64
     _affine: Callable[[], dict[str, Tensor]]  # `weight` and, where there is one, `bias` of the layer
     _record: Callable[[], tuple[dict[str, Any], dict[str, Any]]]  # what a file keeps: tensors, and JSON
@@ -56,7 +56,7 @@ class Extractor(TransformerMixin, BaseEstimator):
         known = facts | {
             "parameters": {name: _written(value) for name, value in self.get_params(deep=False).items()},
             "inputs": self.n_features_in_,
-            "columns": self._columns,
+            "columns": self.columns_,
             "array": not isinstance(self._sample, Tensor),
             "dtype": str(self._sample.dtype).removeprefix("torch."),
         }
@@ -101,7 +101,7 @@ class Extractor(TransformerMixin, BaseEstimator):
 
     def _name_columns(self, columns: list[Any] | None) -> None:
         """Keep the names of columns; scikit-learn's `feature_names_in_` is there for text alone."""
-        self._columns = columns
+        self.columns_ = columns
         self.__dict__.pop("feature_names_in_", None)
         if columns and all(isinstance(name, str) for name in columns):
             self.feature_names_in_ = np.array(columns, dtype=object)
@@ -119,8 +119,8 @@ class Extractor(TransformerMixin, BaseEstimator):
 
     def _rows(self, X: Any) -> Tensor:
         """Return rows in float64, checked, with the columns of `fit`."""
-        if self._columns is not None:
-            X = same_columns(fit=pd.DataFrame(columns=self._columns), X=X)[1]
+        if self.columns_ is not None:
+            X = same_columns(fit=pd.DataFrame(columns=self.columns_), X=X)[1]
         rows = as_tensor(X, "X", ndim=2).detach()
         if rows.shape[1] != self.n_features_in_:
             raise InvalidInputError(
