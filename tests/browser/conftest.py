@@ -230,7 +230,12 @@ def lab(needs_chromium: None, window: Any, tmp_path: Path) -> Iterator[Callable[
         *("jupyterlab", "--no-browser", "--allow-root", f"--ServerApp.root_dir={tmp_path / 'notebooks'}"),
         *("--ServerApp.ip=127.0.0.1", "--ServerApp.port=0"),
         *(f"--IdentityProvider.token={TOKEN}", "--LabApp.expose_app_in_browser=True"),
+        f"--LabApp.user_settings_dir={tmp_path / 'settings'}",
     ]
+    # On a slow machine a save of its own meets ours, and a dialog about a changed file waits for an answer.
+    settings = tmp_path / "settings" / "@jupyterlab" / "docmanager-extension" / "plugin.jupyterlab-settings"
+    settings.parent.mkdir(parents=True)
+    settings.write_text('{"autosave": false}')
     with _server(tmp_path, command, "/api/status") as address:
 
         def open_lessons(figures: int = 0) -> LivePage:
