@@ -105,14 +105,6 @@ class LinearTask:
         return CovarianceRange.of(self.covariance, rtol=self.rtol, name="the task's covariance")
 
     @property
-    def units_hide_rank(self) -> bool:
-        """Whether K has a larger rank where its columns have unit length: float64 cannot tell which holds."""
-        lengths = self.covariance.diagonal().clamp_min(0).sqrt()
-        lengths = torch.where(lengths > 0, lengths, 1)
-        equal = self.covariance / lengths / lengths[:, None]
-        return CovarianceRange.of(equal, rtol=self.rtol).rank > self.rank
-
-    @property
     def rank(self) -> int:
         """Numerical rank of `K`; also that of `H(θ)` for invertible θ."""
         return self.range.rank

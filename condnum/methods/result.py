@@ -76,7 +76,7 @@ def with_verdict(problem: ImmunizationProblem, result: ImmunizationResult) -> Im
         text += f", {share_of_ceiling(compact.rir, ceiling):.1%} of the theoretical limit {ceiling:.4g}."
     else:
         text += "; no theoretical limit: the harmful task has directions of its own."
-    if problem.harmful.units_hide_rank:
+    if ranges[1].units_hide_rank:
         text += " The units of D_H's columns differ so much that the rank of K_H is not known: rescale them."
     elif ranges[1].rank == 1:
         text += " K_H has rank 1, so κ(H_H) = 1 for every θ and no extractor can meet clause (a)."

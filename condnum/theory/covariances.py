@@ -20,6 +20,7 @@ class CovarianceRange:
     values: Tensor  # (r,) descending, > 0
     vectors: Tensor  # (D, r), orthonormal columns
     rtol: float = 0.0  # relative tolerance below which an eigenvalue counted as zero; 0 for D·2⁻⁵²
+    units_hide_rank: bool = False  # K has a larger rank where its columns have unit length: which holds?
 
     @classmethod
     def of(
@@ -41,7 +42,9 @@ class CovarianceRange:
             raise RankError(
                 f"{name} has rank 0 (no positive eigenvalue): check that the features are not all zero."
             )
-        return cls(values[kept].flip(0), vectors[:, kept].flip(1), rtol)
+        used, lost = K.diagonal() > 0, K.diagonal() <= rtol * values[-1]  # columns below the tolerance
+        hidden = bool((used & lost).any()) and _rank_of_unit_columns(K[used][:, used], rtol) > int(kept.sum())
+        return cls(values[kept].flip(0), vectors[:, kept].flip(1), rtol, hidden)
 
     @classmethod
     def of_features(cls, features: ArrayLike, *, rtol: float | None = None, name: str = "features") -> Self:
@@ -108,6 +111,13 @@ class CovarianceRange:
     def null_projector(self) -> Tensor:
         """Orthogonal projector on null(K), `(D, D)`."""
         return torch.eye(self.dimension).to(self.vectors) - self.vectors @ self.vectors.mT
+
+
+def _rank_of_unit_columns(K: Tensor, rtol: float) -> int:
+    """Return the rank of a covariance whose columns are scaled to length 1."""
+    lengths = K.diagonal().sqrt()
+    values = torch.linalg.eigvalsh(K / lengths / lengths[:, None])
+    return int((values > rtol * values[-1]).sum())
 
 
 def task_ranges(

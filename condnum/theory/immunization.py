@@ -272,6 +272,7 @@ class HessianSpectra:
     dimension_after: int  # r, the rank of θ
     rtol: float = 1.0  # at which the ranges tell K's rank, where that is finer than D·2⁻⁵²
     tolerance: float = RATIO_TOLERANCE
+    hidden: tuple[str, ...] = ()  # tasks whose rank the units of their columns hide
 
     @classmethod
     def of(
@@ -293,7 +294,8 @@ class HessianSpectra:
         finest = max(task.rtol or 1.0 for task in (P, H))
         spectra = P.values.to(T.device), after[0], H.values.to(T.device), after[1]
         tolerance = ratio_tolerance(max(T.shape), storage_eps(theta))
-        return cls(*spectra, len(T), rank, finest, tolerance)
+        hidden = tuple(name for name, task in (("pretrain", P), ("harmful", H)) if task.units_hide_rank)
+        return cls(*spectra, len(T), rank, finest, tolerance, hidden)
 
     def scaled(self, factor: float) -> HessianSpectra:
         """Return the spectra of `θ·√factor`."""
@@ -333,6 +335,11 @@ def immunization_from_spectra(
             doubts[clause] = (
                 f"H_{task[0].upper()}(θ) has lost rank: {rank} of {k} directions lie above the rank "
                 f"tolerance {rtol:.2g}, σ_{rank + 1}/σ₁ = {float(sigma[rank] / sigma[0]):.2g}"
+            )
+        if convention == "compact" and task in spectra.hidden:
+            doubts[clause] = (
+                f"the units of D_{task[0].upper()}'s columns differ so much that the rank of "
+                f"K_{task[0].upper()} is not known: rescale them, or give features"
             )
     return Immunization(
         loss_gap=loss_gap,

@@ -184,6 +184,20 @@ class TestUnits:
         np.testing.assert_allclose([found.sigma_max, found.sigma_min], true[[0, -1]], rtol=1e-10)
         np.testing.assert_allclose(own.values, true, rtol=1e-10)
 
+    @pytest.mark.parametrize("small", ["pretrain", "harmful"])
+    def test_a_rank_that_units_hide_in_a_covariance_is_not_known(self, small):
+        rng = np.random.default_rng(0)
+        tasks = {name: rng.normal(size=(30, 3)) for name in ("pretrain", "harmful")}
+        tasks[small] *= [1e6, 1, 1e-6]
+        theta = np.diag([1.0, 1.0, 2.0])
+        found = relative_immunization_ratio(theta, *(X.T @ X for X in tasks.values()))
+        clause = {"pretrain": "pretrain_no_slower", "harmful": "harmful_slower"}[small]
+        assert getattr(found.clauses, clause) is None
+        (doubt,) = found.doubts.values()
+        assert f"rank of K_{small[0].upper()} is not known: rescale them" in doubt
+        audited = audit(*tasks.values(), theta=theta, bootstrap=0, attackers=False)
+        assert getattr(audited.clauses("theta")["compact"], clause) is None
+
     @pytest.mark.parametrize("dtype", [np.float64, np.float32])
     @pytest.mark.parametrize("unit", [1e9, 1e-9])
     def test_one_column_in_other_units_hides_no_direction(self, unit, dtype):
