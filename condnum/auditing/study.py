@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,9 +9,10 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.arrays import TargetKind, extractor_matrix, resolve_device
+from condnum.arrays import TargetKind, resolve_device
 from condnum.auditing import measures
 from condnum.auditing.attacks import PANEL_BUDGET, AttackSection, attack_section
+from condnum.auditing.extractors import ThetaLike, read_extractors
 from condnum.auditing.intervals import FEWEST_REPLICATES, bootstrap
 from condnum.auditing.layers import RIR_TARGET, layer_audit, layer_names
 from condnum.auditing.measures import PARETO, TaskSpectra
@@ -21,8 +21,7 @@ from condnum.auditing.result import Audit
 from condnum.data.digits import load_small_digits
 from condnum.data.feature_pair import MISSING, look_at, open_pair
 from condnum.data.feature_stream import FeaturesLike, FeatureStream, TargetsLike, as_stream, read_targets
-from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, RankError
-from condnum.estimators import Eraser, Immunizer
+from condnum.errors import InvalidInputError
 from condnum.files import atomic_write, sha256_file
 from condnum.probing.race import AttackBudget
 from condnum.progress import OnProgress, report_event
@@ -32,9 +31,6 @@ from condnum.theory.ceiling import max_rir_immunizer, ridge_convention_ceiling, 
 from condnum.theory.covariances import CovarianceRange
 from condnum.theory.pareto import pareto_immunizer
 from condnum.theory.spectra import PUBLISHED_RIDGE, default_rtol, squared_rtol
-
-#: A matrix of any kind, a linear module, an `Immunizer` or `Eraser`, or where to find a matrix.
-ThetaLike = Any
 
 
 def audit(
@@ -99,49 +95,6 @@ def audit(
     if budget is not None and (data.y_harmful is None or not attackers):
         raise InvalidInputError("budget has no effect without attackers; give y_harmful, and attackers=True.")
     return measure(settings, data, budget=budget, threads=threads)
-
-
-def read_extractors(
-    theta: ThetaLike, dimension: int, columns: Sequence[str] | None = None
-) -> dict[str, NDArray[Any]]:
-    """Read extractors in their stored types, match their names to the columns, and check that they fit."""
-    found = dict[str, NDArray[Any]]()
-    given = theta if isinstance(theta, Mapping) else {} if theta is None else {"theta": theta}
-    for name, value in given.items():
-        if name in (measures.AS_IS, *measures.CLOSED, measures.ERASED):
-            raise InvalidInputError(
-                f"the name '{name}' is that of an extractor of the audit; choose another."
-            )
-        layer, called = value, name
-        if isinstance(value, str | Path):
-            layer = _saved_estimator(value)
-            called = f"{type(layer).__name__}.load({str(value)!r})"
-        if not isinstance(layer, str | Path):
-            layer = extractor_matrix(layer, called, columns)
-        stream = as_stream(layer, name=name)
-        stored = stream.dtype.newbyteorder("=")
-        known = stored in (np.float16, np.float32, np.float64)
-        matrix = stream.array(gaps="refuse").astype(stored if known else np.float64)
-        if len(matrix) != dimension:
-            hint = "; it looks transposed: save θ.T" if matrix.shape[1] == dimension else ""
-            said = "".join(f" {note}" for note in stream.notes)
-            raise InvalidInputError(
-                f"{name} has shape {matrix.shape}, but the features have D = {dimension} columns: θ must be "
-                f"(D, D_hid), the features of an attacker are Xθ{hint}.{said}"
-            )
-        if not matrix.any():
-            raise RankError(f"{name} is the zero matrix: no features are extracted, and κ is undefined.")
-        found[name] = matrix
-    return found
-
-
-def _saved_estimator(path: str | Path) -> Any:
-    """Return the `Immunizer` or `Eraser` that `save` wrote, or the path of any other file."""
-    if Path(path).suffix.lower() == ".safetensors":
-        for kind in (Immunizer, Eraser):
-            with suppress(DataFormatError, DataNotFoundError):
-                return kind.load(Path(path).expanduser())
-    return path
 
 
 @dataclass(eq=False)

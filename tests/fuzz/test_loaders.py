@@ -17,7 +17,7 @@ import torch
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from condnum.auditing.study import read_extractors
+from condnum.auditing.extractors import read_extractors
 from condnum.data.digits import read_idx
 from condnum.data.feature_pair import look_at, match_streams
 from condnum.data.feature_stream import as_stream, read_targets

@@ -1,0 +1,61 @@
+"""The extractors that an audit is given: matrices, modules, estimators and their files."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condnum.arrays import extractor_matrix
+from condnum.auditing import measures
+from condnum.data.feature_stream import as_stream
+from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, RankError
+from condnum.estimators import Eraser, Immunizer
+
+#: A matrix of any kind, a linear module, an `Immunizer` or `Eraser`, or where to find a matrix.
+ThetaLike = Any
+
+
+def read_extractors(
+    theta: ThetaLike, dimension: int, columns: Sequence[str] | None = None
+) -> dict[str, NDArray[Any]]:
+    """Read extractors in their stored types, match their names to the columns, and check that they fit."""
+    found = dict[str, NDArray[Any]]()
+    given = theta if isinstance(theta, Mapping) else {} if theta is None else {"theta": theta}
+    for name, value in given.items():
+        if name in (measures.AS_IS, *measures.CLOSED, measures.ERASED):
+            raise InvalidInputError(
+                f"the name '{name}' is that of an extractor of the audit; choose another."
+            )
+        layer, called = value, name
+        if isinstance(value, str | Path):
+            layer = _saved_estimator(value)
+            called = f"{type(layer).__name__}.load({str(value)!r})"
+        if not isinstance(layer, str | Path):
+            layer = extractor_matrix(layer, called, columns)
+        stream = as_stream(layer, name=name)
+        stored = stream.dtype.newbyteorder("=")
+        known = stored in (np.float16, np.float32, np.float64)
+        matrix = stream.array(gaps="refuse").astype(stored if known else np.float64)
+        if len(matrix) != dimension:
+            hint = "; it looks transposed: save θ.T" if matrix.shape[1] == dimension else ""
+            said = "".join(f" {note}" for note in stream.notes)
+            raise InvalidInputError(
+                f"{name} has shape {matrix.shape}, but the features have D = {dimension} columns: θ must be "
+                f"(D, D_hid), the features of an attacker are Xθ{hint}.{said}"
+            )
+        if not matrix.any():
+            raise RankError(f"{name} is the zero matrix: no features are extracted, and κ is undefined.")
+        found[name] = matrix
+    return found
+
+
+def _saved_estimator(path: str | Path) -> Any:
+    """Return the `Immunizer` or `Eraser` that `save` wrote, or the path of any other file."""
+    if Path(path).suffix.lower() == ".safetensors":
+        for kind in (Immunizer, Eraser):
+            with suppress(DataFormatError, DataNotFoundError):
+                return kind.load(Path(path).expanduser())
+    return path
