@@ -101,8 +101,8 @@ def test_what_is_read_of_transformed_images_counts_half(D_P, D_H, transform):
 
 
 def test_the_gradient_is_that_of_all_three_parts(D_P, D_H, transform):
-    """Central differences along a direction, away from θ₀, where the distance has no slope."""
-    net = Backbone("test_resnet", num_classes=5, seed=1).whole().double().train()
+    """Central differences away from θ₀, where the distance has no slope, on a net without kinks."""
+    net = Backbone("test_vit", num_classes=5, seed=1, img_size=16, patch_size=8).whole().double().train()
     loaders = [image_loader(data.limit(20), transform, batch_size=100) for data in (D_P, D_H)]
     both = [Batch(found.images, found.labels) for found in (next(iter(loader)) for loader in loaders)]
     tasks = dict(zip(("pretrain", "harmful"), both, strict=True))
