@@ -1,23 +1,21 @@
 """Notebook 7: singular vectors of real extractors along their training, beside everything they decide."""
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from scipy.linalg import subspace_angles
 
 from condnum.data import TaskPair
-from condnum.errors import InvalidInputError, check_known
+from condnum.errors import InvalidInputError, check_known, require
 from condnum.figures.style import method_style, num, option_text
 from condnum.lessons.alignment import haar_overlap_band
 from condnum.lessons.alignment_panels import TASK, draw
-from condnum.lessons.alignment_paths import TRAINING, ExtractorPaths, Selection
+from condnum.lessons.alignment_paths import TRAINING, ExtractorPath, Selection
 from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, Preset, Slider, with_controls
+from condnum.methods import get_method
 from condnum.methods.problem import SMALL
-from condnum.studies.alignment_path import GIVEN, AlignmentPath, PathData, kept_directions
+from condnum.studies.alignment_path import KEPT_DIRECTIONS, PathTasks, follow
 
 #: Labs that pages play without a kernel: the data and extractors of each, by the name of its explorer.
 LABS = {
@@ -41,23 +39,12 @@ class AlignmentView(Selection, ExplorerResult):
 
     def finding(self) -> str:
         """Say by rule what this step shows first of all."""
-        rules = (self._beside, self._ambiguous, self._aligned, self._carried, self._turned)
+        rules = (self._ambiguous, self._aligned, self._carried, self._turned)
         return next(filter(None, (rule() for rule in rules)), "") or self._generic()
-
-    def _beside(self) -> str:
-        """Compare two extractors."""
-        if len(self.steps) == 1:
-            return ""
-        (one, other), leading = self.steps, self.tasks.leading
-        angles = np.degrees(subspace_angles(one.left(1, leading), other.left(1, leading)))
-        return (
-            f"<b>{one.path.short} beside {other.path.short}</b>: the angles between the subspaces of "
-            f"their {leading} leading u<sub>i</sub> are {angles[-1]:.0f}° to {angles[0]:.0f}°"
-        )
 
     def _ambiguous(self) -> str:
         """Say that Eq. 10 depends on the U that was drawn."""
-        step = self.steps[0]
+        step = self.step
         if step.unique or step.path.trained or float(step["misalignment"][0]) <= ALIGNED:
             return ""
         predicted, true = (num(float(step[name][0])) for name in ("predicted_kappa", "kappa"))
@@ -68,7 +55,7 @@ class AlignmentView(Selection, ExplorerResult):
 
     def _aligned(self) -> str:
         """Say that alignment has not kept θ from immunizing."""
-        step, misaligned = self.steps[0], float(self.steps[0]["misalignment"][0])
+        step, misaligned = self.step, float(self.step["misalignment"][0])
         if misaligned > ALIGNED or not step.immunized:
             return ""
         return (
@@ -78,7 +65,7 @@ class AlignmentView(Selection, ExplorerResult):
 
     def _carried(self) -> str:
         """Say that one singular value carries most of R_ill."""
-        step, i = self.steps[0], self.i
+        step, i = self.step, self.i
         share = step.shares(i, self.tasks)[1]
         if share < 0.5:
             return ""
@@ -92,13 +79,13 @@ class AlignmentView(Selection, ExplorerResult):
 
     def _turned(self) -> str:
         """Say which directions a training has turned most, and whether they take K_P's order reversed."""
-        step, D, leading = self.steps[0], self.tasks.dimension, self.tasks.leading
+        step, D = self.step, self.tasks.dimension
         if not (step.path.trained and step.index):
             return ""
-        names = ", ".join(f"u<sub>{i}</sub> ({angle:.0f}°)" for i, angle in step.turned(leading)[:3])
+        names = ", ".join(f"u<sub>{i}</sub> ({angle:.0f}°)" for i, angle in step.turned()[:3])
         text = (
             "<b>Training turns these directions</b> most, out of the span of θ<sub>0</sub>'s leading "
-            f"{leading}: {names}"
+            f"ones: {names}"
         )
         straight, reverse = (float(step[name][0]) for name in ("diagonal_overlap", "reversed_overlap"))
         if reverse <= max(straight, haar_overlap_band(D)[1]):
@@ -111,30 +98,26 @@ class AlignmentView(Selection, ExplorerResult):
     def _generic(self) -> str:
         """Say whether the u_i lie where chance would put them."""
         low, high = haar_overlap_band(self.tasks.dimension)
-        inside = all(low <= value <= high for value in self.steps[0]["diagonal_overlap"])
+        inside = all(low <= value <= high for value in self.step["diagonal_overlap"])
         where = "no closer to K's eigenvectors than chance" if inside else "differently from chance"
-        return f"<b>{self.steps[0].path.label}</b>: its u<sub>i</sub> lie {where}"
+        return f"<b>{self.step.path.label}</b>: its u<sub>i</sub> lie {where}"
 
     def caption(self) -> str:
         """Say the finding, then the numbers of Eq. 10, of alignment and of the chosen direction."""
-        small, band = [], " … ".join(num(end, 2) for end in haar_overlap_band(self.tasks.dimension))
-        for step in self.steps:
-            small.append(f"<b>{step.path.short}</b>: {step.verdict}." if len(self.steps) > 1 else "")
-            kappas = [
-                f"{num(step['predicted_kappa'][side])} / {num(step['kappa'][side])} ({TASK[side]})"
-                for side in (0, 1)
-            ]
-            means = ", ".join(num(float(value), 2) for value in step["diagonal_overlap"])
-            small[-1] += (
-                f" κ by Eq. 10 / true: {', '.join(kappas)}. Mean |u<sub>i</sub>ᵀq<sub>i</sub>|²: {means} "
-                f"(by chance {band})."
-            )
-        small.append(self._direction_words())
-        return f"{self.finding()}.<div class='condnum-wide'>{'<br>'.join(small)}</div>"
+        step, band = self.step, " … ".join(num(end, 2) for end in haar_overlap_band(self.tasks.dimension))
+        kappas = [
+            f"{num(step['predicted_kappa'][side])} / {num(step['kappa'][side])} ({TASK[side]})"
+            for side in (0, 1)
+        ]
+        means = ", ".join(num(float(value), 2) for value in step["diagonal_overlap"])
+        return (
+            f"{self.finding()}.<div class='condnum-wide'>κ by Eq. 10 / true: {', '.join(kappas)}. Mean "
+            f"|u<sub>i</sub>ᵀq<sub>i</sub>|²: {means} (by chance {band}).<br>{self._direction_words()}</div>"
+        )
 
     def _direction_words(self) -> str:
         """Say what depends on u_i, and how it lies to q_j."""
-        step, i = self.steps[0], self.i
+        step, i = self.step, self.i
         s, u = step["sigma"], step.left(i)[:, 0]
         terms = step["predicted"][:, i - 1] / step["predicted"].sum(axis=1)
         well, ill = step.shares(i, self.tasks)
@@ -151,60 +134,53 @@ def alignment_lab(
     data: str | TaskPair = "house-prices",
     *,
     methods: str | Sequence[str] = "",
+    steps: int = 0,
     pretrain: str = "",
     harmful: str = "",
     key: str = "",
     drop: str = "",
-    out: str | Path = "",
-    **options: Any,
 ) -> type[Explorer]:
     """Compute `methods` (empty: all) on a pair of tasks, and return the explorer of their singular vectors.
 
-    `out` keeps them, in a folder for each data.
+    The tasks are `data`, or the files of features `pretrain` and `harmful`; `steps` are those of each
+    training, 0 for a method's own.
     """
     if bool(pretrain) != bool(harmful):
         given = "pretrain" if pretrain else "harmful"
         raise InvalidInputError(f"only {given} is given; give the paths of both X_P and X_H, or neither.")
-    own = bool(pretrain) or isinstance(data, TaskPair)
-    given_study: Any = {"data": GIVEN if own else data, "methods": methods}
-    study = AlignmentPath(**given_study, **options)
     if pretrain:
-        loaded, kind = PathData.of_files(pretrain, harmful, key=key, drop=drop), "files"
-    elif isinstance(data, TaskPair):
-        loaded, kind = PathData.of(data), "arrays"
+        tasks = PathTasks.of_files(pretrain, harmful, key=key, drop=drop)
     else:
-        loaded, kind = study.load(), re.sub(r"\W+", "-", data)
-    study = replace(study, methods=study.methods or tuple(study.allowed(loaded)))
-    return explorer_of(ExtractorPaths.of(study, loaded, str(Path(out) / kind) if out else ""))
+        tasks = PathTasks.of(data) if isinstance(data, TaskPair) else PathTasks.named(data)
+    wanted = [name.strip() for name in methods.split(",")] if isinstance(methods, str) else methods
+    chosen = [get_method(name).name for name in wanted if name] or tasks.allowed()
+    shown = require("tqdm.auto", "notebooks").tqdm(chosen, "extractors", leave=False)
+    return explorer_of(tasks, {name: ExtractorPath(name, follow(tasks, name, steps)) for name in shown})
 
 
-def recorded_lab(name: str, out: str | Path) -> type[Explorer]:
-    """Return one of `LABS`, computed or read from a folder."""
+def recorded_lab(name: str) -> type[Explorer]:
+    """Compute one of `LABS`."""
     check_known("lab", name, LABS)
     data, methods = LABS[name]
-    return alignment_lab(data, methods=methods, out=out)
+    return alignment_lab(data, methods=methods)
 
 
-def explorer_of(paths: ExtractorPaths) -> type[Explorer]:
+def explorer_of(tasks: PathTasks, kept: Mapping[str, ExtractorPath]) -> type[Explorer]:
     """Make the explorer of these extractors; its sliders end at their D."""
-    tasks, known = paths.tasks, list(paths.kept)
-    D, most = tasks.dimension, kept_directions(tasks.dimension)
+    known = list(kept)
+    D, most = tasks.dimension, min(tasks.dimension, KEPT_DIRECTIONS)
     labels = {name: option_text(method_style(name).label) for name in known}
     sides = {"pretrain": "pre-training", "harmful": "harmful"}
-    kept = "Position among the kept steps, on a log scale."
-    whose = "Task whose K has the qⱼ, and on which two extractors are compared."
-    second, others = "A second extractor, as far in its training.", {"none": "nothing", **labels}
-    steps, some = (14, 5) if D <= 128 else (8, 3)  # a recording with many pixels stays below 1 MB, too
+    place = "Position among the kept steps, on a log scale."
+    steps, some = (14, 5) if D <= SMALL else (8, 3)  # a recording with many pixels stays below 1 MB, too
     one: Any = Literal[tuple(known)]
-    other: Any = Literal["none", *known]
 
     @with_controls(
         extractor=Choice("extractor θ", "Extractor whose singular vectors are shown.", labels),
-        training=Slider("training, θ₀ to end", kept, 0, TRAINING, play=150, marks=steps),
+        training=Slider("training, θ₀ to end", place, 0, TRAINING, play=150, marks=steps),
         i=Slider("direction i of θ", "Index of uᵢ, by descending σᵢ; or click a map.", 1, most, marks=some),
         j=Slider("eigenvector j of K", "Index of qⱼ, by descending γⱼ; or click a map.", 1, D, advanced=True),
-        side=Choice("task of q<sub>j</sub>", whose, sides, advanced=True),
-        compare=Choice("beside it", second, others, advanced=True),
+        side=Choice("task of q<sub>j</sub>", "Task whose K has the qⱼ.", sides, advanced=True),
     )
     def compute(
         *,
@@ -213,32 +189,28 @@ def explorer_of(paths: ExtractorPaths) -> type[Explorer]:
         i: int = 1,
         j: int = 1,
         side: Side = "pretrain",
-        compare: other = "none",
     ) -> AlignmentView:
-        """Look up a step of one extractor, or of two."""
-        names = [extractor] if compare == "none" else [extractor, compare]
-        steps = tuple(paths.kept[name].at(training) for name in names)
-        return AlignmentView(tasks, steps, SIDES.index(side), i, j)
+        """Look up a step of one extractor."""
+        return AlignmentView(tasks, kept[extractor].at(training), SIDES.index(side), i, j)
 
-    words = re.findall(r"[A-Za-z0-9]+", tasks.row["name"])
+    words = re.findall(r"[A-Za-z0-9]+", tasks.name)
     name = "AlignmentLab" + "".join(map(str.capitalize, words))
-    doc = f"Singular vectors along the training: {tasks.row['pretrain']} and {tasks.row['harmful']}."
-    body = {"__doc__": doc, "__module__": __name__, "paths": paths, "compute": staticmethod(compute)}
-    return type(name, (Explorer,), {**body, "presets": tuple(_presets(paths))})
+    doc = f"Singular vectors along the training: {' and '.join(tasks.names)}."
+    body = {"__doc__": doc, "__module__": __name__, "tasks": tasks, "paths": kept}
+    body |= {"compute": staticmethod(compute), "presets": tuple(_presets(tasks, kept))}
+    return type(name, (Explorer,), body)
 
 
-def _presets(paths: ExtractorPaths) -> Iterator[Preset]:
+def _presets(tasks: PathTasks, kept: Mapping[str, ExtractorPath]) -> Iterator[Preset]:
     """Find a state for each finding, among the extractors that are kept."""
-    kept, tasks = paths.kept, paths.tasks
 
     def preset(label: str, tip: str, extractor: str, i: int = 1) -> Preset:
-        settings = {"extractor": extractor, "training": TRAINING, "i": i, "compare": "none"}
-        return Preset(label, tip, settings)
+        return Preset(label, tip, {"extractor": extractor, "training": TRAINING, "i": i})
 
     if "ours" in kept:
         end = kept["ours"].at(TRAINING)
-        ill = [end.shares(i, tasks)[1] for i in range(1, kept_directions(tasks.dimension) + 1)]
-        most = next((i for i, _ in end.turned(tasks.leading) if ill[i - 1] < 0.5), 1)
+        ill = [end.shares(i, tasks)[1] for i in range(1, end["left"].shape[1] + 1)]
+        most = next((i for i, _ in end.turned() if ill[i - 1] < 0.5), 1)
         tip = "Algorithm 1's end; the uᵢ that turned most"
         yield preset("Training turns these directions", tip, "ours", most)
         if max(ill) >= 0.5:
@@ -249,8 +221,5 @@ def _presets(paths: ExtractorPaths) -> Iterator[Preset]:
         if float(step["misalignment"][0]) <= ALIGNED and step.immunized:
             yield preset("Aligned, and immunized all the same", "θ with eigenvectors of benign data", name)
             break
-    if {"ours", "max_rir"} <= kept.keys() and tasks.dimension <= SMALL:  # its pictures double a recording
-        beside = preset("Algorithm 1 beside the closed form", "Both ends, on the benign task", "ours")
-        yield replace(beside, settings={**beside.settings, "compare": "max_rir"})
     if "identity" in kept:
         yield preset("Raw inputs: Eq. 10 has no one answer", "θ = I: every basis is a U", "identity")

@@ -1,12 +1,14 @@
 """The six panels of notebook 7: overlaps on both tasks, a direction in the data, spectra, ratios, probes."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from condnum.figures.limits import region_traces
 from condnum.figures.style import (
+    BLUE,
     GREEN,
     NEUTRAL,
     ORANGE,
@@ -17,13 +19,13 @@ from condnum.figures.style import (
     overlap_heatmap,
     translucent,
 )
-from condnum.lessons.alignment_paths import Selection, Step
+from condnum.lessons.alignment_paths import Selection
 from condnum.lessons.frame.sheet import Sheet
 
 #: D_P and D_H.
 TASK = ("D<sub>P</sub>", "D<sub>H</sub>")
-#: Height of the figure in pixels, and colors of the bars: u_i, that of the other extractor, q_j.
-HEIGHT, BAR_COLORS = 470, (PURPLE, ORANGE, NEUTRAL)
+#: Height of the figure in pixels, colors of both tasks, and of the bars: u_i, q_j.
+HEIGHT, COLORS, BAR_COLORS = 470, (BLUE, ORANGE), (PURPLE, NEUTRAL)
 #: Negative, zero, positive: of the name "RdBu" every version of plotly has colors of its own.
 DIVERGING = [[0, "#B2182B"], [0.5, "#FFFFFF"], [1, "#2166AC"]]
 #: Points of a spectrum that are drawn, and columns of a table that have a bar.
@@ -47,16 +49,15 @@ def colored(text: str, color: str) -> str:
 
 def draw(view: Selection) -> Any:
     """Draw the six panels, always of the same traces."""
-    two, slots = len(view.steps) > 1, view.slots
-    named = [colored(name, color) for name, color, *_ in slots]
+    named = [colored(name, color) for name, color in zip(TASK, COLORS, strict=True)]
     maps = [f"{name}: |u<sub>i</sub>ᵀq<sub>j</sub>|²" for name in named]
-    both, about = ", ".join(named), f" of {TASK[view.side]}" if two else ""
-    below = (f"spectrum of H{about}: {both}", "the two ratios", f"probe{about}: {both}")
+    both = ", ".join(named)
+    below = (f"spectrum of H: {both}", "the two ratios", f"probe: {both}")
     grid = {"rows": 2, "cols": 3, "vertical_spacing": 0.21}
     sheet = Sheet(*maps, "the direction in the data", *below, gap=0.09, grid=grid)
     left, middle, right, spectra, plane, probes = sheet.panels
-    draw_overlaps(left, view, slots[0])
-    draw_overlaps(middle, view, slots[1])
+    draw_overlaps(left, view, 0)
+    draw_overlaps(middle, view, 1)
     if view.tasks.shape:
         draw_images(right, view)
     else:
@@ -67,14 +68,13 @@ def draw(view: Selection) -> Any:
         sheet.traces.append({**trace, "name": name, "xaxis": "x5", "yaxis": "y5"})
     draw_plane(plane, view)
     draw_probes(probes, view)
-    title = " | ".join(step.name for step in view.steps)
     sheet.layout |= {
         "font": {"size": 12},
         "title": {"font": {"size": 15}, "y": 0.97},
         "legend": {"traceorder": "normal", "font": {"size": 11}, "y": 0.0, "entrywidth": 66},
         "margin": {"l": 50, "r": 16 if view.tasks.shape else 92, "t": 58, "b": 74},
     }
-    title = title if two else f"{title}: {view.steps[0].verdict}"
+    title = f"{view.step.name}: {view.step.verdict}"
     return sheet.finish(title, height=HEIGHT, heading_size=12)
 
 
@@ -84,9 +84,9 @@ def in_shades(values: Any, shades: int) -> Any:
     return np.round(np.asarray(values, dtype=np.float64) / largest * shades) / shades * largest
 
 
-def draw_overlaps(panel: Any, view: Selection, slot: tuple[str, str, Step, int]) -> None:
+def draw_overlaps(panel: Any, view: Selection, side: int) -> None:
     """Draw a map of overlaps and frame the cell (i, j)."""
-    name, _, step, side = slot
+    step = view.step
     z = step["blocks"][side]
     heat = overlap_heatmap(z, view.tasks.dimension)
     centres = np.rint(heat["x"])  # what a click chooses
@@ -95,7 +95,7 @@ def draw_overlaps(panel: Any, view: Selection, slot: tuple[str, str, Step, int])
     look = {"type": "heatmap", "zmin": 0, "zmax": most, "showscale": False, "showlegend": None}
     look |= {"colorscale": heat["colorscale"], "hover": heat["hovertemplate"]}
     click = {"meta": {"click": {"i": "y", "j": "x"}}}
-    panel.trace(f"overlaps, {name}", centres, centres, z=in_shades(z, 1024), **look, **click)
+    panel.trace(f"overlaps, {TASK[side]}", centres, centres, z=in_shades(z, 1024), **look, **click)
     panel.marks("(i, j)", [view.j], [view.i], "square-open", 11, PURPLE, hover="(i, j)", legend=False, **RING)
     half = 0.5 * (centres[1] - centres[0]) if len(centres) > 1 else 0.5
     low, high = centres[0] - half, centres[-1] + half
@@ -104,12 +104,9 @@ def draw_overlaps(panel: Any, view: Selection, slot: tuple[str, str, Step, int])
 
 
 def directions(view: Selection) -> list[tuple[str, Any]]:
-    """Return u_i, of both extractors where there are two, and q_j, turned to u_i's side, with their names."""
-    found = [("u<sub>i</sub>", step.left(view.i)[:, 0]) for step in view.steps]
-    if len(found) > 1:
-        found = [(f"{u} of {step.path.short}", of) for step, (u, of) in zip(view.steps, found, strict=True)]
-    q = view.tasks.vectors[view.side][:, view.j - 1]
-    return [*found, ("q<sub>j</sub>", q * (np.sign(q @ found[0][1]) or 1))]
+    """Return u_i, and q_j turned to its side, with their names."""
+    u, q = view.step.left(view.i)[:, 0], view.tasks.vectors[view.side][:, view.j - 1]
+    return [("u<sub>i</sub>", u), ("q<sub>j</sub>", q * (np.sign(q @ u) or 1))]
 
 
 #: An axis of a picture.
@@ -122,7 +119,7 @@ def draw_images(panel: Any, view: Selection) -> None:
     gap = np.full((shape[0], max(1, shape[1] // 14)), np.nan)
     images = [in_shades(of / np.abs(of).max(), 64).reshape(shape) for _, of in shown]
     parts = [part for image in images for part in (gap, image)][1:]
-    draw_direction(panel, np.concatenate(parts, axis=1), [None, None, None])
+    draw_direction(panel, np.concatenate(parts, axis=1), [None, None])
     title = _small(" | ".join(name for name, _ in shown))["title"]
     panel.x("", **BARE, constrain="domain", title=title)
     panel.y("", **BARE, autorange="reversed", scaleanchor="x3", constrain="domain")
@@ -131,19 +128,16 @@ def draw_images(panel: Any, view: Selection) -> None:
 def draw_loadings(panel: Any, view: Selection) -> None:
     """Draw the largest loadings of the directions as bars, in the order of the columns."""
     shown = directions(view)
-    size = np.max([np.abs(of) for _, of in shown[:-1]], axis=0)
-    kept = np.sort(np.argsort(-size, kind="stable")[:BARS])[::-1]
+    kept = np.sort(np.argsort(-np.abs(shown[0][1]), kind="stable")[:BARS])[::-1]
     columns = [view.tasks.features[k][:14] for k in kept]
-    bars: list[Any] = [(name, of[kept], columns) for name, of in shown]
-    bars = bars if len(bars) == 3 else [bars[0], None, bars[1]]
-    draw_direction(panel, np.zeros((0, 0)), bars)
-    said = [colored(bar[0], color) for bar, color in zip(bars, BAR_COLORS, strict=True) if bar]
+    draw_direction(panel, np.zeros((0, 0)), [(name, of[kept], columns) for name, of in shown])
+    said = [colored(name, color) for (name, _), color in zip(shown, BAR_COLORS, strict=True)]
     panel.x("", autorange=True, **_small(f"loadings of {', '.join(said)}"))
     panel.y("", side="right", type="category", autorange=True, dtick=1, tickfont={"size": 10})
 
 
-def draw_direction(panel: Any, image: Any, bars: list[Any]) -> None:
-    """Draw an image and three sets of bars, of which some are empty."""
+def draw_direction(panel: Any, image: Any, bars: Sequence[Any]) -> None:
+    """Draw an image and two sets of bars, of which one kind is empty."""
     look = {"type": "heatmap", "colorscale": DIVERGING, "zmin": -1, "zmax": 1, "showscale": False}
     rows, columns = map(np.arange, image.shape)
     panel.trace("image", columns, rows, z=image, showlegend=None, hover="%{z:.2f}<extra></extra>", **look)
@@ -157,8 +151,9 @@ def draw_spectra(panel: Any, view: Selection) -> None:
     """Draw the spectra of H, Eq. 10 sorted, Ostrowski's band, and the term of σ_i."""
     D, lowest = view.tasks.dimension, 0.0
     shown = np.unique(np.linspace(0, D - 1, POINTS).round().astype(int))
-    for slot, (_, color, step, side) in enumerate(view.slots):
-        first = {"legend": slot == 0}
+    step = view.step
+    for side, color in enumerate(COLORS):
+        first = {"legend": side == 0}
         s, gamma, rank = step["sigma"], view.tasks.values[side], view.tasks.rank(side)
         scale = s[0] ** 2 * gamma[0]
         truth, predicted = step["spectrum"][side] / scale, step["predicted"][side] / scale
@@ -192,21 +187,15 @@ def draw_spectra(panel: Any, view: Selection) -> None:
 
 
 def draw_plane(panel: Any, view: Selection) -> None:
-    """Draw the trainings, the present steps, and where a doubled σ_i would move them to first order."""
-    hover, drawn = "(ii) = %{x:.3g}, (i) = %{y:.3g}", [np.ones((1, 2))]
-    for slot, color in enumerate((GREEN, NEUTRAL)):
-        path = now = moved = np.zeros((0, 2))
-        if slot < len(view.steps):
-            step = view.steps[slot]
-            path, now = step.path.arrays["ratios"], step["ratios"][None]
-            moved = np.concatenate([now, now * 2 ** step.pull(view.i)])
-        path = path[np.isfinite(path).all(axis=1)]
-        drawn.append(path)
-        look = {"hover": hover, "legend": slot == 0}
-        panel.line("training", *path.T, color, width=2.5, **look)
-        panel.marks("now", *now.T, "circle", 12, color, **look)
-        panel.line("σ<sub>i</sub> doubled", *moved.T, PURPLE, width=4, **look)
-    logs = np.log10(np.concatenate(drawn))
+    """Draw the training, the present step, and where a doubled σ_i would move it to first order."""
+    step, hover = view.step, {"hover": "(ii) = %{x:.3g}, (i) = %{y:.3g}"}
+    path, now = step.path.arrays["ratios"], step["ratios"][None]
+    path = path[np.isfinite(path).all(axis=1)]
+    moved = np.concatenate([now, now * 2 ** step.pull(view.i)])
+    panel.line("training", *path.T, GREEN, width=2.5, **hover)
+    panel.marks("now", *now.T, "circle", 12, GREEN, **hover)
+    panel.line("σ<sub>i</sub> doubled", *moved.T, PURPLE, width=4, **hover)
+    logs = np.log10(np.concatenate([np.ones((1, 2)), path]))
     (left, low), (right, high) = logs.min(axis=0) - 0.6, logs.max(axis=0) + 0.6
     ticks = [max(1, round((end - start) / 4)) for start, end in ((left, right), (low, high))]
     panel.x("", left, right, log=True, dtick=ticks[0], **_small("(ii), on D<sub>P</sub>"))
@@ -215,7 +204,8 @@ def draw_plane(panel: Any, view: Selection) -> None:
 
 def draw_probes(panel: Any, view: Selection) -> None:
     """Draw the norm ratios of the probes, and when a mode as large as the term of σ_i is learned."""
-    for name, color, step, side in view.slots:
+    step = view.step
+    for side, (name, color) in enumerate(zip(TASK, COLORS, strict=True)):
         steps = np.maximum(step.path.arrays["probe_steps"], 0.7)
         ratio = np.maximum(step["probes"][side], 0.1 * _RATIO_FLOOR)
         panel.line(name, steps, ratio, color, width=2.5, hover="t = %{x:,.0f}: %{y:.1e}", legend=False)

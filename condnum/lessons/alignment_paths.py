@@ -1,19 +1,16 @@
 """What notebook 7 looks up: the kept steps of extractors on a pair of tasks, and what follows from them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from condnum.errors import InvalidInputError
-from condnum.figures.style import BLUE, ORANGE, method_style, num
+from condnum.figures.style import method_style, num
 from condnum.lessons.condition_number import Floats
-from condnum.progress import sweep_line
-from condnum.studies.alignment_path import TASKS_CELL, AlignmentPath, PathData, region_of
+from condnum.studies.alignment_path import PathTasks
 from condnum.theory.immunization import RATIO_TOLERANCE, Clauses
-from condnum.theory.pareto import FeasibleRegion
 
 #: Marks of the slider along a training, over which the kept steps are spread.
 TRAINING = 40
@@ -22,46 +19,11 @@ LEADING = 10
 
 
 @dataclass(frozen=True, eq=False)
-class LabTasks:
-    """What belongs to both tasks alone, whatever the extractor."""
-
-    row: dict[str, Any]
-    values: Floats  # (2, D) γ of K_P and of K_H, descending
-    vectors: Floats  # (2, D, D) Q
-    features: tuple[str, ...]  # names of the D columns
-
-    @property
-    def dimension(self) -> int:
-        """D."""
-        return int(self.values.shape[1])
-
-    @property
-    def leading(self) -> int:
-        """How many leading directions are compared as a subspace: few against D, else any two agree."""
-        return max(1, min(LEADING, self.dimension // 4))
-
-    @property
-    def shape(self) -> tuple[int, int] | None:
-        """Rows and columns of the image whose pixels the columns are; None for a table."""
-        return (self.row["height"], self.row["width"]) if self.row["height"] else None
-
-    @cached_property
-    def region(self) -> FeasibleRegion:
-        """What is possible in the plane of (ii) and (i)."""
-        return region_of(self.row)
-
-    def rank(self, side: int) -> int:
-        """Return the rank of K of D_P (0) or of D_H (1)."""
-        return int((self.values[side] > 0).sum())
-
-
-@dataclass(frozen=True, eq=False)
 class ExtractorPath:
     """One extractor along its training."""
 
     name: str
-    row: dict[str, Any]
-    arrays: dict[str, Any]
+    arrays: dict[str, Any]  # of `follow`
 
     @property
     def label(self) -> str:
@@ -134,14 +96,18 @@ class Step:
         """Return d log (ii) / d log σ_i and d log (i) / d log σ_i, `(2,)`."""
         return np.asarray(2 * (self["top"] - self["low"])[:, i - 1])
 
-    def turned(self, leading: int) -> list[tuple[int, float]]:
-        """Return each leading i with the angle of u_i to θ₀'s leading subspace, the largest first."""
+    def turned(self) -> list[tuple[int, float]]:
+        """Return each leading i with the angle of u_i to θ₀'s leading subspace, the largest first.
+
+        Few lead against D: else any two subspaces agree.
+        """
+        leading = max(1, min(LEADING, len(self["sigma"]) // 4))
         start, now = (Step(self.path, k).left(1, leading) for k in (0, self.index))
         cosines = np.linalg.norm(start.T @ now, axis=0).clip(0, 1)
         angles = np.degrees(np.arccos(cosines)).tolist()
         return sorted(enumerate(angles, 1), key=lambda one: -one[1])
 
-    def shares(self, i: int, tasks: LabTasks) -> tuple[float, float]:
+    def shares(self, i: int, tasks: PathTasks) -> tuple[float, float]:
         """Return which part of R_well(H_P), R_ill(H_H) depends on σ_i, by Euler: ∂R/∂log σ_i over ±4R."""
         D, k = tasks.dimension, tasks.region.ceiling.rank_harmful
         (P, H), square = self["spectrum"], self["square"][:, i - 1]
@@ -153,56 +119,26 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """A step of one extractor, or of two beside each other, with a direction u_i and an eigenvector q_j."""
+    """A step of one extractor, with a direction u_i and an eigenvector q_j."""
 
-    tasks: LabTasks
-    steps: tuple[Step, ...]  # of the extractor, and of the one beside it
-    side: int  # of the task whose q_j is meant, and on which two are compared: 0 for D_P, 1 for D_H
+    tasks: PathTasks
+    step: Step
+    side: int  # of the task whose q_j is meant: 0 for D_P, 1 for D_H
     i: int
     j: int
 
-    @property
-    def slots(self) -> list[tuple[str, str, Step, int]]:
-        """What is shown beside each other, name, color, step and task: both tasks, or both extractors."""
-        colors = (BLUE, ORANGE)
-        if len(self.steps) == 1:
-            names = ("D<sub>P</sub>", "D<sub>H</sub>")
-            return [(names[side], colors[side], self.steps[0], side) for side in (0, 1)]
-        return [
-            (step.path.short, color, step, self.side) for step, color in zip(self.steps, colors, strict=True)
-        ]
 
-
-@dataclass(frozen=True, eq=False)
-class ExtractorPaths:
-    """The extractors of one pair of tasks."""
-
-    tasks: LabTasks
-    kept: dict[str, ExtractorPath]
-
-    @classmethod
-    def of(cls, study: AlignmentPath, data: PathData, out: str) -> Self:
-        """Compute extractors, or read them from a folder, with a bar."""
-        run = study.run(data, out=out, on_progress=sweep_line())
-        for cell, error in run.errors.items():
-            raise InvalidInputError(f"{cell.name} cannot be followed on these data: {error}")
-        found = {cell.name: (row, arrays) for cell, row, arrays in run.cells}
-        row, arrays = found.pop(TASKS_CELL)
-        tasks = LabTasks(row, arrays["values"], arrays["vectors"], tuple(map(str, arrays["features"])))
-        kept = {method: found[method] for method in study.methods}
-        return cls(tasks, {method: ExtractorPath(method, *of) for method, of in kept.items()})
-
-    def summary(self) -> pd.DataFrame:
-        """Return the last step of each extractor."""
-        rows = []
-        for name, path in self.kept.items():
-            step = path.at(TRAINING)
-            pretrain, harmful = step["ratios"]
-            row = {"steps": int(step["step"]), "(i)": harmful, "(ii)": pretrain, "RIR": harmful / pretrain}
-            for side, task in enumerate("PH"):
-                row |= {
-                    f"misalignment {task}": step["misalignment"][side],
-                    f"κ of Eq. 10 / κ, {task}": step["predicted_kappa"][side] / step["kappa"][side],
-                }
-            rows.append({"extractor": name, **row})
-        return pd.DataFrame(rows).set_index("extractor")
+def summary(paths: Mapping[str, ExtractorPath]) -> pd.DataFrame:
+    """Return the last step of each extractor."""
+    rows = []
+    for name, path in paths.items():
+        step = path.at(TRAINING)
+        pretrain, harmful = step["ratios"]
+        row = {"steps": int(step["step"]), "(i)": harmful, "(ii)": pretrain, "RIR": harmful / pretrain}
+        for side, task in enumerate("PH"):
+            row |= {
+                f"misalignment {task}": step["misalignment"][side],
+                f"κ of Eq. 10 / κ, {task}": step["predicted_kappa"][side] / step["kappa"][side],
+            }
+        rows.append({"extractor": name, **row})
+    return pd.DataFrame(rows).set_index("extractor")

@@ -47,9 +47,9 @@ def is_current(path: Path) -> bool:
         return stream.readline() == first_line(path.stem)
 
 
-def _record_file(name: str, path: Path, labs: str | Path) -> str:
+def _record_file(name: str, path: Path) -> str:
     """Write one recording; return its name."""
-    explorer = EXPLORERS[name] if name in EXPLORERS else recorded_lab(name, labs)
+    explorer = EXPLORERS[name] if name in EXPLORERS else recorded_lab(name)
     write_text(path, first_line(name) + record(explorer))
     return name
 
@@ -59,7 +59,6 @@ def record_all(
     names: Sequence[str] = (),
     *,
     jobs: int = 2,
-    labs: str | Path = "runs/alignment-lab",
     progress: OnProgress | None = None,
 ) -> list[Path]:
     """Write the recordings of explorers that this code has not written yet as `NAME.js`; return the files."""
@@ -68,7 +67,7 @@ def record_all(
     target = output_folder(folder)
     files = {name: target / f"{name}.js" for name in names or EXPLORERS}
     missing = {name: path for name, path in files.items() if not is_current(path)}
-    work = (delayed(_record_file)(name, path, labs) for name, path in missing.items())
+    work = (delayed(_record_file)(name, path) for name, path in missing.items())
     written = Parallel(n_jobs=jobs, return_as="generator_unordered")(work)
     for done, name in enumerate(written, len(files) - len(missing) + 1):
         if progress is not None:

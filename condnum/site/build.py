@@ -228,8 +228,7 @@ def _recorded(
     files = {name: folder / f"{name}.js" for name in chosen}
     try:
         if files:
-            labs = folder.parents[1] / "alignment-lab"  # as the notebook keeps them
-            record_all(folder, list(files), labs=labs, progress=progress)
+            record_all(folder, list(files), progress=progress)
     except CondnumError as error:
         say(f"site: explorers are omitted: {error}")
     return {name: path for name, path in files.items() if is_current(path)}

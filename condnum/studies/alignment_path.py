@@ -6,10 +6,10 @@ the singular value decomposition of :math:`BU\Sigma`: V turns the features, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -17,49 +17,22 @@ from torch import Tensor
 
 from condnum.data import Digits, TaskPair
 from condnum.data.feature_pair import look_at, open_pair
-from condnum.data.task_pair import sha256_arrays
-from condnum.errors import InvalidInputError
-from condnum.methods import DescentSettings, Progress, get_method, immunize, method_names
+from condnum.methods import Progress, get_method, immunize, method_names
 from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask
 from condnum.probing.line_search import log_spaced_steps, probe_curves
 from condnum.probing.quadratic import Modes
-from condnum.studies.frame import Cell, CellResult, Count, at_least
-from condnum.studies.frame.cells import Arrays
-from condnum.studies.frame.study import content_checksum
-from condnum.studies.linear import LinearStudy, MethodNames, MethodStudy
+from condnum.studies.linear import LinearStudy
 from condnum.studies.measure import report_step
 from condnum.studies.pairs import study_of_one_pair
-from condnum.theory.ceiling import RirCeiling
 from condnum.theory.covariances import CovarianceRange
 from condnum.theory.pareto import FeasibleRegion, feasible_region
 from condnum.theory.spectra import condition_from_spectrum, default_rtol, symmetric_part
 
-#: Steps of a training that are kept, about: for D up to `SMALL`, and beyond.
-KEPT = {True: 48, False: 40}
+#: Steps of a training that are kept, about.
+KEPT_STEPS = 48
 
-#: Bytes for the u_i of one training. Those of 784 pixels fit in half precision: an overlap is then right to
-#: about 1e-3 of itself, and a picture to the eye.
-LEFT_BYTES = 50 << 20
-
-
-def left_precision(dimension: int) -> type[np.floating[Any]]:
-    """Return the type in which u_i are kept."""
-    return np.float32 if dimension <= SMALL else np.float16
-
-
-def kept_directions(dimension: int) -> int:
-    """Return how many leading u_i of a step are kept."""
-    each = dimension * np.dtype(left_precision(dimension)).itemsize * KEPT[dimension <= SMALL]
-    return min(dimension, max(1, LEFT_BYTES // each))
-
-
-def kept_steps(limit: int, dimension: int) -> list[int]:
-    """Return which steps of at most `limit` are kept: log-spaced, the first and the last among them."""
-    count = wanted = min(KEPT[dimension <= SMALL], limit + 1)
-    while len(steps := log_spaced_steps(limit, count)) < wanted:  # many of the first round to the same
-        count += 1
-    return [int(step) for step in steps]
-
+#: Leading u_i of a step that are kept: all of 28×28 pixels, and few enough of any net's features for memory.
+KEPT_DIRECTIONS = 784
 
 #: Rows and columns of a map of overlaps; more directions are averaged in blocks.
 PATH_BLOCKS = 32
@@ -67,119 +40,77 @@ PATH_BLOCKS = 32
 #: Steps of the probes, and points of their curves.
 PROBE_STEPS, PROBE_POINTS = 5000, 60
 
-#: The cell of what belongs to the tasks alone.
-TASKS_CELL = "tasks"
-
-#: What `data` says of tasks that are handed to `run`.
-GIVEN = "given"
-
 
 @dataclass(frozen=True, eq=False)
-class PathData:
+class PathTasks:
     """Two tasks whose extractors are followed."""
 
     problem: ImmunizationProblem
     names: tuple[str, str]  # of D_P and D_H, in words
     features: tuple[str, ...]  # names of the D columns
     name: str  # what a user types for it, "mnist 4-9"
-    label: str  # the data set and where it is from
-    checksum: str
-    shape: tuple[int, int] = (0, 0)  # rows and columns of an image whose pixels the columns are
+    shape: tuple[int, int] | None = None  # of an image whose pixels the columns are
+    study: LinearStudy | None = None  # whose settings the methods have; None: their own defaults
+
+    @classmethod
+    def named(cls, data: str) -> Self:
+        """Load house-prices, embedded, mnist:P-H, digits:P-H, or the files at a path."""
+        study = study_of_one_pair(data)
+        loaded = study.load()
+        cell = next(iter(study.cells(loaded)))
+        tasks, name, shape = study.names(loaded, cell), loaded.name, None
+        if isinstance(loaded, Digits):
+            name, shape = f"{study.known} {cell['pretrain']}-{cell['harmful']}", loaded.images.shape[1:]
+        names = (tasks["pretrain_task"], tasks["harmful_task"])
+        return cls(study.problem(loaded, cell), names, loaded.feature_names, name, shape, study)
 
     @classmethod
     def of(cls, pair: TaskPair) -> Self:
         """Follow a pair of arrays."""
         names = (pair.pretrain_name, pair.harmful_name)
-        problem = ImmunizationProblem.from_pair(pair)
-        checksum = content_checksum(pair)
-        return cls(problem, names, pair.feature_names, pair.name, pair.label, checksum)
+        return cls(ImmunizationProblem.from_pair(pair), names, pair.feature_names, pair.name)
 
     @classmethod
     def of_files(cls, pretrain: str, harmful: str, *, key: str = "", drop: str = "") -> Self:
         """Follow two files of features, without targets."""
         found = look_at(*open_pair(pretrain, harmful, key=key, drop=drop))
-        X_P, X_H = found.pretrain.array(), found.harmful.array()
-        names, columns = (Path(pretrain).name, Path(harmful).name), tuple(map(str, found.columns["column"]))
-        problem = ImmunizationProblem.from_data(X_P, None, X_H)
-        return cls(problem, names, columns, "files", " and ".join(names), sha256_arrays(X_P=X_P, X_H=X_H))
-
-
-@dataclass(frozen=True)
-class AlignmentPath(MethodStudy, name="alignment-path"):
-    """Singular vectors, spectra and probes of extractors along their training, for one pair of tasks."""
-
-    data: str = "house-prices"  # house-prices, embedded, mnist:P-H, digits:P-H, or a path; given: to `run`
-    methods: MethodNames = ()  # empty: all that these data allow
-    seed: Annotated[int, at_least(0)] = 0  # of θ₀
-    steps: Count | None = None  # full-batch steps of immunization; None: each method's own
-
-    def check(self) -> None:
-        """Refuse what names no tasks."""
-        _ = self.base
+        problem = ImmunizationProblem.from_data(found.pretrain.array(), None, found.harmful.array())
+        columns = tuple(map(str, found.columns["column"]))
+        return cls(problem, (Path(pretrain).name, Path(harmful).name), columns, "files")
 
     @property
-    def base(self) -> LinearStudy | None:
-        """The study whose extractors are followed, in its settings; None for data of one's own."""
-        if self.data == GIVEN:
-            return None
-        return study_of_one_pair(self.data, methods=self.methods, seeds=self.seed + 1, steps=self.steps)
+    def dimension(self) -> int:
+        """D."""
+        return self.problem.dimension
 
-    def settings(self, method: str) -> DescentSettings | None:
-        """Return a method's settings, without the history that nobody reads here; None for closed forms."""
-        base = self.base
-        own: Any = base.settings(method) if base else get_method(method).defaults
-        if own is None:
-            return None
-        return own.with_overrides(record_every=0, **({} if self.steps is None else {"steps": self.steps}))
+    @cached_property
+    def bases(self) -> list[TaskBasis]:
+        """Both tasks in the eigenbases of their covariances."""
+        return [TaskBasis.of(task) for task in (self.problem.pretrain, self.problem.harmful)]
 
-    def load(self) -> PathData:
-        """Load the tasks."""
-        base = self.base
-        if base is None:
-            raise InvalidInputError(
-                f"data is '{GIVEN}': pass them as run(PathData.of(TaskPair.from_arrays(X_P, y_P, X_H, y_H)))."
-            )
-        data = base.load()
-        cell = next(iter(base.cells(data)))
-        tasks, name, shape = base.names(data, cell), data.name, (0, 0)
-        if isinstance(data, Digits):
-            name, shape = f"{base.known} {cell['pretrain']}-{cell['harmful']}", data.images.shape[1:]
-        return PathData(
-            problem=base.problem(data, cell),
-            names=(tasks["pretrain_task"], tasks["harmful_task"]),
-            features=data.feature_names,
-            name=name,
-            label=data.label,
-            checksum=data.checksum,
-            shape=shape,
-        )
+    @cached_property
+    def values(self) -> np.ndarray[Any, Any]:
+        """γ of K_P and of K_H, descending, `(2, D)`."""
+        return np.stack([one.values.numpy() for one in self.bases])
 
-    def allowed(self, data: PathData) -> list[str]:
+    @cached_property
+    def vectors(self) -> np.ndarray[Any, Any]:
+        """Q of K_P and of K_H, `(2, D, D)`."""
+        return np.stack([one.vectors.numpy() for one in self.bases])
+
+    @cached_property
+    def region(self) -> FeasibleRegion:
+        """What is possible in the plane of (ii) and (i)."""
+        P, H = (CovarianceRange(one.values[: one.rank], one.vectors[:, : one.rank]) for one in self.bases)
+        return feasible_region(P, H)
+
+    def rank(self, side: int) -> int:
+        """Return the rank of K of D_P (0) or of D_H (1)."""
+        return self.bases[side].rank
+
+    def allowed(self) -> list[str]:
         """Return the extractors that these data allow, in display order: some methods need targets."""
-        return [name for name in method_names() if not get_method(name).missing(data.problem)]
-
-    def cells(self, data: PathData) -> list[Cell]:
-        """List the tasks, and each extractor."""
-        names = [name for name in method_names() if name in (self.methods or self.allowed(data))]
-        of = {name: self.settings(name) for name in names}
-        common = {"data": self.data, "seed": self.seed}
-        cells = [Cell({"method": name, **common}, asdict(by) if by else {}) for name, by in of.items()]
-        return [Cell({"method": TASKS_CELL, **common}), *cells]
-
-    def compute(self, data: PathData, cell: Cell) -> CellResult:
-        """Follow one extractor, or describe the tasks."""
-        tasks = [TaskBasis.of(task) for task in (data.problem.pretrain, data.problem.harmful)]
-        if cell["method"] == TASKS_CELL:
-            return _tasks_cell(data, tasks)
-        return follow(data.problem, tasks, cell["method"], cell["seed"], dict(cell.settings))
-
-    def order(self, cell: Cell) -> Any:
-        """Put what is quick first."""
-        return int(cell.settings.get("steps", 0))
-
-    def processes(self, data: PathData, cells: Sequence[Cell]) -> int:
-        """Start processes where a step takes long."""
-        return super().processes(data, cells) if data.problem.dimension > SMALL else 1
+        return [name for name in method_names() if not get_method(name).missing(self.problem)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,63 +144,63 @@ class TaskBasis:
         return (self.vectors[:, : self.rank] * self.values[: self.rank].sqrt()).mT
 
 
-def _tasks_cell(data: PathData, tasks: Sequence[TaskBasis]) -> CellResult:
-    """Keep eigenvectors and eigenvalues of both tasks, what is possible, and the pencil."""
-    P, H = (CovarianceRange(one.values[: one.rank], one.vectors[:, : one.rank]) for one in tasks)
-    region = feasible_region(P, H)
-    limit = asdict(region.ceiling) | {"ceiling": region.ceiling.value}
-    row = {name: value for name, value in vars(region).items() if name != "ceiling"} | limit
-    arrays = {
-        "values": np.stack([one.values.numpy() for one in tasks]),
-        "vectors": np.stack([one.vectors.numpy() for one in tasks]).astype(np.float32),
-        "features": np.array(data.features),
-    }
-    height, width = data.shape
-    words = {"pretrain": data.names[0], "harmful": data.names[1], "label": data.label, "name": data.name}
-    return CellResult(row | words | {"height": height, "width": width}, arrays)
+def kept_steps(limit: int) -> list[int]:
+    """Return which steps of at most `limit` are kept: log-spaced, the first and the last among them."""
+    count = wanted = min(KEPT_STEPS, limit + 1)
+    while len(steps := log_spaced_steps(limit, count)) < wanted:  # many of the first round to the same
+        count += 1
+    return [int(step) for step in steps]
 
 
-@dataclass
-class Follower:
-    """Measures θ at each step that a run shows it."""
+def follow(tasks: PathTasks, method: str, steps: int | None = None) -> dict[str, np.ndarray[Any, Any]]:
+    """Run a method and return what was measured of θ at log-spaced steps, a step a row.
 
-    tasks: Sequence[TaskBasis]
-    most: int  # directions to keep
-    kept: dict[str, list[Any]] = field(default_factory=dict)
-    modes: list[list[Modes]] = field(default_factory=list)
+    Besides `_measured`, by task: `step`; `sigma` and `left`, Σ and the leading columns of U; `ratios`, (ii)
+    and (i); `probes`, the norm ratios at `probe_steps`.
+    """
+    chosen: Any = tasks.study.settings(method) if tasks.study else get_method(method).defaults
+    rows: list[dict[str, Any]] = []
+    modes: list[list[Modes]] = []
     last: np.ndarray[Any, Any] | None = None  # U of the step before
 
-    def __call__(self, progress: Progress) -> None:
-        """Measure a step."""
-        self.see(progress.step, progress.theta)
-        report_step(progress)
-
-    def see(self, step: int, theta: Tensor) -> None:
+    def see(step: int, theta: Tensor) -> None:
         """Measure θ and keep what the views need."""
+        nonlocal last
         D = len(theta)
         U, s, _ = torch.linalg.svd(theta, full_matrices=True)
-        s = torch.nn.functional.pad(s, (0, D - len(s)))
-        left = U.numpy()
+        s, left = torch.nn.functional.pad(s, (0, D - len(s))), U.numpy()
         signs = np.sign(left[np.abs(left).argmax(axis=0), np.arange(D)])
-        if self.last is not None:  # a vector does not turn over from one step to the next
-            along = (left * self.last).sum(axis=0)
+        if last is not None:  # a vector does not turn over from one step to the next
+            along = (left * last).sum(axis=0)
             signs = np.where(np.abs(along) > 0.5, np.sign(along), signs)
-        left = self.last = left * signs
-        found = [_measured(torch.from_numpy(left), s, task) for task in self.tasks]
-        self.modes.append([modes for _, modes in found])
-        measured = {name: np.stack([of[name] for of, _ in found]) for name in found[0][0]}
-        kept = {"step": step, "sigma": s.numpy(), "left": left[:, : self.most].astype(left_precision(D))}
-        for name, value in (kept | measured).items():
-            self.kept.setdefault(name, []).append(value)
+        left = last = left * signs
+        found = [_measured(torch.from_numpy(left), s, task) for task in tasks.bases]
+        modes.append([of for _, of in found])
+        # Half precision is right to 1e-3 of an overlap, and to the eye.
+        shown = left[:, :KEPT_DIRECTIONS].astype(np.float32 if D <= SMALL else np.float16)
+        both = {name: np.stack([of[name] for of, _ in found]) for name in found[0][0]}
+        rows.append({"step": step, "sigma": s.numpy(), "left": shown} | both)
 
-    def arrays(self) -> Arrays:
-        """Return all that was kept, a step a row, with the curves of both probes."""
-        record = log_spaced_steps(PROBE_STEPS, PROBE_POINTS)
-        probes = [probe_curves(modes, record).norm_ratio for modes in zip(*self.modes, strict=True)]
-        arrays = {name: np.stack(values) for name, values in self.kept.items()}
-        kappa = np.stack([(task.values[0] / task.values[task.rank - 1]).numpy() for task in self.tasks])
-        ratios = arrays["kappa"] / kappa
-        return arrays | {"ratios": ratios, "probe_steps": record, "probes": np.stack(probes, axis=1)}
+    def watch(progress: Progress) -> None:
+        see(progress.step, progress.theta)
+        report_step(progress)
+
+    options: dict[str, Any] = {}
+    if chosen is not None:
+        settings = chosen.with_overrides(record_every=0, **({"steps": steps} if steps else {}))
+        options = {"settings": settings, "callback": watch, "callback_steps": kept_steps(settings.steps)}
+    result = immunize(tasks.problem, method, **options)
+    if not rows or rows[-1]["step"] != result.steps:
+        see(result.steps, result.theta)
+    arrays = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    kappa = np.stack([(task.values[0] / task.values[task.rank - 1]).numpy() for task in tasks.bases])
+    record = log_spaced_steps(PROBE_STEPS, PROBE_POINTS)
+    probes = [probe_curves(of, record).norm_ratio for of in zip(*modes, strict=True)]
+    return arrays | {
+        "ratios": arrays["kappa"] / kappa,
+        "probe_steps": record,
+        "probes": np.stack(probes, axis=1),
+    }
 
 
 def _measured(U: Tensor, s: Tensor, task: TaskBasis) -> tuple[dict[str, Any], Modes]:
@@ -316,29 +247,3 @@ def in_blocks(overlaps: np.ndarray[Any, Any], size: int = PATH_BLOCKS) -> np.nda
     edges = np.linspace(0, D, size + 1).astype(int)
     summed = np.add.reduceat(np.add.reduceat(overlaps, edges[:-1], axis=0), edges[:-1], axis=1)
     return np.asarray(summed / np.diff(edges)[:, None])
-
-
-def follow(
-    problem: ImmunizationProblem,
-    tasks: Sequence[TaskBasis],
-    method: str,
-    seed: int,
-    settings: Mapping[str, Any],
-) -> CellResult:
-    """Run a method and measure θ at log-spaced steps, the first and the last among them."""
-    watch = kept_steps(int(settings.get("steps", 1)), problem.dimension)
-    follower = Follower(tasks, kept_directions(problem.dimension))
-    options = {"callback": follower, "callback_steps": watch, **settings} if settings else {}
-    result = immunize(problem, method, seed=seed, **options)
-    if not follower.kept or follower.kept["step"][-1] != result.steps:
-        follower.see(result.steps, result.theta)
-    scalars = {name: getattr(result, name) for name in ("steps", "seconds", "stop_reason", "explanation")}
-    return CellResult(scalars, follower.arrays())
-
-
-def region_of(row: Mapping[str, Any]) -> FeasibleRegion:
-    """Return what is possible for the tasks, from their cell."""
-    names = ("lambda_max", "lambda_min", "rank_pretrain", "rank_harmful", "harmful_only_dimension", "ridge")
-    ceiling = RirCeiling(row["ceiling"], *(row[name] for name in names))
-    kappas = {name: row[name] for name in ("kappa_pretrain", "kappa_harmful", "kappa_pencil")}
-    return FeasibleRegion(**kappas, ceiling=ceiling, mirrored=row["mirrored"])

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-import torch
 
 from condnum.errors import DataNotFoundError, InvalidInputError
 from condnum.files import read_table
@@ -19,10 +18,11 @@ from condnum.studies.measure import (
     TABLE_1,
     TABLE_2,
     Published,
+    cell_spectra,
     ridge_ceiling_column,
 )
-from condnum.theory.immunization import LOSS_TOLERANCE, RATIO_TOLERANCE
-from condnum.theory.spectra import PUBLISHED_RIDGE, condition_from_spectrum, default_rtol
+from condnum.theory.immunization import immunization_from_spectra
+from condnum.theory.spectra import PUBLISHED_RIDGE, default_rtol
 
 DEFAULT_RTOL = "default"
 #: Relative rank tolerances of float64 spectra; the default, D·eps, lies between the first two.
@@ -119,45 +119,31 @@ class RunFolder:
 
 
 def spectral_verdicts(cells: pd.DataFrame) -> pd.DataFrame:
-    """Measure all cells of a `spectra_table` at once over convention × rank tolerance × ε × scale of θ."""
-    D = int(cells["dimension"].iloc[0])
-    # The zeros at their ends count in no numerical rank, so that spectra of all ranks are one batch.
-    spectra = {name: torch.from_numpy(np.stack(cells[name].tolist())) for name in SPECTRA}
-    squared_norm = torch.from_numpy(cells["squared_norm"].to_numpy(np.float64, copy=True))
-    gap = cells["loss_gap"].to_numpy(np.float64)
-    named = cells[["method", "seed"]].assign(cell=_pairs(cells))
-    tables = []
-    for at in _MEASURES:
-        scale = D / squared_norm if at["scale"] == "unit" else torch.ones(len(cells))
-        rtol = default_rtol(D) if at["rtol"] == DEFAULT_RTOL else float(at["rtol"])
-        found = {
-            name: condition_from_spectrum(
-                sigma if name.endswith("before") else sigma * scale[:, None],
-                convention=at["convention"],
-                rtol=rtol,
-                ridge=float(at["epsilon"]),
-                dimension=D,
-            )
-            for name, sigma in spectra.items()
+    """Measure the cells of a `spectra_table` over convention × rank tolerance × ε × scale of θ."""
+    measured = [
+        {
+            "row": row,
+            "gap": None if np.isnan(row["loss_gap"]) else row["loss_gap"],
+            # The zeros at the end fill a column of the table.
+            "spectra": {name: row[name][: max(1, np.count_nonzero(row[name]))] for name in SPECTRA},
         }
-        kappa = {name: number[0].numpy() for name, number in found.items()}
-        ranks = {name: number[3].numpy() for name, number in found.items()}
-        harmful = kappa["harmful_after"] / kappa["harmful_before"]
-        pretrain = kappa["pretrain_after"] / kappa["pretrain_before"]
-        # As `Immunization.success`: an unknown clause (c) holds where no direction of D_P is lost.
-        whole = ranks["pretrain_after"] >= ranks["pretrain_before"]
-        kept = np.where(np.isnan(gap), whole, gap <= LOSS_TOLERANCE)
-        success = (harmful > 1 + RATIO_TOLERANCE) & ~(pretrain > 1 + RATIO_TOLERANCE) & kept
-        for task, ratio in (("pretrain", pretrain), ("harmful", harmful)):  # a lost rank leaves it unknown
-            after, most = f"{task}_after", 1 + RATIO_TOLERANCE
-            k = (spectra[after] > 0).sum(dim=1).numpy()
-            spare = 1 + rtol * found[after][1].numpy() / float(at["epsilon"])
-            certain = (k < D) | ((ratio > most) == (ratio / spare > most))
-            full = ranks[after] >= np.minimum(k, ranks[f"{task}_before"])
-            success &= full | (certain & (at["convention"] == "ridge"))
-        kept_ranks = {f"rank_{task}": ranks[f"{task}_after"] for task in ("pretrain", "harmful")}
-        tables.append(named.assign(**at, rir=harmful / pretrain, success=success, **kept_ranks))
-    return pd.concat(tables, ignore_index=True)
+        for row in cells.assign(cell=_pairs(cells)).to_dict("records")
+    ]
+    rows: list[dict[str, Any]] = []
+    for at in _MEASURES:
+        for of in measured:
+            found = immunization_from_spectra(
+                cell_spectra(of["row"], of["spectra"], unit=at["scale"] == "unit"),
+                convention=at["convention"],
+                theta_scale=at["scale"],
+                rtol=None if at["rtol"] == DEFAULT_RTOL else float(at["rtol"]),
+                ridge=float(at["epsilon"]),
+                loss_gap=of["gap"],
+            )
+            ranks = {"rank_pretrain": found.pretrain_after.rank, "rank_harmful": found.harmful_after.rank}
+            verdict = {"rir": found.rir, "success": found.success, **ranks}
+            rows.append({name: of["row"][name] for name in ("method", "seed", "cell")} | at | verdict)
+    return pd.DataFrame(rows)
 
 
 def _pairs(table: pd.DataFrame) -> pd.Series:

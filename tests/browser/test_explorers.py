@@ -151,7 +151,7 @@ _CELL = """(plot, [i, j]) => {
 def test_a_click_on_a_cell_of_a_map_chooses_it(play: Any) -> None:
     lab = alignment_lab("embedded", methods="max_rir")
     few = {"i": [1, 3], "j": [1, 2], "extractor": ["max_rir"], "training": [40]}
-    page = play(lab, few | {"side": ["pretrain"], "compare": ["none"]})
+    page = play(lab, few | {"side": ["pretrain"]})
     plot = page.locator(".js-plotly-plot")
     plot.click(position=plot.evaluate(_CELL, [3, 2]))
     page.locator(".condnum-below", has_text="|u3ᵀq").wait_for()

@@ -14,7 +14,7 @@ from condnum.report.notebook import ParameterNotebook, read_notebook
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("[1-8]_*.ipynb"))
 #: What makes a lesson of half a minute one of seconds, and leaves nothing behind; and the exercises solved.
-FASTER = {"7_alignment_lab": {"data": "embedded", "steps": 30, "out": ""}}
+FASTER = {"7_alignment_lab": {"data": "embedded", "steps": 30}}
 PARAMETERS = FASTER | {"6_exercises": {"solutions": True}}
 PLOTLY = "application/vnd.plotly.v1+json"
 ALIVE = '<div class="condnum-grab"'  # HTML that needs no kernel

@@ -1,4 +1,4 @@
-"""Paths of extractors: each kept number against the theory's own functions, resuming, refusals."""
+"""Paths of extractors: each kept number against the theory's own functions."""
 
 import numpy as np
 import pytest
@@ -7,32 +7,32 @@ import torch
 from condnum.data import load_diabetes_tasks
 from condnum.methods import immunize
 from condnum.probing import linear_probe
-from condnum.studies.alignment_path import TASKS_CELL, AlignmentPath, PathData, kept_directions, kept_steps
+from condnum.studies.alignment_path import PathTasks, follow, kept_steps
 from condnum.theory.alignment import alignment
 from condnum.theory.immunization import relative_immunization_ratio
 
 #: κ of the diabetes tasks is below 1e4: products of three matrices in float64 keep ten digits of the spectra.
 CLOSE = 1e-9
-TRAINING = {"data": "embedded", "methods": ("opt_kappa", "max_rir"), "steps": 12}
 
 
 @pytest.fixture(scope="module")
-def run():
-    return AlignmentPath(**TRAINING).run()
-
-
-def arrays(run, method):
-    return next(result.arrays for result in run.cells if result.cell["method"] == method)
+def tasks():
+    return PathTasks.named("embedded")
 
 
 @pytest.fixture(scope="module")
-def thetas(run):
+def kept(tasks):
+    return follow(tasks, "opt_kappa", 12)
+
+
+@pytest.fixture(scope="module")
+def thetas(tasks):
     """θ at each step of that training, by running it again."""
-    seen, study = {}, run.study
+    seen = {}
     result = immunize(
-        run.data.problem,
+        tasks.problem,
         "opt_kappa",
-        settings=study.settings("opt_kappa"),
+        settings=tasks.study.settings("opt_kappa").with_overrides(record_every=0, steps=12),
         callback=lambda progress: seen.update({progress.step: progress.theta.clone()}),
         callback_steps=range(12),
     )
@@ -41,10 +41,10 @@ def thetas(run):
 
 @pytest.mark.parametrize("side", [0, 1], ids=["pretrain", "harmful"])
 @pytest.mark.parametrize("step", [0, 5, 12])
-def test_a_kept_step_is_what_the_theory_says_of_its_theta(run, thetas, step, side):
-    kept, theta = arrays(run, "opt_kappa"), thetas[step]
+def test_a_kept_step_is_what_the_theory_says_of_its_theta(tasks, kept, thetas, step, side):
+    theta = thetas[step]
     k = kept["step"].tolist().index(step)
-    task = (run.data.problem.pretrain, run.data.problem.harmful)[side]
+    task = (tasks.problem.pretrain, tasks.problem.harmful)[side]
     truth = alignment(theta, task.covariance)
     r = task.rank
     np.testing.assert_allclose(kept["sigma"][k], np.linalg.svd(theta, compute_uv=False), rtol=CLOSE)
@@ -53,7 +53,7 @@ def test_a_kept_step_is_what_the_theory_says_of_its_theta(run, thetas, step, sid
     np.testing.assert_allclose(kept["blocks"][k, side][:, :r], truth.overlaps[:, :r], atol=CLOSE)
     assert kept["misalignment"][k, side] == pytest.approx(truth.misalignment, rel=1e-6)
     assert kept["predicted_kappa"][k, side] == pytest.approx(truth.predicted_condition, rel=1e-6)
-    found = relative_immunization_ratio(theta, *(t.covariance for t in vars(run.data.problem).values()))
+    found = relative_immunization_ratio(theta, *(t.covariance for t in vars(tasks.problem).values()))
     ratios = found.pretrain_ratio, found.harmful_ratio
     assert kept["ratios"][k, side] == pytest.approx(ratios[side], rel=1e-7)
     moment, record = task.features.T @ task.targets, kept["probe_steps"]
@@ -62,11 +62,11 @@ def test_a_kept_step_is_what_the_theory_says_of_its_theta(run, thetas, step, sid
 
 
 @pytest.mark.parametrize("i", [0, 3, 8])
-def test_what_sigma_moves_is_the_derivative_of_log_kappa(run, thetas, i):
-    kept, theta, h = arrays(run, "opt_kappa"), thetas[5], 1e-6
+def test_what_sigma_moves_is_the_derivative_of_log_kappa(tasks, kept, thetas, i):
+    theta, h = thetas[5], 1e-6
     k = kept["step"].tolist().index(5)
     U, s, V = torch.linalg.svd(theta)
-    K = [task.covariance for task in (run.data.problem.pretrain, run.data.problem.harmful)]
+    K = [task.covariance for task in (tasks.problem.pretrain, tasks.problem.harmful)]
 
     def logs(factor):
         scaled = torch.where(torch.arange(len(s)) == i, s * factor, s)
@@ -79,25 +79,19 @@ def test_what_sigma_moves_is_the_derivative_of_log_kappa(run, thetas, i):
 
 
 def test_steps_are_log_spaced_with_both_ends_and_fill_the_wanted_number():
-    for limit, dimension in ((5, 9), (120, 784), (1000, 79), (12_000, 79), (20_000, 784)):
-        steps = kept_steps(limit, dimension)
+    for limit in (5, 120, 1000, 12_000, 20_000):
+        steps = kept_steps(limit)
         assert steps[0] == 0
         assert steps[-1] == limit
         assert steps == sorted(set(steps))
         assert min(limit + 1, 30) <= len(steps) <= 60
-    assert kept_directions(784) == 784
-    assert 0 < kept_directions(2048) < 2048
 
 
 def test_targets_are_not_needed_and_what_needs_them_is_left_out(tmp_path):
     pair = load_diabetes_tasks()
     for name, X in (("P", pair.X_P), ("H", pair.X_H)):
         np.save(tmp_path / f"{name}.npy", X)
-    study = AlignmentPath(data="given", steps=3)
-    data = PathData.of_files(str(tmp_path / "P.npy"), str(tmp_path / "H.npy"))
-    assert "imma" not in study.allowed(data)
-    cells = study.cells(data)
-    assert [cell["method"] for cell in cells] == [TASKS_CELL, *study.allowed(data)]
-    assert data.features == tuple(f"x{k}" for k in range(8))
-    found = study.compute(data, next(cell for cell in cells if cell["method"] == "r_ill_only"))
-    assert found.arrays["step"].tolist() == [0, 1, 2, 3]
+    tasks = PathTasks.of_files(str(tmp_path / "P.npy"), str(tmp_path / "H.npy"))
+    assert "imma" not in tasks.allowed()
+    assert tasks.features == tuple(f"x{k}" for k in range(8))
+    assert follow(tasks, "r_ill_only", 3)["step"].tolist() == [0, 1, 2, 3]

@@ -3,7 +3,6 @@
 import pytest
 
 from condnum.errors import CondnumError
-from condnum.studies.alignment_path import AlignmentPath
 from condnum.studies.attackers import Attackers
 from condnum.studies.deep import DeepNets
 from condnum.studies.deep_attackers import DeepAttackers
@@ -41,7 +40,6 @@ from condnum.studies.reproduction_audit import ReproductionAudit
         (Attackers, {"attackers": ("adm",)}, "did you mean 'adam'"),
         (Attackers, {"loss": "logistic"}, "house prices are a regression"),
         (Attackers, {"rows": 1}, "rows must be an integer ≥ 4"),
-        (AlignmentPath, {"data": "digits:4-4"}, "two different digits"),
         (ReproductionAudit, {"epochs": "10,ten"}, "as in 10,100, must be an integer ≥ 0, got 'ten'"),
         (ReproductionAudit, {"data": "mnist"}, "takes house-prices, embedded or a path"),
         (ReproductionAudit, {"epochs": "0", "ends": "0"}, "are both 0"),

@@ -9,7 +9,6 @@ import pytest
 
 from condnum.errors import CondnumError
 from condnum.studies.digits import DIGIT_METHODS, DigitPairs
-from condnum.studies.measure import SPECTRA, cell_spectra
 from condnum.studies.run_verdicts import AXES, FIXED, RunFolder, run_verdicts, spectral_verdicts
 from condnum.studies.stability import (
     MethodClaim,
@@ -19,7 +18,6 @@ from condnum.studies.stability import (
     setting_verdicts,
     stability,
 )
-from condnum.theory.immunization import immunization_from_spectra
 
 REPORTS = Path(__file__).resolve().parents[2] / "reports"
 
@@ -74,42 +72,31 @@ def test_spectra_give_what_the_run_measured_one_cell_after_the_other(digits):
 
 
 def planted(last):
-    """One cell: θ makes D_P perfect and D_H worse; a last eigenvalue of D_P after θ is that small."""
-    one = {
-        "pretrain_before": [1.0, 0.1], "pretrain_after": [1.0, 1.0, last],
-        "harmful_before": [1.0, 0.5], "harmful_after": [1.0, 0.25],
+    """One cell: θ makes D_P perfect and D_H worse; its last eigenvalue on D_H is that small."""
+    spectra = {
+        "pretrain_before": [1.0, 0.1, 0.1], "pretrain_after": [1.0, 1.0, 1.0],
+        "harmful_before": [1.0, 0.5, 0.5], "harmful_after": [1.0, 0.25, last],
     }  # fmt: skip
-    row = {"method": "ours", "seed": 0, "dimension": 9, "squared_norm": 9.0, "loss_gap": 0.0}
-    return pd.DataFrame([row | {name: np.pad(one[name], (0, 9 - len(one[name]))) for name in SPECTRA}])
+    row = {"method": "ours", "seed": 0, "dimension": 3, "squared_norm": 3.0, "loss_gap": 0.0}
+    return pd.DataFrame([row | {name: np.array(of) for name, of in spectra.items()}])
 
 
-@pytest.mark.parametrize(("last", "stands"), [(1e-11, ["1e-10", "1e-08"]), (1e-9, ["1e-08"]), (1e-20, None)])
-def test_a_planted_eigenvalue_decides_by_the_rank_tolerance(last, stands):
+@pytest.mark.parametrize(
+    ("last", "stands", "flip"),
+    [
+        (1e-11, ["1e-15", "default", "1e-12"], "flips at rtol 1e-10 (compact)"),
+        (1e-9, ["1e-15", "default", "1e-12", "1e-10"], "flips at rtol 1e-08 (compact)"),
+        (1e-20, [], "not in the default one; it does at ridge convention"),  # a lost rank meets nothing
+    ],
+)
+def test_a_planted_eigenvalue_decides_by_the_rank_tolerance(last, stands, flip):
     table = spectral_verdicts(planted(last))
     verdicts = setting_verdicts(table, MethodClaim("ours", "meets"))
     compact = verdicts[verdicts["convention"] == "compact"].set_index("rtol")["stands"]
-    assert compact[compact].index.tolist() == (stands or ["1e-15", "default", "1e-12", "1e-10", "1e-08"])
+    assert compact[compact].index.tolist() == stands
     stability = claim_stability(table, MethodClaim("ours", "meets"), default_setting(table, "deep"))
     assert stability.default["rtol"] == "default"
-    if stands is None:
-        flips = "flips at ridge convention"  # σ_D = 0 before and after, so that (i) does not rise
-        assert flips in stability.sentence
-    else:
-        assert f"not in the default one; it does at rtol {stands[0]} (compact)" in stability.sentence
-
-
-@pytest.mark.parametrize("lost", ["pretrain", "harmful"])
-def test_a_lost_rank_meets_nothing_as_in_the_results(lost):
-    """The last σ of a Hessian is below every tolerance, so its compact κ is not known."""
-    cells = planted(1e-20)
-    cells[f"{lost}_after"] = [np.array([1.0, 1e-20, *np.zeros(7)])]
-    cells["pretrain_after"] = [cells["pretrain_after"][0] * (np.arange(9) < 2)]
-    found = spectral_verdicts(cells).query("convention == 'compact'")
-    assert not found["success"].any()
-    arrays = {name: np.trim_zeros(cells[name][0], "b") for name in SPECTRA}
-    spectra = cell_spectra(cells.iloc[0].to_dict(), arrays)
-    one = immunization_from_spectra(spectra, convention="compact", theta_scale="unit", loss_gap=0.0)
-    assert [*one.doubts] == [{"pretrain": "b", "harmful": "a"}[lost]]
+    assert flip in stability.sentence
 
 
 def test_the_nearest_flip_changes_fewest_axes_then_goes_fewest_steps():
