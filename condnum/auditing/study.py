@@ -281,7 +281,6 @@ def measure(
         lambda: look_at(
             data.pretrain, data.harmful, data.notes,
             standardize=settings.standardize, y_benign=data.y_benign, y_harmful=data.y_harmful, seed=seed,
-            on_rows=lambda task, done, total: report_event(stage=f"rows of {task}", step=done, steps=total),
         ),
     )  # fmt: skip
     tasks = P, H = pair.pretrain, pair.harmful

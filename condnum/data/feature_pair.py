@@ -4,11 +4,9 @@ Lesson 5 and `condnum audit` both open, match, scale and check a reader's own da
 the same of the same files.
 """
 
-import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -86,17 +84,11 @@ def match_streams(
     """Bring two streams to the same columns, by name or else by position, with notes on what was done."""
     dropped, notes = _words(drop), [*P.notes, *H.notes]
 
-    def names(name: str) -> tuple[str, str]:
-        return name, re.sub(r"\[\d+\]$", "", name)  # of a column of vectors: that of the column as well
-
     with _at_fault("drop"):
-        known = dict.fromkeys(of for name in P.columns + H.columns for of in names(name))
         for name in dropped:
-            check_known("column to leave out (drop)", name, known)
+            check_known("column to leave out (drop)", name, dict.fromkeys(P.columns + H.columns))
     with _at_fault("harmful"):  # the second file does not fit the first
-        first, second = (
-            [name for name in stream.columns if not set(names(name)) & set(dropped)] for stream in (P, H)
-        )
+        first, second = ([name for name in stream.columns if name not in dropped] for stream in (P, H))
         if not (first and second):
             raise InvalidInputError(f"drop={drop} leaves no column; drop fewer of them.")
         if P.named and H.named:
@@ -122,7 +114,6 @@ def look_at(
     y_benign: NDArray[Any] | None = None,
     y_harmful: NDArray[Any] | None = None,
     seed: int = 0,
-    on_rows: Callable[[str, int, int | None], None] | None = None,
 ) -> FeaturePair:
     """Read both matrices once: drop rows with gaps, list the columns, flag suspicious ones, sum K.
 
@@ -133,9 +124,8 @@ def look_at(
         ("D_P", "pretrain", pretrain, y_benign),
         ("D_H", "harmful", harmful, y_harmful),
     ):
-        own = None if on_rows is None else partial(on_rows, task)
         with _at_fault(field):
-            found = read_rows(stream, targets=y, standardize=standardize, seed=seed, on_rows=own)
+            found = read_rows(stream, targets=y, standardize=standardize, seed=seed)
         read.append(found)
         total, rows, D = len(found.complete), found.rows, stream.dimension
         if rows < total:

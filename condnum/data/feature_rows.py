@@ -5,7 +5,6 @@ All of it is a sum over rows, so blocks add up, one after the other here or in a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,9 +23,6 @@ SAMPLE_ROWS, SAMPLE_BYTES = 5_000, 32 << 20
 SAMPLE_ROWS_PER_COLUMN, MOST_BYTES = 10, 384 << 20
 #: Ends the seeds of the sample, so that no other stream of random numbers is the same one.
 _SAMPLE_SEED = 71
-
-#: Told the number of rows that are done, and of all rows where that is known.
-OnRows = Callable[[int, int | None], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +89,6 @@ def read_rows(
     targets: NDArray[Any] | None = None,
     standardize: bool = False,
     seed: int = 0,
-    on_rows: OnRows | None = None,
 ) -> TaskRows:
     """Read all rows once; `targets` are labels `(N,)` or numbers `(N, m)`, one per row of the file."""
     D = stream.dimension
@@ -110,8 +105,6 @@ def read_rows(
     for block in stream.blocks():
         part = _RowSums.of(block, 0 if sums is None else len(sums.complete), task)
         sums = part if sums is None else sums.merged(part, task)
-        if on_rows is not None:
-            on_rows(len(sums.complete), stream.count)
     if sums is None:
         raise InvalidInputError(f"{stream.source} has no rows.")
     return _finished(sums, task, standardize)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from condnum.arrays import TargetKind, as_array, as_targets, storage_eps
-from condnum.data.feature_tables import UNPACK, Opened, Reader, open_frame, open_parquet, open_text
+from condnum.data.feature_tables import Opened, Reader, open_frame, open_parquet, open_text
 from condnum.data.task_pair import Float64Array
 from condnum.errors import (
     CondnumError,
@@ -37,10 +37,8 @@ from condnum.errors import (
 BLOCK_BYTES = 16 << 20
 #: Rows of a block of narrow features.
 MAX_BLOCK_ROWS = 65_536
-#: Largest array of an archive, which is taken into memory whole.
+#: Largest array of an `.npz`, which is unpacked into memory.
 ARCHIVE_BYTES = 512 << 20
-#: Largest matrix, as float64, that is taken into memory whole: 1 GiB.
-WHOLE_BYTES = 1 << 30
 #: Widest features that are accepted.
 MAX_FEATURES = 20_000
 
@@ -75,22 +73,14 @@ class FeatureStream:
     def blocks(self) -> Iterator[NDArray[Any]]:
         """Read blocks of rows in the stored type, as they are: NaN where an entry is missing."""
         rows = max(1, min(MAX_BLOCK_ROWS, BLOCK_BYTES // (4 * self.dimension)))
-        with _readable(Path(self.source)) if self.is_file else nullcontext():
+        with self._readable():
             yield from self.read(rows, list(self.order))
 
     def array(self, *, gaps: Literal["drop", "refuse"] = "drop") -> Float64Array:
         """Return the rows in memory: the complete ones, or all of them, which then have to be finite."""
-        parts, size = [np.empty((0, self.dimension))], 0
-        for block in self.blocks():
-            size += 8 * block.size
-            if size > WHOLE_BYTES:
-                raise DataFormatError(
-                    f"{self.source} takes more than {WHOLE_BYTES >> 20:,d} MiB as float64; use fewer rows "
-                    "or columns, or run condnum audit, which reads the file in blocks."
-                )
-            with np.errstate(all="ignore"):  # numbers beyond float64 become infinite
-                parts.append(np.asarray(block, dtype=np.float64))
-        X = np.concatenate(parts)
+        with np.errstate(all="ignore"):  # numbers beyond float64 become infinite
+            parts = [np.asarray(block, dtype=np.float64) for block in self.blocks()]
+        X = np.concatenate([np.empty((0, self.dimension)), *parts])
         if gaps == "drop":
             return X[~np.isnan(X).any(axis=1)]
         if not np.isfinite(X).all():
@@ -103,7 +93,7 @@ class FeatureStream:
     def targets(self) -> NDArray[Any] | pd.Series:
         """Return targets as they are stored: finite numbers `(N, m)`, or one column of integers or text."""
         if self.column is not None:
-            with _readable(Path(self.source)) if self.is_file else nullcontext():
+            with self._readable():
                 column = self.column()
             if not pd.api.types.is_float_dtype(column):
                 return column
@@ -115,24 +105,21 @@ class FeatureStream:
         place = dict(zip(self.columns, self.order, strict=True))
         return replace(self, columns=tuple(columns), order=tuple(place[name] for name in columns))
 
+    def _readable(self) -> Any:
+        return _readable(Path(self.source)) if self.is_file else nullcontext()
+
 
 def as_stream(
-    features: FeaturesLike,
-    *,
-    name: str = "features",
-    columns: Sequence[str] = (),
-    key: str | None = None,
-    vector: bool = False,
+    features: FeaturesLike, *, name: str = "features", key: str | None = None, vector: bool = False
 ) -> FeatureStream:
     """Return a stream of features, wherever they are; with `vector`, `(N,)` numbers count as one column.
 
-    An array in memory is called by `name`, its columns by `columns`; `key` names an array of an archive.
+    An array in memory is called by `name`; `key` names an array of an archive.
     """
     if isinstance(features, FeatureStream):
         return features
     if not isinstance(features, str | os.PathLike):
-        opened = open_value(features, name, vector)
-        return _stream(name, replace(opened, names=tuple(columns) or opened.names), is_file=False)
+        return _stream(name, open_value(features, name, vector), is_file=False)
     file = Path(features).expanduser()
     with _readable(file):
         ending = next((own for own in OPENERS if file.name.lower().endswith(own)), None)
@@ -243,24 +230,23 @@ def _open_dask(array: Any) -> Opened:
     return Opened(read, array.shape if known else (None, *array.shape[1:]), array.dtype, lazy=array)
 
 
-def _mapped(path: Path) -> NDArray[Any]:
-    """Map an array, which checks its header against the file's size."""
-    with np.errstate(all="ignore"):  # sizes that lie may overflow, and are refused all the same
+def _open_npy(path: Path, _: str | None, vector: bool) -> Opened:
+    """Map an array, which checks its header against the file's size; its rows are then read by position."""
+
+    def mapped() -> NDArray[Any]:
         try:
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            with np.errstate(all="ignore"):  # sizes that lie may overflow, and are refused all the same
+                array = np.load(path, mmap_mode="r", allow_pickle=False)
         except ValueError as error:
             if "pickle" in str(error):  # NumPy recommends to load it unsafely
                 raise ValueError("it has another format, or holds Python objects") from error
             raise
-    if not isinstance(array, np.ndarray):
-        array.close()
-        raise DataFormatError(f"{path} is an archive of numpy.savez; rename it to end in .npz.")
-    return array
+        if not isinstance(array, np.ndarray):
+            array.close()
+            raise DataFormatError(f"{path} is an archive of numpy.savez; rename it to end in .npz.")
+        return array
 
-
-def _open_npy(path: Path, _: str | None, vector: bool) -> Opened:
-    """Take the header of an array; its rows are then read by position."""
-    array = _mapped(path)
+    array = mapped()
     shape = array.shape
     if array.dtype.kind in "US":
         return open_value(np.array(array), str(path), vector)
@@ -268,42 +254,45 @@ def _open_npy(path: Path, _: str | None, vector: bool) -> Opened:
     def read(size: int, kept: Sequence[int]) -> Iterator[NDArray[Any]]:
         for begin in range(0, shape[0], size):
             # Mapped anew for each block: no page that was touched stays, and a file cut short is noticed.
-            rows = _mapped(path)[begin : begin + size]
+            rows = mapped()[begin : begin + size]
             rows = rows.reshape(len(rows), -1)
             yield np.array(rows if len(kept) == rows.shape[1] == kept[-1] + 1 else rows[:, kept])
 
     return Opened(read, (*shape, 1) if vector and len(shape) == 1 else shape, array.dtype)
 
 
-def _pick(
-    path: Path, shapes: Mapping[str, tuple[int, ...]], key: str | None, vector: bool
-) -> tuple[str, tuple[str, ...]]:
-    """Choose an array of an archive: the named one, the only one, or the only matrix (or vector)."""
-    if key is not None:
-        check_known(f"array of {path}", key, shapes)
-        return key, ()
-    fitting = [
-        name
-        for name, shape in shapes.items()
-        if len(shape) in (1, 2) and (len(shape) == 1 or shape[1] == 1) == vector
-    ]
-    if len(shapes) == 1:
-        return next(iter(shapes)), ()
-    if len(fitting) != 1:
-        shown = ", ".join(list(shapes)[:8]) + (", …" if len(shapes) > 8 else "")
-        raise DataFormatError(
-            f"{path} holds {len(shapes)} arrays ({shown}); choose one with --key NAME (in Python: key=); "
-            "save θ and targets alone."
-        )
-    others = ", ".join(name for name in shapes if name != fitting[0])
-    what = "targets" if vector else "features"
-    return fitting[0], (f"{path}: {fitting[0]} is taken for the {what}; {others} is not read.",)
+def _archive(arrays_of: Callable[[Path], Mapping[str, Any]]) -> Callable[[Path, str | None, bool], Opened]:
+    """Open an array of an archive: the named one, the only one, or the only matrix (or vector)."""
+
+    def opened(path: Path, key: str | None, vector: bool) -> Opened:
+        arrays = arrays_of(path)
+        if key is not None:
+            check_known(f"array of {path}", key, arrays)
+        fitting = list(arrays) if key is None else [key]
+        if len(fitting) > 1:
+            shapes = {name: tuple(of.shape) for name, of in arrays.items()}
+            fitting = [
+                n for n, of in shapes.items() if len(of) in (1, 2) and (of[1:] in ((), (1,))) == vector
+            ]
+        if len(fitting) != 1:
+            shown = ", ".join([*arrays][:8]) + (", …" if len(arrays) > 8 else "")
+            raise DataFormatError(
+                f"{path} holds {len(arrays)} arrays ({shown}); choose one with --key NAME (in Python: key=); "
+                "save θ and targets alone."
+            )
+        found = open_value(arrays[fitting[0]], str(path), vector)
+        if key is not None or len(arrays) == 1:
+            return found
+        what, others = "targets" if vector else "features", ", ".join(arrays.keys() - fitting)
+        return replace(found, notes=(f"{path}: {fitting[0]} is taken for the {what}; {others} is not read.",))
+
+    return opened
 
 
-def _open_npz(path: Path, key: str | None, vector: bool) -> Opened:
-    """Take one array of an archive, or a sparse matrix, into memory."""
+def _npz(path: Path) -> Mapping[str, Any]:
+    """Unpack an archive of arrays, or of a sparse matrix."""
     with zipfile.ZipFile(path) as archive:
-        size = max((info.file_size for info in archive.infolist()), default=0)
+        size = sum(info.file_size for info in archive.infolist())
     if size > ARCHIVE_BYTES:
         raise DataFormatError(
             f"{path} holds {size >> 20:,d} MiB, above the limit of {ARCHIVE_BYTES >> 20:,d} MiB for "
@@ -311,58 +300,42 @@ def _open_npz(path: Path, key: str | None, vector: bool) -> Opened:
         )
     with np.load(path, allow_pickle=False) as arrays:
         if {"data", "shape", "format"} <= set(arrays.files):  # of scipy.sparse.save_npz
-            return open_value(sparse.load_npz(path), str(path))
-        few = key is None and 1 < len(arrays.files) <= 32
-        shapes = {name: arrays[name].shape if few else () for name in arrays.files}
-        name, notes = _pick(path, shapes, key, vector)
-        return replace(open_value(arrays[name], str(path), vector), notes=notes)
+            return {"X": sparse.load_npz(path)}
+        return dict(arrays)
 
 
-def _tensors(value: Any, prefix: str = "") -> dict[str, torch.Tensor]:
-    """List the tensors of nested dictionaries, lists and tuples by name."""
-    if isinstance(value, torch.Tensor):
-        return {prefix.removesuffix("."): value}
-    if isinstance(value, list | tuple):
-        value = dict(enumerate(value))
-    inner = value.items() if isinstance(value, Mapping) else ()
-    return {name: part for own, of in inner for name, part in _tensors(of, f"{prefix}{own}.").items()}
-
-
-def _open_torch(path: Path, key: str | None, vector: bool) -> Opened:
-    """Take a tensor, or one of a dictionary or list of tensors, into memory."""
+def _torch(path: Path) -> Mapping[str, Any]:
+    """Load a tensor, or the tensors of a dictionary."""
     try:
-        tensors = _tensors(torch.load(path, map_location="cpu", weights_only=True))
+        value = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise DataFormatError(
             f"{path} holds Python objects, which are not loaded as that can run code; save the tensor alone: "
             f"torch.save(X, {path.name!r})."
         ) from error
+    named = value.items() if isinstance(value, Mapping) else [("X", value)]
+    tensors = {str(name): of for name, of in named if isinstance(of, torch.Tensor)}
     if not tensors:
         raise DataFormatError(f"{path} holds no tensor; save one: torch.save(X, {path.name!r}).")
-    name, notes = _pick(path, {name: tuple(of.shape) for name, of in tensors.items()}, key, vector)
-    return replace(open_value(tensors[name], str(path), vector), notes=notes)
+    return tensors
 
 
-def _open_safetensors(path: Path, key: str | None, vector: bool) -> Opened:
-    """Take one tensor into memory."""
-    with path.open("rb"), require("safetensors", "deep").safe_open(path, framework="pt") as file:
-        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # ruff: ignore[in-dict-keys]
-        name, notes = _pick(path, shapes, key, vector)
-        return replace(open_value(file.get_tensor(name), str(path), vector), notes=notes)
+def _safetensors(path: Path) -> Mapping[str, Any]:
+    return require("safetensors.torch", "deep").load_file(path)
 
 
 #: How a file is opened, by its ending; the word names an array of an archive, the truth asks for targets.
 OPENERS: dict[str, Callable[[Path, str | None, bool], Opened]] = {
     ".npy": _open_npy,
-    ".npz": _open_npz,
-    ".pt": _open_torch,
-    ".pth": _open_torch,
-    ".safetensors": _open_safetensors,
+    ".npz": _archive(_npz),
+    ".pt": _archive(_torch),
+    ".pth": _archive(_torch),
+    ".safetensors": _archive(_safetensors),
     ".parquet": lambda path, *_: open_parquet(path),
     **{
         f".{kind}{packed}": lambda path, *_: open_text(path)
         for kind in ("csv", "tsv", "txt")
-        for packed in ("", *UNPACK)
+        for packed in ("", ".gz", ".zip")
     },
 }
 #: Endings of the files that hold several arrays.

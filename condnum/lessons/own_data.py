@@ -86,7 +86,8 @@ def _looked_at(
             if example == "diabetes"
             else ("Example: the digits 4 and 7 in 8×8 pixels", digit_pair(load_small_digits(), 4, 7))
         )
-        P, H = (as_stream(X, name=task.name, columns=task.feature_names) for X in (task.X_P, task.X_H))
+        tables = (pd.DataFrame(X, columns=[*task.feature_names]) for X in (task.X_P, task.X_H))
+        P, H = (as_stream(table, name=task.name) for table in tables)
         found = match_streams(P, H, drop=drop)
     pair = look_at(*found, standardize=standardize)
     K_P, K_H = pair.pretrain.covariance, pair.harmful.covariance
