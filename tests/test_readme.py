@@ -58,7 +58,7 @@ STAND_INS = {
     '"imagenet/"': '"digits-8x8:0-4"',
     '"cars/"': '"digits-8x8:5-9"',
     '"resnet18", pretrained=True': '"test_resnet", pretrained_cfg_overlay={"input_size": (3, 32, 32)}',
-    "batch_size=256": "batch_size=32, steps=2, views=1",
+    "batch_size=256": "batch_size=32, steps=2",
     "deep.theta_I, D_P, D_H)": "deep.theta_I, D_P, D_H, groups=1)",
 }
 #: By a word of the snippet: what holds after it.

@@ -36,11 +36,6 @@ _HIDDEN = re.compile(r"\.|__|@eaDir|#recycle|\$RECYCLE|Thumbs\.db|desktop\.ini",
 _FOREIGN = frozenset(("BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"))
 #: Share of each class that is the test set of a folder without one.
 HOLDOUT = 0.2
-#: Images and labels of Stanford Cars in its original files: flat image folders and a devkit.
-_CARS = {
-    "train": ("cars_train", ("devkit/cars_train_annos.mat",)),
-    "test": ("cars_test", ("cars_test_annos_withlabels.mat", "devkit/cars_test_annos_withlabels.mat")),
-}
 
 
 def open_images(
@@ -55,7 +50,7 @@ def open_images(
 
     Args:
         name: `mnist:0-4` and `digits-8x8:5-9` (digits as gray images), else a folder: `train/CLASS/…` and
-            `test/`, `val/` or `valid/` in any case, classes alone, or Stanford Cars in its original files.
+            `test/`, `val/` or `valid/` in any case, or classes alone.
             Without a test split a fifth of each class is `test`; an image stays on its side when others are
             added. Hidden files and folders are no images; what is left out is counted in `warnings`.
         split: `train` or `test`, or the name of a folder's split (`valid`).
@@ -194,11 +189,9 @@ def _open_folder(root: str, split: str, classes: Sequence[str] | None) -> ImageD
         raise DataNotFoundError(f"there is no folder {base.absolute()}; give the folder of the data set.")
     while not any(map(_is_image, base.iterdir())):  # a folder that wraps the layout and nothing else
         inside = _folders(base)
-        if len(inside) != 1 or not _named(inside[0], (*SPLIT_FOLDERS["train"], "devkit")):
+        if len(inside) != 1 or not _named(inside[0], SPLIT_FOLDERS["train"]):
             break
         base = inside[0]
-    if (base / "devkit" / "cars_meta.mat").is_file() and (base / "cars_train").is_dir():
-        return _open_cars(root, base, split)
     folder, holdout = _split_folder(base, split)
     found: dict[str, list[str]] = {child.name: [] for child in _folders(folder)}  # relative paths
     if {name.lower() for name in found} <= {name for names in SPLIT_FOLDERS.values() for name in names}:
@@ -340,28 +333,6 @@ def _split_folder(base: Path, split: str) -> tuple[Path, str | None]:
             "alone to have it split."
         )
     return base, split
-
-
-def _open_cars(name: str, root: Path, split: str) -> ImageData:
-    """Open a split of Stanford Cars' original files."""
-    check_known("split of Stanford Cars", split, _CARS)
-    from scipy.io import loadmat
-
-    folder, candidates = _CARS[split]
-    path = next((root / name for name in candidates if (root / name).is_file()), None)
-    if path is None:
-        raise DataNotFoundError(
-            f"{root}: {' or '.join(candidates)} is missing; it holds the labels of {folder}/."
-        )
-    try:
-        classes = tuple(loadmat(root / "devkit" / "cars_meta.mat", squeeze_me=True)["class_names"].tolist())
-        rows = loadmat(path, squeeze_me=True)["annotations"]
-        files, labels = tuple(map(str, rows["fname"])), rows["class"].astype(np.int64) - 1  # from 1 there
-    except (ValueError, TypeError, KeyError, NotImplementedError) as error:
-        raise DataFormatError(f"{path} is not the annotations of the devkit ({error}).") from error
-    if gone := next((file for file in files if not (root / folder / file).is_file()), None):
-        raise DataNotFoundError(f"{root / folder / gone} is missing; unpack {folder} again.")
-    return ImageData(name, split, classes, labels, FileImages(root / folder, files), np.arange(len(files)))
 
 
 def _open_digits(dataset: str, subset: str, split: str) -> ImageData:

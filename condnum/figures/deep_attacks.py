@@ -122,7 +122,7 @@ def net_curves_figure(
     curves: pd.DataFrame, subtitle: str, *, labels: Mapping[str, str], shots: int = 0
 ) -> Any:
     """Draw D_H's test accuracy against steps, a panel per attacker: θ₀, θ_I and the net from scratch."""
-    shown = (curves["shots"] == shots) & (curves["step"] > 0) & (curves["chosen_by"] == "end")
+    shown = (curves["shots"] == shots) & (curves["step"] > 0)
     table = curves[shown & (curves["net"] != "theta_0 again")]
     steps = table.groupby("attacker", sort=False)["step"].nunique()
     table = table[table["attacker"].map(steps) > 1]  # those that are solved have no curve

@@ -218,9 +218,7 @@ def _target(study: DeepAttackers, data: DeepTasks, model: Cell, scratch: bool) -
     if scratch:
         theta = from_scratch(theta, model["seed"], train.images)
     test = [pixels(images, study.test_images) for images in (data.harmful_test, data.pretrain_test)]
-    benign = any(DeepAttacker.named(name).benign for name in study.attackers)
-    known = {"pretrain": pixels(data.pretrain) if benign else None, "pretrain_test": test[1]}
-    return Target(theta, train, test[0], fresh=fresh, device=study.device, **known)
+    return Target(theta, train, test[0], fresh=fresh, pretrain_test=test[1], device=study.device)
 
 
 @lru_cache(8)

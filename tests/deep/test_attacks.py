@@ -10,9 +10,8 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from condnum.deep import Backbone
-from condnum.deep.attacks import attack as attacks
 from condnum.deep.attacks.attack import attack, scale_rows
-from condnum.deep.attacks.attacked_net import AttackedNet, add_lora, hold_as_matrices
+from condnum.deep.attacks.attacked_net import AttackedNet, add_lora
 from condnum.deep.attacks.attackers import CHANGES, DeepAttacker, DeepBudget
 from condnum.deep.attacks.report import (
     AGAIN,
@@ -47,16 +46,9 @@ def plain(net):
 
 @pytest.mark.parametrize("name", NETS)
 class TestAdapters:
-    def test_merged_weights_equal_the_adapted_net_and_matrices_compute_the_same(self, name):
+    def test_merged_weights_equal_the_adapted_net(self, name):
         net = drawn(name)
         before, keys = net(IMAGES), list(net.state_dict())
-        held = copy.deepcopy(net)
-        hold_as_matrices(held)
-        assert torch.equal(held(IMAGES), before)
-        matrices = [
-            m.parametrizations.weight.original for m in held.modules() if hasattr(m, "parametrizations")
-        ]
-        assert {p.ndim for p in matrices} == {2}
         factors = add_lora(net, 4, seed=1)
         assert torch.equal(net(IMAGES), before)  # B = 0
         for factor in factors:
@@ -256,12 +248,15 @@ class TestPanel:
         assert head["reached_theta_i"] == head["reached_scratch"] == 0
         assert math.isnan(head["protection"])  # neither arrives
 
-    def test_every_net_has_the_trials_of_the_grid_and_more_at_its_edge_only(self, report):
+    def test_every_net_has_the_trials_of_the_grid_and_the_best_held_out_one_is_chosen(self, report):
         trials = report.trials().query("seed == 0")
         assert (AGAIN, "logistic") not in trials.groupby(["net", "attacker"]).groups  # nothing is drawn
         for (_, attacker), one in trials.groupby(["net", "attacker"]):
-            assert set(DeepAttacker.named(attacker).trials(4).round(9)) <= set(one["value"].round(9))
-            assert len(one) <= 7
+            assert one["value"].tolist() == DeepAttacker.named(attacker).trials(4).tolist()
+        for place, run in report.runs.items():
+            best = run.trials.set_index("value")["held_out"]
+            assert best[run.chosen] == best.max()
+            assert run.at_edge == (run.chosen in (best.index[0], best.index[-1])), place
         assert (report.table()["rows"] == 240).all()  # of 300, a fifth held out
 
 
@@ -274,11 +269,6 @@ def test_refused():
             InvalidInputError,
             "Backbone, which defines its last stage",
             lambda: attack(target, named("stage-sgd")),
-        ),
-        (
-            InvalidInputError,
-            "'benign-ridge' needs training images of",
-            lambda: attack(target, named("benign-ridge")),
         ),
         (
             InvalidInputError,
@@ -303,7 +293,7 @@ def test_refused():
         ),
         *(
             (UnknownNameError, f"deep attacker '{name}'", lambda name=name: named(name))
-            for name in ("head-muon", "lora0-sgd", "lora-sgd", "head4-sgd", "stage-lbfgs")
+            for name in ("all-muon", "lora0-sgd", "lora-sgd", "head4-sgd", "stage-lbfgs")
         ),
     ):
         with pytest.raises(error, match=message):
@@ -340,83 +330,10 @@ def test_a_net_that_hides_from_images_as_they_are_does_not_hide_from_changed_one
     assert found.final_accuracy == pytest.approx(best["final"])
 
 
-def test_fine_tuning_on_the_benign_task_alone_brings_the_harmful_one_back():
-    """The net is blind to three pixels by which both tasks are told apart; no label of D_H is trained on."""
-    blind = trunk(0)
-    blind[:, :3] = 0
-    train, test, pretrain = (signal_images(rows, seed) for rows, seed in ((300, 1), (300, 2), (240, 3)))
-    target = Target(Signal(blind), train, test, pretrain=pretrain)
-    attacker, budget = DeepAttacker.named("benign-ridge"), DeepBudget(30, 1, checkpoints=4)
-    assert not attacker.closed_form
-    run = attack(target, attacker, budget=budget)
-    assert run.accuracy[0, 0] == run.accuracy[1, 0] < 0.5  # before the first step nothing is drawn
-    assert run.final_accuracy > 0.7
-    assert np.array_equal(attack(target, attacker, budget=budget).accuracy, run.accuracy)
-    other = attack(target, attacker, budget=budget, again=True)
-    assert not np.array_equal(other.trials["held_out_mean"], run.trials["held_out_mean"])
-
-
 def test_a_net_of_any_size_is_read_at_twice_the_side_as_well():
     images = signal_images(12, 0)
     target = Target(drawn("test_resnet"), images, images)
     assert set(target.transformed(images, np.arange(12))) == set(CHANGES)
-
-
-def curves_of(finals, quick):
-    """Make what stands for a descent: held-out accuracy in the end by the value, and of one value at once."""
-
-    def descend(target, attacker, images, value, budget, seed):
-        end = finals(round(math.log10(value), 2))
-        held = np.array([0.2, 0.6 if value == quick else 0.2, end])
-        steps, loss = np.array([0, 1, 2]), np.full(3, math.nan if end < 0 else 1.0)
-        return attacks._Trial(value, steps, held, loss, held / 2, math.nan)
-
-    return descend
-
-
-@pytest.mark.parametrize(
-    ("finals", "chosen", "count", "at_edge"),
-    [
-        (lambda power: 0.9 - abs(power + 2), 1e-2, 4, False),
-        (lambda power: 0.5 + power / 20, 1e2, 7, True),  # ever larger is ever better
-        (lambda power: 0.5 - power / 20, 1e-7, 7, True),
-        (lambda power: 0.9 - abs(power - 1) / 10, 1e1, 7, False),  # widened by two, and one beyond
-        (lambda power: 0.5 + power / 20 if power < 0.5 else -1, 1e0, 6, False),  # the next one diverges
-        (lambda power: 0.5, 1e-3, 4, False),  # of equal ones one inside
-    ],
-    ids=["inside", "above", "below", "found", "diverges", "equal"],
-)
-def test_the_best_in_the_end_is_chosen_and_the_grid_is_widened_at_its_edge(
-    monkeypatch, finals, chosen, count, at_edge
-):
-    monkeypatch.setitem(attacks.RANGES, "adamw", (1e-4, 1e-1))
-    monkeypatch.setattr(attacks, "_descend", curves_of(finals, quick=1e-1))
-    images = signal_images(30, 0)
-    run = attack(Target(Signal(trunk(0)), images, images), DeepAttacker.named("all-adamw"))
-    assert (run.chosen, len(run.trials), run.at_edge) == (pytest.approx(chosen), count, at_edge)
-    assert run.final_accuracy == pytest.approx(finals(round(math.log10(chosen), 2)) / 2)
-
-
-def test_an_attacker_in_a_hurry_is_kept_beside_the_most_accurate_one(monkeypatch):
-    """Rates chosen by the mean over steps gave 79.5 % where a trial of the same attacker held 90.5 %."""
-    finals = {-4.0: 0.3, -3.0: 0.95, -2.0: 0.5, -1.0: 0.62}
-    monkeypatch.setitem(attacks.RANGES, "adamw", (1e-4, 1e-1))
-    monkeypatch.setattr(attacks, "_descend", curves_of(lambda p: finals.get(p, 0.0), quick=1e-1))
-    images, nets = signal_images(30, 0), [Signal(trunk(k)) for k in (0, 1)]
-    report = deep_attack_panel(
-        nets[0], nets[1], images, images, scratch=nets[1], attackers=["all-adamw"], shots=[0],
-        budget=DeepBudget(steps=2),
-    )  # fmt: skip
-    place, run = next(iter(report.runs.items()))
-    assert run.chosen == pytest.approx(1e-3)
-    assert run.accuracy[:, -1].tolist() == pytest.approx([0.475, 0.475])
-    assert run.hurried.tolist() == [pytest.approx([0.1, 0.3, 0.31])] * 2
-    goal = report.goal(place, 0.5)
-    assert report.needs(place, 0.5).tolist() == pytest.approx(
-        [first_reached(run.steps, run.accuracy[0], goal)] * 2
-    )
-    assert report.needs(place, -1.0).tolist() == [1, 1]
-    assert set(report.curves()["chosen_by"]) == {"end", "mean"}
 
 
 def test_pixels_are_the_images_and_a_fifth_of_the_chosen_ones_is_held_out():
@@ -442,10 +359,8 @@ def trained():
     return backbone, transform
 
 
-@pytest.mark.parametrize("name", ["stage-sgd", "lora2-adamw", "all-muon"])
+@pytest.mark.parametrize("name", ["stage-sgd", "lora2-adamw", "all-adamw"])
 def test_a_backbone_learns_and_its_benign_accuracy_is_measured(name, trained):
-    if name.endswith("muon") and not hasattr(torch.optim, "Muon"):
-        pytest.skip("torch has no Muon")
     backbone, transform = trained
     train, test = (
         load_pixels(open_images("digits-8x8:5-9", split, limit=20), transform) for split in ("train", "test")

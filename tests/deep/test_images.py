@@ -9,7 +9,6 @@ import pytest
 import timm
 import torch
 from PIL import Image
-from scipy.io import savemat
 from torch import nn
 
 from condnum.data import load_small_digits
@@ -130,36 +129,6 @@ class TestLayouts:
         (tmp_path / "data" / "train" / "emu").mkdir()
         refused(DataFormatError, "class folder 'emu' has no image", tmp_path / "data")
         refused(InvalidInputError, "too few to hold out", folder(("",), count=2, root=tmp_path / "few"))
-
-
-def test_the_original_files_of_stanford_cars(tmp_path):
-    names = np.array(["AM General Hummer", "Acura RL"], dtype=object)
-    rows = [(f"{i:05}.jpg", c) for i, c in enumerate((1, 2, 2))]
-    (tmp_path / "devkit").mkdir()
-    savemat(tmp_path / "devkit" / "cars_meta.mat", {"class_names": names})
-    places = {"train": "devkit/cars_train_annos.mat", "test": "cars_test_annos_withlabels.mat"}
-    for split, place in places.items():
-        for i in range(3):
-            paint(tmp_path / f"cars_{split}" / f"{i:05}.jpg", 40 * i)
-        table = np.array(rows, dtype=[("fname", object), ("class", object)])
-        savemat(tmp_path / place, {"annotations": table})
-        data = open_images(tmp_path, split)
-        assert data.classes == tuple(names)
-        assert data.labels.tolist() == [0, 1, 1]  # MATLAB counts from 1
-        assert data.image(2).size == (12, 12)
-    (tmp_path / "cars_train" / "00001.jpg").unlink()
-    with pytest.raises(DataNotFoundError, match=r"00001\.jpg is missing"):
-        open_images(tmp_path)
-    (tmp_path / places["test"]).unlink()
-    with pytest.raises(DataNotFoundError, match="cars_test_annos_withlabels"):
-        open_images(tmp_path, "test")
-    table = np.array(rows, dtype=[("fname", object), ("klass", object)])
-    savemat(tmp_path / places["train"], {"annotations": table})
-    with pytest.raises(DataFormatError, match="not the annotations of the devkit"):
-        open_images(tmp_path)
-    (tmp_path / places["train"]).write_bytes(b"not a table" * 20)
-    with pytest.raises(DataFormatError, match="is not the annotations of the devkit"):
-        open_images(tmp_path)
 
 
 def test_limit_is_deterministic_nested_and_seeded(folder):

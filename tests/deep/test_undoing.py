@@ -15,8 +15,7 @@ STEPS = np.array([0, 1, 4, 16])
 
 def run_of(accuracy, steps=STEPS):
     trials = pd.DataFrame({"trial": [1]})
-    curves = np.array(accuracy), np.array(accuracy)
-    return DeepAttackRun(trials, 1.0, False, "", np.array(steps), *curves, 0.9, 100, 1.0)
+    return DeepAttackRun(trials, 1.0, False, "", np.array(steps), np.array(accuracy), 0.9, 100, 1.0)
 
 
 @pytest.fixture

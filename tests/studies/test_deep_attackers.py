@@ -14,7 +14,7 @@ from condnum.studies.deep_attackers import DeepAttackers
 SHORT = DeepAttackers(
     "embedded",
     epochs=6,
-    attackers=("head-sgd", "ridge", "trunk", "fresh-ridge", "stage-adamw", "benign-ridge"),
+    attackers=("head-sgd", "ridge", "trunk", "fresh-ridge", "stage-adamw"),
     shots=(6, 0),
     steps=12,
     trials=2,

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from condnum.data.task_pair import standardize
 from condnum.deep.attacks.attacked_net import AttackedNet
-from condnum.deep.attacks.attackers import RANGES, DeepAttacker, DeepBudget
+from condnum.deep.attacks.attackers import DeepAttacker, DeepBudget
 from condnum.deep.attacks.target import CHUNK, Target
 from condnum.deep.probe import logistic_head, smoothness
 from condnum.errors import InvalidInputError
@@ -33,27 +33,20 @@ _WHITENED_RATE = 3.0
 #: Rows that tell the scale of features.
 _SCALE_ROWS = 256
 
-#: Further values that are tried, at most, where the best one is the first or the last of the grid.
-_WIDER = 3
-
-#: Penalties of the head that is solved for after fine-tuning on D_P; the best on held-out images is taken.
-_PENALTIES = np.geomspace(*RANGES["ridge"], 4)
-
 #: Held-out accuracy and loss, and test accuracy, at a step.
 _Scores = tuple[float, float, float]
 
 
 @dataclass(frozen=True, eq=False)
 class DeepAttackRun:
-    """One attacker on one net with some images: its trials, and the curves of the two chosen ones."""
+    """One attacker on one net with some images: its trials, and the curves of the chosen one."""
 
-    trials: pd.DataFrame  # trial, value, layer (of each the best), held_out, held_out_mean, final (test)
+    trials: pd.DataFrame  # trial, value, layer (of each the best), held_out, final (test)
     chosen: float  # value of the trial with the best held-out accuracy in the end
-    at_edge: bool  # it is the first or the last that was tried
+    at_edge: bool  # it is the first or the last of the grid
     layer: str  # whose output `trunk` reads, or the change of images; else ""
     steps: NDArray[np.int64]  # (T,) of what is solved: passes over the images
     accuracy: NDArray[np.float64]  # (R, T) on test images, a row for each repeat
-    hurried: NDArray[np.float64]  # (R, T) of the trial with the best held-out accuracy over all steps
     pretrain_accuracy: float  # on D_P's test images after the attack, by the released head; NaN if unknown
     rows: int  # images that were trained on, without the held-out ones
     seconds: float  # of all trials and repeats
@@ -75,12 +68,10 @@ def attack(
 ) -> DeepAttackRun:
     """Attack a net: trials from the same start, then the best by held-out accuracy from other starts.
 
-    A fifth of each class of the attacker's images is held out; nothing is trained on it afterwards. Two
-    trials are chosen: that with the best held-out accuracy in the end, for accuracies, and that with the best
-    mean over all steps, of an attacker in a hurry. Where the first is at an edge of the grid, the grid is
-    widened there, by three values at most. The seed chooses the images; seed and repeat the new head, LoRA's
-    factors and the batches, which are the same for every net. `again` takes other heads and batches: for A
-    against A.
+    A fifth of each class of the attacker's images is held out; nothing is trained on it afterwards. The trial
+    with the best held-out accuracy in the end is chosen. The seed chooses the images; seed and repeat the new
+    head, LoRA's factors and the batches, which are the same for every net. `again` takes other heads and
+    batches: for A against A.
     """
     budget, started = budget or DeepBudget(), time.perf_counter()
     images = _Images(target, attacker, shots, seed)
@@ -94,40 +85,26 @@ def attack(
             return _solve(target, attacker, images, value, layer)
         return _descend(target, attacker, images, value, budget, draw)
 
-    grid = attacker.trials(budget.trials).tolist()
-    center = math.sqrt(grid[0] * grid[-1])
-    pending = sorted(grid, key=lambda value: abs(math.log(value / center)))  # of equal ones one inside
-    tried = list[_Trial]()
-    while pending:
-        value = pending.pop(0)
-        tried += [run(value, layer, draws[0]) for layer in images.layers]
-        best = max(tried, key=_Trial.score)
-        values = sorted({trial.value for trial in tried})
-        if not pending and 1 < len(values) < len(grid) + _WIDER and best.value in (values[0], values[-1]):
-            ratio = values[1] / values[0]
-            pending.append(values[0] / ratio if best.value == values[0] else values[-1] * ratio)
+    values = attacker.trials(budget.trials).tolist()
+    tried = [run(value, layer, draws[0]) for value in values for layer in images.layers]
+    best = max(tried, key=_Trial.score)
     if math.isnan(best.held_loss[-1]):
         raise InvalidInputError(
             f"every trial of '{attacker.label}' diverges ({', '.join(f'{v:.3g}' for v in values)})."
         )
-    hurried = max(tried, key=_Trial.mean_score)
     if len(images.layers) > 1:  # of each the best one
         tried = [max((t for t in tried if t.layer == layer), key=_Trial.score) for layer in images.layers]
-    rows = [
-        (k, t.value, t.layer, t.held[-1], t.mean_score()[0], t.accuracy[-1]) for k, t in enumerate(tried, 1)
-    ]
+    rows = [(k, t.value, t.layer, t.held[-1], t.accuracy[-1]) for k, t in enumerate(tried, 1)]
     others = () if attacker.closed_form else draws[1:]  # what is solved starts from nothing that is drawn
-    chosen = (best,) if hurried is best else (best, hurried)
-    runs = [[first, *(run(first.value, first.layer, draw) for draw in others)] for first in chosen]
+    runs = [best, *(run(best.value, best.layer, draw) for draw in others)]
     return DeepAttackRun(
-        trials=pd.DataFrame(rows, columns=["trial", "value", "layer", "held_out", "held_out_mean", "final"]),
+        trials=pd.DataFrame(rows, columns=["trial", "value", "layer", "held_out", "final"]),
         chosen=best.value,
         at_edge=len(values) > 1 and best.value in (values[0], values[-1]),
         layer=best.layer,
         steps=best.steps,
-        accuracy=np.stack([found.accuracy for found in runs[0]]),
-        hurried=np.stack([found.accuracy for found in runs[-1]]),
-        pretrain_accuracy=float(np.mean([found.pretrain_accuracy for found in runs[0]])),
+        accuracy=np.stack([found.accuracy for found in runs]),
+        pretrain_accuracy=float(np.mean([found.pretrain_accuracy for found in runs])),
         rows=len(images.labels[0]),
         seconds=time.perf_counter() - started,
     )
@@ -137,7 +114,7 @@ class _Images:
     """The attacker's images of D_H: to train on, held out, and the test images; and what it starts from."""
 
     def __init__(self, target: Target, attacker: DeepAttacker, shots: int, seed: int) -> None:
-        own, pretrain = target.fresh if attacker.fresh else target.train, target.pretrain
+        own = target.fresh if attacker.fresh else target.train
         if own is None:
             raise InvalidInputError(
                 f"attacker '{attacker.name}' needs images on which θ_I was not trained; give fresh=…."
@@ -151,16 +128,6 @@ class _Images:
             read = target.trunk_outputs if attacker.optimizer == "trunk" else target.transformed
             found = [read(of, rows) for of, rows in sets]
             self.layers = {name: [part[name] for part in found] for name in found[0]}
-        #: What is trained on: D_H's images, or all of D_P's.
-        self.train, self.train_labels, self.classes = self.inputs[0], self.labels[0], own.classes
-        if attacker.benign:
-            if pretrain is None:
-                raise InvalidInputError(
-                    f"attacker '{attacker.name}' needs training images of D_P; give pretrain=…."
-                )
-            own, fit = pretrain, np.arange(len(pretrain))
-            self.train = target.inputs(attacker.subset, pretrain, fit)
-            self.train_labels, self.classes = pretrain.labels.to(target.device), pretrain.classes
         self.sample = own.images[torch.from_numpy(scale_rows(fit))]
 
 
@@ -185,48 +152,40 @@ class _Trial:
         """Return held-out accuracy in the end, then loss; the least of a trial that diverges."""
         return (-1.0, 0.0) if math.isnan(self.held_loss[-1]) else (self.held[-1], -self.held_loss[-1])
 
-    def mean_score(self) -> tuple[float, float]:
-        """Return the mean over all steps, linear between those that were measured, likewise."""
-        if len(self.steps) == 1 or math.isnan(self.held_loss[-1]):
-            return self.score()
-        span = self.steps[-1] - self.steps[0]
-        accuracy, loss = (float(np.trapezoid(of, self.steps) / span) for of in (self.held, self.held_loss))
-        return accuracy, -loss
-
 
 def _descend(
     target: Target, attacker: DeepAttacker, images: _Images, value: float, budget: DeepBudget, seed: int
 ) -> _Trial:
-    """Train by an optimizer, on D_H or on D_P alone, and measure at log-spaced steps."""
-    inputs, train, labels = images.inputs, images.train, images.train_labels
-    if attacker.optimizer == "whitened":
-        inputs = _whitened(inputs, value)
-        train = inputs[0]
+    """Train by an optimizer, and measure at log-spaced steps."""
+    inputs = _whitened(images.inputs, value) if attacker.optimizer == "whitened" else images.inputs
+    train, labels = inputs[0], images.labels[0]
     features = train if attacker.subset == "head" else target.through(target.theta, images.sample)
-    model, rate = AttackedNet(target.theta, attacker, images.classes, features, seed=seed), value
+    model, rate = AttackedNet(target.theta, attacker, target.train.classes, features, seed=seed), value
     if attacker.optimizer == "sgd":
         rate = value / smoothness(features / model.scale)
     elif attacker.optimizer == "whitened":  # λ_max of whitened features is 1
         rate = 2 * _WHITENED_RATE / max(1.0, model.scale**-2)
-    steppers = _optimizers(attacker, model, rate)
+    optimizer: torch.optim.Optimizer = (
+        torch.optim.AdamW(model.trained, lr=rate, weight_decay=0.0)
+        if attacker.optimizer == "adamw"
+        else torch.optim.SGD(model.trained, lr=rate, momentum=MOMENTUM)
+    )
     batches = _batches(len(labels), None if attacker.full_batch else budget.batch_size, seed)
     measured, records = budget.measured, list[_Scores]()
-    what, measure = f"{attacker.label}, {len(labels)} rows", _measure_solved if attacker.benign else _measure
+    what = f"{attacker.label}, {len(labels)} rows"
     with memory_advice(budget.batch_size, target.device, what):
         for step in range(budget.steps + 1):
             if step in measured:
-                records.append(measure(model, inputs, images.labels))
+                records.append(_measure(model, inputs, images.labels))
                 report_event(stage=what, step=step, steps=budget.steps)
             if step == budget.steps or math.isnan(records[-1][1]):
                 break
             rows = next(batches).to(target.device)
             model.train()
             loss = nn.functional.cross_entropy(model(train[rows]), labels[rows])
-            for stepper in steppers:
-                stepper.zero_grad(set_to_none=True)
+            optimizer.zero_grad()
             loss.backward()
-            for stepper in steppers:
-                stepper.step()
+            optimizer.step()
     records += [(0.0, math.nan, 0.0)] * (len(measured) - len(records))  # it diverged
     net = None if attacker.subset == "head" else model.net
     held, losses, test = np.array(records).T
@@ -236,29 +195,20 @@ def _descend(
 def _solve(target: Target, attacker: DeepAttacker, images: _Images, value: float, layer: str) -> _Trial:
     """Solve the head's problem by ridge regression on one-hot labels, or by logistic regression."""
     rows, passes = images.layers[layer], 1
+    X, Z, T = (part.cpu().double().numpy() for part in rows)
+    y, z, t = (part.cpu().numpy() for part in images.labels)
     if attacker.optimizer == "logistic":
-        X, Z, T = (part.cpu().double().numpy() for part in rows)
-        y, z, t = (part.cpu().numpy() for part in images.labels)
         model = logistic_head(standardize(X), y, value)
         held, test = (model.score(standardize(of, reference=X), known) for of, known in ((Z, z), (T, t)))
         passes = int(np.max(model.n_iter_))
     else:
-        held, test = _ridge_accuracies(rows, images.labels, value)
+        from sklearn.linear_model import RidgeClassifier
+
+        spread = float(((X - X.mean(axis=0)) ** 2).sum() / X.shape[1]) or 1.0
+        model = RidgeClassifier(alpha=value * spread).fit(X, y)
+        held, test = model.score(Z, z), model.score(T, t)
     scores = np.array([held]), np.zeros(1), np.array([test])
     return _Trial(value, np.array([passes]), *scores, target.pretrain_accuracy(), layer)
-
-
-def _ridge_accuracies(
-    rows: Sequence[Tensor], labels: Sequence[Tensor], penalty: float
-) -> tuple[float, float]:
-    """Return the accuracies on two further sets of ridge regression on the features of a first."""
-    from sklearn.linear_model import RidgeClassifier
-
-    X, Z, T = (part.double().cpu().numpy() for part in rows)
-    y, z, t = (part.cpu().numpy() for part in labels)
-    spread = float(((X - X.mean(axis=0)) ** 2).sum() / X.shape[1]) or 1.0
-    model = RidgeClassifier(alpha=penalty * spread).fit(X, y)
-    return model.score(Z, z), model.score(T, t)
 
 
 def _whitened(inputs: Sequence[Tensor], floor: float) -> list[Tensor]:
@@ -270,21 +220,6 @@ def _whitened(inputs: Sequence[Tensor], floor: float) -> list[Tensor]:
     constant = lam[0] <= torch.finfo(torch.float32).eps ** 2 * mean.square().sum()  # a net may be blind
     scale = torch.zeros_like(lam) if constant else (lam + floor * lam[0]).rsqrt()
     return [((part.double() - mean) @ axes.mT * scale).float() for part in inputs]
-
-
-def _optimizers(attacker: DeepAttacker, model: AttackedNet, rate: float) -> list[torch.optim.Optimizer]:
-    """Return what trains the model; Muon takes the matrices of the trunk and leaves the rest to AdamW."""
-    if attacker.optimizer in ("sgd", "whitened"):
-        return [torch.optim.SGD(model.trained, lr=rate, momentum=MOMENTUM)]
-    if attacker.optimizer == "adamw":
-        return [torch.optim.AdamW(model.trained, lr=rate, weight_decay=0.0)]
-    if not hasattr(torch.optim, "Muon"):
-        raise InvalidInputError(f"torch {torch.__version__} has no Muon, which came with 2.9; leave it out.")
-    head = set(model.new_head.parameters())
-    matrices = [p for p in model.trained if p.ndim == 2 and p not in head]
-    others = [p for p in model.trained if p.ndim != 2 or p in head]
-    muon = torch.optim.Muon(matrices, lr=rate, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
-    return [muon, torch.optim.AdamW(others, lr=rate, weight_decay=0.0)]
 
 
 def _batches(rows: int, size: int | None, seed: int) -> Iterator[Tensor]:
@@ -306,14 +241,3 @@ def _measure(model: AttackedNet, inputs: Sequence[Tensor], labels: Sequence[Tens
     held, test = (float((x.argmax(dim=1) == y).double().mean())
                   for x, y in ((logits, labels[1]), (other, labels[2])))  # fmt: skip
     return held, loss, test
-
-
-def _measure_solved(model: AttackedNet, inputs: Sequence[Tensor], labels: Sequence[Tensor]) -> _Scores:
-    """Return the same of ridge regression on the features; its loss is NaN if they are not finite, else 0."""
-    model.eval()
-    with torch.no_grad():
-        rows = [torch.cat([model.net(x) for x in part.split(CHUNK)]) for part in inputs]
-    if not all(bool(part.isfinite().all()) for part in rows):
-        return 0.0, math.nan, 0.0
-    held, test = max(_ridge_accuracies(rows, labels, penalty) for penalty in _PENALTIES)
-    return held, 0.0, test

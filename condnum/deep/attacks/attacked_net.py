@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -30,22 +29,6 @@ class LowRank(nn.Module):
         return weight + (self.B @ self.A).view_as(weight)
 
 
-class AsMatrix(nn.Module):
-    """A weight `(out, …)` held as the matrix `(out, rest)`, as optimizers of matrices take it."""
-
-    def __init__(self, weight: Tensor) -> None:
-        super().__init__()
-        self.shape = weight.shape
-
-    def forward(self, matrix: Tensor) -> Tensor:
-        """Return the weight in its own shape."""
-        return matrix.view(self.shape)
-
-    def right_inverse(self, weight: Tensor) -> Tensor:
-        """Return the matrix of a weight."""
-        return weight.flatten(1)
-
-
 def add_lora(net: nn.Module, rank: int, *, seed: int = 0) -> list[nn.Parameter]:
     """Put low-rank factors (LoRA, arXiv 2106.09685) on every linear and convolution layer, and return them.
 
@@ -57,25 +40,14 @@ def add_lora(net: nn.Module, rank: int, *, seed: int = 0) -> list[nn.Parameter]:
         >>> [tuple(factor.shape) for factor in add_lora(net, 2)]
         [(2, 27), (4, 2), (2, 16), (2, 2)]
     """
-    generator = torch.Generator().manual_seed(seed)
-    return _on_weights(net, lambda weight: LowRank(weight, rank, generator))
-
-
-def hold_as_matrices(net: nn.Module) -> None:
-    """Hold the weights of linear and convolution layers as matrices, in place; the net computes the same."""
-    _on_weights(net, AsMatrix)
-
-
-def _on_weights(net: nn.Module, make: Callable[[Tensor], nn.Module]) -> list[nn.Parameter]:
-    """Register a parametrization on every linear and convolution layer; return its own parameters."""
     head = net.head if isinstance(net, Backbone) else None
     kinds = (nn.Linear, nn.modules.conv._ConvNd)
     layers = [part for part in net.modules() if isinstance(part, kinds) and part is not head]
     if not layers:
         raise InvalidInputError(f"{type(net).__name__} has no linear or convolution layer to adapt.")
-    found = []
+    generator, found = torch.Generator().manual_seed(seed), list[nn.Parameter]()
     for layer in layers:
-        adapter = make(layer.weight.detach())
+        adapter = LowRank(layer.weight.detach(), rank, generator)
         parametrize.register_parametrization(layer, "weight", adapter)
         found += list(adapter.parameters())
     return found
@@ -99,8 +71,6 @@ class AttackedNet(nn.Module):
             torch.default_generator.manual_seed(seed)  # not the GPU's, which the fork would not give back
             self.new_head = nn.Linear(features.shape[1], classes)
         self.new_head.to(next((p.device for p in net.parameters()), torch.device("cpu")))
-        if attacker.optimizer == "muon":
-            hold_as_matrices(net)
         chosen = list[nn.Parameter]()
         if self.subset == "lora":
             chosen = add_lora(net, attacker.rank, seed=seed)

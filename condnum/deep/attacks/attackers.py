@@ -31,7 +31,6 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "head-adamw": (1e-4, 1e-1),
     "sgd": (1e-3, 1.0),
     "adamw": (3e-4, 3e-2),
-    "muon": (1e-4, 3e-2),
     "whitened": (1e-6, 1e-1),
     "ridge": (1e-6, 1.0),
     "trunk": (1e-6, 1.0),
@@ -42,8 +41,6 @@ RANGES: Mapping[str, tuple[float, float]] = {
 FRESH = "fresh-"
 #: Name of one who solves for a head on changed images: this and `ridge` or `logistic`.
 TRANSFORMED = "transformed-"
-#: Name of one who fine-tunes all weights on D_P alone, with a new head, and reads D_H by ridge regression.
-BENIGN = "benign-ridge"
 
 #: Changes of images `(n, 3, height, width)`, one of which an attacker makes to all images, test images too.
 #: The last four are of none of the kinds that `transformed_images` trains `erase` on.
@@ -68,12 +65,12 @@ _OF_HEADS = {
     "logistic": "logistic regression, solved",
     "trunk": "ridge regression on the frozen trunk, solved",
 }
-_OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW", "muon": "Muon"}
+_OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW"}
 
 #: The panel unless others are named.
 ATTACKERS = (
-    "head-sgd", "head-adamw", "whitened", "ridge", "transformed-ridge", "logistic", "trunk", "benign-ridge",
-    "lora4-adamw", "lora16-adamw", "stage-sgd", "stage-adamw", "all-sgd", "all-adamw", "all-muon",
+    "head-sgd", "head-adamw", "whitened", "ridge", "transformed-ridge", "logistic", "trunk", "lora4-adamw",
+    "lora16-adamw", "stage-sgd", "stage-adamw", "all-sgd", "all-adamw",
 )  # fmt: skip
 
 
@@ -84,7 +81,6 @@ class DeepAttacker:
     `trunk` goes around the immunized part: it solves ridge regression on the pooled output of every module
     before that part, and takes the module that is best on held-out images. `transformed-ridge` and
     `transformed-logistic` solve for a head on changed images, and take the best of `CHANGES` likewise.
-    `benign-ridge` fine-tunes all weights on D_P alone and then solves ridge regression on D_H's features.
 
     Examples:
         >>> attacker = DeepAttacker.named("fresh-lora16-adamw")
@@ -94,34 +90,29 @@ class DeepAttacker:
 
     name: str
     subset: Subset
-    optimizer: Literal["sgd", "adamw", "muon", "whitened", "ridge", "logistic", "trunk"]
+    optimizer: Literal["sgd", "adamw", "whitened", "ridge", "logistic", "trunk"]
     rank: int = 0  # of LoRA
     fresh: bool = False  # its images are not those on which θ_I was trained
     transformed: bool = False  # its head reads changed images
-    benign: bool = False  # what it trains is trained on D_P alone, and its head is solved
 
     @classmethod
     def named(cls, name: str) -> DeepAttacker:
-        """Read a name of `ATTACKERS`, or `lora<rank>|stage|all` with `-sgd|-adamw|-muon`, or `fresh-…`."""
+        """Read a name of `ATTACKERS`, or `lora<rank>|stage|all` with `-sgd|-adamw`, or `fresh-…`."""
         own = name.removeprefix(FRESH)
         fresh, solver = own != name, own.removeprefix(TRANSFORMED)
         if own in _OF_HEADS or (solver != own and solver in ("ridge", "logistic")):
             return cls(name, "head", cast(Any, solver), fresh=fresh, transformed=solver != own)
-        if own == BENIGN:
-            return cls(name, "all", "adamw", fresh=fresh, benign=True)
-        found = re.fullmatch(r"(head|stage|all|lora)([1-9]\d{0,3})?-(sgd|adamw|muon)", own)
+        found = re.fullmatch(r"(head|stage|all|lora)([1-9]\d{0,3})?-(sgd|adamw)", own)
         part, rank, optimizer = found.groups() if found else ("", None, "")
-        if not part or (part == "lora") != bool(rank) or own == "head-muon":  # Muon leaves heads to AdamW
-            known = [*ATTACKERS, "lora8-sgd", "stage-muon", "fresh-ridge", "transformed-logistic", "…"]
+        if not part or (part == "lora") != bool(rank):
+            known = [*ATTACKERS, "lora8-sgd", "fresh-ridge", "transformed-logistic", "…"]
             raise UnknownNameError("deep attacker", name, known)
         return cls(name, cast(Subset, part), cast(Any, optimizer), int(rank or 0), fresh=fresh)
 
     @property
     def label(self) -> str:
         """The attacker in words."""
-        if self.benign:
-            own = "all weights on D_P alone, AdamW, then ridge regression"
-        elif self.optimizer in _OF_HEADS:
+        if self.optimizer in _OF_HEADS:
             own = _OF_HEADS[self.optimizer]
         else:
             lora = f"LoRA rank {self.rank}"

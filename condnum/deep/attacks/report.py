@@ -146,11 +146,9 @@ class DeepAttackReport:
         return self.chance + fraction * (best - self.chance)
 
     def needs(self, place: AttackKey, fraction: float) -> Steps:
-        """Return the steps of each repeat `(R,)` to the goal, by the sooner of both trials; NaN if missed."""
+        """Return the steps of each repeat `(R,)` to the goal; NaN if missed."""
         run, goal = self.runs[place], self.goal(place, fraction)
-        x = run.steps.astype(float)
-        both = ([first_reached(x, curve, goal) for curve in of] for of in (run.accuracy, run.hurried))
-        return np.fmin(*map(np.array, both))
+        return np.array([first_reached(run.steps.astype(float), curve, goal) for curve in run.accuracy])
 
     def table(self) -> pd.DataFrame:
         """Return a row an attack: chosen trial, accuracies before and after, examples, seconds."""
@@ -178,13 +176,12 @@ class DeepAttackReport:
         return pd.concat([run.trials.assign(**place._asdict()) for place, run in self.runs.items()])
 
     def curves(self) -> pd.DataFrame:
-        """Return test accuracy against steps and examples of every repeat, of both chosen trials."""
+        """Return test accuracy against steps and examples of every repeat."""
         parts = [
             pd.DataFrame({"step": run.steps, "examples": run.steps * self.examples(place), "accuracy": curve})
-            .assign(**place._asdict(), repeat=repeat, chosen_by=chosen_by)
+            .assign(**place._asdict(), repeat=repeat)
             for place, run in self.runs.items()
-            for chosen_by, curves in (("end", run.accuracy), ("mean", run.hurried))
-            for repeat, curve in enumerate(curves)
+            for repeat, curve in enumerate(run.accuracy)
         ]  # fmt: skip
         return pd.concat(parts, ignore_index=True)
 
@@ -201,7 +198,7 @@ class DeepAttackReport:
         table.loc[solved, "step"] = 0
         table = table[solved | (table["step"] > 0)]
         where = ["backbone", "shots", "net", "step"]
-        attacks = table.groupby([*where, "attacker", "chosen_by"], sort=False, as_index=False)
+        attacks = table.groupby([*where, "attacker"], sort=False, as_index=False)
         means = attacks[["accuracy", "examples"]].mean()
         best = means.loc[means.groupby(where, sort=False)["accuracy"].idxmax()]
         best["label"] = [DeepAttacker.named(name).label for name in best["attacker"]]
@@ -285,7 +282,6 @@ def deep_attack_panel(
     *,
     fresh: Pixels | None = None,
     scratch: nn.Module | None = None,
-    pretrain: Pixels | None = None,
     pretrain_test: Pixels | None = None,
     attackers: Iterable[str] = ATTACKERS,
     shots: Sequence[int] = SHOTS,
@@ -306,7 +302,6 @@ def deep_attack_panel(
         test: D_H's test images, on which accuracy is measured.
         fresh: Images of D_H on which θ_I was not trained, for attackers named `fresh-…`.
         scratch: The same architecture with weights drawn anew; of a `Backbone` it is made here.
-        pretrain: D_P's training images, for the attacker `benign-ridge`.
         pretrain_test: D_P's, for what is left of the benign task after an attack.
         attackers: Names (`DeepAttacker.named`).
         shots: Examples per class; 0 for all.
@@ -332,8 +327,7 @@ def deep_attack_panel(
     nets = {THETA_0: theta_0, AGAIN: theta_0, **made, SCRATCH: scratch}
     runs = {}
     for net, theta in nets.items():
-        benign = {"pretrain": pretrain, "pretrain_test": pretrain_test}
-        target = Target(theta, train, test, fresh=fresh, device=device, **benign)
+        target = Target(theta, train, test, fresh=fresh, pretrain_test=pretrain_test, device=device)
         for attacker, count, seed in itertools.product(chosen, shots, seeds):
             if net == AGAIN and attacker.closed_form:
                 continue  # nothing is drawn

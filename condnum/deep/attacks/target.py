@@ -102,14 +102,13 @@ class Target:
         test: Pixels,
         *,
         fresh: Pixels | None = None,  # of D_H, on which θ_I was not trained
-        pretrain: Pixels | None = None,  # of D_P, for attackers who fine-tune on it
         pretrain_test: Pixels | None = None,  # for what is left of the benign task
         device: str | torch.device = "cpu",
     ) -> None:
         self.device = resolve_device(device)
         self.theta = theta.to(self.device)
         self.train, self.test, self.fresh = train, test, fresh
-        self.pretrain, self.pretrain_test = pretrain, pretrain_test
+        self.pretrain_test = pretrain_test
         self._features: dict[tuple[int, bytes], Tensor] = {}
 
     def features(self, of: Pixels, rows: NDArray[np.int64] | None = None) -> Tensor:

@@ -152,9 +152,9 @@ def immunize_backbone(
     described = list[tuple[ImageTransform | None, ImageData | None]]()
 
     def samples(data: ImageData, transform: ImageTransform | None) -> Samples:
-        """Return the images as the run sees them: through the frozen trunk already, if they can be kept."""
+        """Return the images as the run sees them: through the frozen trunk already, unless random."""
         found = Samples(data, transform, seed=seed, workers=workers)
-        found.keep_activations(net, chosen.views or 0, chosen.batch_size)
+        found.keep_activations(net, chosen.batch_size)
         return found
 
     for task, data, apart, given in sets:

@@ -3,6 +3,7 @@
 Which of them a step sees is a function of the seed and the step alone, so that a run can be resumed.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -76,48 +77,37 @@ class Samples:
         self.images = TransformedImages(data, transform, seed=seed)
         self.workers = workers
         self.labels = torch.from_numpy(np.array(data.labels))  # (N,)
-        self.activations: Tensor | None = None  # (views, N, …), which never change
+        self.activations: Tensor | None = None  # (N, …)
         self.unreadable: dict[Unreadable, None] = {}  # images that were met and do not decode
 
-    def keep_activations(self, backbone: Backbone, views: int, batch_size: int) -> None:
-        """Run the frozen trunk once for each of some augmentations, as many as fit the budget."""
+    def keep_activations(self, backbone: Backbone, batch_size: int) -> None:
+        """Run the frozen trunk once, where no transform is random and its output fits the budget."""
         what, total = f"activations of {self.data.title}", len(self.data)
         device = next(backbone.parameters()).device
-        random = self.images.transform is not None and self.images.transform.random
-        views = views if random else 1
+        if self.images.transform is not None and self.images.transform.random:
+            return
 
         def run(images: Tensor) -> Tensor:
             with memory_advice(batch_size, device, what):
                 return backbone.frozen_activations(Batch(images, images).at(backbone))
 
-        items = (self.images[index] for index in range(total if views else 0))
+        items = (self.images[index] for index in range(total))
         first = next((item[0] for item in items if not isinstance(item, Unreadable)), None)
-        if first is None:
-            return
         try:
-            one = run(first[None])[0]
+            size = math.inf if first is None else run(first[None]).nbytes * total
         except InvalidInputError:
             return  # later modules read the trunk too
-        views = min(views, ACTIVATION_BUDGET // (one.numel() * one.element_size() * total))
-        kept = []
-        for epoch in range(views):
-            self.images.set_epoch(epoch)
-            values, labels, _, unreadable = collect(
-                run, self._loader(batch_size=batch_size), what, total=total
-            )
+        if size <= ACTIVATION_BUDGET:
+            found = collect(run, self._loader(batch_size=batch_size), what, total=total)
+            self.activations, self.labels, _, unreadable = found
             check_unreadable(unreadable, total, self.data.title)
-            self.unreadable |= dict.fromkeys(unreadable)
-            kept.append(values)
-        if kept:
-            self.labels, self.activations = labels, torch.stack(kept)
+            self.unreadable = dict.fromkeys(unreadable)
 
     def batches(self, epoch: int, rows: Sequence[NDArray[np.int64]]) -> Iterator[Batch]:
-        """Yield what of each entry of `rows` decodes; after V epochs kept augmentations come again."""
+        """Yield what of each entry of `rows` decodes."""
         if self.activations is not None:
-            values = self.activations[epoch % len(self.activations)]
-            for part in rows:
-                chosen = torch.from_numpy(part)
-                yield Batch(values[chosen], self.labels[chosen], activations=True)
+            for part in map(torch.from_numpy, rows):
+                yield Batch(self.activations[part], self.labels[part], activations=True)
             return
         self.images.set_epoch(epoch)
         for batch in self._loader(batch_sampler=[part.tolist() for part in rows]):

@@ -36,7 +36,6 @@ class DeepSettings(Settings):
     inner_steps: int = 1  # imma: gradient steps of the simulated fine-tuner on θ
     inner_rate: float = 1e-2  # imma: their step size
     precision: Literal["float32", "bfloat16"] = "float32"  # of the net, bfloat16 on GPUs; spectra: float64
-    views: int | None = 16  # augmentations of an image of which activations are kept; None: ever new ones
     record_every: int | None = 25  # steps between evaluations and checkpoints; None or 0: a tenth of all
     groups: int = 10  # groups of samples for RIR_θ0 at an evaluation
     group_size: int = 100  # samples of a group, as in Eq. 17's estimate

@@ -59,10 +59,9 @@ def test_only_the_trainable_part_and_the_head_move(run, backbone, method):
 @pytest.mark.parametrize(
     ("method", "settings", "augmentation"),
     [
-        ("ours", SHORT.with_overrides(schedule="cosine"), "none"),
-        ("imma", SHORT.with_overrides(schedule="cosine"), "none"),
-        ("ours", ADAPTIVE.with_overrides(views=2, patience=2), "gentle"),
-        ("erase", ADAPTIVE.with_overrides(views=None), "gentle"),
+        ("imma", SHORT.with_overrides(schedule="cosine", steps=6), "none"),
+        ("ours", ADAPTIVE.with_overrides(patience=2, steps=6), "none"),
+        ("erase", ADAPTIVE.with_overrides(steps=6), "gentle"),
     ],
 )
 def test_a_resumed_run_ends_where_an_undisturbed_one_ends(
@@ -114,7 +113,6 @@ def test_a_value_that_is_not_finite_ends_with_the_last_good_theta(run, monkeypat
     ("settings", "options", "message"),
     [
         ({"steps": 0}, {}, "steps must be an integer ≥ 1, got 0"),
-        ({"views": -1}, {}, "views must be an integer ≥ 1, got -1"),
         ({"learning_rate": float("nan")}, {}, "learning_rate must be a positive number, got nan"),
         ({"precondition": "no"}, {}, "precondition must be True or False, got 'no'"),
         ({"patience": "no"}, {}, "patience must be an integer.*got 'no'"),

@@ -22,7 +22,7 @@ def tasks(D_P, D_H, transform, net=None):
     for name, data in (("pretrain", D_P), ("harmful", D_H)):
         samples = Samples(data, transform, seed=0, workers=0)
         if net is not None:
-            samples.keep_activations(net, 1, 96)
+            samples.keep_activations(net, 96)
         (found[name],) = samples.batches(0, [np.arange(96)])
         assert found[name].activations == (net is not None)
     return found
@@ -62,14 +62,10 @@ def test_gradients_are_those_of_the_whole_objective(net, D_P, D_H, transform):
     assert torch.allclose(gradients(net), found, rtol=1e-8, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [("test_resnet", {}), ("test_vit", {"img_size": 16, "patch_size": 8})],
-)
-def test_bilevel_gradient_goes_through_the_inner_steps(name, options, D_P, D_H, transform):
-    """Central differences of the outer objective along a direction, inner steps included."""
+def test_bilevel_gradient_goes_through_the_inner_steps(D_P, D_H, transform):
+    """Central differences of the outer objective along a direction, inner steps included; without kinks."""
     settings = SETTINGS.with_overrides(inner_steps=2, inner_rate=0.05)
-    net = Backbone(name, num_classes=5, seed=3, **options).double().train()
+    net = Backbone("test_vit", num_classes=5, seed=3, img_size=16, patch_size=8).double().train()
     both = tasks(D_P, D_H, transform)
     step = objective(net, "imma", settings)
     step.backward(both, {"supervised": 0.7}, (0,))
