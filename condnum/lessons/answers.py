@@ -1,16 +1,12 @@
 """What a check says: right, wrong or not answered, and why; and fields to type answers in."""
 
-import ast
 import functools
 import html
-import inspect
-import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import linalg
 
 from condnum.errors import CondnumError, InvalidInputError, require
 from condnum.figures.style import num
@@ -131,130 +127,42 @@ def covariance_like(answer: Any, size: int, name: str) -> Floats:
     return K
 
 
-#: Letters of a formula, and rows and columns of a matrix.
-LONGEST, LARGEST = 2000, 64
-
-
-def _sized(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function whose last argument is a size, refused beyond `LARGEST`."""
-
-    def sized(*arguments: Any) -> Any:
-        if not 1 <= arguments[-1] <= LARGEST:
-            raise InvalidInputError(f"a size must lie between 1 and {LARGEST}, got {arguments[-1]}.")
-        return make(*arguments[:-1], int(arguments[-1]))
-
-    return sized
-
-
-#: What a formula may call.
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **{name: getattr(np, name) for name in ("abs", "sqrt", "exp", "log", "ceil", "floor")},
-    **{name: getattr(np, name) for name in ("max", "min", "sum", "diag", "trace")},
-    **{name: getattr(np.linalg, name) for name in ("inv", "solve", "cond", "cholesky", "svd")},
-    **{name: getattr(np.linalg, name) for name in ("eigh", "eigvalsh", "eigvals")},
-    **{name: _sized(getattr(np, name)) for name in ("eye", "linspace", "geomspace")},
-    "len": len,
-    "sqrtm": linalg.sqrtm,
-}
-OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.MatMult: operator.matmul,
-    ast.Pow: np.float_power,
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-}
-
-
-def formula(text: str, names: tuple[str, ...] = ()) -> Any:
-    """Return the value of a formula, or the function that it is of `names`.
+def typed_numbers(text: str) -> Any:
+    """Return what stands in a field: a number, a row of them, or a matrix with `;` between its rows.
 
     Examples:
-        >>> float(formula("2**2 + max([1, 3])"))
-        7.0
-        >>> formula("R = inv(A); R @ diag([2, 2])", ("A",))(np.eye(2)).tolist()
-        [[2.0, 0.0], [0.0, 2.0]]
+        >>> typed_numbers("1/4"), typed_numbers("10^-6"), typed_numbers("")
+        (0.25, 1e-06, Ellipsis)
+        >>> typed_numbers("2 1; 1 2").tolist()
+        [[2.0, 1.0], [1.0, 2.0]]
     """
-    if not text.strip():
-        return ...
-    if len(text) > LONGEST:
-        raise InvalidInputError(f"a formula has at most {LONGEST} letters, got {len(text)}.")
     try:
-        lines = ast.parse(text.strip()).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise InvalidInputError(f"this is not a valid formula: {error}.") from error
-
-    @np.errstate(all="ignore")  # the checks name what is not finite
-    def value(*arguments: Any) -> Any:
-        known = dict(zip(names, arguments, strict=True))
-        for line in lines[:-1]:
-            match line:
-                case ast.Assign(targets=[ast.Name(id=name)]):
-                    known[name] = _computed(line.value, known)
-                case ast.Assign(targets=[ast.Tuple(elts=parts)]) if {*map(type, parts)} == {ast.Name}:
-                    found = _computed(line.value, known)
-                    known |= {ast.unparse(part): one for part, one in zip(parts, found, strict=True)}
-                case ast.Assign():
-                    raise InvalidInputError("the left side of = must be a name, or names between commas.")
-                case _:
-                    raise InvalidInputError("each line except the last must be name = formula.")
-        if not isinstance(lines[-1], ast.Expr):
-            raise InvalidInputError("the last line must be the answer: a formula without name =.")
-        return _computed(lines[-1].value, known)
-
-    return value if names else value()
+        rows = [[_typed(word) for word in row.replace(",", " ").split()] for row in text.split(";")]
+        values = np.array(rows)
+    except (ValueError, ZeroDivisionError) as error:
+        raise InvalidInputError(f"'{text}' does not read as {HINT}.") from error
+    return (values if values.size > 1 else values.item()) if values.size else ...
 
 
-def _computed(node: ast.AST | None, known: Mapping[str, Any]) -> Any:
-    """Compute one part of a formula."""
-    match node:
-        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
-            return number
-        case ast.Name(id=name) if name in known:
-            return known[name]
-        case ast.BinOp() if type(node.op) in OPERATORS:
-            return OPERATORS[type(node.op)](_computed(node.left, known), _computed(node.right, known))
-        case ast.UnaryOp() if type(node.op) in OPERATORS:
-            return OPERATORS[type(node.op)](_computed(node.operand, known))
-        case ast.List() | ast.Tuple():
-            array = np.array([_computed(part, known) for part in node.elts])
-            if array.ndim > 2 or max(array.shape) > LARGEST:
-                raise InvalidInputError(f"a matrix has up to {LARGEST} rows and columns, got {array.shape}.")
-            return array
-        case ast.Attribute(attr="T"):
-            return np.transpose(_computed(node.value, known))
-        case ast.Subscript():
-            parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-            return _computed(node.value, known)[tuple(_computed(part, known) for part in parts)]
-        case ast.Slice(start, stop, step):
-            return slice(*(None if end is None else _computed(end, known) for end in (start, stop, step)))
-        case ast.Call(func=ast.Name(id=name), keywords=[]) if name in FUNCTIONS:
-            return FUNCTIONS[name](*(_computed(part, known) for part in node.args))
-    shown = "nothing" if node is None else ast.unparse(node)
-    words = ", ".join([*known, *FUNCTIONS])
-    raise InvalidInputError(f"{shown!r} is not allowed in a formula; use {words}, + - * / ** @ .T [ ].")
+#: What a field reads.
+HINT = "a number (0.5, 1/3, 10^-6), or a matrix of them (2 1; 1 2)"
+
+
+def _typed(word: str) -> float:
+    """Read a number, or a fraction of two."""
+    above, _, below = word.replace("10^", "1e").partition("/")
+    return float(above) / float(below or 1)
 
 
 class AnswerBox(_VBox):
-    """Fields for the answers to one exercise: numbers, or formulas in a function's arguments."""
+    """Fields for the numbers that answer one exercise."""
 
-    def __init__(self, examine: Callable[..., AnswerVerdict], **answers: Any) -> None:
+    def __init__(self, examine: Callable[..., AnswerVerdict], names: Iterable[str]) -> None:
         self._examine = examine
-        self._arguments: dict[str, tuple[str, ...]] = {}
-        self.fields = {}
-        tip = f"A formula with + - * / ** @ .T [ ] and {', '.join(FUNCTIONS)}, after lines name = formula."
-        for name, gap in answers.items():
-            arguments = tuple(inspect.signature(gap).parameters) if callable(gap) else ()
-            kind, label = _ipywidgets.Text, f"{name} ="
-            hint = "a number, or a matrix such as [[2, 1], [1, 2]]"
-            if arguments:
-                listed = ", ".join(arguments)
-                kind, label, hint = _ipywidgets.Textarea, f"{name}({listed}) =", f"a formula in {listed}"
-            look = {"style": {"description_width": "16ch"}, "layout": {"width": "640px", "max_width": "100%"}}
-            self._arguments[name] = arguments
-            self.fields[name] = kind(description=label, placeholder=hint, tooltip=tip, **look)
+        look = {"style": {"description_width": "16ch"}, "layout": {"width": "640px", "max_width": "100%"}}
+        self.fields = {
+            name: _ipywidgets.Text(description=f"{name} =", placeholder=HINT, **look) for name in names
+        }
         self.button = _ipywidgets.Button(description="Check", tooltip="Is this right, and why?")
         self.verdict = _ipywidgets.HTML()
         self.button.on_click(self._on_click)
@@ -262,15 +170,21 @@ class AnswerBox(_VBox):
 
     @classmethod
     def show(cls, examine: Callable[..., AnswerVerdict], **answers: Any) -> Any:
-        """Return the verdict on what the cells hold; on a page of Voilà, while they are gaps, the box."""
+        """Return the verdict on what the cells hold; on a page of Voilà, while they are gaps, the box.
+
+        What asks for a function is answered in the notebook.
+        """
         verdict = examine(*answers.values())
-        return cls(examine, **answers) if on_a_page() and verdict.status == "not answered yet" else verdict
+        if not on_a_page() or verdict.status != "not answered yet":
+            return verdict
+        if any(map(callable, answers.values())):
+            return AnswerVerdict(verdict.status, "This exercise asks for code: answer it in the notebook.")
+        return cls(examine, answers)
 
     def _on_click(self, _: Any) -> None:
-        """Read the fields and examine them; a formula that cannot be read is a finding as well."""
+        """Read the fields and examine them; what cannot be read is a finding as well."""
         try:
-            found = [formula(self.fields[name].value, names) for name, names in self._arguments.items()]
-            verdict = self._examine(*found)
-        except Exception as error:  # of the formula: it may divide by zero, or invert what cannot be inverted
-            verdict = AnswerVerdict("wrong", f"the answer cannot be computed: {error}")
+            verdict = self._examine(*(typed_numbers(field.value) for field in self.fields.values()))
+        except InvalidInputError as error:
+            verdict = AnswerVerdict("wrong", str(error))
         self.verdict.value = verdict._repr_html_()

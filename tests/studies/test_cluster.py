@@ -2,16 +2,15 @@
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 
 import pytest
 from waiting import wait_until
 
-from condnum.errors import MissingExtraError
+from condnum.errors import CondnumError, MissingExtraError
 from condnum.studies.frame import Cell, ResultStore
-from condnum.studies.frame.executors import DaskExecutor, SchedulerError
+from condnum.studies.frame.executors import DaskExecutor
 
 
 @pytest.fixture
@@ -55,13 +54,10 @@ def dask_cluster(distributed, tmp_path, squares):
 
 
 @pytest.mark.slow
-def test_a_worker_killed_in_mid_run_loses_nothing(dask_cluster, squares, started, tmp_path):
-    executor = DaskExecutor(dask_cluster.address, worker_timeout=0.5)
-    with pytest.raises(SchedulerError, match=r"no worker for 0\.5 s; start some with `dask worker tcp://127"):
-        next(executor.run(len, [Cell({})]))
+def test_a_worker_killed_in_mid_run_loses_nothing(distributed, dask_cluster, squares, tmp_path):
     dask_cluster.start_worker()
     dask_cluster.start_worker()
-    with executor.client() as client:
+    with distributed.Client(dask_cluster.address, set_as_default=False) as client:
         client.wait_for_workers(2)
     seen = []
 
@@ -92,22 +88,10 @@ def test_a_worker_killed_in_mid_run_loses_nothing(dask_cluster, squares, started
 
     more = squares(count=40, power=5.0, trouble="held")
     executor = DaskExecutor(dask_cluster.address)
-    with pytest.raises(SchedulerError, match=r"is lost; .*finished cells are kept"):
+    with pytest.raises(CondnumError, match=r"is lost; .*finished cells are kept"):
         more.run(out=tmp_path / "lost", executor=executor, on_progress=kill_scheduler)
     with ResultStore(tmp_path / "lost" / "cells", mode="read") as store:
         assert store.count() in (2, 3)
-
-
-@pytest.mark.parametrize("silent", [True, False], ids=["silent port", "nobody there"])
-def test_a_scheduler_that_does_not_answer(distributed, silent):
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        if silent:
-            place.listen()
-        address = f"tcp://127.0.0.1:{place.getsockname()[1]}"
-        message = rf"no scheduler answers at {address} within 1 s .*`dask scheduler`"
-        with pytest.raises(SchedulerError, match=message):
-            next(DaskExecutor(address, connect_timeout=1).run(len, [Cell({})]))
 
 
 def test_without_dask_the_extra_is_named(monkeypatch):

@@ -7,7 +7,6 @@ from condnum.studies.attackers import Attackers
 from condnum.studies.deep import DeepNets
 from condnum.studies.deep_attackers import DeepAttackers
 from condnum.studies.digits import DigitPairs
-from condnum.studies.frame.executors import DaskExecutor
 from condnum.studies.house_prices import HousePrices
 from condnum.studies.limits import Limits
 from condnum.studies.reproduction_audit import ReproductionAudit
@@ -17,7 +16,6 @@ from condnum.studies.reproduction_audit import ReproductionAudit
     ("study", "values", "words"),
     [
         (HousePrices, {"features": "clear"}, "unknown features 'clear'; did you mean 'clean'"),
-        (DaskExecutor, {"address": "127.0.0.1:8786"}, "must look like tcp://host:8786, got '127"),
         (HousePrices, {"rows": 1}, "rows must be an integer ≥ 2, got 1"),
         (HousePrices, {"device": "cuda:99"}, "cuda:99"),
         (HousePrices, {"data": "mnist"}, "data 'mnist': house-prices takes house-prices, embedded or"),

@@ -5,13 +5,11 @@ generator early, or an interruption, stops the cells that are still running.
 """
 
 import os
-import queue
 import signal
 import sys
 import tempfile
 import threading
 import time
-import uuid
 from collections import deque
 from collections.abc import Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -19,9 +17,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
-from condnum.errors import CondnumError, InvalidInputError, check_integer, require
+from condnum.errors import CondnumError, check_integer, require
 from condnum.machine import core_count, threads_environment
 from condnum.studies.frame.cells import Cell, Compute, Outcome, evaluate
 
@@ -159,26 +157,12 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-class SchedulerError(CondnumError, ConnectionError):
-    """The scheduler of a cluster does not answer, was lost, or has no workers."""
-
-
 @dataclass(frozen=True)
 class DaskExecutor:
     """Cells on dask workers of one thread each (torch's threads are those of a process)."""
 
     address: str
     threads: int | None = None
-    connect_timeout: float = 10.0
-    worker_timeout: float = 60.0
-
-    def __post_init__(self) -> None:
-        protocol, _, place = self.address.partition("://")
-        if not protocol or ":" not in place:
-            raise InvalidInputError(
-                f"the scheduler's address must look like tcp://host:8786, got {self.address!r}; "
-                "`dask scheduler` prints it when it starts."
-            )
 
     @property
     def where(self) -> str:
@@ -187,74 +171,20 @@ class DaskExecutor:
 
     def run(self, compute: Compute, cells: Sequence[Cell]) -> Generator[Outcome]:
         """Yield the outcomes as they arrive; a cell whose worker was lost is computed by another."""
-        distributed, client = require("distributed", "cluster"), self.client()
-        sent = f"condnum-{uuid.uuid4().hex}"  # an earlier sweep's results are not ours
-        running = dict[Any, Cell]()
-        try:
-            try:
-                client.wait_for_workers(1, timeout=self.worker_timeout)
-            except TimeoutError as error:
-                raise SchedulerError(
-                    f"the scheduler at {self.address} had no worker for {self.worker_timeout:g} s; start "
-                    f"some with `dask worker {self.address} --nthreads 1` and run again."
-                ) from error
-            # What computes goes with its data to each worker once, also to those that come later.
-            client.register_plugin(_sent(compute), name=sent)
-            for cell in cells:
-                key = f"{sent}-{cell.key}"
-                running[client.submit(_evaluate_on_worker, sent, cell, self.threads, key=key)] = cell
-            options = {"loop": client.loop, "with_results": True, "raise_errors": False}
-            for future, result in distributed.as_completed(list(running), **options):
-                if future.cancelled() or isinstance(result, BaseException):  # lost on its way here
-                    raise SchedulerError(
-                        f"the connection to the scheduler at {self.address} is lost; start it with its "
-                        "workers and run again: finished cells are kept."
-                    )
-                cell = running.pop(future)  # an error is of the cluster: a cell's own is part of its outcome
-                yield result if future.status == "finished" else Outcome.failed(cell, result[1])
-        finally:
-            with suppress(Exception):  # the scheduler may be gone by now
-                client.cancel(list(running), force=True)
-                client.unregister_worker_plugin(sent)
-            client.close()
-
-    def client(self) -> Any:
-        """Connect in a thread: dask waits without end for a port that stays silent."""
         distributed = require("distributed", "cluster")
-        answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
-
-        def connect() -> None:
+        with distributed.Client(self.address, set_as_default=False) as client:
+            sent = client.scatter(compute, broadcast=True, hash=False)  # with its data, to each worker once
+            running = {client.submit(evaluate, sent, cell, self.threads, pure=False): cell for cell in cells}
+            options = {"loop": client.loop, "with_results": True, "raise_errors": False}
             try:
-                options = {"timeout": self.connect_timeout, "set_as_default": False}
-                answers.put(distributed.Client(self.address, **options))
-            except Exception as error:
-                answers.put(error)
-
-        threading.Thread(target=connect, name="condnum-connect", daemon=True).start()
-        try:
-            answer = answers.get(timeout=self.connect_timeout + 2)  # dask itself may report it
-        except queue.Empty:
-            answer = TimeoutError("something accepts connections there, but it is not a dask scheduler")
-        if isinstance(answer, Exception):
-            raise SchedulerError(
-                f"no scheduler answers at {self.address} within {self.connect_timeout:g} s "
-                f"({type(answer).__name__}: {answer}); start one with `dask scheduler` and give the address "
-                "that it prints, or check the firewall."
-            ) from answer
-        return answer
-
-
-def _sent(compute: Compute) -> Any:
-    """Return what computes as a plugin of dask's workers."""
-    plugin: Any = require("distributed", "cluster").WorkerPlugin
-
-    class Sent(plugin):
-        def __call__(self, cell: Cell) -> Any:
-            return compute(cell)
-
-    return Sent()
-
-
-def _evaluate_on_worker(sent: str, cell: Cell, threads: int | None) -> Outcome:
-    """Compute a cell by what was sent to this worker before."""
-    return evaluate(require("distributed", "cluster").get_worker().plugins[sent], cell, threads)
+                for future, result in distributed.as_completed(list(running), **options):
+                    if future.cancelled() or isinstance(result, BaseException):  # lost on its way here
+                        raise CondnumError(
+                            f"the connection to the scheduler at {self.address} is lost; start it with its "
+                            "workers and run again: finished cells are kept."
+                        )
+                    cell = running.pop(future)  # a cell's own error is part of its outcome
+                    yield result if isinstance(result, Outcome) else Outcome.failed(cell, result[1])
+            finally:
+                with suppress(Exception):  # the scheduler may be gone by now
+                    client.cancel(list(running), force=True)
