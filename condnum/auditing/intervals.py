@@ -29,7 +29,7 @@ FEWEST_REPLICATES = 20
 class Intervals:
     """Percentile intervals, and what was resampled for them."""
 
-    table: pd.DataFrame  # a row per quantity: estimate, low, high, median, inside
+    table: pd.DataFrame  # a row per quantity: estimate, low, high
     unit: str  # what was resampled, in words
     replicates: int  # B, without those whose resampled covariance has rank 0
 
@@ -56,11 +56,9 @@ def bootstrap(
 ) -> Intervals | str:
     """Measure resampled data as the data were measured, and return percentiles; or say why there are none.
 
-    Rows are taken for independent draws from each task; extractors stay as they are, those that were computed
-    from the data included. Replicate b of any number of threads is the same, as it has its own generator; one
-    of rank 0 is left out. A resampled task has fewer distinct rows (63 %), which can lower ranks and compact
-    κ's: `inside` says whether an estimate lies in its own interval, and `median` how far resampling moves it.
-    Intervals are percentiles: BCa would need as many more replicates as there are rows.
+    Intervals are estimates: percentiles, for rows that are independent draws and extractors that stay as they
+    are. A resampled task has fewer distinct rows (63 %), which can lower ranks and move a number out of its
+    interval. Replicate b is the same for any number of threads, as it has its own generator.
     """
     D = tasks[0].stream.dimension
     if any(len(task.sample) < min(task.rows, SAMPLE_ROWS_PER_COLUMN * D) for task in tasks):
@@ -88,10 +86,10 @@ def bootstrap(
         return "nearly all resampled pairs of tasks have rank 0"
     known, tails = measured([task.covariance for task in tasks]), (1 - CONFIDENCE_LEVEL) / 2
     # Percentiles are members of the sample, as ceilings may be infinite.
-    low, median, high = np.quantile(draws, [tails, 0.5, 1 - tails], axis=0, method="inverted_cdf")
-    inside = (low <= known["estimate"]) & (known["estimate"] <= high)
-    table = known.assign(low=low, high=high, median=median, inside=inside)
-    return Intervals(table, " and ".join(map(_unit, tasks, ("D_P", "D_H"))), len(draws))
+    low, high = np.quantile(draws, [tails, 1 - tails], axis=0, method="inverted_cdf")
+    return Intervals(
+        known.assign(low=low, high=high), " and ".join(map(_unit, tasks, ("D_P", "D_H"))), len(draws)
+    )
 
 
 def _unit(task: TaskRows, name: str) -> str:

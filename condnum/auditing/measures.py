@@ -164,7 +164,7 @@ def _row(extractor: str, result: Immunization) -> dict[str, Any]:
         "rank_harmful_before": result.harmful_before.rank,
         "rank_harmful": result.harmful_after.rank,
         **{f"clause_{name}": kept for name, kept in result.clauses.by_letter.items()},
-        "doubts": "; ".join(result.doubts.values()),
+        "verdict": result.verdict,
         "loss_gap": result.loss_gap,
     }
 

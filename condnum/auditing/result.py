@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ from condnum.auditing import words
 from condnum.auditing.attacks import AttackSection
 from condnum.auditing.intervals import Intervals
 from condnum.auditing.layers import LayerAudit
-from condnum.auditing.measures import LABEL_OF, PARETO, OwnProbes, TaskFacts, clauses_of
+from condnum.auditing.measures import PARETO, OwnProbes, TaskFacts, clauses_of
 from condnum.data.feature_pair import MISSING
-from condnum.files import FAILURES, output_folder, write_json, write_tables
+from condnum.files import output_folder, write_json, write_tables
 from condnum.probing.probe_steps import LOST_FACTOR, slowdown_verdict
 from condnum.studies.frame.record import verdict_row
 from condnum.theory.ceiling import RirCeiling
@@ -52,25 +52,10 @@ class Audit:
     standardize: bool = False
     seed: int = 0
     layers: LayerAudit | None = None  # of a backbone, where that was asked for
-    failures: Mapping[str, str] = field(default_factory=dict)  # stage -> its error, where one failed
 
     def __repr__(self) -> str:
         """Return the verdict in both conventions, what it leaves out, and how slow the probes become."""
-        lines = []
-        for name in self.given or [self.extractor]:
-            for convention, clauses in self.clauses(name).items():
-                row = self.row(name, convention)
-                said = "met"
-                if clauses.failed:
-                    verb = "fails" if len(clauses.failed) == 1 else "fail"
-                    said = f"NOT met, as {' and '.join(clauses.failed)} {verb}"
-                elif clauses.unknown:
-                    said = f"not known: {row['doubts'] or '(c) needs the targets of D_P, y_benign'}"
-                lines.append(
-                    f"{LABEL_OF.get(name, name)}, {convention} convention: Definition 3.1 is {said}: (i) = "
-                    f"{row['harmful_ratio']:.4g}, (ii) = {row['pretrain_ratio']:.4g}, RIR = {row['rir']:.4g}"
-                    + ("." if math.isnan(row["rir_ceiling"]) else f" of at most {row['rir_ceiling']:.4g}.")
-                )
+        lines = [line for name in self.given or [self.extractor] for line in self.verdicts(name)]
         return "\n".join([*lines, *filter(None, [self.probe_sentence]), *self.dropped])
 
     def _repr_html_(self) -> str:
@@ -108,23 +93,26 @@ class Audit:
         """Return Definition 3.1 clause by clause, by convention."""
         return {name: clauses_of(self.row(extractor, name)) for name in ("compact", "ridge")}
 
+    def verdicts(self, extractor: str) -> list[str]:
+        """Say in a sentence per convention whether Definition 3.1 is met, with the ratios."""
+        rows = (self.row(extractor, convention) for convention in ("compact", "ridge"))
+        return [
+            f"{words.label(extractor)}, {row['convention']} convention: Definition 3.1 is {row['verdict']}: "
+            f"(i) = {row['harmful_ratio']:.4g}, (ii) = {row['pretrain_ratio']:.4g}, RIR = {row['rir']:.4g}"
+            + ("." if math.isnan(row["rir_ceiling"]) else f" of at most {row['rir_ceiling']:.4g}.")
+            for row in rows
+        ]
+
     def verdict_rows(self) -> list[dict[str, Any]]:
         """Return the rows of the table that the command prints: those at unit scale of θ."""
         rows = []
         for row in self.measures[self.measures["theta_scale"] == "unit"].to_dict("records"):
-            clauses = clauses_of(row)
-            unknown = f"not known: {', '.join(clauses.unknown)}"
-            verdict = {True: "yes", False: "no", None: unknown}[clauses.met]
+            verdict = {True: "yes", False: "no", None: "not known"}[clauses_of(row).met]
             lost = verdict == "yes" and float(row.get("benign_slowdown") or 0) > LOST_FACTOR
             ranks = f"{row['rank_pretrain']} and {row['rank_harmful']} of {self.pretrain.dimension}"
             shown = verdict_row(row["extractor"], row, verdict + ", benign task lost" * lost)
             rows.append({**shown, "rank of H_P and H_H": ranks})
         return rows
-
-    @property
-    def outside(self) -> int:
-        """How many numbers lie outside their own bootstrap interval."""
-        return 0 if self.intervals is None else int((~self.intervals.table["inside"].astype(bool)).sum())
 
     @property
     def scale_ratio(self) -> float:
@@ -174,7 +162,7 @@ class Audit:
         tables = ("steps", "factors", "evaluation", "extractors", "skipped")
         attack = {**vars(self.attack), "report": report and {name: getattr(report, name) for name in tables}}
         said: dict[str, Any] = {
-            "verdict": words.paragraphs("verdict", self),
+            "verdict": [*self.verdicts(self.extractor), self.probe_sentence],
             "summary": self.sentences,
             "warnings": self.warnings,
             "attackers": words.paragraphs("attack_rows", self),
@@ -189,8 +177,6 @@ class Audit:
         """Write audit.json, and the layers' table, into a folder; return the names of the files."""
         write_json(output_folder(folder) / AUDIT_FILE, self.as_json())
         tables = {} if self.layers is None else {"layers.csv": self.layers.table}
-        if self.failures:
-            tables[FAILURES] = pd.DataFrame(self.failures.items(), columns=["cell", "error"])
         return [*write_tables(folder, tables), AUDIT_FILE]
 
 

@@ -227,8 +227,8 @@ class FeatureAudit(Study, name="audit"):
     def run(  # type: ignore[override]
         self, data: Any = None, *, on_progress: OnProgress | None = None
     ) -> Audit:
-        """Audit in memory; a stage that fails after the spectra leaves something to show."""
-        found = measure(self, self.load() if data is None else data, on_progress=on_progress, keep_going=True)
+        """Audit in memory."""
+        found = measure(self, self.load() if data is None else data, on_progress=on_progress)
         if self.save_theta:
             with atomic_write(Path(self.save_theta)) as temporary, temporary.open("wb") as stream:
                 np.save(stream, found.thetas[PARETO])
@@ -253,26 +253,19 @@ def measure(
     budget: AttackBudget | None = None,
     threads: int | None = None,
     on_progress: OnProgress | None = None,
-    keep_going: bool = False,
 ) -> Audit:
-    """Read the rows once and measure what they and the extractors allow; `keep_going` past failed stages."""
-    epsilon, seed = settings.epsilon, settings.seed
-    optional = [name for name in ("bootstrap", "attackers", "layers") if getattr(settings, name)]
-    seconds, failures = dict[str, float](), dict[str, str]()
+    """Read the rows once and measure what they and the extractors allow."""
+    epsilon, seed, seconds = settings.epsilon, settings.seed, dict[str, float]()
+    total = 2 + bool(settings.bootstrap) + settings.attackers + bool(settings.layers)
 
     def stage(name: str, compute: Callable[[], Any]) -> Any:
-        """Compute a stage in its time; None where an optional one failed."""
-        event = {"done": len(seconds), "total": 2 + len(optional), "failures": len(failures), "stage": name}
+        """Announce a stage, and compute it in its time."""
+        event = {"done": len(seconds), "total": total, "failures": 0, "stage": name}
         report_event(**event)
         if on_progress is not None:
             on_progress(event)
-        started, found = time.perf_counter(), None
-        try:
-            found = compute()
-        except Exception as error:
-            if not keep_going or name not in optional:
-                raise
-            failures[name] = f"{type(error).__name__}: {error}"
+        started = time.perf_counter()
+        found = compute()
         seconds[name] = time.perf_counter() - started
         return found
 
@@ -331,7 +324,6 @@ def measure(
                 on_replicate=lambda done: report_event(stage="bootstrap", step=done, steps=steps),
             ),
         )  # fmt: skip
-        intervals = "it failed" if intervals is None else intervals
     if settings.attackers:
         attack = stage(
             "attackers",
@@ -351,13 +343,12 @@ def measure(
                 keep_features=False,
             ),
         )  # fmt: skip
-    why = f"the panel {'failed' if settings.attackers else 'was switched off'}"
     return Audit(
         **known,
         given=tuple(data.thetas),
         intervals=None if isinstance(intervals, str) else intervals,
         no_intervals=intervals if isinstance(intervals, str) else "",
-        attack=AttackSection(None, why) if attack is None else attack,
+        attack=attack or AttackSection(None, "the panel was switched off"),
         columns=pair.columns,
         notes=pair.notes,
         seconds=seconds,
@@ -365,5 +356,4 @@ def measure(
         standardize=settings.standardize,
         seed=seed,
         layers=layers,
-        failures=failures,
     )

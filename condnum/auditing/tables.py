@@ -9,12 +9,11 @@ import pandas as pd
 
 from condnum.auditing import words
 from condnum.auditing.layers import LayerAudit
-from condnum.auditing.measures import LABEL_OF, clauses_of
+from condnum.auditing.measures import LABEL_OF
 from condnum.auditing.result import Audit
 from condnum.machine import versions
 from condnum.report.tables import RATIO_TITLES, as_html, number
 from condnum.studies.frame import Study
-from condnum.theory.immunization import Clauses
 
 _TASKS = {"pretrain": "D<sub>P</sub>", "harmful": "D<sub>H</sub>"}
 
@@ -65,23 +64,15 @@ def measures_words(found: Audit) -> pd.DataFrame:
     table = table.assign(
         theta_scale=np.where(unit, "‖θ‖ = √D", "as given"),
         interval=np.where(unit, [words.interval(found, "rir", **place) for place in places], "—"),
-        immunized=[_verdict(clauses_of(row)) for row in table.to_dict("records")],
         probes=table["benign_slowdown"].map(number) + "; " + table["harmful_slowdown"].map(number),
     )
     titles = {
         "extractor": "extractor", "convention": "convention", "theta_scale": "scale of θ", **RATIO_TITLES,
         "interval": "95 % interval", "rir_ceiling": "ceiling", "share": "RIR / ceiling",
-        "immunized": "immunized",
+        "verdict": "Definition 3.1",
         "probes": "probe steps, × raw: benign; harmful",
     }  # fmt: skip
     return _worded(table, titles)
-
-
-def _verdict(clauses: Clauses) -> str:
-    """Return Definition 3.1 in a word, with the clauses that fail or are not known."""
-    if clauses.failed:
-        return f"no: {', '.join(clauses.failed)}"
-    return f"{', '.join(clauses.unknown)} not known" if clauses.unknown else "yes"
 
 
 def layers_words(found: LayerAudit) -> pd.DataFrame:
@@ -131,7 +122,6 @@ def run_words(study: Study, found: Audit) -> pd.DataFrame:
     facts = {
         "parameters": ", ".join(f"{name}={of}" for name, of in given.items() if of != defaults[name]),
         "seconds": ", ".join(f"{stage} {number(of)}" for stage, of in found.seconds.items()),
-        "failed": "; ".join(f"{stage} with {error}" for stage, error in found.failures.items()),
         "versions": ", ".join(f"{name} {of}" for name, of in versions().items()),
     }
     return pd.DataFrame([fact for fact in facts.items() if fact[1]], columns=["what", "value"])

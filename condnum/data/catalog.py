@@ -15,6 +15,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from numpy.typing import NDArray
+
+from condnum.data.task_pair import Provenance, sha256_arrays
 from condnum.errors import CondnumError, DataNotFoundError, InvalidInputError
 from condnum.files import sha256_file
 
@@ -84,6 +87,21 @@ class FoundFiles:
             return str(self.paths[0])
         return f"{self.paths[0].parent} ({', '.join(path.name for path in self.paths)})"
 
+    def about(self, name: str, description: str, split: str = "") -> dict[str, Any]:
+        """Return name, checksum and provenance of the data set that was read from these files."""
+        origin = Provenance(self.source, self.location, description, self.known, split)
+        return {"name": name, "checksum": self.checksum, "provenance": origin}
+
+
+def embedded(name: str, loader: str, description: str, **arrays: NDArray[Any]) -> dict[str, Any]:
+    """Return the same of arrays that come with scikit-learn."""
+    from sklearn import __version__
+
+    checksum = sha256_arrays(**arrays)
+    known = checksum == KNOWN_CHECKSUMS[f"embedded/{name}"]
+    origin = Provenance("embedded", f"scikit-learn {__version__}, {loader}", description, known)
+    return {"name": name, "checksum": checksum, "provenance": origin}
+
 
 def user_cache() -> Path:
     """Return the user cache directory, `$XDG_CACHE_HOME/condnum` or `~/.cache/condnum`."""
@@ -97,22 +115,16 @@ def data_folders() -> tuple[Path, ...]:
     return (*((Path(named).expanduser(),) if named else ()), Path("data"), user_cache())
 
 
-def _candidates(files: DataFiles, source: Source) -> dict[Path, str]:
-    """Return the folders that may hold these files, in order, with the name of each place."""
-    if source == "auto":
-        kinds = ("CONDNUM_DATA", "./data", "user cache", "bundled data")
-        named = kinds if os.environ.get(DATA_VARIABLE) else kinds[1:]
-        return {
-            folder / files.folder: kind for folder, kind in zip((*data_folders(), BOX), named, strict=True)
-        }
-    path = Path(source).expanduser()
-    return dict.fromkeys((path / files.folder, path / Path(files.folder).name, path), "given path")
-
-
 def obtain(files: DataFiles, source: Source = "auto") -> FoundFiles:
     """Return the files; say what is missing, where it was looked for and what to put where."""
     given, named = Path(source).expanduser(), os.environ.get(DATA_VARIABLE)
-    if source != "auto" and given.is_file():
+    places = (given / files.folder, given / Path(files.folder).name, given)
+    folders = dict.fromkeys(places, "given path")
+    if source == "auto":
+        kinds = (["CONDNUM_DATA"] if named else []) + ["./data", "user cache", "bundled data"]
+        places = tuple(folder / files.folder for folder in (*data_folders(), BOX))
+        folders = dict(zip(places, kinds, strict=True))
+    elif given.is_file():
         if len(files.names) > 1:
             raise InvalidInputError(
                 f"{files.dataset} needs {len(files.names)} files; "
@@ -124,7 +136,6 @@ def obtain(files: DataFiles, source: Source = "auto") -> FoundFiles:
             f"{DATA_VARIABLE} is '{named}', a folder that does not exist; set it to the folder that holds "
             f"{files.folder}/, or unset it to use the bundled data."
         )
-    folders = _candidates(files, source)
     for folder, kind in folders.items():
         for wanted in filter(None, (files, files.instead)):
             there = [[folder / name for name in names if (folder / name).is_file()] for names in wanted.names]
@@ -140,16 +151,14 @@ def obtain(files: DataFiles, source: Source = "auto") -> FoundFiles:
 
 def _loaders() -> Mapping[str, Callable[[], Any]]:
     """Return what loads each data set; imported here, as loaders ask this module for their files."""
-    from condnum.data.digits import load_mnist_images, load_small_digits
-    from condnum.data.house_prices import load_house_prices
-    from condnum.data.labeled_pairs import load_diabetes_tasks
+    import condnum.data as loaders
 
     return {
-        "house-prices": load_house_prices,
-        "mnist": load_mnist_images,
-        "mnist-test": lambda: load_mnist_images("auto", "test"),
-        "digits-8x8": load_small_digits,
-        "diabetes": load_diabetes_tasks,
+        "house-prices": loaders.load_house_prices,
+        "mnist": loaders.load_mnist_images,
+        "mnist-test": lambda: loaders.load_mnist_images("auto", "test"),
+        "digits-8x8": loaders.load_small_digits,
+        "diabetes": loaders.load_diabetes_tasks,
     }
 
 

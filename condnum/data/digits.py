@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.data.catalog import KNOWN_CHECKSUMS, DataFiles, Source, obtain, user_cache
-from condnum.data.task_pair import Float64Array, Provenance, TaskPair, sha256_arrays
+from condnum.data.catalog import DataFiles, Source, embedded, obtain, user_cache
+from condnum.data.task_pair import Float64Array, Provenance, TaskPair
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, check_known, require
 from condnum.files import opened, output_folder
 
@@ -46,10 +46,6 @@ class Digits:
             )
         if labels.max() > 9:
             raise DataFormatError(f"{self.name}: labels must be 0 to 9, got {labels.max()}.")
-        if images.max() > self.pixel_max:
-            raise DataFormatError(
-                f"{self.name}: gray values must be at most {self.pixel_max:g}, got {images.max()}."
-            )
         for name, array in (("images", images), ("labels", labels)):
             array.setflags(write=False)
             object.__setattr__(self, name, array)
@@ -88,11 +84,6 @@ class Digits:
                 "data with both digits."
             )
         return count
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """Names of the h·w pixels in reading order: r0c0, r0c1 and so on."""
-        return tuple(f"r{r}c{c}" for r in range(self.images.shape[1]) for c in range(self.images.shape[2]))
 
     def pixels(self, index: NDArray[np.integer] | slice = slice(None)) -> Float64Array:
         """Return images as rows of normalized pixels, `(x/pixel_max − mean)/std`."""
@@ -146,7 +137,7 @@ def digit_pair(digits: Digits, pretrain: int, harmful: int, *, seed: int = 0) ->
         name=digits.name,
         pretrain_name=f"digit {pretrain}",
         harmful_name=f"digit {harmful}",
-        feature_names=digits.feature_names,
+        feature_names=tuple(f"r{r}c{c}" for r, c in np.ndindex(digits.images.shape[1:])),
         checksum=digits.checksum,
         provenance=digits.provenance,
         allow_constant_target=True,
@@ -167,25 +158,19 @@ def load_small_digits() -> Digits:
         >>> digits.images.shape, bool(abs(digits.pixels().mean()) < 1e-12)
         ((1797, 8, 8), True)
     """
-    from sklearn import __version__, datasets  # takes a second
+    from sklearn import datasets  # takes a second
 
     bunch = datasets.load_digits()
     images, labels = bunch.images.astype(np.uint8), bunch.target.astype(np.uint8)
-    checksum, scaled = sha256_arrays(images=images, labels=labels), images / 16.0
+    about = "Optical recognition of handwritten digits, 8×8 pixels, gray values 0 to 16."
+    scaled = images / 16.0
     return Digits(
-        images=images,
-        labels=labels,
-        name="digits-8x8",
-        checksum=checksum,
+        images,
+        labels,
         pixel_max=16.0,
         mean=float(scaled.mean()),
         std=float(scaled.std()),
-        provenance=Provenance(
-            source="embedded",
-            location=f"scikit-learn {__version__}, load_digits",
-            description="Optical recognition of handwritten digits, 8×8 pixels, gray values 0 to 16.",
-            known_checksum=checksum == KNOWN_CHECKSUMS["embedded/digits-8x8"],
-        ),
+        **embedded("digits-8x8", "load_digits", about, images=images, labels=labels),
     )
 
 
@@ -261,21 +246,9 @@ def load_mnist_images(source: Source = "auto", split: MnistSplit | None = None) 
     images, labels = (read_idx(path) for path in found.paths)
     if images.shape[1:] != (28, 28):
         raise DataFormatError(f"{found.location}: images must be (N, 28, 28), got {images.shape}.")
+    about = f"MNIST handwritten digits, {which} images, 28×28 pixels, gray values 0 to 255."
     return Digits(
-        images=images,
-        labels=labels,
-        name="mnist",
-        checksum=found.checksum,
-        pixel_max=255.0,
-        mean=MNIST_MEAN,
-        std=MNIST_STD,
-        provenance=Provenance(
-            source=found.source,
-            location=found.location,
-            description=f"MNIST handwritten digits, {which} images, 28×28 pixels, gray values 0 to 255.",
-            known_checksum=found.known,
-            split=which,
-        ),
+        images, labels, pixel_max=255.0, mean=MNIST_MEAN, std=MNIST_STD, **found.about("mnist", about, which)
     )
 
 

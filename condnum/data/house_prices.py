@@ -8,10 +8,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from condnum.data.catalog import DataFiles, Source, obtain
-from condnum.data.task_pair import Provenance, TaskPair, standardize
+from condnum.data.task_pair import TaskPair, standardize
 from condnum.errors import DataFormatError, check_integer, check_known
 from condnum.files import opened
 
@@ -62,29 +61,20 @@ def read_house_table(path: str | os.PathLike[str]) -> pd.DataFrame:
             raise DataFormatError(f"{path} is not a CSV table ({error}); {FILES.advice}") from error
     absent = [name for name in HOUSE_COLUMNS if name not in raw]
     if absent:
-        shown = ", ".join(absent[:8]) + (", …" if len(absent) > 8 else "")
-        raise DataFormatError(f"{path} lacks {len(absent)} of the 81 columns: {shown}; {FILES.advice}")
-    table: dict[str, NDArray[Any]] = {}
-    for name in HOUSE_COLUMNS:
-        empty = raw[name].isna().to_numpy()
-        if name in CATEGORICAL:
-            # Object first: pandas 3 strings and categoricals refuse a fill value that they do not hold.
-            table[name] = raw[name].astype(object).where(~empty, "0").to_numpy(dtype=str)
-            continue
-        values = pd.to_numeric(raw[name], errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-        wrong = np.flatnonzero(~np.isfinite(values) & ~empty)
+        raise DataFormatError(f"{path} lacks the columns {', '.join(absent)}; {FILES.advice}")
+    table = raw[[*HOUSE_COLUMNS]].astype(object)
+    targets = [PRETRAIN_TARGET, HARMFUL_TARGET]
+    table = table.where(table.notna() | table.columns.isin(targets), "0")  # a target cannot be filled
+    for name in sorted({*HOUSE_COLUMNS} - CATEGORICAL):
+        values = pd.to_numeric(table[name], errors="coerce").to_numpy(dtype=np.float64)
+        wrong = np.flatnonzero(~np.isfinite(values))
         if len(wrong):
             raise DataFormatError(
-                f"{path}: column '{name}' must hold finite numbers; {len(wrong)} cell(s) do not, "
-                f"the first in data row {wrong[0] + 1}: '{raw[name].iloc[wrong[0]]}'."
+                f"{path}: column '{name}' must hold finite numbers; {len(wrong)} cell(s) do not, the first "
+                f"in data row {wrong[0] + 1}: '{table[name].iloc[wrong[0]]}'; drop or replace such rows."
             )
-        if name in (PRETRAIN_TARGET, HARMFUL_TARGET) and empty.any():
-            raise DataFormatError(
-                f"{path}: target column '{name}' has {empty.sum()} missing value(s), the first in "
-                f"data row {np.flatnonzero(empty)[0] + 1}; drop these rows, a target cannot be filled with 0."
-            )
-        table[name] = np.where(empty, 0.0, values)
-    return pd.DataFrame(table)
+        table[name] = values
+    return table
 
 
 def load_house_prices(
@@ -157,15 +147,8 @@ def load_house_prices(
             arrays[f"{letter}_{task}"] = standardize(values[kept], reference=reference)
     return TaskPair(
         **arrays,
-        name="house-prices",
         pretrain_name=f"{PRETRAIN_TARGET}, zoning not {HARMFUL_ZONE}",
         harmful_name=f"{HARMFUL_TARGET}, zoning {HARMFUL_ZONE}",
         feature_names=tuple(names),
-        checksum=found.checksum,
-        provenance=Provenance(
-            source=found.source,
-            location=str(path),
-            description="Ames housing, sales of 2006-2010, as Kaggle's 'House Prices' (train.csv).",
-            known_checksum=found.known,
-        ),
+        **found.about("house-prices", "Ames housing, sales of 2006-2010 (Kaggle's House Prices, train.csv)."),
     )

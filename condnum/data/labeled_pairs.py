@@ -12,12 +12,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
-from condnum.data.catalog import KNOWN_CHECKSUMS, obtain
+from condnum.data.catalog import embedded, obtain
 from condnum.data.digits import Digits, load_mnist_images, load_small_digits
 from condnum.data.feature_pair import open_pair
 from condnum.data.feature_stream import as_stream
 from condnum.data.house_prices import CATEGORICAL, FILES, load_house_prices, read_house_table
-from condnum.data.task_pair import Provenance, TaskPair, sha256_arrays, standardize
+from condnum.data.task_pair import TaskPair, standardize
 from condnum.errors import DataNotFoundError, UnknownNameError, check_known
 
 #: Columns that split the Ames table, with the value of the harmful task's houses.
@@ -104,13 +104,13 @@ def load_diabetes_tasks(*, features: DiabetesFeatures = "clean") -> TaskPair:
         (235, 207, 8)
     """
     check_known("feature set", features, get_args(DiabetesFeatures))
-    from sklearn import __version__, datasets
+    from sklearn import datasets
 
     bunch = datasets.load_diabetes(scaled=False)
     # The file has four decimals; scikit-learn before 1.8 reads eleven values off by one in the last place.
     data, target = np.asarray(bunch.data, np.float64).round(4), np.asarray(bunch.target, np.float64)
     columns = [str(name) for name in bunch.feature_names]
-    checksum = sha256_arrays(data=data, target=target)
+    about = "Diabetes patients: ten baseline variables, disease progression a year later."
     dropped = {"bmi", "sex"} if features == "clean" else {"bmi"}
     kept = [i for i, name in enumerate(columns) if name not in dropped]
     sex, bmi = data[:, columns.index("sex")], data[:, columns.index("bmi")]
@@ -119,17 +119,10 @@ def load_diabetes_tasks(*, features: DiabetesFeatures = "clean") -> TaskPair:
         y_P=standardize(bmi[sex == 1]),
         X_H=standardize(data[sex == 2][:, kept]),
         y_H=standardize(target[sex == 2]),
-        name="diabetes",
         pretrain_name="bmi, sex coded 1",
         harmful_name="disease progression, sex coded 2",
         feature_names=tuple(columns[i] for i in kept),
-        checksum=checksum,
-        provenance=Provenance(
-            source="embedded",
-            location=f"scikit-learn {__version__}, load_diabetes(scaled=False)",
-            description="Diabetes patients: ten baseline variables, disease progression a year later.",
-            known_checksum=checksum == KNOWN_CHECKSUMS["embedded/diabetes"],
-        ),
+        **embedded("diabetes", "load_diabetes(scaled=False)", about, data=data, target=target),
     )
 
 

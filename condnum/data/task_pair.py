@@ -114,12 +114,11 @@ class TaskPair:
         object.__setattr__(self, "feature_names", tuple(self.feature_names))
         for sample, task in (("P", "pretrain"), ("H", "harmful"), ("loss", "pretrain"), ("probe", "harmful")):
             inputs, targets, words = f"X_{sample}", f"y_{sample}", getattr(self, f"{task}_name")
-            if getattr(self, inputs) is None and getattr(self, targets) is None:
+            given = [getattr(self, name) is not None for name in (inputs, targets)]
+            if not any(given):
                 continue
-            if getattr(self, inputs) is None or getattr(self, targets) is None:
-                raise InvalidInputError(
-                    f"{inputs} and {targets} must be given together: give both or neither."
-                )
+            if not all(given):
+                raise InvalidInputError(f"{inputs} and {targets} must be given together, or neither.")
             X = read_only(getattr(self, inputs), inputs)
             y = read_only(getattr(self, targets), targets, labels=True)
             object.__setattr__(self, inputs, X)
@@ -137,7 +136,7 @@ class TaskPair:
             for name, values in ((inputs, X), (targets, y)):
                 bad = np.argwhere(~np.isfinite(values))
                 if len(bad):
-                    feature = "".join(f", feature '{self.feature_names[j]}' (column {j})" for j in bad[0][1:])
+                    feature = "".join(f", feature '{self.feature_names[j]}'" for j in bad[0][1:])
                     raise InvalidInputError(
                         f"{name} holds {len(bad)} non-finite value(s), the first at row {bad[0][0]}"
                         f"{feature}: {values[tuple(bad[0])]}; impute or drop these rows."

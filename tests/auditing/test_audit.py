@@ -17,7 +17,7 @@ from condnum.auditing.tables import attack_words
 from condnum.data import feature_rows
 from condnum.data.feature_rows import read_rows
 from condnum.data.feature_stream import as_stream
-from condnum.errors import DataNotFoundError, InvalidInputError, RankError, UnknownNameError
+from condnum.errors import InvalidInputError, RankError
 from condnum.methods.problem import LinearTask
 from condnum.probing.race import AttackBudget
 from condnum.theory.spectra import squared_rtol
@@ -76,7 +76,7 @@ def test_met_and_useless_is_said_beside_the_clauses(found):
     options = {"theta": theta, "bootstrap": 0, "attackers": False}
     lost = audit(*X, y_benign=np.array([0.5, 0.0]), y_harmful=np.array([0.0, 0.5]), **options)
     said = "The definition is met, but the benign task is lost (more than 10 times as many steps)."
-    assert all(said in text for text in (repr(lost), lost._repr_html_(), lost.as_json()["verdict"][1]))
+    assert all(said in text for text in (repr(lost), lost._repr_html_(), lost.as_json()["verdict"][-1]))
     assert [(of["raw"], of["fixed"]) for of in lost.as_json()["probes"]["theta"]] == [(1, 114), (1, 1)]
     row = lost.row("theta", "compact")
     assert (row["benign_slowdown"], row["harmful_slowdown"]) == (114, 1)
@@ -199,27 +199,6 @@ class TestIntervals:
         assert hits >= 32
 
 
-class TestStages:
-    def test_each_is_announced_and_one_that_fails_is_named(self, data, tmp_path, monkeypatch):
-        monkeypatch.setattr("condnum.auditing.study.PANEL_BUDGET", AttackBudget(steps=20, dense_steps=5))
-        for name, values in (("P", data[0]), ("H", data[1]), ("y", data[1] @ np.ones(D))):
-            np.save(tmp_path / f"{name}.npy", values)
-        P, H, y = (str(tmp_path / f"{name}.npy") for name in "PHy")
-        study = FeatureAudit(pretrain=P, harmful=H, y_harmful=y, standardize=True, bootstrap=60, seed=3)
-
-        def broken(*_, **__):
-            raise MemoryError("too large")
-
-        monkeypatch.setattr("condnum.auditing.study.attack_section", broken)
-        events = []
-        found = study.run(on_progress=events.append)
-        assert [event["stage"] for event in events] == ["rows", "spectra", "bootstrap", "attackers"]
-        assert found.attack.reason == "the panel failed"
-        assert found.failures == {"attackers": "MemoryError: too large"}
-        assert found.intervals.replicates == 60
-        assert found.save(tmp_path / "out") == ["failures.csv", "audit.json"]
-
-
 class TestAttackers:
     def test_the_panel_runs_on_rows_and_is_measured_on_others(self, found):
         attack, report = found.attack, found.attack.report
@@ -249,11 +228,6 @@ class TestAttackers:
             read_rows(as_stream(data[1][:15])), np.eye(15)[:, :1], {"t": np.eye(D)}, **options
         )
         assert (few.rows, few.held_out) == (15, 0)
-
-    def test_skipped_and_said_so(self, data):
-        none = audit(*data, bootstrap=0)
-        assert any("no targets" in sentence for sentence in none.sentences)
-        assert "one class" in audit(*data, y_harmful=np.zeros(200, dtype=int), bootstrap=0).attack.reason
 
 
 class TestWhatIsSaid:
@@ -295,8 +269,10 @@ class TestWhatIsSaid:
         for name, X in zip("PH", data, strict=True):
             np.save(tmp_path / f"{name}.npy", X)
         files = {"pretrain": str(tmp_path / "P.npy"), "harmful": str(tmp_path / "H.npy")}
-        study = FeatureAudit(**files, bootstrap=0, attackers=False, save_theta=str(tmp_path / "pareto.npy"))
-        first = study.run()
+        study = FeatureAudit(**files, bootstrap=20, attackers=False, save_theta=str(tmp_path / "pareto.npy"))
+        events = []
+        first = study.run(on_progress=events.append)
+        assert [event["stage"] for event in events] == ["rows", "spectra", "bootstrap"] == [*first.seconds]
         again = audit(*data, theta=np.load(tmp_path / "pareto.npy"), bootstrap=0)
         assert again.row("theta", "compact")["rir"] == first.row(first.extractor, "compact")["rir"]
         with pytest.raises(InvalidInputError, match=r"must end in \.npy"):
@@ -306,40 +282,24 @@ class TestWhatIsSaid:
         found = audit(np.diag([3.0, 2.0, 0.0]), np.eye(3), bootstrap=0)
         assert math.isinf(found.ceiling.value)
         assert any("compact RIR is unbounded" in sentence for sentence in found.sentences)
+        assert any("no targets" in sentence for sentence in found.sentences)
 
 
 class TestInput:
     @pytest.mark.parametrize(
         ("settings", "error", "message"),
         [
-            ({"harmful": np.ones((9, 4))}, InvalidInputError, "pretrain has 6 columns and harmful has 4"),
-            ({"pretrain": np.empty((0, 3))}, InvalidInputError, r"is empty: its shape is \(0, 3\)"),
             ({"theta": np.ones((2, D))}, InvalidInputError, r"theta has shape \(2, 6\).*looks transposed"),
             ({"theta": np.full((D, D), np.nan)}, InvalidInputError, "theta has NaN or infinite entries"),
             ({"theta": np.zeros((D, D))}, RankError, "theta is the zero matrix"),
             ({"pretrain": np.zeros((5, D))}, RankError, "rank 0"),
             ({"pretrain": np.ones((2, 20_001), np.float32)}, InvalidInputError, r"20,001 columns.*3\.0 GiB"),
-            ({"y_harmful": np.arange(9.0)}, InvalidInputError, "has 200 rows, but there are 9 targets"),
-            ({"y_benign": np.ones(9)}, InvalidInputError, "has 300 rows, but there are 9 targets"),
-            ({"y_harmful": np.arange(200), "kind": "words"}, UnknownNameError, "unknown kind 'words'"),
+            ({"y_harmful": np.array(["a", "b"])}, InvalidInputError, "200 rows, but there are 2 targets"),
             ({"bootstrap": 5}, InvalidInputError, r"bootstrap must be 0 .* got 5"),
-            (
-                {"kind": "classification"},
-                InvalidInputError,
-                "kind classification has no effect without targets",
-            ),
+            ({"kind": "classification"}, InvalidInputError, "classification has no effect without targets"),
             ({"budget": AttackBudget()}, InvalidInputError, "budget has no effect without attackers"),
-            (
-                {"budget": AttackBudget(), "y_harmful": np.arange(200.0), "attackers": False},
-                InvalidInputError,
-                "budget has no effect without attackers",
-            ),
-            ({"save_theta": "t.npy"}, TypeError, "'save_theta'"),
-            ({"backbone": "resnet18"}, TypeError, "'backbone'"),
             ({"epsilon": 0.0}, InvalidInputError, "epsilon must be positive"),
             ({"rtol": 1.0}, InvalidInputError, r"rtol must lie in \[0, 1\), got 1"),
-            ({"y_harmful": np.array(["a", "b"])}, InvalidInputError, "200 rows, but there are 2 targets"),
-            ({"pretrain": "none.npy"}, DataNotFoundError, r"none\.npy"),
         ],
     )
     def test_refused(self, data, settings, error, message):
@@ -376,19 +336,13 @@ class TestInput:
         ):
             audit(P, H.rename(columns={"a": "z"}), bootstrap=0)
 
-    @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
+    @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
     def test_tensors_with_gradients_are_audited(self, data, kind):
         P, H = (torch.tensor(X, dtype=kind, requires_grad=True) for X in data)
         found = audit(P, H, theta=torch.eye(D, dtype=kind, requires_grad=True), bootstrap=0)
         assert found.rtol == squared_rtol(D, torch.finfo(kind).eps)
         assert found.row("theta", "compact")["rir"] == pytest.approx(1)
-
-    def test_standardized_columns_have_no_units(self, data):
-        plain, scaled = (
-            audit(*(X * units for X in data), standardize=True, bootstrap=0).ceiling.value
-            for units in (1, np.geomspace(1e-3, 1e4, D))
-        )
-        assert scaled == pytest.approx(plain, rel=1e-8)
+        assert "one class" in audit(P, H, y_harmful=np.zeros(200, dtype=int), bootstrap=0).attack.reason
 
     def test_the_tolerance_of_float32_features_is_above_their_round_off(self):
         """Two equal directions, stored with rounding: the null direction must stay below the tolerance."""

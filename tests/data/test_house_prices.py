@@ -8,7 +8,7 @@ import pytest
 
 from condnum.data import load_house_prices, sha256_file
 from condnum.data.catalog import BOX
-from condnum.data.house_prices import HOUSE_COLUMNS, MISSING_CELLS
+from condnum.data.house_prices import MISSING_CELLS
 from condnum.errors import DataFormatError, InvalidInputError
 
 #: Standardized (1, 2, 3): mean 2, population variance 2/3.
@@ -66,11 +66,10 @@ def test_columns_of_another_order_or_beyond_the_81_change_nothing(houses, isolat
 @pytest.mark.parametrize(
     ("cells", "message"),
     [
-        ({"drop": ("SalePrice",)}, r"train.csv lacks 1 of the 81 columns: SalePrice;"),
-        ({"drop": HOUSE_COLUMNS[:10]}, "lacks 10 of the 81 columns: Id, MSSubClass, .*LotShape, …;"),
+        ({"drop": ("SalePrice",)}, r"train.csv lacks the columns SalePrice;"),
         (
             {"SalePrice": ["1", "2", "3", "NA", ""]},
-            r"target column 'SalePrice' has 2 missing value\(s\), the first in data row 4",
+            r"column 'SalePrice' must hold finite numbers; 2 cell.* the first in data row 4",
         ),
         (
             {"GrLivArea": ["1", "2", "big", "4", "5"]},

@@ -70,7 +70,7 @@ NAN, INF = float("nan"), float("inf")
     [
         (
             {"X_P": [[1, NAN], [3, 4], [INF, NAN]]},
-            r"X_P holds 3 non-finite .* row 0, feature 'b' \(column 1\): nan",
+            r"X_P holds 3 non-finite .* row 0, feature 'b': nan",
         ),
         ({"y_H": [1.0, INF]}, r"y_H holds 1 non-finite value\(s\), the first at row 1: inf"),
         ({"X_H": [[1, 0]], "y_H": [1]}, r"task 'second' has 1 row\(s\) in X_H"),
