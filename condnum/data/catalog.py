@@ -118,11 +118,10 @@ def data_folders() -> tuple[Path, ...]:
 def obtain(files: DataFiles, source: Source = "auto") -> FoundFiles:
     """Return the files; say what is missing, where it was looked for and what to put where."""
     given, named = Path(source).expanduser(), os.environ.get(DATA_VARIABLE)
-    places = (given / files.folder, given / Path(files.folder).name, given)
-    folders = dict.fromkeys(places, "given path")
+    folders = dict.fromkeys((given / files.folder, given / Path(files.folder).name, given), "given path")
     if source == "auto":
         kinds = (["CONDNUM_DATA"] if named else []) + ["./data", "user cache", "bundled data"]
-        places = tuple(folder / files.folder for folder in (*data_folders(), BOX))
+        places = [folder / files.folder for folder in (*data_folders(), BOX)]
         folders = dict(zip(places, kinds, strict=True))
     elif given.is_file():
         if len(files.names) > 1:
