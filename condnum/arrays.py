@@ -44,28 +44,19 @@ def as_tensor(value: ArrayLike, name: str, *, ndim: int | None = None, minimum_n
             )
         # torch takes neither longdouble, nor a foreign byte order, nor (quietly) read-only memory.
         with np.errstate(over="ignore"):  # a longdouble beyond float64 becomes infinite, and is refused below
-            rounded = np.require(array, dtype=np.float64, requirements=["W", "C"])
-        if array.dtype.kind == "f" and (np.isfinite(rounded) & (rounded != array)).any():
-            raise InvalidInputError(
-                f"{name} ({array.dtype}) has more digits than float64, in which condnum computes; use "
-                ".astype(np.float64) if that is enough."
-            )
-        tensor = torch.from_numpy(rounded)
+            tensor = torch.from_numpy(np.require(array, dtype=np.float64, requirements=["W", "C"]))
     if tensor.is_complex():
         raise InvalidInputError(f"Complex data not supported: {name} must be real, got {tensor.dtype}.")
+    shape = tuple(tensor.shape)
     if ndim is not None and tensor.ndim != ndim:
         hint = (
-            f" Reshape your data: {name}.reshape(1, -1) is one row." if (tensor.ndim, ndim) == (1, 2) else ""
+            f" Reshape your data: {name}.reshape(1, -1) is one row." if (len(shape), ndim) == (1, 2) else ""
         )
-        raise InvalidInputError(
-            f"{name} must have {ndim} dimension(s), got shape {tuple(tensor.shape)}.{hint}"
-        )
+        raise InvalidInputError(f"{name} must have {ndim} dimension(s), got shape {shape}.{hint}")
     if tensor.ndim < minimum_ndim:
-        raise InvalidInputError(
-            f"{name} must have at least {minimum_ndim} dimension(s), got shape {tuple(tensor.shape)}."
-        )
+        raise InvalidInputError(f"{name} must have at least {minimum_ndim} dimension(s), got shape {shape}.")
     if tensor.numel() == 0:
-        raise InvalidInputError(f"{name} is empty: shape {tuple(tensor.shape)}.")
+        raise InvalidInputError(f"{name} is empty: shape {shape}.")
     tensor = tensor.to(torch.float64)
     finite = torch.isfinite(tensor)
     if not bool(finite.all()):
@@ -86,14 +77,7 @@ def _dense(value: Tensor, name: str) -> Tensor:
 
 
 def as_array(value: Any, name: str) -> NDArray[Any]:
-    """Return any array, tensor, table or list as a NumPy array of its stored type, NaN where it is masked.
-
-    Examples:
-        >>> as_array(torch.ones(2, dtype=torch.bfloat16, requires_grad=True), "X")
-        array([1., 1.], dtype=float32)
-        >>> as_array(np.ma.masked_equal([1, -999], -999), "X")
-        array([ 1., nan])
-    """
+    """Return any array, tensor, table or list as a NumPy array of its stored type, NaN where it is masked."""
     if isinstance(value, Tensor):
         plain = _dense(value, name).detach().cpu()
         return np.asarray((plain.float() if plain.dtype == torch.bfloat16 else plain).numpy())
@@ -120,11 +104,6 @@ def extractor_matrix(theta: Any, name: str = "theta", columns: Sequence[str] | N
     A linear layer without bias is its transposed weight, and so is what has `to_linear()`, such as an
     `Immunizer`. Where θ was fitted on named columns, or is a data frame with an index of names, its rows are
     brought to the order of the inputs' `columns`.
-
-    Examples:
-        >>> layer = nn.Linear(3, 2, bias=False)
-        >>> extractor_matrix(layer).shape
-        torch.Size([3, 2])
     """
     matrix, bias = extractor_affine(theta, name, columns)
     if bias is not None and bool(bias.any()):
@@ -139,7 +118,8 @@ def extractor_affine(
     theta: Any, name: str = "theta", columns: Sequence[str] | None = None
 ) -> tuple[Any, Tensor | None]:
     """Return the matrix θ `(D, D_hid)` and the bias `(D_hid,)`, if there is one; see `extractor_matrix`."""
-    _check_instance(theta, name)
+    if isinstance(theta, type):
+        raise InvalidInputError(f"{name} is the class {theta.__name__}; pass an instance of it, fitted.")
     layer, matrix, bias = theta.to_linear() if hasattr(theta, "to_linear") else theta, theta, None
     if isinstance(layer, nn.Module):
         if not isinstance(layer, nn.Linear):
@@ -169,24 +149,12 @@ def named_columns(*tables: Any) -> list[str] | None:
     return next(([str(own) for own in table.columns] for table in tables if hasattr(table, "columns")), None)
 
 
-def _check_instance(theta: Any, name: str) -> None:
-    """Refuse a class in place of an extractor."""
-    if isinstance(theta, type):
-        raise InvalidInputError(f"{name} is the class {theta.__name__}; pass an instance of it, fitted.")
-
-
 def extracted(theta: Any, X: Any, name: str = "theta") -> Array:
     """Return the features of rows `(N, D)` in float64, of the kind of `X`.
 
     θ is a matrix, by which the rows are multiplied, a module or an estimator, which is applied, or None, the
     identity.
-
-    Examples:
-        >>> extracted([[1.0], [2.0]], [[1.0, 0.0], [1.0, 1.0]])
-        array([[1.],
-               [3.]])
     """
-    _check_instance(theta, name)
     features = X
     if isinstance(theta, nn.Module):
         inputs, weight = as_tensor(X, "X", minimum_ndim=2), next(theta.parameters(), None)
@@ -198,7 +166,7 @@ def extracted(theta: Any, X: Any, name: str = "theta") -> Array:
         finally:
             for module in training:
                 module.training = True
-    elif hasattr(theta, "transform") and not hasattr(theta, "columns"):
+    elif hasattr(theta, "transform") and not hasattr(theta, "columns") and not isinstance(theta, type):
         features = theta.transform(X)
     elif theta is not None:
         inputs = as_tensor(X, "X", ndim=2)
@@ -216,12 +184,6 @@ def same_columns(**tables: Any) -> list[Any]:
     """Bring data frames to the columns of the first one, by name; what has no names is matched by position.
 
     A covariance, whose index is its columns, is brought to the same order of rows.
-
-    Examples:
-        >>> import pandas as pd
-        >>> P, H = pd.DataFrame({"a": [1], "b": [2]}), pd.DataFrame({"b": [3], "a": [4]})
-        >>> same_columns(X_P=P, X_H=H)[1].columns.tolist()
-        ['a', 'b']
     """
     frames = {name: table for name, table in tables.items() if hasattr(table, "columns")}
     first, *others = frames or [""]

@@ -22,7 +22,7 @@ PAGES = {
     "house-prices": (3, "Table 1"),
     "digits": (3, "from the store, 0 failed"),
     "limits": (4, "RIR / ceiling"),
-    "attackers": (4, "needs one step on every extractor"),
+    "attackers": (4, "the least-slowed attacker is"),
     "reproduction-audit": (1, "The table shows the geometric mean"),
     "deep": (2, "for orientation only"),
     "deep-attackers": (3, "The cheapest successful attack is "),

@@ -5,7 +5,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 from sklearn.base import OneToOneFeatureMixin
-from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
@@ -47,8 +46,6 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         ([[0.0, 1.0], [0.0, -1.0], [0.0, 1.0], [0.0, -1.0]], Linear(in_features=2, out_features=2, bias=True))
     """
 
-    #: The labels of a stream are no metadata of rows.
-    __metadata_request__partial_fit = dict.fromkeys(("classes",), UNUSED)
     _found: tuple[Erasure, Tensor]  # and the mean
     _stream: "_Stream"
     _centered: bool  # at the mean, as the intercept was when it was fitted
@@ -96,7 +93,7 @@ class Eraser(OneToOneFeatureMixin, Extractor):
             self._found, self._centered = (found, rows.mean(dim=0) * intercept), intercept
         return self
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any) -> Self:
         """Take another block of rows into account; blocks of any size and order give the same θ.
 
         At most 2(D + C + 1) rows are kept. θ is computed when it is asked for, so that the first block may
@@ -104,9 +101,7 @@ class Eraser(OneToOneFeatureMixin, Extractor):
 
         Args:
             X: `(n, D)` harmful inputs.
-            y: `(n,)` labels of any type, or `(n,)` or `(n, m)` numbers.
-            classes: All labels, where they are known: others are refused, and later calls may leave them out.
-                By default they are collected.
+            y: `(n,)` labels of any type, which are collected, or `(n,)` or `(n, m)` numbers.
 
         Returns:
             The eraser.
@@ -125,8 +120,11 @@ class Eraser(OneToOneFeatureMixin, Extractor):
             if first:
                 self._remember_inputs(X)
             rows = self._rows(X)
-            stream = _Stream(rows, self.intercept, self.kind, classes) if first else self._stream
-            stream.check_same(self.intercept, classes)
+            stream = _Stream(rows, check_flag("intercept", self.intercept)) if first else self._stream
+            if self.intercept != stream.intercept:
+                raise InvalidInputError(
+                    f"the stream began with intercept={stream.intercept}; use a new Eraser."
+                )
             stream.add(rows, *self._targets(y, len(rows), stream.kind or self.kind))
             self._stream, self._centered, stream.options = stream, stream.intercept, self._options()
             if stream.labels:
@@ -186,12 +184,11 @@ class Eraser(OneToOneFeatureMixin, Extractor):
     def _record(self) -> tuple[dict[str, Any], dict[str, Any]]:
         values = vars(self.erasure_)
         tensors = {name: of for name, of in values.items() if isinstance(of, Tensor) and name != "theta"}
-        facts = {"erasure": {name: of for name, of in values.items() if not isinstance(of, Tensor)}}
-        classes = getattr(self, "classes_", np.empty(0))
-        return tensors | {"mean": self.mean_}, facts | {
-            "classes": classes.tolist(),
-            "centered": self._centered,
+        facts: dict[str, Any] = {
+            "erasure": {name: of for name, of in values.items() if not isinstance(of, Tensor)}
         }
+        facts |= {"classes": getattr(self, "classes_", np.empty(0)).tolist(), "centered": self._centered}
+        return tensors | {"mean": self.mean_}, facts
 
     def _restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         mean = tensors.pop("mean")
@@ -208,35 +205,14 @@ class _Stream:
 
     options: dict[str, Any]  # strength, rank and shrinkage at the last block
 
-    def __init__(self, X: Tensor, intercept: bool, kind: TargetKind, classes: Any) -> None:
-        if kind == "regression" and classes is not None:
-            raise InvalidInputError(
-                "classes name labels, but kind='regression' takes numbers; leave one out."
-            )
-        self.intercept, self.fixed = check_flag("intercept", intercept), classes is not None
-        self.kind: TargetKind | None = "classification" if self.fixed else None  # the first block decides
-        # In the order of their columns; new ones are added.
-        known = as_targets(classes, "classes", "classification")[1] if self.fixed else None
-        self.labels: list[Any] = [] if known is None else known.tolist()
-        self.named = sorted(self.labels)
+    def __init__(self, X: Tensor, intercept: bool) -> None:
+        self.intercept = intercept
+        self.kind: TargetKind | None = None  # the first block decides
+        self.labels: list[Any] = []  # in the order of their columns; new ones are added
         # Large means leave no round-off, and constant columns none at all.
         self.shift = X[0].clone() if intercept else torch.zeros_like(X[0])
-        self.rows = X.new_zeros(0, 1 + X.shape[1] + len(self.labels))
+        self.rows = X.new_zeros(0, 1 + X.shape[1])
         self.sizes, self.peaks, self.count = torch.zeros_like(X[0]), torch.zeros_like(X[0]), 0
-
-    def check_same(self, intercept: bool, classes: Any) -> None:
-        """Refuse what differs from the first block's: rows that are summed up cannot be taken back."""
-        if check_flag("intercept", intercept) != self.intercept:
-            raise InvalidInputError(
-                f"intercept={intercept}, but the stream began with {self.intercept}; use a new Eraser."
-            )
-        if classes is not None:
-            named = as_targets(classes, "classes", "classification")[1]
-            if named is None or not self.fixed or sorted(named.tolist()) != self.named:
-                raise InvalidInputError(
-                    f"classes={classes} differ from the first block's, {self.named or 'which named none'}; "
-                    "name the same, or leave them out."
-                )
 
     def add(self, X: Tensor, targets: Any, classes: Any) -> None:
         """Add rows `(n, D)` with numbers `(n, m)`, or codes `(n,)` of classes."""
@@ -248,8 +224,6 @@ class _Stream:
         X, Z = X.to(self.rows), torch.from_numpy(targets).to(self.rows.device)
         if classes is not None:
             new = [label for label in classes.tolist() if label not in self.labels]
-            if new and self.fixed:
-                raise InvalidInputError(f"y holds the label {new[0]!r}, which classes do not name.")
             if len({isinstance(label, str) for label in [*self.labels, *new]}) > 1:
                 raise InvalidInputError(f"y holds {new[0]!r}, but earlier labels are {self.labels[:5]}.")
             self.labels += new

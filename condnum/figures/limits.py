@@ -174,7 +174,7 @@ def pareto_figure(
 
     With a `ridge` ε > 0 both covariances become `K + εI`; without it a front may have no upper end.
     """
-    P, H = task_ranges(pretrain_covariance, harmful_covariance, ridge)
+    P, H = task_ranges(pretrain_covariance, harmful_covariance, ridge=ridge)
     region = feasible_region(pretrain_covariance, harmful_covariance, ridge=ridge)
     family = [extractor_ratios(theta, P, H) for theta in immunizer_family(P, np.linspace(0, 1, 9).tolist())]
     points = pd.DataFrame(family, columns=["pretrain_ratio", "harmful_ratio"]).assign(kind="family")

@@ -1,5 +1,8 @@
 """IMMA's bi-level game (Zheng & Yeh, 2024), descent on the condition numbers, controls and closed forms."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -118,28 +121,32 @@ class Initial(Method):
     summary = "control: the random θ₀ that every trained method starts from"
 
 
-class MaxRir(Method):
-    """The closed form at the RIR ceiling."""
+class ClosedForm(Method):
+    """θ as a function of the ranges of K_P and K_H; it needs no seed."""
 
-    name, label = "max_rir", "Maximum RIR (K<sub>P</sub><sup>−1/2</sup>)"
-    summary = "closed form: attains the theoretical limit of RIR in the compact convention"
     seeded = False
 
-    def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
-        """Return `max_rir_immunizer`, at unit scale."""
-        return {"theta": torch.as_tensor(max_rir_immunizer(problem.pretrain.range, problem.harmful.range))}
-
-
-class Pareto(Method):
-    """The closed form on the Pareto front."""
-
-    name, label = "pareto", "Pareto front ((ii) just below 1)"
-    summary = "closed form: (ii) just below 1, with RIR at the theoretical limit where that is finite"
-    seeded = False
+    def __init__(self, name: str, label: str, summary: str, function: Callable[..., Any]) -> None:
+        self.name, self.label, self.summary = name, label, f"closed form: {summary}"
+        self.function = function
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
-        """Return `pareto_immunizer`, at unit scale."""
-        return {"theta": torch.as_tensor(pareto_immunizer(problem.pretrain.range, problem.harmful.range))}
+        """Return θ, at unit scale."""
+        return {"theta": self.function(problem.pretrain.range, problem.harmful.range)}
+
+
+MAX_RIR = ClosedForm(
+    "max_rir",
+    "Maximum RIR (K<sub>P</sub><sup>−1/2</sup>)",
+    "attains the theoretical limit of RIR in the compact convention",
+    max_rir_immunizer,
+)
+PARETO = ClosedForm(
+    "pareto",
+    "Pareto front ((ii) just below 1)",
+    "(ii) just below 1, with RIR at the theoretical limit where that is finite",
+    pareto_immunizer,
+)
 
 
 class Erase(Method):

@@ -25,7 +25,6 @@ from condnum.probing.race import (
     AttackRun,
     Race,
     Trace,
-    best,
     zero_weights,
 )
 from condnum.probing.space import ProbeSpace
@@ -102,7 +101,7 @@ class Descent(Attacker):
         return self.coordinates(problem.space)
 
     def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
-        """Descend with every candidate; on the squared loss with predictions of the number of steps."""
+        """Descend with every candidate; on the squared loss with the steps that κ predicts."""
         space = self.space(problem)
         if space.kind == "classification":
             grid = [(multiple, beta) for beta in self.betas for multiple in _MULTIPLES]
@@ -117,15 +116,8 @@ class Descent(Attacker):
         candidates = [self.recurrence(modes.sigma, mu) for mu in quadratic.assumed_minima(modes.sigma)]
         race = Race(space, [c.choice for c in candidates], budget, last=budget.steps)
         traces = race.follow(space, quadratic.two_term_filters(candidates))
-        by_kappa, by_spectrum = {}, {}
-        for epsilon in budget.epsilons:
-            by_kappa[epsilon] = quadratic.rate_steps(self.contraction(modes.condition), epsilon)
-            chosen, step = best(traces, epsilon)
-            # Beyond the budget any candidate may turn out the best one.
-            asked = [c for c in candidates if step is None or c.choice == chosen.choice]
-            predictions = [quadratic.predicted_steps(c, modes.energy, epsilon) for c in asked]
-            by_spectrum[epsilon] = min(predictions)
-        return AttackRun(traces, space, by_kappa, by_spectrum)
+        contraction = self.contraction(modes.condition)
+        return AttackRun(traces, space, {e: quadratic.rate_steps(contraction, e) for e in budget.epsilons})
 
 
 GRADIENT_DESCENT = Descent(
@@ -262,7 +254,7 @@ class FineTuning(AdamAttacker):
 
 def scipy_trace(space: ProbeSpace, method: str, race: Race, options: dict[str, float]) -> Trace:
     """Minimize the relative excess loss with SciPy from zero weights; a step is an iteration."""
-    start, scale, passes, count = zero_weights(space, 1), space.start_loss - space.optimum.loss, [0.0], 0
+    start, scale, passes, count = zero_weights(space, 1), space.start_loss - space.optimum, [0.0], 0
 
     def function(flat: FloatArray) -> tuple[float, FloatArray]:
         nonlocal count

@@ -12,7 +12,6 @@ from condnum.arrays import ArrayLike, FloatArray, TargetKind, extracted, extract
 from condnum.errors import InvalidInputError, check_known
 from condnum.probing.attackers import attacker_names, get_attacker
 from condnum.probing.line_search import log_spaced_steps
-from condnum.probing.quadratic import Modes
 from condnum.probing.race import (
     AttackBudget,
     Attacker,
@@ -29,7 +28,7 @@ from condnum.theory.covariances import CovarianceRange
 
 STEP_COLUMNS = [
     "extractor", "attacker", "label", "epsilon", "steps", "last_step", "passes",
-    "choice", "at_edge", "predicted_kappa", "predicted_spectrum", "start_loss", "optimum",
+    "choice", "at_edge", "predicted_kappa", "start_loss", "optimum",
 ]  # fmt: skip
 CURVE_COLUMNS = ["extractor", "attacker", "label", "step", "excess", "loss", "evaluation_loss", "accuracy"]
 
@@ -137,7 +136,7 @@ def attack_panel(
             step, curve = _attacked(attacker, problem, budget, problems[baseline].space, scale)
             steps.append(step.assign(**facts))
             curves.append(curve.assign(**facts))
-    own = [_facts(of.space, problems[baseline].space, budget, scale) for of in problems.values()]
+    own = [_facts(of.space, problems[baseline].space, scale) for of in problems.values()]
     spectra = [of.space.spectrum.table.assign(extractor=name) for name, of in problems.items()]
     return AttackReport(
         steps=_table(steps, STEP_COLUMNS),
@@ -237,7 +236,7 @@ def _root_mean_square(values: FloatArray, what: str) -> float:
 
 def fit_lost(space: ProbeSpace, raw: ProbeSpace) -> float:
     """Return which fraction of what raw inputs allow to be learned features do not; negative: more."""
-    return (space.optimum.loss - raw.optimum.loss) / (raw.start_loss - raw.optimum.loss)
+    return (space.optimum - raw.optimum) / (raw.start_loss - raw.optimum)
 
 
 def _attacked(
@@ -267,9 +266,8 @@ def _step(run: AttackRun, epsilon: float, scale: float, lost: float) -> dict[str
         "choice": trace.choice,
         "at_edge": trace.edge,
         "predicted_kappa": run.kappa_steps.get(epsilon, np.nan),
-        "predicted_spectrum": run.spectrum_steps.get(epsilon, np.nan),
         "start_loss": run.space.start_loss * scale,
-        "optimum": run.space.optimum.loss * scale,
+        "optimum": run.space.optimum * scale,
     }
 
 
@@ -280,20 +278,13 @@ def _curve(run: AttackRun, budget: AttackBudget, scale: float) -> pd.DataFrame:
     last = int(trace.steps[-1])
     kept = np.isin(trace.steps, np.r_[log_spaced_steps(max(1, last), 200), last, seen["step"]])
     table = pd.DataFrame({"step": trace.steps[kept], "excess": trace.excess[kept]})
-    optimum = run.space.optimum.loss
+    optimum = run.space.optimum
     table["loss"] = (optimum + table["excess"] * (run.space.start_loss - optimum)) * scale
     seen["evaluation_loss"] *= scale
     return table.merge(seen.astype({"step": np.int64}), on="step", how="left")
 
 
-def effective_condition(modes: Modes, epsilon: float) -> float:
-    """Return `σ₁/σ_j`, j the first index beyond which at most a fraction ε of the excess loss lies."""
-    tail = np.cumsum(modes.energy[::-1])[::-1]
-    needed = modes.sigma[tail > epsilon]
-    return float(1 / needed[-1]) if len(needed) else np.nan
-
-
-def _facts(space: ProbeSpace, raw: ProbeSpace, budget: AttackBudget, scale: float) -> dict[str, Any]:
+def _facts(space: ProbeSpace, raw: ProbeSpace, scale: float) -> dict[str, Any]:
     """Return one extractor's spectrum in numbers, and both optima."""
     modes = space.spectrum.modes
     return {
@@ -301,9 +292,7 @@ def _facts(space: ProbeSpace, raw: ProbeSpace, budget: AttackBudget, scale: floa
         "rank": len(modes.sigma),
         "features": space.features.shape[1],
         "rows": len(space.features),
-        "effective_condition": effective_condition(modes, budget.reported_epsilon),
         "start_loss": space.start_loss * scale,
-        "optimum": space.optimum.loss * scale,
-        "baseline_optimum": raw.optimum.loss * scale,
-        "optimum_converged": space.optimum.converged,
+        "optimum": space.optimum * scale,
+        "baseline_optimum": raw.optimum * scale,
     }

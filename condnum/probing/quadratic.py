@@ -173,15 +173,6 @@ def conjugate_gradient_filters(modes: Modes) -> Iterator[FloatArray]:
             direction = residual + float(residual @ residual) / energy * direction
 
 
-def predicted_steps(candidate: TwoTerm, energy: FloatArray, epsilon: float) -> float:
-    """Return the steps to ε from the full spectrum; momentum may dip below ε once before."""
-    companion = np.zeros((len(energy), 2, 2))
-    companion[:, 0, 0], companion[:, 0, 1], companion[:, 1, 0] = candidate.current, candidate.previous, 1
-    return first_step(
-        lambda step: float(energy @ np.linalg.matrix_power(companion, step).sum(axis=2)[:, 0] ** 2), epsilon
-    )
-
-
 def first_step(excess: Callable[[int], float], epsilon: float) -> float:
     """Return the first step at which a falling excess loss is at most ε; `inf` beyond 2⁵⁰."""
     high = 1

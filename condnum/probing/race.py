@@ -138,7 +138,6 @@ class AttackRun:
     traces: Sequence[Trace]
     space: ProbeSpace  # the space in which the attacker works: its L* is the one that counts
     kappa_steps: Mapping[float, float] = field(default_factory=dict)  # ε -> steps predicted from κ alone
-    spectrum_steps: Mapping[float, float] = field(default_factory=dict)  # ε -> from the full spectrum
     batch_fraction: float = 1.0  # fraction of the rows that one gradient sees
 
 

@@ -110,42 +110,17 @@ def _wide(table: pd.DataFrame, order: pd.Series) -> pd.DataFrame:
 
 
 def attack_sentences(report: AttackReport, labels: Mapping[str, str] | None = None) -> list[str]:
-    """Say what a panel found, one statement a sentence, and what it cannot know; labels are of extractors."""
+    """Say what a panel found beside its tables, and what it cannot know; labels are of extractors."""
     labels = {name: name for name in report.extractors["extractor"]} | dict(labels or {})
-    epsilon = report.budget.reported_epsilon
-    said = [f"Targets: {100 * epsilon:g} % of the excess loss of zero weights, unless stated otherwise."]
+    goal = f"{100 * report.budget.reported_epsilon:g} % of the excess loss of zero weights"
+    said = [f"Factors are steps to {goal}, over those on {labels[report.baseline]}."]
     for name in report.extractors["extractor"]:
         if name != report.baseline:
             said += _extractor(report, name, labels)
-    least = min(report.budget.epsilons)
-    for label, rows in report.steps[report.steps["epsilon"] == least].groupby("label", sort=False):
-        if (rows["steps"] == 1).all():
-            said.append(
-                f"{label} needs one step on every extractor, down "
-                f"to ε = {least:g}: conditioning does not slow this attacker."
-            )
-    rows = report.at(report.steps, None)
-    if len(edge := rows[rows["at_edge"]]):
-        where = ", ".join(f"{r.label} on {labels[r.extractor]}" for r in edge.itertuples())
-        said.append(
-            f"The best hyper-parameter lies at the edge of its grid for {where}; a wider grid may do better."
-        )
-    if missing := int(rows["steps"].isna().sum()):
-        said.append(
-            f"{missing} of {len(rows)} attacks did not finish within "
-            "the budget; their factors are lower bounds or unknown."
-        )
-    if not report.extractors["optimum_converged"].all():
-        said.append(
-            "The optimum of at least one extractor was not certified; interpret results at small ε with care."
-        )
     for attacker, group in report.skipped.groupby("attacker", sort=False):
         said.append(f"{attacker} was skipped on {len(group)} extractor(s): {group['reason'].iloc[0]}.")
-    said.append(
-        "Factors hold for these attackers, grids and budget, on "
-        "this sample; an attacker outside the panel may do better."
-    )
-    return said
+    known = "Factors hold for these attackers, grids and budget, on this sample"
+    return [*said, f"{known}; an attacker outside the panel may do better."]
 
 
 def _extractor(report: AttackReport, name: str, labels: Mapping[str, str]) -> list[str]:
@@ -162,18 +137,15 @@ def _extractor(report: AttackReport, name: str, labels: Mapping[str, str]) -> li
         ]
     more = "at least " if worst["bound"] == "at least" else ""
     steps = f"{worst['steps']:,.0f}" if np.isfinite(worst["steps"]) else "more than the budget's"
-    own = report.extractors.set_index("extractor").loc[name]
-    gap = (own["optimum"] - own["baseline_optimum"]) / (own["start_loss"] - own["baseline_optimum"])
-    optimum = f"that of {raw}, up to 1e-4 of what can be learned."
-    if abs(gap) > 1e-4:
-        optimum = (
-            f"{own['optimum']:.4g}, on {raw} {own['baseline_optimum']:.4g}: a fraction {gap:.2g} of what "
-            "can be learned is "
-            f"{'lost, and targets ε below it are out of reach' if gap > 0 else 'gained'}. "
-            "Steps count to its own optimum."
-        )
-    return [
+    said = [
         f"{label}: the least-slowed attacker is {worst['label']} with a factor of {more}"
-        f"{worst['factor']:.3g} (steps: {steps}, on {raw} {worst['baseline_steps']:,.0f}).",
-        f"{label}: the best loss on its features is {optimum}",
+        f"{worst['factor']:.3g} (steps: {steps}, on {raw} {worst['baseline_steps']:,.0f})."
     ]
+    own = report.extractors.set_index("extractor").loc[name]
+    lost = (own["optimum"] - own["baseline_optimum"]) / (own["start_loss"] - own["baseline_optimum"])
+    if lost > 1e-4:
+        said.append(
+            f"{label}: a fraction {lost:.2g} of what can be learned on {raw} is lost, and targets ε below "
+            "it are out of reach."
+        )
+    return said

@@ -9,7 +9,6 @@ Weights are `(B, k, m)`: B candidates, k features, m outputs.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -58,14 +57,6 @@ def cross_entropy(logits: FloatArray, labels: NDArray[np.int64]) -> tuple[FloatA
     residual = np.exp(logs)
     residual[at, :, labels] -= 1
     return -logs[at, :, labels].mean(axis=0), residual
-
-
-@dataclass(frozen=True)
-class ConvexOptimum:
-    """Optimum of a convex loss with the evidence that it is one."""
-
-    loss: float  # L*
-    converged: bool  # no slope above 1e-9 on whitened features, before the iterations ran out
 
 
 @dataclass(frozen=True)
@@ -152,25 +143,23 @@ class ProbeSpace:
         return S.right @ ((S.left.T @ self.squared_targets) / scale[:, None])
 
     @cached_property
-    def optimum(self) -> ConvexOptimum:
+    def optimum(self) -> float:
         """L* of this space: of squared loss in closed form, of a classification by scikit-learn's L-BFGS.
 
-        On whitened features it takes some 20 steps. Where classes can be separated, L* is 0 and the loss ends
-        below 1e-8.
+        On whitened features it takes some 20 steps; scikit-learn warns where it does not converge. Where
+        classes can be separated, L* is 0 and the loss ends below 1e-8.
         """
         U = self.spectrum.left
         if self.kind == "regression":
             Y = self.squared_targets
-            return ConvexOptimum(float(((Y - U @ (U.T @ Y)) ** 2).sum()) / len(Y), True)
+            return float(((Y - U @ (U.T @ Y)) ** 2).sum()) / len(Y)
         from sklearn.linear_model import LogisticRegression
 
         model = LogisticRegression(C=_NO_PENALTY, fit_intercept=False, tol=_SLOPE, max_iter=_ITERATIONS)
         basis = U * np.sqrt(len(U))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # where it does not converge, the result says so
-            model.fit(basis, self.targets)
+        model.fit(basis, self.targets)
         loss, _ = cross_entropy(predict(basis, model.coef_.T[None]), self.targets)
-        return ConvexOptimum(float(loss[0]), bool(model.n_iter_.max() < _ITERATIONS))
+        return float(loss[0])
 
     @cached_property
     def smoothness(self) -> float:
@@ -187,13 +176,13 @@ class ProbeSpace:
 
     def evaluate(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return relative excess loss `(B,)` and gradient `(B, k, m)` of weights `(B, k, m)`."""
-        learnable = self.start_loss - self.optimum.loss
+        learnable = self.start_loss - self.optimum
         if self.kind == "regression":  # from W − W*, so that a small excess loss has no cancellation
             error = weights - self.solution
             product = predict(self._hessian, error).transpose(1, 0, 2)
             return (error * product).sum(axis=(1, 2)) / learnable, 2 * product
         loss, gradient = self._of_rows(weights, self.features, self.targets)
-        return (loss - self.optimum.loss) / learnable, gradient
+        return (loss - self.optimum) / learnable, gradient
 
     def batch_gradient(self, weights: FloatArray, index: NDArray[np.int64]) -> FloatArray:
         """Return the gradient of the mean loss of the rows `index`."""

@@ -123,7 +123,6 @@ def extractor_table(report: Any, immunization: pd.DataFrame) -> pd.DataFrame:
     columns: dict[str, Column] = {
         "extractor": "extractor",
         "κ of the attacker's Hessian": "kappa",
-        f"acts like, ε = {100 * report.budget.reported_epsilon:g} %": "effective_condition",
         "rank": ("rank features", "{} of {}".format),
         "L₀": "start_loss",
         "L* on its features": "optimum",
@@ -145,11 +144,11 @@ def _observed(steps: float, last: float) -> str:
 
 
 def prediction_table(report: Any) -> pd.DataFrame:
-    """Format predicted against observed steps to the reported target, where there are predictions."""
+    """Format the steps that κ predicts against those observed, where there are predictions."""
     table = report.at(report.steps, None)
     columns: dict[str, Column] = {
         "attacker": "label", "extractor": "extractor", "observed": ("steps last_step", _observed),
-        "from the spectrum": "predicted_spectrum", "from κ alone": "predicted_kappa",
+        "from κ alone": "predicted_kappa",
     }  # fmt: skip
     return shown(table[table["predicted_kappa"].notna()], columns)
 

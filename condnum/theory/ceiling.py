@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from condnum.arrays import Array, ArrayLike, like
+from condnum.arrays import Array, ArrayLike
 from condnum.errors import InvalidInputError
-from condnum.theory.covariances import CovarianceRange, task_ranges
+from condnum.theory.covariances import CovarianceRange, like_task, task_ranges
 from condnum.theory.extremes import gram
 from condnum.theory.immunization import unit_scale
 from condnum.theory.spectra import PUBLISHED_RIDGE, condition_from_spectrum, hessian_spectrum, symmetric_part
@@ -146,14 +146,8 @@ def rir_ceiling(
         >>> rir_ceiling(np.diag([1.0, 0.0]), np.diag([2.0, 1.0])).value
         inf
     """
-    P, H = task_ranges(
-        pretrain_covariance,
-        harmful_covariance,
-        ridge,
-        rtol,
-        pretrain_features=pretrain_features,
-        harmful_features=harmful_features,
-    )
+    given = pretrain_covariance, harmful_covariance, pretrain_features, harmful_features
+    P, H = task_ranges(*given, ridge=ridge, rtol=rtol)
     rtol = max(P.tolerance, H.tolerance) if rtol is None else rtol
     # Squared singular values of K_H's factor: the pencil's κ may reach κ(K_P)κ(K_H), beyond what
     # the eigenvalues of rootᵀK_H root keep.
@@ -184,38 +178,15 @@ def ridge_convention_ceiling(
     squared_norm: float | None = None,
     rtol: float | None = None,
 ) -> float:
-    r"""Upper bound on RIR in the `ridge` convention for `(D, D_hid ≥ D)` extractors with a given `‖θ‖_F²`.
+    r"""Bound RIR in the `ridge` convention for `(D, D_hid ≥ D)` extractors with `s = ‖θ‖_F²`, by default D.
 
-    For a unit vector v and `z = θv`, `‖z‖² ≤ s = ‖θ‖_F²` (D at unit scale), so that
-    `(vᵀH_Hv + ε)/(vᵀH_Pv + ε)` lies between the extreme eigenvalues of the pencil
-    `(K_H + (ε/s)I, K_P + (ε/s)I)`, or between them and 1. At the top eigenvector of `H_H` and at the
-    bottom eigenvector of either Hessian this gives
-
-    .. math:: \mathrm{RIR}_\varepsilon \le \frac{\max(1, \lambda_{\max})}{\min(1, \lambda_{\min})}
-              \cdot \frac{\kappa_\varepsilon(K_P)}{\kappa_\varepsilon(K_H)},
-
-    where `min(1, λ_min)` is replaced by 1 when `K_P` is singular (then `σ_D(H_P) = 0`, given `D_hid ≥ D`).
-    A bound, not a target: for singular covariances it is approached by extractors close to rank one.
-
-    Args:
-        pretrain_covariance: `(D, D)`, `K_P`, or its range.
-        harmful_covariance: `(D, D)`, `K_H`, or its range.
-        ridge: ε > 0 of the convention.
-        squared_norm: s; default D, unit scale.
-        rtol: Relative rank tolerance; default `D·eps`.
-
-    Returns:
-        The bound.
-
-    Examples:
-        >>> import numpy as np
-        >>> K = np.diag([3.0, 1.0, 0.0])
-        >>> round(ridge_convention_ceiling(K, K), 12)
-        1.0
+    For a unit vector v, `(vᵀH_Hv + ε)/(vᵀH_Pv + ε)` lies between the extreme eigenvalues λ of the pencil
+    `(K_H + (ε/s)I, K_P + (ε/s)I)`, or between them and 1, so that :math:`RIR_ε ≤ \max(1, λ_{max})/\min(1,
+    λ_{min})·κ_ε(K_P)/κ_ε(K_H)`. For a singular K_P, `σ_D(H_P) = 0`, and the lower end is 1.
     """
     if not 0 < ridge < math.inf:
         raise InvalidInputError(f"ridge must be positive and finite, got {ridge}.")
-    P, H = task_ranges(pretrain_covariance, harmful_covariance, None, rtol)
+    P, H = task_ranges(pretrain_covariance, harmful_covariance, rtol=rtol)
     floor = ridge / (P.dimension if squared_norm is None else squared_norm)
     # Each end of the pencil as a largest eigenvalue: those are accurate.
     smallest = min(1.0, 1 / _largest_ratio(P, H, floor)) if P.rank == P.dimension else 1.0
@@ -270,19 +241,12 @@ def max_rir_immunizer(
         array([[0.5, 0. ],
                [0. , 1. ]])
     """
-    P, _ = task_ranges(
-        pretrain_covariance,
-        harmful_covariance,
-        rtol=rtol,
-        pretrain_features=pretrain_features,
-        harmful_features=harmful_features,
-    )
+    given = pretrain_covariance, harmful_covariance, pretrain_features, harmful_features
+    P, _ = task_ranges(*given, rtol=rtol)
     if not 0 < null_gain < math.inf:
         raise InvalidInputError(f"null_gain must be positive and finite, got {null_gain}.")
     theta = P.power(-0.5) + null_gain * float(P.values[-1]) ** -0.5 * P.null_projector
-    theta = unit_scale(symmetric_part(theta))
-    reference = pretrain_features if pretrain_covariance is None else pretrain_covariance
-    return theta if isinstance(reference, CovarianceRange) else like(reference)(theta)
+    return like_task(pretrain_covariance, pretrain_features)(unit_scale(symmetric_part(theta)))
 
 
 def _largest_ratio(above: CovarianceRange, below: CovarianceRange, floor: float) -> float:

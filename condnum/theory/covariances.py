@@ -1,6 +1,7 @@
 """A covariance as its eigenpairs above the numerical rank, and what a θ keeps of it."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self, cast
@@ -8,7 +9,7 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor
 
-from condnum.arrays import ArrayLike, as_tensor, same_columns, storage_eps
+from condnum.arrays import ArrayLike, as_tensor, like, same_columns, storage_eps
 from condnum.errors import InvalidInputError, RankError
 from condnum.theory.spectra import as_covariance, checked_gram, checked_rtol, default_rtol, features_rtol
 
@@ -123,11 +124,11 @@ def _rank_of_unit_columns(K: Tensor, rtol: float) -> int:
 def task_ranges(
     pretrain: ArrayLike | CovarianceRange | None,
     harmful: ArrayLike | CovarianceRange | None,
-    ridge: float | None = None,
-    rtol: float | None = None,
-    *,
     pretrain_features: ArrayLike | None = None,
     harmful_features: ArrayLike | None = None,
+    *,
+    ridge: float | None = None,
+    rtol: float | None = None,
 ) -> tuple[CovarianceRange, CovarianceRange]:
     """Return the ranges of two tasks of one input space, by covariances or features, on one device."""
     given = same_columns(
@@ -147,6 +148,12 @@ def task_ranges(
         )
     H = H.to(P.values.device)
     return (P, H) if ridge is None else (P.ridged(ridge), H.ridged(ridge))
+
+
+def like_task(covariance: Any, features: Any = None) -> Callable[[Tensor], Any]:
+    """Return a converter to the kind in which a task was given; tensors for a range."""
+    given = features if covariance is None else covariance
+    return like(given.values if isinstance(given, CovarianceRange) else given)
 
 
 def _task_range(task: str, covariance: Any, features: Any, rtol: float | None) -> CovarianceRange:

@@ -79,13 +79,9 @@ def erasure(
     .. math:: θ_s = I - (1 - s)\, W U U^\top W^{-1}, \quad H_H(θ_s) = K_H - (1 - s^2) N W^{-1} U U^\top W^{-1}
 
     the second for unshrunk Σ; X and K_H are centered for a probe with an intercept. Of all θ that erase these
-    directions, this one changes the harmful features least in Mahalanobis norm (LEACE). The loss of a benign
-    linear probe is the same for all of them, see `erasure_price`.
-
-    *On these rows* no linear probe of `X @ θ` learns anything, in whatever units the columns are, and after
-    standardizing: where nothing but round-off of a column would be left, θ is exactly zero, and outside
-    range(Σ), such as for a column of zeros, θ is exactly the identity. *On fresh rows* a sampling error
-    remains, see `floor`. Nonlinear probes, and probes of θ's inputs, are not stopped.
+    directions, this one changes the harmful features least in Mahalanobis norm (LEACE). *On these rows* no
+    linear probe of `X @ θ` learns anything; *on fresh rows* a sampling error remains, see `floor`. Nonlinear
+    probes, and probes of θ's inputs, are not stopped. Outside range(Σ), θ is exactly the identity.
 
     Args:
         harmful_features: `(N, D)` harmful inputs.
@@ -103,9 +99,8 @@ def erasure(
         floor: Also remove directions that few rows excite: those whose *spread* is below this number in
             [0, 1]. A direction v in the coordinates of :math:`X = U S V^\top` is excited by rows of mean
             leverage :math:`λ = \sum_i \|u_i\|^2 (u_i^\top v)^2`; its spread :math:`\frac{r}{N-r} /
-            \frac{λ}{1-λ}` is 1 if all rows excite it alike, and 0 if one row does. With 0, only
-            :math:`θ^\top G = 0` is met, which weights on a rare pixel can do for an attacker whose rows do
-            not light it. Default: 1/3, and 0 for a covariance, which has no rows.
+            \frac{λ}{1-λ}` is 1 if all rows excite it alike, and 0 if one row does. Default: 1/3, and 0 for a
+            covariance, which has no rows.
 
     Returns:
         θ with the directions, their number and the fraction of the fit that is removed.
@@ -228,11 +223,9 @@ def _rarely_excited(left: Tensor, floor: float, N: int) -> Tensor:
 
 def _rows_of(covariance: ArrayLike, moment: Any) -> tuple[Tensor, Tensor]:
     """Return rows F `(r, D)` and Z `(r, C)` with `FᵀF = K` and `FᵀZ = G`."""
-    K, G = (
-        as_covariance(covariance, "covariance").detach(),
-        as_tensor(moment, "moment", minimum_ndim=1).detach(),
-    )
-    G = (G[:, None] if G.ndim == 1 else G).to(K.device)
+    K = as_covariance(covariance, "covariance").detach()
+    G = as_tensor(moment, "moment", minimum_ndim=1).detach().to(K.device)
+    G = G[:, None] if G.ndim == 1 else G
     if G.ndim != 2 or len(G) != len(K):
         raise InvalidInputError(f"moment {tuple(G.shape)} does not fit a covariance of {len(K)} columns.")
     lengths = K.diagonal().clamp_min(0).sqrt()

@@ -161,10 +161,7 @@ class Immunization:
     @property
     def rank_changed(self) -> bool:
         """Whether θ changed a numerical rank, so that compact κ's compare different subspaces."""
-        return (
-            self.harmful_before.rank != self.harmful_after.rank
-            or self.pretrain_before.rank != self.pretrain_after.rank
-        )
+        return self.pretrain_lost != 0 or self.harmful_before.rank != self.harmful_after.rank
 
 
 def unit_scale(theta: Tensor) -> Tensor:
@@ -199,15 +196,10 @@ def relative_immunization_ratio(
 
     RIR ≫ 1 alone can hide a failure of either ratio; success requires (i) > 1 **and** (ii) ≤ 1.
 
-    The ridge convention's ε has a meaning only on the features that θ makes: with r = rank(θ), σ_D of
-    `κ_ε(H(θ)) = (σ₁ + ε)/(σ_D + ε)` is the r-th singular value of H(θ), and 0 where rank(H(θ)) < r. A square
-    invertible θ has r = D: then σ_D = 0 for a rank-deficient K. Columns of zeros, copies of columns and
-    rotations of the features change neither r nor, at `‖θ‖_F = √D`, a verdict. r is the rank at θ's stored
-    precision.
-
-    A κ is *not known at this precision* where H(θ) falls short of the rank that K and θ give it, because
-    σ_k/σ₁ lies below the tolerance. Where that can change a clause, the clause is None, and success is not
-    claimed.
+    With r = rank(θ) at its stored precision, σ_D of the ridge convention's `(σ₁ + ε)/(σ_D + ε)` is the r-th
+    singular value of H(θ), and 0 where rank(H(θ)) < r. A κ is *not known at this precision* where H(θ) falls
+    short of the rank that K and θ give it, because σ_k/σ₁ lies below the tolerance. Where that can change a
+    clause, the clause is None, and success is not claimed.
 
     Args:
         theta: `(D, D_hid)` linear feature extractor.
@@ -220,9 +212,8 @@ def relative_immunization_ratio(
             the ridge convention depends on this).
         rtol: Relative rank tolerance, see `condition_number`.
         ridge: ε of the ridge convention.
-        loss_gap: Clause (c), the rise of the best loss on D_P (`LinearTask.loss_gap`). For a linear
-            invertible θ it is zero in exact arithmetic; for a θ that removes directions it decides whether
-            Definition 3.1 can be met at all, see `Immunization.success`.
+        loss_gap: Clause (c), the rise of the best loss on D_P (`LinearTask.loss_gap`), which decides where θ
+            removes directions that D_P uses.
 
     Returns:
         The ratios, RIR, the verdict and the four condition numbers.
@@ -242,16 +233,10 @@ def relative_immunization_ratio(
         (0.01, 25.0, True)
     """
     check_known("theta_scale", theta_scale, ("unit", "as_trained"))
-    P, H = task_ranges(
-        pretrain_covariance,
-        harmful_covariance,
-        rtol=rtol,
-        pretrain_features=pretrain_features,
-        harmful_features=harmful_features,
-    )
-    names = named_columns(pretrain_covariance, harmful_covariance, pretrain_features, harmful_features)
+    given = pretrain_covariance, harmful_covariance, pretrain_features, harmful_features
+    matrix = extractor_matrix(theta, columns=named_columns(*given))
     return immunization_from_spectra(
-        HessianSpectra.of(extractor_matrix(theta, columns=names), P, H, theta_scale=theta_scale),
+        HessianSpectra.of(matrix, *task_ranges(*given, rtol=rtol), theta_scale=theta_scale),
         convention=convention,
         theta_scale=theta_scale,
         rtol=rtol,

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from condnum.arrays import Array, ArrayLike, like
+from condnum.arrays import Array, ArrayLike
 from condnum.errors import InvalidInputError
 from condnum.theory.ceiling import (
     RirCeiling,
@@ -29,7 +29,7 @@ from condnum.theory.ceiling import (
     ridge_convention_ceiling,
     rir_ceiling,
 )
-from condnum.theory.covariances import CovarianceRange, task_ranges
+from condnum.theory.covariances import CovarianceRange, like_task, task_ranges
 from condnum.theory.extremes import gram, largest_bound
 from condnum.theory.immunization import in_both_conventions, unit_scale
 from condnum.theory.spectra import PUBLISHED_RIDGE, Convention, default_rtol, hessian_spectrum
@@ -74,7 +74,7 @@ def feasible_region(
     rtol: float | None = None,
 ) -> FeasibleRegion:
     """Return the region of possible pairs (ii), (i) for two tasks."""
-    P, H = task_ranges(pretrain_covariance, harmful_covariance, ridge, rtol)
+    P, H = task_ranges(pretrain_covariance, harmful_covariance, ridge=ridge, rtol=rtol)
     ceiling = replace(rir_ceiling(P, H, rtol=rtol), ridge=ridge)
     return FeasibleRegion(
         kappa_pretrain=float(P.values[0] / P.values[-1]),
@@ -104,7 +104,7 @@ def pareto_extractor(
         )
     root, sigma, W = pencil_decomposition(P, H)
     theta = (root @ W) * sigma**power @ W.mT
-    return theta if isinstance(pretrain_covariance, CovarianceRange) else like(pretrain_covariance)(theta)
+    return like_task(pretrain_covariance)(theta)
 
 
 def pareto_immunizer(
@@ -120,20 +120,15 @@ def pareto_immunizer(
     r"""Return an immunizer with a given (ii) in closed form, for covariances of any rank.
 
     With :math:`R = \sqrt{γ_r}\,K_P^{+1/2} + νΠ`, Π the projector on null(K_P), every
-    :math:`θθ^\top = RR^\top + ww^\top` has `κ(H_P) = 1 + wᵀK_Pw/γ_r` for any w: the length of w sets (ii).
-
-    *Nothing of the harmful task's own in null(K_P)* (so for every full-rank pair): w is the top generalized
-    eigenvector of `(K_H, K_P)`. Then `H_H` is M on range(K_P) with its largest eigenvalue times κ(H_P), and
-    RIR is at its ceiling: clauses (a) and (b) of Definition 3.1 hold whenever the ceiling is above 1.
-
-    *Own directions*: RIR is unbounded in the compact convention, as w may grow in null(K_P) unseen. In the
-    ridge convention with ε → 0, where a singular task has `κ = σ₁/ε`, the largest `σ₁(H_H)` of all θ with
-    `σ₁(H_P) ≤ t` and `‖θ‖_F² = D` is that of a single direction,
+    :math:`θθ^\top = RR^\top + ww^\top` has `κ(H_P) = 1 + wᵀK_Pw/γ_r`: the length of w sets (ii). Where the
+    harmful task has nothing of its own in null(K_P), w is the top generalized eigenvector of `(K_H, K_P)`,
+    and RIR is at its ceiling. Own directions leave RIR unbounded in the compact convention. In the ridge
+    convention, ε → 0, the largest `σ₁(H_H)` of all θ with `σ₁(H_P) ≤ t` and `‖θ‖_F² = D` is that of a single
+    direction,
 
     .. math:: \max\{w^\top K_Hw : w^\top K_Pw \le t,\; \|w\|^2 \le D\}
               = \min_{ρ \ge 0} λ_{\max}(K_H, K_P + ρI)\,(t + ρD)
 
-    (for θ and the top eigenpair (λ, z) of `H_H`, `w = θz` has `wᵀK_Hw = λ`, `wᵀK_Pw ≤ t` and `‖w‖² ≤ D`).
     If that is at most `σ₁(K_H)`, no extractor meets (a) and (b) there. Several such w and ν are measured, and
     the θ that meets Definition 3.1 in most conventions, then with the largest RIR, is returned.
 
@@ -142,10 +137,9 @@ def pareto_immunizer(
         harmful_covariance: `(D, D)`, `K_H`, or its range.
         pretrain_features: `(N_P, D)` inputs X_P in place of `K_P`.
         harmful_features: `(N_H, D)` inputs X_H in place of `K_H`.
-        pretrain_ratio: The (ii) to reach, in (0, 1]; less where κ(H_H) would be so large that float64 cannot
-            distinguish it from a lost rank. Default 1 − 1e-3, or closer to 1 if the ceiling is below 1.002.
-        convention: `ridge` leaves the front of a full-rank pair if Definition 3.1 requires this in the
-            ridge convention, because ε is not small compared with its eigenvalues.
+        pretrain_ratio: The (ii) to reach, in (0, 1]; less where κ(H_H) would be beyond float64's ranks.
+            Default 1 − 1e-3, or closer to 1 if the ceiling is below 1.002.
+        convention: `ridge` leaves the front of a full-rank pair where Definition 3.1 asks for it there.
         ridge: ε of the ridge convention.
 
     Returns:
@@ -162,12 +156,7 @@ def pareto_immunizer(
         >>> [round(ratio, 9) for ratio in extractor_ratios(pareto_immunizer(P, H, pretrain_ratio=0.5), P, H)]
         [0.5, 1250.0]
     """
-    P, H = task_ranges(
-        pretrain_covariance,
-        harmful_covariance,
-        pretrain_features=pretrain_features,
-        harmful_features=harmful_features,
-    )
+    P, H = task_ranges(pretrain_covariance, harmful_covariance, pretrain_features, harmful_features)
     region = feasible_region(P, H)
     if pretrain_ratio is None:
         pretrain_ratio = max(1 - FRONT_MARGIN, region.ceiling.value**-0.5)
@@ -190,8 +179,7 @@ def pareto_immunizer(
     if convention == "ridge" and P.rank < P.dimension:
         candidates += [theta for x in ratios for theta in _largest_spikes(P, H, x * float(P.values[0]))]
     theta = unit_scale(max(candidates, key=lambda theta: _merit(theta, P, H, convention, ridge)))
-    reference = pretrain_features if pretrain_covariance is None else pretrain_covariance
-    return theta if isinstance(reference, CovarianceRange) else like(reference)(theta)
+    return like_task(pretrain_covariance, pretrain_features)(theta)
 
 
 @dataclass(frozen=True)
@@ -216,7 +204,7 @@ def ridge_limits(
     for every set of ρ. Divided by x it is the least of lines in u = 1/(t + ε): its highest point where (i)
     may be 1 is an end, or where two lines cross.
     """
-    P, H = task_ranges(pretrain_covariance, harmful_covariance, None, rtol)
+    P, H = task_ranges(pretrain_covariance, harmful_covariance, rtol=rtol)
     ceiling = ridge_convention_ceiling(P, H, ridge=ridge)
     if P.rank == P.dimension:
         return RidgeLimits(ceiling, ceiling if ceiling >= 1 else math.nan)

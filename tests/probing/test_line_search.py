@@ -120,14 +120,9 @@ def test_stop_at_round_off_is_recorded_and_the_curve_is_flat_from_there():
         ({"moment": np.zeros(2)}, "starts at its optimum"),
         ({"features": np.eye(2)}, "either by covariance and moment, or by features= and targets="),
         ({"steps": 0}, "steps must be an integer ≥ 1, got 0"),
-        ({"steps": 2.5}, "steps must be an integer ≥ 1, got 2.5"),
-        ({"rtol": 2}, r"rtol must lie in \[0, 1\), got 2"),
-        ({"rtol": -1}, r"rtol must lie in \[0, 1\), got -1"),
         ({"record": [3, 2]}, "non-empty increasing"),
-        ({"record": [0.5, 1.5]}, "integer steps"),
         ({"record": [0, 6], "steps": 5}, "from 0 to 6, outside 0..5"),
     ],
-    ids=str,
 )
 def test_refused(options, message):
     with pytest.raises(InvalidInputError, match=message):

@@ -12,7 +12,6 @@ from condnum.probing import (
     AttackBudget,
     Attacker,
     attack_panel,
-    attack_sentences,
     attacker_names,
     get_attacker,
     register_attacker,
@@ -68,8 +67,6 @@ def test_who_is_slowed_on_a_regression(report):
     assert report.skipped.empty
     for attacker in ("whiten", "closed_form"):
         assert (report.steps[report.steps["attacker"] == attacker]["steps"] == 1).all()
-    said = " ".join(attack_sentences(report))
-    assert "Whiten + GD needs one step on every extractor, down to ε = 0.001" in said
     assert steps(report, "gd", "ill") > 20 * steps(report, "gd", "raw")
     assert steps(report, "momentum", "ill") < steps(report, "gd", "ill")
     assert steps(report, "cg", "ill") <= D
@@ -77,16 +74,11 @@ def test_who_is_slowed_on_a_regression(report):
     assert worst["factor"] == report.at(report.factors, None)["factor"].min() <= 1
 
 
-@pytest.mark.parametrize("name", ["raw", "pixels"])
-def test_raw_inputs_are_the_baseline_wherever_they_stand(name):
-    X, y, _ = task = regression()
-    gone = erasure(X, y, kind="regression", intercept=False).theta
-    for other in (ill(), gone):
-        first, last = (
-            panel(task, thetas, "gd", "cg") for thetas in ({name: None, "x": other}, {"x": other, name: None})
-        )
-        assert first.baseline == last.baseline == name
-        pd.testing.assert_frame_equal(first.factors, last.factors)
+def test_raw_inputs_are_the_baseline_wherever_they_stand():
+    tried = {"pixels": None, "x": ill()}, {"x": ill(), "pixels": None}
+    first, last = (panel(regression(), thetas, "gd", "cg") for thetas in tried)
+    assert first.baseline == last.baseline == "pixels"
+    pd.testing.assert_frame_equal(first.factors, last.factors)
 
 
 @pytest.mark.parametrize("kind", TASKS)
@@ -121,8 +113,6 @@ def test_what_is_not_reached_is_never_a_number():
     assert bound["bound"] == "at least"
     assert bound["factor"] == pytest.approx(40 / bound["baseline_steps"])
     assert found.factor_table(epsilon=0.001)["ill"].iloc[0].startswith(">")
-    predicted = found.steps.loc[rows.index, "predicted_spectrum"].dropna()
-    assert (predicted > 40).all()
 
 
 def test_a_rank_deficient_theta_reports_both_optima():
@@ -130,20 +120,20 @@ def test_a_rank_deficient_theta_reports_both_optima():
     row = found.extractors.set_index("extractor").loc["lost"]
     assert row["rank"] == 3
     assert row["optimum"] > 1.2 * row["baseline_optimum"]
-    assert "is lost, and targets ε below it are out of reach" in " ".join(attack_sentences(found))
+    assert "is lost, and targets ε below it are out of reach" in repr(found)
     assert np.isinf(steps(found, "cg", "lost"))
     own = found.steps[(found.steps["extractor"] == "lost") & (found.steps["attacker"] == "fine_tune")]
     np.testing.assert_allclose(own["optimum"], row["baseline_optimum"])
 
 
-@pytest.mark.parametrize("kind", TASKS)
-@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize(("kind", "classes"), [("regression", 3), ("classification", 2)])
 def test_an_erased_target_is_out_of_reach_for_all_but_those_who_train_theta(kind, classes):
     X, labels, _ = classification(classes)
     y = labels if kind == "classification" else np.eye(classes)[labels] - 0.5
     strengths, kinds = {"s=0": 1.0, "s": 0.99}, {"kind": kind, "intercept": False}
     thetas = {name: erasure(X, y, strength=of, **kinds).theta for name, of in strengths.items()}
-    found = attack_panel(X, y, thetas, kind=kind, budget=SMALL)
+    names = ["gd", "cg", "adam", "lbfgs", "whiten", "closed_form", "fine_tune"]
+    found = attack_panel(X, y, thetas, kind=kind, attackers=names, budget=SMALL)
     table = found.steps_table().set_index("attacker")
     assert {*table["s=0"].drop("Fine-tuning of θ")} == {"∞"}
     assert table.loc["Fine-tuning of θ", "s=0"] != "∞"
@@ -154,7 +144,7 @@ def test_an_erased_target_is_out_of_reach_for_all_but_those_who_train_theta(kind
     assert own["optimum"] == pytest.approx(own["start_loss"], rel=1e-6)
     fixed = attack_panel(X, y, {"s=0": thetas["s=0"]}, kind=kind, attackers=["gd", "whiten"], budget=SMALL)
     assert np.isinf(fixed.worst_case("s=0")["factor"])
-    assert "out of reach for every attacker of the panel" in " ".join(attack_sentences(fixed))
+    assert "out of reach for every attacker of the panel" in repr(fixed)
     assert attack_factor_heatmap(fixed, "").data[0].text[-1] == "<b>∞</b>"
 
 
@@ -164,7 +154,7 @@ def test_a_classification_skips_what_is_quadratic_and_measures_accuracy():
     last = found.curves.dropna(subset="accuracy").groupby(["extractor", "attacker"])["accuracy"].last()
     assert last.between(0, 1).all()
     assert last["raw", "lbfgs"] > 0.6
-    assert "line_search was skipped on 2 extractor(s)" in " ".join(attack_sentences(found))
+    assert "line_search was skipped on 2 extractor(s)" in repr(found)
     assert steps(found, "whiten", "ill") == steps(found, "whiten", "raw")
     assert found.at(found.factors, None).set_index("attacker").loc["gd", "factor"] > 5
 
@@ -219,16 +209,6 @@ def test_an_attacker_is_registered_once_but_a_cell_may_run_again(monkeypatch):
         register_attacker(again)
 
 
-@pytest.mark.parametrize("power", [-160, 160])
-def test_the_units_of_the_inputs_are_not_seen(power):
-    X = np.random.default_rng(0).normal(size=(30, 2))
-    names, theta = ["gd", "cg", "closed_form"], np.diag([1.0, 0.1])
-    plain, scaled = (
-        attack_panel(F, X @ [1.0, 2.0], theta, attackers=names, budget=SMALL) for F in (X, X * 10.0**power)
-    )
-    assert plain.steps["steps"].tolist() == scaled.steps["steps"].tolist()
-
-
 def with_held_out(y, y_test, **options):
     X = np.arange(12.0).reshape(6, 2) ** 2
     return lambda: attack_panel(X, y, held_out=(X[:4], y_test), **options)
@@ -241,40 +221,23 @@ def with_held_out(y, y_test, **options):
         (lambda: panel(regression(), {"a": None, "b": None}), "several extractors are None"),
         (lambda: panel(regression(), {"raw": ill()}), "'raw' is reserved for the baseline"),
         (lambda: panel(regression(), None, "adm"), "did you mean 'adam'"),
-        (lambda: attack_panel(np.eye(3), [0, 1, 2.5], kind="classification"), "labels .*, got 2.5"),
-        (lambda: attack_panel(np.eye(2), [1, 2], kind="clustering"), "unknown kind 'clustering'"),
         (lambda: attack_panel(np.eye(2), [1, 1]), "all 2 labels"),
         (lambda: attack_panel(np.eye(2), [1.5]), r"targets have shape \(1, 1\) for 2 rows"),
-        (lambda: attack_panel(np.eye(2), [0.0, 0.0]), "targets are all zero"),
         (lambda: attack_panel([[1.0], [-1.0]], [1.0, 1.0]), "nothing to attack"),
         (lambda: attack_panel(np.eye(2), [1e160, 0]), "targets of size .* rescale"),
-        (
-            lambda: attack_panel(np.eye(2), covariance=np.eye(2)),
-            "either by covariance and moment",
-        ),
-        (with_held_out([0, 1, 2] * 2, [0, 7, 2, 0]), "the label 7, .* are 0 to 2"),
+        (lambda: attack_panel(np.eye(2), covariance=np.eye(2)), "either by covariance and moment"),
         (with_held_out(["a", "b"] * 3, ["a", "c", "b", "a"]), "the label c, .* are a to b"),
         (with_held_out(np.ones((6, 1)), np.ones((4, 2))), r"must have the columns of the others"),
-        (lambda: panel(regression(), None, only=["nope"]), "unknown extractor 'nope'"),
         (lambda: panel(regression(), None, only=[]), "no extractor was chosen"),
-        (lambda: attack_panel(), "an attack needs features and targets"),
         (lambda: attack_panel(np.eye(2)), "an attack needs targets"),
         (lambda: attack_panel(np.eye(2), [1.0, 2.0], budget=10), "must be an AttackBudget, got 10"),
-        (lambda: panel(regression(), Immunizer), "is the class Immunizer; pass an instance"),
         (lambda: AttackBudget(epsilons=(0.1, 0.1), reported_epsilon=0.1), "must be distinct"),
-        (lambda: AttackBudget(steps=0), "steps must be an integer ≥ 1, got 0"),
         (lambda: AttackBudget(reported_epsilon=0.5), "reported_epsilon 0.5"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_bad_input_is_named(call, words):
     with pytest.raises((InvalidInputError, UnknownNameError), match=words):
         call()
-
-
-def test_a_report_prints_as_sentences(report):
-    assert repr(report).startswith("Targets: ")
-    assert "\n" in repr(report)
 
 
 def test_names_are_checked(report):
