@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import tempfile
+import uuid
 import zlib
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
@@ -49,32 +50,23 @@ def shipped(folder: str) -> Path:
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Generator[Path, None, None]:
-    """Give a temporary path that becomes `path` when the block succeeds, and vanishes when it fails.
+    """Give a temporary path beside `path`, which it becomes when the block succeeds, or else vanishes.
 
-    The temporary file lies in the same folder (a rename across disks is not atomic) and keeps the
-    suffix, because writers choose their format by it.
+    It keeps the suffix, because writers choose their format by it.
     """
     final = Path(path)
-    temporary: Path | None = None
+    temporary = final.with_name(f".{final.stem}-{uuid.uuid4().hex[:8]}{final.suffix}")
     try:
-        handle, name = tempfile.mkstemp(dir=final.parent, prefix=f".{final.stem}-", suffix=final.suffix)
-        os.close(handle)
-        temporary = Path(name)
         yield temporary
         with temporary.open("rb+") as stream:
             os.fsync(stream.fileno())  # on the disk, so that the rename never overtakes it
-        mask = os.umask(0o022)
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)  # mkstemp gives 0600; a result is an ordinary file
         temporary.replace(final)
-        temporary = None
     except CondnumError:
         raise  # some of them are OSErrors too, and say more than we could
     except OSError as error:
         raise OutputError(_advice("cannot write", final, error)) from error
     finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def asset(*names: str) -> str:
@@ -248,25 +240,24 @@ class ResultsFolder:
             if self.folder.exists():
                 os.rename(self.folder, self.old)
             os.rename(self.path, self.folder)
-            self.complete()
-        except KeyboardInterrupt:
-            self.complete()
-            raise
         except OSError as error:
-            if not self.folder.exists():
-                with suppress(OSError):  # else the next command completes it
-                    os.rename(self.old, self.folder)
             raise OutputError(
                 f"cannot move the results in {self.path} to {self.folder}: {error.strerror or error}; "
                 "fix this and run the same command again."
             ) from error
+        finally:
+            self.complete()
 
     def complete(self) -> None:
-        """Finish a replacement from wherever it was left."""
-        if self.old.exists():
+        """Finish a replacement from wherever it was left, or else take it back."""
+        if not self.old.exists():
+            return
+        for source in (self.path, self.old):
             if not self.folder.exists():
-                os.rename(self.path if self.path.exists() else self.old, self.folder)
-            shutil.rmtree(self.old)
+                with suppress(OSError):
+                    os.rename(source, self.folder)
+        if self.folder.exists():
+            shutil.rmtree(self.old, ignore_errors=True)
 
     def check_replaceable(self) -> None:
         """Refuse to replace a folder with files that no run wrote; hidden files do not count."""

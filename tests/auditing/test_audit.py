@@ -216,7 +216,7 @@ class TestAttackers:
         labels[7] = 2  # in the training rows or in none
         budget, kept = AttackBudget(steps=2, dense_steps=2), set()
         options = {"budget": budget, "erase": False}
-        for seed in range(8):
+        for seed in range(4):
             section = attack_section(
                 read_rows(as_stream(data[1])), labels, {"theta": np.eye(D)}, kind="classification", seed=seed,
                 **options,

@@ -17,13 +17,11 @@ from condnum.data import (
     load_small_digits,
     user_cache,
 )
-from condnum.data.digits import download_mnist, read_idx
+from condnum.data.digits import download_mnist
 from condnum.errors import (
     DataFormatError,
     DataNotFoundError,
     InvalidInputError,
-    OutputError,
-    UnknownNameError,
 )
 
 ORIGIN = Provenance("embedded", "here", "toy", False, split="train")
@@ -82,7 +80,6 @@ def test_seed_draws_the_rest_only(digits):
     [
         ((3, 3), "must differ, got 3 for both"),
         ((10, 3), "pretrain must be a digit 0 to 9, got 10"),
-        ((True, 3), "pretrain must be a digit 0 to 9, got True"),
         ((3, 9), r"toy has 4 image\(s\) of 3 and 0 of 9; each digit needs at least 2"),
     ],
 )
@@ -91,16 +88,11 @@ def test_pairs_that_are_refused(digits, arguments, message):
         digit_pair(digits, *arguments)
 
 
-@pytest.mark.parametrize(
-    ("labels", "images", "message"),
-    [
-        ([1, 12, 11], None, "labels must be 0 to 9, got 12"),
-        ([1, 2], np.zeros((3, 1, 2)), r"got \(3, 1, 2\) and \(2,\)"),
-    ],
-)
-def test_digits_that_are_refused(labels, images, message):
-    with pytest.raises(DataFormatError, match=message):
-        make(labels, images)
+def test_digits_that_are_refused():
+    with pytest.raises(DataFormatError, match="labels must be 0 to 9, got 12"):
+        make([1, 12, 11])
+    with pytest.raises(DataFormatError, match=r"got \(3, 1, 2\) and \(2,\)"):
+        make([1, 2], np.zeros((3, 1, 2)))
 
 
 def test_small_digits():
@@ -127,22 +119,11 @@ def test_diabetes(features):
         assert chosen.sum() == rows
         both = np.column_stack([raw.data[:, columns], target])[chosen]
         np.testing.assert_allclose(np.column_stack([X, y]), StandardScaler().fit_transform(both), atol=1e-12)
-    with pytest.raises(UnknownNameError, match="unknown feature set 'all'"):
-        load_diabetes_tasks(features="all")
 
 
 # MNIST.
 
 RAW = Path("data/MNIST/raw")
-# 2 images of 1×3: magic 0x00000803, sizes 2, 1, 3 big-endian, six bytes.
-BYTES = bytes.fromhex("00000803 00000002 00000001 00000003 010203 0405ff")
-
-
-def test_idx_plain_and_compressed_whatever_the_name(tmp_path):
-    images = np.array([[[1, 2, 3]], [[4, 5, 255]]], dtype=np.uint8)
-    for name, content in (("a", BYTES), ("b", gzip.compress(BYTES))):
-        (tmp_path / name).write_bytes(content)
-        assert np.array_equal(read_idx(tmp_path / name), images)
 
 
 def test_loads_plain_files(write_mnist):
@@ -165,14 +146,6 @@ def test_gzip_is_preferred_and_the_test_split_has_its_own_files(write_mnist):
     assert digits.label == "mnist, 30 test images, ./data"
     assert load_mnist_images().checksum == digits.checksum  # no training images here
     with pytest.raises(DataNotFoundError, match="for all 70,000 images, run condnum data download"):
-        load_mnist_images("auto", "train")
-
-
-def test_missing_and_unknown(write_mnist):
-    write_mnist(RAW)
-    (RAW / "train-labels-idx1-ubyte").unlink()
-    wanted = "train-images-idx3-ubyte.gz or train-images-idx3-ubyte and train-labels-idx1-ubyte.gz"
-    with pytest.raises(DataNotFoundError, match=f"mnist: {wanted}"):
         load_mnist_images("auto", "train")
     with pytest.raises(InvalidInputError, match="unknown split 'tests'; did you mean 'test'"):
         load_mnist_images("auto", "tests")
@@ -200,6 +173,3 @@ def test_download_is_kept_whole_or_not_at_all(monkeypatch, write_mnist):
         download_mnist()
     assert load_mnist_images().counts == (3,) * 10
     assert len(list((user_cache() / "MNIST/raw").iterdir())) == 4
-    monkeypatch.setenv("XDG_CACHE_HOME", str(user_cache() / "MNIST/raw/train-labels-idx1-ubyte"))
-    with pytest.raises(OutputError, match="cannot be written to the folder"):
-        download_mnist()

@@ -76,17 +76,16 @@ def test_house_prices(fuzz, damaged, written):
 # Feature matrices.
 
 
-def bare_npy(header, version=(1, 0), length=None, body=b""):
+def bare_npy(header, version=(1, 0), length=None):
     size = len(header) if length is None else length
     kind = "<H" if version[0] == 1 else "<I"
-    return b"\x93NUMPY" + bytes(version) + struct.pack(kind, size) + header + body
+    return b"\x93NUMPY" + bytes(version) + struct.pack(kind, size) + header
 
 
-def zipped(members, compressed=True):
+def zipped(content):
     stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED) as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("X.npy", content)
     return stream.getvalue()
 
 
@@ -98,17 +97,12 @@ csv_files = st.builds(
 )
 ARROWS = {
     "float": pa.array([1.0, None, 3.0]),
-    "half": pa.array(np.ones(3, np.float16)),
-    "int": pa.array([1, 2, 3]),
     "bool": pa.array([True, None, False]),
     "text": pa.array(["1", "2", "x"]),
     "list": pa.array([[1.0], [2.0, 3.0], None]),
-    "struct": pa.array([{"a": 1}, {"a": 2}, None]),
     "dictionary": pa.array(["a", "b", "a"]).dictionary_encode(),
-    "null": pa.nulls(3),
     "time": pa.array([1, 2, 3], pa.timestamp("ns")),
     "decimal": pa.array([1, 2, 3]).cast(pa.decimal128(30, 2)),
-    "binary": pa.array([b"\0", b"", None]),
     "huge": pa.array([2**63, 2**64 - 1, 0], pa.uint64()),
     "empty": pa.array([]),
 }
@@ -126,7 +120,7 @@ FEATURES = {
     ".npy": [stored(np.save, array) for array in WHOLE],
     ".npz": [stored(np.savez, array) for array in WHOLE] + [stored(np.savez_compressed, X=X)],
     ".csv": [b"a,b\n1,2\n3,4\n", b"1,2\n3,4\n", "\ufeffa,b\n1,\n".encode()],
-    ".parquet": [parquet([("a", "float"), ("b", "int")])],
+    ".parquet": [parquet([("a", "float"), ("b", "huge")])],
 }
 GENERATED = {".csv": csv_files, ".parquet": st.lists(named, max_size=4).map(parquet)}
 
@@ -177,21 +171,6 @@ TORCH = [pickled(STATE), pickled({"model": STATE}), pickled([1, "x"])]
 TORCH.append(pickled(STATE, _use_new_zipfile_serialization=False))
 
 
-def repacked(content, damage, compressed):
-    """Damage the members of an archive of torch.save, and not its directory."""
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    name = sorted(members)[damage[0] % len(members)]
-    body = bytearray(members[name])
-    if body:
-        body[damage[1] % len(body)] = damage[2]
-    return zipped({**members, name: bytes(body)}, compressed)
-
-
-damages = st.tuples(st.integers(0, 9), st.integers(0, 400), st.integers(0, 255))
-torch_archives = st.builds(repacked, pick(TORCH[:2]), damages, st.booleans())
-
-
 THETA = {"step": 3, "theta": torch.ones(2)}
 WHOLE_STATE = {"version": CHECKPOINT_VERSION, "identity": {"seed": 0}, "state": THETA}
 STATES = [pickled(content) for content in (WHOLE_STATE, {**WHOLE_STATE, "identity": 3}, [WHOLE_STATE])]
@@ -218,7 +197,7 @@ def test_weights(fuzz, damaged, written, name):
             read(path)
 
     load(valid[0])
-    fuzz(st.one_of(damaged(valid), torch_archives), load)
+    fuzz(damaged(valid), load)
 
 
 # Results.
@@ -289,7 +268,7 @@ def test_a_gzip_bomb_is_not_unpacked(fuzz, written):
     stream, zeros = io.BytesIO(), bytes(1 << 24)
     with gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=1) as archive:
         archive.write(idx((60_000, 28, 28)))
-        for _ in range(64):  # a GiB
+        for _ in range(8):
             archive.write(zeros)
 
     def load(content):
@@ -307,21 +286,10 @@ NPY = [
     stored(np.save, X)[:-5],
     bare_npy(HEADER % b"(1, 1)", (0x59, 1)),  # unknown version
     bare_npy(b"{", (2, 0), 2**32 - 1),  # a header of 4 GiB
-    bare_npy(b"[] \n"),
     bare_npy(b"(" * 900 + b"\n"),
     bare_npy(HEADER % b"(1000000, 1000000)"),  # a terabyte
     bare_npy(HEADER % b"(9223372036854775807, 9223372036854775807)"),
-    bare_npy(HEADER % b"(-1, 3)"),
-    bare_npy(HEADER % b"(True, 2)", body=struct.pack("<2d", 1, 2)),
 ]
-
-
-def locked(content):
-    """An archive that says it has a password."""
-    content = bytearray(content)
-    for mark, place in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
-        content[content.index(mark) + place] |= 1
-    return bytes(content)
 
 
 # 2 images of 1×3: magic 0x00000803, sizes 2, 1, 3 big-endian, six bytes.
@@ -330,13 +298,12 @@ CHECKPOINTS = [b"s", b"r", b"q", b"(l.", b"\x80\x02}q\x00.", b"PK\3\4", b"X\x00\
 CELLS_OF_TEXT = "hold numbers: b .'b' holds 'cat'"
 FILES = [
     *[("X.npy", content, blocks, "is damaged or does not match its extension") for content in NPY],
-    *[("X.npz", zipped({"X.npy": content}), blocks, "is damaged|holds an array of shape") for content in NPY],
+    *[("X.npz", zipped(content), blocks, "is damaged|holds an array of shape") for content in NPY],
     *[("X.npy", stored(np.save, x), blocks, "expected a matrix") for x in (np.ones(3), np.ones((2, 2, 2)))],
     *[
         ("X.npy", stored(np.save, np.zeros((1, 1), kind)), blocks, f"type {kind}.*; expected a matrix")
         for kind in ("<U1", "complex128", "datetime64")
     ],
-    ("X.npz", locked(stored(np.savez, X)), blocks, "is damaged"),
     ("X.npz", stored(np.savez, a=X, b=X), blocks, r"holds 2 arrays \(a, b\)"),
     ("X.xlsx", b"1 2", blocks, r"ends in '\.xlsx'"),
     ("X.csv", b"", blocks, "No columns to parse"),
@@ -361,7 +328,6 @@ FILES = [
     ("f", idx(()), read_idx, "starts with 0x00000800"),
     ("f", gzip.compress(SIX, mtime=0)[:-6], read_idx, "truncated or damaged gzip"),
     ("f", gzip.compress(SIX, mtime=0)[:12] + b"\xff" * 20, read_idx, "damaged gzip|not an IDX file"),
-    ("w.pt", repacked(TORCH[0], (0, 0, 0), True), read_weights, "it is compressed, which torch"),
     ("w.safetensors", b"short", read_weights, "not a complete safetensors file"),
     ("w.pt", pickled(torch.zeros(2)), read_weights, "holds a Tensor"),
     ("w.pt", pickled({"epoch": 3}), read_weights, "its entries are epoch"),
@@ -394,13 +360,13 @@ def test_memory_of_a_process(tmp_path):
         zipfile.ZipFile(tmp_path / "y.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
         archive.open("y.npy", "w", force_zip64=True) as member,
     ):
-        member.write(bare_npy(HEADER % b"(134217728, 1)"))
-        for _ in range(64):
+        member.write(bare_npy(HEADER % b"(83886080, 1)"))
+        for _ in range(40):
             member.write(bytes(1 << 24))
     words = ["audit", "--pretrain", "X.npy", "--harmful", "X.npy", "--y-harmful", "y.npz"]
     command = [sys.executable, "-c", PEAK, *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     status, peak = map(int, done.stdout.split())
     assert status == 2
-    assert "holds 1,024 MiB, above the limit of 512 MiB for archives" in " ".join(done.stderr.split())
+    assert "holds 640 MiB, above the limit of 512 MiB for archives" in " ".join(done.stderr.split())
     assert peak < 1 << 20
