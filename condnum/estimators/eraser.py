@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from condnum.arrays import TargetKind, as_targets
+from condnum.arrays import TargetKind, as_targets, as_tensor
 from condnum.errors import InvalidInputError, check_flag, check_real
 from condnum.estimators.extractor import Extractor, like_sample
 from condnum.theory.erasure import Erasure, erasure, erasure_of_rows
@@ -78,19 +78,16 @@ class Eraser(OneToOneFeatureMixin, Extractor):
             The eraser.
         """
         intercept = check_flag("intercept", self.intercept)
-        with self._unchanged_if_refused():
-            self._remember_inputs(X)
-            rows = self._rows(X)
-            targets, classes = self._targets(y, len(rows), self.kind)
-            if classes is not None:
-                if len(classes) < 2:
-                    raise InvalidInputError(f"y has one class, {classes[0]}: there is nothing to erase.")
-                self.classes_ = classes
-            kind: TargetKind = "regression" if classes is None else "classification"
-            found = erasure(
-                rows, targets, kind=kind, intercept=intercept, floor=self.floor, **self._options()
-            )
-            self._found, self._centered = (found, rows.mean(dim=0) * intercept), intercept
+        rows = as_tensor(X, "X", ndim=2).detach()
+        targets, classes = self._targets(y, len(rows), self.kind)
+        if classes is not None and len(classes) < 2:
+            raise InvalidInputError(f"y has one class, {classes[0]}: there is nothing to erase.")
+        kind: TargetKind = "regression" if classes is None else "classification"
+        found = erasure(rows, targets, kind=kind, intercept=intercept, floor=self.floor, **self._options())
+        self._remember_inputs(X)  # all is known: what was refused has changed nothing
+        if classes is not None:
+            self.classes_ = classes
+        self._found, self._centered = (found, rows.mean(dim=0) * intercept), intercept
         return self
 
     def partial_fit(self, X: Any, y: Any) -> Self:
@@ -115,21 +112,18 @@ class Eraser(OneToOneFeatureMixin, Extractor):
                 "this Eraser holds no rows to go on from: fit and load keep none; use a new Eraser, and "
                 "partial_fit for all blocks."
             )
-        with self._unchanged_if_refused():
-            first = not hasattr(self, "_stream")
-            if first:
-                self._remember_inputs(X)
-            rows = self._rows(X)
-            stream = _Stream(rows, check_flag("intercept", self.intercept)) if first else self._stream
-            if self.intercept != stream.intercept:
-                raise InvalidInputError(
-                    f"the stream began with intercept={stream.intercept}; use a new Eraser."
-                )
-            stream.add(rows, *self._targets(y, len(rows), stream.kind or self.kind))
-            self._stream, self._centered, stream.options = stream, stream.intercept, self._options()
-            if stream.labels:
-                self.classes_ = np.array(sorted(stream.labels))
-            self.__dict__.pop("_found", None)
+        first = not hasattr(self, "_stream")
+        rows = as_tensor(X, "X", ndim=2).detach() if first else self._rows(X)
+        stream = _Stream(rows, check_flag("intercept", self.intercept)) if first else self._stream
+        if self.intercept != stream.intercept:
+            raise InvalidInputError(f"the stream began with intercept={stream.intercept}; use a new Eraser.")
+        stream.add(rows, *self._targets(y, len(rows), stream.kind or self.kind))
+        if first:
+            self._remember_inputs(X)
+        self._stream, self._centered, stream.options = stream, stream.intercept, self._options()
+        if stream.labels:
+            self.classes_ = np.array(sorted(stream.labels))
+        self.__dict__.pop("_found", None)
         return self
 
     @property

@@ -2,8 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Self
 
@@ -105,17 +104,6 @@ class Extractor(TransformerMixin, BaseEstimator):
         self.__dict__.pop("feature_names_in_", None)
         if columns and all(isinstance(name, str) for name in columns):
             self.feature_names_in_ = np.array(columns, dtype=object)
-
-    @contextmanager
-    def _unchanged_if_refused(self) -> Generator[None]:
-        """Leave everything as it was where an error comes."""
-        before = dict(self.__dict__)
-        try:
-            yield
-        except BaseException:
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
 
     def _rows(self, X: Any) -> Tensor:
         """Return rows in float64, checked, with the columns of `fit`."""

@@ -1,13 +1,9 @@
 r"""Proposition 3.2 measured: how the singular vectors of θ and K shape the probe's Hessian.
 
-With :math:`\theta = U\Sigma V^\top` and :math:`K = Q\Gamma Q^\top`,
-:math:`H = V(\Sigma U^\top KU\Sigma)V^\top`. Eq. 10 is the *diagonal* of the matrix in brackets; the
-singular values of H are its *eigenvalues*. They agree iff it is diagonal, so the proposition is
-false in general. What holds: the overlaps are doubly stochastic; Eq. 10 is majorized by the truth
-(Schur-Horn), hence it underestimates κ of a full-rank H; Ostrowski's bounds.
+For :math:`\theta = U\Sigma V^\top`, Eq. 10 is the *diagonal* of :math:`\Sigma U^\top KU\Sigma`. The singular
+values of H are its *eigenvalues*, which majorize it (Schur-Horn), so that κ is underestimated at full rank.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,11 +100,6 @@ def alignment(theta: ArrayLike, covariance: ArrayLike, *, rtol: float | None = N
     A = U[:, :m] * s  # UΣ
     M = symmetric_part(A.mT @ K @ A)
     scale, top = s[0].square() * gamma[0], M.abs().max()  # the first bounds M's entries, and so its round-off
-    if float(s[0]) > 0 and not torch.finfo(M.dtype).tiny < float(scale) < math.inf:
-        raise InvalidInputError(
-            f"H(θ) of a theta of size {float(s[0]):.3g} and a covariance of size {float(gamma[0]):.3g} "
-            "leaves float64; divide both by their largest entries, which does not change κ."
-        )
     spectrum = torch.linalg.eigvalsh(M).flip(-1).clamp_min(0)
     if not bool(spectrum[0] > tolerance * scale):
         raise RankError(

@@ -1,12 +1,7 @@
 r"""How much immunization is possible at all: the RIR ceiling and the closed-form immunizer.
 
-For `K_P, K_H ≻ 0` and invertible θ,
-
-.. math:: \kappa(H_H(\theta)) / \kappa(H_P(\theta)) \le \lambda_{\max}(K_H, K_P) / \lambda_{\min}(K_H, K_P)
-
-with equality at `θ* = K_P^{-1/2}R`, R orthogonal: write `θ = K_P^{-1/2}S`, then
-`κ(SᵀMS) ≤ κ(S)²κ(M)` for `M = K_P^{-1/2} K_H K_P^{-1/2}` and `κ(H_P) = κ(S)²`. One generalized
-eigenproblem gives the limit that gradient descent is chasing.
+For `K_P, K_H ≻ 0` and invertible `θ = K_P^{-1/2}S`, `κ(H_P) = κ(S)²` and `κ(H_H) = κ(SᵀMS) ≤ κ(S)²κ(M)` with
+`M = K_P^{-1/2} K_H K_P^{-1/2}`; equality at `θ* = K_P^{-1/2}`. κ(M) is that of one generalized eigenproblem.
 """
 
 import math

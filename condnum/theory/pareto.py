@@ -1,14 +1,12 @@
 r"""Which pairs of ratios (i) and (ii) of Eq. 15 are possible at all, and their Pareto front.
 
-With `θ = K_P^{-1/2}S` and `M = K_P^{-1/2} K_H K_P^{-1/2}` the two condition numbers are `κ(H_P) = κ(S)²`
-and `κ(H_H) = κ(SᵀMS)`. What is possible follows: with :math:`x = κ(H_P)`,
+With `M = K_P^{-1/2} K_H K_P^{-1/2}` and :math:`x = κ(H_P)`,
 
 .. math:: \max\bigl(κ(M)/x,\; x/κ(M)\bigr) \;\le\; κ(H_H) \;\le\; x\,κ(M), \qquad x \ge 1
 
 for every invertible θ: the triangle inequality of Hilbert's metric `d(A, B) = log κ(A^{-1/2}BA^{-1/2})`
 between K_P, K_H and `(θθᵀ)^{-1}`. The right-hand side is the ceiling, `rir_ceiling`; `pareto_extractor`
-attains it for every x, so that the ray RIR = RIR_max from θ* on *is* the Pareto front. `pareto_immunizer` is
-the extractor to take where (ii) is wanted: at any rank, and with the ridge convention in mind.
+attains it for every x, so that the ray RIR = RIR_max from θ* on *is* the Pareto front.
 """
 
 import math

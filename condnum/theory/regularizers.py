@@ -45,9 +45,9 @@ def r_well(S: ArrayLike, *, dimension: int | None = None) -> Any:
             non-zero spectrum.
 
     Returns:
-        A float for one NumPy matrix, an array `(...)` for a NumPy batch, a float64 tensor `(...)` for
-        torch. A tensor that requires grad gets the closed form as its backward (once): that of
-        `r_well(hessian(theta, K))` in θ is Theorem 4.2, :math:`2K\theta\,\nabla_HR(H(\theta))`.
+        A float for one NumPy matrix, else an array or tensor `(...)`. A tensor that requires grad gets the
+        closed form as its backward: that of `r_well(hessian(theta, K))` in θ is Theorem 4.2,
+        :math:`2K\theta\,\nabla_HR(H(\theta))`.
 
     Raises:
         InvalidInputError: Fewer than two dimensions, non-finite entries, `dimension` below p.

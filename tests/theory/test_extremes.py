@@ -5,7 +5,7 @@ import torch
 from covariances import draw
 
 from condnum.theory import extremes
-from condnum.theory.extremes import largest_pair, smallest_pair
+from condnum.theory.extremes import largest_bound, largest_pair, smallest_pair
 
 #: 200 eigenvalues each.
 SPECTRA = {
@@ -23,10 +23,12 @@ def matrix(values):
     return (A + A.mT) / 2
 
 
+@pytest.mark.parametrize("turned", [True, False], ids=["dense", "diagonal"])
 @pytest.mark.parametrize("name", SPECTRA)
-def test_largest_pair(name):
-    A = matrix(SPECTRA[name])
+def test_largest_pair(name, turned):
+    A = matrix(SPECTRA[name]) if turned else torch.diag(SPECTRA[name])
     value, vector = largest_pair(A)
+    assert float(value) * (1 - 1e-10) <= largest_bound(A)[0] <= float(value) * (1 + 1e-9)
     assert float(value) == pytest.approx(float(SPECTRA[name].max()), rel=1e-12)
     assert float((A @ vector - value * vector).norm()) <= 1e-11
     assert float(vector.norm()) == pytest.approx(1)

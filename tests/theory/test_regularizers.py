@@ -20,7 +20,6 @@ WIDE = np.array([[0, 2.0, 0], [1, 0, 0]])
 @pytest.mark.parametrize(
     ("matrix", "well", "well_gradient", "ill", "ill_gradient"),
     [
-        (np.diag([3.0, 1.0]), 2.0, np.diag([1.5, -0.5]), 1 / 2, np.diag([-3 / 8, 1 / 8])),
         (
             np.diag([3.0, 2, 1]),
             13 / 6,
@@ -40,7 +39,7 @@ WIDE = np.array([[0, 2.0, 0], [1, 0, 0]])
         ),
         (FULL, 2.0, np.array([[0.5, 1.0], [1.0, 0.5]]), 1 / 2, np.array([[-1.0, -2], [-2, -1]]) / 8),
     ],
-    ids=["diagonal-2", "diagonal-3", "rank-deficient", "indefinite", "rectangular", "full"],
+    ids=["diagonal", "rank-deficient", "indefinite", "rectangular", "full"],
 )
 def test_by_hand(matrix, well, well_gradient, ill, ill_gradient):
     for value, gradient, number, expected in (
@@ -168,7 +167,7 @@ def matrices(draw):
     return sigma, orthogonal(rng, k + draw(st.integers(0, 2)))[:, :k] @ np.diag(sigma) @ orthogonal(rng, k).T
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(drawn=matrices(), fraction=st.floats(0.01, 0.99), scale=st.floats(0.01, 100))
 def test_theorems_41_and_a1(drawn, fraction, scale):
     sigma, S = drawn

@@ -18,7 +18,7 @@ from condnum.theory.steps import (
     well_step_bound,
 )
 
-MANY = settings(max_examples=200)
+MANY = settings(max_examples=100)
 FRACTION = st.floats(0.01, 0.99)
 
 

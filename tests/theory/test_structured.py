@@ -6,15 +6,13 @@ import torch
 from covariances import ODD_ARRAYS, STRUCTURES, structured_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.linalg import block_diag
 
 from condnum.errors import CondnumError, InvalidInputError
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing.line_search import linear_probe
 from condnum.theory.alignment import alignment
-from condnum.theory.ceiling import max_rir_immunizer, null_spaces, rir_ceiling
+from condnum.theory.ceiling import null_spaces, rir_ceiling
 from condnum.theory.covariances import CovarianceRange
-from condnum.theory.extremes import largest_bound, largest_pair, smallest_pair
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.pareto import pareto_extractor, pareto_immunizer, ridge_limits
 from condnum.theory.regularizers import r_ill, r_ill_gradient, r_well, r_well_gradient
@@ -66,27 +64,14 @@ class TestOneAnswer:
         assert kappas == pytest.approx([kappas[0]] * len(kappas), rel=100 * dimension * eps * kappas[0])
         assert ceiling == pytest.approx(1, rel=1e-3)  # a task against itself
 
-    def test_float32_covariance_of_low_rank(self):
-        A = np.random.default_rng(0).normal(size=(40, 60)).astype(np.float32)
-        ranks, kappas, ceiling = ranks_and_kappas(A.T @ A)
-        true = np.linalg.svd(A.astype(np.float64), compute_uv=False) ** 2
-        assert ranks == {40}
-        assert kappas == pytest.approx([true[0] / true[-1]] * len(kappas), rel=1e-3)
-        assert ceiling == pytest.approx(1)
-        K = A.T @ A
-        for theta in (max_rir_immunizer(K, np.eye(60)), pareto_immunizer(K, np.eye(60))):
-            assert np.isfinite(theta).all()
-
-    @pytest.mark.parametrize("kind", ["array", "tensor"])
-    def test_float32_features_resolve_the_square_of_their_precision(self, kind):
+    def test_float32_features_resolve_the_square_of_their_precision(self):
         rng = np.random.default_rng(0)
         U, _, Vt = np.linalg.svd(rng.normal(size=(1000, 256)), full_matrices=False)
         X = ((U * np.geomspace(1, 1e-3, 256)) @ Vt).astype(np.float32)  # κ(H) = 1e6
-        found = condition_number(torch.from_numpy(X) if kind == "tensor" else X, kind="features")
-        assert int(found.rank) == 256
-        assert float(found.value) == pytest.approx(1e6, rel=1e-3)
-        assert float(condition_number(covariance(X)).value) == pytest.approx(1e6, rel=1e-3)
-        assert CovarianceRange.of_features(X).rank == 256
+        found = condition_number(X, kind="features")
+        assert found.rank == CovarianceRange.of_features(torch.from_numpy(X)).rank == 256
+        for kappa in (found.value, condition_number(covariance(X)).value):
+            assert kappa == pytest.approx(1e6, rel=1e-3)
 
     @pytest.mark.parametrize(
         ("K", "message"),
@@ -121,56 +106,6 @@ class TestOneAnswer:
         assert b.rir == pytest.approx(a.rir, rel=1e-6)
 
 
-class TestExtremes:
-    @DRAWS
-    @given(SEEDS, st.sampled_from(["blocks", "one-hot", "diagonal", "low-rank"]), st.integers(2, 60))
-    def test_largest_pair_is_the_largest(self, seed, kind, dimension):
-        (K,) = covariances(seed, [kind], dimension)
-        A, top = torch.from_numpy(K), float(np.linalg.eigvalsh(K)[-1])
-        assert float(largest_pair(A)[0]) == pytest.approx(top, rel=1e-10)
-        assert top <= largest_bound(A)[0] <= top * (1 + 1e-9)
-
-    @DRAWS
-    @given(SEEDS, st.integers(3, 60))
-    def test_smallest_pair_is_the_smallest(self, seed, dimension):
-        F = torch.from_numpy(np.diag(np.random.default_rng(seed).uniform(1, 3, dimension)))
-        assert float(smallest_pair(F)[0]) == pytest.approx(float(F.diagonal().min() ** 2), rel=1e-9)
-
-
-class TestRidgeLimits:
-    def test_blocks(self):
-        K_P, K_H = np.diag([1.0, 0, 0, 0, 0]), block_diag(3.0, np.ones((4, 4)))
-        limits = ridge_limits(K_P, K_H)
-        u = np.array([0, 1, 1, 1, 1]) / 2
-        theta = 1e-4 * np.eye(5) + np.outer(u, u)
-        measured = relative_immunization_ratio(theta, K_P, K_H, convention="ridge")
-        assert measured.pretrain_ratio <= 1
-        assert measured.rir > 2e6
-        assert measured.rir <= limits.rir == pytest.approx(5.0e6, rel=1e-3)
-        assert measured.harmful_ratio <= limits.harmful_ratio
-
-    @DRAWS
-    @given(SEEDS, KINDS, KINDS, SIZES)
-    def test_no_extractor_exceeds_them(self, seed, pretrain, harmful, dimension):
-        K_P, K_H = covariances(seed, (pretrain, harmful), dimension)
-        ridge = 1e-6 * float(np.trace(K_P))
-        limits, rng = ridge_limits(K_P, K_H, ridge=ridge), np.random.default_rng(seed)
-        top = np.linalg.eigh(K_H)[1][:, -1:]
-        candidates = [
-            pareto_immunizer(K_P, K_H, convention="ridge", ridge=ridge),
-            pareto_immunizer(K_P, K_H, pretrain_ratio=0.1, convention="ridge", ridge=ridge),
-            max_rir_immunizer(K_P, K_H),
-            *(1e-3 * np.eye(dimension) + gain * top @ top.T for gain in (1.0, 0.1)),
-            *rng.normal(size=(5, dimension, dimension)),
-        ]
-        for theta in candidates:
-            found = relative_immunization_ratio(theta, K_P, K_H, convention="ridge", ridge=ridge)
-            if found.pretrain_ratio <= 1:
-                assert found.harmful_ratio <= limits.harmful_ratio * (1 + 1e-6)
-                if found.harmful_ratio >= 1:
-                    assert found.rir <= limits.rir * (1 + 1e-6)
-
-
 K = np.diag([4.0, 2.0, 1.0])
 FUNCTIONS = {
     "condition_number": condition_number,
@@ -198,17 +133,11 @@ class TestOddInputs:
         value = getattr(found, "value", found)
         assert np.isfinite(np.asarray(value.detach() if isinstance(value, torch.Tensor) else value)).all()
 
-    @pytest.mark.parametrize("rtol", [2, -1, float("nan"), np.float32(2)])
+    @pytest.mark.parametrize("rtol", [-1, float("nan"), np.float32(2)])
     @pytest.mark.parametrize("function", FUNCTIONS)
     def test_tolerances(self, function, rtol):
         with pytest.raises(InvalidInputError, match="rtol must lie in"):
             FUNCTIONS[function](K, rtol=rtol)
-
-    @pytest.mark.parametrize("rank", [float("nan"), 0, 4, 1.5, True, "two"])
-    def test_ranks(self, rank):
-        with pytest.raises(InvalidInputError, match="rank must be"):
-            r_ill(K, rank=rank)
-        assert r_ill(K, rank=np.int64(3)) == r_ill(K, rank=3.0) == r_ill(K)
 
     @pytest.mark.parametrize("scale", [1e160, 1e-170])
     def test_regularizers_of_squares_beyond_float64_say_so(self, scale):
