@@ -68,33 +68,27 @@ def attack_section(
     drawn = np.random.default_rng([seed, _SAMPLE_SEED]).permutation(rows)
     chosen, defender = np.sort(drawn[:size]), np.sort(drawn[size : 2 * size])
     test = np.isin(chosen, drawn[:held_out])
-    labels = y.dtype.kind == "i"
-    answers = one_hot(y, int(y.max()) + 1 if labels else 0)[defender]
-    if labels:  # what no attacker has seen cannot be asked of one
-        known = np.isin(y[chosen], y[chosen[~test]])
+    classes, Y = int(y.max()) + 1, y[chosen]
+    if y.dtype.kind == "i":
+        known = np.isin(Y, Y[~test])  # what no attacker has seen cannot be asked of one
         chosen, test = chosen[known], test[known]
-    attacked = y[chosen]
-    if labels:
-        attacked = np.unique(attacked, return_inverse=True)[1].astype(np.int64)
-        if attacked.max() == 0:
+        names, Y = np.unique(Y[known], return_inverse=True)
+        if len(names) < 2:
             return AttackSection(None, "all targets belong to one class, so there is nothing to learn")
-    learned: TargetKind = "classification" if kind == "classification" else "regression"
-    Y = attacked
-    if labels and learned == "regression":
-        Y = one_hot(attacked, int(attacked.max()) + 1)
+        Y = Y.astype(np.int64) if kind == "classification" else one_hot(Y, len(names))
     held_out = int(test.sum())
     fit = len(chosen) - held_out
     thetas: dict[str, Any] = {AS_IS: None, **extractors}
     if erase and len(defender) >= LEAST_ROWS:
         with suppress(InvalidInputError):  # the targets have no linear part in these rows
-            made = erasure(X[defender], answers, kind="regression", intercept=False)
-            thetas[ERASED] = made.theta
+            answers = one_hot(y[defender], classes)
+            thetas[ERASED] = erasure(X[defender], answers, kind="regression", intercept=False).theta
     with np.errstate(over="ignore", invalid="ignore"):  # candidates that diverge are part of the race
         report = attack_panel(
             X[chosen[~test]],
             Y[~test],
             thetas,
-            kind=learned,
+            kind="classification" if kind == "classification" else "regression",
             held_out=(X[chosen[test]], Y[test]) if held_out else None,
             budget=budget,
             on_attack=on_attack,

@@ -1,132 +1,72 @@
-"""The figures of an audit: spectra, how κ moves with its conventions, attackers."""
+"""The figures of an audit: spectra, how RIR moves with its conventions, limits along the depth of a net."""
 
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from condnum.auditing import words
 from condnum.auditing.layers import LayerAudit
 from condnum.auditing.result import Audit
-from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, add_line, empty, finish, log_axis, panels
+from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, add_line, empty, express, finish, log_axis
 from condnum.report.tables import number
-
-#: Color and dash of each extractor, a second code beside color; those that were given take turns.
-_LOOK = {
-    "raw": (NEUTRAL, "dot"),
-    "max_rir": (ORANGE, "dashdot"),
-    "pareto": (PURPLE, "longdash"),
-    "erase": (NEUTRAL, "dash"),
-}
-_GIVEN = [(BLUE, "solid"), (BLUE, "dot"), (BLUE, "longdash"), (BLUE, "dashdot")]
-
-
-def _look(found: Audit, name: str) -> tuple[str, str, str]:
-    """Return color, dash and label of an extractor."""
-    given = list(found.given)
-    color, dash = _LOOK.get(name) or _GIVEN[given.index(name) % len(_GIVEN)]
-    return color, dash, words.label(name)
 
 
 def audited_spectra_figure(found: Audit) -> Any:
     """Draw the spectra of both tasks' features with the rank tolerance and ε."""
-    titles = ("D<sub>P</sub>, pre-training task", "D<sub>H</sub>, harmful task")
-    figure = panels(rows=1, cols=2, subplot_titles=titles, shared_yaxes=True, horizontal_spacing=0.06)
-    drawn = []
-    for column, task in enumerate((found.pretrain, found.harmful), start=1):
-        place: dict[str, Any] = {"row": 1, "col": column, "showlegend": column == 1}
-        sigma = np.array(task.spectrum)
-        floor = max(found.rtol * sigma[0] / 1e3, 1e-300)
-        shown = np.maximum(sigma, floor)
-        drawn.append(shown)
-        figure.add_scatter(
-            x=np.arange(1, len(sigma) + 1), y=shown, mode="markers", name="eigenvalues of K",
-            legendgroup="K", marker={"color": BLUE if column == 1 else ORANGE, "size": 6}, customdata=sigma,
-            hovertemplate="σ<sub>%{x}</sub> = %{customdata:.3e}", **place,
-        )  # fmt: skip
-        for name, level, dash, color in (
-            ("rank tolerance", found.rtol * sigma[0], "dash", PURPLE),
-            ("ridge ε", found.epsilon, "dot", NEUTRAL),
-        ):
+    tasks = {"D<sub>P</sub>, pre-training task": found.pretrain, "D<sub>H</sub>, harmful task": found.harmful}
+    rows = [(name, *of) for name, task in tasks.items() for of in enumerate(task.spectrum, start=1)]
+    table = pd.DataFrame(rows, columns=["task", "index i", "sigma"])
+    floor = max(found.rtol * table["sigma"].max() / 1e3, 1e-300)
+    table["shown"] = table["sigma"].clip(lower=floor)
+    figure = express(
+        "scatter", table, x="index i", y="shown", color="task", facet_col="task", hover_data=["sigma"]
+    ).update_traces(showlegend=False)
+    for column, task in enumerate(tasks.values(), start=1):
+        for level, dash in ((found.rtol * task.spectrum[0], "dash"), (found.epsilon, "dot")):
             if level >= floor:
-                drawn.append(np.array([level]))
-                ends = [0.5, len(sigma) + 0.5]
-                style: dict[str, Any] = {"legendgroup": name, "width": 2, "hovertemplate": "%{y:.2e}"}
-                add_line(figure, name, ends, [level, level], color, dash, **style, **place)
-    figure.update_xaxes(title_text="index i")
-    figure.update_yaxes(**log_axis("", np.concatenate(drawn)))
+                figure.add_hline(y=level, line={"color": PURPLE, "dash": dash}, row=1, col=column)
+    figure.update_yaxes(**log_axis("", table["shown"]))
     figure.update_yaxes(title_text="eigenvalue σ<sub>i</sub> of K = XᵀX", col=1)
-    note = f"{_data(found)}. Eigenvalues below the tolerance count as zero and lie on the floor"
-    return _legend(finish(figure, "Spectra of the features", note))
+    note = (
+        f"{_data(found)}. Dashed: rank tolerance; dotted: ridge ε. Eigenvalues below the tolerance count as "
+        "zero and lie on the floor"
+    )
+    return finish(figure, "Spectra of the features", note)
 
 
 def sensitivity_figure(found: Audit) -> Any:
     """Draw RIR against the rank tolerance (compact) and against ε (ridge), with the ceiling."""
-    titles = ("compact: against the rank tolerance", "ridge, unit scale: against ε")
-    figure = panels(rows=1, cols=2, subplot_titles=titles, horizontal_spacing=0.11)
-    left, right = found.rtol_sweep, found.epsilon_sweep
-    for name in left["extractor"].unique():
-        color, dash, label = _look(found, name)
-        for column, (table, x) in enumerate(((left, "rtol"), (right, "epsilon")), start=1):
-            rows = table[table["extractor"] == name]
-            figure.add_scatter(
-                x=rows[x], y=rows["rir"], mode="lines+markers", name=label, legendgroup=name,
-                showlegend=column == 1, line={"color": color, "dash": dash, "width": 2.5},
-                hovertemplate="%{x:.1e}: RIR %{y:.3g}", row=1, col=column,
-            )  # fmt: skip
-    bound = left.drop_duplicates("rtol")
-    bound = bound[np.isfinite(bound["rir_ceiling"])]
-    add_line(
-        figure, "ceiling, where finite", bound["rtol"], bound["rir_ceiling"], PURPLE, width=5, opacity=0.5,
-        hovertemplate="%{x:.1e}: at most %{y:.3g}", row=1, col=1,
-    )  # fmt: skip
+    compact, ridge = (sweep.copy() for sweep in (found.rtol_sweep, found.epsilon_sweep))
+    ceiling = compact.drop_duplicates("rtol").replace({"rir_ceiling": {np.inf: np.nan}})
+    ceiling = ceiling.assign(extractor="ceiling, where finite", rir=ceiling["rir_ceiling"])
+    table = pd.concat(
+        [
+            pd.concat([ceiling, compact]).assign(panel="compact: against the rank tolerance"),
+            ridge.assign(panel="ridge, unit scale: against ε"),
+        ]
+    )
+    table["value"] = table["rtol"].fillna(table["epsilon"])
+    table["extractor"] = table["extractor"].map(words.label)
+    figure = express(
+        "line", table, x="value", y="rir", color="extractor", facet_col="panel", facet_col_spacing=0.11,
+        markers=True,
+    ).update_traces(hovertemplate="%{x:.1e}: RIR %{y:.3g}")  # fmt: skip
+    figure.update_yaxes(**log_axis("", table["rir"]), matches=None, showticklabels=True)
+    figure.update_yaxes(title_text="RIR against raw features", col=1)
+    figure.add_hline(y=1, line_color=NEUTRAL, line_width=1)
     for column, own, title, values in (
-        (1, found.rtol, "rank tolerance, relative to σ₁", left["rtol"]),
-        (2, found.epsilon, "ridge ε (units of K)", right["epsilon"]),
+        (1, found.rtol, "rank tolerance, relative to σ₁", compact["rtol"]),
+        (2, found.epsilon, "ridge ε (units of K)", ridge["epsilon"]),
     ):
         figure.add_vline(x=own, line_color=NEUTRAL, line_dash="dot", row=1, col=column)
-        figure.add_hline(y=1, line_color=NEUTRAL, line_width=1, row=1, col=column)
         decades = float(np.log10(values.max() / values.min()))  # half a figure's width: five labels at most
         axis = {**log_axis(title, values), "dtick": max(1, int(np.ceil(decades / 5))), "tickangle": 0}
-        figure.update_xaxes(**axis, row=1, col=column)
-    ceilings = np.concatenate([left["rir"], bound["rir_ceiling"]])
-    figure.update_yaxes(**log_axis("RIR against raw features", ceilings), row=1, col=1)
-    figure.update_yaxes(**log_axis("", right["rir"]), row=1, col=2)
+        figure.update_xaxes(**axis, matches=None, row=1, col=column)
     note = (
         f"{_data(found)}. Dotted: this audit's value. A verdict that changes here depends on the convention"
     )
     return _legend(finish(figure, "How RIR depends on the rank tolerance and on ε", note))
-
-
-def attack_figure(found: Audit) -> Any:
-    """Draw the immunization factor of every attacker, for every extractor that was attacked."""
-    report = found.attack.report
-    if report is None:
-        return None
-    table, figure = report.at(report.factors, None), empty()
-    table = table[np.isfinite(table["factor"])]  # what is out of reach stands in the table
-    if table.empty:
-        return None
-    for name, rows in table.groupby("extractor", sort=False):
-        color, _, label = _look(found, str(name))
-        symbols = np.where(rows["bound"] == "exact", "circle", "triangle-right-open")
-        figure.add_scatter(
-            x=rows["factor"], y=rows["label"], mode="markers", name=label,
-            marker={"color": color, "size": 11, "symbol": symbols, "line": {"width": 2, "color": color}},
-            customdata=rows[["baseline_steps", "steps"]],
-            hovertemplate="factor %{x:.3g} (%{customdata[0]:.0f} → %{customdata[1]:.0f} steps)",
-        )  # fmt: skip
-    figure.add_vline(x=1, line_color=NEUTRAL, line_width=2)
-    figure.update_xaxes(**log_axis("factor (1: not slowed)", table["factor"]), tickangle=0)
-    if table["factor"].max() < 20 * table["factor"].min():  # powers of ten would be one tick
-        figure.update_xaxes(
-            tickvals=[m * 10.0**k for k in range(-6, 9) for m in (1, 2, 5)], minor=None, tickfont_size=13
-        )
-    figure.update_yaxes(autorange="reversed")
-    epsilon = report.budget.reported_epsilon
-    note = f"steps on it / on raw features, to {100 * epsilon:g} % excess loss; ▷: at least"
-    shown = 180 + 30 * table["label"].nunique()
-    names = " and ".join(words.label(name) for name in table["extractor"].unique())
-    return _legend(finish(figure, f"How much {names} slows attackers", note, height=shown))
 
 
 def depth_figure(found: LayerAudit) -> Any:
