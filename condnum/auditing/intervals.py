@@ -1,6 +1,6 @@
 """Bootstrap confidence intervals of an audit's numbers: rows of both tasks are resampled, independently."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,7 @@ from condnum.auditing.measures import Extractors, TaskSpectra, kappa_table
 from condnum.data.feature_rows import SAMPLE_ROWS_PER_COLUMN, TaskRows
 from condnum.errors import RankError
 from condnum.machine import core_count, limited_threads
+from condnum.progress import report_event
 from condnum.studies.measure import MEASURES
 from condnum.theory.ceiling import rir_ceiling
 from condnum.theory.covariances import CovarianceRange
@@ -52,7 +53,6 @@ def bootstrap(
     replicates: int = 200,
     seed: int = 0,
     threads: int | None = None,
-    on_replicate: Callable[[int], None] | None = None,
 ) -> Intervals | str:
     """Measure resampled data as the data were measured, and return percentiles; or say why there are none.
 
@@ -80,8 +80,7 @@ def bootstrap(
     with limited_threads(1), ThreadPoolExecutor(threads or core_count()) as pool:
         for done, found in enumerate(pool.map(replicate, range(replicates)), start=1):
             draws += [] if found is None else [found]
-            if on_replicate is not None:
-                on_replicate(done)
+            report_event(stage="bootstrap", step=done, steps=replicates)
     if len(draws) < FEWEST_REPLICATES:
         return "nearly all resampled pairs of tasks have rank 0"
     known, tails = measured([task.covariance for task in tasks]), (1 - CONFIDENCE_LEVEL) / 2

@@ -159,9 +159,9 @@ def _row(extractor: str, result: Immunization) -> dict[str, Any]:
         "harmful_ratio": result.harmful_ratio,
         "pretrain_ratio": result.pretrain_ratio,
         "rir": result.rir,
-        "rank_pretrain_before": result.pretrain_before.rank,
+        "kappa_P": result.pretrain_before.value,
+        "kappa_H": result.harmful_before.value,
         "rank_pretrain": result.pretrain_after.rank,
-        "rank_harmful_before": result.harmful_before.rank,
         "rank_harmful": result.harmful_after.rank,
         **{f"clause_{name}": kept for name, kept in result.clauses.by_letter.items()},
         "verdict": result.verdict,
@@ -185,27 +185,20 @@ def rtol_table(
         P, H = (CovarianceRange.of(part, rtol=rtol) for part in finest)
         ceiling = rir_ceiling(P, H, rtol=rtol).value
         here = TaskSpectra.of(P, H, extractors, rtol=rtol)
-        facts = {
-            "rtol": rtol, "rank_P": P.rank, "rank_H": H.rank,
-            "kappa_P": float(P.values[0] / P.values[-1]), "kappa_H": float(H.values[0] / H.values[-1]),
-        }  # fmt: skip
         for extractor in here.compared:
             row = _row(extractor, here.measured(extractor, "compact"))
-            rows.append(facts | row | {"rir_ceiling": ceiling})
+            rows.append({"rtol": rtol, **row, "rir_ceiling": ceiling})
     return pd.DataFrame(rows)
 
 
 def epsilon_table(spectra: TaskSpectra, *, epsilon: float) -> pd.DataFrame:
-    """Measure ridge κ's and RIR (unit scale) against ε, in the units of K and relative to σ₁."""
+    """Measure ridge κ's and RIR (unit scale) against ε, in the units of K."""
     top = max(float(spectra.range_P.values[0]), float(spectra.range_H.values[0]))
-    kept, rows = ("harmful_ratio", "pretrain_ratio", "rir", "clause_a", "clause_b"), []
-    for tried in sorted({epsilon, *(top * np.geomspace(1e-16, 1, 17)).tolist()}):
-        for extractor in spectra.compared:
-            result = spectra.measured(extractor, "ridge", epsilon=tried)
-            kappas = {"kappa_P": result.pretrain_before.value, "kappa_H": result.harmful_before.value}
-            facts = {"epsilon": tried, "relative": tried / top, "extractor": extractor, **kappas}
-            row = _row(extractor, result)
-            rows.append(facts | {name: row[name] for name in kept})
+    rows = [
+        {"epsilon": tried, **_row(extractor, spectra.measured(extractor, "ridge", epsilon=tried))}
+        for tried in sorted({epsilon, *(top * np.geomspace(1e-16, 1, 17)).tolist()})
+        for extractor in spectra.compared
+    ]
     return pd.DataFrame(rows)
 
 

@@ -156,7 +156,6 @@ class FeatureAudit(Study, name="audit"):
             **{f"{name} has no effect without a backbone; give {net}, {images}.": True
                for name in ("weights", "image_size", "limit")
                if not self.backbone and getattr(self, name) not in (None, "none")},
-            f"key {self.key} has no effect on a backbone; leave it out.": self.backbone and self.key,
             f"--save-theta {self.save_theta} must end in .npy.":
                 self.save_theta and Path(self.save_theta).suffix != ".npy",
             f"rir_target must be above 1, got {self.rir_target}.": not self.rir_target > 1,
@@ -177,7 +176,10 @@ class FeatureAudit(Study, name="audit"):
         labels: list[Any] = [None, None]
         net, notes = None, list[str]()
         if self.backbone:
-            net = self.net()
+            net = NetImages.open(
+                self.backbone, self.pretrain_images, self.harmful_images, weights=self.weights,
+                image_size=self.image_size, limit=self.limit, seed=self.seed,
+            )  # fmt: skip
             if self.layers:
                 layer_names(net.backbone.model, self.layers)
             streams, labels, notes = net.features()
@@ -196,13 +198,6 @@ class FeatureAudit(Study, name="audit"):
         )
         data.net, data.notes = net, [*data.notes, *notes]
         return data
-
-    def net(self) -> NetImages:
-        """Make the backbone and open its images."""
-        return NetImages.open(
-            self.backbone, self.pretrain_images, self.harmful_images, weights=self.weights,
-            image_size=self.image_size, limit=self.limit, seed=self.seed,
-        )  # fmt: skip
 
     def open(
         self, pretrain: FeaturesLike, harmful: FeaturesLike, theta: ThetaLike, **targets: TargetsLike | None
@@ -316,12 +311,11 @@ def measure(
     thetas, rtol = known["thetas"], known["rtol"]
     intervals, attack, layers = "it was switched off", None, None
     if settings.bootstrap:
-        steps = settings.bootstrap
         intervals = stage(
             "bootstrap",
             lambda: bootstrap(
-                tasks, thetas, rtol=rtol, epsilon=epsilon, seed=seed, threads=threads, replicates=steps,
-                on_replicate=lambda done: report_event(stage="bootstrap", step=done, steps=steps),
+                tasks, thetas, rtol=rtol, epsilon=epsilon, seed=seed, threads=threads,
+                replicates=settings.bootstrap,
             ),
         )  # fmt: skip
     if settings.attackers:

@@ -191,7 +191,8 @@ def nets():
     timm = pytest.importorskip("timm", reason="needs timm: pip install -e '.[deep]'")
     torch.manual_seed(0)
     yield torchvision.models.resnet18(weights=None), ("layer2.0",), 32
-    yield torchvision.models.swin_t(weights=None), ("features.1",), 64  # channels last
+    small = {"patch_size": [4, 4], "embed_dim": 16, "depths": [2], "num_heads": [2], "window_size": [4, 4]}
+    yield torchvision.models.SwinTransformer(**small), ("features.1",), 32  # channels last
     yield timm.create_model("test_vit"), ("patch_embed", "blocks.2.mlp"), 160
     yield timm.create_model("test_efficientnet"), ("blocks.1.0",), 64
 

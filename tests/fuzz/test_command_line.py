@@ -74,4 +74,4 @@ def command_lines(draw, options):
 
 
 def test_words(fuzz, offline, options, capsys):
-    fuzz(command_lines(options), lambda words: called(words, capsys), examples=60)
+    fuzz(command_lines(options), lambda words: called(words, capsys), examples=30)
