@@ -1,12 +1,14 @@
 """Golden tables: the bundled run of every experiment has the tables kept under `tests/golden`.
 
-Columns, rows and words are compared of all of them; numbers where they follow from the input: closed forms,
-spectra, published values. What a descent reaches is the matter of the tests of each study.
+Columns and rows are compared of all of them; words and numbers where they follow from the input: closed
+forms, spectra, converged optima, published values. Whole numbers of steps, and what a descent reaches, are
+the matter of the tests of each study, as round-off moves them from one processor to another.
 `CONDNUM_GOLDEN=record pytest tests/test_golden.py` writes them anew; say in the commit why they changed.
 """
 
 import json
 import os
+import re
 import shutil
 
 import numpy as np
@@ -15,8 +17,8 @@ import pytest
 from golden_runs import GOLDEN, RUNS
 from pandas.api.types import is_numeric_dtype
 
-#: Seconds differ; a checksum is of float32 weights.
-LEFT_OUT = ["seconds", "seconds_mean", "checksum"]
+#: Times, checksums of weights, and what round-off moves: numbers of steps, and what is made of them.
+MOVED = re.compile(r"seconds|checksum|step|slowdown|passes|predicted|choice|edge|factor|bound|effective|lost")
 #: How many figures the page of a run has, and words that stand on it.
 PAGES = {
     "house-prices": (3, "Table 1"),
@@ -25,43 +27,41 @@ PAGES = {
     "attackers": (4, "the least-slowed attacker is"),
     "reproduction-audit": (1, "The table shows the geometric mean"),
     "deep": (2, "for orientation only"),
-    "deep-attackers": (3, "The cheapest successful attack is "),
+    "deep-attackers": (3, "A against A"),
     "audit": (2, ">Verdict</h2>"),
     "corrections": (4, "counter-example"),
     "stability": (1, "results of nets contain one choice of each"),
 }
 #: Runs that end with a table of verdicts in the terminal.
 JUDGED = ("house-prices", "digits", "attackers", "deep", "deep-attackers", "audit")
-#: Rows whose numbers follow from the input: closed forms, and attackers whose steps the spectrum decides.
+#: Rows whose numbers follow from the input: those of closed forms.
 DETERMINED = {
     "method": ("identity", "initial", "max_rir", "pareto", "erase"),
     "extractor": ("raw", "max_rir"),
-    "attacker": ("gd", "momentum", "nesterov", "standardize", "whiten", "closed_form"),
 }
 #: Runs without such rows: all is trained.
 TRAINED = ("deep", "deep-attackers", "reproduction-audit")
-#: Relative to the largest number of a column: eps·κ of the bundled tasks, which is below 1e8.
+#: Relative to a number, and for directions to the largest of a column, which an eigenvector's entries share:
+#: eps·κ of the bundled tasks, whose κ is below 1e8 over their ranks, with a margin of ten.
 TOLERANCE = 1e-7
 
 
 def numbers(value, path=""):
     """Yield path and value of every number in nested JSON, of long lists the first ones."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if key not in LEFT_OUT:
-                yield from numbers(item, f"{path}/{key}")
-    elif isinstance(value, list):
-        for index, item in enumerate(value[:6]):
-            yield from numbers(item, f"{path}/{index}")
+    if isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value[:6]):
+            yield from numbers(item, f"{path}/{key}") if key != "seconds" else ()
     elif isinstance(value, int | float):
         yield path, float(value)
 
 
 def determined(table):
-    """Return the rows whose numbers follow from the input."""
+    """Return the rows and columns whose numbers follow from the input."""
     for column in {*DETERMINED} & {*table}:
         table = table[table[column].isin(DETERMINED[column])]
-    return table
+    if "number" in table:  # of an audit
+        table = table[~table["number"].str.contains(MOVED)]
+    return table[[column for column in table if not MOVED.search(column)]]
 
 
 @pytest.mark.slow
@@ -82,7 +82,8 @@ def test_tables(name, golden_run):
     for path in out.glob("audit.json"):
         found = numbers(json.loads(path.read_text()))
         tables["audit.csv"] = pd.DataFrame(found, columns=["number", "value"])
-    tables = {file: table.drop(columns=LEFT_OUT, errors="ignore") for file, table in tables.items()}
+    clock = {"seconds", "seconds_mean", "checksum"}
+    tables = {file: table.drop(columns=clock & {*table}) for file, table in tables.items()}
     if os.environ.get("CONDNUM_GOLDEN") == "record":
         shutil.rmtree(GOLDEN / name, ignore_errors=True)
         (GOLDEN / name).mkdir(parents=True)
@@ -94,12 +95,11 @@ def test_tables(name, golden_run):
         assert (list(tables[file]), len(tables[file])) == (list(table), len(table)), file
         found, wanted = determined(tables[file]), determined(table)
         for column in found if name not in TRAINED else ():
-            where = f"{name}/{file}, {column}"
-            if not is_numeric_dtype(wanted[column]) or wanted[column].dtype == bool:
-                assert found[column].fillna("").tolist() == wanted[column].fillna("").tolist(), where
+            a, b, where = found[column], wanted[column], f"{name}/{file}, {column}"
+            if not is_numeric_dtype(b) or b.dtype == bool:
+                assert a.fillna("").tolist() == b.fillna("").tolist(), where
                 continue
-            a, b = (
-                of[column].abs() if column in ("filter", "pattern") else of[column] for of in (found, wanted)
-            )
-            size = np.abs(b[np.isfinite(b)]).max() if column in ("filter", "pattern", "share") else 0
-            np.testing.assert_allclose(a, b, TOLERANCE, TOLERANCE * 1e-3 + TOLERANCE * size, err_msg=where)
+            whole = column in ("filter", "pattern", "share")  # of a direction, whose sign is free
+            a, b = (a.abs(), b.abs()) if whole else (a, b)
+            size = np.abs(b[np.isfinite(b)]).max() if whole else 1e-3
+            np.testing.assert_allclose(a, b, TOLERANCE, TOLERANCE * size, err_msg=where)

@@ -9,7 +9,7 @@ from condnum.auditing import words
 from condnum.auditing.layers import LayerAudit
 from condnum.auditing.result import Audit
 from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, add_line, empty, express, finish, log_axis
-from condnum.report.tables import number
+from condnum.numbers import number
 
 
 def audited_spectra_figure(found: Audit) -> Any:

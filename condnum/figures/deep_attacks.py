@@ -16,9 +16,9 @@ from condnum.figures.style import (
     lines_by_method,
     log_axis,
     method_style,
-    num,
     panels,
 )
+from condnum.numbers import num
 
 _NETS = {
     "theta_0": MethodStyle("θ₀", "#7F7F7F", "dot"),

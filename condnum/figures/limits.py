@@ -22,11 +22,11 @@ from condnum.figures.style import (
     lines_by_method,
     log_axis,
     method_style,
-    num,
     panels,
     square,
     translucent,
 )
+from condnum.numbers import num
 from condnum.theory.covariances import task_ranges
 from condnum.theory.pareto import FeasibleRegion, extractor_ratios, feasible_region, immunizer_family
 
@@ -122,8 +122,6 @@ def shares_figure(ridged: pd.DataFrame, subtitle: str) -> Any:
 
 def front_figure(points: pd.DataFrame, methods: pd.DataFrame, region: FeasibleRegion, subtitle: str) -> Any:
     """Draw one pair in the (ii)/(i) plane: what is possible, its front, and the methods."""
-    if points.empty:
-        raise InvalidInputError("this run has no points for this pair; choose one of the run's pairs.")
     figure = empty()
     figure.add_traces(region_traces(region))
     hover = "(ii) = %{x:.4g}, (i) = %{y:.4g}"
@@ -228,10 +226,6 @@ def direction_images(directions: pd.DataFrame, subtitle: str) -> Any:
     """Draw generalized eigenvectors of a pair of digits as images: patterns above, filters below."""
     parts = _directions(directions)
     side = math.isqrt(len(parts[0]))
-    if side**2 != len(parts[0]):
-        raise InvalidInputError(
-            f"{len(parts[0])} features do not form a square image; draw them with direction_bars."
-        )
     figure = panels(
         rows=2, cols=len(parts), horizontal_spacing=0.02, vertical_spacing=0.05,
         subplot_titles=[
@@ -256,6 +250,4 @@ def direction_images(directions: pd.DataFrame, subtitle: str) -> Any:
 
 def _directions(directions: pd.DataFrame) -> list[pd.DataFrame]:
     """Return the directions of a pair, the most harmful first."""
-    if directions.empty:
-        raise InvalidInputError("this run has no directions for this pair; choose one of the run's pairs.")
     return [part for _, part in directions.groupby("index", sort=True)]

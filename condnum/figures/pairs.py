@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from condnum.errors import InvalidInputError
-from condnum.figures.style import finish, method_style, num, panels, square
+from condnum.figures.style import finish, method_style, panels, square
+from condnum.numbers import num
 
 _RATIOS = ["harmful_ratio", "pretrain_ratio", "rir"]
 
@@ -29,18 +29,6 @@ _PANEL, _GAP, _BOTTOM = 405, 112, 62
 _LINE = {1: 88, 2: 120}
 
 
-def measured_pairs(results: pd.DataFrame, *, convention: str, theta_scale: str) -> pd.DataFrame:
-    """Return the rows of a table of digit pairs that a measure gave."""
-    table = results[(results["convention"] == convention) & (results["theta_scale"] == theta_scale)]
-    if table.empty:
-        measured = results[["convention", "theta_scale"]].drop_duplicates().to_numpy()
-        raise InvalidInputError(
-            f"the table of digit pairs has no rows of convention '{convention}' with theta_scale "
-            f"'{theta_scale}'; it has: {', '.join('/'.join(pair) for pair in measured) or 'nothing'}."
-        )
-    return table
-
-
 def pair_heatmaps(
     results: pd.DataFrame, subtitle: str, *, convention: str = "ridge", theta_scale: str = "unit"
 ) -> Any:
@@ -51,7 +39,7 @@ def pair_heatmaps(
     RIR > 1 is not enough. A panel's title gives the mean RIR over pairs ± its standard deviation
     over seeds, as in Table 2. The heatmaps' `customdata` holds (pre-training digit, harmful digit).
     """
-    table = measured_pairs(results, convention=convention, theta_scale=theta_scale)
+    table = results[(results["convention"] == convention) & (results["theta_scale"] == theta_scale)]
     names = list(dict.fromkeys(table["method"]))
     cells = pair_cells(table)
     limit = color_limit(cells)

@@ -67,23 +67,6 @@ def option_text(label: str) -> str:
     return re.sub(r"<.*?>", "", words.replace("<sub>ill</sub>", "ᵢₗₗ"))
 
 
-def num(value: float, digits: int = 3) -> str:
-    """Write a number for people: thousands apart, a power of ten only beyond ten million or below 1e-4.
-
-    Examples:
-        >>> [num(value) for value in (1000.0, 12.589, 2.5e9, 3e-6, float("inf"))]
-        ['1,000', '12.6', '2.5·10⁹', '3·10⁻⁶', '∞']
-    """
-    if math.isinf(value):
-        return "∞" if value > 0 else "-∞"
-    rounded = float(f"{value:.{digits}g}")
-    if rounded == 0 or math.isnan(value) or 1e-4 <= abs(rounded) < 1e7:
-        return f"{rounded:,.10g}"
-    mantissa, exponent = f"{rounded:e}".split("e")
-    power = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    return f"{float(mantissa):.{digits}g}·10{power}"
-
-
 def translucent(color: str, alpha: float) -> str:
     """Return `#rrggbb` as an rgba() color."""
     red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))

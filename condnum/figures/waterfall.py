@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from condnum.errors import InvalidInputError
-from condnum.figures.style import BLUE, NEUTRAL, ORANGE, finish, num, panels
+from condnum.figures.style import BLUE, NEUTRAL, ORANGE, finish, panels
+from condnum.numbers import num
 
 #: Panels, left to right; short, for narrow screens.
 _PANELS = {"ridge": "floor", "compact": "compact"}
@@ -15,9 +15,6 @@ _PANELS = {"ridge": "floor", "compact": "compact"}
 
 def waterfall_figure(waterfall: pd.DataFrame, subtitle: str, *, epochs: int) -> Any:
     """Draw the path from the release to the corrected protocol, one switch more in each row."""
-    known = sorted({int(start) for start in waterfall.loc[waterfall["index"] > 0, "start_epochs"]})
-    if epochs not in known:
-        raise InvalidInputError(f"no waterfall starts at {epochs} epochs; choose one of {known}.")
     table = waterfall[waterfall["start_epochs"] == epochs]
     start = f"{epochs} epoch{'s' if epochs > 1 else ''}"
     figure = panels(cols=2, shared_yaxes=True, horizontal_spacing=0.04, subplot_titles=[*_PANELS.values()])

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from condnum.figures.style import BLUE, GREEN, ORANGE, PURPLE, num
+from condnum.figures.style import BLUE, GREEN, ORANGE, PURPLE
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.frame.explorer import Explorer, ExplorerResult, Preset, Slider, with_controls
 from condnum.lessons.frame.sheet import Sheet
+from condnum.numbers import num
 from condnum.theory.ceiling import rir_ceiling
 from condnum.theory.immunization import Immunization, relative_immunization_ratio
 from condnum.theory.spectra import condition_number, hessian

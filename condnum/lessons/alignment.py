@@ -12,7 +12,7 @@ import numpy as np
 from scipy.linalg import expm
 from scipy.stats import ortho_group
 
-from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, num, translucent
+from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, translucent
 from condnum.lessons.condition_number import SHAPE_LABELS, Floats, SpectrumShape, spectrum
 from condnum.lessons.frame.explorer import (
     Choice,
@@ -23,6 +23,7 @@ from condnum.lessons.frame.explorer import (
     with_controls,
 )
 from condnum.lessons.frame.sheet import Sheet
+from condnum.numbers import num
 from condnum.theory.alignment import Alignment, alignment
 from condnum.theory.spectra import default_rtol
 

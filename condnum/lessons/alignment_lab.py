@@ -8,13 +8,14 @@ import numpy as np
 
 from condnum.data import TaskPair
 from condnum.errors import InvalidInputError, check_known, require
-from condnum.figures.style import method_style, num, option_text
+from condnum.figures.style import method_style, option_text
 from condnum.lessons.alignment import haar_overlap_band
 from condnum.lessons.alignment_panels import TASK, draw
 from condnum.lessons.alignment_paths import TRAINING, ExtractorPath, Selection
 from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, Preset, Slider, with_controls
 from condnum.methods import get_method
 from condnum.methods.problem import SMALL
+from condnum.numbers import num
 from condnum.studies.alignment_path import KEPT_DIRECTIONS, PathTasks, follow
 
 #: Labs that pages play without a kernel: the data and extractors of each, by the name of its explorer.

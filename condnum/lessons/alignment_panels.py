@@ -15,12 +15,12 @@ from condnum.figures.style import (
     POWER_SIZE,
     PURPLE,
     log_axis,
-    num,
     overlap_heatmap,
     translucent,
 )
 from condnum.lessons.alignment_paths import Selection
 from condnum.lessons.frame.sheet import Sheet
+from condnum.numbers import num
 
 #: D_P and D_H.
 TASK = ("D<sub>P</sub>", "D<sub>H</sub>")

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from condnum.figures.style import method_style, num
+from condnum.figures.style import method_style
 from condnum.lessons.condition_number import Floats
+from condnum.numbers import num
 from condnum.studies.alignment_path import PathTasks
 from condnum.theory.immunization import RATIO_TOLERANCE, Clauses
 

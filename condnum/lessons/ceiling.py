@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from condnum.figures.limits import region_traces
-from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, num
+from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.frame.explorer import Explorer, ExplorerResult, Slider, with_controls
 from condnum.lessons.frame.sheet import Sheet
@@ -18,6 +18,7 @@ from condnum.methods.algorithm1 import Ours
 from condnum.methods.descent import run_method
 from condnum.methods.method import Parameters
 from condnum.methods.problem import ImmunizationProblem
+from condnum.numbers import num
 from condnum.theory.ceiling import max_rir_immunizer
 from condnum.theory.covariances import task_ranges
 from condnum.theory.pareto import FeasibleRegion, extractor_ratios, feasible_region, immunizer_family

@@ -7,9 +7,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, log_axis, num
+from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, log_axis
 from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, Slider, with_controls
 from condnum.lessons.frame.sheet import Sheet
+from condnum.numbers import num
 from condnum.probing import ProbeCurve, linear_probe
 from condnum.probing.line_search import log_spaced_steps
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from condnum.figures.style import num
 from condnum.files import asset
 from condnum.lessons.aligned_tasks import aligned_tasks
 from condnum.lessons.regularizer_paths import value_plane
 from condnum.lessons.regularizers import counter_example, regularizer_step
 from condnum.lessons.two_tasks import attacks
+from condnum.numbers import num
 from condnum.report.tables import as_html, formula_html
 from condnum.theory.alignment import alignment
 from condnum.theory.immunization import relative_immunization_ratio

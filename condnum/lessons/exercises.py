@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from condnum.figures.style import num
 from condnum.lessons.answers import (
     answer_check,
     call,
@@ -17,6 +16,7 @@ from condnum.lessons.answers import (
 )
 from condnum.lessons.condition_number import Floats, kantorovich_bound, norm_bound
 from condnum.lessons.regularizers import kappas
+from condnum.numbers import num
 from condnum.probing import linear_probe
 from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import rir_ceiling

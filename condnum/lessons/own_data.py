@@ -20,7 +20,7 @@ from condnum.data import digit_pair, load_diabetes_tasks, load_small_digits
 from condnum.data.feature_pair import FeaturePair, look_at, match_streams, open_pair
 from condnum.data.feature_stream import OPENERS, as_stream
 from condnum.errors import DataFormatError, InvalidInputError, RankError
-from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, log_axis, num, overlap_heatmap
+from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, log_axis, overlap_heatmap
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.frame.explorer import (
     Check,
@@ -33,6 +33,7 @@ from condnum.lessons.frame.explorer import (
 )
 from condnum.lessons.frame.sheet import Sheet
 from condnum.lessons.frame.widget import errors_shown
+from condnum.numbers import num
 from condnum.probing.line_search import ProbeCurve, log_spaced_steps, probe_curves
 from condnum.probing.quadratic import Modes
 from condnum.report.tables import as_html, formula_html

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, num
+from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, Slider, with_controls
 from condnum.lessons.frame.sheet import Sheet
@@ -24,6 +24,7 @@ from condnum.lessons.regularizers import (
     next_spectrum,
     of_spectrum,
 )
+from condnum.numbers import num
 from condnum.theory.steps import well_step_bound
 
 _PATH_STEPS = 100

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, num, translucent
+from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, translucent
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.frame.explorer import (
     Choice,
@@ -23,6 +23,7 @@ from condnum.lessons.frame.explorer import (
     with_controls,
 )
 from condnum.lessons.frame.sheet import Sheet
+from condnum.numbers import num
 from condnum.theory.regularizers import SpectralRegularizer, ill_of_spectrum, well_of_spectrum
 from condnum.theory.spectra import default_rtol
 from condnum.theory.steps import ill_spectrum_step, ill_step_bound, well_spectrum_step, well_step_bound

@@ -15,10 +15,11 @@ from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import LinearRegression, RidgeCV
 
 from condnum.data import load_small_digits
-from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, num
+from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, Preset, Slider, with_controls
 from condnum.lessons.frame.sheet import Sheet
+from condnum.numbers import num
 from condnum.probing.probe_steps import ProbeSteps, probe_steps
 from condnum.theory.covariances import CovarianceRange
 from condnum.theory.erasure import erasure

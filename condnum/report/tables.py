@@ -12,6 +12,8 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
+from condnum.numbers import number
+
 #: File that a run leaves, a row per correction.
 CORRECTIONS_CSV = "corrections.csv"
 
@@ -34,25 +36,6 @@ INDEX = re.compile(
     r"((?<![A-Za-zΑ-ω_])[A-Za-zΑ-ω]|‖|RIR)_([A-Za-z0-9θ]+(?:,[a-z](?![a-z]))?)(?![A-Za-z0-9_])"
 )
 _LOWER = r"\1<sub>\2</sub>"
-
-
-def number(value: float) -> str:
-    """Format a number for reading: three or four significant digits, powers of ten beyond 10⁶.
-
-    Examples:
-        >>> [number(v) for v in (356.2, 0.0532, 31967.99, 6852331.0, float("inf"), float("nan"), 0.0)]
-        ['356.2', '0.0532', '31,968', '6.85e6', '∞', '—', '0']
-    """
-    if math.isnan(value):
-        return "—"
-    if math.isinf(value):
-        return "∞" if value > 0 else "−∞"
-    if value != 0 and not 1e-4 <= abs(value) < 1e6:
-        mantissa, exponent = f"{value:.2e}".split("e")
-        return f"{float(mantissa):g}e{int(exponent)}"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.4g}" if abs(value) >= 1 else f"{value:.3g}"
 
 
 def rounded(value: float, digits: int = 2) -> str:

@@ -1,6 +1,5 @@
 """A real browser: Chromium on pages from the disk, and on a JupyterLab and a Voilà of the lessons."""
 
-import json
 import os
 import re
 import shutil
@@ -220,38 +219,23 @@ _RUN_ALL = """async () => {
 
 
 @pytest.fixture
-def lab(needs_chromium: None, window: Any, tmp_path: Path) -> Iterator[Callable[..., LivePage]]:
-    """`lab(figures)`: the lessons in JupyterLab, all run without error, all figures drawn.
-
-    `lab()` saves them, ends their kernel and opens them again without a run.
-    """
+def lab(needs_chromium: None, window: Any, tmp_path: Path) -> Iterator[Callable[[int], LivePage]]:
+    """`lab(figures)`: the lessons in JupyterLab, all run without error, all figures drawn."""
     pytest.importorskip("jupyterlab", reason="the extra notebooks is not installed")
     command = [
         *("jupyterlab", "--no-browser", "--allow-root", f"--ServerApp.root_dir={tmp_path / 'notebooks'}"),
         *("--ServerApp.ip=127.0.0.1", "--ServerApp.port=0"),
         *(f"--IdentityProvider.token={TOKEN}", "--LabApp.expose_app_in_browser=True"),
-        f"--LabApp.user_settings_dir={tmp_path / 'settings'}",
     ]
-    # On a slow machine a save of its own meets ours, and a dialog about a changed file waits for an answer.
-    settings = tmp_path / "settings" / "@jupyterlab" / "docmanager-extension" / "plugin.jupyterlab-settings"
-    settings.parent.mkdir(parents=True)
-    settings.write_text('{"autosave": false}')
     with _server(tmp_path, command, "/api/status") as address:
 
-        def open_lessons(figures: int = 0) -> LivePage:
+        def open_lessons(figures: int) -> LivePage:
             opened = LivePage(window)
-            if not figures:
-                window.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
-                with urllib.request.urlopen(f"{address}/api/sessions?token={TOKEN}") as answer:
-                    (session,) = json.load(answer)
-                end = f"{address}/api/sessions/{session['id']}?token={TOKEN}"
-                urllib.request.urlopen(urllib.request.Request(end, method="DELETE")).close()
             window.goto(f"{address}/lab/tree/lessons.ipynb?reset&token={TOKEN}")
             window.wait_for_function("window.jupyterapp?.shell?.currentWidget?.sessionContext")
-            if figures:
-                window.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
-                assert window.evaluate(_RUN_ALL) == []
-                opened.wait_for_figures(figures)
+            window.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
+            assert window.evaluate(_RUN_ALL) == []
+            opened.wait_for_figures(figures)
             return opened
 
         yield open_lessons

@@ -140,15 +140,6 @@ def test_files_that_no_run_wrote_are_never_replaced(tmp_path, late):
     assert seen(out) == OLD | {"notes.txt": "mine"}
 
 
-def test_folders_that_cannot_be_renamed_are_told(tmp_path, monkeypatch):
-    run(tmp_path / "out", OLD)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "rename", lambda *_: full())
-        with pytest.raises(OutputError, match=r"cannot move the results .*No space left.*fix this"):
-            run(tmp_path / "out", NEW)
-    assert seen(tmp_path / "out") == OLD
-
-
 def test_a_folder_that_is_read_only_is_told_before_the_run(tmp_path, monkeypatch):
     run(tmp_path / "out", OLD)
     really = tempfile.TemporaryFile

@@ -182,21 +182,3 @@ def test_figure_1_leaves_out_erasure_whose_probe_has_nothing_to_learn(curves):
     figure = plots.norm_ratio_figure(pd.concat([curves, erased]), "toy data")
     assert "Erasure" not in {trace.name for trace in figure.data}
     assert "Erase is omitted" in figure.layout.title.text
-
-
-def test_tables_without_what_is_drawn_are_refused(curves, net_curves):
-    region = feasible_region(np.eye(2), np.eye(2), ridge=0.1)
-    directions, waterfall = golden("limits/directions"), golden("reproduction-audit/waterfall")
-    none, seven = curves.assign(quantity="loss"), directions.groupby("index").head(7)
-    for match, draw, *arguments in (
-        ("no 'norm_ratio'; they hold: loss", plots.norm_ratio_figure, none),
-        ("no points for this pair", limits.front_figure, none[:0], none, region),
-        ("no directions for this pair", limits.direction_bars, directions[:0]),
-        ("7 features do not form a square image", limits.direction_images, seven),
-        ("no 'probe_accuracy'", probe_accuracy_figure, none),
-        ("no 'rir'", ratio_history_figure, none),
-    ):
-        with pytest.raises(InvalidInputError, match=match):
-            draw(*arguments, "")
-    with pytest.raises(InvalidInputError, match=r"starts at 20 epochs; choose one of \[10\]"):
-        waterfall_figure(waterfall, "", epochs=20)

@@ -1,7 +1,5 @@
 """The lab shows what is kept, its findings hold on the data that are loaded, its traces stay the same."""
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -10,7 +8,6 @@ pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 from condnum.data import TaskPair, load_diabetes_tasks
 from condnum.errors import CondnumError, InvalidInputError
 from condnum.lessons.alignment_lab import ALIGNED, LABS, alignment_lab, recorded_lab
-from condnum.lessons.alignment_paths import TRAINING
 from condnum.lessons.explorers import record_all
 from condnum.methods import immunize
 from condnum.theory.alignment import alignment
@@ -47,31 +44,6 @@ def test_every_state_has_the_same_traces(kind, request):
     assert {xaxis for _, xaxis in kinds[0]} == {"x", "x2", "x3", "x4", "x5", "x6"}
 
 
-def test_maps_are_the_overlaps_and_a_click_names_their_cells(pixels):
-    view = pixels.compute(extractor="max_rir", i=30, j=34)
-    drawn, blocks = view.figure().data[0], view.step["blocks"][0]
-    assert drawn.meta == {"click": {"i": "y", "j": "x"}}
-    np.testing.assert_allclose(drawn.z, blocks, atol=drawn.zmax / 2048)
-    np.testing.assert_allclose(blocks.sum(axis=1), 1, rtol=1e-6)
-
-
-@pytest.mark.parametrize("i", [1, 4, 9])
-def test_the_term_of_sigma_i_is_ringed_in_every_panel(table, i):
-    view = table.compute(extractor="ours", training=20, i=i, j=2)
-    step, figure = view.step, view.figure()
-    for axis in ("x", "x2"):
-        assert (trace(figure, "(i, j)", axis).y[0], trace(figure, "(i, j)", axis).x[0]) == (i, 2)
-    scale = step["sigma"][0] ** 2 * view.tasks.values[:, 0]
-    rings = [of for of in figure.data if of.name == "σ<sub>i</sub>'s term"]
-    for side, ring in enumerate(rings):
-        assert ring.y[0] == pytest.approx(step["predicted"][side][i - 1] / scale[side])
-        circles = [of for of in figure.data if of.name == "Eq. 10"][side]
-        assert circles.customdata[ring.x[0] - 1] == i  # what a click on that circle chooses
-    moved = trace(figure, "σ<sub>i</sub> doubled")
-    ratio = np.log2([moved.x[1] / moved.x[0], moved.y[1] / moved.y[0]])
-    np.testing.assert_allclose(ratio, step.pull(i), rtol=1e-12)
-
-
 def test_shares_sum_to_one_and_are_the_derivatives_of_the_regularizers(table):
     view = table.compute(extractor="ours", training=0)
     step, problem = view.step, table.tasks.problem
@@ -89,21 +61,6 @@ def test_shares_sum_to_one_and_are_the_derivatives_of_the_regularizers(table):
         bump = h * (np.arange(9) == i)
         slope = (values(1 + bump) - values(1 - bump)) / (2 * h) / values(np.ones(9))
         np.testing.assert_allclose(shares[i], slope / [4, -4], rtol=1e-3, atol=1e-5)  # float32 U, h²
-
-
-def test_a_direction_is_bars_of_named_columns_or_an_image(table, pixels):
-    bars = trace(table.compute(i=2).figure(), "u<sub>i</sub>")
-    named = dict(zip(table.tasks.features, table.compute(i=2).step.left(2)[:, 0], strict=True))
-    assert len(bars.y) == 7
-    assert all(named[column] == pytest.approx(value) for column, value in zip(bars.y, bars.x, strict=True))
-    assert np.size(trace(table.compute().figure(), "image").z) == 0
-    figure = pixels.compute(i=2, j=3).figure()
-    image = np.array(trace(figure, "image").z, dtype=float)
-    assert image.shape == (8, 17)  # u_i, a gap, q_j
-    u = pixels.compute(i=2).step.left(2)[:, 0]
-    np.testing.assert_allclose(image[:, :8].ravel(), u / np.abs(u).max(), atol=1 / 100)
-    assert np.isnan(image[:, 8]).all()
-    assert all(len(of.x) == 0 for of in figure.data if of.type == "bar")
 
 
 @pytest.mark.parametrize("kind", ["table", "pixels"])
@@ -160,10 +117,3 @@ def test_arrays_of_ones_own_have_a_lab():
     lab = alignment_lab(pair, methods="max_rir")
     assert lab.tasks.features == table.feature_names
     assert lab.show(static=True).layout.title.text.startswith("Maximum RIR")
-
-
-def test_the_slider_reaches_both_ends_and_each_kept_step_once(table):
-    path = table.paths["ours"]
-    indices = [path.at(mark).index for mark in range(TRAINING + 1)]
-    assert (indices[0], indices[-1]) == (0, len(path.arrays["step"]) - 1)
-    assert all(0 <= b - a <= 2 for a, b in itertools.pairwise(indices))

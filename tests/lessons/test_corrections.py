@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from condnum.figures.style import num
 from condnum.lessons import corrections
+from condnum.numbers import num
 
 #: What each must say: for two of them a closed form, diag(2,1)·[[2,1],[1,2]]·diag(2,1) has 5 ± √13.
 BY_HAND = {

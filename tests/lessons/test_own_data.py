@@ -12,7 +12,7 @@ pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
 from condnum.auditing import audit
 from condnum.auditing.measures import AS_IS
-from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
+from condnum.errors import InvalidInputError
 from condnum.lessons.own_data import UPLOAD_BYTES, OwnDataExplorer, own_data
 from condnum.probing import linear_probe
 
@@ -68,29 +68,6 @@ def test_null_spaces_make_the_ceiling_infinite_and_are_told(files):
     assert "K_P has rank 2 of 3" in text
     assert "X_H excites 1 direction" in text
     assert "constant column(s) (x2)" in text
-
-
-def test_near_tolerance_ranks_are_told_and_follow_the_tolerance(files):
-    paths = files(np.diag([1.0, 1.0, 1e-7]), np.eye(3))  # σ₃ of K_P is 1e-14, D·eps = 6.7e-16
-    result = own_data(**paths)
-    assert (result.pretrain.rank, result.pretrain.near, result.harmful.near) == (3, 1, 0)
-    assert any("which decides the rank" in note for note in result.warnings)
-    looser = own_data(**paths, tolerance=1e3)
-    assert (looser.pretrain.rank, looser.pretrain.compact) == (2, pytest.approx(1))
-
-
-@pytest.mark.parametrize(
-    ("settings", "error", "message"),
-    [
-        ({"pretrain": "x.npy"}, InvalidInputError, "X_H is missing"),
-        ({"pretrain": "x.npy", "harmful": "x.npy"}, DataNotFoundError, "No such file"),
-        ({"drop": "height"}, UnknownNameError, "unknown column to leave out"),
-    ],
-)
-def test_bad_settings(settings, error, message, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(error, match=message):
-        own_data(**settings)
 
 
 P, H = np.diag([10.0, 1.0]), np.diag([2.0, 1.0])
@@ -153,16 +130,3 @@ def test_columns_are_listed_flagged_and_left_out(tmp_path):
         OwnDataExplorer.show(static=True, pretrain="none.npy", harmful="none.npy")
     explorer.change(drop="label", standardize=True)
     assert explorer.result.ceiling == own_data(**files, drop="label", standardize=True).ceiling
-
-
-@pytest.mark.parametrize(
-    ("example", "parts", "warnings"),
-    [
-        ("diabetes", ("469.8", "360.2", "RIR ≤ 4.187", "falls as well", "8 of 8"), 0),
-        ("digits", ("RIR ≤ ∞", "more than 1,000", "repeat an earlier one"), 7),
-    ],
-)
-def test_the_reading_has_numbers_verdict_and_warnings(example, parts, warnings):
-    text = own_data(example=example).caption()
-    assert all(part in text for part in parts)
-    assert text.count("<li>") == warnings

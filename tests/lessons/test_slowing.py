@@ -34,21 +34,6 @@ def test_the_gradient_shrinks_with_s_and_theta_is_invertible_until_it_ends(start
         assert np.linalg.matrix_rank(path_extractor(0.0, start, rank), tol=1e-8) == 48 - rank
 
 
-@pytest.mark.parametrize("task", ["harmful", "benign"])
-@pytest.mark.parametrize("exact", [False, True])
-def test_steps_are_those_of_a_run(task, exact):
-    rows = OWN if task == "harmful" else TASKS.benign
-    F, least = rows.X @ path_extractor(0.1), np.square(rows.Z - fit(rows)).sum()
-    goal = least + slowing.GOAL * (np.square(rows.Z).sum() - least)
-    W, steps = np.zeros((48, 5)), 0
-    while np.square(F @ W - rows.Z).sum() > goal:
-        gradient = F.T @ (F @ W - rows.Z)
-        along = np.square(gradient).sum() / np.square(F @ gradient).sum()
-        W, steps = W - (along if exact else np.linalg.norm(F, 2) ** -2) * gradient, steps + 1
-    found = getattr(stop(0.1, "leace", 4), task)
-    assert (found.exact if exact else found.fixed) == steps
-
-
 @STARTS
 def test_whitening_undoes_the_path_until_it_ends_at_a_price(start):
     reached = {stop(s, start, 4).accuracies["whitened"] for s in STOPS if s}
@@ -62,15 +47,18 @@ def test_whitening_undoes_the_path_until_it_ends_at_a_price(start):
     assert 1 - erased.benign.fit == pytest.approx(price / np.square(fit(rows)).sum(), rel=1e-8)
 
 
-SAID = {
-    (1.0, 4): "needs 13 steps (raw pixels: 13); for the benign task 13 (13). On fresh images",
-    (0.1, 4): "although κ(H<sub>H</sub>) fell; for the benign task 28 (13)",
-    (0.01, 4): "<b>slowed by a factor of 5,600, not stopped</b>",
-    (0.0, 4): "<b>no linear probe learns anything from the eraser's rows</b>. On fresh",
-    (0.0, 2): "2 of 4 directions are erased, and 44% of the harmful fit is left",
-}
-
-
-@pytest.mark.parametrize(("s", "rank"), SAID)
-def test_what_is_said(s, rank):
-    assert SAID[s, rank] in slowing.slowing(s=s, rank=rank).caption()
+@pytest.mark.parametrize("task", ["harmful", "benign"])
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_run_of_so_many_steps_reaches_the_goal_and_of_one_less_does_not(task, exact):
+    rows = OWN if task == "harmful" else TASKS.benign
+    F, least = rows.X @ path_extractor(0.1), np.square(rows.Z - fit(rows)).sum()
+    goal = least + slowing.GOAL * (np.square(rows.Z).sum() - least)
+    found = getattr(stop(0.1, "leace", 4), task)
+    W, losses = np.zeros((48, 5)), []
+    for _ in range(int(found.exact if exact else found.fixed)):
+        losses.append(np.square(F @ W - rows.Z).sum())
+        gradient = F.T @ (F @ W - rows.Z)
+        along = np.square(gradient).sum() / np.square(F @ gradient).sum()
+        W = W - (along if exact else np.linalg.norm(F, 2) ** -2) * gradient
+    end = np.square(F @ W - rows.Z).sum()
+    assert end <= goal * (1 + 1e-9) <= losses[-1] * (1 + 2e-9)  # round-off of sums over 1,000 images

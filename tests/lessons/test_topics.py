@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
 from condnum.lessons.aligned_tasks import EXPONENTS, aligned_tasks
-from condnum.lessons.alignment import ROTATIONS, haar_overlap_band, rotated_alignment, rotation_matrix
+from condnum.lessons.alignment import haar_overlap_band, rotated_alignment
 from condnum.lessons.ceiling import PATH_STEPS, ceiling_demo
 from condnum.lessons.condition_number import (
     kantorovich_bound,
@@ -17,7 +17,6 @@ from condnum.lessons.condition_number import (
     spectrum_descent,
     zigzag,
 )
-from condnum.lessons.regularizer_paths import regularizer_path
 from condnum.lessons.regularizers import (
     CURVE_POINTS,
     kappas,
@@ -79,17 +78,6 @@ def test_the_plane_is_a_case_of_the_probe_and_the_worst_start_attains_the_bound(
 # Lesson 2.
 
 
-@pytest.mark.parametrize("rotation", ROTATIONS[:-1])
-@pytest.mark.parametrize("dimension", [2, 8])
-def test_rotations_are_orthogonal_and_of_the_chosen_size(rotation, dimension):
-    draws = [{"seed": seed} if rotation == "random" else {} for seed in (3, 4)]
-    R, again = (rotation_matrix(rotation, dimension, angle=35.0, **draw) for draw in draws)
-    np.testing.assert_allclose(R.T @ R, np.eye(dimension), atol=ROUND_OFF)
-    assert np.linalg.det(R) == pytest.approx(1)
-    assert np.rad2deg(np.abs(np.angle(np.linalg.eigvals(R)))).max() == pytest.approx(35.0)
-    assert (np.abs(R - again).max() > 0.01) == (rotation == "random" and dimension > 2)
-
-
 @pytest.mark.parametrize("dimension", [2, 64])
 def test_only_a_haar_draw_is_generic(dimension):
     draws = [rotated_alignment(rotation="haar", dimension=dimension, seed=seed) for seed in range(40)]
@@ -125,19 +113,6 @@ def test_the_spectrum_is_that_of_a_step_on_theta_and_lies_on_the_curve(regulariz
     for index in range(0, CURVE_POINTS, 37):
         after = next_spectrum(regularizer, run.sigma, run.curve_steps[index] * run.unit)
         assert run.curve[index] == pytest.approx(kappas(after), rel=1e-9)
-
-
-def test_where_paths_end():
-    path = regularizer_path(share=0.2, steps=1000)
-    assert path.end == "repeated"  # monotone is not convergent
-    assert path.kappa[-1] > 6
-    assert path.sigma[-1, 0] == pytest.approx(path.sigma[-1, 1], rel=1e-12)
-    constant = regularizer_path(share=0.2, sizes="constant", steps=1000)
-    assert constant.wrong_way.any()
-    assert constant.kappa[-1] < 1.2
-    ill = regularizer_path(regularizer="ill", share=0.1)
-    assert (ill.end, ill.kappa[-1] < 1e12) == ("round_off", True)
-    assert len(ill.eta) == len(ill.kappa) - 1 < 100
 
 
 # Lesson 4.

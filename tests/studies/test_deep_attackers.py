@@ -5,8 +5,6 @@ import dataclasses
 import pytest
 from studies.test_deep_nets import SHORT_NETS
 
-from condnum.deep import Backbone, save_backbone
-from condnum.errors import InvalidInputError
 from condnum.figures import deep_attacks as figures
 from condnum.report import deep as report
 from condnum.studies.deep_attackers import DeepAttackers
@@ -70,12 +68,3 @@ class TestRun:
         undone = figures.undoing_figure(tables["undoing"], "data")
         listed = [trace.name for trace in undone.data if trace.showlegend and len(trace.x)]
         assert len(listed) == 3  # θ₀, θ_I, scratch
-
-    def test_a_single_pair_without_notes(self, tmp_path):
-        for name, seed in (("theta_0", 0), ("theta_I", 1)):
-            save_backbone(Backbone("test_resnet", num_classes=5, seed=seed), tmp_path / f"{name}.safetensors")
-        study = dataclasses.replace(SHORT, models=str(tmp_path), methods=(), attackers=("ridge",), shots=(6,))
-        run = study.run(jobs=1)
-        assert set(run.tables["results"]["net"]) == {"theta_0", "theta_i", "scratch"}
-        with pytest.raises(InvalidInputError, match="no image is known to be fresh"):
-            dataclasses.replace(study, attackers=("ridge", "fresh-ridge")).load()

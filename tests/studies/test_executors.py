@@ -3,21 +3,11 @@
 import pytest
 import torch
 
-from condnum.errors import InvalidInputError
 from condnum.studies.frame import Cell
 from condnum.studies.frame.executors import (
     ProcessExecutor,
     SerialExecutor,
-    choose_executor,
-    core_count,
 )
-
-
-@pytest.mark.parametrize("jobs", [0, -1, 1.5, True])
-def test_refused(jobs):
-    message = rf"this machine has {core_count()} cores\) must be an integer ≥ 1, got {jobs}"
-    with pytest.raises(InvalidInputError, match=message):
-        choose_executor(jobs)
 
 
 def test_a_cell_that_kills_its_worker_fails_alone(squares):
@@ -57,9 +47,3 @@ def test_threads():
         assert outcome.result.row["torch"] == 2
     finally:
         torch.set_num_threads(before)
-
-
-def test_a_function_that_cannot_be_sent_is_the_cells_error(tmp_path):
-    with open(tmp_path / "file", "w") as stream:
-        (outcome,) = ProcessExecutor(2).run(lambda cell: {"y": stream.name}, [Cell({})])
-    assert "pickle" in outcome.error

@@ -1,6 +1,5 @@
 """Claims over settings: what is known of committed runs is found again; planted flips; refused folders."""
 
-import gzip
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +7,7 @@ import pandas as pd
 import pytest
 
 from condnum.errors import CondnumError
-from condnum.studies.digits import DIGIT_METHODS, DigitPairs
-from condnum.studies.run_verdicts import AXES, FIXED, RunFolder, run_verdicts, spectral_verdicts
+from condnum.studies.run_verdicts import AXES, FIXED, spectral_verdicts
 from condnum.studies.stability import (
     MethodClaim,
     claim_stability,
@@ -44,31 +42,6 @@ def test_what_is_known_of_the_committed_runs_is_found_again():
     flips = "flips at rtol 1e-10 (compact): 37 of 90 cells agree"
     assert said["mnist", mnist] == f"stands in 80 % of 15 settings; {flips}"
     assert said["house_prices", "ours has the largest RIR of 4 methods"] == "stands in all 15 settings"
-
-
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory):
-    """The folder of a run on two pairs of digits."""
-    folder = tmp_path_factory.mktemp("runs") / "digits"
-    DigitPairs("digits", pairs=((4, 7), (9, 0)), seeds=1, steps=5).run(jobs=1).save(folder)
-    return folder
-
-
-def test_spectra_give_what_the_run_measured_one_cell_after_the_other(digits):
-    run = RunFolder.read(digits)
-    found, said = run_verdicts(run)
-    assert said == []
-    key = ["method", "seed", "cell", "convention", "rtol", "epsilon", "scale"]
-    (digits / "spectra.npz").rename(digits / "away")
-    tabled, said = run_verdicts(run)
-    (digits / "away").rename(digits / "spectra.npz")
-    assert "spectra.npz" in said[0]
-    both = found.merge(tabled, on=key, suffixes=("", "_run"))
-    assert len(both) == len(tabled) == 2 * len(DIGIT_METHODS) * (1 + 2)  # compact; ridge at both scales of θ
-    np.testing.assert_allclose(both["rir"], both["rir_run"], rtol=1e-12)
-    assert both["success"].tolist() == both["success_run"].astype(bool).tolist()
-    claims = judged(digits)["claims"]
-    assert set(claims["settings"]) == {15}
 
 
 def planted(last):
@@ -132,18 +105,3 @@ def test_the_nearest_flip_changes_fewest_axes_then_goes_fewest_steps():
 def test_what_cannot_be_judged_is_refused(folders, words):
     with pytest.raises(CondnumError, match=words):
         stability(folders)
-
-
-def test_damaged_results_no_rows_and_nothing_but_controls_are_named(tmp_path):
-    table = pd.read_csv(REPORTS / "house_prices" / "results.csv")
-    table[:0].to_csv(tmp_path / "results.csv", index=False)
-    with pytest.raises(CondnumError, match="have no rows"):
-        RunFolder.read(tmp_path)
-    table.query("method == 'identity'").to_csv(tmp_path / "results.csv", index=False)
-    with pytest.raises(CondnumError, match="only controls, about which there are no claims"):
-        judged(tmp_path)
-    packed = gzip.compress((tmp_path / "results.csv").read_bytes())
-    (tmp_path / "results.csv").unlink()
-    (tmp_path / "results.csv.gz").write_bytes(packed[:-9])
-    with pytest.raises(CondnumError, match=r"results.csv.gz is damaged"):
-        RunFolder.read(tmp_path)

@@ -1,11 +1,9 @@
 """The store: what is finished stays, what is damaged is not finished, one writer at a time."""
 
-import errno
-
 import numpy as np
 import pytest
 
-from condnum.errors import DataNotFoundError, InvalidInputError, OutputError
+from condnum.errors import InvalidInputError, OutputError
 from condnum.studies.frame import ResultStore
 
 
@@ -71,20 +69,3 @@ def test_a_second_writer_is_refused_and_readers_are_not(tmp_path):
         store.put("b", {"x": 2})
     with ResultStore(folder) as store:
         assert store.count() == 2
-
-
-def test_refusals(tmp_path, monkeypatch):
-    import fcntl
-
-    with pytest.raises(DataNotFoundError, match=r"no results in .*none: run the study first"):
-        ResultStore(tmp_path / "none", mode="read")
-    (tmp_path / "taken").touch()
-    with pytest.raises(OutputError, match="taken"):
-        ResultStore(tmp_path / "taken")
-
-    def refuse(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(OutputError, match=r"cannot be locked: .*No locks available; choose"):
-        ResultStore(tmp_path / "cells")

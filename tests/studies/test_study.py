@@ -16,9 +16,7 @@ from waiting import wait_until
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.progress import PROGRESS_VARIABLE
 from condnum.studies.frame import Cell, Count, Names, ResultStore, Study, SweepError, at_least, some_of
-from condnum.studies.frame.fields import notebook_defaults
 from condnum.studies.frame.study import Computation
-from condnum.studies.house_prices import HousePrices
 
 
 @dataclass(frozen=True)
@@ -85,13 +83,6 @@ def test_the_key_knows_what_the_result_depends_on():
     ):
         with pytest.raises(InvalidInputError, match=message):
             Cell(at)
-
-
-def test_a_field_of_an_experiment_has_the_default_of_its_notebook():
-    found = notebook_defaults("house_prices")
-    assert (found["data"], found["steps"], found["quiet"]) == ("house-prices", 0, False)
-    study = HousePrices()
-    assert (study.seeds, study.features, study.steps) == (found["seeds"], found["features"], None)
 
 
 def test_rows_arrays_tables_facts_and_progress(squares, tmp_path, started, monkeypatch):
@@ -178,13 +169,6 @@ def test_processes_load_once_and_change_nothing(squares, started):
     pd.testing.assert_frame_equal(first.drop(columns="pid"), second.drop(columns="pid"))
     assert 1 <= second["pid"].nunique() <= 2
     assert started("log.loads") == [os.getpid()] * 2
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_every_process_computes_on_the_data_that_were_passed(squares, started, jobs):
-    run = squares(count=3).run({"scale": 3}, jobs=jobs)
-    assert run.tables["results"]["y"].tolist() == [0, 3, 12]
-    assert started("log.loads") == []
 
 
 def test_a_worker_with_other_code_is_refused(squares):

@@ -1,0 +1,31 @@
+"""How numbers are written for people, in figures, sentences and tables."""
+
+import math
+
+
+def num(value: float, digits: int = 3) -> str:
+    """Write a number for people: thousands apart, a power of ten only beyond ten million or below 1e-4.
+
+    Examples:
+        >>> [num(value) for value in (1000.0, 12.589, 2.5e9, 3e-6, float("inf"), float("nan"))]
+        ['1,000', '12.6', '2.5·10⁹', '3·10⁻⁶', '∞', '—']
+    """
+    if not math.isfinite(value):
+        return "—" if math.isnan(value) else "∞" if value > 0 else "−∞"
+    rounded = float(f"{value:.{digits}g}")
+    if rounded == 0 or 1e-4 <= abs(rounded) < 1e7:
+        return f"{rounded:,.10g}"
+    mantissa, exponent = f"{rounded:e}".split("e")
+    power = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"{float(mantissa):.{digits}g}·10{power}"
+
+
+def number(value: float) -> str:
+    """Format a number for a table: three significant digits, four from 1 on, whole from 1,000 on.
+
+    Examples:
+        >>> [number(v) for v in (356.2, 0.0532, 31967.99, 6852331.0, 3e-7, float("inf"), float("nan"), 0.0)]
+        ['356.2', '0.0532', '31,968', '6,852,331', '3·10⁻⁷', '∞', '—', '0']
+    """
+    size = abs(value) if math.isfinite(value) else 0
+    return num(value, 3 if not 1 <= size < 1e7 else max(4, len(f"{size:.0f}")))
