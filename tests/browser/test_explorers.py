@@ -67,10 +67,10 @@ _DECODE = """async ([text, states]) => {
 def test_states_are_those_of_the_functions(
     explorer: Any, window: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The ends of the first two controls, in all presets: all numbers, all texts."""
+    """The ends of the first three controls, in all presets: all numbers, all texts."""
     every, start = recording.recorded_values(explorer), explorer.spec()["state"]
     free = [name for name in every if not explorer.controls[name].advanced]
-    ends = {name: [every[name][0], every[name][-1]] for name in free[:2]}
+    ends = {name: [every[name][0], every[name][-1]] for name in free[:3]}
     few = every | {name: [start[name]] for name in free} | ends
     monkeypatch.setattr(recording, "recorded_values", lambda _: few)
     window.add_script_tag(content=f"const condnum = {{}};{asset('lessons/frame/recording.js')}")

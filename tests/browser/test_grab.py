@@ -178,8 +178,9 @@ def test_a_mouse_drags_theta_until_eq_10_is_exact_and_keys_turn_and_stretch(open
 
 def test_presets_and_the_address_go_there_and_back(opened):
     page = opened.page
-    page.get_by_role("button", name="No θ").click()
-    opened.settled(theta=(1, 1, 0))
+    for label, ellipse in (("Aligned, yet immunized", ALIGNED["theta"]), ("No θ", (1, 1, 0))):
+        page.get_by_role("button", name=label).click()
+        opened.settled(theta=ellipse)
     page.get_by_role("button", name="Best θ").click()
     opened.settled(theta=ALIGNED["theta"])
     assert "RIR = 2,500, is the largest possible." in opened.verdict

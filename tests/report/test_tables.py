@@ -54,7 +54,7 @@ def test_the_published_number_stands_below_the_obtained_one():
         (linear.linear_evidence_table(golden("house-prices/results")), {"method": "IMMA"}, "stopped by",
          "steps"),
         (linear.sensitivity_table(golden("earlier/digits/rtol_sensitivity")),
-         {"method": "IMMA", "rtol": "1e-10"}, "immunized", " of "),
+         {"method": "IMMA", "rtol": "1·10⁻¹⁰"}, "immunized", " of "),
         (linear.null_table(golden("limits/null_spaces")), {}, "D", "9"),
         (linear.switch_table(golden("reproduction-audit/waterfall")), {"setting": "released, 10 epochs"},
          "immunized, floor", " of 1"),
