@@ -25,6 +25,7 @@ from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import AttackBudget, AttackReport, attack_panel
 from condnum.probing.probe_steps import probe_steps
 from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, Names, Study, at_least
+from condnum.studies.frame.cells import Row
 from condnum.studies.frame.study import content_checksum
 from condnum.theory.ceiling import max_rir_immunizer
 from condnum.theory.erasure import erasure, erasure_price
@@ -55,8 +56,7 @@ BUDGET = 2_000
 
 _COLUMNS = (
     "rir", "harmful_ratio", "pretrain_ratio", "harmful_steps", "pretrain_steps", "harmful_steps_exact",
-    "pretrain_steps_exact", "harmful_own", "harmful_linear", "harmful_nonlinear", "pretrain_linear",
-    "pretrain_loss", "price",
+    "harmful_own", "harmful_linear", "harmful_nonlinear", "pretrain_linear", "pretrain_loss", "price",
 )  # fmt: skip
 
 
@@ -167,11 +167,9 @@ class ErasureStudy(Study, name="erasure", notebook="erasure"):
         split = Split.drawn(data.pairs[cell["pair"]], cell["seed"], cell["rows"])
         chosen = list(extractors(split, cell["seed"]))
         values = np.array([measured(split, of) for of in chosen])
-        row = {
+        row: Row = {
             "chance_harmful": chance(split.attacker, split.judge),
             "chance_pretrain": chance(split.train, split.test),
-            "defender_rows": len(split.defender.X),
-            "dimension": split.train.X.shape[1],
         }
         names = {
             "family": np.array([of.family for of in chosen]),
@@ -197,7 +195,7 @@ class ErasureStudy(Study, name="erasure", notebook="erasure"):
 
 #: Columns that are averaged, with the half-width of a t-interval for those that are compared.
 INTERVALS = ("harmful_linear_kept", "harmful_nonlinear_kept", "pretrain_linear_kept")
-SCORES = (*INTERVALS, *_COLUMNS[7:-1])
+SCORES = (*INTERVALS, *_COLUMNS[6:-1])
 AVERAGED = (*_COLUMNS, *INTERVALS, "harmful_factor")
 
 
@@ -295,7 +293,7 @@ def measured(split: Split, of: Extractor) -> list[float]:
         nonlinear = nonlinear_score(T, split.attacker, split.judge)
     return [
         found.rir, found.harmful_ratio, found.pretrain_ratio, attack.fixed, own.fixed,
-        attack.exact, own.exact, linear_score(T, split.defender, split.defender),
+        attack.exact, linear_score(T, split.defender, split.defender),
         linear_score(T, split.attacker, split.judge), nonlinear, linear_score(T, split.train, split.test),
         max(0.0, 1 - fit), price,
     ]  # fmt: skip

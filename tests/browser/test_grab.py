@@ -186,6 +186,7 @@ def test_presets_and_the_address_go_there_and_back(opened):
     assert "RIR = 2,500, is the largest possible." in opened.verdict
     page.go_back()
     opened.settled(theta=(1, 1, 0))
+    page.locator(".cg-verdict", has_text="✘ harmful κ as before").wait_for()
     page.evaluate("location.hash = 'harmful=0.5,0.25,0'")  # what it leaves out stays
     page.locator(".cg-verdict", has_text="harmful κ as before").wait_for()
 

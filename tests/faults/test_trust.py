@@ -57,12 +57,8 @@ sys.addaudithook(watch)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "words",
-    ["data", "run house-prices --methods identity,max_rir --seeds 1 --jobs 1 --out o --quiet"],
-    ids=lambda w: " ".join(w.split()[:2]),
-)
-def test_nothing_is_fetched_unasked_where_nothing_is_prepared(tmp_path, words):
+def test_nothing_is_fetched_unasked_where_nothing_is_prepared(tmp_path):
+    words = "run house-prices --methods identity,max_rir --seeds 1 --jobs 1 --out o --quiet"
     (tmp_path / "sitecustomize.py").write_text(CUT_OFF)
     nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME"), str(tmp_path / "none"))
     paths = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
@@ -74,8 +70,7 @@ def test_nothing_is_fetched_unasked_where_nothing_is_prepared(tmp_path, words):
     away = "import socket; socket.create_connection(('example.org', 80))"
     assert subprocess.run([sys.executable, "-c", away], **options).returncode == 1
     assert (tmp_path / "tried").read_text() == "example.org"  # it would have been seen
-    if words != "data":
-        assert "bundled data" in (tmp_path / "o" / "report.html").read_text("utf-8")
+    assert "bundled data" in (tmp_path / "o" / "report.html").read_text("utf-8")
 
 
 def recipe(target):

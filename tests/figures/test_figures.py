@@ -9,11 +9,8 @@ import pytest
 from condnum import figures as plots
 from condnum.errors import InvalidInputError
 from condnum.figures import attack_panel, limits
-from condnum.figures.deep_attacks import protection_figure
 from condnum.figures.probe_accuracy import probe_accuracy_figure, ratio_history_figure
-from condnum.figures.stability import claim_label, stability_map
 from condnum.figures.style import log_axis, method_style, translucent
-from condnum.figures.waterfall import waterfall_figure
 from condnum.probing import AttackBudget
 from condnum.probing import attack_panel as attacked
 from condnum.theory.pareto import feasible_region
@@ -71,55 +68,11 @@ def net_curves():
     return pd.DataFrame(rows, columns=["backbone", "method", "seed", "quantity", "x", "value"])
 
 
-@pytest.fixture(scope="module")
-def figures(curves, net_curves, report):
-    """Every figure, of golden tables where there are some."""
-    sweep = {
-        "method": ["ceiling", "ours"] * 2,
-        "ridge": [1.0, 1.0, 10.0, 10.0],
-        "rir": [100.0, 4.0, 10.0, 5.0],
-    }
-    ridged, points = golden("limits/ridged"), golden("limits/points")
-    region = feasible_region(np.diag([100.0, 1.0]), np.diag([2.0, 1.0]), ridge=0.1)
-    chosen = ridged[ridged["ridge_share"].between(9e-4, 2e-3)]
-    claims = golden("stability/claims")
-    labels = {row.claim: claim_label(row.claim, row.method) for row in claims.itertuples()}
-    return {
-        "norm_ratio": plots.norm_ratio_figure(curves, "toy data"),
-        "spectra": plots.task_spectra_figure(curves, "toy data"),
-        "history": plots.history_figure(curves, "toy data"),
-        "ceiling": plots.ceiling_figure(pd.DataFrame(sweep), "toy data"),
-        "pairs": plots.pair_heatmaps(golden("digits/results"), "toy data"),
-        "ceilings": limits.ceilings_figure(golden("limits/ceilings"), "toy data"),
-        "shares": limits.shares_figure(ridged, "toy data"),
-        "front": limits.front_figure(points, chosen, region, "4 → 7; toy data"),
-        "bars": limits.direction_bars(golden("limits/directions"), "toy data"),
-        "images": limits.direction_images(golden("limits/directions"), "toy data"),
-        "probe": probe_accuracy_figure(net_curves, "toy data"),
-        "ratios": ratio_history_figure(net_curves, "toy data"),
-        "waterfall": waterfall_figure(golden("reproduction-audit/waterfall"), "toy data", epochs=10),
-        "stability": stability_map(golden("stability/by_axis"), labels, "toy data"),
-        "excess": attack_panel.attack_curves_figure(report, "toy data"),
-        "accuracy": attack_panel.attack_accuracy_figure(report, "toy data"),
-        "factors": attack_panel.attack_factor_heatmap(report, "toy data"),
-        "energy": attack_panel.attack_shares_figure(report, "toy data"),
-        "protection": protection_figure(golden("deep-attackers/factors"), "toy data"),
-    }
-
-
-def test_every_figure_names_its_data_and_lists_each_line_once(figures):
-    for name, figure in figures.items():
-        title, _, note = figure.layout.title.text.partition("<br><sup>")
-        assert title, name
-        assert "toy data" in note, name
-        assert figure.layout.height > figure.layout.margin.t + figure.layout.margin.b, name
-        assert len(figure.data), name
-        listed = [t.name for t in figure.data if t.name and t.showlegend is not False and t.type == "scatter"]
-        assert len(listed) == len(set(listed)), name
-
-
-def test_a_line_is_the_geometric_mean_over_seeds_and_a_band_reaches_from_least_to_largest(figures):
-    figure = figures["norm_ratio"]
+def test_a_line_is_the_geometric_mean_over_seeds_and_a_band_reaches_from_least_to_largest(curves, net_curves):
+    figure = plots.norm_ratio_figure(curves, "toy data")
+    assert figure.layout.title.text.partition("<br><sup>")[2].startswith("toy data. ")
+    listed = [t.name for t in figure.data if t.name and t.showlegend is not False]
+    assert listed == ["Ours (Algorithm 1)", "Identity (θ = I)"]  # each once, for both panels
     line = trace(figure, "Ours")
     assert [*line.x] == [1, 10]  # on a logarithmic axis, without the start
     np.testing.assert_allclose(line.y, [1e-1, 1e-3])
@@ -128,20 +81,21 @@ def test_a_line_is_the_geometric_mean_over_seeds_and_a_band_reaches_from_least_t
     np.testing.assert_allclose(band.y, [1e-2, 1e-4, 1e-2, 1])
     assert trace(figure, "Identity", "x2").y[-1] == pytest.approx(1e-32)  # zero
     assert (line.line.color, line.line.dash) == method_style("ours")[1:]
-    mean = trace(figures["probe"], "θ<sub>0</sub> (not")
+    mean = trace(probe_accuracy_figure(net_curves, "toy data"), "θ<sub>0</sub> (not")
     np.testing.assert_allclose(mean.y, [20, 30, 91])
 
 
-def test_marks_of_a_net_show_the_span_over_draws_and_the_level_of_a_solver(figures):
-    mark = next(t for t in figures["ratios"].data if t.mode == "markers")
+def test_marks_of_a_net_show_the_span_over_draws_and_the_level_of_a_solver(net_curves):
+    mark = next(t for t in ratio_history_figure(net_curves, "toy data").data if t.mode == "markers")
     assert (mark.x[0], mark.y[0]) == (20, 5)
     assert (mark.error_y.array[0], mark.error_y.arrayminus[0]) == (2, 1)
-    level = next(t for t in figures["probe"].data if str(t.name).endswith("convex"))
+    drawn = probe_accuracy_figure(net_curves, "toy data").data
+    level = next(t for t in drawn if str(t.name).endswith("convex"))
     assert [*level.y] == pytest.approx([95, 95])
 
 
-def test_factors_are_numbers_or_lower_bounds(figures, report):
-    heat = figures["factors"].data[0]
+def test_factors_are_numbers_or_lower_bounds(report):
+    heat = attack_panel.attack_factor_heatmap(report, "toy data").data[0]
     worst = report.worst_case("ill")["factor"]
     assert 10 ** heat.z[-1][0] == pytest.approx(worst)
     shown = dict(zip(heat.y, np.ravel(heat.text), strict=True))

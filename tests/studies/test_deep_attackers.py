@@ -12,10 +12,10 @@ from condnum.studies.deep_attackers import DeepAttackers
 SHORT = DeepAttackers(
     "embedded",
     epochs=6,
-    attackers=("head-sgd", "ridge", "trunk", "fresh-ridge", "stage-adamw"),
+    attackers=("head-sgd", "ridge"),
     shots=(6, 0),
-    steps=12,
-    trials=2,
+    steps=4,
+    trials=1,
     test_images=60,
     **SHORT_NETS,
 )
@@ -48,12 +48,11 @@ class TestRun:
         assert given.tables["results"][columns].reset_index(drop=True).equals(mine)
         assert not list(tmp_path.glob("*.safetensors"))
 
-    @pytest.mark.parametrize(
-        "attackers", [("ridge", "fresh-ridge"), ("trunk", "transformed-ridge")], ids=",".join
-    )
-    def test_attackers_in_closed_form_alone_have_tables_figures_and_sentences(self, finished, attackers):
+    def test_attackers_in_closed_form_alone_have_tables_figures_and_sentences(self, finished):
         folder = str(finished[1])
-        run = dataclasses.replace(SHORT, models=folder, methods=(), attackers=attackers).run(jobs=1)
+        run = dataclasses.replace(SHORT, models=folder, methods=(), attackers=("ridge", "fresh-ridge")).run(
+            jobs=1
+        )
         tables = run.tables
         best = tables["results"].query("net == 'ours'")["final_accuracy"].max()
         labels = dict(zip(tables["results"]["attacker"], tables["results"]["label"], strict=True))

@@ -156,7 +156,7 @@ class TestRun:
         (folder / "train" / "cat" / "3.png").write_bytes(b"broken")
         config = dataclasses.replace(
             SHORT, pretrain=str(folder), harmful="digits-8x8:5-9", weights="none", group_size=20, limit=None,
-            image_size=12, methods=("ours",),
+            image_size=12, methods=("ours",), epochs=1, pretrain_epochs=1,
         )  # fmt: skip
         run = config.run(jobs=1)
         assert (run.tables["results"]["unreadable"] == 1).all()

@@ -37,13 +37,8 @@ def test_a_result_replaces_a_failure_and_an_older_result(filled):
         assert store.get("b").arrays["history"].tolist() == [1, 1, 1]
         store.fail("b", "the model is gone")
         assert store.get("b") is None
-        for key, row, message in (
-            ("../a", {}, "a key must consist of 1 to 100 letters, digits, - or _, got '../a'"),
-            ("", {}, "got ''"),
-            ("d", {"history": [1, 2]}, "column 'history' of a cell is a list"),
-        ):
-            with pytest.raises(InvalidInputError, match=message):
-                store.put(key, row)
+        with pytest.raises(InvalidInputError, match="column 'history' of a cell is a list"):
+            store.put("d", {"history": [1, 2]})
         assert store.count() == 2
 
 

@@ -77,12 +77,6 @@ def test_the_key_knows_what_the_result_depends_on():
         Cell(cell.at, cell.settings, after=Cell({"start": 0})).named("a", "sum", "1"),
     ]
     assert len({key, *(other.key for other in others)}) == 7
-    for at, message in (
-        ({"x": float("nan")}, r"'at' of a cell is \{'x': nan\}, which JSON cannot represent"),
-        ({"x": np.float32(1)}, "which JSON cannot represent"),
-    ):
-        with pytest.raises(InvalidInputError, match=message):
-            Cell(at)
 
 
 def test_rows_arrays_tables_facts_and_progress(squares, tmp_path, started, monkeypatch):
@@ -118,10 +112,9 @@ def test_what_is_finished_is_not_computed_again(squares, tmp_path, started):
     assert started()[-2:] == [0, 1]
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_failures_are_rows_and_are_tried_again(squares, tmp_path, started, jobs):
+def test_failures_are_rows_and_are_tried_again(squares, tmp_path, started):
     study = squares(trouble="odd")
-    run = study.run(out=tmp_path / "out", jobs=jobs)
+    run = study.run(out=tmp_path / "out", jobs=1)
     assert run.tables["results"]["x"].tolist() == [0, 2]
     assert sorted(run.failures["error"]) == ["ValueError: 1 is odd", "ValueError: 3 is odd"]
     assert "squares: x=1" in set(run.failures["cell"])
@@ -129,7 +122,7 @@ def test_failures_are_rows_and_are_tried_again(squares, tmp_path, started, jobs)
     texts = [path.read_text() for path in (tmp_path / "out" / "cells").glob("*.failed")]
     assert [("Traceback" in text, "in compute" in text) for text in texts] == [(True, True)] * 2
     (tmp_path / "log.repaired").touch()
-    again = study.run(out=tmp_path / "out", jobs=jobs)
+    again = study.run(out=tmp_path / "out", jobs=1)
     assert (again.reused, again.computed, len(again.failures)) == (2, 2, 0)
     assert sorted(started()) == [0, 1, 2, 3]
     assert not list((tmp_path / "out" / "cells").glob("*.failed"))

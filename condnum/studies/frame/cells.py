@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -46,14 +45,8 @@ class Cell:
     def __post_init__(self) -> None:
         """Keep copies of both dictionaries as JSON gives them back, so that the key stays what it is."""
         for name in ("at", "settings"):
-            given = dict(getattr(self, name))
-            try:
-                object.__setattr__(self, name, json.loads(json.dumps(given, allow_nan=False)))
-            except (TypeError, ValueError) as error:
-                raise InvalidInputError(
-                    f"'{name}' of a cell is {given}, which JSON cannot represent ({error}); use strings, "
-                    "finite numbers, booleans, None, or lists and dictionaries of these as values."
-                ) from error
+            given = json.dumps(dict(getattr(self, name)), allow_nan=False)
+            object.__setattr__(self, name, json.loads(given))
 
     def named(self, study: str, checksum: str, code: str, folder: str = "") -> Cell:
         """Return the cell with the key that it has in a study, on data and by code with these checksums."""
@@ -195,6 +188,4 @@ class ResultStore:
 
     def _path(self, key: str) -> Path:
         """Return the file of a cell."""
-        if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", key):
-            raise InvalidInputError(f"a key must consist of 1 to 100 letters, digits, - or _, got {key!r}.")
         return self.folder / f"{key}.npz"

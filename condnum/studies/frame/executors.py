@@ -87,8 +87,9 @@ class ProcessExecutor:
                 return
             while waiting:
                 yield from self._pool(sent, waiting, self.jobs, suspects)
-            for cell in suspects:
-                yield from self._pool(sent, deque([cell]), 1, guilty)
+            alone = deque(suspects)
+            while alone:
+                yield from self._pool(sent, alone, 1, guilty)
         died = RuntimeError("the worker process died (killed, out of memory, or crashed)")
         yield from [Outcome.failed(cell, died) for cell in guilty]
 
@@ -105,10 +106,11 @@ class ProcessExecutor:
             env=threads_environment(threads),
         )
         running: dict[Future[Outcome], Cell] = {}
+        most = 1 if jobs == 1 else 2 * jobs  # of several workers each has a cell that runs, and the next
         broken = completed = False
         try:
             while running or (waiting and not broken):
-                while waiting and not broken and len(running) < 2 * jobs:  # one runs, one waits for its end
+                while waiting and not broken and len(running) < most:
                     try:
                         running[pool.submit(_evaluate_sent, sent, waiting[0], threads)] = waiting[0]
                         waiting.popleft()
