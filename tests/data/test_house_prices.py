@@ -53,16 +53,6 @@ def test_rows_are_the_first_of_each_domain_and_standardized_anew(houses):
     assert houses(options={"rows": 50}).rows_harmful == 3
 
 
-def test_columns_of_another_order_or_beyond_the_81_change_nothing(houses, isolated):
-    pair = houses()
-    frame = pd.read_csv("data/house_prices/train.csv", dtype=str, keep_default_na=False)
-    frame.iloc[:, ::-1].assign(extra="1").to_csv(isolated / "other.csv", index=False)
-    other = load_house_prices(isolated / "other.csv")
-    assert other.feature_names == pair.feature_names
-    assert np.array_equal(other.X_H, pair.X_H)
-    assert other.checksum != pair.checksum
-
-
 @pytest.mark.parametrize(
     ("cells", "message"),
     [

@@ -24,7 +24,6 @@ from condnum.data.feature_stream import as_stream, read_targets
 from condnum.data.house_prices import CATEGORICAL, HOUSE_COLUMNS, load_house_prices, read_house_table
 from condnum.deep.weights import CHECKPOINT_VERSION, read_metadata, read_state, read_weights
 from condnum.errors import CondnumError, DataFormatError, InvalidInputError
-from condnum.studies.frame import ResultStore
 
 X = np.random.default_rng(0).normal(size=(7, 3))
 pick = st.sampled_from
@@ -198,23 +197,6 @@ def test_weights(fuzz, damaged, written, name):
 
     load(valid[0])
     fuzz(damaged(valid), load)
-
-
-# Results.
-
-
-def test_store(fuzz, damaged, written, tmp_path):
-    with ResultStore(tmp_path / "whole") as store:
-        store.put("a", {"rir": 2.0}, {"history": X})
-    whole = (tmp_path / "whole" / "a.npz").read_bytes()
-
-    def load(content):
-        path = written("cells/a.npz", content)
-        with ResultStore(path.parent) as store:
-            found = store.get("a")
-            assert found is None or np.array_equal(found.arrays.get("history", X), X)
-
-    fuzz(damaged([whole]), load)
 
 
 # What takes no chance to find.
