@@ -85,6 +85,11 @@ class Digits:
             )
         return count
 
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the h·w pixels in reading order: r0c0, r0c1 and so on."""
+        return tuple(f"r{r}c{c}" for r, c in np.ndindex(self.images.shape[1:]))
+
     def pixels(self, index: NDArray[np.integer] | slice = slice(None)) -> Float64Array:
         """Return images as rows of normalized pixels, `(x/pixel_max − mean)/std`."""
         chosen = self.images[index]
@@ -137,7 +142,7 @@ def digit_pair(digits: Digits, pretrain: int, harmful: int, *, seed: int = 0) ->
         name=digits.name,
         pretrain_name=f"digit {pretrain}",
         harmful_name=f"digit {harmful}",
-        feature_names=tuple(f"r{r}c{c}" for r, c in np.ndindex(digits.images.shape[1:])),
+        feature_names=digits.feature_names,
         checksum=digits.checksum,
         provenance=digits.provenance,
         allow_constant_target=True,
