@@ -1,7 +1,6 @@
 """The six panels of notebook 7: overlaps on both tasks, a direction in the data, spectra, ratios, probes."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -117,9 +116,11 @@ def draw_images(panel: Any, view: Selection) -> None:
     """Draw the directions as images of the pixels, beside each other and each on its own scale."""
     shape, shown = view.tasks.shape or (1, view.tasks.dimension), directions(view)
     gap = np.full((shape[0], max(1, shape[1] // 14)), np.nan)
-    images = [in_shades(of / np.abs(of).max(), 64).reshape(shape) for _, of in shown]
-    parts = [part for image in images for part in (gap, image)][1:]
-    draw_direction(panel, np.concatenate(parts, axis=1), [None, None])
+    left, right = (in_shades(of / np.abs(of).max(), 64).reshape(shape) for _, of in shown)
+    image = np.concatenate([left, gap, right], axis=1)
+    look = {"type": "heatmap", "colorscale": DIVERGING, "zmin": -1, "zmax": 1, "showscale": False}
+    rows, columns = map(np.arange, image.shape)
+    panel.trace("image", columns, rows, z=image, showlegend=None, hover="%{z:.2f}<extra></extra>", **look)
     title = _small(" | ".join(name for name, _ in shown))["title"]
     panel.x("", **BARE, constrain="domain", title=title)
     panel.y("", **BARE, autorange="reversed", scaleanchor="x3", constrain="domain")
@@ -130,21 +131,12 @@ def draw_loadings(panel: Any, view: Selection) -> None:
     shown = directions(view)
     kept = np.sort(np.argsort(-np.abs(shown[0][1]), kind="stable")[:BARS])[::-1]
     columns = [view.tasks.features[k][:14] for k in kept]
-    draw_direction(panel, np.zeros((0, 0)), [(name, of[kept], columns) for name, of in shown])
+    for (name, of), color in zip(shown, BAR_COLORS, strict=True):
+        look = {"type": "bar", "orientation": "h", "marker": {"color": color}}
+        panel.trace(name, of[kept], columns, legend=False, hover="%{label}: %{value:.3f}", **look)
     said = [colored(name, color) for (name, _), color in zip(shown, BAR_COLORS, strict=True)]
     panel.x("", autorange=True, **_small(f"loadings of {', '.join(said)}"))
     panel.y("", side="right", type="category", autorange=True, dtick=1, tickfont={"size": 10})
-
-
-def draw_direction(panel: Any, image: Any, bars: Sequence[Any]) -> None:
-    """Draw an image and two sets of bars, of which one kind is empty."""
-    look = {"type": "heatmap", "colorscale": DIVERGING, "zmin": -1, "zmax": 1, "showscale": False}
-    rows, columns = map(np.arange, image.shape)
-    panel.trace("image", columns, rows, z=image, showlegend=None, hover="%{z:.2f}<extra></extra>", **look)
-    for bar, color in zip(bars, BAR_COLORS, strict=True):
-        name, x, y = bar or ("", [], [])
-        look = {"type": "bar", "orientation": "h", "marker": {"color": color}}
-        panel.trace(name, x, y, legend=False, hover="%{label}: %{value:.3f}", **look)
 
 
 def draw_spectra(panel: Any, view: Selection) -> None:

@@ -52,7 +52,6 @@ class Zigzag(ExplorerResult):
     kappa: float  # κ = σ₁/σ₂, with σ₁ = 1
     rule: str
     step: int  # the step that the reader looks at
-    axes: str
     path: Floats  # (T + 1, 2) w_t − w* in the eigenbasis: steep, flat; ‖w_0 − w*‖ = 1
     norm_ratio: Floats  # (T + 1,) Eq. 16
     energy_ratio: Floats  # (T + 1,) excess loss over that at the start
@@ -87,11 +86,9 @@ class Zigzag(ExplorerResult):
         ends = np.array([self.norm_ratio[self.step], self.energy_ratio[self.step]])
         ends[ends <= _ZIGZAG_FLOOR * 1e-3] = np.nan
         right.marks("shown step", [self.step] * 2, ends, "circle", [17, 9], [BLUE, ORANGE], legend=False)
-        equal = self.axes == "equal"
-        height, anchor = (_STEEP, "x") if equal else (1.25 * max(abs(shown[0, 0]), 1e-3), False)
         frame = {"constrain": "domain"}  # keeps the ranges whatever the shape of the window
         plane.x("along the flat axis u<sub>2</sub>", -_FLAT, _FLAT, **frame)
-        plane.y("along the steep axis u<sub>1</sub>", -height, height, scaleanchor=anchor, **frame)
+        plane.y("along the steep axis u<sub>1</sub>", -_STEEP, _STEEP, scaleanchor="x", **frame)
         right.x("step t", 0, t[-1])
         right.y("fraction of the initial value", math.log10(_ZIGZAG_FLOOR), 0.3, log=True)
         rule = "exact line search" if self.rule == "exact" else "constant step 1/σ<sub>1</sub>"
@@ -124,12 +121,6 @@ class Zigzag(ExplorerResult):
         "step size", "How it is chosen.", {"exact": "exact line search", "constant": "constant, 1/σ₁"}
     ),
     step=Slider("step t", "Number of steps drawn in the plane.", 0, ZIGZAG_STEPS, play=400, marks=20),
-    axes=Choice(
-        "scale of the axes",
-        "Equal scales show right angles; stretched ones show the path.",
-        {"fit": "stretched to the path"},
-        advanced=True,
-    ),
 )
 def zigzag(
     *,
@@ -137,7 +128,6 @@ def zigzag(
     angle: float = 45.0,
     rule: Literal["exact", "constant"] = "exact",
     step: int = 5,
-    axes: Literal["equal", "fit"] = "equal",
     steps: int = ZIGZAG_STEPS,
 ) -> Zigzag:
     """Run gradient descent on `H = diag(1, 1/κ)` in the plane; the first gradient has the angle φ.
@@ -156,7 +146,7 @@ def zigzag(
     points, t = np.array(path), np.arange(steps + 1)
     energy, norm = points**2 @ sigma, (points**2).sum(axis=1)
     bounds = norm_bound(kappa, t), kantorovich_bound(kappa, t)
-    return Zigzag(kappa, rule, min(step, steps), axes, points, norm, energy / energy[0], *bounds)
+    return Zigzag(kappa, rule, min(step, steps), points, norm, energy / energy[0], *bounds)
 
 
 class GradientDescentExplorer(Explorer):

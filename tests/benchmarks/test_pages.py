@@ -95,7 +95,6 @@ def test_the_first_figure(window, tmp_path, seconds):
 #: Explorer, settings, the trait that is moved, its values in turn, seconds promised.
 CASES = [
     ("GradientDescentExplorer", {}, "kappa", np.geomspace(2, 500, 40), 0.1),
-    ("GradientDescentExplorer", {"axes": "fit"}, "step", range(40), 0.1),
     ("SpectrumDescentExplorer", {"dimension": 64}, "kappa", np.geomspace(2, 1e6, 40), 0.1),
     ("SpectrumDescentExplorer", {"dimension": 256}, "kappa", np.geomspace(2, 1e6, 40), 0.3),
     ("AlignmentExplorer", {"dimension": 64}, "angle", np.linspace(1, 89, 43), 0.1),

@@ -133,7 +133,7 @@ def test_the_column_and_not_the_window_decides_what_is_beside_what(play: Any) ->
     near = page.evaluate("player.change({ angle: 43, data_kappa: 400 }), player.state()")
     assert (near["angle"], near["data_kappa"]) == (0, 1000)  # κ on its logarithmic scale
     rotation = page.get_by_label("rotation", exact=True)
-    for index, idle in enumerate((False, False, False, True)):  # a Haar draw has no angle
+    for index, idle in enumerate((False, False, True)):  # a Haar draw has no angle
         rotation.select_option(str(index))
         assert page.get_by_label("angle of U to Q (degrees)").first.is_disabled() == idle
 

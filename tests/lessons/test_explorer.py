@@ -105,10 +105,9 @@ def ask(explorer, number=1, **settings):
 
 def test_the_page_asks_and_traits_draw():
     explorer = GradientDescentExplorer(kappa=20.0)
-    kappa, _, _, step, axes = explorer.declaration["controls"]
+    kappa, _, _, step = explorer.declaration["controls"]
     assert (kappa["low"], kappa["high"], kappa["log"], kappa["whole"]) == (1, 1000, True, False)
     assert step["whole"]
-    assert axes["options"] == [("equal", "equal"), ("fit", "stretched to the path")]
     ask(explorer, 7, step=4)
     assert (explorer.step, payload(explorer)["id"]) == (4, 7)
     assert payload(explorer)["figure"]["layout"]["title"]["text"].endswith("κ = 20, t = 4")
@@ -117,7 +116,7 @@ def test_the_page_asks_and_traits_draw():
     result = explorer.result
     ask(explorer, 8)  # the same once more is answered, and not computed
     assert (explorer.result, payload(explorer)["id"]) == (result, 8)
-    explorer.change(step=1, kappa=3.0, axes="fit")
+    explorer.change(step=1, kappa=3.0)
     assert payload(explorer)["state"] == explorer.settings
     assert explorer.settings_code.startswith("GradientDescentExplorer(kappa=3.0, angle=45.0, rule='exact'")
 
@@ -138,7 +137,7 @@ def test_controls_without_effect_are_declared_and_left_out():
     explorer = AlignmentExplorer(angle=30.0)
     only = {one["name"]: one["only"] for one in explorer.declaration["controls"] if one["only"]}
     assert only == {
-        "angle": {"rotation": ["ends", "neighbours", "random"]}, "seed": {"rotation": ["random", "haar"]}
+        "angle": {"rotation": ["ends", "random"]}, "seed": {"rotation": ["random", "haar"]}
     }  # fmt: skip
     explorer.change(rotation="haar", seed=5)
     assert (explorer.error, explorer.angle) == ("", 30.0)  # for when it acts again
