@@ -144,7 +144,7 @@ def look_at(
     P, H = read
     answers = np.zeros(pretrain.dimension, dtype=bool)
     if y_harmful is not None:
-        answers = _functions_of(y_harmful[H.complete][: len(H.head)], H.head)
+        answers = _functions_of(y_harmful[H.places], H.drawn)
     table = pd.DataFrame({"column": list(pretrain.columns)})
     for field, found in (("pretrain", P), ("harmful", H)):
         for figure in ("mean", "deviation", "smallest", "largest"):
@@ -158,7 +158,7 @@ def look_at(
 
 def _looks(names: Sequence[str], P: TaskRows, H: TaskRows, answers: NDArray[np.bool_]) -> list[str]:
     """Say of every column what it looks like: nothing for a measurement."""
-    both = np.concatenate([P.head, H.head])
+    both = np.concatenate([P.drawn, H.drawn])
     whole = (both == np.round(both)).all(axis=0)
     codes = np.array([few_whole_numbers(x) and np.ptp(x) == len(np.unique(x)) - 1 for x in both.T])
     codes &= len(both) >= 20
@@ -171,8 +171,8 @@ def _looks(names: Sequence[str], P: TaskRows, H: TaskRows, answers: NDArray[np.b
             "label: a function of the targets": answers[i],
             "constant": len(flat) == 2 and np.isclose(P.mean[i], H.mean[i], rtol=1e-12, atol=0),
             "index: consecutive integers over the rows": whole[i]
-            and _runs(P.head[:, i])
-            and _runs(H.head[:, i]),
+            and _runs(P.drawn[:, i])
+            and _runs(H.drawn[:, i]),
             "label: by its name": name.strip().lower() in ANSWERS,
             "label: different integers in the two tasks": codes[i] and apart,
             f"constant in {' and '.join(flat)}": flat,

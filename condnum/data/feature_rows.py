@@ -6,6 +6,7 @@ All of it is a sum over rows, so blocks add up, one after the other here or in a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,6 @@ from condnum.data.feature_stream import FeatureStream
 from condnum.data.task_pair import Float64Array, constant_columns
 from condnum.errors import DataFormatError, InvalidInputError, require
 
-#: Rows at the beginning by which labels and indices are recognized.
-HEAD_ROWS = 10_000
 #: A sample has at least so many rows, or as many as fit into so much memory,
 SAMPLE_ROWS, SAMPLE_BYTES = 5_000, 32 << 20
 #: or so many per column, as resampling needs, where they fit into this.
@@ -36,11 +35,10 @@ class TaskRows:
     deviation: Float64Array  # (D,) of the population; exactly 0 for a constant column
     smallest: Float64Array  # (D,)
     largest: Float64Array  # (D,)
-    head: Float64Array  # (at most HEAD_ROWS, D) the first rows
     covariance: Float64Array  # (D, D) K = XᵀX, neither centered nor normalized (Eq. 9)
     moment: Float64Array | None  # (D, m) XᵀY, where there are targets
     energy: float  # ‖Y‖²
-    sample: Float64Array  # (n, D) rows of X, drawn without replacement, in the order of the file
+    drawn: Float64Array  # (n, D) rows as in the file, drawn without replacement, in their order
     places: NDArray[np.int64]  # (n,) their positions among all rows of the file
     standardized: bool
 
@@ -48,6 +46,11 @@ class TaskRows:
     def rows(self) -> int:
         """Number of complete rows N."""
         return int(self.complete.sum())
+
+    @cached_property
+    def sample(self) -> Float64Array:
+        """The rows `drawn` of X."""
+        return self._scaled(self.drawn)
 
     def array(self) -> Float64Array:
         """Return X `(N, D)`, read again into memory."""
@@ -131,7 +134,6 @@ class _RowSums:
     squares: Float64Array  # (D,) squared deviations from the mean
     smallest: Float64Array
     largest: Float64Array
-    head: Float64Array
     products: Float64Array  # (D, D)
     moment: Float64Array  # (D, m)
     answers: Float64Array  # (m,) Σ y
@@ -164,7 +166,7 @@ class _RowSums:
         extremes = X.min(axis=0, initial=np.inf), X.max(axis=0, initial=-np.inf)
         keys = np.random.default_rng([task.seed, start, _SAMPLE_SEED]).random(len(X))
         return cls(
-            kept, gaps, len(X), mean, squares, *extremes, X[:HEAD_ROWS], products, moment, Y.sum(axis=0),
+            kept, gaps, len(X), mean, squares, *extremes, products, moment, Y.sum(axis=0),
             float((Y**2).sum()), *_least(task.size, keys, places, X),
         )  # fmt: skip
 
@@ -183,7 +185,6 @@ class _RowSums:
             self.squares + other.squares + apart**2 * (self.rows * other.rows / rows),
             np.minimum(self.smallest, other.smallest),
             np.maximum(self.largest, other.largest),
-            np.concatenate([self.head, other.head])[:HEAD_ROWS] if len(self.head) < HEAD_ROWS else self.head,
             self.products + other.products,
             self.moment + other.moment,
             self.answers + other.answers,
@@ -228,11 +229,10 @@ def _finished(sums: _RowSums, task: _Reading, standardize: bool) -> TaskRows:
         apart, scale = sums.mean - task.shift, np.where(deviation == 0, np.inf, deviation)
         K = (K - sums.rows * np.outer(apart, apart)) / np.outer(scale, scale)
         moment = (moment - np.outer(apart, sums.answers)) / scale[:, None]
-    found = TaskRows(
-        stream, sums.complete, sums.gaps, sums.mean, deviation, sums.smallest, sums.largest, sums.head, K,
+    return TaskRows(
+        stream, sums.complete, sums.gaps, sums.mean, deviation, sums.smallest, sums.largest, K,
         None if task.targets is None else moment, sums.energy, sums.sample, sums.places, standardize,
     )  # fmt: skip
-    return replace(found, sample=found._scaled(found.sample))
 
 
 def _summed_by_dask(task: _Reading) -> _RowSums:
