@@ -23,6 +23,12 @@ def channels_last(output: Tensor, layout: str = "") -> bool:
     return layout == "NHWC" or (layout != "NCHW" and first == middle != last)
 
 
+def layout_of(*modules: nn.Module) -> str:
+    """Return timm's `output_fmt` of the first module that has one, or an empty text."""
+    layout = next((of.output_fmt for of in modules if hasattr(of, "output_fmt")), "")
+    return str(getattr(layout, "value", layout))
+
+
 class _Extracting(nn.Module):
     """A layer followed by `features · θ + bias`; its other attributes are those of the layer."""
 
@@ -102,10 +108,9 @@ def insert_extractor(model: nn.Module, layer: str, theta: Any) -> nn.Module:
     made = copy.deepcopy(model)
     old = made.get_submodule(layer)
     like = next((of for of in [*old.parameters(), *made.parameters()] if of.is_floating_point()), T)
-    layout = getattr(old, "output_fmt", getattr(made, "output_fmt", ""))
     parent, _, leaf = layer.rpartition(".")
     new = _Extracting(
-        old, T.to(like), None if bias is None else bias.to(like), layer, str(getattr(layout, "value", layout))
+        old, T.to(like), None if bias is None else bias.to(like), layer, layout_of(old, made)
     ).train(old.training)
     made.get_submodule(parent).register_module(leaf, new)
     return made
