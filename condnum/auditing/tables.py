@@ -2,7 +2,6 @@
 
 import html
 from collections.abc import Mapping
-from dataclasses import fields
 
 import numpy as np
 import pandas as pd
@@ -11,9 +10,7 @@ from condnum.auditing import words
 from condnum.auditing.layers import LayerAudit
 from condnum.auditing.measures import LABEL_OF
 from condnum.auditing.result import Audit
-from condnum.machine import versions
 from condnum.report.tables import RATIO_TITLES, as_html, number
-from condnum.studies.frame import Study
 
 _TASKS = {"pretrain": "D<sub>P</sub>", "harmful": "D<sub>H</sub>"}
 
@@ -113,15 +110,3 @@ def attack_words(found: Audit) -> pd.DataFrame:
         for title, table in parts.items()
     )
     return first.join(others).reset_index()
-
-
-def run_words(study: Study, found: Audit) -> pd.DataFrame:
-    """Return what the run was: the parameters that were given, the time of each stage, versions."""
-    given = {part.name: getattr(study, part.name) for part in fields(study)}
-    defaults = {part.name: part.default for part in fields(study)}
-    facts = {
-        "parameters": ", ".join(f"{name}={of}" for name, of in given.items() if of != defaults[name]),
-        "seconds": ", ".join(f"{stage} {number(of)}" for stage, of in found.seconds.items()),
-        "versions": ", ".join(f"{name} {of}" for name, of in versions().items()),
-    }
-    return pd.DataFrame([fact for fact in facts.items() if fact[1]], columns=["what", "value"])
