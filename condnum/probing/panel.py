@@ -97,31 +97,21 @@ def attack_panel(
     raw = [name for name, value in thetas.items() if value is None]
     if thetas.get(RAW) is not None:
         raise InvalidInputError("the name 'raw' is reserved for the baseline; rename that extractor.")
-    if len(raw) > 1:
-        raise InvalidInputError(f"several extractors are None (the raw inputs): {', '.join(raw)}; keep one.")
     baseline = raw[0] if raw else RAW
     thetas = {baseline: None, **thetas}
     budget = AttackBudget() if budget is None else budget
-    if not isinstance(budget, AttackBudget):
-        raise InvalidInputError(
-            f"budget must be an AttackBudget, got {budget!r}; import it from condnum.probing and pass "
-            "AttackBudget(steps=…)."
-        )
     chosen = [get_attacker(name) for name in _chosen("attacker", attackers, attacker_names())]
     attacked = _chosen("extractor", only, thetas)
     rows = covariance is None and moment is None
     if rows and (features is None or targets is None):
-        missing = " and ".join(
-            name for name, of in (("features", features), ("targets", targets)) if of is None
-        )
         raise InvalidInputError(
-            f"an attack needs {missing} of the harmful task: give rows (N, D) with a target each, or "
-            "covariance= and moment=."
+            "an attack needs features and targets of the harmful task, or covariance= and moment=."
         )
-    if rows:
-        task = AttackTask.of(features, targets, kind, held_out)
-    else:
-        task = AttackTask.of_covariance(covariance, moment)
+    task = (
+        AttackTask.of(features, targets, kind, held_out)
+        if rows
+        else AttackTask.of_covariance(covariance, moment)
+    )
     problems, scale = _problems(thetas, task, rows)
     steps, curves, skipped = [], [], []
     for extractor in attacked:
