@@ -5,14 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from condnum.probing import AttackBudget, attack_panel, linear_probe
+from condnum.probing import AttackBudget, attack_panel
 from condnum.probing.quadratic import (
     assumed_minima,
     descent_contraction,
     descent_filter,
     gradient_descent,
     heavy_ball,
-    line_search_filters,
     nesterov,
     rate_steps,
     two_term_filters,
@@ -73,15 +72,6 @@ def test_two_term_recurrences_are_the_plain_loops(space, recurrence):
         filters = two_term_filters([recurrence(S.sigma, mu)])
         found = Race(space, ["only"], BUDGET).follow(space, filters)
         np.testing.assert_allclose(found[0].excess, values, rtol=1e-8, atol=1e-13)
-
-
-def test_line_search_is_that_of_linear_probe(space):
-    modes = space.spectrum.modes
-    search = (q for q, _ in line_search_filters(modes.sigma[None], modes.energy[None]))
-    found = Race(space, ["only"], BUDGET).follow(space, search)
-    X, Y = space.features, space.targets
-    known = linear_probe(np.eye(6), X.T @ X, X.T @ Y, steps=STEPS).excess_loss
-    np.testing.assert_allclose(found[0].excess, known, rtol=1e-8, atol=1e-14)
 
 
 @pytest.mark.parametrize("distinct", [1, 2, 4])

@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from covariances import covariance_of, orthogonal
@@ -291,9 +290,6 @@ def test_features_stand_for_their_covariance(function):
         function(pretrain_features=torch.tensor(P), harmful_covariance=H.T @ H),
     ):
         np.testing.assert_allclose(found, right, rtol=1e-8)
-    frames = pd.DataFrame(P, columns=list("abc")), pd.DataFrame(H, columns=list("abc"))[["c", "a", "b"]]
-    found = function(pretrain_features=frames[0], harmful_features=frames[1])
-    np.testing.assert_allclose(found, right, rtol=1e-8)
     with pytest.raises(InvalidInputError, match="either harmful_covariance or harmful_features"):
         function(P.T @ P)
     with pytest.raises(InvalidInputError, match="either pretrain_covariance or pretrain_features"):
