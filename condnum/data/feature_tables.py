@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from condnum.errors import DataFormatError, require
 
-#: Separators of text; the first one that splits the first line is taken.
+#: Separators of text; the first one that splits the first line is taken, white space in `.txt` alone.
 _SEPARATORS = ("\t", ";", ",", r"\s+")
 #: Rows that tell the types of columns.
 _ROWS = 100
@@ -56,7 +56,8 @@ def open_text(path: Path) -> Opened:
         decimal = "," if separator == ";" else "."
         return pd.read_csv(path, sep=separator, decimal=decimal, header=None, nrows=1, **layout)
 
-    separator = next((own for own in _SEPARATORS if first_line(own).shape[1] > 1), ",")
+    tried = _SEPARATORS if ".txt" in path.name.lower() else _SEPARATORS[:-1]
+    separator = next((own for own in tried if first_line(own).shape[1] > 1), ",")
     first, notes = first_line(separator), list[str]()
     filled = first.dropna(axis=1)
     counted = filled.shape[1] > 1 and filled.iloc[0].tolist() == [*range(filled.shape[1])]
@@ -136,7 +137,7 @@ def open_frames(
                 raise DataFormatError(
                     f"{source}: {len(wrong)} column(s) do not hold numbers: {', '.join([*wrong][:5])} "
                     f"('{name}' holds '{cell}'); leave them out (drop), or give one column per number "
-                    "(identifiers, labels and dates are not features)."
+                    "(identifiers, labels and dates are not features; text is UTF-8 with comma, tab or ;)."
                 )
             yield np.stack(columns, axis=1).astype(stored, copy=False)
 

@@ -109,7 +109,7 @@ TEXTS = {  # what is written, how its columns are called, and what is said
 @pytest.mark.parametrize("kind", TEXTS)
 def test_text_is_read_as_pandas_reads_it(tmp_path, kind):
     text, names, said = TEXTS[kind]
-    for ending, pack in (("CSV", bytes), ("tsv.gz", gzip.compress)):
+    for ending, pack in (("TXT", bytes), *[("csv.gz", gzip.compress)] * (kind != "savetxt")):
         (tmp_path / f"X.{ending}").write_bytes(pack(text.encode()))
         found = as_stream(tmp_path / f"X.{ending}")
         assert found.array().tolist() == ROWS
@@ -169,6 +169,8 @@ class TestKinds:
         files = (tmp_path / f"y.{ending}" for ending in ("csv", "parquet", "npy"))
         for targets in (*files, animals, animals.astype("category"), animals.tolist()):
             assert read_targets(targets)[0].tolist() == [1, 0, 1]
+        (tmp_path / "places.csv").write_text("home city\nNew York\nRome\n")
+        assert read_targets(tmp_path / "places.csv")[0].tolist() == [0, 1]
         (tmp_path / "n.csv").write_text("5\n0\n1\n")
         assert as_stream(tmp_path / "n.csv", vector=True).array().tolist() == [[5], [0], [1]]
 
