@@ -45,9 +45,8 @@ def linear_probe(
 ) -> ProbeCurve:
     """Probe features `Xθ` by gradient descent with exact line search, one θ or a stack at once.
 
-    The probe minimizes `‖Xθw − y‖²` from `w₀ = 0`; `w*` is the solution of least norm, so that the ratio can
-    reach 0. A probe stops when its gradient is below the round-off of a data-space implementation,
-    `‖g‖ ≤ eps·σ₁·‖w*‖`; the curve is flat from there.
+    The probe minimizes `‖Xθw − y‖²` from `w₀ = 0`; `w*` is the solution of least norm. It stops where its
+    gradient is round-off, `‖g‖ ≤ eps·σ₁·‖w*‖`; the curve is flat from there.
 
     Args:
         theta: `(D, D_hid)` extractor, linear layer, `Immunizer` or other linear extractor; a stack

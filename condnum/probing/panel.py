@@ -53,12 +53,10 @@ def attack_panel(
 ) -> AttackReport:
     """Attack extractors with a panel of training algorithms, each at its best hyper-parameters.
 
-    The raw inputs are the baseline, wherever they stand among the extractors, and are added as "raw" if no
-    value is None. A target that an extractor puts out of reach, because its features allow less than raw
-    inputs by more than ε, takes infinitely many steps; where nothing linear is left, no attacker is run.
-    Features, inputs and regression targets are each divided by one number, their root mean square: the scale
-    of θ is free, and no grid of learning rates should see it. Losses are in the units of y. Probes have no
-    intercept: center the features, or add a column of ones, if an attacker would.
+    The raw inputs are the baseline, and are added as "raw" if no value is None. A target that an extractor
+    puts out of reach, because its features allow less than raw inputs by more than ε, takes infinitely many
+    steps. Features, inputs and regression targets are each divided by their root mean square, as the scale of
+    θ is free. Probes have no intercept: center the features, or add a column of ones, if an attacker would.
 
     Args:
         features: `(N, D)` inputs of the harmful task.

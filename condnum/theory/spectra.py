@@ -193,8 +193,8 @@ def storage_noise(dimension: int, eps: float) -> float:
 def as_extractor(theta: ArrayLike, name: str = "theta") -> tuple[Tensor, int]:
     """Return θ `(D, D_hid)` and its rank, without directions that its stored precision takes for none.
 
-    A projection that was saved as float32 has singular values of 1e-8 where it had zeros. They are found
-    where all rows and columns have equal length, as round-off is relative to each entry.
+    A projection saved as float32 has singular values of 1e-8 where it had zeros; they are found where rows
+    and columns have equal length, as round-off is relative to each entry.
     """
     theta = extractor_matrix(theta, name)
     T = as_tensor(theta, name, ndim=2).detach()
@@ -244,8 +244,7 @@ def squared_rtol(dimension: int, eps: float) -> float:
 def features_rtol(features: ArrayLike) -> float:
     """Return the rank tolerance of `XᵀX` for features `(N, D)`: `squared_rtol`, unless units hide a column.
 
-    Where a column is so short in its units that K's tolerance takes it for zero, the rank is that of the
-    columns at equal length, and the tolerance lies below the smallest eigenvalue of so many.
+    Then the rank is that of the columns at equal length, and the tolerance lies below so many eigenvalues.
     """
     X = as_tensor(features, "features", ndim=2).detach()
     rtol = squared_rtol(X.shape[1], storage_eps(features))
@@ -282,7 +281,7 @@ def condition_number(
             singular values of X.
 
     Returns:
-        The condition number with `sigma_max`, `sigma_min`, `rank` and `dimension`.
+        κ with the evidence.
 
     Raises:
         InvalidInputError: Fewer than two dimensions, non-finite entries, bad `rtol` or `ridge`.
