@@ -121,21 +121,15 @@ class Audit:
         return float((deviations.max() / deviations.min()).max())
 
     @property
-    def known_factors(self) -> pd.DataFrame:
-        """Factors of the attackers on the extractor, where they are known, in ascending order."""
-        report = self.attack.report
-        if report is None:
-            return pd.DataFrame()
-        table = report.at(report.factors, None)
-        known = table[(table["extractor"] == self.extractor) & (table["bound"] != "unknown")]
-        return known.sort_values("factor")
-
-    @property
     def weakest(self) -> pd.Series | None:
         """The attacker whom the extractor slows least; None if no factor is known."""
-        if self.attack.report is None or self.known_factors["factor"].isna().all():
+        report = self.attack.report
+        if (
+            report is None
+            or _rows(report.at(report.factors, None), extractor=self.extractor)["factor"].isna().all()
+        ):
             return None
-        return self.attack.report.worst_case(self.extractor)
+        return report.worst_case(self.extractor)
 
     @property
     def probe_sentence(self) -> str:
