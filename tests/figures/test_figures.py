@@ -10,7 +10,7 @@ from condnum import figures as plots
 from condnum.errors import InvalidInputError
 from condnum.figures import attack_panel, limits
 from condnum.figures.probe_accuracy import probe_accuracy_figure, ratio_history_figure
-from condnum.figures.style import log_axis, method_style, translucent
+from condnum.figures.style import method_style
 from condnum.probing import AttackBudget
 from condnum.probing import attack_panel as attacked
 from condnum.theory.pareto import feasible_region
@@ -112,14 +112,6 @@ def test_the_region_is_drawn_as_far_as_any_method_lies():
     figure = limits.front_figure(golden("limits/points"), far.assign(rir_share=0.1), region, "toy data")
     for name in ("unreachable", "Pareto front: RIR = RIR<sub>max</sub>"):
         assert np.log10(max(trace(figure, name).x)) > figure.layout.xaxis.range[1]
-
-
-def test_styles():
-    colors = {method_style(name).color for name in ("ours", "opt_kappa", "imma", "r_ill_only", "identity")}
-    assert len(colors) == 5
-    assert method_style("of a user").label == "of a user"
-    assert translucent("#0072B2", 0.5) == "rgba(0,114,178,0.5)"
-    assert [log_axis("", v)["dtick"] for v in ([1, 1e3], [1e-32, 1], [0.0, np.nan])] == [1, 4, 1]
 
 
 def test_extractors_are_drawn_beside_the_front():

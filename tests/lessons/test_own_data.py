@@ -70,9 +70,6 @@ def test_null_spaces_make_the_ceiling_infinite_and_are_told(files):
     assert "constant column(s) (x2)" in text
 
 
-P, H = np.diag([10.0, 1.0]), np.diag([2.0, 1.0])
-
-
 def upload(explorer, control, name, content):
     """What the page does with a file that its reader chose."""
     message = {"kind": "upload", "control": control, "name": name}

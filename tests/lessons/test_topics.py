@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
 from condnum.lessons.aligned_tasks import EXPONENTS, aligned_tasks
-from condnum.lessons.alignment import haar_overlap_band, rotated_alignment
 from condnum.lessons.ceiling import PATH_STEPS, ceiling_demo
 from condnum.lessons.condition_number import (
     kantorovich_bound,
@@ -76,17 +75,6 @@ def test_the_plane_is_a_case_of_the_probe_and_the_worst_start_attains_the_bound(
 
 
 # Lesson 2.
-
-
-@pytest.mark.parametrize("dimension", [2, 64])
-def test_only_a_haar_draw_is_generic(dimension):
-    draws = [rotated_alignment(rotation="haar", dimension=dimension, seed=seed) for seed in range(40)]
-    overlaps = [run.diagonal_overlap for run in draws]
-    assert np.mean(overlaps) == pytest.approx(1 / dimension, rel=0.25)  # E|u_iᵀq_i|² = 1/D, 40 draws
-    low, high = haar_overlap_band(dimension)
-    assert sum(low <= value <= high for value in overlaps) >= 30
-    bounded = rotated_alignment(rotation="random", angle=90.0, dimension=dimension)
-    assert bounded.exact if dimension == 2 else bounded.diagonal_overlap > 1.5 * high
 
 
 @given(st.floats(1, 1000), st.floats(1, 1000), st.floats(0, 1))

@@ -17,7 +17,6 @@ from condnum.studies.linear import SETTINGS
 from condnum.studies.measure import cell_spectra
 from condnum.studies.release import (
     CORRECTED,
-    SWITCHES,
     ProtocolSwitches,
     SwitchedAlgorithm1,
     compute_cell,
@@ -58,21 +57,6 @@ def planned(study, switches, seed=0, **overrides):
 def trained(*setting, **overrides):
     """θ of a setting."""
     return train_cell(*planned(*setting, **overrides))[1].theta
-
-
-def test_the_two_protocols_are_the_two_ends():
-    assert FULL.turned() == SWITCHES == tuple(CORRECTED)
-    assert ProtocolSwitches().turned() == ()
-    for name in SWITCHES:
-        assert ProtocolSwitches().turn(name).turned() == (name,)
-    for data in ("house-prices", "embedded"):
-        study = ReproductionAudit(data, epochs=(10,), ends=(20,))
-        *path, end = (stage.switches for stage in study.stages())
-        assert set(path[0].turned()) == set(SWITCHES) - set(study.switches)
-        assert path[-1] == FULL
-        for name, before, after in zip(study.switches, path[:-1], path[1:], strict=True):
-            assert after == before.turn(name)
-        assert end == study.released(20)
 
 
 def test_turned_switches_give_the_directions_of_the_library(problem, theta):
