@@ -182,7 +182,7 @@ def test_refused(call, message):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_ridge_limits_are_bounds_and_nearly_reached(seed):
-    """K_P is singular: no extractor, however close to one direction, gets beyond; closed forms get near."""
+    """K_P is singular: no extractor, however close to one direction, gets beyond; some get near."""
     generator = np.random.default_rng(seed)
     D, scales = 6, np.exp(generator.normal(size=(2, 1, 6)))
     X_P, X_H = generator.normal(size=(2, 9, D)) * scales
