@@ -309,8 +309,9 @@ FILES = [
     ("f", idx(()), read_idx, "starts with 0x00000800"),
     ("f", gzip.compress(SIX, mtime=0)[:-6], read_idx, "truncated or damaged gzip"),
     ("f", gzip.compress(SIX, mtime=0)[:12] + b"\xff" * 20, read_idx, "damaged gzip|not an IDX file"),
-    ("w.safetensors", b"short", read_weights, "not a complete safetensors file"),
-    ("w.pt", b"(l.", read_weights, "not opened|not a complete|not a state"),
+    ("w.safetensors", b"short", read_weights, "neither safetensors nor a whole state dict"),
+    ("w.pt", b"(l.", read_weights, "neither safetensors nor a whole state dict"),
+    ("w.pt", pickled({}), read_weights, "is empty"),
 ]
 
 
