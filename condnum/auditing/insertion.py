@@ -8,25 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from condnum.arrays import as_tensor, extractor_affine
+from condnum.deep.hooks import channels_last, layout_of
 from condnum.errors import InvalidInputError, UnknownNameError
-
-
-def channels_last(output: Tensor, layout: str = "") -> bool:
-    """Tell whether a map has its channels last: where timm's `output_fmt` says so, or positions are square.
-
-    Examples:
-        >>> import torch
-        >>> channels_last(torch.empty(2, 7, 7, 96)), channels_last(torch.empty(2, 96, 7, 7))
-        (True, False)
-    """
-    first, middle, last = output.shape[1:]
-    return layout == "NHWC" or (layout != "NCHW" and first == middle != last)
-
-
-def layout_of(*modules: nn.Module) -> str:
-    """Return timm's `output_fmt` of the first module that has one, or an empty text."""
-    layout = next((of.output_fmt for of in modules if hasattr(of, "output_fmt")), "")
-    return str(getattr(layout, "value", layout))
 
 
 class _Extracting(nn.Module):

@@ -18,10 +18,10 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from condnum.auditing.insertion import channels_last, layout_of
 from condnum.auditing.words import paragraphs
 from condnum.data.feature_stream import MAX_FEATURES
 from condnum.deep.backbone import Backbone, evaluating
+from condnum.deep.hooks import channels_last, layout_of
 from condnum.deep.image_sets import images_of
 from condnum.deep.parts import block_names
 from condnum.errors import InvalidInputError, RankError, UnknownNameError

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from condnum import __version__
-from condnum.deep.hooks import Replay, features_of, input_of
+from condnum.deep.hooks import Replay, features_of, input_of, layout_of
 from condnum.deep.parts import choose_trainable, find_head, trunk_children
 from condnum.deep.weights import fit_weights, read_metadata, read_weights, state_checksum, write_weights
 from condnum.errors import (
@@ -58,7 +58,7 @@ class _WithHead(nn.Module):
 
     def forward(self, images: Tensor) -> Any:
         """Return the logits."""
-        return self.head(features_of(self.trunk(images)))
+        return self.head(features_of(self.trunk(images), layout_of(self.trunk)))
 
 
 class Backbone(nn.Module):

@@ -129,7 +129,24 @@ class Replay:
             return input_of(model, head, images.expand(count, *self.image))
 
 
-def features_of(output: Any) -> Any:
+def layout_of(*modules: nn.Module) -> str:
+    """Return timm's `output_fmt` of the first module that has one, such as `NHWC`, else ""."""
+    layout = next((module.output_fmt for module in modules if hasattr(module, "output_fmt")), "")
+    return str(getattr(layout, "value", layout))
+
+
+def channels_last(output: Tensor, layout: str = "") -> bool:
+    """Tell whether a map has its channels last: where timm's `output_fmt` says so, or positions are square.
+
+    Examples:
+        >>> channels_last(torch.empty(2, 7, 7, 96)), channels_last(torch.empty(2, 96, 7, 7))
+        (True, False)
+    """
+    first, middle, last = output.shape[1:]
+    return layout == "NHWC" or (layout != "NCHW" and first == middle != last)
+
+
+def features_of(output: Any, layout: str = "") -> Any:
     """Return features `(B, D)` of what a net returns: its pooler's, or the average over positions or tokens.
 
     Objects and dictionaries with `pooler_output` or `last_hidden_state` are those of Hugging Face.
@@ -141,7 +158,8 @@ def features_of(output: Any) -> Any:
     if isinstance(output, tuple) and output:
         output = output[0]
     if isinstance(output, Tensor) and output.ndim in (3, 4):
-        output = output.mean(dim=1) if output.ndim == 3 else output.mean(dim=(2, 3))
+        places = (1,) if output.ndim == 3 else (1, 2) if channels_last(output, layout) else (2, 3)
+        output = output.mean(dim=places)
     return output
 
 
@@ -160,7 +178,7 @@ def pooled_outputs(model: nn.Module, names: Iterable[str]) -> Generator[dict[str
         output = output[0] if isinstance(output, tuple) and output else output
         if isinstance(output, Tensor) and output.ndim in (2, 3, 4):
             if output is not last[0] or output._version != last[1]:
-                found[name] = _pooled(output).float()
+                found[name] = _pooled(output, layout_of(model.get_submodule(name), model)).float()
             last = output, output._version
 
     with ExitStack() as hooks:
@@ -193,13 +211,14 @@ def outputs_before(model: nn.Module, names: Collection[str], images: Tensor) -> 
     return found
 
 
-def _pooled(output: Tensor) -> Tensor:
+def _pooled(output: Tensor, layout: str) -> Tensor:
     """Return `(B, D)`, D at most about `READ_WIDTH`, of features `(B, D)`, tokens `(B, N, D)` or a map."""
     if output.ndim == 2:
         return output.clone()
     if output.ndim == 3:
         tokens = max(1, min(output.shape[1], READ_WIDTH // output.shape[2]))
         return nn.functional.adaptive_avg_pool1d(output.mT, tokens).flatten(1)
+    output = output.movedim(-1, 1) if channels_last(output, layout) else output
     side = max(1, int((READ_WIDTH / output.shape[1]) ** 0.5))
     height, width = (min(side, length) for length in output.shape[2:])
     return nn.functional.adaptive_avg_pool2d(output, (height, width)).flatten(1)

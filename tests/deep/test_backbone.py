@@ -65,6 +65,10 @@ NETS = {
     "ViT": (vit, {}, "encoder.layers.encoder_layer_1", "heads.head"),
     "Hugging Face": (lambda: Encoder(5), {}, "layer.2", "classifier"),
     "object": (lambda: Encoder(5, SimpleNamespace), {}, "layer.2", "classifier"),
+    "channels last": (
+        lambda: torchvision.models.SwinTransformer([4, 4], 12, [2], [2], [4, 4], stochastic_depth_prob=0).features,
+        {"head": nn.Linear(12, 5)}, "trunk.1", "head",
+    ),
     "no head": (Encoder, {"head": nn.Linear(12, 5)}, "trunk.layer.2", "head"),
 }  # fmt: skip
 
