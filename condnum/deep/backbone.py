@@ -346,7 +346,6 @@ def load_backbone(path: str | os.PathLike[str], net: nn.Module | None = None, **
             f"{path} does not record the name of its backbone; use Backbone(name, pretrained='{path}')."
         )
     recipe = json.loads(metadata["recipe"])
-    recipe.pop("batch_norm", None)  # which files of condnum 0.1 may say
     if net is None and "num_classes" not in recipe:
         raise InvalidInputError(
             f"{path} holds a {metadata['backbone']}, which is not a timm model; give a module of this "

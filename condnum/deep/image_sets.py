@@ -187,11 +187,6 @@ def _open_folder(root: str, split: str, classes: Sequence[str] | None) -> ImageD
     base = Path(root).expanduser()
     if not base.is_dir():
         raise DataNotFoundError(f"there is no folder {base.absolute()}; give the folder of the data set.")
-    while not any(map(_is_image, base.iterdir())):  # a folder that wraps the layout and nothing else
-        inside = _folders(base)
-        if len(inside) != 1 or not _named(inside[0], SPLIT_FOLDERS["train"]):
-            break
-        base = inside[0]
     folder, holdout = _split_folder(base, split)
     found: dict[str, list[str]] = {child.name: [] for child in _folders(folder)}  # relative paths
     if {name.lower() for name in found} <= {name for names in SPLIT_FOLDERS.values() for name in names}:
@@ -247,11 +242,6 @@ def _suffixes() -> frozenset[str]:
     known = pil.registered_extensions().items()
     opened = {*pil.OPEN, "MPO"} - _FOREIGN  # MPO is opened as JPEG
     return frozenset(suffix for suffix, kind in known if kind in opened)
-
-
-def _is_image(path: Path) -> bool:
-    """Tell whether a file is an image by its suffix; hidden files (`._x.jpg`) are not."""
-    return path.suffix.lower() in _suffixes() and not _HIDDEN.match(path.name)
 
 
 def _images(folder: Path, left_out: Counter[str], above: tuple[Path, ...] = ()) -> Iterator[Path]:
@@ -317,14 +307,7 @@ def _split_folder(base: Path, split: str) -> tuple[Path, str | None]:
             )
         return own[0], None
     if splits["train"] and not splits["test"]:
-        # ImageNet ships its `val` without classes
-        flat = next((f for f in named["test"] if any(map(_is_image, f.iterdir()))), None)
-        if split == "test" and flat:
-            raise DataFormatError(
-                f"{flat} holds images but no class sub-folders; sort them into one folder per class (for "
-                "ImageNet: valprep.sh), or remove it to hold out a fifth of the training images."
-            )
-        return splits["train"][0], None if flat else split
+        return splits["train"][0], split
     if splits[split]:
         return splits[split][0], None
     if splits["test"]:

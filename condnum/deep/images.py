@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -245,6 +245,24 @@ def hold_out_rows(
     if not out.size:
         raise InvalidInputError("no class has two examples, so none can be held out; add images.")
     return np.setdiff1d(np.arange(len(labels)), out), out
+
+
+def minibatches(
+    rows: NDArray[np.int64], size: int, key: Sequence[int], first: int = 0
+) -> Iterator[tuple[int, list[NDArray[np.int64]]]]:
+    """Yield each epoch and its batches, of a new permutation, from step `first` on; a rest is left out.
+
+    Examples:
+        >>> epoch, batches = next(minibatches(np.arange(7), 3, key=[0], first=3))
+        >>> epoch, [len(batch) for batch in batches]
+        (1, [3])
+    """
+    size = min(size, len(rows))
+    epoch, offset = divmod(first, len(rows) // size)
+    while True:
+        order = np.random.default_rng([*key, epoch]).permutation(rows)
+        yield epoch, [order[k * size : (k + 1) * size] for k in range(offset, len(rows) // size)]
+        epoch, offset = epoch + 1, 0
 
 
 def check_unreadable(failed: Sequence[Unreadable], total: int, what: str) -> None:

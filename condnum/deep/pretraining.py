@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import nn
@@ -14,7 +15,8 @@ from torch import nn
 from condnum.arrays import resolve_device
 from condnum.deep.backbone import Backbone
 from condnum.deep.image_sets import ImageSource, as_images
-from condnum.deep.images import Unreadable, image_loader
+from condnum.deep.images import Unreadable
+from condnum.deep.training.samples import Samples, TaskStream
 from condnum.deep.transforms import ImageTransform, evaluation_transform
 from condnum.deep.weights import read_state, write_state
 from condnum.errors import InvalidInputError, check_integer
@@ -72,9 +74,9 @@ def pretrain_backbone(
     file, stage = None if checkpoint is None else Path(checkpoint), f"pre-training {backbone.name}"
     started = time.perf_counter()
     backbone.to(target, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    unreadable: dict[Unreadable, None] = {}
-    rows: list[dict[str, float]] = []
-    steps = math.ceil(len(images) / batch_size)
+    samples = Samples(images, used, seed=seed, workers=workers)
+    stream = TaskStream(samples, np.arange(len(images)), batch_size, seed, stream=2)
+    rows, steps = list[dict[str, float]](), stream.steps_per_epoch
     total, rising = epochs * steps, round(_WARMUP * epochs * steps)
 
     def rate(step: int) -> float:
@@ -84,20 +86,14 @@ def pretrain_backbone(
 
     def one_epoch(epoch: int) -> dict[str, float]:
         """Pass once over the images and return the row of the history."""
-        stream = seed + 1_000_003 * epoch  # so that runs with neighboring seeds share none
-        torch.manual_seed(stream)  # dropout; inside the fork
-        summed, right, seen = torch.zeros((), device=target), 0, 0
-        loader = image_loader(
-            images, used, batch_size=batch_size, shuffle=True, seed=stream, workers=workers,
-            pin_memory=target.type == "cuda",
-        )  # fmt: skip
-        for step, batch in enumerate(loader, epoch * steps):
-            unreadable.update(dict.fromkeys(batch.unreadable))
+        torch.manual_seed(seed + 1_000_003 * epoch)  # dropout; inside the fork
+        summed, right, seen, first = torch.zeros((), device=target), 0, 0, epoch * steps
+        for step, batch in zip(range(first, first + steps), stream.steps(first), strict=False):
             if len(batch.labels) < 2:  # BatchNorm needs two rows
                 continue
             for group in stepper.param_groups:
                 group["lr"] = learning_rate * rate(step)
-            x, labels = (part.to(target, non_blocking=True) for part in (batch.images, batch.labels))
+            x, labels = (part.to(target, non_blocking=True) for part in (batch.inputs, batch.labels))
             logits = backbone.logits(x.contiguous(memory_format=torch.channels_last))
             loss = nn.functional.cross_entropy(logits, labels, label_smoothing=_LABEL_SMOOTHING)
             stepper.zero_grad(set_to_none=True)
@@ -136,5 +132,5 @@ def pretrain_backbone(
     return Pretraining(
         history=pd.DataFrame(rows, columns=["epoch", "loss", "accuracy", "learning_rate"]),
         seconds=time.perf_counter() - started,
-        unreadable=tuple(unreadable),
+        unreadable=tuple(samples.unreadable),
     )

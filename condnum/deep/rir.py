@@ -131,30 +131,18 @@ def rir_from_features(
     pairs = {"D_P": (before[0], after[0]), "D_H": (before[1], after[1])}
     stored = {task: _stored_pair(pair, task, group_size) for task, pair in pairs.items()}
     whole = tuple(len(pair[0]) == group_size for pair in stored.values())
-    warnings = list[str]()
-    if all(whole) and groups > 1:
-        warnings.append(
-            f"each of {groups} groups would be all {group_size} images of D_P and all {group_size} of D_H: "
-            "only one group exists, so there is no spread."
-        )
-        groups = 1
+    several, warnings = groups > 1, list[str]()
+    groups = 1 if all(whole) else groups
     X: list[Tensor] = []  # as ROLES
     for stream, (task, pair) in enumerate(stored.items()):
         count, generator = len(pair[0]), np.random.default_rng([seed, stream])
-        if whole[stream]:
-            rows = np.tile(np.arange(count), (groups, 1))
-            if groups > 1:
-                ratio = "(ii)" if task == "D_P" else "(i)"
-                warnings.append(
-                    f"each group of {task} is all of its {count} images, so {ratio} has no spread."
-                )
-        elif count >= groups * group_size:
+        if count >= groups * group_size and not whole[stream]:
             rows = generator.permutation(count)[: groups * group_size].reshape(groups, group_size)
         else:
-            rows = np.stack([generator.permutation(count)[:group_size] for _ in range(groups)])
-            warnings.append(
-                f"{task} has too few images for groups without overlap; the spread is underestimated."
-            )
+            rows = np.stack([np.sort(generator.permutation(count)[:group_size]) for _ in range(groups)])
+            few = f"{task} has too few images for groups without overlap; the spread is underestimated."
+            same = f"each group of {task} is all of its {count} images, so there is no spread over them."
+            warnings += [same if whole[stream] else few] * several
         X += [_gather(part, rows, task) for part in pair]
     widths = [x.shape[-1] for x in X]
     if widths[:2] != widths[2:]:

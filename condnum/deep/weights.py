@@ -48,8 +48,6 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     try:
         found = require("timm.models", "deep").load_state_dict(str(file), device="cpu", weights_only=True)
         state = {name: value for name, value in found.items() if isinstance(value, Tensor)}
-    except MemoryError:
-        raise
     except Exception as error:  # readers are made for whole files, and say the rest in many ways
         reason = shorten(str(error), 110) or type(error).__name__
         raise DataFormatError(
@@ -129,8 +127,6 @@ def read_state(path: Path, identity: Mapping[str, Any], what: str) -> dict[str, 
         content = torch.load(path, map_location="cpu", weights_only=True)
         known = {"format": content["version"], **content["identity"]}
         state = dict(content["state"])
-    except MemoryError:
-        raise
     except Exception as error:  # as above
         raise DataFormatError(f"{path} is not a complete checkpoint; remove it to start over.") from error
     different = [

@@ -12,7 +12,6 @@ from condnum.deep import (
     DeepSettings,
     evaluation_transform,
     immunize_backbone,
-    open_images,
     rir_theta0,
 )
 from condnum.deep.features import extract_features
@@ -132,9 +131,3 @@ class Endless(IterableDataset):
 def test_what_is_no_labeled_data_set_is_refused(data, message):
     with pytest.raises(InvalidInputError, match=message):
         as_images(data, "D_H")
-
-
-def test_a_transform_of_tensors_is_refused():
-    with pytest.raises(InvalidInputError, match="holds tensors, which no transform changes"):
-        extract_features(nn.Flatten(), as_images(PAIRS, "D_P"), evaluation_transform(input_size=SIDE))
-    assert open_images("digits-8x8:0-1", limit=2).tensors is False

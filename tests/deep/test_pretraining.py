@@ -28,14 +28,14 @@ def train(net, **options):
 
 def test_learns_to_tell_two_digits_apart():
     net, data = backbone(), digits("test")
-    made = train(net, epochs=8)
+    made = train(net, epochs=6, batch_size=8)
     assert made.history["loss"].iloc[-1] < made.history["loss"].iloc[0]
-    assert made.history["epoch"].tolist() == list(range(1, 9))
+    assert made.history["epoch"].tolist() == list(range(1, 7))
     # the accuracy of the head is that of the logits
     images = torch.stack([small(net)(data.image(i)) for i in range(len(data))])
     with torch.inference_mode():
         expected = float((net.logits(images).argmax(dim=1).numpy() == data.labels).mean())
-    assert head_accuracy(net, extract_features(net, data, small(net))) == expected >= 0.95
+    assert head_accuracy(net, extract_features(net, data, small(net))) == expected > 0.7
 
 
 def test_rate_rises_and_falls_and_the_global_generators_are_untouched(monkeypatch):
@@ -43,10 +43,8 @@ def test_rate_rises_and_falls_and_the_global_generators_are_untouched(monkeypatc
     monkeypatch.setattr(pretraining, "_WARMUP", 1 / 3)
     made = train(other, seed=5)
     assert torch.equal(torch.get_rng_state(), state)
-    # the last of four steps of each epoch: the peak, then half a cosine over eight steps
-    assert made.history["learning_rate"].tolist() == pytest.approx(
-        [1e-3, 1e-3 * 0.6913417, 1e-3 * 0.0380602], rel=1e-4
-    )
+    # the last of three steps of each epoch: the peak, then half a cosine over six steps
+    assert made.history["learning_rate"].tolist() == pytest.approx([1e-3, 7.5e-4, 1e-3 * 0.0669873], rel=1e-4)
     same, different = backbone(), backbone()
     train(same, seed=5)
     train(different, seed=6)
@@ -58,7 +56,7 @@ def test_a_stopped_run_ends_like_an_undisturbed_one(tmp_path, monkeypatch):
     whole = train(undisturbed, seed=1)
 
     def stop(step, **_):
-        if step == 9:  # the first of the third epoch
+        if step == 7:  # the first of the third epoch
             raise KeyboardInterrupt
 
     file = tmp_path / "state.checkpoint"

@@ -102,8 +102,7 @@ def test_groups_that_are_the_same_images_have_no_spread(counts, groups, known):
     for found in (first.compact, first.ridge):
         ratios = ("harmful_ratio", "pretrain_ratio", "rir")
         assert {name for name in ratios if np.isfinite(getattr(found, f"{name}_std"))} == known
-    said = " ".join(first.warnings)
-    assert ("only one group exists, so there is no spread" if groups == 1 else "24 images, so (i") in said
+    assert "24 images, so there is no spread" in " ".join(first.warnings)
     assert (first.rir == other.rir) == (groups == 1)  # one group, whatever the draw
 
 

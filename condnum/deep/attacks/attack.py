@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ from condnum.data.task_pair import standardize
 from condnum.deep.attacks.attacked_net import AttackedNet
 from condnum.deep.attacks.attackers import DeepAttacker, DeepBudget
 from condnum.deep.attacks.target import CHUNK, Target
+from condnum.deep.images import minibatches
 from condnum.deep.probe import logistic_head, smoothness
 from condnum.errors import InvalidInputError
 from condnum.machine import memory_advice
@@ -170,7 +171,8 @@ def _descend(
         if attacker.optimizer == "adamw"
         else torch.optim.SGD(model.trained, lr=rate, momentum=MOMENTUM)
     )
-    batches = _batches(len(labels), None if attacker.full_batch else budget.batch_size, seed)
+    size = len(labels) if attacker.full_batch else budget.batch_size
+    batches = (rows for _, parts in minibatches(np.arange(len(labels)), size, [seed]) for rows in parts)
     measured, records = budget.measured, list[_Scores]()
     what = f"{attacker.label}, {len(labels)} rows"
     with memory_advice(budget.batch_size, target.device, what):
@@ -180,7 +182,7 @@ def _descend(
                 report_event(stage=what, step=step, steps=budget.steps)
             if step == budget.steps or math.isnan(records[-1][1]):
                 break
-            rows = next(batches).to(target.device)
+            rows = torch.from_numpy(next(batches)).to(target.device)
             model.train()
             loss = nn.functional.cross_entropy(model(train[rows]), labels[rows])
             optimizer.zero_grad()
@@ -220,16 +222,6 @@ def _whitened(inputs: Sequence[Tensor], floor: float) -> list[Tensor]:
     constant = lam[0] <= torch.finfo(torch.float32).eps ** 2 * mean.square().sum()  # a net may be blind
     scale = torch.zeros_like(lam) if constant else (lam + floor * lam[0]).rsqrt()
     return [((part.double() - mean) @ axes.mT * scale).float() for part in inputs]
-
-
-def _batches(rows: int, size: int | None, seed: int) -> Iterator[Tensor]:
-    """Yield rows without end: all of them, or batches of new permutations; a rest is left out."""
-    generator = torch.Generator().manual_seed(seed)
-    while True:
-        if size is None or size >= rows:
-            yield torch.arange(rows)
-        else:
-            yield from torch.randperm(rows, generator=generator)[: rows // size * size].split(size)
 
 
 def _measure(model: AttackedNet, inputs: Sequence[Tensor], labels: Sequence[Tensor]) -> _Scores:

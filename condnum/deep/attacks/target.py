@@ -21,8 +21,6 @@ from condnum.deep.images import check_unreadable, hold_out_rows, image_loader, r
 from condnum.deep.transforms import ImageTransform
 from condnum.errors import InvalidInputError
 
-#: Images of a set that are held as tensors take at most this many bytes.
-IMAGE_BUDGET = 8 << 30
 #: Images that go through a net at a time where nothing is trained.
 CHUNK = 250
 #: Added to the seed of a net from scratch, so that it is not what θ₀ was trained from.
@@ -67,7 +65,7 @@ def load_pixels(
         Tensors and labels.
 
     Raises:
-        InvalidInputError: They take more than 8 GiB, or the transform is random.
+        InvalidInputError: The transform is random.
         DataFormatError: More than a tenth does not decode.
     """
     if transform is not None and transform.random:
@@ -75,19 +73,7 @@ def load_pixels(
     known = as_images(data, "the images")
     kept = known if most is None else known.limit(max(1, most // len(known.classes)))
     loader = image_loader(kept, transform, batch_size=CHUNK, workers=workers)
-    size = 0
-
-    def checked(images: Tensor) -> Tensor:
-        nonlocal size
-        size = size or images[0].nbytes * len(kept)
-        if size > IMAGE_BUDGET:
-            raise InvalidInputError(
-                f"{len(kept)} images of {kept.title} take {size / 2**30:.1f} GiB as tensors, at most "
-                f"{IMAGE_BUDGET >> 30} are held; take fewer per class with limit=…."
-            )
-        return images
-
-    images, labels, _, unreadable = collect(checked, loader, f"images of {kept.name}", total=len(kept))
+    images, labels, _, unreadable = collect(lambda x: x, loader, f"images of {kept.name}", total=len(kept))
     check_unreadable(unreadable, len(kept), kept.title)
     return Pixels(images, labels, len(kept.classes))
 

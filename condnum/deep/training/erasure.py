@@ -13,7 +13,6 @@ them (`transformed_images`). On features of a fixed net the same goal has a clos
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -28,9 +27,6 @@ from condnum.deep.training.settings import DeepSettings
 
 #: Ridge penalties, in units of the mean eigenvalue of the Gram matrix: an attacker tunes the penalty.
 PENALTIES = (1e-3, 1e-1)
-
-#: What each block gives for some images, `(n, D)`, and their labels `(n,)`.
-BlockOutputs: TypeAlias = tuple[Sequence[Tensor], Tensor]
 
 #: Names of a step's values.
 DISTANCE = "distance"
@@ -86,19 +82,6 @@ def ridge_r2(X: Tensor, y: Tensor, classes: int) -> Tensor:
     outputs = [ridge_outputs(X[:half], y[:half], X[half:], classes, penalty) for penalty in PENALTIES]
     losses = torch.stack([(Z[half:] - output).square().sum() for output in outputs])
     return (1 - losses / total).relu().mean()
-
-
-def ridge_accuracy(fit: BlockOutputs, held: BlockOutputs, classes: int) -> float:
-    """Return the accuracy on held-out rows of the best ridge head on each block, mean over blocks.
-
-    The mean, as the first block of a net often keeps nearly all pixels: the best block would say that of
-    every θ.
-    """
-    (fitted, y), (others, z), best = fit, held, []
-    for X, Z in zip(fitted, others, strict=True):
-        outputs = [ridge_outputs(X, y, Z, classes, penalty) for penalty in PENALTIES]
-        best.append(max(float((output.argmax(dim=1) == z).double().mean()) for output in outputs))
-    return float(np.mean(best))
 
 
 class ErasureObjective(DeepObjective):

@@ -20,22 +20,16 @@ from condnum.progress import report_event
 
 DeepStopReason = Literal["steps", "early_stopping", "diverged"]
 
-#: Where an adaptive λ_H is steered: (ii) in reserve of the limit that a result is held to.
+#: (ii) toward which an adaptive λ_H is steered: in reserve of the limit that a result is held to.
 PRETRAIN_AIM = 0.7
-#: (ii) from which no λ_H leads back: the best θ is taken up again at half of η. So it is where the accuracy
-#: has fallen below θ₀'s by twice what it may.
-LOST = 2.0
-#: λ_H follows aim/(ii) at once, by this factor at most, and for good by its fourth root at each evaluation;
-#: else it swings, for λ_H decides how (ii) changes rather than what it is.
-FASTEST = 4.0
+#: Factors by which λ_H and the loss weight go up or down after an evaluation, and how far in all.
+RATIO_FACTOR, LOSS_FACTOR = 2.0, 1.5
+RATIO_RANGE, LEAST_LOSS = 100.0, 0.05
 #: Growth of RIR_θ0 that is progress, though the θ is not better: λ_H has yet to bring (ii) below 1.
 _GROWTH = 1.02
 #: Weight of the past in the mean of θ over the steps, 25 of them about, that an adaptive run evaluates and
 #: keeps: a single θ jumps about more on images that it was not trained on.
 MEMORY = 0.96
-#: Share of the first loss weight, and of the first η, below which they are not lowered.
-LEAST_LOSS = 0.05
-LEAST_RATE = 0.2
 #: Weight decay of the heads (C.2).
 HEAD_DECAY = 2e-5
 
@@ -51,15 +45,13 @@ class RunState:
     best: Evaluation
     best_net: State
     mean: State  # of `net` over the steps, with adaptive weights
-    ratio: float  # λ_H‖g_H‖ against λ_P‖g_P‖, but for `pull`
+    ratio: float  # λ_H‖g_H‖ against λ_P‖g_P‖
     loss_weight: float
     record: float  # largest RIR_θ0 so far
     probe: State = field(default_factory=dict)  # w of `imma`; empty for the others
     optimizer: dict[str, Any] = field(default_factory=dict)
     part_weights: dict[str, float] = field(default_factory=dict)  # λ; empty before the first step
     balance: bool = True  # λ are to be found at the next step
-    pull: float = 1.0  # the factor of `ratio` until the next evaluation
-    rate_scale: float = 1.0  # of η
     since_best: int = 0  # evaluations without a better one or a larger RIR_θ0
     seconds: float = 0.0
     history: list[dict[str, float]] = field(default_factory=list)
@@ -151,7 +143,7 @@ class Training:
         finite = all(p.grad is None or bool(torch.isfinite(p.grad).all()) for p in objective.heads)
         if not (finite and all(map(math.isfinite, (norm, *values.values())))):
             return None
-        rate = state.rate_scale * self.settings.rate(step, self.steps)
+        rate = self.settings.rate(step, self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
@@ -161,7 +153,7 @@ class Training:
                 state.mean[name] = mean.lerp(value, 1 - MEMORY) if mean.is_floating_point() else value
         moved = {"gradient_norm": norm, "rate": rate}
         if self.settings.weights == "adaptive":
-            moved |= {"ratio": state.ratio * state.pull, "loss_weight": state.loss_weight}
+            moved |= {"ratio": state.ratio, "loss_weight": state.loss_weight}
         nothing = {part.name: math.nan for part in fields(Evaluation) if part.name != "step"}
         return {"step": float(step + 1), **values, **moved, **nothing}
 
@@ -174,8 +166,7 @@ class Training:
         if settings.weights == "fixed":
             known = {"pretrain": settings.lambda_pretrain, "harmful": settings.lambda_harmful}
             return weights | {name: known[part.task] for name, part in parts.items()}
-        ratio = state.ratio * state.pull
-        wanted = {name: 1.0 if part.task == "pretrain" else ratio for name, part in parts.items()}
+        wanted = {name: 1.0 if part.task == "pretrain" else state.ratio for name, part in parts.items()}
         if settings.weights == "adaptive":
             wanted |= weights
         for name, weight in wanted.items():
@@ -198,7 +189,8 @@ class Training:
         except NotFiniteError:
             return None
         floor = self.accuracy_floor
-        better = settings.keep == "last" or found.rank(floor) > state.best.rank(floor)
+        erased = self.objective.method == "erase" and found.accuracy >= floor
+        better = settings.keep == "last" or erased or found.rank(floor) > state.best.rank(floor)
         if better:
             state.best, state.best_net = found, self._net()
         self._load(live)
@@ -210,26 +202,16 @@ class Training:
         return found
 
     def _adapt(self, found: Evaluation) -> None:
-        """Move λ_H by (ii), the loss weight by the accuracy, and η where nothing improves or θ is lost."""
-        state, settings = self.state, self.settings
-        both = len({part.task for part in self.objective.parts.values()}) == 2
-        spare = (found.accuracy - self.accuracy_floor) / max(settings.max_accuracy_drop, 1e-3)
-        lost = spare < -1 or (both and found.largest_pretrain_ratio > LOST)
-        if both:  # a method without a part on D_P has nothing to hold (ii) with
-            state.pull = min(max(PRETRAIN_AIM / found.expected_pretrain_ratio, 1 / FASTEST), FASTEST)
-            state.ratio *= state.pull**0.25
-        if spare < 0:
-            state.loss_weight *= 2
-        elif spare > 0.5:
-            state.loss_weight = max(state.loss_weight / 1.25, LEAST_LOSS * settings.loss_weight)
+        """Move λ_H by (ii) and the loss weight by the accuracy, a factor up or down."""
+        state, first = self.state, self.settings
+        if len({part.task for part in self.objective.parts.values()}) == 2:  # else nothing holds (ii)
+            low = found.expected_pretrain_ratio < PRETRAIN_AIM
+            ratio = state.ratio * (RATIO_FACTOR if low else 1 / RATIO_FACTOR)
+            state.ratio = min(max(ratio, first.ratio / RATIO_RANGE), first.ratio * RATIO_RANGE)
+        spare = found.accuracy > self.accuracy_floor + first.max_accuracy_drop / 2
+        weight = state.loss_weight * (1 / LOSS_FACTOR if spare else LOSS_FACTOR)
+        state.loss_weight = max(weight, LEAST_LOSS * first.loss_weight)
         state.balance = True
-        stalled = self._exhausted and state.rate_scale > LEAST_RATE
-        if lost or stalled:
-            state.rate_scale /= 2 if lost else 3
-            state.since_best = max(0, state.since_best - 1) if lost else 0
-            self._load(state.best_net)
-            state.mean = dict(state.best_net)
-            self.optimizer = self._optimizer()
 
     @property
     def _exhausted(self) -> bool:

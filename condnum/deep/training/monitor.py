@@ -1,21 +1,16 @@
 """Evaluations during an immunization: RIR_θ0 on fixed groups, held-out D_P accuracy, and which θ is best."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.features import ImageFeatures, head_accuracy
-from condnum.deep.hooks import pooled_outputs
-from condnum.deep.parts import block_names
 from condnum.deep.probe import descent_path, path_slowdown
 from condnum.deep.rir import rir_from_features
-from condnum.deep.training.erasure import BlockOutputs, ridge_accuracy
 from condnum.deep.training.objectives import check_finite
 from condnum.deep.training.samples import Samples
 from condnum.deep.training.settings import DeepSettings
@@ -28,9 +23,6 @@ _STREAM = 7919
 #: others will differ a little.
 PRETRAIN_LIMIT = 0.8
 HARMFUL_LIMIT = 1.2
-
-#: Images of D_H, of each kind, on which a ridge head is fitted and judged.
-READ_ROWS = 500
 
 #: RIR_θ0 from which more of it says nothing for a θ whose (ii) is too large.
 ENOUGH = 10.0
@@ -50,8 +42,6 @@ class Evaluation:
     held_pretrain_std: float  # of (ii), over groups of held-out images
     accuracy: float  # on held-out images of D_P, 0 to 1
     slowdown: float  # steps of a new head for D_H, of those on θ₀ (`path_slowdown`), on held-out images
-    # of ridge heads on D_H's held-out images, mean over blocks; NaN, which equals nothing, but for `erase`
-    harmful_accuracy: float = field(default=math.nan, compare=False)
 
     @property
     def least_rir(self) -> float:
@@ -83,10 +73,7 @@ class Evaluation:
         Accuracy comes first, then (i) and (ii), then `slowdown`, then RIR_θ0: what an attacker meets, and not
         the worst case over all targets. Where (i) or (ii) is unmet, RIR_θ0 is compared, and a (ii) that is
         too large weighs against it: more than `ENOUGH` does not make up for it.
-        Where the method is erasure, what a ridge head still reads is compared alone.
         """
-        if not math.isnan(self.harmful_accuracy):
-            return self.accuracy >= accuracy_floor, True, -self.harmful_accuracy, 0.0
         excess = max(1.0, self.expected_pretrain_ratio / PRETRAIN_LIMIT)
         met = self.least_harmful_ratio >= HARMFUL_LIMIT and excess == 1
         rir = self.least_rir if excess == 1 else min(self.least_rir, ENOUGH) / excess
@@ -104,9 +91,7 @@ class Monitor:
         held: Sequence[tuple[Samples, NDArray[np.int64]]],
         settings: DeepSettings,
         seed: int,
-        erased_classes: int = 0,
     ) -> None:
-        self.erased_classes = erased_classes  # of D_H, where what a ridge head reads of it is measured
         self.settings = settings
         self.device = next(theta_0.parameters()).device
         self.seed = seed + _STREAM
@@ -114,14 +99,14 @@ class Monitor:
         most = settings.groups * settings.group_size
         drawn = [(samples, np.sort(generator.permutation(rows)[:most])) for samples, rows in tasks]
         self._sets = [*drawn, *held]  # D_P and D_H to train on, D_P and D_H held out
-        self._before, _ = self._run(theta_0)
+        self._before = self._run(theta_0)
         self._path = descent_path(self._before[1], self._before[3])
         self.start = self.evaluate(theta_0, 0)
 
     def evaluate(self, backbone: Backbone, step: int) -> Evaluation:
         """Measure θ_t."""
         with evaluating(backbone):
-            after, read = self._run(backbone)
+            after = self._run(backbone)
             accuracy = head_accuracy(backbone, after[2])
         own, held = (
             rir_from_features(
@@ -139,35 +124,20 @@ class Monitor:
             float(np.nan_to_num(held.pretrain_ratio_std)),  # NaN: a single group
             accuracy,
             path_slowdown(self._path, descent_path(after[1], after[3])),
-            self._harmful_accuracy(after, read) if self.erased_classes else math.nan,
         )
 
-    def _run(self, backbone: Backbone) -> tuple[list[ImageFeatures], list[list[Tensor]]]:
-        """Return the features of each set; for `erase`, also what each block gives for those of D_H."""
-        size, model = self.settings.batch_size, backbone.model
-        names = block_names(model) if self.erased_classes else []
-        found, read = [], []
+    def _run(self, backbone: Backbone) -> list[ImageFeatures]:
+        """Return the features of each set."""
+        size, found = self.settings.batch_size, []
         for samples, rows in self._sets:
-            features, labels, blocks = [], [], []
+            features, labels = [], []
             with torch.no_grad(), memory_advice(size, self.device, "an evaluation"):
                 for batch in samples.batches(0, [rows[k : k + size] for k in range(0, len(rows), size)]):
                     if len(batch.labels):
-                        with pooled_outputs(model, names) as outputs:
-                            X = batch.features(backbone)
+                        X = batch.features(backbone)
                         check_finite(X, "evaluated")
-                        blocks.append([*outputs.values(), X])
                         features.append(X.cpu().numpy())
-                        labels.append(batch.labels.cpu().numpy())
+                        labels.append(batch.labels.numpy())
             values = np.concatenate(features)
             found.append(ImageFeatures(values, np.concatenate(labels), np.arange(len(values)), ()))
-            read.append([torch.cat(parts) for parts in zip(*blocks, strict=True)])
-        return found, read
-
-    def _harmful_accuracy(self, seen: Sequence[ImageFeatures], read: Sequence[list[Tensor]]) -> float:
-        """Return what ridge heads on the blocks, fitted on some training images, get right on average."""
-        generator, parts = np.random.default_rng(self.seed), list[BlockOutputs]()
-        for of, blocks in ((seen[1], read[1]), (seen[3], read[3])):
-            rows = generator.permutation(len(of))[:READ_ROWS]
-            labels = torch.from_numpy(of.labels[rows]).to(self.device)
-            parts.append(([X[rows] for X in blocks], labels))
-        return ridge_accuracy(parts[0], parts[1], self.erased_classes)
+        return found

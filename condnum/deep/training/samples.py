@@ -23,6 +23,7 @@ from condnum.deep.images import (
     check_unreadable,
     collate,
     hold_out_rows,
+    minibatches,
 )
 from condnum.deep.transforms import ImageTransform
 from condnum.errors import InvalidInputError
@@ -122,10 +123,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class TaskStream:
-    """A task's samples in the order of the run: a new permutation each epoch, cut into steps.
-
-    A rest that fills no step is left out of its epoch.
-    """
+    """A task's samples in the order of the run."""
 
     samples: Samples
     rows: NDArray[np.int64]  # (count,) the samples to train on
@@ -134,21 +132,11 @@ class TaskStream:
     stream: int  # number of the task
 
     @property
-    def step_size(self) -> int:
-        """Samples of a step."""
-        return min(self.batch_size, len(self.rows))
-
-    @property
     def steps_per_epoch(self) -> int:
         """Steps of a pass."""
-        return len(self.rows) // self.step_size
+        return max(1, len(self.rows) // self.batch_size)
 
     def steps(self, first: int) -> Iterator[Batch]:
         """Yield the batch of each step from `first` on, without end: the task cycles."""
-        epoch, offset = divmod(first, self.steps_per_epoch)
-        while True:
-            order = np.random.default_rng([self.seed, self.stream, epoch]).permutation(len(self.rows))
-            starts = range(offset * self.step_size, self.steps_per_epoch * self.step_size, self.step_size)
-            chosen = [self.rows[order[start : start + self.step_size]] for start in starts]
-            yield from self.samples.batches(epoch, chosen)
-            epoch, offset = epoch + 1, 0
+        for epoch, rows in minibatches(self.rows, self.batch_size, [self.seed, self.stream], first):
+            yield from self.samples.batches(epoch, rows)

@@ -15,14 +15,14 @@ LABEL_SMOOTHING = 0.1
 class DeepSettings(Settings):
     """How a backbone is immunized.
 
-    The defaults look for their own weights: every `record_every` steps λ_H moves towards (ii) just below 1
-    and the loss weight towards the accuracy floor, on held-out images. After `patience` evaluations without
-    progress the best θ is taken up again at a third of η, twice, then the run ends; where (ii) or the
-    accuracy is far off, at half of η. The paper's own settings are presets, by name in place of settings.
+    The defaults look for their own weights: every `record_every` steps λ_H goes up where (ii) is below 0.7,
+    else down, and the loss weight likewise by the accuracy floor, on held-out images. After `patience`
+    evaluations without progress the run ends. The paper's own settings are presets, by name in place of
+    settings.
     """
 
     optimizer: Literal["sgd", "adam"] = "adam"  # sgd: with Nesterov momentum 0.9
-    learning_rate: float = 5e-4  # η at step 0, of θ and of the head
+    learning_rate: float = 2e-4  # η at step 0, of θ and of the head
     schedule: Literal["constant", "cosine"] = "constant"  # cosine: η falls to 0 at the last step
     epochs: int = 3  # passes over the smaller task, as Table 4 counts them
     steps: int | None = 1600  # type: ignore[assignment]  # at most; None: `epochs`
@@ -55,7 +55,7 @@ class DeepSettings(Settings):
 
         Examples:
             >>> DeepSettings(steps=100).describe("ours")
-            'at most 100 steps of adam, η = 0.0005 (constant), 100 images per task and step,
+            'at most 100 steps of adam, η = 0.0002 (constant), 100 images per task and step,
             λ and loss weight adaptive, label smoothing 0.1'
         """
         length = f"{self.epochs} epochs (shorter task)" if self.steps is None else f"{self.steps} steps"
