@@ -17,6 +17,7 @@ import click
 
 from condnum import __version__
 from condnum.errors import CondnumError, UnknownNameError, require
+from condnum.machine import PARENT_VARIABLE, end_with
 from condnum.report.command import EXIT_ERROR, EXIT_INTERRUPTED, notebook_command, quiet_option
 from condnum.report.notebook import ParameterNotebook, experiment_names
 from condnum.report.run import STOPPED, say
@@ -34,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a word may hold bytes that are no text in any encoding
             stream.reconfigure(errors="backslashreplace")
+    if parent := os.environ.pop(PARENT_VARIABLE, ""):
+        end_with(int(parent))
     STOPPED.clear()
     if threading.current_thread() is threading.main_thread():  # else no handler can be set
         signal.signal(signal.SIGTERM, _interrupt)  # clean up as after Ctrl-C
@@ -197,19 +200,19 @@ def reproduce_experiments(
 ) -> None:
     """Run all experiments, reuse unchanged results, and build a site that links each number to its run."""
     from condnum.files import folder_lock, output_folder
-    from condnum.report.experiments import experiments
+    from condnum.report.experiments import requested
     from condnum.report.reproduce import reproduce
-    from condnum.site.build import prepared
+    from condnum.site.parts import missing_parts
 
     require("sphinx", "site")  # now, not when all has run
     names = [word.strip() for word in only.split(",") if word.strip()]
-    chosen = [experiment.name for experiment in experiments(scale, names)]
+    chosen = [experiment.name for experiment in requested(scale, names)]
     root = output_folder(out or Path("runs") / "reproduce" / scale)
     output_folder(site)
+    stream = None if quiet else sys.stderr
     with folder_lock(root):
         try:
-            with prepared():
-                runs = reproduce(scale, root, only=names, jobs=jobs, stream=None if quiet else sys.stderr)
+            runs = reproduce(scale, root, only=names, jobs=jobs, stream=stream, others=missing_parts())
         except KeyboardInterrupt:
             say(f"stopped by Ctrl-C; finished experiments are in {root}; the same command continues there.")
             raise SystemExit(EXIT_INTERRUPTED) from None
@@ -224,6 +227,16 @@ def reproduce_experiments(
 
 
 reproduce_experiments.params.append(quiet_option)
+
+
+@app.command("part", hidden=True)
+@click.argument("name")
+@click.argument("cache", type=FOLDER)
+def part(name: str, cache: Path) -> None:
+    """Run a lesson or record an explorer for the site, which starts one such process for each."""
+    from condnum.site.parts import make_part
+
+    make_part(name, cache)
 
 
 @app.command("site")

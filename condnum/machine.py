@@ -9,6 +9,8 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -100,6 +102,22 @@ def memory_advice(batch_size: int, device: torch.device, what: str) -> Generator
 
 
 # Processes.
+
+#: The process with which this one shall end, in the environment of what `condnum.report.pool` starts.
+PARENT_VARIABLE = "CONDNUM_PARENT"
+#: Seconds between two looks whether the parent still lives.
+_WATCH_SECONDS = 1.0
+
+
+def end_with(parent: int) -> None:
+    """Let this process end once its parent was killed: nobody would take its results."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_WATCH_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="condnum-parent", daemon=True).start()
 
 
 def end_group(leader: int) -> None:

@@ -10,37 +10,26 @@ from torch import Tensor
 from condnum.methods.method import Gradients, Method, Parameters, random_weights
 from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask
 from condnum.methods.settings import DescentSettings
-from condnum.theory.extremes import gram, largest_pair, smallest_pair
+from condnum.theory.extremes import eigenpair, gram, largest_pair, smallest_pair
 from condnum.theory.regularizers import r_ill_of_norm, rank_one_gradient
-from condnum.theory.spectra import symmetric_part
 
 
 class TaskHessian:
-    """`H = θᵀKθ` of a task, and the pairs at both ends of its non-zero spectrum; a small H is decomposed."""
+    """`H = θᵀKθ` of a task, and the pairs at both ends of its non-zero spectrum."""
 
     def __init__(self, task: LinearTask, theta: Tensor) -> None:
-        self.rank, self._pairs = task.rank, None
-        if len(theta) <= SMALL:
-            self.H = symmetric_part(theta.mT @ task.covariance @ theta)
-            self._pairs = torch.linalg.eigh(self.H)
-        else:
-            self._factor = task.factor @ theta
-            self.H = gram(self._factor)
+        self.rank, self.small = task.rank, len(theta) <= SMALL
+        self._factor = task.factor @ theta
+        self.H = gram(self._factor)
 
     def largest(self) -> tuple[Tensor, Tensor]:
         """Return σ₁ and v₁ `(D,)`."""
-        if self._pairs is None:
-            return largest_pair(self.H)
-        values, vectors = self._pairs
-        return values[-1], vectors[:, -1]
+        return eigenpair(self.H, len(self.H) - 1) if self.small else largest_pair(self.H)
 
     def smallest(self) -> tuple[Tensor, Tensor]:
         """Return σ_k and v_k `(D,)`, k the rank of K."""
-        if self._pairs is None:
-            return smallest_pair(self._factor)
-        values, vectors = self._pairs
-        k = min(self.rank, len(values))
-        return values[-k], vectors[:, -k]
+        n = len(self.H)
+        return eigenpair(self.H, n - min(self.rank, n)) if self.small else smallest_pair(self._factor)
 
 
 def well_direction(task: LinearTask, theta: Tensor) -> Tensor:

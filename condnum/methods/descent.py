@@ -84,15 +84,12 @@ class _Descent:
     def loop(self, callback: Callback | None, watched: frozenset[int]) -> tuple[int, StopReason]:
         """Step until the end or a reason to stop, return both, and leave finite parameters behind."""
         settings, parameters = self.settings, self.parameters
-        kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.SGD
-        optimizer = kind(parameters.values(), lr=settings.learning_rate)
+        adam = Adam() if settings.optimizer == "adam" else None
         for step in range(settings.steps):
             recorded = step in settings.recorded_steps
             try:
                 directions = self._directions(recorded)
             except torch.linalg.LinAlgError:
-                return step, "diverged"
-            if not _finite(directions["theta"]):
                 return step, "diverged"
             if recorded:
                 self.record(step)
@@ -101,15 +98,15 @@ class _Descent:
                 seen = self.method.name, self.seed, step, settings.steps, row, parameters["theta"]
                 if callback(Progress(*seen)) is True:
                     return step, "cancelled"
-            before = {name: tensor.clone() for name, tensor in parameters.items()}
-            optimizer.param_groups[0]["lr"] = settings.rate(step)
-            for name, tensor in parameters.items():
-                tensor.grad = directions.get(name)
-            optimizer.step()
-            if not all(map(_finite, parameters.values())):
-                for name, tensor in parameters.items():
-                    tensor.copy_(before[name])
+            rate = settings.rate(step)
+            moved = {
+                name: parameters[name] - rate * (adam.direction(name, slope) if adam else slope)
+                for name, slope in directions.items()
+            }
+            if not all(map(_finite, moved.values())):
                 return step, "diverged"
+            for name, tensor in moved.items():
+                parameters[name].copy_(tensor)
         return settings.steps, "steps"
 
     def record(self, step: int) -> None:
@@ -133,9 +130,29 @@ class _Descent:
         return {"theta": total} | {name: gradient.to(theta) for name, gradient in found.others.items()}
 
 
+class Adam:
+    """Adam with PyTorch's constants; torch.optim would load torch's compiler, seconds in each process."""
+
+    def __init__(self) -> None:
+        self._moments: dict[str, tuple[Tensor, Tensor]] = {}
+        self._counts: dict[str, int] = {}
+
+    def direction(self, name: str, gradient: Tensor) -> Tensor:
+        """Return the direction of a parameter's next step, to be multiplied by the learning rate."""
+        if name not in self._moments:
+            self._moments[name] = torch.zeros_like(gradient), torch.zeros_like(gradient)
+            self._counts[name] = 0
+        mean, square = self._moments[name]
+        self._counts[name] += 1
+        mean.lerp_(gradient, 0.1)
+        square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+        near_1, near_2 = (1 - decay ** self._counts[name] for decay in (0.9, 0.999))
+        return (mean / near_1).div_((square / near_2).sqrt_().add_(1e-8))
+
+
 def _finite(tensor: Tensor) -> bool:
     """Tell whether all entries are finite."""
-    return bool(torch.isfinite(tensor).all())
+    return math.isfinite(float(torch.linalg.vector_norm(tensor, math.inf)))
 
 
 @contextmanager

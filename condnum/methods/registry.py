@@ -127,6 +127,21 @@ def immunize(
         >>> result.stop_reason, bool(result.history["kappa_pretrain"][-1] < 9)
         ('steps', True)
     """
+    options: dict[str, Any] = {"settings": settings, "callback": callback, "callback_steps": callback_steps}
+    return with_verdict(problem, find_extractor(problem, method, seed=seed, **options, **overrides))
+
+
+def find_extractor(
+    problem: ImmunizationProblem,
+    method: str | Method,
+    *,
+    seed: int = 0,
+    settings: Settings | str | None = None,
+    callback: Callback | None = None,
+    callback_steps: Collection[int] = (),
+    **overrides: Any,
+) -> ImmunizationResult:
+    """Do as `immunize`, without its verdict: for studies, which measure what they find in their own ways."""
     if not isinstance(problem, ImmunizationProblem):
         raise InvalidInputError(
             f"problem must be an ImmunizationProblem, got {type(problem).__name__}; {MAKE_IT}"
@@ -140,7 +155,7 @@ def immunize(
                 f"method '{chosen.name}' has no settings; leave out {given}, or name a method that descends: "
                 f"{descends}."
             )
-        return with_verdict(problem, run_method(problem, chosen, seed=seed))
+        return run_method(problem, chosen, seed=seed)
     if isinstance(settings, str):
         check_known("settings", settings, PRESETS)
         settings = PRESETS[settings]
@@ -156,5 +171,4 @@ def immunize(
     if parts is not None and problem.pretrain.targets is None:
         parts, where = tuple({*parts} - {"supervised"}), f"{where} on a task without targets"
     base.refuse_idle(parts, overrides, where)
-    result = run_method(problem, chosen, base, seed=seed, callback=callback, callback_steps=callback_steps)
-    return with_verdict(problem, result)
+    return run_method(problem, chosen, base, seed=seed, callback=callback, callback_steps=callback_steps)

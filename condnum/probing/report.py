@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -86,11 +86,7 @@ class AttackReport:
 
     def factor_table(self, *, epsilon: float | None = None) -> pd.DataFrame:
         """Return factors as text, attackers × extractors; `>`: at least, `—`: unknown, `∞`: out of reach."""
-        table = self.at(self.factors, epsilon)
-        marks = table["bound"].map({"exact": "", "at least": ">"})
-        text = (marks + table["factor"].map("{:.3g}".format).replace("inf", "∞")).fillna("—")
-        names = self.extractors["extractor"]
-        return _wide(table.assign(text=text), names[names != self.baseline])
+        return factor_text(self.at(self.factors, epsilon))
 
     def at(self, table: pd.DataFrame, epsilon: float | None) -> pd.DataFrame:
         """Return the rows of one target, by default `budget.reported_epsilon`."""
@@ -100,7 +96,14 @@ class AttackReport:
         return table[table["epsilon"] == chosen]
 
 
-def _wide(table: pd.DataFrame, order: pd.Series) -> pd.DataFrame:
+def factor_text(factors: pd.DataFrame) -> pd.DataFrame:
+    """Return the factors of one target as text, attackers × extractors."""
+    marks = factors["bound"].map({"exact": "", "at least": ">"})
+    text = (marks + factors["factor"].map("{:.3g}".format).replace("inf", "∞")).fillna("—")
+    return _wide(factors.assign(text=text), factors["extractor"].unique())
+
+
+def _wide(table: pd.DataFrame, order: Iterable[str]) -> pd.DataFrame:
     """Spread the column `text` over extractors, in the order of the panel."""
     if table.empty:
         return pd.DataFrame(columns=["attacker", *order])

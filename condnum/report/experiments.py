@@ -32,6 +32,7 @@ class Experiment:
     data: Sequence[str] = ()  # names of `condnum.data.catalog` whose files' checksums decide about reuse
     core_seconds: float = 0.0  # of one core, about; 0 if not known
     scales: Sequence[str] = ()
+    on_request: Sequence[str] = ()  # scales at which it runs only where its name is given
     committed: str = ""  # folder under reports/ whose result stands in until a reproduction has run
 
     @property
@@ -72,11 +73,16 @@ def experiments(scale: str, only: Sequence[str] = ()) -> tuple[Experiment, ...]:
     return tuple(experiment for experiment in found if not only or experiment.name in only)
 
 
+def requested(scale: str, only: Sequence[str] = ()) -> tuple[Experiment, ...]:
+    """Return the experiments that a reproduction runs: those that are named, or all but those on request."""
+    return tuple(one for one in experiments(scale, only) if only or scale not in one.on_request)
+
+
 # What became of them.
 
 #: What became of an experiment. `reused`: its run had the same parameters, data and code. `not run`: it was
-#: not asked for, or its data are missing.
-Status = Literal["finished", "reused", "failed", "not run"]
+#: not asked for, or its data are missing. `committed`: it comes with the source.
+Status = Literal["finished", "reused", "failed", "not run", "committed"]
 
 #: What a reproduction adds to the record of a run: the declared command, and the key of what it depends on.
 REPRODUCTION = "reproduction"
@@ -107,7 +113,7 @@ class ExperimentResult:
     @property
     def older(self) -> bool:
         """Whether the folder is of an earlier run than the one that was asked for."""
-        return self.folder is not None and self.status not in ("finished", "reused")
+        return self.folder is not None and self.status in ("failed", "not run")
 
     @cached_property
     def provenance(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`condnum reproduce`: experiments one by one, a kernel each; their folders are the state.
+"""`condnum reproduce`: experiments, lessons and explorers side by side; their folders are the state.
 
 A finished result is reused as long as its parameters, data and code are what they were.
 """
@@ -9,28 +9,23 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TextIO
 
 from condnum.data.catalog import data_checksum, data_folders
-from condnum.errors import CondnumError, require
 from condnum.files import RECORD, output_folder, read_record, sha256_folder, write_json
 from condnum.machine import core_count
-from condnum.progress import OnProgress, duration, terminal_progress
-from condnum.report.experiments import REPRODUCTION, Experiment, ExperimentResult, experiments, find_run
+from condnum.progress import Event, duration, terminal_progress
+from condnum.report.experiments import (
+    REPRODUCTION,
+    Experiment,
+    ExperimentResult,
+    experiments,
+    find_run,
+    requested,
+)
 from condnum.report.notebook import ParameterNotebook
-from condnum.report.run import run_into_folder
-
-
-def run_experiment(experiment: Experiment, folder: Path, *, jobs: int, progress: OnProgress) -> list[str]:
-    """Run an experiment into its folder, without a word; return a line per cell that failed."""
-    book = ParameterNotebook.find(experiment.run)
-    values = {"jobs": jobs} if "jobs" in book.parameters else {}
-    record = run_into_folder(
-        book, values | experiment.values, folder, quiet=True, threads=jobs, progress=progress
-    )
-    return list(record["failures"])
+from condnum.report.pool import Task, run_tasks
 
 
 def run_key(experiment: Experiment) -> str:
@@ -54,15 +49,13 @@ def missing_images(experiment: Experiment) -> str:
     )
 
 
-def failure(run: Callable[[], list[str]]) -> str:
-    """Run an experiment; return why it failed, or "": a mistake in one must not stop the others."""
-    try:
-        failed = run()
-    except CondnumError as problem:
-        return str(problem)
-    except Exception as problem:
-        return f"{type(problem).__name__}: {problem}"
-    return f"{len(failed)} cells failed, the first one: {failed[0]}" if failed else ""
+def experiment_task(experiment: Experiment, folder: Path, jobs: int) -> Task:
+    """Return the command of an experiment, with so many processes of its own."""
+    words = ["run", experiment.run, "--quiet", "--out", str(folder)]
+    values = {"jobs": jobs} if "jobs" in ParameterNotebook.find(experiment.run).parameters else {}
+    for name, value in (values | experiment.values).items():
+        words += [f"--{name.replace('_', '-')}", str(value)]
+    return Task(experiment.name, tuple(words), experiment.core_seconds or 600.0)
 
 
 def reproduce(
@@ -72,65 +65,90 @@ def reproduce(
     only: Sequence[str] = (),
     jobs: int = 0,
     stream: TextIO | None = None,
-    runner: Callable[..., list[str]] = run_experiment,
+    others: Sequence[Task] = (),
+    runner: Callable[..., None] = run_tasks,
 ) -> list[ExperimentResult]:
-    """Run the experiments of a scale one by one, each on all cores; return all of them as they are then.
+    """Run the experiments of a scale side by side, one to a core; return all of them as they are then.
 
     What is unchanged is reused; what fails does not stop the others; what was stopped resumes from its store.
+    An experiment that alone would outlast all others has all cores for its cells. `others` run beside them.
     """
-    chosen, root, stream = experiments(scale, only), output_folder(root), stream or io.StringIO()
+    root, cores, out = output_folder(root), jobs or core_count(), stream or io.StringIO()
     runs = {experiment.name: find_run(experiment, root) for experiment in experiments(scale)}
-    say = partial(require("tqdm", "notebooks").tqdm.write, file=stream)
-    due = list[str]()
-    for experiment in chosen:
+    due = dict[str, Experiment]()
+    for experiment in requested(scale, only):
         run = runs[experiment.name]
         if error := missing_images(experiment):
             runs[run.name] = replace(run, status="not run", error=error)
         elif run.key and run.key == run_key(experiment):
             runs[run.name] = replace(run, status="reused")
+            print(f"condnum: = {run.name} reused: same parameters, data and code", file=out)
         else:
-            due.append(run.name)
-    if due:
-        say(plan([runs[name] for name in due], jobs or core_count()))
-    for place, experiment in enumerate(chosen, 1):
-        run, target, start = runs[experiment.name], root / experiment.name, time.monotonic()
-        seconds = run.seconds
-        if run.name in due:
-            with terminal_progress(run.name, stream=stream) as progress:
-                progress({"stage": "running"})
-                error = failure(partial(runner, experiment, target, jobs=jobs, progress=progress))
+            due[run.name] = experiment
+    seconds = {name: runs[name].seconds or of.core_seconds for name, of in due.items()}
+    alone = [name for name in due if cores > 1 and seconds[name] > sum(seconds.values()) / cores]
+    make = {name: experiment_task(of, root / name, cores if name in alone else 1) for name, of in due.items()}
+    beside = [make[name] for name in due if name not in alone] + [*others]
+    log = _Log([*make.values(), *others], cores, out)
+
+    def ended(task: Task, error: str) -> None:
+        if experiment := due.get(task.name):
+            run, folder = runs[task.name], root / task.name
             if error:
-                run = replace(run, status="failed", error=error)  # an older result stays
+                runs[task.name] = replace(run, status="failed", error=error)  # an older result stays
             else:
                 marks = {"command": experiment.typed, "key": run_key(experiment)}
-                write_json(target / RECORD, {**read_record(target), REPRODUCTION: marks})
-                run = find_run(experiment, root)
-            runs[run.name], seconds = run, time.monotonic() - start
-        say(f"{_SIGNS[run.status]} [{place}/{len(chosen)}] {ending(run, seconds)}")
+                write_json(folder / RECORD, {**read_record(folder), REPRODUCTION: marks})
+                runs[task.name] = find_run(experiment, root)
+        log.ended(task, error)
+
+    with terminal_progress("all", stream=out) as progress:
+        log.report = progress
+        for tasks, threads in (([make[name] for name in alone], cores), (beside, 1)):
+            if tasks:
+                runner(tasks, cores // threads, ended, threads=threads, heard=log.heard)
     return list(runs.values())
 
 
-def plan(runs: Sequence[ExperimentResult], cores: int) -> str:
-    """Return what will run, in its order, and how long that takes: as last time, or as declared."""
-    estimates = [run.seconds or run.experiment.core_seconds / max(1, cores) for run in runs]
-    lines = [
-        f"Plan: about {duration(sum(estimates))} on {cores} cores, "
-        "then the lessons, explorers and pages of the site."
-    ]
-    for run, seconds in zip(runs, estimates, strict=True):
-        about = f"about {duration(seconds)}" if seconds else "time not known"
-        lines.append(f"  {run.name:<20}{about:<19}{run.experiment.title}")
-    return "\n".join(lines)
+class _Log:
+    """What a reproduction says: its plan, how far it is, and how each of its tasks ended."""
 
+    def __init__(self, tasks: Sequence[Task], cores: int, stream: TextIO) -> None:
+        self.stream, self.begun = stream, dict[Task, float]()
+        self.parts = dict.fromkeys(tasks, 0.0)  # of each that is done
+        self.words = dict[Task, str]()
+        self.report: Callable[[Event], None] = lambda event: None
+        total = sum(task.seconds for task in tasks)
+        if tasks:
+            print(
+                f"condnum: {len(tasks)} tasks, about {duration(total / cores)} on {cores} cores",
+                file=stream,
+                flush=True,
+            )
 
-_SIGNS = {"finished": "✓", "reused": "=", "failed": "✗", "not run": "–"}
+    def heard(self, task: Task, event: Event) -> None:
+        """Tell how far a task is."""
+        self.begun.setdefault(task, time.monotonic())
+        self.words.setdefault(task, task.name)
+        if event.get("total"):
+            self.parts[task] = min(0.99, event["done"] / event["total"])
+            self.words[task] = f"{task.name} {event['done']}/{event['total']}"
+        self._show()
 
+    def ended(self, task: Task, error: str) -> None:
+        """Say how a task ended."""
+        self.parts[task] = 1.0
+        self.words.pop(task, None)
+        place = f"[{sum(part == 1 for part in self.parts.values())}/{len(self.parts)}]"
+        said = error if len(error) <= 200 else f"{error[:200]}…"
+        took = duration(time.monotonic() - self.begun[task])
+        line = f"✗ {place} {task.name} failed: {said}" if error else f"✓ {place} {task.name}, {took}"
+        self.report({"note": line})
+        self._show()
 
-def ending(run: ExperimentResult, seconds: float) -> str:
-    """Return what became of an experiment, in one line."""
-    if run.status == "finished":
-        return f"{run.name} finished in {duration(seconds)}"
-    if run.status == "reused":
-        return f"{run.name} reused: same parameters, data and code (it took {duration(seconds)})"
-    message = run.error.strip().rpartition("\n")[2]
-    return f"{run.name} {run.status}: {message[:200]}{'…' if len(message) > 200 else ''}"
+    def _show(self) -> None:
+        total = sum(task.seconds for task in self.parts)
+        done = sum(task.seconds * part for task, part in self.parts.items())
+        self.report(
+            {"stage": ", ".join(self.words.values()), "done": round(100 * done / total), "total": 100}
+        )

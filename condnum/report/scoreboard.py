@@ -165,6 +165,7 @@ class Section:
             f"{pairs} of the {PAIRS} ordered pairs of digits": pairs != PAIRS,
             f"seeds: {seeds} instead of {self.paper.seeds}": seeds != self.paper.seeds,
             "an older result than requested": self.run.older,
+            "a committed result, not of this run": self.run.status == "committed",
         }
         return "; ".join(text for text, applies in said.items() if applies)
 

@@ -1,52 +1,38 @@
 """Building the site: a folder of sources, Sphinx over it, and the new site in the place of the old one."""
 
-import hashlib
 import io
-import logging
-import os
 import re
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import import_module
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import nbformat
 
-from condnum.errors import CondnumError, OutputError, require
+from condnum.errors import OutputError, require
 from condnum.files import (
     RECORD,
     folder_lock,
     output_folder,
     results_folder,
-    shipped,
     write_json,
     write_text,
 )
-from condnum.lessons.alignment_lab import LABS
-from condnum.lessons.explorers import EXPLORERS, is_current, record_all
+from condnum.lessons.explorers import is_current
+from condnum.machine import core_count
 from condnum.progress import OnProgress
 from condnum.report.experiments import ExperimentResult
-from condnum.report.notebook import ParameterNotebook, read_notebook
-from condnum.report.run import REPORT, run_notebook
+from condnum.report.notebook import read_notebook
+from condnum.report.pool import Task, run_tasks
 from condnum.site.extension import SPHINX
 from condnum.site.notebooks import page_notebook
+from condnum.site.parts import CACHE, LESSONS, RECORDED, lesson, missing_parts, recording
 from condnum.site.results import results_pages
 from condnum.stale import code_hash
 
 #: The page that leads to the site, and the folder of the site.
 INDEX, SITE = "index.html", "site"
-
-#: Where the site is built, and keeps what needs no new run.
-CACHE = Path("runs") / SITE
-
-#: Notebooks that are executed for the site, without widgets.
-LESSONS = tuple(sorted(path.stem for path in shipped("notebooks").glob("[1-9]_*.ipynb")))
 
 #: Packages whose public names the API pages document; what one has of another is shown there only.
 API_PACKAGES = (
@@ -69,7 +55,7 @@ def build_site(
     *,
     cache: Path = CACHE,
     lessons: Sequence[str] = LESSONS,
-    explorers: Sequence[str] | None = None,
+    explorers: Sequence[str] = RECORDED,
     progress: OnProgress | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Path:
@@ -86,8 +72,7 @@ def build_site(
     namespace = require("sphinx.util.docutils", "site").docutils_namespace  # this process may build again
     folder, warnings = output_folder(target), io.StringIO()
     with folder_lock(output_folder(cache)), results_folder(folder / SITE) as results:
-        players = _recorded(cache / "recorded", explorers, say, progress)
-        ran = _executed(lessons, cache / "lessons", say, progress)
+        ran, players = _made(cache, lessons, explorers, say, progress)
         work = cache / f"sphinx-{code_hash('condnum.site.extension')[:12]}"
         for old in {*cache.glob("sphinx-*"), work / "_extra", work / "_static", work / "html/runs"} - {work}:
             shutil.rmtree(old, ignore_errors=True)
@@ -123,26 +108,6 @@ def build_site(
         f'<meta http-equiv="refresh" content="0; url={first}"><link rel="icon" href="data:,">\n'
         f'<p><a href="{first}">condnum</a></p></html>\n',
     )
-
-
-def prepare() -> None:
-    """Run lessons and record explorers, which depend on no run, for the next `build_site`."""
-    os.nice(5)
-    _recorded(CACHE / "recorded", None, lambda line: None)
-    _executed(LESSONS, CACHE / "lessons", lambda line: None)
-
-
-@contextmanager
-def prepared() -> Generator[None]:
-    """Let another process prepare the site while the caller works, and wait for it at the end."""
-    quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-    command = [sys.executable, "-c", "from condnum.site.build import prepare; prepare()"]
-    process = subprocess.Popen(command, **quiet)
-    try:
-        yield
-        process.wait()  # what it did not manage, `build_site` does, and says why it cannot
-    finally:
-        process.terminate()
 
 
 # The sources.
@@ -194,44 +159,31 @@ def _api() -> dict[str, str]:
     return pages
 
 
-def _executed(
-    names: Sequence[str], folder: Path, say: Callable[[str], None], progress: OnProgress | None = None
-) -> dict[str, Path]:
-    """Run notebooks side by side; those whose text and code are unchanged were run before."""
-    runs, books = dict[str, Path](), {name: ParameterNotebook.find(name) for name in names}
-    for name, book in books.items():
-        state = hashlib.sha256(f"{book.code_hash}{book.path.read_text('utf-8')}".encode())
-        runs[name] = folder / f"{name}-{state.hexdigest()[:12]}"
+def _made(
+    cache: Path,
+    lessons: Sequence[str],
+    explorers: Sequence[str],
+    say: Callable[[str], None],
+    progress: OnProgress | None,
+) -> tuple[dict[str, Path], dict[str, Path]]:
+    """Make what is missing; return the executed lessons and the recordings, but those that failed."""
+    tasks, done = missing_parts(cache, lessons, explorers), count(1)
 
-    def run(name: str) -> None:
-        for old in set(folder.glob(f"{name}-*")) - {runs[name]}:
-            shutil.rmtree(old)
-        try:
-            run_notebook(books[name], {}, runs[name], quiet=True)
-        except CondnumError as error:
-            say(f"site: the lesson {name} is omitted: {error}")
+    def ended(task: Task, error: str) -> None:
+        if error:
+            say(f"site: {task.name} is left out: {error}")
         if progress is not None:
-            progress({"stage": name, "done": next(done), "total": len(missing)})
+            progress({"stage": task.name, "done": next(done), "total": len(tasks)})
 
-    missing, done = [name for name in names if not (runs[name] / REPORT).exists()], count(1)
-    logging.getLogger("traitlets").setLevel(logging.ERROR)  # kernels warn that another thread ends them
-    with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
-        list(pool.map(run, missing))
-    return {name: runs[name] / REPORT for name in names if (runs[name] / REPORT).exists()}
-
-
-def _recorded(
-    folder: Path, names: Sequence[str] | None, say: Callable[[str], None], progress: OnProgress | None = None
-) -> dict[str, Path]:
-    """Record explorers, but those that this code has recorded before; return the files."""
-    chosen = [name for name in [*EXPLORERS, *LABS] if names is None or name in names]
-    files = {name: folder / f"{name}.js" for name in chosen}
-    try:
-        if files:
-            record_all(folder, list(files), progress=progress)
-    except CondnumError as error:
-        say(f"site: explorers are omitted: {error}")
-    return {name: path for name, path in files.items() if is_current(path)}
+    run_tasks(tasks, core_count(), ended)
+    ran = {name: lesson(name, cache) for name in lessons}
+    players = {name: recording(name, cache) for name in explorers}
+    for old in {*cache.glob("lessons/*")} - {path.parent for path in ran.values()}:
+        shutil.rmtree(old, ignore_errors=True)
+    return (
+        {name: path for name, path in ran.items() if path.exists()},
+        {name: path for name, path in players.items() if is_current(path)},
+    )
 
 
 def _scripts(folder: Path, recordings: Mapping[str, Path]) -> None:

@@ -1,23 +1,29 @@
 """The pages of a reproduction: obtained against published, and each experiment's notebook with its run."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
+import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 from nbformat.v4 import new_markdown_cell
 
 from condnum.files import shipped
+from condnum.machine import revision_text
+from condnum.probing.report import factor_text
 from condnum.progress import duration
-from condnum.report.deep import verdict
+from condnum.report.deep import factor_table, verdict
+from condnum.report.erasure import left_table
 from condnum.report.experiments import ExperimentResult, experiments
 from condnum.report.html import figure_html, shown_notebook
+from condnum.report.linear import limits_table, switch_table
 from condnum.report.notebook import read_notebook
 from condnum.report.run import REPORT
 from condnum.report.scoreboard import AGREEMENT, scoreboard, tally
-from condnum.report.tables import CORRECTIONS_CSV, formula_html
+from condnum.report.tables import CORRECTIONS_CSV, as_html, formula_html
 from condnum.site.notebooks import page_notebook
 
 #: Anchor of the section that says what made a page.
@@ -27,11 +33,30 @@ _RUN = "what-made-this-page"
 _FIGURES = ("house-prices", "mnist")
 
 
-def committed_runs() -> list[ExperimentResult]:
-    """Return the results of real runs that come with the source."""
-    declared = (one for one in experiments("full") if one.committed)
-    runs = [ExperimentResult(one, shipped("reports") / one.committed, "finished", "") for one in declared]
-    return [run for run in runs if run.provenance]
+def committed_runs(but: Collection[str] = ()) -> list[ExperimentResult]:
+    """Return the results of real runs that come with the source, but those of some names."""
+    found = []
+    for one in experiments("full"):
+        run = ExperimentResult(one, shipped("reports") / one.committed, "committed", "")
+        if one.committed and one.name not in but and (known := run.provenance):
+            date = str(known.get("started_utc", "unknown date"))[:10]
+            revision = revision_text(known.get("source")) or "unknown"
+            text = (
+                f"This result comes with the source, it is not of this run: computed on {date} at revision "
+                f"{revision} by {known.get('command', one.typed)}."
+            )
+            found.append(replace(run, error=text))
+    return found
+
+
+#: Tables of committed runs, which have no notebook, by the word after `condnum run`.
+_TABLES: dict[str, tuple[str, Callable[[pd.DataFrame], pd.DataFrame]]] = {
+    "limits": ("summary", limits_table),
+    "attackers": ("factors", lambda factors: factor_text(factors.query("epsilon == 0.01"))),
+    "reproduction-audit": ("waterfall", switch_table),
+    "deep-attackers": ("factors", factor_table),
+    "erasure": ("summary", left_table),
+}
 
 
 def results_pages(
@@ -41,7 +66,10 @@ def results_pages(
 
     Without runs of this machine (None) they show those that come with the source.
     """
-    results = committed_runs() if runs is None else runs
+    own = [] if runs is None else runs
+    known = committed_runs(but=[run.name for run in own if run.page])
+    instead = {run.name for run in known}
+    results = [run for run in own if run.page or run.status == "failed" or run.name not in instead] + known
     sections = scoreboard(results)
     shown = [run for run in results if run.page]
     pages, figures, attacked = dict[str, str](), list[tuple[str, str]](), list[tuple[ExperimentResult, str]]()
@@ -57,8 +85,7 @@ def results_pages(
         notebook = read_notebook(path)
         page = page_notebook(notebook, run.name, recorded)
         page.cells.append(new_markdown_cell(text, id="run"))
-        if run.older:  # than what was asked for
-            notice = f":::{{warning}}\n**An older result.** {run.error}\n:::"
+        if notice := _notice(run):
             page.cells.insert(0, new_markdown_cell(notice, id="older"))
         pages[f"results/{run.name}.ipynb"] = nbformat.writes(page)
         if run.experiment.run in _FIGURES and (drawn := shown_notebook(notebook)[1]):
@@ -84,6 +111,13 @@ def results_pages(
     return pages
 
 
+def _notice(run: ExperimentResult) -> str:
+    """Return what stands above a result that is not of this run and this code."""
+    if run.status == "committed":
+        return f":::{{note}}\n{run.error}\n:::"
+    return f":::{{warning}}\n**An older result.** {run.error}\n:::" if run.older else ""
+
+
 def _run_page(run: ExperimentResult, files: Sequence[str]) -> str:
     """Return what made a page; where there is no notebook, under a title and after the run's pictures."""
     known, parameters = run.provenance, run.provenance.get("parameters", {})
@@ -106,9 +140,15 @@ def _run_page(run: ExperimentResult, files: Sequence[str]) -> str:
     text = _template("run.md.j2").render(run=run, facts=facts, files=files)
     if REPORT in files:
         return text
-    pictures = (f'<img src="../runs/{run.name}/{name}" alt="">\n' for name in files if name.endswith(".png"))
-    around = f"# {run.experiment.title}\n\n{run.experiment.summary}\n\n"
-    return f"{around}```{{raw}} html\n<div>{''.join(pictures)}</div>\n```\n\n{text}"
+    shown = "".join(
+        f'<img src="../runs/{run.name}/{name}" alt="">\n' for name in files if name.endswith(".png")
+    )
+    if run.experiment.run in _TABLES:
+        name, format_table = _TABLES[run.experiment.run]
+        if (table := run.table(name)) is not None:
+            shown += f'<div class="scroll" tabindex="0">{as_html(format_table(table))}</div>'
+    around = f"# {run.experiment.title}\n\n{_notice(run)}\n\n{run.experiment.summary}\n\n"
+    return f"{around}```{{raw}} html\n<div>{shown}</div>\n```\n\n{text}"
 
 
 def _template(name: str) -> Template:

@@ -15,11 +15,10 @@ from condnum.methods import (
     ImmunizationResult,
     Method,
     get_method,
-    immunize,
     register_method,
 )
 from condnum.methods.problem import ImmunizationProblem
-from condnum.methods.registry import own_methods
+from condnum.methods.registry import find_extractor, own_methods
 from condnum.stale import class_hash
 from condnum.studies.frame import Cell, Count, FinishedCell, Study, several
 from condnum.studies.measure import MEASURE_COLUMNS, report_step, spectral_rows
@@ -154,7 +153,7 @@ class LinearStudy(MethodStudy):
     def immunize(self, data: Any, cell: Cell) -> ImmunizationResult:
         """Run the method of a cell; deterministic, so that a cell's θ can be had again without storing it."""
         options: dict[str, Any] = {"seed": cell["seed"], "callback": report_step, **cell.settings}
-        return immunize(self.problem(data, cell), cell["method"], **options)
+        return find_extractor(self.problem(data, cell), cell["method"], **options)
 
     def measured(self, data: Any, results: Sequence[FinishedCell], own: Sequence[str] = ()) -> pd.DataFrame:
         """Measure every cell in every convention and at every scale of θ; `own` columns are of the cells."""

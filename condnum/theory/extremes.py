@@ -1,6 +1,7 @@
-"""Extreme eigenpairs of large Hessians by Lanczos (ARPACK), where a whole `eigh` would take most of a step.
+"""Extreme eigenpairs of Hessians, one at a time, where a whole `eigh` would take most of a step.
 
-Every run starts at a random vector: a start inside an invariant subspace, such as a column of a
+LAPACK finds one of a small matrix in half the time of all, Lanczos (ARPACK) one of a large matrix. Every run
+of Lanczos starts at a random vector: a start inside an invariant subspace, such as a column of a
 block-diagonal matrix, would never leave it.
 """
 
@@ -8,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from scipy.linalg import eigh
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor
 
@@ -33,6 +35,20 @@ def gram(matrix: Tensor) -> Tensor:
     array = matrix.detach().numpy()
     with np.errstate(over="ignore", invalid="ignore"):  # as torch: who descends looks at the result
         return torch.from_numpy(array.T @ array)  # NumPy sees AᵀA and calls BLAS syrk; torch does not
+
+
+def eigenpair(matrix: Tensor, index: int) -> tuple[Tensor, Tensor]:
+    """Return an eigenvalue `()` of a small symmetric matrix, 0 for the smallest, and its vector `(n,)`.
+
+    Raises:
+        torch.linalg.LinAlgError: The matrix is not finite.
+    """
+    if matrix.device.type != "cpu":
+        values, vectors = torch.linalg.eigh(matrix)
+        return values[index], vectors[:, index]
+    array = _finite(matrix).detach().numpy()
+    values, vectors = eigh(array, subset_by_index=[index, index], driver="evr", check_finite=False)
+    return torch.from_numpy(values)[0], torch.from_numpy(vectors)[:, 0]
 
 
 def largest_pair(matrix: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,40 +1,45 @@
 """Reproductions: experiments one by one, what is reused, what failures and stops leave; and their command."""
 
 import io
-from contextlib import nullcontext
+import shlex
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 import condnum.site.build
+import condnum.site.parts
 from condnum.cli import main
-from condnum.errors import InvalidInputError
 from condnum.report import notebook
 from condnum.report import reproduce as module
-from condnum.report.experiments import experiments, find_run
+from condnum.report.experiments import experiments, find_run, requested
+from condnum.report.pool import Task
 from condnum.report.reproduce import reproduce
 
-NAMES = [experiment.name for experiment in experiments("quick")]
+NAMES = [experiment.name for experiment in requested("quick")]
 
 
 class FakeRunner:
     """Leaves whole run folders; fails, or is stopped by Ctrl-C, where told."""
 
     def __init__(self, fails: str = "", stops: str = "") -> None:
-        self.fails, self.stops, self.ran, self.jobs = fails, stops, [], set()
+        self.fails, self.stops, self.ran, self.cores, self.alone = fails, stops, [], set(), set()
 
-    def __call__(self, experiment, folder, *, jobs, progress) -> list[str]:
-        if folder.name == self.stops:
-            raise KeyboardInterrupt
-        self.ran.append(folder.name)
-        self.jobs.add(jobs)
-        if folder.name == self.fails:
-            raise InvalidInputError("no room on Mars; take fewer rows.")
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in ("report.html", "report.ipynb"):
-            (folder / name).write_text(str(experiment.values))
-        (folder / "provenance.json").write_text('{"duration_seconds": 12.5}')
-        return []
+    def __call__(self, tasks, side_by_side, ended, *, threads, heard) -> None:
+        self.cores.add(side_by_side * threads)
+        for task in tasks:
+            heard(task, {"stage": "running", "done": 1, "total": 3})
+            if task.name == self.stops:
+                raise KeyboardInterrupt
+            self.ran.append(task.name)
+            self.alone |= {task.name} if threads > 1 else set()
+            if task.name != self.fails and "--out" in task.words:
+                folder = Path(task.words[task.words.index("--out") + 1])
+                folder.mkdir(parents=True, exist_ok=True)
+                for name in ("report.html", "report.ipynb"):
+                    (folder / name).write_text(shlex.join(task.words))
+                (folder / "provenance.json").write_text('{"duration_seconds": 12.5}')
+            ended(task, "no room on Mars; take fewer rows." if task.name == self.fails else "")
 
 
 def ran(folder, **options):
@@ -57,34 +62,43 @@ def known(monkeypatch):
     return parts
 
 
-def test_all_run_in_their_order_and_what_is_unchanged_is_reused(tmp_path, known):
-    runner, written = FakeRunner(), io.StringIO()
-    runs = reproduce("quick", tmp_path, runner=runner, jobs=6, stream=written)
-    assert (runner.ran, runner.jobs) == (NAMES, {6})
-    assert all(run.status == "finished" and run.folder == tmp_path / run.name for run in runs)
-    assert {run.seconds for run in runs} == {12.5}
-    plan, *ends = written.getvalue().split("✓ ")
-    assert plan.startswith("Plan: about ")
-    assert [line.split()[0] for line in plan.splitlines()[1:]] == NAMES
-    assert ends[1].startswith(f"[2/{len(NAMES)}] mnist finished in 1 s")
-    again = reproduce("quick", tmp_path, runner=runner)
-    assert runner.ran == NAMES
-    assert {run.status for run in again} == {"reused"}
+def test_all_run_and_what_is_unchanged_is_reused(tmp_path, known):
+    runner, written, lesson = FakeRunner(), io.StringIO(), Task("a lesson", ("part", "a"))
+    options = {"runner": runner, "jobs": 2, "others": [lesson]}
+    runs = reproduce("quick", tmp_path, stream=written, **options)
+    assert (runner.ran, runner.cores, runner.alone) == ([*NAMES, "a lesson"], {2}, set())
+    shown = [run for run in runs if run.name in NAMES]
+    assert all(run.status == "finished" and run.folder == tmp_path / run.name for run in shown)
+    assert {run.seconds for run in shown} == {12.5}
+    assert {run.status for run in runs if run.name not in NAMES} == {"not run"}
+    count = len(NAMES) + 1
+    assert f"{count} tasks, about " in written.getvalue()
+    assert f"✓ [{count}/{count}] a lesson" in written.getvalue()
+    again = reproduce("quick", tmp_path, **options)
+    assert runner.ran == [*NAMES, "a lesson", "a lesson"]
+    assert {run.status for run in again} == {"reused", "not run"}
     (tmp_path / "mnist" / "report.html").unlink()
     (tmp_path / "deep" / "provenance.json").write_text("{")
     assert set(ran(tmp_path)) == {"mnist", "deep"}  # were not whole
+
+
+def test_what_would_outlast_all_others_has_all_cores(tmp_path, known):
+    runner = FakeRunner()
+    reproduce("quick", tmp_path, only=["house-prices", "corrections"], jobs=3, runner=runner)
+    assert (runner.ran, runner.alone) == (["house-prices", "corrections"], {"house-prices"})
+    assert "--jobs 3" in (tmp_path / "house-prices/report.html").read_text()
 
 
 @pytest.mark.parametrize("part", ["code", "data"])
 def test_changed_code_or_data_runs_again(tmp_path, known, part):
     ran(tmp_path)
     known[part] = "c"
-    assert set(ran(tmp_path)) == {e.name for e in experiments("quick") if e.data or part == "code"}
+    assert set(ran(tmp_path)) == {e.name for e in requested("quick") if e.data or part == "code"}
 
 
 def test_a_failure_does_not_stop_the_others_and_keeps_an_older_result(tmp_path, known):
-    first = by_name(reproduce("quick", tmp_path, runner=FakeRunner(fails="limits")))
-    assert (first["limits"].status, first["limits"].folder) == ("failed", None)
+    first = by_name(reproduce("quick", tmp_path, runner=FakeRunner(fails="erasure")))
+    assert (first["erasure"].status, first["erasure"].folder) == ("failed", None)
     known["code"] = "d" * 64
     runner = FakeRunner(fails="deep")
     runs = by_name(reproduce("quick", tmp_path, runner=runner))
@@ -93,7 +107,7 @@ def test_a_failure_does_not_stop_the_others_and_keeps_an_older_result(tmp_path, 
     assert (failed.status, failed.folder, failed.older) == ("failed", tmp_path / "deep", True)
     assert failed.error == "no room on Mars; take fewer rows."
     assert failed.key == first["deep"].key  # the folder's, not this try's
-    assert {run.status for run in runs.values()} == {"finished"}
+    assert {runs[name].status for name in NAMES if name != "deep"} == {"finished"}
     assert ran(tmp_path) == ["deep"]
 
 
@@ -106,6 +120,7 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path, known):
 
 def test_only_some_leave_the_others_as_they_were(tmp_path, known):
     ran(tmp_path)
+    assert ran(tmp_path, only=["limits"]) == ["limits"]  # which else does not run
     (tmp_path / "deep" / "report.html").unlink()
     runs = by_name(reproduce("quick", tmp_path, only=["limits"], runner=FakeRunner(fails="limits")))
     assert (runs["limits"].status, runs["mnist"].status) == ("reused", "finished")
@@ -132,7 +147,7 @@ def test_images_that_nobody_may_hand_on(tmp_path, known, monkeypatch):
     (tmp_path / "data" / "cars" / "new.png").write_bytes(b"1")
     assert images().status == "finished"
     said = (tmp_path / "out" / "deep-vit-cars" / "report.html").read_text()
-    assert f"'pretrain': '{tmp_path}/data/imagenet', 'harmful': '{tmp_path}/data/cars'" in said
+    assert f"--pretrain {tmp_path}/data/imagenet --harmful {tmp_path}/data/cars" in said
 
 
 # The command.
@@ -152,7 +167,7 @@ def experiments_end(monkeypatch, tmp_path, known):
         monkeypatch.setattr(module, "reproduce", partial(reproduce, runner=FakeRunner(**trouble)))
 
     monkeypatch.setattr(condnum.site.build, "build_site", site)
-    monkeypatch.setattr(condnum.site.build, "prepared", nullcontext)
+    monkeypatch.setattr(condnum.site.parts, "missing_parts", list)
     put()
     return put
 
@@ -163,14 +178,14 @@ def test_the_command_runs_all_reuses_all_and_builds_the_site(experiments_end, tm
     assert main(["reproduce", "-j", "1"]) == 0
     shown = capsys.readouterr()
     assert shown.out == "s/index.html\nreports/index.html\n"
-    assert (tmp_path / "runs/reproduce/quick/deep/report.html").read_text() == "{'seeds': 1}"
-    assert (tmp_path / "reports/index.html").read_text().startswith("runs/reproduce/quick/house-prices ")
+    assert "--seeds 1" in (tmp_path / "runs/reproduce/quick/deep/report.html").read_text()
+    assert (tmp_path / "reports/index.html").read_text().startswith("runs/reproduce/quick/corrections ")
     assert main(["reproduce"]) == 0
     said = capsys.readouterr().err
-    assert f"[{len(NAMES)}/{len(NAMES)}] corrections reused: same parameters, data and code" in said
-    assert "Plan" not in said
+    assert "corrections reused: same parameters, data and code" in said
+    assert "tasks" not in said
     assert main(["site", "--site", "s"]) == 0
-    assert (tmp_path / "s/index.html").read_text().startswith("runs/reproduce/quick/house-prices ")
+    assert (tmp_path / "s/index.html").read_text().startswith("runs/reproduce/quick/corrections ")
 
 
 def test_the_command_names_a_failure_and_builds_the_site_nevertheless(experiments_end, tmp_path, capsys):

@@ -8,8 +8,6 @@ import os
 import signal
 import sys
 import tempfile
-import threading
-import time
 from collections import deque
 from collections.abc import Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -20,13 +18,11 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from condnum.errors import CondnumError, check_integer, require
-from condnum.machine import core_count, threads_environment
+from condnum.machine import core_count, end_with, threads_environment
 from condnum.studies.frame.cells import Cell, Compute, Outcome, evaluate
 
 #: Seconds after which idle workers end, towards the end of a sweep.
 _IDLE_SECONDS = 60
-#: Seconds between two looks of a worker whether its parent still lives.
-_WATCH_SECONDS = 1.0
 
 
 class Executor(Protocol):
@@ -149,14 +145,7 @@ def _begin_worker(parent: int) -> None:
     # loky takes data that a worker keeps for its next cells for a leak, and ends the worker.
     process_executor._MAX_MEMORY_LEAK_SIZE = sys.maxsize
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(parent,), name="condnum-parent", daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    """End this process once its parent was killed: nobody would take its results."""
-    while os.getppid() == parent:
-        time.sleep(_WATCH_SECONDS)
-    os._exit(1)
+    end_with(parent)
 
 
 @dataclass(frozen=True)
