@@ -266,7 +266,7 @@ def site(
     from condnum.lessons import explorers
     from condnum.lessons.frame import recording
     from condnum.report.experiments import Experiment, ExperimentResult
-    from condnum.site import build
+    from condnum.site import build, parts
 
     root, target = tmp_path_factory.mktemp("reproduction"), tmp_path_factory.mktemp("reports")
     for name in SHOWN:
@@ -284,19 +284,18 @@ def site(
     def two(explorer: type[Any]) -> dict[str, list[Any]]:
         return {name: kept[:2] for name, kept in values(explorer).items()}
 
-    def have_run(book: Any, _: Any, folder: Path, **options: Any) -> Path:
-        return Path(shutil.copytree(lesson_run(book.path.stem), folder)) / "report.ipynb"
-
-    for name in build.LESSONS:  # the builder runs two at once, and there is one kernel
-        lesson_run(name)
+    for name in parts.LESSONS:
+        folder = parts.lesson(name, site_cache).parent
+        if not folder.exists():
+            shutil.copytree(lesson_run(name), folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recording, "recorded_values", lambda _: few)
-        explorers.record_all(site_cache / "recorded", ["AlignedTasksExplorer"], jobs=1)
-        patch.setattr(recording, "recorded_values", two)
-        patch.setattr(recording, "payload", lambda explorer, _: first(explorer))
-        explorers.record_all(site_cache / "recorded", jobs=1)
-        patch.setattr(build, "run_notebook", have_run)
-        made = {"cache": site_cache, "explorers": list(explorers.EXPLORERS)}
-        build.build_site(runs, target, say=messages.append, **made)
+        for name in explorers.EXPLORERS:
+            if name != "AlignedTasksExplorer":
+                patch.setattr(recording, "recorded_values", two)
+                patch.setattr(recording, "payload", lambda explorer, _: first(explorer))
+            explorers.record_file(name, parts.recording(name, site_cache))
+    made = {"cache": site_cache, "explorers": list(explorers.EXPLORERS)}
+    build.build_site(runs, target, say=messages.append, **made)
     assert messages == []
     return target / "site"

@@ -18,7 +18,7 @@ from hypothesis.extra.numpy import arrays
 from condnum.errors import InvalidInputError
 from condnum.figures.style import figure_of
 from condnum.lessons import explorers
-from condnum.lessons.explorers import EXPLORERS, record_all
+from condnum.lessons.explorers import EXPLORERS, is_current, record_file
 from condnum.lessons.frame import recording
 from condnum.lessons.frame.explorer import (
     Check,
@@ -147,17 +147,12 @@ def test_numbers_come_back(values: Any) -> None:
 
 
 def test_a_file_is_made_anew_when_the_code_changes(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same code leaves a recording as it is; other code does not."""
     monkeypatch.setattr(explorers, "EXPLORERS", {"PowerExplorer": PowerExplorer})
     monkeypatch.setattr(explorers, "code_hash", lambda *_: "this code")
-    events: list[Any] = []
-    (path,) = record_all(tmp_path, jobs=1, progress=events.append)
-    assert events == [{"stage": "PowerExplorer", "done": 1, "total": 1}]
+    path = tmp_path / "PowerExplorer.js"
+    assert not is_current(path)
+    record_file("PowerExplorer", path)
+    assert is_current(path)
     assert path.read_text() == f"// this code\n{recording.record(PowerExplorer)}"
-    path.write_text(path.read_text() + "// kept")
-    assert record_all(tmp_path, jobs=1, progress=events.append) == [path]
-    assert path.read_text().endswith("// kept")
     monkeypatch.setattr(explorers, "code_hash", lambda *_: "other code")
-    record_all(tmp_path, ["PowerExplorer"], jobs=1, progress=events.append)
-    assert len(events) == 2
-    assert path.read_text().startswith("// other code\n")
+    assert not is_current(path)

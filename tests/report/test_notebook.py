@@ -4,37 +4,18 @@ import ast
 import json
 import re
 import sys
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from condnum.auditing import FeatureAudit
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.files import shipped
 from condnum.report.notebook import ParameterNotebook, find_notebook, read_notebook
 from condnum.report.run import NotebookError, run_notebook
-
-
-@pytest.fixture
-def write_notebook(tmp_path: Path) -> Callable[..., Path]:
-    """Return a writer: a parameters cell, then the given cells (`# …` is Markdown)."""
-
-    def write(*cells: str, parameters: str = "seeds: int = 2", name: str = "small") -> Path:
-        node = new_notebook()
-        node.cells = [new_code_cell(parameters, metadata={"tags": ["parameters"]})]
-        node.cells += [
-            new_markdown_cell(cell) if cell.startswith("# ") else new_code_cell(cell) for cell in cells
-        ]
-        path = tmp_path / f"{name}.ipynb"
-        nbformat.write(node, path)
-        return path
-
-    return write
 
 
 def names(folder: Path) -> list[str]:

@@ -9,7 +9,9 @@ from condnum.report.pool import Task, run_tasks
 def test_each_task_ends_with_what_it_said_of_its_failure(tmp_path):
     ended, begun = {}, []
     tasks = [Task("good", ("--version",)), Task("bad", ("run", "nothing"))]
-    run_tasks(tasks, 2, lambda task, error: ended.update({task.name: error}), heard=lambda *e: begun.append(e))
+    run_tasks(
+        tasks, 2, lambda task, error: ended.update({task.name: error}), heard=lambda *e: begun.append(e)
+    )
     assert ended["good"] == ""
     assert ended["bad"].startswith("condnum: ")
     assert "nothing" in ended["bad"]

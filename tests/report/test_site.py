@@ -14,13 +14,14 @@ import pytest
 from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from condnum.cli import main
 from condnum.errors import DataFormatError, DataNotFoundError
 from condnum.lessons.corrections import aligned_remark, correction_table
 from condnum.machine import source_revision
 from condnum.report.experiments import Experiment, ExperimentResult, experiments, find_runs
 from condnum.report.html import figure_html
 from condnum.report.scoreboard import compare_published
-from condnum.site import build
+from condnum.site import build, parts
 from condnum.site.build import build_site
 from condnum.site.results import results_pages
 
@@ -109,7 +110,7 @@ def test_the_results_say_what_ran_what_failed_and_what_it_means(runs, real, tmp_
     page = results_of(runs, tmp_path / "files")
     assert "Title of old failed: it broke at &lt;b&gt;x&lt;/b&gt;; mend it. An" in page
     assert "Title of gone failed: no space left" in page
-    assert "Nothing has run on the paper&#39;s data yet" in page.replace("'", "&#39;")
+    assert "a committed result, not of this run" in page  # Tables 1 to 3, which did not run
     page = results_of(real, tmp_path / "files")
     soup = BeautifulSoup(page, "html.parser")
     sections = ("deep", "house-prices", "mnist", "digits")
@@ -200,19 +201,30 @@ def test_the_site_is_whole_and_follows_its_runs(runs, site_cache, tmp_path):
 def test_a_lesson_that_fails_is_left_out_and_one_that_ran_is_not_run_again(tmp_path, monkeypatch):
     ran, said = [], []
 
-    def run(book, parameters, folder, **options):
-        ran.append(book.path.stem)
-        if book.path.stem == "2_alignment":
-            raise DataNotFoundError("nothing is there; look elsewhere.")
-        folder.mkdir(parents=True)
-        (folder / "report.ipynb").write_text("{}")
+    def runner(tasks, side_by_side, ended):
+        for task in tasks:
+            ran.append(task.name)
+            bad = task.name == "2_alignment"
+            path = parts.lesson(task.name, tmp_path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not bad:
+                path.write_text("{}")
+            ended(task, "nothing is there; look elsewhere." if bad else "")
 
-    monkeypatch.setattr(build, "run_notebook", run)
+    monkeypatch.setattr(build, "run_tasks", runner)
     names = ("1_condition_number", "2_alignment")
     for _ in range(2):
-        assert list(build._executed(names, tmp_path, said.append)) == ["1_condition_number"]
+        lessons, recorded = build._made(tmp_path, names, (), said.append, None)
+        assert (list(lessons), recorded) == (["1_condition_number"], {})
     assert sorted(ran) == ["1_condition_number", "2_alignment", "2_alignment"]
-    assert said[0] == "site: the lesson 2_alignment is omitted: nothing is there; look elsewhere."
+    assert said[0] == "site: 2_alignment is left out: nothing is there; look elsewhere."
+
+
+def test_a_part_is_made_by_a_command(tmp_path):
+    (task,) = parts.missing_parts(tmp_path, [], ["AlignmentExplorer"])
+    assert main(list(task.words)) == 0
+    assert parts.missing_parts(tmp_path, [], ["AlignmentExplorer"]) == []
+    assert main(["part", "nothing", str(tmp_path)]) == 2
 
 
 def drawn(figure):
