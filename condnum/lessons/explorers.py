@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from condnum.files import write_text
+from condnum.files import output_folder, write_text
 from condnum.lessons.aligned_tasks import AlignedTasksExplorer
 from condnum.lessons.alignment import AlignmentExplorer
 from condnum.lessons.alignment_lab import recorded_lab
@@ -45,4 +45,5 @@ def is_current(path: Path) -> bool:
 def record_file(name: str, path: Path) -> None:
     """Write the recording of an explorer."""
     explorer = EXPLORERS[name] if name in EXPLORERS else recorded_lab(name)
+    output_folder(path.parent)
     write_text(path, first_line(name) + record(explorer))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from condnum.errors import check_known
-from condnum.files import output_folder, shipped
+from condnum.files import shipped
 from condnum.lessons.alignment_lab import LABS
 from condnum.lessons.explorers import EXPLORERS, is_current, record_file
 from condnum.report.notebook import ParameterNotebook
@@ -49,5 +49,4 @@ def make_part(name: str, cache: Path) -> None:
     if name in LESSONS:
         run_notebook(ParameterNotebook.find(name), {}, lesson(name, cache).parent)
     else:
-        output_folder(cache / "recorded")
         record_file(name, recording(name, cache))

@@ -58,7 +58,7 @@ def test_every_page_and_report(
         found |= file_faults(watched, path, f"{path.parents[1].name}/{path.name}")
         links, sections = watched.evaluate(_SECTIONS)
         assert links == sections, path
-    assert not found
+    assert not found, "\n".join(map(str, found.items()))
 
 
 def test_a_recorded_explorer_plays_in_its_lesson_below_a_link_and_on_paper(site, watched):
