@@ -230,13 +230,14 @@ reproduce_experiments.params.append(quiet_option)
 
 
 @app.command("part", hidden=True)
-@click.argument("name")
 @click.argument("cache", type=FOLDER)
-def part(name: str, cache: Path) -> None:
-    """Run a lesson or record an explorer for the site, which starts one such process for each."""
+@click.argument("names", nargs=-1)
+def part(cache: Path, names: tuple[str, ...]) -> None:
+    """Run lessons or record explorers for the site, which starts processes that do so."""
     from condnum.site.parts import make_part
 
-    make_part(name, cache)
+    for name in names:
+        make_part(name, cache)
 
 
 @app.command("site")

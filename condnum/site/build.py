@@ -27,7 +27,7 @@ from condnum.report.notebook import read_notebook
 from condnum.report.pool import Task, run_tasks
 from condnum.site.extension import SPHINX
 from condnum.site.notebooks import page_notebook
-from condnum.site.parts import CACHE, LESSONS, RECORDED, lesson, missing_parts, recording
+from condnum.site.parts import CACHE, LESSONS, lesson, missing_parts, recorded_explorers, recording
 from condnum.site.results import results_pages
 from condnum.stale import code_hash
 
@@ -55,7 +55,7 @@ def build_site(
     *,
     cache: Path = CACHE,
     lessons: Sequence[str] = LESSONS,
-    explorers: Sequence[str] = RECORDED,
+    explorers: Sequence[str] | None = None,
     progress: OnProgress | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Path:
@@ -162,7 +162,7 @@ def _api() -> dict[str, str]:
 def _made(
     cache: Path,
     lessons: Sequence[str],
-    explorers: Sequence[str],
+    explorers: Sequence[str] | None,
     say: Callable[[str], None],
     progress: OnProgress | None,
 ) -> tuple[dict[str, Path], dict[str, Path]]:
@@ -177,7 +177,9 @@ def _made(
 
     run_tasks(tasks, core_count(), ended)
     ran = {name: lesson(name, cache) for name in lessons}
-    players = {name: recording(name, cache) for name in explorers}
+    players = {
+        name: recording(name, cache) for name in (recorded_explorers() if explorers is None else explorers)
+    }
     for old in {*cache.glob("lessons/*")} - {path.parent for path in ran.values()}:
         shutil.rmtree(old, ignore_errors=True)
     return (

@@ -224,7 +224,7 @@ def test_a_part_is_made_by_a_command(tmp_path):
     (task,) = parts.missing_parts(tmp_path, [], ["AlignmentExplorer"])
     assert main(list(task.words)) == 0
     assert parts.missing_parts(tmp_path, [], ["AlignmentExplorer"]) == []
-    assert main(["part", "nothing", str(tmp_path)]) == 2
+    assert main(["part", str(tmp_path), "nothing"]) == 2
 
 
 def drawn(figure):
