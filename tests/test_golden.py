@@ -64,8 +64,13 @@ def determined(table):
     return table[[column for column in table if not MOVED.search(column)]]
 
 
+#: Half a minute each: with CONDNUM_LONG=1.
+LONG = ("deep", "deep-attackers", "limits")
+EACH_RUN = [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in RUNS]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", EACH_RUN)
 def test_tables(name, golden_run):
     done, out = golden_run(name)
     assert (done.returncode, done.stderr) == (0, "")

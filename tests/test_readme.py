@@ -31,6 +31,12 @@ PAGES = {
     for path in (ROOT / "README.md", *sorted(ROOT.glob("reports/**/README.md")), *sorted(GUIDE.glob("*.md")))
 }
 MOST_LINES = {"README": 110, "snippet": 32}
+#: README always, the pages of the guide with CONDNUM_LONG=1.
+WITH_PYTHON = [
+    pytest.param(name, marks=() if name == "README.md" else pytest.mark.long)
+    for name, text in PAGES.items()
+    if "```python" in text
+]
 EACH_PAGE = pytest.mark.parametrize("name", PAGES)
 
 
@@ -106,7 +112,7 @@ def scripts(text: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, text in PAGES.items() if "```python" in text])
+@pytest.mark.parametrize("name", WITH_PYTHON)
 def test_snippets_run_as_printed(tmp_path, name):
     """Each as a script of its own, in one process, which imports the libraries once."""
     files = []

@@ -52,7 +52,7 @@ def files(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in kept}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_wheel_is_the_whole_program(installed, tmp_path):
     package = files(installed / "condnum")
     assert package.items() >= files(ROOT / "condnum").items()

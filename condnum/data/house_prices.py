@@ -61,7 +61,8 @@ def read_house_table(path: str | os.PathLike[str]) -> pd.DataFrame:
             raise DataFormatError(f"{path} is not a CSV table ({error}); {FILES.advice}") from error
     absent = [name for name in HOUSE_COLUMNS if name not in raw]
     if absent:
-        raise DataFormatError(f"{path} lacks the columns {', '.join(absent)}; {FILES.advice}")
+        some = f"{len(absent)} of the {len(HOUSE_COLUMNS)} columns, such as {', '.join(absent[:3])}"
+        raise DataFormatError(f"{path} lacks {some}; {FILES.advice}")
     table = raw[[*HOUSE_COLUMNS]].astype(object)
     targets = [PRETRAIN_TARGET, HARMFUL_TARGET]
     table = table.where(table.notna() | table.columns.isin(targets), "0")  # a target cannot be filled

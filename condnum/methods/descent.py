@@ -3,17 +3,18 @@
 import math
 import time
 from collections.abc import Collection, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor
 
 from condnum.arrays import as_tensor
 from condnum.errors import InvalidInputError
 from condnum.methods.method import Method, Parameters
-from condnum.methods.problem import SMALL, ImmunizationProblem
+from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.result import Callback, ImmunizationResult, Progress, StopReason
 from condnum.methods.settings import DescentSettings
 from condnum.theory.regularizers import ill_of_spectrum, well_of_spectrum
@@ -40,7 +41,7 @@ def run_method(
     descent = _Descent(problem, method, settings, seed, parameters)
     steps, text = 0, method.remark
     reason: StopReason = "closed_form"
-    with few_threads(problem):
+    with one_thread(problem.device):
         if settings is not None:
             steps, reason = descent.loop(callback, frozenset(callback_steps))
             stopped = "" if reason == "steps" else f"; {reason} after {steps}"
@@ -156,15 +157,16 @@ def _finite(tensor: Tensor) -> bool:
 
 
 @contextmanager
-def few_threads(problem: ImmunizationProblem) -> Generator[None]:
-    """Give a small problem one thread: beside other work, several mostly wait for each other."""
+def one_thread(device: torch.device) -> Generator[None]:
+    """Compute in one thread on every machine: a long descent amplifies the order in which sums are rounded."""
     before = torch.get_num_threads()
-    if problem.dimension <= SMALL and problem.device.type == "cpu":
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    with threadpool_limits(limits=1) if device.type == "cpu" else nullcontext():
+        if device.type == "cpu":
+            torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
 
 def part_weights(norms: dict[str, float], settings: DescentSettings) -> dict[str, float]:

@@ -10,7 +10,7 @@ from golden_runs import SHOWN
 
 from condnum.report.html import export_html
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.long]
 
 #: Bytes of a page beside the scripts that pages share, and of the whole site.
 LARGEST_PAGE, LARGEST_SITE = 1_500_000, 25_000_000

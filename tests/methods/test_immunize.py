@@ -100,6 +100,24 @@ def test_deterministic_per_seed_and_the_global_generator_is_untouched(method, ma
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_a_seed_gives_the_same_digits_for_any_number_of_threads():
+    """At dimensions where BLAS would share its sums among threads."""
+    from threadpoolctl import threadpool_limits
+
+    X, Y = (
+        np.random.default_rng(seed).standard_normal((300, 160)) * np.geomspace(1, 9, 160) for seed in (1, 2)
+    )
+    problem = ImmunizationProblem.from_covariances(X.T @ X, Y.T @ Y)
+    found, before = [], torch.get_num_threads()
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            torch.set_num_threads(threads)
+            found.append(immunize(problem, "ours", steps=30, record_every=0).theta)
+            assert torch.get_num_threads() == threads
+    torch.set_num_threads(before)
+    assert torch.equal(*found)
+
+
 def test_theta_0_is_uniform_and_differs_by_seed(make_problem):
     draws = [immunize(make_problem(), "initial", seed=seed).theta for seed in range(10)]
     values = torch.stack(draws).flatten()

@@ -53,7 +53,7 @@ def dask_cluster(distributed, tmp_path, squares):
     started.stop()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_worker_killed_in_mid_run_loses_nothing(distributed, dask_cluster, squares, tmp_path):
     dask_cluster.start_worker()
     dask_cluster.start_worker()

@@ -10,6 +10,7 @@ from condnum.studies.frame.executors import (
 )
 
 
+@pytest.mark.long
 def test_a_cell_that_kills_its_worker_fails_alone(squares):
     run = squares(count=12, trouble="killed").run(jobs=2)
     assert run.tables["results"]["x"].tolist() == [x for x in range(12) if x != 7]
