@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Collection, Generator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -159,10 +159,9 @@ def _finite(tensor: Tensor) -> bool:
 @contextmanager
 def one_thread(device: torch.device) -> Generator[None]:
     """Compute in one thread on every machine: a long descent amplifies the order in which sums are rounded."""
-    before = torch.get_num_threads()
-    with threadpool_limits(limits=1) if device.type == "cpu" else nullcontext():
-        if device.type == "cpu":
-            torch.set_num_threads(1)
+    before, on_cpu = torch.get_num_threads(), device.type == "cpu"
+    with threadpool_limits(limits=1 if on_cpu else None):
+        torch.set_num_threads(1 if on_cpu else before)
         try:
             yield
         finally:
