@@ -158,7 +158,7 @@ def _finite(tensor: Tensor) -> bool:
 
 @contextmanager
 def one_thread(device: torch.device) -> Generator[None]:
-    """Compute in one thread on every machine: a long descent amplifies the order in which sums are rounded."""
+    """Compute in one thread on every machine: a long descent amplifies how sums are rounded."""
     before, on_cpu = torch.get_num_threads(), device.type == "cpu"
     with threadpool_limits(limits=1 if on_cpu else None):
         torch.set_num_threads(1 if on_cpu else before)
