@@ -364,11 +364,15 @@ def _spiked(P: CovarianceRange, w: Tensor, null_gain: float) -> Tensor:
 def _merit(
     theta: Tensor, P: CovarianceRange, H: CovarianceRange, convention: Convention, ridge: float
 ) -> tuple[float, ...]:
-    """Rank candidates: Definition 3.1 in both conventions, kept ranks, RIR; the wanted convention decides."""
+    """Rank candidates: Definition 3.1 in both conventions, kept ranks, RIR; the wanted convention decides.
+
+    To six digits: gains on null(K_P) leave the compact RIR as it is, and round-off must not choose.
+    """
     compact, ridged = in_both_conventions(theta, P, H, ridge=ridge)
+    sizes = [round(math.log(found.rir), 6) if found.rir > 0 else -math.inf for found in (compact, ridged)]
     if convention == "ridge":
-        return ridged.success, ridged.rir
-    return compact.success + ridged.success, compact.success, not compact.rank_changed, compact.rir
+        return ridged.success, sizes[1]
+    return compact.success + ridged.success, compact.success, not compact.rank_changed, *sizes
 
 
 def _largest_kappa(dimension: int) -> float:
