@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+import zipfile
 
 import pytest
 import safetensors
@@ -12,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import condnum
 from condnum.deep import Backbone, load_backbone, save_backbone
+from condnum.deep.weights import read_weights
 from condnum.errors import DataFormatError, DataNotFoundError, OutputError
 
 
@@ -107,3 +109,16 @@ def test_weights_that_are_not_to_be_had(monkeypatch, tmp_path, fault):
         resnet(pretrained=tmp_path / "nothing.safetensors")  # before the model is made
     with pytest.raises(DataNotFoundError, match=f"weights of test_resnet .*{fault}.*--weights FILE"):
         resnet(pretrained=True)
+
+
+def test_a_file_that_would_unpack_to_more_is_refused(tmp_path):
+    torch.save({"w": torch.zeros(1000)}, tmp_path / "whole.pt")
+    with (
+        zipfile.ZipFile(tmp_path / "whole.pt") as whole,
+        zipfile.ZipFile(tmp_path / "packed.pt", "w") as packed,
+    ):
+        for part in whole.infolist():
+            packed.writestr(part.filename, whole.read(part), zipfile.ZIP_DEFLATED)
+    assert set(read_weights(tmp_path / "whole.pt")) == {"w"}
+    with pytest.raises(DataFormatError, match="packed.pt has compressed parts"):
+        read_weights(tmp_path / "packed.pt")
