@@ -46,14 +46,13 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     Prefixes of wrappers (`module.`, `_orig_mod.`) go; a checksum that a safetensors file states is compared.
     """
     file = _existing(path)
-    if zipfile.is_zipfile(file):
-        with zipfile.ZipFile(file) as archive:
-            if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
-                raise DataFormatError(
-                    f"{file} has compressed parts, which torch.save does not write: unpacked, they could fill "
-                    "the memory. Save the weights again with torch.save or as safetensors."
-                )
     try:
+        if zipfile.is_zipfile(file):
+            with zipfile.ZipFile(file) as archive:
+                if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
+                    raise ValueError(
+                        "compressed parts, which torch.save does not write, could fill the memory"
+                    )
         found = require("timm.models", "deep").load_state_dict(str(file), device="cpu", weights_only=True)
         state = {name: value for name, value in found.items() if isinstance(value, Tensor)}
     except Exception as error:  # readers are made for whole files, and say the rest in many ways

@@ -120,5 +120,5 @@ def test_a_file_that_would_unpack_to_more_is_refused(tmp_path):
         for part in whole.infolist():
             packed.writestr(part.filename, whole.read(part), zipfile.ZIP_DEFLATED)
     assert set(read_weights(tmp_path / "whole.pt")) == {"w"}
-    with pytest.raises(DataFormatError, match="packed.pt has compressed parts"):
+    with pytest.raises(DataFormatError, match="compressed parts"):
         read_weights(tmp_path / "packed.pt")
