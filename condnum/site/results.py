@@ -7,6 +7,7 @@ from pathlib import Path
 
 import nbformat
 import pandas as pd
+from bs4 import BeautifulSoup
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 from nbformat.v4 import new_markdown_cell
@@ -23,7 +24,7 @@ from condnum.report.linear import limits_table, switch_table
 from condnum.report.notebook import read_notebook
 from condnum.report.run import REPORT
 from condnum.report.scoreboard import AGREEMENT, scoreboard, tally
-from condnum.report.tables import CORRECTIONS_CSV, as_html, formula_html
+from condnum.report.tables import CORRECTIONS_CSV, as_html, formula_html, mark_tables
 from condnum.site.notebooks import page_notebook
 
 #: Anchor of the section that says what made a page.
@@ -43,7 +44,7 @@ def committed_runs(but: Collection[str] = ()) -> list[ExperimentResult]:
             revision = revision_text(known.get("source")) or "unknown"
             text = (
                 f"This result comes with the source, it is not of this run: computed on {date} at revision "
-                f"{revision} by {known.get('command', one.typed)}."
+                f"{revision} by `{known.get('command', one.typed)}`."
             )
             found.append(replace(run, error=text))
     return found
@@ -146,7 +147,9 @@ def _run_page(run: ExperimentResult, files: Sequence[str]) -> str:
     if run.experiment.run in _TABLES:
         name, format_table = _TABLES[run.experiment.run]
         if (table := run.table(name)) is not None:
-            shown += f'<div class="scroll" tabindex="0">{as_html(format_table(table))}</div>'
+            soup = BeautifulSoup(as_html(format_table(table)), "html.parser")
+            mark_tables(soup)
+            shown += f'<div class="scroll" tabindex="0">{soup}</div>'
     around = f"# {run.experiment.title}\n\n{_notice(run)}\n\n{run.experiment.summary}\n\n"
     return f"{around}```{{raw}} html\n<div>{shown}</div>\n```\n\n{text}"
 
