@@ -436,3 +436,19 @@ def test_five_lines(kind):
     found = condnum.audit(Z_benign, Z_harmful, theta=imm, y_harmful=labels, bootstrap=0, attackers=False)
     assert "immunized by Definition 3.1" in repr(found) or "compact convention" in repr(found)
     assert found.clauses("theta")["compact"] == imm.verdict_.clauses
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("stream", [False, True])
+def test_labels_in_the_last_bits_of_a_column_are_removed_and_amplify_nothing(dtype, stream):
+    """A column that is constant but for its round-off, which here is what the labels want."""
+    X = np.random.default_rng(0).standard_normal((300, 12))
+    y = (X[:, 0] > 0).astype(int)
+    X = np.column_stack([X, 5 * (1 + 2 * np.finfo(dtype).eps * y)]).astype(dtype)
+    assert np.ptp(X[:, -1]) > 0
+    eraser = condnum.Eraser(floor=0).partial_fit(X, y) if stream else condnum.Eraser().fit(X, y)
+    assert np.ptp(eraser.transform(X)[:, -1]) <= np.spacing(dtype(5))
+    assert np.linalg.norm(eraser.theta_) < 10
+    theta = np.asarray(condnum.erasure(X, y).theta)
+    assert not theta[:, -1].any()
+    assert np.linalg.norm(theta) < 10

@@ -9,10 +9,10 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from condnum.arrays import TargetKind, as_targets, as_tensor
+from condnum.arrays import TargetKind, as_targets, as_tensor, storage_eps
 from condnum.errors import InvalidInputError, check_flag, check_real
 from condnum.estimators.extractor import Extractor, like_sample
-from condnum.theory.erasure import Erasure, erasure, erasure_of_rows
+from condnum.theory.erasure import Erasure, erasure_of_rows, erasure_of_task
 from condnum.theory.spectra import EPS
 
 
@@ -83,7 +83,8 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         if classes is not None and len(classes) < 2:
             raise InvalidInputError(f"y has one class, {classes[0]}: there is nothing to erase.")
         kind: TargetKind = "regression" if classes is None else "classification"
-        found = erasure(rows, targets, kind=kind, intercept=intercept, floor=self.floor, **self._options())
+        options = {"floor": self.floor, "intercept": intercept, "stored": storage_eps(X), **self._options()}
+        found = erasure_of_task(rows, targets, kind, **options)
         self._remember_inputs(X)  # all is known: what was refused has changed nothing
         if classes is not None:
             self.classes_ = classes
@@ -117,6 +118,7 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         stream = _Stream(rows, check_flag("intercept", self.intercept)) if first else self._stream
         if self.intercept != stream.intercept:
             raise InvalidInputError(f"the stream began with intercept={stream.intercept}; use a new Eraser.")
+        stream.stored = max(stream.stored, storage_eps(X))
         stream.add(rows, *self._targets(y, len(rows), stream.kind or self.kind))
         if first:
             self._remember_inputs(X)
@@ -206,7 +208,7 @@ class _Stream:
         # Large means leave no round-off, and constant columns none at all.
         self.shift = X[0].clone() if intercept else torch.zeros_like(X[0])
         self.rows = X.new_zeros(0, 1 + X.shape[1])
-        self.sizes, self.peaks, self.count = torch.zeros_like(X[0]), torch.zeros_like(X[0]), 0
+        self.sizes, self.count, self.stored = torch.zeros_like(X[0]), 0, EPS  # lengths, rows, precision
 
     def add(self, X: Tensor, targets: Any, classes: Any) -> None:
         """Add rows `(n, D)` with numbers `(n, m)`, or codes `(n,)` of classes."""
@@ -230,7 +232,6 @@ class _Stream:
         block = torch.cat([torch.ones_like(X[:, :1]), X - self.shift, Z.to(X)], dim=1)
         self.rows = torch.cat([pad(self.rows, (0, Z.shape[1] - outputs)), block])
         self.sizes = torch.hypot(self.sizes, X.norm(dim=0))
-        self.peaks = torch.maximum(self.peaks, X.abs().amax(dim=0))
         if len(self.rows) > 2 * self.rows.shape[1]:
             self.rows = torch.linalg.qr(self.rows, mode="r").R
 
@@ -244,10 +245,10 @@ class _Stream:
         if self.intercept:  # below the first row stands what is orthogonal to the column of ones
             mean = self.shift + F[0] / one[0]
             F, Z = F[1:], Z[1:]
-            F = F * (F.norm(dim=0) > 8 * EPS * self.count**0.5 * self.peaks)  # else constant up to round-off
         elif self.kind == "classification":
             Z = Z - one / len(self.labels)
         found = erasure_of_rows(
-            F, Z, self.sizes, self.count, floor=0.0, intercept=self.intercept, **self.options
-        )
+            F, Z, self.sizes, self.count,
+            floor=0.0, intercept=self.intercept, stored=self.stored, **self.options,
+        )  # fmt: skip
         return found, mean

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from condnum.arrays import ArrayLike, TargetKind, as_targets, as_tensor, like
+from condnum.arrays import ArrayLike, TargetKind, as_targets, as_tensor, like, storage_eps
 from condnum.errors import InvalidInputError, check_integer, check_real
 from condnum.theory.covariances import CovarianceRange
 from condnum.theory.spectra import EPS, as_covariance, checked_rtol, default_rtol
@@ -133,7 +133,15 @@ def erasure(
         options["shrinkage"] = 0.0 if shrinkage is None and rows is None else shrinkage
         return erasure_of_rows(F, Z, sizes, N, floor=0.0, **options).converted(like(covariance))
     X = as_tensor(harmful_features, "harmful_features", ndim=2).detach()  # type: ignore[arg-type]
-    y, classes = as_targets(harmful_targets, "harmful_targets", kind)
+    options |= {"floor": floor, "intercept": intercept, "stored": storage_eps(harmful_features)}  # type: ignore[arg-type]
+    return erasure_of_task(X, harmful_targets, kind, **options).converted(like(harmful_features))
+
+
+def erasure_of_task(
+    X: Tensor, targets: Any, kind: TargetKind, *, floor: float | None, intercept: bool, **options: Any
+) -> Erasure:
+    """Erase labels or numbers from rows X `(N, D)`; the other options are those of `erasure_of_rows`."""
+    y, classes = as_targets(targets, "harmful_targets", kind)
     if y.ndim > 2 or len(y) != len(X):
         raise InvalidInputError(f"harmful_targets {y.shape} do not fit {len(X)} rows: expected one per row.")
     Z = torch.from_numpy(y).to(X.device)
@@ -144,8 +152,7 @@ def erasure(
         Z = Z if intercept else Z - 1 / len(classes)
     F, Z = (centered(X), Z - Z.mean(dim=0)) if intercept else (X, Z)
     options["floor"] = check_real("floor", FLOOR if floor is None else floor, 0, 1)
-    found = erasure_of_rows(F, Z, X.norm(dim=0), len(X), intercept=intercept, **options)
-    return found.converted(like(harmful_features))
+    return erasure_of_rows(F, Z, X.norm(dim=0), len(X), intercept=intercept, **options)
 
 
 def erasure_of_rows(
@@ -159,14 +166,18 @@ def erasure_of_rows(
     shrinkage: float | None,
     floor: float,
     intercept: bool = True,
+    stored: float = EPS,
 ) -> Erasure:
     """Erase Z `(n, C)` from features F `(n, D)`, both ready: centered for a probe with an intercept.
 
     Without a floor any rows with the same products do, such as a triangular factor of N rows. `sizes` `(D,)`
-    are the lengths of the columns before they were centered, which carry the round-off.
+    are the lengths of the columns before they were centered, which carry the round-off of numbers stored at
+    a precision of `stored`. A column that varies within it, or within that of a sum of N terms, is removed.
     """
     strength = check_real("strength", strength, 0, 1)
     D, eps = F.shape[1], default_rtol(max(N, F.shape[1]))
+    flat = (F.norm(dim=0) <= (N * EPS + 2 * stored) * sizes) & F.any(dim=0)
+    F = torch.where(flat, 0.0, F)
     units, V, roots, left = _equilibrated_svd(F, eps)
     fit = left.mT @ Z  # (r, C): G = diag(units) V diag(roots) fit
     round_off = max(N, D) * EPS * Z.norm()
@@ -198,7 +209,7 @@ def erasure_of_rows(
     # What is lost to round-off: by the entries of θ, and by the sums of X @ θ.
     moved = sizes + (sizes @ found.left.abs()) @ found.right.abs().mT
     lost = D * EPS * ((1 + (A.mT @ A @ B.mT @ B).trace().clamp_min(0).sqrt()) * units + moved)
-    empty = (found.features(F).norm(dim=0) <= lost) & F.any(dim=0)
+    empty = ((found.features(F).norm(dim=0) <= lost) & F.any(dim=0)) | flat
     found = replace(found, kept=~empty)
     seen = found.features(F)
     noise = float((lost / seen.norm(dim=0))[seen.any(dim=0)].norm())
@@ -289,10 +300,9 @@ def erasure_price(
 
 
 def centered(X: Tensor) -> Tensor:
-    """Return columns less their means; zero where a column is constant up to its round-off."""
-    F = X - X.mean(dim=0)
-    F = F - F.mean(dim=0)
-    return F * (F.abs().amax(dim=0) > 8 * EPS * X.abs().amax(dim=0))
+    """Return X without the mean of its columns: exactly zero in a constant one, as it is shifted first."""
+    F = X - X[0]
+    return F - F.mean(dim=0)
 
 
 def _equilibrated_svd(
