@@ -86,7 +86,8 @@ class AttackReport:
 
     def factor_table(self, *, epsilon: float | None = None) -> pd.DataFrame:
         """Return factors as text, attackers × extractors; `>`: at least, `—`: unknown, `∞`: out of reach."""
-        return factor_text(self.at(self.factors, epsilon))
+        names = self.extractors["extractor"]
+        return factor_text(self.at(self.factors, epsilon), names[names != self.baseline])
 
     def at(self, table: pd.DataFrame, epsilon: float | None) -> pd.DataFrame:
         """Return the rows of one target, by default `budget.reported_epsilon`."""
@@ -96,11 +97,11 @@ class AttackReport:
         return table[table["epsilon"] == chosen]
 
 
-def factor_text(factors: pd.DataFrame) -> pd.DataFrame:
-    """Return the factors of one target as text, attackers × extractors."""
+def factor_text(factors: pd.DataFrame, order: Iterable[str]) -> pd.DataFrame:
+    """Return the factors of one target as text, attackers × extractors in an order."""
     marks = factors["bound"].map({"exact": "", "at least": ">"})
     text = (marks + factors["factor"].map("{:.3g}".format).replace("inf", "∞")).fillna("—")
-    return _wide(factors.assign(text=text), factors["extractor"].unique())
+    return _wide(factors.assign(text=text), order)
 
 
 def _wide(table: pd.DataFrame, order: Iterable[str]) -> pd.DataFrame:

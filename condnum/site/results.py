@@ -53,7 +53,10 @@ def committed_runs(but: Collection[str] = ()) -> list[ExperimentResult]:
 #: Tables of committed runs, which have no notebook, by the word after `condnum run`.
 _TABLES: dict[str, tuple[str, Callable[[pd.DataFrame], pd.DataFrame]]] = {
     "limits": ("summary", limits_table),
-    "attackers": ("factors", lambda factors: factor_text(factors.query("epsilon == 0.01"))),
+    "attackers": (
+        "factors",
+        lambda found: factor_text(found.query("epsilon == 0.01"), found["extractor"].unique()),
+    ),
     "reproduction-audit": ("waterfall", switch_table),
     "deep-attackers": ("factors", factor_table),
     "erasure": ("summary", left_table),
