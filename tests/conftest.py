@@ -47,6 +47,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByGroup(config, log)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
+    """Trace no lines where that costs most: in what takes long, or tries a line with many examples."""
+    plugin = item.config.pluginmanager.getplugin("_cov")
+    traced = plugin and plugin.cov_controller
+    many = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    if not traced or not (many or any(map(item.get_closest_marker, ("slow", "long", "browser")))):
+        return (yield)
+    traced.pause()
+    try:
+        return (yield)
+    finally:
+        traced.resume()
+
+
 def pytest_runtest_setup() -> None:
     """Let no test depend on luck: what torch draws without a generator is the same in every run."""
     torch.manual_seed(0)

@@ -31,12 +31,6 @@ PAGES = {
     for path in (ROOT / "README.md", *sorted(ROOT.glob("reports/**/README.md")), *sorted(GUIDE.glob("*.md")))
 }
 MOST_LINES = {"README": 110, "snippet": 32}
-#: README always, the pages of the guide with CONDNUM_LONG=1.
-WITH_PYTHON = [
-    pytest.param(name, marks=() if name == "README.md" else pytest.mark.long)
-    for name, text in PAGES.items()
-    if "```python" in text
-]
 EACH_PAGE = pytest.mark.parametrize("name", PAGES)
 
 
@@ -112,12 +106,16 @@ def scripts(text: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", WITH_PYTHON)
-def test_snippets_run_as_printed(tmp_path, name):
+@pytest.mark.parametrize(
+    "names",
+    [["README.md"], pytest.param([name for name in PAGES if name != "README.md"], marks=pytest.mark.long)],
+    ids=["README", "guide"],
+)
+def test_snippets_run_as_printed(tmp_path, names):
     """Each as a script of its own, in one process, which imports the libraries once."""
     files = []
-    for number, text in enumerate(scripts(PAGES[name])):
-        files.append(f"own_{number}.py")
+    for text in (text for name in names for text in scripts(PAGES[name])):
+        files.append(f"own_{len(files)}.py")
         (tmp_path / files[-1]).write_text(text, encoding="utf-8")
     each = f"import runpy\nfor file in {files}:\n    runpy.run_path(file, run_name='__main__')"
     done = subprocess.run([sys.executable, "-c", each], cwd=tmp_path, capture_output=True, text=True)

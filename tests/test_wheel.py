@@ -1,4 +1,4 @@
-"""The wheel alone: built without a network, installed into a bare folder, and run far from the clone."""
+"""The wheel alone: built without a network, installed into a bare folder, and run there without one."""
 
 import os
 import subprocess
@@ -21,7 +21,25 @@ from condnum.site.results import committed_runs
 
 print(condnum.__file__)
 print(copy_notebooks(Path("mine")), len(committed_runs()))
-sys.exit(main(["run", "corrections", "--quiet", "--out", "results"]))
+words = "run house-prices --methods identity,max_rir --seeds 1 --jobs 1 --out results --quiet"
+sys.exit(main(words.split()))
+"""
+#: Runs first in the command and in its kernel: connections to other machines fail, and are written down.
+CUT_OFF = """
+import pathlib, socket, sys
+here = {None, "", "127.0.0.1", "::1", "localhost", b"127.0.0.1", socket.gethostname()}
+
+def watch(event, arguments):
+    host = None
+    if event == "socket.connect" and isinstance(arguments[1], tuple):
+        host = arguments[1][0]
+    if event == "socket.getaddrinfo":
+        host = arguments[0]
+    if host not in here:
+        pathlib.Path(__file__).with_name("tried").write_text(str(host))
+        raise OSError("this test has no network")
+
+sys.addaudithook(watch)
 """
 
 
@@ -53,18 +71,22 @@ def files(folder):
 
 
 @pytest.mark.long
-def test_a_wheel_is_the_whole_program(installed, tmp_path):
+def test_a_wheel_is_the_whole_program_and_fetches_nothing_unasked(installed, tmp_path):
     package = files(installed / "condnum")
     assert package.items() >= files(ROOT / "condnum").items()
-    environment = {**os.environ, "PYTHONPATH": str(installed), "HOME": str(tmp_path)}
+    (tmp_path / "sitecustomize.py").write_text(CUT_OFF)
+    nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME"), str(tmp_path / "none"))
+    environment = {**os.environ, **nowhere, "PYTHONPATH": f"{tmp_path}{os.pathsep}{installed}"}
     environment.pop("CONDNUM_DATA", None)
-    command = [sys.executable, "-c", RUN]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, "-c", RUN], **options)
     assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "tried").exists()
+    away = "import socket; socket.create_connection(('example.org', 80))"
+    assert subprocess.run([sys.executable, "-c", away], **options).returncode == 1
+    assert (tmp_path / "tried").read_text() == "example.org"  # it would have been seen
+    assert "bundled data" in (tmp_path / "results" / "report.html").read_text("utf-8")
     home, shown, *_ = done.stdout.splitlines()
     assert Path(home) == installed / "condnum" / "__init__.py"
-    assert (
-        shown == f"[] {len(committed_runs())}"
-    )  # all notebooks were copied, all committed results are there
+    assert shown == f"[] {len(committed_runs())}"  # all notebooks, all committed results
     assert files(tmp_path / "mine") == files(ROOT / "notebooks")
-    assert (tmp_path / "results" / "corrections.csv").is_file()

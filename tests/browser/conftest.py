@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from browser.page_faults import LESSONS, NOTEBOOKS
+from browser.page_faults import NOTEBOOKS
 from golden_runs import SHOWN
 from lessons.test_notebooks import FASTER
 from waiting import PATIENCE, wait_until
@@ -26,6 +26,8 @@ ARGUMENTS = [
     *("--disable-background-networking", "--disable-component-update"),
 ]
 TOKEN = "test"
+#: In JupyterLab those with which a test does something, in Voilà all.
+LESSONS = {"lab": sorted(NOTEBOOKS.glob("[156]_*.ipynb")), "voila": sorted(NOTEBOOKS.glob("*.ipynb"))}
 _STRANGER = re.compile(r"^https?://(?!127\.0\.0\.1:).*")  # on another host
 
 _FIGURES = """() => Array.from(document.querySelectorAll('.js-plotly-plot'))
@@ -154,14 +156,14 @@ def watched(window: Any) -> Any:
     return window
 
 
-def _write_lessons(path: Path) -> None:
-    """Write the lessons one after the other as one notebook, which one kernel serves."""
+def _write_lessons(path: Path, lessons: list[Path]) -> None:
+    """Write lessons one after the other as one notebook, which one kernel serves."""
     import nbformat
     from papermill.iorw import load_notebook_node
     from papermill.parameterize import parameterize_notebook
 
     whole = nbformat.v4.new_notebook()
-    for lesson in LESSONS:
+    for lesson in lessons:
         node = parameterize_notebook(load_notebook_node(str(lesson)), FASTER.get(lesson.stem, {}))
         whole.metadata = node.metadata
         whole.cells += [nbformat.from_dict({**cell, "id": f"{lesson.stem}-{cell.id}"}) for cell in node.cells]
@@ -169,11 +171,11 @@ def _write_lessons(path: Path) -> None:
 
 
 @contextmanager
-def _server(base: Path, command: list[str], probe: str) -> Generator[str]:
-    """Serve the lessons as one notebook, from a home of its own; yields the address, once `probe` answers."""
+def _server(base: Path, command: list[str], probe: str, lessons: list[Path]) -> Generator[str]:
+    """Serve lessons as one notebook, from a home of its own; yields the address, once `probe` answers."""
     home = base / "home"
     shutil.copytree(NOTEBOOKS, base / "notebooks", ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
-    _write_lessons(base / "notebooks" / "lessons.ipynb")
+    _write_lessons(base / "notebooks" / "lessons.ipynb", lessons)
     names = ("_CONFIG", "_DATA", "_RUNTIME", "LAB_SETTINGS", "LAB_WORKSPACES")
     folders = {f"JUPYTER{name}_DIR": str(home / name.strip("_").lower()) for name in names}
     variables = {"HOME": str(home), "IPYTHONDIR": str(home / "ipython"), "OMP_NUM_THREADS": "1", **folders}
@@ -227,7 +229,7 @@ def lab(needs_chromium: None, window: Any, tmp_path: Path) -> Iterator[Callable[
         *("--ServerApp.ip=127.0.0.1", "--ServerApp.port=0"),
         *(f"--IdentityProvider.token={TOKEN}", "--LabApp.expose_app_in_browser=True"),
     ]
-    with _server(tmp_path, command, "/api/status") as address:
+    with _server(tmp_path, command, "/api/status", LESSONS["lab"]) as address:
 
         def open_lessons(figures: int) -> LivePage:
             opened = LivePage(window)
@@ -247,7 +249,8 @@ def voila_address(needs_chromium: None, tmp_path_factory: pytest.TempPathFactory
     pytest.importorskip("voila", reason="the extra notebooks is not installed")
     base = tmp_path_factory.mktemp("voila")
     serve = ["condnum.lessons.serve", str(base / "notebooks"), "--no-browser"]
-    with _server(base, [*serve, "--port=0", f"--Voila.token={TOKEN}"], "/voila/tree") as address:
+    options = [*serve, "--port=0", f"--Voila.token={TOKEN}"]
+    with _server(base, options, "/voila/tree", LESSONS["voila"]) as address:
         yield address
 
 

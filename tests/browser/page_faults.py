@@ -4,19 +4,15 @@
 controls that a text names and the page lacks.
 """
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 FAULTS = Path(__file__).with_name("figures.js").read_text(encoding="utf-8")
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
-#: A phone and a desk, and the lessons that a test does something with.
+#: A phone and a desk; these, a tablet and a large screen.
 VIEWS = ((390, "dark"), (1280, "light"))
-LESSONS = sorted(NOTEBOOKS.glob("[156]_*.ipynb"))
-if os.environ.get("CONDNUM_LONG"):  # as .ci/run has it: every width, every lesson
-    VIEWS += ((768, "light"), (1920, "dark"))
-    LESSONS = sorted(NOTEBOOKS.glob("*.ipynb"))
+FOUR_VIEWS = (*VIEWS, (768, "light"), (1920, "dark"))
 
 #: Whether all figures are drawn at the width of their place, in the colours of the page.
 _SETTLED = """dark => !document.querySelector('.condnum-recorded:not(:has(.main-svg))')

@@ -6,8 +6,8 @@ import urllib.request
 
 import numpy as np
 import pytest
-from browser.conftest import LivePage
-from browser.page_faults import LESSONS, faults_of
+from browser.conftest import LESSONS, LivePage
+from browser.page_faults import faults_of
 from waiting import wait_until
 
 from condnum.lessons.condition_number import zigzag
@@ -28,16 +28,18 @@ _STACKED = """() => Array.from(document.querySelectorAll(".js-plotly-plot")).sli
     && Math.abs(plot._fullLayout.width - plot.clientWidth) <= 1)"""
 
 
-def explorers():
-    """How many explorers the lessons show; the vectors of lesson 2 that a reader grabs are no explorer."""
-    cells = [cell for path in LESSONS for cell in read_notebook(path).cells if cell.cell_type == "code"]
+def explorers(where):
+    """How many explorers are shown; the vectors of lesson 2 that a reader grabs are no explorer."""
+    cells = [
+        cell for path in LESSONS[where] for cell in read_notebook(path).cells if cell.cell_type == "code"
+    ]
     return sum(".show(static=static" in cell.source and "Grab" not in cell.source for cell in cells)
 
 
 def test_in_jupyterlab(lab, window):
     """Every figure, keys that are the slider's alone, both themes; no picture beside a live figure."""
     window.add_init_script(_PATIENT)
-    live = lab(explorers())
+    live = lab(explorers("lab"))
     assert not faults_of(live.page, "JupyterLab", [(1400, "light")])
     live.turn_to("step size")
     live.press("condition number κ", "ArrowRight")
@@ -55,7 +57,7 @@ def test_as_a_class_has_them(voila_address, watched, tmp_path):
     live = LivePage(watched)
     watched.set_viewport_size({"width": 390, "height": 900})
     watched.goto(f"{voila_address}/voila/render/lessons.ipynb?token=test", wait_until="commit")
-    live.wait_for_figures(explorers())
+    live.wait_for_figures(explorers("voila"))
     errors = ".jp-RenderedText[data-mime-type='application/vnd.jupyter.error'], .voila-error, .traceback"
     assert watched.locator(errors).count() == 0
     assert not faults_of(watched, "Voilà")

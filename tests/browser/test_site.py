@@ -1,11 +1,11 @@
-"""The site and reports in Chromium, without a server: every page at every width, and what a reader does."""
+"""The site and reports in Chromium, without a server: every page, and what a reader does."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browser.page_faults import VIEWS, faults_of
+from browser.page_faults import FOUR_VIEWS, VIEWS, faults_of
 from golden_runs import SHOWN
 
 from condnum.report.html import export_html
@@ -14,6 +14,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.long]
 
 #: Bytes of a page beside the scripts that pages share, and of the whole site.
 LARGEST_PAGE, LARGEST_SITE = 1_500_000, 25_000_000
+#: A page of each kind, which is seen at four widths.
+KINDS = ("index", "2_alignment", "house-prices", "own_data", "condnum")
 
 _SECTIONS = """() => [
     [...document.querySelectorAll('nav.contents a')].map(link => decodeURIComponent(link.hash)),
@@ -32,7 +34,7 @@ def file_faults(watched: Any, path: Path, name: str) -> dict[tuple[str, str], li
     watched.emulate_media(color_scheme=VIEWS[0][1])
     watched.set_viewport_size({"width": VIEWS[0][0], "height": 900})
     watched.goto(path.as_uri())
-    found = faults_of(watched, name)
+    found = faults_of(watched, name, FOUR_VIEWS if path.stem in KINDS else VIEWS)
     return found | {(name, fault): ["always"] for fault in [*watched.problems, *strangers(watched)]}
 
 
