@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import textwrap
 
 #: Top-level modules of every extra and of the command line; the core may import none of them.
 NAMES = """
@@ -23,66 +22,42 @@ sys.meta_path.insert(0, Blocker())
 """
 
 
-def run(code):
-    """Run code in a fresh interpreter without optional modules; return what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", BLOCKER + textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+STATE = """
+import sys, condnum, condnum.deep
+assert not {'torch', 'timm', 'torchvision', 'PIL'} & set(sys.modules)  # importing does not wait for them
+import numpy, torch
+torch.manual_seed(3); numpy.random.seed(3)
+before = torch.get_rng_state(), numpy.random.get_state()[1].copy()
+defaults = torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled()
+for name in condnum.__all__:
+    assert getattr(condnum, name) is not None, name
+from condnum.studies.house_prices import HousePrices
+assert torch.equal(before[0], torch.get_rng_state())
+assert (before[1] == numpy.random.get_state()[1]).all()
+assert defaults == (torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled())
+"""
+
+USE = f"""
+problem = condnum.ImmunizationProblem.from_pair(condnum.load_diabetes_tasks())
+K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
+for method in condnum.method_names():
+    descends = condnum.get_method(method).defaults is not None
+    theta = condnum.immunize(problem, method, **({{"steps": 3}} if descends else {{}})).theta
+    rir = condnum.relative_immunization_ratio(theta, K_P, K_H)
+    assert rir.rir > 0
+assert rir.rir <= condnum.rir_ceiling(K_P, K_H).value * (1 + 1e-9)
+task = problem.harmful
+curve = condnum.linear_probe(theta, K_H, task.features.mT @ task.targets, steps=5)
+assert curve.norm_ratio[0] == 1
+assert condnum.alignment(theta, K_P).misalignment >= 0
+done = HousePrices("embedded", ("ours", "identity"), seeds=1, steps=2, device="cpu").run(jobs=1)
+print(len(done.tables["results"]), len(done.tables["summary"]))
+print(sorted(set(name.partition(".")[0] for name in sys.modules) & set({OPTIONAL!r})))
+"""
+
+
+def test_every_public_name_and_the_core_in_use_and_global_state_is_left_alone():
+    command = [sys.executable, "-c", BLOCKER + STATE + USE]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-def test_every_public_name_and_the_core_in_use():
-    output = run(
-        f"""
-        import sys
-        import condnum
-
-        for name in condnum.__all__:
-            assert getattr(condnum, name) is not None, name
-
-        problem = condnum.ImmunizationProblem.from_pair(condnum.load_diabetes_tasks())
-        K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
-        for method in condnum.method_names():
-            descends = condnum.get_method(method).defaults is not None
-            theta = condnum.immunize(problem, method, **({{"steps": 3}} if descends else {{}})).theta
-            rir = condnum.relative_immunization_ratio(theta, K_P, K_H)
-            assert rir.rir > 0
-        assert rir.rir <= condnum.rir_ceiling(K_P, K_H).value * (1 + 1e-9)
-        task = problem.harmful
-        curve = condnum.linear_probe(theta, K_H, task.features.mT @ task.targets, steps=5)
-        assert curve.norm_ratio[0] == 1
-        assert condnum.alignment(theta, K_P).misalignment >= 0
-
-        from condnum.studies.house_prices import HousePrices
-        done = HousePrices("embedded", ("ours", "identity"), seeds=1, steps=2, device="cpu").run(jobs=1)
-        print(len(done.tables["results"]), len(done.tables["summary"]))
-        print(sorted(set(name.partition(".")[0] for name in sys.modules) & set({OPTIONAL!r})))
-        """
-    )
-    assert output.splitlines() == ["6 6", "[]"]
-
-
-def test_importing_leaves_global_state_alone_and_does_not_wait_for_torch():
-    output = run(
-        """
-        import sys, condnum, condnum.deep
-        print({'torch', 'timm', 'torchvision', 'PIL'} & set(sys.modules) or 'light')
-        import numpy, torch
-        torch.manual_seed(3); numpy.random.seed(3)
-        before = torch.get_rng_state(), numpy.random.get_state()[1].copy()
-        defaults = torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled()
-        for name in condnum.__all__:
-            getattr(condnum, name)
-        import condnum.studies.house_prices
-        assert torch.equal(before[0], torch.get_rng_state())
-        assert (before[1] == numpy.random.get_state()[1]).all()
-        assert defaults == (torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled())
-        print("untouched")
-        """
-    )
-    assert output.splitlines() == ["light", "untouched"]
+    assert done.stdout.splitlines() == ["6 6", "[]"]

@@ -333,6 +333,7 @@ print(next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")))
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_of_a_process(tmp_path):
     """A bomb that is handed to a process of its own: below 1 GiB, libraries included."""

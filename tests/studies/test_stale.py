@@ -1,10 +1,10 @@
 """Old results or new ones: what makes a finished cell stale, and what does not."""
 
 import importlib
-import subprocess
 import sys
 import warnings
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
 
@@ -82,12 +82,13 @@ def test_an_edited_constant_is_not_mixed_into_a_resumed_run(modules, tmp_path, w
     assert len(list((tmp_path / "out" / "cells").glob("*.npz"))) == 4  # in the place of the others
 
 
-def test_a_study_without_a_file_is_never_taken_for_another(tmp_path):
+def test_a_study_without_a_file_is_never_taken_for_another(tmp_path, monkeypatch):
     code = BASE.format(helper="types", name="Mine").replace("from types import FACTOR", "FACTOR = int(N)")
     for factor in (1, 2):
-        script = f"N = {factor}\n{code}\nprint(Mine().run(out='out', jobs=1).tables['results'].y.tolist())"
-        done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
-        assert done.stdout == f"{[0, factor, 2 * factor]}\n", done.stderr
+        typed = ModuleType("typed")  # as the module of what is typed at a prompt
+        monkeypatch.setitem(sys.modules, "typed", typed)
+        exec(f"N = {factor}\n{code}", vars(typed))
+        assert values(typed.Mine().run(out=tmp_path / "out", jobs=1)) == [0, factor, 2 * factor]
 
 
 @pytest.mark.parametrize(
