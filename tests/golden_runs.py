@@ -15,7 +15,7 @@ RUNS = {
     "reproduction-audit": "run reproduction-audit --data embedded --seeds 1 --epochs 10 --ends 20 -j 1",
     "deep": "run deep --seeds 1 --epochs 1 --limit 40 --backbone test_resnet -j 1",
     "deep-attackers": "run deep-attackers --seeds 1 --epochs 1 --pretrain-epochs 2 --limit 40 --backbone "
-    "test_resnet --shots 8,0 --steps 8 --trials 2 --attackers head-sgd,ridge,trunk,fresh-ridge,stage-adamw "
+    "test_resnet --shots 8 --steps 8 --trials 1 --attackers head-sgd,ridge,trunk,stage-adamw "
     "-j 1",
     "audit": "audit --pretrain P.npy --harmful H.npy --bootstrap 20 --no-attackers",
     "corrections": "run corrections",
