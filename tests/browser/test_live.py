@@ -14,7 +14,7 @@ from condnum.lessons.condition_number import zigzag
 from condnum.lessons.own_data import own_data
 from condnum.report.notebook import read_notebook
 
-pytestmark = [pytest.mark.browser, pytest.mark.long, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.browser, pytest.mark.long]
 
 #: As in our template of Voilà: anywidget gives up on a model after two seconds, however slow the machine.
 _PATIENT = """{
