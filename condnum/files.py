@@ -165,12 +165,37 @@ def sha256_file(path: str | os.PathLike[str], *, decompress: bool = False) -> st
         return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
-def sha256_folder(path: str | os.PathLike[str]) -> str:
-    """Return one SHA-256 of the names and contents of all files below a folder."""
-    digest = hashlib.sha256()
-    for file in sorted(file for file in Path(path).rglob("*") if file.is_file()):
-        digest.update(f"{file.relative_to(path).as_posix()} {sha256_file(file)}\n".encode())
-    return digest.hexdigest()
+def signature(place: str | os.PathLike[str], depth: int = 3) -> list[tuple[str, int, int]]:
+    """Return path, size and time of change of a file, or of what lies in a folder, so deep: as make looks.
+
+    Hidden files and caches of Python do not count.
+    """
+    path = Path(place)
+    try:
+        told = path.stat()
+        below = sorted(os.listdir(path)) if depth and path.is_dir() else []
+    except OSError:
+        return []
+    listed = path.is_dir() and depth > 0
+    own = (str(path.absolute()), *((0, 0) if listed else (told.st_size, told.st_mtime_ns)))
+    names = (name for name in below if name[0] != "." and name != "__pycache__")
+    return [own, *(found for name in names for found in signature(path / name, depth - 1))]
+
+
+#: Environment variable that names the folder of local data.
+DATA_VARIABLE = "CONDNUM_DATA"
+
+
+def user_cache() -> Path:
+    """Return the user cache directory, `$XDG_CACHE_HOME/condnum` or `~/.cache/condnum`."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "condnum"
+
+
+def data_folders() -> tuple[Path, ...]:
+    """Return the folders that are searched, in order; they need not exist."""
+    named = os.environ.get(DATA_VARIABLE)
+    return (*((Path(named).expanduser(),) if named else ()), Path("data"), user_cache())
 
 
 @contextmanager

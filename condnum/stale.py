@@ -7,6 +7,7 @@ the versions of the libraries among its imports that compute.
 import ast
 import hashlib
 import inspect
+import re
 import sys
 import textwrap
 import uuid
@@ -15,6 +16,7 @@ from functools import cache, lru_cache
 from importlib import import_module, metadata
 from importlib.util import resolve_name
 from pathlib import Path
+from typing import Any
 
 #: Modules whose versions can change a number, and their distributions.
 LIBRARIES = {
@@ -81,7 +83,8 @@ def _imports(text: str, package: str) -> tuple[str, ...]:
     """Return what a module imports; `name.*` is everything that a package offers."""
 
     def found() -> Iterator[str]:
-        for node in ast.walk(ast.parse(text)):
+        yield from re.findall(r'\brequire\("([\w.]+)"', text)
+        for node in _statements(ast.parse(text).body):
             match node:
                 case ast.Import(names):
                     for alias in names:
@@ -89,10 +92,16 @@ def _imports(text: str, package: str) -> tuple[str, ...]:
                 case ast.ImportFrom(module, names, level):
                     home = resolve_name("." * level + (module or ""), package)
                     yield from (home, *(f"{home}.{alias.name}" for alias in names))
-                case ast.Call(ast.Name("require"), [ast.Constant(str(name)), *_]):
-                    yield name
 
     return tuple(dict.fromkeys(found()))
+
+
+def _statements(body: list[Any]) -> Iterator[ast.AST]:
+    """Yield statements with those in them, without a look at expressions, which are most of a module."""
+    for node in body:
+        yield node
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            yield from _statements(getattr(node, part, []))
 
 
 def _file(name: str, home: Path) -> Path | None:
@@ -118,7 +127,8 @@ def _kept(path: Path) -> str:
 def _lazy(package: str) -> dict[str, str]:
     """Return the names that a package of condnum imports when they are used, with their modules."""
     path = _file(package, _ROOT) if package.partition(".")[0] == "condnum" else None
-    for node in ast.walk(ast.parse(_text(path))) if path else ():
+    text = _text(path) if path else ""
+    for node in ast.walk(ast.parse(text)) if "attach(" in text else ():
         match node:
             case ast.Call(ast.Name("attach"), [_, ast.Dict() as names]):
                 return dict(ast.literal_eval(names))

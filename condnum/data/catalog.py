@@ -19,10 +19,7 @@ from numpy.typing import NDArray
 
 from condnum.data.task_pair import Provenance, sha256_arrays
 from condnum.errors import CondnumError, DataNotFoundError, InvalidInputError
-from condnum.files import sha256_file
-
-#: Environment variable that names the folder of local data.
-DATA_VARIABLE = "CONDNUM_DATA"
+from condnum.files import DATA_VARIABLE, data_folders, sha256_file
 
 #: The folder of the files that come with condnum, laid out as any data folder.
 BOX = Path(__file__).with_name("box")
@@ -103,18 +100,6 @@ def embedded(name: str, loader: str, description: str, **arrays: NDArray[Any]) -
     return {"name": name, "checksum": checksum, "provenance": origin}
 
 
-def user_cache() -> Path:
-    """Return the user cache directory, `$XDG_CACHE_HOME/condnum` or `~/.cache/condnum`."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "condnum"
-
-
-def data_folders() -> tuple[Path, ...]:
-    """Return the folders that are searched, in order; they need not exist."""
-    named = os.environ.get(DATA_VARIABLE)
-    return (*((Path(named).expanduser(),) if named else ()), Path("data"), user_cache())
-
-
 def obtain(files: DataFiles, source: Source = "auto") -> FoundFiles:
     """Return the files; say what is missing, where it was looked for and what to put where."""
     given, named = Path(source).expanduser(), os.environ.get(DATA_VARIABLE)
@@ -159,21 +144,6 @@ def _loaders() -> Mapping[str, Callable[[], Any]]:
         "digits-8x8": loaders.load_small_digits,
         "diabetes": loaders.load_diabetes_tasks,
     }
-
-
-def data_checksum(name: str) -> str:
-    """Return the SHA-256 of the files of a data set, which are not loaded; "" if they are not here."""
-    from condnum.data import digits, house_prices
-
-    wanted = {
-        "house-prices": house_prices.FILES,
-        "mnist": digits.mnist_files(),
-        "mnist-test": digits.mnist_files("test"),
-    }
-    try:
-        return obtain(wanted[name]).checksum
-    except CondnumError:
-        return ""
 
 
 @dataclass(frozen=True)

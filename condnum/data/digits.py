@@ -11,10 +11,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.data.catalog import DataFiles, Source, embedded, obtain, user_cache
+from condnum.data.catalog import DataFiles, Source, embedded, obtain
 from condnum.data.task_pair import Float64Array, Provenance, TaskPair
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, check_known, require
-from condnum.files import opened, output_folder
+from condnum.files import opened, output_folder, user_cache
 
 MnistSplit = Literal["train", "test"]
 

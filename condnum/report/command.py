@@ -19,6 +19,9 @@ EXIT_ERROR, EXIT_INTERRUPTED = 2, 130
 #: Lines of the table of failures in the terminal.
 SHOWN_FAILURES = 20
 
+out_option = click.Option(
+    ["--out"], metavar="DIR", help="Write the results to this folder.  [default: runs/…]"
+)
 quiet_option = click.Option(["--quiet", "-q"], is_flag=True, help="Do not show progress.")
 
 #: Types of options by the annotations of parameters; all others are read as Python literals.
@@ -42,13 +45,17 @@ def notebook_command(
             error.args = (as_options(str(error), book.parameters),)
             raise
 
-    ours = ("out", "quiet", "static")
-    shown = book.parameters | {
-        key: book.parameters[key]._replace(default=repr(of)) for key, of in others.items()
-    }
-    own = [_option(of) for key, of in shown.items() if key not in ours]
-    out = click.Option(["--out"], metavar="DIR", help="Write the results to this folder.  [default: runs/…]")
-    return click.Command(name, callback=run, params=[*own, out, quiet_option], help=book.about, **options)
+    class Command(click.Command):
+        def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+            """Read the options when they are needed: a list of commands does not wait for papermill."""
+            shown = book.parameters | {
+                key: book.parameters[key]._replace(default=repr(of)) for key, of in others.items()
+            }
+            own = [_option(of) for key, of in shown.items() if key not in ("out", "quiet", "static")]
+            self.params = [*own, out_option, quiet_option]
+            return super().get_params(ctx)
+
+    return Command(name, callback=run, help=book.about, **options)
 
 
 def _option(parameter: Any) -> click.Option:

@@ -11,9 +11,8 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from condnum.data.catalog import data_folders
 from condnum.errors import DataFormatError, DataNotFoundError, check_known
-from condnum.files import RECORD, asset, read_record, read_table
+from condnum.files import RECORD, asset, data_folders, read_record, read_table
 from condnum.machine import revision_text, source_revision
 from condnum.report.run import REPORT, is_whole
 
@@ -29,7 +28,6 @@ class Experiment:
     summary: str  # one sentence
     run: str  # the word after `condnum run`
     options: Mapping[str, Any] = field(default_factory=dict)  # "{cars}": a folder of images
-    data: Sequence[str] = ()  # names of `condnum.data.catalog` whose files' checksums decide about reuse
     core_seconds: float = 0.0  # of one core, about; 0 if not known
     scales: Sequence[str] = ()
     on_request: Sequence[str] = ()  # scales at which it runs only where its name is given
@@ -84,7 +82,7 @@ def requested(scale: str, only: Sequence[str] = ()) -> tuple[Experiment, ...]:
 #: not asked for, or its data are missing. `committed`: it comes with the source.
 Status = Literal["finished", "reused", "failed", "not run", "committed"]
 
-#: What a reproduction adds to the record of a run: the declared command, and the key of what it depends on.
+#: What a reproduction adds to the record of a run: the declared command.
 REPRODUCTION = "reproduction"
 
 #: Tables and pictures above this many bytes stay in the run's folder.
@@ -123,7 +121,7 @@ class ExperimentResult:
     @property
     def key(self) -> str:
         """What the result depended on, "" if that is not known."""
-        return str(self.provenance.get(REPRODUCTION, {}).get("key", ""))
+        return str(self.provenance.get("key", ""))
 
     @property
     def seconds(self) -> float:

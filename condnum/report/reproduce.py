@@ -3,17 +3,14 @@
 A finished result is reused as long as its parameters, data and code are what they were.
 """
 
-import hashlib
 import io
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
-from condnum.data.catalog import data_checksum, data_folders
-from condnum.files import RECORD, output_folder, read_record, sha256_folder, write_json
+from condnum.files import RECORD, data_folders, output_folder, read_record, write_json
 from condnum.machine import core_count
 from condnum.progress import Event, duration, terminal_progress
 from condnum.report.experiments import (
@@ -26,15 +23,7 @@ from condnum.report.experiments import (
 )
 from condnum.report.notebook import ParameterNotebook
 from condnum.report.pool import Task, run_tasks
-
-
-def run_key(experiment: Experiment) -> str:
-    """Return the SHA-256 of what a result depends on: parameters, code of the notebook, data."""
-    book = ParameterNotebook.find(experiment.run)
-    images = {name: sha256_folder(place) for name, place in experiment.image_folders.items() if place}
-    data = {name: data_checksum(name) for name in experiment.data}
-    parts = [experiment.run, dict(experiment.options), book.code_hash, data, images]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+from condnum.report.run import run_key
 
 
 def missing_images(experiment: Experiment) -> str:
@@ -80,7 +69,7 @@ def reproduce(
         run = runs[experiment.name]
         if error := missing_images(experiment):
             runs[run.name] = replace(run, status="not run", error=error)
-        elif run.key and run.key == run_key(experiment):
+        elif run.key and run.key == run_key(ParameterNotebook.find(experiment.run), experiment.values):
             runs[run.name] = replace(run, status="reused")
             print(f"condnum: = {run.name} reused: same parameters, data and code", file=out)
         else:
@@ -97,8 +86,8 @@ def reproduce(
             if error:
                 runs[task.name] = replace(run, status="failed", error=error)  # an older result stays
             else:
-                marks = {"command": experiment.typed, "key": run_key(experiment)}
-                write_json(folder / RECORD, {**read_record(folder), REPRODUCTION: marks})
+                record = read_record(folder) | {REPRODUCTION: {"command": experiment.typed}}
+                write_json(folder / RECORD, record)
                 runs[task.name] = find_run(experiment, root)
         log.ended(task, error)
 

@@ -6,8 +6,11 @@ run. Nothing is loaded here.
 
 import copy
 import errno
+import hashlib
+import json
 import logging
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -23,12 +26,17 @@ from condnum import errors
 from condnum.errors import CondnumError, OutputError, check_known, require
 from condnum.files import (
     FAILED,
+    FAILURES,
     RECORD,
     atomic_write,
+    data_folders,
     output_folder,
     read_record,
     read_table,
     results_folder,
+    sha256_file,
+    shipped,
+    signature,
     write_json,
 )
 from condnum.machine import changed_text, end_group, provenance, source_revision, threads_environment
@@ -37,6 +45,9 @@ from condnum.report.notebook import ParameterNotebook
 
 #: What a finished run leaves beside its tables: the executed notebook and its page.
 REPORT, PAGE = "report.ipynb", "report.html"
+
+#: Parameters on which no result depends.
+_BESIDE = ("out", "quiet", "static", "jobs")
 
 #: Set when a signal has stopped this program.
 STOPPED = threading.Event()
@@ -62,13 +73,49 @@ def is_whole(folder: Path) -> bool:
     return all((folder / name).is_file() for name in (REPORT, PAGE, RECORD))
 
 
+def run_key(book: ParameterNotebook, given: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of what a result depends on: parameters, code, and files that the notebook may read.
+
+    These are the files and folders that parameters name, and what bears their names in the data folders.
+    """
+    values = {name: str(of) for name, of in {**book.defaults, **given}.items() if name not in _BESIDE}
+    words = {"house", "mnist", *re.findall(r"[a-z]{4,}", " ".join(values.values()).lower())}
+    places = [Path(part).expanduser() for of in values.values() for part in of.split(",") if part]
+    for folder in data_folders():
+        named = sorted(folder.iterdir()) if folder.is_dir() else []
+        places += [place for place in named if any(word in place.name.lower() for word in words)]
+    parts = [book.path.stem, values, book.code_hash, [signature(place) for place in places]]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def kept_record(folder: Path, key: str) -> dict[str, Any]:
+    """Return the record of a whole run with this key whose files are as it left them; else an empty one."""
+    with suppress(CondnumError):
+        record = read_record(folder) if is_whole(folder) else {}
+        files = record.get("files", {})
+        same = record.get("key") == key and FAILURES not in files
+        if same and all(sha256_file(folder / name) == digest for name, digest in files.items()):
+            return record
+    return {}
+
+
 def run_into_folder(
     book: ParameterNotebook, given: Mapping[str, Any], folder: Path, *, quiet: bool = False, **options: Any
 ) -> dict[str, Any]:
     """Run a notebook into a folder, which has its results before or, whole, those with page and record.
 
-    Returns the record of the run, with `failures`, a line per cell that failed.
+    Returns the record of the run, with `failures`, a line per cell that failed. A notebook of condnum runs
+    only if there is no result yet that is the same.
     """
+    ours_too = book.path.is_relative_to(shipped("notebooks"))  # others may read what nobody knows of
+    key = run_key(book, given) if ours_too else ""
+    if key and (record := kept_record(folder.expanduser(), key)):
+        say(
+            f"reused: parameters, data and code are those of the run of {record['started_utc'][:16]} UTC; "
+            f"remove {folder} to compute it again."
+        )
+        _warn(record)
+        return {**record, "failures": []}
     from condnum.report.html import export_html
 
     started, source = datetime.now(UTC), source_revision()
@@ -83,7 +130,8 @@ def run_into_folder(
             title = ", ".join(record.get("data", ()))
             title = f"{book.heading} ({title})" if title else book.heading
             export_html(report, results.path / PAGE, title=title, note=changed)
-            write_json(results.path / RECORD, {**record, "files": results.checksums()})
+            record |= {"key": key, "files": results.checksums()}
+            write_json(results.path / RECORD, record)
             failures = read_table(results.path, "failures")
             results.replace()
         except BaseException as error:
@@ -93,11 +141,15 @@ def run_into_folder(
                 os.replace(results.path / FAILED, output_folder(results.folder) / FAILED)
                 error.args = (f"{error}; the executed part is kept in {results.folder / FAILED}.",)
             raise
-    for warning in [changed, *record.get("warnings", ())]:
-        if warning:
-            say(f"warning: {warning}")
+    _warn(record, changed)
     rows = () if failures is None else failures.itertuples(index=False)
     return {**record, "failures": [": ".join(" ".join(str(word).split()) for word in row) for row in rows]}
+
+
+def _warn(record: Mapping[str, Any], *more: str) -> None:
+    """Say what whoever started a run has to know."""
+    for warning in filter(None, [*more, *record.get("warnings", ())]):
+        say(f"warning: {warning}")
 
 
 def _stopped(results: Any) -> str:

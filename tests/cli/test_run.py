@@ -57,6 +57,23 @@ def test_a_whole_run(condnum, own, tmp_path):
     assert set(record["files"]) == {"report.html", "report.ipynb", "results.csv"}
 
 
+def test_a_finished_run_is_reused_until_what_it_depends_on_changes(condnum, own, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "shipped", lambda folder: tmp_path)  # only condnum's own are reused
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "word.txt").write_text("a")
+
+    def again(*words):
+        done = condnum("run", str(own), *words, "--word", "word.txt", "-q", "--out", "res", cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (0, "Results: res\nres/report.html\n")
+        return "reused" not in done.stderr
+
+    assert [again(), again(), again("--share", "0.5"), again("--share", "1")] == [True, False, False, True]
+    (tmp_path / "word.txt").write_text("ab")
+    assert [again("--share", "1"), again("--share", "1")] == [True, False]
+    (tmp_path / "res/results.csv").write_text("damaged")
+    assert again("--share", "1")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -57,6 +57,8 @@ def test_a_killed_run_leaves_the_old_results_and_resumes(condnum, tmp_path):
     out, partial = tmp_path / "out", tmp_path / "out.partial"
     done = condnum(*COMMAND, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    record = json.loads((out / "provenance.json").read_text()) | {"key": "of other code"}
+    (out / "provenance.json").write_text(json.dumps(record))
     old, undisturbed = whole(out), shutil.copytree(out, tmp_path / "undisturbed")
     process = launch(tmp_path)
     wait_until(lambda: len(list(partial.glob("cells/[!.]*.npz"))) > 5, process)

@@ -1,6 +1,7 @@
 """Reproductions: experiments one by one, what is reused, what failures and stops leave; and their command."""
 
 import io
+import json
 import shlex
 from functools import partial
 from pathlib import Path
@@ -38,7 +39,11 @@ class FakeRunner:
                 folder.mkdir(parents=True, exist_ok=True)
                 for name in ("report.html", "report.ipynb"):
                     (folder / name).write_text(shlex.join(task.words))
-                (folder / "provenance.json").write_text('{"duration_seconds": 12.5}')
+                flags = zip(task.words[3::2], task.words[4::2], strict=True)
+                given = {flag[2:].replace("-", "_"): value for flag, value in flags}
+                key = module.run_key(notebook.ParameterNotebook.find(task.words[1]), given)
+                record = json.dumps({"duration_seconds": 12.5, "key": key})
+                (folder / "provenance.json").write_text(record)
             ended(task, "no room on Mars; take fewer rows." if task.name == self.fails else "")
 
 
@@ -54,11 +59,12 @@ def by_name(runs):
 
 
 @pytest.fixture
-def known(monkeypatch):
-    """Checksums that a test can change: of the code, and of every data set."""
-    parts = {"code": "a" * 64, "data": "b" * 64}
+def known(monkeypatch, tmp_path):
+    """A checksum that a test can change, of the code, and a folder of data."""
+    parts = {"code": "a" * 64, "data": tmp_path / "data" / "house_prices"}
     monkeypatch.setattr(notebook, "code_hash", lambda source: parts["code"])
-    monkeypatch.setattr(module, "data_checksum", lambda name: parts["data"])
+    monkeypatch.setenv("CONDNUM_DATA", str(parts["data"].parent))
+    parts["data"].mkdir(parents=True)
     return parts
 
 
@@ -92,8 +98,13 @@ def test_what_would_outlast_all_others_has_all_cores(tmp_path, known):
 @pytest.mark.parametrize("part", ["code", "data"])
 def test_changed_code_or_data_runs_again(tmp_path, known, part):
     ran(tmp_path)
-    known[part] = "c"
-    assert set(ran(tmp_path)) == {e.name for e in requested("quick") if e.data or part == "code"}
+    if part == "code":
+        known["code"] = "c"
+    else:
+        (known["data"] / "train.csv").touch()
+    assert set(ran(tmp_path)) == set(NAMES)
+    (known["data"].parent / "others").mkdir()
+    assert ran(tmp_path) == []  # nobody reads that
 
 
 def test_a_failure_does_not_stop_the_others_and_keeps_an_older_result(tmp_path, known):
@@ -128,7 +139,6 @@ def test_only_some_leave_the_others_as_they_were(tmp_path, known):
 
 
 def test_images_that_nobody_may_hand_on(tmp_path, known, monkeypatch):
-    monkeypatch.setenv("CONDNUM_DATA", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 

@@ -259,7 +259,7 @@ def test_runs_are_found_by_their_commands(tmp_path):
         folder = make_run(tmp_path / experiment.name)
         (folder / "report.html").touch()
         record = json.loads((folder / "provenance.json").read_text())
-        known = record | {"reproduction": {"command": experiment.typed, "key": "ab"}}
+        known = record | {"reproduction": {"command": experiment.typed}, "key": "ab"}
         if experiment.name == "mnist":
             known["source"] = source_revision()
         (folder / "provenance.json").write_text(json.dumps(known))
