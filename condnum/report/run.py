@@ -91,7 +91,7 @@ def run_key(book: ParameterNotebook, given: Mapping[str, Any]) -> str:
 def kept_record(folder: Path, key: str) -> dict[str, Any]:
     """Return the record of a whole run with this key whose files are as it left them; else an empty one."""
     with suppress(CondnumError):
-        record = read_record(folder) if is_whole(folder) else {}
+        record = read_record(folder)
         files = record.get("files", {})
         same = record.get("key") == key and FAILURES not in files
         if same and all(sha256_file(folder / name) == digest for name, digest in files.items()):

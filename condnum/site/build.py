@@ -1,10 +1,13 @@
 """Building the site: a folder of sources, Sphinx over it, and the new site in the place of the old one."""
 
+import hashlib
 import io
+import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
-from importlib import import_module
+from importlib import import_module, metadata
 from itertools import count
 from pathlib import Path
 
@@ -16,6 +19,8 @@ from condnum.files import (
     folder_lock,
     output_folder,
     results_folder,
+    shipped,
+    signature,
     write_json,
     write_text,
 )
@@ -25,10 +30,11 @@ from condnum.progress import OnProgress
 from condnum.report.experiments import ExperimentResult
 from condnum.report.notebook import read_notebook
 from condnum.report.pool import Task, run_tasks
+from condnum.report.run import kept_record
 from condnum.site.extension import SPHINX
 from condnum.site.notebooks import page_notebook
 from condnum.site.parts import CACHE, LESSONS, lesson, missing_parts, recorded_explorers, recording
-from condnum.site.results import results_pages
+from condnum.site.results import committed_runs, results_pages
 from condnum.stale import code_hash
 
 #: The page that leads to the site, and the folder of the site.
@@ -68,11 +74,14 @@ def build_site(
     Raises:
         OutputError: Another process builds there, or the disk is full.
     """
-    application = require("sphinx.application", "site").Sphinx
-    namespace = require("sphinx.util.docutils", "site").docutils_namespace  # this process may build again
     folder, warnings = output_folder(target), io.StringIO()
     with folder_lock(output_folder(cache)), results_folder(folder / SITE) as results:
         ran, players = _made(cache, lessons, explorers, say, progress)
+        key = _key(runs, [*ran.values(), *players.values()])
+        if (folder / INDEX).exists() and kept_record(folder / SITE, key):
+            return folder / INDEX
+        application = require("sphinx.application", "site").Sphinx
+        namespace = require("sphinx.util.docutils", "site").docutils_namespace  # this process may build again
         work = cache / f"sphinx-{code_hash('condnum.site.extension')[:12]}"
         for old in {*cache.glob("sphinx-*"), work / "_extra", work / "_static", work / "html/runs"} - {work}:
             shutil.rmtree(old, ignore_errors=True)
@@ -95,7 +104,7 @@ def build_site(
                 f"the site cannot be built in {work} or copied to {folder}: {error.strerror or error}; "
                 "free some space there or make it writable. The old site is unchanged."
             ) from error
-        write_json(results.path / RECORD, {"files": results.checksums()})
+        write_json(results.path / RECORD, {"key": key, "files": results.checksums()})
         results.replace()
     absent = [name for name in LESSONS if name not in ran]  # links to these lead nowhere, as was said
     for line in re.sub(r"\x1b\[[\d;]+m", "", warnings.getvalue()).splitlines():
@@ -108,6 +117,16 @@ def build_site(
         f'<meta http-equiv="refresh" content="0; url={first}"><link rel="icon" href="data:,">\n'
         f'<p><a href="{first}">condnum</a></p></html>\n',
     )
+
+
+def _key(runs: Sequence[ExperimentResult] | None, parts: Sequence[Path]) -> str:
+    """Return the SHA-256 of what the pages show: what comes with condnum, runs, lessons and recordings."""
+    shown = [[run.name, run.status, run.error, signature(run.folder or os.devnull)] for run in runs or ()]
+    comes = [signature(place, 9) for place in (Path(__file__).parents[1], shipped("notebooks"))]
+    comes += [signature(run.folder or os.devnull) for run in committed_runs()]
+    versions = [metadata.version(name) for name in ("sphinx", "myst-nb", "furo", "plotly")]
+    state = [runs is None, shown, comes, [signature(path) for path in parts], versions]
+    return hashlib.sha256(json.dumps(state).encode()).hexdigest()
 
 
 # The sources.

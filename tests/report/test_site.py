@@ -182,6 +182,9 @@ def test_the_site_is_whole_and_follows_its_runs(runs, site_cache, tmp_path):
     assert "K<sub>P</sub></td>" in lesson
     assert "of D<sub>P</sub>." in lesson
 
+    made = (target / "site").stat().st_ino
+    again()
+    assert (target / "site").stat().st_ino == made  # nothing has changed
     del runs[1:]
     runs[0] = entry("lesson", "lesson", make_run(runs[0].folder, data="new"))
     (target / "site" / "results" / "lesson.html").write_text("damaged")
