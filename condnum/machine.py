@@ -157,8 +157,8 @@ def versions() -> dict[str, str]:
     return found
 
 
-def describe_device(device: str | torch.device) -> dict[str, Any]:
-    """Return the device's name, the CPU model and the number of torch threads."""
+def describe_device(device: str | torch.device, threads: int | None = None) -> dict[str, Any]:
+    """Return the device's name, the CPU model and the number of threads (None: torch's here)."""
     import torch
 
     resolved = torch.device(device)
@@ -168,7 +168,7 @@ def describe_device(device: str | torch.device) -> dict[str, Any]:
         named = re.search(r"^model name\s*: *(.+)$", listed, re.MULTILINE | re.IGNORECASE)
         cpu = named.group(1).strip() if named else cpu
     name = torch.cuda.get_device_name(resolved) if resolved.type == "cuda" else cpu
-    return {"device": str(resolved), "name": name, "cpu": cpu, "threads": torch.get_num_threads()}
+    return {"device": str(resolved), "name": name, "cpu": cpu, "threads": threads or torch.get_num_threads()}
 
 
 def command_line(arguments: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -237,7 +237,14 @@ class FeatureAudit(Study, name="audit"):
         said = [note for note in found.warnings if "drop=" in note or MISSING in note]
         return [
             *found.save(folder),
-            write_record(folder, checksums, warnings=said, verdicts=found.verdict_rows()),
+            write_record(
+                folder,
+                checksums,
+                seeds=[self.seed],
+                warnings=said,
+                verdicts=found.verdict_rows(),
+                parameters={of.name: getattr(self, of.name) for of in fields(self)},
+            ),
         ]
 
 

@@ -29,6 +29,7 @@ class Experiment:
     run: str  # the word after `condnum run`
     options: Mapping[str, Any] = field(default_factory=dict)  # "{cars}": a folder of images
     core_seconds: float = 0.0  # of one core, about; 0 if not known
+    first: bool = False  # has all cores before the others begin
     scales: Sequence[str] = ()
     on_request: Sequence[str] = ()  # scales at which it runs only where its name is given
     committed: str = ""  # folder under reports/ whose result stands in until a reproduction has run

@@ -60,7 +60,7 @@ def reproduce(
     """Run the experiments of a scale side by side, one to a core; return all of them as they are then.
 
     What is unchanged is reused; what fails does not stop the others; what was stopped resumes from its store.
-    An experiment that alone would outlast all others has all cores for its cells. `others` run beside them.
+    What is `first`, and what would outlast all others, has all cores. `others` run beside the rest.
     """
     root, cores, out = output_folder(root), jobs or core_count(), stream or io.StringIO()
     runs = {experiment.name: find_run(experiment, root) for experiment in experiments(scale)}
@@ -75,7 +75,11 @@ def reproduce(
         else:
             due[run.name] = experiment
     seconds = {name: runs[name].seconds or of.core_seconds for name, of in due.items()}
-    alone = [name for name in due if cores > 1 and seconds[name] > sum(seconds.values()) / cores]
+    alone = [
+        name
+        for name, of in due.items()
+        if cores > 1 and (of.first or seconds[name] > sum(seconds.values()) / cores)
+    ]
     make = {name: experiment_task(of, root / name, cores if name in alone else 1) for name, of in due.items()}
     beside = [make[name] for name in due if name not in alone] + [*others]
     log = _Log([*make.values(), *others], cores, out)

@@ -136,7 +136,8 @@ def _run_page(run: ExperimentResult, files: Sequence[str]) -> str:
         "Seeds": ", ".join(map(str, known.get("seeds", []))) or parameters.get("seed", ""),
         "Data, SHA-256": "; ".join(f"{name}: {checksum}" for name, checksum in known.get("data", {}).items()),
         "Code": f"revision {source['revision'][:12]}{changed}" if source else "not from a git work tree",
-        "Device": f"{device.get('name', 'not recorded')}, {device.get('threads', '?')} threads",
+        "Device": f"{device.get('name', 'not recorded')}, {device.get('where', '1 process')}, "
+        f"threads each: {device.get('threads', '?')}",
         "System": " ".join(map(str, known.get("platform", {}).values())),
         "Versions": ", ".join(f"{name} {value}" for name, value in known.get("versions", {}).items()),
         "Parameters": ", ".join(f"{name} = {json.dumps(value)}" for name, value in given.items()),

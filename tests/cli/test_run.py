@@ -159,6 +159,20 @@ def test_plain_papermill_runs_the_same_notebook(tmp_path, monkeypatch):
     )  # fmt: skip
     results = pd.read_csv(tmp_path / "plain" / "results.csv")
     assert list(dict.fromkeys(results["method"])) == ["ours", "identity"]
+    record = json.loads((tmp_path / "plain" / "provenance.json").read_text())
+    known = {
+        "versions",
+        "platform",
+        "parameters",
+        "source",
+        "started_utc",
+        "duration_seconds",
+        "device",
+        "data",
+    }
+    assert known <= set(record)  # as `condnum run` writes it
+    assert (record["seeds"], record["parameters"]["steps"]) == ([0], 5)
+    assert record["device"]["threads"] == 1  # of a descent, whatever the kernel has
 
 
 def test_the_table_of_verdicts_leaves_out_what_is_not_known():

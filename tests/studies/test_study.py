@@ -79,7 +79,7 @@ def test_rows_arrays_tables_facts_and_progress(squares, tmp_path, started, monke
     assert events[-1] == last
     facts = run.provenance_table.set_index("what")["value"]
     assert facts["cells"] == "3 computed, 0 from the store, 0 failed"
-    assert facts["where"] == "1 process"
+    assert facts["where"] == "1 process, threads each: 1"
     assert run.save(tmp_path / "out") == ["results.csv", "provenance.json"]
     assert len(started("log.loads")) == 1
     monkeypatch.setenv(PROGRESS_VARIABLE, str(tmp_path / "no folder" / "events"))
@@ -90,6 +90,9 @@ def test_what_is_finished_is_not_computed_again(squares, tmp_path, started):
     squares(count=3).run(out=tmp_path, jobs=1)
     again = squares(count=5).run(out=tmp_path, jobs=1)
     assert (again.reused, again.computed) == (3, 2)
+    again.save(tmp_path)
+    record = json.loads((tmp_path / "provenance.json").read_text())
+    assert record["duration_seconds"] > record["earlier_seconds"] > 0  # of all tries
     assert again.tables["results"]["x"].tolist() == [0, 1, 2, 3, 4]
     (damaged,) = [cell.key for cell, *_ in again.cells if cell["x"] == 1]
     (tmp_path / "cells" / f"{damaged}.npz").write_bytes(b"PK")

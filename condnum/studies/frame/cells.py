@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -137,6 +138,9 @@ class ResultStore:
 
     def __init__(self, folder: str | os.PathLike[str], mode: Literal["write", "read"] = "write") -> None:
         self.folder, self._held = Path(folder).expanduser(), ExitStack()
+        self._began, self.earlier = time.monotonic(), 0.0  # seconds of tries that were stopped
+        with suppress(OSError, ValueError):
+            self.earlier = float((self.folder / ".seconds").read_text(encoding="utf-8"))
         if mode == "read":
             if not self.folder.is_dir():
                 raise DataNotFoundError(f"no results in {self.folder}: run the study first.")
@@ -170,6 +174,8 @@ class ResultStore:
         for old in set(self.folder.glob(f"{_same(key)}-*.npz")) - {path} if "-" in key else ():
             old.unlink(missing_ok=True)
         path.with_suffix(".failed").unlink(missing_ok=True)
+        seconds = self.earlier + time.monotonic() - self._began
+        (self.folder / ".seconds").write_text(f"{seconds:.3f}", encoding="utf-8")
 
     def fail(self, key: str, error: str) -> None:
         """Keep the error of a cell that failed, for a person to read; the next run tries it again."""

@@ -41,7 +41,9 @@ def choose_executor(jobs: int = 1, scheduler: str = "", *, threads: int | None =
     jobs = check_integer(f"jobs (this machine has {core_count()} cores)", jobs, 1)
     if scheduler:
         return DaskExecutor(scheduler, threads)
-    return SerialExecutor(threads) if jobs == 1 else ProcessExecutor(jobs, threads)
+    if jobs == 1:
+        return SerialExecutor(threads)
+    return ProcessExecutor(jobs, threads or max(1, core_count() // jobs))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,10 @@
 """What a run was, as its notebook writes it into the folder: data, device, seeds, warnings, verdicts."""
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +12,13 @@ import pandas as pd
 
 from condnum.arrays import resolve_device
 from condnum.files import RECORD, write_json
-from condnum.machine import describe_device, versions, without_home
+from condnum.machine import describe_device, provenance, source_revision, without_home
 from condnum.probing.probe_steps import LOST_FACTOR
+
+#: The revision whose code this process has imported: asked for when the first study runs.
+imported_revision = cache(source_revision)
+
+_BEGUN = datetime.now(UTC)
 
 
 def write_record(
@@ -18,18 +26,24 @@ def write_record(
     data: Mapping[str, str],
     *,
     seeds: Sequence[int] = (),
-    device: str = "cpu",
+    device: Mapping[str, Any] | None = None,
     warnings: Iterable[str] = (),
     verdicts: Sequence[Mapping[str, Any]] = (),
+    parameters: Mapping[str, Any] | None = None,
+    started: datetime = _BEGUN,
+    earlier_seconds: float = 0.0,
 ) -> str:
-    """Write `provenance.json` and return its name; the command adds parameters, revision, times and files.
+    """Write `provenance.json` and return its name; `condnum run` adds its command, page and checksums.
 
-    `data` are checksums by name, `warnings` concern whoever started the run, and `verdicts` are the rows of
-    the table that the command prints.
+    `data` are checksums by name, `device` is what computed, `warnings` concern whoever started the run,
+    `verdicts` are the rows of the table that the command prints, and earlier tries took `earlier_seconds`.
     """
+    own = provenance(parameters or {}, started, imported_revision())
     record = {
-        "versions": versions(),
-        "device": describe_device(device),
+        **{name: value for name, value in own.items() if name != "command"},  # of a kernel: nobody typed it
+        "duration_seconds": round(own["duration_seconds"] + earlier_seconds, 3),
+        "earlier_seconds": round(earlier_seconds, 3),
+        "device": describe_device("cpu") if device is None else dict(device),
         "data": {without_home(name): checksum for name, checksum in data.items()},
         "seeds": list(seeds),
         "warnings": list(warnings),
@@ -39,9 +53,13 @@ def write_record(
     return RECORD
 
 
-def study_record(study: Any, data: Any, tables: Mapping[str, pd.DataFrame]) -> dict[str, Any]:
-    """Return what a study knows of its run, as `write_record` takes it."""
+def study_record(run: Any) -> dict[str, Any]:
+    """Return what the run of a study was, as `write_record` takes it."""
+    study, data, tables = run.study, run.data, run.tables
     origin, seeds = getattr(data, "provenance", None), getattr(study, "seeds", None)
+    device = describe_device(resolve_device(getattr(study, "device", "cpu")), run.threads)
+    if "://" in run.where:  # of a cluster
+        device["name"] = "workers of a cluster"
     warnings = list(getattr(data, "warnings", ()))
     if origin is not None and not origin.known_checksum:
         warnings.append(
@@ -51,8 +69,11 @@ def study_record(study: Any, data: Any, tables: Mapping[str, pd.DataFrame]) -> d
     label = getattr(data, "label", "")
     return {
         "data": {label: study.checksum(data)} if label else getattr(data, "checksums", {}),
-        "seeds": range(seeds) if isinstance(seeds, int) else (),
-        "device": str(resolve_device(getattr(study, "device", "cpu"))),
+        "seeds": range(seeds) if isinstance(seeds, int) else [study.seed] if hasattr(study, "seed") else (),
+        "device": device | {"where": run.where},
+        "parameters": {of.name: getattr(study, of.name) for of in dataclasses.fields(study)},
+        "started": run.started,
+        "earlier_seconds": run.earlier_seconds,
         "warnings": warnings,
         "verdicts": [row for name in ("summary", "immunization") for row in verdict_rows(tables.get(name))],
     }

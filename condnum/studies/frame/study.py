@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -27,7 +28,7 @@ from condnum.stale import class_hash, code_hash
 from condnum.studies.frame.cells import Arrays, Cell, ResultStore, Row
 from condnum.studies.frame.executors import Executor, choose_executor
 from condnum.studies.frame.fields import checked, notebook_defaults
-from condnum.studies.frame.record import study_record, write_record
+from condnum.studies.frame.record import imported_revision, study_record, write_record
 from condnum.studies.frame.sweep import sweep
 
 
@@ -148,7 +149,9 @@ class Study:
         on_progress: OnProgress | None = None,
     ) -> StudyRun:
         """Compute the cells that an earlier run into `out` has left; `data` are loaded if None."""
-        started, data = time.perf_counter(), self.load() if data is None else data
+        imported_revision()
+        started, began = datetime.now(UTC), time.perf_counter()
+        data = self.load() if data is None else data
         kept = nullcontext(Path(out) / CELLS) if out else tempfile.TemporaryDirectory(prefix="condnum-")
         with kept as place, ResultStore(place) as store:
             cells = self.planned(data, str(Path(place).absolute()))
@@ -173,9 +176,10 @@ class Study:
                 "fix this and run again."
             )
         finished = [FinishedCell(cell, *results[cell]) for cell in cells if cell in results]
-        counts = {"reused": reused, "computed": len(results) - reused, "outdated": outdated}
-        seconds = time.perf_counter() - started
-        return StudyRun(self, data, finished, errors, **counts, seconds=seconds, where=chosen.where)
+        told: dict[str, Any] = {"reused": reused, "computed": len(results) - reused, "outdated": outdated}
+        told |= {"seconds": time.perf_counter() - began, "earlier_seconds": store.earlier if reused else 0.0}
+        told |= {"where": chosen.where, "threads": getattr(chosen, "threads", None), "started": started}
+        return StudyRun(self, data, finished, errors, **told)
 
 
 @dataclass(frozen=True)
@@ -190,7 +194,10 @@ class StudyRun:
     computed: int
     outdated: int  # cells found in the store, but of other code, and computed again
     seconds: float
+    earlier_seconds: float  # of tries that were stopped, up to their last finished cell
     where: str  # what computed
+    threads: int | None  # of each process there; None: torch's default
+    started: datetime
 
     @cached_property
     def _files(self) -> dict[str, pd.DataFrame]:
@@ -230,8 +237,9 @@ class StudyRun:
             ),
             "cells": f"{self.computed} computed, {self.reused} from the store, {len(self.errors)} failed"
             + (f"; {self.outdated} were there, of other code" if self.outdated else ""),
-            "where": self.where,
-            "seconds": f"{self.seconds:,.1f}",
+            "where": self.where + (f", threads each: {self.threads}" if self.threads else ""),
+            "seconds": f"{self.seconds:,.1f}"
+            + (f", and {self.earlier_seconds:,.1f} before it was stopped" if self.earlier_seconds else ""),
             "numerics": "float64",
             "versions": f"condnum {__version__}, torch {torch.__version__}, "
             f"Python {platform.python_version()}",
@@ -243,7 +251,7 @@ class StudyRun:
         tables = {name if "." in name else f"{name}.csv": table for name, table in self._files.items()}
         tables |= {FAILURES: self.failures} if len(self.failures) else {}
         written = write_tables(folder, tables) + self.study.files(self.cells, Path(folder))
-        return [*written, write_record(folder, **study_record(self.study, self.data, self.tables))]
+        return [*written, write_record(folder, **study_record(self))]
 
 
 @dataclass(frozen=True)
