@@ -29,7 +29,7 @@ from condnum.studies.frame import several
 from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.theory.covariances import CovarianceRange
-from condnum.theory.immunization import in_both_conventions
+from condnum.theory.immunization import HessianSpectra, both_conventions
 from condnum.theory.pareto import pareto_immunizer, ridge_limits
 from condnum.theory.spectra import PUBLISHED_RIDGE, squared_rtol
 
@@ -280,7 +280,7 @@ def _measures(
     ridge: dict[str, Any] = {"convention": "ridge", "ridge": epsilon}
     for ratio in (None, 1 / target):  # the edge of (ii) ≤ 1, then the (ii) at which (i) > 1 is the target
         theta = torch.as_tensor(pareto_immunizer(P, H, pretrain_ratio=ratio, **ridge))
-        compact, ridged = in_both_conventions(theta, P, H, ridge=epsilon)
+        compact, ridged = both_conventions(HessianSpectra.of(theta, P, H), ridge=epsilon)
         tried.append((ridged, theta))
         if excluded or (ridged.success and ridged.rir >= target):
             break

@@ -69,7 +69,7 @@ class TaskSpectra:
         cls, P: CovarianceRange, H: CovarianceRange, extractors: Extractors, *, rtol: float
     ) -> TaskSpectra:
         """Measure every extractor on the ranges of both covariances."""
-        spectra = {name: HessianSpectra.of(theta, P, H) for name, theta in extractors.items()}
+        spectra = {name: HessianSpectra.of(theta, P, H, rtol=rtol) for name, theta in extractors.items()}
         gains = {name: float((of.astype(float) ** 2).sum()) / P.dimension for name, of in extractors.items()}
         return cls(P, H, spectra, gains, rtol)
 

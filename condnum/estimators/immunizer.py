@@ -93,9 +93,13 @@ class Immunizer(ClassNamePrefixFeaturesOutMixin, Extractor):
         self.theta_ = like_sample(self._sample, found.theta)
         self._n_features_out = self.theta_.shape[1]
         ranges = problem.pretrain.range, problem.harmful.range
-        gap = None if problem.pretrain.targets is None else problem.pretrain.loss_gap(self.theta_)
-        self.verdict_ = relative_immunization_ratio(self.theta_, *ranges, loss_gap=gap)
-        self.limit_, self.history_ = rir_ceiling(*ranges).value, found.history
+        if found.verdict is None or self._sample.dtype not in (np.float64, torch.float64):
+            gap = None if problem.pretrain.targets is None else problem.pretrain.loss_gap(self.theta_)
+            self.verdict_ = relative_immunization_ratio(self.theta_, *ranges, loss_gap=gap)
+        else:
+            self.verdict_ = found.verdict
+        self.limit_ = rir_ceiling(*ranges).value if found.ceiling is None else found.ceiling
+        self.history_ = found.history
         self.explanation_ = found.explanation
         return self
 

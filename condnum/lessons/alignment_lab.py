@@ -14,9 +14,9 @@ from condnum.lessons.alignment_panels import TASK, draw
 from condnum.lessons.alignment_paths import TRAINING, ExtractorPath, Selection
 from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, Preset, Slider, with_controls
 from condnum.methods import get_method
-from condnum.methods.problem import SMALL
 from condnum.numbers import num
 from condnum.studies.alignment_path import KEPT_DIRECTIONS, PathTasks, follow
+from condnum.theory.extremes import SMALL
 
 #: Labs that pages play without a kernel: the data and extractors of each, by the name of its explorer.
 LABS = {

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from condnum.methods.method import Gradients, Method, Parameters, random_weights
-from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask
+from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.methods.settings import DescentSettings
-from condnum.theory.extremes import eigenpair, gram, largest_pair, smallest_pair
+from condnum.theory.extremes import SMALL, eigenpair, gram, largest_pair, smallest_pair
 from condnum.theory.regularizers import r_ill_of_norm, rank_one_gradient
 
 

@@ -17,7 +17,12 @@ from condnum.methods.method import Method, Parameters
 from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.result import Callback, ImmunizationResult, Progress, StopReason
 from condnum.methods.settings import DescentSettings
-from condnum.theory.regularizers import ill_of_spectrum, well_of_spectrum
+from condnum.theory.extremes import SMALL, gram
+from condnum.theory.regularizers import ill_of_spectrum, r_ill_of_norm, well_of_spectrum
+from condnum.theory.spectra import graded_singular_values, spectrum_ends
+
+#: κ above which R_well and R_ill by ‖H‖_F lose no more than four digits to cancellation.
+_NOT_FLAT = 1.0 + 1e-2
 
 
 def run_method(
@@ -189,11 +194,17 @@ def measure(problem: ImmunizationProblem, theta: Tensor, omega: Tensor | None) -
     loss, regularizers, kappa = problem.pretrain.supervised, {}, {}
     for name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
         image = task.factor @ theta
-        sigma = torch.linalg.svdvals(image).square() if _finite(image) else image.new_tensor([math.inf, 0.0])
-        k = min(task.rank, len(sigma))
-        kappa[name] = float(sigma[0] / sigma[k - 1])
-        found = well_of_spectrum(sigma, theta.shape[1]) if name == "pretrain" else ill_of_spectrum(sigma, k)
-        regularizers[name] = float(found.value)
+        k, D = min(task.rank, *image.shape), theta.shape[1]
+        sigma = spectrum_ends(image.mT, 0.0).square() if _finite(image) else image.new_tensor([math.inf, 0.0])
+        kappa[name] = float(sigma[0] / sigma[-1])
+        if len(sigma) > SMALL and kappa[name] > _NOT_FLAT:
+            norm = torch.linalg.matrix_norm(gram(image.mT))
+            well = (sigma[0].square() - norm.square() / D) / 2
+            value = well if name == "pretrain" else r_ill_of_norm(norm, sigma[-1], k)
+        else:  # without the cancellation of the norm
+            sigma = graded_singular_values(image.mT).square() if len(sigma) > SMALL else sigma
+            value = (well_of_spectrum(sigma, D) if name == "pretrain" else ill_of_spectrum(sigma, k)).value
+        regularizers[name] = float(value)
     return {
         "loss": math.nan if loss is None or omega is None else float(loss.value(theta @ omega)),
         "r_well": regularizers["pretrain"],

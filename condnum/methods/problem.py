@@ -24,9 +24,6 @@ MAKE_IT = (
     "ImmunizationProblem.from_covariances(K_P, K_H)."
 )
 
-#: Up to this dimension a full `eigh` of one Hessian is as fast as anything cleverer.
-SMALL = 128
-
 
 @dataclass(frozen=True)
 class SquaredLoss:

@@ -6,7 +6,7 @@ import math
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,8 +18,7 @@ from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.settings import Settings
 from condnum.probing.probe_steps import ProbeSteps, slowdown_verdict
 from condnum.theory.ceiling import rir_ceiling, share_of_ceiling
-from condnum.theory.immunization import Immunization, relative_immunization_ratio, unit_scale
-from condnum.theory.spectra import Convention
+from condnum.theory.immunization import HessianSpectra, Immunization, both_conventions, unit_scale
 
 StopReason = Literal["steps", "cancelled", "diverged", "closed_form"]
 
@@ -65,10 +64,7 @@ def with_verdict(problem: ImmunizationProblem, result: ImmunizationResult) -> Im
         gap = None if pretrain.targets is None else pretrain.loss_gap(unit)
         benign, harmful = pretrain.probe_steps(unit), problem.harmful.probe_steps(unit)
         ceiling = rir_ceiling(*ranges).value
-        compact, ridge = (
-            relative_immunization_ratio(result.theta, *ranges, convention=convention, loss_gap=gap)
-            for convention in get_args(Convention)
-        )
+        compact, ridge = both_conventions(HessianSpectra.of(result.theta, *ranges), loss_gap=gap)
     except CondnumError as error:
         return replace(result, explanation=f"θ cannot be measured: {error}")
     text = str(compact)

@@ -18,13 +18,14 @@ from torch import Tensor
 from condnum.data import Digits, TaskPair
 from condnum.data.feature_pair import look_at, open_pair
 from condnum.methods import Progress, get_method, immunize, method_names
-from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask
+from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.probing.line_search import log_spaced_steps, probe_curves
 from condnum.probing.quadratic import Modes
 from condnum.studies.linear import LinearStudy
 from condnum.studies.measure import report_step
 from condnum.studies.pairs import study_of_one_pair
 from condnum.theory.covariances import CovarianceRange
+from condnum.theory.extremes import SMALL
 from condnum.theory.pareto import FeasibleRegion, feasible_region
 from condnum.theory.spectra import condition_from_spectrum, default_rtol, symmetric_part
 

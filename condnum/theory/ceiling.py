@@ -146,7 +146,7 @@ def rir_ceiling(
     rtol = max(P.tolerance, H.tolerance) if rtol is None else rtol
     # Squared singular values of K_H's factor: the pencil's κ may reach κ(K_P)κ(K_H), beyond what
     # the eigenvalues of rootᵀK_H root keep.
-    pencil = hessian_spectrum(P.whitener, H.factor)
+    pencil = hessian_spectrum(P.whitener, H.factor, rtol**2)
     shared = float(pencil[0]) > rtol * float(H.values[0]) / float(P.values[0])
     harmful_only = 0
     if P.rank < P.dimension:

@@ -11,7 +11,14 @@ from torch import Tensor
 
 from condnum.arrays import ArrayLike, as_tensor, like, same_columns, storage_eps
 from condnum.errors import InvalidInputError, RankError
-from condnum.theory.spectra import as_covariance, checked_gram, checked_rtol, default_rtol, features_rtol
+from condnum.theory.spectra import (
+    as_covariance,
+    checked_gram,
+    checked_rtol,
+    default_rtol,
+    features_rtol,
+    spectrum_ends,
+)
 
 
 @dataclass(frozen=True)
@@ -35,9 +42,9 @@ class CovarianceRange:
             kept = covariance.values > given * covariance.values[0]
             return cls(covariance.values[kept], covariance.vectors[:, kept], given)
         K = as_covariance(covariance, name, rtol=given).detach()
-        values, vectors = torch.linalg.eigh(K)
+        values, raw = torch.linalg.eigh(K)
         rtol = checked_rtol(rtol, default_rtol(len(K), storage_eps(covariance)))
-        vectors = vectors * (K != 0).any(dim=0)[:, None]  # round-off where K has a row of zeros
+        vectors = raw * (K != 0).any(dim=0)[:, None]  # round-off where K has a row of zeros
         kept = values > rtol * values[-1].clamp_min(0)
         if not bool(kept.any()):
             raise RankError(
@@ -45,7 +52,9 @@ class CovarianceRange:
             )
         used, lost = K.diagonal() > 0, K.diagonal() <= rtol * values[-1]  # columns below the tolerance
         hidden = bool((used & lost).any()) and _rank_of_unit_columns(K[used][:, used], rtol) > int(kept.sum())
-        return cls(values[kept].flip(0), vectors[:, kept].flip(1), rtol, hidden)
+        found = cls(values[kept].flip(0), vectors[:, kept].flip(1), rtol, hidden)
+        found.__dict__["null_basis"] = raw[:, ~kept]
+        return found
 
     @classmethod
     def of_features(cls, features: ArrayLike, *, rtol: float | None = None, name: str = "features") -> Self:
@@ -176,14 +185,11 @@ def fit_lost(theta: Tensor, task: "CovarianceRange", moment: Tensor) -> float:
 
     `moment` is `XᵀY` `(D, m)`. Where θ keeps the rank of K, nothing is lost.
     """
-    U = kept_directions(theta, task)
-    if U.shape[1] == task.rank:
+    image, least = task.factor @ theta, default_rtol(max(theta.shape))
+    ends = spectrum_ends(image.mT, least)
+    if len(ends) == task.rank and ends[-1] > least * ends[0]:
         return 0.0
+    U, sigma, _ = torch.linalg.svd(image, full_matrices=False)
+    U = U[:, sigma > least * sigma[0]]  # orthonormal basis of what `Xθ` keeps of X
     fit = task.whitener.mT @ moment
     return float((fit - U @ (U.mT @ fit)).square().sum())
-
-
-def kept_directions(theta: Tensor, task: "CovarianceRange") -> Tensor:
-    """Return an orthonormal basis of the image of `Bθ`, `(r, k)` with `K = BᵀB`: what `Xθ` keeps of X."""
-    U, s, _ = torch.linalg.svd(task.factor @ theta, full_matrices=False)
-    return U[:, s > default_rtol(max(theta.shape)) * s[0]]

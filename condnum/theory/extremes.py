@@ -5,6 +5,7 @@ of Lanczos starts at a random vector: a start inside an invariant subspace, such
 block-diagonal matrix, would never leave it.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -17,8 +18,14 @@ from torch import Tensor
 #: below the round-off of the products that form the Hessian.
 RESIDUAL = 1e-13
 
+#: Relative residual at which an eigenvalue counts as found: its own error is at most that, mostly its square.
+_VALUE_RESIDUAL = 1e-11
+
 #: Up to this dimension `eigh` is faster.
 _FEW = 32
+
+#: Up to this dimension all eigenvalues of one matrix are as fast as anything cleverer.
+SMALL = 128
 
 #: Restarts of Lanczos, after which a crowded spectrum is left to `eigh`.
 _RESTARTS = 30
@@ -51,17 +58,44 @@ def eigenpair(matrix: Tensor, index: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(values)[0], torch.from_numpy(vectors)[:, 0]
 
 
-def largest_pair(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Return σ₁ `()` and v₁ `(n,)` of a symmetric positive semidefinite matrix.
+def largest_pair(matrix: Tensor, scale: Tensor | float = 1.0) -> tuple[Tensor, Tensor]:
+    """Return σ₁ `()` and v₁ `(n,)` of a positive semidefinite matrix A, or of `diag(scale) A diag(scale)`.
 
     Raises:
         torch.linalg.LinAlgError: The matrix is not finite.
     """
-    vector = _top_vector(_finite(matrix), lambda q: matrix @ q)
+    vector = _top_vector(_finite(matrix), lambda q: scale * (matrix @ (scale * q)))
     if vector is None:
-        values, vectors = torch.linalg.eigh(matrix)
+        unit = torch.as_tensor(scale).to(matrix).expand(len(matrix))
+        values, vectors = torch.linalg.eigh(unit[:, None] * matrix * unit)
         return values[-1], vectors[:, -1]
-    return vector @ (matrix @ vector), vector
+    return vector @ (scale * (matrix @ (scale * vector))), vector
+
+
+def triangle_ends(R: Tensor, row: Tensor | None = None) -> tuple[float, float]:
+    """Return σ₁ and σ_n of an upper triangular R `(n, n)`, with a row `(n,)` below where one is given.
+
+    σ_n is the inverse of a largest singular value, as accurate as R is; 0 where R is singular.
+    """
+    inverse = torch.linalg.solve_triangular(R, torch.eye(len(R)).to(R), upper=True)
+    if row is not None:  # (RᵀR + yyᵀ)⁻¹ = R⁻¹(I + zzᵀ)⁻¹R⁻ᵀ with z = R⁻ᵀy, and a root of the middle
+        z, R = inverse.mT @ row, torch.cat([R, row[None]])
+        square = z.square().sum()
+        inverse = inverse - torch.outer(inverse @ z, z) / (1 + square + (1 + square).sqrt())
+    if not bool(torch.isfinite(inverse).all()):
+        return _norm(R), 0.0
+    return _norm(R), 1 / _norm(inverse)
+
+
+def _norm(matrix: Tensor) -> float:
+    """Return the largest singular value."""
+    if min(matrix.shape) == 0 or not bool(matrix.any()):
+        return 0.0
+    shorter = matrix.mT if matrix.shape[0] < matrix.shape[1] else matrix
+    vector = _top_vector(shorter, lambda q: shorter.mT @ (shorter @ q), _VALUE_RESIDUAL)
+    if vector is None:
+        return math.sqrt(float(torch.linalg.eigvalsh(gram(shorter))[-1]))
+    return float(torch.linalg.vector_norm(shorter @ vector))
 
 
 def smallest_pair(factor: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,12 +133,12 @@ def largest_bound(matrix: Tensor) -> tuple[float, Tensor]:
     return bound, vector
 
 
-def _top_vector(like: Tensor, apply: Callable[[Tensor], Tensor]) -> Tensor | None:
-    """Return the unit vector of the largest eigenvalue of a positive operator of the size of a matrix.
+def _top_vector(like: Tensor, apply: Callable[[Tensor], Tensor], residual: float = RESIDUAL) -> Tensor | None:
+    """Return the unit vector of the largest eigenvalue of a positive operator on the columns of a matrix.
 
     None where `eigh` is the better way: for few dimensions, and where Lanczos does not converge.
     """
-    n = len(like)
+    n = like.shape[1]
     if n <= _FEW:
         return None
     operator = LinearOperator(
@@ -112,7 +146,7 @@ def _top_vector(like: Tensor, apply: Callable[[Tensor], Tensor]) -> Tensor | Non
     )
     start = np.random.default_rng(0).standard_normal(n)
     try:
-        _, vectors = eigsh(operator, k=1, which="LA", v0=start, tol=RESIDUAL, maxiter=_RESTARTS)
+        _, vectors = eigsh(operator, k=1, which="LA", v0=start, tol=residual, maxiter=_RESTARTS)
     except ArpackError:
         return None
     return torch.from_numpy(vectors[:, 0]).to(like)

@@ -236,7 +236,7 @@ def relative_immunization_ratio(
     given = pretrain_covariance, harmful_covariance, pretrain_features, harmful_features
     matrix = extractor_matrix(theta, columns=named_columns(*given))
     return immunization_from_spectra(
-        HessianSpectra.of(matrix, *task_ranges(*given, rtol=rtol), theta_scale=theta_scale),
+        HessianSpectra.of(matrix, *task_ranges(*given, rtol=rtol), theta_scale=theta_scale, rtol=rtol),
         convention=convention,
         theta_scale=theta_scale,
         rtol=rtol,
@@ -247,7 +247,10 @@ def relative_immunization_ratio(
 
 @dataclass(frozen=True)
 class HessianSpectra:
-    """The four non-zero spectra that RIR is made of, each descending, as long as its exact rank."""
+    """The four non-zero spectra that RIR is made of, each descending, as long as its exact rank.
+
+    What lies between the ends of a long one may only be counted, see `spectrum_ends`.
+    """
 
     pretrain_before: Tensor  # (r_P,) of K_P
     pretrain_after: Tensor  # of θᵀK_Pθ
@@ -261,9 +264,15 @@ class HessianSpectra:
 
     @classmethod
     def of(
-        cls, theta: ArrayLike, P: CovarianceRange, H: CovarianceRange, *, theta_scale: ThetaScale = "unit"
+        cls,
+        theta: ArrayLike,
+        P: CovarianceRange,
+        H: CovarianceRange,
+        *,
+        theta_scale: ThetaScale = "unit",
+        rtol: float | None = None,
     ) -> HessianSpectra:
-        """Return the spectra of θ `(D, D_hid)` on two tasks, at its stored precision."""
+        """Return the spectra of θ `(D, D_hid)` on two tasks, at its stored precision, read at `rtol`."""
         theta = extractor_matrix(theta)
         T, rank = as_extractor(theta)
         if len(T) != P.dimension:
@@ -272,11 +281,13 @@ class HessianSpectra:
                 f"have as many rows, got {tuple(T.shape)}."
             )
         T, after = unit_scale(T) if theta_scale == "unit" else T, []
+        finest = max(task.rtol or 1.0 for task in (P, H))
+        least = min(default_rtol(len(T)), finest) if rtol is None else rtol
         for task in (P, H):
             task = task.to(T.device)
             left = task.rank if rank == len(T) else features_seen(T, task.vectors)
-            after.append(hessian_spectrum(T, task.factor)[: max(left, 1)])
-        finest = max(task.rtol or 1.0 for task in (P, H))
+            ends = least if left == task.rank else None
+            after.append(hessian_spectrum(T, task.factor, ends)[: max(left, 1)])
         spectra = P.values.to(T.device), after[0], H.values.to(T.device), after[1]
         tolerance = ratio_tolerance(max(T.shape), storage_eps(theta))
         hidden = tuple(name for name, task in (("pretrain", P), ("harmful", H)) if task.units_hide_rank)
@@ -336,13 +347,14 @@ def immunization_from_spectra(
     )
 
 
-def in_both_conventions(
-    theta: Tensor, P: CovarianceRange, H: CovarianceRange, *, ridge: float = PUBLISHED_RIDGE
+def both_conventions(
+    spectra: HessianSpectra, *, ridge: float = PUBLISHED_RIDGE, loss_gap: float | None = None
 ) -> tuple[Immunization, Immunization]:
-    """Return the compact and the ridge verdict of a square θ."""
-    spectra = HessianSpectra.of(theta, P, H)
+    """Return the compact and the ridge verdict of θ at unit scale."""
     compact, ridged = (
-        immunization_from_spectra(spectra, convention=convention, theta_scale="unit", ridge=ridge)
+        immunization_from_spectra(
+            spectra, convention=convention, theta_scale="unit", ridge=ridge, loss_gap=loss_gap
+        )
         for convention in get_args(Convention)
     )
     return compact, ridged

@@ -12,6 +12,7 @@ attains it for every x, so that the ray RIR = RIR_max from θ* on *is* the Paret
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import torch
@@ -28,8 +29,8 @@ from condnum.theory.ceiling import (
     rir_ceiling,
 )
 from condnum.theory.covariances import CovarianceRange, like_task, task_ranges
-from condnum.theory.extremes import gram, largest_bound
-from condnum.theory.immunization import in_both_conventions, unit_scale
+from condnum.theory.extremes import gram, largest_bound, largest_pair, triangle_ends
+from condnum.theory.immunization import HessianSpectra, both_conventions, unit_scale
 from condnum.theory.spectra import PUBLISHED_RIDGE, Convention, default_rtol, hessian_spectrum
 
 #: `pareto_immunizer` stays this far below (ii) = 1, so that round-off does not decide clause (b).
@@ -163,20 +164,31 @@ def pareto_immunizer(
     # Gains on null(K_P), beside gains of at most 1 on range(K_P).
     gains = (1.0, 1e-1, 1e-2, 1e-3) if P.rank < P.dimension else (1.0,)
     ratios = [pretrain_ratio, pretrain_ratio / 3] if convention == "ridge" else [pretrain_ratio]
-    if region.ceiling.harmful_only_dimension:
+    own = region.ceiling.harmful_only_dimension > 0
+    spikes: list[_Spike]
+    if own:
         w = _own_direction(P, H)
-        candidates = [_spiked(P, w, gain) for gain in gains]
+        spikes = [(w, gain, None) for gain in gains]
     else:
-        candidates = [_front_spike(P, H, region, x, gain) for gain in gains for x in ratios]
+        front = [_front_spike(P, H, region, x) for x in ratios]
+        spikes = [(w, gain, lift) for gain in gains for w, lift in front]
     if convention == "ridge" or min(P.rank, H.rank) < P.dimension:
-        pencil, kappas = _ridge_pencil(P, H), [x * region.kappa_pretrain for x in ratios]
-        directions = [pencil(rho)[1] for rho in _ridge_grid(P)]
-        candidates += [
-            _spiked(P, _ridge_spike(P, H, x, gain, directions), gain) for gain in gains for x in kappas
+        direction, kappas = _ridge_pencil(P, H), [x * region.kappa_pretrain for x in ratios]
+        directions = torch.stack([direction(rho) for rho in _ridge_grid(P)], dim=1)
+        energies = [(task.factor @ directions).square().sum(dim=0).tolist() for task in (P, H)]
+        spikes += [
+            (_ridge_spike(P, x, gain, directions, *energies), gain, None) for gain in gains for x in kappas
         ]
     if convention == "ridge" and P.rank < P.dimension:
-        candidates += [theta for x in ratios for theta in _largest_spikes(P, H, x * float(P.values[0]))]
-    theta = unit_scale(max(candidates, key=lambda theta: _merit(theta, P, H, convention, ridge)))
+        spikes += [spike for x in ratios for spike in _largest_spikes(P, H, x * float(P.values[0]))]
+    if len(spikes) > 1:
+        spectra = _spectra_of_spikes(P, H, own)
+        first = [_merit(spectra(spike, False), convention, ridge)[:3] for spike in spikes]
+        spikes = [spike for spike, merit in zip(spikes, first, strict=True) if merit == max(first)]
+    best = spikes[0]
+    if len(spikes) > 1:
+        best = max(spikes, key=lambda spike: _merit(spectra(spike, True), convention, ridge))
+    theta = unit_scale(_spiked(P, *best))
     return like_task(pretrain_covariance, pretrain_features)(theta)
 
 
@@ -208,8 +220,10 @@ def ridge_limits(
         return RidgeLimits(ceiling, ceiling if ceiling >= 1 else math.nan)
     least = float(H.values[-1]) if H.rank == H.dimension else 0.0
     kappa = (float(H.values[0]) + ridge) / (least + ridge)
-    pencil = _ridge_pencil(P, H)
-    value, room = np.array([(pencil(rho)[0], rho * P.dimension) for rho in _ridge_grid(P)]).T
+    _, energy, rotated = _rotated(P, H)
+    scales = [(energy + rho).rsqrt() for rho in _ridge_grid(P)]
+    value = np.array([largest_bound(scale[:, None] * rotated * scale)[0] for scale in scales])
+    room = _ridge_grid(P) * P.dimension
     top, scale = float(P.values[0]), ridge * kappa
     harmful_ratio = min(ceiling, (float((value * (top + room)).min()) + ridge) / scale)
     if harmful_ratio < 1:
@@ -245,18 +259,25 @@ def extractor_ratios(
     return ratios[0], ratios[1]
 
 
+#: The w, ν and lift `(D, D)`, if any, of `_spiked`.
+_Spike = tuple[Tensor, float, Tensor | None]
+
+
 def _front_spike(
-    P: CovarianceRange, H: CovarianceRange, region: FeasibleRegion, ratio: float, null_gain: float
-) -> Tensor:
-    """Return θ on the front: K_P^{-1/2} with the top of M scaled up, and its bottom where κ(M) is extreme."""
-    root, sigma, W = pencil_decomposition(P, H)
-    most = _largest_kappa(P.dimension)
-    gain = (float(sigma[0]) / math.sqrt(most) / sigma).clamp_min(1.0)
+    P: CovarianceRange, H: CovarianceRange, region: FeasibleRegion, ratio: float
+) -> tuple[Tensor, Tensor | None]:
+    """Return the w that scales up the top of M, and what lifts its bottom where κ(M) is extreme."""
+    most, lift = _largest_kappa(P.dimension), None
+    if region.kappa_pencil > most:
+        root, sigma, W = pencil_decomposition(P, H)
+        gain = (float(sigma[0]) / math.sqrt(most) / sigma).clamp_min(1.0)
+        top, lift = root @ W[:, 0], (root @ W) * (gain - 1) @ W.mT
+    else:
+        top = P.whitener @ largest_pair(gram(H.factor @ P.whitener))[1]
     # κ(H_P) from 1, where nothing is scaled up, to the wanted one or as far as κ(H_H) can be told.
     room = max(1.0, most / region.kappa_pencil)
-    gain[0] = math.sqrt(min(max(ratio * region.kappa_pretrain, 1.0), room))
-    inside = root + (root @ W) * (gain - 1) @ W.mT
-    return math.sqrt(float(P.values[-1])) * inside + null_gain * P.null_projector
+    kappa = min(max(ratio * region.kappa_pretrain, 1.0), room)
+    return math.sqrt(float(P.values[-1]) * (kappa - 1)) * top, lift
 
 
 def _own_direction(P: CovarianceRange, H: CovarianceRange) -> Tensor:
@@ -266,16 +287,19 @@ def _own_direction(P: CovarianceRange, H: CovarianceRange) -> Tensor:
     return own[:, 0] * math.sqrt(wanted / float(energies[0]))
 
 
-def _ridge_pencil(P: CovarianceRange, H: CovarianceRange) -> Callable[[float], tuple[float, Tensor]]:
-    """Return the function from ρ to the top eigenpair of `(K_H, K_P + ρI)`, a bound on λ and a `(D,)`."""
+def _rotated(P: CovarianceRange, H: CovarianceRange) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the eigenvectors of K_P, null(K_P) last, its eigenvalues, and K_H in that basis."""
     Q = torch.cat([P.vectors, P.null_basis], dim=1)
-    rotated = gram(H.factor @ Q)
-    energy = torch.cat([P.values, P.values.new_zeros(P.dimension - P.rank)])
+    return Q, torch.cat([P.values, P.values.new_zeros(P.dimension - P.rank)]), gram(H.factor @ Q)
 
-    def top(rho: float) -> tuple[float, Tensor]:
+
+def _ridge_pencil(P: CovarianceRange, H: CovarianceRange) -> Callable[[float], Tensor]:
+    """Return the function from ρ to the top eigenvector of `(K_H, K_P + ρI)`, `(D,)`."""
+    Q, energy, rotated = _rotated(P, H)
+
+    def top(rho: float) -> Tensor:
         scale = (energy + rho).rsqrt()
-        bound, vector = largest_bound(scale[:, None] * rotated * scale)
-        return bound, Q @ (scale * vector)
+        return Q @ (scale * largest_pair(rotated, scale)[1])
 
     return top
 
@@ -286,32 +310,36 @@ def _ridge_grid(P: CovarianceRange) -> NDArray[np.float64]:
 
 
 def _ridge_spike(
-    P: CovarianceRange, H: CovarianceRange, kappa: float, null_gain: float, directions: list[Tensor]
+    P: CovarianceRange,
+    kappa: float,
+    null_gain: float,
+    directions: Tensor,
+    on_pretrain: Sequence[float],
+    on_harmful: Sequence[float],
 ) -> Tensor:
     """Return the w of the ridge convention: the ρ and length with the largest (i) that κ(H_P) allows."""
     floor = float(P.values[-1])
     filled = float((floor / P.values).sum()) + null_gain**2 * (P.dimension - P.rank)
-    best, chosen = -math.inf, torch.zeros_like(directions[0])
-    for u in directions:
-        on_pretrain, on_harmful = (float((task.factor @ u).square().sum()) for task in (P, H))
+    best, chosen = -math.inf, torch.zeros_like(directions[:, 0])
+    for u, benign, harmful in zip(directions.mT, on_pretrain, on_harmful, strict=True):
         length = float(u.square().sum())
         # w = √a·u: κ(H_P) = 1 + a·uᵀK_Pu/γ_r, and, for a singular K_P, σ₁(H_P) at ‖θ‖_F² = D, bound a.
         bounds = [1e3 * filled / length]
-        if on_pretrain > 0:
-            bounds.append((kappa - 1) * floor / on_pretrain)
+        if benign > 0:
+            bounds.append((kappa - 1) * floor / benign)
         if P.rank < P.dimension:
-            slope = P.dimension * on_pretrain - kappa * floor * length
+            slope = P.dimension * benign - kappa * floor * length
             spare = kappa * floor * filled - P.dimension * floor
             bounds.append(spare / slope if slope > 0 else math.inf if spare >= 0 else 0.0)
         a = max(min(bounds), 0.0)
-        rise = a * on_harmful * P.dimension / (filled + a * length)
+        rise = a * harmful * P.dimension / (filled + a * length)
         if rise > best:
             best, chosen = rise, math.sqrt(a) * u
     return chosen
 
 
-def _largest_spikes(P: CovarianceRange, H: CovarianceRange, top: float) -> list[Tensor]:
-    """Return θ near the w of largest `wᵀK_Hw` with `wᵀK_Pw ≤ t`, `‖w‖² ≤ D`, where K_P is singular.
+def _largest_spikes(P: CovarianceRange, H: CovarianceRange, top: float) -> list[_Spike]:
+    """Return spikes near the w of largest `wᵀK_Hw` with `wᵀK_Pw ≤ t`, `‖w‖² ≤ D`, where K_P is singular.
 
     The closer θ is to w alone, the larger is σ₁(H_H), and the smaller is the rest of H_P. Where two
     eigenvectors of a pencil tie, w is the combination of both that makes both bounds tight.
@@ -322,7 +350,7 @@ def _largest_spikes(P: CovarianceRange, H: CovarianceRange, top: float) -> list[
         return D * float((P.factor @ u) @ (P.factor @ v)) - top * float(u @ v)
 
     def vector(rho: float) -> Tensor:
-        u = pencil(rho)[1]
+        u = pencil(rho)
         return u / torch.linalg.vector_norm(u)
 
     low, high = _ridge_grid(P)[[0, -1]]
@@ -342,33 +370,75 @@ def _largest_spikes(P: CovarianceRange, H: CovarianceRange, top: float) -> list[
     energy, square = float((P.factor @ w).square().sum()), float(w.square().sum())
     w = w * math.sqrt(min(D / square, top / energy if energy > 0 else math.inf))
     spare = max(D - float(w.square().sum()), 0.0)
-    found = []
+    found: list[_Spike] = []
     for left in (0.3, 0.1, 1e-2, 1e-3, 1e-4, 1e-6):
         # A floor of `left` of both bounds; null(K_P) takes what w leaves of ‖θ‖² = D.
         base = left / max(float((1 / P.values).sum()) / D, 1 / top)
         null = math.sqrt((spare + left * D) / (D - P.rank) / base * float(P.values[-1]))
-        found.append(_spiked(P, w * math.sqrt((1 - left) * float(P.values[-1]) / base), null))
+        found.append((w * math.sqrt((1 - left) * float(P.values[-1]) / base), null, None))
     return found
 
 
-def _spiked(P: CovarianceRange, w: Tensor, null_gain: float) -> Tensor:
-    """Return θ with `θθᵀ = γ_rK_P⁺ + ν²Π + wwᵀ`: `R(I + (√(1 + ‖y‖²) − 1)ŷŷᵀ)` with w = Ry."""
+def _spiked(P: CovarianceRange, w: Tensor, null_gain: float, lift: Tensor | None = None) -> Tensor:
+    """Return θ with `θθᵀ = γ_rK_P⁺ + ν²Π + wwᵀ`: `R(I + (√(1 + ‖y‖²) − 1)ŷŷᵀ)` with w = Ry, lifted."""
     scaled = (float(P.values[-1]) / P.values).sqrt()
-    root = math.sqrt(float(P.values[-1])) * P.power(-0.5) + null_gain * P.null_projector
+    inside = P.power(-0.5) if lift is None else P.power(-0.5) + lift
+    root = math.sqrt(float(P.values[-1])) * inside + null_gain * P.null_projector
     along = P.vectors.mT @ w
     y = P.vectors @ (along / scaled) + (w - P.vectors @ along) / null_gain
     square = float(y.square().sum())
     return root + torch.outer(w, y) / (math.sqrt(1 + square) + 1)
 
 
-def _merit(
-    theta: Tensor, P: CovarianceRange, H: CovarianceRange, convention: Convention, ridge: float
-) -> tuple[float, ...]:
+def _spectra_of_spikes(
+    P: CovarianceRange, H: CovarianceRange, own: bool
+) -> Callable[[_Spike, bool], HessianSpectra]:
+    """Return the function from a spike to the ends of its spectra at unit scale, without forming its θ.
+
+    H_P is `γ_r` and one more eigenvalue; `B_Hθ` has the products of `[B_HR, B_Hw]`, B_HR a triangle for each
+    ν, or one where D_H has nothing of its own on null(K_P). A rank that falls is counted only if `exact`.
+    """
+    floor, D, B = float(P.values[-1]), P.dimension, H.factor
+    finest = max(task.rtol or 1.0 for task in (P, H))
+    least = min(default_rtol(D), finest)
+    rotated = B @ torch.cat([P.vectors, P.null_basis], dim=1)
+
+    @cache
+    def triangle(null_gain: float) -> tuple[Tensor, Tensor]:
+        gains = torch.cat([(floor / P.values).sqrt(), P.values.new_full((D - P.rank,), null_gain)])
+        rows = rotated * gains
+        order = rows.abs().amax(dim=1).argsort(descending=True)
+        return order, torch.linalg.qr(rows[order].mT, mode="r").R
+
+    @cache
+    def ends(w: Tensor, null_gain: float) -> tuple[Tensor, Tensor, float, float]:
+        order, R = triangle(null_gain)
+        row = (B @ w)[order]
+        return R, row, *triangle_ends(R, row)
+
+    def spectra(spike: _Spike, exact: bool) -> HessianSpectra:
+        w, null_gain, lift = spike
+        if lift is not None:
+            return HessianSpectra.of(_spiked(P, *spike), P, H)
+        R, row, top, low = ends(w, null_gain if own else 1.0)
+        harmful = R.new_full((H.rank,), low)
+        harmful[0] = top
+        if exact and low <= math.sqrt(least) * top:  # how many are kept takes all
+            harmful = torch.linalg.svdvals(torch.cat([R, row[None]]))
+        pretrain = P.values.new_full((P.rank,), floor)
+        pretrain[0] += (P.factor @ w).square().sum()
+        norm = float((floor / P.values).sum() + w.square().sum()) + null_gain**2 * (D - P.rank)
+        return HessianSpectra(P.values, pretrain, H.values, harmful.square(), D, D, finest).scaled(D / norm)
+
+    return spectra
+
+
+def _merit(spectra: HessianSpectra, convention: Convention, ridge: float) -> tuple[float, ...]:
     """Rank candidates: Definition 3.1 in both conventions, kept ranks, RIR; the wanted convention decides.
 
     To six digits: gains on null(K_P) leave the compact RIR as it is, and round-off must not choose.
     """
-    compact, ridged = in_both_conventions(theta, P, H, ridge=ridge)
+    compact, ridged = both_conventions(spectra, ridge=ridge)
     sizes = [round(math.log(found.rir), 6) if found.rir > 0 else -math.inf for found in (compact, ridged)]
     if convention == "ridge":
         return ridged.success, sizes[1]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from condnum.arrays import Array, ArrayLike, as_tensor, extractor_matrix, like, named_columns, storage_eps
 from condnum.errors import InvalidInputError, RankError, check_known
+from condnum.theory.extremes import SMALL, triangle_ends
 
 Convention = Literal["compact", "ridge"]
 MatrixKind = Literal["matrix", "features"]
@@ -164,12 +165,13 @@ def singular_values(matrix: Tensor, *, kind: MatrixKind = "matrix", eps: float =
     return torch.linalg.svdvals(matrix)
 
 
-def hessian_spectrum(theta: Tensor, factor: Tensor) -> Tensor:
-    """Return the non-zero spectrum of `H(θ) = θᵀBᵀBθ` without forming H.
+def hessian_spectrum(theta: Tensor, factor: Tensor, least: float | None = None) -> Tensor:
+    """Return the non-zero spectrum of `H(θ) = θᵀBᵀBθ` without forming H; `least` as in `spectrum_ends`.
 
     Its round-off, `eps·‖K‖‖θ‖²`, could pass for a smallest eigenvalue after immunization.
     """
-    return graded_singular_values((factor @ theta).mT) ** 2
+    image = (factor @ theta).mT
+    return (graded_singular_values(image) if least is None else spectrum_ends(image, math.sqrt(least))) ** 2
 
 
 def graded_singular_values(matrix: Tensor) -> Tensor:
@@ -178,8 +180,27 @@ def graded_singular_values(matrix: Tensor) -> Tensor:
     A QR decomposition of the columns from the longest to the shortest keeps the short ones apart (Higham,
     *Accuracy and Stability of Numerical Algorithms*, ch. 19); a plain SVD has the round-off of σ₁ in all.
     """
+    return torch.linalg.svdvals(_graded_triangle(matrix))
+
+
+def spectrum_ends(matrix: Tensor, least: float) -> Tensor:
+    """Return `graded_singular_values`; of a large matrix whose σ all exceed `least·σ₁` σ₁, σ_k, …, σ_k.
+
+    So κ and rank are those of all values, in a third of the time.
+    """
+    R = _graded_triangle(matrix)
+    if len(R) > SMALL:
+        top, low = triangle_ends(R)
+        if low > least * top:
+            return torch.cat([R.new_tensor([top]), R.new_full((len(R) - 1,), low)])
+    return torch.linalg.svdvals(R)
+
+
+def _graded_triangle(matrix: Tensor) -> Tensor:
+    """Return a triangle of the smaller size of `(..., n, m)` with its σ, see `graded_singular_values`."""
     order = matrix.abs().amax(dim=-2, keepdim=True).argsort(dim=-1, descending=True)
-    return torch.linalg.svdvals(torch.linalg.qr(matrix.take_along_dim(order, dim=-1), mode="r").R)
+    R = torch.linalg.qr(matrix.take_along_dim(order, dim=-1), mode="r").R
+    return R if R.shape[-1] <= R.shape[-2] else torch.linalg.qr(R.mT, mode="r").R
 
 
 def storage_noise(dimension: int, eps: float) -> float:
@@ -204,6 +225,10 @@ def as_extractor(theta: ArrayLike, name: str = "theta") -> tuple[Tensor, int]:
         lengths.append(length)
         equal = equal / torch.where(length > 0, length, 1)
     noise = storage_noise(max(T.shape), storage_eps(theta))
+    if T.shape[0] == T.shape[1]:
+        inverse, failed = torch.linalg.inv_ex(equal)
+        if not int(failed) and float(equal.norm() * inverse.norm()) * noise < 1:  # σ₁/σ_D is at most that
+            return T, len(T)
     sigma = torch.linalg.svdvals(equal)
     rank = int((sigma > noise * sigma[0]).sum())
     if 0 < rank < min(T.shape):
@@ -251,9 +276,11 @@ def features_rtol(features: ArrayLike) -> float:
     sizes = X.abs().amax(dim=0)
     if not bool(((sizes > 0) & (sizes.square() <= math.sqrt(rtol) * sizes.max().square())).any()):
         return rtol  # units that close hide nothing
-    equal = singular_values(X / torch.where(sizes > 0, sizes, 1), kind="features")
-    squares = singular_values(X, kind="features")
-    return min(rtol, float(squares[int((equal > rtol * equal[0]).sum()) - 1] / squares[0]) / 2)
+    X = X[:, sizes > 0]
+    equal = spectrum_ends(X / sizes[sizes > 0], math.sqrt(rtol)).square()
+    rank = int((equal > rtol * equal[0]).sum())
+    own = spectrum_ends(X, 0.0) if rank == min(X.shape) else graded_singular_values(X)
+    return min(rtol, float(checked_gram(own.square(), X)[rank - 1] / own[0].square()) / 2)
 
 
 def condition_number(

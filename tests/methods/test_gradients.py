@@ -6,7 +6,8 @@ from covariances import decaying_task, draw
 
 from condnum.methods import DescentSettings, baselines, get_method
 from condnum.methods.baselines import bilevel_gradient
-from condnum.methods.problem import SMALL, ImmunizationProblem, LogisticLoss, SquaredLoss
+from condnum.methods.problem import ImmunizationProblem, LogisticLoss, SquaredLoss
+from condnum.theory.extremes import SMALL
 
 #: (D, ranks of P and H): a small problem (`eigh`), and a large one (Lanczos).
 SHAPES = {"small": (9, 9, 7), "large": (SMALL + 12, 120, 110)}

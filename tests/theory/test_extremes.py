@@ -1,11 +1,13 @@
 """Extreme eigenpairs against `eigh`."""
 
+import numpy as np
 import pytest
 import torch
 from covariances import draw
 
 from condnum.theory import extremes
-from condnum.theory.extremes import largest_bound, largest_pair, smallest_pair
+from condnum.theory.extremes import SMALL, largest_bound, largest_pair, smallest_pair, triangle_ends
+from condnum.theory.spectra import spectrum_ends
 
 #: 200 eigenvalues each.
 SPECTRA = {
@@ -56,3 +58,26 @@ def test_a_matrix_that_is_not_finite_is_refused(bad):
     for pair in (largest_pair, smallest_pair):
         with pytest.raises(torch.linalg.LinAlgError, match="not finite"):
             pair(A)
+
+
+@pytest.mark.parametrize("n", [5, SMALL + 20])
+def test_the_ends_of_a_triangle_with_and_without_a_row(n):
+    rng = np.random.default_rng(n)
+    R = torch.from_numpy(np.triu(rng.normal(size=(n, n)) * np.geomspace(1, 1e-3, n)) + np.diag([3.0] * n))
+    for row in (None, 5 * torch.from_numpy(rng.normal(size=n))):
+        sigma = torch.linalg.svdvals(R if row is None else torch.cat([R, row[None]]))
+        assert triangle_ends(R, row) == pytest.approx((float(sigma[0]), float(sigma[-1])), rel=1e-9)
+    assert triangle_ends(torch.diag(torch.tensor([2.0, 0.0]).double())) == (2.0, 0.0)
+
+
+@pytest.mark.parametrize("shape", [(SMALL + 40, SMALL + 10), (SMALL + 10, SMALL + 40)])
+def test_ends_of_a_large_spectrum_or_all_of_it_below_the_tolerance(shape):
+    k = min(shape)
+    M = torch.from_numpy(np.random.default_rng(0).normal(size=shape))
+    M[:, : shape[1] // 2] *= 1e-3
+    sigma = torch.linalg.svdvals(M)
+    ends = spectrum_ends(M, 0.0)
+    assert [len(ends), *ends[[0, 1, -1]].tolist()] == pytest.approx(
+        [k, *sigma[[0, -1, -1]].tolist()], rel=1e-9
+    )
+    np.testing.assert_allclose(spectrum_ends(M, 0.5), sigma, rtol=1e-9)
