@@ -194,8 +194,8 @@ def measure(problem: ImmunizationProblem, theta: Tensor, omega: Tensor | None) -
     loss, regularizers, kappa = problem.pretrain.supervised, {}, {}
     for name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
         image = task.factor @ theta
-        k, D = min(task.rank, *image.shape), theta.shape[1]
         sigma = spectrum_ends(image.mT, 0.0).square() if _finite(image) else image.new_tensor([math.inf, 0.0])
+        k, D = min(task.rank, len(sigma)), theta.shape[1]
         kappa[name] = float(sigma[0] / sigma[-1])
         if len(sigma) > SMALL and kappa[name] > _NOT_FLAT:
             norm = torch.linalg.matrix_norm(gram(image.mT))

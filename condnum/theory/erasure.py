@@ -178,15 +178,20 @@ def erasure_of_rows(
     D, eps = F.shape[1], default_rtol(max(N, F.shape[1]))
     flat = (F.norm(dim=0) <= (N * EPS + 2 * stored) * sizes) & F.any(dim=0)
     F = torch.where(flat, 0.0, F)
+    round_off, Q = max(N, D) * EPS * Z.norm(), None
+    if len(F) > D:  # all but leverages depends on the rows through a triangle with their products
+        Q, F = torch.linalg.qr(F)
+        Z = Q.mT @ Z
     units, V, roots, left = _equilibrated_svd(F, eps)
     fit = left.mT @ Z  # (r, C): G = diag(units) V diag(roots) fit
-    round_off = max(N, D) * EPS * Z.norm()
     if not fit.norm() > round_off:
         raise InvalidInputError(
             "the harmful targets have no linear part in these features: there is nothing to erase; check "
             "that rows and targets are in the same order."
         )
-    rare = _rarely_excited(left, floor, N - intercept) if floor else V.new_zeros(len(roots), 0)
+    rare = V.new_zeros(len(roots), 0)
+    if floor:
+        rare = _rarely_excited(left if Q is None else Q @ left, floor, N - intercept)
     best, lengths, _ = torch.linalg.svd(fit - rare @ (rare.mT @ fit), full_matrices=False)
     full = int((lengths > round_off).sum())
     k = full if rank is None else check_integer("rank", rank, 1)
