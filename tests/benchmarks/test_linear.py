@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+import scipy.linalg
 import torch
 
-from condnum import condition_number, erasure, load_house_prices
+from condnum import Immunizer, condition_number, erasure, load_house_prices
 from condnum.deep.regularizers import feature_rtol
 from condnum.machine import limited_threads
 from condnum.methods.algorithm1 import Ours
@@ -105,7 +106,29 @@ def test_the_probes_of_figure_1(seconds):
     np.testing.assert_allclose(found, curve.norm_ratio, atol=1e-5)  # the loop's round-off grows with κ
 
 
-@pytest.mark.parametrize("columns", [64, 784])
+#: Columns of features; `make bench-short` takes the small ones.
+COLUMNS = [64, 256, *(pytest.param(D, marks=pytest.mark.slow) for D in (784, 1280, 2048))]
+
+
+@pytest.mark.parametrize("dead", [0, 0.03])
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_pareto_beside_one_generalized_eigh(columns, dead, seconds):
+    """Features of a ReLU layer, with columns that are zero in both tasks or without."""
+    rng = np.random.default_rng(0)
+    weights, used = rng.normal(size=(columns // 4, columns)), np.arange(columns) >= dead * columns
+    tasks = [
+        (np.maximum(Z @ weights / columns**0.5 * 2, 0) + 0.05 * rng.normal(size=(len(Z), columns))) * used
+        for Z in (rng.normal(size=(2 * columns + 300 * i, columns // 4)) + i for i in range(2))
+    ]
+    P, H = (X.T @ X for X in tasks)
+    floor = 1e-6 * np.trace(P) / columns * np.eye(columns)
+    with limited_threads(1):
+        ours = seconds(lambda: Immunizer("pareto").fit(*tasks), 1)
+        peer = seconds(lambda: scipy.linalg.eigh(H, P + floor), 3)
+    print(f"\nD = {columns}, {dead:.0%} dead columns: pareto takes {ours / peer:.1f} times one eigh (SciPy)")
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
 def test_erasure_beside_leace(columns, seconds):
     peer = pytest.importorskip("concept_erasure")
     rng = np.random.default_rng(0)
