@@ -100,6 +100,19 @@ def embedded(name: str, loader: str, description: str, **arrays: NDArray[Any]) -
     return {"name": name, "checksum": checksum, "provenance": origin}
 
 
+def find_folder(name: str) -> Path:
+    """Return a folder by its path, or by its name in one of the data folders."""
+    places = [Path(name).expanduser(), *(folder / name for folder in data_folders())]
+    found = next((place for place in places if place.is_dir()), None)
+    if found is None:
+        looked = ", ".join(str(folder.absolute()) for folder in data_folders())
+        raise DataNotFoundError(
+            f"there is no folder {name} here or in {looked}; give the path of the data set, or set "
+            f"{DATA_VARIABLE} to the folder that holds {name}/train/CLASS/* and {name}/test/CLASS/*."
+        )
+    return found
+
+
 def obtain(files: DataFiles, source: Source = "auto") -> FoundFiles:
     """Return the files; say what is missing, where it was looked for and what to put where."""
     given, named = Path(source).expanduser(), os.environ.get(DATA_VARIABLE)

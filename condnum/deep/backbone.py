@@ -21,7 +21,14 @@ from torch import Tensor, nn
 from condnum import __version__
 from condnum.deep.hooks import Replay, features_of, input_of, layout_of
 from condnum.deep.parts import choose_trainable, find_head, trunk_children
-from condnum.deep.weights import fit_weights, read_metadata, read_weights, state_checksum, write_weights
+from condnum.deep.weights import (
+    fit_weights,
+    load_bundled,
+    read_metadata,
+    read_weights,
+    state_checksum,
+    write_weights,
+)
 from condnum.errors import (
     CondnumError,
     DataFormatError,
@@ -32,6 +39,9 @@ from condnum.errors import (
     check_known,
     require,
 )
+
+#: Outputs of the head of weights for ImageNet-1K.
+IMAGENET_CLASSES = 1000
 
 #: What the head of a loaded model is: the file's, or drawn anew.
 Classifier = Literal["loaded", "new"]
@@ -75,8 +85,9 @@ class Backbone(nn.Module):
         trainable: Names of the modules to immunize; None: the last stage (`condnum.deep.parts`).
         head: Name of the classifier; None: timm's, or the linear layer that ends the net. A module is put on
             the pooled output of a net without a classifier.
-        pretrained: True downloads timm's weights; a path loads a safetensors file or a state dict; False
-            draws weights from `seed`.
+        pretrained: True downloads timm's weights; `"bundled"` takes those of a package (extra `pretrained`:
+            `tf_efficientnet_lite0` to `2`); a path loads a safetensors file or a state dict; False draws
+            weights from `seed`.
         num_classes: Outputs of the head of a timm model; default timm's.
         classifier: `new` draws the head of a timm model anew, whatever the file has for it.
         seed: Of the weights that are drawn; the global generator is left as it was.
@@ -122,9 +133,10 @@ class Backbone(nn.Module):
         self.name = str(type(net).__name__ if own else net)
         self.model_arguments = None if own else model_arguments  # of timm; None: a module of the caller's
         # a file is read before the model is made: a wrong path fails at once
-        weights = None if isinstance(pretrained, bool) else read_weights(pretrained)
+        bundled = pretrained == "bundled"
+        weights = None if bundled or isinstance(pretrained, bool) else read_weights(pretrained)
         if isinstance(net, nn.Module):
-            only = {"pretrained": pretrained is True, "num_classes": num_classes is not None,
+            only = {"pretrained": bundled or pretrained is True, "num_classes": num_classes is not None,
                     "classifier": classifier != "loaded", **model_arguments}  # fmt: skip
             if idle := [name for name, given in only.items() if given]:
                 raise InvalidInputError(
@@ -132,9 +144,7 @@ class Backbone(nn.Module):
                 )
             self.model = copy.deepcopy(net)
         else:
-            self.model = _create(
-                net, pretrained is True, seed, {"num_classes": num_classes, **model_arguments}
-            )
+            self.model = _create(net, pretrained, seed, num_classes, model_arguments)
         if isinstance(head, nn.Module):
             self.model, self.head_name = _WithHead(self.model, copy.deepcopy(head)), "head"
             names = [trainable] if isinstance(trainable, str) else trainable
@@ -180,6 +190,14 @@ class Backbone(nn.Module):
     def checksum(self) -> str:
         """SHA-256 of all weights and statistics (`state_checksum`), 64 hexadecimal digits."""
         return state_checksum(self.model.state_dict())
+
+    @property
+    def trunk_checksum(self) -> str:
+        """SHA-256 of what comes before the trainable part and the head, which no training here changes."""
+        changing = tuple(f"{name}." for name in (*self.trainable, self.head_name))
+        state = self.model.state_dict().items()
+        frozen = {key: value for key, value in state if not key.startswith(changing)}
+        return state_checksum({**frozen, "trainable": self.trainable, "precision": self.precision})
 
     def forward(self, images: Tensor, *, activations: bool = False) -> Tensor:
         """Return the features X̃(θ) `(B, D)` of normalized images `(B, C, h, w)`: what the head is given.
@@ -354,19 +372,23 @@ def load_backbone(path: str | os.PathLike[str], net: nn.Module | None = None, **
     return Backbone(net or metadata["backbone"], **{**recipe, "pretrained": path, **changes})
 
 
-def _create(name: str, download: bool, seed: int, arguments: Mapping[str, Any]) -> nn.Module:
-    """Create a timm model, drawn from a seed or downloaded."""
+def _create(
+    name: str, pretrained: object, seed: int, num_classes: int | None, arguments: Mapping[str, Any]
+) -> nn.Module:
+    """Create a timm model, drawn from a seed, downloaded or bundled."""
     timm = require("timm", "deep")
     # timm itself resolves hf-hub:owner/model and local-dir:…
     if not (name.startswith(("hf-hub:", "local-dir:")) or timm.is_model(name.split(".")[0])):
         near = get_close_matches(name, timm.list_models(), n=5, cutoff=0.4)
         raise UnknownNameError("timm model", name, [*near, "… see timm.list_models()"])
+    download, bundled = pretrained is True, pretrained == "bundled"
+    options = dict(arguments) if bundled else {"num_classes": num_classes, **arguments}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # inside the fork: the caller's generator is left as it was
         try:
-            model: nn.Module = timm.create_model(name, pretrained=download, **arguments)
+            model: nn.Module = timm.create_model(name, pretrained=download, **options)
         except (TypeError, AssertionError) as error:
-            raise InvalidInputError(f"timm cannot build {name} with {dict(arguments)}: {error}.") from error
+            raise InvalidInputError(f"timm cannot build {name} with {options}: {error}.") from error
         except Exception as error:  # what a failed download raises depends on timm's hub client
             if not download or isinstance(error, CondnumError):
                 raise
@@ -375,4 +397,8 @@ def _create(name: str, download: bool, seed: int, arguments: Mapping[str, Any]) 
                 f"the pretrained weights of {name} cannot be downloaded by timm ({type(error).__name__}: "
                 f"{reason}); fetch its model.safetensors elsewhere and give --weights FILE (pretrained=PATH)."
             ) from error
+        if bundled:
+            load_bundled(model, name)
+            if num_classes not in (None, IMAGENET_CLASSES):
+                model.reset_classifier(num_classes)  # type: ignore[operator]
     return model

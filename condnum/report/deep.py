@@ -24,6 +24,7 @@ from condnum.report.tables import (
     with_spread,
 )
 from condnum.studies.deep_attackers import DeepAttackers
+from condnum.studies.deep_measures import HORIZONS
 
 #: Prefixes of the columns, and on which images they are measured.
 _IMAGES = {"": "training images", "test_": "test images"}
@@ -53,6 +54,21 @@ def net_table(summary: pd.DataFrame, *, convention: str) -> pd.DataFrame:
     columns |= lines("slowdown ↑", ("new head", with_spread("slowdown")))
     columns |= lines("D<sub>P</sub> test acc. (%) ↑", ("", with_spread("accuracy")), published("accuracy"))
     return shown(in_percent(summary[summary["convention"] == convention]), columns)
+
+
+def horizon_table(summary: pd.DataFrame) -> pd.DataFrame:
+    """Format what an attacker reaches after some epochs of SGD and in the end, beside θ₀'s."""
+    columns = lines("method", ("", ("method", net_label)), ("backbone", ("backbone", html.escape)))
+    for epoch in HORIZONS:
+        columns |= lines(
+            f"after {epoch} epoch{'s' * (epoch > 1)}",
+            ("accuracy (%)", with_spread(f"probe_{epoch}")),
+            ("SGRC (%)", with_spread(f"sgrc_{epoch}")),
+        )
+    columns |= lines("last epoch, rows in another order", ("accuracy (%)", with_spread("probe_again")))
+    solved = ("accuracy (%)", with_spread("convex")), ("SGRC (%)", with_spread("sgrc_convex"))
+    columns |= lines("solved", *solved)
+    return shown(in_percent(summary[summary["convention"] == "compact"]), columns)
 
 
 def in_percent(summary: pd.DataFrame) -> pd.DataFrame:

@@ -1,6 +1,7 @@
 """The deep-net experiment (Sec. 5.2, Table 3, Fig. 3): backbones × seeds × methods."""
 
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -9,18 +10,27 @@ from typing import Annotated, Any, Literal, TypeAlias
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 
 from condnum.arrays import resolve_device
-from condnum.deep.backbone import Backbone, load_backbone, save_backbone, size_arguments
-from condnum.deep.features import ImageFeatures, extract_features, head_accuracy
+from condnum.deep.backbone import (
+    IMAGENET_CLASSES,
+    Backbone,
+    load_backbone,
+    save_backbone,
+    size_arguments,
+)
+from condnum.deep.features import ImageFeatures, head_accuracy
 from condnum.deep.image_sets import imagenet_classes, open_images
 from condnum.deep.images import ImageData
 from condnum.deep.pretraining import pretrain_backbone
+from condnum.deep.probe import fit_head
 from condnum.deep.rir import check_count, rir_sample
 from condnum.deep.training.immunization import immunize_backbone
-from condnum.deep.training.samples import hold_out
+from condnum.deep.training.samples import Samples, hold_out
 from condnum.deep.training.settings import DeepSettings, deep_preset, default_settings
-from condnum.deep.transforms import ImageTransform, training_transform
+from condnum.deep.transforms import Augmentation, ImageTransform, training_transform
+from condnum.deep.weights import BUNDLED, BUNDLED_TERMS, head_outputs, read_weights
 from condnum.errors import DataNotFoundError, InvalidInputError, require
 from condnum.files import atomic_write, output_folder
 from condnum.methods import get_method
@@ -36,6 +46,7 @@ from condnum.studies.deep_measures import (
     net_summary,
 )
 from condnum.studies.deep_recipes import (
+    DIGITS,
     ERASE_TRANSFORMED,
     IMAGES,
     INITIAL,
@@ -52,6 +63,11 @@ from condnum.studies.frame.cells import Row
 #: A model with its row, its history, what was said on the way, and images that do not decode.
 Made: TypeAlias = tuple[Backbone, Row, pd.DataFrame, Sequence[str], Sequence[Any]]
 
+#: Weights that are no file.
+WEIGHTS = ("none", "timm", "bundled")
+#: Images that go through a net at a time where it is measured.
+BATCH = 64
+
 #: Row of a model that is not trained here.
 AS_LOADED: Row = {"steps": 0, "best_step": 0, "seconds": 0.0, "stop_reason": "as loaded"}
 
@@ -62,16 +78,18 @@ NetMethods: TypeAlias = Annotated[tuple[str, ...], some_of("method", lambda: KNO
 class DeepNets(Study, name="deep", notebook="deep"):
     """Table 3 and Figure 3: the last stage of a backbone is immunized; θ₀ is a cell too."""
 
-    data: Literal["embedded", "mnist", "images"]  # images: `pretrain` and `harmful`
+    data: Literal["embedded", "mnist", "imagenette-cars", "images"]  # images: `pretrain` and `harmful`
     pretrain: str  # D_P, a name for `open_images`; "": the recipe's
     harmful: str  # D_H
     backbone: Names  # timm names; empty: the recipe's
-    weights: str  # none (drawn), timm, or a file; "": the recipe's
+    weights: str  # none (drawn), timm, bundled, or a file; "": the recipe's
     preset: str  # settings of Table 4; "": the recipe's
     methods: NetMethods  # empty: those of Table 3
     seeds: Count  # seeds 0 … seeds − 1
     epochs: Count | None  # of immunization; None: the settings' own
-    pretrain_epochs: Count | None  # of training θ₀ on D_P; None: the recipe's
+    pretrain_epochs: Count | None  # of training a drawn θ₀ on D_P; None: the recipe's
+    finetune_benign: Count | None  # epochs of loaded weights on D_P, with a new head; None: as they are
+    augmentation: Augmentation  # of the images that θ₀ and θ_I are trained on
     limit: Annotated[int, at_least(2)] | None  # images per class and split; None: the recipe's
     image_size: Count | None  # side; None: the recipe's, else the backbone's
     groups: Count  # of Eq. 17
@@ -86,13 +104,13 @@ class DeepNets(Study, name="deep", notebook="deep"):
             object.__setattr__(self, "data", IMAGES)
         self.fill(methods=NET_METHODS)
         object.__setattr__(self, "methods", tuple(name for name in KNOWN_METHODS if name in self.methods))
-        if self.weights not in ("", "none", "timm"):
+        if self.weights not in ("", *WEIGHTS):
             object.__setattr__(self, "weights", str(Path(self.weights).expanduser()))
             if not Path(self.weights).is_file():
                 raise DataNotFoundError(
                     f"--weights {self.weights}: there is no such file; give a .safetensors file or a state "
-                    "dict, or none (initialize θ₀ at random and train "
-                    "it on D_P) or timm (download timm's weights)."
+                    "dict, or none (initialize θ₀ at random and train it on D_P), timm (download timm's "
+                    "weights) or bundled (those of the extra 'pretrained')."
                 )
             if len(self.chosen_backbones) != 1:
                 raise InvalidInputError(
@@ -104,6 +122,13 @@ class DeepNets(Study, name="deep", notebook="deep"):
                 "your own images need both tasks: give --pretrain (D_P) and --harmful (D_H), each a "
                 "folder or mnist:0-4; without them, --data embedded uses the bundled digits."
             )
+        drawn = self.chosen_weights == "none"
+        if self.finetune_benign if drawn else self.pretrain_epochs:
+            wrong, right = (
+                ("finetune-benign", "pretrain-epochs") if drawn else ("pretrain-epochs", "finetune-benign")
+            )
+            made = "drawn" if drawn else "loaded"
+            raise InvalidInputError(f"--{wrong} has no effect on weights that are {made}; give --{right}.")
         if self.preset:
             deep_preset(self.preset)
         resolve_device(self.device)
@@ -119,9 +144,22 @@ class DeepNets(Study, name="deep", notebook="deep"):
         return self.weights or self.defaults.weights
 
     @property
-    def own_head(self) -> bool:
-        """Whether the weights come with a head for D_P, which is kept."""
-        return self.chosen_weights != "none" and self.pretrain_epochs is None
+    def as_loaded(self) -> bool:
+        """Whether weights are loaded, and only a head is fitted if theirs is not for D_P."""
+        return self.chosen_weights != "none" and self.finetune_benign is None
+
+    def head_outputs(self, name: str) -> int:
+        """Return the outputs of the head that comes with the weights of a backbone; 0 without one."""
+        timm = require("timm", "deep")
+        known = timm.get_pretrained_cfg(name) if timm.is_model(name.split(".")[0]) else None
+        if self.chosen_weights in WEIGHTS:
+            return int(known.num_classes) if known else IMAGENET_CLASSES
+        return head_outputs(read_weights(self.chosen_weights), known.classifier if known else "")
+
+    def keeps_head(self, data: DeepTasks, name: str) -> bool:
+        """Whether the head of loaded weights is kept: that of ImageNet, or a file's for as many classes."""
+        own = self.as_loaded and self.chosen_weights not in WEIGHTS
+        return data.imagenet_head or (own and self.head_outputs(name) == len(data.pretrain.classes))
 
     @property
     def chosen_backbones(self) -> tuple[str, ...]:
@@ -136,9 +174,10 @@ class DeepNets(Study, name="deep", notebook="deep"):
     def recipe(self, name: str) -> BackboneRecipe:
         """Return how a backbone is made: timm arguments, how θ₀ is trained, settings by method."""
         known = next((b for b in self.defaults.backbones if b.name == name), BackboneRecipe(name))
-        if self.own_head:
+        if self.as_loaded:
             return replace(known, pretraining=None)
-        epochs = {} if self.pretrain_epochs is None else {"epochs": self.pretrain_epochs}
+        asked = self.pretrain_epochs or self.finetune_benign
+        epochs = {} if asked is None else {"epochs": asked}
         return replace(known, pretraining={**(known.pretraining or self.defaults.pretraining), **epochs})
 
     def settings(self, backbone: str, method: str) -> DeepSettings:
@@ -158,9 +197,10 @@ class DeepNets(Study, name="deep", notebook="deep"):
     def models_table(self) -> pd.DataFrame:
         """How θ₀ of each backbone was made, and how each method was run."""
         weights, rows = self.chosen_weights, []
-        source = {"none": "drawn", "timm": "timm's pre-trained weights"}.get(weights, weights)
+        sources = {"none": "drawn", "timm": "timm's pre-trained weights"}
         for name in self.chosen_backbones:
-            recipe = self.recipe(name)
+            recipe, package = self.recipe(name), BUNDLED.get(name.split(".")[0])
+            source = f"{package} ({BUNDLED_TERMS})" if weights == "bundled" else sources.get(weights, weights)
             made = f"{source}; may have been trained on the held-out images, unlike θ_I"
             if recipe.pretraining:
                 options = ", ".join(f"{key} {value}" for key, value in recipe.pretraining.items())
@@ -181,8 +221,8 @@ class DeepNets(Study, name="deep", notebook="deep"):
             return open_images(name, split, limit=limit, seed=LIMIT_SEED, classes=order)
 
         pretrain, harmful = (opened(name, "train") for name in names)
-        imagenet = self.own_head and set(pretrain.classes) <= set(imagenet_classes())
-        if imagenet:
+        imagenet = self.as_loaded and set(pretrain.classes) <= set(imagenet_classes())
+        if imagenet := imagenet and {IMAGENET_CLASSES} == set(map(self.head_outputs, self.chosen_backbones)):
             pretrain = opened(names[0], "train", imagenet_classes())
         parts: list[ImageData] = []
         for name, data, task in ((names[0], pretrain, "D_P"), (names[1], harmful, "D_H")):
@@ -200,7 +240,7 @@ class DeepNets(Study, name="deep", notebook="deep"):
             "group_size": self.group_size,
             "probe_epochs": self.probe_epochs,
             "image_size": self.side,
-            "augmentation": self.defaults.augmentation,
+            "augmentation": self.augmentation,
         }
 
     def cells(self, data: DeepTasks) -> list[Cell]:
@@ -225,30 +265,20 @@ class DeepNets(Study, name="deep", notebook="deep"):
 
     def create(self, data: DeepTasks, name: str, seed: int) -> Backbone:
         """Make the backbone before any training here; timm is told the side where a model has one only."""
-        arguments = {**size_arguments(name, self.side), **self.recipe(name).arguments}
         weights = self.chosen_weights
-        if weights == "timm" and self.own_head and not data.imagenet_head:
-            raise InvalidInputError(
-                f"timm's head of {name} knows the classes of ImageNet-1K, and {data.pretrain.name} has "
-                f"{len(data.pretrain.classes)} others ({', '.join(data.pretrain.classes[:3])}, …): give "
-                "--pretrain-epochs N to fine-tune the weights with a new head on D_P first, or --weights "
-                "FILE of a model that was trained on D_P."
-            )
         return Backbone(
             name,
             pretrained={"none": False, "timm": True}.get(weights, weights),
             num_classes=None if data.imagenet_head else len(data.pretrain.classes),
-            classifier="loaded" if self.own_head or weights == "none" else "new",
+            classifier="loaded" if weights in WEIGHTS or self.keeps_head(data, name) else "new",
             seed=seed,
-            **arguments,
+            **{**size_arguments(name, self.side), **self.recipe(name).arguments},
         )
 
-    def transform(self, data: DeepTasks, backbone: Backbone) -> ImageTransform:
-        """Return the training transform; of one's own images only colored ones are mirrored, no letters."""
-        # weights that are drawn here prescribe no crop
-        crop = {"crop_pct": 1.0} if self.chosen_weights == "none" or self.data != IMAGES else {}
-        augmentation = self.defaults.augmentation or ("photograph" if data.colored else "gentle")
-        return training_transform(backbone, input_size=self.side, augmentation=augmentation, **crop)
+    def transform(self, backbone: Backbone) -> ImageTransform:
+        """Return the training transform; drawn weights prescribe no crop, and digits have no border."""
+        crop = {"crop_pct": 1.0} if self.chosen_weights == "none" or self.data in DIGITS else {}
+        return training_transform(backbone, input_size=self.side, augmentation=self.augmentation, **crop)
 
     def compute(self, data: DeepTasks, cell: Cell) -> CellResult:
         """Make the model of a cell and measure it beside θ₀, whose own ratios are 1 by definition."""
@@ -260,7 +290,8 @@ class DeepNets(Study, name="deep", notebook="deep"):
         before = after if cell.after is None else self._features(data, cell.after)
         theta = theta.cpu()
         if cell.after is None:
-            said = [*data.warnings, *doubts(data, theta, after.pretrain_test, own_head=self.own_head)]
+            own = self.as_loaded and self.keeps_head(data, cell["backbone"])
+            said = [*data.warnings, *doubts(data, theta, after.pretrain_test, own_head=own)]
         found, arrays, warnings = measured_features(cell, before, after, said)
         images = [*unreadable, *(image for part in after for image in part.unreadable)]
         bad = list(dict.fromkeys(map(str, images)))
@@ -281,17 +312,22 @@ class DeepNets(Study, name="deep", notebook="deep"):
         return CellResult(row, arrays)
 
     def make(self, data: DeepTasks, cell: Cell, checkpoint: Path) -> Made:
-        """Immunize the θ₀ of a cell; or create it and, if the run says so, train it on D_P."""
+        """Immunize the θ₀ of a cell; or create it, and train it on D_P or fit its head if need be."""
         if cell.after is not None:
             return self._immunized(data, cell, cell.after, checkpoint)
         backbone = self.create(data, cell["backbone"], cell["seed"])
         options = self.recipe(cell["backbone"]).pretraining
         if options is None:
-            return backbone, AS_LOADED, pd.DataFrame(), (), ()
+            if self.keeps_head(data, cell["backbone"]):
+                return backbone, AS_LOADED, pd.DataFrame(), (), ()
+            started, rows = time.perf_counter(), self._of(cell, backbone, data.pretrain)
+            fit_head(backbone, rows, seed=cell["seed"])
+            row = AS_LOADED | {"seconds": time.perf_counter() - started, "stop_reason": "new head, logistic"}
+            return backbone, row, pd.DataFrame(), (), rows.unreadable
         made = pretrain_backbone(
             backbone,
             data.pretrain,
-            transform=self.transform(data, backbone),
+            transform=self.transform(backbone),
             seed=cell["seed"],
             device=self.device,
             workers=self.workers,
@@ -304,7 +340,7 @@ class DeepNets(Study, name="deep", notebook="deep"):
     def _immunized(self, data: DeepTasks, cell: Cell, start: Cell, checkpoint: Path) -> Made:
         """Immunize θ₀ by a method."""
         theta_0 = load_backbone(model_file(start))
-        transform = self.transform(data, theta_0)
+        transform = self.transform(theta_0)
         done = immunize_backbone(
             theta_0,
             data.pretrain,
@@ -318,6 +354,7 @@ class DeepNets(Study, name="deep", notebook="deep"):
             seed=cell["seed"],
             device=self.device,
             checkpoint=checkpoint,
+            activations=self._activations(cell),
             workers=self.workers,
         )
         row: Row = {
@@ -329,13 +366,25 @@ class DeepNets(Study, name="deep", notebook="deep"):
     def _features(self, data: DeepTasks, cell: Cell) -> FeatureSets:
         """Return the features of a cell's model on all sets."""
         backbone = load_backbone(model_file(cell))
-        transform = self.transform(data, backbone).unaugmented
+        sample = rir_sample(len(data.pretrain), self.groups * self.group_size, cell["seed"])
+        others = [
+            self._of(cell, backbone, of) for of in (data.pretrain_test, data.harmful, data.harmful_test)
+        ]
+        return FeatureSets(self._of(cell, backbone, data.pretrain, sample), *others)
 
-        def of(images: ImageData) -> ImageFeatures:
-            return extract_features(backbone, images, transform, device=self.device, workers=self.workers)
+    def _of(
+        self, cell: Cell, backbone: Backbone, images: ImageData, rows: NDArray[np.int64] | None = None
+    ) -> ImageFeatures:
+        """Return the features of some images, or of all, from kept activations where there are some."""
+        backbone, folder = backbone.to(resolve_device(self.device)), self._activations(cell)
+        samples = Samples(images, self.transform(backbone).unaugmented, seed=0, workers=self.workers)
+        if folder is not None:
+            samples.keep_activations(backbone, BATCH, folder, rows)
+        return samples.features(backbone, BATCH, rows)
 
-        sample = rir_sample(data.pretrain, self.groups * self.group_size, cell["seed"])
-        return FeatureSets(of(sample), of(data.pretrain_test), of(data.harmful), of(data.harmful_test))
+    def _activations(self, cell: Cell) -> Path | None:
+        """Return where the output of the frozen trunk is kept, with the models; digits take no time."""
+        return None if self.data in DIGITS else Path(cell.folder) / "activations"
 
     def is_whole(self, cell: Cell) -> bool:
         """Tell whether the model of a finished cell is there."""
@@ -344,7 +393,7 @@ class DeepNets(Study, name="deep", notebook="deep"):
     @property
     def small(self) -> bool:
         """Whether cells side by side gain more than threads do."""
-        return self.data != IMAGES and resolve_device(self.device).type == "cpu"
+        return self.data in DIGITS and resolve_device(self.device).type == "cpu"
 
     @property
     def threads(self) -> int | None:  # type: ignore[override]

@@ -209,7 +209,7 @@ class DeepAttackers(DeepNets, name="deep-attackers", notebook="deep_attackers"):
 def _target(study: DeepAttackers, data: DeepTasks, model: Cell, scratch: bool) -> Target:
     """Return the model of a cell, or the same net from scratch, with the images of an attack on it."""
     theta = load_backbone(model_file(model))
-    transform = study.transform(data, theta).unaugmented or evaluation_transform(theta)
+    transform = study.transform(theta).unaugmented or evaluation_transform(theta)
 
     def pixels(images: ImageData, most: int | None = None) -> Pixels:
         return _pixels(images, transform, most, study.workers)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -16,7 +15,7 @@ from scipy.stats import binom
 
 from condnum.deep.backbone import Backbone
 from condnum.deep.features import ImageFeatures, head_accuracy
-from condnum.deep.images import ImageData, Unreadable
+from condnum.deep.images import ImageData
 from condnum.deep.probe import convex_probe, descent_path, path_slowdown, probe_accuracy
 from condnum.deep.rir import DRAW_STRIDE, rir_from_features
 from condnum.studies.deep_recipes import INITIAL
@@ -24,11 +23,6 @@ from condnum.studies.frame import Cell, FinishedCell
 from condnum.studies.frame.cells import Arrays, Row
 from condnum.studies.measure import SPECTRA, TABLE_3, Published, averages, curve, published_columns
 from condnum.theory.spectra import Convention
-
-#: Images of a task by which it is told whether they are colored, and levels of 255 by which the channels of
-#: a gray one may differ (JPEG).
-_LOOKED_AT = 16
-_GREY = 4.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,17 +57,6 @@ class DeepTasks:
         """The six sets."""
         return tuple(part for part in vars(self).values() if isinstance(part, ImageData))
 
-    @cached_property
-    def colored(self) -> bool:
-        """Whether images of the tasks are, on average: their channels differ by more than `_GREY`."""
-        looked_at = [
-            data.image(int(k))
-            for data in (self.pretrain, self.harmful)
-            for k in np.linspace(0, len(data) - 1, _LOOKED_AT)
-        ]
-        seen = [np.asarray(image, np.float32) for image in looked_at if not isinstance(image, Unreadable)]
-        return bool(seen) and float(np.mean([np.ptp(image, axis=2).mean() for image in seen])) > _GREY
-
     def title(self) -> str:
         """Return both data sets in one line, for figures; of a path the last two parts."""
         words = []
@@ -106,7 +89,7 @@ def doubts(data: DeepTasks, theta_0: Backbone, test: ImageFeatures, *, own_head:
         fix = (
             f"most likely the classes of its head have another order, not 0 for '{names[0]}', 1 for "
             f"'{names[1]}', …: rename the folders so that they "
-            "sort in that order, or train a new head (--pretrain-epochs)"
+            "sort in that order, or fine-tune with a new head (--finetune-benign EPOCHS)"
         )
     return [
         f"θ₀ does not solve D_P: its test accuracy is {100 * accuracy:.1f} %, always predicting the most "
@@ -118,6 +101,9 @@ def is_model(cell: Cell) -> bool:
     """Tell a cell that makes a model from an attack."""
     return "attacker" not in cell.at
 
+
+#: Epochs of the probe after which accuracies are compared, the last one beyond what conditioning withstands.
+HORIZONS = (1, 5, 10, 50)
 
 #: How often the groups of Eq. 17 are drawn: the first draw is reported, the others show how much is luck.
 GROUP_DRAWS = 5
@@ -162,7 +148,8 @@ def measured_features(
             for index, role in enumerate(SPECTRA if not images else ()):
                 row[f"{convention}.kappa_{role}"] = float(np.median(first.kappas[index]))
                 row[f"{convention}.rank_{role}"] = int(np.median(first.ranks[index]))
-    probe = probe_accuracy(after.harmful, after.harmful_test, epochs=cell["probe_epochs"], seed=seed)
+    epochs: int = cell["probe_epochs"]
+    probe = probe_accuracy(after.harmful, after.harmful_test, epochs=epochs, seed=seed)
     convex = convex_probe(after.harmful, after.harmful_test, seed=seed)
     curve = probe.test_accuracy
     paths = [descent_path(of.harmful, of.harmful_test) for of in (before, after)]
@@ -177,7 +164,8 @@ def measured_features(
         "group_size": cell["group_size"],
         "slowdown": path_slowdown(*paths),
         "probe_final": float(curve[-1]),
-        "probe_mean": float(curve[1:].mean()),
+        "probe_again": float(probe.again[-1]),
+        **{f"probe_{epoch}": float(curve[min(epoch, epochs)]) for epoch in HORIZONS},
         "probe_rate": probe.learning_rate,
         "probe_multiple": probe.multiple,
         "convex": convex.test_accuracy,
@@ -193,12 +181,20 @@ _MEASURED = (
     "rir_group_std", "rir_least_draw", "rir_largest_draw", "success",
 )  # fmt: skip
 
+#: Accuracy of the probe after some epochs, and SGRC, by how much of θ₀'s it is less.
+_HORIZON = (
+    *(f"probe_{epoch}" for epoch in HORIZONS),
+    *(f"sgrc_{epoch}" for epoch in HORIZONS),
+    "sgrc_convex",
+)
+
 _COLUMNS = (
     "pretrain_data", "harmful_data", "backbone", "method", "seed", "convention", "theta_scale",
     *(f"{images}{name}" for images in ("", "test_") for name in _MEASURED),
     "rank_pretrain", "rank_harmful", "kappa_pretrain_before", "kappa_pretrain_after",
     "kappa_harmful_before", "kappa_harmful_after", "dimension", "group_size", "accuracy",
-    "accuracy_theta_0", "slowdown", "probe_final", "probe_mean", "probe_rate", "probe_multiple", "convex",
+    "accuracy_theta_0", "slowdown", "probe_final", "probe_again", *_HORIZON, "probe_rate", "probe_multiple",
+    "convex",
     "chance", "steps", "best_step", "seconds", "stop_reason", "unreadable", "checksum",
 )  # fmt: skip
 
@@ -206,7 +202,7 @@ _COLUMNS = (
 _AVERAGED = (
     "harmful_ratio", "pretrain_ratio", "rir", "test_harmful_ratio", "test_pretrain_ratio", "test_rir",
     "rir_group_std", "test_rir_group_std", "slowdown", "accuracy", "accuracy_theta_0", "probe_final",
-    "probe_mean", "convex",
+    "probe_again", *_HORIZON, "convex",
 )  # fmt: skip
 
 #: Published backbones by the name of timm's model without its tag, harmful sets by their classes.
@@ -215,10 +211,15 @@ _HARMFUL = {196: "cars", 211: "country211"}
 _IMAGENET_CLASSES = 1000
 
 
+def sgrc(before: float, after: float) -> float:
+    """Return by how many percent less an attacker reaches than on θ₀, `(M(θ₀) − M(θ_I))/M(θ₀)` (CLAMP)."""
+    return 100 * (before - after) / before if before > 0 else np.nan
+
+
 def net_results(tasks: DeepTasks, cells: Sequence[FinishedCell]) -> pd.DataFrame:
     """Return a row per backbone × seed × method × convention."""
-    made = [row for _, row, _ in cells]
-    start = {(row["backbone"], row["seed"]): row["accuracy"] for row in made if row["method"] == INITIAL}
+    made: list[dict[str, Any]] = [dict(row) for _, row, _ in cells]
+    start = {(row["backbone"], row["seed"]): row for row in made if row["method"] == INITIAL}
     names = [row["backbone"] for row in made]
     rows = []
     for row in sorted(made, key=lambda row: names.index(row["backbone"])):  # θ₀ stays first
@@ -232,8 +233,14 @@ def net_results(tasks: DeepTasks, cells: Sequence[FinishedCell]) -> pd.DataFrame
                 "theta_scale": "unit",
                 "rank_pretrain": measured["rank_pretrain_after"],
                 "rank_harmful": measured["rank_harmful_after"],
-                "accuracy_theta_0": start.get((row["backbone"], row["seed"]), np.nan),
             }
+            theta_0 = start.get((row["backbone"], row["seed"]))
+            if theta_0 is not None:
+                own["accuracy_theta_0"] = theta_0["accuracy"]
+                names_of = {f"sgrc_{epoch}": f"probe_{epoch}" for epoch in HORIZONS} | {
+                    "sgrc_convex": "convex"
+                }
+                own |= {name: sgrc(theta_0[of], row[of]) for name, of in names_of.items()}
             rows.append(row | measured | own)
     return pd.DataFrame(rows, columns=list(_COLUMNS))
 

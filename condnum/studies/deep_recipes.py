@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from condnum.deep.transforms import Augmentation
-
 #: The user's own tasks.
 IMAGES = "images"
+#: Small images that come with condnum or as MNIST's files: what runs in seconds on one thread.
+DIGITS = ("embedded", "mnist")
 
 #: IMMA's own objective needs no balance, and a step of it costs as much as five of the others.
 _BILEVEL: Mapping[str, Any] = {"loss_weight": 1.0, "steps": 100, "record_every": 5}
@@ -31,14 +31,12 @@ class Recipe:
     pretrain: str  # D_P, a name for `open_images`
     harmful: str  # D_H
     backbones: tuple[BackboneRecipe, ...]
-    weights: str  # none, timm
+    weights: str  # none, timm, bundled
     pretraining: Mapping[str, Any]  # of a backbone that says nothing else
     image_size: int | None = 32  # None: what the weights were made for
     limit: int | None = None  # images per class and split
     settings: Mapping[str, Any] = field(default_factory=dict)  # of `DeepSettings`, of every method
     imma: Mapping[str, Any] = field(default_factory=lambda: _BILEVEL)  # of IMMA, on every backbone
-    #: Of the images that θ₀ and θ_I are trained on; None: by the images, see `DeepNets.transform`.
-    augmentation: Augmentation | None = "none"
 
 
 #: Adam, and Eq. 11 by its plain gradient: with the dummy layer of Sec. 4.4 the same number of steps reached
@@ -91,9 +89,12 @@ RECIPES: Mapping[str, Recipe] = {
         limit=1000,
         settings={**_PLAIN, "steps": 600, "record_every": 20},
     ),
+    "imagenette-cars": Recipe(
+        "imagenette", "cars", (BackboneRecipe("tf_efficientnet_lite0"),), weights="bundled",
+        pretraining={"epochs": 30}, image_size=160,
+    ),
     IMAGES: Recipe(
         "", "", (BackboneRecipe("resnet18"),), weights="timm", pretraining={"epochs": 30}, image_size=None,
-        augmentation=None,
     ),
 }  # fmt: skip
 

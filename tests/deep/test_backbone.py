@@ -57,7 +57,7 @@ NETS = {
     "test_resnet": ("test_resnet", {"num_classes": 5}, "layer4", "fc"),
     "timm ViT": ("test_vit", {"num_classes": 5, "img_size": 32, "patch_size": 8}, "blocks.5", "head"),
     "timm ConvNeXt": ("convnext_atto", {"num_classes": 5}, "stages.3", "head.fc"),
-    "timm GhostNet": ("ghostnet_050", {"num_classes": 5}, "blocks.7", "classifier"),
+    "timm GhostNet": ("ghostnet_050", {"num_classes": 5}, ("blocks.7", "conv_head"), "classifier"),
     "resnet18": (lambda: torchvision.models.resnet18(num_classes=5), {}, "layer4", "fc"),
     "mobilenet": (
         lambda: torchvision.models.mobilenet_v3_small(num_classes=5), {}, "features.12", "classifier.3"
@@ -101,7 +101,7 @@ def train(backbone):
 def test_training_moves_part_and_head_alone_from_images_or_activations(kind):
     backbone, kept, x = made(kind), made(kind), images()
     assert (backbone.trainable, backbone.head_name, backbone.num_classes) == (
-        (NETS[kind][2],),
+        (NETS[kind][2],) if isinstance(NETS[kind][2], str) else NETS[kind][2],
         NETS[kind][3],
         5,
     )

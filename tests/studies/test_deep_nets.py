@@ -20,6 +20,7 @@ from condnum.deep import (
 from condnum.deep.features import extract_features, head_accuracy
 from condnum.deep.rir import rir_sample
 from condnum.deep.training.settings import deep_preset, default_settings
+from condnum.errors import InvalidInputError
 from condnum.studies.deep import DeepNets, model_file
 from condnum.studies.deep_measures import doubts
 from condnum.studies.deep_recipes import NET_METHODS
@@ -70,8 +71,12 @@ def test_settings_of_presets_of_the_study_and_of_own_images():
     assert rule.settings("resnet18", "erase") == default_settings("erase").with_overrides(group_size=50)
     # Weights as they are are not trained unless asked.
     assert own.recipe("resnet18").pretraining is None
-    assert dataclasses.replace(own, pretrain_epochs=4).recipe("resnet18").pretraining["epochs"] == 4
-    assert dataclasses.replace(own, weights="none").recipe("resnet18").pretraining["epochs"] == 30
+    assert dataclasses.replace(own, finetune_benign=4).recipe("resnet18").pretraining["epochs"] == 4
+    drawn = dataclasses.replace(own, weights="none")
+    assert drawn.recipe("resnet18").pretraining["epochs"] == 30
+    for wrong, option in ((own, {"pretrain_epochs": 4}), (drawn, {"finetune_benign": 4})):
+        with pytest.raises(InvalidInputError, match="has no effect on weights that are"):
+            dataclasses.replace(wrong, **option)
 
 
 class TestTasks:
@@ -95,7 +100,7 @@ class TestTasks:
         assert set(tasks.pretrain.labels.tolist()) == {1, 2}
         assert len(tasks.pretrain_test.classes) == 1000
         assert config.create(tasks, "test_resnet", 0).num_classes == 1000
-        fresh = dataclasses.replace(config, pretrain_epochs=1)
+        fresh = dataclasses.replace(config, finetune_benign=1)
         assert fresh.load().pretrain.classes == ("n01443537", "n01484850")
         assert fresh.create(fresh.load(), "test_resnet", 0).num_classes == 2
 
@@ -111,7 +116,8 @@ class TestRun:
         row = run.tables["results"].query("method == 'ours' and convention == 'compact'").iloc[0]
         test = extract_features(theta_I, run.data.pretrain_test, transform)
         assert head_accuracy(theta_I, test) == row["accuracy"]
-        sample, groups = rir_sample(run.data.pretrain, 3 * 40, seed=0), {"groups": 3, "group_size": 40}
+        pretrain, groups = run.data.pretrain, {"groups": 3, "group_size": 40}
+        sample = pretrain.take(rir_sample(len(pretrain), 3 * 40, seed=0))
         again = rir_theta0(theta_0, theta_I, sample, run.data.harmful, seed=0, transform=transform, **groups)
         assert row["rir"] == pytest.approx(again.rir, rel=1e-6)
         assert row["rir_least_draw"] <= row["rir"] <= row["rir_largest_draw"]

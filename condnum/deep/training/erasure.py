@@ -109,11 +109,13 @@ class ErasureObjective(DeepObjective):
             losses += [weights[SUPERVISED] * (values[SUPERVISED] + values[DISTANCE])]
         if len(H.labels) > 1:  # half of them are fitted
             model, read, views = self.backbone.model, list[Tensor](), [H]
+            trained = tuple(f"{name}." for name in self.backbone.trainable)
+            blocks = [name for name in block_names(model) if f"{name}.".startswith(trained)]
             if self.settings.transformed:
                 one_size = getattr(getattr(model, "patch_embed", None), "img_size", None) is not None
                 views.append(H._replace(inputs=transformed_images(H.inputs, key, resize=not one_size)))
             for view in views:
-                with pooled_outputs(model, block_names(model)) as outputs:
+                with pooled_outputs(model, blocks) as outputs:
                     last = self._features(view, (*key, 1))
                 check_finite(last.detach(), "harmful")
                 y = H.labels.to(last.device)

@@ -72,6 +72,7 @@ def immunize_backbone(
     seed: int = 0,
     device: str | torch.device = "auto",
     checkpoint: str | os.PathLike[str] | None = None,
+    activations: str | os.PathLike[str] | None = None,
     workers: int = 0,
 ) -> DeepImmunization:
     r"""Immunize a backbone against linear probing of a harmful task (Eq. 11, Sec. 5.2).
@@ -91,8 +92,9 @@ def immunize_backbone(
             `DataLoader` or tensors (`as_images`).
         D_H: Harmful images, likewise.
         method: `ours`; `r_ill_only`, without R_well; `opt_kappa`, κ_P − κ_H itself; `imma`, bi-level; all
-            with the supervised loss on D_P. `erase` trains every block, whatever the split, until ridge
-            heads on any block read as little of D_H as possible, and keeps the last θ above its floor.
+            with the supervised loss on D_P. `erase` trains every block (or with `whole=False` the
+            trainable part) until ridge heads on any of them read as little of D_H as possible, and
+            keeps the last θ above its floor.
         settings: `DeepSettings`, the name of a preset, or None for the defaults of the method.
         validation: Held-out images of D_P, best some that θ₀ has not seen either; None holds out a part.
         validation_H: Likewise of D_H.
@@ -102,6 +104,8 @@ def immunize_backbone(
         seed: Of the order, the augmentations, the held-out part and the groups.
         device: `auto`, `cpu` or `cuda[:i]`.
         checkpoint: File to keep the run in; if it is there, the run goes on from it, to the same end.
+        activations: Folder in which the frozen trunk's output is kept, for this and other runs on the same
+            trunk and images; None keeps up to 2 GiB in memory.
         workers: Processes that decode.
 
     Returns:
@@ -139,7 +143,9 @@ def immunize_backbone(
     check_count(len(data_P), "D_P", chosen.group_size)
     check_count(len(data_H), "D_H", chosen.group_size)
     net = (
-        (backbone.whole() if method == "erase" else copy.deepcopy(backbone)).to(resolve_device(device)).eval()
+        (backbone.whole() if method == "erase" and chosen.whole else copy.deepcopy(backbone))
+        .to(resolve_device(device))
+        .eval()
     )
     net.precision = chosen.precision
     tasks: dict[Task, TaskStream] = {}
@@ -153,7 +159,8 @@ def immunize_backbone(
     def samples(data: ImageData, transform: ImageTransform | None) -> Samples:
         """Return the images as the run sees them: through the frozen trunk already, unless random."""
         found = Samples(data, transform, seed=seed, workers=workers)
-        found.keep_activations(net, chosen.batch_size)
+        if chosen.whole or not chosen.transformed:  # else D_H's images are changed at each step
+            found.keep_activations(net, chosen.batch_size, None if activations is None else Path(activations))
         return found
 
     for task, data, apart, given in sets:

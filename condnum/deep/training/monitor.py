@@ -7,14 +7,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from condnum.deep.backbone import Backbone, evaluating
+from condnum.deep.backbone import Backbone
 from condnum.deep.features import ImageFeatures, head_accuracy
 from condnum.deep.probe import descent_path, path_slowdown
 from condnum.deep.rir import rir_from_features
 from condnum.deep.training.objectives import check_finite
 from condnum.deep.training.samples import Samples
 from condnum.deep.training.settings import DeepSettings
-from condnum.machine import memory_advice
 
 #: Added to the seed: the selection does not see the groups of the reported measurement.
 _STREAM = 7919
@@ -105,9 +104,7 @@ class Monitor:
 
     def evaluate(self, backbone: Backbone, step: int) -> Evaluation:
         """Measure θ_t."""
-        with evaluating(backbone):
-            after = self._run(backbone)
-            accuracy = head_accuracy(backbone, after[2])
+        after = self._run(backbone)
         own, held = (
             rir_from_features(
                 self._before[P], after[P], self._before[H], after[H],
@@ -122,22 +119,13 @@ class Monitor:
             *(own.rir, own.harmful_ratio, own.pretrain_ratio),
             *(held.rir, held.harmful_ratio, held.pretrain_ratio),
             float(np.nan_to_num(held.pretrain_ratio_std)),  # NaN: a single group
-            accuracy,
+            head_accuracy(backbone, after[2]),
             path_slowdown(self._path, descent_path(after[1], after[3])),
         )
 
     def _run(self, backbone: Backbone) -> list[ImageFeatures]:
         """Return the features of each set."""
-        size, found = self.settings.batch_size, []
-        for samples, rows in self._sets:
-            features, labels = [], []
-            with torch.no_grad(), memory_advice(size, self.device, "an evaluation"):
-                for batch in samples.batches(0, [rows[k : k + size] for k in range(0, len(rows), size)]):
-                    if len(batch.labels):
-                        X = batch.features(backbone)
-                        check_finite(X, "evaluated")
-                        features.append(X.cpu().numpy())
-                        labels.append(batch.labels.numpy())
-            values = np.concatenate(features)
-            found.append(ImageFeatures(values, np.concatenate(labels), np.arange(len(values)), ()))
+        found = [samples.features(backbone, self.settings.batch_size, rows) for samples, rows in self._sets]
+        for features in found:
+            check_finite(torch.from_numpy(features.values), "evaluated")
         return found

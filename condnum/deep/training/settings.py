@@ -42,6 +42,7 @@ class DeepSettings(Settings):
     patience: int | None = 10  # evaluations without a better θ or larger RIR_θ0 before stopping; None: none
     max_accuracy_drop: float = 0.05  # D_P accuracy may fall by this much below θ₀'s
     keep: Literal["best", "last"] = "best"  # which θ is the result
+    whole: bool = True  # erase: every block is trained, whatever is trainable
     transformed: bool = False  # erase: D_H's images are read under random changes too, best with keep="last"
 
     def rate(self, step: int, steps: int) -> float:
@@ -65,7 +66,11 @@ class DeepSettings(Settings):
             f"{self.batch_size} images per task and step",
         ]
         if method == "erase":
-            parts.append("all blocks trained" + ", transformed images too" * self.transformed)
+            parts.append(
+                ("all blocks" if self.whole else "last stage")
+                + " trained"
+                + ", transformed images too" * self.transformed
+            )
         elif method == "imma":
             parts.append(f"{self.inner_steps} inner step(s) of size {self.inner_rate:g}")
         elif self.weights == "fixed":
