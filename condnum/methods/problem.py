@@ -139,7 +139,9 @@ class LinearTask:
         X, Y = self.supervised_rows, self.targets
         if Y is None or X is None:
             return None
-        rows = self.range if X is self.features else CovarianceRange.of(X.mT @ X, rtol=self.rtol)
+        # From the rows: round-off of XᵀX would decide which directions θ keeps.
+        rtol = self.rtol or default_rtol(X.shape[1])
+        rows = self.range if X is self.features else CovarianceRange.of_features(X, rtol=rtol)
         return rows.to("cpu"), (X.mT @ Y).cpu(), float(Y.square().sum())
 
 
