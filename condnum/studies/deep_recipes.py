@@ -92,6 +92,7 @@ RECIPES: Mapping[str, Recipe] = {
     "imagenette-cars": Recipe(
         "imagenette", "cars", (BackboneRecipe("tf_efficientnet_lite0"),), weights="bundled",
         pretraining={"epochs": 30}, image_size=160,
+        settings={"steps": 150}, imma={**_BILEVEL, "steps": 20},
     ),
     IMAGES: Recipe(
         "", "", (BackboneRecipe("resnet18"),), weights="timm", pretraining={"epochs": 30}, image_size=None,
