@@ -290,6 +290,10 @@ class DeepNets(Study, name="deep", notebook="deep"):
         before = after if cell.after is None else self._features(data, cell.after)
         theta = theta.cpu()
         if cell.after is None:
+            rows = [np.r_[a.values, b.values] for a, b in (after[:2], after[2:])]
+            labels = [np.r_[a.labels, b.labels] for a, b in (after[:2], after[2:])]
+            with atomic_write(model_file(cell, ".features.npz")) as file, file.open("wb") as stream:
+                np.savez(stream, X_P=rows[0], y_P=labels[0], X_H=rows[1], y_H=labels[1])
             own = self.as_loaded and self.keeps_head(data, cell["backbone"])
             said = [*data.warnings, *doubts(data, theta, after.pretrain_test, own_head=own)]
         found, arrays, warnings = measured_features(cell, before, after, said)
@@ -387,8 +391,9 @@ class DeepNets(Study, name="deep", notebook="deep"):
         return None if self.data in DIGITS else Path(cell.folder) / "activations"
 
     def is_whole(self, cell: Cell) -> bool:
-        """Tell whether the model of a finished cell is there."""
-        return not is_model(cell) or model_file(cell).is_file()
+        """Tell whether the model of a finished cell is there, and θ₀'s features."""
+        needed = [".safetensors", *([".features.npz"] if cell.after is None else [])]
+        return not is_model(cell) or all(model_file(cell, suffix).is_file() for suffix in needed)
 
     @property
     def small(self) -> bool:
@@ -421,7 +426,7 @@ class DeepNets(Study, name="deep", notebook="deep"):
         return texts["first"].agg(cells="size", first="first")
 
     def files(self, results: Sequence[FinishedCell], folder: Path) -> list[str]:
-        """Copy the models to `<backbone>/seed-<n>[/<method>]`."""
+        """Copy the models to `<backbone>/seed-<n>[/<method>]`, and θ₀'s features as tables beside it."""
         names = []
         for cell in (result.cell for result in results if is_model(result.cell)):
             backbone = "".join(c if c.isalnum() or c in "._-" else "-" for c in cell["backbone"])
@@ -437,6 +442,11 @@ class DeepNets(Study, name="deep", notebook="deep"):
             with atomic_write(folder / final) as temporary:
                 shutil.copyfile(model, temporary)
             names.append(final.as_posix())
+            if cell.after is None:
+                with np.load(model_file(cell, ".features.npz"), allow_pickle=False) as features:
+                    for name, array in features.items():
+                        np.save(output_folder(folder / final.with_name("features")) / f"{name}.npy", array)
+                        names.append(final.with_name("features").joinpath(f"{name}.npy").as_posix())
         return names
 
     def facts(self, data: DeepTasks) -> dict[str, str]:

@@ -116,6 +116,10 @@ class TestRun:
         row = run.tables["results"].query("method == 'ours' and convention == 'compact'").iloc[0]
         test = extract_features(theta_I, run.data.pretrain_test, transform)
         assert head_accuracy(theta_I, test) == row["accuracy"]
+        tables = {file.stem: np.load(file) for file in files[0].with_name("features").glob("*.npy")}
+        assert np.array_equal(tables["y_H"], np.r_[run.data.harmful.labels, run.data.harmful_test.labels])
+        known = extract_features(theta_0, run.data.harmful_test, transform).values
+        assert np.allclose(tables["X_H"][-len(known) :], known, atol=1e-5)
         pretrain, groups = run.data.pretrain, {"groups": 3, "group_size": 40}
         sample = pretrain.take(rir_sample(len(pretrain), 3 * 40, seed=0))
         again = rir_theta0(theta_0, theta_I, sample, run.data.harmful, seed=0, transform=transform, **groups)
