@@ -21,6 +21,7 @@ from condnum.report.tables import (
     rounded,
     shown,
     spans,
+    spread,
     with_spread,
 )
 from condnum.studies.deep_attackers import DeepAttackers
@@ -69,6 +70,23 @@ def horizon_table(summary: pd.DataFrame) -> pd.DataFrame:
     solved = ("accuracy (%)", with_spread("convex")), ("SGRC (%)", with_spread("sgrc_convex"))
     columns |= lines("solved", *solved)
     return shown(in_percent(summary[summary["convention"] == "compact"]), columns)
+
+
+def linear_table(linear: pd.DataFrame) -> pd.DataFrame:
+    """Format what linear maps of θ₀'s features do to heads on D_H: means over seeds, in percent."""
+    names = {
+        "ridge_own_rows": "D<sub>H</sub>: ridge, the defender's rows",
+        "ridge_fresh_rows": "D<sub>H</sub>: ridge, fresh rows",
+        "neighbors_fresh_rows": "D<sub>H</sub>: nearest neighbor, fresh rows",
+        "benign_ridge": "D<sub>P</sub>: ridge",
+    }
+    keys = ["backbone", "rows_per_class", "defense"]
+    groups = linear.groupby(keys, sort=False)[[*names]]
+    mean, deviation = 100 * groups.mean(), 100 * groups.std()
+    written = {title: list(map(spread, mean[name], deviation[name])) for name, title in names.items()}
+    table = pd.DataFrame(written, index=mean.index).reset_index()
+    table["rows_per_class"] = table["rows_per_class"].map("{:.1f}".format)
+    return table.rename(columns={"rows_per_class": "rows per class"})
 
 
 def in_percent(summary: pd.DataFrame) -> pd.DataFrame:

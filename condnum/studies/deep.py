@@ -34,6 +34,7 @@ from condnum.deep.weights import BUNDLED, BUNDLED_TERMS, head_outputs, read_weig
 from condnum.errors import DataNotFoundError, InvalidInputError, require
 from condnum.files import atomic_write, output_folder
 from condnum.methods import get_method
+from condnum.studies.deep_linear import linear_defenses
 from condnum.studies.deep_measures import (
     DeepTasks,
     FeatureSets,
@@ -67,6 +68,9 @@ Made: TypeAlias = tuple[Backbone, Row, pd.DataFrame, Sequence[str], Sequence[Any
 WEIGHTS = ("none", "timm", "bundled")
 #: Images that go through a net at a time where it is measured.
 BATCH = 64
+
+#: Prefix of the columns of `linear_defenses` among a cell's arrays.
+LINEAR = "linear."
 
 #: Row of a model that is not trained here.
 AS_LOADED: Row = {"steps": 0, "best_step": 0, "seconds": 0.0, "stop_reason": "as loaded"}
@@ -290,10 +294,14 @@ class DeepNets(Study, name="deep", notebook="deep"):
         before = after if cell.after is None else self._features(data, cell.after)
         theta = theta.cpu()
         if cell.after is None:
-            rows = [np.r_[a.values, b.values] for a, b in (after[:2], after[2:])]
-            labels = [np.r_[a.labels, b.labels] for a, b in (after[:2], after[2:])]
+            tables = {
+                f"{kind}_{task}": np.concatenate([getattr(part, name) for part in parts])
+                for task, parts in (("P", after[:2]), ("H", after[2:]))
+                for kind, name in (("X", "values"), ("y", "labels"))
+            }
             with atomic_write(model_file(cell, ".features.npz")) as file, file.open("wb") as stream:
-                np.savez(stream, X_P=rows[0], y_P=labels[0], X_H=rows[1], y_H=labels[1])
+                np.savez(stream, **tables)  # type: ignore[arg-type]
+            linear = linear_defenses(*tables.values(), seed=cell["seed"]).add_prefix(LINEAR)
             own = self.as_loaded and self.keeps_head(data, cell["backbone"])
             said = [*data.warnings, *doubts(data, theta, after.pretrain_test, own_head=own)]
         found, arrays, warnings = measured_features(cell, before, after, said)
@@ -312,6 +320,8 @@ class DeepNets(Study, name="deep", notebook="deep"):
             "unreadable": np.array(bad, dtype=np.str_),
             **{str(name): history[name].to_numpy(np.float64) for name in history.columns},
         }
+        if cell.after is None:
+            arrays |= {name: np.array(linear[name].tolist()) for name in linear}
         checkpoint.unlink(missing_ok=True)
         return CellResult(row, arrays)
 
@@ -413,7 +423,19 @@ class DeepNets(Study, name="deep", notebook="deep"):
         """Return a row per backbone × seed × method × convention, the mean beside Table 3, and the curves."""
         table = net_results(data, results)
         summary = net_summary(table, data)
-        return {"results": table, "summary": summary, "curves.parquet": net_curves(results)}
+        linear = [
+            pd.DataFrame({name: arrays[name] for name in arrays if name.startswith(LINEAR)})
+            .rename(columns=lambda name: name.removeprefix(LINEAR))
+            .assign(backbone=row["backbone"], seed=row["seed"])
+            for cell, row, arrays in results
+            if cell.after is None
+        ]
+        return {
+            "results": table,
+            "summary": summary,
+            "linear": pd.concat(linear, ignore_index=True),
+            "curves.parquet": net_curves(results),
+        }
 
     def notes(self, results: Sequence[FinishedCell], name: str) -> pd.DataFrame:
         """Return what the measurements warn of (`warnings`), or images that do not decode (`unreadable`)."""
