@@ -95,8 +95,8 @@ def _excerpts(app: Any, error: Exception | None) -> None:
     texts = {}
     for name in [] if error else sorted(app.env.found_docs):
         page = Path(app.outdir, f"{name}.html").read_text("utf-8")
-        page = re.sub(r"(?s)<(script|noscript).*?</\1>", "", page)
-        (article,) = BeautifulSoup(page, "html.parser").select("article")
+        page = page[page.index("<article") : page.rindex("</article>")]
+        article = BeautifulSoup(re.sub(r"(?s)<(script|noscript).*?</\1>", "", page), "html.parser")
         for code in article.select("details.hide"):
             code.decompose()
         for link in article.select(".headerlink"):

@@ -104,7 +104,7 @@ class DeepNets(Study, name="deep", notebook="deep"):
 
     def check(self) -> None:
         """Refuse what cannot run, before anything is computed."""
-        if self.pretrain and self.harmful:
+        if self.pretrain and self.harmful and self.data in DIGITS:
             object.__setattr__(self, "data", IMAGES)
         self.fill(methods=NET_METHODS)
         object.__setattr__(self, "methods", tuple(name for name in KNOWN_METHODS if name in self.methods))

@@ -20,7 +20,7 @@ from condnum.deep import (
 from condnum.deep.features import extract_features, head_accuracy
 from condnum.deep.rir import rir_sample
 from condnum.deep.training.settings import deep_preset, default_settings
-from condnum.errors import InvalidInputError
+from condnum.errors import DataNotFoundError, InvalidInputError
 from condnum.studies.deep import DeepNets, model_file
 from condnum.studies.deep_measures import doubts
 from condnum.studies.deep_recipes import NET_METHODS
@@ -77,6 +77,20 @@ def test_settings_of_presets_of_the_study_and_of_own_images():
     for wrong, option in ((own, {"pretrain_epochs": 4}), (drawn, {"finetune_benign": 4})):
         with pytest.raises(InvalidInputError, match="has no effect on weights that are"):
             dataclasses.replace(wrong, **option)
+
+
+def test_photographs_that_are_not_here_say_what_to_put_where(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONDNUM_DATA", str(tmp_path))
+    config = DeepNets("imagenette-cars")
+    assert (config.chosen_backbones, config.chosen_weights) == (("tf_efficientnet_lite0",), "bundled")
+    with pytest.raises(
+        DataNotFoundError, match=r"no folder imagenette here or in .*CONDNUM_DATA .*train/CLASS"
+    ):
+        config.load()
+    for name in ("imagenette", "cars"):
+        paint(tmp_path / name, ("n01443537", "n01484850"), count=8)
+    own = dataclasses.replace(config, pretrain=str(tmp_path / "cars"), harmful="cars", group_size=4)
+    assert (own.data, own.side, own.load().imagenet_head) == ("imagenette-cars", 160, True)
 
 
 class TestTasks:
