@@ -22,10 +22,14 @@ from condnum.theory.erasure import erasure
 PANEL_ROWS = 2_000
 #: Fraction of the sampled rows that attackers do not see, on which their accuracy is measured.
 HELD_OUT_FRACTION = 0.2
+#: Columns of targets that attackers learn at most; more classes are mixed at random.
+PANEL_OUTPUTS = 16
 #: Fewest rows of a task of which some are held out.
 LEAST_ROWS = 20
 #: Ends the seed of the sample of rows, so that no other stream of random numbers is the same one.
 _SAMPLE_SEED = 79
+#: The same, of the mixtures of classes.
+_MIXTURE_SEED = 83
 #: What each attacker may spend in an audit, a tenth of what the panel allows by itself.
 PANEL_BUDGET = AttackBudget(steps=5_000, dense_steps=500)
 
@@ -55,8 +59,9 @@ def attack_section(
     """Run the attack panel on a sample of rows; without targets, say so.
 
     Labels are learned by least squares, one column per class, unless `kind` asks for a classification: κ of
-    θᵀKθ is that of the squared loss, and logistic attackers take minutes instead of seconds. With `erase`,
-    erasure made from other rows than the attackers' is attacked too.
+    θᵀKθ is that of the squared loss, and logistic attackers take minutes instead of seconds. Of more than 16
+    classes, 16 random orthogonal mixtures of the columns are learned; losses are estimates of those on all
+    columns. With `erase`, erasure made from other rows than the attackers' is attacked too.
     """
     if targets is None:
         return AttackSection(
@@ -75,7 +80,7 @@ def attack_section(
         names, Y = np.unique(Y[known], return_inverse=True)
         if len(names) < 2:
             return AttackSection(None, "all targets belong to one class, so there is nothing to learn")
-        Y = Y.astype(np.int64) if kind == "classification" else one_hot(Y, len(names))
+        Y = Y.astype(np.int64) if kind == "classification" else _mixed(one_hot(Y, len(names)), seed)
     held_out = int(test.sum())
     fit = len(chosen) - held_out
     thetas: dict[str, Any] = {AS_IS: None, **extractors}
@@ -95,3 +100,12 @@ def attack_section(
             title=f"{Path(task.stream.source).name}, {fit:,d} rows",
         )
     return AttackSection(report, "", fit, held_out, task.rows)
+
+
+def _mixed(Y: NDArray[Any], seed: int) -> NDArray[Any]:
+    """Return at most `PANEL_OUTPUTS` columns: random orthogonal mixtures, with Y's squares on average."""
+    m = Y.shape[1]
+    if m <= PANEL_OUTPUTS:
+        return Y
+    mixtures = np.linalg.qr(np.random.default_rng([seed, _MIXTURE_SEED]).normal(size=(m, PANEL_OUTPUTS)))[0]
+    return Y @ mixtures * np.sqrt(m / PANEL_OUTPUTS)

@@ -1,15 +1,17 @@
 """Bootstrap confidence intervals of an audit's numbers: rows of both tasks are resampled, independently."""
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
-from condnum.auditing.measures import Extractors, TaskSpectra, kappa_table
+from condnum.auditing.measures import AS_IS, Extractors, TaskSpectra, kappa_table
 from condnum.data.feature_rows import SAMPLE_ROWS_PER_COLUMN, TaskRows
 from condnum.errors import RankError
 from condnum.machine import core_count, limited_threads
@@ -24,6 +26,8 @@ CONFIDENCE_LEVEL = 0.95
 _DRAWS_SEED = 73
 #: Fewer replicates than this make no interval.
 FEWEST_REPLICATES = 20
+#: Features up to which all replicates are drawn: the cost of each grows as D³.
+FULL_DIMENSION = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +61,9 @@ def bootstrap(
     """Measure resampled data as the data were measured, and return percentiles; or say why there are none.
 
     Intervals are estimates: percentiles, for rows that are independent draws and extractors that stay as they
-    are. A resampled task has fewer distinct rows (63 %), which can lower ranks and move a number out of its
-    interval. Replicate b is the same for any number of threads, as it has its own generator.
+    are. A resampled task has fewer distinct rows (63 %): where they are fewer than its rank, every replicate
+    loses rank, and there are no intervals. Beyond 256 features D there are 256²/D² of the replicates, at
+    least 20. Replicate b is the same for any number of threads, as it has its own generator.
     """
     D = tasks[0].stream.dimension
     if any(len(task.sample) < min(task.rows, SAMPLE_ROWS_PER_COLUMN * D) for task in tasks):
@@ -67,6 +72,16 @@ def bootstrap(
     def measured(covariances: Sequence[Any]) -> pd.DataFrame:
         P, H = (CovarianceRange.of(K, rtol=rtol) for K in covariances)
         return estimates(TaskSpectra.of(P, H, extractors, rtol=rtol), epsilon)
+
+    known = measured([task.covariance for task in tasks])
+    ranks = known.query(f"quantity == 'rank' and extractor == '{AS_IS}'")["estimate"]
+    for task, rank in zip(tasks, ranks, strict=True):
+        if (1 - math.exp(-1)) * len(task.sample) < rank:
+            return (
+                f"a resample has 63 % of the {len(task.sample):,d} rows of {Path(task.stream.source).name}, "
+                f"fewer than their rank {rank:,.0f}, and would measure another rank"
+            )
+    replicates = min(replicates, max(FEWEST_REPLICATES, round(replicates * (FULL_DIMENSION / D) ** 2)))
 
     def replicate(index: int) -> list[float] | None:
         generators = (np.random.default_rng([seed, which, index, _DRAWS_SEED]) for which in (0, 1))
@@ -83,7 +98,7 @@ def bootstrap(
             report_event(stage="bootstrap", step=done, steps=replicates)
     if len(draws) < FEWEST_REPLICATES:
         return "nearly all resampled pairs of tasks have rank 0"
-    known, tails = measured([task.covariance for task in tasks]), (1 - CONFIDENCE_LEVEL) / 2
+    tails = (1 - CONFIDENCE_LEVEL) / 2
     # Percentiles are members of the sample, as ceilings may be infinite.
     low, high = np.quantile(draws, [tails, 1 - tails], axis=0, method="inverted_cdf")
     return Intervals(

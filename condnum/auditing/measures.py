@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -179,16 +179,19 @@ def rtol_table(
     finest: tuple[CovarianceRange, CovarianceRange], extractors: Extractors, *, default: float
 ) -> pd.DataFrame:
     """Measure compact κ's, ranks, RIR and its ceiling against the rank tolerance, from round-off up."""
-    rows, least = [], default_rtol(finest[0].dimension)
+    rows, least = list[dict[str, Any]](), default_rtol(finest[0].dimension)
     fixed = [10.0**k for k in (-13, -12, -10, -8, -6, -4)]
-    for rtol in sorted({least, default, *(value for value in fixed if value > least)}):
+    here: TaskSpectra | None = None
+    for rtol in sorted({least, default, *(value for value in fixed if value > least)}, reverse=True):
         P, H = (CovarianceRange.of(part, rtol=rtol) for part in finest)
+        if here is None or (P.rank, H.rank) != (here.range_P.rank, here.range_H.rank):
+            here = TaskSpectra.of(P, H, extractors, rtol=rtol)  # what it tells at rtol, it tells below
         ceiling = rir_ceiling(P, H, rtol=rtol).value
-        here = TaskSpectra.of(P, H, extractors, rtol=rtol)
-        for extractor in here.compared:
-            row = _row(extractor, here.measured(extractor, "compact"))
+        found = replace(here, rtol=rtol)
+        for extractor in found.compared:
+            row = _row(extractor, found.measured(extractor, "compact"))
             rows.append({"rtol": rtol, **row, "rir_ceiling": ceiling})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows).sort_values("rtol", kind="stable", ignore_index=True)
 
 
 def epsilon_table(spectra: TaskSpectra, *, epsilon: float) -> pd.DataFrame:

@@ -68,8 +68,9 @@ def audit(
         standardize: Scale the columns of each task to mean 0 and standard deviation 1.
         epsilon: ε of the ridge convention, in the units of K.
         rtol: Relative rank tolerance of K; default that of the stored type.
-        bootstrap: Replicates of the bootstrap; 0 for no intervals.
-        attackers: Run the attack panel.
+        bootstrap: Replicates of the bootstrap; 0 for no intervals. Beyond 256 features D it draws 256²/D² of
+            them, at least 20; none where a resample's distinct rows (63 %) are fewer than the rank.
+        attackers: Run the attack panel; of more than 16 classes, on 16 random mixtures of their columns.
         budget: What each attacker may spend.
         seed: Of all random numbers.
         threads: At a time in the bootstrap; default one per core.

@@ -63,7 +63,7 @@ def descend_grid(
     """
     layers = [zero_weights(space, 1)[0]] if start is None else start
     groups = [{"params": [torch.tensor(of, requires_grad=True) for of in layers], **own} for own in options]
-    optimizer, step = kind(groups), 0
+    optimizer, step = kind(groups, fused=True), 0  # one pass over the weights
     with np.errstate(over="ignore", invalid="ignore"):
         while True:
             weights = torch.stack([reduce(torch.matmul, group["params"]) for group in groups])
@@ -183,6 +183,7 @@ class StochasticDescent(Attacker):
         falling = np.array([falls for _, falls in grid])
         generator = np.random.default_rng(budget.seed)
         W, step, epoch, due = zero_weights(space, len(grid)), 0, 0, 0
+        alive, everyone = np.arange(len(grid)), np.full_like(W, np.nan)
         every = max(1, batches // _MEASUREMENTS)
         with np.errstate(over="ignore", invalid="ignore"):
             while True:
@@ -191,12 +192,15 @@ class StochasticDescent(Attacker):
                 for index in np.array_split(generator.permutation(N), batches):
                     if step >= due:
                         due = min(last, step + max(every, step // _SPACING))
-                        excess, _ = space.evaluate(W)
-                        excess = np.where(excess < _DIVERGED, excess, np.nan)
-                        W[np.isnan(excess)] = np.nan
-                        if not race.observe(step, excess, W.copy):
+                        excess = np.full(len(grid), np.nan)
+                        excess[alive] = space.evaluate(W)[0]
+                        excess[~(excess < _DIVERGED)] = everyone[:] = np.nan
+                        kept = np.isfinite(excess[alive])  # those that diverge are out
+                        W, alive = W[kept], alive[kept]
+                        everyone[alive] = W
+                        if not race.observe(step, excess, everyone.copy):
                             return AttackRun(race.traces(), space, batch_fraction=1 / batches)
-                    W -= eta * space.batch_gradient(W, index)
+                    W -= eta[alive] * space.batch_gradient(W, index)
                     step += 1
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import condnum
-from condnum.auditing import FeatureAudit, audit, figures, words
+from condnum.auditing import FeatureAudit, audit, figures, intervals, words
 from condnum.auditing.attacks import attack_section
 from condnum.auditing.intervals import bootstrap, resampled_covariance
 from condnum.auditing.measures import AS_IS
@@ -158,6 +158,14 @@ class TestIntervals:
         few = read_rows(as_stream(np.eye(9)))
         assert "exceeds the memory limit" in bootstrap((few, few), {}, rtol=1e-14, epsilon=1e-6)
 
+    def test_a_resample_that_loses_rank_gives_none(self):
+        few = read_rows(as_stream(np.eye(9)))
+        assert "63 % of the 9 rows" in bootstrap((few, few), {}, rtol=1e-14, epsilon=1e-6)
+
+    def test_there_are_fewer_replicates_of_many_features(self, tasks, monkeypatch):
+        monkeypatch.setattr(intervals, "FULL_DIMENSION", 2)
+        assert bootstrap(tasks, {}, rtol=1e-14, epsilon=1e-6, replicates=200).replicates == 32  # 200·2²/5²
+
     @pytest.mark.long
     @pytest.mark.slow
     def test_intervals_cover_the_truth_about_as_often_as_they_say(self):
@@ -201,6 +209,14 @@ class TestAttackers:
             read_rows(as_stream(data[1][:15])), np.eye(15)[:, :1], {"t": np.eye(D)}, **options
         )
         assert (few.rows, few.held_out) == (15, 0)
+
+    def test_many_classes_are_mixed_at_their_size(self):
+        rows, options = np.random.default_rng(0).normal(size=(600, 3)), {"erase": False}
+        options["budget"] = AttackBudget(steps=2, dense_steps=2)
+        for classes in (16, 60):
+            section = attack_section(read_rows(as_stream(rows)), np.arange(600) % classes, {}, **options)
+            loss = section.report.extractors["start_loss"].item()
+            assert loss == pytest.approx(1, rel=0.2)  # ‖Y‖²/N of one column per class is 1
 
 
 class TestWhatIsSaid:
