@@ -188,11 +188,13 @@ def _problems(
         size = _root_mean_square(features, f"features of {who}")
         test = None if X_test is None else float_matrix(extracted(theta, X_test, who), who) / size
         space = ProbeSpace(features / size, labels, task.kind, test, held)
-        if not problems and space.nothing_to_learn:
-            raise InvalidInputError(
-                f"the targets have no linear part in the features of '{name}', the baseline: there is "
-                "nothing to attack; check that rows and targets are in the same order."
-            )
+        if not problems:
+            raw.__dict__["spectrum"] = space.spectrum  # the baseline's features are the inputs
+            if space.nothing_to_learn:
+                raise InvalidInputError(
+                    f"the targets have no linear part in the features of '{name}', the baseline: there is "
+                    "nothing to attack; check that rows and targets are in the same order."
+                )
         inputs, matrix = raw, _matrix(theta, D, named_columns(task.inputs[0]))
         if matrix is not None:
             matrix[:D] *= raw_size

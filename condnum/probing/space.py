@@ -228,4 +228,7 @@ class ProbeSpace:
         """`F·V·diag(σ^{-1/2})`, all eigenvalues 1; the optimum is that of F."""
         S = self.spectrum
         test = None if self.test is None else self.test @ (S.right / np.sqrt(S.sigma))
-        return replace(self, features=S.left * np.sqrt(len(S.left)), test=test)
+        space = replace(self, features=S.left * np.sqrt(len(S.left)), test=test)
+        ones = np.ones_like(S.sigma)
+        space.__dict__["spectrum"] = Spectrum(ones, S.left, np.diag(ones), S.energy)
+        return space
