@@ -58,7 +58,7 @@ def probe_accuracy_figure(curves: pd.DataFrame, subtitle: str) -> Any:
             "dot", width=1.6, hovertemplate=f"convex solver: {level:.1f} %", legendgroup=method,
             showlegend=False, row=1, col=column,
         )  # fmt: skip
-    figure.update_xaxes(title_text="epoch (one full-batch step)")
+    figure.update_xaxes(title_text="epoch")
     figure.update_yaxes(title_text="test accuracy on D<sub>H</sub> (%)", col=1)
     note = f"{subtitle}. Line: mean over seeds; band: least to largest; dotted: optimum of the same probe"
     return finish(figure, "Linear probing of D<sub>H</sub> (Fig. 3)", note)

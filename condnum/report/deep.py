@@ -75,12 +75,12 @@ def horizon_table(summary: pd.DataFrame) -> pd.DataFrame:
 def linear_table(linear: pd.DataFrame) -> pd.DataFrame:
     """Format what linear maps of θ₀'s features do to heads on D_H: means over seeds, in percent."""
     names = {
-        "ridge_own_rows": "D<sub>H</sub>: ridge, the defender's rows",
-        "ridge_fresh_rows": "D<sub>H</sub>: ridge, fresh rows",
-        "neighbors_fresh_rows": "D<sub>H</sub>: nearest neighbor, fresh rows",
-        "benign_ridge": "D<sub>P</sub>: ridge",
+        "ridge_own_rows": "ridge, defender's rows",
+        "ridge_fresh_rows": "ridge, fresh rows",
+        "neighbors_fresh_rows": "neighbor, fresh rows",
+        "benign_ridge": "ridge on D<sub>P</sub>",
     }
-    keys = ["backbone", "rows_per_class", "defense"]
+    keys = ["defense", "rows_per_class", *(["backbone"] if linear["backbone"].nunique() > 1 else [])]
     groups = linear.groupby(keys, sort=False)[[*names]]
     mean, deviation = 100 * groups.mean(), 100 * groups.std()
     written = {title: list(map(spread, mean[name], deviation[name])) for name, title in names.items()}
