@@ -16,7 +16,7 @@ from condnum.files import shipped
 from condnum.machine import revision_text
 from condnum.probing.report import factor_text
 from condnum.progress import duration
-from condnum.report.deep import factor_table, verdict
+from condnum.report.deep import factor_table, horizon_table, verdict
 from condnum.report.erasure import left_table
 from condnum.report.experiments import ExperimentResult, experiments
 from condnum.report.html import figure_html, shown_notebook
@@ -58,6 +58,10 @@ _TABLES: dict[str, tuple[str, Callable[[pd.DataFrame], pd.DataFrame]]] = {
         lambda found: factor_text(found.query("epsilon == 0.01"), found["extractor"].unique()),
     ),
     "reproduction-audit": ("waterfall", switch_table),
+    "deep": (
+        "summary",  # older runs have no horizons, and show pictures
+        lambda found: horizon_table(found) if "probe_1_mean" in found else found[["backbone", "method"]],
+    ),
     "deep-attackers": ("factors", factor_table),
     "erasure": ("summary", left_table),
 }
