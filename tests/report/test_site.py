@@ -116,7 +116,8 @@ def test_the_results_say_what_ran_what_failed_and_what_it_means(runs, real, tmp_
     assert "a committed result, not of this run" in page  # Tables 1 to 3, which did not run
     page = results_of(real, tmp_path / "files")
     soup = BeautifulSoup(page, "html.parser")
-    sections = ("deep", "deep-mnist", "house-prices", "mnist", "digits")  # deep-mnist is a committed one
+    committed = ("deep-mnist", "deep-imagenette-cars")
+    sections = ("deep", *committed, "house-prices", "mnist", "digits")
     links = {a["href"].partition(".")[0] for a in soup.select("td a.obtained")}
     assert links == set(sections)  # every number leads to its run
     assert re.search(r"Of \d+ published numbers .* agrees: \d+", soup.get_text())
