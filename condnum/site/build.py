@@ -121,7 +121,10 @@ def build_site(
 
 def _key(runs: Sequence[ExperimentResult] | None, parts: Sequence[Path]) -> str:
     """Return the SHA-256 of what the pages show: what comes with condnum, runs, lessons and recordings."""
-    shown = [[run.name, run.status, run.error, signature(run.folder or os.devnull)] for run in runs or ()]
+    shown = [  # what was reused had finished: the pages stay as they are
+        [run.name, run.status.replace("reused", "finished"), run.error, signature(run.folder or os.devnull)]
+        for run in runs or ()
+    ]
     comes = [signature(place, 9) for place in (Path(__file__).parents[1], shipped("notebooks"))]
     comes += [signature(run.folder or os.devnull) for run in committed_runs()]
     versions = [metadata.version(name) for name in ("sphinx", "myst-nb", "furo", "plotly")]
