@@ -66,10 +66,16 @@ def horizon_table(summary: pd.DataFrame) -> pd.DataFrame:
             ("accuracy (%)", with_spread(f"probe_{epoch}")),
             ("SGRC (%)", with_spread(f"sgrc_{epoch}")),
         )
-    columns |= lines("last epoch, rows in another order", ("accuracy (%)", with_spread("probe_again")))
+    columns |= lines("last one again", ("accuracy (%)", with_spread("probe_again")))
     solved = ("accuracy (%)", with_spread("convex")), ("SGRC (%)", with_spread("sgrc_convex"))
     columns |= lines("solved", *solved)
     return shown(in_percent(summary[summary["convention"] == "compact"]), columns)
+
+
+def committed_tables(summary: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return the tables of a committed run; those of older revisions lack the columns, and have pictures."""
+    known = "probe_1_mean" in summary
+    return [net_table(summary, convention="compact"), horizon_table(summary)] if known else []
 
 
 def linear_table(linear: pd.DataFrame) -> pd.DataFrame:

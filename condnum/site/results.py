@@ -16,7 +16,7 @@ from condnum.files import shipped
 from condnum.machine import revision_text
 from condnum.probing.report import factor_text
 from condnum.progress import duration
-from condnum.report.deep import factor_table, horizon_table, verdict
+from condnum.report.deep import committed_tables, factor_table, verdict
 from condnum.report.erasure import left_table
 from condnum.report.experiments import ExperimentResult, experiments
 from condnum.report.html import figure_html, shown_notebook
@@ -51,17 +51,14 @@ def committed_runs(but: Collection[str] = ()) -> list[ExperimentResult]:
 
 
 #: Tables of committed runs, which have no notebook, by the word after `condnum run`.
-_TABLES: dict[str, tuple[str, Callable[[pd.DataFrame], pd.DataFrame]]] = {
+_TABLES: dict[str, tuple[str, Callable[[pd.DataFrame], pd.DataFrame | list[pd.DataFrame]]]] = {
     "limits": ("summary", limits_table),
     "attackers": (
         "factors",
         lambda found: factor_text(found.query("epsilon == 0.01"), found["extractor"].unique()),
     ),
     "reproduction-audit": ("waterfall", switch_table),
-    "deep": (
-        "summary",  # older runs have no horizons, and show pictures
-        lambda found: horizon_table(found) if "probe_1_mean" in found else found[["backbone", "method"]],
-    ),
+    "deep": ("summary", committed_tables),
     "deep-attackers": ("factors", factor_table),
     "erasure": ("summary", left_table),
 }
@@ -154,8 +151,9 @@ def _run_page(run: ExperimentResult, files: Sequence[str]) -> str:
     )
     if run.experiment.run in _TABLES:
         name, format_table = _TABLES[run.experiment.run]
-        if (table := run.table(name)) is not None:
-            soup = BeautifulSoup(as_html(format_table(table)), "html.parser")
+        made = [] if (table := run.table(name)) is None else format_table(table)
+        for one in made if isinstance(made, list) else [made]:
+            soup = BeautifulSoup(as_html(one), "html.parser")
             mark_tables(soup)
             shown += f'<div class="scroll" tabindex="0">{soup}</div>'
     around = f"# {run.experiment.title}\n\n{_notice(run)}\n\n{run.experiment.summary}\n\n"
