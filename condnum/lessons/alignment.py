@@ -4,7 +4,8 @@ Nothing measured depends on the bases of features and data: Q = V = I here, and 
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
@@ -22,6 +23,7 @@ from condnum.lessons.frame.explorer import (
     Slider,
     with_controls,
 )
+from condnum.lessons.frame.own import Own
 from condnum.lessons.frame.sheet import Sheet
 from condnum.numbers import num
 from condnum.theory.alignment import Alignment, alignment
@@ -140,6 +142,11 @@ class RotatedAlignment(ExplorerResult):
         )
 
 
+def eq10(theta: Floats, K: Floats) -> Floats:
+    """Return Eq. 10, in the order of θ's singular values."""
+    return np.asarray(alignment(theta, K).predicted)
+
+
 @with_controls(
     angle=Slider(
         "angle of U to Q (degrees)",
@@ -179,19 +186,38 @@ def rotated_alignment(
     dimension: int = 8,
     pairing: Literal["same", "opposite"] = "same",
     seed: int = 0,
+    predict: Callable[[Floats, Floats], Floats] = eq10,
 ) -> RotatedAlignment:
     """Build `θ = UΣ` and `K = Γ`, with `U` a rotation of `Q = I`, and compare Eq. 10 with the truth."""
     U = rotation_matrix(rotation, dimension, angle=angle, seed=seed)
     theta = U[:, :: 1 if pairing == "same" else -1] * spectrum("geometric", dimension, theta_kappa)
     K = np.diag(spectrum("geometric", dimension, data_kappa))
     turned = "a Haar draw" if rotation == "haar" else f"φ = {num(angle)}°"
-    return RotatedAlignment(turned, theta, float(np.mean(np.diag(U) ** 2)), alignment(theta, K))
+    return RotatedAlignment(turned, theta, float(np.mean(np.diag(U) ** 2)), _predicted(theta, K, predict))
+
+
+def alignment_of(theta: Floats, K: Floats, *, predict: Callable[[Floats, Floats], Floats] = eq10) -> Any:
+    """Compare Eq. 10 with the truth for a reader's θ `(D, D)` and K `(D, D)`."""
+    found = _predicted(np.asarray(theta, np.float64), np.asarray(K, np.float64), predict)
+    overlap = float(np.mean(np.diag(found.overlaps)))
+    return RotatedAlignment("your θ and K", np.asarray(theta, np.float64), overlap, found)
+
+
+def _predicted(theta: Floats, K: Floats, predict: Callable[[Floats, Floats], Floats]) -> Alignment:
+    """Return the truth beside what `predict` says."""
+    found = alignment(theta, K)
+    if predict is eq10:
+        return found
+    sigma = predict(theta, K)
+    kappa = float(sigma.max() / sigma.min()) if sigma.min() > 0 else math.inf
+    return replace(found, predicted=sigma, predicted_condition=kappa)
 
 
 class AlignmentExplorer(Explorer):
     """Proposition 3.2 with chosen spectra of θ and K, and a chosen angle of U to Q."""
 
     compute = staticmethod(rotated_alignment)
+    own = Own("predict", eq10, lambda sigma, *_: np.sort(sigma))
     presets = (
         Preset("Aligned: Eq. 10 is exact", "Angle 0", {"angle": 0.0, "rotation": "random"}),
         Preset(

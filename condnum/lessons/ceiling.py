@@ -1,6 +1,7 @@
 """Notebook 4: how much immunization is possible, in the plane of the two ratios of Eq. 15."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -8,10 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from condnum.errors import InvalidInputError
 from condnum.figures.limits import region_traces
-from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE
+from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.frame.explorer import Explorer, ExplorerResult, Slider, with_controls
+from condnum.lessons.frame.own import Own, Tried
 from condnum.lessons.frame.sheet import Sheet
 from condnum.lessons.two_tasks import TASK_CONTROLS, NullKind, TwoTasks, two_tasks
 from condnum.methods.algorithm1 import Ours
@@ -21,7 +24,14 @@ from condnum.methods.problem import ImmunizationProblem
 from condnum.numbers import num
 from condnum.theory.ceiling import max_rir_immunizer
 from condnum.theory.covariances import task_ranges
-from condnum.theory.pareto import FeasibleRegion, extractor_ratios, feasible_region, immunizer_family
+from condnum.theory.immunization import relative_immunization_ratio
+from condnum.theory.pareto import (
+    FeasibleRegion,
+    extractor_ratios,
+    feasible_region,
+    immunizer_family,
+    pareto_immunizer,
+)
 
 #: Steps of Algorithm 1 that the figure follows.
 PATH_STEPS = 100
@@ -36,12 +46,18 @@ _CANNOT_START = (
 _LOST_KAPPA = 1e20
 
 
+#: Takes two covariances `(D, D)` to θ `(D, m)`.
+Extractor = Callable[[Floats, Floats], Any]
+
+
 @dataclass(frozen=True)
 class Plane(FeasibleRegion):
     """Two tasks in the (ii)/(i) plane: what is possible, and where some extractors lie."""
 
     optimum: Floats  # (2,) (ii) and (i) at θ* = K_P^{-1/2}
     family: Floats  # (F, 2) at K_P^{-s/2}, s from 0 to 1; then free scaling, if there is any
+    chosen: Floats  # (2,) at the extractor to take, or the reader's
+    whose: str  # name of that
 
 
 @dataclass(frozen=True)
@@ -52,6 +68,7 @@ class CeilingDemo(ExplorerResult):
     step: int  # the step that the reader looks at
     path: Floats  # (T + 1, 2) (ii) and (i) after each step, from θ = I
     stop_reason: str  # "diverged": the step size was too large, the path ends early; "flat": it cannot start
+    fixed: bool = True  # whether κ's up to 100 fit into axes that do not move with the sliders
 
     @property
     def shown(self) -> int:
@@ -76,6 +93,8 @@ class CeilingDemo(ExplorerResult):
         left.marks("θ = I", [1.0], [1.0], "x", 11, NEUTRAL, hover=pair)
         best = "θ* = K<sub>P</sub><sup>−1/2</sup>"
         left.marks(best, *plane.optimum[:, None], "star", 17, ORANGE, hover=pair)
+        ring = {"marker": {"line": {"width": 3}}}
+        left.marks(plane.whose, *plane.chosen[:, None], "diamond-open", 13, PURPLE, hover=pair, **ring)
         here = self.path[self.shown, :, None]
         left.marks("shown step", *here, "circle", 13, BLUE, hover=pair, legend=False)
         limit = [value if finite else np.nan] * 2
@@ -84,11 +103,14 @@ class CeilingDemo(ExplorerResult):
         right.line("RIR of Algorithm 1", t, self.rir, BLUE, **hidden)
         at = [self.shown], self.rir[[self.shown]]
         right.marks("RIR at the shown step", *at, "circle", 13, BLUE, **hidden)
-        # κ up to 100 fits; the ranges do not move with the sliders.
-        left.x("(ii) = κ(H<sub>P</sub>(θ)) / κ(H<sub>P</sub>(I))", -2.3, 2.3, log=True)
-        left.y("(i) = κ(H<sub>H</sub>(θ)) / κ(H<sub>H</sub>(I))", -2.3, 4.3, log=True)
+        places = np.log10(np.concatenate([self.path, plane.optimum[None], plane.chosen[None]]))
+        low, high = np.array([-2.3, -2.3]), np.array([2.3, 4.3])
+        if not self.fixed:
+            low, high = np.minimum(low, places.min(axis=0) - 0.3), np.maximum(high, places.max(axis=0) + 0.3)
+        left.x("(ii) = κ(H<sub>P</sub>(θ)) / κ(H<sub>P</sub>(I))", low[0], high[0], log=True)
+        left.y("(i) = κ(H<sub>H</sub>(θ)) / κ(H<sub>H</sub>(I))", low[1], high[1], log=True)
         right.x("step t", 0, PATH_STEPS)
-        right.y("RIR", -1.0, 4.3, log=True)
+        right.y("RIR", -1.0, high[1], log=True)
         ceiling = f"RIR<sub>max</sub> = {num(value, 4)}" if finite else "RIR has no limit"
         title = f"How much immunization is possible: {ceiling}"
         return sheet.finish(title, margin={"b": 118})
@@ -96,7 +118,7 @@ class CeilingDemo(ExplorerResult):
     def caption(self) -> str:
         """Say how far Algorithm 1 got, and what the ceiling is."""
         plane, t, limit = self.plane, self.shown, self.plane.ceiling.value
-        reached = float(self.rir[t])
+        reached, diamond = float(self.rir[t]), [num(value, 4) for value in plane.chosen]
         ended = {
             "diverged": f" The step size is too large: the path ends at step {t}.",
             "flat": _CANNOT_START,
@@ -108,6 +130,7 @@ class CeilingDemo(ExplorerResult):
                 "D<sub>P</sub> never sees: θ can scale it freely, and RIR grows without bound (dashed line)."
             )
         return (
+            f"The diamond lies at (i) = {diamond[1]}, (ii) = {diamond[0]}. "
             f"After {t} steps RIR = {num(reached, 4)}, {num(100 * reached / limit)} % of the limit.{why} "
             f"θ* has (i) = {num(plane.optimum[1], 4)} at (ii) = {num(plane.optimum[0])}; the largest (i) "
             f"with (ii) ≤ 1 is {num(limit, 4)}."
@@ -146,29 +169,53 @@ def ceiling_demo(
     ratio: float = 1.0,
     learning_rate: float = 0.3,
     step: int = PATH_STEPS,
+    extractor: Extractor = pareto_immunizer,
 ) -> CeilingDemo:
     """Place the ceiling, θ* and a path of Algorithm 1 by plain descent, from θ = I and without targets."""
     tasks = (kappa_pretrain, kappa_harmful, angle, dimension, null)
-    return CeilingDemo(_plane(tasks), step, *_path(tasks, ratio, learning_rate))
+    path = _path_of_two(tasks, ratio, learning_rate)
+    return CeilingDemo(_plane(*two_tasks(*tasks), extractor), step, *path)
 
 
-def _plane(tasks: TwoTasks) -> Plane:
+def ceiling_of(K_P: Floats, K_H: Floats, *, extractor: Extractor = pareto_immunizer) -> CeilingDemo:
+    """Place two tasks of a reader's, covariances `(D, D)`, in the plane, as `ceiling_demo` does."""
+    K_P, K_H = np.asarray(K_P, np.float64), np.asarray(K_H, np.float64)
+    return CeilingDemo(_plane(K_P, K_H, extractor), PATH_STEPS, *_path(K_P, K_H, 1.0, 0.3), fixed=False)
+
+
+def ratios_of(theta: Floats, K_P: Floats, K_H: Floats) -> Floats:
+    """Return (ii) and (i) of an extractor `(D, m)`, `(2,)`, over the ranks of H."""
+    if theta.ndim != 2 or len(theta) != len(K_P):
+        shape = f"θ must have a row for each of the {len(K_P)} features, got shape {theta.shape}"
+        raise InvalidInputError(f"{shape}; return a matrix such as K_P^(-1/2).")
+    found = relative_immunization_ratio(theta, K_P, K_H)
+    return np.array([found.pretrain_ratio, found.harmful_ratio])
+
+
+def _plane(K_P: Floats, K_H: Floats, extractor: Extractor) -> Plane:
     """Return what does not depend on the path."""
-    P, H = task_ranges(*two_tasks(*tasks))
+    P, H = task_ranges(K_P, K_H)
+    chosen, whose = ratios_of(extractor(K_P, K_H), K_P, K_H), "pareto, (ii) just below 1"
+    whose = f"your {extractor.name}" if isinstance(extractor, Tried) else whose
     region, optimum = feasible_region(P, H), max_rir_immunizer(P, H)
     family = [*immunizer_family(P, np.linspace(0, 1, 21).tolist())]
     if math.isinf(region.ceiling.value):  # null(K_P) then gains 100-fold
         family += [max_rir_immunizer(P, H, null_gain=gain) for gain in np.geomspace(1, 100, 9).tolist()]
     ratios = [extractor_ratios(theta, P, H) for theta in (optimum, *family)]
-    return Plane(**vars(region), optimum=np.array(ratios[0]), family=np.array(ratios[1:]))
+    own: dict[str, Any] = {"chosen": chosen, "whose": whose}
+    return Plane(**vars(region), optimum=np.array(ratios[0]), family=np.array(ratios[1:]), **own)
 
 
 @lru_cache(maxsize=64)
-def _path(tasks: TwoTasks, ratio: float, learning_rate: float) -> tuple[Floats, str]:
-    """Return (ii) and (i) along Algorithm 1, `(T + 1, 2)`, and why it stopped."""
+def _path_of_two(tasks: TwoTasks, ratio: float, learning_rate: float) -> tuple[Floats, str]:
     if tasks[1] <= 1 + SLACK:  # a gradient would be that of round-off
         return np.ones((1, 2)), "flat"
-    problem, method = ImmunizationProblem.from_covariances(*two_tasks(*tasks)), FromIdentity()
+    return _path(*two_tasks(*tasks), ratio, learning_rate)
+
+
+def _path(K_P: Floats, K_H: Floats, ratio: float, learning_rate: float) -> tuple[Floats, str]:
+    """Return (ii) and (i) along Algorithm 1, `(T + 1, 2)`, and why it stopped."""
+    problem, method = ImmunizationProblem.from_covariances(K_P, K_H), FromIdentity()
     plain = {"optimizer": "gd", "schedule": "constant", "steps": PATH_STEPS, "record_every": 1}
     settings = method.defaults.with_overrides(learning_rate=learning_rate, ratio=ratio, **plain)
     run = run_method(problem, method, settings, seed=0)
@@ -184,3 +231,4 @@ class CeilingExplorer(Explorer):
     """How much immunization two tasks allow, and how much of it Algorithm 1 finds."""
 
     compute = staticmethod(ceiling_demo)
+    own = Own("extractor", pareto_immunizer, ratios_of)  # θ times any rotation is as good

@@ -1,6 +1,7 @@
 """Notebook 1: gradient descent on a quadratic, and what κ does to it; `e_t = w_t − w*` is the error."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, log_axis
 from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, Slider, with_controls
+from condnum.lessons.frame.own import Own, Tried
 from condnum.lessons.frame.sheet import Sheet
 from condnum.numbers import num
 from condnum.probing import ProbeCurve, linear_probe
@@ -50,7 +52,7 @@ class Zigzag(ExplorerResult):
     """Gradient descent in the plane, with the two bounds."""
 
     kappa: float  # κ = σ₁/σ₂, with σ₁ = 1
-    rule: str
+    rule: str  # "exact", "constant", or what else steps
     step: int  # the step that the reader looks at
     path: Floats  # (T + 1, 2) w_t − w* in the eigenbasis: steep, flat; ‖w_0 − w*‖ = 1
     norm_ratio: Floats  # (T + 1,) Eq. 16
@@ -91,9 +93,9 @@ class Zigzag(ExplorerResult):
         plane.y("along the steep axis u<sub>1</sub>", -_STEEP, _STEEP, scaleanchor="x", **frame)
         right.x("step t", 0, t[-1])
         right.y("fraction of the initial value", math.log10(_ZIGZAG_FLOOR), 0.3, log=True)
-        rule = "exact line search" if self.rule == "exact" else "constant step 1/σ<sub>1</sub>"
-        title = f"Gradient descent with {rule}, κ = {num(self.kappa)}, t = {self.step}"
-        return sheet.finish(title)
+        rules = {"exact": "exact line search", "constant": "constant step 1/σ<sub>1</sub>"}
+        rule = rules.get(self.rule, self.rule)
+        return sheet.finish(f"Gradient descent with {rule}, κ = {num(self.kappa)}, t = {self.step}")
 
     def caption(self) -> str:
         """Say how fast it is, and how that compares with the worst case."""
@@ -106,12 +108,21 @@ class Zigzag(ExplorerResult):
                 f"With the constant step 1/σ<sub>1</sub>, {self.step} steps leave {left} "
                 f"of the squared distance; Eq. 2 allows {allowed}."
             )
-        attained = contraction > worst * (1 - 1e-9)
+        attained = abs(contraction / worst - 1) < 1e-9
         compared = "exactly Kantorovich's worst case" if attained else f"the worst case is {worst:.4f}"
+        if contraction > worst and not attained:
+            compared = f"more than exact line search in its worst case, {worst:.4f}"
         return (
-            f"Every step leaves {contraction:.4f} of the excess loss, {compared}. "
+            f"{'Every' if self.rule == 'exact' else 'The first'} step leaves {contraction:.4f} of the excess "
+            f"loss, {compared}. "
             f"After {self.step} steps: {left} of the squared distance; Eq. 2 allows {allowed}."
         )
+
+
+def exact_line_search(e: Floats, H: Floats) -> Floats:
+    """Return `e − αg` with `g = He`, `α = gᵀg/gᵀHg`."""
+    g = H @ e
+    return e - (g @ g) / (g @ (H @ g)) * g
 
 
 @with_controls(
@@ -129,30 +140,36 @@ def zigzag(
     rule: Literal["exact", "constant"] = "exact",
     step: int = 5,
     steps: int = ZIGZAG_STEPS,
+    descend: Callable[[Floats, Floats], Floats] = exact_line_search,
 ) -> Zigzag:
     """Run gradient descent on `H = diag(1, 1/κ)` in the plane; the first gradient has the angle φ.
 
-    Exact line search contracts the energy in every step by `(κ−1)²/((κ + tan²φ)(κ + cot²φ))`.
+    Exact line search contracts the energy in every step by `(κ−1)²/((κ + tan²φ)(κ + cot²φ))`. `descend`
+    takes `e_t` and H to `e_{t+1}`.
     """
     sigma, phi = np.array([1.0, 1 / kappa]), np.deg2rad(angle)
     gradient = np.array([np.cos(phi), np.sin(phi)])
     gradient[np.abs(gradient) < np.finfo(np.float64).eps] = 0  # cos 90° is 6e-17
     path = [gradient / sigma / np.linalg.norm(gradient / sigma)]
     for _ in range(steps):
-        g = sigma * path[-1]
-        curvature = g @ (sigma * g)
-        alpha = 1.0 if rule == "constant" or curvature == 0 else (g @ g) / curvature
-        path.append((1 - alpha * sigma) * path[-1])
+        e = path[-1]
+        g = sigma * e
+        if rule == "constant" or g @ (sigma * g) == 0:  # at the minimum there is no direction
+            path.append(e - g)
+        else:
+            path.append(descend(e, np.diag(sigma)))
     points, t = np.array(path), np.arange(steps + 1)
     energy, norm = points**2 @ sigma, (points**2).sum(axis=1)
     bounds = norm_bound(kappa, t), kantorovich_bound(kappa, t)
-    return Zigzag(kappa, rule, min(step, steps), points, norm, energy / energy[0], *bounds)
+    named = f"your {descend.name}" if isinstance(descend, Tried) and not descend.agrees else rule
+    return Zigzag(kappa, named, min(step, steps), points, norm, energy / energy[0], *bounds)
 
 
 class GradientDescentExplorer(Explorer):
     """The zig-zag of gradient descent in the plane, and what κ has to do with it."""
 
     compute = staticmethod(zigzag)
+    own = Own("descend", exact_line_search)
 
 
 def contours(
@@ -217,7 +234,7 @@ class SpectrumDescent(ExplorerResult):
             ("float64 round-off, (κ·eps)²", np.full(len(t), self.round_off), PURPLE, "longdash", 2),
         )
         left.x("index i")
-        left.y("σ<sub>i</sub>", -6.3, 0.3, log=True)
+        left.y("σ<sub>i</sub>", min(-6.3, math.log10(self.sigma[-1]) - 0.3), 0.3, log=True)
         right.x(**log_axis("step t", t))
         right.y("fraction of the initial value", math.log10(_SPECTRUM_FLOOR), 1, log=True, dtick=4)
         title = f"Exact line search in D = {len(self.sigma)} dimensions, κ = {num(self.kappa)}"
@@ -256,9 +273,20 @@ def spectrum_descent(
     solution = ends if start == "worst" else np.random.default_rng(0).normal(size=dimension)
     K, record = np.diag(sigma), log_spaced_steps(steps, 200)
     curve = linear_probe(np.eye(dimension), K, K @ solution, steps=steps, record=record)
+    return _with_bounds(kappa, sigma, curve)
+
+
+def descent_of(X: Floats, y: Floats, *, steps: int = SPECTRUM_STEPS) -> SpectrumDescent:
+    """Follow exact line search on a reader's features `(N, D)` and targets `(N,)`; σ is over σ₁."""
+    curve = linear_probe(None, features=X, targets=y, steps=steps, record=log_spaced_steps(steps, 200))
+    kappa, sigma = float(curve.condition), np.linalg.svd(X, compute_uv=False) ** 2
+    sigma = sigma[: int(curve.rank)] / sigma[0]
+    return _with_bounds(kappa, sigma, curve)
+
+
+def _with_bounds(kappa: float, sigma: Floats, curve: ProbeCurve) -> SpectrumDescent:
     bounds = norm_bound(kappa, curve.steps), kantorovich_bound(kappa, curve.steps)
-    round_off = float((kappa * np.finfo(np.float64).eps) ** 2)
-    return SpectrumDescent(kappa, sigma, curve, *bounds, round_off)
+    return SpectrumDescent(kappa, sigma, curve, *bounds, float((kappa * np.finfo(np.float64).eps) ** 2))
 
 
 class SpectrumDescentExplorer(Explorer):

@@ -51,7 +51,7 @@ def descended(regularizer: RegularizerName, sigma: tuple[float, ...], eta: float
     """Return a spectrum under steps of constant size, `(steps + 1, k)`, every row descending."""
     path = [np.array(sigma)]
     for _ in range(steps):
-        path.append(np.sort(next_spectrum(regularizer, path[-1], eta))[::-1])
+        path.append(np.sort(next_spectrum(path[-1], eta, regularizer))[::-1])
     return np.array(path)
 
 
@@ -152,7 +152,7 @@ def regularizer_path(
         if eta == 0:
             end = "repeated"
             break
-        moved = np.sort(next_spectrum(regularizer, sigma[-1], eta))[::-1]
+        moved = np.sort(next_spectrum(sigma[-1], eta, regularizer))[::-1]
         if moved[0] > LARGEST_KAPPA * moved[-1]:
             end = "round_off"
             break

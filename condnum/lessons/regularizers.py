@@ -6,6 +6,7 @@ signed singular values of :math:`\nabla_HR`.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from condnum.lessons.frame.explorer import (
     Slider,
     with_controls,
 )
+from condnum.lessons.frame.own import Own
 from condnum.lessons.frame.sheet import Sheet
 from condnum.numbers import num
 from condnum.theory.regularizers import SpectralRegularizer, ill_of_spectrum, well_of_spectrum
@@ -52,7 +54,7 @@ def of_spectrum(regularizer: RegularizerName, sigma: Floats) -> SpectralRegulari
     return well_of_spectrum(spectra, sigma.shape[-1]) if regularizer == "well" else ill_of_spectrum(spectra)
 
 
-def next_spectrum(regularizer: RegularizerName, sigma: Floats, eta: float) -> Floats:
+def next_spectrum(sigma: Floats, eta: float, regularizer: RegularizerName) -> Floats:
     """Return where each value of a spectrum goes, `(..., k)`."""
     move = well_spectrum_step if regularizer == "well" else ill_spectrum_step
     return np.asarray(move(sigma, eta), dtype=np.float64)
@@ -230,6 +232,7 @@ def regularizer_step(
     bend: float = 1.0,
     top: float = 1.0,
     scale: Literal["decades", "near"] = "decades",
+    move: Callable[[Floats, float, RegularizerName], Floats] = next_spectrum,
 ) -> RegularizerStep:
     """Take one step of size `η = s·η₀` on a `bent_spectrum`; η₀ = 1/(2g) sends the pushed value to 0.
 
@@ -237,11 +240,15 @@ def regularizer_step(
     """
     sigma = bent_spectrum(kappa=kappa, dimension=dimension, bend=bend, top=top)
     found, unit = of_spectrum(regularizer, sigma), annihilating_step(regularizer, sigma)
-    moved, steps = next_spectrum(regularizer, sigma, step * unit), np.geomspace(*STEP_RANGE, CURVE_POINTS)
+    moved, steps = move(sigma, step * unit, regularizer), np.geomspace(*STEP_RANGE, CURVE_POINTS)
     bound = well_step_bound if regularizer == "well" else ill_step_bound
     # κ(σ′) depends on η and the scale c of σ through ηc (well) or η/c³ (ill) alone: one batch of scaled
     # spectra with η = 1 does what a call for each η would.
     scales = (steps * unit) ** (1 if regularizer == "well" else -1 / 3)
+    if move is next_spectrum:
+        curve = next_spectrum(scales[:, None] * sigma, 1.0, regularizer)
+    else:  # a reader's may depend on the scale
+        curve = np.array([move(sigma, eta, regularizer) for eta in (steps * unit).tolist()])
     return RegularizerStep(
         regularizer, scale, step, unit, sigma,
         gradient=found.slopes.numpy(),
@@ -253,7 +260,7 @@ def regularizer_step(
         printed=float(bound(sigma, bound="published")),
         corrected=float(bound(sigma)),
         curve_steps=steps,
-        curve=kappas(next_spectrum(regularizer, scales[:, None] * sigma, 1.0)),
+        curve=kappas(curve),
     )  # fmt: skip
 
 
@@ -273,6 +280,7 @@ class RegularizerExplorer(Explorer):
     """One step of R_well or R_ill on a chosen spectrum, and κ(η) with both bounds of Theorem 4.3."""
 
     compute = staticmethod(regularizer_step)
+    own = Own("move", next_spectrum)
     presets = (
         Preset(
             "Counter-example to printed bound (1)",

@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
+import numpy as np
 import plotly.graph_objects as go
 import traitlets
 
@@ -169,3 +170,69 @@ def test_static_is_a_plain_figure_that_says_what_it_shows():
     assert figure.layout.meta["explorer"] == "GradientDescentExplorer"
     assert figure.layout.meta["settings"]["step"] == 3
     assert show_figure(figure, static=True) is figure
+
+
+def half(e, H):
+    g = H @ e
+    return e - 0.5 * (g @ g) / (g @ H @ g) * g
+
+
+def exact(e, H):
+    g = H @ e
+    return (e - (g @ g) / (g @ H @ g) * g).tolist()
+
+
+def spoiling(e, H):
+    H[:] = 1  # its own copy
+    return e @ H
+
+
+def test_a_function_of_the_readers_is_drawn_beside_the_librarys():
+    explorer = GradientDescentExplorer(descend=half)
+    gray = [one for one in payload(explorer)["figure"]["data"] if one["name"] == "the library's"]
+    assert sum(one["showlegend"] for one in gray) == 1
+    named = {one["name"]: one for one in payload(explorer)["figure"]["data"]}
+    assert named["iterates"]["x"] != named["the library's"]["x"]
+    assert "Your <b>half</b> differs from the library's by up to" in payload(explorer)["caption"]
+    assert payload(explorer)["code"].endswith("descend=half)")
+    assert explorer.plain_figure().layout.meta == {"stack": True}  # no recording has it
+    explorer.change(rule="constant")
+    assert "Your <b>half</b> is not used" in payload(explorer)["caption"]
+    same = GradientDescentExplorer(descend=exact)
+    assert "agrees with the library's" in payload(same)["caption"]
+    assert len(payload(same)["figure"]["data"]) == len(payload(GradientDescentExplorer())["figure"]["data"])
+    assert same.plain_figure().layout.meta["explorer"] == "GradientDescentExplorer"
+
+
+WRONG = [
+    (spoiling, "returned an array of shape (2,)", False),
+    (
+        lambda e, H: e[:1],
+        "returned an array of shape (1,); for these",
+        True,
+    ),
+    (lambda e, H: None, "returned nothing yet; end it with return", True),
+    (lambda e, H: e * np.inf, "places: look for a division by 0", True),
+    (lambda e, H: e * 1j, "returned complex numbers", True),
+    (lambda e, H: "w", "returned str 'w', not numbers", True),
+    (lambda e, H: e / undefined, "NameError: name 'undefined' is not defined", True),  # ruff: ignore[undefined-name]
+    (3.0, "descend must be a function, got 3.0; give its name without parentheses", True),
+]
+
+
+@pytest.mark.parametrize(("function", "words", "wrong"), WRONG, ids=[words[:30] for _, words, _ in WRONG])
+def test_a_wrong_function_is_explained(function, words, wrong):
+    explorer = GradientDescentExplorer(descend=function)
+    assert (words in explorer.error) is wrong
+    assert "Traceback" not in explorer.error
+
+
+def test_a_cell_that_ran_again_is_heeded(monkeypatch):
+    """Edit, run, drag: the explorer below need not be made again."""
+    here = globals()
+    monkeypatch.setattr(half, "__module__", "__main__")
+    explorer = GradientDescentExplorer(descend=half)
+    monkeypatch.setitem(here, "half", exact)
+    assert "differs" in payload(explorer)["caption"]
+    ask(explorer, 2, kappa=20.0)
+    assert "<b>exact</b> agrees" in payload(explorer)["caption"]

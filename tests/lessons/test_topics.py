@@ -99,7 +99,7 @@ def test_the_spectrum_is_that_of_a_step_on_theta_and_lies_on_the_curve(regulariz
     moved = hessian(move(np.eye(5), K, run.eta), K)
     np.testing.assert_allclose(np.linalg.eigvalsh(moved), np.sort(run.next_sigma), rtol=1e-12)
     for index in range(0, CURVE_POINTS, 37):
-        after = next_spectrum(regularizer, run.sigma, run.curve_steps[index] * run.unit)
+        after = next_spectrum(run.sigma, run.curve_steps[index] * run.unit, regularizer)
         assert run.curve[index] == pytest.approx(kappas(after), rel=1e-9)
 
 

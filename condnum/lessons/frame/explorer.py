@@ -1,18 +1,22 @@
 """The frame of all explorers: a pure function of its controls, drawn as a figure with a caption."""
 
+import html
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 
 from condnum.errors import InvalidInputError, check_known, require
+from condnum.lessons.frame.own import Own, Tried, newest, with_library
 from condnum.lessons.frame.widget import (
     PlotlyWidget,
     display_with_picture,
     errors_shown,
     figure_data,
     payload_json,
+    show_figure,
 )
 from condnum.machine import limited_threads
 
@@ -31,6 +35,12 @@ class ExplorerResult(ABC):
     @abstractmethod
     def caption(self) -> str:
         """Say in HTML what the figure shows."""
+
+    def show(self, *, static: bool = False) -> Any:
+        """Display the sentence and return the figure: for what no control changes."""
+        ipython = import_module("IPython.display")
+        ipython.display(ipython.HTML(f"<p>{self.caption()}</p>"))
+        return show_figure(self.figure(), static=static)
 
 
 @dataclass(frozen=True)
@@ -133,6 +143,7 @@ class Explorer(PlotlyWidget):
     """
 
     compute: ClassVar[Callable[..., Any]]
+    own: ClassVar[Own | None] = None  # the argument of `compute` in whose place readers may put a function
     presets: ClassVar[tuple[Preset, ...]] = ()
     controls: ClassVar[dict[str, Control]] = {}
 
@@ -148,7 +159,9 @@ class Explorer(PlotlyWidget):
             setattr(cls, name, trait)
 
     def __init__(self, **settings: Any) -> None:
+        self._function = settings.pop(self.own.name, None) if self.own else None  # the reader's
         self._check_names(settings)
+        self._tried: Tried | None = None  # that function in the last drawing
         self.result: Any  # what `compute` returned last; None where nothing can be drawn
         self.error: str  # what the red line says; empty when all is well
         self._drawn: tuple[Any, ...] | None  # the state that is drawn
@@ -191,7 +204,7 @@ class Explorer(PlotlyWidget):
     @classmethod
     def show(cls, *, static: bool = False, **settings: Any) -> Any:
         """Return the explorer, or the plain figure of these settings."""
-        explorer = cls(**settings)  # checks the settings
+        explorer = cls(**settings)  # checks the settings, and the reader's function
         if static and explorer.error:
             raise InvalidInputError(explorer.error)
         return explorer.plain_figure() if static else explorer
@@ -207,13 +220,19 @@ class Explorer(PlotlyWidget):
     @property
     def settings_code(self) -> str:
         """A line of Python that makes this explorer again."""
-        arguments = ", ".join(f"{name}={value!r}" for name, value in self.effective(self.settings).items())
-        return f"{type(self).__name__}({arguments})"
+        arguments = [f"{name}={value!r}" for name, value in self.effective(self.settings).items()]
+        arguments += [f"{self._tried.own.name}={self._tried.name}"] if self._tried else []
+        return f"{type(self).__name__}({', '.join(arguments)})"
 
     def plain_figure(self) -> Any:
-        """Return what is shown as a plotly figure without a widget; it says which explorer it shows."""
-        figure = self.result.figure()
+        """Return what is shown as a plotly figure without a widget; it says which explorer it shows.
+
+        What a function other than the library's has drawn is no explorer's: recordings do not have it.
+        """
+        figure, _ = self._drawing(self.result, self._beside)
         meta = {"explorer": type(self).__name__, "settings": self.settings}
+        if self._tried and not self._tried.agrees:
+            return figure
         return figure.update_layout(meta={**(figure.layout.meta or {}), **meta})
 
     def change(self, **settings: Any) -> None:
@@ -234,7 +253,7 @@ class Explorer(PlotlyWidget):
 
     def _draw(self, _: Any = None) -> None:
         """Compute and draw the state, unless it is drawn already."""
-        state = tuple(self.settings.values())
+        state = (*self.settings.values(), newest(self._function))
         if state == self._drawn:
             return
         self._clear()
@@ -242,14 +261,32 @@ class Explorer(PlotlyWidget):
         with errors_shown("nothing can be drawn for these settings", self._show_error):
             # Small matrices: threads cost more than they give, on a busy machine most.
             with limited_threads(1):
-                result = type(self).compute(**self.effective(self.settings))
-                figure, caption = result.figure(), result.caption()
-            self._content, self.result = (figure, {"caption": caption, "code": self.settings_code}), result
+                computed = self._compute()
+                figure, caption = self._drawing(*computed)
+            words: dict[str, Any] = {"caption": caption, "code": self.settings_code}
+            self._content = figure, words
+            self.result, self._beside = computed
             self._send_payload()
+
+    def _compute(self) -> tuple[Any, Any]:
+        """Return the state as the reader's function has it, if there is one, and as the library's does."""
+        settings, compute, self._tried = self.effective(self.settings), type(self).compute, None
+        if self.own is None or self._function is None:
+            return compute(**settings), None
+        self._tried = Tried(self.own, newest(self._function))
+        return compute(**settings, **{self.own.name: self._tried}), compute(**settings)
+
+    def _drawing(self, result: Any, beside: Any) -> tuple[Any, str]:
+        """Return figure and sentence, the library's lines beside the reader's where they differ."""
+        figure, caption = result.figure(), result.caption()
+        if self._tried is None:
+            return figure, caption
+        said = f"Your <b>{html.escape(self._tried.name)}</b> {self._tried.words()}. {caption}"
+        return figure if self._tried.agrees else with_library(figure, beside.figure()), said
 
     def _clear(self) -> None:
         """Forget what is drawn: nothing old stands for new settings."""
-        self._drawn = self.result = None
+        self._drawn = self.result = self._beside = None
         self._content, self.error = (None, {}), ""
 
     def _show_error(self, error: str, field: str = "") -> None:
