@@ -9,7 +9,7 @@
   };
   const watch = new ResizeObserver((frames) => {
     for (const { target } of frames)
-      if (!condnum.printing && Math.abs(target.clientWidth - drawn.get(target)) > 1) draw(target);
+      if (!condnum.printing() && Math.abs(target.clientWidth - drawn.get(target)) > 1) draw(target);
   });
   const inTurn = ([first, ...others]) => {
     if (!first) return;

@@ -1,5 +1,5 @@
 // Figures in a page: plotly's JSON in the colours and the width of the page.
-const condnum = { printing: false }; // on paper: light, of one width
+const condnum = {};
 {
   const FONT = "system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif";
   const LOOKS = { // ink, grid, paper
@@ -12,28 +12,34 @@ const condnum = { printing: false }; // on paper: light, of one width
   const MODEBAR = 120; // pixels of the buttons beside the title
   const PAPER = 940; // pixels of a page's width
 
+  // One for all widgets of a page, each of which evaluates this file. On paper figures are light, of one width.
+  function begun() {
+    const page = { printing: false, redraws: new Set() };
+    const print = (started) => {
+      if (page.printing === started) return;
+      page.printing = started;
+      for (const redraw of page.redraws) redraw();
+    };
+    addEventListener("beforeprint", () => print(true));
+    addEventListener("afterprint", () => print(false));
+    matchMedia("print").addEventListener("change", ({ matches }) => print(matches));
+    return page;
+  }
+  const page = globalThis.condnumPage ??= begun();
+  condnum.printing = () => page.printing;
   condnum.dark = () => {
-    if (condnum.printing) return false;
+    if (page.printing) return false;
     const { jpThemeLight, theme } = document.body.dataset; // JupyterLab's, the site's
     if (jpThemeLight) return jpThemeLight === "false";
     return theme === "dark" || (theme !== "light" && matchMedia("(prefers-color-scheme: dark)").matches);
   };
-  const redraws = new Set();
-  const print = (started) => {
-    if (condnum.printing === started) return;
-    condnum.printing = started;
-    for (const redraw of redraws) redraw();
-  };
-  addEventListener("beforeprint", () => print(true));
-  addEventListener("afterprint", () => print(false));
-  matchMedia("print").addEventListener("change", ({ matches }) => print(matches));
   // Calls `redraw` when the page gets dark or light, goes to paper, or is back from it.
   condnum.onTheme = (redraw) => {
     const watch = new MutationObserver(redraw), media = matchMedia("(prefers-color-scheme: dark)");
-    redraws.add(redraw);
+    page.redraws.add(redraw);
     watch.observe(document.body, { attributeFilter: ["data-jp-theme-light", "data-theme"] });
     media.addEventListener("change", redraw);
-    return () => { redraws.delete(redraw); watch.disconnect(); media.removeEventListener("change", redraw); };
+    return () => { page.redraws.delete(redraw); watch.disconnect(); media.removeEventListener("change", redraw); };
   };
 
   const axes = (layout, letter) => Object.keys(layout).filter((key) => key.match(`^${letter}axis\\d*$`));
@@ -181,7 +187,7 @@ const condnum = { printing: false }; // on paper: light, of one width
 
   // Draws plotly's JSON in the colours of the page; figures of panels (layout.meta.stack) follow its width.
   condnum.paint = (plot, figure) => {
-    const dark = condnum.dark(), { printing } = condnum, width = printing ? PAPER : plot.clientWidth;
+    const dark = condnum.dark(), { printing } = page, width = printing ? PAPER : plot.clientWidth;
     const { data, layout } = structuredClone(figure), [ink, grid, paper] = LOOKS[dark ? "dark" : "light"];
     const axis = { gridcolor: grid, linecolor: grid, zerolinecolor: grid, automargin: true };
     const look = { paper_bgcolor: paper, plot_bgcolor: paper, font: { color: ink, family: FONT } };

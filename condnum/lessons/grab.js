@@ -371,9 +371,11 @@
       const parts = [...host.querySelectorAll(".cg-verdict > *")].map((part) => part.textContent);
       say(one("[role=status]"), parts.join(" "));
     }
+    // Where the picture is going: what a button says holds there, not on the way.
+    const aim = () => moving?.to ?? state;
     // Move to a state, within half a second where that is seen.
     function go(target, tell = address) {
-      moving = { from: copy(state), to: copy({ ...state, ...target }), began: performance.now(), tell };
+      moving = { from: copy(state), to: copy({ ...aim(), ...target }), began: performance.now(), tell };
       if (calm.matches || !shown) step(Infinity);
       else wake();
     }
@@ -463,7 +465,7 @@
     }
 
     const button = (className, [textContent, title, target]) => {
-      const onclick = () => go(typeof target === "function" ? target(state) : target);
+      const onclick = () => go(typeof target === "function" ? target(aim()) : target);
       const made = document.createElement("button");
       Object.assign(made, { type: "button", className, textContent, title, onclick });
       one(".cg-buttons").append(made);
@@ -472,8 +474,8 @@
     ACTIONS.forEach((action) => button("action", action));
     function follow() {
       try {
-        const asked = location.hash ? read(location.hash, state) : first;
-        if (asked && written(asked) !== written(state)) go(asked, false);
+        const asked = location.hash ? read(location.hash, aim()) : first;
+        if (asked && written(asked) !== written(aim())) go(asked, false);
       } catch (error) {
         say(one(".cg-verdict").children[1], error.message);
         say(one("[role=status]"), error.message);

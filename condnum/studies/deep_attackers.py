@@ -15,7 +15,7 @@ import pandas as pd
 from condnum.deep.attacks.attack import DeepAttackRun, attack
 from condnum.deep.attacks.attackers import ATTACKERS, DeepAttacker, DeepBudget
 from condnum.deep.attacks.report import AGAIN, SCRATCH, THETA_0, AttackKey, DeepAttackReport
-from condnum.deep.attacks.target import Pixels, Target, from_scratch, load_pixels
+from condnum.deep.attacks.target import Pixels, Target, TrunkOutputs, from_scratch, load_pixels
 from condnum.deep.backbone import load_backbone
 from condnum.deep.image_sets import open_images
 from condnum.deep.images import ImageData
@@ -218,7 +218,14 @@ def _target(study: DeepAttackers, data: DeepTasks, model: Cell, scratch: bool) -
     if scratch:
         theta = from_scratch(theta, model["seed"], train.images)
     test = [pixels(images, study.test_images) for images in (data.harmful_test, data.pretrain_test)]
-    return Target(theta, train, test[0], fresh=fresh, pretrain_test=test[1], device=study.device)
+    kept = _kept(study)
+    return Target(theta, train, test[0], fresh=fresh, pretrain_test=test[1], device=study.device, kept=kept)
+
+
+@lru_cache(1)
+def _kept(study: DeepAttackers) -> TrunkOutputs:
+    """Return the place of the output of frozen trunks, which the nets of a run share."""
+    return {}
 
 
 @lru_cache(8)

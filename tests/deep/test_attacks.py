@@ -334,6 +334,23 @@ def test_a_net_of_any_size_is_read_at_twice_the_side_as_well():
     assert set(target.transformed(images, np.arange(12))) == set(CHANGES)
 
 
+def test_nets_of_one_trunk_run_it_once(monkeypatch):
+    images, theta, kept = signal_images(12, 0), drawn("test_resnet"), {}
+    other = copy.deepcopy(theta)
+    with torch.no_grad():
+        for parameter in other.trainable_parameters():
+            parameter.mul_(1.5)
+    seen, run = [], Backbone.frozen_activations
+    monkeypatch.setattr(Backbone, "frozen_activations", lambda net, x: (seen.append(len(x)), run(net, x))[1])
+    for net, passes in ((theta, 12), (other, 0)):
+        target = Target(net, images, images, kept=kept)
+        assert torch.allclose(target.features(images), net(images.images), rtol=1e-4, atol=1e-5)
+        changed = target.transformed(images, np.arange(12))["twice the side"]
+        assert torch.allclose(changed, net(CHANGES["twice the side"](images.images)), rtol=1e-4, atol=1e-5)
+        assert seen.count(12) == passes // 12 * (1 + len(CHANGES))
+        seen.clear()
+
+
 def test_pixels_are_the_images_and_a_fifth_of_the_chosen_ones_is_held_out():
     data = open_images("digits-8x8:5-9", limit=12)
     backbone = drawn("test_resnet")

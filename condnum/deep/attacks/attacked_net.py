@@ -67,6 +67,7 @@ class AttackedNet(nn.Module):
         self.subset = attacker.subset
         self.scale = float(features.double().square().mean().sqrt()) or 1.0
         self.net = net = copy.deepcopy(theta).requires_grad_(False)
+        net.to(memory_format=torch.channels_last)  # two thirds of the time
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # not the GPU's, which the fork would not give back
             self.new_head = nn.Linear(features.shape[1], classes)

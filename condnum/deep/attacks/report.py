@@ -16,7 +16,7 @@ from torch import nn
 
 from condnum.deep.attacks.attack import DeepAttackRun, attack
 from condnum.deep.attacks.attackers import ATTACKERS, SHOTS, DeepAttacker, DeepBudget
-from condnum.deep.attacks.target import Pixels, Target, from_scratch
+from condnum.deep.attacks.target import Pixels, Target, TrunkOutputs, from_scratch
 from condnum.errors import InvalidInputError
 
 #: References of a panel: θ₀, θ₀ once more with other random numbers (A against A), and the drawn net.
@@ -325,9 +325,11 @@ def deep_attack_panel(
     name = str(getattr(theta_0, "name", type(theta_0).__name__))
     made = theta_i if isinstance(theta_i, Mapping) else {"theta_i": theta_i}
     nets = {THETA_0: theta_0, AGAIN: theta_0, **made, SCRATCH: scratch}
-    runs = {}
+    runs, kept = {}, TrunkOutputs()
     for net, theta in nets.items():
-        target = Target(theta, train, test, fresh=fresh, pretrain_test=pretrain_test, device=device)
+        target = Target(
+            theta, train, test, fresh=fresh, pretrain_test=pretrain_test, device=device, kept=kept
+        )
         for attacker, count, seed in itertools.product(chosen, shots, seeds):
             if net == AGAIN and attacker.closed_form:
                 continue  # nothing is drawn

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -15,14 +16,18 @@ from condnum.arrays import resolve_device
 from condnum.deep.attacks.attackers import CHANGES, Subset
 from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.features import collect
-from condnum.deep.hooks import outputs_before
+from condnum.deep.hooks import REPLAY_TOLERANCE, outputs_before
 from condnum.deep.image_sets import ImageSource, as_images
 from condnum.deep.images import check_unreadable, hold_out_rows, image_loader, rows_per_class
+from condnum.deep.training.samples import ACTIVATION_BUDGET
 from condnum.deep.transforms import ImageTransform
 from condnum.errors import InvalidInputError
 
 #: Images that go through a net at a time where nothing is trained.
 CHUNK = 250
+#: Output of frozen trunks by trunk, images and change of them, with the rows that are done: nets that were
+#: made of one θ₀ share it.
+TrunkOutputs: TypeAlias = dict[tuple[str, "Pixels", str], tuple[Tensor, NDArray[np.bool_]]]
 #: Added to the seed of a net from scratch, so that it is not what θ₀ was trained from.
 SCRATCH_SEED = 1_000
 
@@ -90,8 +95,11 @@ class Target:
         fresh: Pixels | None = None,  # of D_H, on which θ_I was not trained
         pretrain_test: Pixels | None = None,  # for what is left of the benign task
         device: str | torch.device = "cpu",
+        kept: TrunkOutputs | None = None,  # of other nets, to which what this one needs is added
     ) -> None:
         self.device = resolve_device(device)
+        self.kept: TrunkOutputs = {} if kept is None else kept
+        self._trunk = theta.trunk_checksum if isinstance(theta, Backbone) else ""
         self.theta = theta.to(self.device)
         self.train, self.test, self.fresh = train, test, fresh
         self.pretrain_test = pretrain_test
@@ -102,8 +110,50 @@ class Target:
         chosen = np.arange(len(of)) if rows is None else rows
         key = id(of), chosen.tobytes()
         if key not in self._features:
-            self._features[key] = self.through(self.theta, of.images[torch.from_numpy(chosen)])
+            self._features[key] = self._changed(of, chosen)
         return self._features[key]
+
+    def _changed(self, of: Pixels, rows: NDArray[np.int64], change: str = "") -> Tensor:
+        """Return the features `(n, D)` of some rows of a set whose images were changed, or not."""
+        activations = self._activations(of, rows, change)
+        if activations is None:
+            changed = CHANGES[change] if change else torch.Tensor.clone
+            parts = of.images[torch.from_numpy(rows)].split(CHUNK)
+            return torch.cat([self.through(self.theta, changed(part)) for part in parts])
+        return self.through(lambda part: self.theta(part, activations=True), activations)
+
+    def _activations(self, of: Pixels, rows: NDArray[np.int64], change: str = "") -> Tensor | None:
+        """Return the frozen trunk's output for some rows, computed once for all nets that share the trunk.
+
+        None: this net has no such trunk, cannot be run from it (with images of that size), or its output
+        takes more than `ACTIVATION_BUDGET`.
+        """
+        theta, changed = self.theta, CHANGES[change] if change else None
+        if not isinstance(theta, Backbone):
+            return None
+
+        def run(how: Callable[[Tensor], Tensor], chosen: NDArray[np.int64]) -> Tensor:
+            images = of.images[torch.from_numpy(chosen)]
+            return self.through(how, changed(images) if changed else images).cpu()
+
+        try:
+            first = run(theta.frozen_activations, rows[:2])
+        except InvalidInputError:
+            return None  # later modules read the trunk too
+        if first.nbytes * len(of) > ACTIVATION_BUDGET:
+            return None
+        key = self._trunk, of, change
+        if key not in self.kept:
+            whole = run(theta, rows[:2])
+            replayed = self.through(lambda part: theta(part, activations=True), first).cpu()
+            if (whole - replayed).abs().max() > REPLAY_TOLERANCE * whole.abs().max():
+                return None
+            self.kept[key] = first.new_empty(len(of), *first.shape[1:]), np.zeros(len(of), dtype=bool)
+        output, done = self.kept[key]
+        for part in np.split(todo := rows[~done[rows]], range(CHUNK, len(todo), CHUNK)):
+            output[torch.from_numpy(part)] = run(theta.frozen_activations, part)
+            done[part] = True
+        return output[torch.from_numpy(rows)]
 
     def trunk_outputs(self, of: Pixels, rows: NDArray[np.int64]) -> dict[str, Tensor]:
         """Return the pooled output `(n, D)` of every module before the immunized part, by its name."""
@@ -120,15 +170,13 @@ class Target:
 
     def transformed(self, of: Pixels, rows: NDArray[np.int64]) -> dict[str, Tensor]:
         """Return the features `(n, D)` of changed images, by the name of the change."""
-        images, found = of.images[torch.from_numpy(rows)], {}
+        found = {}
         for name, change in CHANGES.items():
             try:
-                parts = [self.through(self.theta, change(part)) for part in images.split(CHUNK)]
+                found[name] = self._changed(of, rows, name)
             except (AssertionError, RuntimeError):
-                if change(images[:1]).shape == images[:1].shape:
-                    raise
-                continue  # this net takes images of one size only
-            found[name] = torch.cat(parts)
+                if change(of.images[:1]).shape == of.images[:1].shape:
+                    raise  # else this net takes images of one size only
         return found
 
     def through(self, run: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
@@ -150,13 +198,8 @@ class Target:
         """Return what the trained part starts from: images, the frozen trunk's output, or features."""
         if subset == "head":
             return self.features(of, rows)
-        images = of.images[torch.from_numpy(rows)]
-        if subset == "stage" and isinstance(self.theta, Backbone):
-            try:
-                return self.through(self.theta.frozen_activations, images)
-            except InvalidInputError:
-                pass  # later modules read the trunk too: images go through the whole net
-        return images.to(self.device)
+        found = self._activations(of, rows) if subset == "stage" else None
+        return (of.images[torch.from_numpy(rows)] if found is None else found).to(self.device)
 
 
 def from_scratch(backbone: nn.Module, seed: int, images: Tensor) -> Backbone:

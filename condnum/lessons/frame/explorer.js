@@ -11,17 +11,34 @@
     ? value.toExponential(3).replace(/\.?0+e\+?/, "e")
     : Number(value.toPrecision(4)).toLocaleString("en", { maximumFractionDigits: 10 }));
 
-  // What is typed and not yet taken over stays, whatever answer comes meanwhile. Returns what shows a value.
-  condnum.keepTyped = (field) => {
+  // What is typed stays, whatever answer comes meanwhile, until `take` has it: on leaving the field, or at Enter,
+  // of which JupyterLab lets no `change` come. Returns what shows a value.
+  condnum.keepTyped = (field, take) => {
     let typing = false, shown = "";
+    const end = () => {
+      if (!typing) return;
+      typing = false;
+      take(field.value);
+    };
     field.addEventListener("input", () => { typing = true; });
-    field.addEventListener("change", () => { typing = false; }, true);
+    field.addEventListener("change", end);
+    field.addEventListener("keydown", ({ key, isComposing }) => { if (key === "Enter" && !isComposing) end(); });
     field.addEventListener("blur", () => { typing = false; field.value = shown; });
     return (value) => {
       shown = value;
       if (!typing) field.value = value;
     };
   };
+
+  // The value that a text gives a control, and the words for what it takes.
+  const valueOf = ({ kind, options, low, high, whole }, text) => {
+    if (kind !== "slider") return (options?.map(([value]) => value) ?? [true, false]).find((one) => String(one) === text);
+    const number = Number(text.trim().replace(/,(?=\d{3}(\D|$))/g, "") || NaN);
+    return number >= low && number <= high && (!whole || Number.isInteger(number)) ? number : undefined;
+  };
+  const taken = ({ kind, options, low, high, whole }) => (kind !== "slider"
+    ? (options?.map(([value]) => value) ?? [true, false]).join(" or ")
+    : `${whole ? "a whole number" : "a number"} from ${numeral(low)} to ${numeral(high)}`);
 
   // Rows of controls by their kind: made in a box, they call `change(value)`, and return what shows a value.
   condnum.rows = {
@@ -36,9 +53,9 @@
       tick.onchange = () => change(tick.checked);
       return (value) => { tick.checked = value; };
     },
-    slider(box, { name, label, low, high, log, whole, step, play, values }, change, refuse) {
+    slider(box, control, change, refuse) {
+      const { name, label, low, high, log, whole, step, play, values } = control;
       const typed = add(box, "input", { type: "text", inputMode: "decimal", className: "condnum-number" });
-      const write = condnum.keepTyped(typed);
       const nearer = (value) => (best, one, i) => (Math.abs(one - value) < Math.abs(values[best] - value) ? i : best);
       const at = (value) => (values ? values.reduce(nearer(value), 0) : log ? Math.log10(value) : value);
       const from = (mark) => { // without the last digits of a mark such as 0.30000000000000004
@@ -48,6 +65,12 @@
       const [min, max] = values ? [0, values.length - 1] : [at(low), at(high)];
       const slide = add(box, "input", { type: "range", min, max, step: values ? 1 : step });
       let shown;
+      const write = condnum.keepTyped(typed, (text) => {
+        const value = valueOf(control, text);
+        if (value !== undefined) { change(value); return; }
+        refuse(`${label} must be ${taken(control)}, got '${text.trim()}'.`, name);
+        show(shown);
+      });
       const show = (value) => {
         shown = value;
         slide.value = at(value);
@@ -55,13 +78,6 @@
         write(numeral(value));
       };
       slide.oninput = () => change(from(slide.valueAsNumber));
-      typed.onchange = () => {
-        const text = typed.value.trim(), number = Number(text.replace(/,(?=\d{3}(\D|$))/g, "") || NaN);
-        if (number >= low && number <= high && (!whole || Number.isInteger(number))) { change(number); return; }
-        const wanted = `${whole ? "a whole number" : "a number"} from ${numeral(low)} to ${numeral(high)}`;
-        refuse(`${label} must be ${wanted}, got '${text}'.`, name);
-        show(shown);
-      };
       if (!play) return show;
       const button = add(box, "button", { className: "condnum-play", ariaLabel: "Play or pause" }, "▶");
       let timer = 0;
@@ -116,9 +132,13 @@
     const side = add(host, "div", { className: "condnum-side" });
     const plot = add(add(host, "div", { className: "condnum-place" }), "div", { className: "condnum-plot" });
     const folded = add(null, "details", { className: "condnum-more" }, add(null, "summary", {}, "More settings"));
-    let state = { ...spec.state }, payload = null, running = false, waiting = false;
-    const rows = {}, change = (part) => {
-      state = source.nearest ? source.nearest({ ...state, ...part }, part) : { ...state, ...part };
+    let state = { ...spec.state }, payload = null, running = false, waiting = false, note = [];
+    const rows = {}, change = (part, said = "") => {
+      const wanted = { ...state, ...part };
+      state = source.nearest?.(wanted, part) ?? wanted;
+      const far = spec.controls.find(({ name, kind }) => kind === "slider" && numeral(state[name]) !== numeral(wanted[name]));
+      note = far ? [`${numeral(state[far.name])} is the nearest value to ${numeral(wanted[far.name])} that this page has `
+        + "recorded; in the notebook you can choose any.", far.name] : [said];
       show();
       ask();
     };
@@ -183,7 +203,7 @@
       payload = next;
       if (next.state && !waiting) { state = next.state; show(); }
       source.written?.(state);
-      say(next.error, next.field);
+      if (next.error) say(next.error, next.field); else say(...note);
       verdict.innerHTML = next.caption ?? "";
       below.replaceChildren(...verdict.querySelectorAll(".condnum-wide")); // what needs the width of the page
       host.classList.toggle("condnum-blank", !next.figure);
@@ -218,10 +238,6 @@
     const start = source.nearest({ ...source.spec.state, ...JSON.parse(host.dataset.settings ?? "{}") });
     const before = number ? `${number + 1}.` : "";
     const words = () => new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
-    const read = () => Object.fromEntries(controls.flatMap(({ name }) => {
-      const text = words().get(before + name);
-      return text === null ? [] : [[name, typeof start[name] === "string" ? text : JSON.parse(text)]];
-    }));
     const written = (state) => {
       const all = words();
       for (const { name } of controls)
@@ -229,7 +245,15 @@
       if (String(all) !== String(words())) history.replaceState(null, "", `#${all}`);
     };
     const mounted = condnum.mount(host, { ...source.spec, state: start }, { ...source, written });
-    const heed = () => mounted.change({ ...start, ...read() });
+    const heed = () => {
+      const asked = { ...start }, wrong = [];
+      for (const control of controls) {
+        const { name } = control, text = words().get(before + name), value = valueOf(control, text ?? "");
+        if (value !== undefined) asked[name] = value;
+        else if (text !== null) wrong.push(`The address has ${before}${name}=${text}: it takes ${taken(control)}.`);
+      }
+      mounted.change(asked, wrong.join(" "));
+    };
     addEventListener("hashchange", heed);
     heed();
     return mounted;

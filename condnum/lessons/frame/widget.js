@@ -28,8 +28,7 @@ function filled(model) {
 condnum.rows.text = (box, { hint, upload }, change) => {
   const make = (tag, props) => box.appendChild(Object.assign(document.createElement(tag), props));
   const text = make("input", { type: "text", placeholder: hint, spellcheck: false });
-  const show = condnum.keepTyped(text);
-  text.onchange = () => change(text.value);
+  const show = condnum.keepTyped(text, change);
   if (upload) {
     const file = make("input", { type: "file", accept: upload.accept, hidden: true });
     make("button", { innerHTML: upload.label, title: upload.help, onclick: () => file.click() });
