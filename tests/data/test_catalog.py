@@ -90,7 +90,7 @@ def test_bundled_files_are_known_however_they_are_compressed(isolated, monkeypat
     """Their README has the SHA-256 of each."""
     text = (BOX / "README.md").read_text()
     files = [path for path in BOX.rglob("*") if path.is_file() and path.name != "README.md"]
-    assert len(files) == 3
+    assert len(files) == 4
     for path in files:
         assert sha256_file(path) in text
         assert sha256_file(path, decompress=True) in text
