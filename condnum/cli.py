@@ -168,6 +168,8 @@ def lab(folder: str, options: tuple[str, ...], ip: str) -> None:
     """
     from condnum.report.notebook import copy_notebooks
 
+    if folder.startswith("-"):
+        folder, options = "notebooks", (folder, *options)
     server, place = require("jupyterlab.labapp", "notebooks").LabApp, Path(folder).expanduser()
     if differ := copy_notebooks(place):
         names = ", ".join(path.name for path in differ)

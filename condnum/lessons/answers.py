@@ -161,11 +161,14 @@ class AnswerBox(_VBox):
         self._examine = examine
         look = {"style": {"description_width": "16ch"}, "layout": {"width": "640px", "max_width": "100%"}}
         self.fields = {
-            name: _ipywidgets.Text(description=f"{name} =", placeholder=HINT, **look) for name in names
+            name: _ipywidgets.Text(description=f"{name} =", placeholder=HINT, continuous_update=False, **look)
+            for name in names
         }
+        for field in self.fields.values():
+            field.observe(self._answer, "value")  # at Enter, and where the reader leaves it
         self.button = _ipywidgets.Button(description="Check", tooltip="Is this right, and why?")
         self.verdict = _ipywidgets.HTML()
-        self.button.on_click(self._on_click)
+        self.button.on_click(self._answer)
         super().__init__(children=[*self.fields.values(), self.button, self.verdict])
 
     @classmethod
@@ -181,7 +184,7 @@ class AnswerBox(_VBox):
             return AnswerVerdict(verdict.status, "This exercise asks for code: answer it in the notebook.")
         return cls(examine, answers)
 
-    def _on_click(self, _: Any) -> None:
+    def _answer(self, _: Any) -> None:
         """Read the fields and examine them; what cannot be read is a finding as well."""
         try:
             verdict = self._examine(*(typed_numbers(field.value) for field in self.fields.values()))

@@ -110,6 +110,38 @@ def test_a_page_plays_by_keyboard_and_by_its_address(play: Any) -> None:
     assert window.problems == []
 
 
+def test_what_is_typed_is_taken_at_enter_and_what_is_not_recorded_is_said(play: Any) -> None:
+    """JupyterLab cancels what a browser does at Enter."""
+    few = {"exponent": [0.0, 1.0], "pretrain_kappa": [10.0, 1000.0], "harmful_kappa": [2.0, 100.0]}
+    page = play(AlignedTasksExplorer, few)
+    cancel = "addEventListener('beforeinput', e => e.inputType === 'insertLineBreak' && e.preventDefault())"
+    page.evaluate(f"document.body.{cancel}")
+    box, alert = page.get_by_role("textbox", name="κ(KP)"), page.get_by_role("alert")
+    box.fill("1e9")
+    box.press("Enter")
+    alert.get_by_text("must be a number from").wait_for()
+    box.fill("900")
+    box.press("Enter")
+    alert.get_by_text("1,000 is the nearest value to 900 that this page has recorded").wait_for()
+    assert box.input_value() == "1,000"
+    box.fill("1,000")
+    box.press("Enter")
+    page.wait_for_function("[...document.querySelectorAll('[role=alert]')].every(one => !one.textContent)")
+    assert page.problems == []
+
+
+def test_an_address_with_what_no_control_takes_says_so(play: Any) -> None:
+    few = {"exponent": [0.0, 1.0], "pretrain_kappa": [100.0, 1000.0], "harmful_kappa": [2.0, 100.0]}
+    page = play(AlignedTasksExplorer, few)
+    for text in ("abc", "null", "[]", "", "1e9", "NaN"):
+        page.evaluate("text => { location.hash = text; }", f"pretrain_kappa={text}&exponent=1")
+        words = f"The address has pretrain_kappa={text}: it takes a number from 1"
+        page.get_by_role("alert").get_by_text(words).wait_for()
+        state = {"exponent": 1, "pretrain_kappa": 100, "harmful_kappa": 2}
+        assert page.evaluate("player.state()") == state
+    assert page.problems == []
+
+
 _LAYOUT = """() => {
     const [side, plot] = [".condnum-side", ".js-plotly-plot"].map(name => document.querySelector(name));
     const [left, right] = [side, plot].map(element => element.getBoundingClientRect());

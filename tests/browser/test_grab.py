@@ -191,6 +191,17 @@ def test_presets_and_the_address_go_there_and_back(opened):
     page.locator(".cg-verdict", has_text="harmful κ as before").wait_for()
 
 
+def test_a_button_pressed_on_the_way_is_for_where_the_picture_goes(opened):
+    """The state half-way gave another θ, which was called the best."""
+    presses = """labels => {
+        const named = text => [...document.querySelectorAll('button')].find(one => one.textContent === text);
+        for (const label of labels) named(label).click();
+    }"""
+    opened.page.evaluate(presses, ["Aligned, yet immunized", "Best θ"])
+    opened.settled(**ALIGNED)
+    assert "is the largest possible." in opened.verdict
+
+
 def test_a_finger_on_a_phone(chromium, tmp_path):
     context = chromium.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
     opened = Page(context.new_page(), standalone(tmp_path / "grab.html"))

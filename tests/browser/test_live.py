@@ -44,6 +44,10 @@ def test_in_jupyterlab(lab, window):
     live.turn_to("step size")
     live.press("condition number κ", "ArrowRight")
     live.assert_draws(zigzag(kappa=10**1.1).figure())
+    box = live.explorer.get_by_role("textbox", name="condition number κ")
+    box.fill("37")
+    live.change(lambda: box.press("Enter"))
+    live.assert_draws(zigzag(kappa=37.0).figure())
     live.page.evaluate(_THEME)
     assert not faults_of(live.page, "JupyterLab", [(1400, "dark")])
     assert live.page.locator(".jp-RenderedPlotly:visible").count() == 0
@@ -86,9 +90,13 @@ def answer_exercises(page):
     check = page.get_by_role("button", name="Check")
     check.nth(6).wait_for()  # the boxes come one by one
     assert check.count() == 7
-    for answer, said in (("7", "That is the ratio of the axes themselves."), ("49", "✔ right.")):
-        page.get_by_label("kappa =").fill(answer)
-        check.first.click()
+    field = page.get_by_label("kappa =")
+    for answer, said, act in (
+        ("7", "That is the ratio of the axes themselves.", lambda: field.press("Enter")),
+        ("49", "✔ right.", check.first.click),
+    ):
+        field.fill(answer)
+        act()
         page.get_by_text(said).wait_for()
     assert page.get_by_text("This exercise asks for code").count() == 4
 

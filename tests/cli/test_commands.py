@@ -44,7 +44,10 @@ def test_lab_copies_the_notebooks_but_keeps_what_is_there(user, tmp_path, monkey
     assert (tmp_path / "notebooks" / "2_alignment.ipynb").read_text() == "my work"
     assert (tmp_path / "notebooks" / "experiments" / "limits.ipynb").is_file()
     assert "keeps its own 2_alignment.ipynb; move" in " ".join(capsys.readouterr().err.split())
-    first, second = started
+    assert main(["lab", "--", "--no-browser"]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["notebooks"]  # no folder of that name
+    first, second, third = started
+    assert third == [*first, "--no-browser"]
     assert {"--ServerApp.ip=127.0.0.1", "--notebook-dir=notebooks"} <= set(first)
     assert second == ["--ServerApp.ip=0.0.0.0", *first[1:], "--port=9999"]
     assert ("--allow-root" in first) == (user == 0)
