@@ -1,6 +1,6 @@
 """The attack panel of an audit: a sample of the harmful task's rows, at every extractor."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ _SAMPLE_SEED = 79
 #: The same, of the mixtures of classes.
 _MIXTURE_SEED = 83
 #: What each attacker may spend in an audit, a tenth of what the panel allows by itself.
-PANEL_BUDGET = AttackBudget(steps=5_000, dense_steps=500)
+PANEL_BUDGET = AttackBudget(steps=5_000, dense_steps=500, full_features=256)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +43,7 @@ class AttackSection:
     rows: int = 0  # rows the attackers trained on
     held_out: int = 0  # rows on which they were measured
     of_rows: int = 0  # rows there are
+    reduced: Sequence[str] = ()  # sentences on what large tasks are spared
 
 
 def attack_section(
@@ -74,6 +75,13 @@ def attack_section(
     chosen, defender = np.sort(drawn[:size]), np.sort(drawn[size : 2 * size])
     test = np.isin(chosen, drawn[:held_out])
     classes, Y = int(y.max()) + 1, y[chosen]
+    reduced = list[str]()
+    if X.shape[1] > budget.full_features:
+        reduced.append(
+            f"Beyond {budget.full_features} features, SGD, Adam, the stacked layer and fine-tuning of θ take "
+            "float32, and all but SGD drop the slower half of their rates after 1/16 and again after 1/8 of "
+            "the steps: a rate that starts slowly may be missed."
+        )
     if y.dtype.kind == "i":
         known = np.isin(Y, Y[~test])  # what no attacker has seen cannot be asked of one
         chosen, test = chosen[known], test[known]
@@ -81,13 +89,19 @@ def attack_section(
         if len(names) < 2:
             return AttackSection(None, "all targets belong to one class, so there is nothing to learn")
         Y = Y.astype(np.int64) if kind == "classification" else _mixed(one_hot(Y, len(names)), seed)
+        if Y.shape[1:] == (PANEL_OUTPUTS,) != (len(names),):
+            reduced.append(
+                f"The attackers learn {PANEL_OUTPUTS} random mixtures of the {len(names)} classes; their "
+                "losses are estimates of those on all classes."
+            )
     held_out = int(test.sum())
     fit = len(chosen) - held_out
     thetas: dict[str, Any] = {AS_IS: None, **extractors}
     if erase and len(defender) >= LEAST_ROWS:
         with suppress(InvalidInputError):  # the targets have no linear part in these rows
             answers = one_hot(y[defender], classes)
-            thetas[ERASED] = erasure(X[defender], answers, kind="regression", intercept=False).theta
+            erased = erasure(X[defender], answers, kind="regression", intercept=False).theta
+            thetas |= {ERASED: erased} if erased.any() else {}  # many classes may take all directions
     with np.errstate(over="ignore", invalid="ignore"):  # candidates that diverge are part of the race
         report = attack_panel(
             X[chosen[~test]],
@@ -99,7 +113,7 @@ def attack_section(
             on_attack=on_attack,
             title=f"{Path(task.stream.source).name}, {fit:,d} rows",
         )
-    return AttackSection(report, "", fit, held_out, task.rows)
+    return AttackSection(report, "", fit, held_out, task.rows, reduced)
 
 
 def _mixed(Y: NDArray[Any], seed: int) -> NDArray[Any]:

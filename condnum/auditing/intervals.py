@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from condnum.auditing.measures import AS_IS, Extractors, TaskSpectra, kappa_table
+from condnum.auditing.measures import Extractors, TaskSpectra, kappa_table
 from condnum.data.feature_rows import SAMPLE_ROWS_PER_COLUMN, TaskRows
 from condnum.errors import RankError
 from condnum.machine import core_count, limited_threads
@@ -52,6 +52,7 @@ def bootstrap(
     tasks: Sequence[TaskRows],
     extractors: Extractors,
     *,
+    ranks: Sequence[int],
     rtol: float,
     epsilon: float,
     replicates: int = 200,
@@ -68,19 +69,18 @@ def bootstrap(
     D = tasks[0].stream.dimension
     if any(len(task.sample) < min(task.rows, SAMPLE_ROWS_PER_COLUMN * D) for task in tasks):
         return f"at D = {D:,d} a sample of {SAMPLE_ROWS_PER_COLUMN} rows per column exceeds the memory limit"
+    for task, rank in zip(tasks, ranks, strict=True):
+        if (1 - math.exp(-1)) * len(task.sample) < rank:
+            return (
+                f"a resample has 63 % of the {len(task.sample):,d} rows of {Path(task.stream.source).name}, "
+                f"fewer than their rank {rank:,d}, and would measure another rank"
+            )
 
     def measured(covariances: Sequence[Any]) -> pd.DataFrame:
         P, H = (CovarianceRange.of(K, rtol=rtol) for K in covariances)
         return estimates(TaskSpectra.of(P, H, extractors, rtol=rtol), epsilon)
 
     known = measured([task.covariance for task in tasks])
-    ranks = known.query(f"quantity == 'rank' and extractor == '{AS_IS}'")["estimate"]
-    for task, rank in zip(tasks, ranks, strict=True):
-        if (1 - math.exp(-1)) * len(task.sample) < rank:
-            return (
-                f"a resample has 63 % of the {len(task.sample):,d} rows of {Path(task.stream.source).name}, "
-                f"fewer than their rank {rank:,.0f}, and would measure another rank"
-            )
     replicates = min(replicates, max(FEWEST_REPLICATES, round(replicates * (FULL_DIMENSION / D) ** 2)))
 
     def replicate(index: int) -> list[float] | None:

@@ -70,7 +70,8 @@ def audit(
         rtol: Relative rank tolerance of K; default that of the stored type.
         bootstrap: Replicates of the bootstrap; 0 for no intervals. Beyond 256 features D it draws 256²/D² of
             them, at least 20; none where a resample's distinct rows (63 %) are fewer than the rank.
-        attackers: Run the attack panel; of more than 16 classes, on 16 random mixtures of their columns.
+        attackers: Run the attack panel; of more than 16 classes, on 16 random mixtures of their columns, and
+            beyond 256 features with fewer rates and in float32; the report says how.
         budget: What each attacker may spend.
         seed: Of all random numbers.
         threads: At a time in the bootstrap; default one per core.
@@ -323,7 +324,7 @@ def measure(
             "bootstrap",
             lambda: bootstrap(
                 tasks, thetas, rtol=rtol, epsilon=epsilon, seed=seed, threads=threads,
-                replicates=settings.bootstrap,
+                replicates=settings.bootstrap, ranks=(known["pretrain"].rank, known["harmful"].rank),
             ),
         )  # fmt: skip
     if settings.attackers:

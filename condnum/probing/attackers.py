@@ -34,6 +34,9 @@ from condnum.probing.space import ProbeSpace
 _MULTIPLES = (0.3, 1.0, 1.9, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 _SGD_MULTIPLES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
+#: Fractions of the steps at which large descents drop the worse half of their candidates, but two.
+_HALVINGS = (1 / 16, 1 / 8)
+
 #: Momentum on the logistic loss, beside the rates.
 _BETAS = (0.9, 0.99)
 
@@ -59,21 +62,31 @@ def descend_grid(
 ) -> AttackRun:
     """Descend on the full loss until the race ends, with an optimizer of torch and options of each candidate.
 
-    With `start`, the weights are the product `W = UV` of two trained layers.
+    With `start`, the weights are the product `W = UV` of two trained layers. Beyond the budget's
+    `full_features`, the descent is in float32, and the worse half drops out at each of `_HALVINGS`.
     """
     layers = [zero_weights(space, 1)[0]] if start is None else start
-    groups = [{"params": [torch.tensor(of, requires_grad=True) for of in layers], **own} for own in options]
+    large = space.features.shape[1] > race.budget.full_features
+    dtype = torch.float32 if large else torch.float64
+    groups = [
+        {"params": [torch.tensor(of, dtype=dtype, requires_grad=True) for of in layers], **own}
+        for own in options
+    ]
     optimizer, step = kind(groups, fused=True), 0  # one pass over the weights
+    halvings = {math.ceil(race.last * fraction) for fraction in _HALVINGS} if large else {}
     with np.errstate(over="ignore", invalid="ignore"):
         while True:
-            weights = torch.stack([reduce(torch.matmul, group["params"]) for group in groups])
+            weights = torch.stack([reduce(torch.matmul, groups[i]["params"]) for i in race.alive])
             W = weights.detach().numpy()
             excess, gradient = space.evaluate(W)
             if not race.observe(step, np.where(excess < _DIVERGED, excess, np.nan), W.copy):
                 return AttackRun(race.traces(), space)
-            optimizer.zero_grad()
+            optimizer.zero_grad()  # those who dropped out get none, and stay
             weights.backward(torch.from_numpy(np.ascontiguousarray(gradient)))
             optimizer.step()
+            if step in halvings:
+                better = np.argsort(excess, kind="stable")[: max(2, math.ceil(len(excess) / 2))]
+                race.alive = race.alive[np.sort(better)]
             step += 1
 
 
@@ -183,24 +196,23 @@ class StochasticDescent(Attacker):
         falling = np.array([falls for _, falls in grid])
         generator = np.random.default_rng(budget.seed)
         W, step, epoch, due = zero_weights(space, len(grid)), 0, 0, 0
-        alive, everyone = np.arange(len(grid)), np.full_like(W, np.nan)
+        if W.shape[1] > budget.full_features:
+            W = W.astype(np.float32)
         every = max(1, batches // _MEASUREMENTS)
         with np.errstate(over="ignore", invalid="ignore"):
             while True:
                 epoch += 1
-                eta = np.where(falling, rates / np.sqrt(epoch), rates)[:, None, None]
+                eta = np.where(falling, rates / np.sqrt(epoch), rates).astype(W.dtype)[:, None, None]
                 for index in np.array_split(generator.permutation(N), batches):
                     if step >= due:
                         due = min(last, step + max(every, step // _SPACING))
-                        excess = np.full(len(grid), np.nan)
-                        excess[alive] = space.evaluate(W)[0]
-                        excess[~(excess < _DIVERGED)] = everyone[:] = np.nan
-                        kept = np.isfinite(excess[alive])  # those that diverge are out
-                        W, alive = W[kept], alive[kept]
-                        everyone[alive] = W
-                        if not race.observe(step, excess, everyone.copy):
+                        excess = space.evaluate(W)[0]
+                        excess[~(excess < _DIVERGED)] = np.nan
+                        if not race.observe(step, excess, W.copy):
                             return AttackRun(race.traces(), space, batch_fraction=1 / batches)
-                    W -= eta[alive] * space.batch_gradient(W, index)
+                        kept = np.isfinite(excess)  # those that diverge are out
+                        W, race.alive = W[kept], race.alive[kept]
+                    W -= eta[race.alive] * space.batch_gradient(W, index)
                     step += 1
 
 

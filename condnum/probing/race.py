@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +29,11 @@ class AttackBudget:
     reported_epsilon: float = 0.01  # the one of `epsilons` that sentences and tables are about
     batch_size: int = 64
     seed: int = 0
+    full_features: int = 1 << 31  # beyond, dense descents and SGD take float32 and halve their grids twice
 
     def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("dense_steps", 1), ("batch_size", 1), ("seed", 0)):
+        at_least = {"steps": 1, "dense_steps": 1, "batch_size": 1, "seed": 0, "full_features": 1}
+        for name, least in at_least.items():
             object.__setattr__(self, name, check_integer(name, getattr(self, name), least))
         epsilons = as_tensor(np.asarray(self.epsilons), "epsilons", ndim=1).tolist()
         if not all(0 < epsilon < 1 for epsilon in epsilons) or len({*epsilons}) < len(epsilons):
@@ -50,8 +53,8 @@ class Trace:
 
     choice: str  # its hyper-parameters in words
     steps: NDArray[np.int64]  # (T,) steps at which the loss was measured
-    excess: FloatArray  # (T,) (L_t − L*)/(L₀ − L*); NaN once it diverges
-    scores: FloatArray  # (R, 3) step, loss, accuracy on the evaluation rows
+    excess: FloatArray  # (T,) (L_t − L*)/(L₀ − L*); NaN once it diverges or is dropped
+    scores: FloatArray  # (R, 3) step, loss, accuracy on the evaluation rows; NaN where not measured
     edge: bool = False  # first or last of an open-ended grid
     passes: FloatArray | None = None  # (T,) gradient evaluations so far, where not the steps
 
@@ -74,22 +77,26 @@ class Race:
         edges: Collection[int] = (),
     ) -> None:
         """Name the candidates, and which lie at the `edges` of their grid; `last` is the last step."""
-        self.choices, self.edges, self.target = list(choices), edges, min(budget.epsilons)
-        self.last = budget.dense_steps if last is None else last
-        self._score, self._due = space.score, {*log_spaced_steps(self.last, 60).tolist()}
+        self.choices, self.edges, self.budget = list(choices), edges, budget
+        self.last, self.target = budget.dense_steps if last is None else last, min(budget.epsilons)
+        self.alive = np.arange(len(self.choices))  # candidates that still take steps
+        self._score: Callable[[FloatArray], Any] = space.score
+        self._due = {*log_spaced_steps(self.last, 60).tolist()}
         self._steps: list[int] = []
         self._excess: list[FloatArray] = []
         self._scores: list[FloatArray] = []  # each (3, B)
 
     def observe(self, step: int, excess: FloatArray, weights: Callable[[], FloatArray]) -> bool:
-        """Record the excess losses `(B,)` after a step; False once the race is over."""
-        excess = np.where(np.isfinite(excess), excess, np.nan)
-        done = bool((excess <= self.target).any()) or step >= self.last or bool(np.isnan(excess).all())
+        """Record the excess losses of those `alive` after a step; False once the race is over."""
+        everyone = np.full(len(self.choices), np.nan)
+        everyone[self.alive] = np.where(np.isfinite(excess), excess, np.nan)
+        done = bool((everyone <= self.target).any()) or step >= self.last or bool(np.isnan(everyone).all())
         self._steps.append(step)
-        self._excess.append(excess)
+        self._excess.append(everyone)
         if step in self._due or done:
-            loss, accuracy = self._score(weights())
-            self._scores.append(np.stack([np.full(len(loss), float(step)), loss, accuracy]))
+            scores = np.full((3, len(everyone)), np.nan)
+            scores[0], scores[1:, self.alive] = step, self._score(weights())
+            self._scores.append(scores)
         return not done
 
     def traces(self) -> list[Trace]:
@@ -101,14 +108,24 @@ class Race:
         ]
 
     def follow(self, space: ProbeSpace, filters: Iterable[FloatArray]) -> list[Trace]:
-        """Observe the filters `(B, r)` of a method on a squared loss to the end; return the traces."""
-        S = space.spectrum
-        solution = S.right.T @ space.solution
-        for step, q in enumerate(filters):  # w_t = Σ (1 − q_i) (v_iᵀw*) v_i
-            weights = partial(lambda q: S.right @ ((1 - q)[:, :, None] * solution), q)
-            if not self.observe(step, (q * q) @ S.energy, weights):
+        """Observe the filters `(B, r)` of a method on a squared loss; score the best candidate."""
+        S, seen = space.spectrum, list[FloatArray]()
+
+        def keep(q: FloatArray) -> float:
+            """Keep the filters of a step that is scored, until the best candidate is known."""
+            seen.append(q.copy())
+            return math.nan
+
+        self._score = keep
+        for step, q in enumerate(filters):
+            if not self.observe(step, (q * q) @ S.energy, partial(np.asarray, q)):
                 break
-        return self.traces()
+        traces = self.traces()
+        chosen, _ = best(traces, self.budget.reported_epsilon)
+        passed = 1 - np.array(seen)[:, traces.index(chosen), :, None]
+        # w_t = Σ (1 − q_i) (v_iᵀw*) v_i
+        chosen.scores[:, 1:] = np.transpose(space.score(S.right @ (passed * (S.right.T @ space.solution))))
+        return traces
 
 
 def best(traces: Sequence[Trace], epsilon: float) -> tuple[Trace, int | None]:

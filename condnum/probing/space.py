@@ -161,12 +161,10 @@ class ProbeSpace:
         loss, _ = cross_entropy(predict(basis, model.coef_.T[None]), self.targets)
         return float(loss[0])
 
-    @cached_property
+    @property
     def smoothness(self) -> float:
         """Bound on the curvature: `2σ₁` of FᵀF/N; of cross-entropy `σ₁/4`; `σ₁/2` for C > 2 (Böhning)."""
-        F = self.features
-        gram = F.T @ F if F.shape[1] <= F.shape[0] else F @ F.T
-        top = float(np.linalg.eigvalsh(gram)[-1]) / len(F)
+        top = float(self.spectrum.sigma[0])
         return 2 * top if self.kind == "regression" else top / (4 if self.classes == 2 else 2)
 
     @cached_property
@@ -174,27 +172,36 @@ class ProbeSpace:
         """`FᵀF/N`."""
         return self.features.T @ self.features / len(self.features)
 
+    @cached_property
+    def _single(self) -> tuple[Any, ...]:
+        """Features, Hessian and moment `(k, m)` of the squared loss in float32."""
+        moment = self.features.T @ self.squared_targets / len(self.features)
+        return tuple(of.astype(np.float32) for of in (self.features, self._hessian, moment))
+
     def evaluate(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return relative excess loss `(B,)` and gradient `(B, k, m)` of weights `(B, k, m)`."""
-        learnable = self.start_loss - self.optimum
+        """Return relative excess loss `(B,)` and gradient `(B, k, m)`, in the type of the weights."""
+        learnable, single = self.start_loss - self.optimum, weights.dtype == np.float32
+        if self.kind == "regression" and single:  # W* may be too large for float32
+            _, H, moment = self._single
+            slope = predict(H, weights).transpose(1, 0, 2) - moment
+            return 1 + (weights * (slope - moment)).sum(axis=(1, 2)) / learnable, 2 * slope
         if self.kind == "regression":  # from W − W*, so that a small excess loss has no cancellation
             error = weights - self.solution
             product = predict(self._hessian, error).transpose(1, 0, 2)
             return (error * product).sum(axis=(1, 2)) / learnable, 2 * product
-        loss, gradient = self._of_rows(weights, self.features, self.targets)
+        loss, gradient = self._of_rows(weights, slice(None))
         return (loss - self.optimum) / learnable, gradient
 
     def batch_gradient(self, weights: FloatArray, index: NDArray[np.int64]) -> FloatArray:
         """Return the gradient of the mean loss of the rows `index`."""
-        return self._of_rows(weights, self.features[index], self.targets[index])[1]
+        return self._of_rows(weights, index)[1]
 
-    def _of_rows(
-        self, weights: FloatArray, F: FloatArray, targets: NDArray[Any]
-    ) -> tuple[FloatArray, FloatArray]:
+    def _of_rows(self, weights: FloatArray, index: Any) -> tuple[FloatArray, FloatArray]:
         """Return mean loss and gradient on rows."""
-        loss, residual = self.loss(predict(F, weights), targets)
+        F = (self._single[0] if weights.dtype == np.float32 else self.features)[index]
+        loss, residual = self.loss(predict(F, weights), self.targets[index])
         N, B, m = residual.shape
-        pulled = (F.T @ residual.reshape(N, B * m)).reshape(-1, B, m)
+        pulled = (F.T @ residual.reshape(N, B * m).astype(F.dtype, copy=False)).reshape(-1, B, m)
         return loss, pulled.transpose(1, 0, 2) / N
 
     def score(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -136,7 +136,7 @@ class TestIntervals:
 
     def test_they_are_the_same_for_any_number_of_threads(self, tasks):
         thetas = {"theta": np.random.default_rng(5).normal(size=(5, 5))}
-        options = {"rtol": 1e-14, "epsilon": 1e-6, "replicates": 20}
+        options = {"ranks": (5, 5), "rtol": 1e-14, "epsilon": 1e-6, "replicates": 20}
         one, two = (bootstrap(tasks, thetas, threads=n, **options).table for n in (1, 2))
         pd.testing.assert_frame_equal(one, two, check_exact=False, rtol=1e-12)
         assert (one["low"] <= one["high"]).all()
@@ -156,15 +156,17 @@ class TestIntervals:
         for name in ("SAMPLE_ROWS", "SAMPLE_BYTES", "MOST_BYTES"):
             monkeypatch.setattr(feature_rows, name, 5)
         few = read_rows(as_stream(np.eye(9)))
-        assert "exceeds the memory limit" in bootstrap((few, few), {}, rtol=1e-14, epsilon=1e-6)
+        assert "exceeds the memory limit" in bootstrap((few, few), {}, ranks=(9, 9), rtol=1e-14, epsilon=1e-6)
 
     def test_a_resample_that_loses_rank_gives_none(self):
         few = read_rows(as_stream(np.eye(9)))
-        assert "63 % of the 9 rows" in bootstrap((few, few), {}, rtol=1e-14, epsilon=1e-6)
+        assert "63 % of the 9 rows" in bootstrap((few, few), {}, ranks=(9, 9), rtol=1e-14, epsilon=1e-6)
 
     def test_there_are_fewer_replicates_of_many_features(self, tasks, monkeypatch):
         monkeypatch.setattr(intervals, "FULL_DIMENSION", 2)
-        assert bootstrap(tasks, {}, rtol=1e-14, epsilon=1e-6, replicates=200).replicates == 32  # 200·2²/5²
+        assert (
+            bootstrap(tasks, {}, ranks=(5, 5), rtol=1e-14, epsilon=1e-6, replicates=200).replicates == 32
+        )  # 200·2²/5²
 
     @pytest.mark.long
     @pytest.mark.slow
@@ -173,7 +175,9 @@ class TestIntervals:
         hits = 0
         for seed in range(40):
             task = read_rows(as_stream(np.random.default_rng(seed).normal(size=(200, 2)) * [2.0, 1.0]))
-            found = bootstrap((task, task), {}, rtol=1e-14, epsilon=1e-6, replicates=50, seed=seed)
+            found = bootstrap(
+                (task, task), {}, ranks=(2, 2), rtol=1e-14, epsilon=1e-6, replicates=50, seed=seed
+            )
             row = found.table.query("quantity == 'kappa' and task == 'pretrain'").iloc[0]
             hits += row["low"] <= 4 <= row["high"]
         # Binomial(40, 0.95) is at least 33 with probability 0.997; percentile intervals are a bit short.

@@ -1,5 +1,7 @@
 """Losses and optima against autograd, torch's optimizers and SciPy."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -111,6 +113,22 @@ def test_each_candidate_of_a_grid_descends_as_it_would_alone(space, kind, layers
         parameters = [torch.tensor(layer, requires_grad=True) for layer in start]
         losses = losses_by_torch(space, parameters, kind(parameters, **alone), 8)
         np.testing.assert_allclose(trace.excess, losses, rtol=1e-6)
+
+
+def test_large_descents_take_float32_and_drop_slow_rates(space):
+    """A rate of 1e-4 moves least in 1/16 of the steps; float32 has seven digits of a loss of about 1."""
+    options, full = [{"lr": rate} for rate in (1e-4, 2e-4, 1e-2, 2e-2)], far(64)
+    large = replace(full, full_features=3)
+    runs = []
+    for budget in (full, large):
+        race = Race(space, [*"abcd"], budget)
+        runs.append(descend_grid(space, race, torch.optim.SGD, options).traces)
+        runs[-1] += (
+            StochasticDescent().run(AttackProblem(space, space, None), budget).traces[:2]
+        )  # rates far from instability
+    assert [bool(np.isnan(trace.excess[-1])) for trace in runs[1][:4]] == [True, True, False, False]
+    for one, two in zip(*(run[2:] for run in runs), strict=True):
+        np.testing.assert_allclose(two.excess, one.excess, atol=1e-4)
 
 
 def test_sgd_takes_each_row_once_an_epoch_and_is_seeded(space, monkeypatch):
