@@ -18,8 +18,6 @@ from condnum.progress import report_event
 Rows: TypeAlias = NDArray[np.floating]
 Labels: TypeAlias = NDArray[np.int64]
 
-#: Rows of a class that score, of all.
-_JUDGED = 0.4
 #: Rows of a task that are used at most: neighbors are compared with all of them.
 _MOST_ROWS = 12_000
 #: Penalties of ridge regression in units of the mean eigenvalue, chosen by leaving one out.
@@ -27,16 +25,28 @@ _PENALTIES = np.geomspace(1e-6, 1.0, 7)
 
 
 def linear_defenses(
-    X_P: Rows, y_P: Labels, X_H: Rows, y_H: Labels, *, seed: int = 0, per_class: tuple[int, ...] = (4, 0)
+    X_P: Rows,
+    y_P: Labels,
+    X_H: Rows,
+    y_H: Labels,
+    *,
+    seed: int = 0,
+    per_class: tuple[int, ...] = (4, 0),
+    judged: float = 0.4,
+    attacker: float = 0.5,
 ) -> pd.DataFrame:
-    """Return a row per defense and rows per class (0: all of a third), with accuracies from 0 to 1."""
+    """Return a row per defense and rows per class, with accuracies from 0 to 1.
+
+    Of each class, the fraction `judged` scores, and `attacker` of the rest is the attacker's; of their rows,
+    defender and attacker have at most `per_class` (0: all).
+    """
     (X_P, y_P), (X_H, y_H) = _some(X_P, y_P, seed), _some(X_H, y_H, seed)
-    rest, judge = hold_out_rows(y_H, [seed, 20], _JUDGED)
-    thirds = [rest[part] for part in hold_out_rows(y_H[rest], [seed, 21], 0.5)]
-    train, test = hold_out_rows(y_P, [seed, 22], _JUDGED)
+    rest, judge = hold_out_rows(y_H, [seed, 20], judged)
+    parts = [rest[part] for part in hold_out_rows(y_H[rest], [seed, 21], attacker)]
+    train, test = hold_out_rows(y_P, [seed, 22], judged)
     found = []
     for count in per_class:
-        own, other = (part[rows_per_class(y_H[part], count or None, seed)] for part in thirds)
+        own, other = (part[rows_per_class(y_H[part], count or None, seed)] for part in parts)
         shuffled = np.random.default_rng([seed, 23]).permutation(y_H[own])
         defenses: dict[str, Eraser | Immunizer | None] = {
             "features of θ₀": None,
@@ -53,13 +63,13 @@ def linear_defenses(
                 made.fit(X_H[own], shuffled if "shuffled" in name else y_H[own])
             seconds = time.perf_counter() - started
             P, H = (X if made is None else made.transform(X) for X in (X_P, X_H))
-            judged = H[judge], y_H[judge]
+            scores = H[judge], y_H[judge]
             row = {
                 "defense": name,
                 "rows_per_class": len(own) / len(np.unique(y_H)),
-                "ridge_own_rows": _ridge(H[own], y_H[own], *judged),
-                "ridge_fresh_rows": _ridge(H[other], y_H[other], *judged),
-                "neighbors_fresh_rows": _neighbors(H[other], y_H[other], *judged),
+                "ridge_own_rows": _ridge(H[own], y_H[own], *scores),
+                "ridge_fresh_rows": _ridge(H[other], y_H[other], *scores),
+                "neighbors_fresh_rows": _neighbors(H[other], y_H[other], *scores),
                 "benign_ridge": _ridge(P[train], y_P[train], P[test], y_P[test]),
                 "chance_harmful": float(np.bincount(y_H[judge]).max() / len(judge)),
                 "linear_rir": made.verdict_.rir if isinstance(made, Immunizer) else np.nan,
