@@ -43,6 +43,10 @@ from condnum.errors import (
 #: Outputs of the head of weights for ImageNet-1K.
 IMAGENET_CLASSES = 1000
 
+#: Pixels that go through a net at a time where nothing is trained: what caches hold. An EfficientNet-Lite0
+#: reads 160-pixel images 1.5 to 2 times as fast in parts of 16 as in batches of 64.
+CACHED_PIXELS = 400_000
+
 #: What the head of a loaded model is: the file's, or drawn anew.
 Classifier = Literal["loaded", "new"]
 
@@ -206,7 +210,8 @@ class Backbone(nn.Module):
         """
         with self._autocast(images):
             if not activations:
-                features: Any = input_of(self.model, self.head_name, images)
+                parts = [input_of(self.model, self.head_name, part) for part in self._parts(images)]
+                features: Any = parts[0] if len(parts) == 1 else torch.cat(parts)
             elif self._replay is None:
                 raise CondnumError("no activations have been computed; call frozen_activations first.")
             else:
@@ -240,7 +245,17 @@ class Backbone(nn.Module):
             if self._replay is None:  # watched once, to see that nothing else reads the trunk
                 with evaluating(self):
                     self._replay = Replay.of(self.model, self.head_name, self.trainable, images)
-            return input_of(self.model, self._replay.first, images)
+            first = self._replay.first
+            return torch.cat([input_of(self.model, first, part) for part in self._parts(images)])
+
+    def _parts(self, images: Tensor) -> Sequence[Tensor]:
+        """Return images in parts whose activations a processor's cache holds, where no batch is needed."""
+        if images.is_cuda or images.ndim != 4 or not len(images):
+            return [images]
+        images = images.contiguous(memory_format=torch.channels_last)  # two thirds of the time
+        if torch.is_grad_enabled() or any(part.training for part in self.model.modules()):
+            return [images]
+        return images.split(max(1, CACHED_PIXELS // images[0, 0].numel()))
 
     def _autocast(self, at: Tensor) -> torch.autocast:
         return torch.autocast(at.device.type, torch.bfloat16, enabled=self.precision == "bfloat16")

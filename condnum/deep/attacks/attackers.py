@@ -30,7 +30,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "head-sgd": (0.1, 100.0),
     "head-adamw": (1e-4, 1e-1),
     "sgd": (1e-3, 1.0),
-    "adamw": (3e-4, 3e-2),
+    "adamw": (3e-5, 3e-2),
     "whitened": (1e-6, 1e-1),
     "ridge": (1e-6, 1.0),
     "trunk": (1e-6, 1.0),
