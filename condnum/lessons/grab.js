@@ -209,6 +209,7 @@
   const SIZE = 120; // half the side of a picture, in which the length 1 is 100
   const VALLEY = 110; // half the length of the outer level of the loss
   const STEP = 110, LONGEST_RACE = 110, PAUSE = 12; // milliseconds a step; steps
+  const LOOK = 4000; // milliseconds before the best θ is played
   const SNAP = 1.5; // degrees within which a dragged axis falls on another ellipse's
   const calm = matchMedia("(prefers-reduced-motion: reduce)");
   const copy = (state) => Object.fromEntries(ELLIPSES.map((name) => [name, [...state[name]]]));
@@ -487,6 +488,23 @@
       follow();
       addEventListener("hashchange", follow);
     }
+    // From the data as they are to the best θ, after a look at how fast both tasks train; a hand stops it.
+    let turn = 0;
+    const play = () => {
+      clearTimeout(turn);
+      turn = setTimeout(() => go({ theta: bestTheta(state) }, false), LOOK);
+      return { theta: [1, 1, 0] };
+    };
+    if (options.play) {
+      button("action", ["▶ Play", "from no θ to the best one", play]);
+      for (const act of ["pointerdown", "keydown"]) host.addEventListener(act, () => clearTimeout(turn), true);
+      const seen = new IntersectionObserver(([entry]) => {
+        if (!entry.isIntersecting) return;
+        seen.disconnect();
+        if (!calm.matches) go(play(), false);
+      }, { threshold: 0.2 });
+      seen.observe(host);
+    }
     return {
       set(values) {
         state = copy({ ...state, ...values });
@@ -502,7 +520,8 @@
   shared.grab = Object.assign(grab, { measure, ballAt, read, written });
   const begin = () => {
     for (const host of document.querySelectorAll(".condnum-grab[data-state]:empty")) {
-      grab(host, JSON.parse(host.dataset.state), { address: "address" in host.dataset });
+      const { state, ...given } = host.dataset;
+      grab(host, JSON.parse(state), { address: "address" in given, play: "play" in given });
     }
   };
   if (document.readyState === "loading") addEventListener("DOMContentLoaded", begin);

@@ -164,8 +164,25 @@ def _written(recorded: Collection[str], lessons: Collection[str]) -> dict[str, s
     for path in sorted(_PAGES.rglob("*.md")):
         text = re.sub(r"\[([^\]]*)\]\([^)]*?(\w+)\.ipynb\)", link, path.read_text(encoding="utf-8"))
         text = re.sub(r'<div class="condnum-recorded" data-explorer="(\w+)".*?></div>', place, text)
+        if "<!-- gallery -->" in text:
+            text = text.replace("<!-- gallery -->", _gallery(lessons))
         pages[path.relative_to(_PAGES).as_posix()] = text
     return pages
+
+
+def _gallery(lessons: Collection[str]) -> str:
+    """Return a card for each lesson: picture, name and sentence of the notebooks' own start page."""
+    start, cards = read_notebook(shipped("notebooks") / "0_start.ipynb").cells, []
+    for cell in start:
+        row = r"\| !\[.*?\]\(attachment:([1-9]_\w+)\.png\)<br>\*\*\[(.*?)\]\(.*?\)\*\* \| (.*?) \|"
+        for name, title, sentence in re.findall(row, cell.source):
+            picture = cell.attachments[f"{name}.png"]["image/png"]
+            link = f'a href="{name}.html"' if name in lessons else "span"
+            cards.append(
+                f'<{link} class="card"><img alt="" src="data:image/png;base64,{picture}">'
+                f"<strong>{title}</strong><span>{sentence}</span></{link.split()[0]}>"
+            )
+    return f'<div class="gallery">\n{"".join(cards)}\n</div>'
 
 
 def _api() -> dict[str, str]:

@@ -22,7 +22,8 @@ def page_notebook(notebook: Any, name: str, recorded: Collection[str] = ()) -> A
         if cell.cell_type != "code":
             continue
         tags = cell.metadata.setdefault("tags", [])
-        tags.append("hide-input" if cell.source else "remove-input")
+        if "idea" not in tags:  # what a lesson is about stands open
+            tags.append("hide-input" if cell.source else "remove-input")
         cell.source = cell.source or "pass"  # MyST-NB leaves out cells without a source
         if "solution" in tags:
             cell.metadata["mystnb"] = {"code_prompt_show": "Solution in Python"}

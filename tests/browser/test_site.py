@@ -102,3 +102,17 @@ def test_dark_and_light_follow_the_reader_and_print_is_light_and_narrow(site, wi
     for name in (".sidebar-drawer", ".theme-toggle"):
         assert not window.locator(name).first.is_visible()
     assert max(window.evaluate(f"{frames}.map(g => g._fullLayout.width)")) <= 940
+
+
+def test_the_start_plays_until_the_harmful_descent_is_stuck_and_learn_shows_each_lesson(
+    site: Path, watched: Any
+) -> None:
+    watched.goto((site / "index.html").as_uri())
+    verdict = watched.locator(".cg-verdict")
+    assert "harmful κ as before" in verdict.inner_text()
+    watched.locator(".cg-verdict.success").wait_for()
+    watched.get_by_role("button", name="Play").click()
+    watched.locator(".cg-verdict:not(.success)", has_text="as before").wait_for()
+    watched.goto((site / "learn" / "index.html").as_uri())
+    shown = "images => images.map(image => image.complete && image.naturalWidth > 100)"
+    assert watched.locator(".gallery a.card img").evaluate_all(shown) == [True] * 8
