@@ -1,10 +1,11 @@
 """Notebook 7: singular vectors of real extractors along their training, beside everything they decide."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from condnum.data import TaskPair
 from condnum.errors import InvalidInputError, check_known, require
@@ -12,10 +13,15 @@ from condnum.figures.style import method_style, option_text
 from condnum.lessons.alignment import haar_overlap_band
 from condnum.lessons.alignment_panels import TASK, draw
 from condnum.lessons.alignment_paths import TRAINING, ExtractorPath, Selection
+from condnum.lessons.ceiling import ratios_of
 from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, Preset, Slider, with_controls
-from condnum.methods import get_method
+from condnum.lessons.frame.own import Own
+from condnum.methods import Method, get_method
+from condnum.methods.method import Parameters
+from condnum.methods.problem import ImmunizationProblem
 from condnum.numbers import num
 from condnum.studies.alignment_path import KEPT_DIRECTIONS, PathTasks, follow
+from condnum.theory.ceiling import max_rir_immunizer
 from condnum.theory.extremes import SMALL
 
 #: Labs that pages play without a kernel: the data and extractors of each, by the name of its explorer.
@@ -24,6 +30,8 @@ LABS = {
     "AlignmentLabDigits49": ("digits:4-9", ""),
     "AlignmentLabMnist49": ("mnist:4-9", "ours,identity,initial,max_rir"),  # each training takes a minute
 }
+#: The extractor that a function of the reader's makes.
+YOURS = "yours"
 #: Misalignment of Eq. 10 below which θ counts as aligned with a task.
 ALIGNED = 0.05
 
@@ -140,11 +148,12 @@ def alignment_lab(
     harmful: str = "",
     key: str = "",
     drop: str = "",
+    theta: Callable[[Any, Any], Any] | None = None,
 ) -> type[Explorer]:
     """Compute `methods` (empty: all) on a pair of tasks, and return the explorer of their singular vectors.
 
     The tasks are `data`, or the files of features `pretrain` and `harmful`; `steps` are those of each
-    training, 0 for a method's own.
+    training, 0 for a method's own. `theta` takes K_P and K_H to an extractor of yours, one more to choose.
     """
     if bool(pretrain) != bool(harmful):
         given = "pretrain" if pretrain else "harmful"
@@ -156,7 +165,8 @@ def alignment_lab(
     wanted = [name.strip() for name in methods.split(",")] if isinstance(methods, str) else methods
     chosen = [get_method(name).name for name in wanted if name] or tasks.allowed()
     shown = require("tqdm.auto", "notebooks").tqdm(chosen, "extractors", leave=False)
-    return explorer_of(tasks, {name: ExtractorPath(name, follow(tasks, name, steps)) for name in shown})
+    kept = {name: ExtractorPath(name, follow(tasks, name, steps)) for name in shown}
+    return explorer_of(tasks, kept, theta)
 
 
 def recorded_lab(name: str) -> type[Explorer]:
@@ -166,9 +176,32 @@ def recorded_lab(name: str) -> type[Explorer]:
     return alignment_lab(data, methods=methods)
 
 
-def explorer_of(tasks: PathTasks, kept: Mapping[str, ExtractorPath]) -> type[Explorer]:
-    """Make the explorer of these extractors; its sliders end at their D."""
-    known = list(kept)
+class _Given(Method):
+    """An extractor that is there."""
+
+    name, label, summary = YOURS, YOURS, "given by a function of yours"
+
+    def __init__(self, theta: Any) -> None:
+        self._theta = torch.as_tensor(theta)
+
+    def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
+        """Return it."""
+        return {"theta": self._theta}
+
+
+def explorer_of(
+    tasks: PathTasks, kept: Mapping[str, ExtractorPath], theta: Callable[[Any, Any], Any] | None = None
+) -> type[Explorer]:
+    """Make the explorer of these extractors, and of a reader's; its sliders end at their D."""
+    known, found = [*kept, *([YOURS] if theta else [])], dict[bytes, ExtractorPath]()
+    K_P, K_H = (task.covariance.numpy() for task in (tasks.problem.pretrain, tasks.problem.harmful))
+
+    def of(made: Any) -> ExtractorPath:
+        """Measure what a reader's function has made, once."""
+        if made.tobytes() not in found:
+            found[made.tobytes()] = ExtractorPath(YOURS, follow(tasks, _Given(made)))
+        return found[made.tobytes()]
+
     D, most = tasks.dimension, min(tasks.dimension, KEPT_DIRECTIONS)
     labels = {name: option_text(method_style(name).label) for name in known}
     sides = {"pretrain": "pre-training", "harmful": "harmful"}
@@ -190,14 +223,17 @@ def explorer_of(tasks: PathTasks, kept: Mapping[str, ExtractorPath]) -> type[Exp
         i: int = 1,
         j: int = 1,
         side: Side = "pretrain",
+        theta: Callable[[Any, Any], Any] = max_rir_immunizer,
     ) -> AlignmentView:
         """Look up a step of one extractor."""
-        return AlignmentView(tasks, kept[extractor].at(training), SIDES.index(side), i, j)
+        path = of(theta(K_P, K_H)) if extractor == YOURS else kept[extractor]
+        return AlignmentView(tasks, path.at(training), SIDES.index(side), i, j)
 
     words = re.findall(r"[A-Za-z0-9]+", tasks.name)
     name = "AlignmentLab" + "".join(map(str.capitalize, words))
     doc = f"Singular vectors along the training: {' and '.join(tasks.names)}."
     body = {"__doc__": doc, "__module__": __name__, "tasks": tasks, "paths": kept}
+    body |= {"own": Own("theta", max_rir_immunizer, ratios_of, theta)}
     body |= {"compute": staticmethod(compute), "presets": tuple(_presets(tasks, kept))}
     return type(name, (Explorer,), body)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
@@ -31,6 +31,7 @@ from condnum.lessons.frame.explorer import (
     Slider,
     with_controls,
 )
+from condnum.lessons.frame.own import Own
 from condnum.lessons.frame.sheet import Sheet
 from condnum.lessons.frame.widget import errors_shown
 from condnum.numbers import num
@@ -262,6 +263,11 @@ class PathField(Control):
         return super().spec(trait) | {"hint": self.hint, "upload": button if self.upload else None}
 
 
+def largest_rir(K_P: Floats, K_H: Floats) -> float:
+    """Return the theoretical limit of RIR for two invertible covariances."""
+    return rir_ceiling(K_P, K_H).value
+
+
 @with_controls(
     pretrain=PathField(
         "X<sub>P</sub> from path",
@@ -314,6 +320,7 @@ def own_data(
     ridge: float = 1e-6,
     tolerance: float = 1.0,
     goal: float = 1e-3,
+    limit: Callable[[Floats, Floats], Any] = largest_rir,
 ) -> OwnData:
     """Analyse two feature matrices; probes are predicted for `y = Xw*` with Gaussian w*."""
     if bool(pretrain) != bool(harmful):
@@ -331,10 +338,12 @@ def own_data(
     if rtol >= 1:
         raise InvalidInputError(f"the rank tolerance is {num(rtol)} σ₁, above all eigenvalues; lower it.")
     facts, ranges, ceiling, misalignment, probes = _measured(own, rtol)
+    if {one.rank for one in ranges} == {len(own.K_P)} and limit is not largest_rir:  # both invertible
+        ceiling = replace(ceiling, value=float(limit(own.K_P, own.K_H)))
     P, H = (TaskSpectrum.of(task, rtol, ridge) for task in facts)
-    limit = ridge_convention_ceiling(*ranges, ridge=ridge, rtol=rtol)
+    bound = ridge_convention_ceiling(*ranges, ridge=ridge, rtol=rtol)
     own_only = ceiling.harmful_only_dimension
-    return OwnData(own, P, H, misalignment, ceiling.value, own_only, probes, limit, ridge=ridge, goal=goal)
+    return OwnData(own, P, H, misalignment, ceiling.value, own_only, probes, bound, ridge=ridge, goal=goal)
 
 
 @lru_cache(maxsize=8)
@@ -362,6 +371,7 @@ class OwnDataExplorer(Explorer):
     """Condition numbers, ranks, alignment, ceiling and probe cost of two feature matrices."""
 
     compute = staticmethod(own_data)
+    own = Own("limit", largest_rir)
 
     def __init__(self, **settings: Any) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="condnum-upload-")  # goes with the explorer

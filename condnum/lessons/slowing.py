@@ -4,7 +4,7 @@ The path :math:`θ_s = T\,(I - (1-s)Π)` ends, at s = 0, where no linear probe l
 it. For s > 0 it is invertible: the harmful optimum stays, and only gradient descent is slowed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from condnum.data import load_small_digits
 from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, Preset, Slider, with_controls
+from condnum.lessons.frame.own import Own
 from condnum.lessons.frame.sheet import Sheet
 from condnum.numbers import num
 from condnum.probing.probe_steps import ProbeSteps, probe_steps
@@ -98,6 +99,24 @@ def digit_tasks() -> DigitTasks:
     return DigitTasks(*(Rows(pixels[part], labels[part] % CLASSES) for part in parts))
 
 
+#: Takes Σ, a basis G of what is to be erased, and s to θ_s.
+Leace = Callable[[Floats, Floats, float], Floats]
+
+
+def leace(sigma: Floats, G: Floats, s: float) -> Floats:
+    """Return `θ_s = I − (1 − s) W U Uᵀ W⁻¹`, W = Σ^(−1/2) and U = orth WG."""
+    return np.asarray(erasure(covariance=sigma, moment=G, strength=1 - s).theta)
+
+
+def shrunk_task(rank: int) -> tuple[Floats, Floats]:
+    """Return what LEACE needs of the eraser's rows: Σ, shrunk as the rows are few, and `(D, rank)` G."""
+    own = digit_tasks().eraser
+    found, sigma = erasure(own.X, own.labels, rank=rank, floor=0), own.X.T @ own.X / len(own.X)
+    rho = found.shrinkage
+    return (1 - rho) * sigma + rho * np.diag(np.diag(sigma)), np.asarray(found.directions)
+
+
+@lru_cache(maxsize=512)
 def path_extractor(s: float, start: Start = "leace", rank: int = 4) -> Floats:
     """Return θ_s, `(D, D)`: T at s = 1, erasure of `rank` directions at s = 0."""
     own, P = digit_tasks().eraser, digit_tasks().benign.covariance
@@ -140,9 +159,10 @@ class Stop:
 
 
 @lru_cache(maxsize=512)
-def stop(s: float, start: Start, rank: int) -> Stop:
-    """Measure θ_s."""
-    tasks, theta = digit_tasks(), path_extractor(s, start, rank)
+def stop(kept: bytes) -> Stop:
+    """Measure the θ `(D, D)` of these bytes."""
+    tasks = digit_tasks()
+    theta = np.frombuffer(kept).reshape(-1, tasks.eraser.X.shape[1])
     harmful, benign = (
         probe_steps(theta, of.covariance, of.X.T @ of.Z, epsilon=GOAL, budget=LINE_SEARCHES)
         for of in (tasks.eraser, tasks.benign)
@@ -236,16 +256,22 @@ def _symbol(steps: float) -> str:
     rank=Slider("directions k", "Directions that shrink; four hold all linear information.", 1, 4, marks=4),
     start=Choice("start", "θ at s = 1, and the projector that shrinks.", START_LABELS),
 )
-def slowing(*, s: float = 0.1, rank: int = 4, start: Start = "leace") -> Slowing:
+def slowing(*, s: float = 0.1, rank: int = 4, start: Start = "leace", erase: Leace = leace) -> Slowing:
     """Walk from conditioning to erasure along θ_s, and attack it on the way."""
-    path = [stop(one, start, rank) for one in STOPS]
-    return Slowing(s, rank, path, stop(s, start, rank), stop(1.0, "leace", 4))
+    *path, here = (
+        erase(*shrunk_task(rank), one) if start == "leace" and erase is not leace
+        else path_extractor(one, start, rank)
+        for one in (*STOPS, s)
+    )  # fmt: skip
+    *found, shown, raw = (stop(theta.tobytes()) for theta in (*path, here, np.eye(len(here))))
+    return Slowing(s, rank, found, shown, raw)
 
 
 class SlowingExplorer(Explorer):
     """What shrinking the harmful directions slows, and what only erasing them stops."""
 
     compute = staticmethod(slowing)
+    own = Own("erase", leace)
     presets = (
         Preset("Slowed, not stopped", "s = 0.01", {"s": 0.01, "rank": 4, "start": "leace"}),
         Preset("Erased", "s = 0", {"s": 0.0, "rank": 4, "start": "leace"}),

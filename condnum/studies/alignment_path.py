@@ -17,7 +17,7 @@ from torch import Tensor
 
 from condnum.data import Digits, TaskPair
 from condnum.data.feature_pair import look_at, open_pair
-from condnum.methods import Progress, get_method, immunize, method_names
+from condnum.methods import Method, Progress, get_method, immunize, method_names
 from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.probing.line_search import log_spaced_steps, probe_curves
 from condnum.probing.quadratic import Modes
@@ -153,13 +153,17 @@ def kept_steps(limit: int) -> list[int]:
     return [int(step) for step in steps]
 
 
-def follow(tasks: PathTasks, method: str, steps: int | None = None) -> dict[str, np.ndarray[Any, Any]]:
+def follow(
+    tasks: PathTasks, method: str | Method, steps: int | None = None
+) -> dict[str, np.ndarray[Any, Any]]:
     """Run a method and return what was measured of θ at log-spaced steps, a step a row.
 
     Besides `_measured`, by task: `step`; `sigma` and `left`, Σ and the leading columns of U; `ratios`, (ii)
     and (i); `probes`, the norm ratios at `probe_steps`.
     """
-    chosen: Any = tasks.study.settings(method) if tasks.study else get_method(method).defaults
+    chosen: Any = get_method(method).defaults
+    if tasks.study and isinstance(method, str):
+        chosen = tasks.study.settings(method)
     rows: list[dict[str, Any]] = []
     modes: list[list[Modes]] = []
     last: np.ndarray[Any, Any] | None = None  # U of the step before

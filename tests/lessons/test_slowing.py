@@ -36,9 +36,9 @@ def test_the_gradient_shrinks_with_s_and_theta_is_invertible_until_it_ends(start
 
 @STARTS
 def test_whitening_undoes_the_path_until_it_ends_at_a_price(start):
-    reached = {stop(s, start, 4).accuracies["whitened"] for s in STOPS if s}
+    reached = {stop(path_extractor(s, start).tobytes()).accuracies["whitened"] for s in STOPS if s}
     assert reached == {slowing.accuracy(np.eye(48), TASKS.attacker, TASKS.fresh, whitened=True)}
-    erased, rows = stop(0.0, start, 4), TASKS.benign
+    erased, rows = stop(path_extractor(0.0, start).tobytes()), TASKS.benign
     assert erased.accuracies["own"] == pytest.approx(np.bincount(OWN.labels).max() / len(OWN.labels))
     assert 0.25 < erased.accuracies["whitened"] < 0.55  # fresh rows: a sampling error is left
     assert erased.accuracies["kernel"] > 0.8
@@ -53,7 +53,7 @@ def test_a_run_of_so_many_steps_reaches_the_goal_and_of_one_less_does_not(task, 
     rows = OWN if task == "harmful" else TASKS.benign
     F, least = rows.X @ path_extractor(0.1), np.square(rows.Z - fit(rows)).sum()
     goal = least + slowing.GOAL * (np.square(rows.Z).sum() - least)
-    found = getattr(stop(0.1, "leace", 4), task)
+    found = getattr(stop(path_extractor(0.1).tobytes()), task)
     W, losses = np.zeros((48, 5)), []
     for _ in range(int(found.exact if exact else found.fixed)):
         losses.append(np.square(F @ W - rows.Z).sum())

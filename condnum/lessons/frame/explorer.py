@@ -1,6 +1,5 @@
 """The frame of all explorers: a pure function of its controls, drawn as a figure with a caption."""
 
-import html
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -159,7 +158,7 @@ class Explorer(PlotlyWidget):
             setattr(cls, name, trait)
 
     def __init__(self, **settings: Any) -> None:
-        self._function = settings.pop(self.own.name, None) if self.own else None  # the reader's
+        self._function = settings.pop(self.own.name, self.own.function) if self.own else None  # the reader's
         self._check_names(settings)
         self._tried: Tried | None = None  # that function in the last drawing
         self.result: Any  # what `compute` returned last; None where nothing can be drawn
@@ -281,7 +280,7 @@ class Explorer(PlotlyWidget):
         figure, caption = result.figure(), result.caption()
         if self._tried is None:
             return figure, caption
-        said = f"Your <b>{html.escape(self._tried.name)}</b> {self._tried.words()}. {caption}"
+        said = self._tried.words() + caption
         return figure if self._tried.agrees else with_library(figure, beside.figure()), said
 
     def _clear(self) -> None:

@@ -1,5 +1,6 @@
 """The reader's own function in an explorer: checked at every call, and compared with the library's."""
 
+import html
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from condnum.figures.style import NEUTRAL, honest_legend
 from condnum.numbers import num
 
 #: Differences below this, relative to the largest number of the library's, are round-off.
-AGREES = 1e-9
+AGREES = 1e-6
 
 
 def _itself(found: Any, *_: Any) -> Any:
@@ -31,6 +32,7 @@ class Own:
     name: str
     library: Callable[..., Any]
     view: Callable[..., Any] = _itself
+    function: Callable[..., Any] | None = None  # the reader's, where an explorer is given none
 
 
 def newest(function: Any) -> Any:
@@ -59,14 +61,15 @@ class Tried:
         return self.difference <= AGREES * self.size
 
     def words(self) -> str:
-        """Say how far its numbers are from the library's."""
+        """Say how far its numbers are from the library's; nothing where it was not called."""
         if not self.calls:
-            return "is not used with these settings"
+            return ""
+        name = f"Your <b>{html.escape(self.name)}</b>"
         if self.agrees:
-            return f"agrees with the library's: largest difference {num(self.difference, 2)}"
+            return f"{name} agrees with the library's: largest difference {num(self.difference, 2)}. "
         return (
-            f"differs from the library's by up to {num(self.difference, 2)}, in numbers up to "
-            f"{num(self.size, 2)}; gray: the library's"
+            f"{name} differs from the library's by up to {num(self.difference, 2)}, in numbers up to "
+            f"{num(self.size, 2)}; gray: the library's. "
         )
 
     def __call__(self, *given: Any) -> NDArray[np.float64]:
