@@ -77,6 +77,16 @@ assert deep.steps == 2 and deep.theta_I.name == "test_resnet"
     "standalone": """
 assert "[0.2, 1.0, 20.0]" in open("grab.html", encoding="utf-8").read()
 """,
+    "explore(bound": """
+explorer.kappa = 2.0
+assert explorer.error == "" and explorer.result.figure().data[0].y[-1] == 0.5**50, explorer.error
+assert "at most 8.9e-16" in explorer.result.caption()
+""",
+    "interactive_output": """
+assert (slider.value, seen) == (50.0, [50.0])
+slider.value = 7.0
+assert (explorer.kappa, explorer.error) == (7.0, "")
+""",
     "HalfWhitening": """
 result = condnum.relative_immunization_ratio(theta, problem.pretrain.covariance, problem.harmful.covariance)
 assert 1 < result.rir < condnum.rir_ceiling(problem.pretrain.covariance, problem.harmful.covariance).value

@@ -19,8 +19,10 @@ from condnum.lessons.condition_number import (
     Zigzag,
     zigzag,
 )
+from condnum.lessons.explore import explore
 from condnum.lessons.explorers import EXPLORERS
 from condnum.lessons.frame.explorer import Explorer, Slider, with_controls
+from condnum.lessons.frame.sheet import lines_figure
 from condnum.lessons.frame.widget import show_figure
 from condnum.lessons.regularizers import RegularizerExplorer
 
@@ -236,3 +238,29 @@ def test_a_cell_that_ran_again_is_heeded(monkeypatch):
     assert "differs" in payload(explorer)["caption"]
     ask(explorer, 2, kappa=20.0)
     assert "<b>exact</b> agrees" in payload(explorer)["caption"]
+
+
+def test_an_explorer_of_ones_own_function():
+    def power(base=2.0, up=3, shape="x", both=True):
+        figure = lines_figure("", {"": {shape: ([0, 1], [both, base**up])}}, x="", y="")
+        return figure, f"{base:g} to the {up}"
+
+    explorer = explore(power, base=(0, 10, 0.5), up=(1, 9), shape=["x", "y"], both=True)
+    assert [one["kind"] for one in explorer.declaration["controls"]] == [
+        "slider",
+        "slider",
+        "choice",
+        "check",
+    ]
+    assert payload(explorer)["caption"] == "2 to the 3"
+    explorer.change(base=3.0, shape="y")
+    assert payload(explorer)["figure"]["data"][0]["name"] == "y"
+    assert explorer.result.figure().data[0].y[1] == 27
+    with pytest.raises(traitlets.TraitError):
+        explorer.shape = "z"
+    with pytest.raises(UnknownNameError, match="unknown argument of power 'bse'; did you mean 'base'"):
+        explore(power, bse=(0, 1))
+    with pytest.raises(InvalidInputError, match=r"control of base must be \(low, high\)"):
+        explore(power, base="large")
+    with pytest.raises(InvalidInputError, match="<lambda> needs a default for x, such"):
+        explore(lambda x: x, x=(0, 1))
