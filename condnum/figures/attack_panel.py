@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from condnum.figures.style import DOTTED, empty, express, finish, log_axis
+from condnum.numbers import num
 from condnum.probing import AttackReport
 
 #: Excess losses below this are not drawn: the panel stops at its smallest ε.
@@ -66,7 +67,7 @@ def attack_factor_heatmap(report: AttackReport, subtitle: str) -> Any:
     row = "<b>worst case: least factor</b>"
     for name in shown.columns[values.notna().any()]:
         sign = "" if report.worst_case(name, epsilon=chosen)["bound"] == "exact" else ">"
-        shown.loc[row, name] = f"<b>{sign}{values[name].min():.3g}</b>".replace("inf", "∞")
+        shown.loc[row, name] = f"<b>{sign}{num(values[name].min())}</b>"
     values.loc[row] = values.min()
     log = np.log10(values)
     finite = log.abs().to_numpy()[np.isfinite(log)]

@@ -31,7 +31,7 @@ def norm_ratio_figure(curves: pd.DataFrame, subtitle: str) -> Any:
     Erasure is left out: its harmful optimum is zero weights, and a short way there is nothing learned.
     """
     table = only(curves, "norm_ratio")
-    omitted = ". Erase is omitted: its features leave nothing to learn" * bool(
+    omitted = ". Erase is omitted: on these rows its features leave nothing to learn" * bool(
         (table["method"] == "erase").any()
     )
     return _of_both_tasks(
@@ -92,21 +92,21 @@ def _of_both_tasks(table: pd.DataFrame, title: str, note: str, over: str, up: st
 
 
 def ceiling_figure(sweep: pd.DataFrame, subtitle: str) -> Any:
-    """Draw RIR in the ridge convention against ε, below what bounds it: a line per method."""
+    """Draw RIR in the ridge convention against ε, below its limit: a line per method."""
     figure = empty()
     for name, rows in sweep.groupby("method", sort=False):
         style, mean = method_style(str(name)), rows.groupby("ridge")["rir"].agg(gmean)
         look: dict[str, Any] = {"color": style.color, "dash": style.dash, "width": 2.2}
         if name == "ceiling":
             look = {"color": "#222222", "dash": "solid", "width": 5}
-        label = "bound" if name == "ceiling" else style.label
+        label = "limit (upper bound)" if name == "ceiling" else style.label
         hover = "ε = %{x:.1e}: RIR = %{y:.3g}"
         add_line(figure, label, mean.index, mean, **look, hovertemplate=hover)
     figure.add_hline(y=1, line_color=GREY, line_width=1)
     over = "ridge ε added to σ<sub>1</sub> and σ<sub>D</sub> (units of K = XᵀX)"
     figure.update_xaxes(**log_axis(over, sweep["ridge"]))
     figure.update_yaxes(**log_axis("RIR, ridge convention, θ at unit scale", sweep["rir"]))
-    note = f"{subtitle}. Geometric mean over seeds; the bound holds for every invertible extractor"
+    note = f"{subtitle}. Geometric mean over seeds; no invertible extractor exceeds the limit, which need not be attained"
     title = "How much immunization is possible: RIR and its theoretical limit"
     return finish(figure, title, note, height=480)
 

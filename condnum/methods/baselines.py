@@ -138,13 +138,13 @@ class ClosedForm(Method):
 MAX_RIR = ClosedForm(
     "max_rir",
     "Maximum RIR (K<sub>P</sub><sup>−1/2</sup>)",
-    "attains the theoretical limit of RIR in the compact convention",
+    "RIR at the theoretical limit (compact) if K_P and K_H are invertible",
     max_rir_immunizer,
 )
 PARETO = ClosedForm(
     "pareto",
-    "Pareto front ((ii) just below 1)",
-    "(ii) just below 1, with RIR at the theoretical limit where that is finite",
+    "Pareto front",
+    "compact (ii) just below 1 on its own K_P and K_H, with RIR at the limit where that is finite",
     pareto_immunizer,
 )
 
@@ -153,10 +153,12 @@ class Erase(Method):
     """Linear erasure of the harmful targets: the limit at which conditioning becomes a singular θ."""
 
     name, label = "erase", "Erasure"
-    summary = "closed form: no linear probe learns the harmful targets; RIR does not measure that"
+    summary = (
+        "closed form: no linear probe learns the harmful targets from its rows; RIR does not measure that"
+    )
     remark = (
         " κ and RIR do not rank an erasing θ: they measure how slowly a probe learns, over all targets, "
-        "whereas here a linear probe has nothing left to learn of its own target."
+        "whereas on the eraser's rows a linear probe has nothing left to learn of its own target."
     )
     needs = ("harmful",)
     seeded = False

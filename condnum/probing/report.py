@@ -11,6 +11,7 @@ import pandas as pd
 
 from condnum.arrays import TargetKind
 from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.numbers import num
 from condnum.probing.race import AttackBudget
 
 
@@ -100,7 +101,7 @@ class AttackReport:
 def factor_text(factors: pd.DataFrame, order: Iterable[str]) -> pd.DataFrame:
     """Return the factors of one target as text, attackers × extractors in an order."""
     marks = factors["bound"].map({"exact": "", "at least": ">"})
-    text = (marks + factors["factor"].map("{:.3g}".format).replace("inf", "∞")).fillna("—")
+    text = (marks + factors["factor"].map(num)).fillna("—")
     return _wide(factors.assign(text=text), order)
 
 
@@ -143,7 +144,7 @@ def _extractor(report: AttackReport, name: str, labels: Mapping[str, str]) -> li
     steps = f"{worst['steps']:,.0f}" if np.isfinite(worst["steps"]) else "more than the budget's"
     said = [
         f"{label}: the least-slowed attacker is {worst['label']} with a factor of {more}"
-        f"{worst['factor']:.3g} (steps: {steps}, on {raw} {worst['baseline_steps']:,.0f})."
+        f"{num(worst['factor'])} (steps: {steps}, on {raw} {worst['baseline_steps']:,.0f})."
     ]
     own = report.extractors.set_index("extractor").loc[name]
     lost = (own["optimum"] - own["baseline_optimum"]) / (own["start_loss"] - own["baseline_optimum"])

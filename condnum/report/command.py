@@ -105,6 +105,8 @@ def run_and_report(
         click.echo("Verdict by Definition 3.1 ((i) must exceed 1, (ii) must not; means, θ at unit scale):")
         click.echo(textwrap.indent(verdict_table(rows), "  "))
     click.echo(f"Results: {folder}\n{folder / PAGE}")
+    if said := record.get("answer"):
+        click.echo(said)
     if failures := record["failures"]:
         click.echo(f"{len(failures)} cell{'s' if len(failures) > 1 else ''} failed:", err=True)
         click.echo(textwrap.indent("\n".join(failures[:SHOWN_FAILURES]), "  "), err=True)

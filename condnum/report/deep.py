@@ -9,6 +9,7 @@ import pandas as pd
 
 from condnum.deep.attacks.attackers import DeepAttacker
 from condnum.deep.attacks.report import cheapest_attack
+from condnum.numbers import num
 from condnum.report.tables import (
     RATIO_TITLES,
     Column,
@@ -181,16 +182,16 @@ def factor_table(factors: pd.DataFrame, fraction: float = HEADLINE) -> pd.DataFr
 
     def needs(*values: Any) -> str:
         pairs = zip(values[::2], values[1::2], strict=True)
-        return ", ".join("—" if math.isnan(steps) else f"{more}{steps:.3g}" for steps, more in pairs)
+        return ", ".join("—" if math.isnan(steps) else f"{more}{num(steps)}" for steps, more in pairs)
 
     def interval(sign: str, value: float, low: float, high: float) -> str:
         if math.isnan(value):
             return "—"
-        ends = f"{low:.3g} to {number(high) if math.isinf(high) else f'{high:.3g}'}"
-        return f"{sign}{value:.3g}<br><small style='white-space: nowrap'>({ends})</small>"
+        ends = f"{num(low)} to {num(high)}"
+        return f"{sign}{num(value)}<br><small style='white-space: nowrap'>({ends})</small>"
 
     def factor(noise: float, *values: Any) -> str:
-        between = "" if math.isnan(noise) else f"{1 / noise:.3g} to {noise:.3g}"
+        between = "" if math.isnan(noise) else f"{num(1 / noise)} to {num(noise)}"
         return f"{interval(*values)}<br><small>{between}</small>"
 
     columns: dict[str, Column] = {

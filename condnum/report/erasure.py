@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import kendalltau
 
+from condnum.numbers import num
 from condnum.report.tables import GAP, Column, number, shown
 
 _SHOWN = ("raw", "control", "erase", "iterated")
@@ -11,7 +12,7 @@ _SHOWN = ("raw", "control", "erase", "iterated")
 
 def _percent(share: float) -> str:
     """Format a fraction of the target's variance."""
-    return "—" if np.isnan(share) else f"{100 * share:.3g} %"
+    return "—" if np.isnan(share) else f"{num(100 * share)} %"
 
 
 def percent(mean: float, half: float) -> str:

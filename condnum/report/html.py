@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import nbformat
 from bs4 import BeautifulSoup
 from jinja2 import Environment, pass_context
 from markupsafe import Markup
@@ -52,6 +53,21 @@ _WARNED = re.compile(r"(?m)^(/|\w:\\).*?\.py:\d+: (\w+: .*\n?)(?:  .*\n?)?")
 _OF_LIBRARIES = re.compile(_WARNED.pattern.replace(r"\w+:", r"(?:Future|\w*Deprecation)Warning:"))
 
 
+def answer_cell(notebook: Any) -> Any:
+    """Return the cell with the tag `answer`, whose first output says what was found; None if none has."""
+    tagged = (cell for cell in notebook.cells if "answer" in cell.metadata.get("tags", []))
+    return next((cell for cell in tagged if cell.cell_type == "code"), None)
+
+
+def answer_of(path: str | os.PathLike[str]) -> str:
+    """Return the answer of an executed notebook as text; "" if it has none."""
+    cell = answer_cell(read_notebook(Path(path)))
+    found = (
+        [output["data"].get("text/plain", "") for output in cell.outputs if "data" in output] if cell else []
+    )
+    return str(found[0]) if found else ""
+
+
 def shown_notebook(notebook: Any) -> tuple[Any, list[dict[str, Any]]]:
     """Return what a page without a kernel shows of a notebook, with numbered slots, and its plotly figures.
 
@@ -61,6 +77,13 @@ def shown_notebook(notebook: Any) -> tuple[Any, list[dict[str, Any]]]:
     shown, figures = copy.deepcopy(notebook), list[dict[str, Any]]()
     shown.metadata.pop("widgets", None)
     shown.cells = [cell for cell in shown.cells if "injected-parameters" not in cell.metadata.get("tags", [])]
+    if answer_cell(shown):  # the answer first, the code last
+        code = [cell for cell in shown.cells if cell.cell_type == "code"]
+        source = "\n\n".join(cell.source for cell in code)
+        for cell in code:
+            cell.source, cell.metadata["tags"] = "", ["remove-input"]
+        words = {"condnum_summary": "Parameters and code"}
+        shown.cells.append(nbformat.v4.new_code_cell(source, id="code", metadata=words))
     for cell in shown.cells:
         if PARAMETERS_TAG in cell.metadata.get("tags", []):
             cell.metadata["condnum_summary"] = "Code: default parameters"

@@ -23,30 +23,46 @@ from condnum.report.tables import (
     with_spread,
 )
 
+#: Convention and scale of θ in words, those of the published numbers first.
+MEASURES = {
+    ("ridge", "as_trained"): "ridge, θ as trained",
+    ("ridge", "unit"): "ridge, θ at unit scale",
+    ("compact", "unit"): "compact",
+}
 
-def comparison_table(summary: pd.DataFrame, *, convention: str, theta_scale: str) -> pd.DataFrame:
-    """Format one convention of a summary: the verdict, the ratios above the published ones, the ceiling."""
-    rows = summary[(summary["convention"] == convention) & (summary["theta_scale"] == theta_scale)]
 
-    def immunized(rate: float, lost: float, cells: int) -> str:
+def immunized(rows: pd.DataFrame) -> Column:
+    """Return the column of immunized cells, with those whose benign task is lost where that was measured."""
+
+    def write(rate: float, cells: int, lost: float = 0.0) -> str:
         met = count_of(rate * cells, cells)
         return f"{met}<br>{in_brackets(f'benign task lost: {round(lost * cells)}')}" if lost else met
 
-    columns: dict[str, Column] = {
-        "method": "method",
-        "immunized": ("success_rate lost_rate cells", immunized),
-        **lines(
-            "probe steps",
-            ("benign ↓", ("benign_slowdown", times)),
-            ("harmful ↑", ("harmful_slowdown", times)),
-        ),
-    }
+    return f"success_rate cells{' lost_rate' * ('lost_rate' in rows)}", write
+
+
+def comparison_table(summary: pd.DataFrame) -> pd.DataFrame:
+    """Format every convention of a summary: the verdict, the ratios, the theoretical limit.
+
+    The published ratios stand below those in their own convention.
+    """
+    measure = pd.Series(zip(summary["convention"], summary["theta_scale"], strict=True), summary.index)
+    rows = summary.assign(κ=measure.map(MEASURES), cells=summary["seeds"] * summary.get("pairs", 1))
+    rows = rows.sort_values("κ", kind="stable", key=lambda names: names.map([*MEASURES.values()].index))
+    theirs = rows["κ"] == next(iter(MEASURES.values()))
+    columns: dict[str, Column] = {"κ": "κ", "method": "method", "immunized": immunized(rows)}
+    if "benign_slowdown" in rows:
+        columns |= {
+            "benign steps ↓": ("benign_slowdown", times),
+            "harmful steps ↑": ("harmful_slowdown", times),
+        }
     for name, title in RATIO_TITLES.items():
-        paper = [published(name)] if rows[f"published_{name}"].notna().any() else []
-        columns |= lines(title, ("", with_spread(name)), *paper)
+        of = f"published_{name}"
+        rows[of] = rows[of].where(theirs)
+        columns |= lines(title, ("", with_spread(name)), *[published(name)] * bool(rows[of].notna().any()))
     if np.isfinite(rows["rir_ceiling"]).any():
-        columns |= lines("RIR / ceiling", ("", "rir_share"), ("(ceiling)", ("rir_ceiling", in_brackets)))
-    return shown(rows.assign(cells=rows["seeds"] * rows.get("pairs", 1)), columns)
+        columns |= lines("RIR / limit", ("", "rir_share"), ("(limit)", ("rir_ceiling", in_brackets)))
+    return shown(rows, columns)
 
 
 def linear_evidence_table(results: pd.DataFrame) -> pd.DataFrame:
@@ -56,7 +72,7 @@ def linear_evidence_table(results: pd.DataFrame) -> pd.DataFrame:
         ["method"],
         {
             "method": "method", "rank H_P": "rank_pretrain", "rank H_H": "rank_harmful",
-            "κ(θ)": "theta_condition", "loss gap, clause (c)": "loss_gap", "RIR ceiling": "rir_ceiling",
+            "κ(θ)": "theta_condition", "loss gap, clause (c)": "loss_gap", "limit of RIR": "rir_ceiling",
             "steps": "steps", "seconds a seed": "seconds", "stopped by": "stop_reason",
         },
     )  # fmt: skip
@@ -86,7 +102,7 @@ _PAIR: dict[str, Column] = {
 
 
 def limits_table(summary: pd.DataFrame) -> pd.DataFrame:
-    """Format (i), (ii), RIR and its fraction of the ceiling at one ε, a row per pair × method."""
+    """Format (i), (ii), RIR and its fraction of the limit at one ε, a row per pair × method."""
 
     def share(mean: float, least: float, most: float) -> str:
         ends = span([least, most], " – ")
@@ -95,7 +111,7 @@ def limits_table(summary: pd.DataFrame) -> pd.DataFrame:
     columns: dict[str, Column] = {"method": "method", "immunized": ("immunized seeds", count_of)}
     columns |= {title: name for name, title in RATIO_TITLES.items()}
     within = ("", ("rir_share rir_share_min rir_share_max", share))
-    columns |= lines("RIR / ceiling", within, ("(ceiling)", ("rir_ceiling", in_brackets)))
+    columns |= lines("RIR / limit", within, ("(limit)", ("rir_ceiling", in_brackets)))
     table = shown(summary, _PAIR | columns)
     return table.drop(columns="pair") if table["pair"].nunique() == 1 else table
 
@@ -160,7 +176,7 @@ def choice_table(report: Any) -> pd.DataFrame:
     columns: dict[str, Column] = {
         "attacker": "label", "extractor": "extractor",
         "choice": ("choice at_edge", lambda choice, edge: f"{choice}{' (edge)' * edge}"),
-        "steps": ("steps last_step", _observed), "passes": "passes",
+        "steps": ("steps last_step", _observed), "passes": "passes", "seconds": "seconds",
     }  # fmt: skip
     return shown(table.sort_values("label", kind="stable", key=lambda labels: labels.map(order)), columns)
 

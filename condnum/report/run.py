@@ -116,7 +116,7 @@ def run_into_folder(
         )
         _warn(record)
         return {**record, "failures": []}
-    from condnum.report.html import export_html
+    from condnum.report.html import answer_of, export_html
 
     started, source = datetime.now(UTC), source_revision()
     with results_folder(folder) as results:
@@ -132,6 +132,8 @@ def run_into_folder(
             title = ", ".join(record.get("data", ()))
             title = f"{book.heading} ({title})" if title else book.heading
             export_html(report, results.path / PAGE, title=title, note=changed)
+            if said := answer_of(report):
+                record["answer"] = said
             record |= {"key": key, "files": results.checksums()}
             write_json(results.path / RECORD, record)
             failures = read_table(results.path, "failures")

@@ -153,21 +153,24 @@ class Section:
     @property
     def differs(self) -> str:
         """In what the run as a whole is not the paper's, in one line; "" if in nothing."""
-        seeds = int(self.summary["seeds"].max())
-        pairs = int(self.summary["pairs"].iloc[0]) if "pairs" in self.summary else PAIRS
-        said = {
-            "data differ from the paper's: compare the order of the methods, not the numbers": (
-                not self.comparable
-            ),
-            "the 10,000 test images; the paper uses the 60,000 training images": (
-                self.comparable and "test images" in self.data
-            ),
-            f"{pairs} of the {PAIRS} ordered pairs of digits": pairs != PAIRS,
-            f"seeds: {seeds} instead of {self.paper.seeds}": seeds != self.paper.seeds,
-            "an older result than requested": self.run.older,
-            "a committed result, not of this run": self.run.status == "committed",
-        }
-        return "; ".join(text for text, applies in said.items() if applies)
+        said = differences(self.paper, self.summary, self.data, self.comparable)
+        said += ["an older result than requested"] * self.run.older
+        return "; ".join(said + ["a committed result, not of this run"] * (self.run.status == "committed"))
+
+
+def differences(paper: Protocol, summary: pd.DataFrame, data: str, comparable: bool) -> list[str]:
+    """Say in what data, pairs and seeds of a run are not the paper's."""
+    seeds = int(summary["seeds"].max())
+    pairs = int(summary["pairs"].iloc[0]) if "pairs" in summary else PAIRS
+    said = {
+        "data differ from the paper's: compare the order of the methods, not the numbers": not comparable,
+        "the 10,000 test images; the paper uses the 60,000 training images": (
+            comparable and "test images" in data
+        ),
+        f"{pairs} of the {PAIRS} ordered pairs of digits": pairs != PAIRS,
+        f"seeds: {seeds} instead of {paper.seeds}": seeds != paper.seeds,
+    }
+    return [text for text, applies in said.items() if applies]
 
 
 def scoreboard(results: Sequence[ExperimentResult]) -> list[Section]:

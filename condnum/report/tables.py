@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
+from condnum.files import asset
 from condnum.numbers import number
 
 #: File that a run leaves, a row per correction.
@@ -144,6 +145,14 @@ def as_html(table: pd.DataFrame) -> str:
     return cells.set_axis(heads, axis=1).to_html(index=False, escape=False, border=0)
 
 
+def sortable(table: pd.DataFrame, *filters: str) -> str:
+    """Return a table as HTML whose headings sort it; columns named in `filters` have dropdowns."""
+    places = [list(table).index(name) for name in filters]
+    marked = as_html(table).replace("<table", f'<table data-filters="{places}"', 1)
+    marked = marked.replace('class="dataframe"', 'class="dataframe sortable"', 1)
+    return f"<div>{marked}<script>{asset('report/sort.js')}</script></div>"
+
+
 def mark_tables(soup: Any) -> None:
     """Mark columns that hold anything but numbers, and of wide tables each cell with its heading.
 
@@ -206,8 +215,11 @@ def with_spread(name: str, prefix: str = "") -> Column:
 
 def published(name: str) -> tuple[str, Column]:
     """Return the line of published numbers, with the digits of the paper."""
-    columns = f"published_{name} published_{name}_std"
-    return "(published)", (columns, lambda mean, deviation: in_brackets(spread(mean, deviation, 4)))
+
+    def write(mean: float, deviation: float) -> str:
+        return "" if math.isnan(mean) else in_brackets(spread(mean, deviation, 4))
+
+    return "(published)", (f"published_{name} published_{name}_std", write)
 
 
 def in_brackets(value: float | str) -> str:

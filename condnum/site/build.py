@@ -110,7 +110,7 @@ def build_site(
     for line in re.sub(r"\x1b\[[\d;]+m", "", warnings.getvalue()).splitlines():
         if not any(name in line for name in absent):
             say(f"site: {line.replace(f'{work}/', '')}")
-    first = f"{SITE}/{'index.html' if runs is None else 'results/index.html'}"
+    first = f"{SITE}/index.html"
     return write_text(
         folder / INDEX,
         f'<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"><title>condnum</title>\n'

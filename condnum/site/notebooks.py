@@ -24,6 +24,8 @@ def page_notebook(notebook: Any, name: str, recorded: Collection[str] = ()) -> A
         tags = cell.metadata.setdefault("tags", [])
         if "idea" not in tags:  # what a lesson is about stands open
             tags.append("hide-input" if cell.source else "remove-input")
+        if words := cell.metadata.get("condnum_summary"):
+            cell.metadata["mystnb"] = {"code_prompt_show": words}
         cell.source = cell.source or "pass"  # MyST-NB leaves out cells without a source
         if "solution" in tags:
             cell.metadata["mystnb"] = {"code_prompt_show": "Solution in Python"}

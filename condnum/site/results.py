@@ -1,12 +1,11 @@
 """The pages of a reproduction: obtained against published, and each experiment's notebook with its run."""
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import nbformat
-import pandas as pd
 from bs4 import BeautifulSoup
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
@@ -14,17 +13,15 @@ from nbformat.v4 import new_markdown_cell
 
 from condnum.files import shipped
 from condnum.machine import revision_text
-from condnum.probing.report import factor_text
 from condnum.progress import duration
-from condnum.report.deep import committed_tables, factor_table, verdict
-from condnum.report.erasure import left_table
+from condnum.report.answer import answer
+from condnum.report.deep import committed_tables, verdict
 from condnum.report.experiments import ExperimentResult, experiments
 from condnum.report.html import figure_html, shown_notebook
-from condnum.report.linear import limits_table, switch_table
 from condnum.report.notebook import read_notebook
 from condnum.report.run import REPORT
 from condnum.report.scoreboard import AGREEMENT, scoreboard, tally
-from condnum.report.tables import CORRECTIONS_CSV, as_html, formula_html, mark_tables
+from condnum.report.tables import CORRECTIONS_CSV, as_html, formula_html, mark_tables, sortable
 from condnum.site.notebooks import page_notebook
 
 #: Anchor of the section that says what made a page.
@@ -48,20 +45,6 @@ def committed_runs(but: Collection[str] = ()) -> list[ExperimentResult]:
             )
             found.append(replace(run, error=text))
     return found
-
-
-#: Tables of committed runs, which have no notebook, by the word after `condnum run`.
-_TABLES: dict[str, tuple[str, Callable[[pd.DataFrame], pd.DataFrame | list[pd.DataFrame]]]] = {
-    "limits": ("summary", limits_table),
-    "attackers": (
-        "factors",
-        lambda found: factor_text(found.query("epsilon == 0.01"), found["extractor"].unique()),
-    ),
-    "reproduction-audit": ("waterfall", switch_table),
-    "deep": ("summary", committed_tables),
-    "deep-attackers": ("factors", factor_table),
-    "erasure": ("summary", left_table),
-}
 
 
 def results_pages(
@@ -146,18 +129,18 @@ def _run_page(run: ExperimentResult, files: Sequence[str]) -> str:
     text = _template("run.md.j2").render(run=run, facts=facts, files=files)
     if REPORT in files:
         return text
-    shown = "".join(
+    found = answer(run.experiment.run, run.table, ", ".join(known.get("data", {})))
+    shown = found._repr_html_() + "".join(
         f'<img src="../runs/{run.name}/{name}" alt="">\n' for name in files if name.endswith(".png")
     )
-    if run.experiment.run in _TABLES:
-        name, format_table = _TABLES[run.experiment.run]
-        made = [] if (table := run.table(name)) is None else format_table(table)
-        for one in made if isinstance(made, list) else [made]:
-            soup = BeautifulSoup(as_html(one), "html.parser")
-            mark_tables(soup)
-            shown += f'<div class="scroll" tabindex="0">{soup}</div>'
-    around = f"# {run.experiment.title}\n\n{_notice(run)}\n\n{run.experiment.summary}\n\n"
-    return f"{around}```{{raw}} html\n<div>{shown}</div>\n```\n\n{text}"
+    summary = run.table("summary")
+    more = committed_tables(summary) if run.experiment.run == "deep" and summary is not None else []
+    soup = BeautifulSoup("\n".join([sortable(found.table), *map(as_html, more)]), "html.parser")
+    mark_tables(soup)
+    for table in soup.find_all("table"):
+        table.wrap(soup.new_tag("div", attrs={"class": "scroll", "tabindex": "0"}))
+    around = f"# {run.experiment.title}\n\n{run.experiment.summary}\n\n"
+    return f"{around}```{{raw}} html\n<div>{shown}{soup}</div>\n```\n\n{_notice(run)}\n\n{text}"
 
 
 def _template(name: str) -> Template:

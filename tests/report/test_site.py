@@ -157,7 +157,7 @@ def test_the_site_is_whole_and_follows_its_runs(runs, site_cache, tmp_path):
 
     assert again() == target / "index.html"
     assert said == []
-    assert 'url=site/results/index.html"' in (target / "index.html").read_text("utf-8")
+    assert 'url=site/index.html"' in (target / "index.html").read_text("utf-8")
     assert (target / "digits" / "summary.csv").read_text() == "kept"
     kept = {".site.lock", "README.md", "digits", "index.html", "site"}
     assert {path.name for path in target.iterdir()} == kept

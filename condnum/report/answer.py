@@ -1,0 +1,276 @@
+"""The answer of an experiment: one sentence and one table, first on its page and last in the terminal."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from condnum.deep.attacks.report import cheapest_attack
+from condnum.figures.style import option_text
+from condnum.probing.report import factor_text
+from condnum.report.deep import HEADLINE, factor_table, in_percent, net_label
+from condnum.report.erasure import left_table
+from condnum.report.linear import immunized, limits_table, stability_table, switch_table
+from condnum.report.scoreboard import PROTOCOLS, differences
+from condnum.report.tables import (
+    GAP,
+    Column,
+    count_of,
+    formula_html,
+    label,
+    number,
+    shown,
+    span,
+    spread,
+    times,
+)
+
+#: A table of a run by its name; None if the run has none.
+Tables: TypeAlias = Callable[[str], Any]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an experiment found: a sentence of plain text, and a table of strings."""
+
+    sentence: str
+    table: pd.DataFrame
+
+    def __repr__(self) -> str:
+        """Return the sentence."""
+        return self.sentence
+
+    def _repr_html_(self) -> str:
+        """Return the sentence as a paragraph, its first claim in bold."""
+        claim, stop, rest = self.sentence.partition(". ")
+        return f'<p class="answer"><b>{formula_html(claim + stop)}</b>{formula_html(rest)}</p>'
+
+
+def answer(kind: str, tables: Tables, data: str = "") -> Answer:
+    """Return the answer of a run by the word after `condnum run`, from its tables; `data` names its data."""
+    return _ANSWERS[kind](tables, kind, data)
+
+
+def _words(name: str) -> str:
+    """Return a method's label as plain text."""
+    return option_text(label(name).replace(GAP, " "))
+
+
+def _first(names: Any, *others: str) -> str:
+    """Return whom a sentence is about: ours, or the first that is no control."""
+    known = [name for name in dict.fromkeys(names) if name not in ("identity", "initial", *others)]
+    return "ours" if "ours" in known or not known else str(known[0])
+
+
+def _against(mean: float, deviation: float, table: str) -> str:
+    """Say what the paper has."""
+    return (
+        f"where {table} has {spread(mean, deviation, 4)}"
+        if np.isfinite(mean)
+        else "without a published number"
+    )
+
+
+def _loss(gap: float) -> str:
+    """Format an increase of the benign loss as a fraction of that of predicting zero; round-off is none."""
+    return f"+{number(100 * gap)} %" if gap > 1e-9 else "+0 %"
+
+
+def _linear(tables: Tables, kind: str, data: str) -> Answer:
+    summary, results, paper = tables("summary"), tables("results"), PROTOCOLS[kind]
+    pairs = summary["pairs"].iloc[0] if "pairs" in summary else 1
+    rows, cells = (
+        table.query("convention == 'ridge' and theta_scale == 'as_trained'") for table in (summary, results)
+    )
+    per_method = cells.groupby("method").agg(steps=("steps", "max"), median=("rir", "median"))
+    rows = rows.join(per_method, on="method").assign(
+        cells=rows["seeds"] * pairs,
+        budget=np.where(rows["published_rir"].notna(), re.split(r"[,;]", paper.budget)[0], "—"),
+    )
+    columns: dict[str, Column] = {
+        "method": "method",
+        "RIR": ("rir_mean rir_std", spread),
+        **({"median RIR": "median"} if pairs > 1 else {}),
+        "published": ("published_rir published_rir_std", lambda *known: spread(*known, 4)),
+        "steps": ("steps", lambda steps: f"{steps:,.0f}" if steps else "—"),
+        "published steps": ("budget", str),
+        "immunized": immunized(rows),
+        "benign loss": ("loss_gap_max", _loss),
+    }
+    if "benign_slowdown" in rows:
+        columns |= {"benign steps": ("benign_slowdown", times), "harmful steps": ("harmful_slowdown", times)}
+    row = rows.set_index("method").loc[_first(rows["method"])]
+    counted = "pairs and seeds" if pairs > 1 else "seeds"
+    said = (
+        f"{_words(str(row.name))} immunizes {count_of(row['success_rate'] * row['cells'], row['cells'])} "
+        f"{counted} with RIR {spread(row['rir_mean'], row['rir_std'])}, "
+        f"{_against(row['published_rir'], row['published_rir_std'], paper.title)}"
+    )
+    if "benign_slowdown" in row and np.isfinite(row["harmful_slowdown"]):
+        said += (
+            f"; gradient descent takes {times(row['harmful_slowdown'])} as many steps as on raw inputs "
+            f"on D_H and {times(row['benign_slowdown'])} on D_P"
+        )
+    comparable = str(summary["dataset"].iloc[0]) == paper.dataset
+    differ = (
+        [f"{row['steps']:,.0f} full-batch steps where the paper has {paper.budget}"] if comparable else []
+    )
+    differ += differences(paper, summary, data, comparable)
+    return Answer(f"{said}. Not as in the paper: {'; '.join(differ)}.", shown(rows, columns))
+
+
+def _net_rir(method: str, rir: float, deviation: float, accuracy: float, before: float) -> str:
+    """Format RIR_θ0; where no step was kept, θ_I is θ_0."""
+    kept = method != "initial" and rir == 1 and accuracy == before
+    return "1, as θ_0 was kept" if kept else spread(rir, deviation)
+
+
+def _deep(tables: Tables, kind: str, data: str) -> Answer:
+    summary, results = in_percent(tables("summary")).query("convention == 'compact'"), tables("results")
+    steps = results.groupby(["backbone", "method"])["steps"].max()
+    columns: dict[str, Column] = {
+        "backbone": "backbone",
+        "method": ("method", net_label),
+        "RIR_θ0": ("method rir_mean rir_std accuracy_mean accuracy_theta_0_mean", _net_rir),
+        "published": ("published_rir published_rir_std", lambda *known: spread(*known, 4)),
+        "steps": ("steps", "{:,.0f}".format),
+        "published steps": ("budget", str),
+        "immunized": (
+            "method success_rate seeds",
+            lambda name, rate, seeds: "—" if name == "initial" else count_of(rate * seeds, seeds),
+        ),
+        "D_P accuracy (%)": ("accuracy_mean accuracy_std", spread),
+        "D_H by SGD (%)": ("probe_final_mean probe_final_std", spread),
+        "D_H solved (%)": ("convex_mean convex_std", spread),
+    }
+    keys = pd.MultiIndex.from_frame(summary[["backbone", "method"]])
+    known = summary["published_rir"].notna() & (summary["method"] != "initial")
+    budget = np.where(known, PROTOCOLS[kind].budget, "—")
+    rows = summary.assign(steps=steps.reindex(keys).to_numpy(), budget=budget)
+    said = []
+    for backbone, own in rows.groupby("backbone", sort=False):
+        at = own.set_index("method")
+        row, start = at.loc[_first(own["method"])], at.loc["initial"]
+        immunized = count_of(row["success_rate"] * row["seeds"], row["seeds"])
+        against = _against(row["published_rir"], row["published_rir_std"], "Table 3")
+        said.append(
+            f"{backbone}: {_words(str(row.name))} immunizes {immunized} seeds with RIR_θ0 "
+            f"{spread(row['rir_mean'], row['rir_std'])}, {against}"
+            f"{'' if row['published_same'] else ' for another net and other data'}; SGD on a new head "
+            f"reaches {row['probe_final_mean']:.1f} % on D_H (on θ_0 {start['probe_final_mean']:.1f} %), "
+            f"a solver {row['convex_mean']:.1f} % ({start['convex_mean']:.1f} %)."
+        )
+    return Answer(" ".join(said), shown(rows, columns))
+
+
+def _limits(tables: Tables, kind: str, data: str) -> Answer:
+    summary = tables("summary")
+    share = summary[summary["method"] != "identity"].groupby("method", sort=False)["rir_share"].mean()
+    best, ours = str(share.idxmax()), _first(share.index)
+    said = (
+        f"No invertible θ has a larger RIR than the theoretical limit, {span(summary['rir_ceiling'])} at "
+        f"ε = {span(summary['ridge'])}; {_words(best)} comes nearest with "
+        f"{number(100 * share[best])} % of it, and {_words(ours)} reaches {number(100 * share[ours])} %. "
+        "The paper states no limit."
+    )
+    return Answer(said, limits_table(summary))
+
+
+def _attackers(tables: Tables, kind: str, data: str) -> Answer:
+    factors = tables("factors").query("epsilon == 0.01")
+    name = _first(factors["extractor"])
+    own = factors[factors["extractor"] == name]
+
+    def slowed(row: Any) -> str:
+        if np.isnan(row["factor"]):
+            return "misses the target on raw inputs too"
+        more = "at least " * (row["bound"] == "at least")
+        return f"needs {more}{times(row['factor'])} as many steps as on raw inputs"
+
+    descent, least = own[own["attacker"] == "gd"], own.dropna(subset="factor").nsmallest(1, "factor")
+    parts = [f"gradient descent {slowed(row)}" for _, row in descent.iterrows()]
+    parts += [f"the attacker slowed least, {row['label']}, {slowed(row)}" for _, row in least.iterrows()]
+    said = f"On features of {_words(name)}, {', and '.join(parts)} (to 1 % of the excess loss)."
+    table = factor_text(factors, list(dict.fromkeys(factors["extractor"])))
+    return Answer(f"{said} The paper measures gradient descent alone.", table.rename(columns=_words))
+
+
+def _erasure(tables: Tables, kind: str, data: str) -> Answer:
+    summary = tables("summary")
+
+    def kept(name: str, extractor: str = "erase") -> str:
+        values = 100 * summary.loc[summary["extractor"] == extractor, name].clip(lower=0)
+        return f"{span(values.round())} %"
+
+    control = kept("harmful_linear_kept", "shuffled targets")
+    said = (
+        f"After erasure the best linear attacker keeps {kept('harmful_linear_kept')} of its score above "
+        f"chance on fresh rows (shuffled targets: {control}), a nonlinear one "
+        f"{kept('harmful_nonlinear_kept')}, and the benign task {kept('pretrain_linear_kept')}; pairs of "
+        f"tasks: {summary['pair'].nunique()}. The paper does not erase."
+    )
+    return Answer(said, left_table(summary))
+
+
+def _deep_attackers(tables: Tables, kind: str, data: str) -> Answer:
+    factors = tables("factors")
+    most = 0 if 0 in set(factors["shots"]) else factors["shots"].max()
+    table = factors[(factors["shots"] == most) & np.isclose(factors["fraction"], HEADLINE)]
+    said = []
+    for (backbone, method), rows in table.groupby(["backbone", "method"], sort=False):
+        first, seen = rows.iloc[0], rows.iloc[0]["examples_theta_0"]
+        before = (
+            f" (on θ_0 after {seen:,.0f})."
+            if np.isfinite(first["examples_theta_i"]) and np.isfinite(seen)
+            else "."
+        )
+        said.append(f"{backbone}, {_words(str(method))}: {cheapest_attack(rows).removesuffix('.')}{before}")
+    return Answer(" ".join([*said, "The paper attacks by a linear probe alone."]), factor_table(factors))
+
+
+def _release(tables: Tables, kind: str, data: str) -> Answer:
+    waterfall = tables("waterfall")
+    said = []
+    for start, rows in waterfall[waterfall["convention"] == "ridge"].groupby("start_epochs", sort=False):
+        if len(rows) > 1:
+            rows = rows.sort_values("index")
+            (start_rir, end_rir), most = rows["rir"].iloc[[0, -1]], rows.loc[rows["factor"].idxmax()]
+            said.append(
+                f"From {start} epochs of the release, RIR {number(start_rir)}, to the corrected protocol, "
+                f"RIR {number(end_rir)}, “{most['switch']}” changes most: {times(most['factor'])}."
+            )
+    return Answer(f"{' '.join(said)} Table 1 has 356, which neither end gives.", switch_table(waterfall))
+
+
+def _corrections(tables: Tables, kind: str, data: str) -> Answer:
+    table = tables("corrections")
+    said = (
+        f"{int(table['refuted'].sum())} of {len(table)} statements of the paper are refuted, each by a "
+        "counter-example computed here; Algorithm 1 itself immunizes linear extractors."
+    )
+    return Answer(said, table[["place", "claim", "computed", "correction"]].map(formula_html))
+
+
+def _stability(tables: Tables, kind: str, data: str) -> Answer:
+    claims = tables("claims")
+    stands = int((claims["stands"] == claims["settings"]).sum())
+    said = f"{stands} of {len(claims)} claims stand in every setting that the runs cover."
+    return Answer(said, stability_table(claims))
+
+
+_ANSWERS: dict[str, Callable[[Tables, str, str], Answer]] = {
+    "house-prices": _linear,
+    "mnist": _linear,
+    "digits": _linear,
+    "deep": _deep,
+    "deep-attackers": _deep_attackers,
+    "limits": _limits,
+    "attackers": _attackers,
+    "erasure": _erasure,
+    "reproduction-audit": _release,
+    "corrections": _corrections,
+    "stability": _stability,
+}

@@ -1,0 +1,97 @@
+"""Answers: the sentence and the table of each experiment, and names that its numbers bear out."""
+
+import re
+from pathlib import Path
+
+import nbformat
+import pandas as pd
+import pytest
+
+from condnum.files import read_table
+from condnum.methods import get_method, method_names
+from condnum.numbers import number
+from condnum.report.answer import answer
+from condnum.report.html import answer_of, render_html
+from condnum.report.linear import MEASURES, choice_table, comparison_table
+from condnum.report.notebook import ParameterNotebook, experiment_names
+from condnum.report.tables import sortable
+from condnum.site.results import committed_runs
+
+RUNS = {run.name: run for run in committed_runs()}
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_committed_page_begins_with_its_answer(name):
+    run = RUNS[name]
+    found = answer(run.experiment.run, run.table)
+    assert str(found) == found.sentence
+    assert len(found.table)
+    assert not re.search(r"nan|inf\b|\d[eE][+-]?\d|<|\(\d+, \d", found.sentence.replace("\u00a0", " "))
+
+
+def test_the_answer_has_the_published_number_beside_the_obtained_one():
+    run = RUNS["house-prices"]
+    (ours,) = (
+        run.table("summary")
+        .query("method == 'ours' and convention == 'ridge' and theta_scale == 'as_trained'")
+        .itertuples()
+    )
+    found = answer("house-prices", run.table)
+    for text in (found.sentence, " ".join(found.table.iloc[0])):
+        assert f"{number(ours.rir_mean)}\u00a0±" in text
+        assert "356.2" in text
+        assert "5\u00a0of\u00a05" in text
+
+
+@pytest.mark.parametrize("name", experiment_names())
+def test_a_notebook_answers_before_it_explains(name):
+    cells = ParameterNotebook.find(name).node.cells
+    tags = [cell.metadata.get("tags", []) for cell in cells if cell.cell_type == "code"]
+    assert (tags[0], tags[2]) == (["parameters"], ["answer"])
+    first = next(place for place, cell in enumerate(cells) if "answer" in cell.metadata.get("tags", []))
+    assert [cell.cell_type for cell in cells[:first]] == ["markdown", "code", "code"]
+
+
+def test_a_page_has_the_answer_first_and_the_code_last(tmp_path):
+    said = nbformat.v4.new_output("display_data", data={"text/plain": "42.", "text/html": "<p>42.</p>"})
+    node = nbformat.v4.new_notebook(cells=[
+        nbformat.v4.new_markdown_cell("# Title"),
+        nbformat.v4.new_code_cell("x = 1", metadata={"tags": ["parameters"]}),
+        nbformat.v4.new_code_cell("show(x)", metadata={"tags": ["answer"]}, outputs=[said]),
+        nbformat.v4.new_markdown_cell("## Method"),
+    ])  # fmt: skip
+    nbformat.write(node, tmp_path / "report.ipynb")
+    assert answer_of(tmp_path / "report.ipynb") == "42."
+    page = render_html(node)
+    places = [page.index(text) for text in ("Title</h1>", "<p>42.</p>", "Method</h2>", "Parameters and code")]
+    assert places == sorted(places)
+    assert page.count('<details class="code"') == 1
+
+
+def test_names_of_methods_hold_for_the_numbers_beside_them():
+    """Names promise no numbers; the summary of a closed form states its conditions, and holds under them."""
+    for name in method_names():
+        assert not re.search(r"[<>≤≥]|below|above|attain", re.sub(r"<[^>]+>", "", get_method(name).label))
+    rows = read_table(GOLDEN / "house-prices", "summary").query("convention == 'compact'").set_index("method")
+    limit = rows.loc["max_rir", "rir_ceiling"]
+    assert rows.loc[["max_rir", "pareto"], "rir_mean"].tolist() == pytest.approx([limit] * 2, rel=1e-6)
+    assert 0.9 < rows.loc["pareto", "pretrain_ratio_mean"] <= 1
+
+
+def test_what_the_text_announces_is_in_the_tables():
+    notebook = ParameterNotebook.find("attackers").node
+    (text,) = [cell.source for cell in notebook.cells if "Seconds are" in cell.source]
+    columns = ["label", "extractor", "choice", "at_edge", "steps", "last_step", "passes", "seconds"]
+    report = type(
+        "Report", (), {"at": lambda self, table, _: table, "steps": pd.DataFrame(columns=columns)}
+    )()
+    assert "seconds" in choice_table(report)
+    assert "passes" in text or "seconds" in text.lower()
+
+
+def test_published_ratios_stand_in_their_own_convention_alone():
+    table = comparison_table(RUNS["house-prices"].table("summary"))
+    published = table["RIR ↑<br><small>(published)</small>"].str.contains("356.2")
+    assert table.loc[published, "κ"].tolist() == [MEASURES["ridge", "as_trained"]]
+    assert 'data-filters="[0, 1]"' in sortable(table, "κ", "method")
