@@ -14,10 +14,10 @@ def num(value: float, digits: int = 3) -> str:
         return "—" if math.isnan(value) else "∞" if value > 0 else "−∞"
     rounded = float(f"{value:.{digits}g}")
     if rounded == 0 or 1e-4 <= abs(rounded) < 1e7:
-        return f"{rounded:,.10g}"
+        return f"{rounded:,.10g}".replace("-", "−")
     mantissa, exponent = f"{rounded:e}".split("e")
     power = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    return f"{float(mantissa):.{digits}g}·10{power}"
+    return f"{float(mantissa):.{digits}g}·10{power}".replace("-", "−")
 
 
 def number(value: float) -> str:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from condnum.figures.style import DOTTED, empty, express, finish, log_axis
+from condnum.figures.style import DOTTED, empty, express, finish, log_axis, method_style
 from condnum.numbers import num
 from condnum.probing import AttackReport
 
@@ -100,8 +100,13 @@ def attack_shares_figure(report: AttackReport, subtitle: str) -> Any:
     relative = ascending["sigma"] / of_each["sigma"].transform("max")
     points = ascending.assign(**{size: relative, tail: of_each["share"].cumsum()})
     order = {"extractor": [*report.extractors["extractor"]]}
+    styles = {name: method_style("identity" if name == "raw" else name) for name in order["extractor"]}
     look = {"color": "extractor", "line_dash": "extractor", "line_shape": "hv"}
+    look |= {"color_discrete_map": {name: style.color for name, style in styles.items()}}
+    look |= {"line_dash_map": {name: style.dash for name, style in styles.items()}}
     figure = express("line", points, x=size, y=tail, category_orders=order, **look)
+    for number, trace in enumerate(figure.data):
+        trace.line.width = 5 - 0.6 * number  # a line shows beside one that covers it
     for epsilon in report.budget.epsilons:
         figure.add_hline(y=epsilon, line=DOTTED)
     figure.update_xaxes(**log_axis(size, relative))

@@ -11,6 +11,7 @@ from scipy.stats import gmean
 from condnum.errors import InvalidInputError
 from condnum.figures.style import (
     GREY,
+    LIMIT,
     TASK_TITLES,
     add_line,
     empty,
@@ -98,7 +99,7 @@ def ceiling_figure(sweep: pd.DataFrame, subtitle: str) -> Any:
         style, mean = method_style(str(name)), rows.groupby("ridge")["rir"].agg(gmean)
         look: dict[str, Any] = {"color": style.color, "dash": style.dash, "width": 2.2}
         if name == "ceiling":
-            look = {"color": "#222222", "dash": "solid", "width": 5}
+            look = {"color": LIMIT, "dash": "solid", "width": 5}
         label = "limit (upper bound)" if name == "ceiling" else style.label
         hover = "ε = %{x:.1e}: RIR = %{y:.3g}"
         add_line(figure, label, mean.index, mean, **look, hovertemplate=hover)
@@ -106,7 +107,7 @@ def ceiling_figure(sweep: pd.DataFrame, subtitle: str) -> Any:
     over = "ridge ε added to σ<sub>1</sub> and σ<sub>D</sub> (units of K = XᵀX)"
     figure.update_xaxes(**log_axis(over, sweep["ridge"]))
     figure.update_yaxes(**log_axis("RIR, ridge convention, θ at unit scale", sweep["rir"]))
-    note = f"{subtitle}. Geometric mean over seeds; no invertible extractor exceeds the limit, which need not be attained"
+    note = f"{subtitle}. Geometric mean over seeds; no invertible θ exceeds the limit, which none need attain"
     title = "How much immunization is possible: RIR and its theoretical limit"
     return finish(figure, title, note, height=480)
 

@@ -1,4 +1,4 @@
-"""Figures of the experiment on limits: ceilings and shares along ε, the front, and what carries it."""
+"""Figures of the experiment on limits: limits and shares along ε, the front, and what carries it."""
 
 import math
 from collections.abc import Mapping
@@ -13,6 +13,7 @@ from condnum.figures.style import (
     BLUE,
     GREEN,
     GREY,
+    LIMIT,
     NEUTRAL,
     ORANGE,
     add_line,
@@ -36,7 +37,7 @@ _FAR = 1e32
 
 def region_traces(region: FeasibleRegion) -> list[dict[str, Any]]:
     """Return the success quadrant of Definition 3.1, what no θ reaches, and the Pareto front."""
-    # The outline of what is impossible: left of θ*, above the ceiling, below the least (i).
+    # The outline of what is impossible: left of θ*, above the limit, below the least (i).
     wall = 1 / region.kappa_pretrain
     knee = region.kappa_pencil / region.kappa_pretrain  # where the least (i) turns
     far = max(_FAR * wall, _FAR * knee)
@@ -68,7 +69,7 @@ def region_traces(region: FeasibleRegion) -> list[dict[str, Any]]:
             "name": "Pareto front: RIR = RIR<sub>max</sub>",
             "x": ray,
             "y": region.highest(ray),
-            "line": {"color": ORANGE, "width": 3.5},
+            "line": {"color": LIMIT, "width": 3.5},
         },
     ]
     return [{"type": "scatter", "mode": "lines", "hoverinfo": "skip", **trace} for trace in traces]
@@ -86,7 +87,7 @@ def pair_label(pretrain_task: str, harmful_task: str) -> str:
 
 
 def ceilings_figure(ceilings: pd.DataFrame, subtitle: str) -> Any:
-    """Draw the RIR ceiling of `K + εI` against ε, a line per pair."""
+    """Draw the limit of RIR of `K + εI` against ε, a line per pair."""
     pairs = [pair_label(*tasks) for tasks in ceilings[["pretrain_task", "harmful_task"]].to_numpy()]
     hover = "ε = %{x:.1e} mean eigenvalues = %{customdata[0]:.3g}<br>RIR<sub>max</sub> = %{y:.4g}"
     figure = express(
@@ -103,19 +104,19 @@ def ceilings_figure(ceilings: pd.DataFrame, subtitle: str) -> Any:
 
 
 def shares_figure(ridged: pd.DataFrame, subtitle: str) -> Any:
-    """Draw RIR as a fraction of its ceiling against ε, a line per method."""
+    """Draw RIR as a fraction of its limit against ε, a line per method."""
     figure = empty()
     lines_by_method(
         figure, ridged.dropna(subset="rir_share"), "ridge_share", "rir_share",
         over=["pretrain_task", "harmful_task", "seed"], mode="lines+markers", marker={"size": 5},
         hovertemplate="ε = %{x:.1e}: %{y:.2e} of the limit (%{customdata[0]:.1e} … %{customdata[1]:.1e})",
     )  # fmt: skip
-    figure.add_hline(y=1, line_color=ORANGE, line_width=3)
+    figure.add_hline(y=1, line_color=LIMIT, line_width=3)
     figure.update_xaxes(**log_axis(RIDGE_TITLE, ridged["ridge_share"]))
     figure.update_yaxes(**log_axis("RIR / theoretical limit, on K + εI", np.r_[ridged["rir_share"], 1.0]))
     note = (
         f"{subtitle}. Line: geometric mean over pairs and seeds; "
-        "band: least to largest; orange: the theoretical limit"
+        "band: least to largest; thick line: the theoretical limit"
     )
     return finish(figure, "Fraction of the theoretical limit that each method reaches", note, height=480)
 
@@ -133,7 +134,7 @@ def front_figure(points: pd.DataFrame, methods: pd.DataFrame, region: FeasibleRe
     )  # fmt: skip
     figure.add_scatter(
         x=front["pretrain_ratio"], y=front["harmful_ratio"], name="θ<sub>s</sub> of the front",
-        mode="markers", marker={"color": ORANGE, "symbol": "star", "size": 13}, hovertemplate=hover,
+        mode="markers", marker={"color": LIMIT, "symbol": "star", "size": 13}, hovertemplate=hover,
     )  # fmt: skip
     for method, part in methods.groupby("method", sort=False):
         style = method_style(str(method))

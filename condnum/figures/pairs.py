@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from condnum.figures.style import finish, method_style, panels, square
+from condnum.figures.style import empty, finish, method_style, panels, square
 from condnum.numbers import num
 
 _RATIOS = ["harmful_ratio", "pretrain_ratio", "rir"]
@@ -23,7 +23,10 @@ _MEASURES = {
 _BEYOND = ("max_rir", "pareto")
 
 #: Side of a panel of ten digits in pixels; the gap between rows holds a panel's title, ticks and axis title.
-_PANEL, _GAP, _BOTTOM = 405, 112, 62
+_PANEL, _GAP, _BOTTOM = 405, 130, 62
+
+#: Up to so many pairs are columns of one map of the methods; ten digits would leave it empty.
+FEW = 20
 
 #: Characters of the subtitle that fit above one and two columns of panels.
 _LINE = {1: 88, 2: 120}
@@ -37,12 +40,38 @@ def pair_heatmaps(
     Rows are pre-training digits, columns harmful digits; a cell is the mean of ln RIR over seeds.
     A cross marks a pair that fails Definition 3.1 in any seed, which a blue cell can do as well:
     RIR > 1 is not enough. A panel's title gives the mean RIR over pairs ± its standard deviation
-    over seeds, as in Table 2. The heatmaps' `customdata` holds (pre-training digit, harmful digit).
+    over seeds, as in Table 2, and the median. The heatmaps' `customdata` holds (pre-training digit,
+    harmful digit). A few pairs are the columns of one map, whose rows are the methods.
     """
     table = results[(results["convention"] == convention) & (results["theta_scale"] == theta_scale)]
     names = list(dict.fromkeys(table["method"]))
     cells = pair_cells(table)
-    limit = color_limit(cells)
+    # ColorBrewer's RdBu, safe for the common kinds of color blindness: blue immunizes, red fails.
+    limit, bar = color_limit(cells), {"title": {"text": "ln RIR"}, "thickness": 16}
+    scale = {"colorscale": "RdBu", "cmin": -limit, "cmax": limit, "cmid": 0, "colorbar": bar}
+    pairs = cells[["pretrain_digit", "harmful_digit"]].drop_duplicates()
+    title = f"ln RIR of {len(pairs)} of 90 pairs of digits"
+    note = (
+        f"{subtitle}. Measured with {_MEASURES[convention, theta_scale]}. Blue: RIR > 1, red: RIR < 1; "
+        "cells: mean of ln RIR over seeds; ✕\u00a0fails Definition 3.1 in at least one seed. Methods: mean "
+        "RIR over pairs ± std over seeds, median, and the pairs that succeed in every seed"
+    )
+    titles = [panel_title(table, cells, name) for name in names]
+    if len(pairs) <= FEW:
+        order = pd.MultiIndex.from_frame(pairs)
+        z, text, hover = (
+            cells.pivot(index="method", columns=[*pairs], values=name).reindex(index=names, columns=order)
+            for name in ("log_rir", "text", "hover")
+        )
+        figure = empty().add_heatmap(
+            z=z.clip(-1e3, 1e3), x=[f"{P} → {H}" for P, H in order], y=titles, text=text, hovertext=hover,
+            texttemplate="%{text}", hovertemplate="%{hovertext}<extra></extra>", hoverongaps=False,
+            coloraxis="coloraxis", textfont={"size": 12}, xgap=1, ygap=1,
+        )  # fmt: skip
+        finish(figure, title, note, height=210 + 58 * len(names))
+        figure.update_xaxes(type="category", tickangle=0, title_text="D<sub>P</sub> → D<sub>H</sub>")
+        figure.update_yaxes(autorange="reversed", ticks="", showgrid=False)
+        return figure.update_layout(margin_l=190, coloraxis=scale)
     columns = min(2, len(names))
     rows = math.ceil(len(names) / columns)
     digits = cells[["pretrain_digit", "harmful_digit"]]
@@ -50,7 +79,7 @@ def pair_heatmaps(
     side = max(_PANEL * (high - low + 1) // 10, 120)  # digits without a pair at the ends are left out
     inner = rows * side + (rows - 1) * _GAP
     figure = panels(
-        rows=rows, cols=columns, subplot_titles=[panel_title(table, cells, name) for name in names],
+        rows=rows, cols=columns, subplot_titles=titles,
         horizontal_spacing=0.08, vertical_spacing=_GAP / inner if rows > 1 else 0,
     )  # fmt: skip
     shown = np.arange(low, high + 1)
@@ -69,23 +98,14 @@ def pair_heatmaps(
             panel.yaxis.title = {"text": "pre-training digit D<sub>P</sub>", "standoff": 6}
         if index + columns >= len(names):
             panel.xaxis.title = {"text": "harmful digit D<sub>H</sub>", "standoff": 6}
-    note = (
-        f"{subtitle}. Measured with {_MEASURES[convention, theta_scale]}. Blue: RIR > 1, red: RIR < 1; "
-        "cells: mean of ln RIR over seeds; ✕\u00a0fails Definition 3.1 in at least one seed. Titles: mean "
-        "RIR over pairs ± std over seeds, and the pairs that succeed in every seed"
-    )
-    top = 84 + 22 * len(textwrap.wrap(note, _LINE[columns]))
-    title = f"ln RIR of {len(digits.drop_duplicates())} of 90 pairs of digits"
+    top = 102 + 22 * len(textwrap.wrap(note, _LINE[columns]))
     finish(figure, title, note, height=top + _BOTTOM + inner, width=_LINE[columns])
     plain = {"dtick": 1, "tick0": 0, "ticks": "", "showgrid": False, "zeroline": False, "showline": False}
     figure.update_xaxes(range=[low - 0.5, high + 0.5], **plain)
     figure.update_yaxes(range=[high + 0.5, low - 0.5], **plain)  # 0 on top
     square(figure).update_annotations(font_size=14)
-    # ColorBrewer's RdBu, safe for the common kinds of color blindness: blue immunizes, red fails.
-    scale = {"colorscale": "RdBu", "cmin": -limit, "cmax": limit, "cmid": 0}
-    bar = {"title": {"text": "ln RIR"}, "len": side, "lenmode": "pixels", "thickness": 16}
-    margin = {"t": top, "b": _BOTTOM, "l": 60, "r": 90}
-    return figure.update_layout(margin=margin, coloraxis=scale | {"colorbar": bar})
+    bar |= {"len": side, "lenmode": "pixels"}
+    return figure.update_layout(margin={"t": top, "b": _BOTTOM, "l": 60, "r": 90}, coloraxis=scale)
 
 
 def pair_cells(table: pd.DataFrame) -> pd.DataFrame:
@@ -126,13 +146,14 @@ def on_grid(cells: pd.DataFrame, digits: Any, *columns: str) -> list[Any]:
 
 
 def panel_title(table: pd.DataFrame, cells: pd.DataFrame, method: str) -> str:
-    """Return the mean RIR over pairs ± std over seeds, and the number of pairs that succeed in every seed."""
-    means = table[table["method"] == method].groupby("seed")["rir"].mean()
+    """Return mean RIR over pairs ± std over seeds, its median, and the pairs that succeed in every seed."""
+    own = table[table["method"] == method]
+    means = own.groupby("seed")["rir"].mean()
     failed = cells.loc[cells["method"] == method, "failed"]
     with np.errstate(invalid="ignore"):  # of ∞ there is no deviation
-        spread = f" ± {means.std():.2g}" if len(means) > 1 else " (one seed)"
-    found = f"RIR {num(means.mean(), 4)}{spread}, success {(~failed).sum()} of {len(failed)}"
-    return f"<b>{method_style(method).label}</b><br>{found}"
+        spread = f" ± {num(means.std(), 2)}" if len(means) > 1 else " (one seed)"
+    found = f"RIR {num(means.mean(), 4)}{spread}, median {num(own['rir'].median())}"
+    return f"<b>{method_style(method).label}</b><br>{found}<br>success {(~failed).sum()} of {len(failed)}"
 
 
 def number_text(value: float) -> str:

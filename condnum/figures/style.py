@@ -11,6 +11,7 @@ import numpy as np
 
 from condnum.errors import require
 from condnum.methods import get_method, method_names
+from condnum.numbers import num
 
 #: What plotly draws beside a figure: no advertisement, no button that uploads the figure to its cloud.
 CONFIG = {"displaylogo": False, "showSendToCloud": False}
@@ -29,6 +30,9 @@ PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#5
 
 #: Of the palette, in teaching figures: readable light on dark and dark on light.
 BLUE, ORANGE, GREEN, PURPLE, NEUTRAL = "#2E86C8", "#D55E00", "#009E73", "#CC79A7", "#8A8A8A"
+
+#: The theoretical limit, and bars that rise or fall, in colors of no method.
+LIMIT, RISES, FALLS = "#222222", "#6A51A3", "#B8860B"
 
 #: What is drawn for comparison: axes, levels, thresholds.
 GREY = "#888888"
@@ -106,10 +110,15 @@ POWER_SIZE = 13 / 1.25
 
 
 def log_axis(title: str, values: Any) -> dict[str, Any]:
-    """Return the settings of a logarithmic axis that is labeled at whole powers of ten only."""
+    """Return the settings of a logarithmic axis, labeled at powers of ten, or, if few, at 1, 2, 5."""
     drawn = np.asarray(values, dtype=np.float64)
     drawn = drawn[np.isfinite(drawn) & (drawn > 0)]
     decades = math.log10(drawn.max() / drawn.min()) if len(drawn) else 1.0
+    if len(drawn) and decades < 1.5:  # one power of ten, or none, says nothing of the others
+        ends = math.floor(math.log10(drawn.min())), math.ceil(math.log10(drawn.max()))
+        values = [m * 10.0**power for power in range(ends[0] - 1, ends[1] + 1) for m in (1, 2, 5)]
+        texts = [num(value) for value in values]
+        return {"type": "log", "title_text": title, "tickvals": values, "ticktext": texts}
     return {
         "type": "log",
         "title_text": title,
@@ -185,7 +194,14 @@ def add_line(
 
 
 def add_band(
-    figure: Any, wide: Any, style: MethodStyle, *, geometric: bool = True, mode: str = "lines", **place: Any
+    figure: Any,
+    wide: Any,
+    style: MethodStyle,
+    *,
+    geometric: bool = True,
+    mode: str = "lines",
+    width: float = 2.2,
+    **place: Any,
 ) -> None:
     """Add the mean over the columns of a table (seeds) as a line, and a band from the least to the largest.
 
@@ -201,7 +217,7 @@ def add_band(
         )  # fmt: skip
     figure.add_scatter(
         x=x, y=mean, name=style.label, mode=mode, customdata=np.c_[low, high],
-        line={"color": style.color, "dash": style.dash, "width": 2.2}, **place,
+        line={"color": style.color, "dash": style.dash, "width": width}, **place,
     )  # fmt: skip
 
 
@@ -224,15 +240,17 @@ def lines_by_method(
     Panels are filled in the order of the categories of the column `panel`, or of its rows, by `columns`.
     """
     values = table[panel].astype("category").cat.categories if panel else []
-    for name, own in table.groupby(method, sort=False):
-        first = listed
+    for number, (name, own) in enumerate(table.groupby(method, sort=False)):
+        first, width = listed, max(1.8, 4.2 - 0.6 * number)  # a line shows beside one that covers it
         for index, place in enumerate(values if panel else [None]):
             rows = own[own[panel] == place] if panel else own
             if rows.empty:
                 continue
             at: dict[str, Any] = {"row": index // columns + 1, "col": index % columns + 1} if panel else {}
             wide = rows.pivot_table(index=x, columns=list(over), values=y)
-            add_band(figure, wide, style(str(name)), legendgroup=name, showlegend=first, **at, **look)
+            add_band(
+                figure, wide, style(str(name)), legendgroup=name, showlegend=first, width=width, **at, **look
+            )
             first = False
 
 

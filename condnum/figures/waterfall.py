@@ -6,15 +6,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from condnum.figures.style import BLUE, NEUTRAL, ORANGE, finish, panels
+from condnum.figures.style import FALLS, LIMIT, NEUTRAL, RISES, finish, panels
 from condnum.numbers import num
 
 #: Panels, left to right; short, for narrow screens.
 _PANELS = {"ridge": "floor", "compact": "compact"}
 
 
-def waterfall_figure(waterfall: pd.DataFrame, subtitle: str, *, epochs: int) -> Any:
-    """Draw the path from the release to the corrected protocol, one switch more in each row."""
+def waterfall_figure(
+    waterfall: pd.DataFrame, subtitle: str, *, epochs: int, published: float = math.nan
+) -> Any:
+    """Draw the path from the release to the corrected protocol, one switch more in each row.
+
+    `published` is the RIR that the paper has for house prices, in the floor convention.
+    """
     table = waterfall[waterfall["start_epochs"] == epochs]
     start = f"{epochs} epoch{'s' if epochs > 1 else ''}"
     figure = panels(cols=2, shared_yaxes=True, horizontal_spacing=0.04, subplot_titles=[*_PANELS.values()])
@@ -27,14 +32,18 @@ def waterfall_figure(waterfall: pd.DataFrame, subtitle: str, *, epochs: int) -> 
             y=names, x=np.r_[np.diff(ends), 0.0], orientation="h", showlegend=False,
             measure=["absolute", *["relative"] * len(factors), "total"],
             text=[num(10 ** ends[1]), *factors, num(10 ** ends[-1])], textposition="outside",
-            increasing_marker_color=BLUE, decreasing_marker_color=ORANGE, totals_marker_color=NEUTRAL,
+            increasing_marker_color=RISES, decreasing_marker_color=FALLS, totals_marker_color=NEUTRAL,
             connector_line_color=NEUTRAL, hovertemplate="%{y}: %{text}<extra></extra>",
             cliponaxis=False, row=1, col=column,
         )  # fmt: skip
+        if convention == "ridge" and {*rows["dataset"]} == {"house-prices"} and published > 0:
+            ends, text = np.r_[ends, math.log10(published)], f"Table 1: {num(published)}"
+            place = {"annotation_position": "bottom", "row": 1, "col": column}
+            figure.add_vline(ends[-1], line_color=LIMIT, annotation_text=text, **place)
         figure.update_xaxes(**_axis(ends), row=1, col=column)
     figure.update_xaxes(title_text="RIR", zeroline=True, zerolinecolor=NEUTRAL)
     figure.update_yaxes(autorange="reversed", ticktext=names, tickvals=names)
-    note = f"{subtitle}. Means of log RIR over seeds; blue: rises, orange: falls; floor: ε = 10<sup>−6</sup>"
+    note = f"{subtitle}. Means of log RIR over seeds; violet: rises, ocher: falls; floor: ε = 10<sup>−6</sup>"
     title = f"From the released to the corrected protocol (first row: {start})"
     return finish(figure, title, note, height=190 + 34 * len(names))
 

@@ -143,8 +143,8 @@ MAX_RIR = ClosedForm(
 )
 PARETO = ClosedForm(
     "pareto",
-    "Pareto front",
-    "compact (ii) just below 1 on its own K_P and K_H, with RIR at the limit where that is finite",
+    "Pareto (closed form)",
+    "meets Definition 3.1 in as many conventions as it can, then with the largest RIR",
     pareto_immunizer,
 )
 
@@ -153,9 +153,7 @@ class Erase(Method):
     """Linear erasure of the harmful targets: the limit at which conditioning becomes a singular θ."""
 
     name, label = "erase", "Erasure"
-    summary = (
-        "closed form: no linear probe learns the harmful targets from its rows; RIR does not measure that"
-    )
+    summary = "closed form: no linear probe learns the harmful targets of its rows; RIR does not measure it"
     remark = (
         " κ and RIR do not rank an erasing θ: they measure how slowly a probe learns, over all targets, "
         "whereas on the eraser's rows a linear probe has nothing left to learn of its own target."

@@ -1,8 +1,8 @@
 """The answer of an experiment: one sentence and one table, first on its page and last in the terminal."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,6 +27,7 @@ from condnum.report.tables import (
     spread,
     times,
 )
+from condnum.studies.measure import TABLE_1
 
 #: A table of a run by its name; None if the run has none.
 Tables: TypeAlias = Callable[[str], Any]
@@ -88,13 +89,13 @@ def _linear(tables: Tables, kind: str, data: str) -> Answer:
     per_method = cells.groupby("method").agg(steps=("steps", "max"), median=("rir", "median"))
     rows = rows.join(per_method, on="method").assign(
         cells=rows["seeds"] * pairs,
-        budget=np.where(rows["published_rir"].notna(), re.split(r"[,;]", paper.budget)[0], "—"),
+        budget=np.where(rows["published_rir"].notna(), paper.steps, "—"),
     )
     columns: dict[str, Column] = {
         "method": "method",
         "RIR": ("rir_mean rir_std", spread),
         **({"median RIR": "median"} if pairs > 1 else {}),
-        "published": ("published_rir published_rir_std", lambda *known: spread(*known, 4)),
+        "published": ("published_rir published_rir_std", partial(spread, digits=4)),
         "steps": ("steps", lambda steps: f"{steps:,.0f}" if steps else "—"),
         "published steps": ("budget", str),
         "immunized": immunized(rows),
@@ -132,10 +133,10 @@ def _deep(tables: Tables, kind: str, data: str) -> Answer:
     summary, results = in_percent(tables("summary")).query("convention == 'compact'"), tables("results")
     steps = results.groupby(["backbone", "method"])["steps"].max()
     columns: dict[str, Column] = {
-        "backbone": "backbone",
+        **({"backbone": "backbone"} if summary["backbone"].nunique() > 1 else {}),
         "method": ("method", net_label),
         "RIR_θ0": ("method rir_mean rir_std accuracy_mean accuracy_theta_0_mean", _net_rir),
-        "published": ("published_rir published_rir_std", lambda *known: spread(*known, 4)),
+        "published": ("published_rir published_rir_std", partial(spread, digits=4)),
         "steps": ("steps", "{:,.0f}".format),
         "published steps": ("budget", str),
         "immunized": (
@@ -148,7 +149,7 @@ def _deep(tables: Tables, kind: str, data: str) -> Answer:
     }
     keys = pd.MultiIndex.from_frame(summary[["backbone", "method"]])
     known = summary["published_rir"].notna() & (summary["method"] != "initial")
-    budget = np.where(known, PROTOCOLS[kind].budget, "—")
+    budget = np.where(known, PROTOCOLS[kind].steps, "—")
     rows = summary.assign(steps=steps.reindex(keys).to_numpy(), budget=budget)
     said = []
     for backbone, own in rows.groupby("backbone", sort=False):
@@ -156,12 +157,15 @@ def _deep(tables: Tables, kind: str, data: str) -> Answer:
         row, start = at.loc[_first(own["method"])], at.loc["initial"]
         immunized = count_of(row["success_rate"] * row["seeds"], row["seeds"])
         against = _against(row["published_rir"], row["published_rir_std"], "Table 3")
+        sgd, solved = (
+            f"{row[name]:.1f}{GAP}% (on θ_0 {start[name]:.1f}{GAP}%)"
+            for name in ("probe_final_mean", "convex_mean")
+        )
         said.append(
             f"{backbone}: {_words(str(row.name))} immunizes {immunized} seeds with RIR_θ0 "
             f"{spread(row['rir_mean'], row['rir_std'])}, {against}"
             f"{'' if row['published_same'] else ' for another net and other data'}; SGD on a new head "
-            f"reaches {row['probe_final_mean']:.1f} % on D_H (on θ_0 {start['probe_final_mean']:.1f} %), "
-            f"a solver {row['convex_mean']:.1f} % ({start['convex_mean']:.1f} %)."
+            f"reaches {sgd} on D_H, a solver {solved}."
         )
     return Answer(" ".join(said), shown(rows, columns))
 
@@ -242,7 +246,10 @@ def _release(tables: Tables, kind: str, data: str) -> Answer:
                 f"From {start} epochs of the release, RIR {number(start_rir)}, to the corrected protocol, "
                 f"RIR {number(end_rir)}, “{most['switch']}” changes most: {times(most['factor'])}."
             )
-    return Answer(f"{' '.join(said)} Table 1 has 356, which neither end gives.", switch_table(waterfall))
+    published = f"Table 1 has {number(TABLE_1['ours'].rir)}." * (
+        waterfall["dataset"].iloc[0] == "house-prices"
+    )
+    return Answer(" ".join([*said, published]).strip(), switch_table(waterfall))
 
 
 def _corrections(tables: Tables, kind: str, data: str) -> Answer:

@@ -176,7 +176,7 @@ def choice_table(report: Any) -> pd.DataFrame:
     columns: dict[str, Column] = {
         "attacker": "label", "extractor": "extractor",
         "choice": ("choice at_edge", lambda choice, edge: f"{choice}{' (edge)' * edge}"),
-        "steps": ("steps last_step", _observed), "passes": "passes", "seconds": "seconds",
+        "steps": ("steps last_step", _observed), "passes": "passes",
     }  # fmt: skip
     return shown(table.sort_values("label", kind="stable", key=lambda labels: labels.map(order)), columns)
 

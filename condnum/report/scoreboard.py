@@ -1,6 +1,7 @@
 """The scoreboard: published and obtained numbers side by side, a verdict each, and claims to check."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,11 @@ class Protocol(NamedTuple):
     seeds: int
     budget: str  # of the immunization
     measure: str  # of the published numbers
+
+    @property
+    def steps(self) -> str:
+        """The budget in a few words."""
+        return re.split(r"[,;]| in | over ", self.budget)[0]
 
 
 _LINEAR = "κ with a floor of 1e-6 under the eigenvalues (ridge), θ as trained, whose scale moves (i) and (ii)"

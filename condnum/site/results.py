@@ -1,9 +1,10 @@
 """The pages of a reproduction: obtained against published, and each experiment's notebook with its run."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from bs4 import BeautifulSoup
@@ -11,6 +12,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 from nbformat.v4 import new_markdown_cell
 
+from condnum.figures import pair_heatmaps
+from condnum.figures.deep_attacks import protection_figure
+from condnum.figures.erasure import erasure_front
+from condnum.figures.limits import ceilings_figure
+from condnum.figures.waterfall import waterfall_figure
 from condnum.files import shipped
 from condnum.machine import revision_text
 from condnum.progress import duration
@@ -23,9 +29,21 @@ from condnum.report.run import REPORT
 from condnum.report.scoreboard import AGREEMENT, scoreboard, tally
 from condnum.report.tables import CORRECTIONS_CSV, as_html, formula_html, mark_tables, sortable
 from condnum.site.notebooks import page_notebook
+from condnum.studies.measure import TABLE_1
 
 #: Anchor of the section that says what made a page.
 _RUN = "what-made-this-page"
+
+#: First figures of committed runs, which have no notebook, by the word after `condnum run`.
+_DRAWN: dict[str, Callable[[Callable[[str], Any]], Any]] = {
+    "limits": lambda table: ceilings_figure(table("ceilings"), ""),
+    "reproduction-audit": lambda table: waterfall_figure(
+        table("waterfall"), "", epochs=10, published=TABLE_1["ours"].rir
+    ),
+    "deep-attackers": lambda table: protection_figure(table("factors"), ""),
+    "erasure": lambda table: erasure_front(table("summary"), ""),
+    "mnist": lambda table: pair_heatmaps(table("results"), "", convention="ridge", theta_scale="unit"),
+}
 
 #: Studies whose first figure is one of the paper's.
 _FIGURES = ("house-prices", "mnist")
@@ -130,17 +148,21 @@ def _run_page(run: ExperimentResult, files: Sequence[str]) -> str:
     if REPORT in files:
         return text
     found = answer(run.experiment.run, run.table, ", ".join(known.get("data", {})))
-    shown = found._repr_html_() + "".join(
-        f'<img src="../runs/{run.name}/{name}" alt="">\n' for name in files if name.endswith(".png")
-    )
+    if run.experiment.run in _DRAWN:
+        figure = json.loads(_DRAWN[run.experiment.run](run.table).to_json())
+        pictures = [figure_html(figure, f"first-{run.name}")]
+    else:
+        images = [name for name in files if name.endswith(".png")]
+        pictures = [f'<img src="../runs/{run.name}/{name}" alt="{name}">' for name in images]
     summary = run.table("summary")
     more = committed_tables(summary) if run.experiment.run == "deep" and summary is not None else []
     soup = BeautifulSoup("\n".join([sortable(found.table), *map(as_html, more)]), "html.parser")
     mark_tables(soup)
     for table in soup.find_all("table"):
         table.wrap(soup.new_tag("div", attrs={"class": "scroll", "tabindex": "0"}))
+    shown = "\n".join([found._repr_html_(), *pictures[:1], str(soup), *pictures[1:]])
     around = f"# {run.experiment.title}\n\n{run.experiment.summary}\n\n"
-    return f"{around}```{{raw}} html\n<div>{shown}{soup}</div>\n```\n\n{_notice(run)}\n\n{text}"
+    return f"{around}```{{raw}} html\n<div>{shown}</div>\n```\n\n{_notice(run)}\n\n{text}"
 
 
 def _template(name: str) -> Template:

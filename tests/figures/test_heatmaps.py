@@ -27,6 +27,21 @@ def results():
     return table.assign(harmful_ratio=2 * table["rir"], pretrain_ratio=2.0)
 
 
+@pytest.fixture(autouse=True)
+def _panels(monkeypatch):
+    """Draw panels for two pairs too."""
+    monkeypatch.setattr("condnum.figures.pairs.FEW", 0)
+
+
+def test_a_few_pairs_are_the_columns_of_one_map(results, monkeypatch):
+    monkeypatch.setattr("condnum.figures.pairs.FEW", 2)
+    (map_,) = plots.pair_heatmaps(results, "toy").data
+    assert list(map_.x) == ["3 → 8", "0 → 1"]
+    assert map_.z[0].tolist() == pytest.approx([3, -1])
+    assert np.isnan(map_.z[2][1])  # max_rir was not run on that pair
+    assert "median 3.88" in map_.y[0]  # (e² + e⁻¹) / 2
+
+
 def drawn(trace, texts="text"):
     """The texts of the cells that are drawn, by (pretrain, harmful)."""
     shown = zip(*np.nonzero(np.isfinite(trace.z)), strict=True)
