@@ -246,9 +246,8 @@ def _release(tables: Tables, kind: str, data: str) -> Answer:
                 f"From {start} epochs of the release, RIR {number(start_rir)}, to the corrected protocol, "
                 f"RIR {number(end_rir)}, “{most['switch']}” changes most: {times(most['factor'])}."
             )
-    published = f"Table 1 has {number(TABLE_1['ours'].rir)}." * (
-        waterfall["dataset"].iloc[0] == "house-prices"
-    )
+    ours = waterfall["dataset"].iloc[0] == "house-prices"
+    published = f"Table 1 has {number(TABLE_1['ours'].rir)}." * ours
     return Answer(" ".join([*said, published]).strip(), switch_table(waterfall))
 
 
