@@ -101,12 +101,12 @@ def attack_shares_figure(report: AttackReport, subtitle: str) -> Any:
     points = ascending.assign(**{size: relative, tail: of_each["share"].cumsum()})
     order = {"extractor": [*report.extractors["extractor"]]}
     styles = {name: method_style("identity" if name == "raw" else name) for name in order["extractor"]}
-    look = {"color": "extractor", "line_dash": "extractor", "line_shape": "hv"}
+    look: dict[str, Any] = {"color": "extractor", "line_dash": "extractor", "line_shape": "hv"}
     look |= {"color_discrete_map": {name: style.color for name, style in styles.items()}}
     look |= {"line_dash_map": {name: style.dash for name, style in styles.items()}}
     figure = express("line", points, x=size, y=tail, category_orders=order, **look)
     for number, trace in enumerate(figure.data):
-        trace.line.width = 5 - 0.6 * number  # a line shows beside one that covers it
+        trace.line.width = max(1.5, 5 - 0.6 * number)  # a line shows beside one that covers it
     for epsilon in report.budget.epsilons:
         figure.add_hline(y=epsilon, line=DOTTED)
     figure.update_xaxes(**log_axis(size, relative))
