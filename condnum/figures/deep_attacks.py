@@ -1,6 +1,7 @@
 """Figures of the deep attack panel: what the defense buys against each attacker, and curves."""
 
 import math
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -94,8 +95,10 @@ def protection_figure(factors: pd.DataFrame, subtitle: str, *, fraction: float =
         )  # fmt: skip
     figure.update_xaxes(matches=None, title_text="", showticklabels=True)
     figure.update_yaxes(title_text="", tickvals=labels, ticktext=labels)
-    ends = np.r_[table["factor_low"], table["factor_high"], table["noise"], 1 / table["noise"]]
-    figure.update_xaxes(**log_axis("", ends), col=1)
+    for row, name in enumerate(reversed(nets), start=1):
+        own = table[net == name]
+        ends = np.r_[own["factor_low"], own["factor_high"], own["noise"], 1 / own["noise"]]
+        figure.update_xaxes(**log_axis("", ends), row=row, col=1)
     figure.update_xaxes(range=[-0.5, 1.5], tickvals=[0, 0.5, 1], col=2)
     for value, column in ((1, 1), (0, 2), (1, 2)):
         figure.add_vline(x=value, line=DOTTED, row="all", col=column)
@@ -131,7 +134,9 @@ def net_curves_figure(
     keys = table["backbone"] + "/" + table["attacker"]
     places = dict(zip(keys, zip(table["attacker"].map(labels), table["backbone"], strict=True), strict=True))
     columns = min(3, len(places))
-    figure, rows, inner = _grid(["<br>".join(words) for words in places.values()], columns, height=150)
+    titles = ["<br>".join([*textwrap.wrap(label, 30), name]) for label, name in places.values()]
+    figure, rows, inner = _grid(titles, columns, height=150)
+    figure.update_annotations(font_size=13)
     lines_by_method(
         figure, table.assign(place=pd.Categorical(keys, [*places]), percent=100 * table["accuracy"]),
         "step", "percent", method="net", panel="place", columns=columns, over=["seed", "repeat"],

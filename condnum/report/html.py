@@ -81,7 +81,7 @@ def shown_notebook(notebook: Any) -> tuple[Any, list[dict[str, Any]]]:
         code = [cell for cell in shown.cells if cell.cell_type == "code"]
         source = "\n\n".join(cell.source for cell in code)
         for cell in code:
-            cell.source, cell.metadata["tags"] = "", ["remove-input"]
+            cell.source, cell.metadata["tags"] = "", []
         words = {"condnum_summary": "Parameters and code"}
         shown.cells.append(nbformat.v4.new_code_cell(source, id="code", metadata=words))
     for cell in shown.cells:

@@ -42,7 +42,7 @@ _DRAWN: dict[str, Callable[[Callable[[str], Any]], Any]] = {
     ),
     "deep-attackers": lambda table: protection_figure(table("factors"), ""),
     "erasure": lambda table: erasure_front(table("summary"), ""),
-    "mnist": lambda table: pair_heatmaps(table("results"), "", convention="ridge", theta_scale="unit"),
+    "mnist": lambda table: pair_heatmaps(table("results"), "", convention="ridge", theta_scale="as_trained"),
 }
 
 #: Studies whose first figure is one of the paper's.
