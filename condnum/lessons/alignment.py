@@ -23,7 +23,7 @@ from condnum.lessons.frame.explorer import (
     Slider,
     with_controls,
 )
-from condnum.lessons.frame.own import Own
+from condnum.lessons.frame.own import Own, Tried
 from condnum.lessons.frame.sheet import Sheet
 from condnum.numbers import num
 from condnum.theory.alignment import Alignment, alignment
@@ -70,6 +70,7 @@ class RotatedAlignment(ExplorerResult):
     theta: Floats  # (D, D) UΣ
     diagonal_overlap: float  # mean of |u_iᵀq_i|² over the pairs that lie on each other at φ = 0
     alignment: Alignment  # Eq. 10 beside the truth
+    whose: str = "Eq. 10"  # or the name of what predicts in its place
 
     @property
     def exact(self) -> bool:
@@ -116,7 +117,8 @@ class RotatedAlignment(ExplorerResult):
         spectra.y("σ<sub>i</sub> over σ<sub>θ,1</sub>² γ<sub>1</sub>", low, high, log=True, dtick=ticks)
         sums.x("number m of terms", 0, D, **each)
         sums.y("fraction of the trace of H", 0, 1.03, dtick=0.2)
-        kappas = f"κ of Eq. 10 = {num(result.predicted_condition, 4)}, κ(H) = {num(result.true_condition, 4)}"
+        said, real = (num(of, 4) for of in (result.predicted_condition, result.true_condition))
+        kappas = f"κ of {self.whose} = {said}, κ(H) = {real}"
         misalignment = 0.0 if self.exact else result.misalignment  # without the round-off of an exact case
         title = f"D = {D}, {self.turned}. Misalignment {misalignment:.3f}: {kappas}"
         return sheet.finish(title)
@@ -125,7 +127,9 @@ class RotatedAlignment(ExplorerResult):
         """Say whether Eq. 10 holds here, by how much it fails, and what holds all the same."""
         result = self.alignment
         order = np.argsort(-result.predicted, kind="stable")
-        if self.exact:
+        if self.whose != "Eq. 10":
+            verdict = f"The κ of {self.whose} is {result.condition_ratio:.1%} of the true one"
+        elif self.exact:
             verdict = "U diagonalizes K: <b>Eq. 10 is exact</b>"
             if not np.array_equal(order, np.arange(len(self.theta))):
                 verdict += ", though not in the order of θ's singular values"
@@ -193,7 +197,9 @@ def rotated_alignment(
     theta = U[:, :: 1 if pairing == "same" else -1] * spectrum("geometric", dimension, theta_kappa)
     K = np.diag(spectrum("geometric", dimension, data_kappa))
     turned = "a Haar draw" if rotation == "haar" else f"φ = {num(angle)}°"
-    return RotatedAlignment(turned, theta, float(np.mean(np.diag(U) ** 2)), _predicted(theta, K, predict))
+    found = _predicted(theta, K, predict)
+    whose = f"your {predict.name}" if isinstance(predict, Tried) and not predict.agrees else "Eq. 10"
+    return RotatedAlignment(turned, theta, float(np.mean(np.diag(U) ** 2)), found, whose)
 
 
 def alignment_of(theta: Floats, K: Floats, *, predict: Callable[[Floats, Floats], Floats] = eq10) -> Any:

@@ -195,11 +195,13 @@ def test_a_function_of_the_readers_is_drawn_beside_the_librarys():
     assert sum(one["showlegend"] for one in gray) == 1
     named = {one["name"]: one for one in payload(explorer)["figure"]["data"]}
     assert named["iterates"]["x"] != named["the library's"]["x"]
-    assert "Your <b>half</b> differs from the library's by up to" in payload(explorer)["caption"]
+    assert "Your <b>half</b> differs from the library's (gray) by up to" in payload(explorer)["caption"]
     assert payload(explorer)["code"].endswith("descend=half)")
     assert explorer.plain_figure().layout.meta == {"stack": True}  # no recording has it
     explorer.change(rule="constant")
     assert "half" not in payload(explorer)["caption"]  # it is not called
+    truth = AlignmentExplorer(angle=45.0, predict=lambda theta, K: np.linalg.eigvalsh(theta.T @ K @ theta))
+    assert "The κ of your predict is 100.0% of the true one" in truth.result.caption()
     same = GradientDescentExplorer(descend=exact)
     assert "agrees with the library's" in payload(same)["caption"]
     assert len(payload(same)["figure"]["data"]) == len(payload(GradientDescentExplorer())["figure"]["data"])

@@ -1,6 +1,5 @@
 """The reader's own function in an explorer: checked at every call, and compared with the library's."""
 
-import html
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -51,7 +50,8 @@ class Tried:
             raise InvalidInputError(
                 f"{own.name} must be a function, got {function!r}; give its name without parentheses."
             )
-        self.own, self.function, self.name = own, function, getattr(function, "__name__", own.name)
+        name = getattr(function, "__name__", own.name)
+        self.own, self.function, self.name = own, function, name if name.isidentifier() else own.name
         self.difference = self.size = 0.0
         self.calls = 0
 
@@ -64,13 +64,10 @@ class Tried:
         """Say how far its numbers are from the library's; nothing where it was not called."""
         if not self.calls:
             return ""
-        name = f"Your <b>{html.escape(self.name)}</b>"
+        name = f"Your <b>{self.name}</b>"
         if self.agrees:
             return f"{name} agrees with the library's: largest difference {num(self.difference, 2)}. "
-        return (
-            f"{name} differs from the library's by up to {num(self.difference, 2)}, in numbers up to "
-            f"{num(self.size, 2)}; gray: the library's. "
-        )
+        return f"{name} differs from the library's (gray) by up to {num(self.difference, 2)}. "
 
     def __call__(self, *given: Any) -> NDArray[np.float64]:
         """Return what the function makes of copies of its arguments, if these are numbers that fit."""
