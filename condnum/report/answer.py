@@ -123,6 +123,10 @@ def _linear(tables: Tables, kind: str, data: str) -> Answer:
     return Answer(f"{said}. Not as in the paper: {'; '.join(differ)}.", shown(rows, columns))
 
 
+#: What `_net_rir` reads of a row of a summary of nets, besides the method.
+_RIR = ["rir_mean", "rir_std", "accuracy_mean", "accuracy_theta_0_mean"]
+
+
 def _net_rir(method: str, rir: float, deviation: float, accuracy: float, before: float) -> str:
     """Format RIR_θ0; where no step was kept, θ_I is θ_0."""
     kept = method != "initial" and rir == 1 and accuracy == before
@@ -135,7 +139,7 @@ def _deep(tables: Tables, kind: str, data: str) -> Answer:
     columns: dict[str, Column] = {
         **({"backbone": "backbone"} if summary["backbone"].nunique() > 1 else {}),
         "method": ("method", net_label),
-        "RIR_θ0": ("method rir_mean rir_std accuracy_mean accuracy_theta_0_mean", _net_rir),
+        "RIR_θ0": (" ".join(["method", *_RIR]), _net_rir),
         "published": ("published_rir published_rir_std", partial(spread, digits=4)),
         "steps": ("steps", "{:,.0f}".format),
         "published steps": ("budget", str),
@@ -163,7 +167,7 @@ def _deep(tables: Tables, kind: str, data: str) -> Answer:
         )
         said.append(
             f"{backbone}: {_words(str(row.name))} immunizes {immunized} seeds with RIR_θ0 "
-            f"{spread(row['rir_mean'], row['rir_std'])}, {against}"
+            f"{_net_rir(str(row.name), *row[_RIR])}, {against}"
             f"{'' if row['published_same'] else ' for another net and other data'}; SGD on a new head "
             f"reaches {sgd} on D_H, a solver {solved}."
         )
