@@ -4,6 +4,7 @@ Every public function accepts both kinds, computes on the caller's device in flo
 argument says otherwise) and hands back the kind that it was given.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
@@ -58,8 +59,8 @@ def as_tensor(value: ArrayLike, name: str, *, ndim: int | None = None, minimum_n
     if tensor.numel() == 0:
         raise InvalidInputError(f"{name} is empty: shape {shape}.")
     tensor = tensor.to(torch.float64)
-    finite = torch.isfinite(tensor)
-    if not bool(finite.all()):
+    if not all_finite(tensor):
+        finite = torch.isfinite(tensor)
         first = tuple(int(i) for i in torch.nonzero(~finite)[0])
         count = int((~finite).sum())
         raise InvalidInputError(
@@ -67,6 +68,11 @@ def as_tensor(value: ArrayLike, name: str, *, ndim: int | None = None, minimum_n
             f"{float(tensor[first].detach())}; impute or drop these rows."
         )
     return tensor
+
+
+def all_finite(tensor: Tensor) -> bool:
+    """Tell whether all entries are finite, mostly by one sum, which no infinite one leaves finite."""
+    return math.isfinite(float(tensor.detach().sum())) or bool(torch.isfinite(tensor).all())
 
 
 def _dense(value: Tensor, name: str) -> Tensor:

@@ -16,7 +16,6 @@ from condnum.methods.method import Method
 from condnum.methods.problem import ImmunizationProblem, LossName
 from condnum.methods.registry import immunize
 from condnum.methods.settings import Settings
-from condnum.theory.ceiling import rir_ceiling
 from condnum.theory.immunization import Immunization, relative_immunization_ratio
 from condnum.theory.spectra import ConditionNumber
 
@@ -98,7 +97,7 @@ class Immunizer(ClassNamePrefixFeaturesOutMixin, Extractor):
             self.verdict_ = relative_immunization_ratio(self.theta_, *ranges, loss_gap=gap)
         else:
             self.verdict_ = found.verdict
-        self.limit_ = rir_ceiling(*ranges).value if found.ceiling is None else found.ceiling
+        self.limit_ = problem.ceiling.value
         self.history_ = found.history
         self.explanation_ = found.explanation
         return self

@@ -12,7 +12,7 @@ from condnum.methods.problem import ImmunizationProblem, LinearTask, SupervisedL
 from condnum.methods.settings import DescentSettings
 from condnum.theory.ceiling import max_rir_immunizer
 from condnum.theory.erasure import erasure
-from condnum.theory.pareto import pareto_immunizer
+from condnum.theory.pareto import front_immunizer
 from condnum.theory.spectra import PUBLISHED_RIDGE, Convention
 
 
@@ -122,30 +122,32 @@ class Initial(Method):
 
 
 class ClosedForm(Method):
-    """θ as a function of the ranges of K_P and K_H; it needs no seed."""
+    """θ as a function of the problem; it needs no seed."""
 
     seeded = False
 
-    def __init__(self, name: str, label: str, summary: str, function: Callable[..., Any]) -> None:
+    def __init__(
+        self, name: str, label: str, summary: str, function: Callable[[ImmunizationProblem], Any]
+    ) -> None:
         self.name, self.label, self.summary = name, label, f"closed form: {summary}"
         self.function = function
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
         """Return θ, at unit scale."""
-        return {"theta": self.function(problem.pretrain.range, problem.harmful.range)}
+        return {"theta": self.function(problem)}
 
 
 MAX_RIR = ClosedForm(
     "max_rir",
     "Maximum RIR (K<sub>P</sub><sup>−1/2</sup>)",
     "RIR at the theoretical limit (compact) if K_P and K_H are invertible",
-    max_rir_immunizer,
+    lambda problem: max_rir_immunizer(problem.pretrain.range, problem.harmful.range),
 )
 PARETO = ClosedForm(
     "pareto",
     "Pareto (closed form)",
     "meets Definition 3.1 in as many conventions as it can, then with the largest RIR",
-    pareto_immunizer,
+    lambda problem: front_immunizer(problem.pretrain.range, problem.harmful.range, problem.ceiling),
 )
 
 

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Collection, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,13 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor
 
 from condnum.arrays import as_tensor
-from condnum.errors import InvalidInputError
+from condnum.errors import CondnumError, InvalidInputError
 from condnum.methods.method import Method, Parameters
 from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.result import Callback, ImmunizationResult, Progress, StopReason
 from condnum.methods.settings import DescentSettings
 from condnum.theory.extremes import SMALL, gram
+from condnum.theory.immunization import HessianSpectra
 from condnum.theory.regularizers import ill_of_spectrum, r_ill_of_norm, well_of_spectrum
 from condnum.theory.spectra import graded_singular_values, spectrum_ends
 
@@ -46,13 +47,19 @@ def run_method(
     descent = _Descent(problem, method, settings, seed, parameters)
     steps, text = 0, method.remark
     reason: StopReason = "closed_form"
-    with one_thread(problem.device):
-        if settings is not None:
+    spectra = None
+    if settings is None:
+        with suppress(CondnumError):  # one that cannot be measured
+            ranges = problem.pretrain.range, problem.harmful.range
+            spectra = HessianSpectra.of(parameters["theta"], *ranges)
+        descent.record(0, spectra)
+    else:
+        with one_thread(problem.device):
             steps, reason = descent.loop(callback, frozenset(callback_steps))
             stopped = "" if reason == "steps" else f"; {reason} after {steps}"
             text += f" It ran {settings.describe([*descent.weights])}{stopped}."
-        if settings is None or settings.record_every != 0:
-            descent.record(steps)
+            if settings.record_every != 0:
+                descent.record(steps)
     rows = descent.rows
     return ImmunizationResult(
         theta=parameters["theta"].detach(),  # without the gradient that the optimizer read
@@ -66,6 +73,7 @@ def run_method(
         converged=reason == "closed_form",
         stop_reason=reason,
         part_weights=descent.weights,
+        spectra=spectra,
         explanation=text,
     )
 
@@ -115,10 +123,11 @@ class _Descent:
                 parameters[name].copy_(tensor)
         return settings.steps, "steps"
 
-    def record(self, step: int) -> None:
+    def record(self, step: int, spectra: HessianSpectra | None = None) -> None:
         """Append a row to the history, unless there is one of this step."""
         if not self.rows or self.rows[-1]["step"] != step:
-            measured = measure(self.problem, self.parameters["theta"], self.parameters.get("omega"))
+            omega = self.parameters.get("omega")
+            measured = measure(self.problem, self.parameters["theta"], omega, spectra)
             norms = {f"norm_{part}": norm for part, norm in self.norms.items()}
             self.rows.append({"step": float(step)} | measured | norms)
 
@@ -189,12 +198,24 @@ def part_weights(norms: dict[str, float], settings: DescentSettings) -> dict[str
     return {part: chosen.get(part, 1.0) for part in norms}
 
 
-def measure(problem: ImmunizationProblem, theta: Tensor, omega: Tensor | None) -> dict[str, float]:
-    """Return what histories record: loss, both regularizers, and compact κ's over rank(K), so continuous."""
+def measure(
+    problem: ImmunizationProblem, theta: Tensor, omega: Tensor | None, spectra: HessianSpectra | None = None
+) -> dict[str, float]:
+    """Return what histories record: loss, both regularizers, and compact κ's over rank(K), so continuous.
+
+    Spectra of θ at unit scale, where they are known, are not computed again.
+    """
+    known: dict[str, Tensor] = {}
+    if spectra is not None and spectra.dimension_after == spectra.dimension_before:
+        spectra = spectra.scaled(float(theta.square().mean()) * theta.shape[1])
+        known = {"pretrain": spectra.pretrain_after, "harmful": spectra.harmful_after}
     loss, regularizers, kappa = problem.pretrain.supervised, {}, {}
     for name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
-        image = task.factor @ theta
-        sigma = spectrum_ends(image.mT, 0.0).square() if _finite(image) else image.new_tensor([math.inf, 0.0])
+        sigma, image = known.get(name), task.factor @ theta
+        if sigma is None:
+            sigma = (
+                spectrum_ends(image.mT, 0.0).square() if _finite(image) else image.new_tensor([math.inf, 0.0])
+            )
         k, D = min(task.rank, len(sigma)), theta.shape[1]
         kappa[name] = float(sigma[0] / sigma[-1])
         if len(sigma) > SMALL and kappa[name] > _NOT_FLAT:

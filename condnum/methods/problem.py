@@ -13,8 +13,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from condnum.arrays import ArrayLike, as_targets, as_tensor, resolve_device, same_columns, storage_eps
 from condnum.errors import InvalidInputError, check_known
 from condnum.probing.probe_steps import ProbeSteps, target_probe
+from condnum.theory.ceiling import RirCeiling, rir_ceiling
 from condnum.theory.covariances import CovarianceRange, fit_lost
-from condnum.theory.spectra import as_covariance, as_extractor, covariance, default_rtol, features_rtol
+from condnum.theory.extremes import gram
+from condnum.theory.spectra import as_covariance, as_extractor, checked_gram, default_rtol, features_rtol
 
 LossName = Literal["mse", "bce"]
 
@@ -99,7 +101,8 @@ class LinearTask:
         """Eigenpairs of K above its numerical rank, from X where its columns' units would hide some in K."""
         if self.features is not None and (self.rtol or 1) < default_rtol(len(self.covariance)):
             return CovarianceRange.of_features(self.features, rtol=self.rtol)
-        return CovarianceRange.of(self.covariance, rtol=self.rtol, name="the task's covariance")
+        rtol = default_rtol(len(self.covariance)) if self.rtol is None else self.rtol
+        return CovarianceRange.of_checked(self.covariance, rtol, "the task's covariance")
 
     @property
     def rank(self) -> int:
@@ -170,6 +173,11 @@ class ImmunizationProblem:
     def dimension(self) -> int:
         """Input dimension D, shared by both tasks."""
         return self.pretrain.covariance.shape[0]
+
+    @cached_property
+    def ceiling(self) -> RirCeiling:
+        """The theoretical limit of RIR."""
+        return rir_ceiling(self.pretrain.range, self.harmful.range)
 
     @property
     def device(self) -> torch.device:
@@ -295,7 +303,7 @@ def _task(
             f"the other inputs of y_{name} have {rows.shape[1]} features, X_{name} has "
             f"{features.shape[1]}: both must live in one input space."
         )
-    K: Tensor = covariance(features)  # type: ignore[assignment]
+    K = checked_gram(gram(features), features)
     rtol = features_rtol(X)
     if y is None:
         return LinearTask(K, features, None, loss, rtol=rtol)

@@ -17,7 +17,7 @@ from condnum.errors import CondnumError
 from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.settings import Settings
 from condnum.probing.probe_steps import ProbeSteps, slowdown_verdict
-from condnum.theory.ceiling import rir_ceiling, share_of_ceiling
+from condnum.theory.ceiling import share_of_ceiling
 from condnum.theory.immunization import HessianSpectra, Immunization, both_conventions, unit_scale
 
 StopReason = Literal["steps", "cancelled", "diverged", "closed_form"]
@@ -40,6 +40,7 @@ class ImmunizationResult:
     converged: bool  # True only if the answer is in closed form
     stop_reason: StopReason
     part_weights: dict[str, float] = field(default_factory=dict)  # λ of each gradient part
+    spectra: HessianSpectra | None = None  # of θ on both tasks, which verdicts are read from
     verdict: Immunization | None = None  # of θ, compact convention; None where θ cannot be measured
     ceiling: float | None = None  # RIR_max beside it
     # Steps of the probes of the actual targets; None where there are none.
@@ -63,8 +64,9 @@ def with_verdict(problem: ImmunizationProblem, result: ImmunizationResult) -> Im
         pretrain, unit = problem.pretrain, unit_scale(result.theta)  # at which no square overflows
         gap = None if pretrain.targets is None else pretrain.loss_gap(unit)
         benign, harmful = pretrain.probe_steps(unit), problem.harmful.probe_steps(unit)
-        ceiling = rir_ceiling(*ranges).value
-        compact, ridge = both_conventions(HessianSpectra.of(result.theta, *ranges), loss_gap=gap)
+        spectra = result.spectra or HessianSpectra.of(result.theta, *ranges)
+        ceiling = problem.ceiling.value
+        compact, ridge = both_conventions(spectra, loss_gap=gap)
     except CondnumError as error:
         return replace(result, explanation=f"θ cannot be measured: {error}")
     text = str(compact)
@@ -86,6 +88,7 @@ def with_verdict(problem: ImmunizationProblem, result: ImmunizationResult) -> Im
     )
     return replace(
         result,
+        spectra=spectra,
         verdict=compact,
         ceiling=ceiling,
         benign_probe=benign,

@@ -42,8 +42,12 @@ class CovarianceRange:
             kept = covariance.values > given * covariance.values[0]
             return cls(covariance.values[kept], covariance.vectors[:, kept], given)
         K = as_covariance(covariance, name, rtol=given).detach()
+        return cls.of_checked(K, checked_rtol(rtol, default_rtol(len(K), storage_eps(covariance))), name)
+
+    @classmethod
+    def of_checked(cls, K: Tensor, rtol: float, name: str) -> Self:
+        """Decompose what is known to be a covariance."""
         values, raw = torch.linalg.eigh(K)
-        rtol = checked_rtol(rtol, default_rtol(len(K), storage_eps(covariance)))
         vectors = raw * (K != 0).any(dim=0)[:, None]  # round-off where K has a row of zeros
         kept = values > rtol * values[-1].clamp_min(0)
         if not bool(kept.any()):
@@ -120,6 +124,8 @@ class CovarianceRange:
     @property
     def null_projector(self) -> Tensor:
         """Orthogonal projector on null(K), `(D, D)`."""
+        if self.rank == self.dimension:
+            return torch.zeros_like(self.vectors)
         return torch.eye(self.dimension).to(self.vectors) - self.vectors @ self.vectors.mT
 
 

@@ -22,7 +22,7 @@ RESIDUAL = 1e-13
 _VALUE_RESIDUAL = 1e-11
 
 #: Up to this dimension `eigh` is faster.
-_FEW = 32
+_FEW = 64
 
 #: Up to this dimension all eigenvalues of one matrix are as fast as anything cleverer.
 SMALL = 128
@@ -77,14 +77,26 @@ def triangle_ends(R: Tensor, row: Tensor | None = None) -> tuple[float, float]:
 
     σ_n is the inverse of a largest singular value, as accurate as R is; 0 where R is singular.
     """
-    inverse = torch.linalg.solve_triangular(R, torch.eye(len(R)).to(R), upper=True)
-    if row is not None:  # (RᵀR + yyᵀ)⁻¹ = R⁻¹(I + zzᵀ)⁻¹R⁻ᵀ with z = R⁻ᵀy, and a root of the middle
-        z, R = inverse.mT @ row, torch.cat([R, row[None]])
-        square = z.square().sum()
-        inverse = inverse - torch.outer(inverse @ z, z) / (1 + square + (1 + square).sqrt())
-    if not bool(torch.isfinite(inverse).all()):
-        return _norm(R), 0.0
-    return _norm(R), 1 / _norm(inverse)
+    whole = R if row is None else torch.cat([R, row[None]])
+    if len(R) <= SMALL:
+        sigma = torch.linalg.svdvals(whole)
+        return float(sigma[0]), float(sigma[-1])
+    y = R.new_zeros(len(R), 1) if row is None else row[:, None]
+    z = torch.linalg.solve_triangular(R.mT, y, upper=False)
+    shrunk = z / (1 + z.square().sum())
+
+    def inverse(x: Tensor) -> Tensor:  # (RᵀR + yyᵀ)⁻¹ = R⁻¹(I + zzᵀ)⁻¹R⁻ᵀ with z = R⁻ᵀy
+        x = torch.linalg.solve_triangular(R.mT, x, upper=False)
+        return torch.linalg.solve_triangular(R, x - shrunk @ (z.mT @ x), upper=True)
+
+    if not bool(torch.isfinite(inverse(torch.ones_like(y))).all()):
+        return _norm(whole), 0.0
+    vector = _top_vector(R, lambda q: inverse(q[:, None])[:, 0], _VALUE_RESIDUAL)
+    if vector is None:
+        value = torch.linalg.eigvalsh(inverse(torch.eye(len(R)).to(R)))[-1]
+    else:
+        value = vector @ inverse(vector[:, None])[:, 0]
+    return _norm(whole), float(value) ** -0.5
 
 
 def _norm(matrix: Tensor) -> float:

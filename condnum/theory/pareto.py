@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Self
 
 import numpy as np
 import torch
@@ -47,6 +48,17 @@ class FeasibleRegion:
     ceiling: RirCeiling
     mirrored: bool  # whether x/κ(M) ≤ κ(H_H) holds too: equal ranks, nothing of one task's own
 
+    @classmethod
+    def of(cls, P: CovarianceRange, H: CovarianceRange, ceiling: RirCeiling) -> Self:
+        """Return the region of two tasks whose ceiling is known."""
+        return cls(
+            kappa_pretrain=float(P.values[0] / P.values[-1]),
+            kappa_harmful=float(H.values[0] / H.values[-1]),
+            kappa_pencil=ceiling.lambda_max / ceiling.lambda_min if ceiling.lambda_max else 1.0,
+            ceiling=ceiling,
+            mirrored=ceiling.rank_harmful == ceiling.rank_pretrain and not ceiling.harmful_only_dimension,
+        )
+
     @property
     def start(self) -> tuple[float, float]:
         """(ii) and (i) of θ*, where the front begins: `1/κ(K_P)` and `κ(M)/κ(K_H)`."""
@@ -74,14 +86,7 @@ def feasible_region(
 ) -> FeasibleRegion:
     """Return the region of possible pairs (ii), (i) for two tasks."""
     P, H = task_ranges(pretrain_covariance, harmful_covariance, ridge=ridge, rtol=rtol)
-    ceiling = replace(rir_ceiling(P, H, rtol=rtol), ridge=ridge)
-    return FeasibleRegion(
-        kappa_pretrain=float(P.values[0] / P.values[-1]),
-        kappa_harmful=float(H.values[0] / H.values[-1]),
-        kappa_pencil=ceiling.lambda_max / ceiling.lambda_min if ceiling.lambda_max else 1.0,
-        ceiling=ceiling,
-        mirrored=ceiling.rank_harmful == ceiling.rank_pretrain and not ceiling.harmful_only_dimension,
-    )
+    return FeasibleRegion.of(P, H, replace(rir_ceiling(P, H, rtol=rtol), ridge=ridge))
 
 
 def pareto_extractor(
@@ -156,7 +161,20 @@ def pareto_immunizer(
         [0.5, 1250.0]
     """
     P, H = task_ranges(pretrain_covariance, harmful_covariance, pretrain_features, harmful_features)
-    region = feasible_region(P, H)
+    theta = front_immunizer(P, H, rir_ceiling(P, H), pretrain_ratio, convention, ridge)
+    return like_task(pretrain_covariance, pretrain_features)(theta)
+
+
+def front_immunizer(
+    P: CovarianceRange,
+    H: CovarianceRange,
+    ceiling: RirCeiling,
+    pretrain_ratio: float | None = None,
+    convention: Convention = "compact",
+    ridge: float = PUBLISHED_RIDGE,
+) -> Tensor:
+    """Do as `pareto_immunizer` where the ceiling is known."""
+    region = FeasibleRegion.of(P, H, ceiling)
     if pretrain_ratio is None:
         pretrain_ratio = max(1 - FRONT_MARGIN, region.ceiling.value**-0.5)
     elif not 0 < pretrain_ratio <= 1:
@@ -188,8 +206,7 @@ def pareto_immunizer(
     best = spikes[0]
     if len(spikes) > 1:
         best = max(spikes, key=lambda spike: _merit(spectra(spike, True), convention, ridge))
-    theta = unit_scale(_spiked(P, *best))
-    return like_task(pretrain_covariance, pretrain_features)(theta)
+    return unit_scale(_spiked(P, *best))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,16 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from condnum.arrays import Array, ArrayLike, as_tensor, extractor_matrix, like, named_columns, storage_eps
+from condnum.arrays import (
+    Array,
+    ArrayLike,
+    all_finite,
+    as_tensor,
+    extractor_matrix,
+    like,
+    named_columns,
+    storage_eps,
+)
 from condnum.errors import InvalidInputError, RankError, check_known
 from condnum.theory.extremes import SMALL, triangle_ends
 
@@ -61,7 +70,7 @@ def covariance(features: ArrayLike) -> Array:
 
 def checked_gram(gram: Tensor, features: Tensor) -> Tensor:
     """Return products of features, or raise if they leave float64."""
-    if not bool(torch.isfinite(gram).all()):
+    if not all_finite(gram):
         raise InvalidInputError(
             f"the features have entries up to {float(features.abs().max()):.3g}, whose squares overflow "
             "float64: divide the inputs of all tasks by the same "
@@ -198,8 +207,9 @@ def spectrum_ends(matrix: Tensor, least: float) -> Tensor:
 
 def _graded_triangle(matrix: Tensor) -> Tensor:
     """Return a triangle of the smaller size of `(..., n, m)` with its σ, see `graded_singular_values`."""
-    order = matrix.abs().amax(dim=-2, keepdim=True).argsort(dim=-1, descending=True)
-    R = torch.linalg.qr(matrix.take_along_dim(order, dim=-1), mode="r").R
+    order = matrix.abs().amax(dim=-2).argsort(dim=-1, descending=True)
+    graded = matrix[:, order] if matrix.ndim == 2 else matrix.take_along_dim(order[..., None, :], dim=-1)
+    R = torch.linalg.qr(graded, mode="r").R
     return R if R.shape[-1] <= R.shape[-2] else torch.linalg.qr(R.mT, mode="r").R
 
 
