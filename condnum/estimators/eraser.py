@@ -208,7 +208,7 @@ class _Stream:
         # Large means leave no round-off, and constant columns none at all.
         self.shift = X[0].clone() if intercept else torch.zeros_like(X[0])
         self.rows = X.new_zeros(0, 1 + X.shape[1])
-        self.sizes, self.count, self.stored = torch.zeros_like(X[0]), 0, EPS  # lengths, rows, precision
+        self.count, self.stored = 0, EPS  # rows, precision
 
     def add(self, X: Tensor, targets: Any, classes: Any) -> None:
         """Add rows `(n, D)` with numbers `(n, m)`, or codes `(n,)` of classes."""
@@ -231,7 +231,6 @@ class _Stream:
         self.kind, self.count = kind, self.count + len(X)
         block = torch.cat([torch.ones_like(X[:, :1]), X - self.shift, Z.to(X)], dim=1)
         self.rows = torch.cat([pad(self.rows, (0, Z.shape[1] - outputs)), block])
-        self.sizes = torch.hypot(self.sizes, X.norm(dim=0))
         if len(self.rows) > 2 * self.rows.shape[1]:
             self.rows = torch.linalg.qr(self.rows, mode="r").R
 
@@ -248,7 +247,7 @@ class _Stream:
         elif self.kind == "classification":
             Z = Z - one / len(self.labels)
         found = erasure_of_rows(
-            F, Z, self.sizes, self.count,
+            F, Z, mean, self.count,
             floor=0.0, intercept=self.intercept, stored=self.stored, **self.options,
         )  # fmt: skip
         return found, mean

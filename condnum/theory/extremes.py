@@ -90,16 +90,16 @@ def triangle_ends(R: Tensor, row: Tensor | None = None) -> tuple[float, float]:
         return torch.linalg.solve_triangular(R, x - shrunk @ (z.mT @ x), upper=True)
 
     if not bool(torch.isfinite(inverse(torch.ones_like(y))).all()):
-        return _norm(whole), 0.0
+        return spectral_norm(whole), 0.0
     vector = _top_vector(R, lambda q: inverse(q[:, None])[:, 0], _VALUE_RESIDUAL)
     if vector is None:
         value = torch.linalg.eigvalsh(inverse(torch.eye(len(R)).to(R)))[-1]
     else:
         value = vector @ inverse(vector[:, None])[:, 0]
-    return _norm(whole), float(value) ** -0.5
+    return spectral_norm(whole), float(value) ** -0.5
 
 
-def _norm(matrix: Tensor) -> float:
+def spectral_norm(matrix: Tensor) -> float:
     """Return the largest singular value."""
     if min(matrix.shape) == 0 or not bool(matrix.any()):
         return 0.0

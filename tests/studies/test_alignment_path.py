@@ -53,7 +53,9 @@ def test_a_kept_step_is_what_the_theory_says_of_its_theta(tasks, kept, thetas, s
     np.testing.assert_allclose(kept["blocks"][k, side][:, :r], truth.overlaps[:, :r], atol=CLOSE)
     assert kept["misalignment"][k, side] == pytest.approx(truth.misalignment, rel=1e-6)
     assert kept["predicted_kappa"][k, side] == pytest.approx(truth.predicted_condition, rel=1e-6)
-    found = relative_immunization_ratio(theta, *(t.covariance for t in vars(tasks.problem).values()))
+    found = relative_immunization_ratio(
+        theta, *(t.covariance for t in (tasks.problem.pretrain, tasks.problem.harmful))
+    )
     ratios = found.pretrain_ratio, found.harmful_ratio
     assert kept["ratios"][k, side] == pytest.approx(ratios[side], rel=1e-7)
     moment, record = task.features.T @ task.targets, kept["probe_steps"]
