@@ -144,6 +144,16 @@ def terminal_progress(title: str, *, stream: Any = None) -> Generator[OnProgress
         yield meter
 
 
+def of_steps(report: OnProgress) -> Callable[[Any], None]:
+    """Return a callback for `immunize` that passes its steps on."""
+    return lambda at: report({"stage": at.method, "seed": at.seed, "done": at.step, "total": at.steps})
+
+
+def step_line() -> Callable[[Any], None]:
+    """Return a callback for `immunize` that shows the steps taken and the time left on the standard error."""
+    return of_steps(Meter("steps"))
+
+
 def sweep_line(*, quiet: bool = False) -> OnProgress | None:
     """Return a callback for a sweep's `on_progress` that keeps one line of a notebook up to date."""
     return None if quiet else Meter("cells", sys.stdout, live=True)

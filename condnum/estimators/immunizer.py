@@ -1,5 +1,6 @@
 """`Immunizer`: an extractor by any method of `immunize`, with its verdict."""
 
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any, Self
 
@@ -10,12 +11,13 @@ from sklearn.utils.metadata_routing import UNUSED
 from torch import Tensor
 
 from condnum.arrays import same_columns
-from condnum.errors import InvalidInputError
+from condnum.errors import InvalidInputError, check_flag
 from condnum.estimators.extractor import Extractor, like_sample
 from condnum.methods.method import Method
 from condnum.methods.problem import ImmunizationProblem, LossName
 from condnum.methods.registry import immunize
 from condnum.methods.settings import Settings
+from condnum.progress import of_steps, terminal_progress
 from condnum.theory.immunization import Immunization, relative_immunization_ratio
 from condnum.theory.spectra import ConditionNumber
 
@@ -32,6 +34,7 @@ class Immunizer(ClassNamePrefixFeaturesOutMixin, Extractor):
         loss: Of the benign task: `mse`, or `bce` for targets in [0, 1].
         settings: Replaces the settings of a method that descends; or the name of a preset.
         seed: Of θ₀, where a method draws it.
+        verbose: Whether a method that descends shows its steps and the time left on the standard error.
 
     Attributes:
         theta_: `(D, D_hid)`, in kind, dtype and device of the benign inputs.
@@ -62,11 +65,13 @@ class Immunizer(ClassNamePrefixFeaturesOutMixin, Extractor):
         loss: LossName = "mse",
         settings: Settings | str | None = None,
         seed: int = 0,
+        verbose: bool = False,
     ) -> None:
         self.method = method
         self.loss = loss
         self.settings = settings
         self.seed = seed
+        self.verbose = verbose
 
     def fit(self, X_benign: Any, X_harmful: Any, y_benign: Any = None, y_harmful: Any = None) -> Self:
         """Fit θ.
@@ -87,7 +92,9 @@ class Immunizer(ClassNamePrefixFeaturesOutMixin, Extractor):
             )
         X_P, X_H = same_columns(X_benign=X_benign, X_harmful=X_harmful)
         problem = ImmunizationProblem.from_data(X_P, y_benign, X_H, y_harmful, loss=self.loss)
-        found = immunize(problem, self.method, seed=self.seed, settings=self.settings)
+        with terminal_progress("steps") if check_flag("verbose", self.verbose) else nullcontext() as report:
+            told = None if report is None else of_steps(report)
+            found = immunize(problem, self.method, seed=self.seed, settings=self.settings, callback=told)
         self._remember_inputs(X_benign)
         self.theta_ = like_sample(self._sample, found.theta)
         self._n_features_out = self.theta_.shape[1]

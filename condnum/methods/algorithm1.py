@@ -51,7 +51,9 @@ class Ours(Method):
 
     name = "ours"
     label = "Ours (Algorithm 1)"
-    summary = "descends the loss, R<sub>well</sub>(H<sub>P</sub>) and R<sub>ill</sub>(H<sub>H</sub>) together"
+    summary = (
+        "descends the loss, R<sub>well</sub>(H<sub>P</sub>) and R<sub>ill</sub>(H<sub>H</sub>); steps × O(D³)"
+    )
     parts = ("well", "ill", "supervised")
     defaults = DescentSettings()
 
@@ -82,7 +84,7 @@ class RIllOnly(Method):
 
     name = "r_ill_only"
     label = "R<sub>ill</sub> only"
-    summary = "descends R<sub>ill</sub>(H<sub>H</sub>) alone"
+    summary = "descends R<sub>ill</sub>(H<sub>H</sub>) alone; steps × O(D³)"
     parts = ("ill",)
     defaults = DescentSettings()
 

@@ -35,7 +35,7 @@ class Imma(Method):
 
     name = "imma"
     label = "IMMA"
-    summary = "bi-level: maximizes the harmful loss after a simulated fine-tuning step"
+    summary = "bi-level: maximizes the harmful loss after a simulated fine-tuning step; steps × O(D²)"
     parts = ("bilevel",)
     needs = ("pretrain", "harmful")
     defaults = DescentSettings()
@@ -89,7 +89,9 @@ class OptKappa(Method):
 
     name = "opt_kappa"
     label = "Opt κ"
-    summary = "descends κ(H<sub>P</sub>) − κ(H<sub>H</sub>) itself, through the four extreme eigenpairs"
+    summary = (
+        "descends κ(H<sub>P</sub>) − κ(H<sub>H</sub>) itself, through four extreme eigenpairs; steps × O(D³)"
+    )
     parts = ("kappa_pretrain", "kappa_harmful")
     defaults = DescentSettings()
 
@@ -140,13 +142,13 @@ class ClosedForm(Method):
 MAX_RIR = ClosedForm(
     "max_rir",
     "Maximum RIR (K<sub>P</sub><sup>−1/2</sup>)",
-    "RIR at the theoretical limit (compact) if K_P and K_H are invertible",
+    "RIR at the theoretical limit (compact) if K_P and K_H are invertible; one eigh per task, O(D³)",
     lambda problem: max_rir_immunizer(problem.pretrain.range, problem.harmful.range),
 )
 PARETO = ClosedForm(
     "pareto",
     "Pareto (closed form)",
-    "meets Definition 3.1 in as many conventions as it can, then with the largest RIR",
+    "meets Definition 3.1 in as many conventions as it can, then with the largest RIR; O(D³)",
     lambda problem: front_immunizer(problem.pretrain.range, problem.harmful.range, problem.ceiling),
 )
 
@@ -155,7 +157,9 @@ class Erase(Method):
     """Linear erasure of the harmful targets: the limit at which conditioning becomes a singular θ."""
 
     name, label = "erase", "Erasure"
-    summary = "closed form: no linear probe learns the harmful targets of its rows; RIR does not measure it"
+    summary = (
+        "closed form: no linear probe learns the harmful targets of its rows; RIR does not measure it; O(ND²)"
+    )
     remark = (
         " κ and RIR do not rank an erasing θ: they measure how slowly a probe learns, over all targets, "
         "whereas on the eraser's rows a linear probe has nothing left to learn of its own target."

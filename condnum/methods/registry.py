@@ -105,11 +105,13 @@ def immunize(
         problem: The two tasks (`ImmunizationProblem.from_data`, `.from_pair`, `.from_covariances`).
         method: The closed forms `pareto`, `max_rir` and `erase`, which need no seed; `ours` (Algorithm 1,
             also called `algorithm1`), `r_ill_only`, `imma` and `opt_kappa`, which descend; the controls
-            `identity` and `initial`; or a `Method` of your own.
+            `identity` and `initial`; or a `Method` of your own. Its `summary` says how its time grows with D;
+            the verdict takes O(D³) in any case.
         seed: Seed of θ₀ and all other random numbers; the library never seeds globally.
         settings: Replaces the defaults of a method that descends; a string names one of `PRESETS`.
         callback: Called with a `Progress` at each recorded step; returning True cancels the run,
             which then returns its current result with `stop_reason="cancelled"`.
+            `condnum.progress.step_line()` shows the steps and the time left.
         callback_steps: Additional steps at which the callback receives θ without measurements.
         **overrides: Single settings by name, such as `steps=200`.
 

@@ -10,6 +10,7 @@ leads from I (s = 1) to erasure (s = 0). For s > 0 it is invertible, so that the
 only its distance grows: *conditioning is erasure that stops short*.
 """
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -132,9 +133,8 @@ def erasure(
         F, Z = _rows_of(covariance, moment)
         N = len(F) if rows is None else check_integer("rows", rows, 1)
         options["shrinkage"] = 0.0 if shrinkage is None and rows is None else shrinkage
-        return erasure_of_rows(F, Z, torch.zeros_like(F[0]), N, floor=0.0, **options).converted(
-            like(covariance)
-        )
+        found = erasure_of_rows(F, Z, torch.zeros_like(F[0]), N, floor=0.0, **options)
+        return found.converted(like(covariance))
     X = as_tensor(harmful_features, "harmful_features", ndim=2).detach()  # type: ignore[arg-type]
     options |= {"floor": floor, "intercept": intercept, "stored": storage_eps(harmful_features)}  # type: ignore[arg-type]
     return erasure_of_task(X, harmful_targets, kind, **options).converted(like(harmful_features))
@@ -246,25 +246,19 @@ def erasure_of_rows(
 def _factors(
     F: Tensor, Z: Tensor, eps: float, *, triangular: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, float]:
-    """Return the lengths of columns, V `(D, r)`, T `(r, r)`, QᵀZ and κ(T) of `F/units = QTVᵀ`, T triangular."""
-    units, used = _lengths(F)
-    V, T = torch.eye(F.shape[1]).to(F)[:, used], (F / units)[:, used]
-    if triangular and len(T) > T.shape[1]:
-        R = torch.linalg.qr(torch.cat([T, Z], dim=1), mode="r").R
-        T, Z = R[: T.shape[1], : T.shape[1]], R[: T.shape[1], T.shape[1] :]
-    top, low = triangle_ends(T) if triangular and len(T) else (0.0, 0.0)
-    if low > eps * top:
-        return units, V, T, Z, top / low
-    left, roots, rows = torch.linalg.svd(T, full_matrices=False)
-    kept = roots > eps * roots[:1]
-    V, roots = V @ rows[kept].mT, roots[kept]
-    return (
-        units,
-        V,
-        torch.diag(roots),
-        left[:, kept].mT @ Z,
-        float(roots.max() / roots.min()) if len(roots) else 1.0,
-    )
+    """Return units, V `(D, r)`, a triangle T `(r, r)`, QᵀZ and κ(T): F is `QTVᵀ` in units of its columns."""
+    if triangular:
+        units, used = _lengths(F)
+        V, T, fit = torch.eye(len(used)).to(F)[:, used], (F / units)[:, used], Z
+        if len(T) > (r := T.shape[1]):
+            R = torch.linalg.qr(torch.cat([T, fit], dim=1), mode="r").R
+            T, fit = R[:r, :r], R[:r, r:]
+        top, low = triangle_ends(T) if r else (0.0, 0.0)
+        if low > eps * top:
+            return units, V, T, fit, top / low
+    units, V, roots, left = _equilibrated_svd(F, eps)
+    kappa = float(roots[0] / roots[-1]) if len(roots) else math.inf
+    return units, V, torch.diag(roots), left.mT @ Z, kappa
 
 
 def _evenly_excited(F: Tensor, units: Tensor, V: Tensor, T: Tensor, floor: float, N: int) -> bool:

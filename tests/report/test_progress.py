@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from waiting import wait_until
 
-from condnum import progress
+from condnum import Immunizer, progress
+from condnum.methods.settings import DescentSettings
 from condnum.progress import following, sweep_line, terminal_progress
 
 
@@ -47,6 +48,13 @@ def test_pieces_that_were_found_finished_took_no_time() -> None:
     with terminal_progress("houses", stream=stream) as report:
         report({"done": 8, "total": 10})
     assert stream.getvalue().startswith("houses: 8/10 [00:00<?, running]")
+
+
+def test_the_line_of_a_descent(capsys) -> None:
+    settings = DescentSettings(steps=3)
+    Immunizer("ours", settings=settings, verbose=True).fit([[2.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 2.0]])
+    assert "steps: 2/3 [" in (line := capsys.readouterr().err)
+    assert "ours, seed 0]" in line
 
 
 def test_the_line_of_a_notebook_is_live() -> None:
