@@ -30,7 +30,7 @@ from condnum.theory.ceiling import (
     rir_ceiling,
 )
 from condnum.theory.covariances import CovarianceRange, like_task, task_ranges
-from condnum.theory.extremes import gram, largest_bound, largest_pair, triangle_ends
+from condnum.theory.extremes import gram, largest_bound, largest_pair, largest_vectors, triangle_ends
 from condnum.theory.immunization import HessianSpectra, both_conventions, unit_scale
 from condnum.theory.spectra import PUBLISHED_RIDGE, Convention, default_rtol, hessian_spectrum
 
@@ -192,7 +192,7 @@ def front_immunizer(
         spikes = [(w, gain, lift) for gain in gains for w, lift in front]
     if convention == "ridge" or min(P.rank, H.rank) < P.dimension:
         direction, kappas = _ridge_pencil(P, H), [x * region.kappa_pretrain for x in ratios]
-        directions = torch.stack([direction(rho) for rho in _ridge_grid(P)], dim=1)
+        directions = direction(_ridge_grid(P))
         energies = [(task.factor @ directions).square().sum(dim=0).tolist() for task in (P, H)]
         spikes += [
             (_ridge_spike(P, x, gain, directions, *energies), gain, None) for gain in gains for x in kappas
@@ -310,13 +310,13 @@ def _rotated(P: CovarianceRange, H: CovarianceRange) -> tuple[Tensor, Tensor, Te
     return Q, torch.cat([P.values, P.values.new_zeros(P.dimension - P.rank)]), gram(H.factor @ Q)
 
 
-def _ridge_pencil(P: CovarianceRange, H: CovarianceRange) -> Callable[[float], Tensor]:
-    """Return the function from ρ to the top eigenvector of `(K_H, K_P + ρI)`, `(D,)`."""
+def _ridge_pencil(P: CovarianceRange, H: CovarianceRange) -> Callable[[NDArray[np.float64]], Tensor]:
+    """Return the function from several ρ to the top eigenvectors of `(K_H, K_P + ρI)`, `(D, k)`."""
     Q, energy, rotated = _rotated(P, H)
 
-    def top(rho: float) -> Tensor:
-        scale = (energy + rho).rsqrt()
-        return Q @ (scale * largest_pair(rotated, scale)[1])
+    def top(rho: NDArray[np.float64]) -> Tensor:
+        scales = (energy + torch.from_numpy(rho).to(energy)[:, None]).rsqrt()
+        return Q @ (scales * largest_vectors(rotated, scales)).mT
 
     return top
 
@@ -367,7 +367,7 @@ def _largest_spikes(P: CovarianceRange, H: CovarianceRange, top: float) -> list[
         return D * float((P.factor @ u) @ (P.factor @ v)) - top * float(u @ v)
 
     def vector(rho: float) -> Tensor:
-        u = pencil(rho)
+        u = pencil(np.array([rho]))[:, 0]
         return u / torch.linalg.vector_norm(u)
 
     low, high = _ridge_grid(P)[[0, -1]]
