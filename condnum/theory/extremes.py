@@ -61,18 +61,17 @@ def eigenpair(matrix: Tensor, index: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(values)[0], torch.from_numpy(vectors)[:, 0]
 
 
-def largest_pair(matrix: Tensor, scale: Tensor | float = 1.0) -> tuple[Tensor, Tensor]:
-    """Return σ₁ `()` and v₁ `(n,)` of a positive semidefinite matrix A, or of `diag(scale) A diag(scale)`.
+def largest_pair(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return σ₁ `()` and v₁ `(n,)` of a positive semidefinite matrix.
 
     Raises:
         torch.linalg.LinAlgError: The matrix is not finite.
     """
-    vector = _top_vector(_finite(matrix), lambda q: scale * (matrix @ (scale * q)))
+    vector = _top_vector(_finite(matrix), lambda q: matrix @ q)
     if vector is None:
-        unit = torch.as_tensor(scale).to(matrix).expand(len(matrix))
-        values, vectors = torch.linalg.eigh(unit[:, None] * matrix * unit)
+        values, vectors = torch.linalg.eigh(matrix)
         return values[-1], vectors[:, -1]
-    return vector @ (scale * (matrix @ (scale * vector))), vector
+    return vector @ (matrix @ vector), vector
 
 
 def largest_vectors(matrix: Tensor, scales: Tensor) -> Tensor:
@@ -97,7 +96,7 @@ def largest_vectors(matrix: Tensor, scales: Tensor) -> Tensor:
             values, vectors = torch.linalg.eigh(T[:, : j + 1, : j + 1])  # reads the lower triangle
             if bool((beta * vectors[:, -1, -1].abs() <= RESIDUAL * values[:, -1]).all()):
                 return (known.mT @ vectors[:, :, -1:])[:, :, 0]
-    return torch.stack([largest_pair(matrix, scale)[1] for scale in scales])
+    return torch.stack([largest_pair(scale[:, None] * matrix * scale)[1] for scale in scales])
 
 
 def triangle_ends(R: Tensor, row: Tensor | None = None) -> tuple[float, float]:
