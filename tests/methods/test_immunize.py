@@ -446,3 +446,27 @@ class TestMethodsOfOnesOwn:
         for name in ("pareto", "algorithm1"):
             with pytest.raises(InvalidInputError, match=f"'{name}' is the name of a built-in method"):
                 register_method(Formula(name, torch.eye(6)))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+@pytest.mark.parametrize(
+    "rows", [(60, 500), (500, 60), (500, 500)], ids=["few benign", "few harmful", "many"]
+)
+def test_features_of_a_relu_layer_with_dead_columns(rows, dtype):
+    """So many that only the ends of spectra are computed; κ beside all singular values of the features."""
+    rng = np.random.default_rng(0)
+    layer = rng.normal(size=(20, 150)) * (np.arange(150) >= 5)
+    made = [(rng.normal(size=(n, 20)) + task) @ layer for task, n in enumerate(rows)]
+    X_P, X_H = (np.maximum(Z, 0).astype(dtype) for Z in made)
+    result = immunize(ImmunizationProblem.from_data(X_P, None, X_H))
+    found, theta = result.verdict, result.theta.numpy()
+    for X, before, after in (
+        (X_P, found.pretrain_before, found.pretrain_after),
+        (X_H, found.harmful_before, found.harmful_after),
+    ):
+        assert before.rank == after.rank <= min(len(X), 145)
+        for features, kappa in ((X.astype(float), before), (X @ theta, after)):
+            sigma = np.linalg.svd(features, compute_uv=False)
+            assert kappa.value == pytest.approx((sigma[0] / sigma[kappa.rank - 1]) ** 2, rel=1e-4)
+    assert result.history["kappa_harmful"] == pytest.approx(found.harmful_after.value)
+    assert found.success
