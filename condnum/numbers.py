@@ -7,12 +7,12 @@ def num(value: float, digits: int = 3) -> str:
     """Write a number for people: thousands apart, a power of ten only beyond ten million or below 1e-4.
 
     Examples:
-        >>> [num(value) for value in (1000.0, 12.589, 2.5e9, 3e-6, float("inf"), float("nan"))]
-        ['1,000', '12.6', '2.5·10⁹', '3·10⁻⁶', '∞', '—']
+        >>> [num(value) for value in (1000.0, 12.589, 2.5e9, 3e-6, float("inf"), -0.0)]
+        ['1,000', '12.6', '2.5·10⁹', '3·10⁻⁶', '∞', '0']
     """
     if not math.isfinite(value):
         return "—" if math.isnan(value) else "∞" if value > 0 else "−∞"
-    rounded = float(f"{value:.{digits}g}")
+    rounded = float(f"{value:.{digits}g}") + 0.0  # no -0
     if rounded == 0 or 1e-4 <= abs(rounded) < 1e7:
         return f"{rounded:,.10g}".replace("-", "−")
     mantissa, exponent = f"{rounded:e}".split("e")

@@ -106,9 +106,10 @@ class Meter:
             desc=title,
             file=self.stream if self.live else io.StringIO(),
             leave=False,
-            bar_format=f"{{desc}}: {graph}{{n_fmt}}/{{total_fmt}} [{{elapsed}}<{{remaining}}{{postfix}}]",
         )
-        self.failures, self.written, self.unsaid = 0, time.monotonic(), False
+        self.format = f"{{desc}}: {graph}{{n_fmt}}/{{total_fmt}} [{{elapsed}}%s{{postfix}}]"
+        self.failures, self.unsaid = 0, False
+        self.written = self.began = self.moved = time.monotonic()
 
     def __call__(self, event: Event) -> None:
         """Move the bar to where the event says that the work is."""
@@ -116,15 +117,26 @@ class Meter:
             self.bar.write(f"condnum: {event['note']}", file=self.stream)
             return
         if "done" in event:
-            if self.bar.total is None:
-                self.bar.initial = event["done"]  # was found finished, and took no time
+            if event["done"] != self.bar.n:
+                self.moved = time.monotonic()
+            if self.bar.total is None:  # was found finished, and took no time
+                self.bar.initial, self.began = event["done"], time.monotonic()
             self.bar.n, self.bar.total = event["done"], event["total"]
             self.failures = event.get("failures", 0)
         failed = f", {self.failures} failed" if self.failures else ""
+        self.bar.bar_format = self.format % self._left()
         self.bar.set_postfix_str(stage_words(event) + failed)
         self.unsaid = not self.live
         if self.unsaid and time.monotonic() - self.written >= LINE_SECONDS:
             self._print()
+
+    def _left(self) -> str:
+        """Return the time left at the pace so far, "?" where the present piece has taken longer than that."""
+        new, more = self.bar.n - self.bar.initial, (self.bar.total or self.bar.n + 1) - self.bar.n
+        if not more:
+            return ""
+        seconds = more * (self.moved - self.began) / new - time.monotonic() + self.moved if new else 0
+        return f"<{self.bar.format_interval(seconds) if seconds > 0 else '?'}"
 
     def _print(self) -> None:
         self.written, self.unsaid = time.monotonic(), False
@@ -155,5 +167,14 @@ def step_line() -> Callable[[Any], None]:
 
 
 def sweep_line(*, quiet: bool = False) -> OnProgress | None:
-    """Return a callback for a sweep's `on_progress` that keeps one line of a notebook up to date."""
-    return None if quiet else Meter("cells", sys.stdout, live=True)
+    """Return a callback for a sweep's `on_progress` that keeps one line of a notebook until it ends."""
+    if quiet:
+        return None
+    meter = Meter("cells", sys.stdout, live=True)
+
+    def report(event: Event) -> None:
+        meter(event)
+        if meter.bar.n == meter.bar.total:
+            meter.close()
+
+    return report

@@ -131,8 +131,9 @@ class AlignmentView(Selection, ExplorerResult):
         terms = step["predicted"][:, i - 1] / step["predicted"].sum(axis=1)
         well, ill = step.shares(i, self.tasks)
         overlap = float(np.square(u @ self.tasks.vectors[self.side][:, self.j - 1]))
+        size = f", σ<sub>{i}</sub> = {num(s[i - 1] / s[0])} σ<sub>1</sub>" if i > 1 else ""
         return (
-            f"<b>u<sub>{i}</sub></b>, σ<sub>{i}</sub> = {num(s[i - 1] / s[0])} σ<sub>1</sub>: by Eq. 10 "
+            f"<b>u<sub>{i}</sub></b>{size}: by Eq. 10 "
             f"{terms[0]:.1%} of tr H<sub>P</sub>, {terms[1]:.1%} of tr H<sub>H</sub>; {well:.1%} of "
             f"R<sub>well</sub>, {ill:.1%} of R<sub>ill</sub>. "
             f"|u<sub>{i}</sub>ᵀq<sub>{self.j}</sub>|² = {num(overlap, 2)} ({TASK[self.side]})."

@@ -19,7 +19,8 @@ def percent(mean: float, half: float) -> str:
     """Format a fraction with the half-width of its interval, in percent."""
     if np.isnan(mean):
         return "—"
-    return f"{100 * mean:.0f}" + ("" if np.isnan(half) else f"{GAP}±{GAP}{100 * half:.0f}") + " %"
+    half_width = "" if np.isnan(half) else f"{GAP}±{GAP}{100 * half:.0f}"
+    return f"{number(round(100 * mean))}{half_width} %"
 
 
 def _steps(steps: float) -> str:

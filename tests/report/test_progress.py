@@ -62,6 +62,22 @@ def test_the_line_of_a_notebook_is_live() -> None:
     with redirect_stdout(io.StringIO()) as stream:
         report = sweep_line()
         report({"stage": "ours", "done": 1, "total": 2})
-        report.bar.refresh()
+        report({"stage": "ours", "done": 2, "total": 2})
     assert "cells: |" in stream.getvalue()
     assert "1/2" in stream.getvalue()
+    assert not stream.getvalue().rsplit("\r", 2)[1].strip()  # a finished page shows no progress
+
+
+def test_the_time_left_is_not_told_where_it_is_over(monkeypatch) -> None:
+    """Nine quick pieces promised 00:00 for a slow tenth."""
+    now, stream = [0.0], io.StringIO()
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    with terminal_progress("cells", stream=stream) as report:
+        report({"done": 0, "total": 10})
+        now[0] = 18.0
+        report({"done": 9, "total": 10})
+        now[0] = 19.0
+        report({"stage": "ours", "step": 1})
+        now[0] = 31.0
+        report({"stage": "ours", "step": 2})
+    assert [line.split("<")[1][:5] for line in stream.getvalue().splitlines()] == ["00:02", "?, ou"]
