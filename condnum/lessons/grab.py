@@ -71,7 +71,7 @@ class GrabTheVectors(_AnyWidget):
     _esm = asset("lessons/grab.js", "lessons/grab_widget.js")
     # A picture that the cell keeps shows only where the live one before it does not.
     _css = """
-.jp-OutputArea-child:has(.condnum-grab-live) + .jp-OutputArea-child:has(.condnum-grab) { display: none; }
+.jp-OutputArea-child:has(.condnum-grab-live) + * + .jp-OutputArea-child:has(.condnum-grab) { display: none; }
 """
     theta = _traitlets.Tuple(AT_FIRST["theta"]).tag(sync=True)
     benign = _traitlets.Tuple(AT_FIRST["benign"]).tag(sync=True)

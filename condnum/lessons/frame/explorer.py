@@ -167,9 +167,13 @@ class Explorer(PlotlyWidget):
         self._request = 0  # number of the page's last message, which the answer repeats
         self._clear()
         super().__init__(**settings)
+        self.observe(self._draw, list(self.controls))
+
+    def open(self) -> None:
+        """Draw, and then tell the page that there is a widget."""
         self.declaration = self.spec() | {"state": self.settings}
         self._draw()
-        self.observe(self._draw, list(self.controls))
+        super().open()
 
     @classmethod
     def _check_names(cls, settings: Iterable[str]) -> None:

@@ -1,28 +1,48 @@
-// What follows needs a kernel: anywidget calls `render`. Plotly comes from the kernel once a page.
-async function plotly(model) {
-  while (!globalThis.Plotly) {
-    globalThis.condnumPlotly ??= new Promise((done) => {
-      model.on("msg:custom", (message, [code]) => {
-        if (message.kind !== "plotly") return;
-        const script = document.createElement("script");
-        script.src = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
-        script.onload = done;
-        document.head.append(script);
-      });
-      model.send({ kind: "plotly" });
+// What follows needs a kernel: anywidget calls `initialize` once a widget, and `render` once a view.
+
+// One for all widgets of a page. Plotly comes from the kernel, which is asked once, however long it is busy.
+function begun() {
+  const live = { asked: new WeakSet() }; // kernels
+  live.plotly = new Promise((done) => { live.arrived = done; });
+  return live;
+}
+const live = globalThis.condnumLive ??= begun();
+
+function ask(model) {
+  const { widget_manager: kernel } = model, plotly = !globalThis.Plotly && !live.asked.has(kernel);
+  if (plotly) {
+    live.asked.add(kernel);
+    model.on("msg:custom", ({ kind }, [code]) => {
+      if (kind !== "plotly") return;
+      if (globalThis.Plotly) { live.arrived(); return; } // JupyterLab has one as well, which can come first
+      const script = document.createElement("script");
+      script.src = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
+      script.onload = live.arrived;
+      document.head.append(script);
     });
-    await Promise.race([globalThis.condnumPlotly, new Promise((late) => setTimeout(late, 10000))]);
-    if (!globalThis.Plotly) globalThis.condnumPlotly = null; // the kernel that was asked is gone
+    const again = () => live.asked.delete(kernel);
+    onLoss(model, again);
+    model.on("destroy", again);
   }
+  model.send({ kind: "opened", plotly });
 }
 
-// The kernel opens a widget before it has computed what the widget shows: a page can be faster.
-function filled(model) {
-  return new Promise((done) => {
-    const look = () => { if (model.get("payload") !== "{}") done(); };
-    model.on("change:payload", look);
-    look();
+// anywidget drops all messages to a widget that was not there within two seconds, on a slow machine for ever.
+function hear(model) {
+  model.on("change:condnum", (whole) => {
+    const handle = Object.getPrototypeOf(whole.constructor.prototype)?._handle_comm_msg; // ipywidgets' own
+    if (handle) whole.comm?.on_msg((message) => handle.call(whole, message));
   });
+  model.set("condnum", true); // the event brings the model itself
+}
+
+const GONE = "The kernel restarted: run this cell again.";
+// Calls `act` when the kernel of a widget ends, also to start anew. Returns what forgets it.
+function onLoss(model, act) {
+  const { statusChanged } = model.widget_manager?.kernel ?? {};
+  const heed = (_, status) => { if (/restarting|terminating|dead/.test(status)) act(); };
+  statusChanged?.connect(heed);
+  return () => statusChanged?.disconnect(heed);
 }
 
 condnum.rows.text = (box, { hint, upload }, change) => {
@@ -57,28 +77,48 @@ function explorer(model, el) {
       tell("upload", { control: control.name, name: file.name }, [await file.arrayBuffer()]);
     };
   }
-  let asked = 0, answer = null;
+  let asked = null, answer = null, gone = false;
+  const left = () => ({ ...payload(), error: GONE, field: "" });
   const source = {
     now: payload(),
-    ask: (state) => new Promise((done) => { answer = done; tell("state", { id: ++asked, state }); }),
+    ask: (state) => new Promise((done) => {
+      if (gone) { done(left()); return; }
+      [asked, answer] = [Math.random(), done]; // no other view of the widget has the number
+      tell("state", { id: asked, state });
+    }),
     code: () => payload().code,
   };
   const mounted = condnum.mount(el, spec, source);
   for (const part of el.querySelectorAll("input, select, button, summary"))
     part.dataset.lmSuppressShortcuts = "true"; // else JupyterLab takes the arrow keys
+  const answered = (next) => {
+    const act = answer ?? mounted.draw;
+    answer = null;
+    act(next);
+  };
   model.on("change:payload", () => {
     const next = payload();
-    if (answer && next.id < asked) return; // late: the answer to a newer question follows
-    if (!answer || next.id !== asked) { mounted.draw(next); return; }
-    answer(next);
-    answer = null;
+    if (!answer || next.id === asked) answered(next); // else the answer to this view follows
   });
-  return mounted.end;
+  const forget = onLoss(model, () => { gone = true; answered(left()); });
+  return () => { forget(); mounted.end(); };
 }
 
 export default {
+  initialize({ model }) {
+    hear(model);
+    ask(model);
+  },
   async render({ model, el }) {
-    await Promise.all([plotly(model), filled(model)]);
+    let gone = false;
+    const forget = onLoss(model, () => { gone = true; el.textContent = GONE; });
+    if (!globalThis.Plotly) {
+      el.textContent = "Waiting for the kernel…";
+      await live.plotly;
+    }
+    forget();
+    if (gone) return undefined;
+    el.textContent = "";
     return (model.get("declaration").controls ? explorer : figure)(model, el);
   },
 };

@@ -31,11 +31,13 @@ class PlotlyWidget(_AnyWidget):
         """Do what the page asks for."""
 
     def _on_message(self, _: Any, message: dict[str, Any], buffers: Sequence[Any]) -> None:
-        if message["kind"] == "plotly":
+        if message["kind"] != "opened":
+            self.handle_message(message, buffers)
+            return
+        self.send_state("payload")  # what has changed while the page opened the widget
+        if message["plotly"]:
             script = require("plotly.offline", "notebooks").get_plotlyjs()
             self.send({"kind": "plotly"}, buffers=[script.encode()])
-        else:
-            self.handle_message(message, buffers)
 
 
 class FigureView(PlotlyWidget):
@@ -68,11 +70,21 @@ def figure_data(figure: Any) -> dict[str, Any]:
     return {"application/vnd.plotly.v1+json": {**plotly, "config": CONFIG}, "text/plain": text}
 
 
+#: Takes the place of "Error displaying widget: model not found" in a notebook that is opened again.
+KEPT = """<style>
+.condnum-kept { display: none; }
+.jp-OutputArea-child:has(> .jp-OutputArea-output.jupyter-widgets):has(+ * .condnum-kept) { display: none; }
+.jp-OutputArea-child:has(> .jp-OutputArea-output.jupyter-widgets) + * .condnum-kept { display: block; }
+</style>
+<p class="condnum-kept">Kept from an earlier run. Run this cell to use its controls.</p>"""
+
+
 def display_with_picture(widget: Any, picture: dict[str, Any]) -> None:
     """Display a widget, and the picture that its cell keeps for who opens the notebook without a kernel."""
     display = import_module("IPython.display").display
     display(widget._repr_mimebundle_()[0], raw=True)
     if picture and not on_a_page():  # which nobody can open again
+        display({"text/html": KEPT, "text/plain": "Run this cell to use its controls."}, raw=True)
         display(picture, raw=True)
 
 
