@@ -360,6 +360,8 @@ def test_pixels_are_the_images_and_a_fifth_of_the_chosen_ones_is_held_out():
     assert torch.equal(pixels.images[7], transform(data.image(7)))
     assert [len(rows) for rows in pixels.chosen_rows(10, 0)] == [40, 10]
     assert len(load_pixels(data, transform, most=20)) == 20
+    some = data.take(np.flatnonzero(data.labels < 2))
+    assert len(load_pixels(some, transform, most=20)) == 20  # of two classes, whatever the head has
     with pytest.raises(InvalidInputError, match="this transform is random"):
         load_pixels(data, training_transform(backbone, input_size=16))
 

@@ -76,7 +76,8 @@ def load_pixels(
     if transform is not None and transform.random:
         raise InvalidInputError("this transform is random; attacks need images without augmentation.")
     known = as_images(data, "the images")
-    kept = known if most is None else known.limit(max(1, most // len(known.classes)))
+    classes = len(np.unique(known.labels))  # of a head with 1,000 outputs some have no image
+    kept = known if most is None else known.limit(max(1, most // classes))
     loader = image_loader(kept, transform, batch_size=CHUNK, workers=workers)
     images, labels, _, unreadable = collect(lambda x: x, loader, f"images of {kept.name}", total=len(kept))
     check_unreadable(unreadable, len(kept), kept.title)
