@@ -18,7 +18,9 @@ from golden_runs import GOLDEN, RUNS
 from pandas.api.types import is_numeric_dtype
 
 #: Times, checksums of weights, and what round-off moves: numbers of steps, and what is made of them.
-MOVED = re.compile(r"seconds|checksum|step|slowdown|passes|predicted|choice|edge|factor|bound|effective|lost")
+MOVED = re.compile(
+    r"seconds|checksum|step|slowdown|passes|predicted|choice|edge|factor|bound|effective|lost|lights|price"
+)
 #: How many figures the page of a run has, and words that stand on it.
 PAGES = {
     "house-prices": (3, "Table 1"),
@@ -28,7 +30,7 @@ PAGES = {
     "reproduction-audit": (1, "The table shows the geometric mean"),
     "deep": (2, "for orientation only"),
     "deep-attackers": (3, "A against A"),
-    "audit": (2, ">Verdict</h2>"),
+    "audit": (2, "Not known whether"),
     "corrections": (4, "counter-example"),
     "stability": (1, "results of nets contain one choice of each"),
 }
@@ -75,7 +77,7 @@ def test_tables(name, golden_run):
     done, out = golden_run(name)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-2:] == ["Results: out", "out/report.html"]
-    assert done.stdout.startswith("Verdict by Definition 3.1") == (name in JUDGED)
+    assert ("Verdict by Definition 3.1" in done.stdout) == (name in JUDGED)
     page, (figures, words) = (out / "report.html").read_text(encoding="utf-8"), PAGES[name]
     assert page.count('class="plot-frame"') == figures
     assert words in page

@@ -2,20 +2,23 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from condnum.arrays import TargetKind
+from condnum.auditing.lights import KERNEL, NO_LIGHTS, attacker_lights
 from condnum.auditing.measures import AS_IS, ERASED, Extractors
 from condnum.data.feature_rows import TaskRows, one_hot
 from condnum.errors import InvalidInputError
 from condnum.probing.panel import attack_panel
 from condnum.probing.race import AttackBudget
 from condnum.probing.report import AttackReport
+from condnum.studies.erasure import Sample, chance, nonlinear_score
 from condnum.theory.erasure import erasure
 
 #: Rows that attackers train on at most: each of them runs many times over them.
@@ -36,7 +39,7 @@ PANEL_BUDGET = AttackBudget(steps=5_000, dense_steps=500, full_features=256)
 
 @dataclass(frozen=True, eq=False)
 class AttackSection:
-    """What the panel found, or why there is none."""
+    """What the attackers found, or why there is nothing."""
 
     report: AttackReport | None
     reason: str  # why there is no report; empty if there is one
@@ -44,6 +47,32 @@ class AttackSection:
     held_out: int = 0  # rows on which they were measured
     of_rows: int = 0  # rows there are
     reduced: Sequence[str] = ()  # sentences on what large tasks are spared
+    lights: pd.DataFrame = field(default_factory=NO_LIGHTS.copy)  # of `attacker_lights`
+
+
+def split_rows(rows: int, seed: int, *, half: bool = False) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Draw the attackers' rows, and the defender's; the former are half of them at most where asked."""
+    drawn = np.random.default_rng([seed, _SAMPLE_SEED]).permutation(rows)
+    size = min(rows // 2 if half else rows, round(PANEL_ROWS / (1 - HELD_OUT_FRACTION)))
+    return drawn[:size], drawn[size : 2 * size]
+
+
+def erased_theta(task: TaskRows, targets: NDArray[Any] | None, seed: int, *, half: bool) -> NDArray[Any]:
+    """Return what erases the targets in the defender's rows, which no attacker sees."""
+    if targets is None:
+        raise InvalidInputError("erasure needs the targets of the harmful task; give y_harmful.")
+    y, defender = targets[task.places], np.sort(split_rows(len(task.sample), seed, half=half)[1])
+    if len(defender) < LEAST_ROWS:
+        least = f"at least {LEAST_ROWS} rows that no attacker sees are needed"
+        raise InvalidInputError(f"erasure is made of {len(defender)} rows of {task.stream.source}; {least}.")
+    answers = one_hot(y[defender], int(y.max()) + 1)
+    theta = erasure(task.sample[defender], answers, kind="regression", intercept=False).theta
+    if not theta.any():
+        raise InvalidInputError(
+            f"erasing {answers.shape[1]} columns of targets leaves nothing of {task.stream.dimension} "
+            "features; use more features or fewer classes."
+        )
+    return np.asarray(theta)
 
 
 def attack_section(
@@ -55,53 +84,56 @@ def attack_section(
     kind: TargetKind = "auto",
     seed: int = 0,
     erase: bool = True,
+    half: bool = False,
+    attackers: Sequence[str] | None = None,
     on_attack: Callable[[str, str], None] | None = None,
 ) -> AttackSection:
-    """Run the attack panel on a sample of rows; without targets, say so.
+    """Run the attack panel and a nonlinear head on a sample of rows; without targets, say so.
 
     Labels are learned by least squares, one column per class, unless `kind` asks for a classification: κ of
     θᵀKθ is that of the squared loss, and logistic attackers take minutes instead of seconds. Of more than 16
     classes, 16 random orthogonal mixtures of the columns are learned; losses are estimates of those on all
-    columns. With `erase`, erasure made from other rows than the attackers' is attacked too.
+    columns. With `erase`, erasure made from other rows than the attackers' is attacked too; with `half`,
+    half of the rows are the defender's. The nonlinear head is left out where `attackers` are named.
     """
     if targets is None:
         return AttackSection(
             None, "no targets of the harmful task were given (--y-harmful), and every attacker needs targets"
         )
-    X, y, rows = task.sample, targets[task.places], len(task.sample)
-    size = min(rows, round(PANEL_ROWS / (1 - HELD_OUT_FRACTION)))
+    X, y = task.sample, targets[task.places]
+    drawn, _ = split_rows(len(X), seed, half=half)
+    size = len(drawn)
     held_out = min(size - 2, round(size * HELD_OUT_FRACTION)) if size >= LEAST_ROWS else 0
-    drawn = np.random.default_rng([seed, _SAMPLE_SEED]).permutation(rows)
-    chosen, defender = np.sort(drawn[:size]), np.sort(drawn[size : 2 * size])
+    chosen = np.sort(drawn)
     test = np.isin(chosen, drawn[:held_out])
-    classes, Y = int(y.max()) + 1, y[chosen]
-    reduced = list[str]()
+    Y, decode, reduced = y[chosen], None, list[str]()
     if X.shape[1] > budget.full_features:
         reduced.append(
             f"Beyond {budget.full_features} features, SGD, Adam, the stacked layer and fine-tuning of θ take "
             "float32, and all but SGD drop the slower half of their rates after 1/16 and again after 1/8 of "
             "the steps: a rate that starts slowly may be missed."
         )
-    if y.dtype.kind == "i":
+    if labels := y.dtype.kind == "i":
         known = np.isin(Y, Y[~test])  # what no attacker has seen cannot be asked of one
         chosen, test = chosen[known], test[known]
         names, Y = np.unique(Y[known], return_inverse=True)
         if len(names) < 2:
             return AttackSection(None, "all targets belong to one class, so there is nothing to learn")
-        Y = Y.astype(np.int64) if kind == "classification" else _mixed(one_hot(Y, len(names)), seed)
-        if Y.shape[1:] == (PANEL_OUTPUTS,) != (len(names),):
-            reduced.append(
-                f"The attackers learn {PANEL_OUTPUTS} random mixtures of the {len(names)} classes; their "
-                "losses are estimates of those on all classes."
-            )
+        codes, Y = Y.astype(np.int64), Y.astype(np.int64)
+        if kind != "classification":
+            columns = _mixed(np.eye(len(names)), seed)
+            Y, decode = columns[codes], (codes[test if held_out else ~test], columns.T)
+            if columns.shape[1] < len(names):
+                reduced.append(
+                    f"The attackers learn {PANEL_OUTPUTS} random mixtures of the {len(names)} classes; their "
+                    "losses are estimates of those on all classes, and their accuracies are too low."
+                )
     held_out = int(test.sum())
     fit = len(chosen) - held_out
     thetas: dict[str, Any] = {AS_IS: None, **extractors}
-    if erase and len(defender) >= LEAST_ROWS:
-        with suppress(InvalidInputError):  # the targets have no linear part in these rows
-            answers = one_hot(y[defender], classes)
-            erased = erasure(X[defender], answers, kind="regression", intercept=False).theta
-            thetas |= {ERASED: erased} if erased.any() else {}  # many classes may take all directions
+    if erase:
+        with suppress(InvalidInputError):  # too few rows, or no linear part in them
+            thetas[ERASED] = erased_theta(task, targets, seed, half=half)
     with np.errstate(over="ignore", invalid="ignore"):  # candidates that diverge are part of the race
         report = attack_panel(
             X[chosen[~test]],
@@ -109,11 +141,32 @@ def attack_section(
             thetas,
             kind="classification" if kind == "classification" else "regression",
             held_out=(X[chosen[test]], Y[test]) if held_out else None,
+            decode=decode,
             budget=budget,
+            attackers=attackers,
             on_attack=on_attack,
             title=f"{Path(task.stream.source).name}, {fit:,d} rows",
         )
-    return AttackSection(report, "", fit, held_out, task.rows, reduced)
+    lights = NO_LIGHTS
+    if held_out:
+        answers: Any = codes if labels else Y.reshape(len(Y), -1)
+        train, judge = (Sample(X[chosen[of]], answers[of], labels) for of in (~test, test))
+        scores = report.reached.rename(columns={"accuracy": "score"})
+        if not labels:
+            spread = ((judge.columns - train.columns.mean(axis=0)) ** 2).sum(axis=1).mean()
+            scores["score"] = 1 - scores["loss"] / spread
+        head = (
+            []
+            if attackers is not None
+            else [
+                (name, *KERNEL, nonlinear_score(np.eye(X.shape[1]) if of is None else of, train, judge))
+                for name, of in thetas.items()
+            ]
+        )
+        head = pd.DataFrame(head, columns=["extractor", "attacker", "label", "score"])
+        scores = pd.concat([scores, head] if len(head) else [scores], ignore_index=True)
+        lights = attacker_lights(report, scores, chance=chance(train, judge), rows=held_out, labels=labels)
+    return AttackSection(report, "", fit, held_out, task.rows, reduced, lights)
 
 
 def _mixed(Y: NDArray[Any], seed: int) -> NDArray[Any]:

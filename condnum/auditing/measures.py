@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from condnum.data.feature_rows import TaskRows
+from condnum.numbers import number
 from condnum.probing.probe_steps import ProbeSteps, target_probe
 from condnum.studies.measure import MEASURES
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
@@ -194,6 +195,43 @@ def rtol_table(
     return pd.DataFrame(rows).sort_values("rtol", kind="stable", ignore_index=True)
 
 
+def doubted(
+    table: pd.DataFrame, sweep: pd.DataFrame, intervals: pd.DataFrame | None, rtol: float
+) -> pd.DataFrame:
+    """Withdraw clauses that the stored precision does not decide; `doubt` says why RIR is not known.
+
+    A compact clause is decided where every tolerance from round-off to `NEAR` times the own one gives it the
+    same answer. An RIR that these move by more than a factor of 10, or that its own interval does not
+    contain, is not known.
+    """
+    table, doubts = table.astype({"clause_a": object, "clause_b": object}), []
+    for i, row in table.iterrows():
+        near = sweep[(sweep["extractor"] == row["extractor"]) & (sweep["rtol"] <= rtol * NEAR)]
+        if row["convention"] == "ridge":
+            near = near.head(0)
+        open_ = [letter for letter in "ab" if near[f"clause_{letter}"].nunique() > 1]
+        for letter in open_:
+            table.at[i, f"clause_{letter}"] = None
+        if open_ and clauses_of(table.loc[i]).met is None:
+            letters = " and ".join(f"({letter})" for letter in open_)
+            table.at[i, "verdict"] = f"not known at this precision: the rank decides {letters}"
+        doubt, low, high = "", near["rir"].min(), near["rir"].max()
+        if high > 10 * low:
+            doubt = f"{number(low)} to {number(high)}, depending on the tolerance that decides the rank"
+        elif intervals is not None and row["theta_scale"] == "unit":
+            where = {"quantity": "rir", "extractor": row["extractor"], "convention": row["convention"]}
+            own = intervals[
+                np.logical_and.reduce([intervals[name] == value for name, value in where.items()])
+            ]
+            low, high = own[["low", "high"]].iloc[0]
+            if not low <= row["rir"] <= high:
+                doubt = (
+                    f"{number(row['rir'])} on these rows, {number(low)} to {number(high)} on resampled ones"
+                )
+        doubts.append(doubt)
+    return table.assign(doubt=doubts)
+
+
 def epsilon_table(spectra: TaskSpectra, *, epsilon: float) -> pd.DataFrame:
     """Measure ridge κ's and RIR (unit scale) against ε, in the units of K."""
     top = max(float(spectra.range_P.values[0]), float(spectra.range_H.values[0]))
@@ -239,5 +277,5 @@ def task_facts(name: str, task: TaskRows, rtol: float) -> TaskFacts:
     noise = np.sqrt(len(sigma)) * np.finfo(np.float64).eps * sigma[0]  # below, K's own round-off looks alike
     opinion = (sigma > max(limit / NEAR, noise)) & (sigma < limit * NEAR)
     rank, near = int((sigma > limit).sum()), int(opinion.sum())
-    about = (stream.source, task.rows, stream.dimension, stream.stored_eps)
+    about = (stream.source, task.rows, stream.dimension, task.stored_eps)
     return TaskFacts(name, *about, sigma.tolist(), rank, near, equal)

@@ -14,9 +14,11 @@ from condnum.auditing import words
 from condnum.auditing.attacks import AttackSection
 from condnum.auditing.intervals import Intervals
 from condnum.auditing.layers import LayerAudit
+from condnum.auditing.lights import class_lights, headline, lights_text, worst_light
 from condnum.auditing.measures import PARETO, OwnProbes, TaskFacts, clauses_of
 from condnum.data.feature_pair import MISSING
 from condnum.files import output_folder, write_json, write_tables
+from condnum.numbers import number
 from condnum.probing.probe_steps import LOST_FACTOR, slowdown_verdict
 from condnum.studies.frame.record import verdict_row
 from condnum.theory.ceiling import RirCeiling
@@ -46,17 +48,19 @@ class Audit:
     intervals: Intervals | None
     no_intervals: str  # why there are none; empty if there are
     attack: AttackSection
+    price: pd.DataFrame  # of `attacker_lights`: ridge regression on the benign task
     columns: pd.DataFrame  # of `FeaturePair`: scale of each column, and what it looks like
     notes: Sequence[str]  # what was done to the data, and what is suspicious about their columns
     seconds: Mapping[str, float]  # by stage
+    method: str = PARETO  # the closed form that is judged where none was given
     standardize: bool = False
     seed: int = 0
     layers: LayerAudit | None = None  # of a backbone, where that was asked for
 
     def __repr__(self) -> str:
-        """Return the verdict in both conventions, what it leaves out, and how slow the probes become."""
+        """Return who gets through, then Definition 3.1, what it leaves out, and how slow probes become."""
         lines = [line for name in self.given or [self.extractor] for line in self.verdicts(name)]
-        return "\n".join([*lines, *filter(None, [self.probe_sentence]), *self.dropped])
+        return "\n".join([*self.said, *lines, *filter(None, [self.probe_sentence]), *self.dropped])
 
     def _repr_html_(self) -> str:
         """Return the verdict as the report shows it."""
@@ -65,7 +69,57 @@ class Audit:
     @property
     def extractor(self) -> str:
         """The extractor that the page is about: the first one that was given, or else the Pareto front."""
-        return [*self.given, PARETO][0]
+        return [*self.given, self.method][0]
+
+    @property
+    def said(self) -> list[str]:
+        """Who gets through each extractor, as the command prints it: headline, lights, price."""
+        lines = []
+        for name in self.given or [self.extractor]:
+            table = self.lights_text(name)
+            lines += (
+                [self.headline(name)] if table.empty else [self.headline(name), table.to_string(index=False)]
+            )
+            lines += [self.price_of(name), ""]
+        return lines
+
+    @property
+    def attackers_said(self) -> list[str]:
+        """All attackers on the first extractor, a line each."""
+        table = lights_text(self.attacker_lights(self.extractor), names=True)
+        return ["All attackers:", *table.to_string(index=False).splitlines(), ""] if len(table) else []
+
+    def lights(self, extractor: str) -> pd.DataFrame:
+        """Return the light of each class of attackers, see `class_lights`."""
+        return class_lights(self.attacker_lights(extractor))
+
+    def attacker_lights(self, extractor: str) -> pd.DataFrame:
+        """Return the light of every attacker, see `lights.attacker_lights`."""
+        table = self.attack.lights
+        return _rows(table, extractor=extractor) if len(table) else table
+
+    def headline(self, extractor: str) -> str:
+        """Say who gets through: the worst of the lights."""
+        reason = f" Reason: {self.attack.reason}." if self.attack.reason else ""
+        return headline(self.lights(extractor), words.label(extractor)) + reason
+
+    def lights_text(self, extractor: str) -> pd.DataFrame:
+        """Return the lights of an extractor as text."""
+        return lights_text(self.lights(extractor))
+
+    def price_of(self, extractor: str) -> str:
+        """Say what the extractor costs the benign task."""
+        if self.price.empty:
+            return "Price for the benign task: not known without its targets (--y-benign)."
+        first = lights_text(_rows(self.price, extractor=extractor)).iloc[0]
+        score, slow = first.index[3], self.row(extractor, "compact")["benign_slowdown"]
+        steps = "" if math.isnan(slow) else f"; gradient descent takes {number(slow)} times as many steps"
+        if math.isinf(slow):
+            steps = "; gradient descent never gets as far as on raw features"
+        return (
+            f"Price for the benign task: {score} of ridge regression {first['on raw features']} → "
+            f"{first[score]} (95 % interval {first['95 % interval']}, chance {first['chance']}){steps}."
+        )
 
     @property
     def dropped(self) -> list[str]:
@@ -98,10 +152,27 @@ class Audit:
         rows = (self.row(extractor, convention) for convention in ("compact", "ridge"))
         return [
             f"{words.label(extractor)}, {row['convention']} convention: Definition 3.1 is {row['verdict']}: "
-            f"(i) = {row['harmful_ratio']:.4g}, (ii) = {row['pretrain_ratio']:.4g}, RIR = {row['rir']:.4g}"
-            + ("." if math.isnan(row["rir_ceiling"]) else f" of at most {row['rir_ceiling']:.4g}.")
+            f"(i) = {row['harmful_ratio']:.4g}, (ii) = {row['pretrain_ratio']:.4g}, "
+            f"RIR {'' if row['doubt'] else '= '}{self.rir_words(extractor, row['convention'])}."
             for row in rows
         ]
+
+    def rir_words(self, extractor: str, convention: str) -> str:
+        """Return RIR and its limit, or why it is not known."""
+        row = self.row(extractor, convention)
+        if row["doubt"]:
+            return f"is not known: {row['doubt']}"
+        limit = row["rir_ceiling"]
+        known = number(row["rir"])
+        if math.isinf(limit):
+            return f"{known}, without a finite limit"
+        return known if math.isnan(limit) else f"{known} of at most {number(limit)}"
+
+    @property
+    def worst_light(self) -> str:
+        """The worst light of all extractors that are judged: no verdict may look better."""
+        names = self.given or [self.extractor]
+        return worst_light(pd.concat([self.lights(name) for name in names]))
 
     def verdict_rows(self) -> list[dict[str, Any]]:
         """Return the rows of the table that the command prints: those at unit scale of θ."""
@@ -119,17 +190,6 @@ class Audit:
         """Largest ratio of two columns' deviations within a task."""
         deviations = self.columns[["deviation_pretrain", "deviation_harmful"]].replace(0, math.nan)
         return float((deviations.max() / deviations.min()).max())
-
-    @property
-    def weakest(self) -> pd.Series | None:
-        """The attacker whom the extractor slows least; None if no factor is known."""
-        report = self.attack.report
-        if (
-            report is None
-            or _rows(report.at(report.factors, None), extractor=self.extractor)["factor"].isna().all()
-        ):
-            return None
-        return report.worst_case(self.extractor)
 
     @property
     def probe_sentence(self) -> str:
@@ -156,6 +216,7 @@ class Audit:
         tables = ("steps", "factors", "evaluation", "extractors", "skipped")
         attack = {**vars(self.attack), "report": report and {name: getattr(report, name) for name in tables}}
         said: dict[str, Any] = {
+            "headline": self.headline(self.extractor),
             "verdict": [*self.verdicts(self.extractor), self.probe_sentence],
             "summary": self.sentences,
             "warnings": self.warnings,

@@ -2,20 +2,22 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from condnum.arrays import TargetKind, resolve_device
 from condnum.auditing import measures
-from condnum.auditing.attacks import PANEL_BUDGET, AttackSection, attack_section
+from condnum.auditing.attacks import PANEL_BUDGET, AttackSection, attack_section, erased_theta
 from condnum.auditing.extractors import ThetaLike, read_extractors
-from condnum.auditing.intervals import FEWEST_REPLICATES, bootstrap
+from condnum.auditing.intervals import FEWEST_REPLICATES, Intervals, bootstrap
 from condnum.auditing.layers import RIR_TARGET, layer_audit, layer_names
-from condnum.auditing.measures import PARETO, TaskSpectra
+from condnum.auditing.lights import NO_LIGHTS
+from condnum.auditing.measures import ERASED, PARETO, TaskSpectra
 from condnum.auditing.net_images import NetImages
 from condnum.auditing.result import Audit
 from condnum.data.digits import load_small_digits
@@ -133,6 +135,7 @@ class FeatureAudit(Study, name="audit"):
     limit: Count | None = None
     layers: str = ""
     rir_target: float = RIR_TARGET
+    method: Literal["pareto", "max_rir", "erase"] = "pareto"
     save_theta: str = ""
     epsilon: float = PUBLISHED_RIDGE
     rtol: float | None = None
@@ -160,6 +163,8 @@ class FeatureAudit(Study, name="audit"):
                if not self.backbone and getattr(self, name) not in (None, "none")},
             f"--save-theta {self.save_theta} must end in .npy.":
                 self.save_theta and Path(self.save_theta).suffix != ".npy",
+            f"method {self.method} has no effect with theta; leave one of them out.":
+                self.theta and self.method != PARETO,
             f"rir_target must be above 1, got {self.rir_target}.": not self.rir_target > 1,
             "rir_target has no effect without layers; give --layers.":
                 not self.layers and self.rir_target != RIR_TARGET,
@@ -228,7 +233,7 @@ class FeatureAudit(Study, name="audit"):
         found = measure(self, self.load() if data is None else data, on_progress=on_progress)
         if self.save_theta:
             with atomic_write(Path(self.save_theta)) as temporary, temporary.open("wb") as stream:
-                np.save(stream, found.thetas[PARETO])
+                np.save(stream, found.thetas[self.method])
         return found
 
     def save(self, found: Audit, folder: str | Path) -> list[str]:
@@ -245,6 +250,7 @@ class FeatureAudit(Study, name="audit"):
                 seeds=[self.seed],
                 warnings=said,
                 verdicts=found.verdict_rows(),
+                said=[*found.said, *found.attackers_said],
                 parameters={of.name: getattr(self, of.name) for of in fields(self)},
             ),
         ]
@@ -281,12 +287,15 @@ def measure(
         ),
     )  # fmt: skip
     tasks = P, H = pair.pretrain, pair.harmful
+    given, half = dict(data.thetas), settings.method == ERASED
+    if half:
+        given[ERASED] = erased_theta(H, data.y_harmful, seed, half=half)
 
     def spectra() -> dict[str, Any]:
         D = P.stream.dimension
         rtol = settings.rtol
         if rtol is None:
-            rtol = squared_rtol(D, max(task.stream.stored_eps for task in tasks))
+            rtol = squared_rtol(D, max(task.stored_eps for task in tasks))
         least = min(rtol, default_rtol(D))
         finest = (
             CovarianceRange.of(P.covariance, rtol=least, name="K_P"),
@@ -294,7 +303,7 @@ def measure(
         )
         ranges = CovarianceRange.of(finest[0], rtol=rtol), CovarianceRange.of(finest[1], rtol=rtol)
         thetas = {
-            **data.thetas,
+            **given,
             measures.MAX_RIR: np.asarray(max_rir_immunizer(P.covariance, H.covariance, rtol=rtol)),
             PARETO: np.asarray(pareto_immunizer(*ranges)),
         }
@@ -318,7 +327,8 @@ def measure(
 
     known = stage("spectra", spectra)
     thetas, rtol = known["thetas"], known["rtol"]
-    intervals, attack, layers = "it was switched off", None, None
+    intervals: Intervals | str = "it was switched off"
+    attack, layers, price = None, None, NO_LIGHTS
     if settings.bootstrap:
         intervals = stage(
             "bootstrap",
@@ -327,15 +337,23 @@ def measure(
                 replicates=settings.bootstrap, ranks=(known["pretrain"].rank, known["harmful"].rank),
             ),
         )  # fmt: skip
+    table = intervals.table if isinstance(intervals, Intervals) else None
+    known["measures"] = measures.doubted(known["measures"], known["rtol_sweep"], table, rtol)
+    attacked = given or {settings.method: thetas[settings.method]}
+    spend = budget or replace(PANEL_BUDGET, seed=seed)
     if settings.attackers:
         attack = stage(
             "attackers",
             lambda: attack_section(
-                H, data.y_harmful, data.thetas or {PARETO: thetas[PARETO]}, erase=not data.thetas,
-                kind=settings.kind, seed=seed, budget=budget or replace(PANEL_BUDGET, seed=seed),
+                H, data.y_harmful, attacked, erase=not given, half=half, kind=settings.kind, seed=seed,
+                budget=spend,
                 on_attack=lambda extractor, attacker: report_event(stage=f"{attacker} on {extractor}"),
             ),
         )  # fmt: skip
+        with suppress(InvalidInputError):  # targets without a linear part have no price
+            price = attack_section(
+                P, data.y_benign, attacked, erase=False, seed=seed, budget=spend, attackers=["closed_form"]
+            ).lights
     if settings.layers and data.net is not None:
         net = data.net
         layers = stage(
@@ -348,7 +366,9 @@ def measure(
         )  # fmt: skip
     return Audit(
         **known,
-        given=tuple(data.thetas),
+        given=tuple(given),
+        method=settings.method,
+        price=price,
         intervals=None if isinstance(intervals, str) else intervals,
         no_intervals=intervals if isinstance(intervals, str) else "",
         attack=attack or AttackSection(None, "the panel was switched off"),

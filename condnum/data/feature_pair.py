@@ -221,8 +221,14 @@ def _warnings(table: pd.DataFrame, targets: bool) -> list[str]:
             drop = ",".join(odd["column"][:5])
             notes.append(f"{len(odd)} column(s) look like {says}. Drop the columns that are: drop={drop}.")
     for task, label in (("pretrain", "D_P"), ("harmful", "D_H")):
-        flat = table[table[f"deviation_{task}"] == 0]
-        if len(flat):
+        constant = table[table[f"deviation_{task}"] == 0]
+        zero = constant[f"largest_{task}"] == 0
+        if zero.any():
+            notes.append(
+                f"{label} has {zero.sum()} column(s) of zeros ({_some(constant['column'][zero])}): each "
+                "lowers the rank."
+            )
+        if len(flat := constant[~zero]):
             notes.append(
                 f"{label} has {len(flat)} constant column(s) ({_some(flat['column'])}): K is not centered, "
                 "so each acts as an intercept; standardizing turns it into zeros, which lowers the rank."

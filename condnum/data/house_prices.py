@@ -90,8 +90,9 @@ def load_house_prices(
 
     Args:
         source: `auto` (a local file, otherwise the bundled data), or the path of the CSV file or a folder.
-        features: `clean` drops Id and the split column MSZoning (77 features); `published`
-            keeps them (79, as the paper says).
+        features: `clean` drops Id, an index, and MSZoning, by which the tasks are split (77 features);
+            `published` keeps both (79, as the paper says). The published settings belong to the 79, and
+            give another RIR on 77.
         rows: Keep the first `rows` rows of *each* domain after the split (all of a domain that
             has fewer); None keeps 309 and 1151. The published release keeps the first 200.
         encoders: Number the categories on the `union` of both domains, or `per_domain` as the

@@ -70,7 +70,7 @@ class Provenance:
     split: str = ""  # "training" or "test", of data that have both
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TaskPair:
     r"""A pre-training task D_P and a harmful task D_H over the same D features (Sec. 3 of the paper).
 
@@ -235,6 +235,12 @@ class TaskPair:
             f"{self.label}: {self.rows_pretrain} pre-training and {self.rows_harmful} harmful rows, "
             f"D = {self.dimension}, SHA-256 {self.checksum[:8]}"
         )
+
+    def __repr__(self) -> str:
+        """Return what the tasks are in three lines."""
+        lines = [f"{self.label}, {self.dimension} features, SHA-256 {self.checksum[:8]}"]
+        lines.append(f"D_P  {self.rows_pretrain:>7,d} rows  {self.pretrain_name}")
+        return "\n".join([*lines, f"D_H  {self.rows_harmful:>7,d} rows  {self.harmful_name}"])
 
     def describe(self) -> str:
         """Return one line with the tasks in words, the row counts, the source and the SHA-256."""

@@ -82,7 +82,7 @@ def attack_factor_heatmap(report: AttackReport, subtitle: str) -> Any:
         colorbar={"title": {"text": "factor"}, "tickvals": ticks, "ticktext": [f"{10**t:g}" for t in ticks]},
     )  # fmt: skip
     figure.update_xaxes(title_text="extractor", showgrid=False)
-    figure.update_yaxes(showgrid=False, ticks="", autorange="reversed")
+    figure.update_yaxes(showgrid=False, ticks="", range=[len(values) - 0.5, -0.5], dtick=1)
     note = (
         f"{subtitle}<br>Steps to ε = {100 * chosen:g} % over those on {report.baseline}; >: not finished, "
         "∞: out of reach"

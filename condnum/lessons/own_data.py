@@ -333,7 +333,7 @@ def own_data(
     written = [file.stat() for file in files if file.exists()]
     stamps = tuple((status.st_mtime_ns, status.st_size) for status in written)
     own = _looked_at(pretrain, harmful, stamps, example, key=key, drop=drop, standardize=standardize)
-    eps = max(task.stream.stored_eps for task in (own.pair.pretrain, own.pair.harmful))
+    eps = max(task.stored_eps for task in (own.pair.pretrain, own.pair.harmful))
     rtol = squared_rtol(len(own.pair.columns), eps) * tolerance
     if rtol >= 1:
         raise InvalidInputError(f"the rank tolerance is {num(rtol)} σ₁, above all eigenvalues; lower it.")

@@ -69,7 +69,11 @@ def with_verdict(problem: ImmunizationProblem, result: ImmunizationResult) -> Im
         compact, ridge = both_conventions(spectra, loss_gap=gap)
     except CondnumError as error:
         return replace(result, explanation=f"θ cannot be measured: {error}")
-    text = str(compact)
+    parts = (f"{of.verdict} in {place}" for of, place in ((compact, "the compact"), (ridge, "the ridge")))
+    met = " convention and ".join(parts) + " convention"
+    if compact.verdict == ridge.verdict:
+        met = f"{compact.verdict} in both conventions"
+    text = f"Definition 3.1 is {met}: {compact.ratios}, RIR = {compact.rir:.4g}"
     if math.isfinite(ceiling):
         text += f", {share_of_ceiling(compact.rir, ceiling):.1%} of the theoretical limit {ceiling:.4g}."
     else:
@@ -84,7 +88,7 @@ def with_verdict(problem: ImmunizationProblem, result: ImmunizationResult) -> Im
         text += f" {said}"
     text += (
         f" κ(H_P) = {compact.pretrain_after.value:.4g}, κ(H_H) = {compact.harmful_after.value:.4g}."
-        f"{result.explanation} Ridge convention (ε = 1e-6): {ridge.verdict}, {ridge.ratios}."
+        f"{result.explanation} Ridge convention (ε = 1e-6): {ridge.ratios}."
     )
     return replace(
         result,

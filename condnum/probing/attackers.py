@@ -49,6 +49,9 @@ _MEASUREMENTS, _SPACING = 10, 50
 #: Size of the head with which θ is fine-tuned where a head of zeros is a saddle point.
 _SMALL_HEAD = 0.01
 
+#: Penalties of ridge regression, in units of the mean square of a feature.
+_RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
+
 #: Pairs of vectors that L-BFGS keeps; scikit-learn's C, the inverse strength of the penalty.
 _MEMORIES, _PENALTIES = (10, 50), (1e2, 1e5)
 
@@ -342,9 +345,13 @@ class DirectSolution(Attacker):
 
 
 def _least_squares(space: ProbeSpace) -> Iterator[tuple[str, FloatArray, int]]:
-    """Yield NumPy's solution, in one step."""
+    """Yield NumPy's solution, in one step, and ridge regressions, which fit other rows better."""
     solution, *_ = np.linalg.lstsq(space.features, space.squared_targets, rcond=None)
     yield "least squares", np.asarray(solution, dtype=np.float64), 1
+    S = space.spectrum
+    fitted = S.left.T @ space.squared_targets / math.sqrt(len(S.left))
+    for penalty in _RIDGES:
+        yield f"ridge {penalty:g}", S.right @ (fitted * (S.sigma**0.5 / (S.sigma + penalty))[:, None]), 1
 
 
 def _newton(space: ProbeSpace) -> Iterator[tuple[str, FloatArray, int]]:

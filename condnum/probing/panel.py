@@ -45,6 +45,7 @@ def attack_panel(
     moment: ArrayLike | None = None,
     kind: TargetKind = "auto",
     held_out: tuple[ArrayLike, Any] | None = None,
+    decode: tuple[ArrayLike, ArrayLike] | None = None,
     budget: AttackBudget | None = None,
     attackers: str | Sequence[str] | None = None,
     only: str | Sequence[str] | None = None,
@@ -69,6 +70,8 @@ def attack_panel(
         moment: `(D,)` or `(D, m)`, `XᵀY`.
         kind: `regression` or `classification`; default by the targets.
         held_out: Features and targets on which loss and accuracy are measured; default: those of the attack.
+        decode: Labels `0 … C − 1` of the rows that are measured, and a matrix `(m, C)` that takes outputs of
+            the squared loss to scores of classes: accuracy is measured, too.
         budget: Steps, targets ε, batch size and seed of each attacker.
         attackers: Name or names of those that take part; default: all, see `attacker_names`.
         only: Name or names of the extractors to attack; default: all.
@@ -110,8 +113,9 @@ def attack_panel(
         if rows
         else AttackTask.of_covariance(covariance, moment)
     )
-    problems, scale = _problems(thetas, task, rows)
-    steps, curves, skipped = [], [], []
+    coded = None if decode is None else (np.asarray(decode[0]), float_matrix(decode[1], "decode"))
+    problems, scale = _problems(thetas, task, rows, coded)
+    steps, curves, reached, skipped = [], [], [], []
     for extractor in attacked:
         problem = problems[extractor]
         for attacker in chosen:
@@ -121,7 +125,8 @@ def attack_panel(
                 continue
             if on_attack is not None:
                 on_attack(extractor, attacker.name)
-            step, curve = _attacked(attacker, problem, budget, problems[baseline].space, scale)
+            step, curve, most = _attacked(attacker, problem, budget, problems[baseline].space, scale)
+            reached.append(facts | most)
             steps.append(step.assign(**facts))
             curves.append(curve.assign(**facts))
     own = [_facts(of.space, problems[baseline].space, scale) for of in problems.values()]
@@ -137,6 +142,7 @@ def attack_panel(
         budget=budget,
         held_out=task.X_test is not None,
         title=title,
+        reached=pd.DataFrame(reached),
     )
 
 
@@ -168,7 +174,7 @@ def _obstacle(attacker: Attacker, problem: AttackProblem) -> str:
 
 
 def _problems(
-    thetas: Mapping[str, Any], task: AttackTask, rows: bool
+    thetas: Mapping[str, Any], task: AttackTask, rows: bool, decode: tuple[Any, FloatArray] | None = None
 ) -> tuple[dict[str, AttackProblem], float]:
     """Bring everything to unit scale; return also the scale of squared losses."""
     labels, held, unit = task.y, task.y_test, 1.0
@@ -180,14 +186,16 @@ def _problems(
             f"targets of size {unit:.3g} have squares outside the range of float64; rescale them."
         )
     D, raw_size = task.X.shape[1], _root_mean_square(task.X, "inputs")
-    raw = ProbeSpace(task.X / raw_size, labels, task.kind)  # one for all extractors: one optimum serves all
+    raw_test = None if task.X_test is None else task.X_test / raw_size
+    # one for all extractors: one optimum serves all
+    raw = ProbeSpace(task.X / raw_size, labels, task.kind, raw_test, held, decode)
     problems: dict[str, AttackProblem] = {}
     for name, theta in thetas.items():
         who, (X, X_test) = f"extractor '{name}'", task.inputs
         features = float_matrix(extracted(theta, X, who), f"features of {who}")
         size = _root_mean_square(features, f"features of {who}")
         test = None if X_test is None else float_matrix(extracted(theta, X_test, who), who) / size
-        space = ProbeSpace(features / size, labels, task.kind, test, held)
+        space = ProbeSpace(features / size, labels, task.kind, test, held, decode)
         if not problems:
             raw.__dict__["spectrum"] = space.spectrum  # the baseline's features are the inputs
             if space.nothing_to_learn:
@@ -199,7 +207,9 @@ def _problems(
         if matrix is not None:
             matrix[:D] *= raw_size
             if len(matrix) > D:  # the last row is a bias, for a column of ones
-                inputs = replace(raw, features=np.c_[raw.features, np.ones(len(raw.features))])
+                test_one = None if raw_test is None else np.c_[raw_test, np.ones(len(raw_test))]
+                one = np.c_[raw.features, np.ones(len(raw.features))]
+                inputs = replace(raw, features=one, test=test_one)
             matrix /= size
         problems[name] = AttackProblem(space, inputs, matrix, rows)
     return problems, unit**2
@@ -231,8 +241,8 @@ def fit_lost(space: ProbeSpace, raw: ProbeSpace) -> float:
 
 def _attacked(
     attacker: Attacker, problem: AttackProblem, budget: AttackBudget, raw: ProbeSpace, scale: float
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Run one attacker on one extractor; return its steps, a row per ε, and its best curve."""
+) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, float]]:
+    """Run one attacker on one extractor; return its steps per ε, its best curve, and its best score."""
     space, lost = attacker.space(problem), np.inf
     if space.nothing_to_learn:  # zero weights are optimal: no attacker moves
         race, start = Race(space, ["none"], budget), zero_weights(space, 1)
@@ -241,7 +251,13 @@ def _attacked(
     else:
         run = attacker.run(problem, budget)
         lost = fit_lost(run.space, raw)
-    return pd.DataFrame(_step(run, e, scale, lost) for e in budget.epsilons), _curve(run, budget, scale)
+    scores = np.concatenate([trace.scores for trace in run.traces])
+    most = {
+        "loss": float(np.nanmin(scores[:, 1])) * scale,
+        "accuracy": float(np.nanmax(scores[:, 2], initial=-1)),
+    }
+    steps = pd.DataFrame(_step(run, e, scale, lost) for e in budget.epsilons)
+    return steps, _curve(run, budget, scale), most
 
 
 def _step(run: AttackRun, epsilon: float, scale: float, lost: float) -> dict[str, Any]:

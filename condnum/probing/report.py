@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -35,10 +35,13 @@ class AttackReport:
     budget: AttackBudget
     held_out: bool
     title: str = ""
+    reached: pd.DataFrame = field(
+        default_factory=pd.DataFrame
+    )  # least loss and best accuracy of each attacker
 
     def __repr__(self) -> str:
-        """Say what the panel found; the tables are fields."""
-        return "\n".join(attack_sentences(self))
+        """Return the steps of each attacker, and what the panel found; the tables are fields."""
+        return "\n".join([self.steps_table().to_string(index=False), *attack_sentences(self)])
 
     @cached_property
     def factors(self) -> pd.DataFrame:

@@ -89,6 +89,7 @@ class ProbeSpace:
     kind: TargetKind  # regression: mean squared error; classification: mean cross-entropy
     test: FloatArray | None = None  # (M, k)
     test_targets: NDArray[Any] | None = None
+    decode: tuple[NDArray[np.int64], FloatArray] | None = None  # labels of scored rows, (m, C) to classes
 
     @cached_property
     def classes(self) -> int:
@@ -211,6 +212,9 @@ class ProbeSpace:
             F, y = self.test, self.test_targets
         predicted = predict(F, weights)
         loss, _ = self.loss(predicted, y)
+        if self.decode is not None:
+            labels, classes = self.decode
+            return loss, ((predicted @ classes).argmax(axis=2) == labels[:, None]).mean(axis=0)
         if self.kind == "regression":
             return loss, np.full(len(weights), np.nan)
         chosen = predicted[:, :, 0] > 0 if self.classes == 2 else predicted.argmax(axis=2)

@@ -101,6 +101,8 @@ def run_and_report(
     except StoppedError as stop:
         say(f"stopped by Ctrl-C{stop}")
         raise SystemExit(EXIT_INTERRUPTED) from None
+    for line in record.get("said", ()):
+        click.echo(line)
     if rows := record.get("verdicts"):
         click.echo("Verdict by Definition 3.1 ((i) must exceed 1, (ii) must not; means, θ at unit scale):")
         click.echo(textwrap.indent(verdict_table(rows), "  "))

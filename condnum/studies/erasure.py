@@ -104,7 +104,7 @@ class Sample(NamedTuple):
     def columns(self) -> FloatArray:
         """Labels as one column per class, other targets as one column."""
         if not self.labels:
-            return self.y[:, None]
+            return self.y.reshape(len(self.y), -1)
         return np.asarray(self.y[:, None] == np.unique(self.y), dtype=np.float64)
 
     @property
@@ -312,9 +312,11 @@ def score(predicted: FloatArray, train: Sample, test: Sample) -> float:
     predicted = predicted.reshape(len(test.y), -1)
     if train.labels:
         return float((np.unique(train.y)[predicted.argmax(axis=1)] == test.y).mean())
-    known = predicted[:, 0].clip(train.y.min(), train.y.max())  # one odd row decides R² otherwise
-    residual = ((known - test.y) ** 2).sum()
-    return float(1 - residual / ((test.y - train.y.mean()) ** 2).sum())
+    known = predicted.clip(
+        train.columns.min(axis=0), train.columns.max(axis=0)
+    )  # one odd row decides R² otherwise
+    residual = ((known - test.columns) ** 2).sum()
+    return float(1 - residual / ((test.columns - train.columns.mean(axis=0)) ** 2).sum())
 
 
 def linear_score(theta: FloatArray, train: Sample, test: Sample) -> float:

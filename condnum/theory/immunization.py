@@ -148,6 +148,15 @@ class Immunization:
         """Return the verdict as a sentence."""
         return f"Definition 3.1 is {self.verdict}: {self.ratios}, RIR = {self.rir:.4g}"
 
+    def __str__(self) -> str:
+        """Return the sentence, and the condition numbers behind it as a short table."""
+        lines = [f"{self!r}", f"{self.convention:<8}{'before':>11}{'after':>11}{'ratio':>11}  rank"]
+        for task, name in (("pretrain", "κ(H_P)"), ("harmful", "κ(H_H)")):
+            old, new = getattr(self, f"{task}_before"), getattr(self, f"{task}_after")
+            values = f"{old.value:>11.4g}{new.value:>11.4g}{new.value / old.value:>11.4g}"
+            lines.append(f"{name:<8}{values}  {old.rank} → {new.rank}")
+        return "\n".join(lines)
+
     @property
     def ratios(self) -> str:
         """Both ratios in words."""

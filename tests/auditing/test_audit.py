@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 import condnum
-from condnum.auditing import FeatureAudit, audit, figures, intervals, words
+from condnum.auditing import FeatureAudit, audit, figures, intervals, lights, words
 from condnum.auditing.attacks import attack_section
 from condnum.auditing.intervals import bootstrap, resampled_covariance
 from condnum.auditing.measures import AS_IS
@@ -223,6 +224,55 @@ class TestAttackers:
             assert loss == pytest.approx(1, rel=0.2)  # ‖Y‖²/N of one column per class is 1
 
 
+class TestLights:
+    @pytest.mark.parametrize("worst", lights.LIGHTS)
+    def test_the_headline_is_the_worst_light(self, worst):
+        """Every light that is better stands beside it, and changes nothing."""
+        better = lights.LIGHTS[lights.LIGHTS.index(worst) :]
+        said = lights.headline(pd.DataFrame({"group": better, "light": better}), "θ")
+        opens = dict(zip(lights.LIGHTS, ("Not safe", "Hindered", "Not known", "Stopped"), strict=True))
+        assert said.startswith(opens[worst])
+
+    def test_an_attacker_is_judged_by_score_chance_and_steps(self):
+        """On 100 rows, chance 0.5, raw features 0.9: the margin is 0.4."""
+        cases = {"a": (0.9, 1, "gets through"), "b": (0.9, 50, "hindered"), "c": (0.65, 1, "hindered")}
+        cases |= {"d": (0.52, 1, "stopped"), "e": (0.75, np.nan, "gets through")}
+        rows = [("raw", name, 0.9) for name in cases] + [("θ", name, of[0]) for name, of in cases.items()]
+        scores = pd.DataFrame(rows, columns=["extractor", "attacker", "score"]).assign(label="")
+        steps = [of[1] for of in cases.values()]
+        factors = pd.DataFrame({"extractor": "θ", "attacker": [*cases], "factor": steps, "bound": "exact"})
+        report = SimpleNamespace(baseline="raw", factors=factors, at=lambda table, epsilon: table)
+        found = lights.attacker_lights(report, scores, chance=0.5, rows=100, labels=True)
+        assert found["light"].tolist() == [of[2] for of in cases.values()]
+        assert lights.class_lights(found)["light"].tolist() == ["gets through"]
+
+    def test_the_first_line_and_every_verdict_agree(self, found):
+        """θ is invertible: the closed form gets through, whatever condition numbers say."""
+        assert found.worst_light == "gets through"
+        first = repr(found).splitlines()[0]
+        assert first.startswith("Not safe")
+        assert "closed form" in first
+        html = found._repr_html_()
+        assert html.index("Not safe") < html.index("Definition 3.1")
+        assert "chip holds" not in html.partition("Definition 3.1")[2]
+        assert "kernel" in set(found.attacker_lights("theta")["attacker"])
+
+    def test_erasure_is_judged_and_saved_with_rows_that_no_attacker_has(self, data, tmp_path):
+        y = (data[1][:, 0] > 0).astype(int)
+        for name, X in zip(("P", "H", "y"), (*data, y), strict=True):
+            np.save(tmp_path / f"{name}.npy", X)
+        places = {"pretrain": "P", "harmful": "H", "y_harmful": "y"}
+        files = {key: str(tmp_path / f"{name}.npy") for key, name in places.items()}
+        study = FeatureAudit(**files, method="erase", bootstrap=0, save_theta=str(tmp_path / "t.npy"))
+        erased = study.run()
+        assert erased.given == ("erase",)
+        assert np.linalg.matrix_rank(np.load(tmp_path / "t.npy")) < D
+        assert erased.attack.rows + erased.attack.held_out == 100
+        del files["y_harmful"]
+        with pytest.raises(InvalidInputError, match="erasure needs the targets"):
+            FeatureAudit(**files, method="erase").run()
+
+
 class TestWhatIsSaid:
     def test_json_is_strict_and_whole(self, found, tmp_path):
         assert found.save(tmp_path) == ["audit.json"]
@@ -242,7 +292,7 @@ class TestWhatIsSaid:
         assert found.extractor == "pareto"
         assert found.attack.report is not None
         assert set(found.attack.report.factors["extractor"]) == {"pareto"}
-        assert "Pareto front (closed form) as on" in found._repr_html_().partition("Weakest attacker")[2]
+        assert found.lights("pareto")["group"].tolist() == list(lights.CLASSES)
 
     def test_erasure_is_attacked_with_rows_that_did_not_make_it(self):
         rng = np.random.default_rng(0)
@@ -327,6 +377,19 @@ class TestInput:
         X[:, 7] = X[:, :7] @ np.random.default_rng(1).normal(size=7)
         found = audit(X.astype(np.float32), X.astype(np.float32), bootstrap=0)
         assert (found.pretrain.rank, found.rtol) == (7, squared_rtol(8, 2.0**-23))
+
+    def test_what_the_stored_precision_does_not_decide_is_not_known(self):
+        """Eigenvalues of 1e-12 lie below float32's tolerance, also where a float64 file holds its numbers."""
+        rng = np.random.default_rng(0)
+        P, H = (rng.normal(size=(n, 12)) * np.geomspace(1, low, 12) for n, low in ((400, 1e-6), (300, 3e-6)))
+        turn = np.linalg.qr(np.eye(12) + 1e-3 * rng.normal(size=(12, 12)))[0]
+        theta = rng.normal(size=(12, 12))
+        single = [X.astype(np.float32) for X in (P, H @ turn)]
+        options = {"theta": theta, "bootstrap": 0, "attackers": False}
+        files = [audit(*(X.astype(of) for X in single), **options) for of in (np.float32, np.float64)]
+        assert files[0].rtol == files[1].rtol > 1e-13
+        for found in files:
+            assert "RIR is not known" in found.verdicts("theta")[0]
 
     def test_without_files_the_embedded_digits_are_audited(self):
         study = FeatureAudit(bootstrap=0, attackers=False)

@@ -67,7 +67,7 @@ def test_null_spaces_make_the_ceiling_infinite_and_are_told(files):
     text = " ".join(result.warnings)
     assert "K_P has rank 2 of 3" in text
     assert "X_H excites 1 direction" in text
-    assert "constant column(s) (x2)" in text
+    assert "column(s) of zeros (x2)" in text
 
 
 def upload(explorer, control, name, content):

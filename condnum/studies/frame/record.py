@@ -29,6 +29,7 @@ def write_record(
     device: Mapping[str, Any] | None = None,
     warnings: Iterable[str] = (),
     verdicts: Sequence[Mapping[str, Any]] = (),
+    said: Sequence[str] = (),
     parameters: Mapping[str, Any] | None = None,
     started: datetime = _BEGUN,
     earlier_seconds: float = 0.0,
@@ -36,7 +37,8 @@ def write_record(
     """Write `provenance.json` and return its name; `condnum run` adds its command, page and checksums.
 
     `data` are checksums by name, `device` is what computed, `warnings` concern whoever started the run,
-    `verdicts` are the rows of the table that the command prints, and earlier tries took `earlier_seconds`.
+    the command prints the lines `said` and the rows of the table `verdicts`, and earlier tries took
+    `earlier_seconds`.
     """
     own = provenance(parameters or {}, started, imported_revision())
     record = {
@@ -48,6 +50,7 @@ def write_record(
         "seeds": list(seeds),
         "warnings": list(warnings),
         "verdicts": [dict(row) for row in verdicts],
+        "said": list(said),
     }
     write_json(Path(folder) / RECORD, record)
     return RECORD
