@@ -25,7 +25,7 @@ MOVED = re.compile(
 PAGES = {
     "house-prices": (3, "Table 1"),
     "digits": (3, "from the store, 0 failed"),
-    "limits": (4, "RIR / ceiling"),
+    "limits": (4, "RIR / limit"),
     "attackers": (4, "the least-slowed attacker is"),
     "reproduction-audit": (1, "The table shows the geometric mean"),
     "deep": (2, "for orientation only"),
@@ -76,12 +76,14 @@ EACH_RUN = [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) f
 def test_tables(name, golden_run):
     done, out = golden_run(name)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-2:] == ["Results: out", "out/report.html"]
+    said = done.stdout.splitlines()
+    assert said[(at := said.index("Results: out")) : at + 2] == ["Results: out", "out/report.html"]
+    record = json.loads((out / "provenance.json").read_text())
+    assert said[at + 2 :] == ([record["answer"]] if record.get("answer") else [])
     assert ("Verdict by Definition 3.1" in done.stdout) == (name in JUDGED)
     page, (figures, words) = (out / "report.html").read_text(encoding="utf-8"), PAGES[name]
     assert page.count('class="plot-frame"') == figures
     assert words in page
-    record = json.loads((out / "provenance.json").read_text())
     left = {path.relative_to(out).as_posix() for path in out.rglob("*.*")}
     assert left == {*record["files"], "provenance.json"}
     assert all(len(checksum) == 64 for checksum in record.get("data", {}).values())

@@ -65,7 +65,7 @@ def measures_words(found: Audit) -> pd.DataFrame:
     )
     titles = {
         "extractor": "extractor", "convention": "convention", "theta_scale": "scale of θ", **RATIO_TITLES,
-        "interval": "95 % interval", "rir_ceiling": "ceiling", "share": "RIR / ceiling",
+        "interval": "95 % interval", "rir_ceiling": "limit", "share": "RIR / limit",
         "verdict": "Definition 3.1",
         "probes": "probe steps, × raw: benign; harmful",
     }  # fmt: skip

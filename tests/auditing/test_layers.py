@@ -62,7 +62,7 @@ def test_each_layer_is_the_audit_of_its_features_taken_by_hand(name, images):
             hook = part.register_forward_hook(lambda _, __, output, kept=kept: kept.append(output))
             with torch.no_grad():
                 for batch in task:
-                    backbone(batch)
+                    backbone.model(batch)
             hook.remove()
             X = torch.cat(kept)  # maps of positions, tokens, or a patch embedding with channels last
             last = row["layer"] == "patch_embed"
