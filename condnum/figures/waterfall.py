@@ -22,6 +22,7 @@ def waterfall_figure(
     """
     table = waterfall[waterfall["start_epochs"] == epochs]
     start = f"{epochs} epoch{'s' if epochs > 1 else ''}"
+    line = ""
     figure = panels(cols=2, shared_yaxes=True, horizontal_spacing=0.04, subplot_titles=[*_PANELS.values()])
     for column, convention in enumerate(_PANELS, start=1):
         rows = table[table["convention"] == convention].sort_values("index")
@@ -37,13 +38,13 @@ def waterfall_figure(
             cliponaxis=False, row=1, col=column,
         )  # fmt: skip
         if convention == "ridge" and {*rows["dataset"]} == {"house-prices"} and published > 0:
-            ends, text = np.r_[ends, math.log10(published)], f"Table 1: {num(published)}"
-            place = {"annotation_position": "bottom", "row": 1, "col": column}
-            figure.add_vline(ends[-1], line_color=LIMIT, annotation_text=text, **place)
+            ends, line = np.r_[ends, math.log10(published)], f"; black line: Table 1, {num(published)}"
+            figure.add_vline(ends[-1], line_color=LIMIT, row=1, col=column)
         figure.update_xaxes(**_axis(ends), row=1, col=column)
     figure.update_xaxes(title_text="RIR", zeroline=True, zerolinecolor=NEUTRAL)
     figure.update_yaxes(autorange="reversed", ticktext=names, tickvals=names)
-    note = f"{subtitle}. Means of log RIR over seeds; violet: rises, ocher: falls; floor: ε = 10<sup>−6</sup>"
+    note = f"{subtitle}. Means of log RIR over seeds; violet: rises, ocher: falls{line}; "
+    note += "floor: ε = 10<sup>−6</sup>"
     title = f"From the released to the corrected protocol (first row: {start})"
     return finish(figure, title, note, height=190 + 34 * len(names))
 

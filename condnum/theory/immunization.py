@@ -17,6 +17,7 @@ from torch import Tensor
 
 from condnum.arrays import ArrayLike, extractor_matrix, named_columns, storage_eps
 from condnum.errors import InvalidInputError, RankError, check_known
+from condnum.numbers import num
 from condnum.theory.covariances import CovarianceRange, task_ranges
 from condnum.theory.spectra import (
     PUBLISHED_RIDGE,
@@ -153,8 +154,8 @@ class Immunization:
         lines = [f"{self!r}", f"{self.convention:<8}{'before':>11}{'after':>11}{'ratio':>11}  rank"]
         for task, name in (("pretrain", "κ(H_P)"), ("harmful", "κ(H_H)")):
             old, new = getattr(self, f"{task}_before"), getattr(self, f"{task}_after")
-            values = f"{old.value:>11.4g}{new.value:>11.4g}{new.value / old.value:>11.4g}"
-            lines.append(f"{name:<8}{values}  {old.rank} → {new.rank}")
+            values = (num(value, 4) for value in (old.value, new.value, new.value / old.value))
+            lines.append(f"{name:<8}{''.join(f'{v:>11}' for v in values)}  {old.rank} → {new.rank}")
         return "\n".join(lines)
 
     @property
