@@ -329,7 +329,7 @@ def linear_score(theta: FloatArray, train: Sample, test: Sample) -> float:
     from sklearn.preprocessing import StandardScaler
 
     F, G = train.X @ theta, test.X @ theta
-    scaler, white = StandardScaler().fit(F), PCA(whiten=True, svd_solver="full").fit(F)
+    scaler, white = StandardScaler().fit(F), PCA(whiten=True, svd_solver="covariance_eigh").fit(F)
     kept = white.explained_variance_ > 1e-12 * white.explained_variance_[0]
     spaces = [(F, G), (scaler.transform(F), scaler.transform(G))]
     if kept.any():
