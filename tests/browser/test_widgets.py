@@ -38,7 +38,7 @@ _MODELS = """async script => {
         model: models[model], el: document.body.appendChild(document.createElement('div')),
     });
     window.end = status => [...statuses].forEach(act => act(null, status));
-    window.asked = () => sent.filter(({ message }) => message.plotly).length;
+    window.asked = () => sent.filter(({ message }) => message.kind === 'plotly').length;
     window.deliver = async () => {
         for (const { model, message } of sent.splice(0))
             if (message.kind === 'state') model.set('payload', await kernel(message));

@@ -9,22 +9,20 @@ function begun() {
 const live = globalThis.condnumLive ??= begun();
 
 function ask(model) {
-  const { widget_manager: kernel } = model, plotly = !globalThis.Plotly && !live.asked.has(kernel);
-  if (plotly) {
-    live.asked.add(kernel);
-    model.on("msg:custom", ({ kind }, [code]) => {
-      if (kind !== "plotly") return;
-      if (globalThis.Plotly) { live.arrived(); return; } // JupyterLab has one as well, which can come first
-      const script = document.createElement("script");
-      script.src = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
-      script.onload = live.arrived;
-      document.head.append(script);
-    });
-    const again = () => live.asked.delete(kernel);
-    onLoss(model, again);
-    model.on("destroy", again);
-  }
-  model.send({ kind: "opened", plotly });
+  const { widget_manager: kernel } = model, again = () => live.asked.delete(kernel);
+  if (globalThis.Plotly || live.asked.has(kernel)) return; // in Voilà a message of each widget closes some of them
+  live.asked.add(kernel);
+  model.on("msg:custom", ({ kind }, [code]) => {
+    if (kind !== "plotly") return;
+    if (globalThis.Plotly) { live.arrived(); return; } // JupyterLab has one as well, which can come first
+    const script = document.createElement("script");
+    script.src = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
+    script.onload = live.arrived;
+    document.head.append(script);
+  });
+  onLoss(model, again);
+  model.on("destroy", again);
+  model.send({ kind: "plotly" });
 }
 
 // anywidget drops all messages to a widget that was not there within two seconds, on a slow machine for ever.

@@ -31,13 +31,11 @@ class PlotlyWidget(_AnyWidget):
         """Do what the page asks for."""
 
     def _on_message(self, _: Any, message: dict[str, Any], buffers: Sequence[Any]) -> None:
-        if message["kind"] != "opened":
-            self.handle_message(message, buffers)
-            return
-        self.send_state("payload")  # what has changed while the page opened the widget
-        if message["plotly"]:
+        if message["kind"] == "plotly":
             script = require("plotly.offline", "notebooks").get_plotlyjs()
             self.send({"kind": "plotly"}, buffers=[script.encode()])
+        else:
+            self.handle_message(message, buffers)
 
 
 class FigureView(PlotlyWidget):
