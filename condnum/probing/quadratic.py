@@ -20,6 +20,7 @@ from torch import Tensor
 
 from condnum.arrays import FloatArray
 from condnum.theory.covariances import CovarianceRange
+from condnum.theory.extremes import singular_triples
 from condnum.theory.spectra import default_rtol
 
 #: Filters below this are set to zero now and then: products of subnormal numbers are slow.
@@ -49,7 +50,7 @@ class Modes:
             U, roots, rtol = torch.eye(task.rank).to(T), sizes, 0.0
         else:
             B = (task.vectors * sizes).mT
-            U, roots, _ = torch.linalg.svd(B @ at_unit_size(theta), full_matrices=False)
+            U, roots, _ = singular_triples(B @ at_unit_size(theta))
             rtol = default_rtol(max(theta.shape))
             rtol = min(rtol, task.rtol or rtol)  # less where the rows showed a rank that K would hide
         kept = roots.square() > rtol * roots[0].square()

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 from scipy.special import expit, log_softmax
 
@@ -23,6 +24,7 @@ from condnum.arrays import FloatArray, TargetKind
 from condnum.errors import RankError
 from condnum.probing.quadratic import Modes
 from condnum.probing.tasks import signed_labels
+from condnum.theory.extremes import singular_triples
 from condnum.theory.spectra import default_rtol
 
 #: A squared slope of the loss below this fraction of what it could be is round-off of features in float64.
@@ -116,7 +118,7 @@ class ProbeSpace:
     @cached_property
     def spectrum(self) -> Spectrum:
         """Eigenvalues above `k·eps·σ₁`, as everywhere in this library, and the energies p_i."""
-        U, s, right = np.linalg.svd(self.features, full_matrices=False)
+        U, s, right = (part.numpy() for part in singular_triples(torch.from_numpy(self.features)))
         if not s[0] > 0:
             raise RankError("the features have rank 0: all entries are zero, so there is nothing to probe.")
         sigma = s**2 / len(self.features)

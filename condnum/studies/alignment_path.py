@@ -25,7 +25,7 @@ from condnum.studies.linear import LinearStudy
 from condnum.studies.measure import report_step
 from condnum.studies.pairs import study_of_one_pair
 from condnum.theory.covariances import CovarianceRange
-from condnum.theory.extremes import SMALL
+from condnum.theory.extremes import SMALL, singular_triples
 from condnum.theory.pareto import FeasibleRegion, feasible_region
 from condnum.theory.spectra import condition_from_spectrum, default_rtol, symmetric_part
 
@@ -172,7 +172,7 @@ def follow(
         """Measure θ and keep what the views need."""
         nonlocal last
         D = len(theta)
-        U, s, _ = torch.linalg.svd(theta, full_matrices=True)
+        U, s, _ = singular_triples(theta, whole=True)
         s, left = torch.nn.functional.pad(s, (0, D - len(s))), U.numpy()
         signs = np.sign(left[np.abs(left).argmax(axis=0), np.arange(D)])
         if last is not None:  # a vector does not turn over from one step to the next
@@ -211,7 +211,7 @@ def follow(
 def _measured(U: Tensor, s: Tensor, task: TaskBasis) -> tuple[dict[str, Any], Modes]:
     """Measure one task at `θ = UΣVᵀ`; M = ΣUᵀKUΣ is H in the basis V."""
     D, r = len(s), task.rank
-    left, root, right = torch.linalg.svd(task.factor @ (U * s), full_matrices=False)
+    left, root, right = singular_triples(task.factor @ (U * s))
     spectrum, parts = root.square(), right.square()  # of M: eigenvalues, and |z_k|² of its eigenvectors
     predicted = spectrum @ parts
     overlaps = (U.mT @ task.vectors).square().numpy()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from condnum.arrays import ArrayLike, as_tensor, extractor_matrix, like, named_columns, storage_eps
 from condnum.errors import InvalidInputError, RankError
+from condnum.theory.extremes import singular_triples
 from condnum.theory.spectra import (
     as_covariance,
     checked_rtol,
@@ -94,7 +95,7 @@ def alignment(theta: ArrayLike, covariance: ArrayLike, *, rtol: float | None = N
     eps = max(storage_eps(theta), storage_eps(covariance))
     tolerance = checked_rtol(rtol, default_rtol(max(T.shape), eps))
     m = min(D, columns)
-    U, s, _ = torch.linalg.svd(T, full_matrices=True)
+    U, s, _ = singular_triples(T, whole=True)
     gamma, Q = (part.flip(-1) for part in torch.linalg.eigh(K))
     gamma = gamma.clamp_min(0)
     A = U[:, :m] * s  # UΣ

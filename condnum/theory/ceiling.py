@@ -13,7 +13,7 @@ from torch import Tensor
 from condnum.arrays import Array, ArrayLike
 from condnum.errors import InvalidInputError
 from condnum.theory.covariances import CovarianceRange, like_task, task_ranges
-from condnum.theory.extremes import gram
+from condnum.theory.extremes import gram, singular_triples
 from condnum.theory.immunization import unit_scale
 from condnum.theory.spectra import PUBLISHED_RIDGE, condition_from_spectrum, hessian_spectrum, symmetric_part
 
@@ -56,7 +56,7 @@ def null_spaces(
     rtol = max(P.tolerance, H.tolerance) if rtol is None else rtol
     N_P, N_H = P.null_basis, H.null_basis
     # An orthonormal basis of null(K_P) ∩ range(K_H), range(K_H) = null(K_H)^⊥.
-    _, sines, rows = torch.linalg.svd(N_H.mT @ N_P, full_matrices=True)
+    _, sines, rows = singular_triples(N_H.mT @ N_P, whole=True)
     lying = N_P @ rows[(torch.nn.functional.pad(sines, (0, len(rows) - len(sines))) < ANGLE_TOLERANCE)].mT
     totals = float(H.values.sum()), float(P.values.sum())
     return NullSpaces(
@@ -74,7 +74,7 @@ def null_spaces(
 
 def exclusive_directions(task: CovarianceRange, null_basis: Tensor, *, rtol: float) -> tuple[Tensor, Tensor]:
     """Return what a task excites in the null space of the other one."""
-    _, sigma, rows = torch.linalg.svd(task.factor @ null_basis, full_matrices=False)
+    _, sigma, rows = singular_triples(task.factor @ null_basis)
     kept = sigma.square() > rtol * task.values[0]
     return sigma[kept].square(), null_basis @ rows[kept].mT
 
@@ -83,7 +83,7 @@ def pencil_decomposition(
     pretrain: CovarianceRange, harmful: CovarianceRange
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Diagonalize the pencil `(K_H, K_P)` on range(K_P), through K_H's factor rather than K_H."""
-    _, sigma, rows = torch.linalg.svd(harmful.factor @ pretrain.whitener, full_matrices=False)
+    _, sigma, rows = singular_triples(harmful.factor @ pretrain.whitener)
     return pretrain.power(-0.5), sigma, pretrain.vectors @ rows.mT
 
 

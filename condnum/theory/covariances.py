@@ -11,6 +11,7 @@ from torch import Tensor
 
 from condnum.arrays import ArrayLike, as_tensor, like, same_columns, storage_eps
 from condnum.errors import InvalidInputError, RankError
+from condnum.theory.extremes import singular_triples
 from condnum.theory.spectra import (
     as_covariance,
     checked_gram,
@@ -66,7 +67,7 @@ class CovarianceRange:
         X = as_tensor(features, name, ndim=2).detach()
         rtol = features_rtol(features) if rtol is None else checked_rtol(rtol, 0.0)
         order = X.abs().amax(dim=0).argsort(descending=True)  # as in `graded_singular_values`
-        _, sigma, rows = torch.linalg.svd(torch.linalg.qr(X[:, order], mode="r").R, full_matrices=False)
+        _, sigma, rows = singular_triples(torch.linalg.qr(X[:, order], mode="r").R)
         values = checked_gram(sigma.square(), X)
         kept = values > rtol * values[0]
         if not bool(kept.any()):
@@ -195,7 +196,7 @@ def fit_lost(theta: Tensor, task: "CovarianceRange", moment: Tensor) -> float:
     ends = spectrum_ends(image.mT, least)
     if len(ends) == task.rank and ends[-1] > least * ends[0]:
         return 0.0
-    U, sigma, _ = torch.linalg.svd(image, full_matrices=False)
+    U, sigma, _ = singular_triples(image)
     U = U[:, sigma > least * sigma[0]]  # orthonormal basis of what `Xθ` keeps of X
     fit = task.whitener.mT @ moment
     return float((fit - U @ (U.mT @ fit)).square().sum())

@@ -21,7 +21,7 @@ from torch import Tensor
 from condnum.arrays import ArrayLike, TargetKind, as_targets, as_tensor, like, storage_eps
 from condnum.errors import InvalidInputError, check_integer, check_real
 from condnum.theory.covariances import CovarianceRange
-from condnum.theory.extremes import gram, spectral_norm, triangle_ends
+from condnum.theory.extremes import gram, singular_triples, spectral_norm, triangle_ends
 from condnum.theory.spectra import EPS, as_covariance, checked_rtol, default_rtol
 
 #: Fewer rows per column than this, and Σ is shrunk.
@@ -203,7 +203,7 @@ def erasure_of_rows(
             "the harmful targets have no linear part in these features: there is nothing to erase; check "
             "that rows and targets are in the same order."
         )
-    best, lengths, _ = torch.linalg.svd(fit - rare @ (rare.mT @ fit), full_matrices=False)
+    best, lengths, _ = singular_triples(fit - rare @ (rare.mT @ fit))
     full = int((lengths > round_off).sum())
     k = full if rank is None else check_integer("rank", rank, 1)
     if k > full:
@@ -237,7 +237,7 @@ def erasure_of_rows(
     if strength == 1 and empty.any():  # with the columns, directions may go that no row excites
         spikes = torch.nn.functional.one_hot(empty.nonzero()[:, 0], D).to(F).mT
         basis = torch.linalg.qr(torch.cat([gone, spikes], dim=1)).Q
-        left, lengths, _ = torch.linalg.svd((basis.mT + (basis.mT @ A) @ B.mT) * ~empty, full_matrices=False)
+        left, lengths, _ = singular_triples((basis.mT + (basis.mT @ A) @ B.mT) * ~empty)
         gone = basis @ left[:, lengths <= 1e-8]
     directions = torch.linalg.qr(units[:, None] * gone).Q
     return replace(found, directions=directions, fit_removed=min(1.0, max(0.0, removed)))
@@ -338,10 +338,10 @@ def erasure_price(
     units, V, roots, left = _equilibrated_svd(X, rtol)
     G = G / units[:, None]  # on the coefficients of columns of length 1
     G = G[:, G.any(dim=0)]
-    basis, sizes, _ = torch.linalg.svd(G / G.norm(dim=0), full_matrices=False)
+    basis, sizes, _ = singular_triples(G / G.norm(dim=0))
     basis = basis[:, sizes > max(G.shape) * EPS * sizes.sum()]
     # A combination with a part in null(K_P) is met by moving β there, at no cost.
-    _, outside, combinations = torch.linalg.svd(basis - V @ (V.mT @ basis), full_matrices=True)
+    _, outside, combinations = singular_triples(basis - V @ (V.mT @ basis), whole=True)
     inside = basis @ combinations[int((outside > 1e-10).sum()) :].mT
     Q = torch.linalg.qr((V.mT @ inside) / roots[:, None]).Q  # in the whitened coordinates Σ^{1/2}Vᵀβ
     return float((Q.mT @ (left.mT @ Y)).square().sum()) / len(X)
@@ -369,7 +369,7 @@ def _equilibrated_svd(
     So no unit decides on a rank. The default `rtol` is max(N, D)·eps of float64, whatever X was stored in.
     """
     units, used = _lengths(X)
-    left, roots, rows = torch.linalg.svd(X / units, full_matrices=False)
+    left, roots, rows = singular_triples(X / units)
     kept = roots > max(checked_rtol(rtol, default_rtol(max(X.shape))) * float(roots[0]), noise)
     return units, rows[kept].mT * used[:, None], roots[kept], left[:, kept]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from scipy.linalg import eigh
+from scipy.linalg import eigh, svd
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor
 
@@ -45,6 +45,22 @@ def gram(matrix: Tensor) -> Tensor:
     array = matrix.detach().numpy()
     with np.errstate(over="ignore", invalid="ignore"):  # as torch: who descends looks at the result
         return torch.from_numpy(array.T @ array)  # NumPy sees AᵀA and calls BLAS syrk; torch does not
+
+
+def singular_triples(matrix: Tensor, *, whole: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """Return U, σ and Vᵀ of one finite matrix; `whole`: square U and V.
+
+    LAPACK's divide and conquer (gesdd), which is fast, fails on a few finite matrices; QR iteration does not.
+
+    Raises:
+        torch.linalg.LinAlgError: The matrix is not finite.
+    """
+    try:
+        return torch.linalg.svd(matrix, full_matrices=whole)
+    except torch.linalg.LinAlgError:
+        array = _finite(matrix).detach().cpu().numpy()
+        found = svd(array, full_matrices=whole, lapack_driver="gesvd")
+        return tuple(torch.from_numpy(part).to(matrix) for part in found)  # type: ignore[return-value]
 
 
 def eigenpair(matrix: Tensor, index: int) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ from condnum.arrays import (
     storage_eps,
 )
 from condnum.errors import InvalidInputError, RankError, check_known
-from condnum.theory.extremes import SMALL, triangle_ends
+from condnum.theory.extremes import SMALL, singular_triples, triangle_ends
 
 Convention = Literal["compact", "ridge"]
 MatrixKind = Literal["matrix", "features"]
@@ -242,7 +242,7 @@ def as_extractor(theta: ArrayLike, name: str = "theta") -> tuple[Tensor, int]:
     sigma = torch.linalg.svdvals(equal)
     rank = int((sigma > noise * sigma[0]).sum())
     if 0 < rank < min(T.shape):
-        U, sigma, V = torch.linalg.svd(equal, full_matrices=False)
+        U, sigma, V = singular_triples(equal)
         T = lengths[0] * ((U[:, :rank] * sigma[:rank]) @ V[:rank]) * lengths[1]
     return T, rank
 

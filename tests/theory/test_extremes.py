@@ -11,6 +11,7 @@ from condnum.theory.extremes import (
     largest_bound,
     largest_pair,
     largest_vectors,
+    singular_triples,
     smallest_pair,
     triangle_ends,
 )
@@ -97,3 +98,21 @@ def test_ends_of_a_large_spectrum_or_all_of_it_below_the_tolerance(shape):
         [k, *sigma[[0, -1, -1]].tolist()], rel=1e-9
     )
     np.testing.assert_allclose(spectrum_ends(M, 0.5), sigma, rtol=1e-9)
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["thin", "whole"])
+@pytest.mark.parametrize("shape", [(9, 4), (4, 9)], ids=["tall", "wide"])
+def test_where_divide_and_conquer_fails_qr_iteration_finds_the_same(shape, whole, monkeypatch):
+    A = draw(*shape)
+    expected = torch.linalg.svd(A, full_matrices=whole)
+
+    def fails(*args, **options):
+        raise torch.linalg.LinAlgError("The algorithm failed to converge")
+
+    monkeypatch.setattr(torch.linalg, "svd", fails)
+    U, sigma, V = singular_triples(A, whole=whole)
+    assert [part.shape for part in (U, sigma, V)] == [part.shape for part in expected]
+    torch.testing.assert_close(sigma, expected[1])
+    torch.testing.assert_close((U[:, :4] * sigma) @ V[:4], A)
+    with pytest.raises(torch.linalg.LinAlgError):
+        singular_triples(A * torch.nan)
