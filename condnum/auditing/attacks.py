@@ -42,7 +42,7 @@ class AttackSection:
     """What the attackers found, or why there is nothing."""
 
     report: AttackReport | None
-    reason: str  # why there is no report; empty if there is one
+    reason: str  # why there is no report, or no light; empty if there are
     rows: int = 0  # rows the attackers trained on
     held_out: int = 0  # rows on which they were measured
     of_rows: int = 0  # rows there are
@@ -151,10 +151,11 @@ def attack_section(
     if held_out:
         answers: Any = codes if labels else Y.reshape(len(Y), -1)
         train, judge = (Sample(X[chosen[of]], answers[of], labels) for of in (~test, test))
-        scores = report.reached.rename(columns={"accuracy": "score"})
-        if not labels:
-            spread = ((judge.columns - train.columns.mean(axis=0)) ** 2).sum(axis=1).mean()
-            scores["score"] = 1 - scores["loss"] / spread
+        spread = 0 if labels else ((judge.columns - train.columns.mean(axis=0)) ** 2).sum(axis=1).mean()
+        scores, curves = (
+            of.assign(score=of["accuracy"] if labels else 1 - of[loss] / spread)
+            for of, loss in ((report.reached, "loss"), (report.curves, "evaluation_loss"))
+        )
         head = (
             []
             if attackers is not None
@@ -165,8 +166,11 @@ def attack_section(
         )
         head = pd.DataFrame(head, columns=["extractor", "attacker", "label", "score"])
         scores = pd.concat([scores, head] if len(head) else [scores], ignore_index=True)
-        lights = attacker_lights(report, scores, chance=chance(train, judge), rows=held_out, labels=labels)
-    return AttackSection(report, "", fit, held_out, task.rows, reduced, lights)
+        lights = attacker_lights(
+            report, scores, curves, chance=chance(train, judge), rows=held_out, labels=labels
+        )
+    reason = "" if held_out else f"fewer than {LEAST_ROWS} rows leave none on which to score attackers"
+    return AttackSection(report, reason, fit, held_out, task.rows, reduced, lights)
 
 
 def _mixed(Y: NDArray[Any], seed: int) -> NDArray[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from condnum.auditing.lights import MEANING
 from condnum.auditing.measures import AS_IS, CLOSED, LABEL_OF, PARETO
 from condnum.data.feature_pair import odd_columns
 from condnum.probing.report import attack_sentences
@@ -58,6 +59,7 @@ _FILTERS: dict[str, Any] = {
 _TEMPLATES.filters |= _FILTERS
 _TEMPLATES.globals |= {
     "CLOSED": CLOSED,
+    "MEANING": MEANING,
     "LOSS_TOLERANCE": LOSS_TOLERANCE,
     "PARETO": PARETO,
     "AS_IS": AS_IS,

@@ -254,7 +254,7 @@ def _attacked(
     scores = np.concatenate([trace.scores for trace in run.traces])
     most = {
         "loss": float(np.nanmin(scores[:, 1])) * scale,
-        "accuracy": float(np.nanmax(scores[:, 2], initial=-1)),
+        "accuracy": float(pd.Series(scores[:, 2]).max()),  # NaN where there are no classes
     }
     steps = pd.DataFrame(_step(run, e, scale, lost) for e in budget.epsilons)
     return steps, _curve(run, budget, scale), most

@@ -233,18 +233,62 @@ class TestLights:
         opens = dict(zip(lights.LIGHTS, ("Not safe", "Hindered", "Not known", "Stopped"), strict=True))
         assert said.startswith(opens[worst])
 
-    def test_an_attacker_is_judged_by_score_chance_and_steps(self):
-        """On 100 rows, chance 0.5, raw features 0.9: the margin is 0.4."""
-        cases = {"a": (0.9, 1, "gets through"), "b": (0.9, 50, "hindered"), "c": (0.65, 1, "hindered")}
-        cases |= {"d": (0.52, 1, "stopped"), "e": (0.75, np.nan, "gets through")}
-        rows = [("raw", name, 0.9) for name in cases] + [("θ", name, of[0]) for name, of in cases.items()]
-        scores = pd.DataFrame(rows, columns=["extractor", "attacker", "score"]).assign(label="")
-        steps = [of[1] for of in cases.values()]
-        factors = pd.DataFrame({"extractor": "θ", "attacker": [*cases], "factor": steps, "bound": "exact"})
-        report = SimpleNamespace(baseline="raw", factors=factors, at=lambda table, epsilon: table)
-        found = lights.attacker_lights(report, scores, chance=0.5, rows=100, labels=True)
-        assert found["light"].tolist() == [of[2] for of in cases.values()]
-        assert lights.class_lights(found)["light"].tolist() == ["gets through"]
+    @staticmethod
+    def judged(scores, factors, *, raw=0.9, early=np.nan, chance=0.5, rows=100, labels=True):
+        """Return the lights of attackers who take 10 steps on raw features, in one class."""
+        names = [str(i) for i in range(len(scores))]
+        facts = {"attacker": names, "label": "", "extractor": "θ", "score": scores}
+        table = pd.DataFrame(facts)
+        report = SimpleNamespace(baseline="raw", at=lambda table, epsilon: table)
+        report.factors = table.assign(baseline_steps=10.0, factor=factors, bound="exact")
+        curves = table.assign(step=5, score=early)
+        table = pd.concat([table, table.assign(extractor="raw", score=raw)])
+        return lights.attacker_lights(report, table, curves, chance=chance, rows=rows, labels=labels)
+
+    @pytest.mark.parametrize(
+        ("score", "factor", "settings", "light"),
+        [
+            (0.9, 1, {}, "gets through"),
+            (
+                0.9,
+                np.inf,
+                {},
+                "gets through",
+            ),  # its loss is out of reach, its accuracy is that of raw features
+            (0.9, np.nan, {}, "gets through"),
+            (0.9, 50, {}, "hindered"),
+            (0.9, 50, {"early": 0.8}, "gets through"),  # slow to the last percent, not to what matters
+            (0.9, 50, {"early": 0.55}, "hindered"),
+            (0.65, 1, {}, "hindered"),
+            (0.52, 1, {}, "stopped"),
+            (0.6, 1, {"raw": 0.6, "rows": 40}, "not known"),  # 24 of 40 is half and full, and chance as well
+            (0.5, 1, {"rows": 5}, "not known"),
+            (np.nan, np.nan, {}, "not known"),
+            (0.4, 1, {"raw": 0.45}, "not known"),
+            (0.9, 1, {"raw": 0.45}, "gets through"),  # more than raw features allow
+            (0.45, np.inf, {"raw": 0.45, "chance": 0.0, "labels": False}, "gets through"),
+            (-3.0, 1, {"raw": 0.45, "chance": 0.0, "labels": False}, "stopped"),
+        ],
+    )
+    def test_an_attacker_is_judged_by_score_chance_and_steps(self, score, factor, settings, light):
+        found = self.judged([score], [factor], **settings)
+        assert found["light"].tolist() == [light]
+
+    @pytest.mark.parametrize("labels", [True, False], ids=["accuracy", "R²"])
+    @pytest.mark.parametrize("rows", [4, 40, 4000])
+    @pytest.mark.parametrize("raw", [0.3, 0.5, 0.58, 0.95])
+    def test_no_light_is_milder_than_that_of_an_attacker_who_does_worse(self, labels, rows, raw):
+        """More score, or fewer steps, is never a milder light; the headline is the worst of all."""
+        scores, options = np.linspace(0.3, 1, 36), {"raw": raw, "rows": rows, "labels": labels}
+        rank = {}  # 0 is the worst
+        for factor in (100, 5, np.inf, np.nan):
+            for early in (0.0, raw):
+                found = self.judged(scores, np.full(36, factor), early=early, chance=0.5 * labels, **options)
+                rank[factor, early] = found["light"].map(lights.LIGHTS.index).to_numpy()
+                worst = lights.worst_light(lights.class_lights(found))
+                assert worst == lights.LIGHTS[rank[factor, early].min()]
+        assert all((np.diff(of) <= 0).all() for of in rank.values())
+        assert all((of <= rank[100, 0.0]).all() for of in rank.values())
 
     def test_the_first_line_and_every_verdict_agree(self, found):
         """θ is invertible: the closed form gets through, whatever condition numbers say."""
