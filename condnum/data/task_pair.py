@@ -237,10 +237,11 @@ class TaskPair:
         )
 
     def __repr__(self) -> str:
-        """Return what the tasks are in three lines."""
+        """Return what the tasks are in four lines."""
         lines = [f"{self.label}, {self.dimension} features, SHA-256 {self.checksum[:8]}"]
         lines.append(f"D_P  {self.rows_pretrain:>7,d} rows  {self.pretrain_name}")
-        return "\n".join([*lines, f"D_H  {self.rows_harmful:>7,d} rows  {self.harmful_name}"])
+        lines.append(f"D_H  {self.rows_harmful:>7,d} rows  {self.harmful_name}")
+        return "\n".join([*lines, self.provenance.description])
 
     def describe(self) -> str:
         """Return one line with the tasks in words, the row counts, the source and the SHA-256."""

@@ -1,5 +1,6 @@
 """The registry of methods, and `immunize`, the one entry to all of them."""
 
+import warnings
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ from condnum.methods.descent import run_method
 from condnum.methods.method import Method
 from condnum.methods.problem import MAKE_IT, ImmunizationProblem
 from condnum.methods.result import Callback, ImmunizationResult, with_verdict
-from condnum.methods.settings import PRESETS, DescentSettings, Settings
+from condnum.methods.settings import PRESET_DATA, PRESETS, DescentSettings, Settings
 
 #: Methods by name: the built-in ones, in display order, and yours.
 METHODS: dict[str, Method] = {
@@ -160,6 +161,7 @@ def find_extractor(
         return run_method(problem, chosen, seed=seed)
     if isinstance(settings, str):
         check_known("settings", settings, PRESETS)
+        _warn_of_other_data(settings, problem)
         settings = PRESETS[settings]
         if problem.pretrain.targets is None:  # a name stands for what of it means anything here
             settings = replace(settings, loss_weight=DescentSettings.loss_weight)
@@ -174,3 +176,23 @@ def find_extractor(
         parts, where = tuple({*parts} - {"supervised"}), f"{where} on a task without targets"
     base.refuse_idle(parts, overrides, where)
     return run_method(problem, chosen, base, seed=seed, callback=callback, callback_steps=callback_steps)
+
+
+def _warn_of_other_data(preset: str, problem: ImmunizationProblem) -> None:
+    """Warn where settings were searched on another number of columns, or on columns of another scale.
+
+    The loss is weighed against the regularizers, which are balanced: its scale is that of the features.
+    """
+    (columns, source), differs = PRESET_DATA[preset], list[str]()
+    rows = problem.pretrain.supervised_rows
+    size = 1.0 if rows is None or problem.pretrain.targets is None else float(rows.square().mean())
+    if problem.dimension != columns:
+        differs.append(f"these are {problem.dimension}")
+    if not 0.1 <= size <= 10:
+        differs.append(f"the mean square of these is {size:.3g}; standardize them")
+    if differs:
+        warnings.warn(
+            f"settings='{preset}' were searched on {columns} columns of mean square about 1, {source}; "
+            f"{', and '.join(differs)}. Expect another RIR, and search the settings on your own data.",
+            stacklevel=4,
+        )

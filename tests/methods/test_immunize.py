@@ -1,6 +1,7 @@
 """`immunize` and its loop: every method, seeds, weights, history, stopping, and that it works."""
 
 import math
+import warnings
 from dataclasses import asdict
 
 import numpy as np
@@ -331,6 +332,7 @@ class TestSettings:
             else:
                 immunize(problem, method, settings=base, **options)
 
+    @pytest.mark.filterwarnings("ignore:settings='house-prices' were searched on:UserWarning")
     def test_a_setting_of_another_mode_is_refused(self, make_problem):
         for options, message in (
             ({"lambda_harmful": 123.0}, "lambda_harmful=123.0 has no effect with weights='balanced'"),
@@ -343,11 +345,26 @@ class TestSettings:
         with pytest.raises(InvalidInputError, match="'ours' on a task without targets"):
             immunize(make_problem(targets=False), "ours", loss_weight=2.0)
         # A name stands for what of it has an effect; a change of mode drops what belonged to the former one.
-        by_name = immunize(make_problem(targets=False), "ours", settings="house-prices", steps=2)
+        with pytest.warns(UserWarning, match="searched on 79 columns"):
+            by_name = immunize(make_problem(targets=False), "ours", settings="house-prices", steps=2)
         assert (by_name.settings.ratio, by_name.settings.loss_weight) == (60.0, 1.0)
         fixed = PRESETS["house-prices"].with_overrides(weights="fixed", lambda_harmful=3.0)
         assert (fixed.ratio, fixed.lambda_harmful, fixed.loss_weight) == (5.0, 3.0, 0.1)
         assert PRESETS["mnist"].with_overrides(**asdict(fixed)) == fixed
+
+    @pytest.mark.parametrize(
+        ("columns", "size", "said"),
+        [(8, 1, ""), (7, 1, "these are 7"), (8, 20, "mean square of these is 397")],
+    )
+    def test_a_preset_of_other_data_says_so(self, columns, size, said):
+        rng = np.random.default_rng(0)
+        X, y = size * rng.normal(size=(50, columns)), rng.normal(size=50)
+        problem = ImmunizationProblem.from_data(X, y, X[::-1] * np.arange(1, columns + 1))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            immunize(problem, "ours", settings="diabetes", steps=1)
+        told = [str(one.message) for one in caught]
+        assert [said in one for one in told] == [True] * bool(said), told
 
 
 def test_covariances_at_the_ends_of_float64():
