@@ -3,6 +3,7 @@
 Code is folded, plotly.js is written in once, formulas are MathML, and widgets' state is left out.
 """
 
+import base64
 import copy
 import json
 import os
@@ -10,7 +11,7 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from html import escape
-from importlib import metadata
+from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +183,7 @@ def render_html(notebook: Any, *, title: str | None = None, name: str = "report"
         footer=f"condnum {metadata.version('condnum')}"
         + (f", run on {started} UTC" if started else "")
         + (f". {note}" if note else ""),
-        css=report_css(),
+        css=report_css() + (math_css() if soup.math else ""),
         scripts=scripts,
     )
     return fill_slots(html, [figure_html(figure, f"figure-{n}") for n, figure in enumerate(figures)])
@@ -225,3 +226,14 @@ def report_css() -> str:
         looks.append(re.sub(r"background-color: [^;}]+;? ?", "", tokens))  # that is the page's
     dark = f"@media (prefers-color-scheme: dark) {{\n{looks[1]}\n}}"
     return "\n".join([asset("report/report.css", "report/cards.css"), looks[0], dark])
+
+
+def math_css() -> str:
+    """Return the style of formulas with its font: without one of mathematics, fences do not stretch.
+
+    The font is inside the style: a page that is a file may read no other.
+    """
+    font = resources.files("condnum").joinpath("report/font/math.woff2").read_bytes()
+    source = f'url("data:font/woff2;base64,{base64.b64encode(font).decode()}") format("woff2")'
+    face = f'font-family: "condnum-math"; src: {source};'
+    return f'@font-face {{ {face} }}\nmath {{ font-family: "condnum-math", math; font-size: 1.15em; }}\n'

@@ -28,6 +28,7 @@ from condnum.lessons.explorers import is_current
 from condnum.machine import core_count
 from condnum.progress import OnProgress
 from condnum.report.experiments import ExperimentResult
+from condnum.report.html import math_css
 from condnum.report.notebook import read_notebook
 from condnum.report.pool import Task, run_tasks
 from condnum.report.run import kept_record
@@ -243,4 +244,5 @@ def _scripts(folder: Path, recordings: Mapping[str, Path]) -> None:
     )
     for path in (path for kind in kinds for path in package.glob(kind)):
         shutil.copy(path, folder)
+    (folder / "math.css").write_text(math_css(), encoding="utf-8")
     (folder / "plotly.min.js").write_text(require("plotly.offline", "viz").get_plotlyjs(), encoding="utf-8")

@@ -20,7 +20,7 @@ SPHINX: dict[str, Any] = {
     "html_static_path": ["_static"],
     "html_extra_path": ["_extra"],
     "exclude_patterns": ["_static", "_extra", "html", "doctrees", "jupyter_execute"],
-    "html_css_files": ["explorer.css", "cards.css", "site.css"],
+    "html_css_files": ["explorer.css", "cards.css", "math.css", "site.css"],
     "html_math_renderer": "mathml",
     "html_copy_source": False,
     "html_show_sourcelink": False,

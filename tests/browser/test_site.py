@@ -8,7 +8,7 @@ import pytest
 from browser.page_faults import FOUR_VIEWS, VIEWS, faults_of
 from golden_runs import SHOWN
 
-from condnum.report.html import export_html
+from condnum.report.html import export_html, mathml
 
 pytestmark = [pytest.mark.browser, pytest.mark.long]
 
@@ -116,3 +116,25 @@ def test_the_start_plays_until_the_harmful_descent_is_stuck_and_learn_shows_each
     watched.goto((site / "learn" / "index.html").as_uri())
     shown = "images => images.map(image => image.complete && image.naturalWidth > 100)"
     assert watched.locator(".gallery a.card img").evaluate_all(shown) == [True] * 8
+
+
+def test_fences_are_as_tall_as_what_they_enclose_on_a_machine_without_a_math_font(
+    site: Path, golden_run: Callable[..., Any], watched: Any
+) -> None:
+    formula = mathml(r"\left(\frac{\frac{a}{b}}{\frac{c}{d}}\right)", display=True)
+    for page in (site / "results" / f"{SHOWN[0]}.html", golden_run(SHOWN[0])[1] / "report.html"):
+        watched.goto(page.as_uri())
+        tall, fences = watched.evaluate(
+            """async formula => {
+                document.querySelector('main, article').insertAdjacentHTML('afterbegin', formula);
+                await document.fonts.ready;
+                const fonts = [...document.fonts].filter(font => font.family.includes('condnum-math'));
+                if (fonts.map(font => font.status).join() !== 'loaded') throw new Error('no font');
+                const high = name => [...document.querySelector('math').querySelectorAll(name)].map(
+                    element => element.getBoundingClientRect().height);
+                return [high('mfrac')[0], high('mo')];
+            }""",
+            formula,
+        )
+        assert min(fences) > 0.9 * tall, page
+    assert watched.problems == strangers(watched) == []
