@@ -46,6 +46,15 @@ def ill_direction(task: LinearTask, theta: Tensor) -> Tensor:
     return 2 * theta @ (value.square() * rank_one_gradient(hessian.H, sigma, vector, task.rank))
 
 
+def benign_gradients(problem: ImmunizationProblem, parameters: Parameters) -> Gradients:
+    """Return those of the supervised loss on D_P in θ and ω, none for a task without targets."""
+    theta, omega, loss = parameters["theta"], parameters.get("omega"), problem.pretrain.supervised
+    if loss is None or omega is None:
+        return Gradients({})
+    slope = loss.derivative(theta @ omega)  # ∂L/∂β at β = θω
+    return Gradients({"supervised": slope @ omega.mT}, {"omega": theta.mT @ slope})
+
+
 class Ours(Method):
     """Algorithm 1: supervised loss and `R_well` on the pre-training task, `R_ill` on the harmful one."""
 
@@ -54,7 +63,7 @@ class Ours(Method):
     summary = (
         "descends the loss, R<sub>well</sub>(H<sub>P</sub>) and R<sub>ill</sub>(H<sub>H</sub>); steps × O(D³)"
     )
-    parts = ("well", "ill", "supervised")
+    parts: tuple[str, ...] = ("well", "ill", "supervised")
     defaults = DescentSettings()
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
@@ -68,15 +77,12 @@ class Ours(Method):
         self, problem: ImmunizationProblem, parameters: Parameters, settings: DescentSettings
     ) -> Gradients:
         """Return the three parts of line 6 and the probe's gradient of line 4."""
-        theta, omega, loss = parameters["theta"], parameters.get("omega"), problem.pretrain.supervised
+        theta, benign = parameters["theta"], benign_gradients(problem, parameters)
         parts = {
             "well": well_direction(problem.pretrain, theta),
             "ill": ill_direction(problem.harmful, theta),
         }
-        if loss is None or omega is None:
-            return Gradients(parts)
-        slope = loss.derivative(theta @ omega)  # ∂L/∂β at β = θω
-        return Gradients(parts | {"supervised": slope @ omega.mT}, {"omega": theta.mT @ slope})
+        return Gradients(parts | benign.parts, benign.others)
 
 
 class RIllOnly(Method):

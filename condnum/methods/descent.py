@@ -193,7 +193,8 @@ def part_weights(norms: dict[str, float], settings: DescentSettings) -> dict[str
     if settings.weights == "fixed":
         chosen |= {"well": settings.lambda_pretrain, "ill": settings.lambda_harmful}
     else:
-        wanted = {"well": 1.0, "kappa_pretrain": 1.0, "ill": settings.ratio, "kappa_harmful": settings.ratio}
+        wanted = dict.fromkeys(("well", "kappa_pretrain"), 1.0)
+        wanted |= dict.fromkeys(("ill", "kappa_harmful", "trap", "contract"), settings.ratio)
         chosen |= {part: wanted[part] / norms[part] for part in wanted if norms.get(part, 0.0) > 0}
     return {part: chosen.get(part, 1.0) for part in norms}
 

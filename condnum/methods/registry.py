@@ -13,11 +13,24 @@ from condnum.methods.method import Method
 from condnum.methods.problem import MAKE_IT, ImmunizationProblem
 from condnum.methods.result import Callback, ImmunizationResult, with_verdict
 from condnum.methods.settings import PRESET_DATA, PRESETS, DescentSettings, Settings
+from condnum.methods.unrolled import Contract, Trap
 
 #: Methods by name: the built-in ones, in display order, and yours.
 METHODS: dict[str, Method] = {
     method.name: method
-    for method in (Ours(), OptKappa(), Imma(), RIllOnly(), Identity(), Initial(), MAX_RIR, PARETO, Erase())
+    for method in (
+        Ours(),
+        OptKappa(),
+        Imma(),
+        RIllOnly(),
+        Trap(),
+        Contract(),
+        Identity(),
+        Initial(),
+        MAX_RIR,
+        PARETO,
+        Erase(),
+    )
 }
 _BUILT_IN = frozenset(METHODS)
 _ALIASES = {"algorithm1": "ours"}
@@ -56,7 +69,8 @@ def method_names() -> list[str]:
 
     Examples:
         >>> method_names()
-        ['ours', 'opt_kappa', 'imma', 'r_ill_only', 'identity', 'initial', 'max_rir', 'pareto', 'erase']
+        ['ours', 'opt_kappa', 'imma', 'r_ill_only', 'trap', 'contract', 'identity', 'initial', 'max_rir',
+        'pareto', 'erase']
     """
     return list(METHODS)
 

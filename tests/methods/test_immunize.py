@@ -55,7 +55,7 @@ def run(problem, method, **options):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_method_runs(method, kind, make_problem):
     problem = make_problem(**KINDS[kind])
-    missing = {"imma": "y_P, y_H", "erase": "y_H"}.get(method)
+    missing = ", ".join(f"y_{task[0].upper()}" for task in get_method(method).needs)
     if missing and kind == "covariances":
         said = f"method '{method}' needs targets, but {missing} are missing"
         with pytest.raises(InvalidInputError, match=said):
@@ -315,7 +315,7 @@ class TestSettings:
             with pytest.raises(InvalidInputError, match="weights='fixed' has no effect with method 'imma'"):
                 immunize(make_problem(), method, **mode)
             return
-        if method == "imma" and not targets:
+        if get_method(method).needs and not targets:
             return
         problem = make_problem(targets=targets)
         base = DescentSettings(steps=3, optimizer="gd", learning_rate=1e-3, **mode)

@@ -1,0 +1,102 @@
+r"""Defenses against an attacker who is simulated step by step: `trap` and `contract`, on a squared loss.
+
+Both papers are known here by their abstracts (Sarker et al., *Trapping Harmful Fine-Tuning*, Lock-LLM 2025;
+CLAMP, CVPR 2026), and no code is public: these are readings of them for linear extractors.
+`condnum.probing.attack_path` has the same quantities in closed form, and what is proved about them.
+"""
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from condnum.errors import InvalidInputError
+from condnum.methods.algorithm1 import Ours, benign_gradients
+from condnum.methods.method import Gradients, Parameters
+from condnum.methods.problem import ImmunizationProblem
+from condnum.methods.settings import DescentSettings
+from condnum.theory.extremes import largest_pair
+
+
+class Attack(NamedTuple):
+    """K steps of size 1/L on D_H's squared loss, from a zero head; losses are over that of the zero head."""
+
+    gain: Tensor  # ΔL_act = L(w_0) − L(w_K)
+    expected: Tensor  # ΔL_exp = Kη‖g_0‖², what the gradient at the start promises
+    update: Tensor  # ‖u_K‖² L/2: the loss, at curvature L, over the length of the next update
+    contraction: Tensor  # ĉ = ‖u_(K+1)‖/‖u_K‖
+    curvature: Tensor  # (K + 1,) uᵀHu/‖u‖² over L along u_0, …, u_K
+
+
+def unrolled(problem: ImmunizationProblem, theta: Tensor, steps: int) -> Attack:
+    """Simulate the attacker; the step follows θ, as an attacker tunes it, so that no scale of θ helps."""
+    loss = problem.harmful.squared
+    H, moment = theta.mT @ loss.covariance @ theta, theta.mT @ loss.moment
+    if not bool(moment.any()):
+        raise InvalidInputError("XᵀY of the harmful task is zero, so no attacker learns; check its targets.")
+    v = largest_pair(H.detach())[1]
+    top = v @ H @ v  # σ₁, with its derivative
+    updates = [moment / top]
+    for _ in range(steps + 1):
+        updates.append(updates[-1] - H @ updates[-1] / top)
+    head = torch.stack(updates[:steps]).sum(dim=0)
+    sizes = torch.stack([u.square().sum() for u in updates])
+    inner = torch.stack([(u * after).sum() for u, after in pairwise(updates)])
+    return Attack(
+        gain=(head * (2 * moment - H @ head)).sum() / loss.energy,
+        expected=2 * steps * top * sizes[0] / loss.energy,
+        update=top * sizes[-2] / loss.energy,
+        contraction=(sizes[-1] / sizes[-2]).sqrt(),
+        curvature=1 - inner / sizes[:-1],
+    )
+
+
+class Trap(Ours):
+    """Algorithm 1 with a trap: an attacker should gain less in K steps than its first gradient promises."""
+
+    name, label = "trap", "Trap"
+    summary = (
+        "Algorithm 1 and softplus(ΔL<sub>act</sub> − ΔL<sub>exp</sub>) of a simulated attacker; steps × O(D³)"
+    )
+    parts = (*Ours.parts, "trap")
+    needs = ("harmful",)
+    defaults = DescentSettings(inner_steps=10)
+
+    def gradients(
+        self, problem: ImmunizationProblem, parameters: Parameters, settings: DescentSettings
+    ) -> Gradients:
+        """Return the parts of Algorithm 1 and that of the trap."""
+        theta = parameters["theta"].detach().requires_grad_()
+        attack = unrolled(problem, theta, settings.inner_steps)
+        (slope,) = torch.autograd.grad(softplus(attack.gain - attack.expected), theta)
+        known = super().gradients(problem, parameters, settings)
+        return Gradients(known.parts | {"trap": slope}, known.others)
+
+
+class Contract(Ours):
+    """CLAMP's outer loss: an attacker's gain over all steps, estimated by the contraction along K of them."""
+
+    name, label = "contract", "Contraction"
+    summary = "the benign loss and an estimate of an attacker's gain over all steps (CLAMP); steps × O(D³)"
+    parts = ("supervised", "contract")
+    needs = ("harmful",)
+    defaults = DescentSettings(inner_steps=10)
+    factor = 0.9  # ĉ is pressed below: then what follows K steps is at most ten times as long as the last
+    curvature = 0.1  # of σ₁, above which curvature along the steps is pressed
+
+    def gradients(
+        self, problem: ImmunizationProblem, parameters: Parameters, settings: DescentSettings
+    ) -> Gradients:
+        """Return the gradient of `ΔL_K + ‖g_K‖B + L̃B²/2`, `B = ‖u_K‖/(1 − ĉ)`, and of the benign loss."""
+        theta = parameters["theta"].detach().requires_grad_()
+        attack = unrolled(problem, theta, settings.inner_steps)
+        far = 1 / (1 - attack.contraction.clamp(max=1 - 1e-12))  # B/‖u_K‖
+        later = attack.update * (2 * far + far.square())  # ‖g_K‖B + L̃B²/2
+        pressed = (
+            softplus(attack.contraction - self.factor) + softplus(self.curvature - attack.curvature).mean()
+        )
+        (slope,) = torch.autograd.grad(attack.gain + later + pressed, theta)
+        benign = benign_gradients(problem, parameters)
+        return Gradients(benign.parts | {"contract": slope}, benign.others)
