@@ -29,3 +29,13 @@ def number(value: float) -> str:
     """
     size = abs(value) if math.isfinite(value) else 0
     return num(value, 3 if not 1 <= size < 1e7 else max(4, len(f"{size:.0f}")))
+
+
+def times(factor: float) -> str:
+    """Write a factor in words.
+
+    Examples:
+        >>> times(1.0), times(2.5)
+        ('as many', '2.5 times as many')
+    """
+    return "as many" if number(factor) == "1" else f"{number(factor)} times as many"

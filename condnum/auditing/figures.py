@@ -1,5 +1,6 @@
 """The figures of an audit: spectra, how RIR moves with its conventions, limits along the depth of a net."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -7,9 +8,57 @@ import pandas as pd
 
 from condnum.auditing import words
 from condnum.auditing.layers import LayerAudit
+from condnum.auditing.lights import LIGHTS
+from condnum.auditing.measures import LABEL_OF
 from condnum.auditing.result import Audit
-from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, add_line, empty, express, finish, log_axis
+from condnum.figures.style import (
+    BLUE,
+    DOTTED,
+    GREEN,
+    GREY,
+    NEUTRAL,
+    ORANGE,
+    PURPLE,
+    add_line,
+    empty,
+    express,
+    finish,
+    log_axis,
+)
 from condnum.numbers import number
+
+#: Raw features, in the place of a light.
+_RAW = "on raw features"
+
+
+#: Colors and symbols of lights.
+_COLORS = dict(zip((*LIGHTS, _RAW), (ORANGE, "#E69F00", GREY, GREEN, NEUTRAL), strict=True))
+_SYMBOLS = dict(zip(_COLORS, ("circle", "diamond", "circle-open", "square", "line-ns-open"), strict=True))
+
+
+def attackers_figure(found: Audit) -> Any:
+    """Draw what every attacker reaches on every extractor, beside raw features and chance."""
+    table = found.attack.lights.assign(
+        more=lambda of: of["high"] - of["score"], less=lambda of: of["score"] - of["low"]
+    )
+    raw = table.assign(score=table["raw"], light=_RAW, more=math.nan, less=math.nan)
+    table = pd.concat([raw, table]).replace({"extractor": LABEL_OF})
+    kind, labels = table["score_name"].iloc[0], [*dict.fromkeys(table["label"])]
+    figure = express(
+        "scatter", table, x="score", y="label", color="light", symbol="light", facet_col="extractor",
+        error_x="more", error_x_minus="less", color_discrete_map=_COLORS, symbol_map=_SYMBOLS,
+        category_orders={"label": labels, "light": [*_COLORS]},
+    ).update_traces(marker_size=10, hovertemplate="%{y}: %{x:.3f}")  # fmt: skip
+    figure.add_vline(x=table["chance"].iloc[0], line=DOTTED)
+    ticks = {"tickformat": ".0%" if kind == "accuracy" else "", "dtick": 0.25}
+    figure.update_xaxes(title_text=kind, range=[-0.02, 1.02], **ticks)
+    figure.update_yaxes(title_text="", dtick=1, showgrid=True, automargin=True)
+    note = (
+        f"{_data(found)}. On {found.attack.held_out:,d} rows that no attacker saw, with 95 % intervals; "
+        "strokes: the best of the class on raw features; dotted: chance"
+    )
+    finish(figure, "What every attacker reaches", note, height=230 + 27 * len(labels), legend="")
+    return _legend(figure)
 
 
 def audited_spectra_figure(found: Audit) -> Any:

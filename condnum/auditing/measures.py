@@ -46,7 +46,7 @@ LABEL_OF = {
     "theta": "θ",
     MAX_RIR: "θ* (closed form)",
     PARETO: "Pareto front (closed form)",
-    ERASED: "erasure, from other rows",
+    ERASED: "erasure from other rows",
 }
 
 #: Matrices by name, in their stored type.

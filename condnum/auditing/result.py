@@ -18,7 +18,7 @@ from condnum.auditing.lights import class_lights, headline, lights_text, worst_l
 from condnum.auditing.measures import PARETO, OwnProbes, TaskFacts, clauses_of
 from condnum.data.feature_pair import MISSING
 from condnum.files import output_folder, write_json, write_tables
-from condnum.numbers import number
+from condnum.numbers import number, times
 from condnum.probing.probe_steps import LOST_FACTOR, slowdown_verdict
 from condnum.studies.frame.record import verdict_row
 from condnum.theory.ceiling import RirCeiling
@@ -113,7 +113,7 @@ class Audit:
             return "Price for the benign task: not known without its targets (--y-benign)."
         first = lights_text(_rows(self.price, extractor=extractor)).iloc[0]
         score, slow = first.index[3], self.row(extractor, "compact")["benign_slowdown"]
-        steps = "" if math.isnan(slow) else f"; gradient descent takes {number(slow)} times as many steps"
+        steps = "" if math.isnan(slow) else f"; gradient descent takes {times(slow)} steps"
         if math.isinf(slow):
             steps = "; gradient descent never gets as far as on raw features"
         return (

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from condnum.arrays import ArrayLike
 from condnum.errors import InvalidInputError, check_integer
+from condnum.numbers import times
 from condnum.probing.quadratic import Modes, descent_filter, first_step, line_search_filters
 from condnum.probing.tasks import probed_task
 from condnum.theory.covariances import CovarianceRange
@@ -41,7 +42,7 @@ class ProbeSteps:
         raw, fixed = (f"{n:,.0f}" if n < 1e6 else f"{n:.3g}" for n in (self.raw, self.fixed))
         if math.isinf(self.fixed):
             return f"never gets there (raw inputs: {raw} steps)"
-        return f"takes {self.slowdown:.3g} times as many steps as on raw inputs ({raw} → {fixed})"
+        return f"takes {times(self.slowdown)} steps as on raw inputs ({raw} → {fixed})"
 
 
 def probe_steps(

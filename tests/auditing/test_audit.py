@@ -19,7 +19,6 @@ from condnum.data import feature_rows
 from condnum.data.feature_rows import read_rows
 from condnum.data.feature_stream import as_stream
 from condnum.errors import InvalidInputError, RankError
-from condnum.figures.attack_panel import attack_factor_heatmap
 from condnum.methods.problem import LinearTask
 from condnum.probing.race import AttackBudget
 from condnum.theory.spectra import squared_rtol
@@ -348,8 +347,12 @@ class TestWhatIsSaid:
         learned = (at["start_loss"] - at["optimum"]) / at["start_loss"]
         assert learned["pareto"] > 0.9
         assert 0 < learned["erase"] < 0.5  # what sampling leaves, never nothing at all
-        assert "∞" in {*attack_words(found)["steps, erasure, from other rows"]}
-        assert attack_factor_heatmap(found.attack.report, "toy").data[0].z is not None
+        assert "∞" in {*attack_words(found)["steps, erasure from other rows"]}
+        drawn = figures.attackers_figure(found).data
+        assert {name for trace in drawn for name in trace.y} == {*found.attack.lights["label"]}
+        assert sum(len(trace.x) for trace in drawn) == 2 * len(
+            found.attack.lights
+        )  # each beside raw features
 
     def test_the_front_is_written_and_judged_again(self, data, tmp_path):
         for name, X in zip("PH", data, strict=True):
