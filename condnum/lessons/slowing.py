@@ -35,7 +35,7 @@ GOAL, LINE_SEARCHES = 0.05, 5_000
 RIDGES = 10.0 ** np.arange(-12, 1)
 #: Where steps without end are drawn, and where s = 0 lies on the axis of −log₁₀ s.
 _NEVER, _ZERO = 10**7.3, 3.6
-_POWERS = ("1", "10", *(f"10<sup>{power}</sup>" for power in range(2, 7)))
+POWERS = ("1", "10", *(f"10<sup>{power}</sup>" for power in range(2, 7)))
 
 Start = Literal["leace", "orthogonal", "whitened"]
 START_LABELS = {
@@ -219,7 +219,7 @@ class Slowing(ExplorerResult):
         for panel in sheet.panels:
             ticks = {"tickvals": [0, 1, 2, 3, _ZERO], "ticktext": ["1", "0.1", "0.01", "0.001", "0"]}
             panel.x("s, from raw to erased", -0.2, _ZERO + 0.2, **ticks)
-        powers = {"tickvals": [*10.0 ** np.arange(7), _NEVER], "ticktext": [*_POWERS, "never"]}
+        powers = {"tickvals": [*10.0 ** np.arange(7), _NEVER], "ticktext": [*POWERS, "never"]}
         left.y("steps; κ", -0.2, 7.7, type="log", **powers)
         right.y("accuracy", 0, 1.04, tickformat=".0%")
         kappas = " → ".join(num(of.immunization.harmful_after.value) for of in (self.raw, self.here))

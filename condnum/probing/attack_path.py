@@ -99,11 +99,26 @@ def attack_path(
     return path_of_modes(modes, counts, rate)
 
 
+def attack_gain(sigma: FloatArray, energy: FloatArray, steps: FloatArray) -> FloatArray:
+    """Return the gain `(T,)` of K steps of size 1/σ₁ on modes `σ_i/σ₁` with energies p_i, `(k,)` each.
+
+    Examples:
+        >>> attack_gain(np.array([1.0, 0.25]), np.array([0.5, 0.5]), np.array([0.0, 1.0])).round(3)
+        array([0.   , 0.719])
+    """
+    return np.asarray((1 - _left(sigma, steps)) @ energy)
+
+
+def _left(x: FloatArray, steps: FloatArray) -> FloatArray:
+    """Return the fractions `(T, k)` of the energies that are left after K steps."""
+    return np.stack([descent_filter(x, count) if count else np.ones_like(x) for count in steps]) ** 2
+
+
 def path_of_modes(modes: Modes, steps: FloatArray, rate: float = 1.0) -> AttackPath:
     """Return `attack_path` of modes whose largest eigenvalue is 1."""
     sigma, p = modes.sigma, modes.energy
     x = rate * sigma
-    left = np.stack([descent_filter(x, count) if count else np.ones_like(x) for count in steps]) ** 2
+    left = _left(x, steps)
     gain, slope = (1 - left) @ p, 2 * left @ (sigma * p)  # ‖g_K‖²
     after = 2 * left @ (sigma * p * (1 - x) ** 2)
     seen = np.sqrt(np.divide(after, slope, out=np.zeros_like(slope), where=slope > 0))
