@@ -18,7 +18,7 @@ from condnum.errors import InvalidInputError
 from condnum.probing.panel import attack_panel
 from condnum.probing.race import AttackBudget
 from condnum.probing.report import AttackReport
-from condnum.studies.erasure import Sample, chance, nonlinear_score
+from condnum.studies.heads import Sample, chance, nonlinear_score
 from condnum.theory.erasure import erasure
 
 #: Rows that attackers train on at most: each of them runs many times over them.

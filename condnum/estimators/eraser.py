@@ -26,6 +26,7 @@ class Eraser(OneToOneFeatureMixin, Extractor):
     Args:
         strength: 1 − s in [0, 1]; 1 erases, less slows only.
         rank: Erase only that many directions; default: all.
+        degree: 1 stops linear probes, 2 quadratic ones, too, at the cost of many directions, see `erasure`.
         kind: `auto` takes integers, booleans and text for labels, and floats for numbers.
         intercept: Whether the probe has an intercept; without one nothing is centered.
         shrinkage: In [0, 1], of the covariance; default: by the number of rows per column.
@@ -55,6 +56,7 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         *,
         strength: float = 1.0,
         rank: int | None = None,
+        degree: int = 1,
         kind: TargetKind = "auto",
         intercept: bool = True,
         shrinkage: float | None = None,
@@ -62,6 +64,7 @@ class Eraser(OneToOneFeatureMixin, Extractor):
     ) -> None:
         self.strength = strength
         self.rank = rank
+        self.degree = degree
         self.kind = kind
         self.intercept = intercept
         self.shrinkage = shrinkage
@@ -104,9 +107,10 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         Returns:
             The eraser.
         """
-        if check_real("floor", self.floor or 0.0, 0, 1):
+        if check_real("floor", self.floor or 0.0, 0, 1) or self.degree != 1:
+            option = f"floor={self.floor}" if self.degree == 1 else f"degree={self.degree}"
             raise InvalidInputError(
-                f"floor={self.floor} needs all rows, which a stream does not keep; use fit(X, y), or floor=0."
+                f"{option} needs all rows, which a stream does not keep; use fit(X, y), or floor=0, degree=1."
             )
         if hasattr(self, "n_features_in_") and not hasattr(self, "_stream"):
             raise InvalidInputError(
@@ -158,7 +162,8 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         return tags
 
     def _options(self) -> dict[str, Any]:
-        return {"strength": self.strength, "rank": self.rank, "shrinkage": self.shrinkage}
+        names = ("strength", "rank", "degree", "shrinkage")
+        return {name: getattr(self, name) for name in names}
 
     def _targets(self, y: Any, rows: int, kind: TargetKind) -> tuple[Any, Any]:
         """Return labels as codes with their classes, or numbers `(N, m)` and None; one for each row."""

@@ -7,15 +7,16 @@ of D_P two thirds train and a third scores. An attacker is the best of several; 
 import hashlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from condnum.arrays import FloatArray, TargetKind, as_targets
+from condnum.arrays import FloatArray, as_targets
 from condnum.data.labeled_pairs import load_labeled_pair
 from condnum.data.task_pair import TaskPair
 from condnum.errors import InvalidInputError
@@ -27,10 +28,20 @@ from condnum.probing.probe_steps import probe_steps
 from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, Names, Study, at_least
 from condnum.studies.frame.cells import Row
 from condnum.studies.frame.study import content_checksum
+from condnum.studies.heads import (
+    Sample,
+    chance,
+    head_scores,
+    linear_score,
+    nonlinear_score,
+    relearned_score,
+    unmapped_score,
+)
 from condnum.theory.ceiling import max_rir_immunizer
 from condnum.theory.erasure import erasure, erasure_price
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.pareto import pareto_immunizer
+from condnum.theory.quadratic import quadratic_erasure
 from condnum.theory.spectra import condition_number
 
 #: Pairs that come with scikit-learn.
@@ -41,9 +52,6 @@ STRENGTHS = (0.3, 0.1, 0.03, 0.01, 0.001)
 
 #: Rounds of iterated erasure, each on another sample of the defender's rows.
 ROUNDS = (2, 4, 8)
-
-#: Rows that the nonlinear attacker trains on at most: its cost is their cube.
-NONLINEAR_ROWS = 1_500
 
 #: Relative excess loss that steps are counted to.
 EPSILON = 0.01
@@ -86,31 +94,6 @@ class TaskPairs:
     def label(self) -> str:
         """Names."""
         return ", ".join(self.pairs)
-
-
-class Sample(NamedTuple):
-    """Rows of one task with their targets; whether these are labels is decided on all rows of the task."""
-
-    X: FloatArray
-    y: FloatArray
-    labels: bool
-
-    @property
-    def kind(self) -> TargetKind:
-        """The arguments of `erasure`."""
-        return "classification" if self.labels else "regression"
-
-    @property
-    def columns(self) -> FloatArray:
-        """Labels as one column per class, other targets as one column."""
-        if not self.labels:
-            return self.y.reshape(len(self.y), -1)
-        return np.asarray(self.y[:, None] == np.unique(self.y), dtype=np.float64)
-
-    @property
-    def centered(self) -> tuple[FloatArray, FloatArray]:
-        """Rows and target columns less their means: a probe with an intercept."""
-        return self.X - self.X.mean(axis=0), self.columns - self.columns.mean(axis=0)
 
 
 @dataclass(frozen=True)
@@ -176,13 +159,17 @@ class ErasureStudy(Study, name="erasure", notebook="erasure"):
             "extractor": np.array([of.label for of in chosen]),
             "value": np.array([of.value for of in chosen]),
         }
-        return CellResult(row, names | dict(zip(_COLUMNS, values.T, strict=True)))
+        degrees = by_degree(split, cell["seed"]) if split.judge.labels else {}
+        return CellResult(row, names | dict(zip(_COLUMNS, values.T, strict=True)) | degrees)
 
     def tables(self, data: TaskPairs, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
         """Return a row per extractor and split, and their means with 95 % t-intervals."""
-        parts = []
+        parts, degrees = [], []
         for cell, row, arrays in results:
-            table = pd.DataFrame({"pair": cell["pair"], "seed": cell["seed"], **arrays, **row})
+            at = {"pair": cell["pair"], "seed": cell["seed"]}
+            own = {name: array for name, array in arrays.items() if name not in DEGREES}
+            table = pd.DataFrame({**at, **own, **row})
+            degrees.append(pd.DataFrame(at | {name: arrays.get(name, []) for name in DEGREES}))
             raw = table.iloc[0]
             for task, score in (("harmful", "linear"), ("harmful", "nonlinear"), ("pretrain", "linear")):
                 floor, name = raw[f"chance_{task}"], f"{task}_{score}"
@@ -190,7 +177,9 @@ class ErasureStudy(Study, name="erasure", notebook="erasure"):
                 table[f"{name}_kept"] = margin if raw[name] - floor >= LEAST_MARGIN else np.nan
             parts.append(table.assign(harmful_factor=table["harmful_steps"] / raw["harmful_steps"]))
         found = pd.concat(parts, ignore_index=True)
-        return {"results": found, "summary": summary(found), "paired": paired(found)}
+        every = pd.concat(degrees, ignore_index=True)
+        tables = {"results": found, "summary": summary(found), "paired": paired(found)}
+        return tables | {"degrees": every, "by_degree": degree_summary(every)}
 
 
 #: Columns that are averaged, with the half-width of a t-interval for those that are compared.
@@ -216,7 +205,69 @@ def half_width(values: pd.Series) -> float:
     return float(stats.t.ppf(0.975, len(known) - 1) * known.sem()) if len(known) > 1 else np.nan
 
 
-#: What is compared with what, split by split.
+#: Columns on erasure by degree: an eraser, its control, how many directions are left, scores of heads.
+DEGREES = (
+    "eraser", "control", "left", "chance", "linear", "quadratic", "kernel", "neighbors", "net", "undone",
+    "benign",
+)  # fmt: skip
+#: Shrinkage of class covariances where a map per class is made.
+CLASS_SHRINKAGE = 0.1
+
+
+def degree_summary(degrees: pd.DataFrame) -> pd.DataFrame:
+    """Return means over splits with half-widths of 95 % t-intervals, also of the best head."""
+    table = degrees.assign(best=degrees.loc[:, "linear":"undone"].max(axis=1))
+    groups = table.groupby(["pair", "eraser", "control"], sort=False)
+    means = groups.mean().drop(columns="seed")
+    widths = pd.DataFrame({f"{name}_pm": groups[name].agg(half_width) for name in means})
+    return pd.concat([means, widths], axis=1).assign(splits=groups.size()).reset_index()
+
+
+def by_degree(split: Split, seed: int) -> dict[str, Any]:
+    """Attack erasure of degree 1, of degree 2 and by a map per class with heads of several kinds.
+
+    Degree 2 erases all that quadratic probes could learn, or a quarter or half of the directions. Controls
+    are shuffled labels, and as many random directions.
+    """
+    (X, y, _), rng, found = split.defender, np.random.default_rng([seed, 18]), list[tuple[Any, ...]]()
+    erased, wrong = partial(erasure, kind="classification"), rng.permutation(y)
+    rank, known = int(np.linalg.matrix_rank(split.defender.centered[0])), chance(split.attacker, split.judge)
+
+    def attack(eraser: str, control: str, theta: FloatArray) -> int:
+        train, test = (of._replace(X=of.X @ theta) for of in (split.attacker, split.judge))
+        left = int(np.linalg.matrix_rank(train.centered[0], 1e-8))
+        undone = relearned_score(theta, split.train.X, split.attacker, split.judge)
+        benign = linear_score(theta, split.train, split.test)
+        found.append((eraser, control, left, known, *head_scores(train, test), undone, benign))
+        return left
+
+    everything = attack("raw", "", np.eye(X.shape[1]))
+    for eraser, degree, k in (
+        ("degree 1", 1, None),
+        ("degree 2, all", 2, None),
+        ("degree 2, a quarter", 2, rank // 4),
+        ("degree 2, half", 2, rank // 2),
+    ):
+        with suppress(InvalidInputError):  # nothing would be left, or there are fewer directions
+            left = attack(eraser, "", erased(X, y, degree=degree, rank=k).theta)
+            attack(eraser, "shuffled labels", erased(X, wrong, degree=degree, rank=k).theta)
+            targets = rng.normal(size=(len(X), min(everything - left, rank - 1)))
+            attack(eraser, "random directions", erasure(X, targets, kind="regression", floor=0).theta)
+    for labels, control in ((y, ""), (wrong, "shuffled labels")):
+        maps = quadratic_erasure(X, labels, shrinkage=CLASS_SHRINKAGE)
+        train, test = (
+            of._replace(X=maps.features(of.X, rng.permutation(of.y) if control else of.y))
+            for of in (split.attacker, split.judge)
+        )
+        left, undone = (
+            np.linalg.matrix_rank(train.centered[0], 1e-8),
+            unmapped_score(maps, split.attacker, test),
+        )
+        found.append(("a map per class", control, left, known, *head_scores(train, test), undone, np.nan))
+    return {name: np.array(column) for name, column in zip(DEGREES, zip(*found, strict=True), strict=True)}
+
+
+#: What is compared with what#: What is compared with what, split by split.
 COMPARISONS = (("erase", "shuffled targets"), ("erase", "erase, no floor"))
 
 
@@ -297,68 +348,6 @@ def measured(split: Split, of: Extractor) -> list[float]:
         linear_score(T, split.attacker, split.judge), nonlinear, linear_score(T, split.train, split.test),
         max(0.0, 1 - fit), price,
     ]  # fmt: skip
-
-
-def chance(train: Sample, test: Sample) -> float:
-    """Return the score without features: the fraction of the most frequent class, or R² of the mean."""
-    if not train.labels:
-        return 0.0
-    values, counts = np.unique(train.y, return_counts=True)
-    return float((test.y == values[counts.argmax()]).mean())
-
-
-def score(predicted: FloatArray, train: Sample, test: Sample) -> float:
-    """Return accuracy, or R² against the mean of the training targets; predictions are `(M, C)` or `(M,)`."""
-    predicted = predicted.reshape(len(test.y), -1)
-    if train.labels:
-        return float((np.unique(train.y)[predicted.argmax(axis=1)] == test.y).mean())
-    known = predicted.clip(
-        train.columns.min(axis=0), train.columns.max(axis=0)
-    )  # one odd row decides R² otherwise
-    residual = ((known - test.columns) ** 2).sum()
-    return float(1 - residual / ((test.columns - train.columns.mean(axis=0)) ** 2).sum())
-
-
-def linear_score(theta: FloatArray, train: Sample, test: Sample) -> float:
-    """Return the score of the better of ridge and logistic regression, as released, standardized or whitened.
-
-    Ridge chooses its penalty by cross-validation on its own rows; the best of them on the test rows counts.
-    """
-    from sklearn.decomposition import PCA
-    from sklearn.linear_model import LogisticRegression, RidgeCV
-    from sklearn.preprocessing import StandardScaler
-
-    F, G = train.X @ theta, test.X @ theta
-    scaler, white = StandardScaler().fit(F), PCA(whiten=True, svd_solver="covariance_eigh").fit(F)
-    kept = white.explained_variance_ > 1e-12 * white.explained_variance_[0]
-    spaces = [(F, G), (scaler.transform(F), scaler.transform(G))]
-    if kept.any():
-        spaces.append((white.transform(F)[:, kept], white.transform(G)[:, kept]))
-    found = []
-    for A, B in spaces:
-        size = np.sqrt((A**2).sum(axis=1).mean()) or 1.0
-        ridge = RidgeCV(np.geomspace(1e-8, 10, 10) * len(A) / A.shape[1]).fit(A / size, train.columns)
-        found.append(score(ridge.predict(B / size), train, test))
-    for A, B in spaces[1:] if train.labels else ():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model = LogisticRegression(C=1.0, max_iter=200).fit(A, train.y)
-        found.append(float((model.predict(B) == test.y).mean()))
-    return max(found)
-
-
-def nonlinear_score(theta: FloatArray, train: Sample, test: Sample) -> float:
-    """Return the score of kernel ridge regression (RBF), its width and penalty chosen by cross-validation."""
-    from sklearn.kernel_ridge import KernelRidge
-    from sklearn.model_selection import GridSearchCV
-    from sklearn.preprocessing import StandardScaler
-
-    known = slice(NONLINEAR_ROWS)
-    F, Y = train.X[known] @ theta, train.columns[known]
-    scaler, mean = StandardScaler().fit(F), Y.mean(axis=0)
-    grid = {"gamma": np.array([0.1, 0.3]) / F.shape[1], "alpha": [1e-2, 1e-1]}
-    model = GridSearchCV(KernelRidge(kernel="rbf"), grid, cv=3).fit(scaler.transform(F), Y - mean)
-    return score(model.predict(scaler.transform(test.X @ theta)).reshape(-1, Y.shape[1]) + mean, train, test)
 
 
 def chance_of(pair: TaskPair) -> float:

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from condnum.arrays import ArrayLike, TargetKind, as_targets, as_tensor, like, storage_eps
-from condnum.errors import InvalidInputError, check_integer, check_real
+from condnum.errors import InvalidInputError, RankError, check_integer, check_real
 from condnum.theory.covariances import CovarianceRange
 from condnum.theory.extremes import gram, singular_triples, spectral_norm, triangle_ends
+from condnum.theory.quadratic import complement, quadratic_directions
 from condnum.theory.spectra import EPS, as_covariance, checked_rtol, default_rtol
 
 #: Fewer rows per column than this, and Σ is shrunk.
@@ -71,6 +72,7 @@ def erasure(
     rows: int | None = None,
     strength: float = 1.0,
     rank: int | None = None,
+    degree: int = 1,
     kind: TargetKind = "auto",
     intercept: bool = True,
     shrinkage: float | None = None,
@@ -82,8 +84,8 @@ def erasure(
 
     the second for unshrunk Σ; X and K_H are centered for a probe with an intercept. Of all θ that erase these
     directions, this one changes the harmful features least in Mahalanobis norm (LEACE). *On these rows* no
-    linear probe of `X @ θ` learns anything; *on fresh rows* a sampling error remains, see `floor`. Nonlinear
-    probes, and probes of θ's inputs, are not stopped. Outside range(Σ), θ is exactly the identity.
+    linear probe of `X @ θ` learns anything; *on fresh rows* a sampling error remains, see `floor`. Probes of
+    θ's inputs, and those of a higher `degree`, are not stopped. Outside range(Σ), θ is exactly the identity.
 
     Args:
         harmful_features: `(N, D)` harmful inputs.
@@ -92,7 +94,11 @@ def erasure(
         moment: `(D,)` or `(D, C)` :math:`G = X_H^\top Z` of centered targets, beside `covariance`.
         rows: N, from which the default of `shrinkage` is taken beside `covariance`.
         strength: 1 − s in [0, 1]; 1 erases, 0 changes nothing.
-        rank: Erase only that many directions, those of the best squared fit; default: all.
+        rank: Erase only that many directions, those of the best squared fit; default: all. Of degree 2, those
+            follow in which the class covariances differ most; what then remains is small, not zero.
+        degree: 1 stops linear probes, 2 quadratic ones, too: classes get equal means and covariances, by
+            removing about half of the other directions for two classes, three quarters for three, and so on
+            (`condnum.theory.quadratic`). Where nothing would be left, give a `rank`.
         kind: `auto` takes integers, booleans and text for labels, and floats for numbers.
         intercept: Whether the probe has an intercept. If not, nothing is centered: regression targets
             are unchanged, and 1/C is subtracted from one-hot labels.
@@ -109,7 +115,8 @@ def erasure(
 
     Raises:
         InvalidInputError: Shapes do not fit, entries are non-finite, one class only, `strength`, `rank`,
-            `shrinkage` or `floor` is out of range, or the targets have no linear part.
+            `shrinkage`, `degree` or `floor` is out of range, or there is nothing to erase.
+        RankError: Nothing would be left of the features.
         UnknownNameError: Unknown kind.
 
     Examples:
@@ -122,14 +129,13 @@ def erasure(
         >>> erasure(covariance=[[4.0, 0.0], [0.0, 4.0]], moment=[2.0, 0.0]).theta.round(12).tolist()
         [[0.0, 0.0], [0.0, 1.0]]
     """
-    options: dict[str, Any] = {"strength": strength, "rank": rank, "shrinkage": shrinkage}
+    options: dict[str, Any] = {"strength": strength, "rank": rank, "shrinkage": shrinkage, "degree": degree}
     if (harmful_features is None) == (covariance is None) or (moment is None) != (covariance is None):
         raise InvalidInputError("give harmful_features and harmful_targets, or covariance= and moment=.")
     if covariance is not None:
-        if floor:
-            raise InvalidInputError(
-                f"floor {floor} needs rows, which a covariance does not have; leave it out."
-            )
+        if floor or degree != 1:
+            given = f"floor {floor}" if floor else f"degree {degree}"
+            raise InvalidInputError(f"{given} needs rows, which a covariance does not have; leave it out.")
         F, Z = _rows_of(covariance, moment)
         N = len(F) if rows is None else check_integer("rows", rows, 1)
         options["shrinkage"] = 0.0 if shrinkage is None and rows is None else shrinkage
@@ -170,6 +176,7 @@ def erasure_of_rows(
     rank: int | None,
     shrinkage: float | None,
     floor: float,
+    degree: int = 1,
     intercept: bool = True,
     stored: float = EPS,
 ) -> Erasure:
@@ -180,6 +187,8 @@ def erasure_of_rows(
     `stored`. A column that varies within it, or within that of a sum of N terms, is removed.
     """
     strength = check_real("strength", strength, 0, 1)
+    if degree not in (1, 2):
+        raise InvalidInputError(f"degree must be 1 (linear probes) or 2 (quadratic ones), got {degree!r}.")
     D, eps = F.shape[1], default_rtol(max(N, F.shape[1]))
     round_off, rows = max(N, D) * EPS * Z.norm(), (F, Z)
     if len(F) > D:  # all but leverages depends on the rows through a triangle with their products
@@ -191,26 +200,39 @@ def erasure_of_rows(
     units, V, T, fit, kappa = _factors(F, Z, eps, triangular=len(rows[0]) > D)
     rare = V.new_zeros(len(T), 0)
     sure = kappa * eps < 1e-6  # no rank or leverage depends on round-off
-    if floor and not (sure and _evenly_excited(rows[0], units, V, T, floor, N - intercept)):
+    rows_needed = floor and not (sure and _evenly_excited(rows[0], units, V, T, floor, N - intercept))
+    if rows_needed or degree == 2:
         X, Q = torch.where(flat, 0.0, rows[0]), None
         if len(X) > D:
             Q, X = torch.linalg.qr(X)
         units, V, roots, left = _equilibrated_svd(X, eps)
         left, T = left if Q is None else Q @ left, torch.diag(roots)
         fit, rare = left.mT @ rows[1], _rarely_excited(left, floor, N - intercept)
-    if not fit.norm() > round_off:
-        raise InvalidInputError(
-            "the harmful targets have no linear part in these features: there is nothing to erase; check "
-            "that rows and targets are in the same order."
-        )
     best, lengths, _ = singular_triples(fit - rare @ (rare.mT @ fit))
-    full = int((lengths > round_off).sum())
+    best = best[:, lengths > round_off]
+    if degree == 2:
+        basis = complement(torch.cat([best, rare], dim=1))
+        root = T @ V.mT * units
+        curved = quadratic_directions(left, rows[1], basis, root, ranked=rank is not None)
+        best = torch.cat([best, curved], dim=1)
+    full = best.shape[1]
+    linear = fit.norm() > round_off
+    if not linear and not (degree == 2 and full):
+        raise InvalidInputError(
+            f"the harmful targets have no {'linear' if degree == 1 else 'quadratic'} part in these features: "
+            "there is nothing to erase; check that rows and targets are in the same order."
+        )
     k = full if rank is None else check_integer("rank", rank, 1)
     if k > full:
         raise InvalidInputError(
             f"rank must be at most {full}, the number of directions to erase, got {rank}."
         )
     erased = torch.cat([best[:, :k], rare], dim=1)
+    if degree == 2 and erased.shape[1] >= len(T):
+        raise RankError(
+            f"degree 2 leaves none of {len(T)} directions for {Z.shape[1]} columns of targets; pass a "
+            f"smaller rank, such as {len(T) // 2}, or degree=1."
+        )
     rho = _shrinkage(T, N, int(F.any(dim=0).sum()), shrinkage)
     S = T  # Σ = SᵀS on V, where each column has length 1
     if rho:
@@ -232,7 +254,7 @@ def erasure_of_rows(
     found = replace(found, kept=~empty)
     seen = found.features(F)
     noise = float((lost / seen.norm(dim=0))[seen.any(dim=0)].norm())
-    removed = 1 - _best_fit(seen, Z, eps, noise, sure=sure) / float(fit.square().sum())
+    left_over = _best_fit(seen, Z, eps, noise, sure=sure) / float(fit.square().sum()) if linear else 0.0
     gone = V @ b
     if strength == 1 and empty.any():  # with the columns, directions may go that no row excites
         spikes = torch.nn.functional.one_hot(empty.nonzero()[:, 0], D).to(F).mT
@@ -240,7 +262,7 @@ def erasure_of_rows(
         left, lengths, _ = singular_triples((basis.mT + (basis.mT @ A) @ B.mT) * ~empty)
         gone = basis @ left[:, lengths <= 1e-8]
     directions = torch.linalg.qr(units[:, None] * gone).Q
-    return replace(found, directions=directions, fit_removed=min(1.0, max(0.0, removed)))
+    return replace(found, directions=directions, fit_removed=min(1.0, max(0.0, 1 - left_over)))
 
 
 def _factors(

@@ -7,7 +7,7 @@ from condnum import erasure
 from condnum.data.labeled_pairs import load_labeled_pair
 from condnum.errors import InvalidInputError
 from condnum.figures.erasure import attack_steps_figure
-from condnum.report.erasure import paired_table
+from condnum.report.erasure import degree_table, paired_table
 from condnum.studies.erasure import (
     ErasureStudy,
     Sample,
@@ -19,6 +19,8 @@ from condnum.studies.erasure import (
     linear_score,
     nonlinear_score,
 )
+from condnum.studies.heads import head_scores, relearned_score, unmapped_score
+from condnum.theory.quadratic import quadratic_erasure
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +84,22 @@ def test_attackers_against_known_answers():
         samples = Sample(X[train], y[train], True), Sample(X[test], y[test], True)
         assert low <= linear_score(np.eye(3), *samples) <= high
     samples = Sample(X[train], bits[train], True), Sample(X[test], bits[test], True)
-    assert nonlinear_score(np.eye(3), *samples) > 0.75
+    scores = head_scores(*samples)
+    assert scores[0] < 0.65 < 0.75 < min(scores[1:])  # quadratic, kernel, neighbors, net
+    assert nonlinear_score(np.eye(3), *samples, degree=1) < 0.65
+    # The second input is the square of the first, which alone is released: a linear head needs it back.
+    curve, released = np.c_[X[:, 0], X[:, 0] ** 2], np.diag([1.0, 0.0])
+    hidden = [Sample(curve[part], (curve[part, 1] > 0.5).astype(float), True) for part in (train, test)]
+    assert linear_score(released, *hidden) < 0.9 < relearned_score(released, curve[test], *hidden)
+    # A circle and two lines: with equal moments, quadratic heads fail, neighbors and inverse maps do not.
+    angle = np.arctan2(X[:, 1], X[:, 0])
+    lines = np.c_[3 * np.sign(X[:, 0]), np.zeros(300)] + 0.3 * X[:, 1:]
+    shapes = np.where(bits[:, None] > 0, np.c_[np.cos(angle), np.sin(angle)], lines)
+    raw = [Sample(shapes[part], bits[part], True) for part in (train, test)]
+    maps = quadratic_erasure(*raw[0][:2])
+    moved = [of._replace(X=maps.features(*of[:2])) for of in raw]
+    scores = head_scores(*moved)
+    assert max(scores[:2]) < 0.65 < 0.8 < min(scores[3], unmapped_score(maps, raw[0], moved[1]))
     few = Sample(X[:27], np.array([0.0, 0, 1] * 9), True), Sample(X[:3], np.array([0.0, 1, 1]), True)
     assert chance(*few) == pytest.approx(1 / 3)
     assert chance(Sample(X, X[:, 0], False), Sample(X, X[:, 1], False)) == 0
@@ -106,6 +123,20 @@ def test_pareto_is_slowed_and_erasure_stopped_on_rows_that_the_defender_lacks():
     assert first_attackable(ErasureStudy(data=("diabetes",)).load()) is None
     with pytest.raises(InvalidInputError, match="diabetes: the harmful task is a regression"):
         attacked(load_labeled_pair("diabetes"))
+
+
+def test_each_degree_stops_its_heads_and_the_controls_stop_less(finished):
+    table = finished.tables["by_degree"]
+    assert {*table["pair"]} == {"wine"}  # the targets of diabetes are numbers
+    at = table.set_index(["eraser", "control"]).sort_index()
+    own = table[(table["control"] == "") & (table["eraser"] != "raw")]
+    assert (own["linear"] < at.loc["raw", ""]["linear"].item() - 0.2).all()
+    first, half = at.loc["degree 1", ""], at.loc["degree 2, half", ""]
+    control = at.loc["degree 2, half", "shuffled labels"]
+    assert half["best"] < first["best"] < at.loc["raw", ""]["best"].item()
+    assert half["best"] < control["best"] - 0.15
+    text = degree_table(table)
+    assert text.set_index(["erased", "control"]).loc[("a map per class", "—"), "benign"] == "—"
 
 
 def test_differences_are_paired_and_named_effects_only_outside_their_interval(finished):

@@ -1,0 +1,152 @@
+"""Attackers who train a head on released features, scored on rows that they did not see: accuracy or R²."""
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+
+from condnum.arrays import FloatArray, TargetKind
+from condnum.theory.quadratic import QuadraticErasure
+
+#: Rows that a kernel trains on at most: its cost is their cube.
+NONLINEAR_ROWS = 1_500
+
+
+class Sample(NamedTuple):
+    """Rows of one task with their targets; whether these are labels is decided on all rows of the task."""
+
+    X: FloatArray
+    y: FloatArray
+    labels: bool
+
+    @property
+    def kind(self) -> TargetKind:
+        """The arguments of `erasure`."""
+        return "classification" if self.labels else "regression"
+
+    @property
+    def columns(self) -> FloatArray:
+        """Labels as one column per class, other targets as one column."""
+        if not self.labels:
+            return self.y.reshape(len(self.y), -1)
+        return np.asarray(self.y[:, None] == np.unique(self.y), dtype=np.float64)
+
+    @property
+    def centered(self) -> tuple[FloatArray, FloatArray]:
+        """Rows and target columns less their means: a probe with an intercept."""
+        return self.X - self.X.mean(axis=0), self.columns - self.columns.mean(axis=0)
+
+
+def chance(train: Sample, test: Sample) -> float:
+    """Return the score without features: the fraction of the most frequent class, or R² of the mean."""
+    if not train.labels:
+        return 0.0
+    values, counts = np.unique(train.y, return_counts=True)
+    return float((test.y == values[counts.argmax()]).mean())
+
+
+def score(predicted: FloatArray, train: Sample, test: Sample) -> float:
+    """Return accuracy, or R² against the mean of the training targets; predictions are `(M, C)` or `(M,)`."""
+    predicted = predicted.reshape(len(test.y), -1)
+    if train.labels:
+        return float((np.unique(train.y)[predicted.argmax(axis=1)] == test.y).mean())
+    known = predicted.clip(
+        train.columns.min(axis=0), train.columns.max(axis=0)
+    )  # one odd row decides R² otherwise
+    residual = ((known - test.columns) ** 2).sum()
+    return float(1 - residual / ((test.columns - train.columns.mean(axis=0)) ** 2).sum())
+
+
+def linear_score(theta: FloatArray, train: Sample, test: Sample) -> float:
+    """Return the score of the better of ridge and logistic regression, as released, standardized or whitened.
+
+    Ridge chooses its penalty by cross-validation on its own rows; the best of them on the test rows counts.
+    """
+    from sklearn.decomposition import PCA
+    from sklearn.linear_model import LogisticRegression, RidgeCV
+    from sklearn.preprocessing import StandardScaler
+
+    F, G = train.X @ theta, test.X @ theta
+    scaler, white = StandardScaler().fit(F), PCA(whiten=True, svd_solver="covariance_eigh").fit(F)
+    kept = white.explained_variance_ > 1e-12 * white.explained_variance_[0]
+    spaces = [(F, G), (scaler.transform(F), scaler.transform(G))]
+    if kept.any():
+        spaces.append((white.transform(F)[:, kept], white.transform(G)[:, kept]))
+    found = []
+    for A, B in spaces:
+        size = np.sqrt((A**2).sum(axis=1).mean()) or 1.0
+        ridge = RidgeCV(np.geomspace(1e-8, 10, 10) * len(A) / A.shape[1]).fit(A / size, train.columns)
+        found.append(score(ridge.predict(B / size), train, test))
+    for A, B in spaces[1:] if train.labels else ():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = LogisticRegression(C=1.0, max_iter=200).fit(A, train.y)
+        found.append(float((model.predict(B) == test.y).mean()))
+    return max(found)
+
+
+def nonlinear_score(theta: FloatArray, train: Sample, test: Sample, *, degree: int | None = None) -> float:
+    """Return the score of kernel ridge regression: RBF, or all polynomials of that degree.
+
+    Cross-validation on its own rows chooses width and penalty.
+    """
+    mean = train.columns[:NONLINEAR_ROWS].mean(axis=0)
+    predicted = _kernel_ridge(train.X @ theta, train.columns - mean, test.X @ theta, degree)
+    return score(predicted + mean, train, test)
+
+
+def _kernel_ridge(F: FloatArray, Y: FloatArray, G: FloatArray, degree: int | None = None) -> FloatArray:
+    """Return predictions `(M, C)` for features G after training on F and Y."""
+    from sklearn.kernel_ridge import KernelRidge
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.preprocessing import StandardScaler
+
+    F, Y = F[:NONLINEAR_ROWS], Y[:NONLINEAR_ROWS]
+    scaler = StandardScaler().fit(F)
+    grid = {"gamma": np.array([0.1, 0.3]) / F.shape[1], "alpha": [1e-2, 1e-1]}
+    kernel = KernelRidge(kernel="rbf")
+    if degree is not None:
+        kernel, grid = KernelRidge(kernel="poly", degree=degree), {"alpha": [1e-3, 1e-2, 1e-1, 1.0, 10.0]}
+    model = GridSearchCV(kernel, grid, cv=3).fit(scaler.transform(F), Y)
+    return np.asarray(model.predict(scaler.transform(G))).reshape(len(G), -1)
+
+
+def relearned_score(theta: FloatArray, inputs: FloatArray, train: Sample, test: Sample) -> float:
+    """Return the better of a linear and a kernel head on inputs that are predicted from their features.
+
+    The attacker learns the way back from `inputs` `(N, D)` of another task, by kernel ridge regression.
+    """
+    ends = np.cumsum([len(train.X)])
+    back = _kernel_ridge(inputs @ theta, inputs, np.concatenate([train.X, test.X]) @ theta)
+    parts = [of._replace(X=X) for of, X in zip((train, test), np.split(back, ends), strict=True)]
+    same = np.eye(inputs.shape[1])
+    return max(linear_score(same, *parts), nonlinear_score(same, *parts))
+
+
+def unmapped_score(maps: QuadraticErasure, raw: Sample, test: Sample) -> float:
+    """Return the accuracy of the class whose inverse map brings a row nearest to raw rows of that class."""
+    from sklearn.neighbors import NearestNeighbors
+
+    gaps = []
+    for label, own, back in zip(maps.classes, maps.means, np.linalg.inv(maps.maps), strict=True):
+        inputs = (test.X - maps.mean) @ back + own
+        gaps.append(NearestNeighbors(n_neighbors=1).fit(raw.X[raw.y == label]).kneighbors(inputs)[0][:, 0])
+    return float((maps.classes[np.argmin(gaps, axis=0)] == test.y).mean())
+
+
+def head_scores(train: Sample, test: Sample) -> tuple[float, ...]:
+    """Return what heads of labels reach: linear, quadratic, RBF kernel, nearest neighbors, a small net."""
+    from sklearn.neighbors import KNeighborsClassifier
+    from sklearn.neural_network import MLPClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    same, net = np.eye(train.X.shape[1]), MLPClassifier(max_iter=300, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the net need not converge
+        others = [
+            float(model.fit(train.X, train.y).score(test.X, test.y))
+            for model in (KNeighborsClassifier(), make_pipeline(StandardScaler(), net))
+        ]
+    smooth = nonlinear_score(same, train, test, degree=2), nonlinear_score(same, train, test)
+    return linear_score(same, train, test), *smooth, *others
