@@ -26,8 +26,14 @@ from condnum.studies.measure import report_step
 from condnum.studies.pairs import study_of_one_pair
 from condnum.theory.covariances import CovarianceRange
 from condnum.theory.extremes import SMALL, singular_triples
+from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.pareto import FeasibleRegion, feasible_region
-from condnum.theory.spectra import condition_from_spectrum, default_rtol, symmetric_part
+from condnum.theory.spectra import (
+    as_extractor,
+    condition_from_spectrum,
+    default_rtol,
+    symmetric_part,
+)
 
 #: Steps of a training that are kept, about.
 KEPT_STEPS = 48
@@ -172,14 +178,24 @@ def follow(
         """Measure θ and keep what the views need."""
         nonlocal last
         D = len(theta)
+        theta, rank = as_extractor(theta)
         U, s, _ = singular_triples(theta, whole=True)
+        s[rank:] = 0  # round-off of what θ erases
         s, left = torch.nn.functional.pad(s, (0, D - len(s))), U.numpy()
         signs = np.sign(left[np.abs(left).argmax(axis=0), np.arange(D)])
         if last is not None:  # a vector does not turn over from one step to the next
             along = (left * last).sum(axis=0)
             signs = np.where(np.abs(along) > 0.5, np.sign(along), signs)
         left = last = left * signs
-        found = [_measured(torch.from_numpy(left), s, task) for task in tasks.bases]
+        ranks = [task.rank for task in tasks.bases]
+        if rank < D:
+            after = relative_immunization_ratio(
+                theta, tasks.problem.pretrain.range, tasks.problem.harmful.range
+            )
+            ranks = [after.pretrain_after.rank, after.harmful_after.rank]
+        found = [
+            _measured(torch.from_numpy(left), s, task, r) for task, r in zip(tasks.bases, ranks, strict=True)
+        ]
         modes.append([of for _, of in found])
         # Half precision is right to 1e-3 of an overlap, and to the eye.
         shown = left[:, :KEPT_DIRECTIONS].astype(np.float32 if D <= SMALL else np.float16)
@@ -208,10 +224,11 @@ def follow(
     }
 
 
-def _measured(U: Tensor, s: Tensor, task: TaskBasis) -> tuple[dict[str, Any], Modes]:
-    """Measure one task at `θ = UΣVᵀ`; M = ΣUᵀKUΣ is H in the basis V."""
-    D, r = len(s), task.rank
+def _measured(U: Tensor, s: Tensor, task: TaskBasis, r: int) -> tuple[dict[str, Any], Modes]:
+    """Measure one task at `θ = UΣVᵀ`; M = ΣUᵀKUΣ, of rank r, is H in the basis V."""
+    D = len(s)
     left, root, right = singular_triples(task.factor @ (U * s))
+    left, root, right = left[:, :r], root[:r], right[:r]
     spectrum, parts = root.square(), right.square()  # of M: eigenvalues, and |z_k|² of its eigenvectors
     predicted = spectrum @ parts
     overlaps = (U.mT @ task.vectors).square().numpy()

@@ -63,6 +63,15 @@ def test_a_kept_step_is_what_the_theory_says_of_its_theta(tasks, kept, thetas, s
     np.testing.assert_allclose(kept["probes"][k, side], probe.norm_ratio, rtol=1e-5, atol=1e-12)
 
 
+@pytest.mark.parametrize("data", ["embedded", "digits:4-9"])
+def test_what_is_erased_counts_for_no_kappa(data):
+    """Round-off of erased and of dead directions once gave κ's of 1e27, and RIR was noise."""
+    tasks = PathTasks.named(data)
+    found = immunize(tasks.problem, "erase").verdict
+    kept = follow(tasks, "erase")["ratios"][0]
+    assert kept == pytest.approx([found.pretrain_ratio, found.harmful_ratio], rel=1e-4)
+
+
 @pytest.mark.parametrize("i", [0, 3, 8])
 def test_what_sigma_moves_is_the_derivative_of_log_kappa(tasks, kept, thetas, i):
     theta, h = thetas[5], 1e-6
