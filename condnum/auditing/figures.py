@@ -85,10 +85,10 @@ def audited_spectra_figure(found: Audit) -> Any:
 
 
 def sensitivity_figure(found: Audit) -> Any:
-    """Draw RIR against the rank tolerance (compact) and against ε (ridge), with the ceiling."""
+    """Draw RIR against the rank tolerance (compact) and against ε (ridge), with the theoretical limit."""
     compact, ridge = (sweep.copy() for sweep in (found.rtol_sweep, found.epsilon_sweep))
     ceiling = compact.drop_duplicates("rtol").replace({"rir_ceiling": {np.inf: np.nan}})
-    ceiling = ceiling.assign(extractor="ceiling, where finite", rir=ceiling["rir_ceiling"])
+    ceiling = ceiling.assign(extractor="theoretical limit, where finite", rir=ceiling["rir_ceiling"])
     table = pd.concat(
         [
             pd.concat([ceiling, compact]).assign(panel="compact: against the rank tolerance"),

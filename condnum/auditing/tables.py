@@ -54,7 +54,7 @@ def kappa_words(found: Audit) -> pd.DataFrame:
 
 
 def measures_words(found: Audit) -> pd.DataFrame:
-    """(i), (ii), RIR and Definition 3.1 of every extractor, with ceilings and intervals."""
+    """(i), (ii), RIR and Definition 3.1 of every extractor, with limits and intervals."""
     table = found.measures
     places = table[["convention", "extractor"]].to_dict("records")
     unit = table["theta_scale"] == "unit"
@@ -79,8 +79,8 @@ def layers_words(found: LayerAudit) -> pd.DataFrame:
     titles = {
         "layer": "layer", "dimension": "D", "parameters": "D²", "verdict": f"RIR {number(found.target)}",
         "rir": "RIR of closed form", "limit_rir": "RIR, at most", "harmful_ratio": "(i) of closed form",
-        "pretrain_ratio": "(ii)", "limit_harmful_ratio": "(i), at most", "ceiling_ridge": "ceiling, ridge",
-        "ceiling_compact": "ceiling, compact", "kappa_pretrain": "κ(K<sub>P</sub>)",
+        "pretrain_ratio": "(ii)", "limit_harmful_ratio": "(i), at most", "ceiling_ridge": "limit, ridge",
+        "ceiling_compact": "theoretical limit, compact", "kappa_pretrain": "κ(K<sub>P</sub>)",
         "kappa_harmful": "κ(K<sub>H</sub>)", "rank_pretrain": "rank K<sub>P</sub>",
         "rank_harmful": "rank K<sub>H</sub>",
         "harmful_only": "null directions of K<sub>P</sub> in D<sub>H</sub>",

@@ -40,7 +40,7 @@ class AlignedTasks(ExplorerResult):
         return quotient / quotient[0]
 
     def figure(self) -> Any:
-        """Draw both condition numbers beside RIR and its ceiling, along `θ_s = K_P^{-s/2}`."""
+        """Draw both condition numbers beside RIR and its theoretical limit, along `θ_s = K_P^{-s/2}`."""
         sheet = Sheet("condition numbers of the two probes", "relative immunization ratio")
         left, right = sheet.panels
         here, s, hover = self.immunization, [self.exponent], "s = %{x:.3f}: %{y:.4g}"

@@ -116,7 +116,7 @@ class CeilingDemo(ExplorerResult):
         return sheet.finish(title, margin={"b": 118})
 
     def caption(self) -> str:
-        """Say how far Algorithm 1 got, and what the ceiling is."""
+        """Say how far Algorithm 1 got, and what the theoretical limit is."""
         plane, t, limit = self.plane, self.shown, self.plane.ceiling.value
         reached, diamond = float(self.rir[t]), [num(value, 4) for value in plane.chosen]
         ended = {
@@ -171,7 +171,7 @@ def ceiling_demo(
     step: int = PATH_STEPS,
     extractor: Extractor = pareto_immunizer,
 ) -> CeilingDemo:
-    """Place the ceiling, θ* and a path of Algorithm 1 by plain descent, from θ = I and without targets."""
+    """Place the limit, θ* and a path of Algorithm 1 by plain descent, from θ = I and without targets."""
     tasks = (kappa_pretrain, kappa_harmful, angle, dimension, null)
     path = _path_of_two(tasks, ratio, learning_rate)
     return CeilingDemo(_plane(*two_tasks(*tasks), extractor), step, *path)

@@ -247,7 +247,7 @@ def check_ceiling(ceiling: Any) -> str:
 
 @answer_check
 def check_spent_budget(spend: Any) -> str:
-    """Exercise 11: a θ with (ii) ≤ 1 and (i) at least 99.9 % of the ceiling."""
+    """Exercise 11: a θ with (ii) ≤ 1 and (i) at least 99.9 % of the theoretical limit."""
     for K_P, K_H in _pairs(6, both=True):
         T, limit = matrix_answer(call(spend, K_P, K_H), K_P.shape, "θ"), rir_ceiling(K_P, K_H).value
         full = np.linalg.matrix_rank(T) == len(T)

@@ -368,7 +368,7 @@ def _measured(own: OwnPair, rtol: float) -> tuple[Any, ...]:
 
 
 class OwnDataExplorer(Explorer):
-    """Condition numbers, ranks, alignment, ceiling and probe cost of two feature matrices."""
+    """Condition numbers, ranks, alignment, theoretical limit and probe cost of two feature matrices."""
 
     compute = staticmethod(own_data)
     own = Own("limit", largest_rir)

@@ -1,4 +1,4 @@
-r"""How much immunization is possible at all: the RIR ceiling and the closed-form immunizer.
+r"""How much immunization is possible at all: the theoretical limit of RIR and the closed-form immunizer.
 
 For `K_P, K_H ≻ 0` and invertible `θ = K_P^{-1/2}S`, `κ(H_P) = κ(S)²` and `κ(H_H) = κ(SᵀMS) ≤ κ(S)²κ(M)` with
 `M = K_P^{-1/2} K_H K_P^{-1/2}`; equality at `θ* = K_P^{-1/2}`. κ(M) is that of one generalized eigenproblem.
@@ -128,7 +128,7 @@ def rir_ceiling(
         rtol: Relative rank tolerance; default `D·eps`.
 
     Returns:
-        The ceiling and the generalized eigenvalues and ranks behind it.
+        The theoretical limit and the generalized eigenvalues and ranks behind it.
 
     Raises:
         InvalidInputError: Shapes differ, entries are non-finite, `ridge` is not positive, λ_max overflows.
@@ -195,7 +195,7 @@ def ridge_convention_ceiling(
 
 
 def share_of_ceiling(rir: float, ceiling: float) -> float:
-    """Return RIR / ceiling, how much of what is possible an extractor has reached; NaN without a ceiling."""
+    """Return RIR over its limit, the fraction of what is possible that is reached; NaN without a limit."""
     return rir / ceiling if math.isfinite(ceiling) else math.nan
 
 
@@ -208,9 +208,9 @@ def max_rir_immunizer(
     null_gain: float = 1.0,
     rtol: float | None = None,
 ) -> Array:
-    """Closed-form immunizer `θ* = K_P^{-1/2}`: `κ(H_P(θ*)) = 1` and RIR at its ceiling.
+    """Closed-form immunizer `θ* = K_P^{-1/2}`: `κ(H_P(θ*)) = 1` and RIR at its theoretical limit.
 
-    On null(K_P), where the ceiling is infinite if the harmful task lives there, θ* scales by
+    On null(K_P), where the limit is infinite if the harmful task lives there, θ* scales by
     `null_gain` times its largest gain on range(K_P): RIR then grows with `null_gain²`.
 
     Args:

@@ -5,7 +5,7 @@ With `M = K_P^{-1/2} K_H K_P^{-1/2}` and :math:`x = κ(H_P)`,
 .. math:: \max\bigl(κ(M)/x,\; x/κ(M)\bigr) \;\le\; κ(H_H) \;\le\; x\,κ(M), \qquad x \ge 1
 
 for every invertible θ: the triangle inequality of Hilbert's metric `d(A, B) = log κ(A^{-1/2}BA^{-1/2})`
-between K_P, K_H and `(θθᵀ)^{-1}`. The right-hand side is the ceiling, `rir_ceiling`; `pareto_extractor`
+between K_P, K_H and `(θθᵀ)^{-1}`. The right-hand side is the theoretical limit, `rir_ceiling`; `pareto_extractor`
 attains it for every x, so that the ray RIR = RIR_max from θ* on *is* the Pareto front.
 """
 
@@ -142,7 +142,7 @@ def pareto_immunizer(
         pretrain_features: `(N_P, D)` inputs X_P in place of `K_P`.
         harmful_features: `(N_H, D)` inputs X_H in place of `K_H`.
         pretrain_ratio: The (ii) to reach, in (0, 1]; less where κ(H_H) would be beyond float64's ranks.
-            Default 1 − 1e-3, or closer to 1 if the ceiling is below 1.002.
+            Default 1 − 1e-3, or closer to 1 if the limit of RIR is below 1.002.
         convention: `ridge` leaves the front of a full-rank pair where Definition 3.1 asks for it there.
         ridge: ε of the ridge convention.
 
