@@ -5,8 +5,8 @@ With `M = K_P^{-1/2} K_H K_P^{-1/2}` and :math:`x = κ(H_P)`,
 .. math:: \max\bigl(κ(M)/x,\; x/κ(M)\bigr) \;\le\; κ(H_H) \;\le\; x\,κ(M), \qquad x \ge 1
 
 for every invertible θ: the triangle inequality of Hilbert's metric `d(A, B) = log κ(A^{-1/2}BA^{-1/2})`
-between K_P, K_H and `(θθᵀ)^{-1}`. The right-hand side is the theoretical limit, `rir_ceiling`; `pareto_extractor`
-attains it for every x, so that the ray RIR = RIR_max from θ* on *is* the Pareto front.
+between K_P, K_H and `(θθᵀ)^{-1}`. The right-hand side is the theoretical limit, `rir_ceiling`;
+`pareto_extractor` attains it for every x, so that the ray RIR = RIR_max from θ* on *is* the Pareto front.
 """
 
 import math
