@@ -3,10 +3,12 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from condnum.figures.style import DOTTED, empty, express, finish, log_axis, method_style
 from condnum.numbers import num
 from condnum.probing import AttackReport
+from condnum.probing.report import factor_text
 
 #: Excess losses below this are not drawn: the panel stops at its smallest ε.
 _FLOOR = 1e-5
@@ -60,13 +62,18 @@ def _curves(report: AttackReport, subtitle: str, column: str, axis: str, title: 
 def attack_factor_heatmap(report: AttackReport, subtitle: str) -> Any:
     """Draw the immunization factor of each attacker on each extractor, and the worst case."""
     chosen = report.budget.reported_epsilon
-    table = report.at(report.factors, chosen)
-    shown = report.factor_table(epsilon=chosen).set_index("attacker")
+    return factor_heatmap(report.at(report.factors, chosen), chosen, report.baseline, subtitle)
+
+
+def factor_heatmap(table: pd.DataFrame, epsilon: float, baseline: str, subtitle: str = "") -> Any:
+    """Draw the factors of one target ε."""
+    shown = factor_text(table, dict.fromkeys(table["extractor"])).set_index("attacker")
     values = table.pivot(index="label", columns="extractor", values="factor")
     values = values.reindex(index=shown.index, columns=shown.columns)
     row = "<b>worst case: least factor</b>"
     for name in shown.columns[values.notna().any()]:
-        sign = "" if report.worst_case(name, epsilon=chosen)["bound"] == "exact" else ">"
+        least = table.loc[table.loc[table["extractor"] == name, "factor"].idxmin()]
+        sign = "" if least["bound"] == "exact" else ">"
         shown.loc[row, name] = f"<b>{sign}{num(values[name].min())}</b>"
     values.loc[row] = values.min()
     log = np.log10(values)
@@ -81,10 +88,11 @@ def attack_factor_heatmap(report: AttackReport, subtitle: str) -> Any:
         hovertemplate="%{y} on %{x}: factor %{text}<extra></extra>", hoverongaps=False,
         colorbar={"title": {"text": "factor"}, "tickvals": ticks, "ticktext": [f"{10**t:g}" for t in ticks]},
     )  # fmt: skip
-    figure.update_xaxes(title_text="extractor", showgrid=False)
+    labels = [method_style(name).label.partition(" (")[0] for name in values.columns]
+    figure.update_xaxes(title_text="extractor", showgrid=False, tickvals=[*values.columns], ticktext=labels)
     figure.update_yaxes(showgrid=False, ticks="", range=[len(values) - 0.5, -0.5], dtick=1)
     note = (
-        f"{subtitle}<br>Steps to ε = {100 * chosen:g} % over those on {report.baseline}; >: not finished, "
+        f"{subtitle}<br>Steps to ε = {100 * epsilon:g} % over those on {baseline}; >: not finished, "
         "∞: out of reach"
     )
     finish(figure, "Immunization factor of each attacker", note, height=210 + 30 * len(values))

@@ -54,7 +54,11 @@ def erasure_front(summary: pd.DataFrame, subtitle: str) -> Any:
     for level in (0, 1):
         figure.add_hline(level, line=DOTTED)
         figure.add_vline(level, line=DOTTED)
-    figure.update_xaxes(range=[-0.3, 1.2], title_text="", showticklabels=True)
+    half = points["pretrain_linear_kept_pm"].fillna(0)
+    kept = points["pretrain_linear_kept"].to_numpy() + np.outer([-1, 1], half)
+    low, high = max(-0.3, kept.min()), min(1.2, kept.max())  # else a cheap erasure is one clump
+    room = 0.06 * max(high - low, 0.02)
+    figure.update_xaxes(range=[low - room, high + room], title_text="", showticklabels=True)
     figure.update_yaxes(range=[-0.6, 1.3], title_text="")
     figure.update_xaxes(title_text="benign score kept", row=1)  # plotly express counts rows from below
     figure.update_yaxes(title_text="harmful score left", col=1)

@@ -5,7 +5,7 @@
   const draw = (frame) => {
     const figure = JSON.parse(document.querySelector(`script[data-for="${frame.id}"]`).textContent);
     drawn.set(frame, frame.clientWidth);
-    return condnum.paint(frame, figure);
+    return condnum.paint(frame, figure).then(() => { frame.style.minHeight = 0; }); // it may need less
   };
   const watch = new ResizeObserver((frames) => {
     for (const { target } of frames)

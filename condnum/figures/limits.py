@@ -98,8 +98,10 @@ def ceilings_figure(ceilings: pd.DataFrame, subtitle: str) -> Any:
     figure.update_xaxes(**log_axis(RIDGE_TITLE, ceilings["ridge_share"]))
     figure.update_yaxes(**log_axis("RIR on K + εI", ceilings["rir_ceiling"]))
     title = "Theoretical limit of RIR as a function of ε"
+    if len(set(pairs)) == 1:
+        subtitle = f"{subtitle}. {pairs[0]}"
     return finish(figure, title, subtitle, legend="D<sub>P</sub> → D<sub>H</sub>").update_layout(
-        showlegend=True
+        showlegend=len(set(pairs)) > 1
     )
 
 

@@ -114,6 +114,24 @@ const condnum = {};
     layout.height = taller;
   }
 
+  // Rows of squares are no higher than their squares, which the width may have made smaller.
+  function closeUp(data, layout, width) {
+    const { height = 450, margin = {} } = layout, old = height - (margin.t ?? 100) - (margin.b ?? 80);
+    const squares = axes(layout, "y").map((key) => layout[key]).filter((y) => y.scaleanchor), tops = new Set();
+    const rows = squares.map(({ domain = [0, 1] }) => domain).filter(([, top]) => !tops.has(top) && tops.add(top));
+    const spans = axes(layout, "x").map((key) => layout[key].domain ?? [0, 1]).map(([left, right]) => right - left);
+    const side = Math.max(...spans) * roomOf(data, layout, width), bar = layout.coloraxis?.colorbar;
+    const less = rows.length && (rows[0][1] - rows[0][0]) * old - side;
+    if (!(less > 0)) return;
+    const below = (y) => rows.reduce((sum, [low, top]) => sum + Math.min(1, Math.max(0, (y - low) / (top - low))), 0);
+    const moved = (y) => (y * old - less * below(y)) / (old - less * rows.length);
+    for (const y of squares) y.domain = (y.domain ?? [0, 1]).map(moved);
+    for (const note of layout.annotations ?? []) if (note.yref === "paper") note.y = moved(note.y);
+    if (bar?.lenmode === "pixels") bar.len = Math.min(bar.len, side);
+    layout.height = height - less * rows.length;
+    if (layout.title?.y !== undefined) layout.title.y = 1 - ((1 - layout.title.y) * height) / layout.height;
+  }
+
   // Panels that lie beside each other come below each other, for a place as narrow as a phone.
   function stack(data, layout, width) {
     const PANEL = 230, BETWEEN = 88, ROW = 24, of = (axis) => axis.domain ?? [0, 1];
@@ -201,7 +219,10 @@ const condnum = {};
     const columns = new Set(axes(layout, "x").map((key) => layout[key].domain?.[0] ?? 0)).size;
     const narrow = width < Math.max(LEAST, COLUMN * columns) || roomOf(data, layout, width) < SLIM * columns;
     if (layout.meta?.stack && narrow && columns) stack(data, layout, width);
-    else if (width) wrapTitles(data, layout, layout.width ?? width);
+    else if (width) {
+      closeUp(data, layout, layout.width ?? width);
+      wrapTitles(data, layout, layout.width ?? width);
+    }
     return Plotly.react(plot, data, layout, {
       responsive: !printing, displaylogo: false, showSendToCloud: false, displayModeBar: narrow ? false : "hover",
       modeBarButtonsToRemove: ["zoomIn2d", "zoomOut2d", "autoScale2d", "select2d", "lasso2d"],

@@ -87,7 +87,8 @@ def finish(
     The look stands in the layout: pages drop plotly's templates, as they have colors of their own.
     """
     require("plotly.io", "viz").renderers["plotly_mimetype"].config.update(CONFIG)  # in JupyterLab
-    parts = [textwrap.wrap(line, width) or [""] for line in subtitle.split("<br>")]
+    lines = subtitle.removeprefix(". ").removeprefix("<br>").split("<br>")  # of data without words
+    parts = [textwrap.wrap(line, width) or [""] for line in lines]
     headings = [note.text.count("<br>") for note in figure.layout.annotations if note.yref == "paper"]
     # Titles of panels grow upwards.
     top = 73 + 22 * sum(map(len, parts)) + 20 * max(headings, default=0)

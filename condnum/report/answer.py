@@ -27,6 +27,7 @@ from condnum.report.tables import (
     spread,
     times,
 )
+from condnum.studies.attackers import LOGISTIC_EPSILON, SQUARED_EPSILON
 from condnum.studies.measure import TABLE_1
 
 #: A table of a run by its name; None if the run has none.
@@ -187,8 +188,15 @@ def _limits(tables: Tables, kind: str, data: str) -> Answer:
     return Answer(said, limits_table(summary))
 
 
+def reported_factors(tables: Tables) -> tuple[pd.DataFrame, float]:
+    """Return the factors of the target that sentences are about, and that target."""
+    logistic = np.isclose(tables("extractors")["start_loss"].iloc[0], np.log(2))  # of zero weights
+    epsilon = LOGISTIC_EPSILON if logistic else SQUARED_EPSILON
+    return tables("factors").query("epsilon == @epsilon"), epsilon
+
+
 def _attackers(tables: Tables, kind: str, data: str) -> Answer:
-    factors = tables("factors").query("epsilon == 0.01")
+    factors, epsilon = reported_factors(tables)
     name = _first(factors["extractor"])
     own = factors[factors["extractor"] == name]
 
@@ -201,7 +209,9 @@ def _attackers(tables: Tables, kind: str, data: str) -> Answer:
     descent, least = own[own["attacker"] == "gd"], own.dropna(subset="factor").nsmallest(1, "factor")
     parts = [f"gradient descent {slowed(row)}" for _, row in descent.iterrows()]
     parts += [f"the attacker slowed least, {row['label']}, {slowed(row)}" for _, row in least.iterrows()]
-    said = f"On features of {_words(name)}, {', and '.join(parts)} (to 1 % of the excess loss)."
+    said = (
+        f"On features of {_words(name)}, {', and '.join(parts)} (to {100 * epsilon:g} % of the excess loss)."
+    )
     table = factor_text(factors, list(dict.fromkeys(factors["extractor"])))
     return Answer(f"{said} The paper measures gradient descent alone.", table.rename(columns=_words))
 

@@ -93,6 +93,8 @@ def shown_notebook(notebook: Any) -> tuple[Any, list[dict[str, Any]]]:
         for output in cell.get("outputs", []):
             if "data" in output:
                 output.data = type(output.data)(_page_data(output.data, figures))
+            if "text" in output:  # without what a line of progress has overwritten
+                output.text = re.sub(r"(?m)^.*\r(?!\n)", "", output.text)
             if output.get("name") == "stderr":
                 output.text = _WARNED.sub(r"\2", _OF_LIBRARIES.sub("", output.text))
         if "outputs" in cell:

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from nbformat.v4 import new_markdown_cell
 
 from condnum.figures import pair_heatmaps
+from condnum.figures.attack_panel import factor_heatmap
 from condnum.figures.deep_attacks import protection_figure
 from condnum.figures.erasure import erasure_front
 from condnum.figures.limits import ceilings_figure
@@ -20,7 +21,7 @@ from condnum.figures.waterfall import waterfall_figure
 from condnum.files import shipped
 from condnum.machine import revision_text
 from condnum.progress import duration
-from condnum.report.answer import answer
+from condnum.report.answer import answer, reported_factors
 from condnum.report.deep import committed_tables, verdict
 from condnum.report.experiments import ExperimentResult, experiments
 from condnum.report.html import figure_html, shown_notebook
@@ -36,6 +37,7 @@ _RUN = "what-made-this-page"
 
 #: First figures of committed runs, which have no notebook, by the word after `condnum run`.
 _DRAWN: dict[str, Callable[[Callable[[str], Any]], Any]] = {
+    "attackers": lambda table: factor_heatmap(*reported_factors(table), "raw inputs"),
     "limits": lambda table: ceilings_figure(table("ceilings"), ""),
     "reproduction-audit": lambda table: waterfall_figure(
         table("waterfall"), "", epochs=10, published=TABLE_1["ours"].rir

@@ -118,7 +118,7 @@ def test_the_start_plays_until_the_harmful_descent_is_stuck_and_learn_shows_each
     assert watched.locator(".gallery a.card img").evaluate_all(shown) == [True] * 8
 
 
-def test_fences_are_as_tall_as_what_they_enclose_on_a_machine_without_a_math_font(
+def test_fences_are_as_tall_as_what_they_enclose_and_rows_not_chosen_are_hidden_on_a_phone(
     site: Path, golden_run: Callable[..., Any], watched: Any
 ) -> None:
     formula = mathml(r"\left(\frac{\frac{a}{b}}{\frac{c}{d}}\right)", display=True)
@@ -137,4 +137,7 @@ def test_fences_are_as_tall_as_what_they_enclose_on_a_machine_without_a_math_fon
             formula,
         )
         assert min(fences) > 0.9 * tall, page
+    watched.set_viewport_size({"width": 390, "height": 844})  # where rows are cards
+    shown = "rows => rows.map(row => row.getClientRects().length)"
+    assert {*watched.locator(".cards tr[hidden]").evaluate_all(shown)} == {0}
     assert watched.problems == strangers(watched) == []

@@ -25,6 +25,7 @@ def figure(height: int | None = None) -> Any:
 @pytest.fixture
 def executed() -> Any:
     remote = '<script src="https://cdn.example/x.js"></script><b>kept</b>'
+    passed = new_output("stream", name="stdout", text="3 of 4\r      \r")  # a line of progress
     node = new_notebook()
     node.cells = [
         new_markdown_cell(
@@ -33,7 +34,7 @@ def executed() -> Any:
         ),
         new_code_cell("seeds: int = 2", metadata={"tags": ["parameters"]}),
         new_code_cell("seeds = 'INJECTED'", metadata={"tags": ["injected-parameters"]}),
-        new_code_cell("draw()", outputs=[figure(321), figure()], metadata={"tags": ["hide-input"]}),
+        new_code_cell("draw()", outputs=[figure(321), figure(), passed], metadata={"tags": ["hide-input"]}),
         new_code_cell(
             "show()",
             outputs=[
@@ -88,10 +89,11 @@ def test_code_is_folded_and_outputs_are_what_a_page_can_show(page: Any) -> None:
     assert [f.summary.get_text() for f in folded] == ["Code: default parameters", "Code", "Code"]
     assert not any(f.has_attr("open") for f in folded)
     assert [f.pre.get_text().strip() for f in folded] == ["seeds: int = 2", "draw()", "show()"]
+    assert len(page.select(".output_stream")) == 1
     for words in ("printed", "only text", "This is an interactive control"):
         assert words in page.get_text()
     for words in ("INJECTED", "big", "Javascript object", "alert(1)", "IntSlider"):
-        assert words not in str(page)
+        assert words not in str(page.main)
     assert [m.get_text() for m in page.find_all("math")] == ["κ", "12", "κ"]
     assert [row.get_text("=") for row in page.select(".parameters tr")] == ["seeds=3", "out=<a>"]
     assert page.footer.get_text().endswith("run on 2030-01-02 03:04:05 UTC")
