@@ -1,6 +1,8 @@
 """How numbers are written for people, in figures, sentences and tables."""
 
 import math
+from dataclasses import fields
+from typing import Any
 
 
 def num(value: float, digits: int = 3) -> str:
@@ -39,3 +41,18 @@ def times(factor: float) -> str:
         ('as many', '2.5 times as many')
     """
     return "as many" if number(factor) == "1" else f"{number(factor)} times as many"
+
+
+def short_repr(record: Any) -> str:
+    """Return the fields of a dataclass, a line each, arrays by their shapes: its `__repr__`."""
+    lines = [type(record).__name__]
+    for field in fields(record):
+        value, name = getattr(record, field.name), f"  {field.name:<20}"
+        if getattr(value, "ndim", 0):
+            shape = " × ".join(map(str, value.shape))
+            lines.append(f"{name} {shape}, {str(value.dtype).removeprefix('torch.')}")
+        elif isinstance(value, float) or hasattr(value, "ndim"):
+            lines.append(f"{name} {number(float(value))}")
+        else:
+            lines.append(f"{name} {value!r}")
+    return "\n".join(lines)

@@ -263,3 +263,18 @@ class TestExtractors:
         net[2].eval()
         np.testing.assert_allclose(extracted(net, self.X), self.X @ self.THETA, rtol=1e-4)
         assert [part.training for part in net] == [True, True, False]
+
+
+def test_records_print_shapes_and_no_numbers_of_arrays():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(300, 100)), rng.normal(size=300)
+    problem = condnum.ImmunizationProblem.from_data(X, y, X * np.arange(1, 101), y)
+    found, K = condnum.immunize(problem), X.T @ X
+    for record in (
+        found, found.verdict, found.spectra, problem, problem.pretrain, problem.pretrain.range,
+        condnum.alignment(found.theta, K), condnum.linear_probe(found.theta, K, X.T @ y),
+    ):  # fmt: skip
+        text = repr(record)
+        assert len(text.splitlines()) <= 16
+        assert len(text) < 1000
+    assert "100 × 100, float64" in repr(problem.pretrain.range)

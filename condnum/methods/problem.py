@@ -12,6 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from condnum.arrays import ArrayLike, as_targets, as_tensor, resolve_device, same_columns, storage_eps
 from condnum.errors import InvalidInputError, check_known
+from condnum.numbers import short_repr
 from condnum.probing.probe_steps import ProbeSteps, target_probe
 from condnum.theory.ceiling import RirCeiling, rir_ceiling
 from condnum.theory.covariances import CovarianceRange, fit_lost
@@ -82,6 +83,8 @@ class LinearTask:
     loss_features: Tensor | None = None  # (N_loss, D), None for `features`
     rtol: float | None = None  # relative rank tolerance of K; default D·2⁻⁵²
     labels: Tensor | None = None  # (N_loss,) 0 … C − 1, where the targets are labels
+
+    __repr__ = short_repr
 
     @property
     def supervised_rows(self) -> Tensor | None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from condnum.arrays import ArrayLike, FloatArray, as_tensor
 from condnum.errors import InvalidInputError, check_integer
+from condnum.numbers import short_repr
 from condnum.probing.quadratic import Modes, line_search_filters
 from condnum.probing.tasks import probed_task
 from condnum.theory.covariances import CovarianceRange
@@ -24,6 +25,8 @@ class ProbeCurve:
     stopped_at: NDArray[np.int64]  # (...) step at which the gradient fell below round-off, −1 if never
     condition: FloatArray  # (...) compact κ of the Hessian
     rank: NDArray[np.int64]  # (...) k, the directions that the probe sees
+
+    __repr__ = short_repr
 
 
 def log_spaced_steps(steps: int, count: int = 400) -> NDArray[np.int64]:

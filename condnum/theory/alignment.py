@@ -12,6 +12,7 @@ from torch import Tensor
 
 from condnum.arrays import ArrayLike, as_tensor, extractor_matrix, like, named_columns, storage_eps
 from condnum.errors import InvalidInputError, RankError
+from condnum.numbers import short_repr
 from condnum.theory.extremes import singular_triples
 from condnum.theory.spectra import (
     as_covariance,
@@ -35,6 +36,8 @@ class Alignment:
     rank: int  # numerical rank of H
     predicted_condition: float  # compact κ of Eq. 10
     u_unique: bool  # False: θ has repeated non-zero singular values, so Eq. 10 is not unique
+
+    __repr__ = short_repr
 
     @property
     def true_condition(self) -> float:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from condnum.arrays import ArrayLike, as_tensor, like, same_columns, storage_eps
 from condnum.errors import InvalidInputError, RankError
+from condnum.numbers import short_repr
 from condnum.theory.extremes import singular_triples
 from condnum.theory.spectra import (
     as_covariance,
@@ -30,6 +31,8 @@ class CovarianceRange:
     vectors: Tensor  # (D, r), orthonormal columns
     rtol: float = 0.0  # relative tolerance below which an eigenvalue counted as zero; 0 for D·2⁻⁵²
     units_hide_rank: bool = False  # K has a larger rank where its columns have unit length: which holds?
+
+    __repr__ = short_repr
 
     @classmethod
     def of(

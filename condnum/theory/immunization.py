@@ -17,7 +17,7 @@ from torch import Tensor
 
 from condnum.arrays import ArrayLike, extractor_matrix, named_columns, storage_eps
 from condnum.errors import InvalidInputError, RankError, check_known
-from condnum.numbers import num
+from condnum.numbers import num, short_repr
 from condnum.theory.covariances import CovarianceRange, task_ranges
 from condnum.theory.spectra import (
     PUBLISHED_RIDGE,
@@ -271,6 +271,8 @@ class HessianSpectra:
     rtol: float = 1.0  # at which the ranges tell K's rank, where that is finer than D·2⁻⁵²
     tolerance: float = RATIO_TOLERANCE
     hidden: tuple[str, ...] = ()  # tasks whose rank the units of their columns hide
+
+    __repr__ = short_repr
 
     @classmethod
     def of(

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from condnum.arrays import Array, ArrayLike
 from condnum.errors import InvalidInputError
+from condnum.numbers import short_repr
 from condnum.theory.ceiling import (
     RirCeiling,
     exclusive_directions,
@@ -47,6 +48,8 @@ class FeasibleRegion:
     kappa_pencil: float  # κ(M) = λ_max/λ_min of (K_H, K_P) on range(K_P)
     ceiling: RirCeiling
     mirrored: bool  # whether x/κ(M) ≤ κ(H_H) holds too: equal ranks, nothing of one task's own
+
+    __repr__ = short_repr
 
     @classmethod
     def of(cls, P: CovarianceRange, H: CovarianceRange, ceiling: RirCeiling) -> Self:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from condnum.arrays import ArrayLike, as_tensor, like, storage_eps
 from condnum.errors import CondnumError, InvalidInputError, RankError, check_integer
+from condnum.numbers import short_repr
 from condnum.theory.spectra import checked_rtol, default_rtol, is_symmetric, symmetric_part
 
 
@@ -24,6 +25,8 @@ class RegularizerGradient:
     gradient: Any  # the shape of the matrix that it is taken in
     rank: Any  # k, the number of σ > rtol·σ₁, or the rank that was asked for
     multiplicity: Any  # how many singular values equal the extreme one; the subgradient averages over them
+
+    __repr__ = short_repr
 
     @property
     def differentiable(self) -> Any:
