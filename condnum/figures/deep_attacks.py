@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from condnum.deep.attacks.attackers import DeepAttacker
 from condnum.figures.style import (
     DOTTED,
     MethodStyle,
@@ -186,3 +187,33 @@ def undoing_figure(undoing: pd.DataFrame, subtitle: str) -> Any:
     goal = "Dotted: 90 % of the way from chance to the best attacker's accuracy on θ₀"
     note = f"{subtitle}<br>{marks}<br>{goal}"
     return finish(figure, "What undoing each defense costs", note, height=240 + inner, legend="net")
+
+
+def sgrc_figure(sgrc: pd.DataFrame, subtitle: str) -> Any:
+    """Draw SGRC against passes over the attacker's images, a panel per backbone and attacker."""
+    heading = "SGRC along the attacks"
+    shots = 0 if 0 in set(sgrc["shots"]) else sgrc["shots"].max()
+    table = sgrc[(sgrc["step"] > 0) & (sgrc["net"] != "scratch") & (sgrc["shots"] == shots)]
+    table = table[table.groupby(["backbone", "attacker"])["step"].transform("nunique") > 1]
+    if not len(table):
+        return _without_steps(heading, subtitle)
+    places = list(table.groupby(["backbone", "attacker"], sort=False))
+    titles = [f"{name}<br>{DeepAttacker.named(attacker).label}" for (name, attacker), _ in places]
+    columns = min(3, len(places))
+    figure, rows, inner = _grid(titles, columns, height=230)
+    for index, (_, part) in enumerate(places):
+        at = {"row": index // columns + 1, "col": index % columns + 1}
+        for net, own in part.groupby("net", sort=False):
+            style = _look(str(net))
+            look = {"color": style.color, "dash": style.dash, "width": 2.2}
+            figure.add_scatter(
+                x=own["epochs"], y=own["sgrc"], mode="lines", name=style.label, line=look, legendgroup=net,
+                hovertemplate="%{x:.3g} passes: %{y:.1f} %", showlegend=index == 0, **at,
+            )  # fmt: skip
+        figure.add_hline(y=0, line=DOTTED, **at)
+    figure.update_xaxes(**log_axis("", table["epochs"]), showticklabels=True)
+    figure.update_xaxes(title_text="passes over the attacker's images", row=rows)
+    figure.update_yaxes(title_text="SGRC (%)", range=[-105, 105], col=1)
+    figure.update_yaxes(range=[-105, 105])
+    note = f"{subtitle}<br>{_rows(shots)}; mean over seeds and repeats; 0: the attacker has as much as on θ₀"
+    return finish(figure, heading, note, height=220 + inner, legend="net")

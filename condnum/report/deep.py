@@ -257,6 +257,29 @@ def undoing_table(undoing: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def defense_table(results: pd.DataFrame, bounded: pd.DataFrame) -> pd.DataFrame:
+    """Format every attacker's accuracy in the end on every net, mean ± standard deviation over seeds.
+
+    The last column is the best attack that costs D_P at most two points (`DeepAttackReport.bounded`).
+    """
+
+    def of_seeds(values: Any) -> str:
+        mean, count = f"{100 * values.mean():.1f}", len(values)
+        return f"{mean} ± {100 * values.std():.1f}" if count > 1 else f"{mean} <small>(one seed)</small>"
+
+    keys = ["backbone", "shots", "net"]
+    seeds = results.groupby([*keys, "label", "seed"], sort=False)["final_accuracy"].mean()
+    table = seeds.groupby([*keys, "label"], sort=False).agg(of_seeds).unstack("label", sort=False).fillna("—")
+    best = bounded.set_index(keys)
+    kept = 100 * best["final_accuracy"].round(4)
+    text = kept.map("{:.1f}".format) + "<br><small>" + best["label"] + "</small>"
+    table["best that keeps D_P within 2 points"] = text.reindex(table.index).fillna("—")
+    found = table.reset_index()
+    found["net"] = found["net"].map(lambda net: _NETS.get(net, label(net)))
+    found["shots"] = found["shots"].map(lambda shots: str(shots or "all"))
+    return found.rename(columns={"shots": "examples per class"}).rename_axis(columns=None)
+
+
 def verdict(factors: pd.DataFrame, immunization: pd.DataFrame, fraction: float = HEADLINE) -> str:
     """Say for each backbone and method which is the cheapest attack that succeeds."""
     most = 0 if 0 in set(factors["shots"]) else factors["shots"].max()

@@ -194,6 +194,8 @@ class DeepAttackers(DeepNets, name="deep-attackers", notebook="deep_attackers"):
         return {
             "factors": report.factors(),
             "undoing": report.undoing(),
+            "sgrc": report.sgrc(),
+            "bounded": report.bounded(),
             "results": report.table(),
             "trials": report.trials(),
             "immunization": net_summary(models, data),
@@ -218,8 +220,10 @@ def _target(study: DeepAttackers, data: DeepTasks, model: Cell, scratch: bool) -
     if scratch:
         theta = from_scratch(theta, model["seed"], train.images)
     test = [pixels(images, study.test_images) for images in (data.harmful_test, data.pretrain_test)]
-    kept = _kept(study)
-    return Target(theta, train, test[0], fresh=fresh, pretrain_test=test[1], device=study.device, kept=kept)
+    benign = {"pretrain_test": test[1]}
+    if any(DeepAttacker.named(name).benign for name in study.attackers):
+        benign["pretrain_train"] = pixels(data.pretrain)
+    return Target(theta, train, test[0], fresh=fresh, **benign, device=study.device, kept=_kept(study))
 
 
 @lru_cache(1)

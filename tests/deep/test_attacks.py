@@ -4,17 +4,21 @@ import copy
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
 from condnum.deep import Backbone
-from condnum.deep.attacks.attack import attack
-from condnum.deep.attacks.attacked_net import AttackedNet, add_lora
+from condnum.deep.attacks import attackers
+from condnum.deep.attacks.attack import DeepAttackRun, attack
+from condnum.deep.attacks.attacked_net import AttackedNet, Muon, add_lora
 from condnum.deep.attacks.attackers import CHANGES, DeepAttacker, DeepBudget
 from condnum.deep.attacks.report import (
     AGAIN,
+    AttackKey,
+    DeepAttackReport,
     cheapest_attack,
     compare_needs,
     deep_attack_panel,
@@ -291,7 +295,7 @@ def test_refused():
         ),
         *(
             (UnknownNameError, f"deep attacker '{name}'", lambda name=name: named(name))
-            for name in ("all-muon", "lora0-sgd", "lora-sgd", "head4-sgd", "stage-lbfgs")
+            for name in ("all-lion", "benign-head-sgd", "lora0-sgd", "lora-sgd", "head4-sgd", "stage-lbfgs")
         ),
     ):
         with pytest.raises(error, match=message):
@@ -435,3 +439,87 @@ def test_from_scratch_is_the_same_architecture_with_other_weights_and_own_statis
     assert torch.allclose(first.running_mean, seen[0].mean(dim=(0, 2, 3)), atol=1e-5)
     assert first.momentum == drawn(name).model.bn1.momentum
     assert not first.training
+
+
+@pytest.fixture(scope="module")
+def digits_target():
+    """A small drawn net, with images of both tasks."""
+    net = drawn("test_resnet").snapshot()
+    look = evaluation_transform(net)
+    sets = {
+        name: load_pixels(open_images(f"digits-8x8:{digits}", split), look, most=100)
+        for name, digits, split in (
+            ("train", "5-9", "train"), ("test", "5-9", "test"), ("pretrain_train", "0-4", "train"),
+            ("pretrain_test", "0-4", "test"),
+        )
+    }  # fmt: skip
+    return Target(net, sets.pop("train"), sets.pop("test"), **sets)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_who_trains_on_the_benign_task_alone_solves_for_the_harmful_one(
+    digits_target, optimizer, monkeypatch
+):
+    """After no step worth the name it is ridge regression; after real ones θ has changed, for D_P."""
+    budget, attacker = DeepBudget(steps=12, trials=1, repeats=1), named(f"benign-stage-{optimizer}")
+    with monkeypatch.context() as patch:
+        patch.setitem(attackers.RANGES, optimizer, (1e-12, 1e-12))
+        still = attack(digits_target, attacker, budget=budget)
+    solved = attack(digits_target, named("ridge"), budget=DeepBudget(trials=4))
+    assert still.final_accuracy == solved.final_accuracy
+    moved = attack(digits_target, attacker, budget=budget)
+    assert moved.steps.tolist() == [0, 12]
+    assert moved.accuracy[0, 0] == solved.final_accuracy
+    assert moved.trials["final"].notna().all()
+    alone = Target(digits_target.theta, digits_target.train, digits_target.test)
+    with pytest.raises(InvalidInputError, match="begins with training images of D_P; give pretrain_train"):
+        attack(alone, attacker, budget=budget)
+
+
+def test_a_head_starts_as_the_nearest_class_mean(digits_target):
+    from sklearn.neighbors import NearestCentroid
+
+    found = attack(digits_target, named("means-head-adamw"), budget=DeepBudget(steps=1, trials=1, repeats=1))
+    train, test = digits_target.train, digits_target.test
+    fit, _ = train.chosen_rows(0, 0)
+    X, Z = digits_target.features(train, fit), digits_target.features(test)
+    nearest = NearestCentroid().fit(X.numpy(), train.labels[torch.from_numpy(fit)].numpy())
+    assert found.accuracy[0, 0] == pytest.approx(nearest.score(Z.numpy(), test.labels.numpy()), abs=0.021)
+
+
+@pytest.mark.parametrize("shape", [(6, 40), (40, 6), (8, 3, 3, 3)], ids=str)
+def test_muon_takes_steps_of_equal_singular_values(shape):
+    weight = nn.Parameter(torch.zeros(shape))
+    weight.grad = torch.randn(shape, generator=torch.Generator().manual_seed(0)) * torch.logspace(
+        0, 2, shape[0]
+    ).view(-1, *[1] * (len(shape) - 1))
+    Muon([weight], lr=0.1).step()
+    sigma = torch.linalg.svdvals(weight.detach().flatten(1))
+    assert float(sigma[0] / sigma[-1]) < 3 < float(torch.linalg.cond(weight.grad.flatten(1)))
+    assert float(weight.detach().square().mean().sqrt()) == pytest.approx(0.1, rel=1e-5)
+    assert float((weight.detach() * weight.grad).sum()) < 0
+
+
+def test_sgrc_and_what_keeps_the_benign_task():
+    """Of attacks with known curves: nothing differs from θ₀ itself, and a costly attack is no bounded one."""
+
+    def run(accuracy, benign):
+        curves, trials = np.array([accuracy]), pd.DataFrame({"trial": [1]})
+        return DeepAttackRun(trials, 1.0, False, "", np.array([0, 4]), curves, benign, 64, 0.0)
+
+    known = {
+        ("theta_0", "all-sgd"): run([0.2, 0.8], 0.90),
+        (AGAIN, "all-sgd"): run([0.2, 0.8], 0.90),
+        ("ours", "all-sgd"): run([0.2, 0.6], 0.50),
+        ("theta_0", "ridge"): run([0.2, 0.7], 0.95),
+        ("ours", "ridge"): run([0.2, 0.35], 0.95),
+    }
+    runs = {AttackKey("net", net, attacker, 0, 0): of for (net, attacker), of in known.items()}
+    report = DeepAttackReport(runs, DeepBudget(), 0.2)
+    table = report.sgrc().set_index(["net", "attacker", "step"])
+    assert table.loc[(AGAIN, "all-sgd", 4), "sgrc"] == 0
+    assert table.loc[("ours", "all-sgd", 4), "sgrc"] == pytest.approx(25)
+    assert table.loc[("ours", "ridge", 4), "sgrc"] == pytest.approx(50)
+    assert table.loc[("ours", "all-sgd", 4), "epochs"] == 2  # 4 steps of 32 images of 64
+    assert report.bounded(2).set_index("net").loc["ours", "attacker"] == "ridge"
+    assert report.bounded(60).set_index("net").loc["ours", "attacker"] == "all-sgd"

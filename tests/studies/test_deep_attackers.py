@@ -62,8 +62,12 @@ class TestRun:
         for drawn in (
             figures.protection_figure(tables["factors"], "data"),
             figures.net_curves_figure(tables["curves"], "data", labels=labels),
+            figures.sgrc_figure(tables["sgrc"], "data"),
         ):
             assert "as those in closed form take none" in drawn.layout.title.text
+        shown = report.defense_table(tables["results"], tables["bounded"]).set_index("net")
+        assert f"{100 * best:.1f}" in shown.to_string()
+        assert shown["ridge regression, solved"].str.contains("one seed").all()
         undone = figures.undoing_figure(tables["undoing"], "data")
         listed = [trace.name for trace in undone.data if trace.showlegend and len(trace.x)]
         assert len(listed) == 3  # θ₀, θ_I, scratch

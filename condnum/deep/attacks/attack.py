@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from condnum.data.task_pair import standardize
-from condnum.deep.attacks.attacked_net import AttackedNet
-from condnum.deep.attacks.attackers import DeepAttacker, DeepBudget
+from condnum.deep.attacks.attacked_net import AttackedNet, Muon
+from condnum.deep.attacks.attackers import RANGES, DeepAttacker, DeepBudget
 from condnum.deep.attacks.target import CHUNK, Target
 from condnum.deep.images import minibatches
 from condnum.deep.probe import logistic_head, smoothness
@@ -130,6 +130,12 @@ class _Images:
             found = [read(of, rows) for of, rows in sets]
             self.layers = {name: [part[name] for part in found] for name in found[0]}
         self.sample = own.images[torch.from_numpy(scale_rows(fit))]
+        self.features = target.features(own, fit) if attacker.means else None
+        self.benign = target.pretrain_train if attacker.benign else None
+        if attacker.benign and self.benign is None:
+            raise InvalidInputError(
+                f"attacker '{attacker.name}' begins with training images of D_P; give pretrain_train=…."
+            )
 
 
 def scale_rows(rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -162,23 +168,29 @@ def _descend(
     train, labels = inputs[0], images.labels[0]
     features = train if attacker.subset == "head" else target.through(target.theta, images.sample)
     model, rate = AttackedNet(target.theta, attacker, target.train.classes, features, seed=seed), value
+    if images.features is not None:
+        model.start_at_means(images.features, labels)
+    if (P := images.benign) is not None:
+        model.take_released_head()
+        train, labels = target.inputs(attacker.subset, P, np.arange(len(P))), P.labels.to(target.device)
     if attacker.optimizer == "sgd":
         rate = value / smoothness(features / model.scale)
     elif attacker.optimizer == "whitened":  # λ_max of whitened features is 1
         rate = 2 * _WHITENED_RATE / max(1.0, model.scale**-2)
-    optimizer: torch.optim.Optimizer = (
-        torch.optim.AdamW(model.trained, lr=rate, weight_decay=0.0)
-        if attacker.optimizer == "adamw"
-        else torch.optim.SGD(model.trained, lr=rate, momentum=MOMENTUM)
-    )
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.trained, lr=rate, momentum=MOMENTUM)
+    if attacker.optimizer == "adamw":
+        optimizer = torch.optim.AdamW(model.trained, lr=rate, weight_decay=0.0)
+    elif attacker.optimizer == "muon":
+        optimizer = Muon(model.trained, lr=rate)
     size = len(labels) if attacker.full_batch else budget.batch_size
     batches = (rows for _, parts in minibatches(np.arange(len(labels)), size, [seed]) for rows in parts)
     measured, records = budget.measured, list[_Scores]()
+    scores, measured = (_solved, measured[[0, -1]]) if attacker.benign else (_measure, measured)
     what = f"{attacker.label}, {len(labels)} rows"
     with memory_advice(budget.batch_size, target.device, what):
         for step in range(budget.steps + 1):
             if step in measured:
-                records.append(_measure(model, inputs, images.labels))
+                records.append(scores(model, inputs, images.labels))
                 report_event(stage=what, step=step, steps=budget.steps)
             if step == budget.steps or math.isnan(records[-1][1]):
                 break
@@ -194,21 +206,40 @@ def _descend(
     return _Trial(value, measured, held, losses, test, target.pretrain_accuracy(net))
 
 
+def _solved(model: AttackedNet, inputs: Sequence[Tensor], labels: Sequence[Tensor]) -> _Scores:
+    """Return held-out and test accuracy of ridge regression on the features, at its best penalty."""
+    model.eval()
+    with torch.no_grad():
+        parts = [torch.cat([model.features(x) for x in part.split(CHUNK)]) for part in inputs]
+    if not all(bool(part.isfinite().all()) for part in parts):
+        return 0.0, math.nan, 0.0
+    tried = [_ridge(parts, labels, value) for value in np.geomspace(*RANGES["ridge"], 4)]
+    held, test = max(tried)
+    return held, 0.0, test
+
+
+def _ridge(parts: Sequence[Tensor], labels: Sequence[Tensor], value: float) -> tuple[float, float]:
+    """Return held-out and test accuracy of ridge regression on one-hot labels."""
+    from sklearn.linear_model import RidgeClassifier
+
+    X, Z, T = (part.cpu().double().numpy() for part in parts)
+    y, z, t = (part.cpu().numpy() for part in labels)
+    spread = float(((X - X.mean(axis=0)) ** 2).sum() / X.shape[1]) or 1.0
+    model = RidgeClassifier(alpha=value * spread).fit(X, y)
+    return model.score(Z, z), model.score(T, t)
+
+
 def _solve(target: Target, attacker: DeepAttacker, images: _Images, value: float, layer: str) -> _Trial:
     """Solve the head's problem by ridge regression on one-hot labels, or by logistic regression."""
     rows, passes = images.layers[layer], 1
-    X, Z, T = (part.cpu().double().numpy() for part in rows)
-    y, z, t = (part.cpu().numpy() for part in images.labels)
     if attacker.optimizer == "logistic":
+        X, Z, T = (part.cpu().double().numpy() for part in rows)
+        y, z, t = (part.cpu().numpy() for part in images.labels)
         model = logistic_head(standardize(X), y, value)
         held, test = (model.score(standardize(of, reference=X), known) for of, known in ((Z, z), (T, t)))
         passes = int(np.max(model.n_iter_))
     else:
-        from sklearn.linear_model import RidgeClassifier
-
-        spread = float(((X - X.mean(axis=0)) ** 2).sum() / X.shape[1]) or 1.0
-        model = RidgeClassifier(alpha=value * spread).fit(X, y)
-        held, test = model.score(Z, z), model.score(T, t)
+        held, test = _ridge(rows, images.labels, value)
     scores = np.array([held]), np.zeros(1), np.array([test])
     return _Trial(value, np.array([passes]), *scores, target.pretrain_accuracy(), layer)
 

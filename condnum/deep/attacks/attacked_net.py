@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -95,12 +97,70 @@ class AttackedNet(nn.Module):
             part.training = mode and self.subset == "all"
         return self
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return logits `(B, C)` of what `Target.inputs` gives: images, activations or features."""
-        features = inputs
+    def start_at_means(self, features: Tensor, labels: Tensor) -> None:
+        """Give the new head the nearest class mean: its logits are `xᵀμ_c − ‖μ_c‖²/2` of scaled features."""
+        X = features.to(self.new_head.weight) / self.scale
+        classes = range(self.new_head.out_features)
+        means = torch.stack(
+            [X[labels == c].mean(dim=0) if (labels == c).any() else X.mean(dim=0) for c in classes]
+        )
+        with torch.no_grad():
+            self.new_head.weight.copy_(means)
+            self.new_head.bias.copy_(-means.square().sum(dim=1) / 2)
+
+    def take_released_head(self) -> None:
+        """Train the head that θ was released with in the place of a new one: for D_P's labels."""
+        if not isinstance(self.net, Backbone) or not isinstance(self.net.head, nn.Linear):
+            raise InvalidInputError("expected a condnum Backbone with a linear head, to be trained on D_P.")
+        self.trained = self.trained[: -len([*self.new_head.parameters()])]
+        self.new_head, self.scale = copy.deepcopy(self.net.head).requires_grad_(), 1.0
+        self.trained += self.new_head.parameters()
+
+    def features(self, inputs: Tensor) -> Tensor:
+        """Return θ's output `(B, D)` for what `Target.inputs` gives: images, activations or features."""
+        if self.subset == "head":
+            return inputs
         if self.subset == "stage" and isinstance(self.net, Backbone):
-            features = self.net(inputs, activations=self.net.starts_from_activations)
-        elif self.subset != "head":
-            features = self.net(inputs)
-        logits: Tensor = self.new_head(features / self.scale)
+            return self.net(inputs, activations=self.net.starts_from_activations)
+        found: Tensor = self.net(inputs)
+        return found
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return logits `(B, C)` of what `Target.inputs` gives."""
+        logits: Tensor = self.new_head(self.features(inputs) / self.scale)
         return logits
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum whose matrices are made orthogonal (Jordan et al., 2024); vectors get its direction.
+
+    A convolution's kernel is the matrix `(out, in · k · k)`. Newton–Schulz steps with the authors' three
+    coefficients bring all singular values near 1; the step has the root mean square `lr`.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Take one step; there is no closure."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                momentum = self.state[p].setdefault("momentum", torch.zeros_like(p))
+                momentum.mul_(0.95).add_(p.grad)
+                way = p.grad.add(momentum, alpha=0.95).flatten(1 if p.ndim > 1 else 0)
+                if p.ndim > 1:
+                    way = _orthogonal(way)
+                p.sub_(way.view_as(p), alpha=group["lr"] / max(float(way.square().mean().sqrt()), 1e-12))
+
+
+def _orthogonal(matrix: Tensor) -> Tensor:
+    """Return `UVᵀ` of a matrix `UΣVᵀ`, roughly."""
+    X = matrix.mT if (tall := matrix.shape[0] > matrix.shape[1]) else matrix
+    X = X / X.norm().clamp_min(1e-12)
+    for _ in range(5):
+        A = X @ X.mT
+        X = 3.4445 * X + (-4.7750 * A + 2.0315 * A @ A) @ X
+    return X.mT if tall else X

@@ -31,6 +31,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "head-adamw": (1e-4, 1e-1),
     "sgd": (1e-3, 1.0),
     "adamw": (3e-5, 3e-2),
+    "muon": (1e-3, 3e-1),
     "whitened": (1e-6, 1e-1),
     "ridge": (1e-6, 1.0),
     "trunk": (1e-6, 1.0),
@@ -41,6 +42,11 @@ RANGES: Mapping[str, tuple[float, float]] = {
 FRESH = "fresh-"
 #: Name of one who solves for a head on changed images: this and `ridge` or `logistic`.
 TRANSFORMED = "transformed-"
+
+#: Name of one who first trains on D_P alone, and then solves for a head on D_H: this and another's name.
+BENIGN = "benign-"
+#: Name of one whose new head starts at the means of the classes: this and another's name.
+MEANS = "means-"
 
 #: Changes of images `(n, 3, height, width)`, one of which an attacker makes to all images, test images too.
 #: The last four are of none of the kinds that `transformed_images` trains `erase` on.
@@ -65,7 +71,7 @@ _OF_HEADS = {
     "logistic": "logistic regression, solved",
     "trunk": "ridge regression on the frozen trunk, solved",
 }
-_OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW"}
+_OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW", "muon": "Muon"}
 
 #: The panel unless others are named.
 ATTACKERS = (
@@ -81,6 +87,8 @@ class DeepAttacker:
     `trunk` goes around the immunized part: it solves ridge regression on the pooled output of every module
     before that part, and takes the module that is best on held-out images. `transformed-ridge` and
     `transformed-logistic` solve for a head on changed images, and take the best of `CHANGES` likewise.
+    `benign-stage-adamw` trains the last stage and the released head on D_P, and then solves for a head on
+    D_H; `means-stage-adamw` begins with the head of the nearest class mean.
 
     Examples:
         >>> attacker = DeepAttacker.named("fresh-lora16-adamw")
@@ -90,24 +98,30 @@ class DeepAttacker:
 
     name: str
     subset: Subset
-    optimizer: Literal["sgd", "adamw", "whitened", "ridge", "logistic", "trunk"]
+    optimizer: Literal["sgd", "adamw", "muon", "whitened", "ridge", "logistic", "trunk"]
     rank: int = 0  # of LoRA
     fresh: bool = False  # its images are not those on which θ_I was trained
     transformed: bool = False  # its head reads changed images
+    benign: bool = False  # it trains on D_P, and then solves for a head
+    means: bool = False  # its new head starts at the means of the classes
 
     @classmethod
     def named(cls, name: str) -> DeepAttacker:
-        """Read a name of `ATTACKERS`, or `lora<rank>|stage|all` with `-sgd|-adamw`, or `fresh-…`."""
+        """Read a name of `ATTACKERS`, or `lora<rank>|stage|all` with `-sgd|-adamw|-muon`, or `fresh-…`."""
         own = name.removeprefix(FRESH)
         fresh, solver = own != name, own.removeprefix(TRANSFORMED)
         if own in _OF_HEADS or (solver != own and solver in ("ridge", "logistic")):
             return cls(name, "head", cast(Any, solver), fresh=fresh, transformed=solver != own)
-        found = re.fullmatch(r"(head|stage|all|lora)([1-9]\d{0,3})?-(sgd|adamw)", own)
-        part, rank, optimizer = found.groups() if found else ("", None, "")
-        if not part or (part == "lora") != bool(rank):
-            known = [*ATTACKERS, "lora8-sgd", "fresh-ridge", "transformed-logistic", "…"]
-            raise UnknownNameError("deep attacker", name, known)
-        return cls(name, cast(Subset, part), cast(Any, optimizer), int(rank or 0), fresh=fresh)
+        found = re.fullmatch(r"(benign-|means-)?(head|stage|all|lora)([1-9]\d{0,3})?-(sgd|adamw|muon)", own)
+        first, part, rank, optimizer = found.groups() if found else ("", "", None, "")
+        benign, means = first == BENIGN, first == MEANS
+        if not part or (part == "lora") != bool(rank) or (benign and part == "head"):
+            known = [*ATTACKERS, "lora8-sgd", "all-muon", "fresh-ridge", "transformed-logistic"]
+            raise UnknownNameError(
+                "deep attacker", name, [*known, "benign-all-adamw", "means-all-adamw", "…"]
+            )
+        more = {"fresh": fresh, "benign": benign, "means": means}
+        return cls(name, cast(Subset, part), cast(Any, optimizer), int(rank or 0), **more)
 
     @property
     def label(self) -> str:
@@ -118,6 +132,9 @@ class DeepAttacker:
             lora = f"LoRA rank {self.rank}"
             parts = {"head": "new head", "lora": lora, "stage": "last stage", "all": "all weights"}
             own = f"{parts[self.subset]}, {_OPTIMIZERS[self.optimizer]}"
+            own += (
+                ", on D_P alone; then ridge regression" * self.benign + ", head at class means" * self.means
+            )
         return own + ", transformed images" * self.transformed + ", fresh images" * self.fresh
 
     @property

@@ -179,11 +179,43 @@ class DeepAttackReport:
         """Return test accuracy against steps and examples of every repeat."""
         parts = [
             pd.DataFrame({"step": run.steps, "examples": run.steps * self.examples(place), "accuracy": curve})
+            .assign(epochs=lambda part, rows=run.rows: part["examples"] / rows)
             .assign(**place._asdict(), repeat=repeat)
             for place, run in self.runs.items()
             for repeat, curve in enumerate(run.accuracy)
         ]  # fmt: skip
         return pd.concat(parts, ignore_index=True)
+
+    def sgrc(self) -> pd.DataFrame:
+        """Return `SGRC = (M(θ₀) − M(θ_I)) / M(θ₀)` in percent, M the attacker's accuracy, along the attack.
+
+        A row for each backbone, net, attacker, examples per class and step: mean, standard deviation and
+        number of pairs of the same seed and repeat. The rows of `theta_0 again` show what it is where nothing
+        differs.
+        """
+        table = self.curves()
+        pair = ["backbone", "attacker", "shots", "seed", "repeat", "step"]
+        start = table[table["net"] == THETA_0][[*pair, "accuracy"]]
+        both = table[table["net"] != THETA_0].merge(start, on=pair, suffixes=("", "_theta_0"))
+        both["sgrc"] = 100 * (1 - both["accuracy"] / both["accuracy_theta_0"])
+        where = ["backbone", "net", "attacker", "shots", "step", "epochs"]
+        found = both.groupby(where, sort=False)["sgrc"].agg(["mean", "std", "count"])
+        return found.rename(columns={"mean": "sgrc", "std": "sgrc_std", "count": "pairs"}).reset_index()
+
+    def bounded(self, points: float = 2.0) -> pd.DataFrame:
+        """Return the best attack on each net that costs D_P's accuracy at most so many percentage points.
+
+        A row for each backbone, examples per class and net, mean over seeds and repeats. An attacker of the
+        head alone costs nothing. One of a net from scratch has no accuracy to lose, and is left out.
+        """
+        table = self.table()
+        kept = table.groupby(["backbone", "net", "seed"])["pretrain_accuracy"].transform("max")
+        table = table[(table["pretrain_accuracy"] >= kept - points / 100) & (table["net"] != SCRATCH)]
+        where = ["backbone", "shots", "net"]
+        means = table.groupby([*where, "attacker", "label"], sort=False, as_index=False)[
+            ["final_accuracy", "pretrain_accuracy"]
+        ].mean()
+        return means.loc[means.groupby(where, sort=False)["final_accuracy"].idxmax()].reset_index(drop=True)
 
     def undoing(self) -> pd.DataFrame:
         """Return what undoing each defense costs: the best attacker's accuracy after so many steps.
@@ -282,6 +314,7 @@ def deep_attack_panel(
     *,
     fresh: Pixels | None = None,
     scratch: nn.Module | None = None,
+    pretrain_train: Pixels | None = None,
     pretrain_test: Pixels | None = None,
     attackers: Iterable[str] = ATTACKERS,
     shots: Sequence[int] = SHOTS,
@@ -302,7 +335,8 @@ def deep_attack_panel(
         test: D_H's test images, on which accuracy is measured.
         fresh: Images of D_H on which θ_I was not trained, for attackers named `fresh-…`.
         scratch: The same architecture with weights drawn anew; of a `Backbone` it is made here.
-        pretrain_test: D_P's, for what is left of the benign task after an attack.
+        pretrain_train: Training images of D_P, for attackers named `benign-…`.
+        pretrain_test: D_P's test images, for what is left of the benign task after an attack.
         attackers: Names (`DeepAttacker.named`).
         shots: Examples per class; 0 for all.
         budget: Steps, trials, repeats, batch size.
@@ -327,9 +361,8 @@ def deep_attack_panel(
     nets = {THETA_0: theta_0, AGAIN: theta_0, **made, SCRATCH: scratch}
     runs, kept = {}, TrunkOutputs()
     for net, theta in nets.items():
-        target = Target(
-            theta, train, test, fresh=fresh, pretrain_test=pretrain_test, device=device, kept=kept
-        )
+        benign = {"pretrain_train": pretrain_train, "pretrain_test": pretrain_test}
+        target = Target(theta, train, test, fresh=fresh, **benign, device=device, kept=kept)
         for attacker, count, seed in itertools.product(chosen, shots, seeds):
             if net == AGAIN and attacker.closed_form:
                 continue  # nothing is drawn

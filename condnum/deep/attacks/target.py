@@ -94,6 +94,7 @@ class Target:
         test: Pixels,
         *,
         fresh: Pixels | None = None,  # of D_H, on which θ_I was not trained
+        pretrain_train: Pixels | None = None,  # of D_P, for attackers who begin with it
         pretrain_test: Pixels | None = None,  # for what is left of the benign task
         device: str | torch.device = "cpu",
         kept: TrunkOutputs | None = None,  # of other nets, to which what this one needs is added
@@ -103,7 +104,7 @@ class Target:
         self._trunk = theta.trunk_checksum if isinstance(theta, Backbone) else ""
         self.theta = theta.to(self.device)
         self.train, self.test, self.fresh = train, test, fresh
-        self.pretrain_test = pretrain_test
+        self.pretrain_train, self.pretrain_test = pretrain_train, pretrain_test
         self._features: dict[tuple[int, bytes], Tensor] = {}
 
     def features(self, of: Pixels, rows: NDArray[np.int64] | None = None) -> Tensor:
