@@ -87,9 +87,18 @@ assert (slider.value, seen) == (50.0, [50.0])
 slider.value = 7.0
 assert (explorer.kappa, explorer.error) == (7.0, "")
 """,
-    "HalfWhitening": """
-result = condnum.relative_immunization_ratio(theta, problem.pretrain.covariance, problem.harmful.covariance)
-assert 1 < result.rir < condnum.rir_ceiling(problem.pretrain.covariance, problem.harmful.covariance).value
+    "LogKappa": """
+import condnum
+from condnum.data import load_diabetes_tasks
+from condnum.deep import Backbone, DeepSettings, evaluation_transform, immunize_backbone, open_images
+problem = condnum.ImmunizationProblem.from_pair(load_diabetes_tasks())
+verdict = condnum.immunize(problem, "log_kappa").verdict
+assert verdict.success, verdict
+net = Backbone("test_resnet", num_classes=5)
+data = [open_images(f"digits-8x8:{digits}", limit=30) for digits in ("0-4", "5-9")]
+small = dict.fromkeys(("transform_P", "transform_H"), evaluation_transform(net, input_size=16))
+done = immunize_backbone(net, *data, method="log_kappa", settings=DeepSettings(steps=2), **small)
+assert done.steps == 2 and done.history["kappa_harmful"].iloc[-1] < done.history["kappa_harmful"].iloc[0] < 0
 """,
     "load_cancer_tasks": """
 assert found["identity"].rir < found["ours"].rir <= found["max_rir"].rir * (1 + 1e-6), found

@@ -20,9 +20,9 @@ from condnum.data.task_pair import standardize
 from condnum.deep.backbone import Backbone
 from condnum.deep.features import ImageFeatures
 from condnum.deep.images import hold_out_rows, minibatches
-from condnum.deep.regularizers import smaller_gram
 from condnum.errors import InvalidInputError
 from condnum.probing.quadratic import descent_filter
+from condnum.theory.features import smaller_gram
 from condnum.theory.spectra import default_rtol
 
 #: Rows of a step of the probe; fewer where there are fewer.

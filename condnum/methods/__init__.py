@@ -1,6 +1,7 @@
 """Algorithm 1, its baselines and its controls: one registry, one loop."""
 
-from condnum.methods.method import Method
+from condnum.methods.method import Gradients, Method
+from condnum.methods.nets import NetPart, NetStep
 from condnum.methods.registry import (
     get_method,
     immunize,
@@ -13,8 +14,11 @@ from condnum.methods.settings import PRESETS, DescentSettings
 __all__ = [
     "PRESETS",
     "DescentSettings",
+    "Gradients",
     "ImmunizationResult",
     "Method",
+    "NetPart",
+    "NetStep",
     "Progress",
     "get_method",
     "immunize",

@@ -4,13 +4,17 @@ With the preconditioner of Algorithm 1 the inverse cancels: `K⁻¹∇_θR(H(θ)
 inverse, no solve, no ε, and well defined for singular K.
 """
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from condnum.methods.method import Gradients, Method, Parameters, random_weights
+from condnum.methods.nets import NetPart
 from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.methods.settings import DescentSettings
 from condnum.theory.extremes import SMALL, eigenpair, gram, largest_pair, smallest_pair
+from condnum.theory.features import feature_r_ill, feature_r_well
 from condnum.theory.regularizers import r_ill_of_norm, rank_one_gradient
 
 
@@ -55,6 +59,10 @@ def benign_gradients(problem: ImmunizationProblem, parameters: Parameters) -> Gr
     return Gradients({"supervised": slope @ omega.mT}, {"omega": theta.mT @ slope})
 
 
+#: R_ill of a net's features on D_H.
+_ILL = NetPart("harmful", lambda step: feature_r_ill(step.X("harmful"), rtol=step.rtol("harmful")))
+
+
 class Ours(Method):
     """Algorithm 1: supervised loss and `R_well` on the pre-training task, `R_ill` on the harmful one."""
 
@@ -65,6 +73,10 @@ class Ours(Method):
     )
     parts: tuple[str, ...] = ("well", "ill", "supervised")
     defaults = DescentSettings()
+    net_parts: ClassVar = {
+        "well": NetPart("pretrain", lambda step: feature_r_well(step.X("pretrain"))),
+        "ill": _ILL,
+    }
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
         """Return θ₀ and, for a task with targets, ω₀, both uniform in ±1/√D."""
@@ -93,6 +105,7 @@ class RIllOnly(Method):
     summary = "descends R<sub>ill</sub>(H<sub>H</sub>) alone; steps × O(D³)"
     parts = ("ill",)
     defaults = DescentSettings()
+    net_parts: ClassVar = {"ill": _ILL}
 
     def gradients(
         self, problem: ImmunizationProblem, parameters: Parameters, settings: DescentSettings

@@ -1,13 +1,14 @@
 """IMMA's bi-level game (Zheng & Yeh, 2024), descent on the condition numbers, controls and closed forms."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from condnum.methods.algorithm1 import TaskHessian
 from condnum.methods.method import Gradients, Method, Parameters, random_weights
+from condnum.methods.nets import HARMFUL, SUPERVISED, NetPart, NetStep
 from condnum.methods.problem import ImmunizationProblem, LinearTask, SupervisedLoss
 from condnum.methods.settings import DescentSettings
 from condnum.theory.ceiling import max_rir_immunizer
@@ -39,6 +40,9 @@ class Imma(Method):
     parts = ("bilevel",)
     needs = ("pretrain", "harmful")
     defaults = DescentSettings()
+    net_parts: ClassVar = {}  # its gradients are its own
+    net_defaults: ClassVar = {"loss_weight": 1.0}  # as published: no part to balance
+    net_attacks = net_probe = True
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
         """Return θ₀, ω₀ and w₀, all uniform in ±1/√D."""
@@ -61,6 +65,20 @@ class Imma(Method):
             "w": theta.mT @ harmful.derivative(theta @ w),
         }
         return Gradients({"bilevel": bilevel_gradient(harmful, pretrain, parameters, settings)}, probes)
+
+    def net_backward(self, step: NetStep, weights: Mapping[str, float]) -> dict[str, float]:
+        """Fill the gradients of θ, through the attacker's steps, and of both heads, at θ."""
+        loss_weight, moved = weights[SUPERVISED], step.theta
+        inner = step.loss("harmful", step.probe, moved)
+        own = loss_weight * step.loss("pretrain", theta=moved) + inner
+        step.fill(step.heads, torch.autograd.grad(own, list(step.heads), retain_graph=True))
+        for k in range(step.settings.inner_steps):
+            inner = inner if k == 0 else step.loss("harmful", step.probe, moved)
+            moved, _ = step.descend(inner, moved)
+        benign, harmful = step.loss("pretrain", theta=moved), step.loss("harmful", step.probe, moved)
+        outer = loss_weight * benign - harmful
+        step.fill(step.theta, torch.autograd.grad(outer, list(step.theta), materialize_grads=True))
+        return {SUPERVISED: float(benign.detach()), HARMFUL: float(harmful.detach())}
 
 
 def kappa_gradient(task: LinearTask, theta: Tensor, convention: Convention) -> Tensor:
@@ -94,6 +112,10 @@ class OptKappa(Method):
     )
     parts = ("kappa_pretrain", "kappa_harmful")
     defaults = DescentSettings()
+    net_parts: ClassVar = {
+        "kappa_pretrain": NetPart("pretrain", lambda step: step.kappa("pretrain")),
+        "kappa_harmful": NetPart("harmful", lambda step: -step.kappa("harmful")),
+    }
 
     def gradients(
         self, problem: ImmunizationProblem, parameters: Parameters, settings: DescentSettings
@@ -166,6 +188,15 @@ class Erase(Method):
     )
     needs = ("harmful",)
     seeded = False
+    # On all data and backbones; chosen on 8×8 digits and a small ResNet.
+    net_defaults: ClassVar = {
+        "learning_rate": 1e-3,
+        "loss_weight": 0.1,
+        "steps": 800,
+        "max_accuracy_drop": 0.03,
+    }
+    net_parts: ClassVar = {}  # its gradients are in `condnum.deep.training.erasure`
+    net_ranked = False
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
         """Return `erasure` of labels, or of what the problem's own probe, without intercept, could learn."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from condnum.methods.nets import NetPart, NetStep
 from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.settings import Settings
 
@@ -25,7 +27,10 @@ class Gradients:
 
 
 class Method:
-    """What `immunize` runs: a start and, for a descent, the gradients along which θ leaves it."""
+    """What `immunize` runs: a start and, for a descent, the gradients along which θ leaves it.
+
+    With `net_parts` it is a method of `condnum.deep.immunize_backbone` too.
+    """
 
     name: str
     label: str  # for people; may hold <sub> and <sup>
@@ -35,6 +40,11 @@ class Method:
     defaults: Settings | None = None  # of a descent; None: the start is the answer, in closed form
     parts: tuple[str, ...] | None = None  # names of θ's gradient parts; None: not known
     needs: tuple[Literal["pretrain", "harmful"], ...] = ()  # tasks whose targets it needs
+    net_parts: ClassVar[Mapping[str, NetPart] | None] = None  # of its objective on a net; None: not for nets
+    net_defaults: ClassVar[Mapping[str, Any]] = {}  # of `DeepSettings`, in place of its own
+    net_attacks: bool = False  # whether it simulates an attacker, by `inner_steps` and `inner_rate`
+    net_probe: bool = False  # whether a head on D_H is trained beside θ
+    net_ranked: bool = True  # whether κ tells which θ is best; else the last one above the accuracy floor is
 
     def missing(self, problem: ImmunizationProblem) -> list[str]:
         """Return which targets it needs that a problem lacks."""
@@ -47,6 +57,10 @@ class Method:
     def gradients(self, problem: ImmunizationProblem, parameters: Parameters, settings: Any) -> Gradients:
         """Return the gradients at the parameters."""
         raise NotImplementedError(f"{type(self).__name__} has settings but defines no gradients.")
+
+    def net_backward(self, step: NetStep, weights: Mapping[str, float]) -> dict[str, float]:
+        """Fill the gradients of a net's parameters at a step; return the values of the weighted parts."""
+        return step.backward(self.net_parts or {}, weights)
 
 
 def random_weights(problem: ImmunizationProblem, columns: int, generator: torch.Generator) -> Tensor:

@@ -104,6 +104,24 @@ def get_method(method: str | Method) -> Method:
     return method
 
 
+def net_methods() -> dict[str, Method]:
+    """Return the methods that nets can be immunized by, `immunize_backbone`'s, in display order."""
+    return {name: method for name, method in METHODS.items() if method.net_parts is not None}
+
+
+def get_net_method(method: str | Method) -> Method:
+    """Return a method as `get_method` does; one that is not for nets is refused."""
+    if isinstance(method, str):
+        check_known("method", _ALIASES.get(method, method), net_methods())
+    chosen = get_method(method)
+    if chosen.net_parts is None:
+        raise InvalidInputError(
+            f"method '{chosen.name}' has no net_parts, so it is not for nets; define them, or {{}} beside "
+            "a net_backward."
+        )
+    return chosen
+
+
 def immunize(
     problem: ImmunizationProblem,
     method: str | Method = "pareto",

@@ -5,8 +5,9 @@ CLAMP, CVPR 2026), and no code is public: these are readings of them for linear 
 `condnum.probing.attack_path` has the same quantities in closed form, and what is proved about them.
 """
 
+from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,9 +16,13 @@ from torch.nn.functional import softplus
 from condnum.errors import InvalidInputError
 from condnum.methods.algorithm1 import Ours, benign_gradients
 from condnum.methods.method import Gradients, Parameters
+from condnum.methods.nets import NetPart, NetStep
 from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.settings import DescentSettings
 from condnum.theory.extremes import largest_pair
+
+#: Of the attacker on a net.
+_NET_ATTACK = {"inner_steps": 3, "inner_rate": 0.1}
 
 
 class Attack(NamedTuple):
@@ -53,6 +58,30 @@ def unrolled(problem: ImmunizationProblem, theta: Tensor, steps: int) -> Attack:
     )
 
 
+def trap_excess(step: NetStep) -> Tensor:
+    """Return `softplus(ΔL_act − ΔL_exp)` on a net, whose attacker moves θ and a head from the class means."""
+    path, K, rate = step.attack, step.settings.inner_steps, step.settings.inner_rate
+    expected = K * rate * path.gradients[0].square().sum()
+    return softplus(path.losses[0] - path.losses[-1] - expected)
+
+
+def gain_estimate(step: NetStep, factor: float, curvature: float) -> Tensor:
+    """Return Contract's part on a net: the attacker's gain over all steps less the loss at its start.
+
+    Updates are `u_k = −ηg_(k−1)`, so that differences of gradients along them need no further pass:
+    `ĉ = ‖g_K‖/‖g_(K−1)‖`, `L̃ = ‖g_K − g_(K−1)‖/‖u_K‖`.
+    """
+    (losses, g), rate = step.attack, step.settings.inner_rate
+    sizes = torch.stack([slope.norm() for slope in g])
+    contraction, last = sizes[-1] / sizes[-2], rate * sizes[-2]  # ĉ, ‖u_K‖
+    B = last / (1 - contraction).clamp(min=(1 - factor) / 10)  # of a path that does not contract: finite
+    smoothness = (g[-1] - g[-2]).norm() / last
+    bends = torch.stack([1 - before @ after / before.square().sum() for before, after in pairwise(g)])
+    pressed = softplus(contraction - factor) + softplus(curvature - bends).mean()  # curvature in units of 1/η
+    later = sizes[-1] * B + smoothness / 2 * B.square()
+    return later + pressed - losses[-1]  # ΔL_K less the loss at the start is less the loss after K steps
+
+
 class Trap(Ours):
     """Algorithm 1 with a trap: an attacker should gain less in K steps than its first gradient promises."""
 
@@ -63,6 +92,9 @@ class Trap(Ours):
     parts = (*Ours.parts, "trap")
     needs = ("harmful",)
     defaults = DescentSettings(inner_steps=10)
+    net_parts: ClassVar = {**Ours.net_parts, "trap": NetPart("harmful", trap_excess)}
+    net_defaults: ClassVar = _NET_ATTACK
+    net_attacks = True
 
     def gradients(
         self, problem: ImmunizationProblem, parameters: Parameters, settings: DescentSettings
@@ -84,7 +116,12 @@ class Contract(Ours):
     needs = ("harmful",)
     defaults = DescentSettings(inner_steps=10)
     factor = 0.9  # ĉ is pressed below: then what follows K steps is at most ten times as long as the last
-    curvature = 0.1  # of σ₁, above which curvature along the steps is pressed
+    curvature = 0.1  # of σ₁ (on a net of 1/η), above which curvature along the steps is pressed
+    net_parts: ClassVar = {
+        "contract": NetPart("harmful", partial(gain_estimate, factor=factor, curvature=curvature))
+    }
+    net_defaults: ClassVar = _NET_ATTACK
+    net_attacks, net_ranked = True, False
 
     def gradients(
         self, problem: ImmunizationProblem, parameters: Parameters, settings: DescentSettings

@@ -15,8 +15,8 @@ from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import AttackBudget, AttackReport, attack_panel, attacker_names
 from condnum.progress import report_event
 from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, at_least, some_of
-from condnum.studies.linear import MethodNames, MethodStudy
 from condnum.studies.measure import own_slowdowns
+from condnum.studies.method_study import MethodNames, MethodStudy
 from condnum.studies.pairs import study_of_one_pair
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.spectra import Convention

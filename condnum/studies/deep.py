@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -33,7 +33,8 @@ from condnum.deep.transforms import Augmentation, ImageTransform, training_trans
 from condnum.deep.weights import BUNDLED, BUNDLED_TERMS, head_outputs, read_weights
 from condnum.errors import DataNotFoundError, InvalidInputError, require
 from condnum.files import atomic_write, output_folder
-from condnum.methods import get_method
+from condnum.methods import Method
+from condnum.methods.registry import get_net_method
 from condnum.studies.deep_linear import linear_defenses
 from condnum.studies.deep_measures import (
     DeepTasks,
@@ -51,15 +52,17 @@ from condnum.studies.deep_recipes import (
     ERASE_TRANSFORMED,
     IMAGES,
     INITIAL,
-    KNOWN_METHODS,
     LIMIT_SEED,
     NET_METHODS,
     RECIPES,
     BackboneRecipe,
+    NetMethods,
     Recipe,
+    known_methods,
 )
-from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, Names, Study, at_least, some_of
+from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, Names, at_least
 from condnum.studies.frame.cells import Row
+from condnum.studies.method_study import MethodStudy
 
 #: A model with its row, its history, what was said on the way, and images that do not decode.
 Made: TypeAlias = tuple[Backbone, Row, pd.DataFrame, Sequence[str], Sequence[Any]]
@@ -75,11 +78,9 @@ LINEAR = "linear."
 #: Row of a model that is not trained here.
 AS_LOADED: Row = {"steps": 0, "best_step": 0, "seconds": 0.0, "stop_reason": "as loaded"}
 
-NetMethods: TypeAlias = Annotated[tuple[str, ...], some_of("method", lambda: KNOWN_METHODS)]
-
 
 @dataclass(frozen=True)
-class DeepNets(Study, name="deep", notebook="deep"):
+class DeepNets(MethodStudy, name="deep", notebook="deep"):
     """Table 3 and Figure 3: the last stage of a backbone is immunized; θ₀ is a cell too."""
 
     data: Literal["embedded", "mnist", "imagenette-cars", "images"]  # images: `pretrain` and `harmful`
@@ -107,7 +108,7 @@ class DeepNets(Study, name="deep", notebook="deep"):
         if self.pretrain and self.harmful and self.data in DIGITS:
             object.__setattr__(self, "data", IMAGES)
         self.fill(methods=NET_METHODS)
-        object.__setattr__(self, "methods", tuple(name for name in KNOWN_METHODS if name in self.methods))
+        object.__setattr__(self, "methods", tuple(name for name in known_methods() if name in self.methods))
         if self.weights not in ("", *WEIGHTS):
             object.__setattr__(self, "weights", str(Path(self.weights).expanduser()))
             if not Path(self.weights).is_file():
@@ -186,12 +187,13 @@ class DeepNets(Study, name="deep", notebook="deep"):
 
     def settings(self, backbone: str, method: str) -> DeepSettings:
         """Return a method's settings on a backbone: a preset, or the recipe's, with the user's epochs."""
-        own = self.recipe(backbone)
-        only = {"ours": own.ours, "imma": self.defaults.imma}.get(method, {})
-        known: Mapping[str, Any] = {**self.defaults.settings, **own.settings, **only}
+        own, chosen = self.recipe(backbone), _method(method)
+        known = {**self.defaults.settings, **own.settings, **chosen.net_defaults}
+        known |= own.ours if {"well", "ill"} <= (chosen.net_parts or {}).keys() else {}
+        known |= self.defaults.attacked if chosen.net_attacks else {}
         base = deep_preset(self.preset) if self.preset else DeepSettings(**known)
-        if method in ("erase", ERASE_TRANSFORMED):  # Table 4 has no settings for it
-            base = default_settings("erase")
+        if chosen.name == "erase":  # Table 4 has no settings for it
+            base = default_settings(chosen)
         if method == ERASE_TRANSFORMED:  # the best θ would be that which hides from images as they are
             base = base.with_overrides(transformed=True, keep="last")
         base = base.with_overrides(group_size=self.group_size)
@@ -211,8 +213,8 @@ class DeepNets(Study, name="deep", notebook="deep"):
                 made = f"{source}, then trained on D_P without its held-out images ({options})"
             rows.append((", ".join([name, *(f"{k}={v}" for k, v in recipe.arguments.items())]), "θ₀", made))
             for method in self.methods:
-                known = get_method("erase" if method == ERASE_TRANSFORMED else method)
-                rows.append((name, known.label, self.settings(name, method).describe(known.name)))
+                known = _method(method)
+                rows.append((name, known.label, self.settings(name, method).describe(known)))
         return pd.DataFrame(rows, columns=["backbone", "model", "made by"])
 
     def load(self) -> DeepTasks:
@@ -359,7 +361,7 @@ class DeepNets(Study, name="deep", notebook="deep"):
             theta_0,
             data.pretrain,
             data.harmful,
-            method="erase" if cell["method"] == ERASE_TRANSFORMED else cell["method"],
+            method=_method(cell["method"]),
             settings=DeepSettings(**cell.settings),
             validation=data.pretrain_held,
             validation_H=data.harmful_held,
@@ -482,6 +484,11 @@ class DeepNets(Study, name="deep", notebook="deep"):
         }
         versions = {"numerics": "float32", "timm": str(require("timm", "deep").__version__)}
         return sets | {"device": f"{place} ({device})"} | versions
+
+
+def _method(name: str) -> Method:
+    """Return the method of a name, which may stand for one with other settings."""
+    return get_net_method("erase" if name == ERASE_TRANSFORMED else name)
 
 
 def model_file(cell: Cell, suffix: str = ".safetensors") -> Path:

@@ -25,7 +25,7 @@ from condnum.errors import DataNotFoundError, InvalidInputError
 from condnum.files import sha256_file
 from condnum.studies.deep import AS_LOADED, DeepNets, Made, model_file
 from condnum.studies.deep_measures import DeepTasks, is_model, net_results, net_summary
-from condnum.studies.deep_recipes import INITIAL, KNOWN_METHODS, LIMIT_SEED
+from condnum.studies.deep_recipes import INITIAL, LIMIT_SEED, known_methods
 from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, at_least, several
 
 
@@ -58,7 +58,7 @@ class DeepAttackers(DeepNets, name="deep-attackers", notebook="deep_attackers"):
 
     def check(self) -> None:
         """Refuse what cannot run, before anything is computed."""
-        self.fill(methods=KNOWN_METHODS if self.models else ("ours",), attackers=ATTACKERS)
+        self.fill(methods=known_methods() if self.models else ("ours",), attackers=ATTACKERS)
         super().check()
 
     def load(self) -> DeepTasks:
@@ -107,7 +107,7 @@ class DeepAttackers(DeepNets, name="deep-attackers", notebook="deep_attackers"):
             notes = read_metadata(path)
             backbone, seed = notes.get("backbone", ""), int(notes.get("seed", 0))
             method = INITIAL if path.name == "theta_0.safetensors" else notes.get("method", "theta_i")
-            wanted = method in self.methods or method not in KNOWN_METHODS
+            wanted = method in self.methods or method not in known_methods()
             if wanted and seed < self.seeds and (not self.backbone or backbone in self.backbone):
                 found[backbone, seed, method] = path
         pairs = {key[:2] for key in found if key[2] != INITIAL and (*key[:2], INITIAL) in found}
@@ -138,7 +138,9 @@ class DeepAttackers(DeepNets, name="deep-attackers", notebook="deep_attackers"):
     def _given_cells(self) -> list[Cell]:
         """List the models of the folder."""
         starts, methods = dict[tuple[str, int], Cell](), []
-        for (backbone, seed, method), path in sorted(self.given.items(), key=lambda kv: kv[0][2] != INITIAL):
+        order = {name: place for place, name in enumerate(known_methods())}
+        places = {key: (key[2] != INITIAL, key[:2], order.get(key[2], len(order))) for key in self.given}
+        for (backbone, seed, method), path in sorted(self.given.items(), key=lambda kv: places[kv[0]]):
             at = {"method": method, "backbone": backbone, "seed": seed, **self.measured}
             cell = Cell(at, {"file": sha256_file(path)}, after=starts.get((backbone, seed)))
             if method == INITIAL:

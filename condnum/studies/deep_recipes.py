@@ -2,15 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, TypeAlias
+
+from condnum.errors import check_known
+from condnum.methods import Method
+from condnum.methods.registry import get_net_method, net_methods
+from condnum.studies.frame import several
+from condnum.studies.method_study import given_method
 
 #: The user's own tasks.
 IMAGES = "images"
 #: Small images that come with condnum or as MNIST's files: what runs in seconds on one thread.
 DIGITS = ("embedded", "mnist")
 
-#: IMMA's own objective needs no balance, and a step of it costs as much as five of the others.
-_BILEVEL: Mapping[str, Any] = {"loss_weight": 1.0, "steps": 100, "record_every": 5}
+#: A step through a simulated attacker costs as much as five of the others.
+_ATTACKED: Mapping[str, Any] = {"steps": 100, "record_every": 5}
 
 
 @dataclass(frozen=True)
@@ -21,7 +27,7 @@ class BackboneRecipe:
     arguments: Mapping[str, Any] = field(default_factory=dict)  # further ones of timm.create_model
     pretraining: Mapping[str, Any] | None = None  # of `pretrain_backbone`; None: the recipe's
     settings: Mapping[str, Any] = field(default_factory=dict)  # of `DeepSettings`, of every method
-    ours: Mapping[str, Any] = field(default_factory=dict)  # of "ours" alone
+    ours: Mapping[str, Any] = field(default_factory=dict)  # of those with both regularizers
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,7 @@ class Recipe:
     image_size: int | None = 32  # None: what the weights were made for
     limit: int | None = None  # images per class and split
     settings: Mapping[str, Any] = field(default_factory=dict)  # of `DeepSettings`, of every method
-    imma: Mapping[str, Any] = field(default_factory=lambda: _BILEVEL)  # of IMMA, on every backbone
+    attacked: Mapping[str, Any] = field(default_factory=lambda: _ATTACKED)  # of a method that simulates one
 
 
 #: Adam, and Eq. 11 by its plain gradient: with the dummy layer of Sec. 4.4 the same number of steps reached
@@ -66,7 +72,7 @@ RECIPES: Mapping[str, Recipe] = {
         weights="none",
         pretraining={"epochs": 30, "batch_size": 32},
         settings={**_PLAIN, "steps": 400, "record_every": 20},
-        imma={**_BILEVEL, "steps": 40, "record_every": 4},
+        attacked={"steps": 40, "record_every": 4},
     ),
     "mnist": Recipe(
         "mnist:0-4",
@@ -92,7 +98,7 @@ RECIPES: Mapping[str, Recipe] = {
     "imagenette-cars": Recipe(
         "imagenette", "cars", (BackboneRecipe("tf_efficientnet_lite0"),), weights="bundled",
         pretraining={"epochs": 30}, image_size=160,
-        settings={"steps": 150}, imma={**_BILEVEL, "steps": 20},
+        settings={"steps": 150}, attacked={**_ATTACKED, "steps": 20},
     ),
     IMAGES: Recipe(
         "", "", (BackboneRecipe("resnet18"),), weights="timm", pretraining={"epochs": 30}, image_size=None,
@@ -103,7 +109,22 @@ RECIPES: Mapping[str, Recipe] = {
 #: images too are asked for by name.
 NET_METHODS = ("ours", "opt_kappa", "imma", "r_ill_only")
 ERASE_TRANSFORMED = "erase_transformed"
-KNOWN_METHODS = (*NET_METHODS, "erase", ERASE_TRANSFORMED)
+
+
+def known_methods() -> tuple[str, ...]:
+    """Return what can be asked for: the methods for nets, in display order, yours among them."""
+    return (*net_methods(), ERASE_TRANSFORMED)
+
+
+def _name(method: str | Method) -> str:
+    known = given_method(method)
+    if isinstance(known, str):
+        check_known("method", known, known_methods())
+    return ERASE_TRANSFORMED if known == ERASE_TRANSFORMED else get_net_method(known).name
+
+
+#: Names of methods for nets, files that register one, or `Method` objects.
+NetMethods: TypeAlias = Annotated[tuple[str, ...], several(_name)]
 
 #: Seed of the images that a limit per class keeps: the same ones for every seed of the run.
 LIMIT_SEED = 0

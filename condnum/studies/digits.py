@@ -14,7 +14,7 @@ from condnum.data import Digits, load_mnist_images, load_small_digits
 from condnum.errors import InvalidInputError
 from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, several
-from condnum.studies.linear import LinearStudy, MethodNames
+from condnum.studies.linear import LinearStudy
 from condnum.studies.measure import (
     SPECTRA_TABLE,
     TABLE_2,
@@ -24,6 +24,7 @@ from condnum.studies.measure import (
     spectra_table,
     spectral_cell,
 )
+from condnum.studies.method_study import MethodNames
 from condnum.theory.extremes import gram
 
 #: The paper's four methods, and what runs on digits: those, and the closed forms that say what is possible.

@@ -15,7 +15,7 @@ from condnum.methods import method_names
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import linear_probe
 from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, at_least
-from condnum.studies.linear import LinearStudy, MethodNames
+from condnum.studies.linear import LinearStudy
 from condnum.studies.measure import (
     SPECTRA_TABLE,
     TABLE_1,
@@ -25,6 +25,7 @@ from condnum.studies.measure import (
     spectra_table,
     spectral_cell,
 )
+from condnum.studies.method_study import MethodNames
 from condnum.theory.immunization import unit_scale
 from condnum.theory.spectra import hessian_spectrum
 

@@ -12,7 +12,8 @@ from condnum.errors import InvalidInputError
 from condnum.studies.digits import Pairs
 from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, StudyRun
 from condnum.studies.frame.cells import Arrays
-from condnum.studies.linear import LinearStudy, MethodNames, MethodStudy
+from condnum.studies.linear import LinearStudy
+from condnum.studies.method_study import MethodNames, MethodStudy
 from condnum.studies.pairs import TABLES, data_set, linear_study
 from condnum.theory.ceiling import RirCeiling, null_spaces, pencil_directions, share_of_ceiling
 from condnum.theory.covariances import CovarianceRange

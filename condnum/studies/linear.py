@@ -1,9 +1,8 @@
 """The linear studies (Sec. 5.1): what house prices (Table 1) and pairs of digits (Table 2) share."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import pandas as pd
 
@@ -13,26 +12,13 @@ from condnum.methods import (
     PRESETS,
     DescentSettings,
     ImmunizationResult,
-    Method,
     get_method,
-    register_method,
 )
 from condnum.methods.problem import ImmunizationProblem
-from condnum.methods.registry import find_extractor, own_methods
-from condnum.stale import class_hash
-from condnum.studies.frame import Cell, Count, FinishedCell, Study, several
+from condnum.methods.registry import find_extractor
+from condnum.studies.frame import Cell, Count, FinishedCell
 from condnum.studies.measure import MEASURE_COLUMNS, report_step, spectral_rows
-
-
-def _method_name(method: str | Method) -> str:
-    """Return the name of a method; one of one's own is registered under its name."""
-    if isinstance(method, Method):
-        register_method(method)
-    return get_method(method).name
-
-
-#: Names of methods, or `Method` objects.
-MethodNames: TypeAlias = Annotated[tuple[str, ...], several(_method_name)]
+from condnum.studies.method_study import MethodNames, MethodStudy
 
 
 def _settings(preset: str, rate: float, steps: tuple[int, int], **record: int) -> dict[str, DescentSettings]:
@@ -66,32 +52,6 @@ SETTINGS = {
     "digits": _settings("digits-8x8", 0.005, (100, 100), record_every=10),
 }
 SETTINGS["embedded"] = SETTINGS["house-prices"] | {"ours": PRESETS["diabetes"]}
-
-
-class MethodStudy(Study):
-    """A study of methods; those of one's own go with it to the workers, and their code counts."""
-
-    methods: MethodNames
-    _own_code: ClassVar[tuple[str, ...]] = ()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        kinds = {type(get_method(name)) for name in self.methods}
-        own = sorted(class_hash(kind) for kind in kinds if not kind.__module__.startswith("condnum."))
-        object.__setattr__(self, "_own_code", tuple(own))  # here: a worker may not have the source
-
-    def code(self) -> str:
-        """Return the hash of what computes, methods of one's own among it."""
-        known = super().code()
-        return hashlib.sha256(repr([known, self._own_code]).encode()).hexdigest() if self._own_code else known
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"own_methods": own_methods()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        for method in state.pop("own_methods"):
-            register_method(method)
-        self.__dict__.update(state)
 
 
 class LinearStudy(MethodStudy):

@@ -8,13 +8,13 @@ import scipy.linalg
 import torch
 
 from condnum import Eraser, Immunizer, condition_number, erasure, load_house_prices
-from condnum.deep.regularizers import feature_rtol
 from condnum.machine import limited_threads
 from condnum.methods.algorithm1 import Ours
 from condnum.methods.descent import run_method
 from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.probing import linear_probe
 from condnum.theory.extremes import gram
+from condnum.theory.features import feature_rtol
 
 
 def digit_like(seed):

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from condnum.deep.regularizers import feature_r_ill, feature_r_well, precondition_gradient
 from condnum.errors import RankError
+from condnum.theory.features import feature_r_ill, feature_r_well, precondition_gradient
 from condnum.theory.regularizers import r_ill, r_well
 
 

@@ -4,9 +4,12 @@ import dataclasses
 
 import pytest
 from studies.test_deep_nets import SHORT_NETS
+from test_readme import PAGES, fences
 
 from condnum.figures import deep_attacks as figures
+from condnum.methods import registry
 from condnum.report import deep as report
+from condnum.report.tables import GAP, as_html
 from condnum.studies.deep_attackers import DeepAttackers
 
 SHORT = DeepAttackers(
@@ -23,11 +26,14 @@ SHORT = DeepAttackers(
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A short run with its store."""
+    """A short run with its store; the second method is that of the guide, in a file of its own."""
     folder = tmp_path_factory.mktemp("attacks")
-    run = SHORT.run(out=folder, jobs=1)
+    file = tmp_path_factory.mktemp("own") / "log_kappa.py"
+    file.write_text(fences(PAGES["condnum/site/pages/howto/own_study.md"], "python")[0], encoding="utf-8")
+    run = dataclasses.replace(SHORT, methods=("ours", str(file))).run(out=folder, jobs=1)
     run.save(folder)
-    return run, folder
+    yield run, folder
+    registry.METHODS.pop("log_kappa")
 
 
 class TestRun:
@@ -37,6 +43,19 @@ class TestRun:
         assert not set(fresh.positions) & set(data.harmful.positions)
         assert fresh.counts == data.harmful.counts
         assert fresh.split == "train"
+
+    def test_a_method_of_a_file_is_in_every_table_and_figure(self, finished):
+        run, _ = finished
+        assert run.failures.empty
+        tables = run.tables
+        assert {"ours", "log_kappa"} <= {*tables["results"]["net"]} & {*tables["immunization"]["method"]}
+        for table in (
+            report.factor_table(tables["factors"]),
+            report.net_table(tables["immunization"], convention="compact"),
+            report.undoing_table(tables["undoing"]),
+        ):
+            assert "Log κ" in as_html(table).replace(GAP, " ")
+        assert "Log κ" in str(figures.protection_figure(tables["factors"], "data"))
 
     def test_models_of_a_folder_are_attacked_alike(self, finished, tmp_path):
         run, folder = finished
@@ -70,4 +89,4 @@ class TestRun:
         assert shown["ridge regression, solved"].str.contains("one seed").all()
         undone = figures.undoing_figure(tables["undoing"], "data")
         listed = [trace.name for trace in undone.data if trace.showlegend and len(trace.x)]
-        assert len(listed) == 3  # θ₀, θ_I, scratch
+        assert len(listed) == 4  # θ₀, θ_I of both methods, scratch

@@ -22,8 +22,9 @@ from torch.nn import functional
 from condnum.deep.backbone import Backbone
 from condnum.deep.hooks import pooled_outputs
 from condnum.deep.parts import block_names
-from condnum.deep.training.objectives import SUPERVISED, Batches, DeepObjective, check_finite
+from condnum.deep.training.objectives import Batches, DeepObjective, check_finite
 from condnum.deep.training.settings import DeepSettings
+from condnum.methods.nets import SUPERVISED, smoothed_loss
 
 #: Ridge penalties, in units of the mean eigenvalue of the Gram matrix: an attacker tunes the penalty.
 PENALTIES = (1e-3, 1e-1)
@@ -88,9 +89,8 @@ class ErasureObjective(DeepObjective):
     """The objective of `erase`, with D_P's features held near those of θ₀, the backbone as it is given."""
 
     def __init__(self, backbone: Backbone, settings: DeepSettings, *, harmful_classes: int) -> None:
-        super().__init__(backbone, "erase", settings)
+        super().__init__(backbone, "erase", settings, harmful_classes=harmful_classes)
         self.theta_0 = backbone.snapshot()
-        self.classes = harmful_classes
 
     def backward(self, tasks: Batches, weights: Mapping[str, float], key: Sequence[int]) -> dict[str, float]:
         """Fill the gradients of θ and ω; return the values of the three parts, where images decode."""
@@ -104,7 +104,7 @@ class ErasureObjective(DeepObjective):
             with torch.no_grad():
                 before = P.features(self.theta_0)
             spread = (before - before.mean(dim=0)).square().sum()
-            values[SUPERVISED] = self._cross_entropy(X, P.labels, self.backbone.classify)
+            values[SUPERVISED] = smoothed_loss(self.backbone.classify(X), P.labels)
             values[DISTANCE] = (X - before).square().sum() / (spread + torch.finfo(X.dtype).tiny)
             losses += [weights[SUPERVISED] * (values[SUPERVISED] + values[DISTANCE])]
         if len(H.labels) > 1:  # half of them are fitted

@@ -19,12 +19,15 @@ from condnum.deep.rir import check_count
 from condnum.deep.training.erasure import ErasureObjective
 from condnum.deep.training.loop import DeepStopReason, Training
 from condnum.deep.training.monitor import Evaluation, Monitor
-from condnum.deep.training.objectives import DEEP_METHODS, DeepObjective, Task
+from condnum.deep.training.objectives import DeepObjective
 from condnum.deep.training.samples import Samples, TaskStream, hold_out
 from condnum.deep.training.settings import DeepSettings, deep_preset, default_settings
 from condnum.deep.transforms import ImageTransform, evaluation_transform
-from condnum.errors import InvalidInputError, check_known
+from condnum.errors import InvalidInputError
 from condnum.files import output_folder
+from condnum.methods import Method
+from condnum.methods.nets import Task
+from condnum.methods.registry import get_net_method
 from condnum.theory.immunization import RATIO_TOLERANCE, Clauses
 
 
@@ -63,7 +66,7 @@ def immunize_backbone(
     D_P: ImageSource,
     D_H: ImageSource,
     *,
-    method: str = "ours",
+    method: str | Method = "ours",
     settings: DeepSettings | str | None = None,
     validation: ImageSource | None = None,
     validation_H: ImageSource | None = None,
@@ -94,7 +97,7 @@ def immunize_backbone(
         method: `ours`; `r_ill_only`, without R_well; `opt_kappa`, κ_P − κ_H itself; `imma`, bi-level; all
             with the supervised loss on D_P. `erase` trains every block (or with `whole=False` the
             trainable part) until ridge heads on any of them read as little of D_H as possible, and
-            keeps the last θ above its floor.
+            keeps the last θ above its floor. Or a `Method` of your own with `net_parts`.
         settings: `DeepSettings`, the name of a preset, or None for the defaults of the method.
         validation: Held-out images of D_P, best some that θ₀ has not seen either; None holds out a part.
         validation_H: Likewise of D_H.
@@ -128,8 +131,9 @@ def immunize_backbone(
         >>> result.steps, result.stop_reason, len(result.history)
         (2, 'steps', 2)
     """
-    chosen = deep_preset(settings) if isinstance(settings, str) else settings or default_settings(method)
-    check_known("method", method, DEEP_METHODS)
+    known = get_net_method(method)
+    chosen = deep_preset(settings) if isinstance(settings, str) else settings or default_settings(known)
+    erases = known.name == "erase"
     if not backbone.can_train:
         raise InvalidInputError("a snapshot cannot be trained; pass the backbone from which it was made.")
     data_P, data_H = as_images(D_P, "D_P"), as_images(D_H, "D_H")
@@ -143,7 +147,7 @@ def immunize_backbone(
     check_count(len(data_P), "D_P", chosen.group_size)
     check_count(len(data_H), "D_H", chosen.group_size)
     net = (
-        (backbone.whole() if method == "erase" and chosen.whole else copy.deepcopy(backbone))
+        (backbone.whole() if erases and chosen.whole else copy.deepcopy(backbone))
         .to(resolve_device(device))
         .eval()
     )
@@ -181,8 +185,8 @@ def immunize_backbone(
     monitor = Monitor(net, tasks=seen, held=held, settings=chosen, seed=seed)
     objective = (
         ErasureObjective(net, chosen, harmful_classes=classes)
-        if method == "erase"
-        else DeepObjective(net, method, chosen, harmful_classes=classes, seed=seed)
+        if erases
+        else DeepObjective(net, known, chosen, harmful_classes=classes, seed=seed)
     )
     training = Training(objective, tasks, monitor, seed)
     path = None if checkpoint is None else Path(checkpoint).expanduser()
@@ -197,7 +201,7 @@ def immunize_backbone(
             "D_P": data_P.checksum,
             "D_H": data_H.checksum,
             "transforms and validation": hashlib.sha256(repr(how).encode()).hexdigest(),
-            "method": method,
+            "method": known.name,
             "settings": json.dumps(asdict(chosen), sort_keys=True),
             "seed": str(seed),
         }
@@ -208,7 +212,7 @@ def immunize_backbone(
     return DeepImmunization(
         theta_0=backbone.snapshot(),
         theta_I=immunized.eval(),
-        method=method,
+        method=known.name,
         seed=seed,
         settings=chosen,
         history=pd.DataFrame(state.history),
@@ -246,7 +250,7 @@ def _warnings(training: Training, reason: DeepStopReason) -> list[str]:
         ("(i) > 1", best.harmful_ratio, best.held_harmful_ratio, clauses.harmful_slower),
         ("(ii) ≤ 1", best.pretrain_ratio, best.held_pretrain_ratio, clauses.pretrain_no_slower),
     ):
-        if not met and training.objective.method != "erase":
+        if not met and training.objective.method.net_ranked:
             unmet.append(f"{name} is not met: {one:.3g} on training and {other:.3g} on held-out images")
     if unmet:
         found.append(

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from condnum.deep.training.monitor import Evaluation, Monitor
-from condnum.deep.training.objectives import SUPERVISED, Batches, DeepObjective, NotFiniteError, Task
+from condnum.deep.training.objectives import Batches, DeepObjective, NotFiniteError
 from condnum.deep.training.samples import TaskStream
 from condnum.deep.weights import read_state, write_state
 from condnum.errors import RankError
 from condnum.machine import memory_advice
+from condnum.methods.nets import SUPERVISED, Task
 from condnum.progress import report_event
 
 DeepStopReason = Literal["steps", "early_stopping", "diverged"]
@@ -48,7 +49,7 @@ class RunState:
     ratio: float  # λ_H‖g_H‖ against λ_P‖g_P‖
     loss_weight: float
     record: float  # largest RIR_θ0 so far
-    probe: State = field(default_factory=dict)  # w of `imma`; empty for the others
+    probe: State = field(default_factory=dict)  # a head on D_H that is trained beside θ
     optimizer: dict[str, Any] = field(default_factory=dict)
     part_weights: dict[str, float] = field(default_factory=dict)  # λ; empty before the first step
     balance: bool = True  # λ are to be found at the next step
@@ -86,7 +87,7 @@ class Training:
 
     def run(self, checkpoint: Path | None, identity: Mapping[str, str]) -> DeepStopReason:
         """Train, or go on from a checkpoint; afterwards `state` holds all there is to know."""
-        settings, method, device = self.settings, self.objective.method, self.objective.device
+        settings, method, device = self.settings, self.objective.method.name, self.objective.device
         stored = None if checkpoint is None else read_state(checkpoint, identity, "immunization")
         if stored is not None:
             self.state = RunState(**{**stored, "best": Evaluation(**stored["best"])})
@@ -159,7 +160,7 @@ class Training:
 
     def _balance(self, batches: Batches, key: tuple[int, ...]) -> dict[str, float]:
         """Return λ of each part: fixed, or from the norms of the parts' gradients in θ at this step."""
-        settings, state, parts = self.settings, self.state, self.objective.parts
+        settings, state, parts = self.settings, self.state, self.objective.method.net_parts
         weights = {SUPERVISED: state.loss_weight}
         if not parts:
             return weights
@@ -189,8 +190,8 @@ class Training:
         except NotFiniteError:
             return None
         floor = self.accuracy_floor
-        erased = self.objective.method == "erase" and found.accuracy >= floor
-        better = settings.keep == "last" or erased or found.rank(floor) > state.best.rank(floor)
+        latest = not self.objective.method.net_ranked and found.accuracy >= floor
+        better = settings.keep == "last" or latest or found.rank(floor) > state.best.rank(floor)
         if better:
             state.best, state.best_net = found, self._net()
         self._load(live)
@@ -203,8 +204,8 @@ class Training:
 
     def _adapt(self, found: Evaluation) -> None:
         """Move λ_H by (ii) and the loss weight by the accuracy, a factor up or down."""
-        state, first = self.state, self.settings
-        if len({part.task for part in self.objective.parts.values()}) == 2:  # else nothing holds (ii)
+        state, first, parts = self.state, self.settings, self.objective.method.net_parts or {}
+        if len({part.task for part in parts.values()}) == 2:  # else nothing holds (ii)
             low = found.expected_pretrain_ratio < PRETRAIN_AIM
             ratio = state.ratio * (RATIO_FACTOR if low else 1 / RATIO_FACTOR)
             state.ratio = min(max(ratio, first.ratio / RATIO_RANGE), first.ratio * RATIO_RANGE)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from condnum.errors import check_known
+from condnum.methods import Method
+from condnum.methods.nets import LABEL_SMOOTHING
+from condnum.methods.registry import get_net_method
 from condnum.methods.settings import Settings, only_where
-
-#: Of the supervised loss on D_P, as in the paper.
-LABEL_SMOOTHING = 0.1
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class DeepSettings(Settings):
     lambda_harmful: float = only_where(2e6, weights="fixed")  # λ_H (likewise)
     loss_weight: float = 1.0  # of the supervised loss on D_P; adaptive: over ‖g‖, to begin with
     precondition: bool = False  # the dummy layer of Sec. 4.4 on the features, for R_well and R_ill
-    inner_steps: int = 1  # imma: gradient steps of the simulated fine-tuner on θ
-    inner_rate: float = 1e-2  # imma: their step size
+    inner_steps: int = 1  # where an attacker is simulated: K, steps of gradient descent
+    inner_rate: float = 1e-2  # likewise: their size
     precision: Literal["float32", "bfloat16"] = "float32"  # of the net, bfloat16 on GPUs; spectra: float64
     record_every: int | None = 25  # steps between evaluations and checkpoints; None or 0: a tenth of all
     groups: int = 10  # groups of samples for RIR_θ0 at an evaluation
@@ -51,7 +51,7 @@ class DeepSettings(Settings):
             return self.learning_rate
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * step / steps))
 
-    def describe(self, method: str) -> str:
+    def describe(self, method: str | Method) -> str:
         """Return the settings in one line, for tables, leaving out what has no effect on a method.
 
         Examples:
@@ -65,37 +65,33 @@ class DeepSettings(Settings):
             f"η = {self.learning_rate:g} ({self.schedule})",
             f"{self.batch_size} images per task and step",
         ]
-        if method == "erase":
+        known = get_net_method(method)
+        terms, erases = known.net_parts or {}, known.name == "erase"
+        if erases:
             parts.append(
                 ("all blocks" if self.whole else "last stage")
                 + " trained"
                 + ", transformed images too" * self.transformed
             )
-        elif method == "imma":
+        if known.net_attacks:
             parts.append(f"{self.inner_steps} inner step(s) of size {self.inner_rate:g}")
-        elif self.weights == "fixed":
+        if terms and self.weights == "fixed":
             parts.append(f"λ_P = {self.lambda_pretrain:g}, λ_H = {self.lambda_harmful:g}")
-        elif self.weights == "balanced":
+        elif terms and self.weights == "balanced":
             parts.append(f"λ balanced with ratio {self.ratio:g}")
-        if method == "opt_kappa":
+        if "kappa_harmful" in terms:
             parts.append("difference of compact κ")
-        elif method in ("ours", "r_ill_only") and self.precondition:
+        elif "ill" in terms and self.precondition:
             parts.append("preconditioned")
         adaptive = self.weights == "adaptive"
-        what = "loss weight" if method == "erase" else "λ and loss weight"
+        what = "loss weight" if erases else "λ and loss weight"
         parts.append(f"{what} adaptive" if adaptive else f"loss weight {self.loss_weight:g}")
         return ", ".join([*parts, f"label smoothing {LABEL_SMOOTHING:g}"])
 
 
-#: Of `erase`, on all data and backbones. Chosen on 8×8 digits and a small ResNet.
-_ERASURE: dict[str, Any] = {
-    "learning_rate": 1e-3, "loss_weight": 0.1, "steps": 800, "max_accuracy_drop": 0.03,
-}  # fmt: skip
-
-
-def default_settings(method: str) -> DeepSettings:
+def default_settings(method: str | Method) -> DeepSettings:
     """Return the settings of a method for which none are given."""
-    return DeepSettings(**(_ERASURE if method == "erase" else {}))
+    return DeepSettings(**get_net_method(method).net_defaults)
 
 
 _TABLE_4: dict[str, dict[str, Any]] = {

@@ -14,7 +14,6 @@ from condnum.deep import Backbone, DeepSettings, immunize_backbone
 from condnum.deep.hooks import pooled_outputs
 from condnum.deep.images import image_loader
 from condnum.deep.parts import block_names
-from condnum.deep.training import settings
 from condnum.deep.training.erasure import (
     DISTANCE,
     LEFT,
@@ -26,6 +25,7 @@ from condnum.deep.training.erasure import (
 )
 from condnum.deep.training.samples import Batch
 from condnum.deep.training.settings import default_settings
+from condnum.methods.baselines import Erase
 
 SETTINGS = DeepSettings(steps=6, batch_size=100, record_every=3, groups=1)
 
@@ -155,8 +155,9 @@ def test_what_does_not_decode_is_left_out_of_a_step(D_H, transform):
 
 
 def test_without_settings_the_method_has_its_own(run, monkeypatch):
-    monkeypatch.setitem(settings._ERASURE, "steps", 2)
+    known = {**Erase.net_defaults, "steps": 2}
+    monkeypatch.setattr(Erase, "net_defaults", known)
     found = run(None).settings
-    assert found == default_settings("erase") == DeepSettings(**settings._ERASURE)
+    assert found == default_settings("erase") == DeepSettings(**known)
     assert "all blocks trained, loss weight adaptive" in found.describe("erase")
     assert "loss weight 0.1" in found.with_overrides(weights="balanced").describe("erase")

@@ -8,9 +8,9 @@ import torch
 from torch.nn import functional
 
 from condnum.deep import Backbone, DeepSettings
-from condnum.deep.regularizers import feature_r_ill, feature_r_well
 from condnum.deep.training.objectives import DeepObjective
 from condnum.deep.training.samples import Batch, Samples
+from condnum.theory.features import feature_r_ill, feature_r_well
 
 SETTINGS = DeepSettings(precondition=False)
 WEIGHTS = {"well": 1e-7, "ill": 1e3, "supervised": 0.7}

@@ -1,0 +1,35 @@
+"""Methods from files: what a file must be for a study to take it in place of a name."""
+
+import pytest
+
+from condnum.errors import DataNotFoundError, InvalidInputError
+from condnum.methods import registry
+from condnum.studies.deep import DeepNets
+from condnum.studies.house_prices import HousePrices
+
+LINEAR = """
+from condnum import register_method
+from condnum.methods import Method
+
+class One(Method):
+    name = label = summary = "one"
+
+register_method(One())
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "study", "error", "message"),
+    [
+        ("mine", None, HousePrices, DataNotFoundError, "mine.py does not exist"),
+        ("mine_0", "", HousePrices, InvalidInputError, "must register one method.* registers 0"),
+        ("json", "", HousePrices, InvalidInputError, "another module is called json; rename"),
+        ("mine_1", LINEAR, DeepNets, InvalidInputError, "no net_parts"),
+    ],
+)
+def test_files_that_are_refused(tmp_path, monkeypatch, name, text, study, error, message):
+    monkeypatch.setattr(registry, "METHODS", dict(registry.METHODS))
+    if text is not None:
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    with pytest.raises(error, match=message):
+        study(methods=f"ours,{tmp_path / name}.py")
