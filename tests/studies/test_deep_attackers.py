@@ -75,7 +75,7 @@ class TestRun:
         tables = run.tables
         best = tables["results"].query("net == 'ours'")["final_accuracy"].max()
         labels = dict(zip(tables["results"]["attacker"], tables["results"]["label"], strict=True))
-        assert report.verdict(tables["factors"], tables["immunization"]).count("<p>") == 1
+        assert report.verdict(tables["factors"], tables["immunization"]).count("<p>") == 2
         assert len(report.factor_table(tables["factors"])) == len(report.accuracy_table(tables["factors"]))
         assert f"{100 * best:.1f} %" in report.undoing_table(tables["undoing"]).to_string()
         for drawn in (

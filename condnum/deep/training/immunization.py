@@ -94,8 +94,9 @@ def immunize_backbone(
         D_P: Pre-training images, labels in the order of the head's outputs: a folder, a data set, a
             `DataLoader` or tensors (`as_images`).
         D_H: Harmful images, likewise.
-        method: `ours`; `r_ill_only`, without R_well; `opt_kappa`, κ_P − κ_H itself; `imma`, bi-level; all
-            with the supervised loss on D_P. `erase` trains every block (or with `whole=False` the
+        method: `ours`; `r_ill_only`, without R_well; `opt_kappa`, κ_P − κ_H itself; `imma`, bi-level;
+            `trap` and `contract`, on the path of a simulated attacker; all with the supervised loss on D_P.
+            `erase` trains every block (or with `whole=False` the
             trainable part) until ridge heads on any of them read as little of D_H as possible, and
             keeps the last θ above its floor. Or a `Method` of your own with `net_parts`.
         settings: `DeepSettings`, the name of a preset, or None for the defaults of the method.
