@@ -259,15 +259,13 @@ def by_degree(split: Split, seed: int) -> dict[str, Any]:
             of._replace(X=maps.features(of.X, rng.permutation(of.y) if control else of.y))
             for of in (split.attacker, split.judge)
         )
-        left, undone = (
-            np.linalg.matrix_rank(train.centered[0], 1e-8),
-            unmapped_score(maps, split.attacker, test),
-        )
-        found.append(("a map per class", control, left, known, *head_scores(train, test), undone, np.nan))
+        left = int(np.linalg.matrix_rank(train.centered[0], 1e-8))
+        scores = *head_scores(train, test), unmapped_score(maps, split.attacker, test)
+        found.append(("a map per class", control, left, known, *scores, np.nan))
     return {name: np.array(column) for name, column in zip(DEGREES, zip(*found, strict=True), strict=True)}
 
 
-#: What is compared with what#: What is compared with what, split by split.
+#: What is compared with what, split by split.
 COMPARISONS = (("erase", "shuffled targets"), ("erase", "erase, no floor"))
 
 

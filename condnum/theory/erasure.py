@@ -95,7 +95,7 @@ def erasure(
         rows: N, from which the default of `shrinkage` is taken beside `covariance`.
         strength: 1 − s in [0, 1]; 1 erases, 0 changes nothing.
         rank: Erase only that many directions, those of the best squared fit; default: all. Of degree 2, those
-            follow in which the class covariances differ most; what then remains is small, not zero.
+            follow in which the class covariances differ most; the differences that remain are not zero.
         degree: 1 stops linear probes, 2 quadratic ones, too: classes get equal means and covariances, by
             removing about half of the other directions for two classes, three quarters for three, and so on
             (`condnum.theory.quadratic`). Where nothing would be left, give a `rank`.

@@ -5,10 +5,10 @@ targets Z from centered rows X if and only if :math:`X^\top Z = 0` and every for
 z_{ij} x_i x_i^\top` is 0: LEACE's theorem for the features :math:`(x, x x^\top)`. For labels, class means
 and covariances are equal.
 
-**No invertible map erases.** For invertible θ, :math:`q \mapsto q \circ θ^{-1}` maps the probes of x one
-to one onto those of :math:`θ^\top x`, with equal losses, in every family that is closed under linear maps:
-linear probes, polynomials of one degree, nets whose first layer is free. Penalized probes, RBF kernels of
-fixed width and nearest neighbors are not closed; an invertible θ may hinder them until they undo it.
+**No invertible map erases.** For an invertible affine map f, :math:`q \mapsto q \circ f^{-1}` maps the
+probes of x one to one onto those of f(x), with equal losses, in every family that is closed under affine
+maps: linear probes, polynomials of one degree, nets whose first layer is free. Penalized probes, RBF
+kernels of fixed width and nearest neighbors are not closed; f may hinder them until they undo it.
 
 **Without labels at release** (`erasure` with `degree=2`), nothing is left if and only if :math:`θ^\top
 X^\top Z = 0` and all :math:`θ^\top M_j θ = 0`: within the complement of :math:`X^\top Z`, the columns of θ
@@ -23,7 +23,8 @@ dimensions, none is larger than :math:`(2n - m)/(m + 2)`: subspaces of dimension
 dimension d(n − d), and each form sets d(d + 1)/2 independent conditions.
 
 **With labels at release** (`quadratic_erasure`), a map per class equates means and covariances at full
-rank.
+rank. **No degree is enough** for all attackers: a universal kernel learns nothing if and only if all
+classes have the same distribution of features.
 """
 
 from dataclasses import dataclass, field
