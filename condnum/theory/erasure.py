@@ -22,7 +22,7 @@ from condnum.arrays import ArrayLike, TargetKind, as_targets, as_tensor, like, s
 from condnum.errors import InvalidInputError, RankError, check_integer, check_real
 from condnum.theory.covariances import CovarianceRange
 from condnum.theory.extremes import gram, singular_triples, spectral_norm, triangle_ends
-from condnum.theory.quadratic import complement, quadratic_directions
+from condnum.theory.quadratic import centered, complement, quadratic_directions
 from condnum.theory.spectra import EPS, as_covariance, checked_rtol, default_rtol
 
 #: Fewer rows per column than this, and Σ is shrunk.
@@ -367,13 +367,6 @@ def erasure_price(
     inside = basis @ combinations[int((outside > 1e-10).sum()) :].mT
     Q = torch.linalg.qr((V.mT @ inside) / roots[:, None]).Q  # in the whitened coordinates Σ^{1/2}Vᵀβ
     return float((Q.mT @ (left.mT @ Y)).square().sum()) / len(X)
-
-
-def centered(X: Tensor) -> tuple[Tensor, Tensor]:
-    """Return X without the mean of its columns, exactly zero in a constant one, and the mean."""
-    F = X - X[0]
-    mean = F.mean(dim=0)
-    return F.sub_(mean), X[0] + mean
 
 
 def _lengths(X: Tensor) -> tuple[Tensor, Tensor]:

@@ -79,6 +79,13 @@ def complement(basis: Tensor) -> Tensor:
     return torch.linalg.qr(basis, mode="complete").Q[:, basis.shape[1] :]
 
 
+def centered(X: Tensor) -> tuple[Tensor, Tensor]:
+    """Return X without the mean of its columns, exactly zero in a constant one, and the mean."""
+    F = X - X[0]
+    mean = F.mean(dim=0)
+    return F.sub_(mean), X[0] + mean
+
+
 @dataclass(frozen=True)
 class QuadraticErasure:
     """A map per class onto common means and covariances; arrays are of the caller's kind."""
@@ -153,14 +160,15 @@ def quadratic_erasure(X: ArrayLike, y: Any, *, shrinkage: float = 0.0) -> Quadra
         raise InvalidInputError(
             f"y has {len(codes)} labels for {len(rows)} rows: give one per row, of 2 classes or more."
         )
-    groups = [rows[torch.from_numpy(codes == code).to(rows.device)] for code in range(len(classes))]
-    means, mean = torch.stack([group.mean(dim=0) for group in groups]), rows.mean(dim=0)
-    weights = [len(group) / len(rows) for group in groups]
-    within = torch.cat([group - own for group, own in zip(groups, means, strict=True)])
+    groups = [centered(rows[torch.from_numpy(codes == code).to(rows.device)]) for code in range(len(classes))]
+    (about, mean), means = centered(rows), torch.stack([own for _, own in groups])
+    weights = [len(group) / len(rows) for group, _ in groups]
+    within = torch.cat([group for group, _ in groups])
     _, roots, V = torch.linalg.svd(within, full_matrices=False)
-    kept = roots > default_rtol(max(rows.shape)) * torch.linalg.matrix_norm(rows - mean, 2)
-    T, V = roots[kept] / len(rows) ** 0.5, V[kept]
-    white = [(group - own) @ V.mT / T for group, own in zip(groups, means, strict=True)]
+    kept = roots > default_rtol(max(rows.shape)) * torch.linalg.matrix_norm(about, 2)
+    # A column that is constant in every class stays so exactly: round-off would differ by class.
+    T, V = roots[kept] / len(rows) ** 0.5, V[kept] * within.any(dim=0)
+    white = [group @ V.mT / T for group, _ in groups]
     for label, group in zip(classes.tolist(), white, strict=True):
         if not rho and (rank := int(torch.linalg.matrix_rank(group))) < len(T):
             raise RankError(
