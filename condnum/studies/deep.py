@@ -188,9 +188,11 @@ class DeepNets(MethodStudy, name="deep", notebook="deep"):
     def settings(self, backbone: str, method: str) -> DeepSettings:
         """Return a method's settings on a backbone: a preset, or the recipe's, with the user's epochs."""
         own, chosen = self.recipe(backbone), _method(method)
-        known = {**self.defaults.settings, **own.settings, **chosen.net_defaults}
+        known = {**self.defaults.settings, **own.settings}
         known |= own.ours if {"well", "ill"} <= (chosen.net_parts or {}).keys() else {}
-        known |= self.defaults.attacked if chosen.net_attacks else {}
+        known |= chosen.net_defaults
+        if chosen.net_attacks:
+            known |= self.defaults.imma if chosen.net_probe else self.defaults.attacked
         base = deep_preset(self.preset) if self.preset else DeepSettings(**known)
         if chosen.name == "erase":  # Table 4 has no settings for it
             base = default_settings(chosen)

@@ -42,7 +42,8 @@ class Recipe:
     image_size: int | None = 32  # None: what the weights were made for
     limit: int | None = None  # images per class and split
     settings: Mapping[str, Any] = field(default_factory=dict)  # of `DeepSettings`, of every method
-    attacked: Mapping[str, Any] = field(default_factory=lambda: _ATTACKED)  # of a method that simulates one
+    imma: Mapping[str, Any] = field(default_factory=lambda: _ATTACKED)  # of IMMA
+    attacked: Mapping[str, Any] = field(default_factory=lambda: _ATTACKED)  # of others that simulate one
 
 
 #: Adam, and Eq. 11 by its plain gradient: with the dummy layer of Sec. 4.4 the same number of steps reached
@@ -72,7 +73,7 @@ RECIPES: Mapping[str, Recipe] = {
         weights="none",
         pretraining={"epochs": 30, "batch_size": 32},
         settings={**_PLAIN, "steps": 400, "record_every": 20},
-        attacked={"steps": 40, "record_every": 4},
+        imma={"steps": 40, "record_every": 4}, attacked={"steps": 200, "record_every": 10},
     ),
     "mnist": Recipe(
         "mnist:0-4",
@@ -98,7 +99,7 @@ RECIPES: Mapping[str, Recipe] = {
     "imagenette-cars": Recipe(
         "imagenette", "cars", (BackboneRecipe("tf_efficientnet_lite0"),), weights="bundled",
         pretraining={"epochs": 30}, image_size=160,
-        settings={"steps": 150}, attacked={**_ATTACKED, "steps": 20},
+        settings={"steps": 150}, imma={**_ATTACKED, "steps": 20}, attacked={**_ATTACKED, "steps": 20},
     ),
     IMAGES: Recipe(
         "", "", (BackboneRecipe("resnet18"),), weights="timm", pretraining={"epochs": 30}, image_size=None,
