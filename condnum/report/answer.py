@@ -87,6 +87,9 @@ def _linear(tables: Tables, kind: str, data: str) -> Answer:
     rows, cells = (
         table.query("convention == 'ridge' and theta_scale == 'as_trained'") for table in (summary, results)
     )
+    # RIR hardly depends on the scale of θ, the ratios do: they are judged at unit scale, as in the verdict.
+    judged = summary.query("convention == 'ridge' and theta_scale == 'unit'").set_index("method")
+    rows = rows.assign(success_rate=rows["method"].map(judged["success_rate"]))
     per_method = cells.groupby("method").agg(steps=("steps", "max"), median=("rir", "median"))
     rows = rows.join(per_method, on="method").assign(
         cells=rows["seeds"] * pairs,
