@@ -63,7 +63,8 @@ class Horizon(ExplorerResult):
 
     gains: Mapping[str, Floats]  # at `STEPS`
     defense: Defense
-    path: AttackPath  # of that, at K steps
+    reached: float  # gain of that at K steps
+    path: AttackPath  # of that, at K steps, by the library
 
     def figure(self) -> Any:
         """Draw a line per defense; of one, the bound and the estimate from K on."""
@@ -85,9 +86,12 @@ class Horizon(ExplorerResult):
             panel.marks(words, [_END], y[1:], symbol, 12, _look(self.defense)[0], legend=False)
         ticks = {"tickvals": [*10.0 ** np.arange(7), _END], "ticktext": [*POWERS, "∞"]}
         panel.x("steps K of the attacker", -0.1, 6.9, type="log", **ticks)
-        panel.y("gain, of what raw pixels allow", -0.03, _TOP + 0.06, tickformat=".0%")
-        first = self.gains[self.defense][0]
-        title = f"{LABELS[self.defense]}: {first:.0%} after one step, {self.path.limit:.0%} in the end"
+        drawn = list(self.gains.values())
+        low, high = (float(of) for of in np.clip([np.min(drawn), np.max(drawn)], -_TOP, 2 * _TOP))
+        ends = min(low, 0) - 0.03, max(high, _TOP) + 0.06
+        panel.y("gain, of what raw pixels allow", *ends, tickformat=".0%")
+        gain = self.gains[self.defense]
+        title = f"{LABELS[self.defense]}: {gain[0]:.0%} after one step, {gain[-1]:.0%} in the end"
         return sheet.finish(title, height=470, margin={"b": 130})
 
     def caption(self) -> str:
@@ -98,9 +102,9 @@ class Horizon(ExplorerResult):
         )
         text = (
             f"{LABELS[self.defense]}: after K = {num(path.steps[0])} steps the attacker has "
-            f"{path.gain[0]:.1%}; the first gradient promised {promised} %. "
+            f"{self.reached:.1%}; the first gradient promised {promised} %. "
             f"The bound on all steps is {bound} %, the estimate {estimate} %. An attacker who solves has "
-            f"<b>{path.limit:.1%}</b>."
+            f"<b>{self.gains[self.defense][-1]:.1%}</b>."
         )
         if path.estimate[0] < 0.999 * path.limit:
             text += " <b>The estimate is below that: it is no bound.</b>"
@@ -123,7 +127,9 @@ def horizon(*, defense: Defense = "contract", steps: int = 10, gain: Gain = atta
     """Attack every extractor by gradient descent, on rows that no defender had."""
     known = defenses()
     gains = {name: gain(of.sigma, of.energy, STEPS) for name, of in known.items()}
-    return Horizon(gains, defense, path_of_modes(known[defense], np.array([float(steps)])))
+    at, of = np.array([float(steps)]), known[defense]
+    reached = float(gain(of.sigma, of.energy, at)[0])
+    return Horizon(gains, defense, reached, path_of_modes(of, at))
 
 
 class HorizonExplorer(Explorer):
