@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from condnum.errors import CondnumError, InvalidInputError, require
+from condnum.figures.kept import on_a_page
 from condnum.lessons.condition_number import Floats
-from condnum.lessons.frame.widget import on_a_page
 from condnum.numbers import num
 
 _ipywidgets = require("ipywidgets", "notebooks")

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from condnum.errors import InvalidInputError, UnknownNameError, require
+from condnum.figures.kept import display_with_picture
 from condnum.files import asset, write_text
-from condnum.lessons.frame.widget import display_with_picture
 
 _traitlets = require("traitlets", "notebooks")
 _AnyWidget: Any = require("anywidget", "notebooks").AnyWidget

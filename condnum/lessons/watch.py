@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from condnum.figures.kept import on_a_page
 from condnum.figures.style import BLUE, NEUTRAL, ORANGE, log_axis
 from condnum.lessons.frame.sheet import Sheet
-from condnum.lessons.frame.widget import FigureView, figure_data, on_a_page, payload_json
+from condnum.lessons.frame.widget import FigureView, figure_data, payload_json
 from condnum.methods import Progress
 from condnum.methods.problem import ImmunizationProblem
 from condnum.numbers import num

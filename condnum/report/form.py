@@ -9,6 +9,7 @@ from threading import Thread
 from typing import Any
 
 from condnum.errors import CondnumError, require
+from condnum.figures.kept import display_with_picture
 from condnum.progress import Event, stage_words
 from condnum.report.command import default_folder
 from condnum.report.html import answer_cell
@@ -42,6 +43,9 @@ class Form(_Box):
         ]
         super().__init__([*rows, self.button, self.said, self.output])
 
+    def _ipython_display_(self) -> None:
+        display_with_picture(self, {})
+
     def start(self) -> Thread:
         """Run the notebook with what the fields hold, in a thread, so that other cells can be used."""
         given = {
@@ -56,7 +60,7 @@ class Form(_Box):
 
     def _run(self, given: Mapping[str, Any]) -> None:
         name = self.book.path.stem.replace("_", "-")
-        words = [f"--{key.replace('_', '-')} {shlex.quote(str(value))}" for key, value in given.items()]
+        words = [_option(key.replace("_", "-"), value) for key, value in given.items()]
         command = " ".join(["condnum", "audit" if name == "audit" else f"run {name}", *words])
 
         def say(text: str, color: str = "inherit") -> None:
@@ -80,6 +84,18 @@ class Form(_Box):
             say(escape(f"{type(error).__name__}: {error}"), "#d03b3b")
         finally:
             self.button.disabled = False
+
+
+def _option(name: str, value: Any) -> str:
+    """Return an option as it is typed.
+
+    Examples:
+        >>> _option("attackers", False), _option("data", "My houses.csv")
+        ('--no-attackers', "--data 'My houses.csv'")
+    """
+    if isinstance(value, bool):
+        return f"--{'' if value else 'no-'}{name}"
+    return f"--{name} {shlex.quote(str(value))}"
 
 
 def _field(parameter: Any) -> Any:

@@ -4,8 +4,8 @@ import pytest
 
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
+from condnum.figures.kept import KEPT
 from condnum.lessons.condition_number import GradientDescentExplorer
-from condnum.lessons.frame.widget import KEPT
 
 pytestmark = pytest.mark.browser
 

@@ -1,12 +1,12 @@
 """Figures say what their tables say."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
-from plotly.callbacks import Points
 
 from condnum import figures as plots
 from condnum.errors import InvalidInputError
@@ -14,9 +14,9 @@ from condnum.figures import attack_panel, limits
 from condnum.figures.pairs import pair_spectra
 from condnum.figures.probe_accuracy import probe_accuracy_figure, ratio_history_figure
 from condnum.figures.style import method_style
+from condnum.lessons.frame.clicks import Opening
 from condnum.probing import AttackBudget
 from condnum.probing import attack_panel as attacked
-from condnum.report.clicks import opening
 from condnum.theory.pareto import feasible_region
 
 
@@ -134,14 +134,21 @@ def test_figure_1_leaves_out_erasure_whose_probe_has_nothing_to_learn(curves):
     assert "Erase is omitted" in figure.layout.title.text
 
 
-def test_a_click_draws_its_point_below_the_figure():
+def test_a_click_draws_its_point_below_the_figure_or_says_why_not():
     drawn = []
-    heat = go.Figure(go.Heatmap(x=["ours"], y=["Adam"], z=[[2.0]], name="factors"))
-    live, below = opening(heat, lambda *point: drawn.append(point)).children
-    assert below.outputs == ()
-    points = Points(xs=["ours"], ys=["Adam"], point_inds=[[0, 0]], trace_name="factors", trace_index=0)
-    live.data[0]._dispatch_on_click(points, None)
-    assert drawn == [("factors", "ours", "Adam")]
+
+    def draw(*point):
+        drawn.append(point)
+        return go.Figure(go.Scatter(x=[1], y=[1 / point[1]], name="behind"))
+
+    heat = Opening(go.Figure(go.Heatmap(x=[2.0], y=["Adam"], z=[[2.0]], name="factors")), draw)
+    heat.handle_message({"kind": "click", "trace": 0, "x": 2.0, "y": "Adam"}, [])
+    assert drawn == [("factors", 2.0, "Adam")]
+    assert json.loads(heat.payload)["below"]["data"][0]["y"] == [0.5]
+    heat.handle_message({"kind": "click", "trace": 0, "x": 0.0, "y": "Adam"}, [])
+    shown = json.loads(heat.payload)
+    assert "below" not in shown
+    assert "ZeroDivisionError" in shown["error"]
 
 
 def test_spectra_of_a_pair_are_at_unit_scale_without_zeros():

@@ -99,7 +99,10 @@ def test_a_form_runs_as_the_command_does_and_shows_its_answer_or_the_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    form = Form("house-prices")
+    form, kept = Form("house-prices"), list[object]()
+    monkeypatch.setattr("IPython.display.display", lambda data, **_: kept.append(data))
+    form._ipython_display_()
+    assert kept[1]["text/plain"] == "Run this cell to use its controls."  # for who opens it again
     assert set(form.fields) == set(form.book.parameters) - {"out", "quiet"}
     assert form.fields["device"].options == ("auto", "cpu", "cuda")
     given = {"data": "embedded", "methods": "identity,max_rir", "seeds": 1, "jobs": 1}
@@ -109,8 +112,8 @@ def test_a_form_runs_as_the_command_does_and_shows_its_answer_or_the_fix(
     folder = tmp_path / "runs" / "house-prices-embedded"
     assert str(folder / "report.html") in form.said.value
     assert "condnum run house-prices --data embedded --methods identity,max_rir --seeds 1" in form.said.value
-    kept = read_notebook(folder / "report.ipynb")
-    assert list(form.output.outputs) == answer_cell(kept).outputs != []
+    ran = read_notebook(folder / "report.ipynb")
+    assert list(form.output.outputs) == answer_cell(ran).outputs != []
     form.fields["methods"].value = "max_rr"
     form.start().join()
     assert "did you mean 'max_rir'" in html.unescape(form.said.value)

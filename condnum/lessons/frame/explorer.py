@@ -8,10 +8,10 @@ from importlib import import_module
 from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 
 from condnum.errors import InvalidInputError, check_known, require
+from condnum.figures.kept import display_with_picture
 from condnum.lessons.frame.own import Own, Tried, newest, with_library
 from condnum.lessons.frame.widget import (
     PlotlyWidget,
-    display_with_picture,
     errors_shown,
     figure_data,
     payload_json,

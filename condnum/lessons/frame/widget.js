@@ -56,10 +56,19 @@ condnum.rows.text = (box, { hint, upload }, change) => {
 };
 
 function figure(model, el) {
-  const plot = document.createElement("div");
+  const [plot, said, below] = ["div", "p", "div"].map((tag) => el.appendChild(document.createElement(tag)));
   el.classList.add("condnum-figure");
-  el.append(plot);
-  const draw = () => condnum.paint(plot, JSON.parse(model.get("payload")).figure);
+  const draw = async () => {
+    const { figure: shown, below: opened, error } = JSON.parse(model.get("payload"));
+    said.textContent = error ?? "";
+    said.hidden = !error;
+    below.hidden = !opened;
+    if (opened) condnum.paint(below, opened);
+    await condnum.paint(plot, shown);
+    if (plot.clicked) return;
+    plot.clicked = true;
+    plot.on("plotly_click", ({ points: [{ curveNumber: trace, x, y }] }) => model.send({ kind: "click", trace, x, y }));
+  };
   const watch = new ResizeObserver(draw), off = condnum.onTheme(draw);
   watch.observe(el);
   model.on("change:payload", draw);

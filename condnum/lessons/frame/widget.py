@@ -1,13 +1,12 @@
-"""Plotly in a live page: a thin widget over `Plotly.react`, and the picture that its cell keeps."""
+"""Plotly in a live page: a thin widget over `Plotly.react`."""
 
 import json
-import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
 
 from condnum.errors import CondnumError, require
+from condnum.figures.kept import display_with_picture
 from condnum.figures.style import CONFIG
 from condnum.files import asset
 
@@ -66,29 +65,6 @@ def figure_data(figure: Any) -> dict[str, Any]:
     """Return a figure as the output of a cell."""
     plotly, text = json.loads(figure.to_json()), str(figure.layout.title.text)
     return {"application/vnd.plotly.v1+json": {**plotly, "config": CONFIG}, "text/plain": text}
-
-
-#: Takes the place of "Error displaying widget: model not found" in a notebook that is opened again.
-KEPT = """<style>
-.condnum-kept { display: none; }
-.jp-OutputArea-child:has(> .jp-OutputArea-output.jupyter-widgets):has(+ * .condnum-kept) { display: none; }
-.jp-OutputArea-child:has(> .jp-OutputArea-output.jupyter-widgets) + * .condnum-kept { display: block; }
-</style>
-<p class="condnum-kept">Kept from an earlier run. Run this cell to use its controls.</p>"""
-
-
-def display_with_picture(widget: Any, picture: dict[str, Any]) -> None:
-    """Display a widget, and the picture that its cell keeps for who opens the notebook without a kernel."""
-    display = import_module("IPython.display").display
-    display(widget._repr_mimebundle_()[0], raw=True)
-    if picture and not on_a_page():  # which nobody can open again
-        display({"text/html": KEPT, "text/plain": "Run this cell to use its controls."}, raw=True)
-        display(picture, raw=True)
-
-
-def on_a_page() -> bool:
-    """Tell whether the notebook is served by Voilà, without cells."""
-    return os.environ.get("SERVER_SOFTWARE", "").startswith("voila/")
 
 
 @contextmanager
