@@ -260,6 +260,7 @@ class TestLights:
             (0.9, 50, {"early": 0.55}, "hindered"),
             (0.65, 1, {}, "hindered"),
             (0.52, 1, {}, "stopped"),
+            (0.58, np.inf, {}, "not known"),  # a fifth of what raw features give, or chance
             (0.6, 1, {"raw": 0.6, "rows": 40}, "not known"),  # 24 of 40 is half and full, and chance as well
             (0.5, 1, {"rows": 5}, "not known"),
             (np.nan, np.nan, {}, "not known"),
