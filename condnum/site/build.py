@@ -207,10 +207,11 @@ def _made(
     progress: OnProgress | None,
 ) -> tuple[dict[str, Path], dict[str, Path]]:
     """Make what is missing; return the executed lessons and the recordings, but those that failed."""
-    tasks, done = missing_parts(cache, lessons, explorers), count(1)
+    tasks, done, failed = missing_parts(cache, lessons, explorers), count(1), list[str]()
 
     def ended(task: Task, error: str) -> None:
         if error:
+            failed.extend(task.words)
             say(f"site: {task.name} is left out: {error}")
         if progress is not None:
             progress({"stage": task.name, "done": next(done), "total": len(tasks)})
@@ -220,12 +221,13 @@ def _made(
     players = {
         name: recording(name, cache) for name in (recorded_explorers() if explorers is None else explorers)
     }
+    found = {name: path for name, path in ran.items() if path.exists()}
+    current = {name: path for name, path in players.items() if is_current(path)}
+    for name in sorted({*ran, *players} - {*found, *current, *failed}):
+        say(f"site: {name} is left out: the source changed while the site was built; build it again.")
     for old in {*cache.glob("lessons/*")} - {path.parent for path in ran.values()}:
         shutil.rmtree(old, ignore_errors=True)
-    return (
-        {name: path for name, path in ran.items() if path.exists()},
-        {name: path for name, path in players.items() if is_current(path)},
-    )
+    return found, current
 
 
 def _scripts(folder: Path, recordings: Mapping[str, Path]) -> None:

@@ -219,7 +219,13 @@ def test_a_lesson_that_fails_is_left_out_and_one_that_ran_is_not_run_again(tmp_p
         lessons, recorded = build._made(tmp_path, names, (), said.append, None)
         assert (list(lessons), recorded) == (["1_condition_number"], {})
     assert sorted(ran) == ["1_condition_number", "2_alignment", "2_alignment"]
-    assert said[0] == "site: 2_alignment is left out: nothing is there; look elsewhere."
+    assert said == ["site: 2_alignment is left out: nothing is there; look elsewhere."] * 2
+    kept = parts.lesson
+    monkeypatch.setattr(parts, "lesson", lambda name, cache: kept(name, cache / "new"))
+    monkeypatch.setattr(build, "run_tasks", lambda *_: None)  # into the folder of the code at that time
+    monkeypatch.setattr(build, "lesson", parts.lesson)
+    assert build._made(tmp_path, names, (), said.append, None) == ({}, {})
+    assert "1_condition_number is left out: the source changed while the site was built" in said[2]
 
 
 def test_a_part_is_made_by_a_command(tmp_path, monkeypatch):
