@@ -203,8 +203,8 @@ const condnum = {};
     });
   }
 
-  // Draws plotly's JSON in the colours of the page; figures of panels (layout.meta.stack) follow its width.
-  condnum.paint = (plot, figure) => {
+  // Plotly's JSON in the colours of the page; figures of panels (layout.meta.stack) follow its width.
+  function arranged(plot, figure) {
     const dark = condnum.dark(), { printing } = page, width = printing ? PAPER : plot.clientWidth;
     const { data, layout } = structuredClone(figure), [ink, grid, paper] = LOOKS[dark ? "dark" : "light"];
     const axis = { gridcolor: grid, linecolor: grid, zerolinecolor: grid, automargin: true };
@@ -223,9 +223,69 @@ const condnum = {};
       closeUp(data, layout, layout.width ?? width);
       wrapTitles(data, layout, layout.width ?? width);
     }
+    return { data, layout, narrow };
+  }
+
+  // All of a figure but its points and the words of its title, and the points of a trace.
+  const POINTS = ["x", "y", "z", "text", "customdata", "hovertemplate"];
+  const frameOf = (data, { title = {}, ...layout }) => JSON.stringify([
+    data.map((trace) => ({ ...trace, ...Object.fromEntries(POINTS.map((key) => [key, key in trace])) })),
+    data.map(({ z }) => z?.map((row) => row.length)),
+    layout, { ...title, text: lineCount(title.text) },
+  ]);
+  const pointsOf = (trace) => Object.fromEntries(POINTS.filter((key) => key in trace).map((key) => [key, trace[key]]));
+
+  condnum.paint = (plot, figure) => {
+    const { data, layout, narrow } = arranged(plot, figure), { printing } = page;
+    clearTimeout(plot.rest);
+    plot.frame = frameOf(data, layout);
     return Plotly.react(plot, data, layout, {
       responsive: !printing, displaylogo: false, showSendToCloud: false, displayModeBar: narrow ? false : "hover",
       modeBarButtonsToRemove: ["zoomIn2d", "zoomOut2d", "autoScale2d", "select2d", "lasso2d"],
     });
+  };
+
+  // Draws new points with Plotly's modules of traces, without all else. Returns whether nothing else has changed.
+  function move(plot, { data, layout }) {
+    if (plot.frame !== frameOf(data, layout)) return false;
+    const { _fullData: full, _fullLayout: whole, calcdata } = plot, modules = new Set(full.map((one) => one._module));
+    const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
+    const moved = data.map((trace, i) => [pointsOf(trace), plot.data[i], full[i], i])
+      .filter(([points, before]) => !same(points, pointsOf(before)));
+    const fixed = ([points, before, one]) => one.visible && ["x", "y"].every((letter) => { // by its axes
+      const { autorange, type } = whole[one[`${letter}axis`].replace(letter, `${letter}axis`)], values = points[letter];
+      return same(values, before[letter]) || (values.length && !autorange && /^(linear|log)$/.test(type));
+    });
+    if (!moved.every(fixed)) return false;
+    for (const [points, before, one, i] of moved) {
+      Object.assign(before, points);
+      Object.assign(one, points);
+      if (!points.z) one._length = Math.min(...[points.x, points.y].flatMap((values) => values?.length ?? []));
+      if (one.visible !== true) continue; // hidden in the legend
+      calcdata[i] = one._module.calc(plot, one);
+      Object.assign(calcdata[i][0], { t: calcdata[i][0].t ?? {}, trace: one });
+    }
+    for (const { crossTraceCalc } of modules)
+      for (const panel of Object.values(whole._plots)) crossTraceCalc?.(plot, panel);
+    for (const { plot: draw } of whole._basePlotModules) draw(plot);
+    for (const { style } of modules) style?.(plot);
+    const words = layout.title?.text?.split("<br>") ?? [];
+    if (!/[<&$]/.test(words)) // a title with markup is drawn at rest
+      for (const [i, line] of plot.querySelectorAll(words.length > 1 ? ".gtitle .line" : ".gtitle").entries())
+        line.textContent = words[i];
+    plot.layout.title = layout.title;
+    return true;
+  }
+
+  // Paints a figure that others may follow at once, as while a slider moves. Plotly.react spends nearly all of its time
+  // on axes, legend and margins; where these stay, it comes when no figure has followed for `REST` ms.
+  const REST = 150;
+  condnum.follow = (plot, figure) => {
+    let moved = false;
+    try { moved = move(plot, arranged(plot, figure)); } catch { /* a Plotly with other internals */ }
+    if (!moved) return condnum.paint(plot, figure);
+    clearTimeout(plot.rest);
+    plot.rest = setTimeout(() => plot.isConnected && condnum.paint(plot, figure), REST);
+    return undefined;
   };
 }

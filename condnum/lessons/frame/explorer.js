@@ -208,7 +208,7 @@
       below.replaceChildren(...verdict.querySelectorAll(".condnum-wide")); // what needs the width of the page
       host.classList.toggle("condnum-blank", !next.figure);
       if (!next.figure) return;
-      await repaint();
+      await repaint(condnum.follow);
       if (plot.clicked) return;
       plot.clicked = true;
       plot.on("plotly_click", ({ points: [point] }) => { // a trace's meta says which controls a click sets
@@ -216,16 +216,16 @@
         if (part.length) change(Object.fromEntries(part.map(([name, axis]) => [name, point[axis]])));
       });
     }
-    function repaint() {
+    function repaint(paint = condnum.paint) {
       host.style.colorScheme = condnum.dark() ? "dark" : "light";
-      return payload?.figure && condnum.paint(plot, payload.figure);
+      return payload?.figure && paint(plot, payload.figure);
     }
     let width = 0;
     const watch = new ResizeObserver(() => { // also where the page had no width at first
       if (Math.abs(plot.clientWidth - width) > 1) { width = plot.clientWidth; repaint(); }
     });
     watch.observe(plot);
-    const off = condnum.onTheme(repaint);
+    const off = condnum.onTheme(() => repaint());
     if (source.now) draw(source.now);
     else ask();
     return { draw, change, state: () => state, end: () => { watch.disconnect(); off(); } };

@@ -12,6 +12,7 @@ import numpy as np
 
 from condnum.errors import CondnumError
 from condnum.lessons.frame.explorer import Check, Choice, Explorer, Slider
+from condnum.lessons.frame.widget import plotly_lists
 from condnum.machine import limited_threads
 
 #: Digits of a fraction that are kept, as figures show four; integers below `EXACT` are exact.
@@ -96,11 +97,7 @@ def payload(explorer: type[Explorer], state: Mapping[str, Any]) -> dict[str, Any
     """Return figure and sentence of a state, or the words of the error that it raises."""
     try:
         shown = explorer.compute(**explorer.effective(state))
-        figure = shown.figure()
-        layout = figure.layout.to_plotly_json()
-        layout.pop("template", None)  # the page has its own colors
-        drawn = {"data": [trace.to_plotly_json() for trace in figure.data], "layout": layout}
-        return {"figure": drawn, "caption": shown.caption(), "error": ""}
+        return {"figure": plotly_lists(shown.figure()), "caption": shown.caption(), "error": ""}
     except CondnumError as error:
         return {"figure": None, "caption": "", "error": f"nothing can be drawn for these settings: {error}"}
 

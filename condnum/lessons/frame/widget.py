@@ -54,11 +54,16 @@ def show_figure(figure: Any, *, static: bool = False) -> Any:
 
 
 def payload_json(figure: Any | None, **beside: Any) -> str:
-    """Return a figure and what stands beside it as JSON, without a template: the page has its own colors."""
-    plotted = None if figure is None else figure.to_dict()
-    if plotted:
-        plotted["layout"].pop("template", None)
+    """Return a figure and what stands beside it as JSON."""
+    plotted = None if figure is None else plotly_lists(figure)
     return str(require("plotly.io", "notebooks").to_json({"figure": plotted, **beside}, validate=False))
+
+
+def plotly_lists(figure: Any) -> dict[str, Any]:
+    """Return a figure's traces, with plain lists for arrays, and its layout without a template."""
+    layout = figure.layout.to_plotly_json()
+    layout.pop("template", None)  # the page has its own colors
+    return {"data": [trace.to_plotly_json() for trace in figure.data], "layout": layout}
 
 
 def figure_data(figure: Any) -> dict[str, Any]:
