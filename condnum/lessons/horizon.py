@@ -113,8 +113,8 @@ class Horizon(ExplorerResult):
 
 def _look(name: str) -> tuple[str, str]:
     """Return color and dash; a method's own, as on all pages."""
-    own = {"raw": (NEUTRAL, "solid"), "shrunk": (GREY, "dashdot"), "erased": ("#882255", "dash")}
-    return own.get(name) or method_style(name)[1:]
+    own = {"raw": (NEUTRAL, "solid"), "shrunk": (GREY, "dashdot")}
+    return own.get(name) or method_style("erase" if name == "erased" else name)[1:]
 
 
 @with_controls(

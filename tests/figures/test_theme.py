@@ -5,7 +5,7 @@ import plotly.graph_objects as go
 import plotly.io as pio
 import pytest
 
-from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, finish, honest_legend
+from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, finish, honest_legend, method_style
 
 
 def test_the_legend_lists_what_is_to_be_seen():
@@ -30,7 +30,11 @@ def luminance(color):
     return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
 
 
-@pytest.mark.parametrize("color", [BLUE, ORANGE, GREEN, PURPLE, NEUTRAL])
+#: Colors of methods that are not of the shared palette.
+OF_METHODS = [method_style(name).color for name in ("trap", "erase", "initial")]
+
+
+@pytest.mark.parametrize("color", [BLUE, ORANGE, GREEN, PURPLE, NEUTRAL, *OF_METHODS])
 @pytest.mark.parametrize("background", ["#FFFFFF", "#111111"])
 def test_colours_can_be_seen_on_both_backgrounds(color, background):
     low, high = sorted([luminance(color), luminance(background)])
