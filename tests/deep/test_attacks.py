@@ -468,8 +468,7 @@ def test_who_trains_on_the_benign_task_alone_solves_for_the_harmful_one(
     solved = attack(digits_target, named("ridge"), budget=DeepBudget(trials=4))
     assert still.final_accuracy == solved.final_accuracy
     moved = attack(digits_target, attacker, budget=budget)
-    assert moved.steps.tolist() == [0, 12]
-    assert moved.accuracy[0, 0] == solved.final_accuracy
+    assert moved.steps.tolist() == still.steps.tolist() == [12]  # what it reaches, it reaches after them
     assert moved.trials["final"].notna().all()
     alone = Target(digits_target.theta, digits_target.train, digits_target.test)
     with pytest.raises(InvalidInputError, match="begins with training images of D_P; give pretrain_train"):

@@ -185,14 +185,15 @@ def _descend(
     size = len(labels) if attacker.full_batch else budget.batch_size
     batches = (rows for _, parts in minibatches(np.arange(len(labels)), size, [seed]) for rows in parts)
     measured, records = budget.measured, list[_Scores]()
-    scores, measured = (_solved, measured[[0, -1]]) if attacker.benign else (_measure, measured)
+    # Before its steps, one that solves in the end is `ridge`, which needs none.
+    scores, measured = (_solved, measured[-1:]) if attacker.benign else (_measure, measured)
     what = f"{attacker.label}, {len(labels)} rows"
     with memory_advice(budget.batch_size, target.device, what):
         for step in range(budget.steps + 1):
             if step in measured:
                 records.append(scores(model, inputs, images.labels))
                 report_event(stage=what, step=step, steps=budget.steps)
-            if step == budget.steps or math.isnan(records[-1][1]):
+            if step == budget.steps or (records and math.isnan(records[-1][1])):
                 break
             rows = torch.from_numpy(next(batches)).to(target.device)
             model.train()
