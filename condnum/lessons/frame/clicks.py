@@ -1,10 +1,9 @@
 """Figures in JupyterLab whose points open another figure below them."""
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from condnum.lessons.frame.widget import FigureView, errors_shown, payload_json
+from condnum.lessons.frame.widget import FigureView, errors_shown, payload_json, plotly_lists
 
 
 class Opening(FigureView):
@@ -19,5 +18,5 @@ class Opening(FigureView):
         below: dict[str, Any] = {}
         with errors_shown("nothing can be drawn for this point", lambda error, _: below.update(error=error)):
             opened = self._draw(self.figure.data[message["trace"]].name, message["x"], message["y"])
-            below["below"] = json.loads(payload_json(opened))["figure"]
+            below["below"] = plotly_lists(opened)
         self.payload = payload_json(self.figure, **below)
