@@ -230,7 +230,7 @@ const condnum = {};
   const POINTS = ["x", "y", "z", "text", "customdata", "hovertemplate"];
   const frameOf = (data, { title = {}, ...layout }) => JSON.stringify([
     data.map((trace) => ({ ...trace, ...Object.fromEntries(POINTS.map((key) => [key, key in trace])) })),
-    data.map(({ z }) => z?.map((row) => row.length)),
+    data.map(({ z }) => (Array.isArray(z) ? z.map((row) => row.length) : z?.shape)), // plotly.py's base64 has a shape
     layout, { ...title, text: lineCount(title.text) },
   ]);
   const pointsOf = (trace) => Object.fromEntries(POINTS.filter((key) => key in trace).map((key) => [key, trace[key]]));

@@ -1,5 +1,6 @@
 """Figures while a slider moves, in Chromium: what is drawn at once is what Plotly draws."""
 
+import json
 import re
 from typing import Any
 
@@ -128,3 +129,13 @@ def test_what_cannot_follow_is_drawn_whole(page: Any, broken: str, change: dict[
     assert found["reacts"] == 1
     assert_close(found["drawn"], page.evaluate("figure => condnum.paint(plot, figure).then(drawn)", figure))
     assert page.problems == []
+
+
+def test_a_map_in_the_base64_of_plotly_py_is_painted(page: Any) -> None:
+    """As the figures of pages are; those of explorers are plain lists."""
+    from plotly import graph_objects
+
+    figure = json.loads(graph_objects.Figure(graph_objects.Heatmap(z=np.eye(3))).to_json())
+    assert "bdata" in figure["data"][0]["z"]
+    page.evaluate("figure => condnum.paint(plot, figure)", figure)
+    assert page.locator(".heatmaplayer image").count() == 1
