@@ -217,3 +217,36 @@ def sgrc_figure(sgrc: pd.DataFrame, subtitle: str) -> Any:
     figure.update_yaxes(range=[-105, 105])
     note = f"{subtitle}<br>{_rows(shots)}; mean over seeds and repeats; 0: the attacker has as much as on θ₀"
     return finish(figure, heading, note, height=220 + inner, legend="net")
+
+
+def predictor_figure(predictors: pd.DataFrame, subtitle: str) -> Any:
+    """Draw each predictor's rank correlation with what an attacker loses, a panel per attacker."""
+    heading = "Which number predicts what an attacker loses"
+    shots = 0 if 0 in set(predictors["shots"]) else predictors["shots"].max()
+    table = predictors[(predictors["shots"] == shots) & predictors["rho"].notna()]
+    if not table["low"].notna().any():
+        axes = empty().update_xaxes(visible=False).update_yaxes(visible=False)
+        note = f"{subtitle}<br>Too few methods for an interval; see predictors.csv"
+        return finish(axes, heading, note, height=140)
+    table = table.assign(
+        panel=["<br>".join(textwrap.wrap(DeepAttacker.named(name).label, 30)) for name in table["attacker"]],
+        minus=table["rho"] - table["low"],
+        plus=table["high"] - table["rho"],
+    )
+    names, wrapped = list(dict.fromkeys(predictors["predictor"])), list(dict.fromkeys(table["panel"]))
+    rows = -(-len(wrapped) // 2)
+    inner = (24 * len(names) + 80) * rows
+    figure = express(
+        "scatter", table, x="rho", y="predictor", error_x="plus", error_x_minus="minus", facet_col="panel",
+        facet_col_wrap=2, category_orders={"predictor": names, "panel": wrapped},
+        hover_data=["nets", "methods"], facet_row_spacing=80 / inner if rows > 1 else 0,
+    ).update_traces(marker_size=8)  # fmt: skip
+    figure.update_xaxes(range=[-1.05, 1.05], tickvals=[-1, -0.5, 0, 0.5, 1], title_text="")
+    figure.update_yaxes(title_text="")
+    figure.add_vline(x=0, line=DOTTED)
+    pooled = f"{table['nets'].max()} nets of {table['methods'].max()} methods, {_rows(shots)}"
+    note = (
+        f"{subtitle}<br>Spearman's ρ with M(θ₀) − M(θ<sub>I</sub>); {pooled}<br>bars: 95 % bootstrap over "
+        "methods; last row: the attack itself with other heads and batches"
+    )
+    return finish(figure, heading, note, height=220 + inner, legend="")

@@ -280,6 +280,30 @@ def defense_table(results: pd.DataFrame, bounded: pd.DataFrame) -> pd.DataFrame:
     return found.rename(columns={"shots": "examples per class"}).rename_axis(columns=None)
 
 
+def pass_table(sgrc: pd.DataFrame) -> pd.DataFrame:
+    """Format D_H's accuracy on θ₀ and on each net after `HORIZONS` passes, and SGRC, where training lasts."""
+    keys = ["backbone", "attacker", "shots", "net"]
+    trained, parts = sgrc[sgrc["step"] > 0], []
+    for passes in HORIZONS:
+        off = (trained["epochs"] / passes - 1).abs()
+        near = trained.assign(off=off)[off < 0.1].sort_values("off", kind="stable")
+        parts.append(near.drop_duplicates(keys).sort_index().assign(passes=passes))
+    at = pd.concat(parts)
+    at["net"] = [
+        f"{html.escape(name)}, {_NETS.get(net, label(net))}"
+        for name, net in zip(at["backbone"], at["net"], strict=True)
+    ]
+    at["attacker"] = [DeepAttacker.named(name).label for name in at["attacker"]]
+    at["examples per class"] = [str(shots or "all") for shots in at["shots"]]
+    at["text"] = [
+        f"{100 * start:.1f} → {100 * end:.1f}<br><small>SGRC {value:.0f}</small>"
+        for start, end, value in at[["accuracy_theta_0", "accuracy", "sgrc"]].to_numpy()
+    ]
+    where = ["attacker", "examples per class", "net"]
+    wide = at.set_index([*where, "passes"])["text"].unstack("passes", sort=False).fillna("—")
+    return wide.rename(columns="after {} passes".format).rename_axis(columns=None).reset_index()
+
+
 def verdict(factors: pd.DataFrame, immunization: pd.DataFrame, fraction: float = HEADLINE) -> str:
     """Say for each backbone and method which is the cheapest attack that succeeds."""
     most = 0 if 0 in set(factors["shots"]) else factors["shots"].max()

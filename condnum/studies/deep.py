@@ -20,6 +20,7 @@ from condnum.deep.backbone import (
     save_backbone,
     size_arguments,
 )
+from condnum.deep.between import error_barrier, weight_distance
 from condnum.deep.features import ImageFeatures, head_accuracy
 from condnum.deep.image_sets import imagenet_classes, open_images
 from condnum.deep.images import ImageData
@@ -308,6 +309,15 @@ class DeepNets(MethodStudy, name="deep", notebook="deep"):
             linear = linear_defenses(*tables.values(), seed=cell["seed"]).add_prefix(LINEAR)
             own = self.as_loaded and self.keeps_head(data, cell["backbone"])
             said = [*data.warnings, *doubts(data, theta, after.pretrain_test, own_head=own)]
+        else:
+            theta_0 = load_backbone(model_file(cell.after))
+
+            def accuracy(net: Backbone) -> float:
+                features = self._of(cell, net, data.pretrain_test)
+                return head_accuracy(net.cpu(), features)
+
+            row |= {"distance": weight_distance(theta_0, theta)}
+            row |= {"barrier": error_barrier(theta_0, theta, accuracy)}
         found, arrays, warnings = measured_features(cell, before, after, said)
         images = [*unreadable, *(image for part in after for image in part.unreadable)]
         bad = list(dict.fromkeys(map(str, images)))

@@ -13,6 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import binom
 
+from condnum.deep.attacks.attackers import HORIZONS
 from condnum.deep.backbone import Backbone
 from condnum.deep.features import ImageFeatures, head_accuracy
 from condnum.deep.images import ImageData
@@ -102,9 +103,6 @@ def is_model(cell: Cell) -> bool:
     return "attacker" not in cell.at
 
 
-#: Epochs of the probe after which accuracies are compared, the last one beyond what conditioning withstands.
-HORIZONS = (1, 5, 10, 50)
-
 #: How often the groups of Eq. 17 are drawn: the first draw is reported, the others show how much is luck.
 GROUP_DRAWS = 5
 
@@ -193,7 +191,8 @@ _COLUMNS = (
     *(f"{images}{name}" for images in ("", "test_") for name in _MEASURED),
     "rank_pretrain", "rank_harmful", "kappa_pretrain_before", "kappa_pretrain_after",
     "kappa_harmful_before", "kappa_harmful_after", "dimension", "group_size", "accuracy",
-    "accuracy_theta_0", "slowdown", "probe_final", "probe_again", *_HORIZON, "probe_rate", "probe_multiple",
+    "accuracy_theta_0", "slowdown", "distance", "barrier", "probe_final", "probe_again", *_HORIZON,
+    "probe_rate", "probe_multiple",
     "convex",
     "chance", "steps", "best_step", "seconds", "stop_reason", "unreadable", "checksum",
 )  # fmt: skip
@@ -201,8 +200,8 @@ _COLUMNS = (
 #: Averaged over seeds in the summary, with their deviation.
 _AVERAGED = (
     "harmful_ratio", "pretrain_ratio", "rir", "test_harmful_ratio", "test_pretrain_ratio", "test_rir",
-    "rir_group_std", "test_rir_group_std", "slowdown", "accuracy", "accuracy_theta_0", "probe_final",
-    "probe_again", *_HORIZON, "convex",
+    "rir_group_std", "test_rir_group_std", "slowdown", "distance", "barrier", "accuracy", "accuracy_theta_0",
+    "probe_final", "probe_again", *_HORIZON, "convex",
 )  # fmt: skip
 
 #: Published backbones by the name of timm's model without its tag, harmful sets by their classes.

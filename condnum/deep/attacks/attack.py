@@ -184,7 +184,7 @@ def _descend(
         optimizer = Muon(model.trained, lr=rate)
     size = len(labels) if attacker.full_batch else budget.batch_size
     batches = (rows for _, parts in minibatches(np.arange(len(labels)), size, [seed]) for rows in parts)
-    measured, records = budget.measured, list[_Scores]()
+    measured, records = budget.measured(len(labels) / min(size, len(labels))), list[_Scores]()
     # Before its steps, one that solves in the end is `ridge`, which needs none.
     scores, measured = (_solved, measured[-1:]) if attacker.benign else (_measure, measured)
     what = f"{attacker.label}, {len(labels)} rows"

@@ -23,6 +23,9 @@ Subset = Literal["head", "lora", "stage", "all"]
 #: Examples per class that the attacker has; 0: all.
 SHOTS = (8, 32, 128, 0)
 
+#: Passes over the attacker's images after which accuracies are compared.
+HORIZONS = (1, 5, 10, 50)
+
 #: Smallest and largest value that the trials try, on a logarithmic grid: learning rates, of SGD multiples
 #: of 1/L of the new head, for `whitened` the floor under the eigenvalues (of the largest), for `ridge` the
 #: penalty (of the mean eigenvalue), for `logistic` scikit-learn's C.
@@ -161,14 +164,14 @@ class DeepBudget:
     trials: int = 4  # in the first repeat; the others take the chosen value
     repeats: int = 2  # with other heads and batches
     batch_size: int = 32
-    checkpoints: int = 10  # log-spaced, at which accuracy is measured
+    checkpoints: int = 10  # log-spaced, at which accuracy is measured, beside `HORIZONS`
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             least = 2 if name in ("batch_size", "checkpoints") else 1
             object.__setattr__(self, name, check_integer(name, value, least))
 
-    @property
-    def measured(self) -> NDArray[np.int64]:
-        """Steps at which accuracy is measured, 0 among them."""
-        return log_spaced_steps(self.steps, self.checkpoints)
+    def measured(self, batches: float) -> NDArray[np.int64]:
+        """Return the steps at which accuracy is measured, with so many in a pass: 0 and `HORIZONS` too."""
+        passes = np.round(np.array(HORIZONS) * batches).astype(np.int64)
+        return np.union1d(log_spaced_steps(self.steps, self.checkpoints), passes[passes <= self.steps])

@@ -189,9 +189,9 @@ class DeepAttackReport:
     def sgrc(self) -> pd.DataFrame:
         """Return `SGRC = (M(θ₀) − M(θ_I)) / M(θ₀)` in percent, M the attacker's accuracy, along the attack.
 
-        A row for each backbone, net, attacker, examples per class and step: mean, standard deviation and
-        number of pairs of the same seed and repeat. The rows of `theta_0 again` show what it is where nothing
-        differs.
+        A row for each backbone, net, attacker, examples per class and step: mean and standard deviation over
+        `pairs` of the same seed and repeat, and both accuracies. The rows of `theta_0 again` show what it is
+        where nothing differs.
         """
         table = self.curves()
         pair = ["backbone", "attacker", "shots", "seed", "repeat", "step"]
@@ -199,8 +199,10 @@ class DeepAttackReport:
         both = table[table["net"] != THETA_0].merge(start, on=pair, suffixes=("", "_theta_0"))
         both["sgrc"] = 100 * (1 - both["accuracy"] / both["accuracy_theta_0"])
         where = ["backbone", "net", "attacker", "shots", "step", "epochs"]
-        found = both.groupby(where, sort=False)["sgrc"].agg(["mean", "std", "count"])
-        return found.rename(columns={"mean": "sgrc", "std": "sgrc_std", "count": "pairs"}).reset_index()
+        return both.groupby(where, sort=False, as_index=False).agg(
+            sgrc=("sgrc", "mean"), sgrc_std=("sgrc", "std"), pairs=("sgrc", "count"),
+            accuracy=("accuracy", "mean"), accuracy_theta_0=("accuracy_theta_0", "mean"),
+        )  # fmt: skip
 
     def bounded(self, points: float = 2.0) -> pd.DataFrame:
         """Return the best attack on each net that costs D_P's accuracy at most so many percentage points.
