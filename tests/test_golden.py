@@ -29,7 +29,7 @@ PAGES = {
     "attackers": (4, "the least-slowed attacker is"),
     "reproduction-audit": (1, "The table shows the geometric mean"),
     "deep": (2, "for orientation only"),
-    "deep-attackers": (4, "A against A"),
+    "deep-attackers": (5, "A against A"),
     "audit": (2, "Not known whether"),
     "corrections": (4, "counter-example"),
     "stability": (1, "results of nets contain one choice of each"),
