@@ -136,7 +136,8 @@ class DeepNets(MethodStudy, name="deep", notebook="deep"):
             made = "drawn" if drawn else "loaded"
             raise InvalidInputError(f"--{wrong} has no effect on weights that are {made}; give --{right}.")
         if self.preset:
-            deep_preset(self.preset)
+            for method in self.methods:
+                deep_preset(self.preset, method)
         resolve_device(self.device)
 
     @property
@@ -194,8 +195,8 @@ class DeepNets(MethodStudy, name="deep", notebook="deep"):
         known |= chosen.net_defaults
         if chosen.net_attacks:
             known |= self.defaults.imma if chosen.net_probe else self.defaults.attacked
-        base = deep_preset(self.preset) if self.preset else DeepSettings(**known)
-        if chosen.name == "erase":  # Table 4 has no settings for it
+        base = deep_preset(self.preset, method) if self.preset else DeepSettings(**known)
+        if chosen.name == "erase":  # no recipe has settings for it
             base = default_settings(chosen)
         if method == ERASE_TRANSFORMED:  # the best θ would be that which hides from images as they are
             base = base.with_overrides(transformed=True, keep="last")

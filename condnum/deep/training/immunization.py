@@ -99,7 +99,8 @@ def immunize_backbone(
             `erase` trains every block (or with `whole=False` the
             trainable part) until ridge heads on any of them read as little of D_H as possible, and
             keeps the last θ above its floor. Or a `Method` of your own with `net_parts`.
-        settings: `DeepSettings`, the name of a preset, or None for the defaults of the method.
+        settings: `DeepSettings`, None for the defaults of the method, or for one of the paper's methods the
+            name of a preset.
         validation: Held-out images of D_P, best some that θ₀ has not seen either; None holds out a part.
         validation_H: Likewise of D_H.
         transform_P: Of D_P's images, random or not; default: `evaluation_transform(backbone)`, but none
@@ -133,7 +134,8 @@ def immunize_backbone(
         (2, 'steps', 2)
     """
     known = get_net_method(method)
-    chosen = deep_preset(settings) if isinstance(settings, str) else settings or default_settings(known)
+    named = isinstance(settings, str)
+    chosen = deep_preset(settings, known.name) if named else settings or default_settings(known)
     erases = known.name == "erase"
     if not backbone.can_train:
         raise InvalidInputError("a snapshot cannot be trained; pass the backbone from which it was made.")

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from condnum.errors import check_known
+from condnum.errors import InvalidInputError, check_known
 from condnum.methods import Method
 from condnum.methods.nets import LABEL_SMOOTHING
 from condnum.methods.registry import get_net_method
@@ -100,11 +100,17 @@ _TABLE_4: dict[str, dict[str, Any]] = {
     "vit-cars": {"lambda_pretrain": 3e-6, "lambda_harmful": 3e8, "epochs": 2},
     "vit-country211": {"lambda_pretrain": 1e-6, "lambda_harmful": 1e8, "epochs": 2},
 }
+_OF_TABLE_4 = ("ours", "opt_kappa", "imma", "r_ill_only")  # elsewhere λ_P and λ_H mean something else
 
 
-def deep_preset(name: str) -> DeepSettings:
-    """Return published settings (Table 4), whose λ belong to the paper's backbones and batch size."""
+def deep_preset(name: str, method: str = "ours") -> DeepSettings:
+    """Return published settings (Table 4): their λ are those of its methods, backbones and batch size."""
     check_known("preset", name, _TABLE_4)
+    if method not in _OF_TABLE_4:
+        raise InvalidInputError(
+            f"preset '{name}' (Table 4) has no settings for method '{method}', only for "
+            f"{', '.join(_OF_TABLE_4)}: leave out the preset or choose one of these."
+        )
     # of all, by Table 4 and the text: SGD, Nesterov 0.9, no decay on θ, 2e-5 on ω (C.2), fixed λ
     paper = DeepSettings(
         optimizer="sgd", learning_rate=1e-5, steps=None, batch_size=128, weights="fixed", precondition=True,
