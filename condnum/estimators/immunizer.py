@@ -1,6 +1,8 @@
 """`Immunizer`: an extractor by any method of `immunize`, with its verdict."""
 
-from contextlib import nullcontext
+import re
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from typing import Any, Self
 
@@ -10,7 +12,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils.metadata_routing import UNUSED
 from torch import Tensor
 
-from condnum.arrays import same_columns
+from condnum.arrays import as_array, same_columns
 from condnum.errors import InvalidInputError, check_flag
 from condnum.estimators.extractor import Extractor, like_sample
 from condnum.methods.method import Method
@@ -85,14 +87,16 @@ class Immunizer(ClassNamePrefixFeaturesOutMixin, Extractor):
         Returns:
             The immunizer.
         """
-        if np.ndim(X_harmful) == 1:
+        given = X_harmful if hasattr(X_harmful, "ndim") else as_array(X_harmful, "X_harmful")
+        if given.ndim == 1:
             raise InvalidInputError(
-                f"X_harmful has shape {np.shape(X_harmful)}, as targets have; give the inputs of both tasks: "
+                f"X_harmful has shape {tuple(given.shape)}, as targets have; give the inputs of both tasks: "
                 "fit(X_benign, X_harmful, y_benign, y_harmful)."
             )
         X_P, X_H = same_columns(X_benign=X_benign, X_harmful=X_harmful)
-        problem = ImmunizationProblem.from_data(X_P, y_benign, X_H, y_harmful, loss=self.loss)
-        with terminal_progress("steps") if check_flag("verbose", self.verbose) else nullcontext() as report:
+        shown = terminal_progress("steps") if check_flag("verbose", self.verbose) else nullcontext()
+        with _arguments_of_fit(), shown as report:
+            problem = ImmunizationProblem.from_data(X_P, y_benign, X_H, y_harmful, loss=self.loss)
             told = None if report is None else of_steps(report)
             found = immunize(problem, self.method, seed=self.seed, settings=self.settings, callback=told)
         self._remember_inputs(X_benign)
@@ -130,3 +134,14 @@ class Immunizer(ClassNamePrefixFeaturesOutMixin, Extractor):
         self.verdict_, self.limit_ = Immunization(**verdict), facts["limit"]
         self.explanation_ = facts["explanation"]
         self.history_ = {name.removeprefix("history."): values.numpy() for name, values in tensors.items()}
+
+
+@contextmanager
+def _arguments_of_fit() -> Generator[None]:
+    """Name the arguments of `fit` in errors of the functions that it calls."""
+    try:
+        yield
+    except InvalidInputError as error:
+        names = {"P": "benign", "H": "harmful"}
+        error.args = (re.sub(r"\b([Xy])_([PH])\b", lambda m: f"{m[1]}_{names[m[2]]}", str(error)),)
+        raise

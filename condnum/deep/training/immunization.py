@@ -134,9 +134,8 @@ def immunize_backbone(
         (2, 'steps', 2)
     """
     known = get_net_method(method)
-    named = isinstance(settings, str)
-    chosen = deep_preset(settings, known.name) if named else settings or default_settings(known)
-    erases = known.name == "erase"
+    preset = deep_preset(settings, known.name) if isinstance(settings, str) else settings
+    chosen, erases = preset or default_settings(known), known.name == "erase"
     if not backbone.can_train:
         raise InvalidInputError("a snapshot cannot be trained; pass the backbone from which it was made.")
     data_P, data_H = as_images(D_P, "D_P"), as_images(D_H, "D_H")
