@@ -51,8 +51,7 @@ class Modes:
         else:
             B = (task.vectors * sizes).mT
             U, roots, _ = singular_triples(B @ at_unit_size(theta))
-            rtol = default_rtol(max(theta.shape))
-            rtol = min(rtol, task.rtol or rtol)  # less where the rows showed a rank that K would hide
+            rtol = default_rtol(max(theta.shape)) ** 2  # of singular values: who solves reads the features
         kept = roots.square() > rtol * roots[0].square()
         best = T.square().sum()
         energy = (U[:, kept].mT @ T).square().sum(dim=1) / torch.where(best > 0, best, 1.0)

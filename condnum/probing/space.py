@@ -117,12 +117,12 @@ class ProbeSpace:
 
     @cached_property
     def spectrum(self) -> Spectrum:
-        """Eigenvalues above `k·eps·σ₁`, as everywhere in this library, and the energies p_i."""
+        """Eigenvalues and energies p_i of singular values above `max(N, k)·eps·s₁`, as a solver reads F."""
         U, s, right = (part.numpy() for part in singular_triples(torch.from_numpy(self.features)))
         if not s[0] > 0:
             raise RankError("the features have rank 0: all entries are zero, so there is nothing to probe.")
         sigma = s**2 / len(self.features)
-        kept = sigma > default_rtol(self.features.shape[1]) * sigma[0]
+        kept = s > default_rtol(max(self.features.shape)) * s[0]
         energy = ((U[:, kept].T @ self.squared_targets) ** 2).sum(axis=1)
         return Spectrum(sigma[kept], U[:, kept], right[kept].T, energy / (energy.sum() or 1.0))
 

@@ -34,6 +34,18 @@ def space(request):
     return SPACES[request.param]()
 
 
+def test_the_optimum_is_that_of_a_solver_who_reads_small_directions():
+    """Singular values of 1e-9 are far above round-off of the features, if not above that of their squares."""
+    space = make("regression")
+    small = replace(space, features=space.features * [1.0, 1.0, 1.0, 1e-9])
+    assert small.optimum == pytest.approx(space.optimum, rel=1e-6)
+    rows = small.features
+    solved = rows @ np.linalg.lstsq(rows, space.targets)[0]
+    assert ((space.targets - solved) ** 2).sum() / len(rows) == pytest.approx(small.optimum, rel=1e-6)
+    gone = replace(space, features=space.features * [1.0, 1.0, 1.0, 1e-17])
+    assert gone.optimum > space.optimum * 1.001
+
+
 def torch_loss(space, W):
     """The mean loss by torch, of weights (k, m)."""
     Z = torch.from_numpy(space.features) @ W
