@@ -30,6 +30,18 @@ def smoothed_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(logits, labels.to(logits.device), **options) / max(1, len(labels))
 
 
+def nearest_mean_head(X: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Return the head `(C, D)`, `(C,)` of the nearest class mean of features `(n, D)`.
+
+    Its logits are `−‖x − m_c‖²` over the mean square within classes, `‖x‖²` left out; a class of few images
+    is drawn toward the mean of all by one more image there.
+    """
+    Z = functional.one_hot(labels, classes).to(X)
+    M = (Z.mT @ X + X.mean(dim=0)) / (Z.sum(dim=0) + 1)[:, None]
+    within = (X - M[labels]).square().sum(dim=1).mean() + torch.finfo(X.dtype).tiny
+    return 2 * M / within, -M.square().sum(dim=1) / within
+
+
 class NetPart(NamedTuple):
     """A term of a method's objective on a net."""
 
@@ -97,22 +109,12 @@ class NetStep:
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
 
-    def centroids(self) -> tuple[Tensor, Tensor]:
-        """Return the head `(C, D)`, `(C,)` of the nearest class mean of D_H, where an attacker begins.
-
-        Its logits are `−‖x − m_c‖²` over the mean square within classes, `‖x‖²` left out; a class of few
-        images is drawn toward the mean of all by one more image there.
-        """
-        X, y = self.features("harmful"), self.labels["harmful"].to(self.theta[0].device)
-        Z = functional.one_hot(y, self.classes).to(X)
-        M = (Z.mT @ X + X.mean(dim=0)) / (Z.sum(dim=0) + 1)[:, None]
-        within = (X - M[y]).square().sum(dim=1).mean() + torch.finfo(X.dtype).tiny
-        return 2 * M / within, -M.square().sum(dim=1) / within
-
     @cached_property
     def attack(self) -> AttackPath:
-        """The attacker's `inner_steps` steps of size `inner_rate` from θ and `centroids`."""
-        at: Vector = [*(p.view_as(p) for p in self.theta), *self.centroids()]  # views: w depends on θ too
+        """The attacker's `inner_steps` steps of size `inner_rate` from θ and `nearest_mean_head`."""
+        y = self.labels["harmful"].to(self.theta[0].device)
+        head = nearest_mean_head(self.features("harmful"), y, self.classes)
+        at: Vector = [*(p.view_as(p) for p in self.theta), *head]  # views: w depends on θ too
         losses, gradients = [], []
         for _ in range(self.settings.inner_steps + 1):
             *theta, W, b = at

@@ -26,6 +26,10 @@ from condnum.theory.extremes import largest_vector
 _NET_ATTACK = {"inner_steps": 3, "inner_rate": 0.01, "steps": 200, "record_every": 10}
 
 
+#: An update this many times as long as the first is round-off: all is learned, and nothing contracts.
+_LEARNED = 1e-12
+
+
 class Attack(NamedTuple):
     """K steps of size 1/L on D_H's squared loss, from a zero head; losses are over that of the zero head."""
 
@@ -58,12 +62,13 @@ def unrolled(problem: ImmunizationProblem, theta: Tensor, steps: int) -> Attack:
     head = torch.stack(updates[:steps]).sum(dim=0)
     sizes = torch.stack([u.square().sum() for u in updates])
     inner = torch.stack([(u * after).sum() for u, after in pairwise(updates)])
+    left = sizes.detach() > _LEARNED**2 * sizes.detach()[0]
     return Attack(
         gain=(head * (2 * moment - H(head))).sum() / loss.energy,
         expected=2 * steps * top * sizes[0] / loss.energy,
         update=top * sizes[-2] / loss.energy,
-        contraction=(sizes[-1] / sizes[-2]).sqrt(),
-        curvature=1 - inner / sizes[:-1],
+        contraction=(sizes[-1] / sizes[-2]).sqrt() if left[-1] else sizes.new_zeros(()),
+        curvature=1 - torch.where(left[:-1], inner / torch.where(left[:-1], sizes[:-1], 1), 0),
     )
 
 

@@ -134,3 +134,18 @@ def test_unrolled_defenses_refuse_a_task_without_anything_to_learn(method):
     problem = ImmunizationProblem.from_data(draw(5, 2), None, draw(5, 2), torch.zeros(5))
     with pytest.raises(InvalidInputError, match="no attacker learns"):
         immunize(problem, method, steps=1)
+
+
+@pytest.mark.parametrize("method", ["trap", "contract"])
+@pytest.mark.parametrize("case", ["one input", "equal eigenvalues", "top eigenvector"])
+def test_unrolled_defenses_where_the_first_step_learns_all(method, case):
+    """No update is left then, and its length over that of another is no slope."""
+    D = 1 if case == "one input" else 3
+    X = torch.eye(D, dtype=torch.float64).repeat(4, 1)
+    if case == "top eigenvector":
+        X = X * torch.tensor([2.0, 1.0, 0.5])
+    problem = ImmunizationProblem.from_data(draw(12, D, seed=3), None, X, X[:, 0])
+    known = get_method(method)
+    theta = torch.eye(D, dtype=torch.float64)
+    slope = known.gradients(problem, {"theta": theta}, known.defaults).parts[method]
+    assert float(slope.norm()) < 100  # R_ill of one input is infinite
