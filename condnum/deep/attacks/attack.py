@@ -215,7 +215,7 @@ def _solved(model: AttackedNet, inputs: Sequence[Tensor], labels: Sequence[Tenso
     if not all(bool(part.isfinite().all()) for part in parts):
         return 0.0, math.nan, 0.0
     tried = [_ridge(parts, labels, value) for value in np.geomspace(*RANGES["ridge"], 4)]
-    held, test = max(tried)
+    held, test = max(tried, key=lambda scores: scores[0])
     return held, 0.0, test
 
 

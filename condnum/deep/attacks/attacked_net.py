@@ -13,6 +13,7 @@ from torch.nn.utils import parametrize
 from condnum.deep.attacks.attackers import DeepAttacker
 from condnum.deep.backbone import Backbone
 from condnum.errors import InvalidInputError
+from condnum.methods.nets import nearest_mean_head
 
 
 class LowRank(nn.Module):
@@ -98,15 +99,12 @@ class AttackedNet(nn.Module):
         return self
 
     def start_at_means(self, features: Tensor, labels: Tensor) -> None:
-        """Give the new head the nearest class mean: its logits are `xᵀμ_c − ‖μ_c‖²/2` of scaled features."""
+        """Give the new head the nearest class mean (`nearest_mean_head`) of scaled features."""
         X = features.to(self.new_head.weight) / self.scale
-        classes = range(self.new_head.out_features)
-        means = torch.stack(
-            [X[labels == c].mean(dim=0) if (labels == c).any() else X.mean(dim=0) for c in classes]
-        )
+        W, b = nearest_mean_head(X, labels.to(X.device), self.new_head.out_features)
         with torch.no_grad():
-            self.new_head.weight.copy_(means)
-            self.new_head.bias.copy_(-means.square().sum(dim=1) / 2)
+            self.new_head.weight.copy_(W)
+            self.new_head.bias.copy_(b)
 
     def take_released_head(self) -> None:
         """Train the head that θ was released with in the place of a new one: for D_P's labels."""
@@ -132,10 +130,12 @@ class AttackedNet(nn.Module):
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum whose matrices are made orthogonal (Jordan et al., 2024); vectors get its direction.
+    """Momentum whose matrices are made orthogonal (Jordan et al., 2024).
 
     A convolution's kernel is the matrix `(out, in · k · k)`. Newton–Schulz steps with the authors' three
-    coefficients bring all singular values near 1; the step has the root mean square `lr`.
+    coefficients bring all singular values near 1. Each step has the root mean square `lr`, whatever the shape
+    (Liu et al., arXiv 2502.16982). Vectors take it along their momentum; the authors use AdamW for them and
+    for the head.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float) -> None:

@@ -207,16 +207,21 @@ class DeepAttackReport:
     def bounded(self, points: float = 2.0) -> pd.DataFrame:
         """Return the best attack on each net that costs D_P's accuracy at most so many percentage points.
 
-        A row for each backbone, examples per class and net, mean over seeds and repeats. An attacker of the
-        head alone costs nothing. One of a net from scratch has no accuracy to lose, and is left out.
+        A row for each backbone, examples per class and net, mean over seeds and repeats, of an attack that
+        stays within the bound for every seed. An attacker of the head alone costs nothing. One of a net from
+        scratch has no accuracy to lose, and is left out. Rates were chosen for D_H alone, and D_P is read by
+        the released head: who minds D_P while training may do better.
         """
         table = self.table()
-        kept = table.groupby(["backbone", "net", "seed"])["pretrain_accuracy"].transform("max")
-        table = table[(table["pretrain_accuracy"] >= kept - points / 100) & (table["net"] != SCRATCH)]
+        table = table[table["net"] != SCRATCH]
+        most = table.groupby(["backbone", "net", "seed"])["pretrain_accuracy"].transform("max")
         where = ["backbone", "shots", "net"]
-        means = table.groupby([*where, "attacker", "label"], sort=False, as_index=False)[
-            ["final_accuracy", "pretrain_accuracy"]
-        ].mean()
+        means = (
+            table.assign(keeps=table["pretrain_accuracy"] >= most - points / 100)
+            .groupby([*where, "attacker", "label"], sort=False, as_index=False)
+            .agg({"final_accuracy": "mean", "pretrain_accuracy": "mean", "keeps": "all"})
+        )
+        means = means[means.pop("keeps")]
         return means.loc[means.groupby(where, sort=False)["final_accuracy"].idxmax()].reset_index(drop=True)
 
     def undoing(self) -> pd.DataFrame:
