@@ -138,7 +138,7 @@ class HorizonExplorer(Explorer):
     compute = staticmethod(horizon)
     own = Own("gain", attack_gain)
     presets = (
-        Preset("A trap that helps", "trap, K = 10", {"defense": "trap", "steps": 10}),
+        Preset("A trap that helps the attacker", "trap, K = 10", {"defense": "trap", "steps": 10}),
         Preset("An estimate below the truth", "contraction, K = 10", {"defense": "contract", "steps": 10}),
         Preset("Slow, not stopped", "Pareto, K = 100", {"defense": "pareto", "steps": 100}),
     )

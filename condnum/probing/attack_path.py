@@ -8,8 +8,8 @@ With the step η the update map is affine, :math:`w \mapsto (I - ηH)w + ηc`, s
 with the energies p_i of `condnum.probing.quadratic`. Three facts follow for 0 < η ≤ 1/σ₁.
 
 1. *The gain never exceeds its first-order prediction* :math:`Kη\|g_0\|^2 = 2Kη\sum_i σ_i p_i`, because
-   :math:`1 - (1 - x)^{2K} \le 2Kx`. The difference falls in x: what makes it smaller, as a trap wants it,
-   moves the energy to σ₁, where one step learns all of it.
+   :math:`1 - (1 - x)^{2K} \le 2Kx`. For given energies the difference falls in each x; over both, it is
+   smallest where all energy lies at σ₁, and one step of size 1/σ₁ learns all. That is what a trap looks for.
 2. *A bound on all later gain*, for a contraction factor :math:`q = \|I - ηH\|` on range(H): the later updates
    are a geometric series, :math:`\|w_\infty - w_K\| \le B = η\|g_K\|/(1 - q)`, and by smoothness
    :math:`L(w_K) - L(w_\infty) \le \|g_K\|B + \tfrac{σ_1}2B^2`, at least 2 + κ times the left side.
@@ -17,7 +17,8 @@ with the energies p_i of `condnum.probing.quadratic`. Three facts follow for 0 <
    :math:`u_K = -ηg_K`, never exceeds q and grows with K (Cauchy–Schwarz). With it the formula is an estimate.
 
 As every invertible θ keeps the sum of all p_i, no bound on the gain over all steps can be less on θ than what
-raw inputs allow: a valid one says nothing against an attacker who waits, or who solves.
+raw inputs allow: a valid one says nothing against an attacker who waits, or who solves. Invertible is meant
+as a solver in float64 sees it: singular values of Xθ above D·2⁻⁵² of the largest.
 """
 
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ def attack_path(
     if T.ndim != 2:
         raise InvalidInputError(f"theta must have 2 dimension(s), got shape {tuple(T.shape)}.")
     counts = np.atleast_1d(np.asarray(steps, dtype=float))
-    if counts.ndim != 1 or not (counts >= 0).all():
+    if counts.ndim != 1 or not len(counts) or not (counts >= 0).all():
         raise InvalidInputError(f"steps must be a list of numbers of at least 0, got {steps!r}.")
     if not 0 < rate <= 1:
         raise InvalidInputError(f"rate must be in (0, 1], in units of 1/σ₁, got {rate!r}.")

@@ -100,9 +100,10 @@ def test_an_invertible_extractor_keeps_what_all_steps_gain_and_an_erasing_one_do
     [
         ({"steps": [1], "rate": 1.5}, r"rate must be in \(0, 1\], in units of 1/σ₁, got 1.5"),
         ({"steps": [-1]}, r"steps must be a list of numbers of at least 0, got \[-1\]"),
+        ({"steps": []}, r"steps must be a list of numbers of at least 0, got \[\]"),
         ({"steps": [1], "moment": [0.0, 0.0]}, "the moment XᵀY is zero"),
     ],
-    ids=["rate", "steps", "nothing to learn"],
+    ids=["rate", "steps", "no steps", "nothing to learn"],
 )
 def test_bad_input(options, match):
     with pytest.raises(InvalidInputError, match=match):
