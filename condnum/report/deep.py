@@ -74,7 +74,7 @@ def horizon_table(summary: pd.DataFrame) -> pd.DataFrame:
 
 
 def committed_tables(summary: pd.DataFrame) -> list[pd.DataFrame]:
-    """Return the tables of a committed run; those of older revisions lack the columns, and have pictures."""
+    """Return the tables of a committed run; those of older revisions lack the columns."""
     known = "probe_1_mean" in summary
     return [net_table(summary, convention="compact"), horizon_table(summary)] if known else []
 
