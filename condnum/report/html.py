@@ -37,6 +37,8 @@ def mathml(tex: str, *, display: bool = False) -> str:
     except Exception:  # of many kinds, for half a formula
         found = "\\"
     found = re.sub(r"\\([{}])", r"\1", found)  # of \Bigl\{
+    # As the base of an exponent alone, \bigr) hangs low.
+    found = re.sub(r"(<ms(?:up|ub|ubsup)>)(<mo [^>]*minsize[^>]*>[^<]*</mo>)", r"\1<mrow>\2</mrow>", found)
     if "\\" in found:  # a command that it does not know stays one
         return f'<code class="tex">{escape(tex.strip())}</code>'
     for letter in re.findall(r'<mi mathvariant="script">([A-Z])</mi>', found):
@@ -238,4 +240,6 @@ def math_css() -> str:
     font = resources.files("condnum").joinpath("report/font/math.woff2").read_bytes()
     source = f'url("data:font/woff2;base64,{base64.b64encode(font).decode()}") format("woff2")'
     face = f'font-family: "condnum-math"; src: {source};'
-    return f'@font-face {{ {face} }}\nmath {{ font-family: "condnum-math", math; font-size: 1.15em; }}\n'
+    look = 'math { font-family: "condnum-math", math; font-size: 1.15em; }'
+    # The gap of display style asks for a sign half as tall again, of which all that is too much hangs below.
+    return f"@font-face {{ {face} }}\n{look}\nmsqrt, mroot {{ math-style: compact; }}\n"

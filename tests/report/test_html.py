@@ -105,6 +105,7 @@ def test_code_is_folded_and_outputs_are_what_a_page_can_show(page: Any) -> None:
         (r"\min_{w\in\mathbb{R}^{d}} \left\| X\theta w - y \right\|_2^2", "<munder><mo>min</mo>"),
         (r"\tfrac12 \lVert S\rVert_2^2 - \frac{1}{2p}", "<mfrac>"),
         (r"\mathcal{L}\mathcal{D} \Bigl\{ a < b \Bigr\}", "<mi>ℒ</mi><mi>𝒟</mi>"),
+        (r"\bigl(x\bigr)^2", "<msup><mrow><mo"),
         ("κ₁ ≤ 2", "<mi>₁</mi>"),
     ],
 )
