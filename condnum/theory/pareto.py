@@ -10,9 +10,8 @@ between K_P, K_H and `(θθᵀ)^{-1}`. The right-hand side is the theoretical li
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Self
 
 import numpy as np
@@ -31,7 +30,7 @@ from condnum.theory.ceiling import (
     rir_ceiling,
 )
 from condnum.theory.covariances import CovarianceRange, like_task, task_ranges
-from condnum.theory.extremes import gram, largest_bound, largest_pair, largest_vectors, triangle_ends
+from condnum.theory.extremes import gram, largest_bound, largest_pair, largest_vectors
 from condnum.theory.immunization import HessianSpectra, both_conventions, unit_scale
 from condnum.theory.spectra import PUBLISHED_RIDGE, Convention, default_rtol, hessian_spectrum
 
@@ -179,37 +178,28 @@ def front_immunizer(
     """Do as `pareto_immunizer` where the ceiling is known."""
     region = FeasibleRegion.of(P, H, ceiling)
     if pretrain_ratio is None:
-        pretrain_ratio = max(1 - FRONT_MARGIN, region.ceiling.value**-0.5)
+        pretrain_ratio = max(1 - FRONT_MARGIN, ceiling.value**-0.5)
     elif not 0 < pretrain_ratio <= 1:
         raise InvalidInputError(f"pretrain_ratio must lie in (0, 1], got {pretrain_ratio}.")
     # Gains on null(K_P), beside gains of at most 1 on range(K_P).
     gains = (1.0, 1e-1, 1e-2, 1e-3) if P.rank < P.dimension else (1.0,)
     ratios = [pretrain_ratio, pretrain_ratio / 3] if convention == "ridge" else [pretrain_ratio]
-    own = region.ceiling.harmful_only_dimension > 0
-    spikes: list[_Spike]
-    if own:
-        w = _own_direction(P, H)
-        spikes = [(w, gain, None) for gain in gains]
+    if ceiling.harmful_only_dimension:
+        front: list[tuple[Tensor, Tensor | None]] = [(_own_direction(P, H), None)]
     else:
         front = [_front_spike(P, H, region, x) for x in ratios]
-        spikes = [(w, gain, lift) for gain in gains for w, lift in front]
+    spikes = [(w, gain, lift) for gain in gains for w, lift in front]
     if convention == "ridge" or min(P.rank, H.rank) < P.dimension:
-        direction, kappas = _ridge_pencil(P, H), [x * region.kappa_pretrain for x in ratios]
-        directions = direction(_ridge_grid(P))
-        energies = [(task.factor @ directions).square().sum(dim=0).tolist() for task in (P, H)]
-        spikes += [
-            (_ridge_spike(P, x, gain, directions, *energies), gain, None) for gain in gains for x in kappas
-        ]
+        tops, kappas = _ridge_tops(P, H, _ridge_grid(P)), [x * region.kappa_pretrain for x in ratios]
+        spikes += [(_ridge_spike(P, H, x, gain, tops), gain, None) for gain in gains for x in kappas]
     if convention == "ridge" and P.rank < P.dimension:
         spikes += [spike for x in ratios for spike in _largest_spikes(P, H, x * float(P.values[0]))]
-    if len(spikes) > 1:
-        spectra = _spectra_of_spikes(P, H, own)
-        first = [_merit(spectra(spike, False), convention, ridge)[:3] for spike in spikes]
-        spikes = [spike for spike, merit in zip(spikes, first, strict=True) if merit == max(first)]
-    best = spikes[0]
-    if len(spikes) > 1:
-        best = max(spikes, key=lambda spike: _merit(spectra(spike, True), convention, ridge))
-    return unit_scale(_spiked(P, *best))
+    thetas = [_spiked(P, *spike) for spike in spikes]
+    if len(thetas) == 1:
+        return unit_scale(thetas[0])
+    return unit_scale(
+        max(thetas, key=lambda theta: _merit(HessianSpectra.of(theta, P, H), convention, ridge))
+    )
 
 
 @dataclass(frozen=True)
@@ -313,15 +303,11 @@ def _rotated(P: CovarianceRange, H: CovarianceRange) -> tuple[Tensor, Tensor, Te
     return Q, torch.cat([P.values, P.values.new_zeros(P.dimension - P.rank)]), gram(H.factor @ Q)
 
 
-def _ridge_pencil(P: CovarianceRange, H: CovarianceRange) -> Callable[[NDArray[np.float64]], Tensor]:
-    """Return the function from several ρ to the top eigenvectors of `(K_H, K_P + ρI)`, `(D, k)`."""
+def _ridge_tops(P: CovarianceRange, H: CovarianceRange, rho: NDArray[np.float64]) -> Tensor:
+    """Return the top eigenvectors of `(K_H, K_P + ρI)` for several ρ, `(D, k)`."""
     Q, energy, rotated = _rotated(P, H)
-
-    def top(rho: NDArray[np.float64]) -> Tensor:
-        scales = (energy + torch.from_numpy(rho).to(energy)[:, None]).rsqrt()
-        return Q @ (scales * largest_vectors(rotated, scales)).mT
-
-    return top
+    scales = (energy + torch.from_numpy(rho).to(energy)[:, None]).rsqrt()
+    return Q @ (scales * largest_vectors(rotated, scales)).mT
 
 
 def _ridge_grid(P: CovarianceRange) -> NDArray[np.float64]:
@@ -330,32 +316,20 @@ def _ridge_grid(P: CovarianceRange) -> NDArray[np.float64]:
 
 
 def _ridge_spike(
-    P: CovarianceRange,
-    kappa: float,
-    null_gain: float,
-    directions: Tensor,
-    on_pretrain: Sequence[float],
-    on_harmful: Sequence[float],
+    P: CovarianceRange, H: CovarianceRange, kappa: float, null_gain: float, tops: Tensor
 ) -> Tensor:
     """Return the w of the ridge convention: the ρ and length with the largest (i) that κ(H_P) allows."""
-    floor = float(P.values[-1])
-    filled = float((floor / P.values).sum()) + null_gain**2 * (P.dimension - P.rank)
-    best, chosen = -math.inf, torch.zeros_like(directions[:, 0])
-    for u, benign, harmful in zip(directions.mT, on_pretrain, on_harmful, strict=True):
-        length = float(u.square().sum())
-        # w = √a·u: κ(H_P) = 1 + a·uᵀK_Pu/γ_r, and, for a singular K_P, σ₁(H_P) at ‖θ‖_F² = D, bound a.
-        bounds = [1e3 * filled / length]
-        if benign > 0:
-            bounds.append((kappa - 1) * floor / benign)
-        if P.rank < P.dimension:
-            slope = P.dimension * benign - kappa * floor * length
-            spare = kappa * floor * filled - P.dimension * floor
-            bounds.append(spare / slope if slope > 0 else math.inf if spare >= 0 else 0.0)
-        a = max(min(bounds), 0.0)
-        rise = a * harmful * P.dimension / (filled + a * length)
-        if rise > best:
-            best, chosen = rise, math.sqrt(a) * u
-    return chosen
+    floor, D = float(P.values[-1]), P.dimension
+    filled = float((floor / P.values).sum()) + null_gain**2 * (D - P.rank)
+    length, benign, harmful = (F.square().sum(dim=0) for F in (tops, P.factor @ tops, H.factor @ tops))
+    # w = √a·u: κ(H_P) = 1 + a·uᵀK_Pu/γ_r, and, for a singular K_P, σ₁(H_P) at ‖θ‖_F² = D, bound a.
+    bounds = [1e3 * filled / length, torch.where(benign > 0, (kappa - 1) * floor / benign, math.inf)]
+    if P.rank < D:
+        slope, spare = D * benign - kappa * floor * length, kappa * floor * filled - D * floor
+        bounds.append(torch.where(slope > 0, spare / slope, math.inf if spare >= 0 else 0.0))
+    a = torch.stack(bounds).amin(dim=0).clamp_min(0)
+    best = (a * harmful / (filled + a * length)).argmax()
+    return a[best].sqrt() * tops[:, best]
 
 
 def _largest_spikes(P: CovarianceRange, H: CovarianceRange, top: float) -> list[_Spike]:
@@ -364,13 +338,13 @@ def _largest_spikes(P: CovarianceRange, H: CovarianceRange, top: float) -> list[
     The closer θ is to w alone, the larger is σ₁(H_H), and the smaller is the rest of H_P. Where two
     eigenvectors of a pencil tie, w is the combination of both that makes both bounds tight.
     """
-    D, pencil = P.dimension, _ridge_pencil(P, H)
+    D = P.dimension
 
     def excess(u: Tensor, v: Tensor) -> float:
         return D * float((P.factor @ u) @ (P.factor @ v)) - top * float(u @ v)
 
     def vector(rho: float) -> Tensor:
-        u = pencil(np.array([rho]))[:, 0]
+        u = _ridge_tops(P, H, np.array([rho]))[:, 0]
         return u / torch.linalg.vector_norm(u)
 
     low, high = _ridge_grid(P)[[0, -1]]
@@ -408,49 +382,6 @@ def _spiked(P: CovarianceRange, w: Tensor, null_gain: float, lift: Tensor | None
     y = P.vectors @ (along / scaled) + (w - P.vectors @ along) / null_gain
     square = float(y.square().sum())
     return root + torch.outer(w, y) / (math.sqrt(1 + square) + 1)
-
-
-def _spectra_of_spikes(
-    P: CovarianceRange, H: CovarianceRange, own: bool
-) -> Callable[[_Spike, bool], HessianSpectra]:
-    """Return the function from a spike to the ends of its spectra at unit scale, without forming its θ.
-
-    H_P is `γ_r` and one more eigenvalue; `B_Hθ` has the products of `[B_HR, B_Hw]`, B_HR a triangle for each
-    ν, or one where D_H has nothing of its own on null(K_P). A rank that falls is counted only if `exact`.
-    """
-    floor, D, B = float(P.values[-1]), P.dimension, H.factor
-    finest = max(task.rtol or 1.0 for task in (P, H))
-    least = min(default_rtol(D), finest)
-    rotated = B @ torch.cat([P.vectors, P.null_basis], dim=1)
-
-    @cache
-    def triangle(null_gain: float) -> tuple[Tensor, Tensor]:
-        gains = torch.cat([(floor / P.values).sqrt(), P.values.new_full((D - P.rank,), null_gain)])
-        rows = rotated * gains
-        order = rows.abs().amax(dim=1).argsort(descending=True)
-        return order, torch.linalg.qr(rows[order].mT, mode="r").R
-
-    @cache
-    def ends(w: Tensor, null_gain: float) -> tuple[Tensor, Tensor, float, float]:
-        order, R = triangle(null_gain)
-        row = (B @ w)[order]
-        return R, row, *triangle_ends(R, row)
-
-    def spectra(spike: _Spike, exact: bool) -> HessianSpectra:
-        w, null_gain, lift = spike
-        if lift is not None:
-            return HessianSpectra.of(_spiked(P, *spike), P, H)
-        R, row, top, low = ends(w, null_gain if own else 1.0)
-        harmful = R.new_full((H.rank,), low)
-        harmful[0] = top
-        if exact and low <= math.sqrt(least) * top:  # how many are kept takes all
-            harmful = torch.linalg.svdvals(torch.cat([R, row[None]]))
-        pretrain = P.values.new_full((P.rank,), floor)
-        pretrain[0] += (P.factor @ w).square().sum()
-        norm = float((floor / P.values).sum() + w.square().sum()) + null_gain**2 * (D - P.rank)
-        return HessianSpectra(P.values, pretrain, H.values, harmful.square(), D, D, finest).scaled(D / norm)
-
-    return spectra
 
 
 def _merit(spectra: HessianSpectra, convention: Convention, ridge: float) -> tuple[float, ...]:
