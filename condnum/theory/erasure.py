@@ -10,7 +10,6 @@ leads from I (s = 1) to erasure (s = 0). For s > 0 it is invertible, so that the
 only its distance grows: *conditioning is erasure that stops short*.
 """
 
-import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -21,7 +20,7 @@ from torch import Tensor
 from condnum.arrays import ArrayLike, TargetKind, as_targets, as_tensor, like, storage_eps
 from condnum.errors import InvalidInputError, RankError, check_integer, check_real
 from condnum.theory.covariances import CovarianceRange
-from condnum.theory.extremes import gram, singular_triples, spectral_norm, triangle_ends
+from condnum.theory.extremes import gram, singular_triples
 from condnum.theory.quadratic import centered, complement, quadratic_directions
 from condnum.theory.spectra import EPS, as_covariance, checked_rtol, default_rtol
 
@@ -190,30 +189,20 @@ def erasure_of_rows(
     if degree not in (1, 2):
         raise InvalidInputError(f"degree must be 1 (linear probes) or 2 (quadratic ones), got {degree!r}.")
     D, eps = F.shape[1], default_rtol(max(N, F.shape[1]))
-    round_off, rows = max(N, D) * EPS * Z.norm(), (F, Z)
-    if len(F) > D:  # all but leverages depends on the rows through a triangle with their products
-        R = torch.linalg.qr(torch.cat([F, Z], dim=1), mode="r").R
-        F, Z = R[:D, :D], R[:D, D:]
+    round_off = max(N, D) * EPS * Z.norm()
     sizes = torch.hypot(F.norm(dim=0), N**0.5 * mean.abs())
     flat = (F.norm(dim=0) <= (N * EPS + 2 * stored) * sizes) & F.any(dim=0)
-    F = torch.where(flat, 0.0, F)
-    units, V, T, fit, kappa = _factors(F, Z, eps, triangular=len(rows[0]) > D)
-    rare = V.new_zeros(len(T), 0)
-    sure = kappa * eps < 1e-6  # no rank or leverage depends on round-off
-    rows_needed = floor and not (sure and _evenly_excited(rows[0], units, V, T, floor, N - intercept))
-    if rows_needed or degree == 2:
-        X, Q = torch.where(flat, 0.0, rows[0]), None
-        if len(X) > D:
-            Q, X = torch.linalg.qr(X)
-        units, V, roots, left = _equilibrated_svd(X, eps)
-        left, T = left if Q is None else Q @ left, torch.diag(roots)
-        fit, rare = left.mT @ rows[1], _rarely_excited(left, floor, N - intercept)
+    rows, F = torch.linalg.qr(torch.where(flat, 0.0, F))
+    targets, Z = Z, rows.mT @ Z
+    units, V, roots, left = _equilibrated_svd(F, eps)
+    T, fit, left = torch.diag(roots), left.mT @ Z, rows @ left
+    rare = _rarely_excited(left, floor, N - intercept)
     best, lengths, _ = singular_triples(fit - rare @ (rare.mT @ fit))
     best = best[:, lengths > round_off]
     if degree == 2:
         basis = complement(torch.cat([best, rare], dim=1))
         root = T @ V.mT * units
-        curved = quadratic_directions(left, rows[1], basis, root, ranked=rank is not None)
+        curved = quadratic_directions(left, targets, basis, root, ranked=rank is not None)
         best = torch.cat([best, curved], dim=1)
     full = best.shape[1]
     linear = fit.norm() > round_off
@@ -254,7 +243,7 @@ def erasure_of_rows(
     found = replace(found, kept=~empty)
     seen = found.features(F)
     noise = float((lost / seen.norm(dim=0))[seen.any(dim=0)].norm())
-    left_over = _best_fit(seen, Z, eps, noise, sure=sure) / float(fit.square().sum()) if linear else 0.0
+    left_over = _best_fit(seen, Z, eps, noise) / float(fit.square().sum()) if linear else 0.0
     gone = V @ b
     if strength == 1 and empty.any():  # with the columns, directions may go that no row excites
         spikes = torch.nn.functional.one_hot(empty.nonzero()[:, 0], D).to(F).mT
@@ -265,41 +254,11 @@ def erasure_of_rows(
     return replace(found, directions=directions, fit_removed=min(1.0, max(0.0, 1 - left_over)))
 
 
-def _factors(
-    F: Tensor, Z: Tensor, eps: float, *, triangular: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor, float]:
-    """Return units, V `(D, r)`, a triangle T `(r, r)`, QᵀZ and κ(T): F is `QTVᵀ` in units of its columns."""
-    if triangular:
-        units, used = _lengths(F)
-        V, T, fit = torch.eye(len(used)).to(F)[:, used], (F / units)[:, used], Z
-        if len(T) > (r := T.shape[1]):
-            R = torch.linalg.qr(torch.cat([T, fit], dim=1), mode="r").R
-            T, fit = R[:r, :r], R[:r, r:]
-        top, low = triangle_ends(T) if r else (0.0, 0.0)
-        if low > eps * top:
-            return units, V, T, fit, top / low
-    units, V, roots, left = _equilibrated_svd(F, eps)
-    kappa = float(roots[0] / roots[-1]) if len(roots) else math.inf
-    return units, V, torch.diag(roots), left.mT @ Z, kappa
-
-
-def _evenly_excited(F: Tensor, units: Tensor, V: Tensor, T: Tensor, floor: float, N: int) -> bool:
-    """Tell whether not even the row of largest leverage is rare, and so no direction: λ is a mean of them."""
-    left = F @ torch.linalg.solve_triangular(T, V / units[:, None], upper=True, left=False)
-    return float(left.square().sum(dim=1).max()) * 1.01 < _largest_leverage(len(T), floor, N)
-
-
-def _largest_leverage(r: int, floor: float, N: int) -> float:
-    """Return the mean leverage λ above which a direction is rare."""
-    return r / (r + floor * max(N - r, 0))
-
-
 def _rarely_excited(left: Tensor, floor: float, N: int) -> Tensor:
     """Return an orthonormal basis of the directions, in the coordinates of U `(N, r)`, of spread < floor."""
     r, leverages = left.shape[1], left.square().sum(dim=1)
     means, coordinates = torch.linalg.eigh((left * leverages[:, None]).mT @ left)
-    narrow = means > _largest_leverage(r, floor, N) * (1 + 1e-9)  # or a tie
-    return coordinates[:, narrow]
+    return coordinates[:, means > r / (r + floor * max(N - r, 0)) * (1 + 1e-9)]  # or a tie
 
 
 def _rows_of(covariance: ArrayLike, moment: Any) -> tuple[Tensor, Tensor]:
@@ -389,20 +348,9 @@ def _equilibrated_svd(
     return units, rows[kept].mT * used[:, None], roots[kept], left[:, kept]
 
 
-def _best_fit(X: Tensor, Z: Tensor, eps: float, noise: float, *, sure: bool) -> float:
-    """Return `‖XX⁺Z‖²` on columns of length 1, without singular values of at most `noise` or `eps·σ₁`.
-
-    Where the rank is sure, a pivoted QR finds it in a quarter of the time.
-    """
-    if not sure:
-        return float((_equilibrated_svd(X, eps, noise)[-1].mT @ Z).square().sum())
-    units, used = _lengths(X)
-    X = (X / units)[:, used].cpu()
-    if not X.numel():
-        return 0.0
-    least = max(eps, noise / spectral_norm(X))
-    solution = torch.linalg.lstsq(X, Z.cpu(), rcond=least, driver="gelsy").solution
-    return float((X @ solution).square().sum())
+def _best_fit(X: Tensor, Z: Tensor, eps: float, noise: float) -> float:
+    """Return `‖XX⁺Z‖²` on columns of length 1, without singular values of at most `noise` or `eps·σ₁`."""
+    return float((_equilibrated_svd(X, eps, noise)[-1].mT @ Z).square().sum())
 
 
 def _shrinkage(T: Tensor, N: int, D: int, given: float | None) -> float:
