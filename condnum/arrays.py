@@ -224,12 +224,13 @@ def check_same_names(first: str, names: Iterable[Any], second: str, others: Iter
 
 
 def as_targets(
-    value: Any, name: str, kind: TargetKind = "auto", *, quiet: bool = False
+    value: Any, name: str, kind: TargetKind = "auto", *, rows: int | None = None, quiet: bool = False
 ) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """Return labels as codes `(N,)` with their classes `(C,)`, or numbers as a float64 `(N, m)` and None.
 
     Integers, booleans, text and categories are labels; floats are numbers, and so are several columns.
-    `(N, 1)` means `(N,)`. Unless `quiet`, a warning names a choice that is often an accident.
+    `(N, 1)` means `(N,)`; N must be `rows` where that is given. Unless `quiet`, a warning names a choice that
+    is often an accident.
 
     Examples:
         >>> as_targets(["cat", "dog", "cat"], "y")
@@ -251,6 +252,10 @@ def as_targets(
         array = np.array(array.tolist())
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
+    if rows is not None and (array.shape[:1] != (rows,) or array.ndim > 2):
+        raise InvalidInputError(
+            f"expected one target per row, got {name} of shape {array.shape} for {rows} rows."
+        )
     text = array.dtype.kind in "USO"
     labels = text or categories or (array.dtype.kind in "iub" and array.ndim == 1)
     if kind == "regression" or not (labels or kind == "classification"):

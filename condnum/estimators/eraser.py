@@ -83,11 +83,8 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         intercept = check_flag("intercept", self.intercept)
         rows = as_tensor(X, "X", ndim=2).detach()
         targets, classes = self._targets(y, len(rows), self.kind)
-        if classes is not None and len(classes) < 2:
-            raise InvalidInputError(f"y has one class, {classes[0]}: there is nothing to erase.")
-        kind: TargetKind = "regression" if classes is None else "classification"
         options = {"floor": self.floor, "intercept": intercept, "stored": storage_eps(X), **self._options()}
-        found = erasure_of_task(rows, targets, kind, **options)
+        found = erasure_of_task(rows, targets, classes, **options)
         self._remember_inputs(X)  # all is known: what was refused has changed nothing
         if classes is not None:
             self.classes_ = classes
@@ -169,10 +166,7 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         """Return labels as codes with their classes, or numbers `(N, m)` and None; one for each row."""
         if y is None:
             raise InvalidInputError("Eraser requires y to be passed, but the target y is None.")
-        targets, classes = as_targets(y, "y", kind)
-        if targets.ndim > 2 or len(targets) != rows:
-            raise InvalidInputError(f"y has shape {targets.shape} for {rows} rows of X: give one per row.")
-        return targets, classes
+        return as_targets(y, "y", kind, rows=rows)
 
     def _features(self, rows: Tensor) -> Tensor:
         found, mean = self.erasure_.converted(lambda part: part.to(rows.device)), self.mean_.to(rows.device)

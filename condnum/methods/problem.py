@@ -316,17 +316,13 @@ def _task(
     rtol = features_rtol(X)
     if y is None:
         return LinearTask(K, features, None, loss, rtol=rtol)
-    numbers, classes = as_targets(y, f"y_{name}", quiet=True)
+    expected = len(features if rows is None else rows)
+    numbers, classes = as_targets(y, f"y_{name}", rows=expected, quiet=True)
     labels = None if classes is None else torch.from_numpy(numbers).to(device)
     if classes is not None and classes.dtype.kind in "fiub":
         numbers = classes[numbers]
     targets = own(numbers, f"y_{name}", minimum_ndim=1)
     targets = targets[:, None] if targets.ndim == 1 else targets
-    expected = len(features if rows is None else rows)
-    if targets.ndim != 2 or len(targets) != expected:
-        raise InvalidInputError(
-            f"y_{name} has shape {tuple(targets.shape)} for {expected} rows: one target per row is needed."
-        )
     if loss == "bce" and not bool(((targets >= 0) & (targets <= 1)).all()):
         raise InvalidInputError(
             f"y_{name} has values outside [0, 1] (from {float(targets.min()):.3g} to "

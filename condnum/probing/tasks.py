@@ -56,7 +56,7 @@ def squared_task(
             "the probed task is given either by covariance and moment, or by features= and targets=."
         )
     X = as_tensor(features, "features", ndim=2).detach()
-    y, classes = _of_rows(targets, "targets", len(X), "auto")
+    y, classes = as_targets(targets, "targets", rows=len(X))
     Y = as_tensor(y if classes is None else signed_labels(y, len(classes)), "targets").to(X)
     return CovarianceRange.of_features(features, rtol=rtol), X.mT @ Y
 
@@ -87,16 +87,16 @@ class AttackTask:
     def of(cls, features: Any, targets: Any, kind: TargetKind, held_out: Any) -> "AttackTask":
         """Check and copy; integers, booleans and text are labels, floats are numbers, unless `kind` says."""
         X = float_matrix(features, "features")
-        y, classes = _of_rows(targets, "targets", len(X), kind)
+        y, classes = as_targets(targets, "targets", kind, rows=len(X))
         if classes is not None and len(classes) < 2:
             raise InvalidInputError(f"all {len(y)} labels are {classes[0]}: there is nothing to classify.")
         learned: TargetKind = "regression" if classes is None else "classification"
         named = hasattr(features, "columns")
         if held_out is None:
-            return cls(X, y, learned, inputs=(features if named else X, None))
+            return cls(X, y.copy(), learned, inputs=(features if named else X, None))
         _, frame = same_columns(features=features, held_out=held_out[0])
         X_test = float_matrix(frame, "held-out features")
-        y_test, found = _of_rows(held_out[1], "held-out targets", len(X_test), kind)
+        y_test, found = as_targets(held_out[1], "held-out targets", kind, rows=len(X_test))
         if classes is not None and found is not None:
             if len(new := found[~np.isin(found, classes)]):
                 raise InvalidInputError(
@@ -109,7 +109,8 @@ class AttackTask:
                 f"held-out features {X_test.shape} and targets {y_test.shape} must have the columns of the "
                 f"others, {X.shape} and {y.shape}."
             )
-        return cls(X, y, learned, X_test, y_test, (features, frame) if named else (X, X_test))
+        inputs = (features, frame) if named else (X, X_test)
+        return cls(X, y.copy(), learned, X_test, y_test.copy(), inputs)
 
     @classmethod
     def of_covariance(cls, covariance: Any, moment: Any) -> "AttackTask":
@@ -126,11 +127,3 @@ class AttackTask:
 def float_matrix(value: ArrayLike, name: str) -> FloatArray:
     """Return a copy as a finite float64 matrix, or say what is wrong with it."""
     return as_tensor(value, name, ndim=2).detach().cpu().numpy().copy()
-
-
-def _of_rows(value: Any, name: str, rows: int, kind: TargetKind) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Return a copy of numbers, or codes of labels and the classes; one for each row."""
-    y, classes = as_targets(value, name, kind)
-    if len(y) != rows or y.ndim > 2:
-        raise InvalidInputError(f"{name} have shape {y.shape} for {rows} rows: one target per row is needed.")
-    return y.copy(), classes

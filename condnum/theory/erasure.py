@@ -142,20 +142,20 @@ def erasure(
         return found.converted(like(covariance))
     X = as_tensor(harmful_features, "harmful_features", ndim=2).detach()  # type: ignore[arg-type]
     options |= {"floor": floor, "intercept": intercept, "stored": storage_eps(harmful_features)}  # type: ignore[arg-type]
-    return erasure_of_task(X, harmful_targets, kind, **options).converted(like(harmful_features))
+    targets = as_targets(harmful_targets, "harmful_targets", kind, rows=len(X))
+    return erasure_of_task(X, *targets, **options).converted(like(harmful_features))
 
 
 def erasure_of_task(
-    X: Tensor, targets: Any, kind: TargetKind, *, floor: float | None, intercept: bool, **options: Any
+    X: Tensor, y: Any, classes: Any, *, floor: float | None, intercept: bool, **options: Any
 ) -> Erasure:
-    """Erase labels or numbers from rows X `(N, D)`; the other options are those of `erasure_of_rows`."""
-    y, classes = as_targets(targets, "harmful_targets", kind)
-    if y.ndim > 2 or len(y) != len(X):
-        raise InvalidInputError(f"harmful_targets {y.shape} do not fit {len(X)} rows: expected one per row.")
+    """Erase what `as_targets` returned from rows X; the other options are those of `erasure_of_rows`."""
     Z = torch.from_numpy(y).to(X.device)
     if classes is not None:
         if len(classes) < 2:
-            raise InvalidInputError(f"all {len(y)} labels are {classes[0]}: there is nothing to erase.")
+            raise InvalidInputError(
+                f"all {len(y)} labels are of one class, {classes[0]}: there is nothing to erase."
+            )
         Z = torch.nn.functional.one_hot(Z).to(X)
         Z = Z if intercept else Z - 1 / len(classes)
     mean = torch.zeros_like(X[0])

@@ -100,16 +100,12 @@ class QuadraticErasure:
 
     def features(self, X: Any, y: Any) -> Any:
         """Return :math:`m + A_c(x - μ_c)` `(N, D)` of rows with their labels."""
-        rows, (codes, told) = as_tensor(X, "X", ndim=2), as_targets(y, "y", "classification")
+        rows = as_tensor(X, "X", ndim=2)
+        codes, told = as_targets(y, "y", "classification", rows=len(rows))
         fitted, labels = self.classes.tolist(), [] if told is None else told.tolist()
-        if len(codes) != len(rows) or (new := [label for label in labels if label not in fitted]):
-            what = (
-                f"{len(codes)} labels for {len(rows)} rows"
-                if len(codes) != len(rows)
-                else f"label {new[0]!r}"
-            )
+        if new := [label for label in labels if label not in fitted]:
             raise InvalidInputError(
-                f"y has {what}: give each row one of the fitted labels, such as {fitted[0]!r}."
+                f"y has label {new[0]!r}: give each row one of the fitted labels, such as {fitted[0]!r}."
             )
         places = np.array([fitted.index(label) for label in labels])[codes]
         known = [torch.as_tensor(of).to(rows) for of in (self.means, self.mean, self.maps)]
@@ -154,12 +150,10 @@ def quadratic_erasure(X: ArrayLike, y: Any, *, shrinkage: float = 0.0) -> Quadra
         [-0.5, 2.5, -0.5, 2.5]
     """
     rows = as_tensor(X, "X", ndim=2).detach()
-    codes, classes = as_targets(y, "y", "classification")
+    codes, classes = as_targets(y, "y", "classification", rows=len(rows))
     rho = check_real("shrinkage", shrinkage, 0, 1)
-    if len(codes) != len(rows) or classes is None or len(classes) < 2:
-        raise InvalidInputError(
-            f"y has {len(codes)} labels for {len(rows)} rows: give one per row, of 2 classes or more."
-        )
+    if classes is None or len(classes) < 2:
+        raise InvalidInputError(f"y has {len(rows)} labels of one class; give 2 classes or more.")
     groups = [centered(rows[torch.from_numpy(codes == code).to(rows.device)]) for code in range(len(classes))]
     (about, mean), means = centered(rows), torch.stack([own for _, own in groups])
     weights = [len(group) / len(rows) for group, _ in groups]

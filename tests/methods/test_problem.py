@@ -92,7 +92,7 @@ class TestFromData:
         ("arguments", "options", "error", "message"),
         [
             ((TWO, [1, 2], np.eye(3)), {}, InvalidInputError, "X_P has 2 features and X_H 3"),
-            ((TWO, [1, 2, 3], TWO), {}, InvalidInputError, r"y_P has shape \(3, 1\) for 2 rows"),
+            ((TWO, [1, 2, 3], TWO), {}, InvalidInputError, r"y_P of shape \(3,\) for 2 rows"),
             ((TWO, [0, 2], TWO), {"loss": "bce"}, InvalidInputError, r"outside \[0, 1\].*to 2"),
             ((TWO, [0, 1], TWO), {"loss": "bec"}, UnknownNameError, "did you mean 'bce'"),
             ((TWO, None, TWO), {"X_loss": TWO}, InvalidInputError, "X_loss and y_loss must"),

@@ -226,7 +226,7 @@ def with_held_out(y, y_test, **options):
         (lambda: panel(regression(), {"raw": ill()}), "'raw' is reserved for the baseline"),
         (lambda: panel(regression(), None, "adm"), "did you mean 'adam'"),
         (lambda: attack_panel(np.eye(2), [1, 1]), "all 2 labels"),
-        (lambda: attack_panel(np.eye(2), [1.5]), r"targets have shape \(1, 1\) for 2 rows"),
+        (lambda: attack_panel(np.eye(2), [1.5]), r"targets of shape \(1,\) for 2 rows"),
         (lambda: attack_panel([[1.0], [-1.0]], [1.0, 1.0]), "nothing to attack"),
         (lambda: attack_panel(np.eye(2), [1e160, 0]), "targets of size .* rescale"),
         (lambda: attack_panel(np.eye(2), covariance=np.eye(2)), "either by covariance and moment"),

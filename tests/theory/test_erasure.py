@@ -193,7 +193,7 @@ def test_covariances_give_what_their_rows_give(shrinkage):
 @pytest.mark.parametrize(
     ("arguments", "error", "match"),
     [
-        (([[1.0], [2.0]], [1, 1]), InvalidInputError, "all 2 labels are 1"),
+        (([[1.0], [2.0]], [1, 1]), InvalidInputError, "all 2 labels are of one class, 1"),
         (([[1.0], [1.0], [0.0]], [0.5, -0.5, 0.0]), InvalidInputError, "no linear part"),
         (([[1.0], [2.0]], [0, 1], {"kind": "both"}), UnknownNameError, "both"),
         (([[1.0], [2.0]], [0, 1], {"strength": 1.5}), InvalidInputError, r"strength must lie in \[0, 1\]"),
