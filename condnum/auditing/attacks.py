@@ -156,16 +156,10 @@ def attack_section(
             of.assign(score=of["accuracy"] if labels else 1 - of[loss] / spread)
             for of, loss in ((report.reached, "loss"), (report.curves, "evaluation_loss"))
         )
-        head = (
-            []
-            if attackers is not None
-            else [
-                (name, *KERNEL, nonlinear_score(np.eye(X.shape[1]) if of is None else of, train, judge))
-                for name, of in thetas.items()
-            ]
-        )
-        head = pd.DataFrame(head, columns=["extractor", "attacker", "label", "score"])
-        scores = pd.concat([scores, head] if len(head) else [scores], ignore_index=True)
+        for name, theta in thetas.items() if attackers is None else ():
+            reached = nonlinear_score(np.eye(X.shape[1]) if theta is None else theta, train, judge)
+            head = {"extractor": name, "attacker": KERNEL[0], "label": KERNEL[1], "score": reached}
+            scores = pd.concat([scores, pd.DataFrame([head])], ignore_index=True)
         lights = attacker_lights(
             report, scores, curves, chance=chance(train, judge), rows=held_out, labels=labels
         )

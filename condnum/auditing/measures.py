@@ -16,7 +16,7 @@ from condnum.data.feature_rows import TaskRows
 from condnum.numbers import number
 from condnum.probing.probe_steps import ProbeSteps, target_probe
 from condnum.studies.measure import MEASURES
-from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
+from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling, share_of_ceiling
 from condnum.theory.covariances import CovarianceRange, fit_lost
 from condnum.theory.immunization import (
     Clauses,
@@ -144,7 +144,7 @@ def measures_table(
             elif spectra.compared[extractor].dimension_after == P.dimension:
                 norm = P.dimension * (1 if theta_scale == "unit" else spectra.gains[extractor])
                 ceiling = ridge_convention_ceiling(P, H, ridge=epsilon, squared_norm=norm)
-            share = result.rir / ceiling if 0 < ceiling < math.inf else math.nan
+            share = share_of_ceiling(result.rir, ceiling)
             benign, harmful = (math.nan if of is None else of.slowdown for of in probes[extractor])
             slowdowns = {"benign_slowdown": benign, "harmful_slowdown": harmful}
             rows.append(_row(extractor, result) | {"rir_ceiling": ceiling, "share": share} | slowdowns)
@@ -168,6 +168,11 @@ def _row(extractor: str, result: Immunization) -> dict[str, Any]:
         "verdict": result.verdict,
         "loss_gap": result.loss_gap,
     }
+
+
+def rows_with(table: pd.DataFrame, **values: str) -> pd.DataFrame:
+    """Return the rows that have these values."""
+    return table[np.logical_and.reduce([table[name] == value for name, value in values.items()])]
 
 
 def clauses_of(row: Mapping[Any, Any]) -> Clauses:
@@ -219,11 +224,8 @@ def doubted(
         if high > 10 * low:
             doubt = f"{number(low)} to {number(high)}, depending on the tolerance that decides the rank"
         elif intervals is not None and row["theta_scale"] == "unit":
-            where = {"quantity": "rir", "extractor": row["extractor"], "convention": row["convention"]}
-            own = intervals[
-                np.logical_and.reduce([intervals[name] == value for name, value in where.items()])
-            ]
-            low, high = own[["low", "high"]].iloc[0]
+            where = {"extractor": row["extractor"], "convention": row["convention"]}
+            low, high = rows_with(intervals, quantity="rir", **where)[["low", "high"]].iloc[0]
             if not low <= row["rir"] <= high:
                 doubt = (
                     f"{number(row['rir'])} on these rows, {number(low)} to {number(high)} on resampled ones"

@@ -15,7 +15,7 @@ from condnum.auditing.attacks import AttackSection
 from condnum.auditing.intervals import Intervals
 from condnum.auditing.layers import LayerAudit
 from condnum.auditing.lights import class_lights, headline, lights_text, worst_light
-from condnum.auditing.measures import PARETO, OwnProbes, TaskFacts, clauses_of
+from condnum.auditing.measures import PARETO, OwnProbes, TaskFacts, clauses_of, rows_with
 from condnum.data.feature_pair import MISSING
 from condnum.files import output_folder, write_json, write_tables
 from condnum.numbers import number, times
@@ -77,10 +77,8 @@ class Audit:
         lines = []
         for name in self.given or [self.extractor]:
             table = self.lights_text(name)
-            lines += (
-                [self.headline(name)] if table.empty else [self.headline(name), table.to_string(index=False)]
-            )
-            lines += [self.price_of(name), ""]
+            shown = [] if table.empty else [table.to_string(index=False)]
+            lines += [self.headline(name), *shown, self.price_of(name), ""]
         return lines
 
     @property
@@ -95,8 +93,7 @@ class Audit:
 
     def attacker_lights(self, extractor: str) -> pd.DataFrame:
         """Return the light of every attacker, see `lights.attacker_lights`."""
-        table = self.attack.lights
-        return _rows(table, extractor=extractor) if len(table) else table
+        return rows_with(self.attack.lights, extractor=extractor)
 
     def headline(self, extractor: str) -> str:
         """Say who gets through: the worst of the lights."""
@@ -111,7 +108,7 @@ class Audit:
         """Say what the extractor costs the benign task."""
         if self.price.empty:
             return "Price for the benign task: not known without its targets (--y-benign)."
-        first = lights_text(_rows(self.price, extractor=extractor)).iloc[0]
+        first = lights_text(rows_with(self.price, extractor=extractor)).iloc[0]
         score, slow = first.index[3], self.row(extractor, "compact")["benign_slowdown"]
         steps = "" if math.isnan(slow) else f"; gradient descent takes {times(slow)} steps"
         if math.isinf(slow):
@@ -129,18 +126,18 @@ class Audit:
     def row(self, extractor: str, convention: str, theta_scale: str = "unit") -> pd.Series:
         """Return a row of `measures`, in `compact` or `ridge`, at scale `unit` or `as_trained`."""
         where = {"extractor": extractor, "convention": convention, "theta_scale": theta_scale}
-        return _rows(self.measures, **where).iloc[0]
+        return rows_with(self.measures, **where).iloc[0]
 
     def kappa_of(self, task: str, extractor: str, convention: str) -> pd.Series:
         """Return κ of the `pretrain` or `harmful` task's Hessian at an extractor, with its rank."""
-        return _rows(self.kappa, task=task, extractor=extractor, convention=convention).iloc[0]
+        return rows_with(self.kappa, task=task, extractor=extractor, convention=convention).iloc[0]
 
     def interval_of(self, quantity: str, convention: str, **place: str) -> pd.Series | None:
         """Return the interval of a number."""
         if self.intervals is None:
             return None
         where = {"task": "", "extractor": ""} | place
-        found = _rows(self.intervals.table, quantity=quantity, convention=convention, **where)
+        found = rows_with(self.intervals.table, quantity=quantity, convention=convention, **where)
         return None if found.empty else found.iloc[0]
 
     def clauses(self, extractor: str) -> dict[str, Clauses]:
@@ -233,11 +230,6 @@ class Audit:
         write_json(output_folder(folder) / AUDIT_FILE, self.as_json())
         tables = {} if self.layers is None else {"layers.csv": self.layers.table}
         return [*write_tables(folder, tables), AUDIT_FILE]
-
-
-def _rows(table: pd.DataFrame, **values: str) -> pd.DataFrame:
-    """Return the rows that have these values."""
-    return table[np.logical_and.reduce([table[name] == value for name, value in values.items()])]
 
 
 def strict(value: Any) -> Any:
