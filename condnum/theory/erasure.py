@@ -20,7 +20,7 @@ from torch import Tensor
 from condnum.arrays import ArrayLike, TargetKind, as_targets, as_tensor, like, storage_eps
 from condnum.errors import InvalidInputError, RankError, check_integer, check_real
 from condnum.theory.covariances import CovarianceRange
-from condnum.theory.extremes import gram, singular_triples
+from condnum.theory.extremes import singular_triples
 from condnum.theory.quadratic import centered, complement, quadratic_directions
 from condnum.theory.spectra import EPS, as_covariance, checked_rtol, default_rtol
 
@@ -195,13 +195,13 @@ def erasure_of_rows(
     rows, F = torch.linalg.qr(torch.where(flat, 0.0, F))
     targets, Z = Z, rows.mT @ Z
     units, V, roots, left = _equilibrated_svd(F, eps)
-    T, fit, left = torch.diag(roots), left.mT @ Z, rows @ left
+    fit, left = left.mT @ Z, rows @ left
     rare = _rarely_excited(left, floor, N - intercept)
     best, lengths, _ = singular_triples(fit - rare @ (rare.mT @ fit))
     best = best[:, lengths > round_off]
     if degree == 2:
         basis = complement(torch.cat([best, rare], dim=1))
-        root = T @ V.mT * units
+        root = (V * roots).mT * units
         curved = quadratic_directions(left, targets, basis, root, ranked=rank is not None)
         best = torch.cat([best, curved], dim=1)
     full = best.shape[1]
@@ -217,23 +217,24 @@ def erasure_of_rows(
             f"rank must be at most {full}, the number of directions to erase, got {rank}."
         )
     erased = torch.cat([best[:, :k], rare], dim=1)
-    if degree == 2 and erased.shape[1] >= len(T):
+    r = len(roots)
+    if degree == 2 and erased.shape[1] >= r:
         raise RankError(
-            f"degree 2 leaves none of {len(T)} directions for {Z.shape[1]} columns of targets; pass a "
-            f"smaller rank, such as {len(T) // 2}, or degree=1."
+            f"degree 2 leaves none of {r} directions for {Z.shape[1]} columns of targets; pass a smaller "
+            f"rank, such as {r // 2}, or degree=1."
         )
-    rho = _shrinkage(T, N, int(F.any(dim=0).sum()), shrinkage)
-    S = T  # Σ = SᵀS on V, where each column has length 1
-    if rho:
-        S = torch.linalg.qr(torch.cat([(1 - rho) ** 0.5 * T, rho**0.5 * torch.eye(len(T)).to(T)]), mode="r").R
-    a, b = torch.linalg.solve_triangular(T, erased, upper=True), T.mT @ erased
-    U = torch.linalg.qr(torch.linalg.solve_triangular(S.mT, b, upper=False)).Q
-    c, d = torch.linalg.solve_triangular(S, U, upper=True), S.mT @ U
+    rho = _shrinkage(roots, N, int(F.any(dim=0).sum()), shrinkage)
+    shrunk = ((1 - rho) * roots.square() + rho).sqrt()[
+        :, None
+    ]  # roots of Σ on V, where columns have length 1
+    a, b = erased / roots[:, None], erased * roots[:, None]
+    U = torch.linalg.qr(b / shrunk).Q
+    c, d = U / shrunk, U * shrunk
     # (I − abᵀ)(I − cdᵀ) = I + ABᵀ: the projection by unshrunk Σ comes first, as it erases up to round-off,
     # however small some roots are.
     A, B = torch.cat([-a, a @ (b.mT @ c) - c], dim=1), torch.cat([b, d], dim=1)
-    if B.shape[1] > len(T):
-        A, B = A @ B.mT, torch.eye(len(T)).to(B)
+    if B.shape[1] > r:
+        A, B = A @ B.mT, torch.eye(r).to(B)
     A, B = strength * V @ A, V @ B  # θ in units in which the columns have length 1
     found = Erasure(A / units[:, None], B * units[:, None], F.new_ones(D).bool(), V, k, strength, 0.0, rho)
     # What is lost to round-off: by the entries of θ, and by the sums of X @ θ.
@@ -243,7 +244,8 @@ def erasure_of_rows(
     found = replace(found, kept=~empty)
     seen = found.features(F)
     noise = float((lost / seen.norm(dim=0))[seen.any(dim=0)].norm())
-    left_over = _best_fit(seen, Z, eps, noise) / float(fit.square().sum()) if linear else 0.0
+    seen_fit = _equilibrated_svd(seen, eps, noise)[-1].mT @ Z
+    left_over = float(seen_fit.square().sum() / fit.square().sum()) if linear else 0.0
     gone = V @ b
     if strength == 1 and empty.any():  # with the columns, directions may go that no row excites
         spikes = torch.nn.functional.one_hot(empty.nonzero()[:, 0], D).to(F).mT
@@ -328,13 +330,6 @@ def erasure_price(
     return float((Q.mT @ (left.mT @ Y)).square().sum()) / len(X)
 
 
-def _lengths(X: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the lengths of columns, where they are zero the largest, and which are not zero."""
-    peaks = X.abs().amax(dim=0)
-    units = peaks * (X / peaks.where(peaks > 0, 1.0)).norm(dim=0)
-    return units.where(peaks > 0, units.max() or 1.0), peaks > 0
-
-
 def _equilibrated_svd(
     X: Tensor, rtol: float | None = None, noise: float = 0.0
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -342,22 +337,19 @@ def _equilibrated_svd(
 
     So no unit decides on a rank. The default `rtol` is max(N, D)·eps of float64, whatever X was stored in.
     """
-    units, used = _lengths(X)
+    peaks = X.abs().amax(dim=0)
+    units, used = peaks * (X / peaks.where(peaks > 0, 1.0)).norm(dim=0), peaks > 0
+    units = units.where(used, units.max() or 1.0)
     left, roots, rows = singular_triples(X / units)
     kept = roots > max(checked_rtol(rtol, default_rtol(max(X.shape))) * float(roots[0]), noise)
     return units, rows[kept].mT * used[:, None], roots[kept], left[:, kept]
 
 
-def _best_fit(X: Tensor, Z: Tensor, eps: float, noise: float) -> float:
-    """Return `‖XX⁺Z‖²` on columns of length 1, without singular values of at most `noise` or `eps·σ₁`."""
-    return float((_equilibrated_svd(X, eps, noise)[-1].mT @ Z).square().sum())
-
-
-def _shrinkage(T: Tensor, N: int, D: int, given: float | None) -> float:
+def _shrinkage(roots: Tensor, N: int, D: int, given: float | None) -> float:
     """Return the given intensity, or that of Chen et al. (2010) where rows are few."""
     if given is not None:
         return check_real("shrinkage", given, 0, 1)
     if N >= FEW_ROWS * D or D == 1:
         return 0.0
-    mean, spread = float(T.square().sum()) / D, float(gram(T).square().sum()) / D**2
+    mean, spread = float(roots.square().sum()) / D, float((roots**4).sum()) / D**2
     return min(1.0, (spread + mean**2) / max((N + 1) * (spread - mean**2 / D), spread * EPS))
