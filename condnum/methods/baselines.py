@@ -13,7 +13,7 @@ from condnum.methods.problem import ImmunizationProblem, LinearTask, SupervisedL
 from condnum.methods.settings import DescentSettings
 from condnum.theory.ceiling import max_rir_immunizer
 from condnum.theory.erasure import erasure
-from condnum.theory.pareto import front_immunizer
+from condnum.theory.pareto import pareto_immunizer
 from condnum.theory.spectra import PUBLISHED_RIDGE, Convention
 
 
@@ -171,7 +171,7 @@ PARETO = ClosedForm(
     "pareto",
     "Pareto (closed form)",
     "meets Definition 3.1 in as many conventions as it can, then with the largest RIR; O(D³)",
-    lambda problem: front_immunizer(problem.pretrain.range, problem.harmful.range, problem.ceiling),
+    lambda problem: pareto_immunizer(problem.pretrain.range, problem.harmful.range),
 )
 
 

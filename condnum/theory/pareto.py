@@ -163,19 +163,7 @@ def pareto_immunizer(
         [0.5, 1250.0]
     """
     P, H = task_ranges(pretrain_covariance, harmful_covariance, pretrain_features, harmful_features)
-    theta = front_immunizer(P, H, rir_ceiling(P, H), pretrain_ratio, convention, ridge)
-    return like_task(pretrain_covariance, pretrain_features)(theta)
-
-
-def front_immunizer(
-    P: CovarianceRange,
-    H: CovarianceRange,
-    ceiling: RirCeiling,
-    pretrain_ratio: float | None = None,
-    convention: Convention = "compact",
-    ridge: float = PUBLISHED_RIDGE,
-) -> Tensor:
-    """Do as `pareto_immunizer` where the ceiling is known."""
+    ceiling = rir_ceiling(P, H)
     region = FeasibleRegion.of(P, H, ceiling)
     if pretrain_ratio is None:
         pretrain_ratio = max(1 - FRONT_MARGIN, ceiling.value**-0.5)
@@ -195,11 +183,10 @@ def front_immunizer(
     if convention == "ridge" and P.rank < P.dimension:
         spikes += [spike for x in ratios for spike in _largest_spikes(P, H, x * float(P.values[0]))]
     thetas = [_spiked(P, *spike) for spike in spikes]
-    if len(thetas) == 1:
-        return unit_scale(thetas[0])
-    return unit_scale(
-        max(thetas, key=lambda theta: _merit(HessianSpectra.of(theta, P, H), convention, ridge))
-    )
+    best = thetas[0]
+    if len(thetas) > 1:
+        best = max(thetas, key=lambda theta: _merit(HessianSpectra.of(theta, P, H), convention, ridge))
+    return like_task(pretrain_covariance, pretrain_features)(unit_scale(best))
 
 
 @dataclass(frozen=True)
