@@ -50,9 +50,8 @@ def score(predicted: FloatArray, train: Sample, test: Sample) -> float:
     predicted = predicted.reshape(len(test.y), -1)
     if train.labels:
         return float((np.unique(train.y)[predicted.argmax(axis=1)] == test.y).mean())
-    known = predicted.clip(
-        train.columns.min(axis=0), train.columns.max(axis=0)
-    )  # one odd row decides R² otherwise
+    least, most = train.columns.min(axis=0), train.columns.max(axis=0)
+    known = predicted.clip(least, most)  # one odd row decides R² otherwise
     residual = ((known - test.columns) ** 2).sum()
     return float(1 - residual / ((test.columns - train.columns.mean(axis=0)) ** 2).sum())
 
@@ -81,7 +80,7 @@ def linear_score(theta: FloatArray, train: Sample, test: Sample) -> float:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model = LogisticRegression(C=1.0, max_iter=200).fit(A, train.y)
-        found.append(float((model.predict(B) == test.y).mean()))
+        found.append(float(model.score(B, test.y)))
     return max(found)
 
 
@@ -99,16 +98,15 @@ def _kernel_ridge(F: FloatArray, Y: FloatArray, G: FloatArray, degree: int | Non
     """Return predictions `(M, C)` for features G after training on F and Y."""
     from sklearn.kernel_ridge import KernelRidge
     from sklearn.model_selection import GridSearchCV
+    from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    F, Y = F[:NONLINEAR_ROWS], Y[:NONLINEAR_ROWS]
-    scaler = StandardScaler().fit(F)
     grid = {"gamma": np.array([0.1, 0.3]) / F.shape[1], "alpha": [1e-2, 1e-1]}
     kernel = KernelRidge(kernel="rbf")
     if degree is not None:
         kernel, grid = KernelRidge(kernel="poly", degree=degree), {"alpha": [1e-3, 1e-2, 1e-1, 1.0, 10.0]}
-    model = GridSearchCV(kernel, grid, cv=3).fit(scaler.transform(F), Y)
-    return np.asarray(model.predict(scaler.transform(G))).reshape(len(G), -1)
+    model = make_pipeline(StandardScaler(), GridSearchCV(kernel, grid, cv=3))
+    return np.asarray(model.fit(F[:NONLINEAR_ROWS], Y[:NONLINEAR_ROWS]).predict(G)).reshape(len(G), -1)
 
 
 def relearned_score(theta: FloatArray, inputs: FloatArray, train: Sample, test: Sample) -> float:
