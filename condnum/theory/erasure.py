@@ -2,12 +2,9 @@ r"""Linear erasure: extractors from which no linear probe with a convex loss lea
 
 With centered harmful targets Z `(N, C)` and :math:`G = X_H^\top Z`, the zero probe with an intercept is
 optimal on features :math:`X_Hθ`, for every convex loss, if and only if :math:`θ^\top G = 0` (Belrose et al.,
-*LEACE*, NeurIPS 2023). No solver, preconditioner or number of steps changes an optimum. The path
-
-.. math:: θ_s = I - (1 - s)\, W U U^\top W^{-1}, \quad W = Σ^{-1/2}, Σ = K_H / N, U = \operatorname{orth} WG
-
-leads from I (s = 1) to erasure (s = 0). For s > 0 it is invertible, so that the harmful optimum stays and
-only its distance grows: *conditioning is erasure that stops short*.
+*LEACE*, NeurIPS 2023). No solver, preconditioner or number of steps changes an optimum. The path θ_s of
+`erasure` leads from I (s = 1) to erasure (s = 0). For s > 0 it is invertible, so that the harmful optimum
+stays and only its distance grows: *conditioning is erasure that stops short*.
 """
 
 from dataclasses import dataclass, field, replace
@@ -81,10 +78,11 @@ def erasure(
 
     .. math:: θ_s = I - (1 - s)\, W U U^\top W^{-1}, \quad H_H(θ_s) = K_H - (1 - s^2) N W^{-1} U U^\top W^{-1}
 
-    the second for unshrunk Σ; X and K_H are centered for a probe with an intercept. Of all θ that erase these
-    directions, this one changes the harmful features least in Mahalanobis norm (LEACE). *On these rows* no
-    linear probe of `X @ θ` learns anything; *on fresh rows* a sampling error remains, see `floor`. Probes of
-    θ's inputs, and those of a higher `degree`, are not stopped. Outside range(Σ), θ is exactly the identity.
+    with :math:`Σ = K_H / N, W = Σ^{-1/2}, U = \operatorname{orth} WX_H^\top Z`; the second for unshrunk Σ. X
+    and K_H are centered for a probe with an intercept. Of all θ that erase these directions, this one changes
+    the harmful features least in Mahalanobis norm (LEACE). *On these rows* no linear probe of `X @ θ` learns
+    anything; *on fresh rows* a sampling error remains, see `floor`. Probes of θ's inputs, and those of a
+    higher `degree`, are not stopped. Outside range(Σ), θ is exactly the identity.
 
     Args:
         harmful_features: `(N, D)` harmful inputs.
