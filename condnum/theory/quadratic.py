@@ -27,6 +27,7 @@ rank. **No degree is enough** for all attackers: a universal kernel learns nothi
 classes have the same distribution of features.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -142,14 +143,17 @@ def quadratic_erasure(X: ArrayLike, y: Any, *, shrinkage: float = 0.0) -> Quadra
     Raises:
         InvalidInputError: Shapes do not fit, entries are non-finite, one class only, or `shrinkage` is out
             of range.
-        RankError: A class varies in fewer directions than all together, and `shrinkage` is 0.
+        RankError: A class varies in fewer directions than all together, or in some so little that its
+            covariance has no inverse, and `shrinkage` is 0.
 
     Examples:
         >>> found = quadratic_erasure([[1.0], [3.0], [-2.0], [2.0]], ["a", "a", "b", "b"])
         >>> found.features([[1.0], [3.0], [-2.0], [2.0]], ["a", "a", "b", "b"]).round(9).ravel().tolist()
         [-0.5, 2.5, -0.5, 2.5]
     """
-    rows = as_tensor(X, "X", ndim=2).detach()
+    given = as_tensor(X, "X", ndim=2).detach()
+    unit_size = math.ldexp(1, math.frexp(float(given.abs().max()) or 1.0)[1])  # squares stay in range
+    rows = given / unit_size
     codes, classes = as_targets(y, "y", "classification", rows=len(rows))
     rho = check_real("shrinkage", shrinkage, 0, 1)
     if classes is None or len(classes) < 2:
@@ -179,13 +183,18 @@ def quadratic_erasure(X: ArrayLike, y: Any, *, shrinkage: float = 0.0) -> Quadra
         change, B, count = float((new - B).norm() / B.norm()), new, count + 1
     outside = torch.eye(rows.shape[1]).to(rows) - V.mT @ V  # no class varies there
     maps = torch.stack([V.mT @ _transport(sigma, B) @ V + outside for sigma in sigmas])
-    means, mean, maps = map(like(X), (means, mean, maps))
+    means, mean, maps = map(like(X), (means * unit_size, mean * unit_size, maps))
     return QuadraticErasure(classes, means, mean, maps, rho, count, change)
 
 
 def _transport(source: Tensor, target: Tensor) -> Tensor:
     """Return the symmetric A with `A source A = target`; both are positive definite."""
     values, U = torch.linalg.eigh(source)
+    if not bool(values[0] > 0):
+        raise RankError(
+            "a class varies so little in some direction that its covariance has no inverse in float64: "
+            "leave out columns that nearly repeat others."
+        )
     root, inverse = ((U * values.clamp_min(0) ** power) @ U.mT for power in (0.5, -0.5))
     values, U = torch.linalg.eigh(root @ target @ root)
     return inverse @ ((U * values.clamp_min(0).sqrt()) @ U.mT) @ inverse

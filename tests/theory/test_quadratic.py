@@ -166,3 +166,21 @@ def test_what_a_map_per_class_refuses():
         found.features(X[:1], ["few"])
     with pytest.raises(InvalidInputError, match="y has 21 labels of one class; give 2 classes or more"):
         quadratic_erasure(X, ["a"] * 21)
+
+
+def test_units_change_no_map_and_a_column_that_nearly_repeats_another_is_refused_or_right():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 3)), np.arange(60) % 2
+    wanted = quadratic_erasure(X, y)
+    for unit in (1e-150, 1e-80, 1e80, 1e150):
+        found = quadratic_erasure(unit * X, y)
+        np.testing.assert_allclose(found.maps, wanted.maps, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(found.means, unit * wanted.means, rtol=1e-9)
+    for gap in (1e-7, 1e-8, 1e-9, 1e-10, 1e-12, 1e-15):
+        near = np.c_[X, X[:, 0] + gap * rng.normal(size=60)]
+        try:
+            released = quadratic_erasure(near, y).features(near, y)
+        except RankError as error:
+            assert "nearly repeat others" in str(error)
+        else:
+            np.testing.assert_allclose(*(np.cov(released[y == one].T) for one in (0, 1)), atol=1e-6)
