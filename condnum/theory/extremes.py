@@ -123,31 +123,27 @@ def largest_vectors(matrix: Tensor, scales: Tensor) -> Tensor:
     return torch.stack([largest_pair(scale[:, None] * matrix * scale)[1] for scale in scales])
 
 
-def triangle_ends(R: Tensor, row: Tensor | None = None) -> tuple[float, float]:
-    """Return σ₁ and σ_n of an upper triangular R `(n, n)`, with a row `(n,)` below where one is given.
+def triangle_ends(R: Tensor) -> tuple[float, float]:
+    """Return σ₁ and σ_n of an upper triangular R `(n, n)`.
 
     σ_n is the inverse of a largest singular value, as accurate as R is; 0 where R is singular.
     """
-    whole = R if row is None else torch.cat([R, row[None]])
     if len(R) <= SMALL:
-        sigma = torch.linalg.svdvals(whole)
+        sigma = torch.linalg.svdvals(R)
         return float(sigma[0]), float(sigma[-1])
-    y = R.new_zeros(len(R), 1) if row is None else row[:, None]
-    z = torch.linalg.solve_triangular(R.mT, y, upper=False)
-    shrunk = z / (1 + z.square().sum())
 
-    def inverse(x: Tensor) -> Tensor:  # (RᵀR + yyᵀ)⁻¹ = R⁻¹(I + zzᵀ)⁻¹R⁻ᵀ with z = R⁻ᵀy
+    def inverse(x: Tensor) -> Tensor:  # (RᵀR)⁻¹
         x = torch.linalg.solve_triangular(R.mT, x, upper=False)
-        return torch.linalg.solve_triangular(R, x - shrunk @ (z.mT @ x), upper=True)
+        return torch.linalg.solve_triangular(R, x, upper=True)
 
-    if not bool(torch.isfinite(inverse(torch.ones_like(y))).all()):
-        return spectral_norm(whole), 0.0
+    if not bool(torch.isfinite(inverse(torch.ones_like(R[:, :1]))).all()):
+        return spectral_norm(R), 0.0
     vector = _top_vector(R, lambda q: inverse(q[:, None])[:, 0], _VALUE_RESIDUAL)
     if vector is None:
         value = torch.linalg.eigvalsh(inverse(torch.eye(len(R)).to(R)))[-1]
     else:
         value = vector @ inverse(vector[:, None])[:, 0]
-    return spectral_norm(whole), float(value) ** -0.5
+    return spectral_norm(R), float(value) ** -0.5
 
 
 def spectral_norm(matrix: Tensor) -> float:

@@ -78,12 +78,11 @@ def test_a_matrix_that_is_not_finite_is_refused(bad):
 
 
 @pytest.mark.parametrize("n", [5, SMALL + 20])
-def test_the_ends_of_a_triangle_with_and_without_a_row(n):
+def test_the_ends_of_a_triangle(n):
     rng = np.random.default_rng(n)
     R = torch.from_numpy(np.triu(rng.normal(size=(n, n)) * np.geomspace(1, 1e-3, n)) + np.diag([3.0] * n))
-    for row in (None, 5 * torch.from_numpy(rng.normal(size=n))):
-        sigma = torch.linalg.svdvals(R if row is None else torch.cat([R, row[None]]))
-        assert triangle_ends(R, row) == pytest.approx((float(sigma[0]), float(sigma[-1])), rel=1e-9)
+    sigma = torch.linalg.svdvals(R)
+    assert triangle_ends(R) == pytest.approx((float(sigma[0]), float(sigma[-1])), rel=1e-9)
     assert triangle_ends(torch.diag(torch.tensor([2.0, 0.0]).double())) == (2.0, 0.0)
 
 

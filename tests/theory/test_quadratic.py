@@ -180,7 +180,6 @@ def test_units_change_no_map_and_a_column_that_nearly_repeats_another_is_refused
         near = np.c_[X, X[:, 0] + gap * rng.normal(size=60)]
         try:
             released = quadratic_erasure(near, y).features(near, y)
-        except RankError as error:
-            assert "nearly repeat others" in str(error)
-        else:
-            np.testing.assert_allclose(*(np.cov(released[y == one].T) for one in (0, 1)), atol=1e-6)
+        except RankError:
+            continue
+        np.testing.assert_allclose(*(np.cov(released[y == one].T) for one in (0, 1)), atol=1e-6)
