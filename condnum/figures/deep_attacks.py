@@ -35,6 +35,11 @@ def _look(net: str) -> MethodStyle:
     return _NETS.get(net, style._replace(label=f"θ<sub>I</sub>: {style.label}"))
 
 
+def _who(attacker: str) -> str:
+    """Return an attacker in words."""
+    return DeepAttacker.named(attacker).label.replace("D_P", "D<sub>P</sub>")
+
+
 def _rows(shots: int) -> str:
     """Return examples per class in words."""
     return f"{shots} examples per class" if shots else "all examples"
@@ -59,6 +64,7 @@ def protection_figure(factors: pd.DataFrame, subtitle: str, *, fraction: float =
         return _without_steps(heading, subtitle)
     net = table["backbone"] + ": " + table["method"].map(lambda name: method_style(name).label)
     table = table.assign(
+        label=table["attacker"].map(_who),
         examples=table["shots"].map(_rows),
         bound=np.where(table["reached_theta_i"] < table["attacks"], "at least", "measured"),
         steps=[
@@ -194,11 +200,12 @@ def sgrc_figure(sgrc: pd.DataFrame, subtitle: str) -> Any:
     heading = "SGRC along the attacks"
     shots = 0 if 0 in set(sgrc["shots"]) else sgrc["shots"].max()
     table = sgrc[(sgrc["step"] > 0) & (sgrc["net"] != "scratch") & (sgrc["shots"] == shots)]
+    table = table[~table["attacker"].map(lambda name: DeepAttacker.named(name).closed_form)]
     table = table[table.groupby(["backbone", "attacker"])["step"].transform("nunique") > 1]
     if not len(table):
         return _without_steps(heading, subtitle)
     places = list(table.groupby(["backbone", "attacker"], sort=False))
-    titles = [f"{name}<br>{DeepAttacker.named(attacker).label}" for (name, attacker), _ in places]
+    titles = [f"{name}<br>{_who(attacker)}" for (name, attacker), _ in places]
     columns = min(3, len(places))
     figure, rows, inner = _grid(titles, columns, height=230)
     for index, (_, part) in enumerate(places):
@@ -212,7 +219,7 @@ def sgrc_figure(sgrc: pd.DataFrame, subtitle: str) -> Any:
             )  # fmt: skip
         figure.add_hline(y=0, line=DOTTED, **at)
     figure.update_xaxes(**log_axis("", table["epochs"]), showticklabels=True)
-    figure.update_xaxes(title_text="passes over the attacker's images", row=rows)
+    figure.update_xaxes(title_text="passes over the images", row=rows)
     figure.update_yaxes(title_text="SGRC (%)", range=[-105, 105], col=1)
     figure.update_yaxes(range=[-105, 105])
     note = f"{subtitle}<br>{_rows(shots)}; mean over seeds and repeats; 0: the attacker has as much as on θ₀"
@@ -229,7 +236,7 @@ def predictor_figure(predictors: pd.DataFrame, subtitle: str) -> Any:
         note = f"{subtitle}<br>Too few methods for an interval; see predictors.csv"
         return finish(axes, heading, note, height=140)
     table = table.assign(
-        panel=["<br>".join(textwrap.wrap(DeepAttacker.named(name).label, 30)) for name in table["attacker"]],
+        panel=["<br>".join(textwrap.wrap(_who(name), 34)) for name in table["attacker"]],
         minus=table["rho"] - table["low"],
         plus=table["high"] - table["rho"],
     )
@@ -242,7 +249,7 @@ def predictor_figure(predictors: pd.DataFrame, subtitle: str) -> Any:
         hover_data=["nets", "methods"], facet_row_spacing=80 / inner if rows > 1 else 0,
     ).update_traces(marker_size=8)  # fmt: skip
     figure.update_xaxes(range=[-1.05, 1.05], tickvals=[-1, -0.5, 0, 0.5, 1], title_text="")
-    figure.update_yaxes(title_text="")
+    figure.update_yaxes(title_text="", tickvals=names, range=[-0.5, len(names) - 0.5])
     figure.add_vline(x=0, line=DOTTED)
     pooled = f"{table['nets'].max()} nets of {table['methods'].max()} methods, {_rows(shots)}"
     note = (

@@ -240,7 +240,7 @@ def _deep_attackers(tables: Tables, kind: str, data: str) -> Answer:
     factors = tables("factors")
     most = 0 if 0 in set(factors["shots"]) else factors["shots"].max()
     table = factors[(factors["shots"] == most) & np.isclose(factors["fraction"], HEADLINE)]
-    said = []
+    said: dict[str, list[str]] = {}  # what is said, of which nets
     for (backbone, method), rows in table.groupby(["backbone", "method"], sort=False):
         first, seen = rows.iloc[0], rows.iloc[0]["examples_theta_0"]
         before = (
@@ -248,8 +248,10 @@ def _deep_attackers(tables: Tables, kind: str, data: str) -> Answer:
             if np.isfinite(first["examples_theta_i"]) and np.isfinite(seen)
             else "."
         )
-        said.append(f"{backbone}, {_words(str(method))}: {cheapest_attack(rows).removesuffix('.')}{before}")
-    return Answer(" ".join([*said, "The paper attacks by a linear probe alone."]), factor_table(factors))
+        found = f"{cheapest_attack(rows).removesuffix('.')}{before}"
+        said.setdefault(found, []).append(f"{backbone}, {_words(str(method))}")
+    answers = [f"{'; '.join(nets)}: {found}" for found, nets in said.items()]
+    return Answer(" ".join([*answers, "The paper attacks by a linear probe alone."]), factor_table(factors))
 
 
 def _release(tables: Tables, kind: str, data: str) -> Answer:

@@ -283,7 +283,8 @@ def defense_table(results: pd.DataFrame, bounded: pd.DataFrame) -> pd.DataFrame:
 def pass_table(sgrc: pd.DataFrame) -> pd.DataFrame:
     """Format D_H's accuracy on θ₀ and on each net after `HORIZONS` passes, and SGRC, where training lasts."""
     keys = ["backbone", "attacker", "shots", "net"]
-    trained, parts = sgrc[sgrc["step"] > 0], []
+    solved = sgrc["attacker"].map(lambda name: DeepAttacker.named(name).closed_form)
+    trained, parts = sgrc[(sgrc["step"] > 0) & ~solved], []
     for passes in HORIZONS:
         off = (trained["epochs"] / passes - 1).abs()
         near = trained.assign(off=off)[off < 0.1].sort_values("off", kind="stable")
@@ -296,12 +297,16 @@ def pass_table(sgrc: pd.DataFrame) -> pd.DataFrame:
     at["attacker"] = [DeepAttacker.named(name).label for name in at["attacker"]]
     at["examples per class"] = [str(shots or "all") for shots in at["shots"]]
     at["text"] = [
-        f"{100 * start:.1f} → {100 * end:.1f}<br><small>SGRC {value:.0f}</small>"
+        f"{100 * start:.1f} → {100 * end:.1f}<br><small>SGRC {num(round(value))}</small>"
         for start, end, value in at[["accuracy_theta_0", "accuracy", "sgrc"]].to_numpy()
     ]
     where = ["attacker", "examples per class", "net"]
     wide = at.set_index([*where, "passes"])["text"].unstack("passes", sort=False).fillna("—")
-    return wide.rename(columns="after {} passes".format).rename_axis(columns=None).reset_index()
+    return (
+        wide.rename(columns={1: "after 1 pass"} | {n: f"after {n} passes" for n in HORIZONS[1:]})
+        .rename_axis(columns=None)
+        .reset_index()
+    )
 
 
 def verdict(factors: pd.DataFrame, immunization: pd.DataFrame, fraction: float = HEADLINE) -> str:

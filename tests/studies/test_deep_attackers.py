@@ -56,6 +56,9 @@ class TestRun:
         ):
             assert "Log κ" in as_html(table).replace(GAP, " ")
         assert "Log κ" in str(figures.protection_figure(tables["factors"], "data"))
+        passes = report.pass_table(tables["sgrc"])  # of 4 steps of a head, one is at a horizon
+        assert set(passes["attacker"]) == {"new head, SGD"}
+        assert list(passes.columns[3:]) == ["after 1 pass"]
 
     def test_models_of_a_folder_are_attacked_alike(self, finished, tmp_path):
         run, folder = finished

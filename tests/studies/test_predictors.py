@@ -6,6 +6,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from condnum.deep.attacks.report import AGAIN, SCRATCH, THETA_0
+from condnum.figures.deep_attacks import predictor_figure
 from condnum.studies.predictors import PREDICTORS, REPEATED, rank_correlations, spearman
 
 METHODS = ("a", "b", "c", "d", "e")
@@ -62,6 +63,15 @@ def test_the_interval_holds_rho_and_is_wide_where_methods_are_few():
     assert row["low"] <= row["rho"] <= row["high"]
     assert row["high"] - row["low"] > 0.5
     assert found(lambda k, seed: 0.1 * k, methods=METHODS[:3])["low"].isna().all()
+
+
+def test_the_figure_shows_every_predictor_or_says_that_methods_are_too_few():
+    figure = predictor_figure(rank_correlations(*tables(lambda k, seed: 0.05 * ((k * 2) % 5))), "data")
+    assert list(figure.layout.yaxis.tickvals) == [*PREDICTORS.values(), REPEATED]
+    assert tuple(figure.layout.yaxis.range) == (-0.5, len(PREDICTORS) + 0.5)
+    assert "10 nets of 5 methods" in str(figure.layout.title.text)
+    few = predictor_figure(rank_correlations(*tables(lambda k, seed: 0.1 * k, methods=METHODS[:3])), "data")
+    assert "Too few methods" in str(few.layout.title.text)
 
 
 def test_one_repeat_has_no_control():
