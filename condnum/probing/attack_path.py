@@ -18,7 +18,7 @@ with the energies p_i of `condnum.probing.quadratic`. Three facts follow for 0 <
 
 As every invertible θ keeps the sum of all p_i, no bound on the gain over all steps can be less on θ than what
 raw inputs allow: a valid one says nothing against an attacker who waits, or who solves. Invertible is meant
-as a solver in float64 sees it: singular values of Xθ above D·2⁻⁵² of the largest.
+as a solver in float64 sees it (`solver_rtol`): no singular value of Xθ below 10⁻¹³ of the largest.
 """
 
 from dataclasses import dataclass

@@ -21,7 +21,7 @@ from torch import Tensor
 from condnum.arrays import FloatArray
 from condnum.theory.covariances import CovarianceRange
 from condnum.theory.extremes import singular_triples
-from condnum.theory.spectra import default_rtol
+from condnum.theory.spectra import solver_rtol
 
 #: Filters below this are set to zero now and then: products of subnormal numbers are slow.
 _NEGLIGIBLE, _FLUSH_INTERVAL = 1e-125, 16
@@ -51,7 +51,7 @@ class Modes:
         else:
             B = (task.vectors * sizes).mT
             U, roots, _ = singular_triples(B @ at_unit_size(theta))
-            rtol = default_rtol(max(theta.shape)) ** 2  # of singular values: who solves reads the features
+            rtol = solver_rtol(theta.shape) ** 2  # of eigenvalues
         kept = roots.square() > rtol * roots[0].square()
         best = T.square().sum()
         energy = (U[:, kept].mT @ T).square().sum(dim=1) / torch.where(best > 0, best, 1.0)

@@ -25,7 +25,7 @@ from condnum.errors import RankError
 from condnum.probing.quadratic import Modes
 from condnum.probing.tasks import signed_labels
 from condnum.theory.extremes import singular_triples
-from condnum.theory.spectra import default_rtol
+from condnum.theory.spectra import solver_rtol
 
 #: A squared slope of the loss below this fraction of what it could be is round-off of features in float64.
 _FLAT = 1e-14
@@ -117,12 +117,12 @@ class ProbeSpace:
 
     @cached_property
     def spectrum(self) -> Spectrum:
-        """Eigenvalues and energies p_i of singular values above `max(N, k)·eps·s₁`, as a solver reads F."""
+        """Eigenvalues and energies p_i of what a solver reads in F (`solver_rtol`)."""
         U, s, right = (part.numpy() for part in singular_triples(torch.from_numpy(self.features)))
         if not s[0] > 0:
             raise RankError("the features have rank 0: all entries are zero, so there is nothing to probe.")
         sigma = s**2 / len(self.features)
-        kept = s > default_rtol(max(self.features.shape)) * s[0]
+        kept = s > solver_rtol(self.features.shape) * s[0]
         energy = ((U[:, kept].T @ self.squared_targets) ** 2).sum(axis=1)
         return Spectrum(sigma[kept], U[:, kept], right[kept].T, energy / (energy.sum() or 1.0))
 

@@ -5,6 +5,7 @@ A condition number needs a stated convention (compact or ridge) and a stated ran
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal, get_args
@@ -269,6 +270,14 @@ def default_rtol(dimension: int, eps: float = EPS) -> float:
     Half precision counts as float32: by its own round-off hardly any direction would be left.
     """
     return min(dimension * min(eps, 2.0**-23), 0.5)
+
+
+def solver_rtol(shape: Iterable[int]) -> float:
+    """Return the relative size below which singular values of features are round-off to who solves with them.
+
+    As of `numpy.linalg.lstsq`, `max(shape)·eps`, but at least 512 eps: products with few columns carry more.
+    """
+    return default_rtol(max(512, *shape))
 
 
 def squared_rtol(dimension: int, eps: float) -> float:

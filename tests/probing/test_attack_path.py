@@ -89,6 +89,10 @@ def test_an_invertible_extractor_keeps_what_all_steps_gain_and_an_erasing_one_do
         assert np.linalg.norm(X @ slow @ solved) == pytest.approx(
             np.linalg.norm(X @ np.linalg.lstsq(X, y)[0])
         )
+    moment = X.T @ y
+    lost = np.eye(4) - np.outer(moment, moment) / (moment @ moment)
+    kept = [attack_path(lost.astype(t), features=X, targets=y, steps=[1]).limit for t in ("f8", "f4")]
+    assert kept == pytest.approx([0, 1], abs=1e-6)  # rounding makes it invertible
     path = attack_path(np.diag([1.0, 1e-3, 1.0, 1.0]), features=X, targets=y, steps=[1, 1e12, np.inf])
     np.testing.assert_allclose(path.gain[1:], 1)
     erased = attack_path(np.zeros((4, 4)), features=X, targets=y, steps=[1])
