@@ -17,7 +17,7 @@ setup: $(STAMP)
 
 $(STAMP): requirements.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("condnum needs Python 3.11 or newer, this is " + sys.version) if sys.version_info < (3, 11) else None'
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet $$(grep -E '^uv==' requirements.txt)
 	$(BIN)/uv pip install --python $(BIN)/python -r requirements.txt
 	$(BIN)/uv pip install --python $(BIN)/python --no-deps -e .

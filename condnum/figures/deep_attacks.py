@@ -246,7 +246,7 @@ def predictor_figure(predictors: pd.DataFrame, subtitle: str) -> Any:
     figure = express(
         "scatter", table, x="rho", y="predictor", error_x="plus", error_x_minus="minus", facet_col="panel",
         facet_col_wrap=2, category_orders={"predictor": names, "panel": wrapped},
-        hover_data=["nets", "methods"], facet_row_spacing=80 / inner if rows > 1 else 0,
+        hover_data=["least", "most", "nets"], facet_row_spacing=80 / inner if rows > 1 else 0,
     ).update_traces(marker_size=8)  # fmt: skip
     figure.update_xaxes(range=[-1.05, 1.05], tickvals=[-1, -0.5, 0, 0.5, 1], title_text="")
     figure.update_yaxes(title_text="", tickvals=names, range=[-0.5, len(names) - 0.5])

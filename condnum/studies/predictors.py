@@ -24,7 +24,7 @@ PREDICTORS: Mapping[str, str] = {
     "distance": "L2 distance",
     "barrier": "mode connectivity",
 }
-#: The attack itself with other heads and batches: no predictor can be expected to do better.
+#: The attack itself, one repeat against another: near 0 where the nets do not differ beyond chance.
 REPEATED = "same attack again"
 
 #: Methods below which an interval over methods says nothing.
@@ -39,9 +39,10 @@ def rank_correlations(models: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFram
 
     The loss is `M(θ₀) − M(θ_I)` at the end of the attack, of the same seed; ranks are taken within each
     backbone. A row for each attacker, examples per class and predictor: `rho`, the ends `low` and `high` of a
-    95 % bootstrap interval over methods, whose nets of several seeds are drawn together, and the numbers of
-    `nets` and `methods`. NaN where a predictor is the same for all nets; no interval below `FEWEST` methods.
-    `REPEATED` is the control: the loss in one repeat against that in another.
+    95 % bootstrap interval over methods, whose nets of several seeds are drawn together, ρ with one method
+    left out, at `least` and at `most`, and the numbers of `nets` and `methods`. NaN where a predictor is the
+    same for all nets; no interval below `FEWEST` methods. `REPEATED` is the control: the loss in one repeat
+    against that in another.
     """
     known = _known(models)
     ends = curves[curves["step"] == curves.groupby([*_NET, "attacker", "shots"])["step"].transform("max")]
@@ -55,9 +56,7 @@ def rank_correlations(models: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFram
             rows.append(where | {"predictor": PREDICTORS[name]} | _correlation(table, name, "loss"))
         if repeats > 1:
             rows.append(where | {"predictor": REPEATED} | _correlation(table, REPEATED, "other"))
-    return pd.DataFrame(
-        rows, columns=["attacker", "shots", "predictor", "rho", "low", "high", "nets", "methods"]
-    )
+    return pd.DataFrame(rows)
 
 
 def _known(models: pd.DataFrame) -> pd.DataFrame:
@@ -72,20 +71,20 @@ def _losses(ends: pd.DataFrame) -> list[tuple[dict[str, Any], pd.DataFrame]]:
     found = []
     for (attacker, shots), part in ends.groupby(["attacker", "shots"], sort=False):
         wide = part.pivot_table(index=_NET, columns="repeat", values="accuracy")
-        start = wide.xs(THETA_0, level="net")
+        start = wide[wide.index.get_level_values("net") == THETA_0].droplevel("net")
         loss = start.reindex(wide.index.droplevel("net")).set_axis(wide.index) - wide
-        found.append(({"attacker": attacker, "shots": shots}, loss.dropna(axis=1)))
+        found.append(({"attacker": attacker, "shots": shots}, loss.dropna()))  # where θ₀'s attack failed
     return found
 
 
 def _correlation(table: pd.DataFrame, predictor: str, outcome: str) -> dict[str, Any]:
-    """Return ρ of two columns with its interval."""
-    table = table[np.isfinite(table[predictor]) & np.isfinite(table[outcome])]
+    """Return ρ of two columns with its interval, and with one method left out; ∞ is a rank like others."""
+    table = table.dropna(subset=[predictor, outcome])
     methods, which = np.unique(table["net"].to_numpy(dtype=str), return_inverse=True)
     backbones = np.unique(table["backbone"].to_numpy(dtype=str), return_inverse=True)[1]
     pair = table[[predictor, outcome]].to_numpy(dtype=float)
     rho = spearman(pair, backbones)
-    low = high = np.nan
+    low = high = least = most = np.nan
     if len(methods) >= FEWEST and np.isfinite(rho):
         rng, own = np.random.default_rng(0), [np.flatnonzero(which == k) for k in range(len(methods))]
         drawn = [
@@ -94,7 +93,11 @@ def _correlation(table: pd.DataFrame, predictor: str, outcome: str) -> dict[str,
         ]
         all_rho = np.array([spearman(pair[rows], backbones[rows]) for rows in drawn])
         low, high = np.nanquantile(all_rho, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-    return {"rho": rho, "low": float(low), "high": float(high), "nets": len(table), "methods": len(methods)}
+        others = [spearman(pair[which != k], backbones[which != k]) for k in range(len(methods))]
+        least, most = np.nanmin(others), np.nanmax(others)
+    found = {"rho": rho, "low": low, "high": high, "least": least, "most": most}
+    counts = {"nets": len(table), "methods": len(methods)}
+    return {name: float(value) for name, value in found.items()} | counts
 
 
 def spearman(pair: NDArray[np.float64], groups: Sequence[int] | NDArray[np.int64]) -> float:

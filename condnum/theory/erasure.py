@@ -222,9 +222,7 @@ def erasure_of_rows(
             f"rank, such as {r // 2}, or degree=1."
         )
     rho = _shrinkage(roots, N, int(F.any(dim=0).sum()), shrinkage)
-    shrunk = ((1 - rho) * roots.square() + rho).sqrt()[
-        :, None
-    ]  # roots of Σ on V, where columns have length 1
+    shrunk = ((1 - rho) * roots.square() + rho).sqrt()[:, None]  # of Σ on V, where columns have length 1
     a, b = erased / roots[:, None], erased * roots[:, None]
     U = torch.linalg.qr(b / shrunk).Q
     c, d = U / shrunk, U * shrunk

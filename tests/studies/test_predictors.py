@@ -57,6 +57,26 @@ def test_the_level_of_a_seed_or_a_backbone_makes_no_correlation():
     assert pooled.at["RIR", "nets"] == 20
 
 
+def test_infinite_steps_are_the_largest_rank_and_one_method_may_make_a_correlation():
+    models, curves = tables(lambda k, seed: 0.3 * (k == 5) + 0.01 * seed)
+    models.loc[models["method"] == "e", "slowdown"] = np.inf
+    row = rank_correlations(models, curves).set_index("predictor").loc["steps of a head"]
+    assert row["nets"] == 10
+    assert row["rho"] > 0.6
+    rir = rank_correlations(models, curves).set_index("predictor").loc["RIR"]
+    models, curves = models[models["method"] != "e"], curves[curves["net"] != "e"]
+    without = rank_correlations(models, curves).set_index("predictor").loc["RIR"]
+    assert rir["least"] == pytest.approx(without["rho"])
+    assert rir["least"] < rir["rho"] - 0.3
+
+
+@pytest.mark.parametrize(("failed", "nets"), [([1], 5), ([0, 1], 0)])
+def test_nets_whose_theta_0_could_not_be_attacked_are_left_out(failed, nets):
+    models, curves = tables(lambda k, seed: 0.05 * k)
+    curves = curves[(curves["net"] != THETA_0) | ~curves["seed"].isin(failed)]
+    assert (rank_correlations(models, curves)["nets"] == nets).all()
+
+
 def test_the_interval_holds_rho_and_is_wide_where_methods_are_few():
     table = found(lambda k, seed: 0.05 * ((k * 2) % 5))
     row = table.loc["RIR"]
