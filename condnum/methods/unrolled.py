@@ -125,7 +125,7 @@ class Contract(Ours):
     """CLAMP's outer loss: an attacker's gain over all steps, estimated by the contraction along K of them."""
 
     name, label = "contract", "Contraction"
-    summary = "the benign loss and an estimate of an attacker's gain over all steps (CLAMP); steps × O(D³)"
+    summary = "the benign loss and an estimate of an attacker's gain over all steps (CLAMP); steps × O(KD²)"
     parts = ("supervised", "contract")
     needs = ("harmful",)
     defaults = DescentSettings(inner_steps=10)

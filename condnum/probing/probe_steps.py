@@ -24,7 +24,11 @@ LOST_FACTOR = 10.0
 
 @dataclass(frozen=True)
 class ProbeSteps:
-    """Steps of one probe to within ε of the loss that raw features allow; `inf` where it is out of reach."""
+    """Steps of one probe to within ε of the loss that raw features allow.
+
+    `inf` where the features do not allow it, and where gradient descent takes more than 2⁵⁰ steps; `exact` is
+    `inf` in the first case alone.
+    """
 
     raw: float  # on raw inputs, with the step 1/σ₁
     fixed: float  # with the step 1/σ₁
@@ -41,7 +45,8 @@ class ProbeSteps:
         """Return the slowdown with both numbers of steps."""
         raw, fixed = (f"{n:,.0f}" if n < 1e6 else f"{n:.3g}" for n in (self.raw, self.fixed))
         if math.isinf(self.fixed):
-            return f"never gets there (raw inputs: {raw} steps)"
+            what = "never gets there" if math.isinf(self.exact) else "takes more than 2⁵⁰ steps"
+            return f"{what} (raw inputs: {raw} steps)"
         return f"takes {times(self.slowdown)} steps as on raw inputs ({raw} → {fixed})"
 
 

@@ -67,3 +67,11 @@ def test_along_the_path_of_erasure(strength):
 def test_refused(arguments, options, match):
     with pytest.raises(InvalidInputError, match=match):
         probe_steps(*arguments, **options)
+
+
+def test_more_steps_than_are_counted_are_told_from_a_loss_out_of_reach():
+    slow, singular = (probe_steps(np.diag([1.0, small]), np.eye(2), [1.0, 1.0]) for small in (1e-10, 0.0))
+    assert (slow.fixed, slow.fit) == (np.inf, pytest.approx(1))
+    assert str(slow).startswith("takes more than 2⁵⁰ steps")
+    assert (singular.fixed, singular.fit) == (np.inf, pytest.approx(0.5))
+    assert str(singular).startswith("never gets there")
