@@ -7,6 +7,7 @@ argument says otherwise) and hands back the kind that it was given.
 import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from numbers import Real
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -107,9 +108,9 @@ def as_array(value: Any, name: str) -> NDArray[Any]:
 def extractor_matrix(theta: Any, name: str = "theta", columns: Sequence[str] | None = None) -> Any:
     """Return the matrix θ `(D, D_hid)` of an extractor, in its stored type; an array comes back as it is.
 
-    A linear layer without bias is its transposed weight, and so is what has `to_linear()`, such as an
-    `Immunizer`. Where θ was fitted on named columns, or is a data frame with an index of names, its rows are
-    brought to the order of the inputs' `columns`.
+    A linear layer without bias is its transposed weight, several in a row are their product, and so is what
+    has `to_linear()`, such as an `Immunizer`. Where θ was fitted on named columns, or is a data frame with an
+    index of names, its rows are brought to the order of the inputs' `columns`.
     """
     matrix, bias = extractor_affine(theta, name, columns)
     if bias is not None and bool(bias.any()):
@@ -128,13 +129,18 @@ def extractor_affine(
         raise InvalidInputError(f"{name} is the class {theta.__name__}; pass an instance of it, fitted.")
     layer, matrix, bias = theta.to_linear() if hasattr(theta, "to_linear") else theta, theta, None
     if isinstance(layer, nn.Module):
-        if not isinstance(layer, nn.Linear):
+        layers = [*layer] if isinstance(layer, nn.Sequential) else [layer]
+        if not layers or not all(isinstance(of, nn.Linear) for of in layers):
             raise InvalidInputError(
                 f"{name} is a {type(layer).__name__}, which has no matrix; pass features that it extracts, "
                 "or a linear layer without bias."
             )
-        matrix = getattr(theta, "theta_", layer.weight.detach().mT)
-        bias = None if layer.bias is None else layer.bias.detach()
+        product = reduce(torch.matmul, [of.weight.detach().mT for of in layers])
+        matrix = getattr(theta, "theta_", product)
+        for of in layers:
+            bias = None if bias is None else bias @ of.weight.detach().mT
+            if of.bias is not None:
+                bias = of.bias.detach() if bias is None else bias + of.bias.detach()
     elif hasattr(theta, "transform") and not hasattr(theta, "columns"):  # pandas has a `transform` too
         raise InvalidInputError(
             f"{name} is a {type(theta).__name__}, which has no to_linear(); pass its matrix (D, D_hid)."

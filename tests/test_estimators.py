@@ -64,8 +64,9 @@ def test_what_goes_in_comes_back(fit, kind):
     assert dtypes[0] == dtypes[1]
     layer = fitted.to_linear()
     plain = torch.tensor(np.array(X)) if not isinstance(X, torch.Tensor) else X
-    out = nn.Sequential(layer)(plain.to(layer.weight)).detach().double().numpy()
-    exact = 1e-12 if "64" in str(layer.weight.dtype) else 2e-2 if "16" in kind else 1e-5
+    weight = next(layer.parameters())
+    out = nn.Sequential(layer)(plain.to(weight)).detach().double().numpy()
+    exact = 1e-12 if "64" in str(weight.dtype) else 2e-2 if "16" in kind else 1e-5
     np.testing.assert_allclose(out, np.asarray(features, dtype=np.float64), rtol=exact, atol=exact)
     theta = fitted.theta_
     assert (isinstance(theta, torch.Tensor), theta.dtype) == (
@@ -104,7 +105,7 @@ def test_on_a_gpu(fit):
         assert (features.dtype, features.device) == (of.dtype, of.device)
         right = FITTED[fit](lambda A: torch.tensor(A).float()).transform(X)
         torch.testing.assert_close(features.cpu(), right, rtol=1e-4, atol=1e-4)
-    assert fitted.to_linear().weight.device == fitted.theta_.device == X.cuda().device
+    assert next(fitted.to_linear().parameters()).device == fitted.theta_.device == X.cuda().device
 
 
 @pytest.mark.parametrize("fit", FITTED)
@@ -190,11 +191,11 @@ def test_an_eraser_stays_as_it_was_where_a_fit_is_refused(refit):
 
 def test_parameters_count_when_it_is_fitted():
     fitted, stream = Eraser().fit(H, Y), Eraser().partial_fit(H, Y)
-    layer = fitted.to_linear().bias.clone()
+    layer = fitted.to_linear().state_dict()
     for found in (fitted, stream):
         found.set_params(intercept=False, strength=0.5)
-    torch.testing.assert_close(fitted.to_linear().bias, layer)
-    np.testing.assert_allclose(stream.theta_, Eraser(floor=0).fit(H, Y).theta_, atol=1e-10)
+    torch.testing.assert_close(fitted.to_linear().state_dict(), layer)
+    np.testing.assert_allclose(stream.theta_, Eraser().fit(H, Y).theta_, atol=1e-10)
     with pytest.raises(InvalidInputError, match="the stream began with intercept=True"):
         stream.partial_fit(H, Y)
 
@@ -246,7 +247,7 @@ def test_pipelines_and_searches():
     X, y = X[:600], y[:600]
     search = GridSearchCV(
         make_pipeline(StandardScaler(), Eraser(), LogisticRegression()),
-        {"eraser__strength": [0.0, 1.0], "eraser__floor": [0.0, None]},
+        {"eraser__strength": [0.0, 1.0], "eraser__keep_unseen": [False, True]},
         cv=3,
     ).fit(X, y)
     assert search.best_params_["eraser__strength"] == 0  # a classifier learns more where nothing is erased
@@ -257,6 +258,14 @@ REASONS = {
     "check_fit_score_takes_y": "partial_fit after fit is refused: fit keeps no rows to go on from",
     "check_dtype_object": "a dictionary in X is an InvalidInputError, which is a ValueError and no TypeError",
     "check_estimators_empty_data_messages": "the message is condnum's: X is empty: shape (12, 0)",
+    **dict.fromkeys(
+        (
+            "check_estimators_overwrite_params",
+            "check_estimators_fit_returns_self",
+            "check_readonly_memmap_input",
+        ),
+        "three classes take both of two features: nothing would be left, which is an error",
+    ),
 }
 
 
@@ -275,9 +284,7 @@ class TestEraser:
         right = condnum.erasure(H, Y).theta
         fitted = Eraser().fit(H, y)
         np.testing.assert_allclose(fitted.theta_, right, atol=1e-12)
-        np.testing.assert_allclose(
-            Eraser(floor=0).fit(H, y).theta_, Eraser().partial_fit(H, y).theta_, atol=1e-12
-        )
+        np.testing.assert_allclose(Eraser().fit(H, y).theta_, Eraser().partial_fit(H, y).theta_, atol=1e-12)
         F = fitted.transform(H)
         np.testing.assert_allclose(F.mean(axis=0), H.mean(axis=0))
         assert len({tuple(np.round(F[label == Y].mean(axis=0), 9)) for label in set(Y)}) == 1
@@ -300,7 +307,7 @@ class TestEraser:
         X = structured_rows(rng, kind, D)
         X = np.concatenate([X, X[::-1] + rng.normal(size=X.shape) * (X != 0)]) + mean
         y = rng.integers(0, 3, len(X)) if labels else rng.normal(size=(len(X), 2))
-        options = {"intercept": intercept, "floor": 0.0, "shrinkage": 0.0}
+        options = {"intercept": intercept}
         F = X - X.mean(axis=0) if intercept else X
         lengths = np.linalg.norm(F, axis=0)
         sigma = np.linalg.svd(F / np.where(lengths > 1e-9 * (1 + mean), lengths, np.inf), compute_uv=False)
@@ -333,14 +340,13 @@ class TestEraser:
         F, Z = eraser.transform(X + 1e6), np.eye(10)[y] - np.eye(10)[y].mean(axis=0)
         assert np.abs((F - F.mean(axis=0)).T @ Z).max() < 1e-8 * np.linalg.norm(X) * np.linalg.norm(Z)
         assert eraser.classes_.tolist() == list(range(10))
-        assert eraser.erasure_.shrinkage == 0
-        np.testing.assert_allclose(eraser.theta_, Eraser(floor=0).fit(X, y).theta_, atol=1e-6)
+        np.testing.assert_allclose(eraser.theta_, Eraser().fit(X, y).theta_, atol=1e-6)
 
     def test_the_classes_of_a_stream_grow(self):
         grown = Eraser()
         for part in np.split(np.argsort(Y, kind="stable"), 4):  # sorted by class: the first block has one
             grown.partial_fit(H[part], Y[part])
-        np.testing.assert_allclose(grown.theta_, Eraser(floor=0).fit(H, Y).theta_, atol=1e-10)
+        np.testing.assert_allclose(grown.theta_, Eraser().fit(H, Y).theta_, atol=1e-10)
         assert grown.classes_.tolist() == ["egg", "ham", "tea"]
         with pytest.raises(InvalidInputError, match="y has one class so far, ham: there is nothing"):
             Eraser().partial_fit(H[:1], Y[:1]).transform(H)
@@ -358,7 +364,6 @@ class TestEraser:
             (lambda: Eraser().fit(H, ["a"] * 60), "all 60 labels are of one class, a"),
             (lambda: Immunizer().fit(P, H).transform(H[:, :3]), "3 features, but Immunizer is expecting 4"),
             (lambda: Eraser().fit(H, Y).partial_fit(H, Y), "holds no rows to go on from: fit and load"),
-            (lambda: Eraser(floor=0.5).partial_fit(H, Y), r"floor=0.5 needs all rows.*; use fit\(X, y\)"),
             (lambda: Eraser(intercept="no").fit(H, Y), "intercept must be True or False, got 'no'"),
             (lambda: Eraser().partial_fit(H, Y).partial_fit(H, range(60)), "y holds 0, but earlier labels"),
             (lambda: Eraser().partial_fit(H, H).partial_fit(H, H[:, :2]), "2 columns, but earlier .* 4"),
@@ -445,7 +450,7 @@ def test_labels_in_the_last_bits_of_a_column_are_removed_and_amplify_nothing(dty
     y = (X[:, 0] > 0).astype(int)
     X = np.column_stack([X, 5 * (1 + 2 * np.finfo(dtype).eps * y)]).astype(dtype)
     assert np.ptp(X[:, -1]) > 0
-    eraser = condnum.Eraser(floor=0).partial_fit(X, y) if stream else condnum.Eraser().fit(X, y)
+    eraser = condnum.Eraser().partial_fit(X, y) if stream else condnum.Eraser().fit(X, y)
     assert np.ptp(eraser.transform(X)[:, -1]) <= np.spacing(dtype(5))
     assert np.linalg.norm(eraser.theta_) < 10
     theta = np.asarray(condnum.erasure(X, y).theta)

@@ -13,14 +13,11 @@ from condnum.errors import InvalidInputError, UnknownNameError
 
 
 class _Extracting(nn.Module):
-    """A layer followed by `features · θ + bias`; its other attributes are those of the layer."""
+    """A layer followed by a linear extractor of D features; its other attributes are those of the layer."""
 
-    def __init__(self, layer: nn.Module, theta: Tensor, bias: Tensor | None, name: str, layout: str) -> None:
+    def __init__(self, layer: nn.Module, extractor: nn.Module, D: int, name: str, layout: str) -> None:
         super().__init__()
-        self.layer, self.name, self.layout = layer, name, layout
-        self.extractor = nn.Linear(len(theta), len(theta), bias is not None).to(theta)
-        affine = {"weight": theta.mT.contiguous()} | ({} if bias is None else {"bias": bias})
-        self.extractor.load_state_dict(affine)
+        self.layer, self.extractor, self.D, self.name, self.layout = layer, extractor, D, name, layout
 
     def __getattr__(self, name: str) -> Any:
         """Return the attribute of the layer, for nets that look into their parts."""
@@ -37,7 +34,7 @@ class _Extracting(nn.Module):
         return self._extracted(output)
 
     def _extracted(self, output: Any) -> Tensor:
-        D = self.extractor.in_features
+        D = self.D
         maps = isinstance(output, Tensor) and output.ndim == 4 and not channels_last(output, self.layout)
         axis = 1 if maps else -1
         if not isinstance(output, Tensor) or output.ndim not in (2, 3, 4) or output.shape[axis] != D:
@@ -56,8 +53,8 @@ def insert_extractor(model: nn.Module, layer: str, theta: Any) -> nn.Module:
 
     Features of the layer become `features · θ`, plus the bias of θ where it has one: along the channels of
     maps `(B, C, h, w)` or `(B, h, w, C)`, and along the last dimension of `(B, F)` and `(B, tokens, F)`. θ
-    and its bias are parameters of the new net. Averaging over positions or tokens commutes with both, so
-    pooled features are multiplied as in `layer_audit`.
+    and its bias are parameters of the new net; an `Eraser` stays two layers with a bottleneck. Averaging over
+    positions or tokens commutes with both, so pooled features are multiplied as in `layer_audit`.
 
     Args:
         model: Any net, which stays as it is.
@@ -81,8 +78,7 @@ def insert_extractor(model: nn.Module, layer: str, theta: Any) -> nn.Module:
     names = [name for name, _ in model.named_modules() if name]
     if layer not in names:
         raise UnknownNameError("layer", layer, names)
-    matrix, bias = extractor_affine(theta)
-    T = as_tensor(matrix, "theta", ndim=2).detach()
+    T = as_tensor(extractor_affine(theta)[0], "theta", ndim=2).detach()
     if T.shape[0] != T.shape[1]:
         raise InvalidInputError(
             f"theta is {tuple(T.shape)}; behind a layer it must be square, as the layers that follow take as "
@@ -92,8 +88,10 @@ def insert_extractor(model: nn.Module, layer: str, theta: Any) -> nn.Module:
     old = made.get_submodule(layer)
     like = next((of for of in [*old.parameters(), *made.parameters()] if of.is_floating_point()), T)
     parent, _, leaf = layer.rpartition(".")
-    new = _Extracting(
-        old, T.to(like), None if bias is None else bias.to(like), layer, layout_of(old, made)
-    ).train(old.training)
+    extractor = copy.deepcopy(theta.to_linear() if hasattr(theta, "to_linear") else theta)
+    if not isinstance(extractor, nn.Module):
+        extractor = nn.Linear(*T.shape, bias=False)
+        extractor.weight.data = T.mT.contiguous()
+    new = _Extracting(old, extractor.to(like), len(T), layer, layout_of(old, made)).train(old.training)
     made.get_submodule(parent).register_module(leaf, new)
     return made

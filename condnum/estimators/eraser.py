@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from condnum.arrays import TargetKind, as_targets, as_tensor, storage_eps
-from condnum.errors import InvalidInputError, check_flag, check_real
+from condnum.errors import InvalidInputError, check_flag
 from condnum.estimators.extractor import Extractor, like_sample
 from condnum.theory.erasure import Erasure, erasure_of_rows, erasure_of_task
 from condnum.theory.spectra import EPS
@@ -19,9 +19,10 @@ from condnum.theory.spectra import EPS
 class Eraser(OneToOneFeatureMixin, Extractor):
     r"""A linear extractor θ from whose features no linear probe learns the harmful task.
 
-    Features are :math:`\bar x + (x - \bar x)θ`, with :math:`θ^\top X_H^\top Z = 0` for centered inputs and
+    Features are :math:`\bar x + ((x - \bar x)B)C`, with :math:`B^\top X_H^\top Z = 0` for centered inputs and
     targets Z: no linear probe with a convex loss does better on them than without features, see `erasure`.
-    θ is kept as factors of the rank of what is erased, not as a D × D matrix.
+    Release `transform`, or the two layers of `to_linear()`: one matrix θ = BC leaks through its round-off.
+    On fresh rows something is left, the more the fewer rows per column were fitted: audit it on other rows.
 
     Args:
         strength: 1 − s in [0, 1]; 1 erases, less slows only.
@@ -29,9 +30,7 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         degree: 1 stops linear probes, 2 quadratic ones, too, at the cost of many directions, see `erasure`.
         kind: `auto` takes integers, booleans and text for labels, and floats for numbers.
         intercept: Whether the probe has an intercept; without one nothing is centered.
-        shrinkage: In [0, 1], of the covariance; default: by the number of rows per column.
-        floor: In [0, 1], how rarely excited directions are removed, too. Default: 1/3 in `fit`. `partial_fit`
-            keeps no rows and cannot tell which directions few rows excite, so that it takes 0 only.
+        keep_unseen: Pass on what no row excites, for the sake of the benign task; see `erasure`.
 
     Attributes:
         classes_: Labels in ascending order; missing for numbers.
@@ -44,7 +43,10 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         >>> X = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
         >>> eraser = Eraser().fit(X, ["cat", "cat", "dog", "dog"])
         >>> eraser.transform(X).round(12).tolist(), eraser.to_linear()
-        ([[0.0, 1.0], [0.0, -1.0], [0.0, 1.0], [0.0, -1.0]], Linear(in_features=2, out_features=2, bias=True))
+        ([[0.0, 1.0], [0.0, -1.0], [0.0, 1.0], [0.0, -1.0]], Sequential(
+          (0): Linear(in_features=2, out_features=1, bias=True)
+          (1): Linear(in_features=1, out_features=2, bias=True)
+        ))
     """
 
     _found: tuple[Erasure, Tensor]  # and the mean
@@ -59,16 +61,14 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         degree: int = 1,
         kind: TargetKind = "auto",
         intercept: bool = True,
-        shrinkage: float | None = None,
-        floor: float | None = None,
+        keep_unseen: bool = False,
     ) -> None:
         self.strength = strength
         self.rank = rank
         self.degree = degree
         self.kind = kind
         self.intercept = intercept
-        self.shrinkage = shrinkage
-        self.floor = floor
+        self.keep_unseen = keep_unseen
 
     def fit(self, X: Any, y: Any) -> Self:
         """Erase `y` from the rows.
@@ -83,7 +83,7 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         intercept = check_flag("intercept", self.intercept)
         rows = as_tensor(X, "X", ndim=2).detach()
         targets, classes = self._targets(y, len(rows), self.kind)
-        options = {"floor": self.floor, "intercept": intercept, "stored": storage_eps(X), **self._options()}
+        options = {"intercept": intercept, "stored": storage_eps(X), **self._options()}
         found = erasure_of_task(rows, targets, classes, **options)
         self._remember_inputs(X)  # all is known: what was refused has changed nothing
         if classes is not None:
@@ -104,10 +104,9 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         Returns:
             The eraser.
         """
-        if check_real("floor", self.floor or 0.0, 0, 1) or self.degree != 1:
-            option = f"floor={self.floor}" if self.degree == 1 else f"degree={self.degree}"
+        if self.degree != 1:
             raise InvalidInputError(
-                f"{option} needs all rows, which a stream does not keep; use fit(X, y), or floor=0, degree=1."
+                f"degree={self.degree} needs all rows, which a stream does not keep; use fit(X, y)."
             )
         if hasattr(self, "n_features_in_") and not hasattr(self, "_stream"):
             raise InvalidInputError(
@@ -141,7 +140,11 @@ class Eraser(OneToOneFeatureMixin, Extractor):
 
     @property
     def theta_(self) -> Any:
-        """θ as a matrix `(D, D)`, in kind, dtype and device of the inputs."""
+        """The product θ = BC `(D, D)`, in kind, dtype and device of the inputs.
+
+        For formulas of θ, such as κ. X @ theta_ is not what `transform` gives: it keeps what was erased in
+        its round-off.
+        """
         theta = self.erasure_.theta
         return like_sample(self._sample, theta)
 
@@ -159,7 +162,7 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         return tags
 
     def _options(self) -> dict[str, Any]:
-        names = ("strength", "rank", "degree", "shrinkage")
+        names = ("strength", "rank", "degree", "keep_unseen")
         return {name: getattr(self, name) for name in names}
 
     def _targets(self, y: Any, rows: int, kind: TargetKind) -> tuple[Any, Any]:
@@ -172,9 +175,16 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         found, mean = self.erasure_.converted(lambda part: part.to(rows.device)), self.mean_.to(rows.device)
         return found.features(rows - mean) + mean
 
-    def _affine(self) -> dict[str, Tensor]:
-        theta = self.erasure_.theta
-        return {"weight": theta.mT} | ({"bias": self.mean_ - self.mean_ @ theta} if self._centered else {})
+    def _affine(self) -> list[dict[str, Tensor]]:
+        found, mean = self.erasure_, self.mean_
+        if found.strength < 1:  # θ is invertible: there is nothing to hide
+            return [
+                {"weight": found.theta.mT} | ({"bias": mean - mean @ found.theta} if self._centered else {})
+            ]
+        layers = [{"weight": found.left.mT}, {"weight": found.right.mT}]
+        if self._centered:
+            layers[0]["bias"], layers[1]["bias"] = -mean @ found.left, mean
+        return layers
 
     def _record(self) -> tuple[dict[str, Any], dict[str, Any]]:
         values = vars(self.erasure_)
@@ -198,7 +208,7 @@ class _Stream:
     The factor has the products of the rows, and each of its columns the round-off of that column alone.
     """
 
-    options: dict[str, Any]  # strength, rank and shrinkage at the last block
+    options: dict[str, Any]  # of `Eraser._options` at the last block
 
     def __init__(self, X: Tensor, intercept: bool) -> None:
         self.intercept = intercept
@@ -245,8 +255,5 @@ class _Stream:
             F, Z = F[1:], Z[1:]
         elif self.kind == "classification":
             Z = Z - one / len(self.labels)
-        found = erasure_of_rows(
-            F, Z, mean, self.count,
-            floor=0.0, intercept=self.intercept, stored=self.stored, **self.options,
-        )  # fmt: skip
+        found = erasure_of_rows(F, Z, mean, self.count, stored=self.stored, **self.options)
         return found, mean

@@ -26,7 +26,7 @@ class Extractor(TransformerMixin, BaseEstimator):
     _sample: Any  # an empty array or tensor of the dtype and device of the inputs of `fit`
     columns_: list[Any] | None  # of the data frame that was fitted; None for arrays
     _features: Callable[[Tensor], Tensor]  # of rows, in float64
-    _affine: Callable[[], dict[str, Tensor]]  # `weight` and, where there is one, `bias` of the layer
+    _affine: Callable[[], list[dict[str, Tensor]]]  # `weight` and, where there is one, `bias` of each layer
     _record: Callable[[], tuple[dict[str, Any], dict[str, Any]]]  # what a file keeps: tensors, and JSON
     _restore: Callable[[dict[str, Tensor], dict[str, Any]], None]  # takes it back
 
@@ -38,15 +38,19 @@ class Extractor(TransformerMixin, BaseEstimator):
             return pd.DataFrame(features, index=X.index, columns=self.get_feature_names_out())
         return features
 
-    def to_linear(self) -> nn.Linear:
-        """Return a layer of dtype and device of the inputs of `fit`: `nn.Sequential(trunk, layer, head)`."""
+    def to_linear(self) -> nn.Linear | nn.Sequential:
+        """Return a layer of dtype and device of the inputs of `fit`: `nn.Sequential(trunk, layer, head)`.
+
+        What erases is two linear layers, with a bottleneck between them.
+        """
         check_is_fitted(self)
-        affine = self._affine().items()
-        state = {name: torch.as_tensor(like_sample(self._sample, value)) for name, value in affine}
-        width, inputs = state["weight"].shape
-        layer = nn.Linear(inputs, width, "bias" in state).to(state["weight"])
-        layer.load_state_dict(state)
-        return layer
+        layers = []
+        for affine in self._affine():
+            state = {name: torch.as_tensor(like_sample(self._sample, of)) for name, of in affine.items()}
+            width, inputs = state["weight"].shape
+            layers.append(nn.Linear(inputs, width, "bias" in state).to(state["weight"]))
+            layers[-1].load_state_dict(state)
+        return layers[0] if len(layers) == 1 else nn.Sequential(*layers)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write θ, parameters and what was found to a safetensors file (extra `deep`)."""

@@ -116,8 +116,8 @@ class Immunizer(ClassNamePrefixFeaturesOutMixin, Extractor):
     def _features(self, rows: Tensor) -> Tensor:
         return rows @ torch.as_tensor(self.theta_).to(rows)
 
-    def _affine(self) -> dict[str, Tensor]:
-        return {"weight": torch.as_tensor(self.theta_).mT}
+    def _affine(self) -> list[dict[str, Tensor]]:
+        return [{"weight": torch.as_tensor(self.theta_).mT}]
 
     def _record(self) -> tuple[dict[str, Any], dict[str, Any]]:
         tensors = {"theta": self.theta_} | {f"history.{name}": of for name, of in self.history_.items()}

@@ -205,6 +205,9 @@ class Erase(Method):
         assert X is not None  # see `needs`
         assert Y is not None
         if task.labels is not None:
-            return {"theta": erasure(X, task.labels).theta}
-        start = 0.5 if task.loss == "bce" else 0.0  # what zero weights predict
-        return {"theta": erasure(X, Y - start, intercept=False).theta}
+            found = erasure(X, task.labels)
+        else:
+            start = 0.5 if task.loss == "bce" else 0.0  # what zero weights predict
+            found = erasure(X, Y - start, intercept=False)
+        # θ (D, r): (XB)C in an orthonormal basis of the rows of C, so that no direction is left for round-off
+        return {"theta": found.left @ torch.linalg.qr(found.right.mT).R.mT}

@@ -2,16 +2,19 @@
 
 import numpy as np
 import pytest
+import scipy.linalg
 import torch
 from covariances import STRUCTURES, structured_rows
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from sklearn.covariance import oas
 from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.errors import InvalidInputError, RankError, UnknownNameError
+from condnum.estimators import Eraser
 from condnum.theory.erasure import erasure, erasure_price
 
 DRAWS = settings(max_examples=40)
@@ -26,21 +29,28 @@ def task(seed, kind, dimension, classes=3):
     return X, rng.permutation(y)
 
 
+def erased(X, y, **options):
+    """What is erased of labels, where that leaves anything."""
+    try:
+        return erasure(X, y, kind="classification", **options)
+    except RankError:
+        assume(False)
+
+
 def one_hot(y):
     Z = np.eye(y.max() + 1)[y]
     return Z - Z.mean(axis=0)
 
 
 @DRAWS
-@given(SEEDS, KINDS, SIZES, st.booleans())
-def test_nothing_is_left_on_the_eraser_s_rows(seed, kind, dimension, shrunk):
+@given(SEEDS, KINDS, SIZES)
+def test_nothing_is_left_on_the_eraser_s_rows(seed, kind, dimension):
     X, y = task(seed, kind, dimension)
     Z = one_hot(y)
     assume(np.linalg.norm(X.T @ Z) > 1e-8 * np.linalg.norm(X) * np.linalg.norm(Z))
-    found = erasure(X, y, kind="classification", shrinkage=None if shrunk else 0.0)
-    # The largest entry of θ is what amplifies the round-off of XᵀZ.
-    size = np.linalg.norm(X) * np.linalg.norm(Z) * max(1, np.abs(found.theta).max())
-    assert np.abs(found.theta.T @ X.T @ Z).max() <= 1e-11 * size
+    found = erased(X, y)
+    size = np.linalg.norm(X, axis=0) @ np.abs(found.left) * np.linalg.norm(Z)  # of the sums of (XB)ᵀZ
+    assert (np.abs(found.left.T @ X.T @ Z).max(axis=1) <= 1e-11 * size).all()
     assert found.fit_removed == pytest.approx(1, abs=1e-9)
 
 
@@ -57,17 +67,17 @@ def test_the_harmful_hessian_along_the_path(seed, kind, dimension, strength):
     assume(sizes[0] > 1e-6)
     assume(not ((sizes < 1e-6 * sizes[0]) & (sizes > 1e-14 * sizes[0])).any())  # no rank in between
     half = (V * root) @ (V.T @ U[:, sizes > 1e-10 * sizes[0]])  # W⁻¹U
-    theta = erasure(X, y, strength=strength, shrinkage=0.0, floor=0).theta
+    theta = erased(X, y, strength=strength).theta
     expected = K - (1 - (1 - strength) ** 2) * N * half @ half.T
     np.testing.assert_allclose(theta.T @ K @ theta, expected, atol=1e-9 * np.linalg.norm(K))
 
 
 @DRAWS
-@given(SEEDS, KINDS, SIZES, st.sampled_from([0.0, 0.5, 1.0]))
-def test_the_price_is_that_of_least_squares_for_every_erasing_theta(seed, kind, dimension, shrinkage):
+@given(SEEDS, KINDS, SIZES, st.booleans())
+def test_the_price_is_that_of_least_squares(seed, kind, dimension, keep_unseen):
     X, y = task(seed, kind, dimension)
     assume(np.linalg.norm(X.T @ one_hot(y)) > 1e-8 * np.linalg.norm(X))
-    found = erasure(X, y, kind="classification", shrinkage=shrinkage)
+    found = erased(X, y, keep_unseen=keep_unseen)
     rng = np.random.default_rng(seed + 1)
     X_P, Y = rng.normal(size=(40, dimension)), rng.normal(size=(40, 2))
 
@@ -76,7 +86,7 @@ def test_the_price_is_that_of_least_squares_for_every_erasing_theta(seed, kind, 
         U = U[:, s > 1e-9 * np.linalg.norm(X_P)]  # all may be erased
         return np.square(Y - U @ (U.T @ Y)).sum() / len(Y)
 
-    rise = loss(X_P @ found.theta) - loss(X_P)
+    rise = loss(X_P @ found.left) - loss(X_P)
     assert erasure_price(X_P, Y, found.directions) == pytest.approx(rise, rel=1e-6, abs=1e-9)
 
 
@@ -96,7 +106,7 @@ def test_it_equals_leace(unit):
     theirs = peer.LeaceFitter.fit(
         torch.tensor(X), Z, shrinkage=False, affine=False, constrain_cov_trace=False, svd_tol=1e-9
     )
-    theta = erasure(X * units, y, shrinkage=0.0, floor=0).theta * units[:, None] / units
+    theta = erasure(X * units, y, keep_unseen=True).theta * units[:, None] / units
     np.testing.assert_allclose(theta, theirs.eraser.P.T.numpy(), atol=1e-8)
 
 
@@ -125,67 +135,47 @@ def variants():
 @pytest.mark.parametrize(("X", "y"), [pytest.param(X, y, id=name) for name, X, y in variants()])
 def test_no_linear_attacker_reads_from_the_eraser_s_rows(X, y):
     found = erasure(X, y)
-    F, most = X.astype(float) @ found.theta, np.unique(y, return_counts=True)[1].max() / len(y)
+    centered, most = (
+        X.astype(float) - X.astype(float).mean(axis=0),
+        np.unique(y, return_counts=True)[1].max() / len(y),
+    )
+    F = centered @ found.left
     spread = StandardScaler().fit_transform(F)
-    U, s, _ = np.linalg.svd(spread, full_matrices=False)
-    white = U[:, s > 1e-7 * s[0]] * np.sqrt(len(U))
+    white = np.linalg.svd(spread, full_matrices=False)[0] * np.sqrt(len(F))  # by every singular value
     for features in (F, spread, white):
         model = LogisticRegression(max_iter=300).fit(features, y)
         assert model.score(features, y) <= most + 4.5 / len(y)
     assert found.fit_removed == pytest.approx(1)
 
 
-def test_what_rows_do_not_determine_stays_as_it_is():
-    X, y = digits_5_to_9()
-    dark = ~X.any(axis=0)
-    theta = erasure(X, y).theta
-    np.testing.assert_array_equal(theta[dark], np.eye(64)[dark])
-    np.testing.assert_array_equal(theta[:, dark], np.eye(64)[:, dark])
-
-
 @pytest.mark.parametrize("intercept", [True, False])
 def test_targets_of_a_regression(intercept):
     rng = np.random.default_rng(0)
     X, Y = rng.normal(size=(50, 4)) + 1, rng.normal(size=(50, 2)) + 3
-    theta = erasure(torch.tensor(X), torch.tensor(Y), intercept=intercept).theta
-    assert isinstance(theta, torch.Tensor)
+    found = erasure(torch.tensor(X), torch.tensor(Y), intercept=intercept)
+    assert isinstance(found.left, torch.Tensor)
+    assert (found.left.shape, found.right.shape, found.directions.shape) == ((4, 2), (2, 4), (4, 2))
     Z = Y - Y.mean(axis=0) if intercept else Y
-    assert np.abs(theta.numpy().T @ X.T @ Z).max() < 1e-10
+    assert np.abs(found.left.numpy().T @ X.T @ Z).max() < 1e-10
 
 
 def test_partial_rank_removes_the_best_part_of_the_fit():
     X, y = task(3, "gaussian", 6, classes=5)
     X -= X.mean(axis=0)
-    removed = [erasure(X, y, rank=k, shrinkage=0.0).fit_removed for k in (1, 2, 3, 4)]
+    removed = [erasure(X, y, rank=k).fit_removed for k in (1, 2, 3, 4)]
     assert removed == sorted(removed)
     assert removed[-1] == pytest.approx(1)
-    left = X @ erasure(X, y, rank=1, shrinkage=0.0).theta
+    left = X @ erasure(X, y, rank=1).left
     Z = one_hot(y)
     fit = [np.square(F @ np.linalg.lstsq(F, Z, rcond=1e-9)[0]).sum() for F in (left, X)]
     assert 1 - fit[0] / fit[1] == pytest.approx(removed[0])
 
 
-def test_shrinkage_of_few_rows_is_scikit_learn_s():
-    rng = np.random.default_rng(1)
-    X = rng.normal(size=(25, 10)) @ rng.normal(size=(10, 10))
-    found = erasure(X, np.arange(25) % 2)
-    assert found.shrinkage == pytest.approx(oas(StandardScaler().fit_transform(X), assume_centered=True)[1])
-    assert erasure(rng.normal(size=(100, 10)), np.arange(100) % 2).shrinkage == 0
-
-
-def test_one_is_the_orthogonal_projector_of_columns_of_one_length():
-    X, y = task(5, "gaussian", 5)
-    found = erasure(StandardScaler().fit_transform(X), y, shrinkage=1.0)
-    Q = found.directions
-    np.testing.assert_allclose(found.theta, np.eye(5) - Q @ Q.T, atol=1e-12)
-
-
-@pytest.mark.parametrize("shrinkage", [None, 0.5])
-def test_covariances_give_what_their_rows_give(shrinkage):
+def test_covariances_give_what_their_rows_give():
     X, y = task(3, "gaussian", 6, classes=4)
     F, Z = X - X.mean(axis=0), one_hot(y)
-    found = erasure(covariance=F.T @ F, moment=F.T @ Z, rows=len(X), shrinkage=shrinkage)
-    right = erasure(X, y, shrinkage=shrinkage, floor=0)
+    found = erasure(covariance=F.T @ F, moment=F.T @ Z)
+    right = erasure(X, y)
     np.testing.assert_allclose(found.theta, right.theta, atol=1e-10)
     assert found.fit_removed == pytest.approx(right.fit_removed)
 
@@ -197,7 +187,13 @@ def test_covariances_give_what_their_rows_give(shrinkage):
         (([[1.0], [1.0], [0.0]], [0.5, -0.5, 0.0]), InvalidInputError, "no linear part"),
         (([[1.0], [2.0]], [0, 1], {"kind": "both"}), UnknownNameError, "both"),
         (([[1.0], [2.0]], [0, 1], {"strength": 1.5}), InvalidInputError, r"strength must lie in \[0, 1\]"),
-        (([[1.0], [2.0]], [0, 1], {"shrinkage": "auto"}), InvalidInputError, "shrinkage .* got 'auto'"),
+        (
+            ([[1.0], [2.0]], [0, 1]),
+            RankError,
+            "none of 1 directions .* give more features",
+        ),
+        ((np.eye(3), [0, 1, 2]), RankError, "none of 2 directions .* smaller rank, such as 1, fewer"),
+        (([[1.0], [2.0]], [0, 1], {"keep_unseen": "no"}), InvalidInputError, "keep_unseen must be True or F"),
         (([[1.0], [2.0]], None, {"covariance": [[1.0]]}), InvalidInputError, "give harmful_features and"),
         ((None, None, {"covariance": [[1.0]], "moment": [1.0, 1.0]}), InvalidInputError, "moment .* not fit"),
         (([[1.0], [2.0]], [0, 1], {"rank": 2}), InvalidInputError, "rank must be at most 1"),
@@ -216,26 +212,71 @@ def test_a_price_asks_for_the_span_of_the_directions(G):
     assert erasure_price(np.eye(2), [3, 1], [[1, 0, 1], [0, 1, 1]]) == pytest.approx(5)
 
 
-@pytest.mark.parametrize("unit", [1.0, 1e3])
-def test_a_floor_removes_what_few_rows_excite_and_would_undo_the_erasure(unit):
-    rng = np.random.default_rng(3)
-    y = rng.integers(0, 2, 400)
-    X = np.c_[rng.normal(size=(400, 4)) + 2 * y[:, None], np.zeros(400)]
-    X[0, 4] = 3.0 * unit  # a rare pixel: one row of the defender's
-    defender, attacker, fresh = slice(0, 150), slice(150, 300), slice(300, 400)
+TAILS = {
+    "exponential": lambda rng, size: rng.exponential(size=size),
+    "lognormal": lambda rng, size: rng.lognormal(size=size),
+    "t, 3 degrees": lambda rng, size: rng.standard_t(3, size=size),
+    "Laplace": lambda rng, size: rng.laplace(size=size),
+}
 
-    def accuracy(theta):
-        F, Z = X[attacker] @ theta, 2.0 * y[attacker] - 1
-        W = np.linalg.lstsq(np.c_[F, np.ones(150)], Z, rcond=1e-10)[0]
-        return ((np.c_[X[fresh] @ theta, np.ones(100)] @ W > 0) == y[fresh]).mean()
 
-    plain = erasure(X[defender], y[defender], floor=0)
-    floored = erasure(X[defender], y[defender])
-    assert accuracy(np.eye(5)) > 0.8
-    assert accuracy(plain.theta) == accuracy(np.eye(5))  # the pixel is free to these rows
-    assert accuracy(floored.theta) < 0.7
-    assert (plain.directions.shape, floored.directions.shape) == ((5, 1), (5, 2))
-    assert plain.rank == floored.rank == 1
-    np.testing.assert_allclose(floored.theta.T @ floored.directions, 0, atol=1e-12 * unit)
-    with pytest.raises(InvalidInputError, match=r"floor must lie in \[0, 1\], got -1"):
-        erasure(X, y, floor=-1)
+@pytest.mark.parametrize("tail", TAILS)
+def test_ordinary_tails_lose_the_directions_of_the_targets_and_no_other(tail):
+    X = TAILS[tail](np.random.default_rng(0), (20_000, 3))
+    found = erasure(X, X[:, 0] > 1)
+    assert (found.rank, found.left.shape) == (1, (3, 2))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("released", ["left", "features", "estimator", "layers"])
+def test_fresh_attackers_without_a_tolerance_find_nothing_in_round_off(released, dtype):
+    # Eight draws of THEORY §8: multiplied out, 56 to 79 % are read; by chance 50 %.
+    read = []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(4000, 5)) @ rng.normal(size=(5, 5))
+        y = (X[:, 0] + 0.3 * rng.normal(size=4000) > 0).astype(int)
+        X, mean = X.astype(dtype), X[:2000].mean(axis=0)
+        eraser = Eraser().fit(X[:2000], y[:2000])
+        F = {
+            "left": lambda: ((X - mean) @ eraser.erasure_.left.numpy()).astype(dtype),  # ruff: ignore[function-uses-loop-variable]
+            "features": lambda: eraser.erasure_.features(torch.tensor(X - mean)).numpy().astype(dtype),  # ruff: ignore[function-uses-loop-variable]
+            "estimator": lambda: eraser.transform(X),  # ruff: ignore[function-uses-loop-variable]
+            "layers": lambda: eraser.to_linear()(torch.tensor(X)).detach().numpy(),  # ruff: ignore[function-uses-loop-variable]
+        }[released]()
+        train, test = F[2000:3000], F[3000:]
+        scaler = make_pipeline(StandardScaler(), PCA(whiten=True), LogisticRegression()).fit(
+            train, y[2000:3000]
+        )
+        mean, (_, s, V) = train.mean(axis=0), np.linalg.svd(train - train.mean(axis=0), full_matrices=False)
+        white = [(of - mean) @ (V.T / np.where(s > 0, s, 1)) for of in (train, test)]
+        solved = white[0].T @ (y[2000:3000] - 0.5)
+        w = scipy.linalg.lstsq(train - mean, y[2000:3000] - 0.5)[0]
+        read += [
+            scaler.score(test, y[3000:]),
+            ((white[1] @ solved > 0) == y[3000:]).mean(),
+            (((test - mean) @ w > 0) == y[3000:]).mean(),
+        ]
+    assert max(read) < 0.56
+    assert abs(np.mean(read) - 0.5) < 0.02
+
+
+def test_what_no_row_excites_is_not_passed_on_unless_it_is_asked_for():
+    X, y = digits_5_to_9()
+    dark = ~X.any(axis=0)
+    spikes = np.eye(64)[dark]
+    found = erasure(X, y)
+    assert found.left.shape == (64, np.linalg.matrix_rank(X - X.mean(axis=0)) - 4)
+    np.testing.assert_array_equal(found.features(spikes), 0)
+    np.testing.assert_allclose(np.linalg.norm(found.directions.T @ spikes.T, axis=0), 1)
+    np.testing.assert_allclose(erasure(X, y, keep_unseen=True).features(spikes), spikes, atol=1e-12)
+
+
+def test_the_benign_task_pays_for_what_few_rows_do_not_excite():
+    rng = np.random.default_rng(0)
+    X, y, X_P = rng.normal(size=(60, 200)), np.arange(60) % 2, rng.normal(size=(2000, 200))
+    Y = X_P @ rng.normal(size=200)
+    Y -= Y.mean()
+    few, kept = (erasure(X, y, keep_unseen=keep).directions for keep in (False, True))
+    assert (few.shape, kept.shape) == ((200, 142), (200, 1))
+    assert erasure_price(X_P, Y, few) > 0.4 * Y.var() > 0.05 * Y.var() > erasure_price(X_P, Y, kept)

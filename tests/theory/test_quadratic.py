@@ -44,7 +44,7 @@ def test_nothing_of_degree_2_is_left_on_the_eraser_s_rows(seed, kind, dimension,
 
 
 def test_two_classes_keep_the_largest_subspace_and_one_direction_of_a_cross():
-    found = erasure(CROSS, CROSS_Y, degree=2, floor=0)  # no linear part: the means are equal
+    found = erasure(CROSS, CROSS_Y, degree=2)  # no linear part: the means are equal
     F = CROSS @ found.theta
     assert np.linalg.matrix_rank(found.theta) == 1
     np.testing.assert_allclose(np.var(F[:4], axis=0), np.var(F[4:], axis=0))
@@ -52,7 +52,7 @@ def test_two_classes_keep_the_largest_subspace_and_one_direction_of_a_cross():
         # N rows ±c·e of each class: the form is diagonal, with eigenvalues of these signs
         n, sides = plus + minus + zero, np.repeat([2.0, 0.5, 1.0], [plus, minus, zero])
         X = np.concatenate([np.diag(sides), -np.diag(sides), np.eye(n), -np.eye(n)])
-        theta = erasure(X, np.repeat(["a", "b"], 2 * n), degree=2, floor=0).theta
+        theta = erasure(X, np.repeat(["a", "b"], 2 * n), degree=2).theta
         assert np.linalg.matrix_rank(theta, 1e-8) == zero + min(plus, minus)
 
 
@@ -67,12 +67,13 @@ def test_no_invertible_map_erases_and_degree_1_leaves_degree_2():
         erasure(X, y, strength=0.99, degree=1).theta,
     ):
         assert fit_of(X @ theta, y, 2) == pytest.approx(whole, abs=1e-6)
-    first = fit_of(X @ erasure(X, y, floor=0).theta, y, 2)
+    first = fit_of(X @ erasure(X, y).left, y, 2)
     assert whole > first > 0.2  # every direction tells the classes apart: no pair of signs
     with pytest.raises(
-        RankError, match=r"degree 2 leaves none of 4 directions .* rank, such as 2, or degree=1"
+        RankError,
+        match=r"degree 2 leaves none of 4 directions .* rank, such as 2, fewer classes, or a lower degree",
     ):
-        erasure(X, y, degree=2, floor=0)
+        erasure(X, y, degree=2)
 
 
 def test_a_rank_takes_means_first_and_then_those_in_which_classes_differ_most():
@@ -82,9 +83,9 @@ def test_a_rank_takes_means_first_and_then_those_in_which_classes_differ_most():
         rng.normal(size=(600, 6)) * np.array([[3, 1, 1, 1, 1, 1], [1, 2, 1, 1, 1, 1], [1] * 6])[y]
         + np.eye(6)[y + 3]
     )
-    known = [fit_of(X @ erasure(X, y, degree=2, rank=k, floor=0).theta, y, 2) for k in (2, 3, 4)]
-    linear = erasure(X, y, floor=0).theta
-    np.testing.assert_allclose(erasure(X, y, degree=2, rank=2, floor=0).theta, linear, atol=1e-10)
+    known = [fit_of(X @ erasure(X, y, degree=2, rank=k).left, y, 2) for k in (2, 3, 4)]
+    linear = erasure(X, y).theta
+    np.testing.assert_allclose(erasure(X, y, degree=2, rank=2).theta, linear, atol=1e-10)
     assert 1 > known[0] > known[1] + 0.05 > known[2] + 0.05
     assert known[2] < 0.07  # by chance alone, where 0.16 was left
 
@@ -96,7 +97,7 @@ def test_an_eraser_of_degree_2_for_text_labels_in_the_callers_kind(kind, tmp_pat
     X = np.r_[rng.normal(size=(200, 6)) * scales, rng.normal(size=(200, 6)) / scales].astype(np.float32)
     y = ["wide"] * 200 + ["narrow"] * 200
     given_ = pd.DataFrame(X).add_prefix("x") if kind == "frame" else torch.tensor(X)
-    eraser = Eraser(degree=2, floor=0).fit(given_, y)
+    eraser = Eraser(degree=2).fit(given_, y)
     features = eraser.transform(given_)
     assert type(features) is type(given_)
     F = np.asarray(features)
