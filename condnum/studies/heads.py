@@ -1,9 +1,11 @@
 """Attackers who train a head on released features, scored on rows that they did not see: accuracy or R²."""
 
 import warnings
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.linalg
 
 from condnum.arrays import FloatArray, TargetKind
 from condnum.theory.quadratic import QuadraticErasure
@@ -56,32 +58,70 @@ def score(predicted: FloatArray, train: Sample, test: Sample) -> float:
     return float(1 - residual / ((test.columns - train.columns.mean(axis=0)) ** 2).sum())
 
 
-def linear_score(theta: FloatArray, train: Sample, test: Sample) -> float:
-    """Return the score of the better of ridge and logistic regression, as released, standardized or whitened.
+def linear_heads(train: Sample, rows: FloatArray) -> Iterator[tuple[str, FloatArray]]:
+    """Yield each linear head that an attacker may train, with its predictions `(M, C)` of rows.
 
-    Ridge chooses its penalty by cross-validation on its own rows; the best of them on the test rows counts.
+    Ridge and logistic regression choose their penalty or have a tolerance; the others have none, so that they
+    read what is left in round-off: scikit-learn's defaults, whitening by every singular value and by the
+    first principal components, LAPACK's least squares. All of them run in float64 and in float32.
     """
     from sklearn.decomposition import PCA
-    from sklearn.linear_model import LogisticRegression, RidgeCV
+    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+    from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeCV
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    F, G = train.X @ theta, test.X @ theta
-    scaler, white = StandardScaler().fit(F), PCA(whiten=True, svd_solver="covariance_eigh").fit(F)
-    kept = white.explained_variance_ > 1e-12 * white.explained_variance_[0]
-    spaces = [(F, G), (scaler.transform(F), scaler.transform(G))]
-    if kept.any():
-        spaces.append((white.transform(F)[:, kept], white.transform(G)[:, kept]))
-    found = []
-    for A, B in spaces:
-        size = np.sqrt((A**2).sum(axis=1).mean()) or 1.0
-        ridge = RidgeCV(np.geomspace(1e-8, 10, 10) * len(A) / A.shape[1]).fit(A / size, train.columns)
-        found.append(score(ridge.predict(B / size), train, test))
-    for A, B in spaces[1:] if train.labels else ():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model = LogisticRegression(C=1.0, max_iter=200).fit(A, train.y)
-        found.append(float(model.score(B, test.y)))
-    return max(found)
+    labels, means = train.labels, train.columns.mean(axis=0)
+    head = LinearDiscriminantAnalysis if labels else LinearRegression
+    for name, dtype in (("", np.float64), (" (float32)", np.float32)):
+        F, G = train.X.astype(dtype), rows.astype(dtype)
+        scaler, white = StandardScaler().fit(F), PCA(whiten=True, svd_solver="covariance_eigh").fit(F)
+        kept = white.explained_variance_ > 1e-12 * white.explained_variance_[0]
+        spaces = {"": (F, G), ", standardized": (scaler.transform(F), scaler.transform(G))}
+        if kept.any():
+            spaces[", whitened"] = white.transform(F)[:, kept], white.transform(G)[:, kept]
+        for space, (A, B) in spaces.items():
+            size = np.sqrt((A**2).sum(axis=1).mean()) or 1.0
+            ridge = RidgeCV(np.geomspace(1e-8, 10, 10) * len(A) / A.shape[1]).fit(A / size, train.columns)
+            yield f"ridge regression{space}{name}", ridge.predict(B / size)
+            if labels and space:
+                yield (
+                    f"logistic regression{space}{name}",
+                    _quietly(LogisticRegression(max_iter=200), A, train, B),
+                )
+        defaults = make_pipeline(
+            StandardScaler(), PCA(whiten=True), (LogisticRegression if labels else head)()
+        )
+        yield f"scikit-learn's defaults{name}", _quietly(defaults, F, train, G)
+        centers = F.mean(axis=0)
+        _, s, V = np.linalg.svd(F - centers, full_matrices=False)
+        every = V.T / np.where(s > 0, s, 1) * len(F) ** 0.5
+        yield (
+            f"every singular value{name}",
+            _quietly(head(), (F - centers) @ every, train, (G - centers) @ every),
+        )
+        counts = sorted({*np.geomspace(1, min(len(F) // 2, F.shape[1]), 8).astype(int).tolist()})
+        first = make_pipeline(PCA(whiten=True, svd_solver="full"), head())
+        search = GridSearchCV(first, {"pca__n_components": counts}, cv=3)
+        yield f"first principal components{name}", _quietly(search, F, train, G)
+        for library, solve in (("NumPy", np.linalg.lstsq), ("SciPy", scipy.linalg.lstsq)):
+            weights = solve(F - centers, train.columns - means)[0]
+            yield f"{library}'s least squares{name}", (G - centers) @ weights + means
+
+
+def _quietly(model: Any, F: FloatArray, train: Sample, rows: FloatArray) -> FloatArray:
+    """Fit a model of scikit-learn, which need not converge, and predict `(M, C)`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if not train.labels:
+            return np.asarray(model.fit(F, train.columns).predict(rows)).reshape(len(rows), -1)
+        return np.asarray(model.fit(F, train.y).predict_proba(rows))
+
+
+def linear_score(train: Sample, test: Sample) -> float:
+    """Return the score of the best linear head on test rows."""
+    return max(score(predicted, train, test) for _, predicted in linear_heads(train, test.X))
 
 
 def nonlinear_score(theta: FloatArray, train: Sample, test: Sample, *, degree: int | None = None) -> float:
