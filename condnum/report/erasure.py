@@ -54,8 +54,7 @@ _STEPS: dict[str, Column] = {
 
 def left_table(summary: pd.DataFrame) -> pd.DataFrame:
     """Format what attackers and the benign task score, for raw features, the control and erasure."""
-    kept = summary["family"].isin(_SHOWN) | summary["extractor"].isin(["erase", "erase, no floor"])
-    return shown(summary[kept], _LEFT)
+    return shown(summary[summary["family"].isin(_SHOWN)], _LEFT)
 
 
 def steps_table(summary: pd.DataFrame) -> pd.DataFrame:

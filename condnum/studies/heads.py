@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
+from numpy.typing import NDArray
 
 from condnum.arrays import FloatArray, TargetKind
-from condnum.theory.quadratic import QuadraticErasure
 
 #: Rows that a kernel trains on at most: its cost is their cube.
 NONLINEAR_ROWS = 1_500
@@ -110,7 +110,7 @@ def linear_heads(train: Sample, rows: FloatArray) -> Iterator[tuple[str, FloatAr
             yield f"{library}'s least squares{name}", (G - centers) @ weights + means
 
 
-def _quietly(model: Any, F: FloatArray, train: Sample, rows: FloatArray) -> FloatArray:
+def _quietly(model: Any, F: NDArray[Any], train: Sample, rows: NDArray[Any]) -> FloatArray:
     """Fit a model of scikit-learn, which need not converge, and predict `(M, C)`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -149,27 +149,15 @@ def _kernel_ridge(F: FloatArray, Y: FloatArray, G: FloatArray, degree: int | Non
     return np.asarray(model.fit(F[:NONLINEAR_ROWS], Y[:NONLINEAR_ROWS]).predict(G)).reshape(len(G), -1)
 
 
-def relearned_score(theta: FloatArray, inputs: FloatArray, train: Sample, test: Sample) -> float:
+def relearned_score(features: FloatArray, inputs: FloatArray, train: Sample, test: Sample) -> float:
     """Return the better of a linear and a kernel head on inputs that are predicted from their features.
 
-    The attacker learns the way back from `inputs` `(N, D)` of another task, by kernel ridge regression.
+    The attacker learns the way back from `features` of `inputs` `(N, D)` of another task, by kernel ridge
+    regression; `train` and `test` hold features.
     """
-    ends = np.cumsum([len(train.X)])
-    back = _kernel_ridge(inputs @ theta, inputs, np.concatenate([train.X, test.X]) @ theta)
-    parts = [of._replace(X=X) for of, X in zip((train, test), np.split(back, ends), strict=True)]
-    same = np.eye(inputs.shape[1])
-    return max(linear_score(same, *parts), nonlinear_score(same, *parts))
-
-
-def unmapped_score(maps: QuadraticErasure, raw: Sample, test: Sample) -> float:
-    """Return the accuracy of the class whose inverse map brings a row nearest to raw rows of that class."""
-    from sklearn.neighbors import NearestNeighbors
-
-    gaps = []
-    for label, own, back in zip(maps.classes, maps.means, np.linalg.inv(maps.maps), strict=True):
-        inputs = (test.X - maps.mean) @ back + own
-        gaps.append(NearestNeighbors(n_neighbors=1).fit(raw.X[raw.y == label]).kneighbors(inputs)[0][:, 0])
-    return float((maps.classes[np.argmin(gaps, axis=0)] == test.y).mean())
+    back = _kernel_ridge(features, inputs, np.concatenate([train.X, test.X]))
+    parts = [of._replace(X=X) for of, X in zip((train, test), np.split(back, [len(train.X)]), strict=True)]
+    return max(linear_score(*parts), nonlinear_score(np.eye(inputs.shape[1]), *parts))
 
 
 def head_scores(train: Sample, test: Sample) -> tuple[float, ...]:
@@ -187,4 +175,4 @@ def head_scores(train: Sample, test: Sample) -> tuple[float, ...]:
             for model in (KNeighborsClassifier(), make_pipeline(StandardScaler(), net))
         ]
     smooth = nonlinear_score(same, train, test, degree=2), nonlinear_score(same, train, test)
-    return linear_score(same, train, test), *smooth, *others
+    return linear_score(train, test), *smooth, *others
