@@ -68,7 +68,6 @@ def linear_heads(train: Sample, rows: FloatArray) -> Iterator[tuple[str, FloatAr
     from sklearn.decomposition import PCA
     from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
     from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeCV
-    from sklearn.model_selection import GridSearchCV
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
@@ -94,20 +93,35 @@ def linear_heads(train: Sample, rows: FloatArray) -> Iterator[tuple[str, FloatAr
             StandardScaler(), PCA(whiten=True), (LogisticRegression if labels else head)()
         )
         yield f"scikit-learn's defaults{name}", _quietly(defaults, F, train, G)
+        A, B = _whitened(F, G)
+        yield f"every singular value{name}", _quietly(head(), A, train, B)
+        r = _components(F, train.columns)
+        yield f"first principal components{name}", _quietly(head(), A[:, :r], train, B[:, :r])
         centers = F.mean(axis=0)
-        _, s, V = np.linalg.svd(F - centers, full_matrices=False)
-        every = V.T / np.where(s > 0, s, 1) * len(F) ** 0.5
-        yield (
-            f"every singular value{name}",
-            _quietly(head(), (F - centers) @ every, train, (G - centers) @ every),
-        )
-        counts = sorted({*np.geomspace(1, min(len(F) // 2, F.shape[1]), 8).astype(int).tolist()})
-        first = make_pipeline(PCA(whiten=True, svd_solver="full"), head())
-        search = GridSearchCV(first, {"pca__n_components": counts}, cv=3)
-        yield f"first principal components{name}", _quietly(search, F, train, G)
         for library, solve in (("NumPy", np.linalg.lstsq), ("SciPy", scipy.linalg.lstsq)):
             weights = solve(F - centers, train.columns - means)[0]
             yield f"{library}'s least squares{name}", (G - centers) @ weights + means
+
+
+def _whitened(F: NDArray[Any], G: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Whiten rows by every singular value of F."""
+    mean = F.mean(axis=0)
+    _, s, V = np.linalg.svd(F - mean, full_matrices=False)
+    every = V.T / np.where(s > 0, s, 1) * len(F) ** 0.5
+    return (F - mean) @ every, (G - mean) @ every
+
+
+def _components(F: NDArray[Any], columns: FloatArray) -> int:
+    """Return how many principal components predict a third of the rows best, after training on the others."""
+    third = np.arange(len(F)) % 3 == 0
+    A, B = _whitened(F[~third], F[third])
+    Y, mean = columns[third], columns[~third].mean(axis=0)
+    weights, found = A.T @ (columns[~third] - mean) / len(A), dict[int, float]()
+    for r in np.unique(np.geomspace(1, A.shape[1], 12).astype(int)).tolist():
+        predicted = B[:, :r] @ weights[:r] + mean
+        wrong = predicted.argmax(axis=1) != Y.argmax(axis=1) if Y.shape[1] > 1 else (predicted - Y) ** 2
+        found[r] = float(wrong.mean())
+    return min(found, key=lambda r: found[r])
 
 
 def _quietly(model: Any, F: NDArray[Any], train: Sample, rows: NDArray[Any]) -> FloatArray:
