@@ -156,9 +156,10 @@ def _kernel_ridge(F: FloatArray, Y: FloatArray, G: FloatArray, degree: int | Non
     from sklearn.preprocessing import StandardScaler
 
     grid = {"gamma": np.array([0.1, 0.3]) / F.shape[1], "alpha": [1e-2, 1e-1]}
-    kernel = KernelRidge(kernel="rbf")
+    kernel: Any = KernelRidge(kernel="rbf")
     if degree is not None:
-        kernel, grid = KernelRidge(kernel="poly", degree=degree), {"alpha": [1e-3, 1e-2, 1e-1, 1.0, 10.0]}
+        kernel = KernelRidge(kernel="poly", degree=degree)
+        grid = {"gamma": np.array([0.1, 1, 10]) / F.shape[1], "alpha": np.geomspace(1e-6, 100, 9)}
     model = make_pipeline(StandardScaler(), GridSearchCV(kernel, grid, cv=3))
     return np.asarray(model.fit(F[:NONLINEAR_ROWS], Y[:NONLINEAR_ROWS]).predict(G)).reshape(len(G), -1)
 
