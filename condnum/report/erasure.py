@@ -62,6 +62,14 @@ def steps_table(summary: pd.DataFrame) -> pd.DataFrame:
     return shown(summary[~summary["family"].isin(["rank", "iterated", "control"])], _STEPS)
 
 
+def head_table(heads: pd.DataFrame) -> pd.DataFrame:
+    """Format what each linear head reads on fresh rows: raw features, control and erased features."""
+    text = [percent(*of) for of in heads[["score", "score_pm"]].to_numpy()]
+    columns = {"raw": "raw features", "shuffled targets": "control", "erase": "erased"}
+    wide = heads.assign(text=text).pivot(index=["pair", "head"], columns="head_extractor", values="text")
+    return wide[[*columns]].rename(columns=columns).reset_index().rename_axis(columns=None)
+
+
 _DEGREES: dict[str, Column] = {
     "pair": "pair",
     "erased": "eraser",
