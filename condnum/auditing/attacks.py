@@ -160,9 +160,7 @@ def attack_section(
             reached = nonlinear_score(np.eye(X.shape[1]) if theta is None else theta, train, judge)
             head = {"extractor": name, "attacker": KERNEL[0], "label": KERNEL[1], "score": reached}
             scores = pd.concat([scores, pd.DataFrame([head])], ignore_index=True)
-        lights = attacker_lights(
-            report, scores, curves, chance=chance(train, judge), rows=held_out, labels=labels
-        )
+        lights = attacker_lights(report, scores, curves, chance=chance(judge), rows=held_out, labels=labels)
     reason = "" if held_out else f"fewer than {LEAST_ROWS} rows leave none on which to score attackers"
     return AttackSection(report, reason, fit, held_out, task.rows, reduced, lights)
 

@@ -63,9 +63,9 @@ def steps_table(summary: pd.DataFrame) -> pd.DataFrame:
 
 
 def head_table(heads: pd.DataFrame) -> pd.DataFrame:
-    """Format what each linear head reads on fresh rows: raw features, control and erased features."""
+    """Format what each linear head reads on fresh rows, by what it is given."""
     text = [percent(*of) for of in heads[["score", "score_pm"]].to_numpy()]
-    columns = {"raw": "raw features", "shuffled targets": "control", "erase": "erased"}
+    columns = {"raw": "raw features", "pareto": "pareto", "shuffled targets": "control", "erase": "erased"}
     wide = heads.assign(text=text).pivot(index=["pair", "head"], columns="head_extractor", values="text")
     return wide[[*columns]].rename(columns=columns).reset_index().rename_axis(columns=None)
 

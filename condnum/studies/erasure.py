@@ -163,8 +163,8 @@ class ErasureStudy(Study, name="erasure", notebook="erasure"):
         chosen = list(extractors(split, cell["seed"]))
         values = np.array([measured(split, of) for of in chosen])
         row: Row = {
-            "chance_harmful": chance(split.attacker, split.judge),
-            "chance_pretrain": chance(split.train, split.test),
+            "chance_harmful": chance(split.judge),
+            "chance_pretrain": chance(split.test),
         }
         names = {
             "family": np.array([of.family for of in chosen]),
@@ -231,11 +231,11 @@ HEADS = ("head_extractor", "head", "head_score")
 
 
 def by_head(split: Split, chosen: Sequence[Extractor]) -> dict[str, Any]:
-    """Score every linear head on raw features, the control and erased features."""
+    """Score every linear head on raw features, the control, `pareto` and erased features."""
     found = [
         (of.label, head, score(predicted, train, test))
         for of in chosen
-        if of.family in ("raw", "control", "erase")
+        if of.label in ("raw", "shuffled targets", "pareto", "erase")
         for train, test in [(of.seen(split.attacker), of.seen(split.judge))]
         for head, predicted in linear_heads(train, test.X)
     ]
@@ -265,7 +265,7 @@ def by_degree(split: Split, seed: int) -> dict[str, Any]:
     """
     (X, y, _), rng, found = split.defender, np.random.default_rng([seed, 18]), list[tuple[Any, ...]]()
     erased, wrong = partial(erasure, kind="classification"), rng.permutation(y)
-    rank, known = int(np.linalg.matrix_rank(split.defender.centered[0])), chance(split.attacker, split.judge)
+    rank, known = int(np.linalg.matrix_rank(split.defender.centered[0])), chance(split.judge)
 
     def attack(eraser: str, control: str, by: Erasure | None) -> int:
         of = Extractor("", "", 0, np.eye(X.shape[1]), maps=() if by is None else (by,))
@@ -378,7 +378,7 @@ def chance_of(pair: TaskPair) -> float:
     """Return the accuracy of the most frequent harmful class; 0 where the harmful task is a regression."""
     X, y = pair.probe_sample
     whole = Sample(X, y, as_targets(y, "targets")[1] is not None)
-    return chance(whole, whole)
+    return chance(whole)
 
 
 #: Most columns of the pair that is attacked step by step.

@@ -39,23 +39,20 @@ class Sample(NamedTuple):
         return self.X - self.X.mean(axis=0), self.columns - self.columns.mean(axis=0)
 
 
-def chance(train: Sample, test: Sample) -> float:
-    """Return the score without features: the fraction of the most frequent class, or R² of the mean."""
-    if not train.labels:
-        return 0.0
-    values, counts = np.unique(train.y, return_counts=True)
-    return float((test.y == values[counts.argmax()]).mean())
+def chance(test: Sample) -> float:
+    """Return what the best constant answer reaches on test rows: the most frequent class, or R² = 0."""
+    return float(np.unique(test.y, return_counts=True)[1].max() / len(test.y)) if test.labels else 0.0
 
 
 def score(predicted: FloatArray, train: Sample, test: Sample) -> float:
-    """Return accuracy, or R² against the mean of the training targets; predictions are `(M, C)` or `(M,)`."""
+    """Return accuracy, or R² against the mean of the test targets; predictions are `(M, C)` or `(M,)`."""
     predicted = predicted.reshape(len(test.y), -1)
     if train.labels:
         return float((np.unique(train.y)[predicted.argmax(axis=1)] == test.y).mean())
     least, most = train.columns.min(axis=0), train.columns.max(axis=0)
     known = predicted.clip(least, most)  # one odd row decides R² otherwise
     residual = ((known - test.columns) ** 2).sum()
-    return float(1 - residual / ((test.columns - train.columns.mean(axis=0)) ** 2).sum())
+    return float(1 - residual / ((test.columns - test.columns.mean(axis=0)) ** 2).sum())
 
 
 def linear_heads(train: Sample, rows: FloatArray) -> Iterator[tuple[str, FloatArray]]:
