@@ -209,4 +209,5 @@ class Erase(Method):
         else:
             start = 0.5 if task.loss == "bce" else 0.0  # what zero weights predict
             found = erasure(X, Y - start, intercept=False)
-        return {"theta": found.extractor}
+        theta = found.extractor  # (D, r), and columns that are exactly zero, as other methods have D
+        return {"theta": torch.nn.functional.pad(theta, (0, len(theta) - theta.shape[1]))}

@@ -62,8 +62,8 @@ def test_every_method_runs(method, kind, make_problem):
             run(problem, method)
         return
     result = run(problem, method)
-    assert len(result.theta) == 6
-    assert (result.theta.shape[1] < 6) == (method == "erase")  # through a bottleneck
+    assert result.theta.shape == (6, 6)
+    assert (method == "erase") == (not result.theta[:, -1].any())  # through a bottleneck
     assert bool(torch.isfinite(result.theta).all())
     assert not result.theta.requires_grad
     assert (result.method, result.seed) == (method, 3)
