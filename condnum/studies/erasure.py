@@ -59,6 +59,9 @@ EPSILON = 0.01
 #: Score above chance that raw features must allow, or fractions of it are not told.
 LEAST_MARGIN = 0.05
 
+#: Most columns of a pair that is attacked step by step, and by degree.
+ATTACKABLE_COLUMNS = 256
+
 #: Most steps of exact line search, which are iterated.
 BUDGET = 2_000
 
@@ -171,8 +174,13 @@ class ErasureStudy(Study, name="erasure", notebook="erasure"):
             "extractor": np.array([of.label for of in chosen]),
             "value": np.array([of.value for of in chosen]),
         }
-        degrees = by_degree(split, cell["seed"]) if split.judge.labels else {}
+        small = split.judge.labels and split.judge.X.shape[1] <= ATTACKABLE_COLUMNS
+        degrees = by_degree(split, cell["seed"]) if small else {}
         heads = by_head(split, chosen)
+        linear = _COLUMNS.index("harmful_linear")
+        for i, of in enumerate(chosen):  # of those that are compared, the best of all heads
+            own = heads["head_score"][heads["head_extractor"] == of.label]
+            values[i, linear] = max([values[i, linear], *own])
         return CellResult(row, names | dict(zip(_COLUMNS, values.T, strict=True)) | degrees | heads)
 
     def tables(self, data: TaskPairs, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
@@ -379,10 +387,6 @@ def chance_of(pair: TaskPair) -> float:
     X, y = pair.probe_sample
     whole = Sample(X, y, as_targets(y, "targets")[1] is not None)
     return chance(whole)
-
-
-#: Most columns of the pair that is attacked step by step.
-ATTACKABLE_COLUMNS = 256
 
 
 def first_attackable(data: TaskPairs) -> TaskPair | None:
