@@ -136,7 +136,7 @@ def spectral_cell(problem: ImmunizationProblem, result: ImmunizationResult) -> C
     arrays: Arrays = {}
     for name, factor in zip(("pretrain", "harmful"), factors, strict=True):
         arrays[f"{name}_before"] = factor.square().sum(dim=1).cpu().numpy()  # its rows are orthogonal
-        arrays[f"{name}_after"] = hessian_spectrum(theta, factor).cpu().numpy()
+        arrays[f"{name}_after"] = hessian_spectrum(theta[:, theta.any(dim=0)], factor).cpu().numpy()
     return CellResult(row, arrays)
 
 
