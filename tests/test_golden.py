@@ -32,7 +32,6 @@ PAGES = {
     "deep-attackers": (5, "A against A"),
     "audit": (2, "Not known whether"),
     "corrections": (4, "counter-example"),
-    "stability": (1, "results of nets contain one choice of each"),
 }
 #: Runs that end with a table of verdicts in the terminal.
 JUDGED = ("house-prices", "digits", "attackers", "deep", "deep-attackers", "audit")

@@ -94,7 +94,7 @@ def real(tmp_path):
     corrections = correction_table([aligned_remark()]).assign(computed="κ(H_P): 123 → 4")
     tables = {
         "deep": REPORTS / "deep" / "mnist", "house-prices": REPORTS / "house_prices",
-        "mnist": REPORTS / "mnist", "digits": GOLDEN / "earlier/digits", "attackers": GOLDEN / "attackers",
+        "mnist": REPORTS / "mnist", "digits": GOLDEN / "digits", "attackers": GOLDEN / "attackers",
         "corrections": {"corrections": corrections, "results": pd.DataFrame({"x": [1]}),
                         "large": pd.DataFrame({"x": range(200_000)})},
     }  # fmt: skip
