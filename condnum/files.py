@@ -108,17 +108,13 @@ def write_tables(folder: str | os.PathLike[str], tables: Mapping[str, Any]) -> l
 
 
 def read_table(folder: Path, name: str) -> Any:
-    """Read a CSV or an archive that `write_tables` wrote, perhaps compressed since; None if there is none."""
-    import numpy as np
+    """Read a CSV that `write_tables` wrote, perhaps compressed since; None if there is none."""
     import pandas as pd
 
-    for path in (folder / f"{name}{suffix}" for suffix in (".csv", ".csv.gz", ".npz")):
+    for path in (folder / f"{name}{suffix}" for suffix in (".csv", ".csv.gz")):
         if not path.is_file():
             continue
         try:
-            if path.suffix == ".npz":
-                with np.load(path, allow_pickle=False) as arrays:
-                    return pd.DataFrame({column: list(arrays[column]) for column in arrays.files})
             return pd.read_csv(path)
         except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:
             raise _damaged(path, error) from error

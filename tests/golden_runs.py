@@ -19,6 +19,4 @@ RUNS = {
     "-j 1",
     "audit": "audit --pretrain P.npy --harmful H.npy --bootstrap 20 --no-attackers",
     "corrections": "run corrections",
-    # Of tables that are kept here: a run of digits from before runs left spectra, and that of deep nets.
-    "stability": f"run stability --runs {GOLDEN / 'earlier/digits'},{GOLDEN / 'deep'}",
 }

@@ -408,7 +408,7 @@ class TestEraser:
             (lambda: Immunizer().fit(P, [[1.0], [2.0, 3.0]]), "X_harmful is not a rectangular array"),
             (lambda: Immunizer().fit(P[:, :3], H), "X_benign has 3 features and X_harmful 4"),
             (lambda: Immunizer().fit(P, H, Z[1:]), r"y_benign of shape \(59,\) for 60 rows"),
-            (lambda: Immunizer("trap").fit(P, H), "'trap' needs targets, but y_harmful are missing"),
+            (lambda: Immunizer("erase").fit(P, H), "'erase' needs targets, but y_harmful are missing"),
             (lambda: condnum.rir_ceiling(P, H), "got shape .60, 4.; pass rows as pretrain_features="),
             (lambda: Eraser().fit(H, None), "requires y to be passed"),
             (lambda: Eraser().fit(H, ["a"] * 60), "all 60 labels are of one class, a"),

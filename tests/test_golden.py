@@ -24,15 +24,14 @@ MOVED = re.compile(
 #: How many figures the page of a run has, and words that stand on it.
 PAGES = {
     "house-prices": (3, "Table 1"),
-    "digits": (3, "from the store, 0 failed"),
+    "digits": (2, "from the store, 0 failed"),
     "limits": (4, "RIR / limit"),
     "attackers": (4, "the least-slowed attacker is"),
     "reproduction-audit": (1, "The table shows the geometric mean"),
     "deep": (2, "for orientation only"),
-    "deep-attackers": (5, "A against A"),
+    "deep-attackers": (3, "A against A"),
     "audit": (2, "Not known whether"),
     "corrections": (4, "counter-example"),
-    "stability": (1, "results of nets contain one choice of each"),
 }
 #: Runs that end with a table of verdicts in the terminal.
 JUDGED = ("house-prices", "digits", "attackers", "deep", "deep-attackers", "audit")

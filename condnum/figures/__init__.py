@@ -1,13 +1,12 @@
 """Pure functions from tables to plotly figures; nothing here computes a result."""
 
-from condnum.figures.curves import ceiling_figure, history_figure, norm_ratio_figure, task_spectra_figure
+from condnum.figures.curves import history_figure, norm_ratio_figure, task_spectra_figure
 from condnum.figures.limits import pareto_figure
 from condnum.figures.pairs import pair_heatmaps
 from condnum.figures.style import MethodStyle, method_style
 
 __all__ = [
     "MethodStyle",
-    "ceiling_figure",
     "history_figure",
     "method_style",
     "norm_ratio_figure",

@@ -6,19 +6,13 @@ A row per point has the columns method, seed, task, quantity, x and value.
 from typing import Any
 
 import pandas as pd
-from scipy.stats import gmean
 
 from condnum.errors import InvalidInputError
 from condnum.figures.style import (
-    GREY,
-    LIMIT,
     TASK_TITLES,
-    add_line,
-    empty,
     finish,
     lines_by_method,
     log_axis,
-    method_style,
     panels,
 )
 
@@ -90,26 +84,6 @@ def _of_both_tasks(table: pd.DataFrame, title: str, note: str, over: str, up: st
     figure.update_xaxes(**log_axis(over, table["x"]) if steps else {"title_text": over})
     figure.update_yaxes(**log_axis("", values)).update_yaxes(title_text=up, col=1)
     return finish(figure, title, note, height=500)
-
-
-def ceiling_figure(sweep: pd.DataFrame, subtitle: str) -> Any:
-    """Draw RIR in the ridge convention against ε, below its limit: a line per method."""
-    figure = empty()
-    for name, rows in sweep.groupby("method", sort=False):
-        style, mean = method_style(str(name)), rows.groupby("ridge")["rir"].agg(gmean)
-        look: dict[str, Any] = {"color": style.color, "dash": style.dash, "width": 2.2}
-        if name == "ceiling":
-            look = {"color": LIMIT, "dash": "solid", "width": 5}
-        label = "limit (upper bound)" if name == "ceiling" else style.label
-        hover = "ε = %{x:.1e}: RIR = %{y:.3g}"
-        add_line(figure, label, mean.index, mean, **look, hovertemplate=hover)
-    figure.add_hline(y=1, line_color=GREY, line_width=1)
-    over = "ridge ε added to σ<sub>1</sub> and σ<sub>D</sub> (units of K = XᵀX)"
-    figure.update_xaxes(**log_axis(over, sweep["ridge"]))
-    figure.update_yaxes(**log_axis("RIR, ridge convention, θ at unit scale", sweep["rir"]))
-    note = f"{subtitle}. Geometric mean over seeds; no invertible θ exceeds the limit, which none need attain"
-    title = "How much immunization is possible: RIR and its theoretical limit"
-    return finish(figure, title, note, height=480)
 
 
 def only(curves: pd.DataFrame, quantity: str) -> pd.DataFrame:

@@ -1,6 +1,5 @@
 """Figures of the deep attack panel: what the defense buys against each attacker, and curves."""
 
-import math
 import textwrap
 from collections.abc import Mapping
 from typing import Any
@@ -156,45 +155,6 @@ def net_curves_figure(
     return finish(figure, "Progress of the attackers", note, height=220 + inner, legend="net")
 
 
-def undoing_figure(undoing: pd.DataFrame, subtitle: str) -> Any:
-    """Draw the best attacker's accuracy on each net against steps, a panel per number of examples.
-
-    A diamond at the left: the best attacker in closed form, who takes no step; dotted: the goal.
-    """
-    names = list(dict.fromkeys(undoing["backbone"]))
-    shots = sorted(set(undoing["shots"]), key=lambda count: (count == 0, count))
-    places = [(name, count) for name in names for count in shots]
-    columns = min(3, len(shots))
-    titles = [f"{name}<br>{_rows(count)}" for name, count in places]
-    figure, rows, inner = _grid(titles, columns, height=230)
-    least = undoing.loc[undoing["step"] > 0, "step"].min()
-    left = 0.3 * (1 if math.isnan(least) else least)
-    solved = {net: left * 1.25**place for place, net in enumerate(dict.fromkeys(undoing["net"]))}
-    listed = "markers" if math.isnan(least) else "lines"
-    for index, (name, count) in enumerate(places):
-        at = {"row": index // columns + 1, "col": index % columns + 1}
-        part = undoing[(undoing["backbone"] == name) & (undoing["shots"] == count)]
-        for net, own in part.groupby("net", sort=False):
-            style = _look(str(net))
-            for steps, mode in ((own["step"] == 0, "markers"), (own["step"] > 0, "lines")):
-                of = own[steps]
-                figure.add_scatter(
-                    x=of["step"].replace(0, solved[net]), y=100 * of["accuracy"], mode=mode, name=style.label,
-                    line={"color": style.color, "dash": style.dash, "width": 2.2}, legendgroup=net,
-                    marker={"symbol": "diamond", "size": 9, "color": style.color}, customdata=of["label"],
-                    hovertemplate="%{customdata}: %{y:.1f} %", **at,
-                    showlegend=index == 0 and mode == listed,
-                )  # fmt: skip
-        figure.add_hline(y=100 * part["goal"].iloc[0], line=DOTTED, **at)
-    figure.update_xaxes(**log_axis("", undoing["step"]), showticklabels=True)
-    figure.update_xaxes(title_text="step of the attacker", row=rows)
-    figure.update_yaxes(title_text="accuracy on D<sub>H</sub> (%)", col=1)
-    marks = "Lines: best attacker by steps; diamonds: best in closed form; means over seeds and repeats"
-    goal = "Dotted: 90 % of the way from chance to the best attacker's accuracy on θ₀"
-    note = f"{subtitle}<br>{marks}<br>{goal}"
-    return finish(figure, "What undoing each defense costs", note, height=240 + inner, legend="net")
-
-
 def sgrc_figure(sgrc: pd.DataFrame, subtitle: str) -> Any:
     """Draw SGRC against passes over the attacker's images, a panel per backbone and attacker."""
     heading = "SGRC along the attacks"
@@ -224,36 +184,3 @@ def sgrc_figure(sgrc: pd.DataFrame, subtitle: str) -> Any:
     figure.update_yaxes(range=[-105, 105])
     note = f"{subtitle}<br>{_rows(shots)}; mean over seeds and repeats; 0: the attacker has as much as on θ₀"
     return finish(figure, heading, note, height=220 + inner, legend="net")
-
-
-def predictor_figure(predictors: pd.DataFrame, subtitle: str) -> Any:
-    """Draw each predictor's rank correlation with what an attacker loses, a panel per attacker."""
-    heading = "Which number predicts what an attacker loses"
-    shots = 0 if 0 in set(predictors["shots"]) else predictors["shots"].max()
-    table = predictors[(predictors["shots"] == shots) & predictors["rho"].notna()]
-    if not table["low"].notna().any():
-        axes = empty().update_xaxes(visible=False).update_yaxes(visible=False)
-        note = f"{subtitle}<br>Too few methods for an interval; see predictors.csv"
-        return finish(axes, heading, note, height=140)
-    table = table.assign(
-        panel=["<br>".join(textwrap.wrap(_who(name), 34)) for name in table["attacker"]],
-        minus=table["rho"] - table["low"],
-        plus=table["high"] - table["rho"],
-    )
-    names, wrapped = list(dict.fromkeys(predictors["predictor"])), list(dict.fromkeys(table["panel"]))
-    rows = -(-len(wrapped) // 2)
-    inner = (24 * len(names) + 80) * rows
-    figure = express(
-        "scatter", table, x="rho", y="predictor", error_x="plus", error_x_minus="minus", facet_col="panel",
-        facet_col_wrap=2, category_orders={"predictor": names, "panel": wrapped},
-        hover_data=["least", "most", "nets"], facet_row_spacing=80 / inner if rows > 1 else 0,
-    ).update_traces(marker_size=8)  # fmt: skip
-    figure.update_xaxes(range=[-1.05, 1.05], tickvals=[-1, -0.5, 0, 0.5, 1], title_text="")
-    figure.update_yaxes(title_text="", tickvals=names, range=[-0.5, len(names) - 0.5])
-    figure.add_vline(x=0, line=DOTTED)
-    pooled = f"{table['nets'].max()} nets of {table['methods'].max()} methods, {_rows(shots)}"
-    note = (
-        f"{subtitle}<br>Spearman's ρ with M(θ₀) − M(θ<sub>I</sub>); {pooled}<br>bars: 95 % bootstrap over "
-        "methods; last row: the attack itself with other heads and batches"
-    )
-    return finish(figure, heading, note, height=220 + inner, legend="")

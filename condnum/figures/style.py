@@ -43,8 +43,6 @@ _METHODS = {
     "opt_kappa": (PALETTE[1], "solid"),
     "imma": (PALETTE[2], "solid"),
     "r_ill_only": (PALETTE[3], "solid"),
-    "trap": ("#7A6BD8", "solid"),
-    "contract": ("#999933", "solid"),
     "identity": (PALETTE[4], "dash"),
     "initial": ("#7F7F7F", "dot"),
     "max_rir": (PALETTE[5], "dashdot"),

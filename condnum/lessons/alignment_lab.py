@@ -13,6 +13,7 @@ from condnum.figures.style import method_style, option_text
 from condnum.lessons.alignment import haar_overlap_band
 from condnum.lessons.alignment_panels import TASK, draw
 from condnum.lessons.alignment_paths import TRAINING, ExtractorPath, Selection
+from condnum.lessons.alignment_training import KEPT_DIRECTIONS, PathTasks, follow
 from condnum.lessons.ceiling import ratios_of
 from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, Preset, Slider, with_controls
 from condnum.lessons.frame.own import Own
@@ -20,7 +21,6 @@ from condnum.methods import Method, get_method
 from condnum.methods.method import Parameters
 from condnum.methods.problem import ImmunizationProblem
 from condnum.numbers import num
-from condnum.studies.alignment_path import KEPT_DIRECTIONS, PathTasks, follow
 from condnum.theory.ceiling import max_rir_immunizer
 from condnum.theory.extremes import SMALL
 

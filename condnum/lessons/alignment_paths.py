@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from condnum.figures.style import method_style
+from condnum.lessons.alignment_training import PathTasks
 from condnum.lessons.condition_number import Floats
 from condnum.numbers import num
-from condnum.studies.alignment_path import PathTasks
 from condnum.theory.immunization import RATIO_TOLERANCE, Clauses
 
 #: Marks of the slider along a training, over which the kept steps are spread.

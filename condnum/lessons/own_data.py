@@ -21,6 +21,7 @@ from condnum.data.feature_pair import FeaturePair, look_at, match_streams, open_
 from condnum.data.feature_stream import OPENERS, as_stream
 from condnum.errors import DataFormatError, InvalidInputError, RankError
 from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, log_axis, overlap_heatmap
+from condnum.lessons.alignment_training import in_blocks
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.frame.explorer import (
     Check,
@@ -38,7 +39,6 @@ from condnum.numbers import num
 from condnum.probing.line_search import ProbeCurve, log_spaced_steps, probe_curves
 from condnum.probing.quadratic import Modes
 from condnum.report.tables import as_html, formula_html
-from condnum.studies.alignment_path import in_blocks
 from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import max_rir_immunizer, ridge_convention_ceiling, rir_ceiling
 from condnum.theory.covariances import task_ranges

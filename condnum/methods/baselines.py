@@ -42,7 +42,7 @@ class Imma(Method):
     defaults = DescentSettings()
     net_parts: ClassVar = {}  # its gradients are its own
     net_defaults: ClassVar = {"loss_weight": 1.0}  # as published: no part to balance
-    net_attacks = net_probe = True
+    net_probe = True
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
         """Return θ₀, ω₀ and w₀, all uniform in ±1/√D."""

@@ -194,7 +194,7 @@ def part_weights(norms: dict[str, float], settings: DescentSettings) -> dict[str
         chosen |= {"well": settings.lambda_pretrain, "ill": settings.lambda_harmful}
     else:
         wanted = dict.fromkeys(("well", "kappa_pretrain"), 1.0)
-        wanted |= dict.fromkeys(("ill", "kappa_harmful", "trap", "contract"), settings.ratio)
+        wanted |= dict.fromkeys(("ill", "kappa_harmful"), settings.ratio)
         chosen |= {part: wanted[part] / norms[part] for part in wanted if norms.get(part, 0.0) > 0}
     return {part: chosen.get(part, 1.0) for part in norms}
 

@@ -42,8 +42,8 @@ class Method:
     needs: tuple[Literal["pretrain", "harmful"], ...] = ()  # tasks whose targets it needs
     net_parts: ClassVar[Mapping[str, NetPart] | None] = None  # of its objective on a net; None: not for nets
     net_defaults: ClassVar[Mapping[str, Any]] = {}  # of `DeepSettings`, in place of its own
-    net_attacks: bool = False  # whether it simulates an attacker, by `inner_steps` and `inner_rate`
-    net_probe: bool = False  # whether a head on D_H is trained beside θ
+    # Whether it simulates an attacker, by `inner_steps` and `inner_rate`, on a head of D_H trained beside θ.
+    net_probe: bool = False
     net_ranked: bool = True  # whether κ tells which θ is best; else the last one above the accuracy floor is
 
     def missing(self, problem: ImmunizationProblem) -> list[str]:

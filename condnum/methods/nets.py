@@ -1,9 +1,8 @@
-"""Methods on nets: the terms of an objective, what a training step offers them, and a simulated attacker."""
+"""Methods on nets: the terms of an objective, and what a training step offers them."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -49,13 +48,6 @@ class NetPart(NamedTuple):
     value: Callable[["NetStep"], Tensor]  # a number, differentiable in θ
 
 
-class AttackPath(NamedTuple):
-    """K steps of gradient descent on D_H, of θ's trainable part and a head together, differentiable in θ."""
-
-    losses: list[Tensor]  # K + 1 numbers
-    gradients: list[Tensor]  # K + 1 vectors (P,)
-
-
 @dataclass
 class NetStep:
     """A training step on a net, as a method sees it; the spectra are of features in float64."""
@@ -65,7 +57,6 @@ class NetStep:
     classify: Head  # the head ω of D_P
     probe: Head | None  # a head of D_H that is trained beside θ, for a method with `net_probe`
     labels: Mapping[Task, Tensor]
-    classes: int  # of D_H
     settings: Any  # `DeepSettings`
     run: Callable[[Task, Vector | None], Tensor]
     _kept: dict[Task, Tensor] = field(default_factory=dict)
@@ -108,20 +99,6 @@ class NetStep:
         """Make these the gradients of parameters."""
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
-
-    @cached_property
-    def attack(self) -> AttackPath:
-        """The attacker's `inner_steps` steps of size `inner_rate` from θ and `nearest_mean_head`."""
-        y = self.labels["harmful"].to(self.theta[0].device)
-        head = nearest_mean_head(self.features("harmful"), y, self.classes)
-        at: Vector = [*(p.view_as(p) for p in self.theta), *head]  # views: w depends on θ too
-        losses, gradients = [], []
-        for _ in range(self.settings.inner_steps + 1):
-            *theta, W, b = at
-            losses.append(self.loss("harmful", partial(functional.linear, weight=W, bias=b), theta))
-            at, slopes = self.descend(losses[-1], at)
-            gradients.append(torch.cat([g.reshape(-1) for g in slopes]))
-        return AttackPath(losses, gradients)
 
     def backward(self, parts: Mapping[str, NetPart], weights: Mapping[str, float]) -> dict[str, float]:
         """Add the gradients of `Σ weight·part`, ω's loss among them; return the parts' values."""

@@ -118,14 +118,9 @@ class LinearTask:
         X = self.supervised_rows
         if self.targets is None or X is None:
             return None
-        return LogisticLoss(X, self.targets) if self.loss == "bce" else self.squared
-
-    @cached_property
-    def squared(self) -> SquaredLoss:
-        """The squared loss of a task with targets, whatever its own loss is."""
-        X, Y = self.supervised_rows, self.targets
-        assert X is not None
-        assert Y is not None
+        Y = self.targets
+        if self.loss == "bce":
+            return LogisticLoss(X, Y)
         K = self.covariance if self.loss_features is None else X.mT @ X
         return SquaredLoss(K, X.mT @ Y, float(Y.square().sum()), X.shape[0])
 

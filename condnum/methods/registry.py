@@ -13,7 +13,6 @@ from condnum.methods.method import Method
 from condnum.methods.problem import MAKE_IT, ImmunizationProblem
 from condnum.methods.result import Callback, ImmunizationResult, with_verdict
 from condnum.methods.settings import PRESET_DATA, PRESETS, DescentSettings, Settings
-from condnum.methods.unrolled import Contract, Trap
 
 #: Methods by name: the built-in ones, in display order, and yours.
 METHODS: dict[str, Method] = {
@@ -23,8 +22,6 @@ METHODS: dict[str, Method] = {
         OptKappa(),
         Imma(),
         RIllOnly(),
-        Trap(),
-        Contract(),
         Identity(),
         Initial(),
         MAX_RIR,
@@ -69,8 +66,7 @@ def method_names() -> list[str]:
 
     Examples:
         >>> method_names()
-        ['ours', 'opt_kappa', 'imma', 'r_ill_only', 'trap', 'contract', 'identity', 'initial', 'max_rir',
-        'pareto', 'erase']
+        ['ours', 'opt_kappa', 'imma', 'r_ill_only', 'identity', 'initial', 'max_rir', 'pareto', 'erase']
     """
     return list(METHODS)
 

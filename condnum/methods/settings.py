@@ -104,18 +104,17 @@ class DescentSettings(Settings):
     schedule: Literal["constant", "cosine"] = "cosine"  # cosine: η falls to 0 at the last step
     # Where the weights of the parts come from.
     weights: Literal["balanced", "fixed"] = only_where(
-        "balanced", parts="well ill kappa_pretrain kappa_harmful trap contract"
+        "balanced", parts="well ill kappa_pretrain kappa_harmful"
     )
     # λ_P = 1/‖g_P‖, λ_H = ratio/‖g_H‖ at step 0
-    ratio: float = only_where(5.0, parts="ill kappa_harmful trap contract", weights="balanced")
+    ratio: float = only_where(5.0, parts="ill kappa_harmful", weights="balanced")
     loss_weight: float = only_where(1.0, parts="supervised")  # weight of the supervised loss
     lambda_pretrain: float = only_where(100.0, parts="well", weights="fixed")  # Table 4, house prices
     lambda_harmful: float = only_where(1e7, parts="ill", weights="fixed")  # likewise
     # Of `opt_kappa`: which κ; the released code has the absolute floor of `ridge`.
     convention: Literal["compact", "ridge"] = only_where("compact", parts="kappa_pretrain kappa_harmful")
-    # Steps of the simulated attacker: of `imma` on θ, of `trap` and `contract` on the head.
-    inner_steps: int = only_where(1, parts="bilevel trap contract")
-    # Of `imma`: their size.
+    # Of `imma`: steps of the simulated attacker on θ, and their size.
+    inner_steps: int = only_where(1, parts="bilevel")
     inner_rate: float = only_where(0.01, parts="bilevel")
 
     @cached_property
@@ -139,10 +138,8 @@ class DescentSettings(Settings):
             text += f", λ_P = {self.lambda_pretrain:g}, λ_H = {self.lambda_harmful:g}"
         elif self.weights == "balanced" and len(parts) > 1:
             text += f", λ balanced with ratio {self.ratio:g}"
-        if {"bilevel", "trap", "contract"} & set(parts):
-            text += f", {self.inner_steps} inner step(s)"
         if "bilevel" in parts:
-            text += f" of size {self.inner_rate:g}"
+            text += f", {self.inner_steps} inner step(s) of size {self.inner_rate:g}"
         if "kappa_harmful" in parts:
             text += f", difference of {self.convention} κ"
         return text + (f", loss weight {self.loss_weight:g}" if "supervised" in parts else "")

@@ -13,7 +13,7 @@ from condnum.figures.style import option_text
 from condnum.probing.report import factor_text
 from condnum.report.deep import HEADLINE, factor_table, in_percent, net_label
 from condnum.report.erasure import left_table
-from condnum.report.linear import immunized, limits_table, stability_table, switch_table
+from condnum.report.linear import immunized, limits_table, switch_table
 from condnum.report.scoreboard import PROTOCOLS, differences
 from condnum.report.tables import (
     GAP,
@@ -279,13 +279,6 @@ def _corrections(tables: Tables, kind: str, data: str) -> Answer:
     return Answer(said, table[["place", "claim", "computed", "correction"]].map(formula_html))
 
 
-def _stability(tables: Tables, kind: str, data: str) -> Answer:
-    claims = tables("claims")
-    stands = int((claims["stands"] == claims["settings"]).sum())
-    said = f"{stands} of {len(claims)} claims stand in every setting that the runs cover."
-    return Answer(said, stability_table(claims))
-
-
 _ANSWERS: dict[str, Callable[[Tables, str, str], Answer]] = {
     "house-prices": _linear,
     "mnist": _linear,
@@ -297,5 +290,4 @@ _ANSWERS: dict[str, Callable[[Tables, str, str], Answer]] = {
     "erasure": _erasure,
     "reproduction-audit": _release,
     "corrections": _corrections,
-    "stability": _stability,
 }

@@ -22,7 +22,6 @@ from condnum.report.tables import (
     rounded,
     shown,
     spans,
-    spread,
     with_spread,
 )
 from condnum.studies.deep_attackers import DeepAttackers
@@ -77,23 +76,6 @@ def committed_tables(summary: pd.DataFrame) -> list[pd.DataFrame]:
     """Return the tables of a committed run; those of older revisions lack the columns."""
     known = "probe_1_mean" in summary
     return [net_table(summary, convention="compact"), horizon_table(summary)] if known else []
-
-
-def linear_table(linear: pd.DataFrame) -> pd.DataFrame:
-    """Format what linear maps of θ₀'s features do to heads on D_H: means over seeds, in percent."""
-    names = {
-        "ridge_own_rows": "ridge, defender's rows",
-        "ridge_fresh_rows": "ridge, fresh rows",
-        "neighbors_fresh_rows": "neighbor, fresh rows",
-        "benign_ridge": "ridge on D<sub>P</sub>",
-    }
-    keys = ["defense", "rows_per_class", *(["backbone"] if linear["backbone"].nunique() > 1 else [])]
-    groups = linear.groupby(keys, sort=False)[[*names]]
-    mean, deviation = 100 * groups.mean(), 100 * groups.std()
-    written = {title: list(map(spread, mean[name], deviation[name])) for name, title in names.items()}
-    table = pd.DataFrame(written, index=mean.index).reset_index()
-    table["rows_per_class"] = table["rows_per_class"].map("{:.1f}".format)
-    return table.rename(columns={"rows_per_class": "rows per class"})
 
 
 def in_percent(summary: pd.DataFrame) -> pd.DataFrame:
@@ -228,40 +210,8 @@ def accuracy_table(factors: pd.DataFrame, fraction: float = HEADLINE) -> pd.Data
     return shown(factors[np.isclose(factors["fraction"], fraction)], _WHO | columns)
 
 
-def undoing_table(undoing: pd.DataFrame) -> pd.DataFrame:
-    """Format for each net the best attackers, and after how many steps of training it is undone."""
-
-    def best(of: pd.DataFrame) -> str:
-        if not len(of):
-            return "—"
-        row = of.loc[of["accuracy"].idxmax()]
-        return f"{100 * row['accuracy']:.1f} %<br><small>{row['label']}</small>"
-
-    rows = []
-    for (backbone, shots, net), own in undoing.groupby(["backbone", "shots", "net"], sort=False):
-        trained = own[own["step"] > 0]
-        after = "not within the budget" if len(trained) else "—"
-        for first in trained[trained["reached"]].head(1).itertuples():
-            steps = f"{first.step:,} step{'s' * (first.step != 1)}"
-            after = f"{steps}, {first.examples:,.0f} examples seen<br><small>{first.label}</small>"
-        rows.append(
-            {
-                "net": f"{html.escape(str(backbone))}, {_NETS.get(net, label(net))}",
-                "examples per class": str(shots or "all"),
-                "goal": f"{100 * own['goal'].iloc[0]:.1f} %",
-                "best in closed form": best(own[own["step"] == 0]),
-                "best trained by steps": best(trained),
-                "training reaches the goal after": after,
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def defense_table(results: pd.DataFrame, bounded: pd.DataFrame) -> pd.DataFrame:
-    """Format every attacker's accuracy in the end on every net, mean ± standard deviation over seeds.
-
-    The last column is the best attack that costs D_P at most two points (`DeepAttackReport.bounded`).
-    """
+def defense_table(results: pd.DataFrame) -> pd.DataFrame:
+    """Format every attacker's accuracy in the end on every net, mean ± standard deviation over seeds."""
 
     def of_seeds(values: Any) -> str:
         mean, count = f"{100 * values.mean():.1f}", len(values)
@@ -270,10 +220,6 @@ def defense_table(results: pd.DataFrame, bounded: pd.DataFrame) -> pd.DataFrame:
     keys = ["backbone", "shots", "net"]
     seeds = results.groupby([*keys, "label", "seed"], sort=False)["final_accuracy"].mean()
     table = seeds.groupby([*keys, "label"], sort=False).agg(of_seeds).unstack("label", sort=False).fillna("—")
-    best = bounded.set_index(keys)
-    kept = 100 * best["final_accuracy"].round(4)
-    text = kept.map("{:.1f}".format) + "<br><small>" + best["label"] + "</small>"
-    table["best that keeps D_P within 2 points"] = text.reindex(table.index).fillna("—")
     found = table.reset_index()
     found["net"] = found["net"].map(lambda net: _NETS.get(net, label(net)))
     found["shots"] = found["shots"].map(lambda shots: str(shots or "all"))

@@ -1,4 +1,4 @@
-"""Tables of the linear experiments: the paper's, the limits, attackers, the release, stability."""
+"""Tables of the linear experiments: the paper's, the limits, attackers, the release."""
 
 from typing import Any
 
@@ -11,7 +11,6 @@ from condnum.report.tables import (
     Column,
     count_of,
     in_brackets,
-    label,
     lines,
     number,
     published,
@@ -76,22 +75,6 @@ def linear_evidence_table(results: pd.DataFrame) -> pd.DataFrame:
             "steps": "steps", "seconds a seed": "seconds", "stopped by": "stop_reason",
         },
     )  # fmt: skip
-
-
-def sensitivity_table(sensitivity: pd.DataFrame) -> pd.DataFrame:
-    """Format the compact convention at several rank tolerances."""
-    table = sensitivity.groupby(["method", "rtol"], sort=False).agg(
-        mean=("rir", "mean"), median=("rir", "median"), good=("success", "sum"), cells=("success", "size"),
-        P_low=("rank_pretrain", "min"), P_high=("rank_pretrain", "max"),
-        H_low=("rank_harmful", "min"), H_high=("rank_harmful", "max"),
-    )  # fmt: skip
-    columns: dict[str, Column] = {
-        "method": "method", "rtol": "rtol", "mean RIR": "mean", "median RIR": "median",
-        "immunized": ("good cells", count_of),
-        "rank H_P": ("P_low P_high", lambda *ends: span(ends)),
-        "rank H_H": ("H_low H_high", lambda *ends: span(ends)),
-    }  # fmt: skip
-    return shown(table.reset_index(), columns)
 
 
 # How much is possible.
@@ -181,18 +164,7 @@ def choice_table(report: Any) -> pd.DataFrame:
     return shown(table.sort_values("label", kind="stable", key=lambda labels: labels.map(order)), columns)
 
 
-# What a number depends on.
-
-
-def stability_table(claims: pd.DataFrame) -> pd.DataFrame:
-    """Format what is claimed, how far that carries, and between which RIR."""
-    columns: dict[str, Column] = {
-        "run": "experiment",
-        "claim": ("claim method", lambda text, method: text.replace(method, label(method), 1)),
-        "how far it carries": ("sentence", str),
-        "RIR in all settings": ("rir_least rir_largest", lambda *ends: span(ends)),
-    }
-    return shown(claims, columns)
+# The authors' release.
 
 
 def switch_table(waterfall: pd.DataFrame) -> pd.DataFrame:

@@ -1,24 +1,20 @@
-"""The scoreboard: published and obtained numbers side by side, a verdict each, and claims to check."""
+"""The scoreboard: published and obtained numbers side by side, a verdict each."""
 
 import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal, NamedTuple
 
 import pandas as pd
 
-from condnum.errors import DataNotFoundError, InvalidInputError
 from condnum.report.deep import NET_RATIOS, in_percent, net_label
 from condnum.report.experiments import ExperimentResult
 from condnum.report.tables import RATIO_TITLES, number, spread, times
-from condnum.studies.run_verdicts import RunFolder, run_verdicts
-from condnum.studies.stability import claim_stability, default_setting, published_claims
+from condnum.studies.measure import TABLE_1, TABLE_2, Published
 
 VerdictKind = Literal["agrees", "higher", "lower", "not finite"]
-Standing = Literal["holds", "in part", "does not hold"]
 
 #: Standard deviations of the published number that count as agreement.
 DEVIATIONS = 2.0
@@ -85,14 +81,6 @@ class NumberVerdict(NamedTuple):
     reason: str  # the tolerance
 
 
-class ClaimCheck(NamedTuple):
-    """One statement of a published table."""
-
-    text: str  # HTML
-    stability: str  # in how many settings it stands, and where it flips
-    standing: Standing
-
-
 class Score(NamedTuple):
     """One number: published, obtained, and what that says."""
 
@@ -106,7 +94,7 @@ class Section:
     """One published table against one run, of deep nets against one backbone of it."""
 
     run: ExperimentResult
-    finished: RunFolder
+    results: pd.DataFrame  # of the cells
     summary: pd.DataFrame  # a row per method, in the measure of the published numbers
     data: str  # what was run on
     comparable: bool  # whether these are the paper's data
@@ -116,6 +104,16 @@ class Section:
     def paper(self) -> Protocol:
         """What the paper did."""
         return PROTOCOLS[self.run.experiment.run]
+
+    @property
+    def published(self) -> dict[str, Published]:
+        """The rows of the published table by method; those of nets stand in the summary."""
+        if not self.backbone:
+            return TABLE_1 if self.paper.title == "Table 1" else TABLE_2
+        rows = self.summary[(self.summary["method"] != "initial") & self.summary["published_rir"].notna()]
+        columns = [f"published_{name}" for name in Published._fields]
+        rows = rows.set_index("method").reindex(columns=columns)
+        return {str(name): Published(*row) for name, *row in rows.itertuples()}
 
     @property
     def title(self) -> str:
@@ -131,12 +129,11 @@ class Section:
     @property
     def lines(self) -> list[tuple[str, list[Score], str]]:
         """Label, scores in the order of the columns, and steps of methods and of probes over raw inputs."""
-        rows, steps, cells = self.summary.set_index("method"), {}, self.finished.results
+        rows, steps, cells = self.summary.set_index("method"), {}, self.results
         if "steps" in cells:
             steps = cells.groupby("method")["steps"].max().to_dict()
         found = []
-        published = self.finished.published(self.backbone)
-        for name, paper in sorted(published.items(), key=lambda item: -item[1].rir):
+        for name, paper in sorted(self.published.items(), key=lambda item: -item[1].rir):
             if name not in rows.index:
                 continue
             scores = []
@@ -150,11 +147,6 @@ class Section:
             said += [f"{of.split('_')[0]} probe {times(value)}" for of, value in slowdowns.items()]
             found.append((net_label(name), scores, "; ".join(said)))
         return found
-
-    @cached_property
-    def claims(self) -> list[ClaimCheck]:
-        """What the published table says of the methods."""
-        return check_claims(self.finished, self.backbone)
 
     @property
     def differs(self) -> str:
@@ -183,12 +175,10 @@ def scoreboard(results: Sequence[ExperimentResult]) -> list[Section]:
     """Set every published table beside the runs that belong to it, those on the paper's data first."""
     sections = list[Section]()
     for run in results:
-        summary = run.table("summary") if run.experiment.run in PROTOCOLS else None
-        if summary is None:
+        if run.experiment.run not in PROTOCOLS:
             continue
-        try:
-            finished = RunFolder.read(run.folder or "")
-        except (DataNotFoundError, InvalidInputError):
+        summary, finished = run.table("summary"), run.table("results")
+        if summary is None or finished is None:
             continue
         if run.experiment.run == "deep":
             compact = in_percent(summary[summary["convention"] == "compact"])
@@ -206,19 +196,14 @@ def scoreboard(results: Sequence[ExperimentResult]) -> list[Section]:
 
 
 def tally(sections: Iterable[Section]) -> str:
-    """Say how many published numbers agree, and how many claims hold."""
+    """Say how many published numbers agree."""
     compared = [one for one in sections if one.comparable]
     scores = (score for one in compared for _, line, _ in one.lines for score in line)
     kinds = Counter[str](score.verdict.kind for score in scores if score.verdict)
-    standings = Counter[str](claim.standing for one in compared for claim in one.claims)
     if not kinds:
         return ""
     numbers = ", ".join(f"{kind}: {count}" for kind, count in kinds.most_common())
-    claims = ", ".join(f"{standing}: {count}" for standing, count in standings.most_common())
-    return (
-        f"Of {kinds.total()} published numbers (RIR and its parts), {numbers}. "
-        f"Of {standings.total()} claims about the methods, {claims}."
-    )
+    return f"Of {kinds.total()} published numbers (RIR and its parts), {numbers}."
 
 
 def compare_published(published: float, deviation: float, obtained: float) -> NumberVerdict:
@@ -232,23 +217,3 @@ def compare_published(published: float, deviation: float, obtained: float) -> Nu
     factor = number(float(f"{large / small:.3g}")) if small > 0 else "∞"
     kind: VerdictKind = "higher" if obtained > published else "lower"
     return NumberVerdict(kind, f"{kind} ×{factor}", f"beyond ± {number(allowed)}")
-
-
-def check_claims(run: RunFolder, backbone: str = "") -> list[ClaimCheck]:
-    """Check the order of the methods and Definition 3.1 as the published table has them."""
-    table, _ = run_verdicts(run)
-    table = table[table["cell"] == backbone] if backbone else table
-    published, default = run.published(backbone), default_setting(table, run.kind)
-    checked = list[ClaimCheck]()
-    for claim in published_claims(published, table["method"].unique()):
-        stability = claim_stability(table, claim, default)
-        if stability is None:
-            continue
-        standing: Standing = "does not hold"
-        if stability.default["stands"]:
-            standing = "holds" if stability.flip is None else "in part"
-        row, text = published[claim.method], claim.text.replace(claim.method, net_label(claim.method), 1)
-        if claim.kind == "meets":
-            text += f" (published (i) = {number(row.harmful_ratio)}, (ii) = {number(row.pretrain_ratio)})"
-        checked.append(ClaimCheck(text, stability.sentence, standing))
-    return checked

@@ -22,7 +22,7 @@ from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.spectra import Convention
 
 #: θ₀ untrained, Algorithm 1, the closed forms; raw inputs are always there.
-_METHODS = ("initial", "ours", "trap", "contract", "max_rir", "pareto", "erase")
+_METHODS = ("initial", "ours", "max_rir", "pareto", "erase")
 _RAW = "raw"
 
 #: Rows of each class that the attacker of a digit trains on, and steps that pass over them.

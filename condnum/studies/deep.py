@@ -20,7 +20,6 @@ from condnum.deep.backbone import (
     save_backbone,
     size_arguments,
 )
-from condnum.deep.between import error_barrier, weight_distance
 from condnum.deep.features import ImageFeatures, head_accuracy
 from condnum.deep.image_sets import imagenet_classes, open_images
 from condnum.deep.images import ImageData
@@ -36,7 +35,6 @@ from condnum.errors import DataNotFoundError, InvalidInputError, require
 from condnum.files import atomic_write, output_folder
 from condnum.methods import Method
 from condnum.methods.registry import get_net_method
-from condnum.studies.deep_linear import linear_defenses
 from condnum.studies.deep_measures import (
     DeepTasks,
     FeatureSets,
@@ -72,9 +70,6 @@ Made: TypeAlias = tuple[Backbone, Row, pd.DataFrame, Sequence[str], Sequence[Any
 WEIGHTS = ("none", "timm", "bundled")
 #: Images that go through a net at a time where it is measured.
 BATCH = 64
-
-#: Prefix of the columns of `linear_defenses` among a cell's arrays.
-LINEAR = "linear."
 
 #: Row of a model that is not trained here.
 AS_LOADED: Row = {"steps": 0, "best_step": 0, "seconds": 0.0, "stop_reason": "as loaded"}
@@ -193,8 +188,8 @@ class DeepNets(MethodStudy, name="deep", notebook="deep"):
         known = {**self.defaults.settings, **own.settings}
         known |= own.ours if {"well", "ill"} <= (chosen.net_parts or {}).keys() else {}
         known |= chosen.net_defaults
-        if chosen.net_attacks:
-            known |= self.defaults.imma if chosen.net_probe else self.defaults.attacked
+        if chosen.net_probe:
+            known |= self.defaults.imma
         base = deep_preset(self.preset, method) if self.preset else DeepSettings(**known)
         if chosen.name == "erase":  # no recipe has settings for it
             base = default_settings(chosen)
@@ -307,18 +302,8 @@ class DeepNets(MethodStudy, name="deep", notebook="deep"):
             }
             with atomic_write(model_file(cell, ".features.npz")) as file, file.open("wb") as stream:
                 np.savez(stream, **tables)  # type: ignore[arg-type]
-            linear = linear_defenses(*tables.values(), seed=cell["seed"]).add_prefix(LINEAR)
             own = self.as_loaded and self.keeps_head(data, cell["backbone"])
             said = [*data.warnings, *doubts(data, theta, after.pretrain_test, own_head=own)]
-        else:
-            theta_0 = load_backbone(model_file(cell.after))
-
-            def accuracy(net: Backbone) -> float:
-                features = self._of(cell, net, data.pretrain_test)
-                return head_accuracy(net.cpu(), features)
-
-            row |= {"distance": weight_distance(theta_0, theta)}
-            row |= {"barrier": error_barrier(theta_0, theta, accuracy)}
         found, arrays, warnings = measured_features(cell, before, after, said)
         images = [*unreadable, *(image for part in after for image in part.unreadable)]
         bad = list(dict.fromkeys(map(str, images)))
@@ -335,8 +320,6 @@ class DeepNets(MethodStudy, name="deep", notebook="deep"):
             "unreadable": np.array(bad, dtype=np.str_),
             **{str(name): history[name].to_numpy(np.float64) for name in history.columns},
         }
-        if cell.after is None:
-            arrays |= {name: np.array(linear[name].tolist()) for name in linear}
         checkpoint.unlink(missing_ok=True)
         return CellResult(row, arrays)
 
@@ -438,19 +421,7 @@ class DeepNets(MethodStudy, name="deep", notebook="deep"):
         """Return a row per backbone × seed × method × convention, the mean beside Table 3, and the curves."""
         table = net_results(data, results)
         summary = net_summary(table, data)
-        linear = [
-            pd.DataFrame({name: arrays[name] for name in arrays if name.startswith(LINEAR)})
-            .rename(columns=lambda name: name.removeprefix(LINEAR))
-            .assign(backbone=row["backbone"], seed=row["seed"])
-            for cell, row, arrays in results
-            if cell.after is None
-        ]
-        return {
-            "results": table,
-            "summary": summary,
-            "linear": pd.concat(linear, ignore_index=True),
-            "curves.parquet": net_curves(results),
-        }
+        return {"results": table, "summary": summary, "curves.parquet": net_curves(results)}
 
     def notes(self, results: Sequence[FinishedCell], name: str) -> pd.DataFrame:
         """Return what the measurements warn of (`warnings`), or images that do not decode (`unreadable`)."""

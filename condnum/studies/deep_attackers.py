@@ -27,7 +27,6 @@ from condnum.studies.deep import AS_LOADED, DeepNets, Made, model_file
 from condnum.studies.deep_measures import DeepTasks, is_model, net_results, net_summary
 from condnum.studies.deep_recipes import INITIAL, LIMIT_SEED, known_methods
 from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, at_least, several
-from condnum.studies.predictors import rank_correlations
 
 
 def _shots(name: str, value: Any) -> tuple[int, ...]:
@@ -191,19 +190,15 @@ class DeepAttackers(DeepNets, name="deep-attackers", notebook="deep_attackers"):
         return DeepAttackReport(runs, self.budget, max(test.counts) / len(test))
 
     def tables(self, data: DeepTasks, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
-        """Return factors, every attack, its trials and curves, the models, and what predicts the attacks."""
+        """Return factors, every attack, its trials and curves, and the models."""
         report = self.report(data, results)
         models = net_results(data, [result for result in results if is_model(result.cell)])
         return {
             "factors": report.factors(),
-            "undoing": report.undoing(),
             "sgrc": report.sgrc(),
-            "bounded": report.bounded(),
             "results": report.table(),
             "trials": report.trials(),
             "immunization": net_summary(models, data),
-            "models": models,
-            "predictors": rank_correlations(models, report.curves()),
             "curves.parquet": report.curves(),
         }
 

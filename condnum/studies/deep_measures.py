@@ -191,7 +191,7 @@ _COLUMNS = (
     *(f"{images}{name}" for images in ("", "test_") for name in _MEASURED),
     "rank_pretrain", "rank_harmful", "kappa_pretrain_before", "kappa_pretrain_after",
     "kappa_harmful_before", "kappa_harmful_after", "dimension", "group_size", "accuracy",
-    "accuracy_theta_0", "slowdown", "distance", "barrier", "probe_final", "probe_again", *_HORIZON,
+    "accuracy_theta_0", "slowdown", "probe_final", "probe_again", *_HORIZON,
     "probe_rate", "probe_multiple",
     "convex",
     "chance", "steps", "best_step", "seconds", "stop_reason", "unreadable", "checksum",
@@ -200,7 +200,7 @@ _COLUMNS = (
 #: Averaged over seeds in the summary, with their deviation.
 _AVERAGED = (
     "harmful_ratio", "pretrain_ratio", "rir", "test_harmful_ratio", "test_pretrain_ratio", "test_rir",
-    "rir_group_std", "test_rir_group_std", "slowdown", "distance", "barrier", "accuracy", "accuracy_theta_0",
+    "rir_group_std", "test_rir_group_std", "slowdown", "accuracy", "accuracy_theta_0",
     "probe_final", "probe_again", *_HORIZON, "convex",
 )  # fmt: skip
 

@@ -15,8 +15,8 @@ IMAGES = "images"
 #: Small images that come with condnum or as MNIST's files: what runs in seconds on one thread.
 DIGITS = ("embedded", "mnist")
 
-#: A step through a simulated attacker costs as much as five of the others.
-_ATTACKED: Mapping[str, Any] = {"steps": 100, "record_every": 5}
+#: Of IMMA, a step of which costs as much as five of the others.
+_IMMA: Mapping[str, Any] = {"steps": 100, "record_every": 5}
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,7 @@ class Recipe:
     image_size: int | None = 32  # None: what the weights were made for
     limit: int | None = None  # images per class and split
     settings: Mapping[str, Any] = field(default_factory=dict)  # of `DeepSettings`, of every method
-    imma: Mapping[str, Any] = field(default_factory=lambda: _ATTACKED)  # of IMMA
-    attacked: Mapping[str, Any] = field(default_factory=lambda: _ATTACKED)  # of others that simulate one
+    imma: Mapping[str, Any] = field(default_factory=lambda: _IMMA)  # of IMMA
 
 
 #: Adam, and Eq. 11 by its plain gradient: with the dummy layer of Sec. 4.4 the same number of steps reached
@@ -73,7 +72,7 @@ RECIPES: Mapping[str, Recipe] = {
         weights="none",
         pretraining={"epochs": 30, "batch_size": 32},
         settings={**_PLAIN, "steps": 400, "record_every": 20},
-        imma={"steps": 40, "record_every": 4}, attacked={"steps": 200, "record_every": 10},
+        imma={"steps": 40, "record_every": 4},
     ),
     "mnist": Recipe(
         "mnist:0-4",
@@ -99,7 +98,7 @@ RECIPES: Mapping[str, Recipe] = {
     "imagenette-cars": Recipe(
         "imagenette", "cars", (BackboneRecipe("tf_efficientnet_lite0"),), weights="bundled",
         pretraining={"epochs": 30}, image_size=160,
-        settings={"steps": 150}, imma={**_ATTACKED, "steps": 20}, attacked={**_ATTACKED, "steps": 20},
+        settings={"steps": 150}, imma={**_IMMA, "steps": 20},
     ),
     IMAGES: Recipe(
         "", "", (BackboneRecipe("resnet18"),), weights="timm", pretraining={"epochs": 30}, image_size=None,

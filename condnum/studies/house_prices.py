@@ -17,12 +17,10 @@ from condnum.probing import linear_probe
 from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, at_least
 from condnum.studies.linear import LinearStudy
 from condnum.studies.measure import (
-    SPECTRA_TABLE,
     TABLE_1,
     ceilings,
     curve,
     seed_summary,
-    spectra_table,
     spectral_cell,
 )
 from condnum.studies.method_study import MethodNames
@@ -91,7 +89,6 @@ class HousePrices(LinearStudy, name="house-prices", notebook="house_prices"):
             "results": table,
             "summary": seed_summary(table, TABLE_1 if data.name == "house-prices" else {}),
             "curves.parquet": extractor_curves(_problem(data, str(resolve_device(self.device))), cells),
-            SPECTRA_TABLE: spectra_table(cells),
         }
 
     def order(self, cell: Cell) -> Any:

@@ -21,7 +21,7 @@ from condnum.studies.frame.cells import Arrays
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling, share_of_ceiling
 from condnum.theory.immunization import HessianSpectra, Immunization, immunization_from_spectra
 from condnum.theory.slowdown import LOST_FACTOR
-from condnum.theory.spectra import PUBLISHED_RIDGE, Convention, default_rtol, hessian_spectrum
+from condnum.theory.spectra import Convention, default_rtol, hessian_spectrum
 
 #: The three ways in which RIR is measured: compact κ does not see the scale of θ, ridge κ does.
 MEASURES: tuple[tuple[Convention, Any], ...] = (
@@ -31,17 +31,8 @@ MEASURES: tuple[tuple[Convention, Any], ...] = (
 )
 
 
-#: Values of ε, in units of K = XᵀX, at which the ridge convention is read.
-CEILING_RIDGES = (1e-9, PUBLISHED_RIDGE, 1e-3, 1.0, 1e3)
-
-
-def ridge_ceiling_column(ridge: float) -> str:
-    """Return the name of a stored ceiling of the ridge convention."""
-    return f"ceiling_ridge_{ridge:g}"
-
-
 #: Ceilings of the three measures in the row of a cell.
-CEILINGS = ("ceiling_compact", ridge_ceiling_column(PUBLISHED_RIDGE), "ceiling_ridge_as_trained")
+CEILINGS = ("ceiling_compact", "ceiling_ridge", "ceiling_ridge_as_trained")
 
 #: Columns of the results of linear studies.
 MEASURE_COLUMNS = (
@@ -140,7 +131,7 @@ def spectral_cell(problem: ImmunizationProblem, result: ImmunizationResult) -> C
     return CellResult(row, arrays)
 
 
-#: Table of the spectra of a run, from which a finished run can be judged anew.
+#: Table of the spectra of a run.
 SPECTRA_TABLE = "spectra.npz"
 
 
@@ -166,9 +157,7 @@ def cell_spectra(row: Mapping[str, Any], arrays: Arrays, *, unit: bool = False) 
 def ceilings(problem: ImmunizationProblem, theta: Tensor | None = None) -> dict[str, float]:
     """Return the RIR ceilings in both conventions by their columns of a cell; with θ, also at its scale."""
     P, H = problem.pretrain.range, problem.harmful.range
-    found = {"ceiling_compact": rir_ceiling(P, H).value}
-    for ridge in CEILING_RIDGES:
-        found[ridge_ceiling_column(ridge)] = ridge_convention_ceiling(P, H, ridge=ridge)
+    found = {"ceiling_compact": rir_ceiling(P, H).value, "ceiling_ridge": ridge_convention_ceiling(P, H)}
     if theta is not None:
         norm = float(theta.square().sum())
         found["ceiling_ridge_as_trained"] = ridge_convention_ceiling(P, H, squared_norm=norm)

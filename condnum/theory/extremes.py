@@ -90,14 +90,6 @@ def largest_pair(matrix: Tensor) -> tuple[Tensor, Tensor]:
     return vector @ (matrix @ vector), vector
 
 
-def largest_vector(like: Tensor, apply: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return v₁ `(n,)` of a positive semidefinite operator on the columns of `like` `(m, n)`."""
-    found = _top_vector(_finite(like), apply)
-    if found is None:
-        found = torch.linalg.eigh(apply(torch.eye(like.shape[1]).to(like)))[1][:, -1]
-    return found
-
-
 def largest_vectors(matrix: Tensor, scales: Tensor) -> Tensor:
     """Return v₁ `(k, n)` of `diag(s) A diag(s)` for every row s of scales `(k, n)`, by Lanczos side by side.
 

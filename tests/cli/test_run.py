@@ -78,7 +78,6 @@ def test_a_finished_run_is_reused_until_what_it_depends_on_changes(condnum, own,
     ("words", "message"),
     [
         ("run house-prices --data train.csv", "condnum: train.csv lacks 79 of the 81 columns"),
-        ("run stability --runs nowhere,.", "nowhere has no results.csv"),
         ("audit --pretrain P.npy", "--pretrain was given without --harmful"),
         ("run own.ipynb --mode fail", "condnum: column 'SalePrice' is missing."),
         ("run own.ipynb --out own.ipynb", "it exists and is a file"),

@@ -499,8 +499,8 @@ def test_muon_takes_steps_of_equal_singular_values(shape):
     assert float((weight.detach() * weight.grad).sum()) < 0
 
 
-def test_sgrc_and_what_keeps_the_benign_task():
-    """Of attacks with known curves: nothing differs from θ₀ itself, and a costly attack is no bounded one."""
+def test_sgrc():
+    """Of attacks with known curves: nothing differs from θ₀ itself."""
 
     def run(accuracy, benign):
         curves, trials = np.array([accuracy]), pd.DataFrame({"trial": [1]})
@@ -520,12 +520,3 @@ def test_sgrc_and_what_keeps_the_benign_task():
     assert table.loc[("ours", "all-sgd", 4), "sgrc"] == pytest.approx(25)
     assert table.loc[("ours", "ridge", 4), "sgrc"] == pytest.approx(50)
     assert table.loc[("ours", "all-sgd", 4), "epochs"] == 2  # 4 steps of 32 images of 64
-    assert report.bounded(2).set_index("net").loc["ours", "attacker"] == "ridge"
-    assert report.bounded(60).set_index("net").loc["ours", "attacker"] == "all-sgd"
-    # One who keeps D_P for one seed of two is no attacker within the bound.
-    other = {("ours", "all-sgd"): run([0.2, 0.9], 0.95), ("ours", "ridge"): run([0.2, 0.35], 0.95)}
-    runs |= {AttackKey("net", net, attacker, 0, 1): of for (net, attacker), of in other.items()}
-    assert (
-        DeepAttackReport(runs, DeepBudget(), 0.2).bounded(2).set_index("net").loc["ours", "attacker"]
-        == "ridge"
-    )

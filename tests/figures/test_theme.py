@@ -31,7 +31,7 @@ def luminance(color):
 
 
 #: Colors of methods that are not of the shared palette.
-OF_METHODS = [method_style(name).color for name in ("trap", "erase", "initial")]
+OF_METHODS = [method_style(name).color for name in ("erase", "initial")]
 
 
 @pytest.mark.parametrize("color", [BLUE, ORANGE, GREEN, PURPLE, NEUTRAL, *OF_METHODS])

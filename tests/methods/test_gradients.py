@@ -1,16 +1,12 @@
 """The gradients of every method against autograd and finite differences."""
 
-import numpy as np
 import pytest
 import torch
 from covariances import decaying_task, draw
 
-from condnum.errors import InvalidInputError
-from condnum.methods import DescentSettings, baselines, get_method, immunize
+from condnum.methods import DescentSettings, baselines, get_method
 from condnum.methods.baselines import bilevel_gradient
 from condnum.methods.problem import ImmunizationProblem, LogisticLoss, SquaredLoss
-from condnum.methods.unrolled import Contract
-from condnum.probing.attack_path import attack_path
 from condnum.theory.extremes import SMALL
 
 #: (D, ranks of P and H): a small problem (`eigh`), and a large one (Lanczos).
@@ -96,56 +92,3 @@ def test_imma_equals_finite_differences_through_the_inner_steps(kind, steps):
         slope = float(outer(theta + delta) - outer(theta - delta)) / 2e-6
         assert float(found[index]) == pytest.approx(slope, rel=1e-6, abs=1e-7)
     assert all(torch.equal(parameters[name], before[name]) for name in before)
-
-
-@pytest.mark.parametrize("method", ["trap", "contract"])
-def test_unrolled_defenses_equal_finite_differences_of_closed_forms(method):
-    """With what the attacker gains, expects and has ahead by `attack_path`, which simulates nothing."""
-    X, Y, K = draw(12, 4, seed=1), draw(12, 2, seed=2), 3
-    problem = ImmunizationProblem.from_data(draw(12, 4, seed=3), None, X, Y)
-    theta, ahead = draw(4, 4, seed=4), draw(4, 4, seed=5)
-    best = float((X @ torch.linalg.lstsq(X, Y).solution).square().sum() / Y.square().sum())
-
-    def value(size):
-        moved = theta + size * ahead
-        path = attack_path(moved, features=X, targets=Y, steps=range(K + 1))
-        if method == "trap":
-            return np.logaddexp(0, best * (path.gain[K] - path.expected[K]))
-        Z = (X @ moved).numpy()
-        H, update, bends = Z.T @ Z, Z.T @ Y.numpy(), []
-        H /= np.linalg.norm(H, 2)
-        for _ in range(K + 1):
-            bends.append((update * (H @ update)).sum() / (update**2).sum())
-            update = update - H @ update
-        pressed = np.logaddexp(0, path.observed_contraction[K] - Contract.factor)
-        return (
-            best * path.estimate[K] + pressed + np.logaddexp(0, Contract.curvature - np.array(bends)).mean()
-        )
-
-    known = get_method(method)
-    settings = known.defaults.with_overrides(inner_steps=K)
-    slope = known.gradients(problem, {"theta": theta}, settings).parts[method]
-    assert float((slope * ahead).sum()) == pytest.approx((value(1e-5) - value(-1e-5)) / 2e-5, rel=1e-6)
-    assert abs(float((slope * theta).sum())) <= 1e-9 * float(slope.norm() * theta.norm())  # no scale helps
-
-
-@pytest.mark.parametrize("method", ["trap", "contract"])
-def test_unrolled_defenses_refuse_a_task_without_anything_to_learn(method):
-    problem = ImmunizationProblem.from_data(draw(5, 2), None, draw(5, 2), torch.zeros(5))
-    with pytest.raises(InvalidInputError, match="no attacker learns"):
-        immunize(problem, method, steps=1)
-
-
-@pytest.mark.parametrize("method", ["trap", "contract"])
-@pytest.mark.parametrize("case", ["one input", "equal eigenvalues", "top eigenvector"])
-def test_unrolled_defenses_where_the_first_step_learns_all(method, case):
-    """No update is left then, and its length over that of another is no slope."""
-    D = 1 if case == "one input" else 3
-    X = torch.eye(D, dtype=torch.float64).repeat(4, 1)
-    if case == "top eigenvector":
-        X = X * torch.tensor([2.0, 1.0, 0.5])
-    problem = ImmunizationProblem.from_data(draw(12, D, seed=3), None, X, X[:, 0])
-    known = get_method(method)
-    theta = torch.eye(D, dtype=torch.float64)
-    slope = known.gradients(problem, {"theta": theta}, known.defaults).parts[method]
-    assert float(slope.norm()) < 100  # R_ill of one input is infinite

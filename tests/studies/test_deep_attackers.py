@@ -52,7 +52,6 @@ class TestRun:
         for table in (
             report.factor_table(tables["factors"]),
             report.net_table(tables["immunization"], convention="compact"),
-            report.undoing_table(tables["undoing"]),
         ):
             assert "Log κ" in as_html(table).replace(GAP, " ")
         assert "Log κ" in str(figures.protection_figure(tables["factors"], "data"))
@@ -80,16 +79,12 @@ class TestRun:
         labels = dict(zip(tables["results"]["attacker"], tables["results"]["label"], strict=True))
         assert report.verdict(tables["factors"], tables["immunization"]).count("<p>") == 2
         assert len(report.factor_table(tables["factors"])) == len(report.accuracy_table(tables["factors"]))
-        assert f"{100 * best:.1f} %" in report.undoing_table(tables["undoing"]).to_string()
         for drawn in (
             figures.protection_figure(tables["factors"], "data"),
             figures.net_curves_figure(tables["curves"], "data", labels=labels),
             figures.sgrc_figure(tables["sgrc"], "data"),
         ):
             assert "as those in closed form take none" in drawn.layout.title.text
-        shown = report.defense_table(tables["results"], tables["bounded"]).set_index("net")
+        shown = report.defense_table(tables["results"]).set_index("net")
         assert f"{100 * best:.1f}" in shown.to_string()
         assert shown["ridge regression, solved"].str.contains("one seed").all()
-        undone = figures.undoing_figure(tables["undoing"], "data")
-        listed = [trace.name for trace in undone.data if trace.showlegend and len(trace.x)]
-        assert len(listed) == 4  # θ₀, θ_I of both methods, scratch

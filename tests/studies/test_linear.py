@@ -7,21 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from condnum.data import load_diabetes_tasks, load_small_digits
+from condnum.data import load_diabetes_tasks
 from condnum.methods import Method, get_method, registry
 from condnum.probing import linear_probe
-from condnum.studies.digits import DigitPairs
 from condnum.studies.house_prices import HousePrices, extractor_curves
 from condnum.studies.measure import MEASURES
-from condnum.studies.run_verdicts import geometric_ridge_sweep, rank_tolerances
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.theory.immunization import relative_immunization_ratio
-from condnum.theory.spectra import PUBLISHED_RIDGE
 
 #: κ of the diabetes tasks is 500, before and after so few steps: eps·κ·D, with a margin of 1,000.
 CLOSE = 1e-9
 SHORT = HousePrices("embedded", seeds=2, steps=4, device="cpu")
-STUDY = DigitPairs("digits", methods=("ours", "imma", "max_rir"), seeds=2, steps=5, pairs=((4, 7), (9, 0)))
 
 
 @pytest.fixture(scope="module")
@@ -109,32 +105,3 @@ def test_curves(finished, problem):
     # Forming H keeps eps·σ₁; σ_k/σ₁ is above 1e-6 here.
     np.testing.assert_allclose(mine.loc["harmful", "spectrum"]["value"], sigma, rtol=1e-8)
     np.testing.assert_array_equal(mine.loc["harmful", "kappa"]["value"], found["history.kappa_harmful"])
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return STUDY.run(out=tmp_path_factory.mktemp("digits"), jobs=1)
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load_small_digits()
-
-
-def test_sweeps_of_the_spectra_repeat_the_table_at_its_own_choices(run):
-    results, spectra = run.tables["results"], run.tables["spectra"]
-    sweep = geometric_ridge_sweep(spectra).set_index(["method", "ridge"])["rir"]
-    table = results.query("convention == 'ridge' and theta_scale == 'unit'")
-    for method, rows in table.groupby("method"):
-        logs = rows.groupby("seed")["rir"].apply(lambda rir: np.log(rir).mean())
-        np.testing.assert_allclose(np.log(sweep[method, PUBLISHED_RIDGE]), logs, rtol=1e-10)
-    ceilings = np.log(table.drop_duplicates(["pretrain_digit", "harmful_digit"])["rir_ceiling"])
-    assert sweep["ceiling", PUBLISHED_RIDGE].item() == pytest.approx(np.exp(ceilings.mean()))
-    for method in STUDY.methods:
-        assert (sweep[method].groupby("ridge").max() <= sweep["ceiling"] * (1 + 1e-9)).all()
-    tolerances = rank_tolerances(spectra)
-    assert tolerances["rtol"].nunique() == 5
-    default = tolerances[np.isclose(tolerances["rtol"], 64 * 2.0**-52, atol=0)]
-    compact = results.query("convention == 'compact'")
-    for name in ("rir", "rank_pretrain", "rank_harmful", "success"):
-        np.testing.assert_allclose(default[name], compact[name], rtol=1e-12)

@@ -22,11 +22,6 @@ from condnum.studies.reproduction_audit import ReproductionAudit
         (DigitPairs, {"pairs": ((4, 4),)}, "two different digits"),
         (DigitPairs, {"pairs": "4-7,4-x"}, "expected a pair of digits such as 4-7, .*got '4-x'"),
         (DeepNets, {"preset": "resnet18-car"}, "did you mean 'resnet18-cars'"),
-        (
-            DeepNets,
-            {"preset": "vit-cars", "methods": "ours,trap"},
-            "'vit-cars' .* no settings for method 'trap'",
-        ),
         (DeepNets, {"preset": "vit-cars", "methods": "erase_transformed"}, "for method 'erase_transformed'"),
         (
             DeepAttackers,

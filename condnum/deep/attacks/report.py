@@ -25,9 +25,6 @@ THETA_0, AGAIN, SCRATCH = "theta_0", "theta_0 again", "scratch"
 #: Goals: fractions of the way from chance to the best attacker's accuracy on θ₀.
 FRACTIONS = (0.5, 0.8, 0.9, 0.95)
 
-#: The fraction at which a defense counts as undone.
-UNDONE = 0.9
-
 #: Level of the intervals, and the least head start of θ₀ over a net from scratch (a factor of steps) that a
 #: protection score needs.
 _LEVEL = 0.95
@@ -203,53 +200,6 @@ class DeepAttackReport:
             sgrc=("sgrc", "mean"), sgrc_std=("sgrc", "std"), pairs=("sgrc", "count"),
             accuracy=("accuracy", "mean"), accuracy_theta_0=("accuracy_theta_0", "mean"),
         )  # fmt: skip
-
-    def bounded(self, points: float = 2.0) -> pd.DataFrame:
-        """Return the best attack on each net that costs D_P's accuracy at most so many percentage points.
-
-        A row for each backbone, examples per class and net, mean over seeds and repeats, of an attack that
-        stays within the bound for every seed. An attacker of the head alone costs nothing. One of a net from
-        scratch has no accuracy to lose, and is left out. Rates were chosen for D_H alone, and D_P is read by
-        the released head: who minds D_P while training may do better.
-        """
-        table = self.table()
-        table = table[table["net"] != SCRATCH]
-        most = table.groupby(["backbone", "net", "seed"])["pretrain_accuracy"].transform("max")
-        where = ["backbone", "shots", "net"]
-        means = (
-            table.assign(keeps=table["pretrain_accuracy"] >= most - points / 100)
-            .groupby([*where, "attacker", "label"], sort=False, as_index=False)
-            .agg({"final_accuracy": "mean", "pretrain_accuracy": "mean", "keeps": "all"})
-        )
-        means = means[means.pop("keeps")]
-        return means.loc[means.groupby(where, sort=False)["final_accuracy"].idxmax()].reset_index(drop=True)
-
-    def undoing(self) -> pd.DataFrame:
-        """Return what undoing each defense costs: the best attacker's accuracy after so many steps.
-
-        A row for each backbone, examples per class, net and number of steps: the mean over seeds and repeats
-        of the attacker that is best there, `label`, and whether it is at least `goal`, that of `UNDONE`.
-        Attackers in closed form take no step of descent: their best is the row of step 0. `theta_0 again` is
-        the control.
-        """
-        table = self.curves()
-        solved = table["attacker"].map(lambda name: DeepAttacker.named(name).closed_form)
-        table.loc[solved, "step"] = 0
-        table = table[solved | (table["step"] > 0)]
-        where = ["backbone", "shots", "net", "step"]
-        attacks = table.groupby([*where, "attacker"], sort=False, as_index=False)
-        means = attacks[["accuracy", "examples"]].mean()
-        best = means.loc[means.groupby(where, sort=False)["accuracy"].idxmax()]
-        best["label"] = [DeepAttacker.named(name).label for name in best["attacker"]]
-        places = [place for place in self.runs if place.net == THETA_0]
-        goals = pd.DataFrame(
-            {"backbone": p.backbone, "shots": p.shots, "goal": self.goal(p, UNDONE)} for p in places
-        )
-        best = best.merge(goals.groupby(["backbone", "shots"], sort=False, as_index=False).mean())
-        best["reached"] = best["accuracy"] >= best["goal"]
-        nets = [THETA_0, AGAIN, *self.methods, SCRATCH]
-        best["net"] = pd.Categorical(best["net"], nets).as_ordered()
-        return best.sort_values(where, ignore_index=True).astype({"net": str})
 
     def factors(self, fractions: Sequence[float] = FRACTIONS) -> pd.DataFrame:
         """Return a row for each backbone, method, examples per class, fraction and attacker (`compare`).

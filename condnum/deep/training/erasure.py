@@ -89,7 +89,8 @@ class ErasureObjective(DeepObjective):
     """The objective of `erase`, with D_P's features held near those of θ₀, the backbone as it is given."""
 
     def __init__(self, backbone: Backbone, settings: DeepSettings, *, harmful_classes: int) -> None:
-        super().__init__(backbone, "erase", settings, harmful_classes=harmful_classes)
+        super().__init__(backbone, "erase", settings)
+        self.classes = harmful_classes
         self.theta_0 = backbone.snapshot()
 
     def backward(self, tasks: Batches, weights: Mapping[str, float], key: Sequence[int]) -> dict[str, float]:

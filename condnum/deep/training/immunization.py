@@ -95,7 +95,7 @@ def immunize_backbone(
             `DataLoader` or tensors (`as_images`).
         D_H: Harmful images, likewise.
         method: `ours`; `r_ill_only`, without R_well; `opt_kappa`, κ_P − κ_H itself; `imma`, bi-level;
-            `trap` and `contract`, on the path of a simulated attacker; all with the supervised loss on D_P.
+            all with the supervised loss on D_P.
             `erase` trains every block (or with `whole=False` the
             trainable part) until ridge heads on any of them read as little of D_H as possible, and
             keeps the last θ above its floor. Or a `Method` of your own with `net_parts`.

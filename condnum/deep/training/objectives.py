@@ -52,7 +52,6 @@ class DeepObjective:
         self.backbone = backbone
         self.method = get_net_method(method)
         self.settings = settings
-        self.classes = harmful_classes
         self.theta: Vector = [*backbone.trainable_parameters()]
         names = {parameter: name for name, parameter in backbone.named_parameters()}
         self._names = [names[parameter] for parameter in self.theta]  # type: ignore[index]
@@ -92,8 +91,7 @@ class DeepObjective:
 
         labels = {task: batch.labels for task, batch in tasks.items()}
         step = NetStep(
-            self.theta, self.heads, self.backbone.classify, self.probe, labels, self.classes, self.settings,
-            features,
+            self.theta, self.heads, self.backbone.classify, self.probe, labels, self.settings, features
         )  # fmt: skip
         return self.method.net_backward(step, weights)
 

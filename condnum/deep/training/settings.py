@@ -73,7 +73,7 @@ class DeepSettings(Settings):
                 + " trained"
                 + ", transformed images too" * self.transformed
             )
-        if known.net_attacks:
+        if known.net_probe:
             parts.append(f"{self.inner_steps} inner step(s) of size {self.inner_rate:g}")
         if terms and self.weights == "fixed":
             parts.append(f"λ_P = {self.lambda_pretrain:g}, λ_H = {self.lambda_harmful:g}")

@@ -117,7 +117,7 @@ def test_a_value_that_is_not_finite_ends_with_the_last_good_theta(run, monkeypat
         ({"lambda_harmful": 1.0}, {}, "lambda_harmful=1.0 has no effect with weights='balanced'"),
         ({}, {"method": "our"}, "unknown method 'our'"),
         ({}, {"settings": "resnet18-car"}, "did you mean 'resnet18-cars'"),
-        ({}, {"settings": "resnet18-cars", "method": "contract"}, "no settings for method 'contract', only"),
+        ({}, {"settings": "resnet18-cars", "method": "erase"}, "no settings for method 'erase', only"),
         ({}, {"net": Backbone("test_resnet", num_classes=4)}, "label 4 .* out of range.* 4 outputs"),
         ({}, {"net": Backbone("test_resnet", num_classes=5).snapshot()}, "snapshot"),
     ],

@@ -22,7 +22,6 @@ from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.probing.line_search import log_spaced_steps, probe_curves
 from condnum.probing.quadratic import Modes
 from condnum.studies.linear import LinearStudy
-from condnum.studies.measure import report_step
 from condnum.studies.pairs import study_of_one_pair
 from condnum.theory.covariances import CovarianceRange
 from condnum.theory.extremes import SMALL, singular_triples
@@ -204,7 +203,6 @@ def follow(
 
     def watch(progress: Progress) -> None:
         see(progress.step, progress.theta)
-        report_step(progress)
 
     options: dict[str, Any] = {}
     if chosen is not None:

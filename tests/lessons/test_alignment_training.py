@@ -2,12 +2,10 @@
 
 import numpy as np
 import pytest
-import torch
 
-from condnum.data import load_diabetes_tasks
+from condnum.lessons.alignment_training import PathTasks, follow
 from condnum.methods import immunize
 from condnum.probing import linear_probe
-from condnum.studies.alignment_path import PathTasks, follow, kept_steps
 from condnum.theory.alignment import alignment
 from condnum.theory.immunization import relative_immunization_ratio
 
@@ -70,39 +68,3 @@ def test_what_is_erased_counts_for_no_kappa(data):
     found = immunize(tasks.problem, "erase").verdict
     kept = follow(tasks, "erase")["ratios"][0]
     assert kept == pytest.approx([found.pretrain_ratio, found.harmful_ratio], rel=1e-4)
-
-
-@pytest.mark.parametrize("i", [0, 3, 8])
-def test_what_sigma_moves_is_the_derivative_of_log_kappa(tasks, kept, thetas, i):
-    theta, h = thetas[5], 1e-6
-    k = kept["step"].tolist().index(5)
-    U, s, V = torch.linalg.svd(theta)
-    K = [task.covariance for task in (tasks.problem.pretrain, tasks.problem.harmful)]
-
-    def logs(factor):
-        scaled = torch.where(torch.arange(len(s)) == i, s * factor, s)
-        found = relative_immunization_ratio((U * scaled) @ V, *K)
-        return np.log([found.pretrain_ratio, found.harmful_ratio])
-
-    slope = (logs(1 + h) - logs(1 - h)) / (2 * h)
-    pull = 2 * (kept["top"] - kept["low"])[k, :, i]
-    np.testing.assert_allclose(pull, slope, rtol=1e-4, atol=1e-6)  # central differences: h² and eps·κ/h
-
-
-def test_steps_are_log_spaced_with_both_ends_and_fill_the_wanted_number():
-    for limit in (5, 120, 1000, 12_000, 20_000):
-        steps = kept_steps(limit)
-        assert steps[0] == 0
-        assert steps[-1] == limit
-        assert steps == sorted(set(steps))
-        assert min(limit + 1, 30) <= len(steps) <= 60
-
-
-def test_targets_are_not_needed_and_what_needs_them_is_left_out(tmp_path):
-    pair = load_diabetes_tasks()
-    for name, X in (("P", pair.X_P), ("H", pair.X_H)):
-        np.save(tmp_path / f"{name}.npy", X)
-    tasks = PathTasks.of_files(str(tmp_path / "P.npy"), str(tmp_path / "H.npy"))
-    assert "imma" not in tasks.allowed()
-    assert tasks.features == tuple(f"x{k}" for k in range(8))
-    assert follow(tasks, "r_ill_only", 3)["step"].tolist() == [0, 1, 2, 3]
