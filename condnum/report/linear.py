@@ -1,4 +1,4 @@
-"""Tables of the linear experiments: the paper's, the limits, attackers, the release, stability."""
+"""Tables of the linear experiments: the paper's, the limits, attackers, stability."""
 
 from typing import Any
 
@@ -15,7 +15,6 @@ from condnum.report.tables import (
     lines,
     number,
     published,
-    rounded,
     shown,
     span,
     spans,
@@ -193,19 +192,3 @@ def stability_table(claims: pd.DataFrame) -> pd.DataFrame:
         "RIR in all settings": ("rir_least rir_largest", lambda *ends: span(ends)),
     }
     return shown(claims, columns)
-
-
-def switch_table(waterfall: pd.DataFrame) -> pd.DataFrame:
-    """Format RIR switch by switch, and the factor by which each switch changes it, in both conventions."""
-    rows = []
-    for (start, _, switch), both in waterfall.groupby(["start_epochs", "index", "switch"], sort=False):
-        setting = f"released, {start} epochs" if switch == "released" else f"+{GAP}{switch}"
-        cells = {"setting": setting, "updates": f"{both['updates'].max():,}"}
-        for row in both.itertuples():
-            name = {"ridge": "floor", "compact": "compact"}[row.convention]
-            ends = f"<br><small>{span([row.rir_min, row.rir_max])}</small>" if row.seeds > 1 else ""
-            change = "" if np.isnan(row.factor) else f"<br><small>× {rounded(row.factor)}</small>"
-            cells[f"immunized, {name}"] = count_of(row.immunized, row.seeds)
-            cells[f"RIR, {name}<br><small>change</small>"] = number(row.rir) + ends + change
-        rows.append(cells)
-    return pd.DataFrame(rows)
