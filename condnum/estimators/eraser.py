@@ -142,7 +142,7 @@ class Eraser(OneToOneFeatureMixin, Extractor):
     def theta_(self) -> Any:
         """The product θ = BC `(D, D)`, in kind, dtype and device of the inputs.
 
-        For formulas of θ, such as κ. X @ theta_ is not what `transform` gives: it keeps what was erased in
+        For formulas of θ, such as κ. `X @ theta_` is not what `transform` gives: it keeps what was erased in
         its round-off.
         """
         theta = self.erasure_.theta
