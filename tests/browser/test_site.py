@@ -29,13 +29,3 @@ def test_every_page_is_drawn_and_fits_a_phone_and_a_desk(site: Path, watched: An
     assert not wide
     strangers = [url for url in watched.fetched if not url.startswith(("file:", "data:", "blob:"))]
     assert not strangers
-
-
-def test_a_recorded_explorer_plays_in_its_lesson(site: Path, watched: Any) -> None:
-    watched.goto((site / "learn" / "2_alignment.html").as_uri())
-    watched.wait_for_function(_DRAWN)
-    watched.locator(".condnum-recorded input[type=range]").first.press("End")
-    watched.wait_for_function("location.hash !== ''")
-    watched.get_by_role("button", name="Reset", exact=True).first.click()
-    watched.wait_for_function("location.hash === ''")
-    assert watched.problems == []
