@@ -10,7 +10,7 @@ LISTEN ?= 127.0.0.1
 # half of the time of a short `condnum run`, and most tests of the command line start such processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup reproduce site test lint lab teach bench bench-short gpu fuzz audit-pins lock clean
+.PHONY: setup reproduce site test lint lab teach bench bench-short gpu audit-pins lock clean
 
 setup: $(STAMP)
 	@echo 'Once in each shell, so that `condnum …` is found:  . $(BIN)/activate'
@@ -50,10 +50,6 @@ lab: setup
 # The lessons as pages without code, for a class; the address with its token opens in the browser.
 teach: setup
 	$(BIN)/python -m condnum.lessons.serve notebooks --LargeFileManager.hide_globs=experiments --Voila.ip=$(LISTEN) --token
-
-# Minutes of damaged files and words with new seeds; what fails is kept in .hypothesis.
-fuzz: setup
-	CONDNUM_FUZZ_EXAMPLES=5000 $(BIN)/python -m pytest tests/fuzz
 
 # Known weaknesses of the pinned versions, from the PyPI service: needs the network. --strict, because an index
 # that knows nothing about a version (a mirror) would otherwise look like good news.

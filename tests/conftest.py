@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from golden_runs import RUNS, SHOWN
 from hypothesis import HealthCheck, settings
 from waiting import PATIENCE
 
@@ -25,8 +24,8 @@ settings.load_profile("same")
 
 #: What one worker makes for several files, and long files, the longest first: patterns of their tests' names.
 LONGEST = {
-    "site": rf"/test_site|test_notebooks|test_tables\[({'|'.join(SHOWN)})\]",
-    **{name: name for name in ("test_golden", "browser/test_live", "test_readme", "browser/test_")},
+    "site": "/test_site|test_notebooks",
+    **{name: name for name in ("browser/test_live", "test_readme", "browser/test_")},
 }
 
 
@@ -211,25 +210,6 @@ def condnum(shared_kernel: SharedKernel) -> Condnum:
         return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
 
     return call
-
-
-@pytest.fixture(scope="session")
-def golden_run(
-    condnum: Condnum, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], tuple[subprocess.CompletedProcess[str], Path]]:
-    """`golden_run("digits")`: what that run of `golden_runs.RUNS` said, and its folder; each runs once."""
-    from sklearn.datasets import load_digits
-
-    images, labels = load_digits(return_X_y=True)
-
-    @functools.cache
-    def run(name: str) -> tuple[subprocess.CompletedProcess[str], Path]:
-        folder, words = tmp_path_factory.mktemp(name), [*RUNS[name].split(), "--out", "out", "-q"]
-        np.save(folder / "P.npy", images[labels < 5])
-        np.save(folder / "H.npy", images[labels >= 5])
-        return condnum(*words, cwd=folder), folder / "out"
-
-    return run
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,6 @@ from condnum.files import opened
 
 HouseFeatures = Literal["clean", "published"]
 Encoders = Literal["union", "per_domain"]
-Normalise = Literal["per_task", "before_split"]
 
 FILES = DataFiles(
     dataset="house-prices",
@@ -84,7 +83,6 @@ def load_house_prices(
     features: HouseFeatures = "clean",
     rows: int | None = None,
     encoders: Encoders = "union",
-    normalise: Normalise = "per_task",
 ) -> TaskPair:
     """Load the house-price pair: fill missing cells with 0, label-encode, split, standardize.
 
@@ -97,12 +95,10 @@ def load_house_prices(
             has fewer); None keeps 309 and 1151. The published release keeps the first 200.
         encoders: Number the categories on the `union` of both domains, or `per_domain` as the
             release does, where one code may mean two categories. Fitted before `rows` cuts.
-        normalise: Mean and deviation of each task's kept rows (`per_task`), or of the whole table
-            (`before_split`). The release takes those of each task before `rows` cuts.
 
     Returns:
         `X_P` (309, D) with target LotArea and `X_H` (1151, D) with target SalePrice. Columns that
-        are constant in the rows that normalise them are exactly zero.
+        are constant in the rows are kept are exactly zero.
 
     Raises:
         DataNotFoundError: No file here; the message says what to put where.
@@ -115,11 +111,8 @@ def load_house_prices(
         >>> pair.title()  # doctest: +SKIP
         'house-prices, bundled data: 309 pre-training and 1151 harmful rows, D = 77, SHA-256 1e18addf'
     """
-    for name, value, allowed in (
-        ("feature set", features, HouseFeatures), ("encoders", encoders, Encoders),
-        ("normalise", normalise, Normalise),
-    ):  # fmt: skip
-        check_known(name, value, get_args(allowed))
+    check_known("feature set", features, get_args(HouseFeatures))
+    check_known("encoders", encoders, get_args(Encoders))
     if rows is not None:
         rows = check_integer("rows", rows, 2)
     found = obtain(FILES, source)
@@ -147,9 +140,7 @@ def load_house_prices(
     for task, mask, target in (("P", ~harmful, PRETRAIN_TARGET), ("H", harmful, HARMFUL_TARGET)):
         kept = np.flatnonzero(mask)[:rows]
         for letter, chosen in (("X", names), ("y", target)):
-            values = table[chosen].to_numpy(dtype=np.float64)
-            reference = values if normalise == "before_split" else None
-            arrays[f"{letter}_{task}"] = standardize(values[kept], reference=reference)
+            arrays[f"{letter}_{task}"] = standardize(table[chosen].to_numpy(dtype=np.float64)[kept])
     return TaskPair(
         **arrays,
         pretrain_name=f"{PRETRAIN_TARGET}, zoning not {HARMFUL_ZONE}",

@@ -13,7 +13,7 @@ from condnum.figures.style import option_text
 from condnum.probing.report import factor_text
 from condnum.report.deep import HEADLINE, factor_table, in_percent, net_label
 from condnum.report.erasure import left_table
-from condnum.report.linear import immunized, limits_table, switch_table
+from condnum.report.linear import immunized, limits_table
 from condnum.report.scoreboard import PROTOCOLS, differences
 from condnum.report.tables import (
     GAP,
@@ -28,7 +28,6 @@ from condnum.report.tables import (
     times,
 )
 from condnum.studies.attackers import LOGISTIC_EPSILON, SQUARED_EPSILON
-from condnum.studies.measure import TABLE_1
 
 #: A table of a run by its name; None if the run has none.
 Tables: TypeAlias = Callable[[str], Any]
@@ -254,22 +253,6 @@ def _deep_attackers(tables: Tables, kind: str, data: str) -> Answer:
     return Answer(" ".join([*answers, "The paper attacks by a linear probe alone."]), factor_table(factors))
 
 
-def _release(tables: Tables, kind: str, data: str) -> Answer:
-    waterfall = tables("waterfall")
-    said = []
-    for start, rows in waterfall[waterfall["convention"] == "ridge"].groupby("start_epochs", sort=False):
-        if len(rows) > 1:
-            rows = rows.sort_values("index")
-            (start_rir, end_rir), most = rows["rir"].iloc[[0, -1]], rows.loc[rows["factor"].idxmax()]
-            said.append(
-                f"From {start} epochs of the release, RIR {number(start_rir)}, to the corrected protocol, "
-                f"RIR {number(end_rir)}, “{most['switch']}” changes most: {times(most['factor'])}."
-            )
-    ours = waterfall["dataset"].iloc[0] == "house-prices"
-    published = f"Table 1 has {number(TABLE_1['ours'].rir)}." * ours
-    return Answer(" ".join([*said, published]).strip(), switch_table(waterfall))
-
-
 def _corrections(tables: Tables, kind: str, data: str) -> Answer:
     table = tables("corrections")
     said = (
@@ -288,6 +271,5 @@ _ANSWERS: dict[str, Callable[[Tables, str, str], Answer]] = {
     "limits": _limits,
     "attackers": _attackers,
     "erasure": _erasure,
-    "reproduction-audit": _release,
     "corrections": _corrections,
 }

@@ -1,4 +1,4 @@
-"""Tables of the linear experiments: the paper's, the limits, attackers, the release."""
+"""Tables of the linear experiments: the paper's, the limits, attackers."""
 
 from typing import Any
 
@@ -14,7 +14,6 @@ from condnum.report.tables import (
     lines,
     number,
     published,
-    rounded,
     shown,
     span,
     spans,
@@ -162,22 +161,3 @@ def choice_table(report: Any) -> pd.DataFrame:
         "steps": ("steps last_step", _observed), "passes": "passes",
     }  # fmt: skip
     return shown(table.sort_values("label", kind="stable", key=lambda labels: labels.map(order)), columns)
-
-
-# The authors' release.
-
-
-def switch_table(waterfall: pd.DataFrame) -> pd.DataFrame:
-    """Format RIR switch by switch, and the factor by which each switch changes it, in both conventions."""
-    rows = []
-    for (start, _, switch), both in waterfall.groupby(["start_epochs", "index", "switch"], sort=False):
-        setting = f"released, {start} epochs" if switch == "released" else f"+{GAP}{switch}"
-        cells = {"setting": setting, "updates": f"{both['updates'].max():,}"}
-        for row in both.itertuples():
-            name = {"ridge": "floor", "compact": "compact"}[row.convention]
-            ends = f"<br><small>{span([row.rir_min, row.rir_max])}</small>" if row.seeds > 1 else ""
-            change = "" if np.isnan(row.factor) else f"<br><small>× {rounded(row.factor)}</small>"
-            cells[f"immunized, {name}"] = count_of(row.immunized, row.seeds)
-            cells[f"RIR, {name}<br><small>change</small>"] = number(row.rir) + ends + change
-        rows.append(cells)
-    return pd.DataFrame(rows)

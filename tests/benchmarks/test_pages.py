@@ -5,16 +5,19 @@ immediate.
 """
 
 from itertools import cycle
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from browser.test_explorers import PLAY, recorded_page
 
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
+from condnum.files import asset
 from condnum.lessons.alignment_lab import alignment_lab
 from condnum.lessons.explorers import EXPLORERS
 from condnum.lessons.frame import recording
+from condnum.lessons.frame.recording import record
 from condnum.lessons.grab import standalone
 from condnum.site.build import build_site
 
@@ -34,6 +37,27 @@ _RESPONSE = """async (label) => {
         times.push(performance.now() - start);
     }
     return times;
+}"""
+
+
+def recorded_page(folder: Path, explorer: Any, settings: str = "{}") -> Path:
+    """Write a page on which `PLAY` plays a recording, without a server."""
+    from plotly.offline import get_plotlyjs
+
+    scripts = asset("figures/paint.js", "lessons/frame/explorer.js", "lessons/frame/recording.js")
+    (folder / "all.js").write_text(f"{get_plotlyjs()}\n{scripts}\n{record(explorer)}")
+    (folder / "page.html").write_text(
+        f"<!doctype html><meta charset=utf-8><style>{asset('lessons/frame/explorer.css')}</style>"
+        f"<body data-theme=light><div id=column><div class=condnum-recorded "
+        f"data-explorer={explorer.__name__} data-settings='{settings}'></div></div>"
+        '<script src="all.js"></script>'
+    )
+    return folder / "page.html"
+
+
+PLAY = """async () => {
+    const host = document.querySelector('.condnum-recorded');
+    window.player = await condnum.play(host);
 }"""
 
 

@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from browser.page_faults import NOTEBOOKS
-from golden_runs import SHOWN
 from lessons.test_notebooks import FASTER
 from waiting import PATIENCE, wait_until
 
@@ -26,6 +24,7 @@ ARGUMENTS = [
     *("--disable-background-networking", "--disable-component-update"),
 ]
 TOKEN = "test"
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 #: In JupyterLab those with which a test does something, in Voilà all.
 LESSONS = {"lab": sorted(NOTEBOOKS.glob("[156]_*.ipynb")), "voila": sorted(NOTEBOOKS.glob("*.ipynb"))}
 _STRANGER = re.compile(r"^https?://(?!127\.0\.0\.1:).*")  # on another host
@@ -256,15 +255,14 @@ def voila_address(needs_chromium: None, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="session")
 def site(
-    golden_run: Callable[..., Any],
+    condnum: Callable[..., Any],
     lesson_run: Callable[[str], Path],
     site_cache: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    """The site of a small reproduction: three finished runs, one failure, every lesson and explorer.
+    """The site of a small reproduction: a finished run, a failure, every lesson and explorer.
 
-    One explorer is recorded at a few values of its controls. Of the others each control has two, and all
-    states look alike.
+    Each control of a recorded explorer has two values, and all states look alike.
     """
     from condnum.lessons import explorers
     from condnum.lessons.frame import recording
@@ -272,15 +270,16 @@ def site(
     from condnum.site import build, parts
 
     root, target = tmp_path_factory.mktemp("reproduction"), tmp_path_factory.mktemp("reports")
-    for name in SHOWN:
-        shutil.copytree(golden_run(name)[1], root / name)
+    words = "run house-prices --data embedded --seeds 2 --steps 60 -j 1 -q --out house-prices"
+    assert condnum(*words.split(), cwd=root).returncode == 0
 
     def run(name: str, *ended: Any) -> ExperimentResult:
         return ExperimentResult(Experiment(name, f"Title of {name}", "One sentence.", name), *ended)
 
-    runs = [run(name, root / name, "finished", "") for name in SHOWN]
-    runs.append(run("deep", None, "failed", "no memory"))
-    few = {"exponent": [0.0, 0.5, 1.0], "pretrain_kappa": [10.0, 100.0], "harmful_kappa": [2.0, 10.0]}
+    runs = [
+        run("house-prices", root / "house-prices", "finished", ""),
+        run("deep", None, "failed", "no memory"),
+    ]
     messages, values, payload = list[str](), recording.recorded_values, recording.payload
     first = cache(lambda explorer: payload(explorer, recording.lattice(explorer)[0]))
 
@@ -292,11 +291,9 @@ def site(
         if not folder.exists():
             shutil.copytree(lesson_run(name), folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recording, "recorded_values", lambda _: few)
+        patch.setattr(recording, "recorded_values", two)
+        patch.setattr(recording, "payload", lambda explorer, _: first(explorer))
         for name in explorers.EXPLORERS:
-            if name != "AlignedTasksExplorer":
-                patch.setattr(recording, "recorded_values", two)
-                patch.setattr(recording, "payload", lambda explorer, _: first(explorer))
             explorers.record_file(name, parts.recording(name, site_cache))
     made = {"cache": site_cache, "explorers": list(explorers.EXPLORERS)}
     build.build_site(runs, target, say=messages.append, **made)

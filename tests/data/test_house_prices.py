@@ -30,18 +30,12 @@ def column(pair, name, task="X_P"):
     return getattr(pair, task)[:, pair.feature_names.index(name)].tolist()
 
 
-def test_before_the_split_encoders_on_the_union_or_per_domain(houses):
-    # D_H rows a, b, c; D_P rows b, c. Union: b = 1, c = 2; per domain: b = 0, c = 1 in D_P.
-    cells = ["a", "b", "b", "c", "c"]
-    union = houses(Street=cells, options={"normalise": "before_split"})
-    apart = houses(Street=cells, options={"normalise": "before_split", "encoders": "per_domain"})
-    # union codes 0 1 1 2 2: mean 6/5, variance 14/25; apart codes 0 0 1 1 2: mean 4/5, variance 14/25
-    s = 14**0.5 / 5
-    assert column(union, "Street") == pytest.approx([(1 - 1.2) / s, (2 - 1.2) / s])
-    assert column(apart, "Street") == pytest.approx([(0 - 0.8) / s, (1 - 0.8) / s])
-    # LotArea 1, 10, 2, 30, 3: mean 9.2, variance 1014/5 − 9.2²
-    s = (1014 / 5 - 9.2**2) ** 0.5
-    assert union.y_P == pytest.approx([(10 - 9.2) / s, (30 - 9.2) / s])
+def test_encoders_on_the_union_or_per_domain(houses):
+    # D_H rows a, c, d; D_P rows b, b. Codes in D_H on the union: 0, 2, 3; per domain: 0, 1, 2.
+    cells = ["a", "b", "c", "b", "d"]
+    union, apart = houses(Street=cells), houses(Street=cells, options={"encoders": "per_domain"})
+    assert column(union, "Street", "X_H") == pytest.approx([x / 14**0.5 for x in (-5, 1, 4)])
+    assert column(apart, "Street", "X_H") == pytest.approx([-(1.5**0.5), 0, 1.5**0.5])
 
 
 def test_rows_are_the_first_of_each_domain_and_standardized_anew(houses):

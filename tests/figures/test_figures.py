@@ -1,7 +1,6 @@
 """Figures say what their tables say."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -18,10 +17,6 @@ from condnum.lessons.frame.clicks import Opening
 from condnum.probing import AttackBudget
 from condnum.probing import attack_panel as attacked
 from condnum.theory.pareto import feasible_region
-
-
-def golden(name):
-    return pd.read_csv(Path(__file__).parents[1] / "golden" / f"{name}.csv")
 
 
 def trace(figure, name, panel="x"):
@@ -112,8 +107,9 @@ def test_factors_are_numbers_or_lower_bounds(report):
 
 def test_the_region_is_drawn_as_far_as_any_method_lies():
     region = feasible_region(np.diag([1e6, 1.0]), np.diag([2.0, 1.0]), ridge=1e-3)
+    points = pd.DataFrame({"kind": ["family", "pareto"], "pretrain_ratio": 0.9, "harmful_ratio": 0.9})
     far = pd.DataFrame({"method": "pareto", "pretrain_ratio": [1e9], "harmful_ratio": [1e12], "rir": [1e3]})
-    figure = limits.front_figure(golden("limits/points"), far.assign(rir_share=0.1), region, "toy data")
+    figure = limits.front_figure(points, far.assign(rir_share=0.1), region, "toy data")
     for name in ("unreachable", "Pareto front: RIR = RIR<sub>max</sub>"):
         assert np.log10(max(trace(figure, name).x)) > figure.layout.xaxis.range[1]
 

@@ -1,4 +1,4 @@
-"""Every correction against numbers worked out by hand; `tests/golden` holds their words."""
+"""Every correction against numbers worked out by hand."""
 
 import math
 

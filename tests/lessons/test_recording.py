@@ -1,7 +1,4 @@
-"""Recordings of explorers: which states, how they are packed, and when they are made anew.
-
-How a browser reads them is tested in tests/browser/test_explorers.py.
-"""
+"""Recordings of explorers: which states, how they are packed, and when they are made anew."""
 
 import base64
 import gzip

@@ -29,7 +29,7 @@ from condnum.site.build import build_site
 from condnum.site.results import results_pages
 
 HERE = Path(__file__).resolve().parent
-REPORTS, GOLDEN = HERE.parents[1] / "reports", HERE.parent / "golden"
+REPORTS = HERE.parents[1] / "reports"
 
 
 def entry(name, command, folder=None, status="finished", error=""):
@@ -94,7 +94,8 @@ def real(tmp_path):
     corrections = correction_table([aligned_remark()]).assign(computed="κ(H_P): 123 → 4")
     tables = {
         "deep": REPORTS / "deep" / "mnist", "house-prices": REPORTS / "house_prices",
-        "mnist": REPORTS / "mnist", "digits": GOLDEN / "digits", "attackers": GOLDEN / "attackers",
+        "mnist": REPORTS / "mnist", "digits": REPORTS / "digits",
+        "attackers": REPORTS / "attackers" / "house_prices",
         "corrections": {"corrections": corrections, "results": pd.DataFrame({"x": [1]}),
                         "large": pd.DataFrame({"x": range(200_000)})},
     }  # fmt: skip

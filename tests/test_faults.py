@@ -1,7 +1,9 @@
-"""A real command, killed: old results stand whole; the next run resumes and has the undisturbed numbers."""
+"""A command that is killed, a disk that is full: old results stand whole, and the next run goes on."""
 
+import errno
 import hashlib
 import json
+import os
 import re
 import shutil
 import signal
@@ -13,12 +15,8 @@ import psutil
 import pytest
 from waiting import PATIENCE, wait_until
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.long,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(sys.platform != "linux", reason="signals as on Linux"),
-]
+from condnum.errors import OutputError
+from condnum.files import results_folder, write_json, write_text
 
 WORDS = "run house-prices --data embedded --seeds 3 --steps 3000 --jobs 2"
 COMMAND = [*WORDS.split(), "--out", "out", "--quiet"]
@@ -53,6 +51,10 @@ def numbers(out):
     return {name: t.drop(columns=[c for c in t if "seconds" in c]) for name, t in tables.items()}
 
 
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(sys.platform != "linux", reason="signals as on Linux")
 def test_a_killed_run_leaves_the_old_results_and_resumes(condnum, tmp_path):
     out, partial = tmp_path / "out", tmp_path / "out.partial"
     done = condnum(*COMMAND, cwd=tmp_path)
@@ -82,3 +84,26 @@ def test_a_killed_run_leaves_the_old_results_and_resumes(condnum, tmp_path):
     assert found.keys() == wanted.keys() != set()
     for table, values in wanted.items():
         pd.testing.assert_frame_equal(found[table], values, check_exact=True)
+
+
+def test_a_disk_that_is_full_at_a_write_leaves_the_old_results(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+
+    def run(text):
+        with results_folder(out) as held:
+            write_text(held.path / "results.csv", text)
+            write_json(held.path / "provenance.json", {"files": held.checksums()})
+            held.replace()
+
+    def full(stream):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    run("old")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OutputError, match="free some space there"):
+            run("new")
+    assert (out / "results.csv").read_text() == "old"
+    run("new")
+    assert (out / "results.csv").read_text() == "new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".out.lock", "out"]

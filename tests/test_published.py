@@ -1,0 +1,71 @@
+"""Values that must not move: published numbers, closed forms of the bundled data, counter-examples."""
+
+import pytest
+
+from condnum import (
+    ImmunizationProblem,
+    condition_number,
+    digit_pair,
+    immunize,
+    load_diabetes_tasks,
+    load_house_prices,
+    load_small_digits,
+    relative_immunization_ratio,
+    rir_ceiling,
+)
+from condnum.lessons.corrections import CORRECTIONS
+from condnum.studies.measure import TABLE_1, TABLE_2, TABLE_3
+
+#: Of bundled pairs: D, rank and compact κ of K_P, the same of K_H, the limit of RIR.
+BUNDLED = {
+    "house prices": (79, 74, 229.424095826, 76, 208.741439155, float("inf")),
+    "diabetes": (8, 8, 469.814621164, 8, 360.188848044, 4.186631366886),
+    "digits 4 and 7": (64, 54, 774237.143982, 50, 532694.439735, float("inf")),
+}
+
+
+@pytest.fixture(scope="module")
+def problems():
+    pairs = (
+        load_house_prices(features="published"),
+        load_diabetes_tasks(),
+        digit_pair(load_small_digits(), 4, 7),
+    )
+    return dict(zip(BUNDLED, map(ImmunizationProblem.from_pair, pairs), strict=True))
+
+
+def test_published_ratios_of_ours():
+    assert (TABLE_1["ours"].rir, TABLE_2["ours"].rir) == (356.2, 70.04)
+    assert (TABLE_3["resnet18", "cars"]["ours"].rir, TABLE_3["vit", "cars"]["ours"].rir) == (3.467, 34.517)
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_ranks_condition_numbers_and_limits(problems, name):
+    K_P, K_H = (task.covariance for task in (problems[name].pretrain, problems[name].harmful))
+    P, H = condition_number(K_P), condition_number(K_H)
+    found = (len(K_P), P.rank, P.value, H.rank, H.value, rir_ceiling(K_P, K_H).value)
+    assert found == pytest.approx(BUNDLED[name], rel=1e-7)
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_pareto_meets_definition_3_1_in_both_conventions(problems, name):
+    problem = problems[name]
+    theta = immunize(problem, "pareto").theta
+    covariances = problem.pretrain.covariance, problem.harmful.covariance
+    least = {"house prices": 478_000, "diabetes": 4.1865, "digits 4 and 7": 43.4}  # of the ridge convention
+    for convention in ("compact", "ridge"):
+        measured = relative_immunization_ratio(theta, *covariances, convention=convention)
+        assert measured.success
+        assert measured.rir > least[name]
+
+
+def test_the_limit_is_reached(problems):
+    problem = problems["diabetes"]
+    measured = relative_immunization_ratio(
+        immunize(problem, "max_rir").theta, problem.pretrain.covariance, problem.harmful.covariance
+    )
+    assert measured.rir == pytest.approx(BUNDLED["diabetes"][-1], rel=1e-9)
+
+
+def test_eight_statements_are_refuted():
+    assert [check().refuted for check in CORRECTIONS] == [True] * 8
