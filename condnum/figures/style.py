@@ -31,8 +31,8 @@ PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#5
 #: Of the palette, in teaching figures: readable light on dark and dark on light.
 BLUE, ORANGE, GREEN, PURPLE, NEUTRAL = "#2E86C8", "#D55E00", "#009E73", "#CC79A7", "#8A8A8A"
 
-#: The theoretical limit, and bars that rise or fall, in colors of no method.
-LIMIT, RISES, FALLS = "#222222", "#6A51A3", "#B8860B"
+#: The theoretical limit, in a color of no method.
+LIMIT = "#222222"
 
 #: What is drawn for comparison: axes, levels, thresholds.
 GREY = "#888888"

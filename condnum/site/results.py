@@ -17,7 +17,6 @@ from condnum.figures.attack_panel import factor_heatmap
 from condnum.figures.deep_attacks import protection_figure
 from condnum.figures.erasure import erasure_front
 from condnum.figures.limits import ceilings_figure
-from condnum.figures.waterfall import waterfall_figure
 from condnum.files import shipped
 from condnum.machine import revision_text
 from condnum.progress import duration
@@ -30,7 +29,6 @@ from condnum.report.run import REPORT
 from condnum.report.scoreboard import AGREEMENT, scoreboard, tally
 from condnum.report.tables import CORRECTIONS_CSV, as_html, formula_html, mark_tables, sortable
 from condnum.site.notebooks import page_notebook
-from condnum.studies.measure import TABLE_1
 
 #: Anchor of the section that says what made a page.
 _RUN = "what-made-this-page"
@@ -39,9 +37,6 @@ _RUN = "what-made-this-page"
 _DRAWN: dict[str, Callable[[Callable[[str], Any]], Any]] = {
     "attackers": lambda table: factor_heatmap(*reported_factors(table), "raw inputs"),
     "limits": lambda table: ceilings_figure(table("ceilings"), ""),
-    "reproduction-audit": lambda table: waterfall_figure(
-        table("waterfall"), "", epochs=10, published=TABLE_1["ours"].rir
-    ),
     "deep-attackers": lambda table: protection_figure(table("factors"), ""),
     "erasure": lambda table: erasure_front(table("summary"), ""),
     "mnist": lambda table: pair_heatmaps(table("results"), "", convention="ridge", theta_scale="as_trained"),

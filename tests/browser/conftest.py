@@ -1,4 +1,4 @@
-"""A real browser: Chromium on pages from the disk, and on a JupyterLab and a Voilà of the lessons."""
+"""A real browser: Chromium on pages from the disk, and on a JupyterLab of the lessons."""
 
 import os
 import re
@@ -26,8 +26,8 @@ ARGUMENTS = [
     *("--disable-background-networking", "--disable-component-update"),
 ]
 TOKEN = "test"
-#: In JupyterLab those with which a test does something, in Voilà all.
-LESSONS = {"lab": sorted(NOTEBOOKS.glob("[156]_*.ipynb")), "voila": sorted(NOTEBOOKS.glob("*.ipynb"))}
+#: Those with which a test does something in JupyterLab.
+LESSONS = sorted(NOTEBOOKS.glob("[156]_*.ipynb"))
 _STRANGER = re.compile(r"^https?://(?!127\.0\.0\.1:).*")  # on another host
 
 _FIGURES = """() => Array.from(document.querySelectorAll('.js-plotly-plot'))
@@ -171,11 +171,11 @@ def _write_lessons(path: Path, lessons: list[Path]) -> None:
 
 
 @contextmanager
-def _server(base: Path, command: list[str], probe: str, lessons: list[Path]) -> Generator[str]:
-    """Serve lessons as one notebook, from a home of its own; yields the address, once `probe` answers."""
+def _server(base: Path, command: list[str], probe: str) -> Generator[str]:
+    """Serve `LESSONS` as one notebook, from a home of its own; yields the address, once `probe` answers."""
     home = base / "home"
     shutil.copytree(NOTEBOOKS, base / "notebooks", ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
-    _write_lessons(base / "notebooks" / "lessons.ipynb", lessons)
+    _write_lessons(base / "notebooks" / "lessons.ipynb", LESSONS)
     names = ("_CONFIG", "_DATA", "_RUNTIME", "LAB_SETTINGS", "LAB_WORKSPACES")
     folders = {f"JUPYTER{name}_DIR": str(home / name.strip("_").lower()) for name in names}
     variables = {"HOME": str(home), "IPYTHONDIR": str(home / "ipython"), "OMP_NUM_THREADS": "1", **folders}
@@ -229,7 +229,7 @@ def lab(needs_chromium: None, window: Any, tmp_path: Path) -> Iterator[Callable[
         *("--ServerApp.ip=127.0.0.1", "--ServerApp.port=0"),
         *(f"--IdentityProvider.token={TOKEN}", "--LabApp.expose_app_in_browser=True"),
     ]
-    with _server(tmp_path, command, "/api/status", LESSONS["lab"]) as address:
+    with _server(tmp_path, command, "/api/status") as address:
 
         def open_lessons(figures: int) -> LivePage:
             opened = LivePage(window)
@@ -241,17 +241,6 @@ def lab(needs_chromium: None, window: Any, tmp_path: Path) -> Iterator[Callable[
             return opened
 
         yield open_lessons
-
-
-@pytest.fixture(scope="session")
-def voila_address(needs_chromium: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a Voilà as a class has it; cells that fail show their traceback."""
-    pytest.importorskip("voila", reason="the extra notebooks is not installed")
-    base = tmp_path_factory.mktemp("voila")
-    serve = ["condnum.lessons.serve", str(base / "notebooks"), "--no-browser"]
-    options = [*serve, "--port=0", f"--Voila.token={TOKEN}"]
-    with _server(base, options, "/voila/tree", LESSONS["voila"]) as address:
-        yield address
 
 
 @pytest.fixture(scope="session")
@@ -280,7 +269,7 @@ def site(
 
     runs = [run(name, root / name, "finished", "") for name in SHOWN]
     runs.append(run("deep", None, "failed", "no memory"))
-    few = {"exponent": [0.0, 0.5, 1.0], "pretrain_kappa": [10.0, 100.0], "harmful_kappa": [2.0, 10.0]}
+    few = {"kappa": [100.0, 1e6], "dimension": [32], "shape": ["geometric"], "start": ["random"]}
     messages, values, payload = list[str](), recording.recorded_values, recording.payload
     first = cache(lambda explorer: payload(explorer, recording.lattice(explorer)[0]))
 
@@ -294,7 +283,7 @@ def site(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recording, "recorded_values", lambda _: few)
         for name in explorers.EXPLORERS:
-            if name != "AlignedTasksExplorer":
+            if name != "SpectrumDescentExplorer":
                 patch.setattr(recording, "recorded_values", two)
                 patch.setattr(recording, "payload", lambda explorer, _: first(explorer))
             explorers.record_file(name, parts.recording(name, site_cache))

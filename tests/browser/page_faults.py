@@ -20,7 +20,7 @@ _SETTLED = """dark => !document.querySelector('.condnum-recorded:not(:has(.main-
     !plot.checkVisibility() || (plot._fullLayout && plot.querySelector('.main-svg')
         && (plot._fullLayout.paper_bgcolor === '#14181e') === dark
         && (!plot._fullLayout.autosize || Math.abs(plot._fullLayout.width - plot.clientWidth) <= 1)))"""
-#: Voilà and JupyterLab do not follow the reader's system: what is live in them follows this.
+#: JupyterLab does not follow the reader's system: what is live in it follows this.
 _THEME = "light => { if (document.body.dataset.jpThemeLight) document.body.dataset.jpThemeLight = light; }"
 #: Lets observers of sizes and of colours do their work.
 _PAINTED = """() => new Promise(done =>

@@ -13,9 +13,9 @@ from browser.page_faults import FAULTS
 from lessons.test_recording import assert_same
 
 from condnum.files import asset
-from condnum.lessons.aligned_tasks import EXPONENTS, AlignedTasksExplorer
 from condnum.lessons.alignment import ROTATIONS, AlignmentExplorer
 from condnum.lessons.alignment_lab import alignment_lab
+from condnum.lessons.condition_number import GradientDescentExplorer
 from condnum.lessons.explorers import EXPLORERS
 from condnum.lessons.frame import recording
 from condnum.lessons.frame.recording import lattice, leaves, payload, record
@@ -37,6 +37,14 @@ def recorded_page(folder: Path, explorer: Any, settings: str = "{}") -> Path:
     )
     return folder / "page.html"
 
+
+#: A few values of the first explorer's controls.
+FEW: dict[str, list[Any]] = {
+    "kappa": [10.0, 1000.0],
+    "angle": [0.0, 45.0],
+    "rule": ["exact", "constant"],
+    "step": [5, 20],
+}
 
 PLAY = """async () => {
     const host = document.querySelector('.condnum-recorded');
@@ -85,22 +93,22 @@ def test_states_are_those_of_the_functions(
 
 
 def test_a_page_plays_by_keyboard_and_by_its_address(play: Any) -> None:
-    few = {"exponent": [0.0, 0.5, 1.0], "pretrain_kappa": [100.0, 1000.0], "harmful_kappa": [2.0, 100.0]}
-    window = play(AlignedTasksExplorer, few, '{"exponent": 1.0}', "#pretrain_kappa=1000")
+    few = FEW | {"kappa": [1.0, 10.0, 1000.0]}
+    window = play(GradientDescentExplorer, few, '{"angle": 0.0}', "#step=20")
     said = window.locator(".condnum-verdict")
-    said.get_by_text("immunized").wait_for()
-    start = {"exponent": 1, "pretrain_kappa": 1000, "harmful_kappa": 2}
+    said.get_by_text("one step arrives").wait_for()
+    start = {"kappa": 10, "angle": 0, "rule": "exact", "step": 20}
     assert window.evaluate("player.state()") == start
-    window.get_by_role("slider", name="exponent s").focus()
-    window.keyboard.press("Home")
-    said.get_by_text("nothing is changed yet").wait_for()
-    assert window.evaluate("location.hash") == "#pretrain_kappa=1000&exponent=0"
-    wanted = AlignedTasksExplorer.compute(exponent=0.0, pretrain_kappa=1000.0)
+    window.get_by_role("slider", name="start angle φ (degrees)").focus()
+    window.keyboard.press("End")
+    said.get_by_text("exactly Kantorovich's worst case").wait_for()
+    assert window.evaluate("location.hash") == "#step=20&angle=45"
+    wanted = GradientDescentExplorer.compute(step=20)
     assert wanted.caption().split("<")[0] in said.inner_text()
     with window.expect_download() as caught:
         window.get_by_role("button", name="Data as CSV").click()
-    drawn = pd.read_csv(caught.value.path()).query("trace == 'RIR, Eq. 15' and panel == 2")
-    np.testing.assert_allclose(drawn[["x", "y"]], np.c_[EXPONENTS, wanted.ratios], rtol=1e-4)
+    drawn = pd.read_csv(caught.value.path()).query("trace == 'iterates' and panel == 1")
+    np.testing.assert_allclose(drawn[["x", "y"]], np.asarray(wanted.path)[:21, ::-1], rtol=1e-4)
     window.get_by_role("button", name="Reset", exact=True).click()
     window.wait_for_function("location.hash === ''")
     box = window.locator(".condnum-number").first
@@ -112,11 +120,10 @@ def test_a_page_plays_by_keyboard_and_by_its_address(play: Any) -> None:
 
 def test_what_is_typed_is_taken_at_enter_and_what_is_not_recorded_is_said(play: Any) -> None:
     """JupyterLab cancels what a browser does at Enter."""
-    few = {"exponent": [0.0, 1.0], "pretrain_kappa": [10.0, 1000.0], "harmful_kappa": [2.0, 100.0]}
-    page = play(AlignedTasksExplorer, few)
+    page = play(GradientDescentExplorer, FEW)
     cancel = "addEventListener('beforeinput', e => e.inputType === 'insertLineBreak' && e.preventDefault())"
     page.evaluate(f"document.body.{cancel}")
-    box, alert = page.get_by_role("textbox", name="κ(KP)"), page.get_by_role("alert")
+    box, alert = page.get_by_role("textbox", name="condition number κ"), page.get_by_role("alert")
     box.fill("1e9")
     box.press("Enter")
     alert.get_by_text("must be a number from").wait_for()
@@ -131,13 +138,12 @@ def test_what_is_typed_is_taken_at_enter_and_what_is_not_recorded_is_said(play: 
 
 
 def test_an_address_with_what_no_control_takes_says_so(play: Any) -> None:
-    few = {"exponent": [0.0, 1.0], "pretrain_kappa": [100.0, 1000.0], "harmful_kappa": [2.0, 100.0]}
-    page = play(AlignedTasksExplorer, few)
+    page = play(GradientDescentExplorer, FEW)
     for text in ("abc", "null", "[]", "", "1e9", "NaN"):
-        page.evaluate("text => { location.hash = text; }", f"pretrain_kappa={text}&exponent=1")
-        words = f"The address has pretrain_kappa={text}: it takes a number from 1"
+        page.evaluate("text => { location.hash = text; }", f"kappa={text}&step=20")
+        words = f"The address has kappa={text}: it takes a number from 1"
         page.get_by_role("alert").get_by_text(words).wait_for()
-        state = {"exponent": 1, "pretrain_kappa": 100, "harmful_kappa": 2}
+        state = {"kappa": 10, "angle": 45, "rule": "exact", "step": 20}
         assert page.evaluate("player.state()") == state
     assert page.problems == []
 

@@ -64,11 +64,12 @@ def test_every_page_and_report(
 
 
 def test_a_recorded_explorer_plays_in_its_lesson_below_a_link_and_on_paper(site, watched):
-    page, explorer = site / "learn" / "2_alignment.html", "[data-explorer=AlignedTasksExplorer]"
-    watched.goto(f"{page.as_uri()}#2.exponent=0")  # the second explorer of the page
-    watched.locator(f"{explorer} .condnum-verdict", has_text="nothing is changed yet").wait_for()
-    watched.locator(f"{explorer} input[type=range]").first.press("End")
-    watched.locator(f"{explorer} .condnum-verdict", has_text="immunized").wait_for()
+    page = site / "learn" / "1_condition_number.html"
+    explorer = "[data-explorer=SpectrumDescentExplorer]"
+    watched.goto(f"{page.as_uri()}#2.kappa=1000000")  # the second explorer of the page
+    watched.locator(f"{explorer} .condnum-verdict", has_text="not reached within").wait_for()
+    watched.locator(f"{explorer} input[type=range]").first.press("Home")
+    watched.locator(f"{explorer} .condnum-verdict", has_text="is reached after").wait_for()
     watched.set_viewport_size({"width": 1280, "height": 300})  # low, so that the page can be scrolled to it
     watched.emulate_media(color_scheme="dark")
     watched.goto("about:blank")

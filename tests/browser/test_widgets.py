@@ -4,7 +4,6 @@ import pytest
 
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
-from condnum.figures.kept import KEPT
 from condnum.lessons.condition_number import GradientDescentExplorer
 
 pytestmark = pytest.mark.browser
@@ -125,7 +124,7 @@ def test_a_kernel_is_asked_once_for_plotly_and_the_page_says_that_it_waits(widge
 
 
 def test_plotly_may_come_from_elsewhere_meanwhile(widgets):
-    """JupyterLab's own, which shows the pictures that cells keep."""
+    """JupyterLab's own, which shows plain figures."""
     add(widgets)
     widgets.evaluate("eval(stub)")
     add(widgets)
@@ -154,15 +153,6 @@ def test_a_kernel_that_ends_is_told(widgets, status):
     widgets.wait_for_function("document.querySelector('.condnum-number').value === '10'")
     assert shown(widgets, 0) == ("10", "10", False)
     assert told.count() == 2
-
-
-def test_a_notebook_that_is_opened_again_says_what_to_do(window):
-    """In the place of JupyterLab's words, which a widget without a model gets."""
-    output = "<div class=jp-OutputArea-child><div class='jp-OutputArea-output {}'>{}</div></div>"
-    for kind, missing in (("jupyter-widgets", True), ("", False)):
-        window.set_content(output.format(kind, "model not found") + output.format("", KEPT))
-        assert window.get_by_text("model not found").is_visible() != missing
-        assert window.get_by_text("Run this cell to use its controls.").is_visible() == missing
 
 
 def test_listeners_of_the_window_do_not_grow_with_widgets(widgets):

@@ -1,7 +1,6 @@
 """Notebooks: their parameters, a run that is whole or fails clearly, a kernel that leaves nothing behind."""
 
 import ast
-import html
 import json
 import re
 import sys
@@ -15,8 +14,6 @@ import pytest
 from condnum.auditing import FeatureAudit
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.files import shipped
-from condnum.report.form import Form
-from condnum.report.html import answer_cell
 from condnum.report.notebook import ParameterNotebook, find_notebook, read_notebook
 from condnum.report.run import NotebookError, run_notebook
 
@@ -65,9 +62,6 @@ def test_notebooks_of_other_languages_are_refused(write_notebook: Any, kernel: s
 def test_every_parameter_of_every_notebook_is_an_option_with_help_and_an_effect() -> None:
     for path in sorted(shipped("notebooks").glob("experiments/*.ipynb")):
         book = ParameterNotebook.find(path)
-        form, *clicks = [cell for cell in read_notebook(path).cells if "lab" in cell.metadata.get("tags", [])]
-        assert form.source.endswith(f'Form("{path.stem.replace("_", "-")}")')
-        assert not {form.id, *(cell.id for cell in clicks)} & {cell.id for cell in book.node.cells}
         declared = re.findall(r"(?m)^(\w+)\b.* = ", book.cell.source)
         assert declared == list(book.parameters)
         assert all(parameter.help for parameter in book.parameters.values()), path
@@ -93,32 +87,6 @@ def test_finding_notebooks(write_notebook: Any) -> None:
     assert find_notebook("4_ceiling").parent.name == "notebooks"
     with pytest.raises(UnknownNameError, match="unknown notebook 'house_price'; did you mean 'house-prices'"):
         find_notebook("house_price")
-
-
-def test_a_form_runs_as_the_command_does_and_shows_its_answer_or_the_fix(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    form, kept = Form("house-prices"), list[object]()
-    monkeypatch.setattr("IPython.display.display", lambda data, **_: kept.append(data))
-    form._ipython_display_()
-    assert kept[1]["text/plain"] == "Run this cell to use its controls."  # for who opens it again
-    assert set(form.fields) == set(form.book.parameters) - {"out", "quiet"}
-    assert form.fields["device"].options == ("auto", "cpu", "cuda")
-    given = {"data": "embedded", "methods": "identity,max_rir", "seeds": 1, "jobs": 1}
-    for name, value in given.items():
-        form.fields[name].value = value
-    form.start().join()
-    folder = tmp_path / "runs" / "house-prices-embedded"
-    assert str(folder / "report.html") in form.said.value
-    assert "condnum run house-prices --data embedded --methods identity,max_rir --seeds 1" in form.said.value
-    ran = read_notebook(folder / "report.ipynb")
-    assert list(form.output.outputs) == answer_cell(ran).outputs != []
-    form.fields["methods"].value = "max_rr"
-    form.start().join()
-    assert "did you mean 'max_rir'" in html.unescape(form.said.value)
-    assert form.output.outputs == ()
-    assert not form.button.disabled
 
 
 # Runs.

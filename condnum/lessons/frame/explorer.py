@@ -8,12 +8,10 @@ from importlib import import_module
 from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 
 from condnum.errors import InvalidInputError, check_known, require
-from condnum.figures.kept import display_with_picture
 from condnum.lessons.frame.own import Own, Tried, newest, with_library
 from condnum.lessons.frame.widget import (
     PlotlyWidget,
     errors_shown,
-    figure_data,
     payload_json,
     show_figure,
 )
@@ -212,9 +210,6 @@ class Explorer(PlotlyWidget):
             raise InvalidInputError(explorer.error)
         return explorer.plain_figure() if static else explorer
 
-    def _ipython_display_(self) -> None:
-        display_with_picture(self, {} if self.result is None else figure_data(self.plain_figure()))
-
     @property
     def settings(self) -> dict[str, Any]:
         """The state: the value of each trait that has a control."""
@@ -250,7 +245,6 @@ class Explorer(PlotlyWidget):
         before, self._request, self.error = self.payload, message["id"], ""
         with errors_shown("the settings stay as they are", self._show_error):
             self.change(**message["state"])
-            self._draw()  # what a failed upload has taken away
             if self.payload is before:  # the state is drawn already
                 self._send_payload()
 

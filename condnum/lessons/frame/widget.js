@@ -10,7 +10,7 @@ const live = globalThis.condnumLive ??= begun();
 
 function ask(model) {
   const { widget_manager: kernel } = model, again = () => live.asked.delete(kernel);
-  if (globalThis.Plotly || live.asked.has(kernel)) return; // in Voilà a message of each widget closes some of them
+  if (globalThis.Plotly || live.asked.has(kernel)) return;
   live.asked.add(kernel);
   model.on("msg:custom", ({ kind }, [code]) => {
     if (kind !== "plotly") return;
@@ -56,19 +56,9 @@ condnum.rows.text = (box, { hint, upload }, change) => {
 };
 
 function figure(model, el) {
-  const [plot, said, below] = ["div", "p", "div"].map((tag) => el.appendChild(document.createElement(tag)));
+  const plot = el.appendChild(document.createElement("div"));
   el.classList.add("condnum-figure");
-  const draw = async () => {
-    const { figure: shown, below: opened, error } = JSON.parse(model.get("payload"));
-    said.textContent = error ?? "";
-    said.hidden = !error;
-    below.hidden = !opened;
-    if (opened) condnum.paint(below, opened);
-    await condnum.paint(plot, shown);
-    if (plot.clicked) return;
-    plot.clicked = true;
-    plot.on("plotly_click", ({ points: [{ curveNumber: trace, x, y }] }) => model.send({ kind: "click", trace, x, y }));
-  };
+  const draw = () => condnum.paint(plot, JSON.parse(model.get("payload")).figure);
   const watch = new ResizeObserver(draw), off = condnum.onTheme(draw);
   watch.observe(el);
   model.on("change:payload", draw);

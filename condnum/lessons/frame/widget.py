@@ -1,13 +1,10 @@
 """Plotly in a live page: a thin widget over `Plotly.react`."""
 
-import json
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from condnum.errors import CondnumError, require
-from condnum.figures.kept import display_with_picture
-from condnum.figures.style import CONFIG
 from condnum.files import asset
 
 _traitlets = require("traitlets", "notebooks")
@@ -44,9 +41,6 @@ class FigureView(PlotlyWidget):
         self.figure = figure
         super().__init__(payload=payload_json(figure))
 
-    def _ipython_display_(self) -> None:
-        display_with_picture(self, figure_data(self.figure))
-
 
 def show_figure(figure: Any, *, static: bool = False) -> Any:
     """Return a figure without controls that follows the page's theme and width, or with `static` as it is."""
@@ -64,12 +58,6 @@ def plotly_lists(figure: Any) -> dict[str, Any]:
     layout = figure.layout.to_plotly_json()
     layout.pop("template", None)  # the page has its own colors
     return {"data": [trace.to_plotly_json() for trace in figure.data], "layout": layout}
-
-
-def figure_data(figure: Any) -> dict[str, Any]:
-    """Return a figure as the output of a cell."""
-    plotly, text = json.loads(figure.to_json()), str(figure.layout.title.text)
-    return {"application/vnd.plotly.v1+json": {**plotly, "config": CONFIG}, "text/plain": text}
 
 
 @contextmanager
