@@ -1,4 +1,4 @@
-"""Nothing is unpickled or evaluated, and servers listen on this machine alone.
+"""Nothing is unpickled or evaluated, and JupyterLab listens on this machine alone.
 
 That nothing is fetched unasked is tested with the wheel.
 """
@@ -40,9 +40,9 @@ def test_no_module_runs_what_a_file_holds():
     assert len(found) > 50
 
 
-def recipe(target):
-    """Return what `make TARGET` runs after the set-up."""
-    words = ["make", "--no-print-directory", "--dry-run", target, f"BIN={Path(sys.executable).parent}"]
+def recipe():
+    """Return what `make lab` runs after the set-up."""
+    words = ["make", "--no-print-directory", "--dry-run", "lab", f"BIN={Path(sys.executable).parent}"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
     assert "/activate" in done.stdout  # the line without which no `condnum …` is found
     return done.stdout.splitlines()[-1]
@@ -64,11 +64,10 @@ def answer(port, page):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="reads the sockets of a process")
-@pytest.mark.parametrize("target", ["lab", "teach"])
-def test_a_server_refuses_who_has_no_token(tmp_path, target):
+def test_jupyterlab_refuses_who_has_no_token(tmp_path):
     log_file = tmp_path / "log"
     shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
-    command = [*recipe(target).split(), *["--"] * (target == "lab"), "--port=0", "--no-browser"]
+    command = [*recipe().split(), "--", "--port=0", "--no-browser"]
     environment = {**os.environ, "HOME": str(tmp_path), "JUPYTER_CONFIG_DIR": str(tmp_path)}
     environment.pop("JUPYTER_TOKEN", None)
     with log_file.open("w") as log:
@@ -77,16 +76,13 @@ def test_a_server_refuses_who_has_no_token(tmp_path, target):
         ((ip, port),) = wait_until(lambda: addresses(server.pid), server)
         assert ip == "127.0.0.1"
         token = wait_until(lambda: re.search(r"\?token=([0-9a-f]{40,})", log_file.read_text()), server)
-        page = "/api/contents" if target == "lab" else "/voila/tree/"
+        page = "/api/contents"
         assert answer(port, page)[0] in (403, "login")
         assert answer(port, f"{page}?token=wrong")[0] in (403, "login")
-        status, text = answer(port, f"{page}?classic-tree=true&token={token[1]}")
+        status, text = answer(port, f"{page}?token={token[1]}")
         assert status == 200
         assert "0_start.ipynb" in text
         assert "6_exercises.ipynb" in text
-        assert ("experiments" in text) == (target == "lab")  # a class sees lessons only
-        if target == "teach":  # the bare address leads to the start page and takes the token along
-            assert answer(port, "/?token=abc")[1].endswith("/voila/render/0_start.ipynb?token=abc")
     finally:
         server.terminate()
         server.wait()
