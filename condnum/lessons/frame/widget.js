@@ -43,18 +43,6 @@ function onLoss(model, act) {
   return () => statusChanged?.disconnect(heed);
 }
 
-condnum.rows.text = (box, { hint, upload }, change) => {
-  const make = (tag, props) => box.appendChild(Object.assign(document.createElement(tag), props));
-  const text = make("input", { type: "text", placeholder: hint, spellcheck: false });
-  const show = condnum.keepTyped(text, change);
-  if (upload) {
-    const file = make("input", { type: "file", accept: upload.accept, hidden: true });
-    make("button", { innerHTML: upload.label, title: upload.help, onclick: () => file.click() });
-    file.onchange = () => { if (file.files.length) upload.send(file.files[0]); file.value = ""; };
-  }
-  return show;
-};
-
 function figure(model, el) {
   const plot = el.appendChild(document.createElement("div"));
   el.classList.add("condnum-figure");
@@ -68,12 +56,6 @@ function figure(model, el) {
 
 function explorer(model, el) {
   const spec = structuredClone(model.get("declaration")), payload = () => JSON.parse(model.get("payload"));
-  const tell = (kind, more = {}, buffers = []) => model.send({ kind, ...more }, undefined, buffers);
-  for (const control of spec.controls) {
-    if (control.upload) control.upload.send = async (file) => {
-      tell("upload", { control: control.name, name: file.name }, [await file.arrayBuffer()]);
-    };
-  }
   let asked = null, answer = null, gone = false;
   const left = () => ({ ...payload(), error: GONE, field: "" });
   const source = {
@@ -81,7 +63,7 @@ function explorer(model, el) {
     ask: (state) => new Promise((done) => {
       if (gone) { done(left()); return; }
       [asked, answer] = [Math.random(), done]; // no other view of the widget has the number
-      tell("state", { id: asked, state });
+      model.send({ kind: "state", id: asked, state });
     }),
     code: () => payload().code,
   };

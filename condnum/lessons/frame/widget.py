@@ -23,7 +23,7 @@ class PlotlyWidget(_AnyWidget):
         super().__init__(**traits)
         self.on_msg(self._on_message)
 
-    def handle_message(self, message: dict[str, Any], buffers: Sequence[Any]) -> None:
+    def handle_message(self, message: dict[str, Any]) -> None:
         """Do what the page asks for."""
 
     def _on_message(self, _: Any, message: dict[str, Any], buffers: Sequence[Any]) -> None:
@@ -31,7 +31,7 @@ class PlotlyWidget(_AnyWidget):
             script = require("plotly.offline", "notebooks").get_plotlyjs()
             self.send({"kind": "plotly"}, buffers=[script.encode()])
         else:
-            self.handle_message(message, buffers)
+            self.handle_message(message)
 
 
 class FigureView(PlotlyWidget):
