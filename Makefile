@@ -3,14 +3,14 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-# Where the servers listen: in a container, LISTEN=0.0.0.0 lets the machine around it in (the token stays).
+# Where JupyterLab listens: in a container, LISTEN=0.0.0.0 lets the machine around it in (the token stays).
 LISTEN ?= 127.0.0.1
 
 # Python keeps what it has compiled: without, each process compiles 3000 modules of the libraries anew,
 # half of the time of a short `condnum run`, and most tests of the command line start such processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup reproduce site test lint lab teach bench bench-short gpu audit-pins lock clean
+.PHONY: setup reproduce site test lint lab bench bench-short gpu audit-pins lock clean
 
 setup: $(STAMP)
 	@echo 'Once in each shell, so that `condnum …` is found:  . $(BIN)/activate'
@@ -47,9 +47,6 @@ lint: setup
 lab: setup
 	$(BIN)/condnum lab notebooks --ip $(LISTEN)
 
-# The lessons as pages without code, for a class; the address with its token opens in the browser.
-teach: setup
-	$(BIN)/python -m condnum.lessons.serve notebooks --LargeFileManager.hide_globs=experiments --Voila.ip=$(LISTEN) --token
 
 # Known weaknesses of the pinned versions, from the PyPI service: needs the network. --strict, because an index
 # that knows nothing about a version (a mirror) would otherwise look like good news.

@@ -5,7 +5,7 @@ import sys
 
 #: Top-level modules of every extra and of the command line; the core may import none of them.
 NAMES = """
-plotly anywidget IPython ipykernel ipywidgets nbconvert nbformat papermill pyarrow voila timm
+plotly anywidget IPython ipykernel ipywidgets nbconvert nbformat papermill pyarrow timm
 torchvision safetensors dask distributed click
 """
 OPTIONAL = NAMES.split()

@@ -136,18 +136,6 @@ def color_limit(cells: pd.DataFrame) -> float:
     return float(np.nan_to_num(means[np.isfinite(means)].max())) or 1.0
 
 
-def pair_spectra(spectra: pd.DataFrame, pretrain: int, harmful: int) -> pd.DataFrame:
-    """Return the spectra of one pair at unit scale of θ as curves, without what is null."""
-    own = (spectra["pretrain_digit"] == pretrain) & (spectra["harmful_digit"] == harmful)
-    curves = []
-    for row in spectra[own].to_dict("records"):
-        for task in ("pretrain", "harmful"):
-            sigma = row[f"{task}_after"] * row["dimension"] / row["squared_norm"]
-            facts = {"method": row["method"], "seed": row["seed"], "task": task, "quantity": "spectrum"}
-            curves.append(pd.DataFrame(facts | {"x": np.arange(1, len(sigma) + 1), "value": sigma}))
-    return pd.concat(curves).query("value > 0")
-
-
 def on_grid(cells: pd.DataFrame, digits: Any, *columns: str) -> list[Any]:
     """Return columns of a method's cells as tables, rows for pre-training digits; gaps are NaN or empty."""
     index = pd.MultiIndex.from_product([digits, digits])

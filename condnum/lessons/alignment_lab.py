@@ -43,7 +43,7 @@ class AlignmentView(Selection, ExplorerResult):
     """What is chosen, drawn and said."""
 
     def figure(self) -> Any:
-        """Draw the six panels, always of the same traces."""
+        """Draw the four panels, always of the same traces."""
         return draw(self)
 
     def finding(self) -> str:

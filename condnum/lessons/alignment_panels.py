@@ -1,22 +1,10 @@
-"""The six panels of notebook 7: overlaps on both tasks, a direction in the data, spectra, ratios, probes."""
+"""The four panels of notebook 7: overlaps on both tasks, spectra, a direction in the data."""
 
-import math
 from typing import Any
 
 import numpy as np
 
-from condnum.figures.limits import region_traces
-from condnum.figures.style import (
-    BLUE,
-    GREEN,
-    NEUTRAL,
-    ORANGE,
-    POWER_SIZE,
-    PURPLE,
-    log_axis,
-    overlap_heatmap,
-    translucent,
-)
+from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, overlap_heatmap, translucent
 from condnum.lessons.alignment_paths import Selection
 from condnum.lessons.frame.sheet import Sheet
 from condnum.numbers import num
@@ -29,15 +17,15 @@ HEIGHT, COLORS, BAR_COLORS = 470, (BLUE, ORANGE), (PURPLE, NEUTRAL)
 DIVERGING = [[0, "#B2182B"], [0.5, "#FFFFFF"], [1, "#2166AC"]]
 #: Points of a spectrum that are drawn, and columns of a table that have a bar.
 POINTS, BARS = 80, 7
-#: Norm ratios and spectra are drawn down to here.
-_RATIO_FLOOR, _SPECTRUM_FLOOR = 1e-7, 1e-18
+#: Spectra are drawn down to here.
+_SPECTRUM_FLOOR = 1e-18
 _EPS = 2.0**-52
 #: What is chosen: a ring of this look in every panel.
 RING: dict[str, Any] = {"marker": {"line": {"color": PURPLE, "width": 3}}}
 
 
 def _small(title: str) -> dict[str, Any]:
-    """Return the look of an axis among six panels."""
+    """Return the look of an axis among four panels."""
     return {"title": {"text": title, "font": {"size": 11}, "standoff": 3}, "tickfont": {"size": 10.5}}
 
 
@@ -47,26 +35,20 @@ def colored(text: str, color: str) -> str:
 
 
 def draw(view: Selection) -> Any:
-    """Draw the six panels, always of the same traces."""
+    """Draw the four panels, always of the same traces."""
     named = [colored(name, color) for name, color in zip(TASK, COLORS, strict=True)]
     maps = [f"{name}: |u<sub>i</sub>ᵀq<sub>j</sub>|²" for name in named]
-    both = ", ".join(named)
-    below = (f"spectrum of H: {both}", "the two ratios", f"probe: {both}")
-    grid = {"rows": 2, "cols": 3, "vertical_spacing": 0.21}
-    sheet = Sheet(*maps, "the direction in the data", *below, gap=0.09, grid=grid)
-    left, middle, right, spectra, plane, probes = sheet.panels
+    below = (f"spectrum of H: {', '.join(named)}", "the direction in the data")
+    grid = {"rows": 2, "cols": 2, "vertical_spacing": 0.21}
+    sheet = Sheet(*maps, *below, gap=0.09, grid=grid)
+    left, right, spectra, data = sheet.panels
     draw_overlaps(left, view, 0)
-    draw_overlaps(middle, view, 1)
-    if view.tasks.shape:
-        draw_images(right, view)
-    else:
-        draw_loadings(right, view)
+    draw_overlaps(right, view, 1)
     draw_spectra(spectra, view)
-    names = ("immunized", "impossible", "pareto")
-    for trace, name in zip(region_traces(view.tasks.region), names, strict=True):
-        sheet.traces.append({**trace, "name": name, "xaxis": "x5", "yaxis": "y5"})
-    draw_plane(plane, view)
-    draw_probes(probes, view)
+    if view.tasks.shape:
+        draw_images(data, view)
+    else:
+        draw_loadings(data, view)
     sheet.layout |= {
         "font": {"size": 12},
         "title": {"font": {"size": 15}, "y": 0.97},
@@ -123,7 +105,7 @@ def draw_images(panel: Any, view: Selection) -> None:
     panel.trace("image", columns, rows, z=image, showlegend=None, hover="%{z:.2f}<extra></extra>", **look)
     title = _small(" | ".join(name for name, _ in shown))["title"]
     panel.x("", **BARE, constrain="domain", title=title)
-    panel.y("", **BARE, autorange="reversed", scaleanchor="x3", constrain="domain")
+    panel.y("", **BARE, autorange="reversed", scaleanchor="x4", constrain="domain")
 
 
 def draw_loadings(panel: Any, view: Selection) -> None:
@@ -176,36 +158,3 @@ def draw_spectra(panel: Any, view: Selection) -> None:
     panel.x("", 1 - 0.03 * D, D + 0.03 * D, **_small("index, largest first"))
     look = {"log": True, "dtick": max(1, round(-lowest / 4))}
     panel.y("", lowest * 1.08 - 0.3, 0.4, **look, **_small("σ / σ<sub>θ,1</sub>²γ<sub>1</sub>"))
-
-
-def draw_plane(panel: Any, view: Selection) -> None:
-    """Draw the training, the present step, and where a doubled σ_i would move it to first order."""
-    step, hover = view.step, {"hover": "(ii) = %{x:.3g}, (i) = %{y:.3g}"}
-    path, now = step.path.arrays["ratios"], step["ratios"][None]
-    path = path[np.isfinite(path).all(axis=1)]
-    moved = np.concatenate([now, now * 2 ** step.pull(view.i)])
-    panel.line("training", *path.T, GREEN, width=2.5, **hover)
-    panel.marks("now", *now.T, "circle", 12, GREEN, **hover)
-    panel.line("σ<sub>i</sub> doubled", *moved.T, PURPLE, width=4, **hover)
-    logs = np.log10(np.concatenate([np.ones((1, 2)), path]))
-    (left, low), (right, high) = logs.min(axis=0) - 0.6, logs.max(axis=0) + 0.6
-    ticks = [max(1, round((end - start) / 4)) for start, end in ((left, right), (low, high))]
-    panel.x("", left, right, log=True, dtick=ticks[0], **_small("(ii), on D<sub>P</sub>"))
-    panel.y("", low, high, log=True, dtick=ticks[1], **_small("(i), on D<sub>H</sub>"))
-
-
-def draw_probes(panel: Any, view: Selection) -> None:
-    """Draw the norm ratios of the probes, and when a mode as large as the term of σ_i is learned."""
-    step = view.step
-    for side, (name, color) in enumerate(zip(TASK, COLORS, strict=True)):
-        steps = np.maximum(step.path.arrays["probe_steps"], 0.7)
-        ratio = np.maximum(step["probes"][side], 0.1 * _RATIO_FLOOR)
-        panel.line(name, steps, ratio, color, width=2.5, hover="t = %{x:,.0f}: %{y:.1e}", legend=False)
-        term, top = step["predicted"][side][view.i - 1], step["spectrum"][side][0]
-        at = np.array([max(top / term, 1.0)] if term * steps[-1] >= top else [])
-        height = np.exp(np.interp(np.log(at), np.log(steps), np.log(ratio)))
-        look = {"legend": False, "hover": "σ<sub>1</sub>(H) over the term of σ<sub>i</sub>: t ≈ %{x:,.0f}"}
-        panel.marks("σ<sub>i</sub>", at, height, "circle-open", 12, PURPLE, **RING, **look)
-    powers = {"tickfont": {"size": 10.5 * POWER_SIZE / 13}}
-    panel.x(**log_axis("", steps[1:]) | _small("step t") | powers)
-    panel.y("", math.log10(_RATIO_FLOOR), 0.3, log=True, dtick=2, **_small("norm ratio"))

@@ -93,10 +93,6 @@ class Step:
         s = self["sigma"]
         return bool((np.diff(s) < -len(s) * np.finfo(np.float64).eps * s[0]).all())
 
-    def pull(self, i: int) -> Floats:
-        """Return d log (ii) / d log σ_i and d log (i) / d log σ_i, `(2,)`."""
-        return np.asarray(2 * (self["top"] - self["low"])[:, i - 1])
-
     def turned(self) -> list[tuple[int, float]]:
         """Return each leading i with the angle of u_i to θ₀'s leading subspace, the largest first.
 
@@ -110,7 +106,7 @@ class Step:
 
     def shares(self, i: int, tasks: PathTasks) -> tuple[float, float]:
         """Return which part of R_well(H_P), R_ill(H_H) depends on σ_i, by Euler: ∂R/∂log σ_i over ±4R."""
-        D, k = tasks.dimension, tasks.region.ceiling.rank_harmful
+        D, k = tasks.dimension, tasks.rank(1)
         (P, H), square = self["spectrum"], self["square"][:, i - 1]
         top, low = self["top"][0][i - 1], self["low"][1][i - 1]
         well = P[0] ** 2 - np.square(P).sum() / D

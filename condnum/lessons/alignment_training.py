@@ -1,4 +1,4 @@
-r"""Along the training of each extractor: its singular vectors, Proposition 3.2 and both probes.
+r"""Along the training of each extractor: its singular vectors and Proposition 3.2.
 
 With :math:`\theta = U\Sigma V^\top` and :math:`K = B^\top B` all that is kept of a step follows from U, Σ and
 the singular value decomposition of :math:`BU\Sigma`: V turns the features, and nothing here sees it.
@@ -19,14 +19,11 @@ from condnum.data import Digits, TaskPair
 from condnum.data.feature_pair import look_at, open_pair
 from condnum.methods import Method, Progress, get_method, immunize, method_names
 from condnum.methods.problem import ImmunizationProblem, LinearTask
-from condnum.probing.line_search import log_spaced_steps, probe_curves
-from condnum.probing.quadratic import Modes
+from condnum.probing.line_search import log_spaced_steps
 from condnum.studies.linear import LinearStudy
 from condnum.studies.pairs import study_of_one_pair
-from condnum.theory.covariances import CovarianceRange
 from condnum.theory.extremes import SMALL, singular_triples
 from condnum.theory.immunization import relative_immunization_ratio
-from condnum.theory.pareto import FeasibleRegion, feasible_region
 from condnum.theory.spectra import (
     as_extractor,
     condition_from_spectrum,
@@ -42,9 +39,6 @@ KEPT_DIRECTIONS = 784
 
 #: Rows and columns of a map of overlaps; more directions are averaged in blocks.
 PATH_BLOCKS = 32
-
-#: Steps of the probes, and points of their curves.
-PROBE_STEPS, PROBE_POINTS = 5000, 60
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,12 +98,6 @@ class PathTasks:
         """Q of K_P and of K_H, `(2, D, D)`."""
         return np.stack([one.vectors.numpy() for one in self.bases])
 
-    @cached_property
-    def region(self) -> FeasibleRegion:
-        """What is possible in the plane of (ii) and (i)."""
-        P, H = (CovarianceRange(one.values[: one.rank], one.vectors[:, : one.rank]) for one in self.bases)
-        return feasible_region(P, H)
-
     def rank(self, side: int) -> int:
         """Return the rank of K of D_P (0) or of D_H (1)."""
         return self.bases[side].rank
@@ -126,23 +114,14 @@ class TaskBasis:
     values: Tensor  # (D,) γ, descending, zeros beyond the rank
     vectors: Tensor  # (D, D) Q
     rank: int  # r
-    moment: Tensor  # (r, m) c with Bᵀc = Xᵀy, where B is the factor
 
     @classmethod
     def of(cls, task: LinearTask) -> Self:
-        """Decompose a task; where the rows of K have no targets the probe learns `y = Xw`, w Gaussian."""
+        """Decompose a task."""
         values, vectors = (part.flip(-1) for part in torch.linalg.eigh(symmetric_part(task.covariance)))
         rank = int((values > default_rtol(len(values)) * values[0]).sum())
         values = torch.where(torch.arange(len(values)) < rank, values, 0.0)
-        root = values[:rank].sqrt()[:, None]
-        if task.targets is not None and task.features is not None and task.loss_features is None:
-            moment = (vectors[:, :rank].mT @ (task.features.mT @ task.targets)) / root
-        else:
-            drawn = torch.randn(
-                len(values), 1, generator=torch.Generator().manual_seed(0), dtype=values.dtype
-            )
-            moment = root * (vectors[:, :rank].mT @ drawn)
-        return cls(values, vectors, rank, moment)
+        return cls(values, vectors, rank)
 
     @property
     def factor(self) -> Tensor:
@@ -164,13 +143,12 @@ def follow(
     """Run a method and return what was measured of θ at log-spaced steps, a step a row.
 
     Besides `_measured`, by task: `step`; `sigma` and `left`, Σ and the leading columns of U; `ratios`, (ii)
-    and (i); `probes`, the norm ratios at `probe_steps`.
+    and (i).
     """
     chosen: Any = get_method(method).defaults
     if tasks.study and isinstance(method, str):
         chosen = tasks.study.settings(method)
     rows: list[dict[str, Any]] = []
-    modes: list[list[Modes]] = []
     last: np.ndarray[Any, Any] | None = None  # U of the step before
 
     def see(step: int, theta: Tensor) -> None:
@@ -195,10 +173,9 @@ def follow(
         found = [
             _measured(torch.from_numpy(left), s, task, r) for task, r in zip(tasks.bases, ranks, strict=True)
         ]
-        modes.append([of for _, of in found])
         # Half precision is right to 1e-3 of an overlap, and to the eye.
         shown = left[:, :KEPT_DIRECTIONS].astype(np.float32 if D <= SMALL else np.float16)
-        both = {name: np.stack([of[name] for of, _ in found]) for name in found[0][0]}
+        both = {name: np.stack([of[name] for of in found]) for name in found[0]}
         rows.append({"step": step, "sigma": s.numpy(), "left": shown} | both)
 
     def watch(progress: Progress) -> None:
@@ -213,30 +190,23 @@ def follow(
         see(result.steps, result.theta)
     arrays = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     kappa = np.stack([(task.values[0] / task.values[task.rank - 1]).numpy() for task in tasks.bases])
-    record = log_spaced_steps(PROBE_STEPS, PROBE_POINTS)
-    probes = [probe_curves(of, record).norm_ratio for of in zip(*modes, strict=True)]
-    return arrays | {
-        "ratios": arrays["kappa"] / kappa,
-        "probe_steps": record,
-        "probes": np.stack(probes, axis=1),
-    }
+    return arrays | {"ratios": arrays["kappa"] / kappa}
 
 
-def _measured(U: Tensor, s: Tensor, task: TaskBasis, r: int) -> tuple[dict[str, Any], Modes]:
+def _measured(U: Tensor, s: Tensor, task: TaskBasis, r: int) -> dict[str, Any]:
     """Measure one task at `θ = UΣVᵀ`; M = ΣUᵀKUΣ, of rank r, is H in the basis V."""
     D = len(s)
-    left, root, right = singular_triples(task.factor @ (U * s))
-    left, root, right = left[:, :r], root[:r], right[:r]
+    _, root, right = singular_triples(task.factor @ (U * s))
+    root, right = root[:r], right[:r]
     spectrum, parts = root.square(), right.square()  # of M: eigenvalues, and |z_k|² of its eigenvectors
     predicted = spectrum @ parts
     overlaps = (U.mT @ task.vectors).square().numpy()
-    energy = (left.mT @ task.moment).square().sum(dim=1)
     total, diagonal = float(spectrum.square().sum()), float(predicted.square().sum())
     sorted_prediction = predicted.sort(descending=True).values
     kappa, *_ = condition_from_spectrum(
         sorted_prediction, convention="compact", rtol=default_rtol(D), ridge=1.0, dimension=D
     )
-    measured = {
+    return {
         "predicted": predicted.numpy(),
         "spectrum": torch.nn.functional.pad(spectrum, (0, D - r)).numpy(),
         # What σ_i moves: d log σ₁(H)/d log σ_i and d log σ_r(H)/d log σ_i are twice these, and (M²)_ii.
@@ -250,7 +220,6 @@ def _measured(U: Tensor, s: Tensor, task: TaskBasis, r: int) -> tuple[dict[str, 
         "diagonal_overlap": float(np.diagonal(overlaps).mean()),
         "reversed_overlap": float(np.diagonal(overlaps[::-1]).mean()),
     }
-    return measured, Modes((spectrum / spectrum[0]).numpy(), energy.numpy())
 
 
 def in_blocks(overlaps: np.ndarray[Any, Any], size: int = PATH_BLOCKS) -> np.ndarray[Any, Any]:

@@ -1,20 +1,16 @@
-"""What a check says: right, wrong or not answered, and why; and fields to type answers in."""
+"""What a check says: right, wrong or not answered, and why."""
 
 import functools
 import html
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from condnum.errors import CondnumError, InvalidInputError, require
-from condnum.figures.kept import on_a_page
+from condnum.errors import CondnumError
 from condnum.lessons.condition_number import Floats
 from condnum.numbers import num
-
-_ipywidgets = require("ipywidgets", "notebooks")
-_VBox: Any = _ipywidgets.VBox
 
 #: Color and mark of each status.
 LOOKS = {"right": ("#009E73", "✔"), "wrong": ("#D55E00", "✘"), "not answered yet": ("#8A8A8A", "…")}
@@ -125,69 +121,3 @@ def covariance_like(answer: Any, size: int, name: str) -> Floats:
     negative = f"{name} has the negative eigenvalue {num(gamma[0])}, so it is not a covariance XᵀX."
     need(gamma[0] >= -1e-9 * np.abs(gamma).max(), negative)
     return K
-
-
-def typed_numbers(text: str) -> Any:
-    """Return what stands in a field: a number, a row of them, or a matrix with `;` between its rows.
-
-    Examples:
-        >>> typed_numbers("1/4"), typed_numbers("10^-6"), typed_numbers("")
-        (0.25, 1e-06, Ellipsis)
-        >>> typed_numbers("2 1; 1 2").tolist()
-        [[2.0, 1.0], [1.0, 2.0]]
-    """
-    try:
-        rows = [[_typed(word) for word in row.replace(",", " ").split()] for row in text.split(";")]
-        values = np.array(rows)
-    except (ValueError, ZeroDivisionError) as error:
-        raise InvalidInputError(f"'{text}' does not read as {HINT}.") from error
-    return (values if values.size > 1 else values.item()) if values.size else ...
-
-
-#: What a field reads.
-HINT = "a number (0.5, 1/3, 10^-6), or a matrix of them (2 1; 1 2)"
-
-
-def _typed(word: str) -> float:
-    """Read a number, or a fraction of two."""
-    above, _, below = word.replace("10^", "1e").partition("/")
-    return float(above) / float(below or 1)
-
-
-class AnswerBox(_VBox):
-    """Fields for the numbers that answer one exercise."""
-
-    def __init__(self, examine: Callable[..., AnswerVerdict], names: Iterable[str]) -> None:
-        self._examine = examine
-        look = {"style": {"description_width": "16ch"}, "layout": {"width": "640px", "max_width": "100%"}}
-        self.fields = {
-            name: _ipywidgets.Text(description=f"{name} =", placeholder=HINT, continuous_update=False, **look)
-            for name in names
-        }
-        for field in self.fields.values():
-            field.observe(self._answer, "value")  # at Enter, and where the reader leaves it
-        self.button = _ipywidgets.Button(description="Check", tooltip="Is this right, and why?")
-        self.verdict = _ipywidgets.HTML()
-        self.button.on_click(self._answer)
-        super().__init__(children=[*self.fields.values(), self.button, self.verdict])
-
-    @classmethod
-    def show(cls, examine: Callable[..., AnswerVerdict], **answers: Any) -> Any:
-        """Return the verdict on what the cells hold; on a page of Voilà, while they are gaps, the box.
-
-        What asks for a function is answered in the notebook.
-        """
-        verdict = examine(*answers.values())
-        if not on_a_page() or verdict.status != "not answered yet":
-            return verdict
-        if any(map(callable, answers.values())):
-            return AnswerVerdict(verdict.status, "This exercise asks for code: answer it in the notebook.")
-        return cls(examine, answers)
-
-    def _answer(self, _: Any) -> None:
-        """Read the fields and examine them; what cannot be read is a finding as well."""
-        try:
-            verdict = self._examine(*(typed_numbers(field.value) for field in self.fields.values()))
-        except InvalidInputError as error:
-            verdict = AnswerVerdict("wrong", str(error))
-        self.verdict.value = verdict._repr_html_()

@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 
 from condnum.files import asset
-from condnum.lessons.aligned_tasks import aligned_tasks
 from condnum.lessons.regularizer_paths import value_plane
 from condnum.lessons.regularizers import counter_example, regularizer_step
 from condnum.lessons.two_tasks import attacks
 from condnum.numbers import num
 from condnum.report.tables import as_html, formula_html
 from condnum.theory.alignment import alignment
+from condnum.theory.ceiling import rir_ceiling
 from condnum.theory.immunization import relative_immunization_ratio
 
 HEADINGS = {
@@ -81,9 +81,9 @@ def identity_extractor() -> Correction:
 
 def aligned_remark() -> Correction:
     """Check the remark after Proposition 3.2 on two diagonal covariances."""
-    run = aligned_tasks(exponent=1.0)
-    found = run.immunization
-    return _correction("aligned-tasks", found.success, found=found, ceiling=run.ceiling)
+    K_P, K_H, theta = np.diag([100.0, 1.0]), np.diag([2.0, 1.0]), np.diag([0.1, 1.0])
+    found, ceiling = relative_immunization_ratio(theta, K_P, K_H), rir_ceiling(K_P, K_H).value
+    return _correction("aligned-tasks", found.success, found=found, ceiling=ceiling)
 
 
 def theorem_4_1() -> Correction:

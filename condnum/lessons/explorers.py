@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from condnum.files import output_folder, write_text
-from condnum.lessons.aligned_tasks import AlignedTasksExplorer
 from condnum.lessons.alignment import AlignmentExplorer
 from condnum.lessons.alignment_lab import recorded_lab
 from condnum.lessons.ceiling import CeilingExplorer
@@ -20,7 +19,7 @@ from condnum.stale import code_hash
 EXPLORERS: dict[str, type[Explorer]] = {
     explorer.__name__: explorer
     for explorer in (
-        *(AlignedTasksExplorer, AlignmentExplorer, CeilingExplorer, GradientDescentExplorer),
+        *(AlignmentExplorer, CeilingExplorer, GradientDescentExplorer),
         *(OwnDataExplorer, RegularizerExplorer, RegularizerPathExplorer),
         *(SlowingExplorer, SpectrumDescentExplorer),
     )

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from condnum.errors import InvalidInputError, UnknownNameError, require
-from condnum.figures.kept import display_with_picture
 from condnum.files import asset, write_text
 
 _traitlets = require("traitlets", "notebooks")
@@ -66,13 +65,9 @@ def standalone(path: str | os.PathLike[str], **state: Ellipse) -> Path:
 
 
 class GrabTheVectors(_AnyWidget):
-    """The explorer in JupyterLab and Voilà: `theta`, `benign` and `harmful` follow the reader's hand."""
+    """The explorer in JupyterLab: `theta`, `benign` and `harmful` follow the reader's hand."""
 
     _esm = asset("lessons/grab.js", "lessons/grab_widget.js")
-    # A picture that the cell keeps shows only where the live one before it does not.
-    _css = """
-.jp-OutputArea-child:has(.condnum-grab-live) + * + .jp-OutputArea-child:has(.condnum-grab) { display: none; }
-"""
     theta = _traitlets.Tuple(AT_FIRST["theta"]).tag(sync=True)
     benign = _traitlets.Tuple(AT_FIRST["benign"]).tag(sync=True)
     harmful = _traitlets.Tuple(AT_FIRST["harmful"]).tag(sync=True)
@@ -94,9 +89,6 @@ class GrabTheVectors(_AnyWidget):
         """Return the widget, or HTML that works without a kernel."""
         html_of = import_module("IPython.display").HTML
         return html_of(fragment(state)) if static else cls(**state)
-
-    def _ipython_display_(self) -> None:
-        display_with_picture(self, {"text/html": fragment(self.state)})
 
 
 def _state(state: Mapping[str, Ellipse]) -> dict[str, Ellipse]:

@@ -1,7 +1,6 @@
 // Grab the vectors where a kernel has the state: both follow each other.
 export default {
   render({ model, el }) {
-    el.classList.add("condnum-grab-live");
     const names = ["theta", "benign", "harmful"];
     const place = el.appendChild(document.createElement("div"));
     const state = () => Object.fromEntries(names.map((name) => [name, model.get(name)]));

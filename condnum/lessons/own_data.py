@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -18,15 +17,14 @@ from condnum.auditing.tables import columns_html
 from condnum.auditing.words import paragraphs
 from condnum.data import digit_pair, load_diabetes_tasks, load_small_digits
 from condnum.data.feature_pair import FeaturePair, look_at, match_streams, open_pair
-from condnum.data.feature_stream import OPENERS, as_stream
-from condnum.errors import DataFormatError, InvalidInputError, RankError
+from condnum.data.feature_stream import FeaturesLike, as_stream
+from condnum.errors import InvalidInputError, RankError
 from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, log_axis, overlap_heatmap
 from condnum.lessons.alignment_training import in_blocks
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.frame.explorer import (
     Check,
     Choice,
-    Control,
     Explorer,
     ExplorerResult,
     Slider,
@@ -34,7 +32,6 @@ from condnum.lessons.frame.explorer import (
 )
 from condnum.lessons.frame.own import Own
 from condnum.lessons.frame.sheet import Sheet
-from condnum.lessons.frame.widget import errors_shown
 from condnum.numbers import num
 from condnum.probing.line_search import ProbeCurve, log_spaced_steps, probe_curves
 from condnum.probing.quadratic import Modes
@@ -50,8 +47,6 @@ Example = Literal["diabetes", "digits"]
 _MAX_DIMENSION = 2048
 #: Steps that probes are followed.
 _PROBE_STEPS = 1000
-#: Largest upload. Jupyter's connection breaks off above 10 MiB; larger files are read from a path.
-UPLOAD_BYTES = 8 << 20
 #: Norm ratios below this are not drawn, so that a task solved at once does not flatten the others.
 _RATIO_FLOOR = 1e-7
 #: Rows and columns of the map of overlaps; more directions are averaged in blocks.
@@ -71,14 +66,30 @@ class OwnPair:
     overlaps: Floats  # (m, m) |q_Piᵀq_Hj|², summed over blocks if D is large
 
 
+@dataclass(frozen=True, eq=False)
+class OwnTables:
+    """A reader's two tables of features: arrays, or paths of files."""
+
+    pretrain: FeaturesLike
+    harmful: FeaturesLike
+    key: str = ""  # of the array in an npz file, or two comma-separated names
+    drop: str = ""  # names of columns to leave out, comma-separated
+
+    @property
+    def title(self) -> str:
+        """The names of the files, or of the arrays."""
+        given = {"X_P": self.pretrain, "X_H": self.harmful}
+        return " and ".join(Path(X).name if isinstance(X, str) else name for name, X in given.items())
+
+
 @lru_cache(maxsize=4)
-def _looked_at(
-    pretrain: str, harmful: str, _: object, example: Example, *, key: str, drop: str, standardize: bool
-) -> OwnPair:
-    """Read two files, once for each version of them."""
-    if pretrain:
-        title = f"{Path(pretrain).name} and {Path(harmful).name}"
-        found = open_pair(pretrain, harmful, key=key, drop=drop)
+def _looked_at(tables: OwnTables | None, example: Example, standardize: bool) -> OwnPair:
+    """Read two tables, once."""
+    if tables:
+        title = tables.title
+        if "" in [X for X in (tables.pretrain, tables.harmful) if isinstance(X, str)]:
+            raise InvalidInputError("the path of X_P or X_H is empty; give both, or neither for the example.")
+        found = open_pair(tables.pretrain, tables.harmful, key=tables.key, drop=tables.drop)
         if found[0].dimension > _MAX_DIMENSION:
             wide = f"{title}: {found[0].dimension:,d} columns, above the limit of {_MAX_DIMENSION:,d}"
             raise InvalidInputError(f"{wide}; drop some, or run condnum audit.")
@@ -88,9 +99,9 @@ def _looked_at(
             if example == "diabetes"
             else ("Example: the digits 4 and 7 in 8×8 pixels", digit_pair(load_small_digits(), 4, 7))
         )
-        tables = (pd.DataFrame(X, columns=[*task.feature_names]) for X in (task.X_P, task.X_H))
-        P, H = (as_stream(table, name=task.name) for table in tables)
-        found = match_streams(P, H, drop=drop)
+        frames = (pd.DataFrame(X, columns=[*task.feature_names]) for X in (task.X_P, task.X_H))
+        P, H = (as_stream(table, name=task.name) for table in frames)
+        found = match_streams(P, H)
     pair = look_at(*found, standardize=standardize)
     K_P, K_H = pair.pretrain.covariance, pair.harmful.covariance
     for name, K in (("K_P", K_P), ("K_H", K_H)):
@@ -248,52 +259,15 @@ class OwnData(ExplorerResult):
         )
 
 
-@dataclass(frozen=True)
-class PathField(Control):
-    """A line of text, taken over on Enter: half a path is no file; and a button that uploads a file."""
-
-    kind: ClassVar[str] = "text"
-    hint: str = "path, then Enter; empty: the example"
-    upload: str = ""  # words of the button
-
-    def spec(self, trait: Any) -> dict[str, Any]:
-        """Return the hint and the button, too."""
-        tip = f"up to {UPLOAD_BYTES >> 20} MiB; larger files by their path"
-        button = {"label": self.upload, "accept": ",".join(OPENERS), "help": f"{', '.join(OPENERS)} {tip}"}
-        return super().spec(trait) | {"hint": self.hint, "upload": button if self.upload else None}
-
-
 def largest_rir(K_P: Floats, K_H: Floats) -> float:
     """Return the theoretical limit of RIR for two invertible covariances."""
     return rir_ceiling(K_P, K_H).value
 
 
 @with_controls(
-    pretrain=PathField(
-        "X<sub>P</sub> from path",
-        "Features of the pre-training task: npy, npz, pt, safetensors, csv, txt or parquet.",
-        upload="Upload X<sub>P</sub>",
-    ),
-    harmful=PathField(
-        "X<sub>H</sub> from path",
-        "Features of the harmful task, the same columns.",
-        upload="Upload X<sub>H</sub>",
-    ),
-    drop=PathField(
-        "leave out (columns)",
-        "Names of columns to drop, comma-separated.",
-        "label, id; then Enter",
-        advanced=True,
-    ),
-    key=PathField(
-        "array (of npz)",
-        "Name of the array, or two comma-separated names for pre-training and harmful features.",
-        "name, or two; then Enter",
-        advanced=True,
-    ),
     example=Choice(
         "example",
-        "ExplorerResult while both paths are empty.",
+        "What is shown unless the cell has tables of your own.",
         {"digits": "digits 4 and 7", "diabetes": "diabetes, 2 groups"},
     ),
     standardize=Check("standardize (each task)", "Give columns mean 0 and standard deviation 1."),
@@ -311,10 +285,7 @@ def largest_rir(K_P: Floats, K_H: Floats) -> float:
 )
 def own_data(
     *,
-    pretrain: str = "",
-    harmful: str = "",
-    drop: str = "",
-    key: str = "",
+    tables: OwnTables | None = None,
     example: Example = "diabetes",
     standardize: bool = False,
     ridge: float = 1e-6,
@@ -322,17 +293,8 @@ def own_data(
     goal: float = 1e-3,
     limit: Callable[[Floats, Floats], Any] = largest_rir,
 ) -> OwnData:
-    """Analyse two feature matrices; probes are predicted for `y = Xw*` with Gaussian w*."""
-    if bool(pretrain) != bool(harmful):
-        given, missing, field = ("X_P", "X_H", "harmful") if pretrain else ("X_H", "X_P", "pretrain")
-        both = f"{given} is given but {missing} is missing; give both, or neither for the example."
-        error = InvalidInputError(both)
-        error.field = field
-        raise error
-    files = (Path(path).expanduser() for path in (pretrain, harmful) if path)
-    written = [file.stat() for file in files if file.exists()]
-    stamps = tuple((status.st_mtime_ns, status.st_size) for status in written)
-    own = _looked_at(pretrain, harmful, stamps, example, key=key, drop=drop, standardize=standardize)
+    """Analyse `tables`, or an example; probes are predicted for `y = Xw*` with Gaussian w*."""
+    own = _looked_at(tables, example, standardize)
     eps = max(task.stored_eps for task in (own.pair.pretrain, own.pair.harmful))
     rtol = squared_rtol(len(own.pair.columns), eps) * tolerance
     if rtol >= 1:
@@ -372,31 +334,4 @@ class OwnDataExplorer(Explorer):
 
     compute = staticmethod(own_data)
     own = Own("limit", largest_rir)
-
-    def __init__(self, **settings: Any) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="condnum-upload-")  # goes with the explorer
-        super().__init__(**settings)
-
-    def handle_message(self, message: dict[str, Any], buffers: Sequence[Any]) -> None:
-        """Keep an uploaded file in a folder of this explorer's and look at it."""
-        if message["kind"] != "upload":
-            super().handle_message(message, buffers)
-            return
-        with errors_shown("the upload is not shown", self._refuse):
-            name, content = message["name"].replace("\\", "/"), bytes(buffers[0])
-            if len(content) > UPLOAD_BYTES:
-                error = DataFormatError(
-                    f"{name} has {len(content) / 2**20:.1f} MiB; uploads are limited to {UPLOAD_BYTES >> 20} "
-                    "MiB; copy the file to the machine of the kernel and give its path."
-                )
-                error.field = message["control"]
-                raise error
-            # The same name twice is two files.
-            path = Path(tempfile.mkdtemp(dir=self._folder.name)) / (Path(name).name or "upload")
-            path.write_bytes(content)
-            self.change(**{message["control"]: str(path)})
-
-    def _refuse(self, error: str, field: str) -> None:
-        """Show nothing but the error."""
-        self._clear()
-        self._show_error(error, field)
+    fixed = ("tables",)

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from condnum.figures.kept import on_a_page
 from condnum.figures.style import BLUE, NEUTRAL, ORANGE, log_axis
 from condnum.lessons.frame.sheet import Sheet
-from condnum.lessons.frame.widget import FigureView, figure_data, payload_json
+from condnum.lessons.frame.widget import FigureView, payload_json
 from condnum.methods import Progress
 from condnum.methods.problem import ImmunizationProblem
 from condnum.numbers import num
@@ -60,13 +59,9 @@ class Watch(FigureView):
         self.payload = payload_json(self.figure)
 
     def show(self) -> Any:
-        """Draw all that has come; what is live shows it already, and its cell keeps a picture."""
+        """Draw all that has come, and return the figure unless it stands there live."""
         self._update()
-        if self.static or not self._displayed:
-            return self.figure
-        if not on_a_page():
-            import_module("IPython.display").display(figure_data(self.figure), raw=True)
-        return None
+        return self.figure if self.static or not self._displayed else None
 
     def draw(self) -> Any:
         """Return the figure of the recorded steps."""

@@ -17,9 +17,6 @@ from condnum.stale import code_hash
 #: The tag of the cell that papermill looks for.
 PARAMETERS_TAG = "parameters"
 
-#: The tag of a cell that is for JupyterLab alone, and is left out of runs.
-LAB_TAG = "lab"
-
 
 def notebooks() -> dict[str, Path]:
     """Return the notebooks that come with condnum by their names: the lessons, then the experiments."""
@@ -93,7 +90,6 @@ class ParameterNotebook:
         """Read a notebook given by path, or by its name among those that come with condnum."""
         path = find_notebook(notebook)
         node = read_notebook(path)
-        node.cells = [cell for cell in node.cells if LAB_TAG not in cell.metadata.get("tags", [])]
         kernel, about = (node.metadata.get(key, {}) for key in ("kernelspec", "language_info"))
         language = kernel.get("language") or about.get("name") or "python"
         if language.lower() != "python":

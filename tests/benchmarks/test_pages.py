@@ -68,13 +68,13 @@ def response(page, label, promised):
 
 
 def test_response_of_a_recording(window, tmp_path, monkeypatch):
-    few = {"pretrain_kappa": [10.0, 100.0], "harmful_kappa": [2.0, 100.0]}
-    few["exponent"] = np.linspace(0, 1, 11).tolist()
+    few = {"kappa": np.geomspace(1, 1000, 11).tolist(), "angle": [0.0, 45.0], "step": [0, 5]}
+    few["rule"] = ["exact", "constant"]
     monkeypatch.setattr(recording, "recorded_values", lambda _: few)
-    window.goto(recorded_page(tmp_path, EXPLORERS["AlignedTasksExplorer"]).as_uri())
+    window.goto(recorded_page(tmp_path, EXPLORERS["GradientDescentExplorer"]).as_uri())
     window.evaluate(PLAY)
     window.locator(".main-svg").first.wait_for()
-    response(window, "exponent s", 50)
+    response(window, "condition number κ", 50)
 
 
 _FRAMES = """() => {
@@ -122,7 +122,6 @@ CASES = [
     ("SpectrumDescentExplorer", {"dimension": 64}, "kappa", np.geomspace(2, 1e6, 40), 0.1),
     ("SpectrumDescentExplorer", {"dimension": 256}, "kappa", np.geomspace(2, 1e6, 40), 0.3),
     ("AlignmentExplorer", {"dimension": 64}, "angle", np.linspace(1, 89, 43), 0.1),
-    ("AlignedTasksExplorer", {}, "exponent", np.linspace(0, 1, 41), 0.1),
     ("CeilingExplorer", {"dimension": 12}, "angle", np.linspace(1, 89, 43), 0.1),
     ("OwnDataExplorer", {"example": "digits"}, "tolerance", np.geomspace(1, 1e8, 40), 0.1),
     ("RegularizerExplorer", {"dimension": 64}, "step", np.geomspace(0.03, 30, 40), 0.1),

@@ -1,4 +1,4 @@
-"""A real browser: Chromium on pages from the disk, and on a JupyterLab and a Voilà of the lessons."""
+"""A real browser: Chromium on pages from the disk, and on a JupyterLab of the lessons."""
 
 import os
 import re
@@ -25,8 +25,8 @@ ARGUMENTS = [
 ]
 TOKEN = "test"
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
-#: In JupyterLab those with which a test does something, in Voilà all.
-LESSONS = {"lab": sorted(NOTEBOOKS.glob("[156]_*.ipynb")), "voila": sorted(NOTEBOOKS.glob("*.ipynb"))}
+#: Those with which a test does something in JupyterLab.
+LESSONS = sorted(NOTEBOOKS.glob("[156]_*.ipynb"))
 _STRANGER = re.compile(r"^https?://(?!127\.0\.0\.1:).*")  # on another host
 
 _FIGURES = """() => Array.from(document.querySelectorAll('.js-plotly-plot'))
@@ -170,11 +170,11 @@ def _write_lessons(path: Path, lessons: list[Path]) -> None:
 
 
 @contextmanager
-def _server(base: Path, command: list[str], probe: str, lessons: list[Path]) -> Generator[str]:
-    """Serve lessons as one notebook, from a home of its own; yields the address, once `probe` answers."""
+def _server(base: Path, command: list[str], probe: str) -> Generator[str]:
+    """Serve `LESSONS` as one notebook, from a home of its own; yields the address, once `probe` answers."""
     home = base / "home"
     shutil.copytree(NOTEBOOKS, base / "notebooks", ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
-    _write_lessons(base / "notebooks" / "lessons.ipynb", lessons)
+    _write_lessons(base / "notebooks" / "lessons.ipynb", LESSONS)
     names = ("_CONFIG", "_DATA", "_RUNTIME", "LAB_SETTINGS", "LAB_WORKSPACES")
     folders = {f"JUPYTER{name}_DIR": str(home / name.strip("_").lower()) for name in names}
     variables = {"HOME": str(home), "IPYTHONDIR": str(home / "ipython"), "OMP_NUM_THREADS": "1", **folders}
@@ -228,7 +228,7 @@ def lab(needs_chromium: None, window: Any, tmp_path: Path) -> Iterator[Callable[
         *("--ServerApp.ip=127.0.0.1", "--ServerApp.port=0"),
         *(f"--IdentityProvider.token={TOKEN}", "--LabApp.expose_app_in_browser=True"),
     ]
-    with _server(tmp_path, command, "/api/status", LESSONS["lab"]) as address:
+    with _server(tmp_path, command, "/api/status") as address:
 
         def open_lessons(figures: int) -> LivePage:
             opened = LivePage(window)
@@ -240,17 +240,6 @@ def lab(needs_chromium: None, window: Any, tmp_path: Path) -> Iterator[Callable[
             return opened
 
         yield open_lessons
-
-
-@pytest.fixture(scope="session")
-def voila_address(needs_chromium: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a Voilà as a class has it; cells that fail show their traceback."""
-    pytest.importorskip("voila", reason="the extra notebooks is not installed")
-    base = tmp_path_factory.mktemp("voila")
-    serve = ["condnum.lessons.serve", str(base / "notebooks"), "--no-browser"]
-    options = [*serve, "--port=0", f"--Voila.token={TOKEN}"]
-    with _server(base, options, "/voila/tree", LESSONS["voila"]) as address:
-        yield address
 
 
 @pytest.fixture(scope="session")

@@ -1,19 +1,14 @@
 """Figures say what their tables say."""
 
-import json
-
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 import pytest
 
 from condnum import figures as plots
 from condnum.errors import InvalidInputError
 from condnum.figures import attack_panel, limits
-from condnum.figures.pairs import pair_spectra
 from condnum.figures.probe_accuracy import probe_accuracy_figure, ratio_history_figure
 from condnum.figures.style import method_style
-from condnum.lessons.frame.clicks import Opening
 from condnum.probing import AttackBudget
 from condnum.probing import attack_panel as attacked
 from condnum.theory.pareto import feasible_region
@@ -128,29 +123,3 @@ def test_figure_1_leaves_out_erasure_whose_probe_has_nothing_to_learn(curves):
     figure = plots.norm_ratio_figure(pd.concat([curves, erased]), "toy data")
     assert "Erasure" not in {trace.name for trace in figure.data}
     assert "Erase is omitted" in figure.layout.title.text
-
-
-def test_a_click_draws_its_point_below_the_figure_or_says_why_not():
-    drawn = []
-
-    def draw(*point):
-        drawn.append(point)
-        return go.Figure(go.Scatter(x=[1], y=[1 / point[1]], name="behind"))
-
-    heat = Opening(go.Figure(go.Heatmap(x=[2.0], y=["Adam"], z=[[2.0]], name="factors")), draw)
-    heat.handle_message({"kind": "click", "trace": 0, "x": 2.0, "y": "Adam"}, [])
-    assert drawn == [("factors", 2.0, "Adam")]
-    assert json.loads(heat.payload)["below"]["data"][0]["y"] == [0.5]
-    heat.handle_message({"kind": "click", "trace": 0, "x": 0.0, "y": "Adam"}, [])
-    shown = json.loads(heat.payload)
-    assert "below" not in shown
-    assert "ZeroDivisionError" in shown["error"]
-
-
-def test_spectra_of_a_pair_are_at_unit_scale_without_zeros():
-    row = {"method": "ours", "seed": 0, "dimension": 3, "squared_norm": 6.0, "harmful_digit": 9}
-    row |= {f"{task}_after": np.array([4.0, 2.0, 0.0]) for task in ("pretrain", "harmful")}
-    curves = pair_spectra(pd.DataFrame([row | {"pretrain_digit": digit} for digit in (1, 4)]), 4, 9)
-    assert curves[["task", "x", "value"]].to_numpy().tolist() == [
-        ["pretrain", 1, 2.0], ["pretrain", 2, 1.0], ["harmful", 1, 2.0], ["harmful", 2, 1.0]
-    ]  # fmt: skip

@@ -42,11 +42,7 @@ def test_colours_can_be_seen_on_both_backgrounds(color, background):
 
 
 def test_no_button_of_a_figure_sends_it_anywhere():
-    pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
-    from condnum.lessons.frame.widget import figure_data
-
     renderer = pio.renderers["plotly_mimetype"]  # JupyterLab's
     finish(go.Figure(), "title", "subtitle")
     bundle = renderer.to_mimebundle(go.Figure().to_dict())
-    for data in (bundle, figure_data(go.Figure())):
-        assert data["application/vnd.plotly.v1+json"]["config"]["showSendToCloud"] is False
+    assert bundle["application/vnd.plotly.v1+json"]["config"]["showSendToCloud"] is False

@@ -5,7 +5,6 @@ import pytest
 
 from condnum.lessons.alignment_training import PathTasks, follow
 from condnum.methods import immunize
-from condnum.probing import linear_probe
 from condnum.theory.alignment import alignment
 from condnum.theory.immunization import relative_immunization_ratio
 
@@ -56,9 +55,6 @@ def test_a_kept_step_is_what_the_theory_says_of_its_theta(tasks, kept, thetas, s
     )
     ratios = found.pretrain_ratio, found.harmful_ratio
     assert kept["ratios"][k, side] == pytest.approx(ratios[side], rel=1e-7)
-    moment, record = task.features.T @ task.targets, kept["probe_steps"]
-    probe = linear_probe(theta, task.covariance, moment, steps=5000, record=record)
-    np.testing.assert_allclose(kept["probes"][k, side], probe.norm_ratio, rtol=1e-5, atol=1e-12)
 
 
 @pytest.mark.parametrize("data", ["embedded", "digits:4-9"])

@@ -11,7 +11,6 @@ import plotly.graph_objects as go
 import traitlets
 
 from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.lessons.aligned_tasks import AlignedTasksExplorer
 from condnum.lessons.alignment import AlignmentExplorer
 from condnum.lessons.ceiling import CeilingExplorer
 from condnum.lessons.condition_number import (
@@ -66,7 +65,6 @@ CAPTIONS = [
     (GradientDescentExplorer, {"kappa": 1.0}, "one step arrives"),
     (AlignmentExplorer, 1, "its κ is 64.8% of the true one"),  # 4 / 6.172
     (AlignmentExplorer, {"theta_kappa": 1.0}, "θ has repeated singular values"),
-    (AlignedTasksExplorer, 0, "RIR = 2,500, which is the theoretical limit: <b>immunized"),
     (RegularizerExplorer, 0, "σ<sub>1</sub> becomes 0"),
     (RegularizerExplorer, {"regularizer": "ill", "dimension": 2, "top": 100.0}, "printed bound is neg"),
     (RegularizerExplorer, {"regularizer": "ill", "dimension": 2}, "allows every step (k = 2)"),

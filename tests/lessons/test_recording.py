@@ -27,7 +27,6 @@ from condnum.lessons.frame.explorer import (
     with_controls,
 )
 from condnum.lessons.frame.recording import five_digits, lattice, leaves, pack
-from condnum.lessons.own_data import PathField
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,6 @@ class Power(ExplorerResult):
     scale=Slider("c", "", 0.1, 1000, log=True, marks=3),
     shape=Choice("shape", ""),
     odd=Check("odd", "", advanced=True),
-    file=PathField("file", ""),
     seed=Slider("seed", "", 0, 9, advanced=True),
 )
 def power_points(
@@ -60,7 +58,6 @@ def power_points(
     scale: float = 1.0,
     shape: Literal["round", "flat"] = "round",
     odd: bool = False,
-    file: str = "",
     seed: int = 0,
 ) -> Power:
     if shape == "flat" and power == 6:
@@ -74,7 +71,7 @@ class PowerExplorer(Explorer):
     compute = staticmethod(power_points)
     presets = (
         Preset("large", "", {"scale": 777.7, "power": 1}),
-        Preset("odd", "", {"odd": True, "seed": 3, "file": "no.csv"}),
+        Preset("odd", "", {"odd": True, "seed": 3}),
     )
 
 
@@ -113,8 +110,7 @@ def test_every_state_comes_back_or_its_error() -> None:
     packed = json.loads(gzip.decompress(base64.b64decode(text.split('"')[3])))
     found = read(packed)
     assert len(found) == len(states) == 3 * 5 * 2 * 2  # powers, scales, shapes, and both blocks
-    held = {(state["odd"], state["seed"], state["file"]) for state in states}
-    assert held == {(False, 0, ""), (True, 3, "")}
+    assert {(state["odd"], state["seed"]) for state in states} == {(False, 0), (True, 3)}
     for state, one in zip(states, found, strict=True):
         assert_same(one, recording.payload(PowerExplorer, state))
     refused = [one for one in found if one["error",]]
@@ -122,7 +118,7 @@ def test_every_state_comes_back_or_its_error() -> None:
     words = "nothing can be drawn for these settings: flat has no power 6; choose another."
     assert all((one["figure",], one["caption",], one["error",]) == (None, "", words) for one in refused)
     controls = {control["name"]: control for control in packed["spec"]["controls"]}
-    assert list(controls) == ["power", "scale", "shape", "odd", "seed"]  # the file has one value
+    assert list(controls) == ["power", "scale", "shape", "odd", "seed"]
     assert controls["power"]["values"] == [1, 3, 6]
     assert controls["shape"]["options"] == [["round", "round"], ["flat", "flat"]]
     assert controls["seed"]["values"] == [0, 3]

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
-from condnum.lessons.aligned_tasks import EXPONENTS, aligned_tasks
 from condnum.lessons.ceiling import PATH_STEPS, ceiling_demo
 from condnum.lessons.condition_number import (
     kantorovich_bound,
@@ -72,26 +71,6 @@ def test_the_plane_is_a_case_of_the_probe_and_the_worst_start_attains_the_bound(
     np.testing.assert_allclose(run.norm_ratio, curve.norm_ratio, rtol=1e-9)
     worst = spectrum_descent(dimension=10, kappa=20.0, start="worst", steps=50)
     np.testing.assert_allclose(worst.curve.excess_loss, worst.energy_bound, rtol=1e-9)
-
-
-# Lesson 2.
-
-
-def test_immunized_never_stands_without_the_actual_probes():
-    caption = aligned_tasks(exponent=1.0).caption()
-    assert "<b>immunized</b>" in caption
-    assert "How many steps the actual probes take is not known without targets" in caption
-
-
-@given(st.floats(1, 1000), st.floats(1, 1000), st.floats(0, 1))
-def test_aligned_tasks_follow_the_closed_form(p, h, s):
-    run = aligned_tasks(pretrain_kappa=p, harmful_kappa=h, exponent=s)
-    np.testing.assert_allclose(run.pretrain_condition, p ** (1 - EXPONENTS), rtol=1e-9)
-    harmful = np.maximum(h / p**EXPONENTS, p**EXPONENTS / h)
-    np.testing.assert_allclose(run.harmful_condition, harmful, rtol=1e-9)
-    assert run.immunization.rir == pytest.approx(max(h / p**s, p**s / h) / p ** (1 - s) * p / h, rel=1e-8)
-    assert run.ceiling == pytest.approx(max(p / h, h / p) * p / h, rel=1e-8)
-    assert (run.ratios <= run.ceiling * (1 + 1e-8)).all()
 
 
 # Lesson 3.

@@ -1,7 +1,6 @@
 """Notebooks: their parameters, a run that is whole or fails clearly, a kernel that leaves nothing behind."""
 
 import ast
-import html
 import json
 import re
 import sys
@@ -15,8 +14,6 @@ import pytest
 from condnum.auditing import FeatureAudit
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.files import shipped
-from condnum.report.form import Form
-from condnum.report.html import answer_cell
 from condnum.report.notebook import ParameterNotebook, find_notebook, read_notebook
 from condnum.report.run import NotebookError, run_notebook
 
@@ -90,32 +87,6 @@ def test_finding_notebooks(write_notebook: Any) -> None:
     assert find_notebook("4_ceiling").parent.name == "notebooks"
     with pytest.raises(UnknownNameError, match="unknown notebook 'house_price'; did you mean 'house-prices'"):
         find_notebook("house_price")
-
-
-def test_a_form_runs_as_the_command_does_and_shows_its_answer_or_the_fix(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    form, kept = Form("house-prices"), list[object]()
-    monkeypatch.setattr("IPython.display.display", lambda data, **_: kept.append(data))
-    form._ipython_display_()
-    assert kept[1]["text/plain"] == "Run this cell to use its controls."  # for who opens it again
-    assert set(form.fields) == set(form.book.parameters) - {"out", "quiet"}
-    assert form.fields["device"].options == ("auto", "cpu", "cuda")
-    given = {"data": "embedded", "methods": "identity,max_rir", "seeds": 1, "jobs": 1}
-    for name, value in given.items():
-        form.fields[name].value = value
-    form.start().join()
-    folder = tmp_path / "runs" / "house-prices-embedded"
-    assert str(folder / "report.html") in form.said.value
-    assert "condnum run house-prices --data embedded --methods identity,max_rir --seeds 1" in form.said.value
-    ran = read_notebook(folder / "report.ipynb")
-    assert list(form.output.outputs) == answer_cell(ran).outputs != []
-    form.fields["methods"].value = "max_rr"
-    form.start().join()
-    assert "did you mean 'max_rir'" in html.unescape(form.said.value)
-    assert form.output.outputs == ()
-    assert not form.button.disabled
 
 
 # Runs.

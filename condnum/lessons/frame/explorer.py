@@ -8,12 +8,10 @@ from importlib import import_module
 from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 
 from condnum.errors import InvalidInputError, check_known, require
-from condnum.figures.kept import display_with_picture
 from condnum.lessons.frame.own import Own, Tried, newest, with_library
 from condnum.lessons.frame.widget import (
     PlotlyWidget,
     errors_shown,
-    figure_data,
     payload_json,
     show_figure,
 )
@@ -54,8 +52,8 @@ class Control(ABC):
     only: Mapping[str, Sequence[Any]] = field(default_factory=dict, kw_only=True)
 
     def trait(self, hint: Any, default: Any) -> Any:
-        """Return the trait of an argument of this type."""
-        return {bool: _traitlets.Bool, str: _traitlets.Unicode}[hint](default, help=self.help)
+        """Return the trait of an argument."""
+        return _traitlets.Bool(default, help=self.help)
 
     def spec(self, trait: Any) -> dict[str, Any]:
         """Return what the page needs to know, as JSON."""
@@ -143,6 +141,7 @@ class Explorer(PlotlyWidget):
 
     compute: ClassVar[Callable[..., Any]]
     own: ClassVar[Own | None] = None  # the argument of `compute` in whose place readers may put a function
+    fixed: ClassVar[tuple[str, ...]] = ()  # arguments of `compute` that readers may give and no control sets
     presets: ClassVar[tuple[Preset, ...]] = ()
     controls: ClassVar[dict[str, Control]] = {}
 
@@ -159,6 +158,8 @@ class Explorer(PlotlyWidget):
 
     def __init__(self, **settings: Any) -> None:
         self._function = settings.pop(self.own.name, self.own.function) if self.own else None  # the reader's
+        given = {name: settings.pop(name, None) for name in self.fixed}
+        self._fixed = {name: value for name, value in given.items() if value is not None}
         self._check_names(settings)
         self._tried: Tried | None = None  # that function in the last drawing
         self.result: Any  # what `compute` returned last; None where nothing can be drawn
@@ -212,9 +213,6 @@ class Explorer(PlotlyWidget):
             raise InvalidInputError(explorer.error)
         return explorer.plain_figure() if static else explorer
 
-    def _ipython_display_(self) -> None:
-        display_with_picture(self, {} if self.result is None else figure_data(self.plain_figure()))
-
     @property
     def settings(self) -> dict[str, Any]:
         """The state: the value of each trait that has a control."""
@@ -224,17 +222,18 @@ class Explorer(PlotlyWidget):
     def settings_code(self) -> str:
         """A line of Python that makes this explorer again."""
         arguments = [f"{name}={value!r}" for name, value in self.effective(self.settings).items()]
+        arguments += [f"{name}={name}" for name in self._fixed]
         arguments += [f"{self._tried.own.name}={self._tried.name}"] if self._tried else []
         return f"{type(self).__name__}({', '.join(arguments)})"
 
     def plain_figure(self) -> Any:
         """Return what is shown as a plotly figure without a widget; it says which explorer it shows.
 
-        What a function other than the library's has drawn is no explorer's: recordings do not have it.
+        What a reader's function or data has drawn is no explorer's: recordings do not have it.
         """
         figure, _ = self._drawing(self.result, self._beside)
         meta = {"explorer": type(self).__name__, "settings": self.settings}
-        if self._tried and not self._tried.agrees:
+        if self._fixed or (self._tried and not self._tried.agrees):
             return figure
         return figure.update_layout(meta={**(figure.layout.meta or {}), **meta})
 
@@ -245,12 +244,11 @@ class Explorer(PlotlyWidget):
             for name, value in settings.items():
                 setattr(self, name, value)
 
-    def handle_message(self, message: dict[str, Any], buffers: Sequence[Any]) -> None:
+    def handle_message(self, message: dict[str, Any]) -> None:
         """Take over the state that the page asks for."""
         before, self._request, self.error = self.payload, message["id"], ""
         with errors_shown("the settings stay as they are", self._show_error):
             self.change(**message["state"])
-            self._draw()  # what a failed upload has taken away
             if self.payload is before:  # the state is drawn already
                 self._send_payload()
 
@@ -274,6 +272,7 @@ class Explorer(PlotlyWidget):
     def _compute(self) -> tuple[Any, Any]:
         """Return the state as the reader's function has it, if there is one, and as the library's does."""
         settings, compute, self._tried = self.effective(self.settings), type(self).compute, None
+        settings |= self._fixed
         if self.own is None or self._function is None:
             return compute(**settings), None
         self._tried = Tried(self.own, newest(self._function))

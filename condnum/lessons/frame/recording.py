@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from condnum.errors import CondnumError
-from condnum.lessons.frame.explorer import Check, Choice, Explorer, Slider
+from condnum.lessons.frame.explorer import Explorer, Slider
 from condnum.lessons.frame.widget import plotly_lists
 from condnum.machine import limited_threads
 
@@ -59,14 +59,14 @@ def _blocks(explorer: type[Explorer]) -> list[dict[str, Any]]:
 
 
 def recorded_values(explorer: type[Explorer]) -> dict[str, list[Any]]:
-    """Return the values that a recording has of each control but those that take paths."""
+    """Return the values that a recording has of each control."""
     start, found = explorer.spec()["state"], dict[str, list[Any]]()
     for name, control in explorer.controls.items():
         named = [one[name] for one in (start, *(of.settings for of in explorer.presets)) if name in one]
         if isinstance(control, Slider):
             whole = isinstance(named[0], int)
             found[name] = sorted(set(named)) if control.advanced else marks(control, named, whole=whole)
-        elif isinstance(control, Choice | Check):
+        else:
             every = getattr(explorer.class_traits()[name], "values", [False, True])
             found[name] = [value for value in every if value in named or not control.advanced]
     return found

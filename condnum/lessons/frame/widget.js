@@ -10,7 +10,7 @@ const live = globalThis.condnumLive ??= begun();
 
 function ask(model) {
   const { widget_manager: kernel } = model, again = () => live.asked.delete(kernel);
-  if (globalThis.Plotly || live.asked.has(kernel)) return; // in Voilà a message of each widget closes some of them
+  if (globalThis.Plotly || live.asked.has(kernel)) return;
   live.asked.add(kernel);
   model.on("msg:custom", ({ kind }, [code]) => {
     if (kind !== "plotly") return;
@@ -43,32 +43,10 @@ function onLoss(model, act) {
   return () => statusChanged?.disconnect(heed);
 }
 
-condnum.rows.text = (box, { hint, upload }, change) => {
-  const make = (tag, props) => box.appendChild(Object.assign(document.createElement(tag), props));
-  const text = make("input", { type: "text", placeholder: hint, spellcheck: false });
-  const show = condnum.keepTyped(text, change);
-  if (upload) {
-    const file = make("input", { type: "file", accept: upload.accept, hidden: true });
-    make("button", { innerHTML: upload.label, title: upload.help, onclick: () => file.click() });
-    file.onchange = () => { if (file.files.length) upload.send(file.files[0]); file.value = ""; };
-  }
-  return show;
-};
-
 function figure(model, el) {
-  const [plot, said, below] = ["div", "p", "div"].map((tag) => el.appendChild(document.createElement(tag)));
+  const plot = el.appendChild(document.createElement("div"));
   el.classList.add("condnum-figure");
-  const draw = async () => {
-    const { figure: shown, below: opened, error } = JSON.parse(model.get("payload"));
-    said.textContent = error ?? "";
-    said.hidden = !error;
-    below.hidden = !opened;
-    if (opened) condnum.paint(below, opened);
-    await condnum.paint(plot, shown);
-    if (plot.clicked) return;
-    plot.clicked = true;
-    plot.on("plotly_click", ({ points: [{ curveNumber: trace, x, y }] }) => model.send({ kind: "click", trace, x, y }));
-  };
+  const draw = () => condnum.paint(plot, JSON.parse(model.get("payload")).figure);
   const watch = new ResizeObserver(draw), off = condnum.onTheme(draw);
   watch.observe(el);
   model.on("change:payload", draw);
@@ -78,12 +56,6 @@ function figure(model, el) {
 
 function explorer(model, el) {
   const spec = structuredClone(model.get("declaration")), payload = () => JSON.parse(model.get("payload"));
-  const tell = (kind, more = {}, buffers = []) => model.send({ kind, ...more }, undefined, buffers);
-  for (const control of spec.controls) {
-    if (control.upload) control.upload.send = async (file) => {
-      tell("upload", { control: control.name, name: file.name }, [await file.arrayBuffer()]);
-    };
-  }
   let asked = null, answer = null, gone = false;
   const left = () => ({ ...payload(), error: GONE, field: "" });
   const source = {
@@ -91,7 +63,7 @@ function explorer(model, el) {
     ask: (state) => new Promise((done) => {
       if (gone) { done(left()); return; }
       [asked, answer] = [Math.random(), done]; // no other view of the widget has the number
-      tell("state", { id: asked, state });
+      model.send({ kind: "state", id: asked, state });
     }),
     code: () => payload().code,
   };

@@ -1,13 +1,10 @@
 """Plotly in a live page: a thin widget over `Plotly.react`."""
 
-import json
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from condnum.errors import CondnumError, require
-from condnum.figures.kept import display_with_picture
-from condnum.figures.style import CONFIG
 from condnum.files import asset
 
 _traitlets = require("traitlets", "notebooks")
@@ -26,7 +23,7 @@ class PlotlyWidget(_AnyWidget):
         super().__init__(**traits)
         self.on_msg(self._on_message)
 
-    def handle_message(self, message: dict[str, Any], buffers: Sequence[Any]) -> None:
+    def handle_message(self, message: dict[str, Any]) -> None:
         """Do what the page asks for."""
 
     def _on_message(self, _: Any, message: dict[str, Any], buffers: Sequence[Any]) -> None:
@@ -34,7 +31,7 @@ class PlotlyWidget(_AnyWidget):
             script = require("plotly.offline", "notebooks").get_plotlyjs()
             self.send({"kind": "plotly"}, buffers=[script.encode()])
         else:
-            self.handle_message(message, buffers)
+            self.handle_message(message)
 
 
 class FigureView(PlotlyWidget):
@@ -43,9 +40,6 @@ class FigureView(PlotlyWidget):
     def __init__(self, figure: Any) -> None:
         self.figure = figure
         super().__init__(payload=payload_json(figure))
-
-    def _ipython_display_(self) -> None:
-        display_with_picture(self, figure_data(self.figure))
 
 
 def show_figure(figure: Any, *, static: bool = False) -> Any:
@@ -64,12 +58,6 @@ def plotly_lists(figure: Any) -> dict[str, Any]:
     layout = figure.layout.to_plotly_json()
     layout.pop("template", None)  # the page has its own colors
     return {"data": [trace.to_plotly_json() for trace in figure.data], "layout": layout}
-
-
-def figure_data(figure: Any) -> dict[str, Any]:
-    """Return a figure as the output of a cell."""
-    plotly, text = json.loads(figure.to_json()), str(figure.layout.title.text)
-    return {"application/vnd.plotly.v1+json": {**plotly, "config": CONFIG}, "text/plain": text}
 
 
 @contextmanager
