@@ -36,6 +36,7 @@ class Audit:
     harmful: TaskFacts
     given: Sequence[str]  # names of the extractors that were given
     thetas: Mapping[str, NDArray[Any]]  # name -> (D, D_hid), closed forms included
+    maps: Mapping[str, Any]  # name -> what attackers met, of those that were given
     rtol: float  # relative rank tolerance of K and H(θ)
     epsilon: float  # of the ridge convention
     ceiling: RirCeiling  # compact
@@ -97,8 +98,12 @@ class Audit:
 
     def headline(self, extractor: str) -> str:
         """Say who gets through: the worst of the lights."""
-        reason = f" Reason: {self.attack.reason}." if self.attack.reason else ""
-        return headline(self.lights(extractor), words.label(extractor)) + reason
+        called, reason = words.label(extractor), f" Reason: {self.attack.reason}." * bool(self.attack.reason)
+        own = (
+            f"{called} was made from these rows: their labels correlate less with its features than chance "
+            "allows, so attackers look stopped here. Audit it on rows that it was not made from. "
+        )
+        return own * (extractor in self.attack.own_rows) + headline(self.lights(extractor), called) + reason
 
     def lights_text(self, extractor: str) -> pd.DataFrame:
         """Return the lights of an extractor as text."""
@@ -223,7 +228,8 @@ class Audit:
             said |= {"cheapest_layer": self.layers.cheapest, "layers_summary": self.layers.sentence}
         layers = self.layers and {"table": self.layers.table, "target": self.layers.target}
         thetas = {name: theta.shape for name, theta in self.thetas.items()}
-        return strict({**said, **vars(self), "attack": attack, "layers": layers, "thetas": thetas})
+        known = {name: value for name, value in vars(self).items() if name != "maps"}
+        return strict({**said, **known, "attack": attack, "layers": layers, "thetas": thetas})
 
     def save(self, folder: str | Path) -> list[str]:
         """Write audit.json, and the layers' table, into a folder; return the names of the files."""
