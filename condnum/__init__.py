@@ -34,7 +34,6 @@ __all__, __getattr__, __dir__ = attach(
         "pareto_immunizer": "condnum.theory.pareto",
         "erasure": "condnum.theory.erasure",
         "erasure_price": "condnum.theory.erasure",
-        "quadratic_erasure": "condnum.theory.quadratic",
         # regularizers and their steps
         "r_well": "condnum.theory.regularizers",
         "r_well_gradient": "condnum.theory.regularizers",

@@ -17,7 +17,6 @@ from condnum.theory.alignment import alignment as alignment
 from condnum.theory.ceiling import rir_ceiling as rir_ceiling, max_rir_immunizer as max_rir_immunizer
 from condnum.theory.pareto import pareto_immunizer as pareto_immunizer
 from condnum.theory.erasure import erasure as erasure, erasure_price as erasure_price
-from condnum.theory.quadratic import quadratic_erasure as quadratic_erasure
 from condnum.theory.regularizers import (
     r_well as r_well,
     r_well_gradient as r_well_gradient,

@@ -130,17 +130,18 @@ def extractor_affine(
     layer, matrix, bias = theta.to_linear() if hasattr(theta, "to_linear") else theta, theta, None
     if isinstance(layer, nn.Module):
         layers = [*layer] if isinstance(layer, nn.Sequential) else [layer]
-        if not layers or not all(isinstance(of, nn.Linear) for of in layers):
+        linear = [of for of in layers if isinstance(of, nn.Linear)]
+        if not layers or len(linear) < len(layers):
             raise InvalidInputError(
                 f"{name} is a {type(layer).__name__}, which has no matrix; pass features that it extracts, "
                 "or a linear layer without bias."
             )
-        product = reduce(torch.matmul, [of.weight.detach().mT for of in layers])
+        product = reduce(torch.matmul, [of.weight.detach().mT for of in linear])
         matrix = getattr(theta, "theta_", product)
-        for of in layers:
+        for of in linear:
             bias = None if bias is None else bias @ of.weight.detach().mT
             if of.bias is not None:
-                bias = of.bias.detach() if bias is None else bias + of.bias.detach()
+                bias = of.bias.detach() + (0 if bias is None else bias)
     elif hasattr(theta, "transform") and not hasattr(theta, "columns"):  # pandas has a `transform` too
         raise InvalidInputError(
             f"{name} is a {type(theta).__name__}, which has no to_linear(); pass its matrix (D, D_hid)."

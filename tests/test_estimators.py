@@ -23,6 +23,7 @@ from torch import nn
 import condnum
 from condnum import DescentSettings, Eraser, Immunizer
 from condnum.errors import InvalidInputError
+from condnum.numbers import times
 from condnum.probing import AttackBudget
 
 RNG = np.random.default_rng(0)
@@ -85,6 +86,7 @@ def test_theta_and_verdict_are_those_of_the_functions():
     assert fitted.limit_ == found.ceiling
     assert fitted.explanation_ == found.explanation
     assert "the benign probe takes" in fitted.explanation_
+    assert "the benign probe takes" in repr(fitted.verdict_)
 
 
 def test_the_verdict_is_of_the_theta_that_is_stored():
@@ -93,6 +95,54 @@ def test_the_verdict_is_of_the_theta_that_is_stored():
     measured = condnum.relative_immunization_ratio(half.theta_, *(condnum.covariance(A) for A in X))
     assert half.verdict_.rir == pytest.approx(measured.rir, rel=1e-6)
     assert half.verdict_.rir != pytest.approx(double.verdict_.rir, rel=1e-3)
+
+
+#: Targets of two digits in the kinds that `fit` takes.
+TARGETS = {
+    "text": lambda y: np.array(["dark", "light"])[y],
+    "column": lambda y: y[:, None],
+    "series": pd.Series,
+    "float32 tensor": lambda y: torch.tensor(y).float(),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("kind", TARGETS)
+def test_the_verdict_says_how_slow_the_actual_probes_become(kind, dtype, tmp_path):
+    """On the digits 0 and 1 the definition is met, and the benign task is lost."""
+    X, digit = load_digits(return_X_y=True)
+    rows, inks = (
+        [X[digit == of].astype(dtype) for of in (0, 1)],
+        [X[digit == of].sum(axis=1) for of in (0, 1)],
+    )
+    y = [TARGETS[kind]((ink > np.median(ink)).astype(int)) for ink in inks]
+    fitted = Immunizer().fit(*rows, *y)
+    fitted.save(tmp_path / "theta.safetensors")
+    loaded = Immunizer.load(tmp_path / "theta.safetensors")
+    assert (loaded.verdict_, repr(loaded.verdict_)) == (fitted.verdict_, repr(fitted.verdict_))
+    found, said = fitted.verdict_, str(fitted.verdict_)
+    assert said.startswith("Definition 3.1 is met")
+    for name, factor in (("benign", found.benign_slowdown), ("harmful", found.harmful_slowdown)):
+        assert factor > 10
+        assert f"the {name} probe takes {times(factor)} steps as on raw inputs" in said
+    assert "The definition is met, but the benign task is lost" in said
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("given", [(), ("benign",), ("harmful",), ("benign", "harmful")], ids=str)
+def test_a_probe_is_known_where_its_targets_are(given, dtype):
+    y = {f"y_{name}": X[:, 0] for name, X in (("benign", P), ("harmful", H)) if name in given}
+    verdict = Immunizer().fit(P.astype(dtype), H.astype(dtype), **y).verdict_
+    known = {name for name in ("benign", "harmful") if getattr(verdict, f"{name}_slowdown") is not None}
+    assert known == {*given}
+    assert ("not known without targets" in repr(verdict)) == (len(given) < 2)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_a_stored_projection_keeps_erased_targets_out_of_reach(dtype):
+    assert (
+        Immunizer("erase").fit(P.astype(dtype), H.astype(dtype), None, Y).verdict_.harmful_slowdown == np.inf
+    )
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

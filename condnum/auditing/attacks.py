@@ -22,7 +22,7 @@ from condnum.probing.panel import attack_panel
 from condnum.probing.race import AttackBudget
 from condnum.probing.report import AttackReport
 from condnum.probing.tasks import float_matrix
-from condnum.studies.heads import Sample, linear_heads, nonlinear_score, score
+from condnum.studies.heads import Sample, chance, linear_heads, nonlinear_score, score
 
 #: Rows that attackers have at most: each of them runs many times over those that train it.
 PANEL_ROWS = 2_500
@@ -160,7 +160,7 @@ def attack_section(
         targets_seen = Sample(F, y[rows], y.dtype.kind == "i").columns
         if name in extractors and made_from(F, task.sample[rows], targets_seen):
             own.append(name)
-    lights = _lights(report, solved, y[judging])
+    lights = _lights(report, solved, Sample(task.sample[judging], y[judging], y.dtype.kind == "i"))
     doubted = lights["extractor"].isin(own) & (lights["light"] == "stopped")
     lights = lights.assign(light=lights["light"].mask(doubted, "not known"))
     counts = len(train), len(choosing), len(judging), task.rows
@@ -192,34 +192,25 @@ def _solved_heads(train: Sample, choosing: Sample, judging: Sample, *, wide: boo
     tried = [(score(F[: len(choosing.y)], train, choosing), name, F) for name, F in heads]
     _, name, F = max(tried, key=lambda of: of[0])
     reached = score(F[len(choosing.y) :], train, judging)
-    yield {"attacker": HEADS, "label": f"Head: {name}", "score": _of_judged(reached, train, judging)}
+    yield {"attacker": HEADS, "label": f"Head: {name}", "score": reached}
     kernel = nonlinear_score(np.eye(train.X.shape[1]), train, judging)
-    yield {"attacker": KERNEL[0], "label": KERNEL[1], "score": _of_judged(kernel, train, judging)}
+    yield {"attacker": KERNEL[0], "label": KERNEL[1], "score": kernel}
 
 
-def _of_judged(reached: float, train: Sample, judging: Sample) -> float:
-    """Return a score against the best constant on the rows that judge, not the mean of those that train."""
-    if train.labels:
-        return reached
-    Y = judging.columns
-    lost = ((Y - train.columns.mean(axis=0)) ** 2).sum() / ((Y - Y.mean(axis=0)) ** 2).sum()
-    return float(1 - (1 - reached) * lost)
-
-
-def _lights(report: AttackReport, solved: list[dict[str, Any]], y: NDArray[Any]) -> pd.DataFrame:
-    """Judge the panel and solved heads by the targets of the rows that judge."""
-    labels = y.dtype.kind == "i"
-    if labels:
-        chance = np.unique(y, return_counts=True)[1].max() / len(y)
-        scored = [of.assign(score=of["accuracy"]) for of in (report.reached, report.curves)]
-        choice = report.curves["choosing_accuracy"]
+def _lights(report: AttackReport, solved: Sequence[dict[str, Any]], judging: Sample) -> pd.DataFrame:
+    """Judge the panel and solved heads on the rows that judge."""
+    reached, curves = report.reached, report.curves
+    if judging.labels:
+        reached = reached.assign(score=reached["accuracy"])
+        curves = curves.assign(score=curves["accuracy"], choice=curves["choosing_accuracy"])
     else:
-        chance, spread = 0.0, ((y.reshape(len(y), -1) - y.mean(axis=0)) ** 2).sum(axis=1).mean()
-        losses = ((report.reached, "loss"), (report.curves, "evaluation_loss"))
-        scored = [of.assign(score=1 - of[name] / spread) for of, name in losses]
-        choice = -report.curves["choosing_loss"]
-    scores, curves = pd.concat([scored[0], pd.DataFrame(solved)]), scored[1].assign(choice=choice)
-    return attacker_lights(report, scores, curves, chance=chance, rows=len(y), labels=labels)
+        spread = ((judging.columns - judging.columns.mean(axis=0)) ** 2).sum(axis=1).mean()
+        reached = reached.assign(score=1 - reached["loss"] / spread)
+        score = 1 - curves["evaluation_loss"] / spread
+        curves = curves.assign(score=score, choice=-curves["choosing_loss"])
+    scores = pd.concat([reached, pd.DataFrame(solved)], ignore_index=True)
+    options = {"chance": chance(judging), "rows": len(judging.y), "labels": judging.labels}
+    return attacker_lights(report, scores, curves, **options)
 
 
 def _mixed(Y: NDArray[Any], seed: int) -> NDArray[Any]:

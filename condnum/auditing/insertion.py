@@ -90,7 +90,7 @@ def insert_extractor(model: nn.Module, layer: str, theta: Any) -> nn.Module:
     parent, _, leaf = layer.rpartition(".")
     extractor = copy.deepcopy(theta.to_linear() if hasattr(theta, "to_linear") else theta)
     if not isinstance(extractor, nn.Module):
-        extractor = nn.Linear(*T.shape, bias=False)
+        extractor = nn.Linear(len(T), len(T), bias=False)
         extractor.weight.data = T.mT.contiguous()
     new = _Extracting(old, extractor.to(like), len(T), layer, layout_of(old, made)).train(old.training)
     made.get_submodule(parent).register_module(leaf, new)

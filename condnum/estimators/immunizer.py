@@ -19,9 +19,10 @@ from condnum.methods.method import Method
 from condnum.methods.problem import ImmunizationProblem, LossName
 from condnum.methods.registry import immunize
 from condnum.methods.settings import Settings
+from condnum.probing.probe_steps import with_slowdowns
 from condnum.progress import of_steps, terminal_progress
 from condnum.theory.immunization import Immunization, relative_immunization_ratio
-from condnum.theory.spectra import ConditionNumber
+from condnum.theory.spectra import ConditionNumber, as_extractor
 
 
 class Immunizer(ClassNamePrefixFeaturesOutMixin, Extractor):
@@ -40,8 +41,8 @@ class Immunizer(ClassNamePrefixFeaturesOutMixin, Extractor):
 
     Attributes:
         theta_: `(D, D_hid)`, in kind, dtype and device of the benign inputs.
-        verdict_: Definition 3.1 clause by clause, with (i), (ii) and RIR (compact convention), of `theta_` as
-            it is stored. It prints as a sentence.
+        verdict_: Definition 3.1 clause by clause, with (i), (ii), RIR (compact convention) and the slowdown
+            of both targets' probes, of `theta_` as it is stored. It prints as sentences.
         explanation_: What ran, the verdict in both conventions, and how slow the targets' probes become.
         limit_: The theoretical limit of RIR, see `rir_ceiling`.
         history_: `{name: (T,)}` values along a descent.
@@ -81,8 +82,9 @@ class Immunizer(ClassNamePrefixFeaturesOutMixin, Extractor):
         Args:
             X_benign: `(N_P, D)` inputs of the benign task.
             X_harmful: `(N_H, D)` inputs of the harmful task; columns of data frames are matched by name.
-            y_benign: `(N_P,)` or `(N_P, m)` targets, for clause (c) and methods with a supervised loss.
-            y_harmful: `(N_H,)` or `(N_H, m)` targets, for methods that need them.
+            y_benign: `(N_P,)` or `(N_P, m)` targets, for clause (c), the benign probe and methods with a
+                supervised loss.
+            y_harmful: `(N_H,)` or `(N_H, m)` targets, for the harmful probe and methods that need them.
 
         Returns:
             The immunizer.
@@ -105,7 +107,9 @@ class Immunizer(ClassNamePrefixFeaturesOutMixin, Extractor):
         ranges = problem.pretrain.range, problem.harmful.range
         if found.verdict is None or self._sample.dtype not in (np.float64, torch.float64):
             gap = None if problem.pretrain.targets is None else problem.pretrain.loss_gap(self.theta_)
-            self.verdict_ = relative_immunization_ratio(self.theta_, *ranges, loss_gap=gap)
+            measured = relative_immunization_ratio(self.theta_, *ranges, loss_gap=gap)
+            probes = problem.probe_steps(as_extractor(self.theta_)[0])  # a projection still projects
+            self.verdict_ = with_slowdowns(measured, *probes)
         else:
             self.verdict_ = found.verdict
         self.limit_ = problem.ceiling.value

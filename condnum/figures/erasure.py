@@ -22,9 +22,9 @@ from condnum.probing import AttackReport
 FAMILIES = {
     "raw": "raw features",
     "control": "control: shuffled targets erased",
-    "path": "path to erasure without a floor, s from 1 to 0",
+    "path": "path to erasure, s from 1 to 0",
     "rank": "erasure of k directions",
-    "erase": "erasure, what few rows excite too",
+    "erase": "erasure",
     "iterated": "iterated erasure",
     "front": "conditioning: closed forms",
 }
@@ -107,7 +107,7 @@ def attack_steps_figure(report: AttackReport, subtitle: str, chance: float) -> A
     for name in report.extractors["extractor"]:
         label, color, _ = method_style(name)
         own = curves[curves["extractor"] == name].set_index("attacker")
-        descent, solved = own.loc["gd"].query("step > 0"), own.loc["closed_form", "accuracy"].iloc[-1]
+        descent, solved = own.loc[["gd"]].query("step > 0"), own.loc[["closed_form"], "accuracy"].iloc[-1]
         x, y = [*descent["step"], last], [*descent["accuracy"], descent["accuracy"].iloc[-1]]
         color = NEUTRAL if name == report.baseline else color
         add_line(figure, f"{label}: gradient descent", x, y, color)

@@ -78,7 +78,8 @@ class AlignedTasks(ExplorerResult):
             return f"{both}: {verdict}. No θ has an RIR above {limit}."
         at_most = here.rir <= self.ceiling * (1 - 1e-9)
         attained = f"of at most {limit}" if at_most else "which is the theoretical limit"
-        return f"{both}, {attained}: <b>immunized</b>, though the singular vectors align perfectly."
+        immunized = "<b>immunized</b>, though the singular vectors align perfectly"
+        return f"{both}, {attained}: {immunized}. {here.slowed}"
 
 
 _kappa = partial(Slider, low=1, high=1000, log=True, marks=7)

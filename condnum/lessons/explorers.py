@@ -10,7 +10,6 @@ from condnum.lessons.ceiling import CeilingExplorer
 from condnum.lessons.condition_number import GradientDescentExplorer, SpectrumDescentExplorer
 from condnum.lessons.frame.explorer import Explorer
 from condnum.lessons.frame.recording import record
-from condnum.lessons.horizon import HorizonExplorer
 from condnum.lessons.own_data import OwnDataExplorer
 from condnum.lessons.regularizer_paths import RegularizerPathExplorer
 from condnum.lessons.regularizers import RegularizerExplorer
@@ -22,7 +21,7 @@ EXPLORERS: dict[str, type[Explorer]] = {
     explorer.__name__: explorer
     for explorer in (
         *(AlignedTasksExplorer, AlignmentExplorer, CeilingExplorer, GradientDescentExplorer),
-        *(HorizonExplorer, OwnDataExplorer, RegularizerExplorer, RegularizerPathExplorer),
+        *(OwnDataExplorer, RegularizerExplorer, RegularizerPathExplorer),
         *(SlowingExplorer, SpectrumDescentExplorer),
     )
 }

@@ -132,7 +132,8 @@
     const remark = !aligned(state) ? ""
       : none ? " Here the paper is right that aligned tasks cannot be immunized."
       : success ? " The tasks are aligned: the paper's remark that no θ can do this does not hold." : "";
-    return [success ? "Immunized" : "Not immunized", both, limit + remark];
+    const unknown = success ? " How many steps the actual probes take is not known without targets." : "";
+    return [success ? "Immunized" : "Not immunized", both, limit + remark + unknown];
   }
 
   // ---- drawing ----

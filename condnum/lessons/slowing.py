@@ -104,30 +104,28 @@ Leace = Callable[[Floats, Floats, float], Floats]
 
 
 def leace(sigma: Floats, G: Floats, s: float) -> Floats:
-    """Return `θ_s = I − (1 − s) W U Uᵀ W⁻¹`, W = Σ^(−1/2) and U = orth WG."""
-    return np.asarray(erasure(covariance=sigma, moment=G, strength=1 - s).theta)
+    """Return `θ_s = I − (1 − s) W U Uᵀ W⁻¹`, W = Σ^(−1/2), U = orth WG; at s = 0 without what is empty."""
+    return np.asarray(erasure(covariance=sigma, moment=G, strength=1 - s).extractor)
 
 
-def shrunk_task(rank: int) -> tuple[Floats, Floats]:
-    """Return what LEACE needs of the eraser's rows: Σ, shrunk as the rows are few, and `(D, rank)` G."""
+def erased_task(rank: int) -> tuple[Floats, Floats]:
+    """Return what LEACE needs of the eraser's rows: Σ and `(D, rank)` G."""
     own = digit_tasks().eraser
-    found, sigma = erasure(own.X, own.labels, rank=rank, floor=0), own.X.T @ own.X / len(own.X)
-    rho = found.shrinkage
-    return (1 - rho) * sigma + rho * np.diag(np.diag(sigma)), np.asarray(found.directions)
+    return own.X.T @ own.X / len(own.X), np.asarray(erasure(own.X, own.labels, rank=rank).removed)
 
 
 @lru_cache(maxsize=512)
 def path_extractor(s: float, start: Start = "leace", rank: int = 4) -> Floats:
-    """Return θ_s, `(D, D)`: T at s = 1, erasure of `rank` directions at s = 0."""
+    """Return θ_s: T `(D, D)` at s = 1, erasure of `rank` directions `(D, D - rank)` at s = 0."""
     own, P = digit_tasks().eraser, digit_tasks().benign.covariance
     T = np.eye(P.dimension)
     if start == "whitened":
         T = np.asarray(P.power(-0.5))
-    found = erasure(own.X @ T, own.labels, strength=1 - s, rank=rank, floor=0)
+    found = erasure(own.X @ T, own.labels, strength=1 - s, rank=rank)
     if start == "leace":
-        return np.asarray(found.theta)
-    Q = found.directions
-    return np.asarray(T - (1 - s) * T @ Q @ Q.T)
+        return np.asarray(found.extractor)
+    Q = np.linalg.qr(found.removed, mode="complete")[0]
+    return np.asarray(T @ (Q[:, rank:] if s == 0 else Q * np.where(np.arange(len(Q)) < rank, s, 1) @ Q.T))
 
 
 def accuracy(
@@ -160,9 +158,9 @@ class Stop:
 
 @lru_cache(maxsize=512)
 def stop(kept: bytes) -> Stop:
-    """Measure the θ `(D, D)` of these bytes."""
+    """Measure the θ with D rows of these bytes."""
     tasks = digit_tasks()
-    theta = np.frombuffer(kept).reshape(-1, tasks.eraser.X.shape[1])
+    theta = np.frombuffer(kept).reshape(tasks.eraser.X.shape[1], -1)
     harmful, benign = (
         probe_steps(theta, of.covariance, of.X.T @ of.Z, epsilon=GOAL, budget=LINE_SEARCHES)
         for of in (tasks.eraser, tasks.benign)
@@ -259,7 +257,7 @@ def _symbol(steps: float) -> str:
 def slowing(*, s: float = 0.1, rank: int = 4, start: Start = "leace", erase: Leace = leace) -> Slowing:
     """Walk from conditioning to erasure along θ_s, and attack it on the way."""
     *path, here = (
-        erase(*shrunk_task(rank), one) if start == "leace" and erase is not leace
+        erase(*erased_task(rank), one) if start == "leace" and erase is not leace
         else path_extractor(one, start, rank)
         for one in (*STOPS, s)
     )  # fmt: skip

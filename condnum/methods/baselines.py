@@ -209,5 +209,5 @@ class Erase(Method):
         else:
             start = 0.5 if task.loss == "bce" else 0.0  # what zero weights predict
             found = erasure(X, Y - start, intercept=False)
-        # θ (D, r): (XB)C in an orthonormal basis of the rows of C, so that no direction is left for round-off
-        return {"theta": found.left @ torch.linalg.qr(found.right.mT).R.mT}
+        theta = found.extractor  # (D, r), and columns that are exactly zero, as other methods have D
+        return {"theta": torch.nn.functional.pad(theta, (0, len(theta) - theta.shape[1]))}

@@ -188,6 +188,10 @@ class ImmunizationProblem:
         """The theoretical limit of RIR."""
         return rir_ceiling(self.pretrain.range, self.harmful.range)
 
+    def probe_steps(self, theta: Tensor) -> tuple[ProbeSteps | None, ProbeSteps | None]:
+        """Count the steps of the benign and the harmful probe; None where there is nothing to learn."""
+        return self.pretrain.probe_steps(theta), self.harmful.probe_steps(theta)
+
     @property
     def device(self) -> torch.device:
         """Where the tensors live."""

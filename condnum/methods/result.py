@@ -16,7 +16,7 @@ from torch import Tensor
 from condnum.errors import CondnumError
 from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.settings import Settings
-from condnum.probing.probe_steps import ProbeSteps, slowdown_verdict
+from condnum.probing.probe_steps import ProbeSteps, slowdown_verdict, with_slowdowns
 from condnum.theory.ceiling import share_of_ceiling
 from condnum.theory.immunization import HessianSpectra, Immunization, both_conventions, unit_scale
 
@@ -63,7 +63,7 @@ def with_verdict(problem: ImmunizationProblem, result: ImmunizationResult) -> Im
     try:
         pretrain, unit = problem.pretrain, unit_scale(result.theta)  # at which no square overflows
         gap = None if pretrain.targets is None else pretrain.loss_gap(unit)
-        benign, harmful = pretrain.probe_steps(unit), problem.harmful.probe_steps(unit)
+        benign, harmful = problem.probe_steps(unit)
         spectra = result.spectra or HessianSpectra.of(result.theta, *ranges)
         ceiling = problem.ceiling.value
         compact, ridge = both_conventions(spectra, loss_gap=gap)
@@ -84,9 +84,9 @@ def with_verdict(problem: ImmunizationProblem, result: ImmunizationResult) -> Im
         text += " K_H has rank 1, so κ(H_H) = 1 for every θ and no extractor can meet clause (a)."
     elif ceiling <= 1 + 1e-6:
         text += " A theoretical limit of 1 means that no extractor can immunize this pair."
-    if said := slowdown_verdict(compact.success, benign, harmful):
-        text += f" {said}"
+    compact = with_slowdowns(compact, benign, harmful)
     text += (
+        f" {slowdown_verdict(compact.success, benign, harmful) or compact.slowed}"
         f" κ(H_P) = {compact.pretrain_after.value:.4g}, κ(H_H) = {compact.harmful_after.value:.4g}."
         f"{result.explanation} Ridge convention (ε = 1e-6): {ridge.ratios}."
     )

@@ -4,7 +4,7 @@ r"""What the actual probe meets: its steps to a goal, in closed form from spectr
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -13,13 +13,12 @@ from torch import Tensor
 
 from condnum.arrays import ArrayLike
 from condnum.errors import InvalidInputError, check_integer
-from condnum.numbers import times
 from condnum.probing.quadratic import Modes, descent_filter, first_step, line_search_filters
 from condnum.probing.tasks import probed_task
 from condnum.theory.covariances import CovarianceRange
-
-#: The benign task counts as lost where its own probe needs more than this many times the steps on raw inputs.
-LOST_FACTOR = 10.0
+from condnum.theory.immunization import Immunization
+from condnum.theory.slowdown import LOST_FACTOR as LOST_FACTOR
+from condnum.theory.slowdown import slowdown_sentence, slowdown_words
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class ProbeSteps:
         if math.isinf(self.fixed):
             what = "never gets there" if math.isinf(self.exact) else "takes more than 2⁵⁰ steps"
             return f"{what} (raw inputs: {raw} steps)"
-        return f"takes {times(self.slowdown)} steps as on raw inputs ({raw} → {fixed})"
+        return f"{slowdown_words(self.slowdown)} ({raw} → {fixed})"
 
 
 def probe_steps(
@@ -136,8 +135,16 @@ def target_probe(
     return probe_steps(theta, task, moment, budget=1)
 
 
+def with_slowdowns(
+    verdict: Immunization, benign: ProbeSteps | None, harmful: ProbeSteps | None
+) -> Immunization:
+    """Return a verdict by condition numbers with how slow both tasks' own probes become."""
+    factors = [None if of is None else of.slowdown for of in (benign, harmful)]
+    return replace(verdict, benign_slowdown=factors[0], harmful_slowdown=factors[1])
+
+
 def slowdown_verdict(met: bool, benign: ProbeSteps | None, harmful: ProbeSteps | None) -> str:
-    """Say how slow both tasks' own probes become, and what a verdict by condition numbers leaves out.
+    """Return `slowdown_sentence` with the steps behind both factors; empty where neither is known.
 
     Examples:
         >>> import numpy as np
@@ -145,16 +152,9 @@ def slowdown_verdict(met: bool, benign: ProbeSteps | None, harmful: ProbeSteps |
         >>> print(slowdown_verdict(True, probe, None))
         Gradient descent on the actual targets, to 1 % of the excess loss: the benign probe takes 114 times as
         many steps as on raw inputs (1 → 114). The definition is met, but the benign task is lost (more than
-        10 times as many steps).
+        10 times as many steps). How many steps the harmful probe takes is not known without targets to learn.
     """
     probes = {"benign": benign, "harmful": harmful}
-    known = [f"the {name} probe {probe}" for name, probe in probes.items() if probe]
-    if not known:
-        return ""
-    text = f"Gradient descent on the actual targets, to 1 % of the excess loss: {', '.join(known)}."
-    if benign and benign.slowdown > LOST_FACTOR:
-        met_but = "The definition is met, but the" if met else "The"
-        text += f" {met_but} benign task is lost (more than {LOST_FACTOR:g} times as many steps)."
-    if harmful and harmful.slowdown <= 1:
-        text += " The harmful task is not slowed."
-    return text
+    words = {name: str(of) for name, of in probes.items() if of}
+    factors = [None if of is None else of.slowdown for of in probes.values()]
+    return slowdown_sentence(met, *factors, words=words) if words else ""

@@ -136,12 +136,15 @@ def default_folder(name: str, values: Mapping[str, Any]) -> Path:
 
 
 def verdict_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the verdicts of a run as text; columns of which nothing is known are left out."""
+    """Return the verdicts of a run as text; probes apart, columns of which nothing is known are left out."""
     import pandas as pd
 
     from condnum.report.tables import number, times
 
-    table = pd.DataFrame(rows).dropna(axis="columns", how="all")
+    table = pd.DataFrame(rows)
+    for name in table.filter(regex="probe$"):
+        table[name] = ["not known" if pd.isna(factor) else times(factor) for factor in table[name]]
+    table = table.dropna(axis="columns", how="all")
     for name in table.select_dtypes("number"):
-        table[name] = table[name].map(times if name.endswith("probe") else number)
+        table[name] = table[name].map(number)
     return str(table.to_string(index=False))

@@ -54,13 +54,20 @@ _STEPS: dict[str, Column] = {
 
 def left_table(summary: pd.DataFrame) -> pd.DataFrame:
     """Format what attackers and the benign task score, for raw features, the control and erasure."""
-    kept = summary["family"].isin(_SHOWN) | summary["extractor"].isin(["erase", "erase, no floor"])
-    return shown(summary[kept], _LEFT)
+    return shown(summary[summary["family"].isin(_SHOWN)], _LEFT)
 
 
 def steps_table(summary: pd.DataFrame) -> pd.DataFrame:
     """Format κ's beside the steps that the actual probes need, for every extractor."""
     return shown(summary[~summary["family"].isin(["rank", "iterated", "control"])], _STEPS)
+
+
+def head_table(heads: pd.DataFrame) -> pd.DataFrame:
+    """Format what each linear head reads on fresh rows, by what it is given."""
+    text = [percent(*of) for of in heads[["score", "score_pm"]].to_numpy()]
+    columns = {"raw": "raw features", "pareto": "pareto", "shuffled targets": "control", "erase": "erased"}
+    wide = heads.assign(text=text).pivot(index=["pair", "head"], columns="head_extractor", values="text")
+    return wide[[*columns]].rename(columns=columns).reset_index().rename_axis(columns=None)
 
 
 _DEGREES: dict[str, Column] = {

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from scipy import stats
 from condnum.arrays import FloatArray, as_targets
 from condnum.data.labeled_pairs import load_labeled_pair
 from condnum.data.task_pair import TaskPair
-from condnum.errors import InvalidInputError
+from condnum.errors import InvalidInputError, RankError
 from condnum.machine import limited_threads
 from condnum.methods import immunize
 from condnum.methods.problem import ImmunizationProblem
@@ -32,16 +32,16 @@ from condnum.studies.heads import (
     Sample,
     chance,
     head_scores,
+    linear_heads,
     linear_score,
     nonlinear_score,
     relearned_score,
-    unmapped_score,
+    score,
 )
 from condnum.theory.ceiling import max_rir_immunizer
-from condnum.theory.erasure import erasure, erasure_price
+from condnum.theory.erasure import Erasure, erasure, erasure_price
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.pareto import pareto_immunizer
-from condnum.theory.quadratic import quadratic_erasure
 from condnum.theory.spectra import condition_number
 
 #: Pairs that come with scikit-learn.
@@ -59,6 +59,9 @@ EPSILON = 0.01
 #: Score above chance that raw features must allow, or fractions of it are not told.
 LEAST_MARGIN = 0.05
 
+#: Most columns of a pair that is attacked step by step, and by degree.
+ATTACKABLE_COLUMNS = 256
+
 #: Most steps of exact line search, which are iterated.
 BUDGET = 2_000
 
@@ -74,8 +77,20 @@ class Extractor(NamedTuple):
     family: str  # raw, control, path, rank, erase, iterated, front
     label: str
     value: float  # s, k or rounds
-    theta: FloatArray
+    theta: FloatArray  # for κ and steps
     directions: FloatArray | None = None  # what it erases altogether
+    maps: Sequence[Erasure] = ()  # what rows pass through, one after the other; none: θ
+
+    @classmethod
+    def erasing(cls, family: str, label: str, value: float, *maps: Erasure) -> "Extractor":
+        """Return the extractor that consists of these maps."""
+        theta = reduce(np.matmul, [of.theta for of in maps])
+        return cls(family, label, value, theta, maps[-1].directions if len(maps) == 1 else None, maps)
+
+    def seen(self, of: Sample) -> Sample:
+        """Return a sample's features, as they are released."""
+        X = reduce(lambda rows, each: each.features(rows), self.maps, of.X)
+        return of._replace(X=X if self.maps else X @ self.theta)
 
 
 @dataclass(frozen=True)
@@ -151,34 +166,42 @@ class ErasureStudy(Study, name="erasure", notebook="erasure"):
         chosen = list(extractors(split, cell["seed"]))
         values = np.array([measured(split, of) for of in chosen])
         row: Row = {
-            "chance_harmful": chance(split.attacker, split.judge),
-            "chance_pretrain": chance(split.train, split.test),
+            "chance_harmful": chance(split.judge),
+            "chance_pretrain": chance(split.test),
         }
         names = {
             "family": np.array([of.family for of in chosen]),
             "extractor": np.array([of.label for of in chosen]),
             "value": np.array([of.value for of in chosen]),
         }
-        degrees = by_degree(split, cell["seed"]) if split.judge.labels else {}
-        return CellResult(row, names | dict(zip(_COLUMNS, values.T, strict=True)) | degrees)
+        small = split.judge.labels and split.judge.X.shape[1] <= ATTACKABLE_COLUMNS
+        degrees = by_degree(split, cell["seed"]) if small else {}
+        heads = by_head(split, chosen)
+        linear = _COLUMNS.index("harmful_linear")
+        for i, of in enumerate(chosen):  # of those that are compared, the best of all heads
+            own = heads["head_score"][heads["head_extractor"] == of.label]
+            values[i, linear] = max([values[i, linear], *own])
+        return CellResult(row, names | dict(zip(_COLUMNS, values.T, strict=True)) | degrees | heads)
 
     def tables(self, data: TaskPairs, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
         """Return a row per extractor and split, and their means with 95 % t-intervals."""
-        parts, degrees = [], []
+        parts, degrees, heads = [], [], []
         for cell, row, arrays in results:
             at = {"pair": cell["pair"], "seed": cell["seed"]}
-            own = {name: array for name, array in arrays.items() if name not in DEGREES}
+            own = {name: array for name, array in arrays.items() if name not in (*DEGREES, *HEADS)}
             table = pd.DataFrame({**at, **own, **row})
             degrees.append(pd.DataFrame(at | {name: arrays.get(name, []) for name in DEGREES}))
+            heads.append(pd.DataFrame(at | {name: arrays[name] for name in HEADS}))
             raw = table.iloc[0]
-            for task, score in (("harmful", "linear"), ("harmful", "nonlinear"), ("pretrain", "linear")):
-                floor, name = raw[f"chance_{task}"], f"{task}_{score}"
+            for task, kind in (("harmful", "linear"), ("harmful", "nonlinear"), ("pretrain", "linear")):
+                floor, name = raw[f"chance_{task}"], f"{task}_{kind}"
                 margin = (table[name] - floor) / (raw[name] - floor)
                 table[f"{name}_kept"] = margin if raw[name] - floor >= LEAST_MARGIN else np.nan
             parts.append(table.assign(harmful_factor=table["harmful_steps"] / raw["harmful_steps"]))
         found = pd.concat(parts, ignore_index=True)
         every = pd.concat(degrees, ignore_index=True)
         tables = {"results": found, "summary": summary(found), "paired": paired(found)}
+        tables["heads"] = head_summary(pd.concat(heads, ignore_index=True))
         return tables | {"degrees": every, "by_degree": degree_summary(every)}
 
 
@@ -210,8 +233,27 @@ DEGREES = (
     "eraser", "control", "left", "chance", "linear", "quadratic", "kernel", "neighbors", "net", "undone",
     "benign",
 )  # fmt: skip
-#: Shrinkage of class covariances where a map per class is made.
-CLASS_SHRINKAGE = 0.1
+
+#: Columns on linear heads: the features, the head, its score on the judge's rows.
+HEADS = ("head_extractor", "head", "head_score")
+
+
+def by_head(split: Split, chosen: Sequence[Extractor]) -> dict[str, Any]:
+    """Score every linear head on raw features, the control, `pareto` and erased features."""
+    found = [
+        (of.label, head, score(predicted, train, test))
+        for of in chosen
+        if of.label in ("raw", "shuffled targets", "pareto", "erase")
+        for train, test in [(of.seen(split.attacker), of.seen(split.judge))]
+        for head, predicted in linear_heads(train, test.X)
+    ]
+    return {name: np.array(column) for name, column in zip(HEADS, zip(*found, strict=True), strict=True)}
+
+
+def head_summary(heads: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean score of every linear head with the half-width of its 95 % t-interval."""
+    groups = heads.groupby(["pair", "head_extractor", "head"], sort=False)["head_score"]
+    return groups.agg(score="mean", score_pm=half_width, splits="size").reset_index()
 
 
 def degree_summary(degrees: pd.DataFrame) -> pd.DataFrame:
@@ -224,24 +266,26 @@ def degree_summary(degrees: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_degree(split: Split, seed: int) -> dict[str, Any]:
-    """Attack erasure of degree 1, of degree 2 and by a map per class with heads of several kinds.
+    """Attack erasure of degree 1 and of degree 2 with heads of several kinds.
 
     Degree 2 erases all that quadratic probes could learn, or a quarter or half of the directions. Controls
     are shuffled labels, and as many random directions.
     """
     (X, y, _), rng, found = split.defender, np.random.default_rng([seed, 18]), list[tuple[Any, ...]]()
     erased, wrong = partial(erasure, kind="classification"), rng.permutation(y)
-    rank, known = int(np.linalg.matrix_rank(split.defender.centered[0])), chance(split.attacker, split.judge)
+    rank, known = int(np.linalg.matrix_rank(split.defender.centered[0])), chance(split.judge)
 
-    def attack(eraser: str, control: str, theta: FloatArray) -> int:
-        train, test = (of._replace(X=of.X @ theta) for of in (split.attacker, split.judge))
-        left = int(np.linalg.matrix_rank(train.centered[0], 1e-8))
-        undone = relearned_score(theta, split.train.X, split.attacker, split.judge)
-        benign = linear_score(theta, split.train, split.test)
-        found.append((eraser, control, left, known, *head_scores(train, test), undone, benign))
+    def attack(eraser: str, control: str, by: Erasure | None) -> int:
+        of = Extractor("", "", 0, np.eye(X.shape[1]), maps=() if by is None else (by,))
+        train, test, benign, judge = map(of.seen, (split.attacker, split.judge, split.train, split.test))
+        left = rank if by is None else by.left.shape[1]
+        undone = relearned_score(benign.X, split.train.X, train, test)
+        found.append(
+            (eraser, control, left, known, *head_scores(train, test), undone, linear_score(benign, judge))
+        )
         return left
 
-    everything = attack("raw", "", np.eye(X.shape[1]))
+    attack("raw", "", None)
     for eraser, degree, k in (
         ("degree 1", 1, None),
         ("degree 2, all", 2, None),
@@ -249,35 +293,26 @@ def by_degree(split: Split, seed: int) -> dict[str, Any]:
         ("degree 2, half", 2, rank // 2),
     ):
         with suppress(InvalidInputError):  # nothing would be left, or there are fewer directions
-            left = attack(eraser, "", erased(X, y, degree=degree, rank=k).theta)
-            attack(eraser, "shuffled labels", erased(X, wrong, degree=degree, rank=k).theta)
-            targets = rng.normal(size=(len(X), min(everything - left, rank - 1)))
-            attack(eraser, "random directions", erasure(X, targets, kind="regression", floor=0).theta)
-    for labels, control in ((y, ""), (wrong, "shuffled labels")):
-        maps = quadratic_erasure(X, labels, shrinkage=CLASS_SHRINKAGE)
-        train, test = (
-            of._replace(X=maps.features(of.X, rng.permutation(of.y) if control else of.y))
-            for of in (split.attacker, split.judge)
-        )
-        left = int(np.linalg.matrix_rank(train.centered[0], 1e-8))
-        scores = *head_scores(train, test), unmapped_score(maps, split.attacker, test)
-        found.append(("a map per class", control, left, known, *scores, np.nan))
+            left = attack(eraser, "", erased(X, y, degree=degree, rank=k))
+            attack(eraser, "shuffled labels", erased(X, wrong, degree=degree, rank=k))
+            targets = rng.normal(size=(len(X), rank - left))
+            attack(eraser, "random directions", erasure(X, targets, kind="regression"))
     return {name: np.array(column) for name, column in zip(DEGREES, zip(*found, strict=True), strict=True)}
 
 
 #: What is compared with what, split by split.
-COMPARISONS = (("erase", "shuffled targets"), ("erase", "erase, no floor"))
+COMPARISONS = (("erase", "shuffled targets"),)
 
 
 def paired(results: pd.DataFrame) -> pd.DataFrame:
     """Return differences between two extractors on the same splits, with 95 % t-intervals."""
     rows = []
-    for score in ("harmful_linear_kept", "pretrain_linear_kept"):
-        wide = results.pivot(index=["pair", "seed"], columns="extractor", values=score)
+    for kept in ("harmful_linear_kept", "pretrain_linear_kept"):
+        wide = results.pivot(index=["pair", "seed"], columns="extractor", values=kept)
         for extractor, reference in COMPARISONS:
             for pair, all_splits in (wide[extractor] - wide[reference]).groupby("pair", sort=False):
                 measured = all_splits.mean(), half_width(all_splits), all_splits.count()
-                rows.append((pair, score, extractor, reference, *measured))
+                rows.append((pair, kept, extractor, reference, *measured))
     columns = ["pair", "score", "extractor", "reference", "difference", "difference_pm", "splits"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -287,31 +322,29 @@ def extractors(split: Split, seed: int) -> Iterator[Extractor]:
     X, y, _ = split.defender
     D, rng = X.shape[1], np.random.default_rng([seed, 17])
     erased = partial(erasure, kind=split.defender.kind)
-    plain = partial(erased, floor=0)  # what LEACE erases
     yield Extractor("raw", "raw", 1.0, np.eye(D))
-    full, shuffled = plain(X, y), erased(X, rng.permutation(y))
-    yield Extractor("control", "shuffled targets", 0.0, shuffled.theta, shuffled.directions)
+    full = erased(X, y)
+    yield Extractor.erasing("control", "shuffled targets", 0.0, erased(X, rng.permutation(y)))
     for s in STRENGTHS:
-        yield Extractor("path", f"s = {s:g}", s, plain(X, y, strength=1 - s).theta)
+        yield Extractor("path", f"s = {s:g}", s, erased(X, y, strength=1 - s).theta)
     for k in range(1, min(full.rank, 5)):
-        part = plain(X, y, rank=k)
-        yield Extractor("rank", f"k = {k}", k, part.theta, part.directions)
-    yield Extractor("path", "erase, no floor", 0.0, full.theta, full.directions)
-    floored = erased(X, y)
-    yield Extractor("erase", "erase", 0.0, floored.theta, floored.directions)
-    theta = full.theta
+        yield Extractor.erasing("rank", f"k = {k}", k, erased(X, y, rank=k))
+    yield Extractor.erasing("erase", "erase", 0.0, full)
+    maps, F = [full], full.features(X)
     for count in range(2, max(ROUNDS) + 1):
         kept = rng.choice(len(X), size=len(X))  # a bootstrap sample: on the same rows nothing is left
-        theta = theta @ plain(X[kept] @ theta, y[kept]).theta
-        if np.linalg.norm(X @ theta) < 1e-6 * np.linalg.norm(X):  # nothing but round-off is left
+        try:
+            maps.append(erased(F[kept], y[kept]))
+        except RankError:
             break
+        F = maps[-1].features(F)
         if count in ROUNDS:
-            yield Extractor("iterated", f"{count} rounds", count, theta)
+            yield Extractor.erasing("iterated", f"{count} rounds", count, *maps)
     P, H = covariances(split)
     whitening = np.asarray(max_rir_immunizer(P, H))
     yield Extractor("front", "max_rir", np.nan, whitening)
     yield Extractor("front", "pareto", np.nan, np.asarray(pareto_immunizer(P, H)))
-    Q = np.linalg.qr(whitening.T @ full.directions)[0]
+    Q = np.linalg.qr(whitening.T @ full.removed)[0]
     s = condition_number(P).value ** -0.5  # κ(H_P) of the next one is κ(K_P): (ii) = 1
     within = whitening @ (np.eye(D) - (1 - s) * Q @ Q.T)
     yield Extractor("front", "harmful direction at (ii) = 1", np.nan, within)
@@ -335,15 +368,16 @@ def measured(split: Split, of: Extractor) -> list[float]:
     fit = probe_steps(T, K_P, P[0].T @ P[1], budget=1).fit
     # The benign goal is the best on these features: the price can put 1 % of the raw one out of reach.
     F = P[0] @ T
-    own = probe_steps(np.eye(F.shape[1]), F.T @ F, F.T @ P[1], epsilon=EPSILON, budget=BUDGET)
+    slow = probe_steps(np.eye(F.shape[1]), F.T @ F, F.T @ P[1], epsilon=EPSILON, budget=BUDGET)
     price = np.nan if of.directions is None else erasure_price(*P, of.directions) / P[1].var(axis=0).sum()
-    nonlinear = np.nan
-    if of.family in ("raw", "control", "erase") or of.label == "erase, no floor":
-        nonlinear = nonlinear_score(T, split.attacker, split.judge)
+    nonlinear, own_rows = np.nan, of.seen(split.defender)
+    train, judge, benign, test = map(of.seen, (split.attacker, split.judge, split.train, split.test))
+    if of.family in ("raw", "control", "erase"):
+        nonlinear = nonlinear_score(np.eye(train.X.shape[1]), train, judge)
     return [
-        found.rir, found.harmful_ratio, found.pretrain_ratio, attack.fixed, own.fixed,
-        attack.exact, linear_score(T, split.defender, split.defender),
-        linear_score(T, split.attacker, split.judge), nonlinear, linear_score(T, split.train, split.test),
+        found.rir, found.harmful_ratio, found.pretrain_ratio, attack.fixed, slow.fixed,
+        attack.exact, linear_score(own_rows, own_rows), linear_score(train, judge), nonlinear,
+        linear_score(benign, test),
         max(0.0, 1 - fit), price,
     ]  # fmt: skip
 
@@ -352,11 +386,7 @@ def chance_of(pair: TaskPair) -> float:
     """Return the accuracy of the most frequent harmful class; 0 where the harmful task is a regression."""
     X, y = pair.probe_sample
     whole = Sample(X, y, as_targets(y, "targets")[1] is not None)
-    return chance(whole, whole)
-
-
-#: Most columns of the pair that is attacked step by step.
-ATTACKABLE_COLUMNS = 256
+    return chance(whole)
 
 
 def first_attackable(data: TaskPairs) -> TaskPair | None:
@@ -377,7 +407,7 @@ def attacked(pair: TaskPair, seed: int = 0, rows: int | None = None) -> AttackRe
     immunized = immunize(ImmunizationProblem.from_covariances(*covariances(split)))
     (X, y, _), judge, mean = split.attacker, split.judge, split.attacker.X.mean(axis=0)
     erased = erasure(*split.defender[:2], kind="classification")
-    thetas = {"raw": None, "pareto": immunized.theta, "erase": erased.theta}
+    thetas = {"raw": None, "pareto": immunized.theta, "erase": erased.extractor}
     budget = AttackBudget(dense_steps=2_000, epsilons=(0.1, 0.01), reported_epsilon=0.1)
     return attack_panel(
         X - mean,

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
+from numpy.typing import NDArray
 
 from condnum.arrays import FloatArray, TargetKind
-from condnum.theory.quadratic import QuadraticErasure
 
 #: Rows that a kernel trains on at most: its cost is their cube.
 NONLINEAR_ROWS = 1_500
@@ -39,42 +39,39 @@ class Sample(NamedTuple):
         return self.X - self.X.mean(axis=0), self.columns - self.columns.mean(axis=0)
 
 
-def chance(train: Sample, test: Sample) -> float:
-    """Return the score without features: the fraction of the most frequent class, or R² of the mean."""
-    if not train.labels:
-        return 0.0
-    values, counts = np.unique(train.y, return_counts=True)
-    return float((test.y == values[counts.argmax()]).mean())
+def chance(test: Sample) -> float:
+    """Return what the best constant answer reaches on test rows: the most frequent class, or R² = 0."""
+    return float(np.unique(test.y, return_counts=True)[1].max() / len(test.y)) if test.labels else 0.0
 
 
 def score(predicted: FloatArray, train: Sample, test: Sample) -> float:
-    """Return accuracy, or R² against the mean of the training targets; predictions are `(M, C)` or `(M,)`."""
+    """Return accuracy, or R² against the mean of the test targets; predictions are `(M, C)` or `(M,)`."""
     predicted = predicted.reshape(len(test.y), -1)
     if train.labels:
         return float((np.unique(train.y)[predicted.argmax(axis=1)] == test.y).mean())
     least, most = train.columns.min(axis=0), train.columns.max(axis=0)
     known = predicted.clip(least, most)  # one odd row decides R² otherwise
     residual = ((known - test.columns) ** 2).sum()
-    return float(1 - residual / ((test.columns - train.columns.mean(axis=0)) ** 2).sum())
+    return float(1 - residual / ((test.columns - test.columns.mean(axis=0)) ** 2).sum())
 
 
-def linear_heads(train: Sample, rows: FloatArray) -> Iterator[tuple[str, FloatArray]]:
+def linear_heads(train: Sample, rows: FloatArray, every: bool = True) -> Iterator[tuple[str, FloatArray]]:
     """Yield each linear head that an attacker may train, with its predictions `(M, C)` of rows.
 
     Ridge and logistic regression choose their penalty or have a tolerance; the others have none, so that they
     read what is left in round-off: scikit-learn's defaults, whitening by every singular value and by the
-    first principal components, LAPACK's least squares. All of them run in float64 and in float32.
+    first principal components, LAPACK's least squares. All of them run in float64 and in float32; unless
+    `every`, only ridge and logistic regression do, in float64.
     """
     from sklearn.decomposition import PCA
     from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
     from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeCV
-    from sklearn.model_selection import GridSearchCV
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
     labels, means = train.labels, train.columns.mean(axis=0)
     head = LinearDiscriminantAnalysis if labels else LinearRegression
-    for name, dtype in (("", np.float64), (" (float32)", np.float32)):
+    for name, dtype in (("", np.float64), (" (float32)", np.float32))[: 1 + every]:
         F, G = train.X.astype(dtype), rows.astype(dtype)
         scaler, white = StandardScaler().fit(F), PCA(whiten=True, svd_solver="covariance_eigh").fit(F)
         kept = white.explained_variance_ > 1e-12 * white.explained_variance_[0]
@@ -90,27 +87,44 @@ def linear_heads(train: Sample, rows: FloatArray) -> Iterator[tuple[str, FloatAr
                     f"logistic regression{space}{name}",
                     _quietly(LogisticRegression(max_iter=200), A, train, B),
                 )
+        if not every:
+            break
         defaults = make_pipeline(
             StandardScaler(), PCA(whiten=True), (LogisticRegression if labels else head)()
         )
         yield f"scikit-learn's defaults{name}", _quietly(defaults, F, train, G)
+        A, B = _whitened(F, G)
+        yield f"every singular value{name}", _quietly(head(), A, train, B)
+        r = _components(F, train.columns)
+        yield f"first principal components{name}", _quietly(head(), A[:, :r], train, B[:, :r])
         centers = F.mean(axis=0)
-        _, s, V = np.linalg.svd(F - centers, full_matrices=False)
-        every = V.T / np.where(s > 0, s, 1) * len(F) ** 0.5
-        yield (
-            f"every singular value{name}",
-            _quietly(head(), (F - centers) @ every, train, (G - centers) @ every),
-        )
-        counts = sorted({*np.geomspace(1, min(len(F) // 2, F.shape[1]), 8).astype(int).tolist()})
-        first = make_pipeline(PCA(whiten=True, svd_solver="full"), head())
-        search = GridSearchCV(first, {"pca__n_components": counts}, cv=3)
-        yield f"first principal components{name}", _quietly(search, F, train, G)
         for library, solve in (("NumPy", np.linalg.lstsq), ("SciPy", scipy.linalg.lstsq)):
             weights = solve(F - centers, train.columns - means)[0]
             yield f"{library}'s least squares{name}", (G - centers) @ weights + means
 
 
-def _quietly(model: Any, F: FloatArray, train: Sample, rows: FloatArray) -> FloatArray:
+def _whitened(F: NDArray[Any], G: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Whiten rows by every singular value of F."""
+    mean = F.mean(axis=0)
+    _, s, V = np.linalg.svd(F - mean, full_matrices=False)
+    every = V.T / np.where(s > 0, s, 1) * len(F) ** 0.5
+    return (F - mean) @ every, (G - mean) @ every
+
+
+def _components(F: NDArray[Any], columns: FloatArray) -> int:
+    """Return how many principal components predict a third of the rows best, after training on the others."""
+    third = np.arange(len(F)) % 3 == 0
+    A, B = _whitened(F[~third], F[third])
+    Y, mean = columns[third], columns[~third].mean(axis=0)
+    weights, found = A.T @ (columns[~third] - mean) / len(A), dict[int, float]()
+    for r in np.unique(np.geomspace(1, A.shape[1], 12).astype(int)).tolist():
+        predicted = B[:, :r] @ weights[:r] + mean
+        wrong = predicted.argmax(axis=1) != Y.argmax(axis=1) if Y.shape[1] > 1 else (predicted - Y) ** 2
+        found[r] = float(wrong.mean())
+    return min(found, key=lambda r: found[r])
+
+
+def _quietly(model: Any, F: NDArray[Any], train: Sample, rows: NDArray[Any]) -> FloatArray:
     """Fit a model of scikit-learn, which need not converge, and predict `(M, C)`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -120,8 +134,8 @@ def _quietly(model: Any, F: FloatArray, train: Sample, rows: FloatArray) -> Floa
 
 
 def linear_score(train: Sample, test: Sample) -> float:
-    """Return the score of the best linear head on test rows."""
-    return max(score(predicted, train, test) for _, predicted in linear_heads(train, test.X))
+    """Return the score of the better of ridge and logistic regression on test rows."""
+    return max(score(predicted, train, test) for _, predicted in linear_heads(train, test.X, every=False))
 
 
 def nonlinear_score(theta: FloatArray, train: Sample, test: Sample, *, degree: int | None = None) -> float:
@@ -142,34 +156,23 @@ def _kernel_ridge(F: FloatArray, Y: FloatArray, G: FloatArray, degree: int | Non
     from sklearn.preprocessing import StandardScaler
 
     grid = {"gamma": np.array([0.1, 0.3]) / F.shape[1], "alpha": [1e-2, 1e-1]}
-    kernel = KernelRidge(kernel="rbf")
+    kernel: Any = KernelRidge(kernel="rbf")
     if degree is not None:
-        kernel, grid = KernelRidge(kernel="poly", degree=degree), {"alpha": [1e-3, 1e-2, 1e-1, 1.0, 10.0]}
+        kernel = KernelRidge(kernel="poly", degree=degree)
+        grid = {"gamma": np.array([0.1, 1, 10]) / F.shape[1], "alpha": np.geomspace(1e-6, 100, 9)}
     model = make_pipeline(StandardScaler(), GridSearchCV(kernel, grid, cv=3))
     return np.asarray(model.fit(F[:NONLINEAR_ROWS], Y[:NONLINEAR_ROWS]).predict(G)).reshape(len(G), -1)
 
 
-def relearned_score(theta: FloatArray, inputs: FloatArray, train: Sample, test: Sample) -> float:
+def relearned_score(features: FloatArray, inputs: FloatArray, train: Sample, test: Sample) -> float:
     """Return the better of a linear and a kernel head on inputs that are predicted from their features.
 
-    The attacker learns the way back from `inputs` `(N, D)` of another task, by kernel ridge regression.
+    The attacker learns the way back from `features` of `inputs` `(N, D)` of another task, by kernel ridge
+    regression; `train` and `test` hold features.
     """
-    ends = np.cumsum([len(train.X)])
-    back = _kernel_ridge(inputs @ theta, inputs, np.concatenate([train.X, test.X]) @ theta)
-    parts = [of._replace(X=X) for of, X in zip((train, test), np.split(back, ends), strict=True)]
-    same = np.eye(inputs.shape[1])
-    return max(linear_score(same, *parts), nonlinear_score(same, *parts))
-
-
-def unmapped_score(maps: QuadraticErasure, raw: Sample, test: Sample) -> float:
-    """Return the accuracy of the class whose inverse map brings a row nearest to raw rows of that class."""
-    from sklearn.neighbors import NearestNeighbors
-
-    gaps = []
-    for label, own, back in zip(maps.classes, maps.means, np.linalg.inv(maps.maps), strict=True):
-        inputs = (test.X - maps.mean) @ back + own
-        gaps.append(NearestNeighbors(n_neighbors=1).fit(raw.X[raw.y == label]).kneighbors(inputs)[0][:, 0])
-    return float((maps.classes[np.argmin(gaps, axis=0)] == test.y).mean())
+    back = _kernel_ridge(features, inputs, np.concatenate([train.X, test.X]))
+    parts = [of._replace(X=X) for of, X in zip((train, test), np.split(back, [len(train.X)]), strict=True)]
+    return max(linear_score(*parts), nonlinear_score(np.eye(inputs.shape[1]), *parts))
 
 
 def head_scores(train: Sample, test: Sample) -> tuple[float, ...]:
@@ -187,4 +190,5 @@ def head_scores(train: Sample, test: Sample) -> tuple[float, ...]:
             for model in (KNeighborsClassifier(), make_pipeline(StandardScaler(), net))
         ]
     smooth = nonlinear_score(same, train, test, degree=2), nonlinear_score(same, train, test)
-    return linear_score(same, train, test), *smooth, *others
+    linear = max(score(predicted, train, test) for _, predicted in linear_heads(train, test.X))
+    return linear, *smooth, *others

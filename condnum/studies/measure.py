@@ -15,12 +15,12 @@ from torch import Tensor
 from condnum.files import asset
 from condnum.methods import ImmunizationResult, Progress
 from condnum.methods.problem import ImmunizationProblem
-from condnum.probing.probe_steps import LOST_FACTOR
 from condnum.progress import report_event
 from condnum.studies.frame import CellResult
 from condnum.studies.frame.cells import Arrays
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling, share_of_ceiling
 from condnum.theory.immunization import HessianSpectra, Immunization, immunization_from_spectra
+from condnum.theory.slowdown import LOST_FACTOR
 from condnum.theory.spectra import PUBLISHED_RIDGE, Convention, default_rtol, hessian_spectrum
 
 #: The three ways in which RIR is measured: compact κ does not see the scale of θ, ridge κ does.
@@ -115,8 +115,8 @@ _RUN = ("method", "seed", "steps", "seconds", "stop_reason")
 
 def own_slowdowns(problem: ImmunizationProblem, theta: Tensor) -> dict[str, float]:
     """Return how many times as many steps the probes of the actual targets take; NaN where there are none."""
-    probes = {"benign": problem.pretrain.probe_steps(theta), "harmful": problem.harmful.probe_steps(theta)}
-    return {f"{name}_slowdown": of.slowdown if of else math.nan for name, of in probes.items()}
+    probes = zip(("benign", "harmful"), problem.probe_steps(theta), strict=True)
+    return {f"{name}_slowdown": of.slowdown if of else math.nan for name, of in probes}
 
 
 def spectral_cell(problem: ImmunizationProblem, result: ImmunizationResult) -> CellResult:

@@ -13,7 +13,6 @@ __all__, __getattr__, __dir__ = attach(
         "RirCeiling": "condnum.theory.ceiling",
         "ridge_convention_ceiling": "condnum.theory.ceiling",
         "Erasure": "condnum.theory.erasure",
-        "QuadraticErasure": "condnum.theory.quadratic",
         "RegularizerGradient": "condnum.theory.regularizers",
         "well_spectrum_step": "condnum.theory.steps",
         "well_step_bound": "condnum.theory.steps",

@@ -50,6 +50,12 @@ class Erasure:
         return (X @ self.left) @ self.right
 
     @cached_property
+    def extractor(self) -> Any:
+        """θ `(D, r)` as one matrix that may be released: (XB)C in an orthonormal basis of the rows of C."""
+        left, right = torch.as_tensor(self.left), torch.as_tensor(self.right)
+        return self.left if self.strength < 1 else like(self.left)(left @ torch.linalg.qr(right.mT).R.mT)
+
+    @cached_property
     def directions(self) -> Any:
         """Orthonormal basis `(D, D - r)` of all that is not passed on, Bᵀv = 0; on the path `removed`."""
         return like(self.left)(complement(torch.as_tensor(self.left))) if self.strength == 1 else self.removed

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from condnum.arrays import ArrayLike, extractor_matrix, named_columns, storage_e
 from condnum.errors import InvalidInputError, RankError, check_known
 from condnum.numbers import num, short_repr
 from condnum.theory.covariances import CovarianceRange, task_ranges
+from condnum.theory.slowdown import slowdown_sentence
 from condnum.theory.spectra import (
     PUBLISHED_RIDGE,
     ConditionNumber,
@@ -88,7 +89,10 @@ class Clauses:
 
 @dataclass(frozen=True, repr=False)
 class Immunization:
-    """RIR of one extractor with its four condition numbers."""
+    """RIR of one extractor with its four condition numbers, and what they leave out.
+
+    Condition numbers are worst cases over all targets; the two slowdowns are those of the actual ones.
+    """
 
     harmful_before: ConditionNumber  # of K_H
     harmful_after: ConditionNumber  # of θᵀK_Hθ
@@ -99,6 +103,9 @@ class Immunization:
     theta_scale: ThetaScale
     doubts: Mapping[str, str] = field(default_factory=dict)  # clause -> why float64 cannot decide it
     tolerance: float = RATIO_TOLERANCE  # by which a ratio may exceed 1 and count as 1
+    # Steps of the actual targets' probe over those on raw inputs; None without targets to learn.
+    benign_slowdown: float | None = None
+    harmful_slowdown: float | None = None
 
     @property
     def harmful_ratio(self) -> float:
@@ -146,11 +153,11 @@ class Immunization:
         )
 
     def __repr__(self) -> str:
-        """Return the verdict as a sentence."""
-        return f"Definition 3.1 is {self.verdict}: {self.ratios}, RIR = {self.rir:.4g}"
+        """Return the verdict in words, and how slow the actual probes become."""
+        return f"Definition 3.1 is {self.verdict}: {self.ratios}, RIR = {self.rir:.4g}. {self.slowed}"
 
     def __str__(self) -> str:
-        """Return the sentence, and the condition numbers behind it as a short table."""
+        """Return these words, and the condition numbers behind it as a short table."""
         lines = [f"{self!r}", f"{self.convention:<8}{'before':>11}{'after':>11}{'ratio':>11}  rank"]
         for task, name in (("pretrain", "κ(H_P)"), ("harmful", "κ(H_H)")):
             old, new = getattr(self, f"{task}_before"), getattr(self, f"{task}_after")
@@ -162,6 +169,11 @@ class Immunization:
     def ratios(self) -> str:
         """Both ratios in words."""
         return f"(i) = {self.harmful_ratio:.4g}, (ii) = {self.pretrain_ratio:.4g}"
+
+    @property
+    def slowed(self) -> str:
+        """How many times as many steps the actual probes take, in words."""
+        return slowdown_sentence(self.success, self.benign_slowdown, self.harmful_slowdown)
 
     @property
     def pretrain_lost(self) -> int:
@@ -226,7 +238,8 @@ def relative_immunization_ratio(
             removes directions that D_P uses.
 
     Returns:
-        The ratios, RIR, the verdict and the four condition numbers.
+        The ratios, RIR, the verdict and the four condition numbers. The steps of actual probes are not known
+        without targets: `Immunizer` and `immunize` add them.
 
     Raises:
         InvalidInputError: Shapes do not fit, entries are non-finite, K_P or K_H is not a covariance.
@@ -241,6 +254,9 @@ def relative_immunization_ratio(
         >>> result = relative_immunization_ratio(theta, np.diag([100.0, 1.0]), np.diag([2.0, 1.0]))
         >>> round(result.pretrain_ratio, 12), round(result.harmful_ratio, 12), result.success
         (0.01, 25.0, True)
+        >>> result
+        Definition 3.1 is met: (i) = 25, (ii) = 0.01, RIR = 2500. How many steps the actual probes take is not
+        known without targets to learn.
     """
     check_known("theta_scale", theta_scale, ("unit", "as_trained"))
     given = pretrain_covariance, harmful_covariance, pretrain_features, harmful_features
@@ -323,7 +339,7 @@ def immunization_from_spectra(
 ) -> Immunization:
     """Return RIR and verdict from spectra alone, for sweeps that keep them."""
     rtol = min(default_rtol(spectra.dimension_before), spectra.rtol) if rtol is None else rtol
-    kappas, doubts = {}, {}
+    kappas, doubts = dict[str, Any](), dict[str, str]()
     for clause, task in (("a", "harmful"), ("b", "pretrain")):
         for when in ("before", "after"):
             sigma, dimension = getattr(spectra, f"{task}_{when}"), getattr(spectra, f"dimension_{when}")

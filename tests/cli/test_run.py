@@ -175,11 +175,11 @@ def test_plain_papermill_runs_the_same_notebook(tmp_path, monkeypatch):
     assert record["device"]["threads"] == 1  # of a descent, whatever the kernel has
 
 
-def test_the_table_of_verdicts_leaves_out_what_is_not_known():
+def test_the_table_of_verdicts_leaves_out_what_is_not_known_but_no_probe():
     row = {"method": "ours", "convention": "ridge", "immunized": "no, 0 of 2", "(i)": 2.5, "(ii)": None}
     shown = verdict_table([{**row, "RIR": float("inf"), "benign probe": 0.5, "harmful probe": None}])
     head, line = map(" ".join, map(str.split, shown.splitlines()))
     assert (head, line) == (
-        "method convention immunized (i) RIR benign probe",
-        "ours ridge no, 0 of 2 2.5 ∞ 0.5×",
+        "method convention immunized (i) RIR benign probe harmful probe",
+        "ours ridge no, 0 of 2 2.5 ∞ 0.5× not known",
     )

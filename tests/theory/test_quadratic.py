@@ -7,10 +7,9 @@ import torch
 from covariances import STRUCTURES, orthogonal, structured_rows
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from sklearn.datasets import load_digits
 from sklearn.preprocessing import PolynomialFeatures
 
-from condnum import Eraser, erasure, quadratic_erasure
+from condnum import Eraser, erasure
 from condnum.errors import InvalidInputError, RankError
 
 #: Two classes whose covariances are diag(4, 1) and diag(1, 4) about the same mean.
@@ -115,72 +114,3 @@ def test_what_degree_2_refuses():
         erasure(covariance=np.eye(2), moment=[1, 0], degree=2)
     with pytest.raises(InvalidInputError, match=r"degree=2 needs all rows.*; use fit\(X, y\)"):
         Eraser(degree=2).partial_fit(CROSS, CROSS_Y)
-
-
-@pytest.mark.parametrize("classes", [2, 3])
-def test_a_map_per_class_makes_moments_equal_moves_least_and_equals_its_peer(classes):
-    rng = np.random.default_rng(3)
-    y = np.repeat(np.arange(classes), 100)
-    X = np.concatenate([rng.normal(size=(100, 4)) @ rng.normal(size=(4, 4)) + c for c in range(classes)])
-    X = np.c_[X, X[:, :1] + X[:, 1:2]]  # dependent
-    found = quadratic_erasure(X, y)
-    F = found.features(X, y)
-    moments = [(F[y == c].mean(axis=0), np.cov(F[y == c].T)) for c in range(classes)]
-    for mean, covariance in moments[1:]:
-        np.testing.assert_allclose(mean, moments[0][0], atol=1e-9)
-        np.testing.assert_allclose(covariance, moments[0][1], atol=1e-8 * np.abs(covariance).max())
-    assert fit_of(F, y, 2) < 1e-6
-    moved = np.square(F - X).sum()
-    for scale in (0.95, 1.05):  # another common covariance
-        assert np.square((F - F.mean(axis=0)) * scale + F.mean(axis=0) - X).sum() > moved
-    peer = pytest.importorskip("concept_erasure")
-    Z = torch.tensor(y)
-    theirs = peer.QuadraticFitter.fit(torch.tensor(X[:, :4]), Z, shrinkage=False).eraser(
-        torch.tensor(X[:, :4]), Z
-    )
-    np.testing.assert_allclose(quadratic_erasure(X[:, :4], y).features(X[:, :4], y), theirs, atol=1e-6)
-
-
-def test_a_map_per_class_can_give_the_label_away():
-    X = np.array([[-1.0], [1], [-1], [1], [-1], [0], [0], [1]])
-    y = np.repeat(["spread", "zeros"], 4)
-    both = [
-        {*F[:4].round(9).ravel()} & {*F[4:].round(9).ravel()}
-        for F in (X, quadratic_erasure(X, y).features(X, y))
-    ]
-    assert [len(values) for values in both] == [2, 0]  # that both classes have
-
-
-def test_what_a_map_per_class_refuses():
-    X = np.random.default_rng(4).normal(size=(21, 3))
-    y = ["many"] * 20 + ["one"]
-    with pytest.raises(RankError, match=r"class 'one' varies in 0 of 3 directions \(1 rows\).*shrinkage=0.1"):
-        quadratic_erasure(X, y)
-    pixels, digits = load_digits(return_X_y=True)
-    F = quadratic_erasure(pixels[:300], digits[:300], shrinkage=0.1).features(pixels, digits)
-    assert not F[:, ~pixels.any(axis=0)].any()  # round-off would tell the label
-    found = quadratic_erasure(X.astype(np.float32), y, shrinkage=0.5)
-    np.testing.assert_allclose(found.features(X[-1:], y[-1:])[0], X.mean(axis=0), atol=1e-6)
-    with pytest.raises(
-        InvalidInputError, match="y has label 'few': give each row one of the fitted labels, such as 'many'"
-    ):
-        found.features(X[:1], ["few"])
-    with pytest.raises(InvalidInputError, match="y has 21 labels of one class; give 2 classes or more"):
-        quadratic_erasure(X, ["a"] * 21)
-
-
-def test_units_change_no_map_and_a_column_that_nearly_repeats_another_is_refused_or_right():
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(60, 3)), np.arange(60) % 2
-    wanted = quadratic_erasure(X, y)
-    for unit in (1e-150, 1e-80, 1e80, 1e150):
-        found = quadratic_erasure(unit * X, y)
-        np.testing.assert_allclose(found.maps, wanted.maps, rtol=1e-9, atol=1e-12)
-        np.testing.assert_allclose(found.means, unit * wanted.means, rtol=1e-9)
-    for gap in (1e-7, 1e-8, 1e-9, 1e-10, 1e-12, 1e-15):
-        near = np.c_[X, X[:, 0] + gap * rng.normal(size=60)]
-        try:
-            released = quadratic_erasure(near, y).features(near, y)
-        except RankError:
-            continue
-        np.testing.assert_allclose(*(np.cov(released[y == one].T) for one in (0, 1)), atol=1e-6)

@@ -13,7 +13,7 @@ import pandas as pd
 from condnum.arrays import resolve_device
 from condnum.files import RECORD, write_json
 from condnum.machine import describe_device, provenance, source_revision, without_home
-from condnum.probing.probe_steps import LOST_FACTOR
+from condnum.theory.slowdown import LOST_FACTOR
 
 #: The revision whose code this process has imported: asked for when the first study runs.
 imported_revision = cache(source_revision)
