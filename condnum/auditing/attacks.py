@@ -115,20 +115,20 @@ def attack_section(
             "float32, and all but SGD drop the slower half of their rates after 1/16 and again after 1/8 of "
             "the steps: a rate that starts slowly may be missed. Solved heads take float64 alone."
         )
-    learned = y
-    if y.dtype.kind == "i":
-        names, codes = np.unique(y[train], return_inverse=True)
-        if len(names) < 2:
-            return AttackSection(None, "all targets belong to one class, so there is nothing to learn")
-        if kind != "classification":
-            columns = _mixed(np.eye(len(names)), seed)
-            learned = columns[np.searchsorted(names, y).clip(max=len(names) - 1)]
-            decode = (np.searchsorted(names, y[held]) if len(held) else codes, columns.T)
-            if columns.shape[1] < len(names):
-                reduced.append(
-                    f"The attackers learn {PANEL_OUTPUTS} random mixtures of the {len(names)} classes; their "
-                    "losses are estimates of those on all classes, and their accuracies are too low."
-                )
+    learned, labels = y, y.dtype.kind == "i"
+    names, codes = np.unique(y[train], return_inverse=True, axis=0)
+    if len(names) < 2:
+        what = "belong to one class" if labels else "are equal"
+        return AttackSection(None, f"all targets that attackers train on {what}: there is nothing to learn")
+    if labels and kind != "classification":
+        columns = _mixed(np.eye(len(names)), seed)
+        learned = columns[np.searchsorted(names, y).clip(max=len(names) - 1)]
+        decode = (np.searchsorted(names, y[held]) if len(held) else codes, columns.T)
+        if columns.shape[1] < len(names):
+            reduced.append(
+                f"The attackers learn {PANEL_OUTPUTS} random mixtures of the {len(names)} classes; their "
+                "losses are estimates of those on all classes, and their accuracies are too low."
+            )
     thetas: dict[str, Any] = {AS_IS: None, **extractors}
     if erase:
         with suppress(InvalidInputError):  # too few rows, or no linear part in them
@@ -150,17 +150,17 @@ def attack_section(
     if not len(held):
         reason = f"fewer than {LEAST_ROWS} rows leave none on which to score attackers"
         return AttackSection(report, reason, len(train), of_rows=task.rows, reduced=reduced)
-    own, solved = list[str](), list[dict[str, Any]]()
+    own, solved, rows = list[str](), list[dict[str, Any]](), np.concatenate([train, held])
+    raw = Sample(task.sample[rows], y[rows], labels)
     for name, theta in thetas.items() if attackers is None else ():
-        rows = np.concatenate([train, held])
         F = float_matrix(extracted(theta, _inputs(task, rows), name), name)
+        F = np.ldexp(F, -int(np.frexp(np.abs(F).max())[1]))  # the scale of θ is free; no bit of F is lost
         parts = np.split(np.arange(len(rows)), np.cumsum([len(train), len(choosing)]))
-        samples = [Sample(F[part], y[rows][part], y.dtype.kind == "i") for part in parts]
+        samples = [Sample(F[part], raw.y[part], labels) for part in parts]
         solved += [{"extractor": name, **of} for of in _solved_heads(*samples, wide=wide)]
-        targets_seen = Sample(F, y[rows], y.dtype.kind == "i").columns
-        if name in extractors and made_from(F, task.sample[rows], targets_seen):
+        if name in extractors and made_from(F, raw.X, raw.columns):
             own.append(name)
-    lights = _lights(report, solved, Sample(task.sample[judging], y[judging], y.dtype.kind == "i"))
+    lights = _lights(report, solved, raw._replace(X=task.sample[judging], y=y[judging]))
     doubted = lights["extractor"].isin(own) & (lights["light"] == "stopped")
     lights = lights.assign(light=lights["light"].mask(doubted, "not known"))
     counts = len(train), len(choosing), len(judging), task.rows
@@ -175,7 +175,9 @@ def _parts(y: NDArray[Any], drawn: NDArray[np.int64]) -> list[NDArray[np.int64]]
         return [np.sort(drawn), choosing[:0], judging[:0]]
     if y.dtype.kind == "i":  # what no attacker has seen cannot be asked of one
         choosing, judging = (part[np.isin(y[part], y[train])] for part in (choosing, judging))
-    return [train, choosing, judging] if len(choosing) and len(judging) else [train, choosing[:0], judging[:0]]
+    return (
+        [train, choosing, judging] if len(choosing) and len(judging) else [train, choosing[:0], judging[:0]]
+    )
 
 
 def _inputs(task: TaskRows, rows: NDArray[np.int64]) -> Any:
@@ -184,7 +186,9 @@ def _inputs(task: TaskRows, rows: NDArray[np.int64]) -> Any:
     return pd.DataFrame(X, columns=list(task.stream.columns)) if task.stream.named else X
 
 
-def _solved_heads(train: Sample, choosing: Sample, judging: Sample, *, wide: bool) -> Iterator[dict[str, Any]]:
+def _solved_heads(
+    train: Sample, choosing: Sample, judging: Sample, *, wide: bool
+) -> Iterator[dict[str, Any]]:
     """Yield the solved head that is best on the rows that choose, and the kernel's, with their scores."""
     heads = linear_heads(train, np.concatenate([choosing.X, judging.X]))
     if wide:
@@ -209,8 +213,9 @@ def _lights(report: AttackReport, solved: Sequence[dict[str, Any]], judging: Sam
         score = 1 - curves["evaluation_loss"] / spread
         curves = curves.assign(score=score, choice=-curves["choosing_loss"])
     scores = pd.concat([reached, pd.DataFrame(solved)], ignore_index=True)
-    options = {"chance": chance(judging), "rows": len(judging.y), "labels": judging.labels}
-    return attacker_lights(report, scores, curves, **options)
+    return attacker_lights(
+        report, scores, curves, chance=chance(judging), rows=len(judging.y), labels=judging.labels
+    )
 
 
 def _mixed(Y: NDArray[Any], seed: int) -> NDArray[Any]:

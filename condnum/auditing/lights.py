@@ -47,15 +47,17 @@ NO_LIGHTS = pd.DataFrame(
 
 
 def score_interval(score: float, rows: int, labels: bool, level: float) -> tuple[float, float]:
-    """Return an interval: the exact one of an accuracy, Fisher's of R² as a squared correlation."""
-    from scipy.stats import binomtest, norm
+    """Return an interval: Clopper and Pearson's of an accuracy, Fisher's of R² as a squared correlation."""
+    from scipy.stats import beta, norm
 
     if math.isnan(score):
         return math.nan, math.nan
+    tail = (1 - level) / 2
     if labels:
-        found = binomtest(round(score * rows), rows).proportion_ci(confidence_level=level)
-        return float(found.low), float(found.high)
-    half = float(norm.ppf((1 + level) / 2)) / math.sqrt(max(rows - 3, 1))
+        right = round(score * rows)
+        low = float(beta.ppf(tail, right, rows - right + 1)) if right else 0.0
+        return low, float(beta.isf(tail, right + 1, rows - right)) if right < rows else 1.0
+    half = float(norm.isf(tail)) / math.sqrt(max(rows - 3, 1))
     z = math.atanh(min(math.sqrt(max(score, 0.0)), 1 - 1e-12))
     return math.tanh(max(z - half, 0.0)) ** 2, math.tanh(z + half) ** 2
 

@@ -1,4 +1,4 @@
-"""Whether an extractor was made from the rows that it is audited on: it then removes more than chance leaves."""
+"""Whether an extractor was made from the rows it is audited on: it then leaves less than chance does."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ SELDOM = 1e-6
 
 
 def made_from(features: FloatArray, inputs: FloatArray, targets: FloatArray) -> bool:
-    """Return whether features `(N, k)` of inputs `(N, D)` correlate less with targets `(N, m)` than by chance.
+    """Return whether features `(N, k)` of inputs `(N, D)` correlate less with targets `(N, m)` than chance.
 
     A θ made from other rows leaves at least what sampling leaves. Inputs that tell nothing either, such as
     those of a balanced design, are no sign of θ.

@@ -165,8 +165,8 @@ class FeatureAudit(Study, name="audit"):
                if not self.backbone and getattr(self, name) not in (None, "none")},
             f"--save-theta {self.save_theta} must end in .npy.":
                 self.save_theta and self.method != ERASED and Path(self.save_theta).suffix != ".npy",
-            f"--save-theta {self.save_theta} must end in .safetensors: erasure is a map through a bottleneck, "
-            "and one matrix would keep what it erases in its round-off.":
+            f"--save-theta {self.save_theta} must end in .safetensors: an eraser is a map, "
+            "and its one matrix keeps what it erases in its round-off.":
                 self.save_theta and self.method == ERASED and Path(self.save_theta).suffix != ".safetensors",
             f"method {self.method} has no effect with theta; leave one of them out.":
                 self.theta and self.method != PARETO,

@@ -202,7 +202,7 @@ def _problems(
     D, raw_size = task.X.shape[1], _root_mean_square(task.X, "inputs")
     raw_test = None if task.X_test is None else task.X_test / raw_size
     # one for all extractors: one optimum serves all
-    scored = {"test_targets": held, "decode": decode, "choosing": choosing}
+    scored: dict[str, Any] = {"test_targets": held, "decode": decode, "choosing": choosing}
     raw = ProbeSpace(task.X / raw_size, labels, task.kind, raw_test, **scored)
     problems: dict[str, AttackProblem] = {}
     for name, theta in thetas.items():
