@@ -142,8 +142,8 @@ class Eraser(OneToOneFeatureMixin, Extractor):
     def theta_(self) -> Any:
         """The product θ = BC `(D, D)`, in kind, dtype and device of the inputs.
 
-        For formulas of θ, such as κ. X @ theta_ is not what `transform` gives: it keeps what was erased in
-        its round-off.
+        For formulas of θ, such as κ. Features that are multiplied by it are not those of `transform`: they
+        keep what was erased in their round-off.
         """
         theta = self.erasure_.theta
         return like_sample(self._sample, theta)

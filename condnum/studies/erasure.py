@@ -234,6 +234,8 @@ DEGREES = (
     "benign",
 )  # fmt: skip
 
+#: Extractors that every head attacks.
+COMPARED = ("raw", "shuffled targets", "pareto", "erase")
 #: Columns on linear heads: the features, the head, its score on the judge's rows.
 HEADS = ("head_extractor", "head", "head_score")
 
@@ -243,7 +245,7 @@ def by_head(split: Split, chosen: Sequence[Extractor]) -> dict[str, Any]:
     found = [
         (of.label, head, score(predicted, train, test))
         for of in chosen
-        if of.label in ("raw", "shuffled targets", "pareto", "erase")
+        if of.label in COMPARED
         for train, test in [(of.seen(split.attacker), of.seen(split.judge))]
         for head, predicted in linear_heads(train, test.X)
     ]
@@ -372,7 +374,7 @@ def measured(split: Split, of: Extractor) -> list[float]:
     price = np.nan if of.directions is None else erasure_price(*P, of.directions) / P[1].var(axis=0).sum()
     nonlinear, own_rows = np.nan, of.seen(split.defender)
     train, judge, benign, test = map(of.seen, (split.attacker, split.judge, split.train, split.test))
-    if of.family in ("raw", "control", "erase"):
+    if of.label in COMPARED:
         nonlinear = nonlinear_score(np.eye(train.X.shape[1]), train, judge)
     return [
         found.rir, found.harmful_ratio, found.pretrain_ratio, attack.fixed, slow.fixed,

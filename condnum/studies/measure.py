@@ -127,6 +127,7 @@ def spectral_cell(problem: ImmunizationProblem, result: ImmunizationResult) -> C
     singular = bool(sigma[-1] <= default_rtol(len(theta)) * sigma[0])
     row = {name: getattr(result, name) for name in _RUN} | {
         "dimension": problem.dimension,
+        "features": int(theta.any(dim=0).sum()),  # columns of zeros are none
         "squared_norm": float(theta.square().sum()),
         "theta_condition": math.inf if singular else float(sigma[0] / sigma[-1]),
         "loss_gap": problem.pretrain.loss_gap(theta),
@@ -135,7 +136,7 @@ def spectral_cell(problem: ImmunizationProblem, result: ImmunizationResult) -> C
     arrays: Arrays = {}
     for name, factor in zip(("pretrain", "harmful"), factors, strict=True):
         arrays[f"{name}_before"] = factor.square().sum(dim=1).cpu().numpy()  # its rows are orthogonal
-        arrays[f"{name}_after"] = hessian_spectrum(theta, factor).cpu().numpy()
+        arrays[f"{name}_after"] = hessian_spectrum(theta[:, theta.any(dim=0)], factor).cpu().numpy()
     return CellResult(row, arrays)
 
 
@@ -157,7 +158,8 @@ def cell_spectra(row: Mapping[str, Any], arrays: Arrays, *, unit: bool = False) 
     """Return a cell's spectra as tensors, for θ as trained or at unit scale."""
     D = int(row["dimension"])
     found = {name: torch.from_numpy(np.array(arrays[name])) for name in SPECTRA}
-    spectra = HessianSpectra(**found, dimension_before=D, dimension_after=D)  # type: ignore[arg-type]
+    sizes = {"dimension_before": D, "dimension_after": int(row["features"])}
+    spectra = HessianSpectra(**found, **sizes)  # type: ignore[arg-type]
     return spectra.scaled(D / row["squared_norm"]) if unit else spectra
 
 
