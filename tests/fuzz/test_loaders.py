@@ -143,7 +143,7 @@ def test_feature_files(fuzz, damaged, written, ending):
         refused = []
         for read in (
             features,
-            lambda path: np.testing.assert_array_less(abs(read_extractors(path, 3)["theta"]), np.inf),
+            lambda path: np.testing.assert_array_less(abs(read_extractors(path, 3)[0]["theta"]), np.inf),
             lambda path: np.testing.assert_array_less(0, len(read_targets(path, kind=kind)[0])),
         ):
             try:
