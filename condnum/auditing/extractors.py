@@ -7,22 +7,27 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
-from condnum.arrays import extractor_matrix
+from condnum.arrays import extractor_affine
 from condnum.auditing import measures
 from condnum.data.feature_stream import as_stream
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, RankError
 from condnum.estimators import Eraser, Immunizer
 
-#: A matrix of any kind, a linear module, an `Immunizer` or `Eraser`, or where to find a matrix.
+#: A matrix of any kind, linear layers, an `Immunizer` or `Eraser`, or where to find one of them.
 ThetaLike = Any
 
 
 def read_extractors(
     theta: ThetaLike, dimension: int, columns: Sequence[str] | None = None
-) -> dict[str, NDArray[Any]]:
-    """Read extractors in their stored types, match their names to the columns, and check that they fit."""
-    found = dict[str, NDArray[Any]]()
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Read extractors, match their names to the columns, and check that they fit.
+
+    Return their matrices in the stored types, from which κ follows, and what attackers meet: the same, or the
+    layers and estimators as they are. The product of two layers keeps more than they pass on.
+    """
+    found, maps = dict[str, NDArray[Any]](), dict[str, Any]()
     given = theta if isinstance(theta, Mapping) else {} if theta is None else {"theta": theta}
     for name, value in given.items():
         if name in (measures.AS_IS, *measures.CLOSED, measures.ERASED):
@@ -34,7 +39,7 @@ def read_extractors(
             layer = _saved_estimator(value)
             called = f"{type(layer).__name__}.load({str(value)!r})"
         if not isinstance(layer, str | Path):
-            layer = extractor_matrix(layer, called, columns)
+            maps[name], (layer, _) = layer, extractor_affine(layer, called, columns)
         stream = as_stream(layer, name=name)
         stored = stream.dtype.newbyteorder("=")
         known = stored in (np.float16, np.float32, np.float64)
@@ -49,7 +54,9 @@ def read_extractors(
         if not matrix.any():
             raise RankError(f"{name} is the zero matrix: no features are extracted, and κ is undefined.")
         found[name] = matrix
-    return found
+        if not hasattr(maps.get(name), "to_linear") and not isinstance(maps.get(name), nn.Module):
+            maps[name] = matrix
+    return found, maps
 
 
 def _saved_estimator(path: str | Path) -> Any:

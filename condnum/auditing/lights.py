@@ -10,11 +10,13 @@ from condnum.probing.report import AttackReport
 
 #: Name and label of kernel ridge regression, which the panel of linear attackers lacks.
 KERNEL = "kernel", "Kernel ridge (RBF)"
+#: Name of the best of `linear_heads`, those of scikit-learn, NumPy and SciPy; its label names it.
+HEADS = "heads"
 #: Classes of attackers by their names; all others are attackers of one's own.
 CLASSES = {
     "gradient descent": ("gd", "line_search", "momentum", "nesterov", "sgd", "adam"),
     "L-BFGS and conjugate gradients": ("cg", "lbfgs"),
-    "closed form": ("closed_form",),
+    "closed form": ("closed_form", "unfiltered", HEADS),
     "transformed features": ("standardize", "whiten", "stacked"),
     "fine-tuning of θ": ("fine_tune",),
     "nonlinear head": (KERNEL[0],),
@@ -24,13 +26,14 @@ LIGHTS = ("gets through", "hindered", "not known", "stopped")
 #: An attacker gets through who reaches this fraction of what its class reaches on raw features, above chance,
 #: in less than so many times the steps; one who reaches less than the last fraction is stopped.
 THROUGH, SLOWED, STOPPED = 0.5, 10.0, 0.1
-#: Score above chance that raw features must allow, or its fractions mean nothing.
-LEAST_MARGIN = 0.05
+#: How often chance alone may put any attacker of an audit above chance; their intervals hold together.
+FALSE_ALARMS = 0.05
 #: The same in words.
 MEANING = (
     "Gets through: at least half of what raw features give above chance, in less than 10 times the steps (by "
     "score alone where these are not known, or infinite: ∞). Stopped: less than a tenth of it. Hindered: "
-    "between the two. Not known: too few rows to say so, or raw features give nothing."
+    "between the two. Not known: too few rows to say so, or raw features give nothing. Chance is what a "
+    "constant answer reaches on these rows; the 95 % intervals hold for all attackers together."
 )
 
 
@@ -43,16 +46,19 @@ NO_LIGHTS = pd.DataFrame(
 )  # fmt: skip
 
 
-def score_interval(score: float, rows: int, labels: bool) -> tuple[float, float]:
-    """Return a 95 % interval: Wilson's of an accuracy, Fisher's of R² as a squared correlation."""
+def score_interval(score: float, rows: int, labels: bool, level: float) -> tuple[float, float]:
+    """Return an interval: Clopper and Pearson's of an accuracy, Fisher's of R² as a squared correlation."""
+    from scipy.stats import beta, norm
+
     if math.isnan(score):
         return math.nan, math.nan
+    tail = (1 - level) / 2
     if labels:
-        from scipy.stats import binomtest
-
-        found = binomtest(round(score * rows), rows).proportion_ci(method="wilson")
-        return float(found.low), float(found.high)
-    z, half = math.atanh(min(math.sqrt(max(score, 0.0)), 1 - 1e-12)), 1.96 / math.sqrt(max(rows - 3, 1))
+        right = round(score * rows)
+        low = float(beta.ppf(tail, right, rows - right + 1)) if right else 0.0
+        return low, float(beta.isf(tail, right + 1, rows - right)) if right < rows else 1.0
+    half = float(norm.isf(tail)) / math.sqrt(max(rows - 3, 1))
+    z = math.atanh(min(math.sqrt(max(score, 0.0)), 1 - 1e-12))
     return math.tanh(max(z - half, 0.0)) ** 2, math.tanh(z + half) ** 2
 
 
@@ -67,33 +73,34 @@ def attacker_lights(
 ) -> pd.DataFrame:
     """Judge every attacker on every extractor but the raw features, by `MEANING`.
 
-    `scores` has a row per extractor and attacker: accuracy, or R² where targets are numbers, on held-out
-    `rows`; `curves` has the score by step, and `chance` is that of a constant. An attacker whose loss needs
-    more steps may have the score early.
+    `scores` has a row per extractor and attacker: accuracy, or R² where targets are numbers, on `rows` that
+    judge; `curves` has the score by step, with `choice`, that on the rows which choose the step, and `chance`
+    is the score of a constant. An attacker whose loss needs more steps may have the score early. Bonferroni's
+    correction makes all intervals hold together.
     """
     classes, keys = {name: of for of, names in CLASSES.items() for name in names}, ["extractor", "attacker"]
     table = scores.assign(group=scores["attacker"].map(classes).fillna("attackers of your own"))
     factors = report.at(report.factors, None)[[*keys, "baseline_steps", "factor", "bound"]]
     early = curves.merge(factors, on=keys).query(f"step < {SLOWED} * baseline_steps")
-    early = early.groupby(keys, as_index=False)["score"].max().rename(columns={"score": "early"})
+    early = early.sort_values("choice", ascending=False, kind="stable").drop_duplicates(keys)
+    early = early[[*keys, "score"]].rename(columns={"score": "early"})
     table = table.merge(factors, on=keys, how="left").merge(early, on=keys, how="left")
-    raw = table[table["extractor"] == report.baseline].groupby("group")["score"].max()
+    level = 1 - FALSE_ALARMS / max(len(table), 1)
+    limits = [score_interval(score, rows, labels, level) for score in table["score"]]
+    table["low"], table["high"] = np.array(limits).reshape(-1, 2).T
+    raw = table[table["extractor"] == report.baseline].groupby("group")[["score", "low"]].max()
     table = table[table["extractor"] != report.baseline].reset_index(drop=True)
     if table.empty:
         return NO_LIGHTS
-    table["raw"], table["chance"] = table["group"].map(raw), chance
-    limits = [score_interval(score, rows, labels) for score in table["score"]]
-    table["low"], table["high"] = np.array(limits).reshape(-1, 2).T
-    margin = table["raw"] - chance
-    possible = margin >= LEAST_MARGIN
-    # what raw features do not give either gets through where there is more of it
-    half = (THROUGH * margin).where(possible, LEAST_MARGIN)
+    table["raw"], table["chance"] = table["group"].map(raw["score"]), chance
+    possible = table["group"].map(raw["low"]) > chance
+    margin = (table["raw"] - chance).where(possible, 0.0)  # what raw features give
     above, gained = table["low"] > chance, table["score"] - chance
+    half, learned = THROUGH * margin, gained >= STOPPED * margin
     fast = ~(table["factor"] >= SLOWED) | np.isinf(table["factor"]) | (table["early"] - chance >= half)
-    learned = gained >= STOPPED * margin
     conditions = {
         "gets through": above & (gained >= half) & fast,
-        "hindered": possible & above & learned,
+        "hindered": above & learned,
         "stopped": possible & ~learned & (table["high"] - chance < half),
     }
     light = np.select([*conditions.values()], [*conditions], "not known")

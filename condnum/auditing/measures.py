@@ -227,9 +227,7 @@ def doubted(
             where = {"extractor": row["extractor"], "convention": row["convention"]}
             low, high = rows_with(intervals, quantity="rir", **where)[["low", "high"]].iloc[0]
             if not low <= row["rir"] <= high:
-                doubt = (
-                    f"{number(row['rir'])} on these rows, {number(low)} to {number(high)} on resampled ones"
-                )
+                doubt = f"resampled rows give {number(low)} to {number(high)}, and these rows a value outside"
         doubts.append(doubt)
     return table.assign(doubt=doubts)
 

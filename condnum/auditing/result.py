@@ -23,6 +23,7 @@ from condnum.probing.probe_steps import LOST_FACTOR, slowdown_verdict
 from condnum.studies.frame.record import verdict_row
 from condnum.theory.ceiling import RirCeiling
 from condnum.theory.immunization import Clauses
+from condnum.theory.slowdown import slowdown_sentence
 
 #: Name of the file.
 AUDIT_FILE = "audit.json"
@@ -36,6 +37,7 @@ class Audit:
     harmful: TaskFacts
     given: Sequence[str]  # names of the extractors that were given
     thetas: Mapping[str, NDArray[Any]]  # name -> (D, D_hid), closed forms included
+    maps: Mapping[str, Any]  # name -> what attackers met, of those that were given
     rtol: float  # relative rank tolerance of K and H(θ)
     epsilon: float  # of the ridge convention
     ceiling: RirCeiling  # compact
@@ -60,7 +62,7 @@ class Audit:
     def __repr__(self) -> str:
         """Return who gets through, then Definition 3.1, what it leaves out, and how slow probes become."""
         lines = [line for name in self.given or [self.extractor] for line in self.verdicts(name)]
-        return "\n".join([*self.said, *lines, *filter(None, [self.probe_sentence]), *self.dropped])
+        return "\n".join([*self.said, *lines, self.probe_sentence, *self.dropped])
 
     def _repr_html_(self) -> str:
         """Return the verdict as the report shows it."""
@@ -97,8 +99,12 @@ class Audit:
 
     def headline(self, extractor: str) -> str:
         """Say who gets through: the worst of the lights."""
-        reason = f" Reason: {self.attack.reason}." if self.attack.reason else ""
-        return headline(self.lights(extractor), words.label(extractor)) + reason
+        called, reason = words.label(extractor), f" Reason: {self.attack.reason}." * bool(self.attack.reason)
+        own = (
+            f"{called} was made from these rows: their labels correlate less with its features than chance "
+            "allows, so attackers look stopped here. Audit it on rows that it was not made from. "
+        )
+        return own * (extractor in self.attack.own_rows) + headline(self.lights(extractor), called) + reason
 
     def lights_text(self, extractor: str) -> pd.DataFrame:
         """Return the lights of an extractor as text."""
@@ -145,14 +151,29 @@ class Audit:
         return {name: clauses_of(self.row(extractor, name)) for name in ("compact", "ridge")}
 
     def verdicts(self, extractor: str) -> list[str]:
-        """Say in a sentence per convention whether Definition 3.1 is met, with the ratios."""
+        """Say per convention whether Definition 3.1 is met, with the ratios and both actual probes."""
         rows = (self.row(extractor, convention) for convention in ("compact", "ridge"))
         return [
             f"{words.label(extractor)}, {row['convention']} convention: Definition 3.1 is {row['verdict']}: "
             f"(i) = {row['harmful_ratio']:.4g}, (ii) = {row['pretrain_ratio']:.4g}, "
-            f"RIR {'' if row['doubt'] else '= '}{self.rir_words(extractor, row['convention'])}."
+            f"RIR {'' if row['doubt'] else '= '}{self.rir_words(extractor, row['convention'])}; "
+            f"{self.probe_words(extractor)}."
             for row in rows
         ]
+
+    def probe_words(self, extractor: str) -> str:
+        """Return how many times the steps of raw features both actual probes take."""
+        benign, harmful = (
+            "not known without its targets" if of is None else number(of.slowdown)
+            for of in self.probes[extractor]
+        )
+        return f"steps of the actual probes, × raw: benign {benign}, harmful {harmful}"
+
+    @property
+    def probe_sentence(self) -> str:
+        """How the extractor slows the probes of the actual targets, or that this is not known."""
+        met = any(clauses.met for clauses in self.clauses(self.extractor).values())
+        return slowdown_verdict(met, *self.probes[self.extractor]) or slowdown_sentence(met, None, None)
 
     def rir_words(self, extractor: str, convention: str) -> str:
         """Return RIR and its limit, or why it is not known."""
@@ -189,12 +210,6 @@ class Audit:
         return float((deviations.max() / deviations.min()).max())
 
     @property
-    def probe_sentence(self) -> str:
-        """How the extractor slows the probes of the actual targets; empty where there are none."""
-        met = any(clauses.met for clauses in self.clauses(self.extractor).values())
-        return slowdown_verdict(met, *self.probes[self.extractor])
-
-    @property
     def sentences(self) -> list[str]:
         """The summary in plain language, computed from the numbers."""
         return words.paragraphs("summary", self)
@@ -223,7 +238,8 @@ class Audit:
             said |= {"cheapest_layer": self.layers.cheapest, "layers_summary": self.layers.sentence}
         layers = self.layers and {"table": self.layers.table, "target": self.layers.target}
         thetas = {name: theta.shape for name, theta in self.thetas.items()}
-        return strict({**said, **vars(self), "attack": attack, "layers": layers, "thetas": thetas})
+        known = {name: value for name, value in vars(self).items() if name != "maps"}
+        return strict({**said, **known, "attack": attack, "layers": layers, "thetas": thetas})
 
     def save(self, folder: str | Path) -> list[str]:
         """Write audit.json, and the layers' table, into a folder; return the names of the files."""

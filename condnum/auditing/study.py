@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from condnum.arrays import TargetKind, resolve_device
 from condnum.auditing import measures
-from condnum.auditing.attacks import PANEL_BUDGET, AttackSection, attack_section, erased_theta
+from condnum.auditing.attacks import PANEL_BUDGET, AttackSection, attack_section, eraser_of
 from condnum.auditing.extractors import ThetaLike, read_extractors
 from condnum.auditing.intervals import FEWEST_REPLICATES, Intervals, bootstrap
 from condnum.auditing.layers import RIR_TARGET, layer_audit, layer_names
@@ -59,9 +59,10 @@ def audit(
     Args:
         pretrain: `(N_P, D)` features of D_P: an array, tensor, data frame, sparse matrix, dask array or file.
         harmful: `(N_H, D)` features of D_H; columns with names are matched by name.
-        theta: Extractor `(D, D_hid)` without a bias: an array, a linear module, an `Immunizer`, an `Eraser`
-            or a file of one of them; or a dictionary of named ones. Rows with names are matched to columns.
-            Without an extractor, the closed form `pareto` is judged.
+        theta: Extractor `(D, D_hid)`: an array, linear layers, an `Immunizer`, an `Eraser` or a file of one
+            of them; or a dictionary of named ones. Rows with names are matched to columns. Attackers meet
+            what `transform` or the layers return; κ is that of the matrix. Without an extractor, the closed
+            form `pareto` is judged.
         y_benign: `(N_P,)` targets of D_P, on which clause (c) depends where θ loses rank.
         y_harmful: `(N_H,)` targets of D_H, which the attackers learn.
         kind: What targets are: `auto`, `regression` or `classification`.
@@ -108,7 +109,8 @@ class AuditData:
     pretrain: FeatureStream
     harmful: FeatureStream
     notes: Sequence[str]  # what was done to match their columns
-    thetas: Mapping[str, NDArray[Any]]  # the extractors that were given
+    thetas: Mapping[str, NDArray[Any]]  # the matrices of the extractors that were given
+    maps: Mapping[str, Any]  # what attackers meet of each
     y_benign: NDArray[Any] | None = None
     y_harmful: NDArray[Any] | None = None
     net: NetImages | None = None  # where the features are those of a backbone
@@ -162,7 +164,10 @@ class FeatureAudit(Study, name="audit"):
                for name in ("weights", "image_size", "limit")
                if not self.backbone and getattr(self, name) not in (None, "none")},
             f"--save-theta {self.save_theta} must end in .npy.":
-                self.save_theta and Path(self.save_theta).suffix != ".npy",
+                self.save_theta and self.method != ERASED and Path(self.save_theta).suffix != ".npy",
+            f"--save-theta {self.save_theta} must end in .safetensors: an eraser is a map, "
+            "and its one matrix keeps what it erases in its round-off.":
+                self.save_theta and self.method == ERASED and Path(self.save_theta).suffix != ".safetensors",
             f"method {self.method} has no effect with theta; leave one of them out.":
                 self.theta and self.method != PARETO,
             f"rir_target must be above 1, got {self.rir_target}.": not self.rir_target > 1,
@@ -219,8 +224,7 @@ class FeatureAudit(Study, name="audit"):
         if self.kind != "auto" and not answers:
             raise InvalidInputError(f"kind {self.kind} has no effect without targets; give y_harmful.")
         columns = next((stream.columns for stream in (P, H) if stream.named), None)
-        thetas = read_extractors(theta, P.dimension, columns)
-        return AuditData(P, H, notes, thetas, **answers)
+        return AuditData(P, H, notes, *read_extractors(theta, P.dimension, columns), **answers)
 
     def cells(self, data: Any) -> list[Cell]:
         """Return none: an audit is computed in memory."""
@@ -232,8 +236,12 @@ class FeatureAudit(Study, name="audit"):
         """Audit in memory."""
         found = measure(self, self.load() if data is None else data, on_progress=on_progress)
         if self.save_theta:
-            with atomic_write(Path(self.save_theta)) as temporary, temporary.open("wb") as stream:
-                np.save(stream, found.thetas[self.method])
+            with atomic_write(Path(self.save_theta)) as temporary:
+                if self.method == ERASED:
+                    found.maps[ERASED].save(temporary)
+                else:
+                    with temporary.open("wb") as stream:
+                        np.save(stream, found.thetas[self.method])
         return found
 
     def save(self, found: Audit, folder: str | Path) -> list[str]:
@@ -287,9 +295,10 @@ def measure(
         ),
     )  # fmt: skip
     tasks = P, H = pair.pretrain, pair.harmful
-    given, half = dict(data.thetas), settings.method == ERASED
+    given, maps, half = dict(data.thetas), dict(data.maps), settings.method == ERASED
     if half:
-        given[ERASED] = erased_theta(H, data.y_harmful, seed, half=half)
+        maps[ERASED] = eraser_of(H, data.y_harmful, seed, half=half)
+        given[ERASED] = np.asarray(maps[ERASED].theta_)
 
     def spectra() -> dict[str, Any]:
         D = P.stream.dimension
@@ -339,7 +348,7 @@ def measure(
         )  # fmt: skip
     table = intervals.table if isinstance(intervals, Intervals) else None
     known["measures"] = measures.doubted(known["measures"], known["rtol_sweep"], table, rtol)
-    attacked = given or {settings.method: thetas[settings.method]}
+    attacked = maps or {settings.method: thetas[settings.method]}
     spend = budget or replace(PANEL_BUDGET, seed=seed)
     if settings.attackers:
         attack = stage(
@@ -367,6 +376,7 @@ def measure(
     return Audit(
         **known,
         given=tuple(given),
+        maps=maps,
         method=settings.method,
         price=price,
         intervals=None if isinstance(intervals, str) else intervals,

@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from condnum.auditing.lights import MEANING
-from condnum.auditing.measures import AS_IS, CLOSED, LABEL_OF, PARETO
+from condnum.auditing.measures import AS_IS, CLOSED, LABEL_OF
 from condnum.data.feature_pair import odd_columns
 from condnum.probing.report import attack_sentences
 from condnum.report.tables import bullets, formula_html, number, rounded
@@ -61,7 +61,6 @@ _TEMPLATES.globals |= {
     "CLOSED": CLOSED,
     "MEANING": MEANING,
     "LOSS_TOLERANCE": LOSS_TOLERANCE,
-    "PARETO": PARETO,
     "AS_IS": AS_IS,
     "as_page": as_page,
     "attack_sentences": lambda report: attack_sentences(report, LABEL_OF | {AS_IS: "the raw input"}),

@@ -12,6 +12,7 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 import torch
 from scipy.optimize import minimize
 
@@ -54,6 +55,9 @@ _RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 
 #: Pairs of vectors that L-BFGS keeps; scikit-learn's C, the inverse strength of the penalty.
 _MEMORIES, _PENALTIES = (10, 50), (1e2, 1e5)
+
+#: Numbers of first coordinates that are tried without a tolerance, from 1 to all.
+_COUNTS = 8
 
 
 def descend_grid(
@@ -328,6 +332,21 @@ class LimitedMemoryBfgs(Attacker):
         return AttackRun(traces, space)
 
 
+#: What solves: its name, weights, and its steps.
+_Solutions = Iterator[tuple[str, FloatArray, int]]
+
+
+def _solved(space: ProbeSpace, solutions: _Solutions, budget: AttackBudget) -> AttackRun:
+    """Return what each solution reaches in its steps."""
+    traces = []
+    for choice, W, steps in solutions:
+        race = Race(space, [choice], budget)
+        race.observe(0, np.ones(1), zero_weights(space, 1).copy)
+        race.observe(steps, space.evaluate(W[None])[0], W[None].copy)
+        traces += race.traces()
+    return AttackRun(traces, space)
+
+
 class DirectSolution(Attacker):
     """Least squares in closed form, or logistic regression by scikit-learn's Newton's method."""
 
@@ -335,26 +354,61 @@ class DirectSolution(Attacker):
 
     def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
         """Solve, a classification with each strength of the penalty."""
-        space, traces = problem.space, []
-        for choice, W, steps in _least_squares(space) if space.kind == "regression" else _newton(space):
-            race = Race(space, [choice], budget)
-            race.observe(0, np.ones(1), zero_weights(space, 1).copy)
-            race.observe(steps, space.evaluate(W[None])[0], W[None].copy)
-            traces += race.traces()
-        return AttackRun(traces, space)
+        space = problem.space
+        return _solved(space, (_least_squares if space.kind == "regression" else _newton)(space), budget)
 
 
-def _least_squares(space: ProbeSpace) -> Iterator[tuple[str, FloatArray, int]]:
-    """Yield NumPy's solution, in one step, and ridge regressions, which fit other rows better."""
+class Unfiltered(Attacker):
+    """Solves in the coordinates of every singular value, without a tolerance, and of the first few.
+
+    Where θ has lost rank up to round-off, the last coordinates hold what round-off keeps of the features.
+    """
+
+    name, label, needs = "unfiltered", "Whiten by every singular value", "rows"
+
+    def space(self, problem: AttackProblem) -> ProbeSpace:
+        """Return these coordinates."""
+        return problem.space.unfiltered
+
+    def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
+        """Solve with every count of coordinates."""
+        space = self.space(problem)
+        return _solved(space, _first_coordinates(space), budget)
+
+
+def _first_coordinates(space: ProbeSpace) -> _Solutions:
+    """Yield weights of all coordinates, and of the first: least squares, or scikit-learn's defaults."""
+    from sklearn.linear_model import LogisticRegression
+
+    full = min(space.features.shape)
+    Q, R = np.linalg.qr(space.features[:, :full])
+    fitted = Q.T @ space.squared_targets
+    for count in sorted({full, *np.geomspace(2, full, _COUNTS).astype(int).tolist()}, reverse=True):
+        W, steps = zero_weights(space, 1)[0], 1
+        if space.kind == "regression":
+            W[:count] = scipy.linalg.lstsq(R[:count, :count], fitted[:count])[0]
+        else:
+            model = LogisticRegression(fit_intercept=False)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # it need not converge
+                model.fit(space.features[:, :count], space.targets)
+            W[:count], steps = model.coef_.T, int(np.max(model.n_iter_))
+        yield f"{count} coordinates", W, steps
+
+
+def _least_squares(space: ProbeSpace) -> _Solutions:
+    """Yield the solutions of both libraries, in one step, and ridge regressions, which fit others better."""
     solution, *_ = np.linalg.lstsq(space.features, space.squared_targets, rcond=None)
     yield "least squares", np.asarray(solution, dtype=np.float64), 1
+    solution, *_ = scipy.linalg.lstsq(space.features, space.squared_targets)  # its tolerance is smaller
+    yield "least squares (SciPy)", np.asarray(solution, dtype=np.float64), 1
     S = space.spectrum
     fitted = S.left.T @ space.squared_targets / math.sqrt(len(S.left))
     for penalty in _RIDGES:
         yield f"ridge {penalty:g}", S.right @ (fitted * (S.sigma**0.5 / (S.sigma + penalty))[:, None]), 1
 
 
-def _newton(space: ProbeSpace) -> Iterator[tuple[str, FloatArray, int]]:
+def _newton(space: ProbeSpace) -> _Solutions:
     """Yield what Newton's method gives for each penalty, after as many steps as it took."""
     from sklearn.linear_model import LogisticRegression
 
@@ -369,7 +423,7 @@ def _newton(space: ProbeSpace) -> Iterator[tuple[str, FloatArray, int]]:
 _BUILT_IN: tuple[Attacker, ...] = (
     GRADIENT_DESCENT, LineSearch(), HEAVY_BALL, NESTEROV, StochasticDescent(), AdamAttacker(),
     ConjugateGradients(), LimitedMemoryBfgs(), StackedLayer(), FineTuning(), STANDARDIZED, WHITENED,
-    DirectSolution(),
+    DirectSolution(), Unfiltered(),
 )  # fmt: skip
 _ATTACKERS = {attacker.name: attacker for attacker in _BUILT_IN}
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from condnum.arrays import ArrayLike, FloatArray, TargetKind, extracted, extractor_affine, named_columns
-from condnum.errors import InvalidInputError, check_known
+from condnum.errors import InvalidInputError, check_integer, check_known
 from condnum.probing.attackers import attacker_names, get_attacker
 from condnum.probing.line_search import log_spaced_steps
 from condnum.probing.race import (
@@ -31,6 +31,8 @@ STEP_COLUMNS = [
     "choice", "at_edge", "predicted_kappa", "start_loss", "optimum",
 ]  # fmt: skip
 CURVE_COLUMNS = ["extractor", "attacker", "label", "step", "excess", "loss", "evaluation_loss", "accuracy"]
+#: Loss and accuracy on the rows that choose, where these are not those that judge.
+CHOOSING_COLUMNS = ["choosing_loss", "choosing_accuracy"]
 
 #: Name of the raw inputs in a panel.
 RAW = "raw"
@@ -45,6 +47,7 @@ def attack_panel(
     moment: ArrayLike | None = None,
     kind: TargetKind = "auto",
     held_out: tuple[ArrayLike, Any] | None = None,
+    choosing: int = 0,
     decode: tuple[ArrayLike, ArrayLike] | None = None,
     budget: AttackBudget | None = None,
     attackers: str | Sequence[str] | None = None,
@@ -70,6 +73,8 @@ def attack_panel(
         moment: `(D,)` or `(D, m)`, `XᵀY`.
         kind: `regression` or `classification`; default by the targets.
         held_out: Features and targets on which loss and accuracy are measured; default: those of the attack.
+        choosing: So many of the first held-out rows choose step and candidate of `reached`, the others judge
+            them. With 0 all held-out rows do both, and what is reached is optimistic.
         decode: Labels `0 … C − 1` of the rows that are measured, and a matrix `(m, C)` that takes outputs of
             the squared loss to scores of classes: accuracy is measured, too.
         budget: Steps, targets ε, batch size and seed of each attacker.
@@ -114,7 +119,12 @@ def attack_panel(
         else AttackTask.of_covariance(covariance, moment)
     )
     coded = None if decode is None else (np.asarray(decode[0]), float_matrix(decode[1], "decode"))
-    problems, scale = _problems(thetas, task, rows, coded)
+    least, others = check_integer("choosing", choosing, 0), 0 if task.X_test is None else len(task.X_test)
+    if least and least >= others:
+        raise InvalidInputError(
+            f"choosing={choosing} of {others} held-out rows leaves none that judge; give more of them."
+        )
+    problems, scale = _problems(thetas, task, rows, coded, choosing)
     steps, curves, reached, skipped = [], [], [], []
     for extractor in attacked:
         problem = problems[extractor]
@@ -133,7 +143,7 @@ def attack_panel(
     spectra = [of.space.spectrum.table.assign(extractor=name) for name, of in problems.items()]
     return AttackReport(
         steps=_table(steps, STEP_COLUMNS),
-        curves=_table(curves, CURVE_COLUMNS),
+        curves=_table(curves, CURVE_COLUMNS + CHOOSING_COLUMNS * bool(choosing)),
         extractors=pd.DataFrame(own, index=pd.Index(problems, name="extractor")).reset_index(),
         spectra=pd.concat(spectra),
         skipped=pd.DataFrame(skipped, columns=["extractor", "attacker", "reason"]),
@@ -174,7 +184,11 @@ def _obstacle(attacker: Attacker, problem: AttackProblem) -> str:
 
 
 def _problems(
-    thetas: Mapping[str, Any], task: AttackTask, rows: bool, decode: tuple[Any, FloatArray] | None = None
+    thetas: Mapping[str, Any],
+    task: AttackTask,
+    rows: bool,
+    decode: tuple[Any, FloatArray] | None = None,
+    choosing: int = 0,
 ) -> tuple[dict[str, AttackProblem], float]:
     """Bring everything to unit scale; return also the scale of squared losses."""
     labels, held, unit = task.y, task.y_test, 1.0
@@ -188,14 +202,15 @@ def _problems(
     D, raw_size = task.X.shape[1], _root_mean_square(task.X, "inputs")
     raw_test = None if task.X_test is None else task.X_test / raw_size
     # one for all extractors: one optimum serves all
-    raw = ProbeSpace(task.X / raw_size, labels, task.kind, raw_test, held, decode)
+    scored: dict[str, Any] = {"test_targets": held, "decode": decode, "choosing": choosing}
+    raw = ProbeSpace(task.X / raw_size, labels, task.kind, raw_test, **scored)
     problems: dict[str, AttackProblem] = {}
     for name, theta in thetas.items():
         who, (X, X_test) = f"extractor '{name}'", task.inputs
         features = float_matrix(extracted(theta, X, who), f"features of {who}")
         size = _root_mean_square(features, f"features of {who}")
         test = None if X_test is None else float_matrix(extracted(theta, X_test, who), who) / size
-        space = ProbeSpace(features / size, labels, task.kind, test, held, decode)
+        space = ProbeSpace(features / size, labels, task.kind, test, **scored)
         if not problems:
             raw.__dict__["spectrum"] = space.spectrum  # the baseline's features are the inputs
             if space.nothing_to_learn:
@@ -252,10 +267,9 @@ def _attacked(
         run = attacker.run(problem, budget)
         lost = fit_lost(run.space, raw)
     scores = np.concatenate([trace.scores for trace in run.traces])
-    most = {
-        "loss": float(np.nanmin(scores[:, 1])) * scale,
-        "accuracy": float(pd.Series(scores[:, 2]).max()),  # NaN where there are no classes
-    }
+    # by accuracy where there are classes, then by loss: both of the rows that choose
+    _, loss, accuracy, _, _ = scores[np.lexsort((scores[:, 3], -scores[:, 4]))[0]]
+    most = {"loss": float(loss) * scale, "accuracy": float(accuracy)}
     steps = pd.DataFrame(_step(run, e, scale, lost) for e in budget.epsilons)
     return steps, _curve(run, budget, scale), most
 
@@ -280,13 +294,13 @@ def _step(run: AttackRun, epsilon: float, scale: float, lost: float) -> dict[str
 def _curve(run: AttackRun, budget: AttackBudget, scale: float) -> pd.DataFrame:
     """Return the best candidate's curve at log-spaced steps, with what was evaluated there."""
     trace, _ = best(run.traces, budget.reported_epsilon)
-    seen = pd.DataFrame(trace.scores, columns=["step", "evaluation_loss", "accuracy"])
+    seen = pd.DataFrame(trace.scores, columns=["step", "evaluation_loss", "accuracy", *CHOOSING_COLUMNS])
     last = int(trace.steps[-1])
     kept = np.isin(trace.steps, np.r_[log_spaced_steps(max(1, last), 200), last, seen["step"]])
     table = pd.DataFrame({"step": trace.steps[kept], "excess": trace.excess[kept]})
     optimum = run.space.optimum
     table["loss"] = (optimum + table["excess"] * (run.space.start_loss - optimum)) * scale
-    seen["evaluation_loss"] *= scale
+    seen[["evaluation_loss", "choosing_loss"]] *= scale
     return table.merge(seen.astype({"step": np.int64}), on="step", how="left")
 
 

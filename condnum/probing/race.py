@@ -54,7 +54,7 @@ class Trace:
     choice: str  # its hyper-parameters in words
     steps: NDArray[np.int64]  # (T,) steps at which the loss was measured
     excess: FloatArray  # (T,) (L_t − L*)/(L₀ − L*); NaN once it diverges or is dropped
-    scores: FloatArray  # (R, 3) step, loss, accuracy on the evaluation rows; NaN where not measured
+    scores: FloatArray  # (R, 5) step; loss, accuracy on rows that judge; the same on rows that choose; or NaN
     edge: bool = False  # first or last of an open-ended grid
     passes: FloatArray | None = None  # (T,) gradient evaluations so far, where not the steps
 
@@ -84,7 +84,7 @@ class Race:
         self._due = {*log_spaced_steps(self.last, 60).tolist()}
         self._steps: list[int] = []
         self._excess: list[FloatArray] = []
-        self._scores: list[FloatArray] = []  # each (3, B)
+        self._scores: list[FloatArray] = []  # each (5, B)
 
     def observe(self, step: int, excess: FloatArray, weights: Callable[[], FloatArray]) -> bool:
         """Record the excess losses of those `alive` after a step; False once the race is over."""
@@ -94,7 +94,7 @@ class Race:
         self._steps.append(step)
         self._excess.append(everyone)
         if step in self._due or done:
-            scores = np.full((3, len(everyone)), np.nan)
+            scores = np.full((5, len(everyone)), np.nan)
             scores[0], scores[1:, self.alive] = step, self._score(weights())
             self._scores.append(scores)
         return not done

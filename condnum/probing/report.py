@@ -35,9 +35,9 @@ class AttackReport:
     budget: AttackBudget
     held_out: bool
     title: str = ""
-    reached: pd.DataFrame = field(
-        default_factory=pd.DataFrame
-    )  # least loss and best accuracy of each attacker
+    #: Loss and accuracy of each attacker on the rows that judge, at the step and candidate that those rows
+    #: prefer which choose.
+    reached: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     def __repr__(self) -> str:
         """Return the steps of each attacker, and what the panel found; the tables are fields."""

@@ -9,6 +9,7 @@ Weights are `(B, k, m)`: B candidates, k features, m outputs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -92,6 +93,7 @@ class ProbeSpace:
     test: FloatArray | None = None  # (M, k)
     test_targets: NDArray[Any] | None = None
     decode: tuple[NDArray[np.int64], FloatArray] | None = None  # labels of scored rows, (m, C) to classes
+    choosing: int = 0  # so many of the first scored rows choose step and candidate; 0: those that judge
 
     @cached_property
     def classes(self) -> int:
@@ -116,15 +118,21 @@ class ProbeSpace:
         return self.targets if self.kind == "regression" else signed_labels(self.targets, self.classes)
 
     @cached_property
-    def spectrum(self) -> Spectrum:
-        """Eigenvalues and energies p_i of what a solver reads in F (`solver_rtol`)."""
+    def _triples(self) -> tuple[FloatArray, ...]:
+        """All singular values of F `(r,)` but exact zeros, with their vectors `(N, r)` and `(r, k)`."""
         U, s, right = (part.numpy() for part in singular_triples(torch.from_numpy(self.features)))
         if not s[0] > 0:
             raise RankError("the features have rank 0: all entries are zero, so there is nothing to probe.")
-        sigma = s**2 / len(self.features)
+        return U[:, s > 0], s[s > 0], right[s > 0]
+
+    @cached_property
+    def spectrum(self) -> Spectrum:
+        """Eigenvalues and energies p_i of what a solver reads in F (`solver_rtol`)."""
+        U, s, right = self._triples
         kept = s > solver_rtol(self.features.shape) * s[0]
         energy = ((U[:, kept].T @ self.squared_targets) ** 2).sum(axis=1)
-        return Spectrum(sigma[kept], U[:, kept], right[kept].T, energy / (energy.sum() or 1.0))
+        sigma = s[kept] ** 2 / len(self.features)
+        return Spectrum(sigma, U[:, kept], right[kept].T, energy / (energy.sum() or 1.0))
 
     @cached_property
     def start_loss(self) -> float:
@@ -207,18 +215,27 @@ class ProbeSpace:
         pulled = (F.T @ residual.reshape(N, B * m).astype(F.dtype, copy=False)).reshape(-1, B, m)
         return loss, pulled.transpose(1, 0, 2) / N
 
-    def score(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return loss and accuracy on the held-out rows, or on the training rows if there are none."""
+    def score(self, weights: FloatArray) -> tuple[FloatArray, ...]:
+        """Return loss and accuracy `(B,)` on the held-out rows that judge, and on those that choose.
+
+        The training rows do both where there are no others.
+        """
         F, y = self.features, self.targets
         if self.test is not None and self.test_targets is not None:
             F, y = self.test, self.test_targets
         predicted = predict(F, weights)
+        judging, choosing = slice(self.choosing, None), slice(self.choosing or None)
+        return *self._scored(predicted, y, judging), *self._scored(predicted, y, choosing)
+
+    def _scored(self, predicted: FloatArray, y: Any, rows: slice) -> tuple[FloatArray, FloatArray]:
+        """Return loss and accuracy of predictions on some of the scored rows."""
+        predicted, y = predicted[rows], y[rows]
         loss, _ = self.loss(predicted, y)
         if self.decode is not None:
             labels, classes = self.decode
-            return loss, ((predicted @ classes).argmax(axis=2) == labels[:, None]).mean(axis=0)
+            return loss, ((predicted @ classes).argmax(axis=2) == labels[rows, None]).mean(axis=0)
         if self.kind == "regression":
-            return loss, np.full(len(weights), np.nan)
+            return loss, np.full(predicted.shape[1], np.nan)
         chosen = predicted[:, :, 0] > 0 if self.classes == 2 else predicted.argmax(axis=2)
         return loss, (chosen == y[:, None]).mean(axis=0)
 
@@ -245,3 +262,19 @@ class ProbeSpace:
         ones = np.ones_like(S.sigma)
         space.__dict__["spectrum"] = Spectrum(ones, S.left, np.diag(ones), S.energy)
         return space
+
+    @cached_property
+    def unfiltered(self) -> ProbeSpace:
+        """`[1, F·V·diag(s⁻¹)·√N]` by every singular value s, those of round-off among them, largest first.
+
+        Both kinds of rows are projected alike, or the last columns would be the round-off of two algorithms.
+        """
+        _, s, right = self._triples
+        back = right.T * (math.sqrt(len(self.features)) / s)
+
+        def change(F: FloatArray) -> FloatArray:
+            return np.c_[np.ones(len(F)), F @ back]
+
+        return replace(
+            self, features=change(self.features), test=None if self.test is None else change(self.test)
+        )

@@ -14,6 +14,7 @@ from condnum.auditing import FeatureAudit, audit, figures, intervals, lights, wo
 from condnum.auditing.attacks import attack_section
 from condnum.auditing.intervals import bootstrap, resampled_covariance
 from condnum.auditing.measures import AS_IS
+from condnum.auditing.own_rows import made_from
 from condnum.auditing.tables import attack_words
 from condnum.data import feature_rows
 from condnum.data.feature_rows import read_rows
@@ -76,10 +77,15 @@ def test_met_and_useless_is_said_beside_the_clauses(found):
     lost = audit(*X, y_benign=np.array([0.5, 0.0]), y_harmful=np.array([0.0, 0.5]), **options)
     said = "The definition is met, but the benign task is lost (more than 10 times as many steps)."
     assert all(said in text for text in (repr(lost), lost._repr_html_(), lost.as_json()["verdict"][-1]))
+    assert all(
+        "Definition 3.1 is met" in line and "benign 114, harmful 1" in line for line in lost.verdicts("theta")
+    )
     assert [(of["raw"], of["fixed"]) for of in lost.as_json()["probes"]["theta"]] == [(1, 114), (1, 1)]
     row = lost.row("theta", "compact")
     assert (row["benign_slowdown"], row["harmful_slowdown"]) == (114, 1)
-    assert audit(*X, **options).probe_sentence == ""
+    unknown = audit(*X, **options)
+    assert all("benign not known without its targets" in line for line in unknown.verdicts("theta"))
+    assert "steps the actual probes take is not known without targets" in unknown._repr_html_()
     assert found.probe_sentence.startswith("Gradient descent on the actual targets")
 
 
@@ -116,14 +122,37 @@ class TestExtractors:
         immunizer.save(tmp_path / "imm.safetensors")
         found = audit(P, H, theta=tmp_path / "imm.safetensors", bootstrap=0, attackers=False)
         assert found.row("theta", "compact")["rir"] == pytest.approx(immunizer.verdict_.rir)
-        condnum.Eraser().fit(H, np.arange(200) % 2).save(tmp_path / "era.safetensors")
-        with pytest.raises(InvalidInputError, match=r"Eraser.load\(.*adds a bias.*era.safetensors'\).theta_"):
-            audit(P, H, theta=str(tmp_path / "era.safetensors"))
+        eraser = condnum.Eraser().fit(H[[*"fbdeca"]], np.arange(200) % 2)
+        eraser.save(tmp_path / "era.safetensors")
+        found = audit(P, H, theta=str(tmp_path / "era.safetensors"), bootstrap=0, attackers=False)
+        np.testing.assert_array_equal(found.maps["theta"].transform(H), eraser.transform(H))
+        assert found.row("theta", "compact")["rank_harmful"] == D - 1
+
+    def test_attackers_meet_the_map_and_not_its_matrix(self):
+        """Two layers pass on what lies below every tolerance of their product, and columns have names."""
+        rng = np.random.default_rng(0)
+        H, y = rng.normal(size=(400, 3)), rng.integers(0, 2, 400)
+        H[:, 0] += 4 * y - 2
+        nearly, names = np.diag([1e-14, 1.0, 1.0]), [*"abc"]
+        eraser = condnum.Eraser().fit(pd.DataFrame(H[:200], columns=names)[[*"cba"]], y[:200])
+        thetas = {"nearly": nearly, "map": eraser, "layers": eraser.to_linear()}
+        budget = AttackBudget(steps=50, dense_steps=50)
+        frames = pd.DataFrame(H[200:], columns=names)
+        named = {"nearly": nearly, "map": eraser}
+        found = audit(frames, frames, theta=named, y_harmful=y[200:], bootstrap=0, budget=budget)
+        score = found.attack.lights.pivot(index="attacker", columns="extractor", values="score")
+        solved = ["unfiltered", "heads"]
+        assert score.loc[solved, "nearly"].min() > 0.9
+        assert score.loc[["whiten", *solved], "map"].max() < 0.75
+        light = found.lights("nearly").set_index("group")["light"]
+        assert light["closed form"] == "gets through"
+        assert "closed form" in found.headline("nearly")
+        turned = audit(H[200:, ::-1], H[200:, ::-1], theta=thetas, bootstrap=0, attackers=False)
+        assert turned.row("layers", "compact")["rir"] == turned.row("map", "compact")["rir"]
 
     def test_what_is_no_matrix_and_names_that_are_taken(self, data, theta):
-        said = r"own \(Eraser\) adds a bias.* own.theta_, if the inputs are"
-        with pytest.raises(InvalidInputError, match=said):
-            audit(*data, theta={"own": condnum.Eraser().fit(data[1] + 1, np.arange(200) % 2)})
+        with pytest.raises(InvalidInputError, match="theta is a Sequential, which has no matrix"):
+            audit(*data, theta=torch.nn.Sequential(torch.nn.Linear(D, D), torch.nn.Tanh()))
         with pytest.raises(InvalidInputError, match="the name 'pareto' is that of an extractor of the audit"):
             audit(*data, theta={"pareto": theta})
 
@@ -186,8 +215,9 @@ class TestIntervals:
 class TestAttackers:
     def test_the_panel_runs_on_rows_and_is_measured_on_others(self, found):
         attack, report = found.attack, found.attack.report
-        assert (attack.rows, attack.held_out) == (160, 40)
-        assert "measured on 40 others" in words.paragraphs("attack_rows", found)[0]
+        assert (attack.rows, attack.choosing, attack.held_out) == (120, 40, 40)
+        said = words.paragraphs("attack_rows", found)[0]
+        assert "40 others chose the step and candidate of each, and 40 more judged them" in said
         whitened = report.factors.query("attacker == 'whiten' and epsilon == 0.01")
         assert whitened["factor"].item() == 1
         assert set(report.evaluation["attacker"]) == set(report.steps["attacker"])
@@ -198,20 +228,20 @@ class TestAttackers:
     def test_a_class_that_only_held_out_rows_have_is_left_out(self, data):
         labels = np.arange(200) % 2
         labels[7] = 2  # in the training rows or in none
-        budget, kept = AttackBudget(steps=2, dense_steps=2), set()
+        budget, kept = AttackBudget(steps=2, dense_steps=2), []
         options = {"budget": budget, "erase": False}
         for seed in range(4):
             section = attack_section(
                 read_rows(as_stream(data[1])), labels, {"theta": np.eye(D)}, kind="classification", seed=seed,
                 **options,
             )  # fmt: skip
-            assert section.rows == 160
-            kept.add(section.held_out)
-        assert kept == {39, 40}
+            assert section.rows == 120
+            kept.append(section.choosing + section.held_out)
+        assert {*kept} == {79, 80}
         few = attack_section(
             read_rows(as_stream(data[1][:15])), np.eye(15)[:, :1], {"t": np.eye(D)}, **options
         )
-        assert (few.rows, few.held_out) == (15, 0)
+        assert (few.rows, few.choosing, few.held_out) == (15, 0, 0)
 
     def test_many_classes_are_mixed_at_their_size(self):
         rows, options = np.random.default_rng(0).normal(size=(600, 3)), {"erase": False}
@@ -239,7 +269,7 @@ class TestLights:
         table = pd.DataFrame(facts)
         report = SimpleNamespace(baseline="raw", at=lambda table, epsilon: table)
         report.factors = table.assign(baseline_steps=10.0, factor=factors, bound="exact")
-        curves = table.assign(step=5, score=early)
+        curves = table.assign(step=5, score=early, choice=0.0)
         table = pd.concat([table, table.assign(extractor="raw", score=raw)])
         return lights.attacker_lights(report, table, curves, chance=chance, rows=rows, labels=labels)
 
@@ -255,11 +285,13 @@ class TestLights:
             (0.65, 1, {}, "hindered"),
             (0.52, 1, {}, "stopped"),
             (0.58, np.inf, {}, "not known"),  # a fifth of what raw features give, or chance
-            (0.6, 1, {"raw": 0.6, "rows": 40}, "not known"),  # 24 of 40 is half and full, and chance as well
+            (0.6, 1, {"raw": 0.6}, "not known"),  # what raw features give is chance
+            (0.55, 1, {"raw": 0.55, "rows": 4000}, "gets through"),  # here it is not
             (0.5, 1, {"rows": 5}, "not known"),
             (np.nan, np.nan, {}, "not known"),
             (0.4, 1, {"raw": 0.45}, "not known"),
             (0.9, 1, {"raw": 0.45}, "gets through"),  # more than raw features allow
+            (0.9, 50, {"raw": 0.45, "early": 0.4}, "hindered"),
             (0.45, np.inf, {"raw": 0.45, "chance": 0.0, "labels": False}, "gets through"),
             (-3.0, 1, {"raw": 0.45, "chance": 0.0, "labels": False}, "stopped"),
         ],
@@ -267,6 +299,25 @@ class TestLights:
     def test_an_attacker_is_judged_by_score_chance_and_steps(self, score, factor, settings, light):
         found = self.judged([score], [factor], **settings)
         assert found["light"].tolist() == [light]
+
+    def test_the_early_score_is_that_of_the_step_which_other_rows_choose(self):
+        names = {"attacker": "a", "label": "", "extractor": "θ"}
+        report = SimpleNamespace(baseline="raw", at=lambda table, epsilon: table)
+        report.factors = pd.DataFrame([{**names, "baseline_steps": 10.0, "factor": 50.0, "bound": "exact"}])
+        table = pd.DataFrame([{**names, "score": 0.9}, {**names, "extractor": "raw", "score": 0.9}])
+        curves = pd.DataFrame({"step": [5, 6], "score": [0.9, 0.5], "choice": [0.5, 0.6]}).assign(**names)
+        options = {"chance": 0.5, "rows": 100, "labels": True}
+        assert lights.attacker_lights(report, table, curves, **options)["light"].item() == "hindered"
+
+    @pytest.mark.parametrize("labels", [True, False], ids=["accuracy", "R²"])
+    def test_intervals_hold_for_all_attackers_together(self, labels):
+        """Scores of chance, drawn for 20 attackers: in 95 of 100 audits none is above chance."""
+        rng, alarms = np.random.default_rng(0), 0
+        for _ in range(200):
+            scores = rng.binomial(100, 0.5, 20) / 100 if labels else rng.beta(0.5, 48, 20)
+            found = self.judged(scores, np.ones(20), chance=0.5 * labels, labels=labels)
+            alarms += not found["light"].isin(["stopped", "not known"]).all()
+        assert alarms <= 10
 
     @pytest.mark.parametrize("labels", [True, False], ids=["accuracy", "R²"])
     @pytest.mark.parametrize("rows", [4, 40, 4000])
@@ -283,6 +334,22 @@ class TestLights:
                 assert worst == lights.LIGHTS[rank[factor, early].min()]
         assert all((np.diff(of) <= 0).all() for of in rank.values())
         assert all((of <= rank[100, 0.0]).all() for of in rank.values())
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("kind", ["two classes", "others"])
+    def test_targets_of_chance_raise_no_alarm(self, kind):
+        """Of 40 shuffles, all attackers of an audit together alarm in at most 5 %."""
+        alarms, budget = [], AttackBudget(steps=30, dense_steps=30)
+        for seed in range(40):
+            rng = np.random.default_rng(seed)
+            X, y = rng.normal(size=(250, 4)), np.arange(250) % 2
+            if kind == "others":
+                X = X.astype(np.float32)
+                y = (np.arange(250) % 5, np.arange(250) % 5 == 0, rng.standard_t(1.5, size=250))[seed % 3]
+            theta, y = np.diag([1, 0.5, 0.2, 1]), rng.permutation(y)
+            found = audit(X, X, theta=theta, y_harmful=y, bootstrap=0, budget=budget, seed=seed)
+            alarms += [seed] * (found.worst_light in ("gets through", "hindered"))
+        assert len(alarms) <= 2, alarms
 
     def test_the_first_line_and_every_verdict_agree(self, found):
         """θ is invertible: the closed form gets through, whatever condition numbers say."""
@@ -301,17 +368,104 @@ class TestLights:
             np.save(tmp_path / f"{name}.npy", X)
         places = {"pretrain": "P", "harmful": "H", "y_harmful": "y"}
         files = {key: str(tmp_path / f"{name}.npy") for key, name in places.items()}
-        study = FeatureAudit(**files, method="erase", bootstrap=0, save_theta=str(tmp_path / "t.npy"))
-        erased = study.run()
+        pytest.importorskip("safetensors", reason="needs safetensors: pip install -e '.[deep]'")
+        path = str(tmp_path / "t.safetensors")
+        erased = FeatureAudit(**files, method="erase", bootstrap=0, save_theta=path).run()
+        attack = erased.attack
         assert erased.given == ("erase",)
-        assert np.linalg.matrix_rank(np.load(tmp_path / "t.npy")) < D
-        assert erased.attack.rows + erased.attack.held_out == 100
+        assert attack.own_rows == []
+        assert attack.rows + attack.choosing + attack.held_out == 100
+        saved = condnum.Eraser.load(path)
+        np.testing.assert_array_equal(saved.transform(data[1]), erased.maps["erase"].transform(data[1]))
+        again = FeatureAudit(**files, theta=path, bootstrap=0).run()
+        assert again.attack.report.reached["extractor"].unique().tolist() == ["raw", "theta"]
+        with pytest.raises(InvalidInputError, match=r"t.npy must end in \.safetensors: an eraser is a map"):
+            FeatureAudit(**files, method="erase", save_theta="t.npy")
         del files["y_harmful"]
         with pytest.raises(InvalidInputError, match="erasure needs the targets"):
             FeatureAudit(**files, method="erase").run()
 
 
+class TestOwnRows:
+    """An extractor made from the audited rows says nothing about others."""
+
+    @staticmethod
+    def task(seed, rows=240, columns=6, kind="labels"):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(rows, columns)) @ rng.normal(size=(columns, columns))
+        y = X[:, 0] + rng.normal(size=rows) if kind == "numbers" else (X[:, 0] > 0.5).astype(int)
+        return X, rng.permutation(y) if kind == "random" else y
+
+    @pytest.mark.parametrize(
+        ("kind", "fraction"), [("labels", 1), ("numbers", 1), ("random", 1), ("five", 0.8)]
+    )
+    def test_they_are_told(self, kind, fraction):
+        """All of them, or most where there are many columns and classes."""
+        for seed in range(20):
+            X, y = self.task(seed, columns=40, kind=kind)
+            Z = y[:, None]
+            if kind != "numbers":
+                y = X[:, :5].argmax(axis=1) if kind == "five" else y
+                Z = np.eye(5)[y]
+            most = int(fraction * len(X))
+            assert made_from(condnum.Eraser().fit(X[:most], y[:most]).transform(X), X, Z)
+
+    @pytest.mark.parametrize("kind", ["labels", "numbers", "random"])
+    def test_other_rows_others_and_few_rows_are_not(self, kind):
+        for seed in range(40):
+            X, y = self.task(seed, 480, kind=kind)
+            Z = y[:, None] if kind == "numbers" else np.eye(2)[y]
+            fresh = condnum.Eraser().fit(X[240:], y[240:]).transform(X)
+            pareto = X @ condnum.pareto_immunizer(X[240:].T @ X[240:], X[:240].T @ X[:240])
+            for F in (fresh, X, pareto, X[:, :2]):
+                assert not made_from(F[:240], X[:240], Z[:240])
+                assert not made_from(F[:8], X[:8], Z[:8])
+
+    def test_spread_that_differs_and_balanced_designs_are_no_sign(self):
+        """A small class in the middle, sparse columns, and a design whose columns know nothing of XOR."""
+        for seed in range(40):
+            rng = np.random.default_rng(seed)
+            Z = np.eye(2)[(np.arange(300) % 10 == 0).astype(int)]
+            X = rng.normal(size=(300, 20)) * np.where(Z[:, 1:] > 0, 0.05, 3)
+            sparse = (rng.random((300, 20)) < 0.02) * 1.0
+            assert not made_from(X[:, :10], X, Z)
+            assert not made_from(sparse[:, :10], sparse, Z)
+        X = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]] * 50, dtype=float)
+        assert not made_from(X, X, np.eye(2)[(X.prod(axis=1) > 0).astype(int)])
+
+    def test_the_first_line_says_so_and_nothing_counts_as_stopped(self):
+        X, y = self.task(0, 400)
+        budget = AttackBudget(steps=50, dense_steps=50)
+        thetas = {
+            "own": condnum.Eraser().fit(X[:200], y[:200]),
+            "fresh": condnum.Eraser().fit(X[200:], y[200:]),
+        }
+        found = audit(X, X[:200], theta=thetas, y_harmful=y[:200], bootstrap=0, budget=budget)
+        assert found.attack.own_rows == ["own"]
+        assert repr(found).startswith("own was made from these rows")
+        assert found._repr_html_().index("own was made from these rows") < 200
+        assert "stopped" not in {*found.attacker_lights("own")["light"]}
+        assert found.headline("fresh").startswith(("Not safe", "Hindered", "Not known"))
+        steps = words.paragraphs("next_steps", found)
+        assert steps[0] == "Repeat the audit on rows that own was not made from."
+
+
 class TestWhatIsSaid:
+    def test_no_next_step_contradicts_the_page(self):
+        """An erased θ is not told to take `pareto`, through which all attackers get."""
+        X, y = TestOwnRows.task(0, 400)
+        budget = AttackBudget(steps=50, dense_steps=50)
+        eraser = condnum.Eraser().fit(X[200:], y[200:])
+        for theta in (eraser, None):
+            found = audit(X, X[:200], theta=theta, y_harmful=y[:200], bootstrap=0, budget=budget)
+            said = " ".join(words.paragraphs("next_steps", found))
+            assert "pareto" not in said
+            assert "--y-harmful" not in said
+        unknown = audit(X, X[:200], bootstrap=0, attackers=False)
+        assert words.paragraphs("next_steps", unknown) == [
+            "Give --y-harmful, the targets of the harmful rows, to run the attackers."
+        ]
+
     def test_json_is_strict_and_whole(self, found, tmp_path):
         assert found.save(tmp_path) == ["audit.json"]
 

@@ -108,6 +108,44 @@ def test_losses_are_in_the_units_of_the_targets():
     assert last["evaluation_loss"] == pytest.approx(((X_test @ w - y_test) ** 2).mean(), rel=1e-5)
 
 
+@pytest.mark.parametrize("kind", TASKS)
+def test_step_and_candidate_are_chosen_on_rows_that_do_not_judge(kind):
+    """The choosing rows are the judging ones with the opposite answers: they choose what judges worst."""
+    X, y, (X_test, y_test) = TASKS[kind]()
+    opposite = 1 - y_test if kind == "classification" else -y_test
+    both = np.concatenate([X_test, X_test]), np.concatenate([opposite, y_test])
+    names = ["gd", "whiten", "unfiltered", "closed_form"]
+    one = panel((X, y, (X_test, y_test)), None, *names).reached
+    own = panel((X, y, both), None, *names, choosing=len(X_test)).reached
+    if kind == "classification":
+        assert (one["accuracy"] > 0.5).all()
+        assert (own["accuracy"] < 0.5).all()
+    else:
+        assert (own["loss"] > 1.2 * one["loss"]).all()
+    with pytest.raises(InvalidInputError, match="choosing=20 of 20 held-out rows leaves none"):
+        panel(regression(), None, "gd", choosing=20)
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_what_lies_below_every_tolerance_is_read_without_one(kind):
+    """θ keeps 1e-14 of the only direction that tells: NumPy and whitening call it round-off."""
+    rng = np.random.default_rng(0)
+    X, labels = rng.normal(size=(400, D)), rng.integers(0, 2, 400)
+    X[:, 0] += 4 * labels - 2
+    y, held_out = (labels, None) if kind == "classification" else (2.0 * labels - 1, np.array([[-1.0, 1.0]]))
+    thetas = {"nearly": np.diag([1e-14, 1, 1, 1, 1]), "erased": np.eye(D)[:, 1:]}
+    found = attack_panel(
+        X[:200], y[:200], thetas, held_out=(X[200:], y[200:]), budget=SMALL, kind=kind,
+        decode=None if held_out is None else (labels[200:], held_out),
+        attackers=["whiten", "closed_form", "unfiltered"],
+    )  # fmt: skip
+    read = found.reached.pivot(index="extractor", columns="attacker", values="accuracy")
+    assert read.loc["nearly", "unfiltered"] > 0.9 > 0.65 > read.loc["nearly", "whiten"]
+    assert read.loc["erased"].max() < 0.65
+    assert not np.isinf(steps(found, "unfiltered", "nearly"))
+    assert np.isinf([steps(found, "whiten", "nearly"), steps(found, "unfiltered", "erased")]).all()
+
+
 def test_what_is_not_reached_is_never_a_number():
     few = AttackBudget(steps=40, dense_steps=40)
     found = panel(regression(0), {"raw": None, "ill": ill(1e-4)}, "gd", "adam", budget=few)
@@ -168,9 +206,9 @@ def test_a_covariance_with_a_moment_stands_for_the_rows_where_no_attacker_needs_
     X, y, _ = regression()
     of_rows = attack_panel(X, y, ill(), budget=SMALL)
     found = attack_panel(extractors=ill(), covariance=X.T @ X, moment=X.T @ y, budget=SMALL)
-    assert set(found.skipped["attacker"]) == {"sgd", "standardize"}
-    exact = [n for n in attacker_names() if n not in ("sgd", "standardize", "adam", "stacked", "fine_tune")]
-    for name in exact:
+    skipped, inexact = {"sgd", "standardize", "unfiltered"}, {"adam", "stacked", "fine_tune"}
+    assert set(found.skipped["attacker"]) == skipped
+    for name in {*attacker_names()} - skipped - inexact:
         assert same(steps(found, name, "theta"), steps(of_rows, name, "theta")), name
 
 
