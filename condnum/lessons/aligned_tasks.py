@@ -96,7 +96,7 @@ def aligned_tasks(
     """Walk along `θ_s = K_P^{-s/2}` with `K_P = diag(κ_P, 1)` and `K_H = diag(κ_H, 1)`, s from 0 to 1."""
     K_P, K_H = np.diag([pretrain_kappa, 1.0]), np.diag([harmful_kappa, 1.0])
     *path, theta = (np.diag(np.diag(K_P) ** (-s / 2)) for s in [*EXPONENTS, exponent])
-    P, H = (np.asarray(condition_number(hessian(np.stack(path), K)).value) for K in (K_P, K_H))
+    P, H = (np.array([condition_number(hessian(of, K)).value for of in path]) for K in (K_P, K_H))
     measured = relative_immunization_ratio(theta, K_P, K_H)
     return AlignedTasks(exponent, P, H, measured, rir_ceiling(K_P, K_H).value)
 

@@ -188,15 +188,15 @@ class Immunization:
 
 def unit_scale(theta: Tensor) -> Tensor:
     """Scale θ to `‖θ‖_F = √D`, the norm of the identity."""
-    norm = torch.linalg.matrix_norm(theta, keepdim=True)
-    if not bool((torch.isfinite(norm) & (norm > 0)).all()):  # squares have left float64, or θ is zero
-        theta = theta / theta.abs().amax(dim=(-2, -1), keepdim=True).clamp_min(torch.finfo(theta.dtype).tiny)
-        norm = torch.linalg.matrix_norm(theta, keepdim=True)
-    if bool((norm == 0).any()):
+    norm = float(torch.linalg.matrix_norm(theta))
+    if not 0 < norm < math.inf:  # squares have left float64, or θ is zero
+        theta = theta / theta.abs().max().clamp_min(torch.finfo(theta.dtype).tiny)
+        norm = float(torch.linalg.matrix_norm(theta))
+    if norm == 0:
         raise RankError(
             "theta is the zero matrix: no features are extracted, and its condition number is undefined."
         )
-    return theta * (math.sqrt(theta.shape[-2]) / norm)
+    return theta * (math.sqrt(len(theta)) / norm)
 
 
 def relative_immunization_ratio(
