@@ -348,7 +348,7 @@ def immunization_from_spectra(
                 sigma, convention=convention, rtol=least, ridge=ridge, dimension=dimension
             )
             value, largest, smallest, rank = (number.item() for number in numbers)
-            found = ConditionNumber(value, largest, smallest, rank, dimension, convention)
+            found = ConditionNumber(value, largest, smallest, int(rank), dimension, convention)
             kappas[f"{task}_{when}"] = found
         k = len(sigma)
         ratio = value / kappas[f"{task}_before"].value

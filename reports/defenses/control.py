@@ -1,6 +1,5 @@
 """The control beside defenses of nets: as many steps on D_P alone, by the same optimizer."""
 
-from condnum import register_method
 from condnum.methods import Method
 
 
@@ -10,6 +9,3 @@ class BenignOnly(Method):
     name, label, summary = "benign_only", "D_P alone (control)", "the loss on D_P and nothing else"
     net_parts = {}
     net_defaults = {"weights": "fixed", "keep": "last", "patience": None}
-
-
-register_method(BenignOnly())
