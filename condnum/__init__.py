@@ -49,7 +49,6 @@ __all__, __getattr__, __dir__ = attach(
         "Method": "condnum.methods.method",
         "method_names": "condnum.methods.registry",
         "get_method": "condnum.methods.registry",
-        "register_method": "condnum.methods.registry",
         # data
         "TaskPair": "condnum.data",
         "digit_pair": "condnum.data",

@@ -29,7 +29,6 @@ from condnum.methods.registry import (
     immunize as immunize,
     method_names as method_names,
     get_method as get_method,
-    register_method as register_method,
 )
 from condnum.methods.settings import DescentSettings as DescentSettings, PRESETS as PRESETS
 from condnum.methods.method import Method as Method

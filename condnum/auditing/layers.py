@@ -29,8 +29,8 @@ from condnum.studies.frame import several
 from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.theory.covariances import CovarianceRange
-from condnum.theory.immunization import HessianSpectra, both_conventions
-from condnum.theory.pareto import pareto_immunizer, ridge_limits
+from condnum.theory.immunization import HessianSpectra, both_conventions, unit_scale
+from condnum.theory.pareto import FeasibleRegion, pareto_candidates, ridge_limits
 from condnum.theory.spectra import PUBLISHED_RIDGE, squared_rtol
 
 #: All blocks that the rule of `block_names` finds.
@@ -276,14 +276,12 @@ def _measures(
 ) -> tuple[dict[str, Any], Tensor]:
     """Measure the ranges of one layer, and say which θ does most there."""
     ceiling, limits = rir_ceiling(P, H, rtol=rtol), ridge_limits(P, H, ridge=epsilon, rtol=rtol)
+    region = FeasibleRegion.of(P, H, ceiling)
     K_H, excluded, tried = H.factor.mT @ H.factor, not limits.rir >= target, []
-    ridge: dict[str, Any] = {"convention": "ridge", "ridge": epsilon}
-    for ratio in (None, 1 / target):  # the edge of (ii) ≤ 1, then the (ii) at which (i) > 1 is the target
-        theta = torch.as_tensor(pareto_immunizer(P, H, pretrain_ratio=ratio, **ridge))
-        compact, ridged = both_conventions(HessianSpectra.of(theta, P, H), ridge=epsilon)
-        tried.append((ridged, theta))
-        if excluded or (ridged.success and ridged.rir >= target):
-            break
+    for ratio in (1.0, 1 / 3, 1 / target):  # to the (ii) at which (i) > 1 is the target
+        for theta in map(unit_scale, pareto_candidates(P, H, region, ratio)):
+            compact, ridged = both_conventions(HessianSpectra.of(theta, P, H), ridge=epsilon)
+            tried.append((ridged, theta))
     best, theta = max(
         (own for own in tried if own[0].success), key=lambda own: own[0].rir, default=(None, tried[0][1])
     )

@@ -155,7 +155,7 @@ def rir_from_features(
             f"at most {group_size}, so κ describes the sample, and σ_D = 0 in the ridge convention."
         )
         warnings.insert(0, few)
-    sigma = [singular_values(x, kind="features") for x in X]
+    sigma = [torch.stack([singular_values(group, kind="features") for group in x]) for x in X]
     eps = [storage_eps(_values(part)) for pair in pairs.values() for part in pair]
     # Features of each model have mean square 1 over both tasks.
     scales = [float((X[k].square().mean() + X[k + 2].square().mean()) / 2) for k in (0, 1)] * 2
@@ -176,12 +176,17 @@ def _estimate(
 ) -> RirEstimate:
     """Return Eq. 17 of spectra `(groups, min(N, D))`, one for each of `ROLES`."""
     measured = [
-        condition_from_spectrum(
-            s, convention=convention, rtol=squared_rtol(width, own), ridge=ridge, dimension=width
-        )
-        for s, width, own in zip(sigma, widths, eps, strict=True)
+        [
+            condition_from_spectrum(
+                s, convention=convention, rtol=squared_rtol(width, own), ridge=ridge, dimension=width
+            )
+            for s in spectra
+        ]
+        for spectra, width, own in zip(sigma, widths, eps, strict=True)
     ]
-    kappas, _, sigma_min, ranks = (torch.stack(list(part)).numpy() for part in zip(*measured, strict=True))
+    kappas, _, sigma_min, ranks = (
+        np.array([[group[k].item() for group in role] for role in measured]) for k in range(4)
+    )
     pretrain, harmful = kappas[1] / kappas[0], kappas[3] / kappas[2]
     found: dict[str, Any] = {}
     ratios = (

@@ -49,13 +49,13 @@ def bent_spectrum(*, kappa: float, dimension: int, bend: float = 1.0, top: float
 
 
 def of_spectrum(regularizer: RegularizerName, sigma: Floats) -> SpectralRegularizer:
-    """Return a regularizer of descending spectra `(..., k)`, with its slopes g_i."""
-    spectra = torch.from_numpy(np.ascontiguousarray(sigma))
-    return well_of_spectrum(spectra, sigma.shape[-1]) if regularizer == "well" else ill_of_spectrum(spectra)
+    """Return a regularizer of a descending spectrum `(k,)`, with its slopes g_i."""
+    spectrum = torch.from_numpy(np.ascontiguousarray(sigma))
+    return well_of_spectrum(spectrum, len(sigma)) if regularizer == "well" else ill_of_spectrum(spectrum)
 
 
 def next_spectrum(sigma: Floats, eta: float, regularizer: RegularizerName) -> Floats:
-    """Return where each value of a spectrum goes, `(..., k)`."""
+    """Return where each value of a spectrum goes, `(k,)`."""
     move = well_spectrum_step if regularizer == "well" else ill_spectrum_step
     return np.asarray(move(sigma, eta), dtype=np.float64)
 
@@ -242,12 +242,9 @@ def regularizer_step(
     found, unit = of_spectrum(regularizer, sigma), annihilating_step(regularizer, sigma)
     moved, steps = move(sigma, step * unit, regularizer), np.geomspace(*STEP_RANGE, CURVE_POINTS)
     bound = well_step_bound if regularizer == "well" else ill_step_bound
-    # κ(σ′) depends on η and the scale c of σ through ηc (well) or η/c³ (ill) alone: one batch of scaled
-    # spectra with η = 1 does what a call for each η would.
-    scales = (steps * unit) ** (1 if regularizer == "well" else -1 / 3)
-    if move is next_spectrum:
-        curve = next_spectrum(scales[:, None] * sigma, 1.0, regularizer)
-    else:  # a reader's may depend on the scale
+    if move is next_spectrum:  # what a call for each η would do
+        curve = sigma * (1 - 2 * (steps * unit)[:, None] * found.slopes.numpy()) ** 2
+    else:
         curve = np.array([move(sigma, eta, regularizer) for eta in (steps * unit).tolist()])
     return RegularizerStep(
         regularizer, scale, step, unit, sigma,

@@ -6,7 +6,6 @@ from condnum.methods.registry import (
     get_method,
     immunize,
     method_names,
-    register_method,
 )
 from condnum.methods.result import ImmunizationResult, Progress
 from condnum.methods.settings import PRESETS, DescentSettings
@@ -23,5 +22,4 @@ __all__ = [
     "get_method",
     "immunize",
     "method_names",
-    "register_method",
 ]

@@ -35,7 +35,7 @@ def run_method(
     callback: Callback | None = None,
     callback_steps: Collection[int] = (),
 ) -> ImmunizationResult:
-    """Run any method, registered or not, from its start, and do not judge it; no settings: a closed form."""
+    """Run any method from its start, and do not judge it; no settings: a closed form."""
     if missing := ", ".join(method.missing(problem)):
         raise InvalidInputError(f"method '{method.name}' needs targets, but {missing} are missing.")
     started = time.perf_counter()

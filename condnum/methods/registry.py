@@ -1,8 +1,6 @@
-"""The registry of methods, and `immunize`, the one entry to all of them."""
+"""The methods by name, and `immunize`, the one entry to all of them."""
 
-import warnings
 from collections.abc import Collection
-from dataclasses import replace
 from typing import Any
 
 from condnum.errors import InvalidInputError, check_integer, check_known
@@ -12,9 +10,9 @@ from condnum.methods.descent import run_method
 from condnum.methods.method import Method
 from condnum.methods.problem import MAKE_IT, ImmunizationProblem
 from condnum.methods.result import Callback, ImmunizationResult, with_verdict
-from condnum.methods.settings import PRESET_DATA, PRESETS, DescentSettings, Settings
+from condnum.methods.settings import PRESETS, Settings
 
-#: Methods by name: the built-in ones, in display order, and yours.
+#: Methods by name, in display order: the built-in ones, and those of one's own that a study was given.
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
@@ -33,33 +31,13 @@ _BUILT_IN = frozenset(METHODS)
 _ALIASES = {"algorithm1": "ours"}
 
 
-def register_method(method: Method) -> None:
-    """Add a method to the registry under its `name`, replacing your earlier method of that name.
-
-    Args:
-        method: A `Method` with a name, a label and a summary.
-
-    Raises:
-        InvalidInputError: It is not such an object, or a built-in method has this name.
-
-    Examples:
-        >>> register_method(get_method("ours"))  # it is there
-        >>> method_names()[0]
-        'ours'
-    """
-    name = get_method(method).name
-    if METHODS.get(name) is not method and (name in _BUILT_IN or name in _ALIASES):
-        raise InvalidInputError(f"'{name}' is the name of a built-in method; choose another name.")
-    METHODS[name] = method
-
-
 def own_methods() -> list[Method]:
-    """Return the methods that were registered beside the built-in ones."""
+    """Return the methods that studies were given beside the built-in ones."""
     return [method for name, method in METHODS.items() if name not in _BUILT_IN]
 
 
 def method_names() -> list[str]:
-    """Return the names of all registered methods, in display order.
+    """Return the names of all methods, in display order.
 
     Returns:
         Names that `immunize` accepts.
@@ -137,20 +115,20 @@ def immunize(
             `identity` and `initial`; or a `Method` of your own. Its `summary` says how its time grows with D;
             the verdict takes O(D³) in any case.
         seed: Seed of θ₀ and all other random numbers; the library never seeds globally.
-        settings: Replaces the defaults of a method that descends; a string names one of `PRESETS`.
+        settings: In place of the defaults of a method that descends; a string names one of `PRESETS`.
         callback: Called with a `Progress` at each recorded step; returning True cancels the run,
             which then returns its current result with `stop_reason="cancelled"`.
             `condnum.progress.step_line()` shows the steps and the time left.
         callback_steps: Additional steps at which the callback receives θ without measurements.
-        **overrides: Single settings by name, such as `steps=200`.
+        **overrides: Single settings by name, such as `steps=200`; what has no effect here is ignored.
 
     Returns:
         θ with history, stop reason, the verdict by Definition 3.1, and in `explanation` what ran.
 
     Raises:
         UnknownNameError: Unknown method or setting.
-        InvalidInputError: `problem` is not an `ImmunizationProblem`, a setting is out of range or has no
-            effect here, or the method needs targets that are missing.
+        InvalidInputError: `problem` is not an `ImmunizationProblem`, a setting is out of range, or the method
+            needs targets that are missing.
 
     Examples:
         >>> problem = ImmunizationProblem.from_covariances([[9.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 2.0]])
@@ -179,48 +157,14 @@ def find_extractor(
         )
     chosen, seed = get_method(method), check_integer("seed", seed, 0)
     if chosen.defaults is None:
-        if settings is not None or overrides:
-            given = ", ".join(overrides) or "settings"
-            descends = ", ".join(name for name, one in METHODS.items() if one.defaults)
-            raise InvalidInputError(
-                f"method '{chosen.name}' has no settings; leave out {given}, or name a method that descends: "
-                f"{descends}."
-            )
         return run_method(problem, chosen, seed=seed)
     if isinstance(settings, str):
         check_known("settings", settings, PRESETS)
-        _warn_of_other_data(settings, problem)
         settings = PRESETS[settings]
-        if problem.pretrain.targets is None:  # a name stands for what of it means anything here
-            settings = replace(settings, loss_weight=DescentSettings.loss_weight)
     kind = type(chosen.defaults)
     if settings is not None and not isinstance(settings, kind):
         raise InvalidInputError(
             f"method '{chosen.name}' takes {kind.__name__}, got {type(settings).__name__}."
         )
     base: Any = (settings or chosen.defaults).with_overrides(**overrides)
-    parts, where = chosen.parts, f"method '{chosen.name}'"
-    if parts is not None and problem.pretrain.targets is None:
-        parts, where = tuple({*parts} - {"supervised"}), f"{where} on a task without targets"
-    base.refuse_idle(parts, overrides, where)
     return run_method(problem, chosen, base, seed=seed, callback=callback, callback_steps=callback_steps)
-
-
-def _warn_of_other_data(preset: str, problem: ImmunizationProblem) -> None:
-    """Warn where settings were searched on another number of columns, or on columns of another scale.
-
-    The loss is weighed against the regularizers, which are balanced: its scale is that of the features.
-    """
-    (columns, source), differs = PRESET_DATA[preset], list[str]()
-    rows = problem.pretrain.supervised_rows
-    size = 1.0 if rows is None or problem.pretrain.targets is None else float(rows.square().mean())
-    if problem.dimension != columns:
-        differs.append(f"these are {problem.dimension}")
-    if not 0.1 <= size <= 10:
-        differs.append(f"the mean square of these is {size:.3g}; standardize them")
-    if differs:
-        warnings.warn(
-            f"settings='{preset}' were searched on {columns} columns of mean square about 1, {source}; "
-            f"{', and '.join(differs)}. Expect another RIR, and search the settings on your own data.",
-            stacklevel=4,
-        )

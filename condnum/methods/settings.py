@@ -1,10 +1,10 @@
-"""The settings of a method: checked by their types, and refused where they would have no effect."""
+"""The settings of a method, checked by their types; what has no effect on a method is ignored."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from numbers import Real
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
@@ -14,14 +14,9 @@ import numpy as np
 from condnum.errors import InvalidInputError, check_flag, check_integer, check_known
 
 
-def only_where(default: Any, *, parts: str = "", **modes: str) -> Any:
-    """Declare a setting that has an effect only at these other settings, on one of these gradient parts."""
-    return field(default=default, metadata={"parts": frozenset(parts.split()), "modes": modes})
-
-
 @dataclass(frozen=True)
 class Settings:
-    """What all settings have: their values are checked, and so is that each has an effect."""
+    """What all settings have."""
 
     steps: int = 1000  # full batch: a step is an epoch
     record_every: int | None = None  # steps between history rows; None: about 200 in all; 0: no history
@@ -30,49 +25,12 @@ class Settings:
         """Read each value by the type of its field: NumPy's numbers and 10.0 for 10 are as good."""
         for name, kind in get_type_hints(type(self)).items():
             object.__setattr__(self, name, _read(name, kind, getattr(self, name)))
-        self.refuse_idle()
-
-    def refuse_idle(
-        self, parts: Collection[str] | None = None, named: Collection[str] = (), where: str = ""
-    ) -> None:
-        """Raise for a setting, named or not at its default, without effect here; `parts`: of the gradient.
-
-        All settings at once, as `asdict` gives them, are no choice of each.
-        """
-        named = () if len(named) == len(fields(self)) else named
-        for one in fields(self):
-            value, needed = getattr(self, one.name), one.metadata.get("parts", frozenset())
-            if value == one.default and one.name not in named:
-                continue
-            misses = [
-                (f"{name}={getattr(self, name)!r}", f"{name}={mode!r}")
-                for name, mode in one.metadata.get("modes", {}).items()
-                if getattr(self, name) != mode
-            ]
-            # A weight of 0 asks for nothing that is missing where its part is.
-            if parts is not None and needed.isdisjoint(parts) and needed and value != 0:
-                misses.append(
-                    (where, f"methods and tasks with a gradient part {' or '.join(sorted(needed))}")
-                )
-            for here, there in misses:
-                raise InvalidInputError(
-                    f"{one.name}={value!r} has no effect with {here}, only with {there}; leave it out."
-                )
 
     def with_overrides(self, **overrides: Any) -> Self:
-        """Return a copy with some settings changed; what loses its effect by that returns to its default."""
-        known = {one.name: one for one in fields(self)}
+        """Return a copy with some settings changed."""
         for name in overrides:
-            check_known("setting", name, known)
-        idle: dict[str, Any] = {
-            name: one.default
-            for name, one in known.items()
-            for other, mode in one.metadata.get("modes", {}).items()
-            if name not in overrides and overrides.get(other, mode) != mode
-        }
-        changed = replace(self, **idle | overrides)
-        changed.refuse_idle(named=overrides)
-        return changed
+            check_known("setting", name, [one.name for one in fields(self)])
+        return replace(self, **overrides)
 
 
 def _read(name: str, kind: Any, value: Any) -> Any:
@@ -94,28 +52,19 @@ def _read(name: str, kind: Any, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class DescentSettings(Settings):
-    """How a method descends all parts of its gradient together (Eq. 11). Defaults: Adam, balanced λ.
-
-    What has no effect on a method is refused.
-    """
+    """How a method descends all parts of its gradient together (Eq. 11). Defaults: Adam, balanced λ."""
 
     optimizer: Literal["adam", "gd"] = "adam"  # Adam (0.9, 0.999, 1e-8) or plain gradient descent
     learning_rate: float = 0.1  # η at step 0
     schedule: Literal["constant", "cosine"] = "cosine"  # cosine: η falls to 0 at the last step
-    # Where the weights of the parts come from.
-    weights: Literal["balanced", "fixed"] = only_where(
-        "balanced", parts="well ill kappa_pretrain kappa_harmful"
-    )
-    # λ_P = 1/‖g_P‖, λ_H = ratio/‖g_H‖ at step 0
-    ratio: float = only_where(5.0, parts="ill kappa_harmful", weights="balanced")
-    loss_weight: float = only_where(1.0, parts="supervised")  # weight of the supervised loss
-    lambda_pretrain: float = only_where(100.0, parts="well", weights="fixed")  # Table 4, house prices
-    lambda_harmful: float = only_where(1e7, parts="ill", weights="fixed")  # likewise
-    # Of `opt_kappa`: which κ; the released code has the absolute floor of `ridge`.
-    convention: Literal["compact", "ridge"] = only_where("compact", parts="kappa_pretrain kappa_harmful")
-    # Of `imma`: steps of the simulated attacker on θ, and their size.
-    inner_steps: int = only_where(1, parts="bilevel")
-    inner_rate: float = only_where(0.01, parts="bilevel")
+    weights: Literal["balanced", "fixed"] = "balanced"  # where the weights of the parts come from
+    ratio: float = 5.0  # balanced: λ_P = 1/‖g_P‖, λ_H = ratio/‖g_H‖ at step 0
+    loss_weight: float = 1.0  # weight of the supervised loss
+    lambda_pretrain: float = 100.0  # fixed: λ_P (Table 4, house prices)
+    lambda_harmful: float = 1e7  # fixed: λ_H (likewise)
+    convention: Literal["compact", "ridge"] = "compact"  # of `opt_kappa`: the released code has `ridge`
+    inner_steps: int = 1  # of `imma`: steps of the simulated attacker on θ
+    inner_rate: float = 0.01  # of `imma`: their size
 
     @cached_property
     def recorded_steps(self) -> frozenset[int]:
@@ -153,11 +102,4 @@ PRESETS = {
         learning_rate=0.03, ratio=20.0, loss_weight=0.1, steps=300, record_every=30
     ),
     "diabetes": DescentSettings(learning_rate=0.1, ratio=5.0, loss_weight=0.1, steps=2000),
-}
-#: What each was searched on: columns D, of mean square about 1, and where they come from.
-PRESET_DATA = {
-    "house-prices": (79, "load_house_prices(features='published')"),
-    "mnist": (784, "standardized MNIST images"),
-    "digits-8x8": (64, "standardized images of load_small_digits()"),
-    "diabetes": (8, "load_diabetes_tasks()"),
 }

@@ -1,6 +1,6 @@
 """Linear probing: how fast an attacker who keeps θ fixed converges, and how fast others do."""
 
-from condnum.probing.attackers import attacker_names, get_attacker, register_attacker
+from condnum.probing.attackers import attacker_names, get_attacker
 from condnum.probing.line_search import ProbeCurve, linear_probe, log_spaced_steps
 from condnum.probing.panel import attack_panel
 from condnum.probing.race import AttackBudget, Attacker, AttackRun, Race, zero_weights
@@ -19,6 +19,5 @@ __all__ = [
     "get_attacker",
     "linear_probe",
     "log_spaced_steps",
-    "register_attacker",
     "zero_weights",
 ]

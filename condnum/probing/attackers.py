@@ -17,7 +17,7 @@ import torch
 from scipy.optimize import minimize
 
 from condnum.arrays import FloatArray
-from condnum.errors import InvalidInputError, check_known
+from condnum.errors import check_known
 from condnum.probing import quadratic
 from condnum.probing.race import (
     AttackBudget,
@@ -420,31 +420,21 @@ def _newton(space: ProbeSpace) -> _Solutions:
         yield f"C = {C:g}", model.coef_.T, int(np.max(model.n_iter_))
 
 
-_BUILT_IN: tuple[Attacker, ...] = (
+_ATTACKERS: dict[str, Attacker] = {attacker.name: attacker for attacker in (
     GRADIENT_DESCENT, LineSearch(), HEAVY_BALL, NESTEROV, StochasticDescent(), AdamAttacker(),
     ConjugateGradients(), LimitedMemoryBfgs(), StackedLayer(), FineTuning(), STANDARDIZED, WHITENED,
     DirectSolution(), Unfiltered(),
-)  # fmt: skip
-_ATTACKERS = {attacker.name: attacker for attacker in _BUILT_IN}
-
-
-def register_attacker(attacker: Attacker) -> None:
-    """Add an attacker to the registry under its name, in the place of a former one of your own."""
-    if not isinstance(attacker, Attacker):
-        raise InvalidInputError(
-            f"{attacker!r} is not an attacker: derive its class from condnum.probing.Attacker."
-        )
-    if attacker.name in [of.name for of in _BUILT_IN]:
-        raise InvalidInputError(f"'{attacker.name}' is the name of a built-in attacker; choose another name.")
-    _ATTACKERS[attacker.name] = attacker
+)}  # fmt: skip
 
 
 def attacker_names() -> list[str]:
-    """Return the names of all registered attackers, in display order."""
+    """Return the names of all attackers, in display order."""
     return list(_ATTACKERS)
 
 
-def get_attacker(name: str) -> Attacker:
-    """Return a registered attacker."""
-    check_known("attacker", name, _ATTACKERS)
-    return _ATTACKERS[name]
+def get_attacker(attacker: str | Attacker) -> Attacker:
+    """Return an attacker by its name; one of your own is returned as it is."""
+    if isinstance(attacker, Attacker):
+        return attacker
+    check_known("attacker", attacker, _ATTACKERS)
+    return _ATTACKERS[attacker]

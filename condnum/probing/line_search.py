@@ -17,7 +17,7 @@ from condnum.theory.covariances import CovarianceRange
 
 @dataclass(frozen=True)
 class ProbeCurve:
-    """Convergence of one probe, or of a batch of probes, at the recorded steps."""
+    """Convergence of one probe, or of several with an axis in front, at the recorded steps."""
 
     steps: NDArray[np.int64]  # (T,) recorded steps, from 0
     norm_ratio: FloatArray  # (..., T) ‖w_t − w*‖² / ‖w_0 − w*‖² (Eq. 16)
@@ -46,14 +46,13 @@ def linear_probe(
     record: ArrayLike | None = None,
     rtol: float | None = None,
 ) -> ProbeCurve:
-    """Probe features `Xθ` by gradient descent with exact line search, one θ or a stack at once.
+    """Probe features `Xθ` by gradient descent with exact line search.
 
     The probe minimizes `‖Xθw − y‖²` from `w₀ = 0`; `w*` is the solution of least norm. It stops where its
     gradient is round-off, `‖g‖ ≤ eps·σ₁·‖w*‖`; the curve is flat from there.
 
     Args:
-        theta: `(D, D_hid)` extractor, linear layer, `Immunizer` or other linear extractor; a stack
-            `(..., D, D_hid)` of matrices; None: raw inputs.
+        theta: `(D, D_hid)` extractor, linear layer, `Immunizer` or other linear extractor; None: raw inputs.
         covariance: `(D, D)` data covariance `K = XᵀX` of the probed task, or its range.
         moment: `(D,)` or `(D, m)`, `XᵀY` of m outputs.
         features: `(N, D)` rows X of the probed task, in place of `covariance` and with `targets`.
@@ -66,7 +65,7 @@ def linear_probe(
             in `condition_number`.
 
     Returns:
-        The curves, with the shape of the stack in front.
+        The curves.
 
     Raises:
         InvalidInputError: Shapes do not fit, entries are non-finite, `steps` < 1, bad `record` or `rtol`,
@@ -82,19 +81,18 @@ def linear_probe(
         [1.0, 0.25, 0.0625]
     """
     T, K, b = probed_task(theta, covariance, moment, features, targets, rtol)
-    recorded = _steps_to_record(record, check_integer("steps", steps, 1))
-    modes = [Modes.of(one, K, b) for one in T.reshape(-1, *T.shape[-2:])]
-    if not all(of.fit > 0 for of in modes):
+    recorded = steps_to_record(record, check_integer("steps", steps, 1))
+    modes = Modes.of(T, K, b)
+    if not modes.fit > 0:
         raise InvalidInputError(
             "the probe starts at its optimum (Xᵀy is zero on the range of Xθ): there is nothing to learn; "
             "check the targets."
         )
-    curves = {name: of for name, of in vars(probe_curves(modes, recorded)).items() if name != "steps"}
-    found = {name: of.reshape((*T.shape[:-2], *of.shape[1:])) for name, of in curves.items()}
-    return ProbeCurve(recorded, **found)
+    curves = {name: of for name, of in vars(probe_curves([modes], recorded)).items() if name != "steps"}
+    return ProbeCurve(recorded, **{name: of[0] for name, of in curves.items()})
 
 
-def _steps_to_record(record: ArrayLike | None, steps: int) -> NDArray[np.int64]:
+def steps_to_record(record: ArrayLike | None, steps: int) -> NDArray[np.int64]:
     """Return the steps to record, validated."""
     if record is None:
         return np.arange(steps + 1) if steps <= 2000 else log_spaced_steps(steps)

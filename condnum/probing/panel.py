@@ -50,7 +50,7 @@ def attack_panel(
     choosing: int = 0,
     decode: tuple[ArrayLike, ArrayLike] | None = None,
     budget: AttackBudget | None = None,
-    attackers: str | Sequence[str] | None = None,
+    attackers: str | Attacker | Sequence[str | Attacker] | None = None,
     only: str | Sequence[str] | None = None,
     on_attack: Callable[[str, str], None] | None = None,
     title: str = "",
@@ -78,7 +78,7 @@ def attack_panel(
         decode: Labels `0 … C − 1` of the rows that are measured, and a matrix `(m, C)` that takes outputs of
             the squared loss to scores of classes: accuracy is measured, too.
         budget: Steps, targets ε, batch size and seed of each attacker.
-        attackers: Name or names of those that take part; default: all, see `attacker_names`.
+        attackers: Those that take part, by name (`attacker_names`) or as an `Attacker`; default: all.
         only: Name or names of the extractors to attack; default: all.
         on_attack: Is called with the names of extractor and attacker before each attack.
         title: Shown in figures.
@@ -106,7 +106,12 @@ def attack_panel(
     baseline = raw[0] if raw else RAW
     thetas = {baseline: None, **thetas}
     budget = AttackBudget() if budget is None else budget
-    chosen = [get_attacker(name) for name in _chosen("attacker", attackers, attacker_names())]
+    attackers = [attackers] if isinstance(attackers, str | Attacker) else attackers
+    chosen = [
+        get_attacker(of) for of in (attacker_names() if attackers is None else dict.fromkeys(attackers))
+    ]
+    if not chosen:
+        raise InvalidInputError("no attacker was chosen; name at least one, or leave the option out for all.")
     attacked = _chosen("extractor", only, thetas)
     rows = covariance is None and moment is None
     if rows and (features is None or targets is None):

@@ -24,13 +24,13 @@ from condnum.theory.covariances import CovarianceRange
 def probed_task(
     theta: Any, covariance: Any, moment: Any, features: Any, targets: Any, rtol: float | None
 ) -> tuple[Tensor, CovarianceRange, Tensor]:
-    """Return θ `(..., D, k)`, the range of K, and `XᵀY` `(D, m)`, of either form of a squared loss."""
+    """Return θ `(D, k)`, the range of K, and `XᵀY` `(D, m)`, of either form of a squared loss."""
     K, b = squared_task(covariance, moment, features, targets, rtol)
     if theta is None:  # raw inputs
         theta = np.eye(K.dimension)
     matrix = extractor_matrix(theta, columns=named_columns(covariance, features))
-    T = as_tensor(matrix, "theta", minimum_ndim=2).detach()
-    if not T.shape[-2] == K.dimension == len(b):
+    T = as_tensor(matrix, "theta", ndim=2).detach()
+    if not len(T) == K.dimension == len(b):
         raise InvalidInputError(
             f"theta {tuple(T.shape)}, a covariance of {K.dimension} inputs and moment {tuple(b.shape)} do "
             "not fit: they must be (D, D_hid), (D, D) and (D,) or (D, m)."

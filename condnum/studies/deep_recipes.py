@@ -123,7 +123,7 @@ def _name(method: str | Method) -> str:
     return ERASE_TRANSFORMED if known == ERASE_TRANSFORMED else get_net_method(known).name
 
 
-#: Names of methods for nets, files that register one, or `Method` objects.
+#: Names of methods for nets, files that define one, or `Method` objects.
 NetMethods: TypeAlias = Annotated[tuple[str, ...], several(_name)]
 
 #: Seed of the images that a limit per class keeps: the same ones for every seed of the run.

@@ -13,7 +13,9 @@ from condnum.arrays import resolve_device
 from condnum.data import TaskPair, load_diabetes_tasks, load_house_prices
 from condnum.methods import method_names
 from condnum.methods.problem import ImmunizationProblem
-from condnum.probing import linear_probe
+from condnum.probing.line_search import probe_curves, steps_to_record
+from condnum.probing.quadratic import Modes
+from condnum.probing.tasks import squared_task
 from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, at_least
 from condnum.studies.linear import LinearStudy
 from condnum.studies.measure import (
@@ -128,7 +130,7 @@ def extractor_curves(
         for cell in cells
         for name, (task, quantity) in histories.items()
     ]
-    thetas = torch.stack([torch.as_tensor(cell.arrays["theta"]) for cell in cells]).to(problem.device)
+    thetas = [torch.as_tensor(cell.arrays["theta"]).to(problem.device) for cell in cells]
     for name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
         for cell, theta in zip(cells, thetas, strict=True):
             sigma = hessian_spectrum(unit_scale(theta), task.range.factor).cpu().numpy()
@@ -136,7 +138,9 @@ def extractor_curves(
         X = task.supervised_rows
         if task.targets is None or X is None:
             continue
-        probe = linear_probe(thetas, X.mT @ X, X.mT @ task.targets, steps=probe_steps)
+        K, moment = squared_task(X.mT @ X, X.mT @ task.targets, None, None)
+        modes = [Modes.of(theta, K, moment) for theta in thetas]
+        probe = probe_curves(modes, steps_to_record(None, probe_steps))
         frames += [
             curve(facts(cell, name), quantity, probe.steps, getattr(probe, quantity)[index])
             for index, cell in enumerate(cells)

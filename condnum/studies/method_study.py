@@ -7,34 +7,39 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeAlias
 
 from condnum.errors import DataNotFoundError, InvalidInputError
-from condnum.methods import Method, get_method, register_method
-from condnum.methods.registry import own_methods
+from condnum.methods import Method, get_method
+from condnum.methods.registry import METHODS, own_methods
 from condnum.stale import class_hash
 from condnum.studies.frame import Study, several
 
 
 def given_method(method: str | Method) -> str | Method:
-    """Return a name as it is; a method of one's own, or that of a file such as `mine.py`, is registered."""
+    """Return a name as it is, or a method of one's own or of a file such as `mine.py`, known by its name."""
     if isinstance(method, str) and method.endswith(".py"):
         method = _of_file(Path(method).expanduser().resolve())
     if isinstance(method, Method):
-        register_method(method)
+        name = get_method(method).name
+        if name in METHODS and METHODS[name] not in [*own_methods(), method]:
+            raise InvalidInputError(f"'{name}' is the name of a built-in method; choose another name.")
+        METHODS[name] = method
     return method
 
 
 def _of_file(path: Path) -> Method:
-    """Import a file as the module of its name, and return the method that it registers."""
+    """Import a file as the module of its name, and return the method whose class it defines."""
     if not path.is_file():
-        raise DataNotFoundError(f"{path} does not exist; give the file in which your method is registered.")
+        raise DataNotFoundError(f"{path} does not exist; give the file that defines your method.")
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))  # where workers look too
     module = import_module(path.stem)
     if Path(str(getattr(module, "__file__", ""))).resolve() != path:
         raise InvalidInputError(f"another module is called {path.stem}; rename {path}.")
-    found = [method for method in own_methods() if type(method).__module__ == path.stem]
+    made = [of for of in vars(module).values() if isinstance(of, Method)]
+    own = [of for of in vars(module).values() if isinstance(of, type) and of.__module__ == path.stem]
+    found = made or [of() for of in own if issubclass(of, Method)]
     if len(found) != 1:
         raise InvalidInputError(
-            f"{path} must register one method, by condnum.register_method(…); it registers {len(found)}."
+            f"{path} must define one Method, as a class or an object; found {len(found)}."
         )
     return found[0]
 
@@ -43,7 +48,7 @@ def _method_name(method: str | Method) -> str:
     return get_method(given_method(method)).name
 
 
-#: Names of methods, files that register one, or `Method` objects.
+#: Names of methods, files that define one, or `Method` objects.
 MethodNames: TypeAlias = Annotated[tuple[str, ...], several(_method_name)]
 
 
@@ -67,6 +72,5 @@ class MethodStudy(Study):
         return self.__dict__ | {"own_methods": own_methods()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        for method in state.pop("own_methods"):
-            register_method(method)
+        METHODS.update({method.name: method for method in state.pop("own_methods")})
         self.__dict__.update(state)

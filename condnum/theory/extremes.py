@@ -27,9 +27,6 @@ _FEW = 64
 #: Up to this dimension all eigenvalues of one matrix are as fast as anything cleverer.
 SMALL = 128
 
-#: Steps of Lanczos side by side, which is not restarted.
-_STEPS = 60
-
 #: Restarts of Lanczos, after which a crowded spectrum is left to `eigh`.
 _RESTARTS = 30
 
@@ -88,31 +85,6 @@ def largest_pair(matrix: Tensor) -> tuple[Tensor, Tensor]:
         values, vectors = torch.linalg.eigh(matrix)
         return values[-1], vectors[:, -1]
     return vector @ (matrix @ vector), vector
-
-
-def largest_vectors(matrix: Tensor, scales: Tensor) -> Tensor:
-    """Return v₁ `(k, n)` of `diag(s) A diag(s)` for every row s of scales `(k, n)`, by Lanczos side by side.
-
-    A product of k vectors with A takes little longer than that of one.
-    """
-    k, n = scales.shape
-    steps, start = min(n, _STEPS), np.random.default_rng(0).standard_normal(n)
-    Q, T = matrix.new_zeros(k, steps + 1, n), matrix.new_zeros(k, steps, steps)
-    Q[:, 0] = torch.from_numpy(start / np.linalg.norm(start)).to(matrix)
-    for j in range(steps):
-        known = Q[:, : j + 1]
-        w = (scales * ((scales * Q[:, j]) @ matrix))[:, :, None]
-        for _ in range(2):  # once leaves round-off
-            along = known @ w
-            w = w - known.mT @ along
-            T[:, j, : j + 1] += along[:, :, 0]
-        beta = torch.linalg.vector_norm(w[:, :, 0], dim=1)
-        Q[:, j + 1] = w[:, :, 0] / beta.clamp_min(torch.finfo(w.dtype).tiny)[:, None]
-        if j % 10 == 9 or j == steps - 1:
-            values, vectors = torch.linalg.eigh(T[:, : j + 1, : j + 1])  # reads the lower triangle
-            if bool((beta * vectors[:, -1, -1].abs() <= RESIDUAL * values[:, -1]).all()):
-                return (known.mT @ vectors[:, :, -1:])[:, :, 0]
-    return torch.stack([largest_pair(scale[:, None] * matrix * scale)[1] for scale in scales])
 
 
 def triangle_ends(R: Tensor) -> tuple[float, float]:

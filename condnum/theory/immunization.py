@@ -188,15 +188,15 @@ class Immunization:
 
 def unit_scale(theta: Tensor) -> Tensor:
     """Scale θ to `‖θ‖_F = √D`, the norm of the identity."""
-    norm = torch.linalg.matrix_norm(theta, keepdim=True)
-    if not bool((torch.isfinite(norm) & (norm > 0)).all()):  # squares have left float64, or θ is zero
-        theta = theta / theta.abs().amax(dim=(-2, -1), keepdim=True).clamp_min(torch.finfo(theta.dtype).tiny)
-        norm = torch.linalg.matrix_norm(theta, keepdim=True)
-    if bool((norm == 0).any()):
+    norm = float(torch.linalg.matrix_norm(theta))
+    if not 0 < norm < math.inf:  # squares have left float64, or θ is zero
+        theta = theta / theta.abs().max().clamp_min(torch.finfo(theta.dtype).tiny)
+        norm = float(torch.linalg.matrix_norm(theta))
+    if norm == 0:
         raise RankError(
             "theta is the zero matrix: no features are extracted, and its condition number is undefined."
         )
-    return theta * (math.sqrt(theta.shape[-2]) / norm)
+    return theta * (math.sqrt(len(theta)) / norm)
 
 
 def relative_immunization_ratio(
@@ -348,7 +348,7 @@ def immunization_from_spectra(
                 sigma, convention=convention, rtol=least, ridge=ridge, dimension=dimension
             )
             value, largest, smallest, rank = (number.item() for number in numbers)
-            found = ConditionNumber(value, largest, smallest, rank, dimension, convention)
+            found = ConditionNumber(value, largest, smallest, int(rank), dimension, convention)
             kappas[f"{task}_{when}"] = found
         k = len(sigma)
         ratio = value / kappas[f"{task}_before"].value

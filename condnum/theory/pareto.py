@@ -30,12 +30,14 @@ from condnum.theory.ceiling import (
     rir_ceiling,
 )
 from condnum.theory.covariances import CovarianceRange, like_task, task_ranges
-from condnum.theory.extremes import gram, largest_bound, largest_pair, largest_vectors
+from condnum.theory.extremes import gram, largest_bound, largest_pair
 from condnum.theory.immunization import HessianSpectra, both_conventions, unit_scale
-from condnum.theory.spectra import PUBLISHED_RIDGE, Convention, default_rtol, hessian_spectrum
+from condnum.theory.spectra import PUBLISHED_RIDGE, default_rtol, hessian_spectrum
 
 #: `pareto_immunizer` stays this far below (ii) = 1, so that round-off does not decide clause (b).
 FRONT_MARGIN = 1e-3
+#: ν on null(K_P) that are tried, beside gains of at most 1 on range(K_P).
+_NULL_GAINS = (1.0, 1e-3)
 
 
 @dataclass(frozen=True)
@@ -120,23 +122,16 @@ def pareto_immunizer(
     pretrain_features: ArrayLike | None = None,
     harmful_features: ArrayLike | None = None,
     pretrain_ratio: float | None = None,
-    convention: Convention = "compact",
-    ridge: float = PUBLISHED_RIDGE,
 ) -> Array:
     r"""Return an immunizer with a given (ii) in closed form, for covariances of any rank.
 
     With :math:`R = \sqrt{γ_r}\,K_P^{+1/2} + νΠ`, Π the projector on null(K_P), every
     :math:`θθ^\top = RR^\top + ww^\top` has `κ(H_P) = 1 + wᵀK_Pw/γ_r`: the length of w sets (ii). Where the
     harmful task has nothing of its own in null(K_P), w is the top generalized eigenvector of `(K_H, K_P)`,
-    and RIR is at its ceiling. Own directions leave RIR unbounded in the compact convention. In the ridge
-    convention, ε → 0, the largest `σ₁(H_H)` of all θ with `σ₁(H_P) ≤ t` and `‖θ‖_F² = D` is that of a single
-    direction,
-
-    .. math:: \max\{w^\top K_Hw : w^\top K_Pw \le t,\; \|w\|^2 \le D\}
-              = \min_{ρ \ge 0} λ_{\max}(K_H, K_P + ρI)\,(t + ρD)
-
-    If that is at most `σ₁(K_H)`, no extractor meets (a) and (b) there. Several such w and ν are measured, and
-    the θ that meets Definition 3.1 in most conventions, then with the largest RIR, is returned.
+    and RIR is at its ceiling. Own directions leave RIR unbounded in the compact convention: w is the
+    strongest one. The top eigenvector of `(K_H, K_P + ρI)` at ρ = t/D, by which a singular K_P allows at
+    least half the largest σ₁(H_H) at σ₁(H_P) ≤ t, is tried as well, each with two ν. The θ that meets
+    Definition 3.1 in most conventions, then with the largest RIR, is returned.
 
     Args:
         pretrain_covariance: `(D, D)`, `K_P`, or its range.
@@ -145,8 +140,6 @@ def pareto_immunizer(
         harmful_features: `(N_H, D)` inputs X_H in place of `K_H`.
         pretrain_ratio: The (ii) to reach, in (0, 1]; less where κ(H_H) would be beyond float64's ranks.
             Default 1 − 1e-3, or closer to 1 if the limit of RIR is below 1.002.
-        convention: `ridge` leaves the front of a full-rank pair where Definition 3.1 asks for it there.
-        ridge: ε of the ridge convention.
 
     Returns:
         `(D, D)` invertible, at unit scale, of the kind of `pretrain_covariance`; a tensor for ranges.
@@ -169,24 +162,23 @@ def pareto_immunizer(
         pretrain_ratio = max(1 - FRONT_MARGIN, ceiling.value**-0.5)
     elif not 0 < pretrain_ratio <= 1:
         raise InvalidInputError(f"pretrain_ratio must lie in (0, 1], got {pretrain_ratio}.")
-    # Gains on null(K_P), beside gains of at most 1 on range(K_P).
-    gains = (1.0, 1e-1, 1e-2, 1e-3) if P.rank < P.dimension else (1.0,)
-    ratios = [pretrain_ratio, pretrain_ratio / 3] if convention == "ridge" else [pretrain_ratio]
-    if ceiling.harmful_only_dimension:
-        front: list[tuple[Tensor, Tensor | None]] = [(_own_direction(P, H), None)]
-    else:
-        front = [_front_spike(P, H, region, x) for x in ratios]
-    spikes = [(w, gain, lift) for gain in gains for w, lift in front]
-    if convention == "ridge" or min(P.rank, H.rank) < P.dimension:
-        tops, kappas = _ridge_tops(P, H, _ridge_grid(P)), [x * region.kappa_pretrain for x in ratios]
-        spikes += [(_ridge_spike(P, H, x, gain, tops), gain, None) for gain in gains for x in kappas]
-    if convention == "ridge" and P.rank < P.dimension:
-        spikes += [spike for x in ratios for spike in _largest_spikes(P, H, x * float(P.values[0]))]
-    thetas = [_spiked(P, *spike) for spike in spikes]
-    best = thetas[0]
-    if len(thetas) > 1:
-        best = max(thetas, key=lambda theta: _merit(HessianSpectra.of(theta, P, H), convention, ridge))
+    thetas = pareto_candidates(P, H, region, pretrain_ratio)
+    best = max(thetas, key=lambda theta: _merit(HessianSpectra.of(theta, P, H)))
     return like_task(pretrain_covariance, pretrain_features)(unit_scale(best))
+
+
+def pareto_candidates(
+    P: CovarianceRange, H: CovarianceRange, region: FeasibleRegion, pretrain_ratio: float
+) -> list[Tensor]:
+    """Return the θ of a wanted (ii) among which `pareto_immunizer` chooses: with w of either convention."""
+    if region.ceiling.harmful_only_dimension:
+        w, lift = _own_direction(P, H), None
+    else:
+        w, lift = _front_spike(P, H, region, pretrain_ratio)
+    kappa = pretrain_ratio * region.kappa_pretrain
+    gains = _NULL_GAINS if P.rank < P.dimension else (1.0,)
+    thetas = [_spiked(P, w, gain, lift) for gain in gains]
+    return thetas + [_spiked(P, _ridge_spike(P, H, kappa, gain), gain) for gain in gains]
 
 
 @dataclass(frozen=True)
@@ -206,10 +198,10 @@ def ridge_limits(
 ) -> RidgeLimits:
     """Bound (i), and RIR, of `(D, D_hid ≥ D)` extractors with (ii) ≤ 1 in the ridge convention.
 
-    For a singular K_P, (ii) ≤ x asks for σ₁(H_P) ≤ t = x(σ₁(K_P) + ε) − ε, and by the duality of
-    `pareto_immunizer` (i) ≤ (b(t) + ε)/(ε κ_ε(K_H)) with b(t) = min_ρ λ_max(K_H, K_P + ρI)(t + ρD), a bound
-    for every set of ρ. Divided by x it is the least of lines in u = 1/(t + ε): its highest point where (i)
-    may be 1 is an end, or where two lines cross.
+    For a singular K_P, (ii) ≤ x asks for σ₁(H_P) ≤ t = x(σ₁(K_P) + ε) − ε. The largest σ₁(H_H) of all θ with
+    that and ‖θ‖_F² = D is that of a single direction, at most b(t) = min_ρ λ_max(K_H, K_P + ρI)(t + ρD) by
+    duality, so (i) ≤ (b(t) + ε)/(ε κ_ε(K_H)), a bound for every set of ρ. Divided by x it is the least of
+    lines in u = 1/(t + ε): its highest point where (i) may be 1 is an end, or where two lines cross.
     """
     P, H = task_ranges(pretrain_covariance, harmful_covariance, rtol=rtol)
     ceiling = ridge_convention_ceiling(P, H, ridge=ridge)
@@ -218,9 +210,10 @@ def ridge_limits(
     least = float(H.values[-1]) if H.rank == H.dimension else 0.0
     kappa = (float(H.values[0]) + ridge) / (least + ridge)
     _, energy, rotated = _rotated(P, H)
-    scales = [(energy + rho).rsqrt() for rho in _ridge_grid(P)]
+    grid = np.geomspace(1e-8, 1e2, 31) * float(P.values[0])
+    scales = [(energy + rho).rsqrt() for rho in grid]
     value = np.array([largest_bound(scale[:, None] * rotated * scale)[0] for scale in scales])
-    room = _ridge_grid(P) * P.dimension
+    room = grid * P.dimension
     top, scale = float(P.values[0]), ridge * kappa
     harmful_ratio = min(ceiling, (float((value * (top + room)).min()) + ridge) / scale)
     if harmful_ratio < 1:
@@ -256,10 +249,6 @@ def extractor_ratios(
     return ratios[0], ratios[1]
 
 
-#: The w, ν and lift `(D, D)`, if any, of `_spiked`.
-_Spike = tuple[Tensor, float, Tensor | None]
-
-
 def _front_spike(
     P: CovarianceRange, H: CovarianceRange, region: FeasibleRegion, ratio: float
 ) -> tuple[Tensor, Tensor | None]:
@@ -290,74 +279,20 @@ def _rotated(P: CovarianceRange, H: CovarianceRange) -> tuple[Tensor, Tensor, Te
     return Q, torch.cat([P.values, P.values.new_zeros(P.dimension - P.rank)]), gram(H.factor @ Q)
 
 
-def _ridge_tops(P: CovarianceRange, H: CovarianceRange, rho: NDArray[np.float64]) -> Tensor:
-    """Return the top eigenvectors of `(K_H, K_P + ρI)` for several ρ, `(D, k)`."""
-    Q, energy, rotated = _rotated(P, H)
-    scales = (energy + torch.from_numpy(rho).to(energy)[:, None]).rsqrt()
-    return Q @ (scales * largest_vectors(rotated, scales)).mT
-
-
-def _ridge_grid(P: CovarianceRange) -> NDArray[np.float64]:
-    """Return the ρ at which pencils are looked at."""
-    return np.geomspace(1e-8, 1e2, 31) * float(P.values[0])
-
-
-def _ridge_spike(
-    P: CovarianceRange, H: CovarianceRange, kappa: float, null_gain: float, tops: Tensor
-) -> Tensor:
-    """Return the w of the ridge convention: the ρ and length with the largest (i) that κ(H_P) allows."""
+def _ridge_spike(P: CovarianceRange, H: CovarianceRange, kappa: float, null_gain: float) -> Tensor:
+    """Return the w of the ridge convention, as long as κ(H_P) allows."""
     floor, D = float(P.values[-1]), P.dimension
     filled = float((floor / P.values).sum()) + null_gain**2 * (D - P.rank)
-    length, benign, harmful = (F.square().sum(dim=0) for F in (tops, P.factor @ tops, H.factor @ tops))
+    Q, energy, rotated = _rotated(P, H)
+    scale = (energy + kappa * floor / D).rsqrt()
+    top = Q @ (scale * largest_pair(scale[:, None] * rotated * scale)[1])
+    length, benign = (float(part.square().sum()) for part in (top, P.factor @ top))
     # w = √a·u: κ(H_P) = 1 + a·uᵀK_Pu/γ_r, and, for a singular K_P, σ₁(H_P) at ‖θ‖_F² = D, bound a.
-    bounds = [1e3 * filled / length, torch.where(benign > 0, (kappa - 1) * floor / benign, math.inf)]
+    bounds = [1e3 * filled / length, (kappa - 1) * floor / benign if benign > 0 else math.inf]
     if P.rank < D:
         slope, spare = D * benign - kappa * floor * length, kappa * floor * filled - D * floor
-        bounds.append(torch.where(slope > 0, spare / slope, math.inf if spare >= 0 else 0.0))
-    a = torch.stack(bounds).amin(dim=0).clamp_min(0)
-    best = (a * harmful / (filled + a * length)).argmax()
-    return a[best].sqrt() * tops[:, best]
-
-
-def _largest_spikes(P: CovarianceRange, H: CovarianceRange, top: float) -> list[_Spike]:
-    """Return spikes near the w of largest `wᵀK_Hw` with `wᵀK_Pw ≤ t`, `‖w‖² ≤ D`, where K_P is singular.
-
-    The closer θ is to w alone, the larger is σ₁(H_H), and the smaller is the rest of H_P. Where two
-    eigenvectors of a pencil tie, w is the combination of both that makes both bounds tight.
-    """
-    D = P.dimension
-
-    def excess(u: Tensor, v: Tensor) -> float:
-        return D * float((P.factor @ u) @ (P.factor @ v)) - top * float(u @ v)
-
-    def vector(rho: float) -> Tensor:
-        u = _ridge_tops(P, H, np.array([rho]))[:, 0]
-        return u / torch.linalg.vector_norm(u)
-
-    low, high = _ridge_grid(P)[[0, -1]]
-    light, heavy = vector(low), vector(high)
-    w = light if excess(light, light) > 0 else heavy
-    if excess(light, light) <= 0 < excess(heavy, heavy):
-        for _ in range(25):
-            u = vector(middle := math.sqrt(low * high))
-            if excess(u, u) > 0:
-                high, heavy = middle, u
-            else:
-                low, light = middle, u
-        square, linear, rest = excess(heavy, heavy), excess(heavy, light), excess(light, light)
-        root = math.sqrt(linear**2 - square * rest)
-        pairs = [light + (-linear + sign * root) / square * heavy for sign in (1, -1)]
-        w = max(pairs, key=lambda u: float((H.factor @ u).square().sum() / u.square().sum()))
-    energy, square = float((P.factor @ w).square().sum()), float(w.square().sum())
-    w = w * math.sqrt(min(D / square, top / energy if energy > 0 else math.inf))
-    spare = max(D - float(w.square().sum()), 0.0)
-    found: list[_Spike] = []
-    for left in (0.3, 0.1, 1e-2, 1e-3, 1e-4, 1e-6):
-        # A floor of `left` of both bounds; null(K_P) takes what w leaves of ‖θ‖² = D.
-        base = left / max(float((1 / P.values).sum()) / D, 1 / top)
-        null = math.sqrt((spare + left * D) / (D - P.rank) / base * float(P.values[-1]))
-        found.append((w * math.sqrt((1 - left) * float(P.values[-1]) / base), null, None))
-    return found
+        bounds.append(spare / slope if slope > 0 else math.inf if spare >= 0 else 0.0)
+    return math.sqrt(max(min(bounds), 0.0)) * top
 
 
 def _spiked(P: CovarianceRange, w: Tensor, null_gain: float, lift: Tensor | None = None) -> Tensor:
@@ -371,15 +306,13 @@ def _spiked(P: CovarianceRange, w: Tensor, null_gain: float, lift: Tensor | None
     return root + torch.outer(w, y) / (math.sqrt(1 + square) + 1)
 
 
-def _merit(spectra: HessianSpectra, convention: Convention, ridge: float) -> tuple[float, ...]:
-    """Rank candidates: Definition 3.1 in both conventions, kept ranks, RIR; the wanted convention decides.
+def _merit(spectra: HessianSpectra) -> tuple[float, ...]:
+    """Rank candidates: Definition 3.1 in both conventions, then in compact, kept ranks, RIR.
 
     To six digits: gains on null(K_P) leave the compact RIR as it is, and round-off must not choose.
     """
-    compact, ridged = both_conventions(spectra, ridge=ridge)
+    compact, ridged = both_conventions(spectra)
     sizes = [round(math.log(found.rir), 6) if found.rir > 0 else -math.inf for found in (compact, ridged)]
-    if convention == "ridge":
-        return ridged.success, sizes[1]
     return compact.success + ridged.success, compact.success, not compact.rank_changed, *sizes
 
 

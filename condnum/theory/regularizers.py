@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +17,9 @@ from condnum.theory.spectra import checked_rtol, default_rtol, is_symmetric, sym
 
 @dataclass(frozen=True)
 class RegularizerGradient:
-    """Value and closed-form gradient of a regularizer, and whether it is differentiable.
+    """Value and closed-form gradient of a regularizer, and whether it is differentiable."""
 
-    For a batch every field is an array of the caller's kind; for one matrix all but `gradient` are scalars.
-    """
-
-    value: Any  # R, () or (batch...)
+    value: Any  # R
     gradient: Any  # the shape of the matrix that it is taken in
     rank: Any  # k, the number of σ > rtol·σ₁, or the rank that was asked for
     multiplicity: Any  # how many singular values equal the extreme one; the subgradient averages over them
@@ -43,25 +41,25 @@ def r_well(S: ArrayLike, *, dimension: int | None = None) -> Any:
     :math:`\kappa \le \exp(p\,\sigma_p^{-2}R_{well})` at full rank (Theorem A.1).
 
     Args:
-        S: `(..., p_r, p_c)`; symmetric matrices take `eigh`, others the SVD.
+        S: `(p_r, p_c)`; a symmetric matrix takes `eigh`, another the SVD.
         dimension: p; default `min(p_r, p_c)`. Larger when S is a smaller dual matrix with the same
             non-zero spectrum.
 
     Returns:
-        A float for one NumPy matrix, else an array or tensor `(...)`. A tensor that requires grad gets the
+        A float for a NumPy matrix, else a tensor `()`. A tensor that requires grad gets the
         closed form as its backward: that of `r_well(hessian(theta, K))` in θ is Theorem 4.2,
         :math:`2K\theta\,\nabla_HR(H(\theta))`.
 
     Raises:
-        InvalidInputError: Fewer than two dimensions, non-finite entries, `dimension` below p.
-        RankError: A matrix is zero.
+        InvalidInputError: Not two-dimensional, non-finite entries, `dimension` below p.
+        RankError: The matrix is zero.
 
     Examples:
         >>> import numpy as np
         >>> r_well(np.diag([3.0, 1.0]))  # 9/2 - 10/4
         2.0
     """
-    M = as_tensor(S, "S", minimum_ndim=2)
+    M = as_tensor(S, "S", ndim=2)
     return _in_kind_of(S, M, well_gradient(M.detach(), dimension=dimension, eps=storage_eps(S)))
 
 
@@ -82,11 +80,11 @@ def r_well_gradient(
             `max(p_r, p_c)·eps` of the stored dtype.
 
     Returns:
-        Value, gradient `(..., p_r, p_c)`, and whether it is one.
+        Value, gradient `(p_r, p_c)`, and whether it is one.
 
     Raises:
         InvalidInputError: As `r_well`, or bad `rtol`.
-        RankError: A matrix is zero.
+        RankError: The matrix is zero.
 
     Examples:
         >>> import numpy as np
@@ -96,7 +94,7 @@ def r_well_gradient(
         >>> r_well_gradient(np.diag([3.0, 3.0, 0.0])).differentiable
         False
     """
-    M = as_tensor(S, "S", minimum_ndim=2).detach()
+    M = as_tensor(S, "S", ndim=2).detach()
     return _hand_back(well_gradient(M, dimension=dimension, rtol=rtol, eps=storage_eps(S)), S)
 
 
@@ -109,17 +107,16 @@ def r_ill(S: ArrayLike, *, rank: int | None = None, rtol: float | None = None) -
     iff κ = ∞, is false: at `(1, ½, σ→0)` κ → ∞ and `R_ill → 4.8`. It is `inf` where all k values are equal.
 
     Args:
-        S: `(..., p_r, p_c)`; symmetric matrices take `eigh`, others the SVD.
-        rank: k of every matrix, the values beyond it being round-off; default the number of singular
-            values above `rtol·σ₁`.
+        S: `(p_r, p_c)`; a symmetric matrix takes `eigh`, another the SVD.
+        rank: k, the values beyond it being round-off; default the number of singular values above `rtol·σ₁`.
         rtol: Relative tolerance of rank and equality; default `max(p_r, p_c)·eps` of the stored dtype.
 
     Returns:
         As `r_well`; the backward is that at fixed k.
 
     Raises:
-        InvalidInputError: Fewer than two dimensions, non-finite entries, bad `rank` or `rtol`.
-        RankError: A matrix is zero; or a backward is asked of an infinite value.
+        InvalidInputError: Not two-dimensional, non-finite entries, bad `rank` or `rtol`.
+        RankError: The matrix is zero; or a backward is asked of an infinite value.
 
     Examples:
         >>> import numpy as np
@@ -128,7 +125,7 @@ def r_ill(S: ArrayLike, *, rank: int | None = None, rtol: float | None = None) -
         >>> r_ill(np.diag([3.0, 0.0]))
         inf
     """
-    M = as_tensor(S, "S", minimum_ndim=2)
+    M = as_tensor(S, "S", ndim=2)
     return _in_kind_of(S, M, ill_gradient(M.detach(), rank=rank, rtol=rtol, eps=storage_eps(S)))
 
 
@@ -144,12 +141,12 @@ def r_ill_gradient(
     `differentiable=False`.
 
     Args:
-        S: `(..., p_r, p_c)`.
+        S: `(p_r, p_c)`.
         rank: As in `r_ill`.
         rtol: As in `r_ill`.
 
     Returns:
-        Value, gradient `(..., p_r, p_c)`, and whether it is one.
+        Value, gradient `(p_r, p_c)`, and whether it is one.
 
     Raises:
         RankError: R_ill is infinite; else as `r_ill`.
@@ -160,7 +157,7 @@ def r_ill_gradient(
         array([[-0.375,  0.   ],
                [ 0.   ,  0.125]])
     """
-    M = as_tensor(S, "S", minimum_ndim=2).detach()
+    M = as_tensor(S, "S", ndim=2).detach()
     result = ill_gradient(M, rank=rank, rtol=rtol, eps=storage_eps(S))
     reject_infinite(result.value)
     return _hand_back(result, S)
@@ -185,7 +182,7 @@ class _WithGradient(torch.autograd.Function):
                 "r_well and r_ill have a closed-form first derivative only; for second derivatives write the "
                 "regularizer with torch.linalg.svdvals, or detach this term."
             )
-        return upstream[..., None, None] * gradient, None, None
+        return upstream * gradient, None, None
 
 
 def _in_kind_of(S: ArrayLike, matrix: Tensor, result: RegularizerGradient) -> Any:
@@ -196,51 +193,49 @@ def _in_kind_of(S: ArrayLike, matrix: Tensor, result: RegularizerGradient) -> An
 
 
 def _hand_back(result: RegularizerGradient, reference: ArrayLike) -> RegularizerGradient:
-    """Turn a result of tensors into the caller's kind, with Python scalars for one matrix."""
-    convert = like(reference)
-    return RegularizerGradient(
-        **{name: value.item() if value.ndim == 0 else convert(value) for name, value in vars(result).items()}
-    )
+    """Turn a result of tensors into Python scalars and a gradient of the caller's kind."""
+    numbers = {name: value.item() for name, value in vars(result).items() if name != "gradient"}
+    return RegularizerGradient(gradient=like(reference)(result.gradient), **numbers)
 
 
 def well_gradient(
     matrix: Tensor, *, dimension: int | None = None, rtol: float | None = None, eps: float
 ) -> RegularizerGradient:
     """Return value and gradient of R_well as tensors, from one decomposition of a detached matrix."""
-    p = resolve_dimension(dimension, min(matrix.shape[-2:]))
-    tolerance = checked_rtol(rtol, default_rtol(max(matrix.shape[-2:]), eps))
+    p = resolve_dimension(dimension, min(matrix.shape))
+    tolerance = checked_rtol(rtol, default_rtol(max(matrix.shape), eps))
     U, sigma, V = _decompose(matrix, eps)
     rank, found = resolve_rank(sigma, None, tolerance), well_of_spectrum(sigma, p, tolerance)
-    return RegularizerGradient(found.value, (U * found.slopes.unsqueeze(-2)) @ V.mT, rank, found.multiplicity)
+    return RegularizerGradient(found.value, (U * found.slopes) @ V.mT, rank, found.multiplicity)
 
 
 def ill_gradient(matrix: Tensor, *, rank: int | None, rtol: float | None, eps: float) -> RegularizerGradient:
     """Return value and gradient of R_ill as `well_gradient`; the gradient at an infinite value is NaN."""
-    tolerance = checked_rtol(rtol, default_rtol(max(matrix.shape[-2:]), eps))
+    tolerance = checked_rtol(rtol, default_rtol(max(matrix.shape), eps))
     U, sigma, V = _decompose(matrix, eps)
     k = resolve_rank(sigma, rank, tolerance)
     found = ill_of_spectrum(sigma, k, tolerance)
-    return RegularizerGradient(found.value, (U * found.slopes.unsqueeze(-2)) @ V.mT, k, found.multiplicity)
+    return RegularizerGradient(found.value, (U * found.slopes) @ V.mT, k, found.multiplicity)
 
 
 @dataclass(frozen=True)
 class SpectralRegularizer:
-    """A regularizer of descending spectra `(..., n)`; its gradient in a matrix is `U diag(slopes) Vᵀ`."""
+    """A regularizer of a descending spectrum `(n,)`; its gradient in a matrix is `U diag(slopes) Vᵀ`."""
 
-    value: Tensor  # (...)
-    slopes: Tensor  # (..., n)
-    multiplicity: Tensor  # (...), of σ₁ or σ_k, whose equals share its slope
+    value: Tensor  # ()
+    slopes: Tensor  # (n,)
+    multiplicity: Tensor  # () of σ₁ or σ_k, whose equals share its slope
 
 
 def well_of_spectrum(sigma: Tensor, dimension: int, rtol: float | None = None) -> SpectralRegularizer:
     """Return R_well, with the slopes `σ₁[i = 1] − σ_i/p`; zeros beyond the spectrum count to p."""
-    n, top = sigma.shape[-1], sigma[..., :1]
+    n, top = len(sigma), sigma[0]
     equal = (top - sigma) <= checked_rtol(rtol, default_rtol(n)) * top
-    count = equal.sum(dim=-1, keepdim=True)
+    count = equal.sum()
     # A sum of differences of squares: non-negative, and exactly zero at a flat spectrum.
-    differences = ((top - sigma) * (top + sigma)).sum(dim=-1)
-    value = (differences + (dimension - n) * top[..., 0].square()) / (2 * dimension)
-    return SpectralRegularizer(value, (equal.to(sigma) / count - 1 / dimension) * sigma, count[..., 0])
+    differences = ((top - sigma) * (top + sigma)).sum()
+    value = (differences + (dimension - n) * top.square()) / (2 * dimension)
+    return SpectralRegularizer(value, (equal.to(sigma) / count - 1 / dimension) * sigma, count)
 
 
 def ill_of_spectrum(
@@ -248,19 +243,17 @@ def ill_of_spectrum(
 ) -> SpectralRegularizer:
     """Return R_ill, with the slopes `(σ_k[i = k] − σ_i/k)·R_ill²`, without Eq. 12's cancellation.
 
-    The rank k, by default that of all values, may differ from spectrum to spectrum. R_ill is inf where all k
-    values are equal.
+    The rank k is by default that of all values. R_ill is inf where all k values are equal.
     """
-    n = sigma.shape[-1]
-    k = torch.as_tensor(n if rank is None else rank, device=sigma.device).expand(sigma.shape[:-1])[..., None]
-    kept = torch.arange(n, device=sigma.device) < k
-    low = sigma.gather(-1, k - 1)
-    equal = kept & ((sigma - low) <= checked_rtol(rtol, default_rtol(n)) * sigma[..., :1])
-    count = equal.sum(dim=-1, keepdim=True)
-    rho = torch.where(kept, (sigma - low) * (sigma + low), sigma.square()).sum(dim=-1, keepdim=True) / (2 * k)
-    value = torch.where(count == k, torch.inf, torch.where(count == k, 1.0, rho).reciprocal())
-    slopes = (equal.to(sigma) / count - 1 / k.to(sigma)) * sigma * value.square()
-    return SpectralRegularizer(value[..., 0], slopes, count[..., 0])
+    n = len(sigma)
+    k = n if rank is None else int(rank)
+    kept, low = torch.arange(n, device=sigma.device) < k, sigma[k - 1]
+    equal = kept & ((sigma - low) <= checked_rtol(rtol, default_rtol(n)) * sigma[0])
+    count = equal.sum()
+    rho = torch.where(kept, (sigma - low) * (sigma + low), sigma.square()).sum() / (2 * k)
+    value = rho.new_tensor(torch.inf) if int(count) == k else rho.reciprocal()
+    slopes = (equal.to(sigma) / count - 1 / k) * sigma * value.square()
+    return SpectralRegularizer(value, slopes, count)
 
 
 def rank_one_gradient(H: Tensor, sigma: Tensor, vector: Tensor, count: int) -> Tensor:
@@ -274,8 +267,8 @@ def r_ill_of_norm(norm: Tensor, sigma: Tensor, rank: int) -> Tensor:
 
 
 def reject_infinite(value: Tensor) -> None:
-    """Raise if R_ill is infinite anywhere."""
-    if bool(torch.isinf(value).any()):
+    """Raise if R_ill is infinite."""
+    if bool(torch.isinf(value)):
         raise RankError(
             "R_ill is infinite and has no gradient: the non-zero singular values of a matrix are all "
             "equal (always the case at rank 1), so κ = 1; start from a theta whose Hessian has distinct "
@@ -289,12 +282,10 @@ def _decompose(matrix: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
         U, sigma, V = torch.linalg.svd(matrix, full_matrices=False)
         return U, sigma, V.mT
     values, vectors = torch.linalg.eigh(symmetric_part(matrix))
-    order = values.abs().argsort(dim=-1, descending=True)
-    values = torch.gather(values, -1, order)
-    V = torch.gather(vectors, -1, order.unsqueeze(-2).expand_as(vectors))
+    order = values.abs().argsort(descending=True)
+    values, V = values[order], vectors[:, order]
     # A negative eigenvalue is a positive singular value with u = −v.
-    signs = torch.where(values < 0, -1.0, 1.0).to(V.dtype).unsqueeze(-2)
-    return V * signs, values.abs(), V
+    return V * torch.where(values < 0, -1.0, 1.0).to(V.dtype), values.abs(), V
 
 
 def resolve_dimension(dimension: int | None, minimum: int) -> int:
@@ -304,21 +295,20 @@ def resolve_dimension(dimension: int | None, minimum: int) -> int:
 
 
 def resolve_rank(sigma: Tensor, rank: int | None, rtol: float) -> Tensor:
-    """Return the numerical rank of each spectrum of a batch, or the one that was asked for."""
-    if bool((sigma[..., 0] == 0).any()):
+    """Return the numerical rank of a spectrum, or the one that was asked for."""
+    if not bool(sigma[0]):
         raise RankError(
             "a matrix has rank 0 (all singular values are zero): its condition number is undefined; check "
             "that theta and the features are not zero."
         )
-    squares = sigma[..., 0].square()
-    if not bool((torch.isfinite(squares * sigma.shape[-1]) & (squares > 0)).all()):
+    if not 0 < float(sigma[0].square()) * len(sigma) < math.inf:
         raise InvalidInputError(
-            f"singular values go up to {float(sigma.max()):.3g}, and the largest square overflows float64: "
+            f"singular values go up to {float(sigma[0]):.3g}, and the largest square overflows float64: "
             "R_well and R_ill depend on the scale, so divide the matrix by its largest singular value first."
         )
     if rank is None:
-        return (sigma > rtol * sigma[..., :1]).sum(dim=-1)
-    n, rank = sigma.shape[-1], check_integer("rank", rank, 1)
+        return (sigma > rtol * sigma[0]).sum()
+    n, rank = len(sigma), check_integer("rank", rank, 1)
     if rank > n:
         raise InvalidInputError(f"rank must be between 1 and {n}, got {rank}.")
-    return torch.full(sigma.shape[:-1], rank, dtype=torch.int64, device=sigma.device)
+    return torch.tensor(rank, device=sigma.device)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -38,12 +38,12 @@ PUBLISHED_RIDGE = 1e-6
 
 @dataclass(frozen=True)
 class ConditionNumber:
-    """A condition number with the evidence for it; of a batch, with arrays of the caller's kind."""
+    """A condition number with the evidence for it."""
 
-    value: Any  # κ, () or (batch...)
-    sigma_max: Any  # σ₁, before the ridge is added
-    sigma_min: Any  # compact: σ_k, the smallest kept; ridge: σ_D, 0 when rank-deficient
-    rank: Any  # number of σ > rtol·σ₁
+    value: float  # κ
+    sigma_max: float  # σ₁, before the ridge is added
+    sigma_min: float  # compact: σ_k, the smallest kept; ridge: σ_D, 0 when rank-deficient
+    rank: int  # number of σ > rtol·σ₁
     dimension: int  # number of singular values that the matrix could have
     convention: Convention
 
@@ -52,20 +52,20 @@ def covariance(features: ArrayLike) -> Array:
     """Return the data covariance `K = XᵀX`, uncentered and unnormalized as in the paper (Eq. 9).
 
     Args:
-        features: `(..., N, D)` inputs, one row per sample.
+        features: `(N, D)` inputs, one row per sample.
 
     Returns:
-        `(..., D, D)`, symmetric, of the caller's kind, float64.
+        `(D, D)`, symmetric, of the caller's kind, float64.
 
     Raises:
-        InvalidInputError: Not at least two-dimensional, empty, non-finite, or too large to be squared.
+        InvalidInputError: Not two-dimensional, empty, non-finite, or too large to be squared.
 
     Examples:
         >>> covariance([[1.0, 0.0], [1.0, 2.0]])
         array([[2., 2.],
                [2., 4.]])
     """
-    X = as_tensor(features, "features", minimum_ndim=2)
+    X = as_tensor(features, "features", ndim=2)
     return like(features)(checked_gram(X.mT @ X, X))
 
 
@@ -87,11 +87,11 @@ def hessian(theta: ArrayLike, covariance: ArrayLike) -> Array:
     below its stored precision count as zero, so a float32 K keeps its rank in a float64 H.
 
     Args:
-        theta: `(..., D, D_hid)` linear feature extractor; features are `Xθ`.
-        covariance: `(..., D, D)` data covariance `K = XᵀX`.
+        theta: `(D, D_hid)` linear feature extractor; features are `Xθ`.
+        covariance: `(D, D)` data covariance `K = XᵀX`.
 
     Returns:
-        `(..., D_hid, D_hid)`, symmetric, of the kind of `theta`, float64.
+        `(D_hid, D_hid)`, symmetric, of the kind of `theta`, float64.
 
     Raises:
         InvalidInputError: The shapes do not fit, entries are non-finite, `covariance` is not a covariance, or
@@ -103,12 +103,12 @@ def hessian(theta: ArrayLike, covariance: ArrayLike) -> Array:
                [2., 5.]])
     """
     theta = extractor_matrix(theta, columns=named_columns(covariance))
-    T = as_tensor(theta, "theta", minimum_ndim=2)
-    K = as_covariance(covariance, "covariance", ndim=None).to(T.device)
+    T = as_tensor(theta, "theta", ndim=2)
+    K = as_covariance(covariance, "covariance").to(T.device)
     if storage_eps(covariance) > EPS:
         values, vectors = torch.linalg.eigh(K)
-        least = default_rtol(K.shape[-1], storage_eps(covariance)) * values[..., -1:]
-        K = (vectors * torch.where(values > least, values, 0.0).unsqueeze(-2)) @ vectors.mT
+        least = default_rtol(len(K), storage_eps(covariance)) * values[-1]
+        K = (vectors * torch.where(values > least, values, 0.0)) @ vectors.mT
     sizes = [float(part.detach().abs().max()) for part in (T, K)]
     if all(sizes) and not 0 < sizes[0] ** 2 * sizes[1] < math.inf:
         raise InvalidInputError(
@@ -120,28 +120,28 @@ def hessian(theta: ArrayLike, covariance: ArrayLike) -> Array:
     except RuntimeError as error:
         raise InvalidInputError(
             f"theta {tuple(T.shape)} and covariance {tuple(K.shape)} do not fit: "
-            "theta must be (..., D, D_hid) and covariance (..., D, D)."
+            "theta must be (D, D_hid) and covariance (D, D)."
         ) from error
 
 
-def as_covariance(value: ArrayLike, name: str, *, ndim: int | None = 2, rtol: float = 0.0) -> Tensor:
-    """Return a covariance `(..., D, D)`, exactly symmetric, or raise where it is none beyond round-off."""
-    K = as_tensor(value, name, ndim=ndim, minimum_ndim=2)
-    D = K.shape[-1]
-    if K.shape[-2] != D:
+def as_covariance(value: ArrayLike, name: str, *, rtol: float = 0.0) -> Tensor:
+    """Return a covariance `(D, D)`, exactly symmetric, or raise where it is none beyond round-off."""
+    K = as_tensor(value, name, ndim=2)
+    D = len(K)
+    if K.shape[1] != D:
         raise InvalidInputError(f"{name} must be square, got shape {tuple(K.shape)}.")
     eps = storage_eps(value)
     slack = max(4 * rtol, 4 * default_rtol(D, eps), 2 * math.sqrt(D) * eps, 1e-8)
-    variances = K.detach().diagonal(dim1=-2, dim2=-1)
-    allowed = slack * variances.abs().amax(dim=-1)
-    gap = (K - K.mT).detach().abs().amax(dim=(-2, -1))
-    if bool((gap > allowed).any()):
+    variances = K.detach().diagonal()
+    allowed = slack * variances.abs().max()
+    gap = (K - K.mT).detach().abs().max()
+    if bool(gap > allowed):
         raise InvalidInputError(
-            f"{name} must be symmetric, got |K - Kᵀ| up to {float(gap.max()):.3g}; pass a covariance XᵀX."
+            f"{name} must be symmetric, got |K - Kᵀ| up to {float(gap):.3g}; pass a covariance XᵀX."
         )
     K = symmetric_part(K)
-    shift = torch.diag_embed((allowed + torch.finfo(K.dtype).tiny)[..., None].expand_as(variances))
-    if bool((torch.linalg.cholesky_ex(K.detach() + shift).info > 0).any()):
+    shift = torch.diag((allowed + torch.finfo(K.dtype).tiny).expand_as(variances))
+    if int(torch.linalg.cholesky_ex(K.detach() + shift).info):
         least = float(torch.linalg.eigvalsh(K.detach()).min())
         raise InvalidInputError(
             f"{name} is not positive semidefinite: its smallest eigenvalue is {least:.3g} against a largest "
@@ -156,12 +156,11 @@ def symmetric_part(matrix: Tensor) -> Tensor:
 
 
 def is_symmetric(matrix: Tensor, eps: float) -> bool:
-    """Tell whether every matrix is symmetric up to the round-off of a product of three D×D factors."""
-    if matrix.shape[-1] != matrix.shape[-2]:
+    """Tell whether a matrix is symmetric up to the round-off of a product of three D×D factors."""
+    if matrix.shape[0] != matrix.shape[1]:
         return False
-    scale = matrix.abs().amax(dim=(-2, -1))
-    gap = (matrix - matrix.mT).abs().amax(dim=(-2, -1))
-    return bool((gap <= 4 * default_rtol(matrix.shape[-1], eps) * scale).all())
+    gap = (matrix - matrix.mT).abs().max()
+    return bool(gap <= 4 * default_rtol(len(matrix), eps) * matrix.abs().max())
 
 
 def singular_values(matrix: Tensor, *, kind: MatrixKind = "matrix", eps: float = EPS) -> Tensor:
@@ -171,7 +170,7 @@ def singular_values(matrix: Tensor, *, kind: MatrixKind = "matrix", eps: float =
         return checked_gram(graded_singular_values(matrix).square(), matrix)
     if is_symmetric(matrix, eps):
         values = torch.linalg.eigvalsh(symmetric_part(matrix)).abs()
-        return values.sort(dim=-1, descending=True).values
+        return values.sort(descending=True).values
     return torch.linalg.svdvals(matrix)
 
 
@@ -185,7 +184,7 @@ def hessian_spectrum(theta: Tensor, factor: Tensor, least: float | None = None) 
 
 
 def graded_singular_values(matrix: Tensor) -> Tensor:
-    """Return σ of `(..., n, m)`, descending, each relative to itself where only the columns' units differ.
+    """Return σ of `(n, m)`, descending, each relative to itself where only the columns' units differ.
 
     A QR decomposition of the columns from the longest to the shortest keeps the short ones apart (Higham,
     *Accuracy and Stability of Numerical Algorithms*, ch. 19); a plain SVD has the round-off of σ₁ in all.
@@ -207,11 +206,10 @@ def spectrum_ends(matrix: Tensor, least: float) -> Tensor:
 
 
 def _graded_triangle(matrix: Tensor) -> Tensor:
-    """Return a triangle of the smaller size of `(..., n, m)` with its σ, see `graded_singular_values`."""
-    order = matrix.abs().amax(dim=-2).argsort(dim=-1, descending=True)
-    graded = matrix[:, order] if matrix.ndim == 2 else matrix.take_along_dim(order[..., None, :], dim=-1)
-    R = torch.linalg.qr(graded, mode="r").R
-    return R if R.shape[-1] <= R.shape[-2] else torch.linalg.qr(R.mT, mode="r").R
+    """Return a triangle of the smaller size of `(n, m)` with its σ, see `graded_singular_values`."""
+    order = matrix.abs().amax(dim=0).argsort(descending=True)
+    R = torch.linalg.qr(matrix[:, order], mode="r").R
+    return R if R.shape[1] <= R.shape[0] else torch.linalg.qr(R.mT, mode="r").R
 
 
 def storage_noise(dimension: int, eps: float) -> float:
@@ -310,7 +308,7 @@ def condition_number(
     ridge: float = PUBLISHED_RIDGE,
     kind: MatrixKind = "matrix",
 ) -> ConditionNumber:
-    r"""Condition number of a matrix or a batch of matrices, in a stated convention.
+    r"""Condition number of a matrix, in a stated convention.
 
     * `compact` (Eq. 1, Moore–Penrose): :math:`\kappa = \sigma_1/\sigma_k` over the numerical
       rank `k`, the number of singular values above `rtol·σ₁`.
@@ -318,10 +316,10 @@ def condition_number(
       :math:`\sigma_D = 0` when rank-deficient, as for an attacker with weight decay ε.
 
     Args:
-        matrix: `(..., p_r, p_c)`.
+        matrix: `(p_r, p_c)`.
         convention: `compact` or `ridge`.
         rtol: Relative rank tolerance of the matrix, or of `XᵀX`; default `max(p_r, p_c)·eps` of the stored
-            dtype, for `features` `(D·eps)²`, or what keeps every column of one matrix (`features_rtol`).
+            dtype, for `features` `(D·eps)²`, or what keeps every column (`features_rtol`).
         ridge: ε > 0 of the ridge convention, in units of the singular values.
         kind: `matrix`, or `features`: κ of the probe's Hessian `XᵀX` of the feature matrix `X`, by the
             singular values of X.
@@ -330,8 +328,8 @@ def condition_number(
         κ with the evidence.
 
     Raises:
-        InvalidInputError: Fewer than two dimensions, non-finite entries, bad `rtol` or `ridge`.
-        RankError: A matrix of the batch is zero, so that κ is undefined.
+        InvalidInputError: Not two-dimensional, non-finite entries, bad `rtol` or `ridge`.
+        RankError: The matrix is zero, so that κ is undefined.
         UnknownNameError: Unknown convention or kind.
 
     Examples:
@@ -343,42 +341,37 @@ def condition_number(
         >>> condition_number(np.array([[3.0, 0.0, 0.0], [0.0, 1.0, 0.0]]), kind="features").value
         9.0
     """
-    M = as_tensor(matrix, "matrix", minimum_ndim=2).detach()
+    M = as_tensor(matrix, "matrix", ndim=2).detach()
     eps = storage_eps(matrix)
-    dimension = M.shape[-1] if kind == "features" else min(M.shape[-2:])
+    dimension = M.shape[1] if kind == "features" else min(M.shape)
     sigma = singular_values(M, kind=kind, eps=eps)
-    default = default_rtol(max(M.shape[-2:]), eps)
+    default = default_rtol(max(M.shape), eps)
     if kind == "features":
-        default = default_rtol(dimension, eps) ** 2
-        default = min(default, features_rtol(matrix)) if M.ndim == 2 else default
-    rtol = checked_rtol(rtol, default)
-    value, sigma_max, sigma_min, rank = condition_from_spectrum(
-        sigma, convention=convention, rtol=rtol, ridge=ridge, dimension=dimension
+        default = min(default_rtol(dimension, eps) ** 2, features_rtol(matrix))
+    numbers = condition_from_spectrum(
+        sigma, convention=convention, rtol=checked_rtol(rtol, default), ridge=ridge, dimension=dimension
     )
-    convert = (lambda t: t.item()) if M.ndim == 2 else like(matrix)
-    return ConditionNumber(
-        convert(value), convert(sigma_max), convert(sigma_min), convert(rank), dimension, convention
-    )
+    value, sigma_max, sigma_min, rank = (number.item() for number in numbers)
+    return ConditionNumber(value, sigma_max, sigma_min, int(rank), dimension, convention)
 
 
 def condition_from_spectrum(
     sigma: Tensor, *, convention: Convention, rtol: float, ridge: float, dimension: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return `(κ, σ_max, σ_min, rank)` of descending singular values `(..., n)`."""
+    """Return `(κ, σ_max, σ_min, rank)` of descending singular values `(n,)`, each `()`."""
     check_known("convention", convention, ("compact", "ridge"))
     rtol = checked_rtol(rtol, 0.0)
-    sigma_max = sigma[..., 0]
-    rank = (sigma > rtol * sigma_max.unsqueeze(-1)).sum(dim=-1)
-    if bool((rank == 0).any()):
+    sigma_max = sigma[0]
+    rank = (sigma > rtol * sigma_max).sum()
+    if int(rank) == 0:
         raise RankError(
             "a matrix has rank 0 (all singular values are zero): its condition number is undefined; "
             "check that the features are not all constant zero."
         )
     if convention == "compact":
-        sigma_min = torch.gather(sigma, -1, (rank - 1).unsqueeze(-1)).squeeze(-1)
+        sigma_min = sigma[rank - 1]
         return sigma_max / sigma_min, sigma_max, sigma_min, rank
     if not (ridge > 0 and ridge < float("inf")):
         raise InvalidInputError(f"ridge must be positive and finite, got {ridge}.")
-    full = rank == dimension
-    sigma_min = torch.where(full, sigma[..., -1], torch.zeros_like(sigma_max))
+    sigma_min = sigma[-1] if int(rank) == dimension else torch.zeros_like(sigma_max)
     return (sigma_max + ridge) / (sigma_min + ridge), sigma_max, sigma_min, rank

@@ -27,59 +27,59 @@ from condnum.theory.spectra import hessian
 StepBound = Literal["corrected", "published"]
 
 
-def well_step_bound(sigma: ArrayLike, *, dimension: int | None = None, bound: StepBound = "corrected") -> Any:
-    r"""Return the step size below which `well_step` lowers κ (Theorem 4.3 (1)), of spectra `(..., k)`.
+def well_step_bound(
+    sigma: ArrayLike, *, dimension: int | None = None, bound: StepBound = "corrected"
+) -> float:
+    r"""Return the step size below which `well_step` lowers κ (Theorem 4.3 (1)), of a spectrum `(k,)`.
 
     The smaller of :math:`(1-\sqrt{\sigma_k/\sigma_1})/(2(1-\frac1D)\sigma_1)`, published as
     :math:`1/((1-\frac1D)\sigma_1)`, and :math:`\frac D{2\sigma_2}(\sqrt{\sigma_1/\sigma_2}-1)`.
     """
     s = _as_spectrum(sigma, bound, minimum=2)
-    D = resolve_dimension(dimension, s.shape[-1])
-    if bool((well_of_spectrum(s, D).multiplicity > 1).any()):
+    D = resolve_dimension(dimension, len(s))
+    if well_of_spectrum(s, D).multiplicity > 1:
         raise InvalidInputError(
             f"the largest singular value is repeated (σ₁ = σ₂ in {s.tolist()}): Theorem 4.3 (1) requires a "
             "unique one, and its bound is 0."
         )
-    s1, s2, sk = s[..., 0], s[..., 1], s[..., -1]
+    s1, s2, sk = s[0], s[1], s[-1]
     # 1 − √(σ_k/σ₁) and √(σ₁/σ₂) − 1 without cancellation.
     room = (s1 - sk) / s1 / (1 + (sk / s1).sqrt()) / 2 if bound == "corrected" else torch.ones_like(s1)
     first = room / ((1 - 1 / D) * s1)
     second = (s1 - s2) / s2 / ((s1 / s2).sqrt() + 1) * D / (2 * s2)
-    largest = torch.minimum(first, second)
-    return largest.item() if largest.ndim == 0 else like(sigma)(largest)
+    return float(torch.minimum(first, second))
 
 
-def ill_step_bound(sigma: ArrayLike, *, bound: StepBound = "corrected") -> Any:
-    r"""Return the step size below which `ill_step` raises κ (Theorem 4.3 (2)), of spectra `(..., k)`.
+def ill_step_bound(sigma: ArrayLike, *, bound: StepBound = "corrected") -> float:
+    r"""Return the step size below which `ill_step` raises κ (Theorem 4.3 (2)), of a spectrum `(k,)`.
 
     With ρ = 1/R_ill: :math:`\rho^2/(\sigma_k(1-2/k))`, `inf` for k = 2, where every step raises κ. Published:
     :math:`\rho^2/(1-2\sigma_k/k)` as it is, negative where σ_k > k/2, `inf` at σ_k = k/2.
     """
     s = _as_spectrum(sigma, bound, minimum=2)
     found = ill_of_spectrum(s)
-    if bool((found.multiplicity > 1).any()):
+    if found.multiplicity > 1:
         raise InvalidInputError(
             f"the smallest singular value is repeated (σ_k = σ_(k−1) in {s.tolist()}): Theorem 4.3 (2) "
             "requires a unique one, and its bound is undefined."
         )
-    k, sigma_k = s.shape[-1], s[..., -1]
+    k, sigma_k = len(s), s[-1]
     denominator = sigma_k * (1 - 2 / k) if bound == "corrected" else 1 - 2 * sigma_k / k
-    largest = found.value.reciprocal().square() / denominator
-    return largest.item() if largest.ndim == 0 else like(sigma)(largest)
+    return float(found.value.reciprocal().square() / denominator)
 
 
 def _as_spectrum(sigma: ArrayLike, bound: StepBound = "corrected", *, minimum: int = 1) -> Tensor:
-    """Return a detached float64 spectrum `(..., k)`, checked."""
+    """Return a detached float64 spectrum `(k,)`, checked."""
     check_known("bound", bound, ("corrected", "published"))
-    s = as_tensor(sigma, "sigma", minimum_ndim=1).detach()
+    s = as_tensor(sigma, "sigma", ndim=1).detach()
     if bool((s <= 0).any()):
         raise InvalidInputError(
             f"sigma must be positive, got {float(s.min())}; pass the non-zero spectrum only."
         )
-    if bool((s[..., 1:] > s[..., :-1]).any()):
+    if bool((s[1:] > s[:-1]).any()):
         raise InvalidInputError(f"sigma must be descending, got {s.tolist()}; sort it.")
-    if s.shape[-1] < minimum:
-        raise RankError(f"sigma must hold at least {minimum} values, got {s.shape[-1]}: κ = 1 at rank 1.")
+    if len(s) < minimum:
+        raise RankError(f"sigma must hold at least {minimum} values, got {len(s)}: κ = 1 at rank 1.")
     return s
 
 
@@ -92,8 +92,8 @@ def _step_size(eta: float) -> float:
 
 def _stepped(theta: ArrayLike, K: ArrayLike, eta: float, gradient: Callable[..., RegularizerGradient]) -> Any:
     """Return `θ − 2ηθ∇_HR(H(θ))`, of the kind of θ."""
-    step, T = 2 * _step_size(eta), as_tensor(theta, "theta", minimum_ndim=2).detach()
-    H: Tensor = hessian(T, as_tensor(K, "K", minimum_ndim=2).detach().to(T.device))  # type: ignore[assignment]
+    step, T = 2 * _step_size(eta), as_tensor(theta, "theta", ndim=2).detach()
+    H: Tensor = hessian(T, as_tensor(K, "K", ndim=2).detach().to(T.device))  # type: ignore[assignment]
     found = gradient(H, eps=max(storage_eps(theta), storage_eps(K)))
     reject_infinite(found.value)
     return like(theta)(T - step * (T @ found.gradient))
@@ -108,13 +108,13 @@ def well_step(theta: ArrayLike, K: ArrayLike, eta: float, *, rtol: float | None 
     At a repeated σ₁ it follows the averaged subgradient of `r_well_gradient`.
 
     Args:
-        theta: `(..., D, D_hid)` linear feature extractor.
-        K: `(..., D, D)` data covariance, singular or not.
+        theta: `(D, D_hid)` linear feature extractor.
+        K: `(D, D)` data covariance, singular or not.
         eta: η ≥ 0.
         rtol: Singular values of H within `rtol·σ₁` count as equal.
 
     Returns:
-        θ′ `(..., D, D_hid)`, float64, of the kind of `theta`; the argument is not changed.
+        θ′ `(D, D_hid)`, float64, of the kind of `theta`; the argument is not changed.
 
     Raises:
         InvalidInputError: The shapes do not fit, non-finite entries, bad `eta` or `rtol`.
@@ -140,10 +140,10 @@ def ill_step(
     rank of H falls by one, and compact κ with it. Compare ranks before and after.
 
     Args:
-        theta: `(..., D, D_hid)` linear feature extractor.
-        K: `(..., D, D)` data covariance, singular or not.
+        theta: `(D, D_hid)` linear feature extractor.
+        K: `(D, D)` data covariance, singular or not.
         eta: η ≥ 0.
-        rank: k of every Hessian; default its numerical rank.
+        rank: k of the Hessian; default its numerical rank.
         rtol: Relative tolerance of rank and equality.
 
     Returns:
@@ -163,7 +163,7 @@ def ill_step(
 
 
 def well_spectrum_step(sigma: ArrayLike, eta: float, dimension: int | None = None) -> Array:
-    r"""Return where `well_step` takes each σ_i of `(..., k)`; the result may be out of order.
+    r"""Return where `well_step` takes each σ_i of `(k,)`; the result may be out of order.
 
     :math:`\sigma_1(1-2\eta(1-\frac1D)\sigma_1)^2` and :math:`\sigma_i(1+\frac{2\eta}D\sigma_i)^2`; of σ₁ that
     is repeated m times, each moves with 1/m in the place of 1.
@@ -173,12 +173,12 @@ def well_spectrum_step(sigma: ArrayLike, eta: float, dimension: int | None = Non
         array([0.    , 1.5625])
     """
     s = _as_spectrum(sigma)
-    D = resolve_dimension(dimension, s.shape[-1])
+    D = resolve_dimension(dimension, len(s))
     return like(sigma)(_moved(s, eta, well_of_spectrum(s, D).slopes))
 
 
 def ill_spectrum_step(sigma: ArrayLike, eta: float) -> Array:
-    r"""Return where `ill_step` takes each σ_i of `(..., k)`, with ρ = 1/R_ill; 0 if it is annihilated.
+    r"""Return where `ill_step` takes each σ_i of `(k,)`, with ρ = 1/R_ill; 0 if it is annihilated.
 
     :math:`\sigma_k(1-\frac{2\eta}{\rho^2}(1-\frac1k)\sigma_k)^2` and
     :math:`\sigma_i(1+\frac{2\eta}{k\rho^2}\sigma_i)^2`.

@@ -10,11 +10,8 @@ from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.figures.attack_panel import attack_factor_heatmap
 from condnum.probing import (
     AttackBudget,
-    Attacker,
     attack_panel,
     attacker_names,
-    get_attacker,
-    register_attacker,
 )
 
 D = 5
@@ -231,25 +228,6 @@ def test_any_extractor_and_text_labels_are_taken_in_the_order_of_named_columns()
     assert np.isfinite(steps(found, "fine_tune", "erased", 0.1))  # from θ with its bias
     turned = attack_panel(frame[[*"edcba"]], words, {"estimator": immunizer}, attackers=["gd"], budget=SMALL)
     assert same(steps(turned, "gd", "estimator"), steps(found, "gd", "estimator"))
-
-
-def test_an_attacker_is_registered_once_but_a_cell_may_run_again(monkeypatch):
-    monkeypatch.setattr("condnum.probing.attackers._ATTACKERS", {})
-    with pytest.raises(InvalidInputError, match="is not an attacker"):
-        register_attacker(object())
-
-    class Mine(Attacker):
-        name, label = "mine", "Mine"
-
-        def run(self, problem, budget): ...
-
-    register_attacker(Mine())
-    again = Mine()
-    register_attacker(again)
-    assert get_attacker("mine") is again
-    again.name = "gd"
-    with pytest.raises(InvalidInputError, match="'gd' is the name of a built-in attacker"):
-        register_attacker(again)
 
 
 def with_held_out(y, y_test, **options):

@@ -8,13 +8,10 @@ from condnum.studies.deep import DeepNets
 from condnum.studies.house_prices import HousePrices
 
 LINEAR = """
-from condnum import register_method
 from condnum.methods import Method
 
 class One(Method):
     name = label = summary = "one"
-
-register_method(One())
 """
 
 
@@ -22,7 +19,8 @@ register_method(One())
     ("name", "text", "study", "error", "message"),
     [
         ("mine", None, HousePrices, DataNotFoundError, "mine.py does not exist"),
-        ("mine_0", "", HousePrices, InvalidInputError, "must register one method.* registers 0"),
+        ("mine_0", "", HousePrices, InvalidInputError, "must define one Method.* found 0"),
+        ("mine_2", LINEAR.replace('"one"', '"pareto"'), HousePrices, InvalidInputError, "built-in method"),
         ("json", "", HousePrices, InvalidInputError, "another module is called json; rename"),
         ("mine_1", LINEAR, DeepNets, InvalidInputError, "no net_parts"),
     ],

@@ -12,7 +12,6 @@ from condnum.theory.regularizers import r_ill, r_ill_gradient, r_well, r_well_gr
 
 # A hand-derived fraction and its float64 evaluation differ by a few units in the last place.
 HAND = {"rtol": 1e-14, "atol": 1e-15}
-BOTH = pytest.mark.parametrize(("value", "gradient"), [(r_well, r_well_gradient), (r_ill, r_ill_gradient)])
 FULL = np.array([[2.0, 1], [1, 2]])  # eigenpairs 3: (1,1)/√2 and 1: (1,-1)/√2
 WIDE = np.array([[0, 2.0, 0], [1, 0, 0]])
 
@@ -127,31 +126,6 @@ def test_second_derivatives_are_refused_not_wrong(regularizer):
     S = torch.diag(torch.tensor([3.0, 1.0], dtype=torch.float64)).requires_grad_()
     with pytest.raises(CondnumError, match="first derivative only"):
         torch.autograd.grad(regularizer(S), S, create_graph=True)
-
-
-@BOTH
-@pytest.mark.parametrize("array", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
-@pytest.mark.parametrize("symmetric", [True, False], ids=["symmetric", "general"])
-def test_a_batch_is_its_matrices(value, gradient, array, symmetric):
-    stack = np.random.default_rng(5).normal(size=(2, 3, 4, 4))
-    stack = stack @ np.swapaxes(stack, -1, -2) if symmetric else stack[..., :3]
-    given = array(stack)
-    values, result = value(given), gradient(given)
-    assert type(values) is type(result.gradient) is type(given)
-    assert tuple(values.shape) == tuple(result.differentiable.shape) == (2, 3)
-    for index in np.ndindex(2, 3):
-        single = gradient(stack[index])
-        assert float(values[index]) == pytest.approx(single.value, rel=1e-12)
-        np.testing.assert_allclose(result.gradient[index], single.gradient, rtol=1e-9, atol=1e-12)
-        assert int(result.rank[index]) == single.rank
-
-
-def test_a_batch_of_different_ranks_and_multiplicities():
-    spectra = torch.tensor([[3.0, 2, 1], [2, 1, 0], [2, 1, 1]], dtype=torch.float64)
-    result = r_ill_gradient(torch.diag_embed(spectra))
-    assert result.rank.tolist() == [3, 2, 3]
-    assert result.differentiable.tolist() == [True, True, False]
-    assert result.value.tolist() == pytest.approx([6 / 11, 4 / 3, 2])
 
 
 @st.composite

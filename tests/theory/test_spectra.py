@@ -8,8 +8,6 @@ from condnum.errors import InvalidInputError, RankError, UnknownNameError
 from condnum.theory.covariances import CovarianceRange
 from condnum.theory.spectra import PUBLISHED_RIDGE, condition_number, covariance, hessian, hessian_spectrum
 
-ARRAYS = pytest.mark.parametrize("array", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
-
 
 class TestCompact:
     def test_by_hand_with_its_evidence(self):
@@ -68,29 +66,12 @@ def test_features_stand_for_their_dense_hessian(shape, convention):
     assert dual.sigma_min == pytest.approx(dense.sigma_min, rel=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["matrix", "features"])
-@ARRAYS
-def test_a_batch_is_its_matrices(kind, array):
-    A = np.random.default_rng(2).normal(size=(2, 3, 4, 4))
-    A = A + np.swapaxes(A, -1, -2)
-    given = array(A)
-    for convention in ("compact", "ridge"):
-        result = condition_number(given, kind=kind, convention=convention)
-        for field in (result.value, result.sigma_max, result.sigma_min, result.rank):
-            assert type(field) is type(given)
-            assert tuple(field.shape) == (2, 3)
-        for index in np.ndindex(2, 3):
-            single = condition_number(A[index], kind=kind, convention=convention)
-            assert float(result.value[index]) == pytest.approx(single.value, rel=1e-9)
-
-
 @pytest.mark.parametrize(
     ("matrix", "options", "error", "message"),
     [
         (np.eye(2), {"rtol": -1.0}, InvalidInputError, r"rtol must lie in \[0, 1\), got -1.0"),
         (np.eye(2), {"convention": "ridge", "ridge": np.nan}, InvalidInputError, "finite, got nan"),
         (np.zeros((2, 2)), {"convention": "ridge"}, RankError, "rank 0"),
-        (np.stack([np.eye(2), np.zeros((2, 2))]), {}, RankError, "a matrix has rank 0"),
         (np.eye(2), {"kind": "feature"}, UnknownNameError, "did you mean 'features'"),
     ],
 )

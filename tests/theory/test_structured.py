@@ -145,9 +145,10 @@ class TestOddInputs:
             with pytest.raises(InvalidInputError, match=r"square overflows float64.*divide"):
                 function(scale * K)
 
-    def test_batches_that_do_not_fit(self):
-        with pytest.raises(InvalidInputError, match=r"\(2, 3, 3\) and covariance \(4, 3, 3\) do not fit"):
-            hessian(np.ones((2, 3, 3)), np.stack([K] * 4))
+    @pytest.mark.parametrize("function", FUNCTIONS)
+    def test_a_batch_is_refused(self, function):
+        with pytest.raises(InvalidInputError, match=r"must have 2 dimension\(s\), got shape \(4, 3, 3\)"):
+            FUNCTIONS[function](np.stack([K] * 4))
 
     @pytest.mark.parametrize("scale", [1e-200, 1e200])
     def test_the_scale_of_theta_leaves_no_nan(self, scale):

@@ -8,7 +8,7 @@ from condnum.errors import InvalidInputError, check_known
 from condnum.methods import Method
 from condnum.methods.nets import LABEL_SMOOTHING
 from condnum.methods.registry import get_net_method
-from condnum.methods.settings import Settings, only_where
+from condnum.methods.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class DeepSettings(Settings):
     batch_size: int = 100  # images of each task in a step
     weights: Literal["adaptive", "balanced", "fixed"] = "adaptive"  # where λ_P and λ_H come from
     ratio: float = 1.0  # balanced: λ_P = 1/‖g_P‖, λ_H = ratio/‖g_H‖ at step 0; adaptive: to begin with
-    lambda_pretrain: float = only_where(5e-5, weights="fixed")  # λ_P (Table 4, ResNet18 and Cars)
-    lambda_harmful: float = only_where(2e6, weights="fixed")  # λ_H (likewise)
+    lambda_pretrain: float = 5e-5  # fixed: λ_P (Table 4, ResNet18 and Cars)
+    lambda_harmful: float = 2e6  # fixed: λ_H (likewise)
     loss_weight: float = 1.0  # of the supervised loss on D_P; adaptive: over ‖g‖, to begin with
     precondition: bool = False  # the dummy layer of Sec. 4.4 on the features, for R_well and R_ill
     inner_steps: int = 1  # where an attacker is simulated: K, steps of gradient descent

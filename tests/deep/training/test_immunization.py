@@ -114,7 +114,6 @@ def test_a_value_that_is_not_finite_ends_with_the_last_good_theta(run, monkeypat
     ("settings", "options", "message"),
     [
         ({"steps": 0}, {}, "steps must be an integer ≥ 1, got 0"),
-        ({"lambda_harmful": 1.0}, {}, "lambda_harmful=1.0 has no effect with weights='balanced'"),
         ({}, {"method": "our"}, "unknown method 'our'"),
         ({}, {"settings": "resnet18-car"}, "did you mean 'resnet18-cars'"),
         ({}, {"settings": "resnet18-cars", "method": "erase"}, "no settings for method 'erase', only"),
