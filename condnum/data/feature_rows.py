@@ -1,11 +1,11 @@
 """One pass over the rows of a feature matrix: what its columns hold, its covariance, and a sample of rows.
 
-All of it is a sum over rows, so blocks add up, one after the other here or in a tree on the workers of dask.
+All of it is a sum over rows, so blocks add up.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from condnum.data.feature_stream import FeatureStream
 from condnum.data.task_pair import Float64Array, constant_columns
-from condnum.errors import DataFormatError, InvalidInputError, require
+from condnum.errors import DataFormatError, InvalidInputError
 
 #: A sample has at least so many rows, or as many as fit into so much memory,
 SAMPLE_ROWS, SAMPLE_BYTES = 5_000, 32 << 20
@@ -109,8 +109,6 @@ def read_rows(
     wide = min(SAMPLE_ROWS_PER_COLUMN * D, MOST_BYTES // (8 * D))
     size = max(SAMPLE_ROWS, SAMPLE_BYTES // (8 * D), wide)
     task = _Reading(stream, targets, shift, size, seed)
-    if stream.lazy is not None:
-        return _finished(_summed_by_dask(task), task, standardize)
     sums: _RowSums | None = None
     for block in stream.blocks():
         part = _RowSums.of(block, 0 if sums is None else len(sums.complete), task)
@@ -240,26 +238,3 @@ def _finished(sums: _RowSums, task: _Reading, standardize: bool) -> TaskRows:
         stream, sums.complete, sums.gaps, sums.mean, deviation, sums.smallest, sums.largest, K,
         None if task.targets is None else moment, sums.energy, sums.sample, sums.places, standardize,
     )  # fmt: skip
-
-
-def _summed_by_dask(task: _Reading) -> _RowSums:
-    """Sum each block of a dask array where it lies, and merge the sums in a tree: only they travel."""
-    dask, lazy, order = require("dask", "cluster"), task.stream.lazy, list(task.stream.order)
-    lazy = lazy.compute_chunk_sizes() if np.isnan(lazy.shape[0]) else lazy
-    starts = np.cumsum([0, *lazy.chunks[0]])[:-1].tolist()
-    task = replace(task, stream=replace(task.stream, lazy=None, read=_nothing))  # which need not travel
-    part, merged = (
-        dask.delayed(lambda block, at: _RowSums.of(block[:, order], at, task)),
-        dask.delayed(_RowSums.merged),
-    )
-    parts = [part(block, at) for block, at in zip(lazy.to_delayed().ravel(), starts, strict=True)]
-    while len(parts) > 1:
-        pairs = [parts[i : i + 2] for i in range(0, len(parts), 2)]
-        parts = [merged(*pair, task) if len(pair) == 2 else pair[0] for pair in pairs]
-    found: _RowSums = parts[0].compute()
-    return found
-
-
-def _nothing(*_: Any) -> Any:
-    """Read nothing, on a worker, which gets its rows from dask."""
-    return iter(())
