@@ -1,11 +1,11 @@
 """One pass over the rows of a feature matrix: what its columns hold, its covariance, and a sample of rows.
 
-All of it is a sum over rows, so blocks add up, one after the other here or in a tree on the workers of dask.
+All of it is a sum over rows, so blocks add up.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from condnum.data.feature_stream import FeatureStream
 from condnum.data.task_pair import Float64Array, constant_columns
-from condnum.errors import DataFormatError, InvalidInputError, require
+from condnum.errors import DataFormatError, InvalidInputError
 
 #: A sample has at least so many rows, or as many as fit into so much memory,
 SAMPLE_ROWS, SAMPLE_BYTES = 5_000, 32 << 20
@@ -76,23 +76,6 @@ def one_hot(targets: NDArray[Any], classes: int) -> Float64Array:
     return targets if targets.dtype.kind == "f" else np.eye(classes)[targets]
 
 
-@dataclass(frozen=True, eq=False)
-class _Reading:
-    """What is read of each row."""
-
-    stream: FeatureStream
-    targets: NDArray[Any] | None  # labels `(N,)` or numbers `(N, m)` of all rows of the file
-    shift: Float64Array  # (D,) subtracted in products: standardizing cancels unless rows are near it
-    size: int  # of the sample
-    seed: int
-
-    @property
-    def width(self) -> int:
-        """Columns of the targets of a least-squares probe."""
-        y = self.targets
-        return 0 if y is None else int(y.max()) + 1 if y.dtype.kind == "i" else y.shape[1]
-
-
 def read_rows(
     stream: FeatureStream,
     *,
@@ -108,16 +91,10 @@ def read_rows(
         shift = first.mean(axis=0)
     wide = min(SAMPLE_ROWS_PER_COLUMN * D, MOST_BYTES // (8 * D))
     size = max(SAMPLE_ROWS, SAMPLE_BYTES // (8 * D), wide)
-    task = _Reading(stream, targets, shift, size, seed)
-    if stream.lazy is not None:
-        return _finished(_summed_by_dask(task), task, standardize)
-    sums: _RowSums | None = None
+    sums = _RowSums(stream, targets, shift, size, seed)
     for block in stream.blocks():
-        part = _RowSums.of(block, 0 if sums is None else len(sums.complete), task)
-        sums = part if sums is None else sums.merged(part, task)
-    if sums is None:
-        raise InvalidInputError(f"{stream.source} has no rows.")
-    return _finished(sums, task, standardize)
+        sums.add(block)
+    return sums.finished(standardize)
 
 
 def _complete(block: NDArray[Any]) -> tuple[NDArray[np.bool_], Float64Array]:
@@ -130,76 +107,6 @@ def _complete(block: NDArray[Any]) -> tuple[NDArray[np.bool_], Float64Array]:
     return kept, X[kept]
 
 
-@dataclass(frozen=True, eq=False)
-class _RowSums:
-    """The sums over some rows that follow each other, about the shift where products are meant."""
-
-    complete: NDArray[np.bool_]
-    gaps: NDArray[np.int64]
-    rows: int
-    mean: Float64Array
-    squares: Float64Array  # (D,) squared deviations from the mean
-    smallest: Float64Array
-    largest: Float64Array
-    products: Float64Array  # (D, D)
-    moment: Float64Array  # (D, m)
-    answers: Float64Array  # (m,) Σ y
-    energy: float
-    keys: Float64Array  # random numbers: the rows with the smallest are the sample
-    places: NDArray[np.int64]
-    sample: Float64Array
-
-    @classmethod
-    def of(cls, block: NDArray[Any], start: int, task: _Reading) -> _RowSums:
-        """Sum over a block of rows, the first of which is that at `start` in the file."""
-        kept, X = _complete(block)
-        places, D, m = start + np.flatnonzero(kept), block.shape[1], task.width
-        if not np.isfinite(X).all():
-            row, column = np.argwhere(np.isinf(X))[0]
-            raise DataFormatError(
-                f"{task.stream.source} holds infinite values, the first in data row {places[row] + 1:,d}, "
-                f"column '{task.stream.columns[column]}'; replace them, or drop these rows."
-            )
-        gaps = np.zeros(D, np.int64) if kept.all() else np.isnan(block.astype(np.float64)).sum(axis=0)
-        mean = X.mean(axis=0) if len(X) else np.zeros(D)
-        Y = np.zeros((len(X), m))
-        if task.targets is not None and start + len(kept) <= len(task.targets):
-            Y = one_hot(task.targets[places], m)
-        with np.errstate(all="ignore"):  # squares beyond float64 are refused in the end
-            squares = ((X - mean) ** 2).sum(axis=0)
-            near = X - task.shift if task.shift.any() else X
-            products = near.T @ near  # NumPy takes the symmetric product, half the work
-            moment = near.T @ Y
-        extremes = X.min(axis=0, initial=np.inf), X.max(axis=0, initial=-np.inf)
-        keys = np.random.default_rng([task.seed, start, _SAMPLE_SEED]).random(len(X))
-        return cls(
-            kept, gaps, len(X), mean, squares, *extremes, products, moment, Y.sum(axis=0),
-            float((Y**2).sum()), *_least(task.size, keys, places, X),
-        )  # fmt: skip
-
-    def merged(self, other: _RowSums, task: _Reading) -> _RowSums:
-        """Add the sums over the rows that follow; means by Chan, Golub and LeVeque (1983)."""
-        rows, apart = max(self.rows + other.rows, 1), other.mean - self.mean
-        drawn = (
-            np.concatenate([getattr(self, name), getattr(other, name)])
-            for name in ("keys", "places", "sample")
-        )
-        return _RowSums(
-            np.concatenate([self.complete, other.complete]),
-            self.gaps + other.gaps,
-            self.rows + other.rows,
-            self.mean + apart * (other.rows / rows),
-            self.squares + other.squares + apart**2 * (self.rows * other.rows / rows),
-            np.minimum(self.smallest, other.smallest),
-            np.maximum(self.largest, other.largest),
-            self.products + other.products,
-            self.moment + other.moment,
-            self.answers + other.answers,
-            self.energy + other.energy,
-            *_least(task.size, *drawn),
-        )
-
-
 def _least(size: int, keys: Any, places: Any, X: Any) -> tuple[Any, Any, Any]:
     """Keep the rows with the smallest keys, in their order."""
     if len(keys) <= size:
@@ -208,58 +115,90 @@ def _least(size: int, keys: Any, places: Any, X: Any) -> tuple[Any, Any, Any]:
     return keys[best], places[best], X[best]
 
 
-def _finished(sums: _RowSums, task: _Reading, standardize: bool) -> TaskRows:
-    """Return what the sums say of X, or refuse it."""
-    stream, total = task.stream, len(sums.complete)
-    if task.targets is not None and len(task.targets) != total:
-        raise InvalidInputError(
-            f"{stream.source} has {total:,d} rows, but there are {len(task.targets):,d} targets; give "
-            f"one target for each row, in the same order.{''.join(f' {note}' for note in stream.notes)}"
-        )
-    if sums.rows < 2:
-        empty = [f"'{stream.columns[i]}'" for i in np.argsort(-sums.gaps)[:5] if 2 * sums.gaps[i] > total]
-        where = f" (mostly empty: {', '.join(empty)})" if empty else ""
-        raise InvalidInputError(
-            f"{stream.source} has {sums.rows} row(s) without missing entries, out of {total:,d}; at "
-            f"least 2 are needed: impute them, or drop the columns that are mostly empty{where}."
-        )
-    large = ~np.isfinite(sums.squares) | ~np.isfinite(sums.products.diagonal())
-    if large.any():
-        raise DataFormatError(
-            f"{stream.source} holds numbers so large that their squares overflow float64 (above 1e154), in "
-            f"column '{stream.columns[int(large.argmax())]}' for example; rescale or drop such columns."
-        )
-    variance = sums.squares / sums.rows
-    deviation = np.where(constant_columns(sums.mean, variance, sums.rows), 0.0, np.sqrt(variance))
-    K, moment = sums.products, sums.moment
-    if standardize:
-        apart, scale = sums.mean - task.shift, np.where(deviation == 0, np.inf, deviation)
-        K = (K - sums.rows * np.outer(apart, apart)) / np.outer(scale, scale)
-        moment = (moment - np.outer(apart, sums.answers)) / scale[:, None]
-    return TaskRows(
-        stream, sums.complete, sums.gaps, sums.mean, deviation, sums.smallest, sums.largest, K,
-        None if task.targets is None else moment, sums.energy, sums.sample, sums.places, standardize,
-    )  # fmt: skip
+class _RowSums:
+    """The sums over the rows so far, about the shift where products are meant."""
 
+    def __init__(
+        self, stream: FeatureStream, targets: NDArray[Any] | None, shift: Float64Array, size: int, seed: int
+    ) -> None:
+        """Begin with no rows; standardizing cancels unless the shift `(D,)` is near them."""
+        self.stream, self.targets, self.shift, self.size, self.seed = stream, targets, shift, size, seed
+        D, y = stream.dimension, targets
+        self.width = 0 if y is None else int(y.max()) + 1 if y.dtype.kind == "i" else y.shape[1]
+        self.complete = np.empty(0, dtype=bool)
+        self.gaps, self.rows = np.zeros(D, np.int64), 0
+        self.mean, self.squares = np.zeros((2, D))  # squared deviations from the mean
+        self.smallest, self.largest = np.full(D, np.inf), np.full(D, -np.inf)
+        self.products, self.moment = np.zeros((D, D)), np.zeros((D, self.width))
+        self.answers, self.energy = np.zeros(self.width), 0.0  # Σ y, Σ y²
+        # Random numbers, places and rows: those with the smallest numbers are the sample.
+        self.drawn: tuple[Any, Any, Any] = np.empty(0), np.empty(0, np.int64), np.empty((0, D))
 
-def _summed_by_dask(task: _Reading) -> _RowSums:
-    """Sum each block of a dask array where it lies, and merge the sums in a tree: only they travel."""
-    dask, lazy, order = require("dask", "cluster"), task.stream.lazy, list(task.stream.order)
-    lazy = lazy.compute_chunk_sizes() if np.isnan(lazy.shape[0]) else lazy
-    starts = np.cumsum([0, *lazy.chunks[0]])[:-1].tolist()
-    task = replace(task, stream=replace(task.stream, lazy=None, read=_nothing))  # which need not travel
-    part, merged = (
-        dask.delayed(lambda block, at: _RowSums.of(block[:, order], at, task)),
-        dask.delayed(_RowSums.merged),
-    )
-    parts = [part(block, at) for block, at in zip(lazy.to_delayed().ravel(), starts, strict=True)]
-    while len(parts) > 1:
-        pairs = [parts[i : i + 2] for i in range(0, len(parts), 2)]
-        parts = [merged(*pair, task) if len(pair) == 2 else pair[0] for pair in pairs]
-    found: _RowSums = parts[0].compute()
-    return found
+    def add(self, block: NDArray[Any]) -> None:
+        """Add the rows that follow; means by Chan, Golub and LeVeque (1983)."""
+        kept, X = _complete(block)
+        start = len(self.complete)
+        places = start + np.flatnonzero(kept)
+        if not np.isfinite(X).all():
+            row, column = np.argwhere(np.isinf(X))[0]
+            raise DataFormatError(
+                f"{self.stream.source} holds infinite values, the first in data row {places[row] + 1:,d}, "
+                f"column '{self.stream.columns[column]}'; replace them, or drop these rows."
+            )
+        self.complete = np.concatenate([self.complete, kept])
+        if not kept.all():
+            self.gaps += np.isnan(block.astype(np.float64)).sum(axis=0)
+        Y = np.zeros((len(X), self.width))
+        if self.targets is not None and len(self.complete) <= len(self.targets):
+            Y = one_hot(self.targets[places], self.width)
+        rows, mean = max(self.rows + len(X), 1), X.mean(axis=0) if len(X) else np.zeros(X.shape[1])
+        apart = mean - self.mean
+        with np.errstate(all="ignore"):  # squares beyond float64 are refused in the end
+            self.squares += ((X - mean) ** 2).sum(axis=0)
+            self.squares += apart**2 * (self.rows * len(X) / rows)
+            near = X - self.shift if self.shift.any() else X
+            self.products += near.T @ near  # NumPy takes the symmetric product, half the work
+            self.moment += near.T @ Y
+        self.mean = self.mean + apart * (len(X) / rows)
+        self.rows += len(X)
+        self.smallest = np.minimum(self.smallest, X.min(axis=0, initial=np.inf))
+        self.largest = np.maximum(self.largest, X.max(axis=0, initial=-np.inf))
+        self.answers += Y.sum(axis=0)
+        self.energy += float((Y**2).sum())
+        keys = np.random.default_rng([self.seed, start, _SAMPLE_SEED]).random(len(X))
+        drawn = (np.concatenate(pair) for pair in zip(self.drawn, (keys, places, X), strict=True))
+        self.drawn = _least(self.size, *drawn)
 
-
-def _nothing(*_: Any) -> Any:
-    """Read nothing, on a worker, which gets its rows from dask."""
-    return iter(())
+    def finished(self, standardize: bool) -> TaskRows:
+        """Return what the sums say of X, or refuse it."""
+        stream, total = self.stream, len(self.complete)
+        if self.targets is not None and len(self.targets) != total:
+            raise InvalidInputError(
+                f"{stream.source} has {total:,d} rows, but there are {len(self.targets):,d} targets; give "
+                f"one target for each row, in the same order.{''.join(f' {note}' for note in stream.notes)}"
+            )
+        if self.rows < 2:
+            empty = [f"'{stream.columns[i]}'" for i in np.argsort(-self.gaps)[:5] if 2 * self.gaps[i] > total]
+            where = f" (mostly empty: {', '.join(empty)})" if empty else ""
+            raise InvalidInputError(
+                f"{stream.source} has {self.rows} row(s) without missing entries, out of {total:,d}; at "
+                f"least 2 are needed: impute them, or drop the columns that are mostly empty{where}."
+            )
+        large = ~np.isfinite(self.squares) | ~np.isfinite(self.products.diagonal())
+        if large.any():
+            raise DataFormatError(
+                f"{stream.source} holds numbers so large that their squares overflow float64 (above 1e154), "
+                f"in column '{stream.columns[int(large.argmax())]}' for example; rescale such columns, "
+                "or drop them."
+            )
+        variance = self.squares / self.rows
+        deviation = np.where(constant_columns(self.mean, variance, self.rows), 0.0, np.sqrt(variance))
+        K, moment = self.products, self.moment
+        if standardize:
+            apart, scale = self.mean - self.shift, np.where(deviation == 0, np.inf, deviation)
+            K = (K - self.rows * np.outer(apart, apart)) / np.outer(scale, scale)
+            moment = (moment - np.outer(apart, self.answers)) / scale[:, None]
+        return TaskRows(
+            stream, self.complete, self.gaps, self.mean, deviation, self.smallest, self.largest, K,
+            None if self.targets is None else moment, self.energy, self.drawn[2], self.drawn[1], standardize,
+        )  # fmt: skip

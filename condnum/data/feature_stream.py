@@ -1,14 +1,13 @@
-"""Feature matrices that need not fit in memory: arrays, archives and tables, read in blocks of rows.
+"""Feature matrices that need not fit in memory: arrays and tables, read in blocks of rows.
 
-`.npy`, `.parquet` and text are read in blocks; an array of an archive (`.npz`, `.pt`, `.safetensors`) is
-taken into memory. Nothing in a file is executed: pickles are refused.
+`.npy`, `.parquet` and text are read in blocks; an array of several in a file (`.npz`, `.pt`, `.safetensors`)
+is taken into memory. Nothing in a file is executed: pickles are refused.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-import zipfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -19,7 +18,6 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from scipy import sparse
 
 from condnum.arrays import TargetKind, as_array, as_targets, storage_eps
 from condnum.data.feature_tables import Opened, Reader, open_frame, open_parquet, open_text
@@ -37,12 +35,10 @@ from condnum.errors import (
 BLOCK_BYTES = 16 << 20
 #: Rows of a block of narrow features.
 MAX_BLOCK_ROWS = 65_536
-#: Largest array of an `.npz`, which is unpacked into memory.
-ARCHIVE_BYTES = 512 << 20
 #: Widest features that are accepted.
 MAX_FEATURES = 20_000
 
-#: A matrix of any kind (array, tensor, data frame, sparse, dask), where to find one, or a stream of one.
+#: A matrix of any kind (array, tensor, data frame), where to find one, or a stream of one.
 FeaturesLike = Any
 #: Targets of any kind (array, tensor, series, text), or where to find some.
 TargetsLike = Any
@@ -58,12 +54,10 @@ class FeatureStream:
     order: tuple[int, ...]  # positions of the kept columns in the file
     named: bool  # whether the file named its columns
     dtype: np.dtype[Any]  # the stored type; float64 for text
-    count: int | None  # rows; None where only reading tells
     is_file: bool
     stored_eps: float  # machine epsilon of the stored type; integers and booleans count as float64
     notes: tuple[str, ...] = ()  # what was understood of the file, in sentences
     column: Callable[[], pd.Series] | None = None  # the only column of a table, text or not
-    lazy: Any = None  # the dask array, all columns
 
     @property
     def dimension(self) -> int:
@@ -114,7 +108,7 @@ def as_stream(
 ) -> FeatureStream:
     """Return a stream of features, wherever they are; with `vector`, `(N,)` numbers count as one column.
 
-    An array in memory is called by `name`; `key` names an array of an archive.
+    An array in memory is called by `name`; `key` names an array of a file that holds several.
     """
     if isinstance(features, FeatureStream):
         return features
@@ -122,8 +116,10 @@ def as_stream(
         return _stream(name, open_value(features, name, vector), is_file=False)
     file = Path(features).expanduser()
     with _readable(file):
-        ending = next((own for own in OPENERS if file.name.lower().endswith(own)), None)
-        if ending is None:
+        ending = file.suffix.lower()
+        if ending in PACKED:
+            raise DataFormatError(f"{features} is packed; unpack it, and give the file that was in it.")
+        if ending not in OPENERS:
             raise DataFormatError(
                 f"{features} ends in '{file.suffix}', which is not a supported format; read it with the "
                 "library that wrote it, and save it with DataFrame.to_parquet or numpy.save. Formats: "
@@ -151,7 +147,7 @@ def _stream(source: str, opened: Opened, *, is_file: bool) -> FeatureStream:
             f"{source} holds an array of shape {shape} and type {dtype}; expected a matrix (N, D) of "
             "real numbers with one row per sample: save X.astype(float), images as X.reshape(len(X), -1)."
         )
-    N, D = shape
+    D = shape[1]
     if D > MAX_FEATURES:
         raise InvalidInputError(
             f"{source} has D = {D:,d} columns, above the limit of {MAX_FEATURES:,d}. One covariance takes "
@@ -164,14 +160,14 @@ def _stream(source: str, opened: Opened, *, is_file: bool) -> FeatureStream:
         raise InvalidInputError(f"{source} has the column '{twice}' twice; rename or drop one.")
     eps = opened.eps or float(np.finfo(dtype if dtype.kind == "f" else np.float64).eps)
     return FeatureStream(
-        source, opened.read, columns, tuple(range(D)), bool(names), dtype, N, is_file, eps, opened.notes,
-        opened.column, opened.lazy,
+        source, opened.read, columns, tuple(range(D)), bool(names), dtype, is_file, eps, opened.notes,
+        opened.column,
     )  # fmt: skip
 
 
 @contextmanager
 def _readable(path: Path) -> Generator[None]:
-    """Turn whatever readers of arrays, archives and tables raise about a damaged file into our words."""
+    """Turn whatever readers of arrays and tables raise about a damaged file into our words."""
     if path.is_dir():
         raise DataFormatError(f"{path} is a folder; give a file in it, such as a .npy, .csv or .parquet.")
     try:
@@ -194,40 +190,23 @@ def _readable(path: Path) -> Generator[None]:
 
 
 def open_value(value: Any, name: str, vector: bool = False) -> Opened:
-    """Open an array, a tensor, a sparse matrix, a dask array or a data frame; with `vector`, also text."""
+    """Open an array, a tensor or a data frame; with `vector`, also text."""
     if hasattr(value, "to_pandas"):  # of Arrow and Polars
         value = value.to_pandas()
     if isinstance(value, pd.Series):
         value = value.to_frame()
     if isinstance(value, pd.DataFrame):
         return open_frame(value, name)
-    if hasattr(value, "dask") and hasattr(value, "chunks"):
-        return _open_dask(value)
-    array: Any = value.tocsr() if sparse.issparse(value) else as_array(value, name)
+    array = as_array(value, name)
     array = array[:, None] if vector and array.ndim == 1 else array
     if vector and array.dtype.kind in "OUS":
         return replace(open_frame(pd.DataFrame(array), name), names=())
 
     def read(size: int, kept: Sequence[int]) -> Iterator[NDArray[Any]]:
-        for at in range(0, array.shape[0], size):
-            rows = array[at : at + size]
-            yield (rows.toarray() if sparse.issparse(rows) else rows)[:, kept]
+        return (array[at : at + size][:, kept] for at in range(0, len(array), size))
 
     eps = storage_eps(value) if isinstance(value, torch.Tensor) else None
     return Opened(read, array.shape, array.dtype, eps=eps)
-
-
-def _open_dask(array: Any) -> Opened:
-    """Open a dask array, in its own blocks of rows; where the sums of an audit run is dask's to say."""
-    if array.ndim == 2:
-        array = array.rechunk({1: -1})
-
-    def read(_: int, kept: Sequence[int]) -> Iterator[NDArray[Any]]:
-        for block in array.blocks:
-            yield np.asarray(block.compute())[:, kept]
-
-    known = not np.isnan(array.shape[0])
-    return Opened(read, array.shape if known else (None, *array.shape[1:]), array.dtype, lazy=array)
 
 
 def _open_npy(path: Path, _: str | None, vector: bool) -> Opened:
@@ -243,7 +222,7 @@ def _open_npy(path: Path, _: str | None, vector: bool) -> Opened:
             raise
         if not isinstance(array, np.ndarray):
             array.close()
-            raise DataFormatError(f"{path} is an archive of numpy.savez; rename it to end in .npz.")
+            raise DataFormatError(f"{path} is a file of numpy.savez; rename it to end in .npz.")
         return array
 
     array = mapped()
@@ -262,7 +241,7 @@ def _open_npy(path: Path, _: str | None, vector: bool) -> Opened:
 
 
 def _archive(arrays_of: Callable[[Path], Mapping[str, Any]]) -> Callable[[Path, str | None, bool], Opened]:
-    """Open an array of an archive: the named one, the only one, or the only matrix (or vector)."""
+    """Open an array of several: the named one, the only one, or the only matrix (or vector)."""
 
     def opened(path: Path, key: str | None, vector: bool) -> Opened:
         arrays = arrays_of(path)
@@ -290,17 +269,10 @@ def _archive(arrays_of: Callable[[Path], Mapping[str, Any]]) -> Callable[[Path, 
 
 
 def _npz(path: Path) -> Mapping[str, Any]:
-    """Unpack an archive of arrays, or of a sparse matrix."""
-    with zipfile.ZipFile(path) as archive:
-        size = sum(info.file_size for info in archive.infolist())
-    if size > ARCHIVE_BYTES:
-        raise DataFormatError(
-            f"{path} holds {size >> 20:,d} MiB, above the limit of {ARCHIVE_BYTES >> 20:,d} MiB for "
-            "archives; save it with numpy.save, which can be read in blocks."
-        )
+    """Take the arrays of `numpy.savez` into memory."""
     with np.load(path, allow_pickle=False) as arrays:
         if {"data", "shape", "format"} <= set(arrays.files):  # of scipy.sparse.save_npz
-            return {"X": sparse.load_npz(path)}
+            raise DataFormatError(f"{path} holds a sparse matrix; save it with numpy.save(…, X.toarray()).")
         return dict(arrays)
 
 
@@ -324,7 +296,7 @@ def _safetensors(path: Path) -> Mapping[str, Any]:
     return require("safetensors.torch", "deep").load_file(path)
 
 
-#: How a file is opened, by its ending; the word names an array of an archive, the truth asks for targets.
+#: How a file is opened, by its ending; the word names an array of several, the truth asks for targets.
 OPENERS: dict[str, Callable[[Path, str | None, bool], Opened]] = {
     ".npy": _open_npy,
     ".npz": _archive(_npz),
@@ -332,11 +304,9 @@ OPENERS: dict[str, Callable[[Path, str | None, bool], Opened]] = {
     ".pth": _archive(_torch),
     ".safetensors": _archive(_safetensors),
     ".parquet": lambda path, *_: open_parquet(path),
-    **{
-        f".{kind}{packed}": lambda path, *_: open_text(path)
-        for kind in ("csv", "tsv", "txt")
-        for packed in ("", ".gz", ".zip")
-    },
+    **dict.fromkeys((".csv", ".tsv", ".txt"), lambda path, *_: open_text(path)),
 }
 #: Endings of the files that hold several arrays.
 ARCHIVES = (".npz", ".pt", ".pth", ".safetensors")
+#: Endings of packed files, which are to be unpacked first.
+PACKED = (".gz", ".zip", ".bz2", ".xz")

@@ -5,7 +5,6 @@ The index that pandas writes beside a table is not a feature.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -19,8 +18,10 @@ from numpy.typing import NDArray
 
 from condnum.errors import DataFormatError, require
 
-#: Separators of text; the first one that splits the first line is taken, white space in `.txt` alone.
-_SEPARATORS = ("\t", ";", ",", r"\s+")
+#: Separators of text; the first one that the first line has is taken.
+_SEPARATORS = "\t;,"
+#: So much of the first line is looked at.
+_LINE_BYTES = 1 << 20
 #: Rows that tell the types of columns.
 _ROWS = 100
 #: What pandas calls a column without a name.
@@ -42,33 +43,21 @@ class Opened:
     notes: tuple[str, ...] = ()  # what was understood, in sentences
     eps: float | None = None  # of the stored type, where NumPy has no such type
     column: Callable[[], pd.Series] | None = None  # the only column of a table, whatever it holds
-    lazy: Any = None  # a dask array
 
 
 def open_text(path: Path) -> Opened:
-    """Read text as pandas does; the first line holds names unless all its cells are numbers.
-
-    0, 1, 2, … are names, too: pandas writes them for columns without names.
-    """
-    layout: dict[str, Any] = {"skipinitialspace": True, "encoding_errors": "replace"}
-
-    def first_line(separator: str) -> pd.DataFrame:
-        decimal = "," if separator == ";" else "."
-        return pd.read_csv(path, sep=separator, decimal=decimal, header=None, nrows=1, **layout)
-
-    tried = _SEPARATORS if ".txt" in path.name.lower() else _SEPARATORS[:-1]
-    separator = next((own for own in tried if first_line(own).shape[1] > 1), ",")
-    first, notes = first_line(separator), list[str]()
-    filled = first.dropna(axis=1)
-    counted = filled.shape[1] > 1 and filled.iloc[0].tolist() == [*range(filled.shape[1])]
-    named = counted and {*map(str, filled.dtypes)} == {"int64"}
-    if first.select_dtypes(["number", "bool"]).shape[1] < first.shape[1]:
-        named = True
-    else:
-        shown = ", ".join(map(str, first.iloc[0].tolist()[:5])) + ", …" * (first.shape[1] > 5)
-        said = "is taken for the names of columns" if named else "is data: the file has no line of names"
-        notes.append(f"{path}: the first line ({shown}) {said}.")
-    layout |= {"sep": separator, "decimal": "," if separator == ";" else ".", "header": 0 if named else None}
+    """Read text as pandas does; the first line holds names unless all its cells are numbers."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        line = file.readline(_LINE_BYTES)
+    separator = next((own for own in _SEPARATORS if own in line), ",")
+    layout: dict[str, Any] = {"sep": separator, "skipinitialspace": True, "encoding_errors": "replace"}
+    first = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, **layout)
+    cells = first.iloc[0].tolist()
+    named, notes = not all(map(_is_number, cells)), list[str]()
+    if not named:
+        shown = ", ".join(cells[:5]) + ", …" * (len(cells) > 5)
+        notes.append(f"{path}: the first line ({shown}) is data: the file has no line of names.")
+    layout["header"] = 0 if named else None
 
     def frames(size: int, used: Sequence[int]) -> Iterator[pd.DataFrame]:
         with pd.read_csv(path, chunksize=size, **layout) as chunks:
@@ -80,23 +69,29 @@ def open_text(path: Path) -> Opened:
     return opened if named else replace(opened, names=())
 
 
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
 def open_parquet(path: Path) -> Opened:
     """Read a table by row groups; the index that pandas stores is not a feature."""
     parquet = require("pyarrow.parquet", "notebooks")
     with parquet.ParquetFile(path) as file:
-        count, names = file.metadata.num_rows, [field.name for field in file.schema_arrow]
-        stored = json.loads((file.schema_arrow.metadata or {}).get(b"pandas", b"{}"))
         first = next(file.iter_batches(_ROWS), None)
-        head = (file.schema_arrow.empty_table() if first is None else first).to_pandas(ignore_metadata=True)
+        head = (file.schema_arrow.empty_table() if first is None else first).to_pandas()
+        rows = file.metadata.num_rows
 
     def frames(size: int, used: Sequence[int]) -> Iterator[pd.DataFrame]:
-        chosen = [names[i] for i in used]
+        chosen = [str(head.columns[i]) for i in used]
         with parquet.ParquetFile(path, memory_map=False) as file:
             for batch in file.iter_batches(size, columns=chosen):
                 yield batch.to_pandas(ignore_metadata=True)[chosen]
 
-    index = [name for name in stored.get("index_columns", ()) if isinstance(name, str)]
-    return open_frames(frames, head, str(path), rows=count, index=index)
+    return open_frames(frames, head, str(path), rows=rows)
 
 
 def open_frame(frame: pd.DataFrame, name: str) -> Opened:
@@ -114,16 +109,14 @@ def open_frames(
     source: str,
     *,
     rows: int | None = None,
-    index: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> Opened:
-    """Describe a table by its first rows; the index of a data frame that was written with it is no column."""
+    """Describe a table by its first rows; a first column without a name is an index, and no feature."""
     names = [str(name) for name in head.columns]
-    places = [i for i, name in enumerate(names) if name not in index]
-    first = next((at for at, i in enumerate(places) if not _UNNAMED.fullmatch(names[i])), 0)
+    first = next((at for at, name in enumerate(names) if not _UNNAMED.fullmatch(name)), 0)
     if first:
         notes = (*notes, f"{source}: the first column has no name; it is the index, and is left out.")
-    places = places[first:]
+    places = range(first, len(names))
     known = [found.dtype for i in places if not isinstance(found := _numbers(head.iloc[:, i]), str)]
     stored = np.result_type(np.float16, *known)
 
@@ -137,7 +130,8 @@ def open_frames(
                 raise DataFormatError(
                     f"{source}: {len(wrong)} column(s) do not hold numbers: {', '.join([*wrong][:5])} "
                     f"('{name}' holds '{cell}'); leave them out (drop), or give one column per number "
-                    "(identifiers, labels and dates are not features; text is UTF-8 with comma, tab or ;)."
+                    "(identifiers, labels and dates are not features; in text, cells are separated by comma, "
+                    "tab or ;, and decimals have a point)."
                 )
             yield np.stack(columns, axis=1).astype(stored, copy=False)
 

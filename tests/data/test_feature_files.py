@@ -1,6 +1,5 @@
 """Features in blocks from every kind of file, and two files as one pair: matched, scaled, looked at."""
 
-import gzip
 import re
 
 import numpy as np
@@ -59,7 +58,6 @@ class TestBlocks:
         np.testing.assert_allclose(np.concatenate(blocks), X, rtol=rtol)
         chosen = stream.select([stream.columns[2], stream.columns[0]])
         np.testing.assert_allclose(chosen.array(), X[:, [2, 0]], rtol=rtol)
-        assert stream.count in (None, 53)
         assert stream.stored_eps == pytest.approx(2.0**-52 if "csv" in kind else 2.0**-23, rel=1e-12)
 
     def test_text_is_no_obstacle_where_it_is_not_read(self, tmp_path):
@@ -79,6 +77,18 @@ class TestBlocks:
             with pytest.raises(DataNotFoundError, match=rf"cannot read .*{name}: .*No such file"):
                 as_stream(tmp_path / name)
 
+    def test_what_is_not_read_says_what_to_do(self, tmp_path):
+        with pytest.raises(DataFormatError, match=r"X.csv.gz is packed; unpack it"):
+            as_stream(tmp_path / "X.csv.gz")
+        sparse.save_npz(tmp_path / "X.npz", sparse.csr_array(X))
+        with pytest.raises(DataFormatError, match=r"sparse matrix; save it with numpy.save\(.*X.toarray"):
+            as_stream(tmp_path / "X.npz")
+        with pytest.raises(InvalidInputError, match=r"sparse matrix; pass P.toarray\(\)"):
+            as_stream(sparse.csr_array(X), name="P")
+        (tmp_path / "X.csv").write_text("0,5;2\n1,5;4\n")
+        with pytest.raises(DataFormatError, match="decimals have a point"):
+            as_stream(tmp_path / "X.csv").array()
+
 
 def stream(X, names=None):
     return as_stream(np.asarray(X, dtype=float) if names is None else pd.DataFrame(X, columns=[*names]))
@@ -92,14 +102,11 @@ ROWS = [[0.5, 2.0], [1.5, 4.0]]
 TABLE = pd.DataFrame(ROWS, columns=["a", "b"])
 TEXTS = {  # what is written, how its columns are called, and what is said
     "names": ("a,b\n0.5,2\n1.5,4\n", "ab", ""),
-    "integers": ("0,1\n0.5,2\n1.5,4\n", "01", r"first line \(0, 1\) is taken for the names"),
     "integers-and-index": (",0,1\n0,0.5,2\n1,1.5,4\n", "01", "first column has no name; it is the index"),
     "index": (TABLE.set_axis(["u", "v"]).to_csv(), "ab", "it is the index, and is left out"),
-    "no-names": ("0.5,2\n1.5,4\n", None, r"first line \(0.5, 2.0\) is data"),
-    "decimal-commas": ("0,5;2\n1,5;4\n", None, "is data"),
+    "no-names": ("0.5,2\n1.5,4\n", None, r"first line \(0.5, 2\) is data"),
     "semicolons": ("a;b\n0.5;2\n1.5;4\n", "ab", ""),
     "tabs": ("a\tb\n0.5\t2\n1.5\t4\n", "ab", ""),
-    "savetxt": ("5.0e-1 2.0e+00\n1.5e+0 4.0e+00\n", None, "is data"),
     "byte-order-mark": ("\ufeffa,b\r\n0.5,2\r\n\r\n1.5,4\r\n", "ab", ""),
     "gaps": ("a,b\n0.5,2\nNA,3\n9,nan\n,5\n1.5,4\n", "ab", ""),
     "quoted-names": ('"first\n, name",b\n0.5,2\n1.5,4\n', ["first\n, name", "b"], ""),
@@ -109,19 +116,17 @@ TEXTS = {  # what is written, how its columns are called, and what is said
 @pytest.mark.parametrize("kind", TEXTS)
 def test_text_is_read_as_pandas_reads_it(tmp_path, kind):
     text, names, said = TEXTS[kind]
-    for ending, pack in (("TXT", bytes), *[("csv.gz", gzip.compress)] * (kind != "savetxt")):
-        (tmp_path / f"X.{ending}").write_bytes(pack(text.encode()))
-        found = as_stream(tmp_path / f"X.{ending}")
-        assert found.array().tolist() == ROWS
-        assert found.columns == tuple(names or ("x0", "x1"))
-        assert (found.named, bool(found.notes)) == (names is not None, bool(said))
-        assert re.search(said, " ".join(found.notes))
+    (tmp_path / "X.TXT").write_text(text)
+    found = as_stream(tmp_path / "X.TXT")
+    assert found.array().tolist() == ROWS
+    assert found.columns == tuple(names or ("x0", "x1"))
+    assert (found.named, bool(found.notes)) == (names is not None, bool(said))
+    assert re.search(said, " ".join(found.notes))
 
 
 TENSOR = torch.tensor(ROWS)
 LABELED = {"X": TENSOR, "y": torch.tensor([0, 1])}
 ARRAYS = {  # what is written; eps of the stored type
-    "X.npz": (lambda path: sparse.save_npz(path, sparse.csr_array(ROWS)), 52),
     "labeled.npz": (lambda path: np.savez(path, X=np.float32(ROWS), y=[0, 1]), 23),
     "X.PTH": (lambda path: torch.save(TENSOR.bfloat16().requires_grad_(), path), 7),
     "labeled.pt": (lambda path: torch.save({**LABELED, "epoch": 3}, path), 23),
@@ -136,7 +141,6 @@ VALUES = {
     "frame": TABLE,
     "nullable": TABLE.astype({"a": "Float64", "b": "Int64"}),
     "arrow": pa.table(TABLE),
-    "sparse": sparse.coo_array(ROWS),
     "gradient": TENSOR.requires_grad_(),
     "bfloat16": TENSOR.bfloat16(),
     "big-endian": np.array(ROWS, ">f8"),
@@ -216,17 +220,13 @@ class TestPairs:
 class TestRows:
     """One pass over the rows, against NumPy on all of them."""
 
-    @pytest.mark.parametrize("kind", ["npy", "csv", "parquet", "dask"])
+    @pytest.mark.parametrize("kind", ["npy", "csv", "parquet"])
     @pytest.mark.parametrize("standardized", [False, True])
     def test_sums_of_complete_rows_whatever_the_blocks(self, small_blocks, tmp_path, kind, standardized):
         rows = X.astype(np.float64) * [1, 1e-2, 1e3] + [0, 1e3, -5]
         rows[[3, 40], [0, 2]] = np.nan
-        if kind == "dask":
-            array = pytest.importorskip("dask.array", reason="the extra cluster is not installed")
-            found = as_stream(array.from_array(rows, chunks=(9, 2)))
-        else:
-            WRITERS[kind](tmp_path / f"X.{kind}", rows)
-            found = as_stream(tmp_path / f"X.{kind}")
+        WRITERS[kind](tmp_path / f"X.{kind}", rows)
+        found = as_stream(tmp_path / f"X.{kind}")
         labels = np.arange(53) % 3
         task = look_at(found, found, standardize=standardized, y_benign=labels).pretrain
         whole = np.delete(rows, [3, 40], axis=0)
