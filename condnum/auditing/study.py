@@ -57,7 +57,7 @@ def audit(
     """Audit the features of a pre-training and a harmful task, and what extractors make of them.
 
     Args:
-        pretrain: `(N_P, D)` features of D_P: an array, tensor, data frame, sparse matrix, dask array or file.
+        pretrain: `(N_P, D)` features of D_P: an array, tensor, data frame or file.
         harmful: `(N_H, D)` features of D_H; columns with names are matched by name.
         theta: Extractor `(D, D_hid)`: an array, linear layers, an `Immunizer`, an `Eraser` or a file of one
             of them; or a dictionary of named ones. Rows with names are matched to columns. Attackers meet

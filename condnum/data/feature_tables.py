@@ -46,17 +46,22 @@ class Opened:
 
 
 def open_text(path: Path) -> Opened:
-    """Read text as pandas does; the first line holds names unless all its cells are numbers."""
+    """Read text as pandas does; the first line holds names unless all its cells are numbers.
+
+    0, 1, 2, … are names, too: pandas writes them for columns without names.
+    """
     with path.open(encoding="utf-8", errors="replace") as file:
         line = file.readline(_LINE_BYTES)
     separator = next((own for own in _SEPARATORS if own in line), ",")
     layout: dict[str, Any] = {"sep": separator, "skipinitialspace": True, "encoding_errors": "replace"}
     first = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, **layout)
     cells = first.iloc[0].tolist()
-    named, notes = not all(map(_is_number, cells)), list[str]()
-    if not named:
+    counted = len(cells) > 1 and cells == [str(i) for i in range(len(cells))]
+    named, notes = counted or not all(map(_is_number, cells)), list[str]()
+    if counted or not named:
         shown = ", ".join(cells[:5]) + ", …" * (len(cells) > 5)
-        notes.append(f"{path}: the first line ({shown}) is data: the file has no line of names.")
+        said = "is taken for the names of columns" if named else "is data: the file has no line of names"
+        notes.append(f"{path}: the first line ({shown}) {said}.")
     layout["header"] = 0 if named else None
 
     def frames(size: int, used: Sequence[int]) -> Iterator[pd.DataFrame]:

@@ -161,7 +161,7 @@ def regularizer_path(
         if sizes == "bound":
             eta = share * largest_safe_step(regularizer, moved)
     path = np.array(sigma)
-    R = of_spectrum(regularizer, path).value.numpy()
+    R = _values(regularizer, path)
     return RegularizerPath(regularizer, sizes, path, np.array(etas), kappas(path), R, end)
 
 
@@ -182,6 +182,9 @@ def value_plane() -> dict[str, tuple[Floats, Floats]]:
         "c · (1, ½, 0.1), c → ∞": np.geomspace(1, 1e3, 121)[:, None] * start,
         "steps of R<sub>ill</sub> of constant size": constant,
     }
-    return {
-        name: (kappas(sigma), of_spectrum("ill", sigma).value.numpy()) for name, sigma in families.items()
-    }
+    return {name: (kappas(spectra), _values("ill", spectra)) for name, spectra in families.items()}
+
+
+def _values(regularizer: RegularizerName, spectra: Floats) -> Floats:
+    """Return the regularizer of each spectrum `(T, k)`."""
+    return np.array([float(of_spectrum(regularizer, sigma).value) for sigma in spectra])

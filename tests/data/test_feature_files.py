@@ -102,6 +102,7 @@ ROWS = [[0.5, 2.0], [1.5, 4.0]]
 TABLE = pd.DataFrame(ROWS, columns=["a", "b"])
 TEXTS = {  # what is written, how its columns are called, and what is said
     "names": ("a,b\n0.5,2\n1.5,4\n", "ab", ""),
+    "integers": ("0,1\n0.5,2\n1.5,4\n", "01", r"first line \(0, 1\) is taken for the names"),
     "integers-and-index": (",0,1\n0,0.5,2\n1,1.5,4\n", "01", "first column has no name; it is the index"),
     "index": (TABLE.set_axis(["u", "v"]).to_csv(), "ab", "it is the index, and is left out"),
     "no-names": ("0.5,2\n1.5,4\n", None, r"first line \(0.5, 2\) is data"),
