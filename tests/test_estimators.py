@@ -173,9 +173,9 @@ def test_columns_are_matched_by_name(fit):
 
 #: What a function finds of θ on frames of both tasks.
 MEASURES = {
-    "audit": lambda theta, P, H: condnum.audit(P, H, theta=theta, bootstrap=0, attackers=False).row(
-        "theta", "compact"
-    )["rir"],
+    "audit": lambda theta, P, H: condnum.audit(P, H, theta=theta, attackers=False).row("theta", "compact")[
+        "rir"
+    ],
     "relative_immunization_ratio": lambda theta, P, H: (
         condnum.relative_immunization_ratio(theta, pretrain_features=P, harmful_features=H).rir
     ),
@@ -487,7 +487,7 @@ def test_five_lines(kind):
     steps = report.steps_table().set_index("attacker")
     assert list(steps.columns) == ["raw", "immunized", "erased"]
     assert set(steps["erased"]) == {"∞"}
-    found = condnum.audit(Z_benign, Z_harmful, theta=imm, y_harmful=labels, bootstrap=0, attackers=False)
+    found = condnum.audit(Z_benign, Z_harmful, theta=imm, y_harmful=labels, attackers=False)
     assert "immunized by Definition 3.1" in repr(found) or "compact convention" in repr(found)
     assert found.clauses("theta")["compact"] == imm.verdict_.clauses
 

@@ -1,4 +1,4 @@
-"""The figures of an audit: spectra, how RIR moves with its conventions, limits along the depth of a net."""
+"""The figures of an audit: attackers, spectra, limits along the depth of a net."""
 
 import math
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from condnum.auditing import words
 from condnum.auditing.layers import LayerAudit
 from condnum.auditing.lights import LIGHTS
 from condnum.auditing.measures import LABEL_OF
@@ -82,40 +81,6 @@ def audited_spectra_figure(found: Audit) -> Any:
         "zero and lie on the floor"
     )
     return finish(figure, "Spectra of the features", note)
-
-
-def sensitivity_figure(found: Audit) -> Any:
-    """Draw RIR against the rank tolerance (compact) and against ε (ridge), with the theoretical limit."""
-    compact, ridge = (sweep.copy() for sweep in (found.rtol_sweep, found.epsilon_sweep))
-    ceiling = compact.drop_duplicates("rtol").replace({"rir_ceiling": {np.inf: np.nan}})
-    ceiling = ceiling.assign(extractor="theoretical limit, where finite", rir=ceiling["rir_ceiling"])
-    table = pd.concat(
-        [
-            pd.concat([ceiling, compact]).assign(panel="compact: against the rank tolerance"),
-            ridge.assign(panel="ridge, unit scale: against ε"),
-        ]
-    )
-    table["value"] = table["rtol"].fillna(table["epsilon"])
-    table["extractor"] = table["extractor"].map(words.label)
-    figure = express(
-        "line", table, x="value", y="rir", color="extractor", facet_col="panel", facet_col_spacing=0.11,
-        markers=True,
-    ).update_traces(hovertemplate="%{x:.1e}: RIR %{y:.3g}")  # fmt: skip
-    figure.update_yaxes(**log_axis("", table["rir"]), matches=None, showticklabels=True)
-    figure.update_yaxes(title_text="RIR against raw features", col=1)
-    figure.add_hline(y=1, line_color=NEUTRAL, line_width=1)
-    for column, own, title, values in (
-        (1, found.rtol, "rank tolerance, relative to σ₁", compact["rtol"]),
-        (2, found.epsilon, "ridge ε (units of K)", ridge["epsilon"]),
-    ):
-        figure.add_vline(x=own, line_color=NEUTRAL, line_dash="dot", row=1, col=column)
-        decades = float(np.log10(values.max() / values.min()))  # half a figure's width: five labels at most
-        axis = {**log_axis(title, values), "dtick": max(1, int(np.ceil(decades / 5))), "tickangle": 0}
-        figure.update_xaxes(**axis, matches=None, row=1, col=column)
-    note = (
-        f"{_data(found)}. Dotted: this audit's value. A verdict that changes here depends on the convention"
-    )
-    return _legend(finish(figure, "How RIR depends on the rank tolerance and on ε", note))
 
 
 def depth_figure(found: LayerAudit) -> Any:

@@ -1,10 +1,10 @@
-"""The numbers of an audit: κ, ranks, RIR and limits per convention and scale of θ, and their sweeps."""
+"""The numbers of an audit: κ, ranks, RIR and limits per convention and scale of θ."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 
 from condnum.data.feature_rows import TaskRows
-from condnum.numbers import number
 from condnum.probing.probe_steps import ProbeSteps, target_probe
 from condnum.studies.measure import MEASURES
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling, share_of_ceiling
@@ -30,7 +29,6 @@ from condnum.theory.spectra import (
     Convention,
     as_extractor,
     condition_from_spectrum,
-    default_rtol,
 )
 
 #: The raw features, θ = I.
@@ -179,68 +177,6 @@ def clauses_of(row: Mapping[Any, Any]) -> Clauses:
     """Return the clauses of a row of `measures_table`."""
     kept = (row[f"clause_{letter}"] for letter in "abc")
     return Clauses(*(None if value is None else bool(value) for value in kept))
-
-
-def rtol_table(
-    finest: tuple[CovarianceRange, CovarianceRange], extractors: Extractors, *, default: float
-) -> pd.DataFrame:
-    """Measure compact κ's, ranks, RIR and its ceiling against the rank tolerance, from round-off up."""
-    rows, least = list[dict[str, Any]](), default_rtol(finest[0].dimension)
-    fixed = [10.0**k for k in (-13, -12, -10, -8, -6, -4)]
-    here: TaskSpectra | None = None
-    for rtol in sorted({least, default, *(value for value in fixed if value > least)}, reverse=True):
-        P, H = (CovarianceRange.of(part, rtol=rtol) for part in finest)
-        if here is None or (P.rank, H.rank) != (here.range_P.rank, here.range_H.rank):
-            here = TaskSpectra.of(P, H, extractors, rtol=rtol)  # what it tells at rtol, it tells below
-        ceiling = rir_ceiling(P, H, rtol=rtol).value
-        found = replace(here, rtol=rtol)
-        for extractor in found.compared:
-            row = _row(extractor, found.measured(extractor, "compact"))
-            rows.append({"rtol": rtol, **row, "rir_ceiling": ceiling})
-    return pd.DataFrame(rows).sort_values("rtol", kind="stable", ignore_index=True)
-
-
-def doubted(
-    table: pd.DataFrame, sweep: pd.DataFrame, intervals: pd.DataFrame | None, rtol: float
-) -> pd.DataFrame:
-    """Withdraw clauses that the stored precision does not decide; `doubt` says why RIR is not known.
-
-    A compact clause is decided where every tolerance from round-off to `NEAR` times the own one gives it the
-    same answer. An RIR that these move by more than a factor of 10, or that its own interval does not
-    contain, is not known.
-    """
-    table, doubts = table.astype({"clause_a": object, "clause_b": object}), []
-    for i, row in table.iterrows():
-        near = sweep[(sweep["extractor"] == row["extractor"]) & (sweep["rtol"] <= rtol * NEAR)]
-        if row["convention"] == "ridge":
-            near = near.head(0)
-        open_ = [letter for letter in "ab" if near[f"clause_{letter}"].nunique() > 1]
-        for letter in open_:
-            table.at[i, f"clause_{letter}"] = None
-        if open_ and clauses_of(table.loc[i]).met is None:
-            letters = " and ".join(f"({letter})" for letter in open_)
-            table.at[i, "verdict"] = f"not known at this precision: the rank decides {letters}"
-        doubt, low, high = "", near["rir"].min(), near["rir"].max()
-        if high > 10 * low:
-            doubt = f"{number(low)} to {number(high)}, depending on the tolerance that decides the rank"
-        elif intervals is not None and row["theta_scale"] == "unit":
-            where = {"extractor": row["extractor"], "convention": row["convention"]}
-            low, high = rows_with(intervals, quantity="rir", **where)[["low", "high"]].iloc[0]
-            if not low <= row["rir"] <= high:
-                doubt = f"resampled rows give {number(low)} to {number(high)}, and these rows a value outside"
-        doubts.append(doubt)
-    return table.assign(doubt=doubts)
-
-
-def epsilon_table(spectra: TaskSpectra, *, epsilon: float) -> pd.DataFrame:
-    """Measure ridge κ's and RIR (unit scale) against ε, in the units of K."""
-    top = max(float(spectra.range_P.values[0]), float(spectra.range_H.values[0]))
-    rows = [
-        {"epsilon": tried, **_row(extractor, spectra.measured(extractor, "ridge", epsilon=tried))}
-        for tried in sorted({epsilon, *(top * np.geomspace(1e-16, 1, 17)).tolist()})
-        for extractor in spectra.compared
-    ]
-    return pd.DataFrame(rows)
 
 
 #: Columns that agree to this fraction of their squared length count as equal: seven digits.

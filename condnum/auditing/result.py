@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from condnum.auditing import words
 from condnum.auditing.attacks import AttackSection
-from condnum.auditing.intervals import Intervals
 from condnum.auditing.layers import LayerAudit
 from condnum.auditing.lights import class_lights, headline, lights_text, worst_light
 from condnum.auditing.measures import PARETO, OwnProbes, TaskFacts, clauses_of, rows_with
@@ -44,11 +43,7 @@ class Audit:
     ridge_limit: float  # bound on RIR in the ridge convention, unit scale
     kappa: pd.DataFrame  # of `kappa_table`
     measures: pd.DataFrame  # of `measures_table`
-    rtol_sweep: pd.DataFrame
-    epsilon_sweep: pd.DataFrame
     probes: Mapping[str, OwnProbes]
-    intervals: Intervals | None
-    no_intervals: str  # why there are none; empty if there are
     attack: AttackSection
     price: pd.DataFrame  # of `attacker_lights`: ridge regression on the benign task
     columns: pd.DataFrame  # of `FeaturePair`: scale of each column, and what it looks like
@@ -138,14 +133,6 @@ class Audit:
         """Return κ of the `pretrain` or `harmful` task's Hessian at an extractor, with its rank."""
         return rows_with(self.kappa, task=task, extractor=extractor, convention=convention).iloc[0]
 
-    def interval_of(self, quantity: str, convention: str, **place: str) -> pd.Series | None:
-        """Return the interval of a number."""
-        if self.intervals is None:
-            return None
-        where = {"task": "", "extractor": ""} | place
-        found = rows_with(self.intervals.table, quantity=quantity, convention=convention, **where)
-        return None if found.empty else found.iloc[0]
-
     def clauses(self, extractor: str) -> dict[str, Clauses]:
         """Return Definition 3.1 clause by clause, by convention."""
         return {name: clauses_of(self.row(extractor, name)) for name in ("compact", "ridge")}
@@ -156,7 +143,7 @@ class Audit:
         return [
             f"{words.label(extractor)}, {row['convention']} convention: Definition 3.1 is {row['verdict']}: "
             f"(i) = {row['harmful_ratio']:.4g}, (ii) = {row['pretrain_ratio']:.4g}, "
-            f"RIR {'' if row['doubt'] else '= '}{self.rir_words(extractor, row['convention'])}; "
+            f"RIR = {self.rir_words(extractor, row['convention'])}; "
             f"{self.probe_words(extractor)}."
             for row in rows
         ]
@@ -176,10 +163,8 @@ class Audit:
         return slowdown_verdict(met, *self.probes[self.extractor]) or slowdown_sentence(met, None, None)
 
     def rir_words(self, extractor: str, convention: str) -> str:
-        """Return RIR and its limit, or why it is not known."""
+        """Return RIR and its limit."""
         row = self.row(extractor, convention)
-        if row["doubt"]:
-            return f"is not known: {row['doubt']}"
         limit = row["rir_ceiling"]
         known = number(row["rir"])
         if math.isinf(limit):

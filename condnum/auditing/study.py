@@ -14,7 +14,6 @@ from condnum.arrays import TargetKind, resolve_device
 from condnum.auditing import measures
 from condnum.auditing.attacks import PANEL_BUDGET, AttackSection, attack_section, eraser_of
 from condnum.auditing.extractors import ThetaLike, read_extractors
-from condnum.auditing.intervals import FEWEST_REPLICATES, Intervals, bootstrap
 from condnum.auditing.layers import RIR_TARGET, layer_audit, layer_names
 from condnum.auditing.lights import NO_LIGHTS
 from condnum.auditing.measures import ERASED, PARETO, TaskSpectra
@@ -48,11 +47,9 @@ def audit(
     standardize: bool = False,
     epsilon: float = PUBLISHED_RIDGE,
     rtol: float | None = None,
-    bootstrap: int = 200,
     attackers: bool = True,
     budget: AttackBudget | None = None,
     seed: int = 0,
-    threads: int | None = None,
 ) -> Audit:
     """Audit the features of a pre-training and a harmful task, and what extractors make of them.
 
@@ -71,13 +68,10 @@ def audit(
         standardize: Scale the columns of each task to mean 0 and standard deviation 1.
         epsilon: ε of the ridge convention, in the units of K.
         rtol: Relative rank tolerance of K; default that of the stored type.
-        bootstrap: Replicates of the bootstrap; 0 for no intervals. Beyond 256 features D it draws 256²/D² of
-            them, at least 20; none where a resample's distinct rows (63 %) are fewer than the rank.
         attackers: Run the attack panel; of more than 16 classes, on 16 random mixtures of their columns, and
             beyond 256 features with fewer rates and in float32; the report says how.
         budget: What each attacker may spend.
         seed: Of all random numbers.
-        threads: At a time in the bootstrap; default one per core.
 
     Returns:
         The audit, which prints as its verdict.
@@ -88,18 +82,18 @@ def audit(
 
     Examples:
         >>> rows = np.random.default_rng(0).normal(size=(200, 4))
-        >>> found = audit(rows, rows[:100] * [1, 1, 1, 3], theta=np.diag([1, 1, 1, 2.0]), bootstrap=0)
+        >>> found = audit(rows, rows[:100] * [1, 1, 1, 3], theta=np.diag([1, 1, 1, 2.0]))
         >>> bool(found.row("theta", "compact")["harmful_ratio"] > 1)
         True
     """
     settings = FeatureAudit(
         kind=kind, key=key, drop=drop, standardize=standardize, epsilon=epsilon, rtol=rtol,
-        bootstrap=bootstrap, attackers=attackers, seed=seed,
+        attackers=attackers, seed=seed,
     )  # fmt: skip
     data = settings.open(pretrain, harmful, theta, y_benign=y_benign, y_harmful=y_harmful)
     if budget is not None and (data.y_harmful is None or not attackers):
         raise InvalidInputError("budget has no effect without attackers; give y_harmful, and attackers=True.")
-    return measure(settings, data, budget=budget, threads=threads)
+    return measure(settings, data, budget=budget)
 
 
 @dataclass(eq=False)
@@ -141,7 +135,6 @@ class FeatureAudit(Study, name="audit"):
     save_theta: str = ""
     epsilon: float = PUBLISHED_RIDGE
     rtol: float | None = None
-    bootstrap: int = 200
     attackers: bool = True
     seed: Annotated[int, at_least(0)] = 0
 
@@ -175,8 +168,6 @@ class FeatureAudit(Study, name="audit"):
                 not self.layers and self.rir_target != RIR_TARGET,
             f"epsilon must be positive, got {self.epsilon}.": self.epsilon <= 0,
             f"rtol must lie in [0, 1), got {self.rtol}.": not 0 <= (self.rtol or 0) < 1,
-            f"bootstrap must be 0 (none) or at least {FEWEST_REPLICATES} replicates, got {self.bootstrap}.":
-                self.bootstrap != 0 and self.bootstrap < FEWEST_REPLICATES,
         }  # fmt: skip
         for message, wrong in refused.items():
             if wrong:
@@ -269,12 +260,11 @@ def measure(
     data: AuditData,
     *,
     budget: AttackBudget | None = None,
-    threads: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> Audit:
     """Read the rows once and measure what they and the extractors allow."""
     epsilon, seed, seconds = settings.epsilon, settings.seed, dict[str, float]()
-    total = 2 + bool(settings.bootstrap) + settings.attackers + bool(settings.layers)
+    total = 2 + settings.attackers + bool(settings.layers)
 
     def stage(name: str, compute: Callable[[], Any]) -> Any:
         """Announce a stage, and compute it in its time."""
@@ -305,19 +295,18 @@ def measure(
         rtol = settings.rtol
         if rtol is None:
             rtol = squared_rtol(D, max(task.stored_eps for task in tasks))
-        least = min(rtol, default_rtol(D))
-        finest = (
-            CovarianceRange.of(P.covariance, rtol=least, name="K_P"),
-            CovarianceRange.of(H.covariance, rtol=least, name="K_H"),
+        ranges = (
+            CovarianceRange.of(P.covariance, rtol=rtol, name="K_P"),
+            CovarianceRange.of(H.covariance, rtol=rtol, name="K_H"),
         )
-        ranges = CovarianceRange.of(finest[0], rtol=rtol), CovarianceRange.of(finest[1], rtol=rtol)
         thetas = {
             **given,
             measures.MAX_RIR: np.asarray(max_rir_immunizer(P.covariance, H.covariance, rtol=rtol)),
             PARETO: np.asarray(pareto_immunizer(*ranges)),
         }
         # What float32 rows cannot tell is cut from K; the rest of H(θ) is known in float64.
-        compared = TaskSpectra.of(*ranges, thetas, rtol=least if settings.rtol is None else rtol)
+        least = min(rtol, default_rtol(D)) if settings.rtol is None else rtol
+        compared = TaskSpectra.of(*ranges, thetas, rtol=least)
         probes = measures.own_probes(thetas, ranges, tasks)
         gaps = {name: measures.loss_gap(theta, ranges[0], P) for name, theta in thetas.items()}
         return {
@@ -330,24 +319,11 @@ def measure(
             "ridge_limit": ridge_convention_ceiling(*ranges, ridge=epsilon, rtol=rtol),
             "kappa": measures.kappa_table(compared, epsilon=epsilon),
             "measures": measures.measures_table(compared, epsilon=epsilon, gaps=gaps, probes=probes),
-            "rtol_sweep": measures.rtol_table(finest, thetas, default=rtol),
-            "epsilon_sweep": measures.epsilon_table(compared, epsilon=epsilon),
         }
 
     known = stage("spectra", spectra)
-    thetas, rtol = known["thetas"], known["rtol"]
-    intervals: Intervals | str = "it was switched off"
+    thetas = known["thetas"]
     attack, layers, price = None, None, NO_LIGHTS
-    if settings.bootstrap:
-        intervals = stage(
-            "bootstrap",
-            lambda: bootstrap(
-                tasks, thetas, rtol=rtol, epsilon=epsilon, seed=seed, threads=threads,
-                replicates=settings.bootstrap, ranks=(known["pretrain"].rank, known["harmful"].rank),
-            ),
-        )  # fmt: skip
-    table = intervals.table if isinstance(intervals, Intervals) else None
-    known["measures"] = measures.doubted(known["measures"], known["rtol_sweep"], table, rtol)
     attacked = maps or {settings.method: thetas[settings.method]}
     spend = budget or replace(PANEL_BUDGET, seed=seed)
     if settings.attackers:
@@ -379,8 +355,6 @@ def measure(
         maps=maps,
         method=settings.method,
         price=price,
-        intervals=None if isinstance(intervals, str) else intervals,
-        no_intervals=intervals if isinstance(intervals, str) else "",
         attack=attack or AttackSection(None, "the panel was switched off"),
         columns=pair.columns,
         notes=pair.notes,

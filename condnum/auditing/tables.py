@@ -6,7 +6,6 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from condnum.auditing import words
 from condnum.auditing.layers import LayerAudit
 from condnum.auditing.measures import LABEL_OF
 from condnum.auditing.result import Audit
@@ -41,31 +40,25 @@ def _worded(table: pd.DataFrame, titles: Mapping[str, str]) -> pd.DataFrame:
 
 
 def kappa_words(found: Audit) -> pd.DataFrame:
-    """κ's and ranks of both tasks at every extractor, with intervals."""
+    """κ's and ranks of both tasks at every extractor."""
     table = found.kappa
-    places = table[["convention", "task", "extractor"]].to_dict("records")
-    table = table.assign(
-        interval=[words.interval(found, "kappa", **place) for place in places],
-        rank=table["rank"].astype(str) + " of " + table["dimension"].astype(str),
-    )
-    titles = {"kappa": "κ", "interval": "95 % interval", "sigma_max": "σ₁", "sigma_min": "σ least"}
-    order = ["task", "extractor", "convention", "kappa", "interval", "rank", "sigma_max", "sigma_min"]
+    table = table.assign(rank=table["rank"].astype(str) + " of " + table["dimension"].astype(str))
+    titles = {"kappa": "κ", "sigma_max": "σ₁", "sigma_min": "σ least"}
+    order = ["task", "extractor", "convention", "kappa", "rank", "sigma_max", "sigma_min"]
     return _worded(table, {name: titles.get(name, name) for name in order})
 
 
 def measures_words(found: Audit) -> pd.DataFrame:
-    """(i), (ii), RIR and Definition 3.1 of every extractor, with limits and intervals."""
+    """(i), (ii), RIR and Definition 3.1 of every extractor, with limits."""
     table = found.measures
-    places = table[["convention", "extractor"]].to_dict("records")
     unit = table["theta_scale"] == "unit"
     table = table.assign(
         theta_scale=np.where(unit, "‖θ‖ = √D", "as given"),
-        interval=np.where(unit, [words.interval(found, "rir", **place) for place in places], "—"),
         probes=table["benign_slowdown"].map(number) + "; " + table["harmful_slowdown"].map(number),
     )
     titles = {
         "extractor": "extractor", "convention": "convention", "theta_scale": "scale of θ", **RATIO_TITLES,
-        "interval": "95 % interval", "rir_ceiling": "limit", "share": "RIR / limit",
+        "rir_ceiling": "limit", "share": "RIR / limit",
         "verdict": "Definition 3.1",
         "probes": "probe steps, × raw: benign; harmful",
     }  # fmt: skip

@@ -39,12 +39,6 @@ def label(name: str) -> str:
     return LABEL_OF.get(name, name)
 
 
-def interval(found: Any, quantity: str, convention: str, **place: str) -> str:
-    """Return an interval as a table shows it."""
-    row = found.interval_of(quantity, convention, **place)
-    return "—" if row is None else f"{number(row['low'])} – {number(row['high'])}"
-
-
 _FILES = PackageLoader("condnum.auditing", ".")
 _TEMPLATES = Environment(loader=_FILES, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
 _FILTERS: dict[str, Any] = {
@@ -64,7 +58,6 @@ _TEMPLATES.globals |= {
     "AS_IS": AS_IS,
     "as_page": as_page,
     "attack_sentences": lambda report: attack_sentences(report, LABEL_OF | {AS_IS: "the raw input"}),
-    "interval": interval,
     "odd_columns": odd_columns,
     "paragraphs": paragraphs,
 }

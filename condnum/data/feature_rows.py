@@ -16,10 +16,8 @@ from condnum.data.feature_stream import FeatureStream
 from condnum.data.task_pair import Float64Array, constant_columns
 from condnum.errors import DataFormatError, InvalidInputError
 
-#: A sample has at least so many rows, or as many as fit into so much memory,
+#: A sample has at least so many rows, or as many as fit into so much memory.
 SAMPLE_ROWS, SAMPLE_BYTES = 5_000, 32 << 20
-#: or so many per column, as resampling needs, where they fit into this.
-SAMPLE_ROWS_PER_COLUMN, MOST_BYTES = 10, 384 << 20
 #: Ends the seeds of the sample, so that no other stream of random numbers is the same one.
 _SAMPLE_SEED = 71
 
@@ -89,8 +87,7 @@ def read_rows(
     if standardize:
         first = next((rows for block in stream.blocks() if len(rows := _complete(block)[1])), shift[None])
         shift = first.mean(axis=0)
-    wide = min(SAMPLE_ROWS_PER_COLUMN * D, MOST_BYTES // (8 * D))
-    size = max(SAMPLE_ROWS, SAMPLE_BYTES // (8 * D), wide)
+    size = max(SAMPLE_ROWS, SAMPLE_BYTES // (8 * D))
     sums = _RowSums(stream, targets, shift, size, seed)
     for block in stream.blocks():
         sums.add(block)

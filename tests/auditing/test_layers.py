@@ -26,7 +26,7 @@ TASKS, SIDE = {"pretrain": "digits-8x8:0-4", "harmful": "digits-8x8:5-9"}, 32
 
 def check_by_hand(row, X_P, X_H, rel=1e-4):
     """Compare a layer with the audit of features that were taken from it without `layer_audit`."""
-    alone = audit(X_P, X_H, bootstrap=0, attackers=False, threads=1)
+    alone = audit(X_P, X_H, attackers=False)
     assert (row["rank_pretrain"], row["rank_harmful"]) == (alone.pretrain.rank, alone.harmful.rank)
     assert row["parameters"] == X_P.shape[1] ** 2
     assert row["harmful_only"] == alone.ceiling.harmful_only_dimension
@@ -95,7 +95,7 @@ def test_the_study_audits_the_layers(tmp_path, images):
     file = save_backbone(Backbone("test_resnet"), tmp_path / "net.safetensors")
     given = {f"{task}_images": place for task, place in TASKS.items()}
     given |= {"backbone": "test_resnet", "weights": str(file), "image_size": SIDE, "limit": 20}
-    study = FeatureAudit(**given, layers="layer4.0, conv1", bootstrap=0, attackers=False)
+    study = FeatureAudit(**given, layers="layer4.0, conv1", attackers=False)
     loaded, out = study.load(), tmp_path / "out"
     assert loaded.pretrain.dimension == loaded.harmful.dimension > 1
     assert sorted(set(loaded.y_harmful.tolist())) == [0, 1, 2, 3, 4]

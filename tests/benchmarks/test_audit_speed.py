@@ -19,7 +19,7 @@ AUDIT = """
 import json, re, sys, time
 from pathlib import Path
 from condnum.auditing import audit
-found = audit(sys.argv[1], sys.argv[2], bootstrap=20)
+found = audit(sys.argv[1], sys.argv[2])
 peak_kib = int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
 print(json.dumps({"seconds": dict(found.seconds), "peak_mib": peak_kib / 1024, "rank": found.pretrain.rank}))
 """

@@ -40,7 +40,7 @@ def test_the_audit_of_the_same_float32_tables_says_the_same():
     rng = np.random.default_rng(0)
     P, H = (rng.normal(size=(500, 20)).astype(np.float32) for _ in range(2))
     P[:, 0] *= 1e-4  # κ of 1e8: above float32's round-off squared, below float32's round-off
-    lesson, found = own_data(tables=OwnTables(P, H)), audit(P, H, bootstrap=0)
+    lesson, found = own_data(tables=OwnTables(P, H)), audit(P, H)
     assert lesson.pretrain.rank == found.kappa_of("pretrain", AS_IS, "compact")["rank"] == 20
     kappa = found.kappa_of("pretrain", AS_IS, "compact")["kappa"]
     assert lesson.pretrain.compact == pytest.approx(kappa, rel=1e-6)
