@@ -61,13 +61,6 @@ def test_ratios_in_every_convention_and_scale_are_the_dense_library_s(found, dat
     assert found.row("max_rir", "compact")["share"] == pytest.approx(1, rel=1e-8)
 
 
-@pytest.mark.parametrize(("sweep", "convention"), [("rtol", "compact"), ("epsilon", "ridge")])
-def test_the_sweeps_hold_the_audit_s_own_settings(found, sweep, convention):
-    table = getattr(found, f"{sweep}_sweep")
-    own = table[(table[sweep] == getattr(found, sweep)) & (table["extractor"] == "theta")]
-    assert own["rir"].item() == pytest.approx(found.row("theta", convention)["rir"], rel=1e-9)
-
-
 def test_met_and_useless_is_said_beside_the_clauses(found):
     """y_P lies along the strong direction, which θ makes the weak one: 1 step on raw features, 114 with θ."""
     X, theta = (np.diag([10.0, 1.0]), np.eye(2)), np.diag([5000**-0.5, 1.0])
