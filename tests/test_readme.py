@@ -63,7 +63,7 @@ STAND_INS = {
 }
 #: By a word of the snippet: what holds after it.
 CHECKS = {
-    "panel.steps_table()": """
+    "attack_panel(X, y, thetas": """
 table = panel.steps_table()
 assert table["pareto"].tolist() == [">20,000", "1", "1"] and table["erase"].tolist() == ["∞"] * 3, table
 assert immunizer.verdict_.benign_slowdown < 1 < 1e6 < immunizer.verdict_.harmful_slowdown
@@ -93,12 +93,12 @@ import condnum
 from condnum.data import load_diabetes_tasks
 from condnum.deep import Backbone, DeepSettings, evaluation_transform, immunize_backbone, open_images
 problem = condnum.ImmunizationProblem.from_pair(load_diabetes_tasks())
-verdict = condnum.immunize(problem, "log_kappa").verdict
+verdict = condnum.immunize(problem, LogKappa()).verdict
 assert verdict.success, verdict
 net = Backbone("test_resnet", num_classes=5)
 data = [open_images(f"digits-8x8:{digits}", limit=30) for digits in ("0-4", "5-9")]
 small = dict.fromkeys(("transform_P", "transform_H"), evaluation_transform(net, input_size=16))
-done = immunize_backbone(net, *data, method="log_kappa", settings=DeepSettings(steps=2), **small)
+done = immunize_backbone(net, *data, method=LogKappa(), settings=DeepSettings(steps=2), **small)
 assert done.steps == 2 and done.history["kappa_harmful"].iloc[-1] < done.history["kappa_harmful"].iloc[0] < 0
 """,
     "load_cancer_tasks": """
