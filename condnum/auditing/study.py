@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from condnum.arrays import TargetKind, resolve_device
 from condnum.auditing import measures
-from condnum.auditing.attacks import PANEL_BUDGET, AttackSection, attack_section, eraser_of
+from condnum.auditing.attacks import AttackSection, attack_section, audit_budget, eraser_of
 from condnum.auditing.extractors import ThetaLike, read_extractors
 from condnum.auditing.intervals import FEWEST_REPLICATES, Intervals, bootstrap
 from condnum.auditing.layers import RIR_TARGET, layer_audit, layer_names
@@ -349,12 +349,12 @@ def measure(
     table = intervals.table if isinstance(intervals, Intervals) else None
     known["measures"] = measures.doubted(known["measures"], known["rtol_sweep"], table, rtol)
     attacked = maps or {settings.method: thetas[settings.method]}
-    spend = budget or replace(PANEL_BUDGET, seed=seed)
+    spend = budget or audit_budget(H.sample.shape[1], seed)
     if settings.attackers:
         attack = stage(
             "attackers",
             lambda: attack_section(
-                H, data.y_harmful, attacked, erase=not given, half=half, kind=settings.kind, seed=seed,
+                H, data.y_harmful, attacked, erase=not given, half=half, seed=seed,
                 budget=spend,
                 on_attack=lambda extractor, attacker: report_event(stage=f"{attacker} on {extractor}"),
             ),
