@@ -37,8 +37,13 @@ LEAST_ROWS = 20
 _SAMPLE_SEED = 79
 #: The same, of the mixtures of classes.
 _MIXTURE_SEED = 83
-#: What each attacker may spend in an audit, a tenth of what the panel allows by itself.
-PANEL_BUDGET = AttackBudget(steps=5_000, dense_steps=500, full_features=256)
+#: Beyond so many features an attacker may take fewer steps that cost a product with all of them.
+WIDE_FEATURES = 256
+
+
+def audit_budget(columns: int, seed: int) -> AttackBudget:
+    """Return what each attacker may spend in an audit: a fraction of what the panel allows by itself."""
+    return AttackBudget(5_000, 100 if columns > WIDE_FEATURES else 500, seed=seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +89,6 @@ def attack_section(
     extractors: Mapping[str, Any],
     *,
     budget: AttackBudget,
-    kind: TargetKind = "auto",
     seed: int = 0,
     erase: bool = True,
     half: bool = False,
@@ -94,12 +98,10 @@ def attack_section(
     """Run the attack panel, solved heads and a nonlinear one on a sample of rows; without targets, say so.
 
     Extractors are matrices or maps, which are applied as they are: attackers meet what a map returns, and
-    never its product matrix. Labels are learned by least squares, one column per class, unless `kind` asks
-    for a classification: κ of θᵀKθ is that of the squared loss, and logistic attackers take minutes instead
-    of seconds. Of more than 16 classes, 16 random orthogonal mixtures of the columns are learned; losses are
-    estimates of those on all columns. With `erase`, erasure made from other rows than the attackers' is
-    attacked too; with `half`, half of the rows are the defender's. The panel runs alone where `attackers`
-    are named.
+    never its product matrix. Labels are learned by least squares, one column per class. Of more than 16
+    classes, 16 random orthogonal mixtures of the columns are learned; losses are estimates of those on all
+    columns. With `erase`, erasure made from other rows than the attackers' is attacked too; with `half`, half
+    of the rows are the defender's. The panel runs alone where `attackers` are named.
     """
     if targets is None:
         return AttackSection(
@@ -108,19 +110,19 @@ def attack_section(
     y, reduced, decode = targets[task.places], list[str](), None
     train, choosing, judging = _parts(y, split_rows(len(y), seed, half=half)[0])
     held = np.concatenate([choosing, judging])
-    wide = task.sample.shape[1] > budget.full_features
+    wide = task.sample.shape[1] > WIDE_FEATURES
     if wide:
         reduced.append(
-            f"Beyond {budget.full_features} features, SGD, Adam, the stacked layer and fine-tuning of θ take "
-            "float32, and all but SGD drop the slower half of their rates after 1/16 and again after 1/8 of "
-            "the steps: a rate that starts slowly may be missed. Solved heads take float64 alone."
+            f"Beyond {WIDE_FEATURES} features, Adam, L-BFGS, the stacked layer and fine-tuning of θ take "
+            f"{budget.dense_steps} steps at most and SGD as many passes over the data; solved heads take "
+            "float64 alone."
         )
     learned, labels = y, y.dtype.kind == "i"
     names, codes = np.unique(y[train], return_inverse=True, axis=0)
     if len(names) < 2:
         what = "belong to one class" if labels else "are equal"
         return AttackSection(None, f"all targets that attackers train on {what}: there is nothing to learn")
-    if labels and kind != "classification":
+    if labels:
         columns = _mixed(np.eye(len(names)), seed)
         learned = columns[np.searchsorted(names, y).clip(max=len(names) - 1)]
         decode = (np.searchsorted(names, y[held]) if len(held) else codes, columns.T)
@@ -138,7 +140,7 @@ def attack_section(
             _inputs(task, train),
             learned[train],
             thetas,
-            kind="classification" if kind == "classification" else "regression",
+            kind="regression",
             held_out=(_inputs(task, held), learned[held]) if len(held) else None,
             choosing=len(choosing),
             decode=decode,

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from condnum.arrays import TargetKind, resolve_device
 from condnum.auditing import measures
-from condnum.auditing.attacks import PANEL_BUDGET, AttackSection, attack_section, eraser_of
+from condnum.auditing.attacks import AttackSection, attack_section, audit_budget, eraser_of
 from condnum.auditing.extractors import ThetaLike, read_extractors
 from condnum.auditing.layers import RIR_TARGET, layer_audit, layer_names
 from condnum.auditing.lights import NO_LIGHTS
@@ -325,12 +325,12 @@ def measure(
     thetas = known["thetas"]
     attack, layers, price = None, None, NO_LIGHTS
     attacked = maps or {settings.method: thetas[settings.method]}
-    spend = budget or replace(PANEL_BUDGET, seed=seed)
+    spend = budget or audit_budget(H.sample.shape[1], seed)
     if settings.attackers:
         attack = stage(
             "attackers",
             lambda: attack_section(
-                H, data.y_harmful, attacked, erase=not given, half=half, kind=settings.kind, seed=seed,
+                H, data.y_harmful, attacked, erase=not given, half=half, seed=seed,
                 budget=spend,
                 on_attack=lambda extractor, attacker: report_event(stage=f"{attacker} on {extractor}"),
             ),

@@ -111,13 +111,13 @@ def attack_steps_figure(report: AttackReport, subtitle: str, chance: float) -> A
         x, y = [*descent["step"], last], [*descent["accuracy"], descent["accuracy"].iloc[-1]]
         color = NEUTRAL if name == report.baseline else color
         add_line(figure, f"{label}: gradient descent", x, y, color)
-        add_line(figure, f"{label}: Newton", [1, last], [solved] * 2, color, "dash", width=2)
+        add_line(figure, f"{label}: closed form", [1, last], [solved] * 2, color, "dash", width=2)
     add_line(figure, "chance", [1, last], [chance] * 2, GREY, "dot", width=1)
     figure.update_xaxes(**log_axis("step of gradient descent", [1, last]))
     figure.update_yaxes(title_text="accuracy on fresh examples", range=[0, 1.02])
     note = (
-        f"{subtitle}<br>The attacker learns {report.title} with a softmax head: gradient descent with the "
-        "best rate of a grid (solid) or Newton's method (dashed)."
+        f"{subtitle}<br>The attacker learns {report.title} by least squares on labels ±1: gradient "
+        "descent with the best step of a grid (solid) or the closed form (dashed)."
     )
     return finish(figure, "Slowed or stopped? What the attacker learns", note, legend="extractor: attacker")
 

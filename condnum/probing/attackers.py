@@ -1,11 +1,9 @@
 """The attackers of the panel: those that descend, those that change coordinates, those that solve.
 
-On the squared loss the deterministic ones are filters in the eigenbasis; on the logistic loss a grid of rates
-around 1/L descends side by side.
+The deterministic ones are filters in the eigenbasis; the others descend with a grid of rates side by side.
 """
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -30,16 +28,8 @@ from condnum.probing.race import (
 )
 from condnum.probing.space import ProbeSpace
 
-#: Rates in units of 1/L, L the bound on the curvature: the logistic loss stays stable well beyond 2/L,
-#: as its curvature falls while it fits. Those of SGD are in units of 1/L of the whole data.
-_MULTIPLES = (0.3, 1.0, 1.9, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+#: Rates of SGD in units of 1/L, L the curvature of the whole data.
 _SGD_MULTIPLES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-
-#: Fractions of the steps at which large descents drop the worse half of their candidates, but two.
-_HALVINGS = (1 / 16, 1 / 8)
-
-#: Momentum on the logistic loss, beside the rates.
-_BETAS = (0.9, 0.99)
 
 #: An excess loss above this counts as diverged.
 _DIVERGED = 1e6
@@ -53,8 +43,8 @@ _SMALL_HEAD = 0.01
 #: Penalties of ridge regression, in units of the mean square of a feature.
 _RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 
-#: Pairs of vectors that L-BFGS keeps; scikit-learn's C, the inverse strength of the penalty.
-_MEMORIES, _PENALTIES = (10, 50), (1e2, 1e5)
+#: Pairs of vectors that L-BFGS keeps.
+_MEMORIES = (10, 50)
 
 #: Numbers of first coordinates that are tried without a tolerance, from 1 to all.
 _COUNTS = 8
@@ -69,31 +59,21 @@ def descend_grid(
 ) -> AttackRun:
     """Descend on the full loss until the race ends, with an optimizer of torch and options of each candidate.
 
-    With `start`, the weights are the product `W = UV` of two trained layers. Beyond the budget's
-    `full_features`, the descent is in float32, and the worse half drops out at each of `_HALVINGS`.
+    With `start`, the weights are the product `W = UV` of two trained layers.
     """
     layers = [zero_weights(space, 1)[0]] if start is None else start
-    large = space.features.shape[1] > race.budget.full_features
-    dtype = torch.float32 if large else torch.float64
-    groups = [
-        {"params": [torch.tensor(of, dtype=dtype, requires_grad=True) for of in layers], **own}
-        for own in options
-    ]
+    groups = [{"params": [torch.tensor(of, requires_grad=True) for of in layers], **own} for own in options]
     optimizer, step = kind(groups, fused=True), 0  # one pass over the weights
-    halvings = {math.ceil(race.last * fraction) for fraction in _HALVINGS} if large else {}
     with np.errstate(over="ignore", invalid="ignore"):
         while True:
-            weights = torch.stack([reduce(torch.matmul, groups[i]["params"]) for i in race.alive])
+            weights = torch.stack([reduce(torch.matmul, group["params"]) for group in groups])
             W = weights.detach().numpy()
             excess, gradient = space.evaluate(W)
             if not race.observe(step, np.where(excess < _DIVERGED, excess, np.nan), W.copy):
                 return AttackRun(race.traces(), space)
-            optimizer.zero_grad()  # those who dropped out get none, and stay
+            optimizer.zero_grad()
             weights.backward(torch.from_numpy(np.ascontiguousarray(gradient)))
             optimizer.step()
-            if step in halvings:
-                better = np.argsort(excess, kind="stable")[: max(2, math.ceil(len(excess) / 2))]
-                race.alive = race.alive[np.sort(better)]
             step += 1
 
 
@@ -105,14 +85,12 @@ def _ends(values: Sequence[float], repeats: int = 1) -> set[int]:
 
 @dataclass(frozen=True)
 class Descent(Attacker):
-    """A two-term recurrence over a grid of assumed κ, on the logistic loss a grid of rates (and momenta)."""
+    """A two-term recurrence over a grid of assumed κ."""
 
     name: str
     label: str
     recurrence: Callable[[FloatArray, float], quadratic.TwoTerm]
     contraction: Callable[[float], float]  # of the error in one step by κ, with the textbook's parameters
-    betas: tuple[float, ...] = (0.0,)
-    lookahead: bool = False
     needs: str = ""
     coordinates: Callable[[ProbeSpace], ProbeSpace] = lambda space: space
 
@@ -121,17 +99,8 @@ class Descent(Attacker):
         return self.coordinates(problem.space)
 
     def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
-        """Descend with every candidate; on the squared loss with the steps that κ predicts."""
+        """Descend with every candidate, beside the steps that κ predicts."""
         space = self.space(problem)
-        if space.kind == "classification":
-            grid = [(multiple, beta) for beta in self.betas for multiple in _MULTIPLES]
-            words = [f"rate {m:g}/L" + (f", β = {b:g}" if b else "") for m, b in grid]
-            race = Race(space, words, budget, edges=_ends(_MULTIPLES, len(self.betas)))
-            options = [
-                {"lr": multiple / space.smoothness, "momentum": beta, "nesterov": self.lookahead}
-                for multiple, beta in grid
-            ]
-            return descend_grid(space, race, torch.optim.SGD, options)
         modes = space.spectrum.modes
         candidates = [self.recurrence(modes.sigma, mu) for mu in quadratic.assumed_minima(modes.sigma)]
         race = Race(space, [c.choice for c in candidates], budget, last=budget.steps)
@@ -148,15 +117,12 @@ HEAVY_BALL = Descent(
     "Momentum (heavy ball)",
     quadratic.heavy_ball,
     lambda kappa: quadratic.descent_contraction(math.sqrt(kappa)),  # asymptotic, without the transient
-    _BETAS,
 )
 NESTEROV = Descent(
     "nesterov",
     "Nesterov",
     quadratic.nesterov,
     lambda kappa: 1 - 2 / math.sqrt(3 * kappa + 1),
-    _BETAS,
-    lookahead=True,
 )
 STANDARDIZED = replace(
     GRADIENT_DESCENT,
@@ -173,7 +139,7 @@ WHITENED = replace(
 class LineSearch(Attacker):
     """Steepest descent with exact line search, the attacker of Fig. 1; Kantorovich's bound predicts it."""
 
-    name, label, kinds = "line_search", "Exact line search", ("regression",)
+    name, label = "line_search", "Exact line search"
 
     def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
         """Run the recurrence."""
@@ -203,13 +169,11 @@ class StochasticDescent(Attacker):
         falling = np.array([falls for _, falls in grid])
         generator = np.random.default_rng(budget.seed)
         W, step, epoch, due = zero_weights(space, len(grid)), 0, 0, 0
-        if W.shape[1] > budget.full_features:
-            W = W.astype(np.float32)
         every = max(1, batches // _MEASUREMENTS)
         with np.errstate(over="ignore", invalid="ignore"):
             while True:
                 epoch += 1
-                eta = np.where(falling, rates / np.sqrt(epoch), rates).astype(W.dtype)[:, None, None]
+                eta = np.where(falling, rates / np.sqrt(epoch), rates)[:, None, None]
                 for index in np.array_split(generator.permutation(N), batches):
                     if step >= due:
                         due = min(last, step + max(every, step // _SPACING))
@@ -217,9 +181,7 @@ class StochasticDescent(Attacker):
                         excess[~(excess < _DIVERGED)] = np.nan
                         if not race.observe(step, excess, W.copy):
                             return AttackRun(race.traces(), space, batch_fraction=1 / batches)
-                        kept = np.isfinite(excess)  # those that diverge are out
-                        W, race.alive = W[kept], race.alive[kept]
-                    W -= eta[race.alive] * space.batch_gradient(W, index)
+                    W -= eta * space.batch_gradient(W, index)
                     step += 1
 
 
@@ -275,7 +237,7 @@ class FineTuning(AdamAttacker):
         return [problem.theta, head]
 
 
-def scipy_trace(space: ProbeSpace, method: str, race: Race, options: dict[str, float]) -> Trace:
+def _lbfgs(space: ProbeSpace, race: Race, options: dict[str, float]) -> Trace:
     """Minimize the relative excess loss with SciPy from zero weights; a step is an iteration."""
     start, scale, passes, count = zero_weights(space, 1), space.start_loss - space.optimum, [0.0], 0
 
@@ -292,23 +254,18 @@ def scipy_trace(space: ProbeSpace, method: str, race: Race, options: dict[str, f
             raise StopIteration
 
     race.observe(0, np.array([1.0]), lambda: start)
-    minimize(function, start.ravel(), jac=True, method=method, callback=callback, options=options)
+    minimize(function, start.ravel(), jac=True, method="L-BFGS-B", callback=callback, options=options)
     return replace(race.traces()[0], passes=np.array(passes))
 
 
 class ConjugateGradients(Attacker):
-    """Conjugate gradients; on the logistic loss SciPy's non-linear variant of Polak and Ribière."""
+    """Conjugate gradients."""
 
     name, label = "cg", "Conjugate gradients"
 
     def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
-        """Run the recurrence, or SciPy's `CG`, a step of which may need several gradients."""
-        space = problem.space
-        if space.kind == "classification":
-            race = Race(space, ["Polak–Ribière"], budget)
-            options = {"gtol": 0.0, "maxiter": budget.dense_steps}
-            return AttackRun([scipy_trace(space, "CG", race, options)], space)
-        modes = space.spectrum.modes
+        """Run the recurrence."""
+        space, modes = problem.space, problem.space.spectrum.modes
         race = Race(space, ["no parameters"], budget, last=budget.steps)
         traces = race.follow(space, quadratic.conjugate_gradient_filters(modes))
         contraction = quadratic.descent_contraction(math.sqrt(modes.condition))
@@ -326,36 +283,34 @@ class LimitedMemoryBfgs(Attacker):
         space, most = problem.space, budget.dense_steps
         options = {"maxiter": most, "maxfun": 20 * most, "ftol": 0.0, "gtol": 0.0}
         traces = [
-            scipy_trace(space, "L-BFGS-B", Race(space, [f"{m} pairs"], budget), options | {"maxcor": m})
-            for m in _MEMORIES
+            _lbfgs(space, Race(space, [f"{m} pairs"], budget), options | {"maxcor": m}) for m in _MEMORIES
         ]
         return AttackRun(traces, space)
 
 
-#: What solves: its name, weights, and its steps.
-_Solutions = Iterator[tuple[str, FloatArray, int]]
+#: What solves: its name and weights.
+_Solutions = Iterator[tuple[str, FloatArray]]
 
 
 def _solved(space: ProbeSpace, solutions: _Solutions, budget: AttackBudget) -> AttackRun:
-    """Return what each solution reaches in its steps."""
+    """Return what each solution reaches in one step."""
     traces = []
-    for choice, W, steps in solutions:
+    for choice, W in solutions:
         race = Race(space, [choice], budget)
         race.observe(0, np.ones(1), zero_weights(space, 1).copy)
-        race.observe(steps, space.evaluate(W[None])[0], W[None].copy)
+        race.observe(1, space.evaluate(W[None])[0], W[None].copy)
         traces += race.traces()
     return AttackRun(traces, space)
 
 
 class DirectSolution(Attacker):
-    """Least squares in closed form, or logistic regression by scikit-learn's Newton's method."""
+    """Least squares in closed form, and ridge regression."""
 
-    name, label = "closed_form", "Closed form / Newton"
+    name, label = "closed_form", "Closed form"
 
     def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
-        """Solve, a classification with each strength of the penalty."""
-        space = problem.space
-        return _solved(space, (_least_squares if space.kind == "regression" else _newton)(space), budget)
+        """Solve."""
+        return _solved(problem.space, _least_squares(problem.space), budget)
 
 
 class Unfiltered(Attacker):
@@ -377,47 +332,26 @@ class Unfiltered(Attacker):
 
 
 def _first_coordinates(space: ProbeSpace) -> _Solutions:
-    """Yield weights of all coordinates, and of the first: least squares, or scikit-learn's defaults."""
-    from sklearn.linear_model import LogisticRegression
-
+    """Yield weights of all coordinates, and of the first."""
     full = min(space.features.shape)
     Q, R = np.linalg.qr(space.features[:, :full])
-    fitted = Q.T @ space.squared_targets
+    fitted = Q.T @ space.targets
     for count in sorted({full, *np.geomspace(2, full, _COUNTS).astype(int).tolist()}, reverse=True):
-        W, steps = zero_weights(space, 1)[0], 1
-        if space.kind == "regression":
-            W[:count] = scipy.linalg.lstsq(R[:count, :count], fitted[:count])[0]
-        else:
-            model = LogisticRegression(fit_intercept=False)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # it need not converge
-                model.fit(space.features[:, :count], space.targets)
-            W[:count], steps = model.coef_.T, int(np.max(model.n_iter_))
-        yield f"{count} coordinates", W, steps
+        W = zero_weights(space, 1)[0]
+        W[:count] = scipy.linalg.lstsq(R[:count, :count], fitted[:count])[0]
+        yield f"{count} coordinates", W
 
 
 def _least_squares(space: ProbeSpace) -> _Solutions:
-    """Yield the solutions of both libraries, in one step, and ridge regressions, which fit others better."""
-    solution, *_ = np.linalg.lstsq(space.features, space.squared_targets, rcond=None)
-    yield "least squares", np.asarray(solution, dtype=np.float64), 1
-    solution, *_ = scipy.linalg.lstsq(space.features, space.squared_targets)  # its tolerance is smaller
-    yield "least squares (SciPy)", np.asarray(solution, dtype=np.float64), 1
+    """Yield the solutions of both libraries, and ridge regressions, which fit others better."""
+    solution, *_ = np.linalg.lstsq(space.features, space.targets, rcond=None)
+    yield "least squares", np.asarray(solution, dtype=np.float64)
+    solution, *_ = scipy.linalg.lstsq(space.features, space.targets)  # its tolerance is smaller
+    yield "least squares (SciPy)", np.asarray(solution, dtype=np.float64)
     S = space.spectrum
-    fitted = S.left.T @ space.squared_targets / math.sqrt(len(S.left))
+    fitted = S.left.T @ space.targets / math.sqrt(len(S.left))
     for penalty in _RIDGES:
-        yield f"ridge {penalty:g}", S.right @ (fitted * (S.sigma**0.5 / (S.sigma + penalty))[:, None]), 1
-
-
-def _newton(space: ProbeSpace) -> _Solutions:
-    """Yield what Newton's method gives for each penalty, after as many steps as it took."""
-    from sklearn.linear_model import LogisticRegression
-
-    for C in _PENALTIES:
-        model = LogisticRegression(C=C, solver="newton-cholesky", fit_intercept=False, max_iter=100)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a singular Hessian falls back to L-BFGS; the loss tells
-            model.fit(space.features, space.targets)
-        yield f"C = {C:g}", model.coef_.T, int(np.max(model.n_iter_))
+        yield f"ridge {penalty:g}", S.right @ (fitted * (S.sigma**0.5 / (S.sigma + penalty))[:, None])
 
 
 _ATTACKERS: dict[str, Attacker] = {attacker.name: attacker for attacker in (

@@ -59,13 +59,13 @@ def attack_panel(
 
     The raw inputs are the baseline, and are added as "raw" if no value is None. A target that an extractor
     puts out of reach, because its features allow less than raw inputs by more than ε, takes infinitely many
-    steps. Features, inputs and regression targets are each divided by their root mean square, as the scale of
+    steps. Features, inputs and targets are each divided by their root mean square, as the scale of
     θ is free. Probes have no intercept: center the features, or add a column of ones, if an attacker would.
 
     Args:
         features: `(N, D)` inputs of the harmful task.
-        targets: `(N,)` labels, integers, booleans or text, for a logistic loss; or `(N,)` or `(N, m)` floats
-            for the squared loss.
+        targets: `(N,)` or `(N, m)` floats; or `(N,)` labels, integers, booleans or text, which are learned as
+            ±1 (a column per class beyond two) and decoded by the largest output.
         extractors: By name: an array `(D, k)`, a module, an `Immunizer`, an `Eraser`, or None for raw inputs.
             One extractor alone is named "theta".
         covariance: `(D, D)` covariance `K = XᵀX` of the task, with `moment`, in place of rows and targets;
@@ -75,8 +75,8 @@ def attack_panel(
         held_out: Features and targets on which loss and accuracy are measured; default: those of the attack.
         choosing: So many of the first held-out rows choose step and candidate of `reached`, the others judge
             them. With 0 all held-out rows do both, and what is reached is optimistic.
-        decode: Labels `0 … C − 1` of the rows that are measured, and a matrix `(m, C)` that takes outputs of
-            the squared loss to scores of classes: accuracy is measured, too.
+        decode: Labels `0 … C − 1` of the rows that are measured, and a matrix `(m, C)` that takes outputs to
+            scores of classes: accuracy is measured, too. Labels need none.
         budget: Steps, targets ε, batch size and seed of each attacker.
         attackers: Those that take part, by name (`attacker_names`) or as an `Attacker`; default: all.
         only: Name or names of the extractors to attack; default: all.
@@ -123,7 +123,7 @@ def attack_panel(
         if rows
         else AttackTask.of_covariance(covariance, moment)
     )
-    coded = None if decode is None else (np.asarray(decode[0]), float_matrix(decode[1], "decode"))
+    coded = task.decode if decode is None else (np.asarray(decode[0]), float_matrix(decode[1], "decode"))
     least, others = check_integer("choosing", choosing, 0), 0 if task.X_test is None else len(task.X_test)
     if least and least >= others:
         raise InvalidInputError(
@@ -179,8 +179,6 @@ def _chosen(kind: str, names: str | Sequence[str] | None, known: Collection[str]
 
 def _obstacle(attacker: Attacker, problem: AttackProblem) -> str:
     """Say why an attacker cannot run; empty: it can."""
-    if problem.space.kind not in attacker.kinds:
-        return f"it only attacks {' and '.join(attacker.kinds)}"
     if attacker.needs == "rows" and not problem.rows:
         return "it needs rows of features, but a covariance was given"
     if attacker.needs == "theta" and problem.theta is None:
@@ -195,11 +193,9 @@ def _problems(
     decode: tuple[Any, FloatArray] | None = None,
     choosing: int = 0,
 ) -> tuple[dict[str, AttackProblem], float]:
-    """Bring everything to unit scale; return also the scale of squared losses."""
-    labels, held, unit = task.y, task.y_test, 1.0
-    if task.kind == "regression":
-        unit = _root_mean_square(labels, "targets")
-        labels, held = labels / unit, None if held is None else held / unit
+    """Bring everything to unit scale; return also the scale of losses."""
+    unit = _root_mean_square(task.y, "targets")
+    targets, held = task.y / unit, None if task.y_test is None else task.y_test / unit
     if not 0 < unit * unit < np.inf:
         raise InvalidInputError(
             f"targets of size {unit:.3g} have squares outside the range of float64; rescale them."
@@ -208,14 +204,14 @@ def _problems(
     raw_test = None if task.X_test is None else task.X_test / raw_size
     # one for all extractors: one optimum serves all
     scored: dict[str, Any] = {"test_targets": held, "decode": decode, "choosing": choosing}
-    raw = ProbeSpace(task.X / raw_size, labels, task.kind, raw_test, **scored)
+    raw = ProbeSpace(task.X / raw_size, targets, raw_test, **scored)
     problems: dict[str, AttackProblem] = {}
     for name, theta in thetas.items():
         who, (X, X_test) = f"extractor '{name}'", task.inputs
         features = float_matrix(extracted(theta, X, who), f"features of {who}")
         size = _root_mean_square(features, f"features of {who}")
         test = None if X_test is None else float_matrix(extracted(theta, X_test, who), who) / size
-        space = ProbeSpace(features / size, labels, task.kind, test, **scored)
+        space = ProbeSpace(features / size, targets, test, **scored)
         if not problems:
             raw.__dict__["spectrum"] = space.spectrum  # the baseline's features are the inputs
             if space.nothing_to_learn:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.arrays import FloatArray, TargetKind, as_tensor
+from condnum.arrays import FloatArray, as_tensor
 from condnum.errors import InvalidInputError, check_integer
 from condnum.probing.line_search import log_spaced_steps
 from condnum.probing.space import ProbeSpace
@@ -29,10 +29,9 @@ class AttackBudget:
     reported_epsilon: float = 0.01  # the one of `epsilons` that sentences and tables are about
     batch_size: int = 64
     seed: int = 0
-    full_features: int = 1 << 31  # beyond, dense descents and SGD take float32 and halve their grids twice
 
     def __post_init__(self) -> None:
-        at_least = {"steps": 1, "dense_steps": 1, "batch_size": 1, "seed": 0, "full_features": 1}
+        at_least = {"steps": 1, "dense_steps": 1, "batch_size": 1, "seed": 0}
         for name, least in at_least.items():
             object.__setattr__(self, name, check_integer(name, getattr(self, name), least))
         epsilons = as_tensor(np.asarray(self.epsilons), "epsilons", ndim=1).tolist()
@@ -53,7 +52,7 @@ class Trace:
 
     choice: str  # its hyper-parameters in words
     steps: NDArray[np.int64]  # (T,) steps at which the loss was measured
-    excess: FloatArray  # (T,) (L_t − L*)/(L₀ − L*); NaN once it diverges or is dropped
+    excess: FloatArray  # (T,) (L_t − L*)/(L₀ − L*); NaN where it diverges
     scores: FloatArray  # (R, 5) step; loss, accuracy on rows that judge; the same on rows that choose; or NaN
     edge: bool = False  # first or last of an open-ended grid
     passes: FloatArray | None = None  # (T,) gradient evaluations so far, where not the steps
@@ -79,7 +78,6 @@ class Race:
         """Name the candidates, and which lie at the `edges` of their grid; `last` is the last step."""
         self.choices, self.edges, self.budget = list(choices), edges, budget
         self.last, self.target = budget.dense_steps if last is None else last, min(budget.epsilons)
-        self.alive = np.arange(len(self.choices))  # candidates that still take steps
         self._score: Callable[[FloatArray], Any] = space.score
         self._due = {*log_spaced_steps(self.last, 60).tolist()}
         self._steps: list[int] = []
@@ -87,15 +85,14 @@ class Race:
         self._scores: list[FloatArray] = []  # each (5, B)
 
     def observe(self, step: int, excess: FloatArray, weights: Callable[[], FloatArray]) -> bool:
-        """Record the excess losses of those `alive` after a step; False once the race is over."""
-        everyone = np.full(len(self.choices), np.nan)
-        everyone[self.alive] = np.where(np.isfinite(excess), excess, np.nan)
-        done = bool((everyone <= self.target).any()) or step >= self.last or bool(np.isnan(everyone).all())
+        """Record the excess losses after a step; False once the race is over."""
+        excess = np.where(np.isfinite(excess), excess, np.nan)
+        done = bool((excess <= self.target).any()) or step >= self.last or bool(np.isnan(excess).all())
         self._steps.append(step)
-        self._excess.append(everyone)
+        self._excess.append(excess)
         if step in self._due or done:
-            scores = np.full((5, len(everyone)), np.nan)
-            scores[0], scores[1:, self.alive] = step, self._score(weights())
+            scores = np.empty((5, len(excess)))
+            scores[0], scores[1:] = step, self._score(weights())
             self._scores.append(scores)
         return not done
 
@@ -108,7 +105,7 @@ class Race:
         ]
 
     def follow(self, space: ProbeSpace, filters: Iterable[FloatArray]) -> list[Trace]:
-        """Observe the filters `(B, r)` of a method on a squared loss; score the best candidate."""
+        """Observe the filters `(B, r)` of a method; score the best candidate."""
         S, seen = space.spectrum, list[FloatArray]()
 
         def keep(q: FloatArray) -> float:
@@ -163,7 +160,6 @@ class Attacker(ABC):
 
     name: str  # in the registry
     label: str  # for tables and figures
-    kinds: tuple[TargetKind, ...] = ("regression", "classification")
     needs: str = ""  # `theta` or `rows`, where it cannot do without
 
     def space(self, problem: AttackProblem) -> ProbeSpace:

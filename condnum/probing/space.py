@@ -10,56 +10,28 @@ Weights are `(B, k, m)`: B candidates, k features, m outputs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from scipy.special import expit, log_softmax
 
-from condnum.arrays import FloatArray, TargetKind
+from condnum.arrays import FloatArray
 from condnum.errors import RankError
 from condnum.probing.quadratic import Modes
-from condnum.probing.tasks import signed_labels
 from condnum.theory.extremes import singular_triples
 from condnum.theory.spectra import solver_rtol
 
 #: A squared slope of the loss below this fraction of what it could be is round-off of features in float64.
 _FLAT = 1e-14
 
-#: Largest slope and most iterations with which scikit-learn's L-BFGS ends on whitened features, and its C:
-#: the penalty is far below float64's round-off of the loss.
-_SLOPE, _ITERATIONS, _NO_PENALTY = 1e-9, 1000, 1e10
-
 
 def predict(features: FloatArray, weights: FloatArray) -> FloatArray:
     """Return `FW` `(N, B, m)` of all candidates by one matrix product."""
     B, k, m = weights.shape
     return (features @ weights.transpose(1, 0, 2).reshape(k, B * m)).reshape(-1, B, m)
-
-
-def squared_error(predicted: FloatArray, targets: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the mean squared error `(B,)` of predictions `(N, B, m)` and N times its derivative by them."""
-    residual = predicted - targets[:, None]
-    return (residual**2).sum(axis=2).mean(axis=0), 2 * residual
-
-
-def cross_entropy(logits: FloatArray, labels: NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
-    """Return the mean cross-entropy `(B,)` in nats of logits `(N, B, m)` and N times its derivative by them.
-
-    One output is the logit of label 1; C outputs are those of a softmax.
-    """
-    if logits.shape[2] == 1:
-        signed = np.where(labels == 1, -1.0, 1.0)[:, None, None]
-        return np.logaddexp(0, signed * logits).mean(axis=(0, 2)), signed * expit(signed * logits)
-    logs, at = log_softmax(logits, axis=2), np.arange(len(labels))
-    residual = np.exp(logs)
-    residual[at, :, labels] -= 1
-    return -logs[at, :, labels].mean(axis=0), residual
 
 
 @dataclass(frozen=True)
@@ -69,11 +41,11 @@ class Spectrum:
     sigma: FloatArray  # (r,) descending, of FᵀF/N
     left: FloatArray  # (N, r) u_i
     right: FloatArray  # (k, r) v_i
-    energy: FloatArray  # (r,) p_i, sum 1; of squared loss on the targets, or on ±1 labels of a classification
+    energy: FloatArray  # (r,) p_i, sum 1
 
     @property
     def modes(self) -> Modes:
-        """The squared loss in its eigenbasis."""
+        """The loss in its eigenbasis."""
         return Modes(self.sigma / self.sigma[0], self.energy)
 
     @property
@@ -85,37 +57,19 @@ class Spectrum:
 
 @dataclass(frozen=True, eq=False)
 class ProbeSpace:
-    """Features and targets of one probe, scaled as the panel scales them, and the training loss on them."""
+    """Features and targets of one probe, scaled as the panel scales them, and the squared loss on them."""
 
     features: FloatArray  # (N, k)
-    targets: NDArray[Any]  # (N, m) float64 or labels (N,) int64
-    kind: TargetKind  # regression: mean squared error; classification: mean cross-entropy
+    targets: FloatArray  # (N, m)
     test: FloatArray | None = None  # (M, k)
-    test_targets: NDArray[Any] | None = None
+    test_targets: FloatArray | None = None  # (M, m)
     decode: tuple[NDArray[np.int64], FloatArray] | None = None  # labels of scored rows, (m, C) to classes
     choosing: int = 0  # so many of the first scored rows choose step and candidate; 0: those that judge
 
-    @cached_property
-    def classes(self) -> int:
-        """Number of classes C."""
-        return max(2, int(self.targets.max()) + 1)
-
     @property
     def outputs(self) -> int:
-        """Number of outputs m: of a classification 1 for two classes, C for more."""
-        if self.kind == "regression":
-            return self.targets.shape[1]
-        return 1 if self.classes == 2 else self.classes
-
-    @property
-    def loss(self) -> Callable[[FloatArray, Any], tuple[FloatArray, FloatArray]]:
-        """The loss of predictions, with its derivative."""
-        return squared_error if self.kind == "regression" else cross_entropy
-
-    @cached_property
-    def squared_targets(self) -> FloatArray:
-        """`(N, m)`: the targets, or the labels as ±1 (one column per class for more than two)."""
-        return self.targets if self.kind == "regression" else signed_labels(self.targets, self.classes)
+        """Number of outputs m."""
+        return self.targets.shape[1]
 
     @cached_property
     def _triples(self) -> tuple[FloatArray, ...]:
@@ -130,90 +84,59 @@ class ProbeSpace:
         """Eigenvalues and energies p_i of what a solver reads in F (`solver_rtol`)."""
         U, s, right = self._triples
         kept = s > solver_rtol(self.features.shape) * s[0]
-        energy = ((U[:, kept].T @ self.squared_targets) ** 2).sum(axis=1)
+        energy = ((U[:, kept].T @ self.targets) ** 2).sum(axis=1)
         sigma = s[kept] ** 2 / len(self.features)
         return Spectrum(sigma, U[:, kept], right[kept].T, energy / (energy.sum() or 1.0))
 
     @cached_property
     def start_loss(self) -> float:
-        """L₀, of zero weights: `‖Y‖²/N`, or `ln C`."""
-        return float(self.loss(np.zeros((len(self.features), 1, self.outputs)), self.targets)[0][0])
+        """L₀, of zero weights: `‖Y‖²/N`."""
+        return float((self.targets**2).sum()) / len(self.targets)
 
     @cached_property
     def nothing_to_learn(self) -> bool:
-        """Whether zero weights are optimal: the convex loss is flat there, up to round-off."""
-        slope = self.loss(np.zeros((len(self.features), 1, self.outputs)), self.targets)[1][:, 0]
-        reached = self.spectrum.left.T @ slope
-        return bool((reached**2).sum() <= _FLAT * (slope**2).sum())
+        """Whether zero weights are optimal: the loss is flat there, up to round-off."""
+        reached = self.spectrum.left.T @ self.targets
+        return bool((reached**2).sum() <= _FLAT * (self.targets**2).sum())
 
     @cached_property
     def solution(self) -> FloatArray:
         """Minimum-norm least-squares solution `(k, m)` over the spectrum."""
         S = self.spectrum
         scale = np.sqrt(S.sigma * len(self.features))
-        return S.right @ ((S.left.T @ self.squared_targets) / scale[:, None])
+        return S.right @ ((S.left.T @ self.targets) / scale[:, None])
 
     @cached_property
     def optimum(self) -> float:
-        """L* of this space: of squared loss in closed form, of a classification by scikit-learn's L-BFGS.
-
-        On whitened features it takes some 20 steps; scikit-learn warns where it does not converge. Where
-        classes can be separated, L* is 0 and the loss ends below 1e-8.
-        """
-        U = self.spectrum.left
-        if self.kind == "regression":
-            Y = self.squared_targets
-            return float(((Y - U @ (U.T @ Y)) ** 2).sum()) / len(Y)
-        from sklearn.linear_model import LogisticRegression
-
-        model = LogisticRegression(C=_NO_PENALTY, fit_intercept=False, tol=_SLOPE, max_iter=_ITERATIONS)
-        basis = U * np.sqrt(len(U))
-        model.fit(basis, self.targets)
-        loss, _ = cross_entropy(predict(basis, model.coef_.T[None]), self.targets)
-        return float(loss[0])
+        """L* of this space, in closed form."""
+        U, Y = self.spectrum.left, self.targets
+        return float(((Y - U @ (U.T @ Y)) ** 2).sum()) / len(Y)
 
     @property
     def smoothness(self) -> float:
-        """Bound on the curvature: `2σ₁` of FᵀF/N; of cross-entropy `σ₁/4`; `σ₁/2` for C > 2 (Böhning)."""
-        top = float(self.spectrum.sigma[0])
-        return 2 * top if self.kind == "regression" else top / (4 if self.classes == 2 else 2)
+        """The largest curvature, `2σ₁` of FᵀF/N."""
+        return 2 * float(self.spectrum.sigma[0])
 
     @cached_property
     def _hessian(self) -> FloatArray:
         """`FᵀF/N`."""
         return self.features.T @ self.features / len(self.features)
 
-    @cached_property
-    def _single(self) -> tuple[Any, ...]:
-        """Features, Hessian and moment `(k, m)` of the squared loss in float32."""
-        moment = self.features.T @ self.squared_targets / len(self.features)
-        return tuple(of.astype(np.float32) for of in (self.features, self._hessian, moment))
-
     def evaluate(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return relative excess loss `(B,)` and gradient `(B, k, m)`, in the type of the weights."""
-        learnable, single = self.start_loss - self.optimum, weights.dtype == np.float32
-        if self.kind == "regression" and single:  # W* may be too large for float32
-            _, H, moment = self._single
-            slope = predict(H, weights).transpose(1, 0, 2) - moment
-            return 1 + (weights * (slope - moment)).sum(axis=(1, 2)) / learnable, 2 * slope
-        if self.kind == "regression":  # from W − W*, so that a small excess loss has no cancellation
-            error = weights - self.solution
-            product = predict(self._hessian, error).transpose(1, 0, 2)
-            return (error * product).sum(axis=(1, 2)) / learnable, 2 * product
-        loss, gradient = self._of_rows(weights, slice(None))
-        return (loss - self.optimum) / learnable, gradient
+        """Return relative excess loss `(B,)` and gradient `(B, k, m)`.
+
+        Both are of W − W*, so that a small excess loss has no cancellation.
+        """
+        error = weights - self.solution
+        product = predict(self._hessian, error).transpose(1, 0, 2)
+        return (error * product).sum(axis=(1, 2)) / (self.start_loss - self.optimum), 2 * product
 
     def batch_gradient(self, weights: FloatArray, index: NDArray[np.int64]) -> FloatArray:
         """Return the gradient of the mean loss of the rows `index`."""
-        return self._of_rows(weights, index)[1]
-
-    def _of_rows(self, weights: FloatArray, index: Any) -> tuple[FloatArray, FloatArray]:
-        """Return mean loss and gradient on rows."""
-        F = (self._single[0] if weights.dtype == np.float32 else self.features)[index]
-        loss, residual = self.loss(predict(F, weights), self.targets[index])
+        F = self.features[index]
+        residual = predict(F, weights) - self.targets[index, None]
         N, B, m = residual.shape
-        pulled = (F.T @ residual.reshape(N, B * m).astype(F.dtype, copy=False)).reshape(-1, B, m)
-        return loss, pulled.transpose(1, 0, 2) / N
+        return (F.T @ residual.reshape(N, B * m)).reshape(-1, B, m).transpose(1, 0, 2) * (2 / N)
 
     def score(self, weights: FloatArray) -> tuple[FloatArray, ...]:
         """Return loss and accuracy `(B,)` on the held-out rows that judge, and on those that choose.
@@ -227,17 +150,14 @@ class ProbeSpace:
         judging, choosing = slice(self.choosing, None), slice(self.choosing or None)
         return *self._scored(predicted, y, judging), *self._scored(predicted, y, choosing)
 
-    def _scored(self, predicted: FloatArray, y: Any, rows: slice) -> tuple[FloatArray, FloatArray]:
+    def _scored(self, predicted: FloatArray, y: FloatArray, rows: slice) -> tuple[FloatArray, FloatArray]:
         """Return loss and accuracy of predictions on some of the scored rows."""
         predicted, y = predicted[rows], y[rows]
-        loss, _ = self.loss(predicted, y)
-        if self.decode is not None:
-            labels, classes = self.decode
-            return loss, ((predicted @ classes).argmax(axis=2) == labels[rows, None]).mean(axis=0)
-        if self.kind == "regression":
+        loss = ((predicted - y[:, None]) ** 2).sum(axis=2).mean(axis=0)
+        if self.decode is None:
             return loss, np.full(predicted.shape[1], np.nan)
-        chosen = predicted[:, :, 0] > 0 if self.classes == 2 else predicted.argmax(axis=2)
-        return loss, (chosen == y[:, None]).mean(axis=0)
+        labels, classes = self.decode
+        return loss, ((predicted @ classes).argmax(axis=2) == labels[rows, None]).mean(axis=0)
 
     @cached_property
     def standardized(self) -> ProbeSpace:

@@ -1,6 +1,6 @@
 """What a probe wants to learn: rows and targets, or their covariance and moment, checked."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -77,11 +77,12 @@ class AttackTask:
     """Rows and targets of an attack, copied to float64."""
 
     X: FloatArray  # (N, D)
-    y: NDArray[Any]  # (N, m) targets of a regression; (N,) labels of a classification, 0 … C − 1
-    kind: TargetKind  # regression: squared loss; classification: logistic loss, softmax for C > 2
+    y: NDArray[Any]  # (N, m) targets of the squared loss, or labels as ±1
+    kind: TargetKind  # what the targets were
     X_test: FloatArray | None = None  # (M, D)
     y_test: NDArray[Any] | None = None
     inputs: tuple[Any, Any] = (None, None)  # X and X_test as extractors take them: data frames keep names
+    decode: tuple[NDArray[np.int64], FloatArray] | None = None  # labels of scored rows, (m, C) to classes
 
     @classmethod
     def of(cls, features: Any, targets: Any, kind: TargetKind, held_out: Any) -> "AttackTask":
@@ -93,7 +94,8 @@ class AttackTask:
         learned: TargetKind = "regression" if classes is None else "classification"
         named = hasattr(features, "columns")
         if held_out is None:
-            return cls(X, y.copy(), learned, inputs=(features if named else X, None))
+            own = cls(X, y.copy(), learned, inputs=(features if named else X, None))
+            return own if classes is None else own.signed(len(classes))
         _, frame = same_columns(features=features, held_out=held_out[0])
         X_test = float_matrix(frame, "held-out features")
         y_test, found = as_targets(held_out[1], "held-out targets", kind, rows=len(X_test))
@@ -110,7 +112,15 @@ class AttackTask:
                 f"others, {X.shape} and {y.shape}."
             )
         inputs = (features, frame) if named else (X, X_test)
-        return cls(X, y.copy(), learned, X_test, y_test.copy(), inputs)
+        own = cls(X, y.copy(), learned, X_test, y_test.copy(), inputs)
+        return own if classes is None else own.signed(len(classes))
+
+    def signed(self, classes: int) -> "AttackTask":
+        """Return this task with labels 0 … C − 1 as targets, and what decodes outputs."""
+        coded = None if self.y_test is None else signed_labels(self.y_test, classes)
+        columns = np.array([[-1.0, 1.0]]) if classes == 2 else np.eye(classes)
+        decode = (self.y if self.y_test is None else self.y_test), columns
+        return replace(self, y=signed_labels(self.y, classes), y_test=coded, decode=decode)
 
     @classmethod
     def of_covariance(cls, covariance: Any, moment: Any) -> "AttackTask":

@@ -10,6 +10,7 @@ import pandas as pd
 
 from condnum.deep.attacks.report import cheapest_attack
 from condnum.figures.style import option_text
+from condnum.probing.race import AttackBudget
 from condnum.probing.report import factor_text
 from condnum.report.deep import HEADLINE, factor_table, in_percent, net_label
 from condnum.report.erasure import left_table
@@ -27,7 +28,6 @@ from condnum.report.tables import (
     spread,
     times,
 )
-from condnum.studies.attackers import LOGISTIC_EPSILON, SQUARED_EPSILON
 
 #: A table of a run by its name; None if the run has none.
 Tables: TypeAlias = Callable[[str], Any]
@@ -192,8 +192,8 @@ def _limits(tables: Tables, kind: str, data: str) -> Answer:
 
 def reported_factors(tables: Tables) -> tuple[pd.DataFrame, float]:
     """Return the factors of the target that sentences are about, and that target."""
-    logistic = np.isclose(tables("extractors")["start_loss"].iloc[0], np.log(2))  # of zero weights
-    epsilon = LOGISTIC_EPSILON if logistic else SQUARED_EPSILON
+    logistic = np.isclose(tables("extractors")["start_loss"].iloc[0], np.log(2))  # of an earlier revision
+    epsilon = 0.1 if logistic else AttackBudget.reported_epsilon
     return tables("factors").query("epsilon == @epsilon"), epsilon
 
 

@@ -4,13 +4,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import pandas as pd
 
 from condnum.arrays import TargetKind
 from condnum.data import TaskPair, digit_pair
-from condnum.errors import InvalidInputError
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import AttackBudget, AttackReport, attack_panel, attacker_names
 from condnum.progress import report_event
@@ -27,10 +26,6 @@ _RAW = "raw"
 
 #: Rows of each class that the attacker of a digit trains on, and steps that pass over them.
 DIGIT_ROWS, DIGIT_DENSE_STEPS = 2500, 500
-
-#: Excess loss that sentences and figures are about, of a logistic loss without a ridge: on MNIST no
-#: first-order attacker reaches 1 % within the budget, on whatever features.
-LOGISTIC_EPSILON, SQUARED_EPSILON = 0.1, 0.01
 
 #: Fraction of a digit task's rows that is held out for the attacker's accuracy.
 _HELD_OUT = 0.2
@@ -51,7 +46,6 @@ class Attackers(MethodStudy, name="attackers", notebook="attackers"):
     seed: Annotated[int, at_least(0)]  # of θ₀ and of the attackers
     steps: Count | None  # full-batch steps of immunization; None: each method's own
     rows: Annotated[int, at_least(4)] | None  # of a task (house prices) or of a class (digits)
-    loss: Literal["auto", "squared", "logistic"]  # auto: logistic for digits
     attack_steps: Count | None  # of recurrences and mini-batches
     dense_attack_steps: Count | None  # of attackers who pass over the data; None: by the data
 
@@ -59,8 +53,6 @@ class Attackers(MethodStudy, name="attackers", notebook="attackers"):
         """Refuse what cannot run, before anything is computed."""
         self.fill(methods=_METHODS, attackers=tuple(attacker_names()))
         _ = self.base
-        if self.loss == "logistic" and self.digits is None:
-            raise InvalidInputError("house prices are a regression: the loss must be squared, or auto.")
 
     @cached_property
     def base(self) -> Any:
@@ -78,7 +70,7 @@ class Attackers(MethodStudy, name="attackers", notebook="attackers"):
     @property
     def kind(self) -> TargetKind:
         """What the attacker learns."""
-        return "regression" if self.digits is None or self.loss == "squared" else "classification"
+        return "regression" if self.digits is None else "classification"
 
     @property
     def budget(self) -> AttackBudget:
@@ -87,7 +79,6 @@ class Attackers(MethodStudy, name="attackers", notebook="attackers"):
         return AttackBudget(
             AttackBudget.steps if self.attack_steps is None else self.attack_steps,
             dense if self.dense_attack_steps is None else self.dense_attack_steps,
-            reported_epsilon=LOGISTIC_EPSILON if self.kind == "classification" else SQUARED_EPSILON,
             seed=self.seed,
         )
 
@@ -188,11 +179,10 @@ def attack_task(study: Attackers, pair: TaskPair) -> dict[str, Any]:
         return {"features": X, "targets": y, "title": f"{pair.harmful_name}, {len(X)} rows"}
     rows = 2 * (study.rows or DIGIT_ROWS)
     X, y = X[:rows], y[:rows]  # the digit and the rest in turn, so every part is balanced
-    targets = y if study.kind == "classification" else 2 * y - 1
     held = max(2, int(len(X) * _HELD_OUT) // 2 * 2)
     fit = len(X) - held
-    title = f"{pair.harmful_name} against the rest, {fit} rows, {study.kind}"
-    own = {"features": X[:fit], "targets": targets[:fit], "held_out": (X[fit:], targets[fit:])}
+    title = f"{pair.harmful_name} against the rest, {fit} rows"
+    own = {"features": X[:fit], "targets": y[:fit], "held_out": (X[fit:], y[fit:])}
     return own | {"kind": study.kind, "title": title}
 
 

@@ -401,7 +401,8 @@ def first_attackable(data: TaskPairs) -> TaskPair | None:
 def attacked(pair: TaskPair, seed: int = 0, rows: int | None = None) -> AttackReport:
     """Attack raw features, those of `pareto` and erased ones of one split, on rows that the defender lacks.
 
-    A softmax head without an intercept on centered features; accuracy is that on the judge's rows.
+    Least squares on labels ±1, without an intercept, on centered features; accuracy is that on the judge's
+    rows.
     """
     split = Split.drawn(pair, seed, rows)
     if not split.attacker.labels:
@@ -410,7 +411,7 @@ def attacked(pair: TaskPair, seed: int = 0, rows: int | None = None) -> AttackRe
     (X, y, _), judge, mean = split.attacker, split.judge, split.attacker.X.mean(axis=0)
     erased = erasure(*split.defender[:2], kind="classification")
     thetas = {"raw": None, "pareto": immunized.theta, "erase": erased.extractor}
-    budget = AttackBudget(dense_steps=2_000, epsilons=(0.1, 0.01), reported_epsilon=0.1)
+    budget = AttackBudget(steps=2_000, epsilons=(0.1, 0.01), reported_epsilon=0.1)
     return attack_panel(
         X - mean,
         y,

@@ -167,9 +167,8 @@ class TestAttackers:
         options = {"budget": budget, "erase": False}
         for seed in range(4):
             section = attack_section(
-                read_rows(as_stream(data[1])), labels, {"theta": np.eye(D)}, kind="classification", seed=seed,
-                **options,
-            )  # fmt: skip
+                read_rows(as_stream(data[1])), labels, {"theta": np.eye(D)}, seed=seed, **options
+            )
             assert section.rows == 120
             kept.append(section.choosing + section.held_out)
         assert {*kept} == {79, 80}

@@ -188,13 +188,18 @@ def test_an_erased_target_is_out_of_reach_for_all_but_those_who_train_theta(kind
     assert attack_factor_heatmap(fixed, "").data[0].text[-1] == "<b>∞</b>"
 
 
-def test_a_classification_skips_what_is_quadratic_and_measures_accuracy():
-    found = panel(classification(), {"raw": None, "ill": ill()})
-    assert set(found.skipped["attacker"]) == {"line_search"}
+@pytest.mark.parametrize("classes", [2, 3])
+def test_labels_are_learned_as_signs_and_measured_by_accuracy(classes):
+    X, y, (X_test, y_test) = task = classification(classes)
+    found = panel(task, {"raw": None, "ill": ill()})
+    assert found.kind == "classification"
+    assert found.skipped.empty
+    W = np.linalg.lstsq(X, 2 * np.eye(classes)[y] - 1)[0]
+    solved = panel(task, {"raw": None}, "closed_form").evaluation["accuracy"].item()
+    assert solved == pytest.approx(((X_test @ W).argmax(axis=1) == y_test).mean())
     last = found.curves.dropna(subset="accuracy").groupby(["extractor", "attacker"])["accuracy"].last()
     assert last.between(0, 1).all()
     assert last["raw", "lbfgs"] > 0.6
-    assert "line_search was skipped on 2 extractor(s)" in repr(found)
     assert same(steps(found, "whiten", "ill"), steps(found, "whiten", "raw"))
     assert found.at(found.factors, None).set_index("attacker").loc["gd", "factor"] > 5
 
@@ -224,6 +229,7 @@ def test_any_extractor_and_text_labels_are_taken_in_the_order_of_named_columns()
     for name in ("layer", "tensor"):
         assert same(steps(found, "gd", name), steps(found, "gd", "estimator"))
     assert found.skipped["extractor"].tolist() == ["net"]
+    assert "fine_tune was skipped on 1 extractor(s)" in repr(found)
     assert steps(found, "gd", "erased", 0.1) == np.inf
     assert np.isfinite(steps(found, "fine_tune", "erased", 0.1))  # from θ with its bias
     turned = attack_panel(frame[[*"edcba"]], words, {"estimator": immunizer}, attackers=["gd"], budget=SMALL)

@@ -13,30 +13,15 @@ from condnum.probing.race import AttackProblem, Race, zero_weights
 from condnum.probing.space import ProbeSpace
 
 
-def make(kind, classes=2, rows=60, features=4):
+@pytest.fixture
+def space():
     generator = np.random.default_rng(3)
-    X = generator.normal(size=(rows, features)) * [2.0, 1.0, 0.5, 0.3]
-    if kind == "regression":
-        return ProbeSpace(X, X @ generator.normal(size=(4, 2)) + generator.normal(size=(rows, 2)), kind)
-    scores = X @ generator.normal(size=(4, classes)) + 2 * generator.normal(size=(rows, classes))
-    return ProbeSpace(X, scores.argmax(axis=1), kind)
+    X = generator.normal(size=(60, 4)) * [2.0, 1.0, 0.5, 0.3]
+    return ProbeSpace(X, X @ generator.normal(size=(4, 2)) + generator.normal(size=(60, 2)))
 
 
-SPACES = {
-    "squared": lambda: make("regression"),
-    "logistic": lambda: make("classification"),
-    "softmax": lambda: make("classification", 3),
-}
-
-
-@pytest.fixture(params=SPACES)
-def space(request):
-    return SPACES[request.param]()
-
-
-def test_the_optimum_is_that_of_a_solver_who_reads_small_directions():
+def test_the_optimum_is_that_of_a_solver_who_reads_small_directions(space):
     """Singular values of 1e-9 are far above round-off of the features, if not above that of their squares."""
-    space = make("regression")
     small = replace(space, features=space.features * [1.0, 1.0, 1.0, 1e-9])
     assert small.optimum == pytest.approx(space.optimum, rel=1e-6)
     rows = small.features
@@ -48,13 +33,8 @@ def test_the_optimum_is_that_of_a_solver_who_reads_small_directions():
 
 def torch_loss(space, W):
     """The mean loss by torch, of weights (k, m)."""
-    Z = torch.from_numpy(space.features) @ W
-    y = torch.from_numpy(np.asarray(space.targets))
-    if space.kind == "regression":
-        return ((Z - y) ** 2).sum() / len(y)
-    if space.classes == 2:
-        return torch.nn.functional.binary_cross_entropy_with_logits(Z[:, 0], y.double())
-    return torch.nn.functional.cross_entropy(Z, y)
+    features, targets = torch.from_numpy(space.features), torch.from_numpy(space.targets)
+    return ((features @ W - targets) ** 2).sum() / len(targets)
 
 
 def relative(space, loss):
@@ -74,7 +54,7 @@ def test_gradient_and_loss_of_many_candidates_match_autograd(space):
     np.testing.assert_allclose(space.batch_gradient(W, rows), G, rtol=1e-9, atol=1e-12)
 
 
-def test_the_optimum_is_scipys_and_smoothness_bounds_the_curvature(space):
+def test_the_optimum_is_scipys_and_smoothness_is_the_largest_curvature(space):
     zero = zero_weights(space, 1)[0]
 
     def loss(w):
@@ -84,15 +64,7 @@ def test_the_optimum_is_scipys_and_smoothness_bounds_the_curvature(space):
     found = minimize(lambda w: float(loss(torch.from_numpy(w))), zero.ravel(), tol=1e-12)
     assert space.optimum == pytest.approx(found.fun, abs=1e-7)
     H = torch.autograd.functional.hessian(loss, torch.from_numpy(zero.ravel()))
-    assert float(torch.linalg.eigvalsh(H)[-1]) <= space.smoothness * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("classes", [2, 3])
-def test_classes_that_can_be_separated_have_optimum_zero(classes):
-    generator = np.random.default_rng(0)
-    X = generator.normal(size=(40, 3)) * [1.0, 1e-2, 1e2]
-    labels = (X @ generator.normal(size=(3, classes))).argmax(axis=1)
-    assert 0 <= ProbeSpace(X, labels, "classification").optimum < 1e-7
+    assert float(torch.linalg.eigvalsh(H)[-1]) == pytest.approx(space.smoothness)
 
 
 def losses_by_torch(space, parameters, optimizer, steps):
@@ -127,22 +99,6 @@ def test_each_candidate_of_a_grid_descends_as_it_would_alone(space, kind, layers
         np.testing.assert_allclose(trace.excess, losses, rtol=1e-6)
 
 
-def test_large_descents_take_float32_and_drop_slow_rates(space):
-    """A rate of 1e-4 moves least in 1/16 of the steps; float32 has seven digits of a loss of about 1."""
-    options, full = [{"lr": rate} for rate in (1e-4, 2e-4, 1e-2, 2e-2)], far(64)
-    large = replace(full, full_features=3)
-    runs = []
-    for budget in (full, large):
-        race = Race(space, [*"abcd"], budget)
-        runs.append(descend_grid(space, race, torch.optim.SGD, options).traces)
-        runs[-1] += (
-            StochasticDescent().run(AttackProblem(space, space, None), budget).traces[:2]
-        )  # rates far from instability
-    assert [bool(np.isnan(trace.excess[-1])) for trace in runs[1][:4]] == [True, True, False, False]
-    for one, two in zip(*(run[2:] for run in runs), strict=True):
-        np.testing.assert_allclose(two.excess, one.excess, atol=1e-4)
-
-
 def test_sgd_takes_each_row_once_an_epoch_and_is_seeded(space, monkeypatch):
     budget, seen = AttackBudget(40, batch_size=20, epsilons=(1e-9,), reported_epsilon=1e-9, seed=4), []
     really = ProbeSpace.batch_gradient
@@ -155,8 +111,7 @@ def test_sgd_takes_each_row_once_an_epoch_and_is_seeded(space, monkeypatch):
     np.testing.assert_array_equal(run.traces[3].excess, again.traces[3].excess)
 
 
-def test_whitened_and_standardized_spaces():
-    space = SPACES["squared"]()
+def test_whitened_and_standardized_spaces(space):
     white = space.whitened
     np.testing.assert_allclose(white.features.T @ white.features / 60, np.eye(4), atol=1e-12)
     assert white.optimum == pytest.approx(space.optimum)

@@ -1,6 +1,5 @@
 """The study of attackers on the embedded data; its extractors are those of the other studies."""
 
-import numpy as np
 import pytest
 
 from condnum.report import linear as attack_tables
@@ -27,13 +26,9 @@ def test_a_digit_is_told_from_the_rest_with_rows_held_out():
     found = study.run(jobs=1)
     report = study.report(found.data, found.cells)
     assert (report.kind, report.held_out) == ("classification", True)
-    assert report.budget.reported_epsilon == pytest.approx(0.1)
-    assert attack_tables.prediction_table(report).empty
+    assert report.budget.reported_epsilon == pytest.approx(0.01)
+    assert attack_tables.prediction_table(report)["attacker"].unique().tolist() == ["Whiten + GD"]
     assert found.tables["curves"]["accuracy"].max() > 0.7  # 24 balanced rows: chance is 0.5
     assert len(attack_task(study, study.pair(found.data))["held_out"][0]) == 24
-    study = Attackers("digits:4-9", loss="squared", rows=20)  # on labels: a regression
-    task = attack_task(study, study.pair(study.load()))
-    assert (task["kind"], study.budget.reported_epsilon) == ("regression", 0.01)
-    assert set(np.unique(task["targets"])) == {-1.0, 1.0}
     fewest = attack_task(Attackers("digits:4-9", rows=4), study.pair(study.load()))
     assert len(fewest["held_out"][0]) == 2

@@ -35,7 +35,6 @@ from condnum.studies.limits import Limits
         (Limits, {"pairs": "4-7"}, "house-prices is a single pair"),
         (Attackers, {"data": "mnst:4-9"}, "did you mean 'mnist:4-9'"),
         (Attackers, {"data": "house-prices:4-9"}, "tables take none"),
-        (Attackers, {"loss": "logistic"}, "house prices are a regression"),
     ],
     ids=str,
 )
