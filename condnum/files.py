@@ -87,21 +87,13 @@ def write_json(path: str | os.PathLike[str], value: Any) -> Path:
 
 
 def write_tables(folder: str | os.PathLike[str], tables: Mapping[str, Any]) -> list[str]:
-    """Write data frames as CSV, Parquet or NumPy's archive, as their names end; each whole or not at all.
-
-    An archive has an array a column, of a column of arrays (of one length) an array of rows.
-    """
+    """Write data frames as CSV or Parquet, as their names end; each whole or not at all."""
     target = output_folder(folder)
     for name, table in tables.items():
         with atomic_write(target / name) as temporary:
             if name.endswith(".parquet"):
                 require("pyarrow", "notebooks")
                 table.to_parquet(temporary, index=False)
-            elif name.endswith(".npz"):
-                import numpy as np
-
-                arrays: dict[str, Any] = {column: np.array(table[column].tolist()) for column in table}
-                np.savez_compressed(temporary, **arrays)
             else:
                 table.to_csv(temporary, index=False)
     return list(tables)

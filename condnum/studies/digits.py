@@ -16,12 +16,10 @@ from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, several
 from condnum.studies.linear import LinearStudy
 from condnum.studies.measure import (
-    SPECTRA_TABLE,
     TABLE_2,
     average_over_pairs,
     ceilings,
     seed_summary,
-    spectra_table,
     spectral_cell,
 )
 from condnum.studies.method_study import MethodNames
@@ -111,7 +109,6 @@ class DigitPairs(LinearStudy, name="digit-pairs", notebook="mnist"):
         return {
             "results": table,
             "summary": summary.assign(pairs=len({_digits(cell) for cell, *_ in results})),
-            SPECTRA_TABLE: spectra_table(CellResult(row, arrays) for _, row, arrays in results),
         }
 
 

@@ -131,20 +131,6 @@ def spectral_cell(problem: ImmunizationProblem, result: ImmunizationResult) -> C
     return CellResult(row, arrays)
 
 
-#: Table of the spectra of a run.
-SPECTRA_TABLE = "spectra.npz"
-
-
-def spectra_table(cells: Iterable[CellResult]) -> pd.DataFrame:
-    """Return a row per cell of `spectral_cell`: its scalars, and the four spectra, D values with zeros."""
-    rows = []
-    for row, arrays in cells:
-        D = int(row["dimension"])  # type: ignore[arg-type]
-        spectra = {name: np.pad(arrays[name], (0, D - len(arrays[name]))) for name in SPECTRA}
-        rows.append(row | spectra)
-    return pd.DataFrame(rows).astype({"loss_gap": float})  # None becomes NaN
-
-
 def cell_spectra(row: Mapping[str, Any], arrays: Arrays, *, unit: bool = False) -> HessianSpectra:
     """Return a cell's spectra as tensors, for θ as trained or at unit scale."""
     D = int(row["dimension"])
