@@ -114,8 +114,8 @@ def attack_section(
     if wide:
         reduced.append(
             f"Beyond {WIDE_FEATURES} features, Adam, L-BFGS, the stacked layer and fine-tuning of θ take "
-            f"{budget.dense_steps} steps at most and SGD as many passes over the data; solved heads take "
-            "float64 alone."
+            f"{budget.dense_steps} steps at most and SGD as many passes over the data; the heads of "
+            "libraries are those without a penalty, in float64."
         )
     learned, labels = y, y.dtype.kind == "i"
     names, codes = np.unique(y[train], return_inverse=True, axis=0)
@@ -192,7 +192,7 @@ def _solved_heads(
     train: Sample, choosing: Sample, judging: Sample, *, wide: bool
 ) -> Iterator[dict[str, Any]]:
     """Yield the solved head that is best on the rows that choose, and the kernel's, with their scores."""
-    heads = linear_heads(train, np.concatenate([choosing.X, judging.X]))
+    heads = linear_heads(train, np.concatenate([choosing.X, judging.X]), penalized=not wide)
     if wide:
         heads = takewhile(lambda head: "float32" not in head[0], heads)
     tried = [(score(F[: len(choosing.y)], train, choosing), name, F) for name, F in heads]

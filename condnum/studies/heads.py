@@ -55,13 +55,15 @@ def score(predicted: FloatArray, train: Sample, test: Sample) -> float:
     return float(1 - residual / ((test.columns - test.columns.mean(axis=0)) ** 2).sum())
 
 
-def linear_heads(train: Sample, rows: FloatArray, every: bool = True) -> Iterator[tuple[str, FloatArray]]:
+def linear_heads(
+    train: Sample, rows: FloatArray, every: bool = True, *, penalized: bool = True
+) -> Iterator[tuple[str, FloatArray]]:
     """Yield each linear head that an attacker may train, with its predictions `(M, C)` of rows.
 
     Ridge and logistic regression choose their penalty or have a tolerance; the others have none, so that they
     read what is left in round-off: scikit-learn's defaults, whitening by every singular value and by the
     first principal components, LAPACK's least squares. All of them run in float64 and in float32; unless
-    `every`, only ridge and logistic regression do, in float64.
+    `every`, only ridge and logistic regression do, in float64; unless `penalized`, these two are left out.
     """
     from sklearn.decomposition import PCA
     from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
@@ -78,7 +80,7 @@ def linear_heads(train: Sample, rows: FloatArray, every: bool = True) -> Iterato
         spaces = {"": (F, G), ", standardized": (scaler.transform(F), scaler.transform(G))}
         if kept.any():
             spaces[", whitened"] = white.transform(F)[:, kept], white.transform(G)[:, kept]
-        for space, (A, B) in spaces.items():
+        for space, (A, B) in spaces.items() if penalized else ():
             size = np.sqrt((A**2).sum(axis=1).mean()) or 1.0
             ridge = RidgeCV(np.geomspace(1e-8, 10, 10) * len(A) / A.shape[1]).fit(A / size, train.columns)
             yield f"ridge regression{space}{name}", ridge.predict(B / size)
