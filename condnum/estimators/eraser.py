@@ -22,7 +22,8 @@ class Eraser(OneToOneFeatureMixin, Extractor):
     Features are :math:`\bar x + ((x - \bar x)B)C`, with :math:`B^\top X_H^\top Z = 0` for centered inputs and
     targets Z: no linear probe with a convex loss does better on them than without features, see `erasure`.
     Release `transform`, or the two layers of `to_linear()`: one matrix θ = BC leaks through its round-off.
-    On fresh rows something is left, the more the fewer rows per column were fitted: audit it on other rows.
+    On fresh rows something is left, the more the fewer rows per column were fitted, and nearly all of it
+    where a single row excites a column: audit it on other rows.
 
     Args:
         strength: 1 − s in [0, 1]; 1 erases, less slows only.

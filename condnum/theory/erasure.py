@@ -85,8 +85,9 @@ def erasure(
     with :math:`Σ = K_H / N, W = Σ^{-1/2}, U = \operatorname{orth} WX_H^\top Z`. X and K_H are centered for a
     probe with an intercept. Of all θ that erase these directions, this one changes the harmful features least
     in Mahalanobis norm (LEACE). *On these rows* no linear probe of the features learns anything; *on fresh
-    rows* a sampling error of order :math:`\sqrt{D/N}` remains. Probes of θ's inputs, and those of a higher
-    `degree`, are not stopped.
+    rows* a sampling error of order :math:`\sqrt{D/N}` remains, and everything can where a direction is
+    excited by so few rows that other rows lack it: features then show what was erased, to balance these rows.
+    Probes of θ's inputs, and those of a higher `degree`, are not stopped.
 
     At s = 0 the features are (XB)C with B `(D, r)`, r = rank(Σ) − k. What no row excites (constant columns,
     fewer rows than columns) is not passed on, because nothing is known about it. The benign task pays for
@@ -185,13 +186,15 @@ def erasure_of_rows(
     keep_unseen = check_flag("keep_unseen", keep_unseen)
     if degree not in (1, 2):
         raise InvalidInputError(f"degree must be 1 (linear probes) or 2 (quadratic ones), got {degree!r}.")
-    D, eps = F.shape[1], default_rtol(max(N, F.shape[1]))
+    D = F.shape[1]
+    # Rounding of the stored rows moves columns of length 1 by less than √D·eps/2 in spectral norm.
+    rtol = max(default_rtol(max(N, D)), D**0.5 * stored)
     round_off = max(N, D) * EPS * Z.norm()
     sizes = torch.hypot(F.norm(dim=0), N**0.5 * mean.abs())
     flat = F.norm(dim=0) <= (N * EPS + 2 * stored) * sizes
     rows, F = torch.linalg.qr(torch.where(flat, 0.0, F))
     targets, Z = Z, rows.mT @ Z
-    units, V, roots, left = _equilibrated_svd(F, eps)
+    units, V, roots, left = _equilibrated_svd(F, rtol)
     fit = left.mT @ Z
     erased, lengths, _ = singular_triples(fit)
     erased = erased[:, lengths > round_off]

@@ -4,6 +4,7 @@ import pytest
 
 from condnum.errors import DataNotFoundError, InvalidInputError
 from condnum.methods import registry
+from condnum.studies import method_study
 from condnum.studies.deep import DeepNets
 from condnum.studies.house_prices import HousePrices
 
@@ -26,7 +27,9 @@ class One(Method):
     ],
 )
 def test_files_that_are_refused(tmp_path, monkeypatch, name, text, study, error, message):
-    monkeypatch.setattr(registry, "METHODS", dict(registry.METHODS))
+    own = dict(registry.METHODS)
+    for module in (registry, method_study):
+        monkeypatch.setattr(module, "METHODS", own)
     if text is not None:
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
     with pytest.raises(error, match=message):

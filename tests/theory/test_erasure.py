@@ -261,6 +261,20 @@ def test_fresh_attackers_without_a_tolerance_find_nothing_in_round_off(released,
     assert abs(np.mean(read) - 0.5) < 0.02
 
 
+def test_rounded_layers_of_float32_rows_put_nothing_back_where_columns_repeat():
+    # Two columns that are equal up to a factor differ by their rounding: no direction of its own.
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(3000, 5))
+        y = (X[:, 0] > 0).astype(int)
+        X = np.c_[X, X[:, 0] / 3].astype(np.float32)
+        eraser = Eraser().fit(X[:1000], y[:1000])
+        F = eraser.to_linear()(torch.tensor(X)).detach().numpy().astype(float)
+        model = make_pipeline(StandardScaler(), PCA(whiten=True), LogisticRegression())
+        assert eraser.erasure_.left.shape == (6, 4)
+        assert model.fit(F[1000:2000], y[1000:2000]).score(F[2000:], y[2000:]) < 0.6
+
+
 def test_what_no_row_excites_is_not_passed_on_unless_it_is_asked_for():
     X, y = digits_5_to_9()
     dark = ~X.any(axis=0)
