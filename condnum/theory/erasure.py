@@ -221,7 +221,7 @@ def erasure_of_rows(
         same = torch.eye(D).to(F)
         theta = same - strength * (V @ a / units[:, None]) @ (V @ b * units[:, None]).mT
         return Erasure(theta, same, removed, k, strength, 0.0)
-    unseen = complement(V) if keep_unseen else V[:, :0]
+    unseen = _unseen(V) if keep_unseen else V[:, :0]
     if k >= r and not unseen.shape[1]:
         fewer = f"a smaller rank, such as {k // 2}, fewer classes" if k > 1 else "more features"
         raise RankError(
@@ -234,6 +234,15 @@ def erasure_of_rows(
     left = torch.linalg.qr(F @ B[:, : r - k]).Q.mT @ Z
     gone = 1 - float(left.square().sum() / fit.square().sum()) if linear else 0.0
     return Erasure(B, C, removed, k, strength, min(1.0, max(0.0, gone)))
+
+
+def _unseen(V: Tensor) -> Tensor:
+    """Return an orthonormal basis of the complement of V `(D, r)`, with columns that V lacks exactly."""
+    used = V.any(dim=1)
+    rest = complement(V[used])
+    basis = V.new_zeros(len(V), rest.shape[1])
+    basis[used] = rest
+    return torch.cat([torch.eye(len(V)).to(V)[:, ~used], basis], dim=1)
 
 
 def _rows_of(covariance: ArrayLike, moment: Any) -> tuple[Tensor, Tensor]:
