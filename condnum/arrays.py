@@ -1,16 +1,19 @@
-"""The border between the caller's arrays (NumPy or torch) and the float64 tensors used inside.
+"""The door: NumPy, torch and data frames of any library come in, and go out in the caller's kind, dtype and device.
 
-Every public function accepts both kinds, computes on the caller's device in float64 (unless an
-argument says otherwise) and hands back the kind that it was given.
+Inside, all is a float64 tensor on the caller's device. `door`, the decorator of public functions, hands results back
+and keeps the caller's state out: gradient and inference mode, default device, NumPy's error state.
 """
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from functools import reduce
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import fields, is_dataclass, replace
+from functools import reduce, wraps
 from numbers import Real
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
+import narwhals as nw
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -27,10 +30,101 @@ TargetKind = Literal["auto", "classification", "regression"]
 MOST_LABELS = 20
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def door(function: F) -> F:
+    """Run a public function in a state of our own, and return its tensors as the first array among its arguments.
+
+    Tensors of results, also those in dataclasses and tuples, get its kind, dtype and device; whole numbers, lists and
+    frames count as NumPy's float64. A function that a gradient goes through stays differentiable.
+
+    Examples:
+        >>> door(lambda x: as_tensor(x, "x") / 2)(np.array([1, 3], dtype=np.float32))
+        array([0.5, 1.5], dtype=float32)
+    """
+
+    @wraps(function)
+    def entered(*args: Any, **kwargs: Any) -> Any:
+        given = next(filter(_has_kind, (*args, *kwargs.values())), None)
+        sample = given.sample if hasattr(given, "sample") else sample_of([0.0] if given is None else given)
+        with own_state():
+            result = function(*args, **kwargs)
+        return handed_back(result, sample)
+
+    return entered  # type: ignore[return-value]
+
+
+def _has_kind(value: Any) -> bool:
+    """Tell whether an argument says of which kind results are to be: an array, a frame, a list, a task."""
+    return isinstance(value, (Tensor, np.ndarray, list)) or hasattr(value, "sample") or frame(value) is not None
+
+
+@contextmanager
+def own_state() -> Generator[None]:
+    """Compute with NumPy's usual warnings, on the CPU by default, and outside of inference mode."""
+    with ExitStack() as stack:
+        stack.enter_context(np.errstate(divide="warn", over="warn", invalid="warn", under="ignore"))
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.no_grad())
+        if torch.get_default_device().type != "cpu":
+            stack.enter_context(torch.device("cpu"))
+        yield
+
+
+def handed_back(result: Any, sample: Any) -> Any:
+    """Return a result with its tensors in kind, dtype and device of a sample; None: as they are."""
+    if isinstance(result, Tensor) and sample is not None:
+        if result.ndim == 0:  # a number: half precision could not hold it
+            return result.item() if isinstance(sample, np.ndarray) else result
+        return like_sample(sample, result)
+    if isinstance(result, tuple) and type(result) is tuple:
+        return tuple(handed_back(part, sample) for part in result)
+    if is_dataclass(result) and not isinstance(result, type):
+        tensors = {
+            own.name: handed_back(value, sample)
+            for own in fields(result)
+            if isinstance(value := getattr(result, own.name), Tensor)
+        }
+        return replace(result, **tensors) if tensors else result
+    return result
+
+
+def sample_of(X: Any) -> Any:
+    """Return an empty array or tensor of the floating-point dtype and device of X; other dtypes: float64."""
+    if isinstance(X, Tensor):
+        return torch.empty(0, dtype=X.dtype if X.dtype.is_floating_point else torch.float64, device=X.device)
+    dtype = as_array(X, "X").dtype.newbyteorder("=")
+    return np.empty(0, dtype if dtype in (np.float16, np.float32) else np.float64)
+
+
+def like_sample(sample: Any, tensor: Tensor) -> Any:
+    """Return a tensor in kind, dtype and device of a sample."""
+    if isinstance(sample, Tensor):
+        return tensor.to(sample.dtype).to(sample.device)  # the dtype first: MPS has no float64
+    return tensor.detach().cpu().numpy().astype(sample.dtype, copy=False)
+
+
+def frame(value: Any) -> "nw.DataFrame[Any] | None":
+    """Return a data frame of any library (pandas, polars, Arrow, …) through narwhals; None: it is none."""
+    found = nw.from_native(value, pass_through=True, eager_only=True)
+    return found if isinstance(found, nw.DataFrame) else None
+
+
+def selected(table: Any, names: Sequence[Any]) -> Any:
+    """Return a data frame with these columns, in this order."""
+    found = frame(table)
+    assert found is not None
+    return found[:, [found.columns.index(name) for name in names]].to_native()
+
+
 def as_tensor(value: ArrayLike, name: str, *, ndim: int | None = None, minimum_ndim: int = 0) -> Tensor:
     """Return `value` as a finite float64 tensor on its own device, or say what is wrong with it."""
     if isinstance(value, Tensor):
         tensor = _dense(value, name)
+        if tensor.is_inference():  # autograd could not save it
+            tensor = tensor.clone()
         if tensor.device.type == "mps":
             warnings.warn(
                 f"{name} is on {tensor.device}, which has no float64: the CPU computes.", stacklevel=3
@@ -93,7 +187,8 @@ def as_array(value: Any, name: str) -> NDArray[Any]:
     if np.ma.is_masked(value):
         value = value.astype(np.result_type(value.dtype, np.float16)).filled(np.nan)
     try:
-        array = np.asarray(value)
+        table = frame(value)
+        array = np.asarray(value if table is None or hasattr(value, "iloc") else table.to_numpy())
         if array.dtype == object and hasattr(value, "to_numpy"):  # a data frame of mixed types
             array = value.to_numpy(dtype=np.float64, na_value=np.nan)
         elif array.dtype == object and all(isinstance(one, Real) for one in array.ravel()):
@@ -142,24 +237,25 @@ def extractor_affine(
             bias = None if bias is None else bias @ of.weight.detach().mT
             if of.bias is not None:
                 bias = of.bias.detach() + (0 if bias is None else bias)
-    elif hasattr(theta, "transform") and not hasattr(theta, "columns"):  # pandas has a `transform` too
+    elif hasattr(theta, "transform") and frame(theta) is None:  # pandas has a `transform` too
         raise InvalidInputError(
             f"{name} is a {type(theta).__name__}, which has no to_linear(); pass its matrix (D, D_hid)."
         )
     names = getattr(theta, "columns_", None)
-    if names is None and hasattr(theta, "columns") and all(isinstance(own, str) for own in theta.index):
+    if names is None and hasattr(theta, "iloc") and all(isinstance(own, str) for own in theta.index):
         names = theta.index
     if columns and names is not None:
         names = [str(own) for own in names]
         check_same_names("the table of inputs", columns, name, names)
         order = [names.index(own) for own in columns]
-        matrix = matrix.iloc[order] if hasattr(matrix, "columns") else matrix[order]
+        matrix = matrix.iloc[order] if hasattr(matrix, "iloc") else matrix[order]
     return matrix, bias
 
 
 def named_columns(*tables: Any) -> list[str] | None:
     """Return the names of the columns of the first data frame; None where all are arrays."""
-    return next(([str(own) for own in table.columns] for table in tables if hasattr(table, "columns")), None)
+    found = (frame(table) for table in tables)
+    return next(([str(own) for own in table.columns] for table in found if table is not None), None)
 
 
 def extracted(theta: Any, X: Any, name: str = "theta") -> Array:
@@ -179,7 +275,7 @@ def extracted(theta: Any, X: Any, name: str = "theta") -> Array:
         finally:
             for module in training:
                 module.training = True
-    elif hasattr(theta, "transform") and not hasattr(theta, "columns") and not isinstance(theta, type):
+    elif hasattr(theta, "transform") and frame(theta) is None and not isinstance(theta, type):
         features = theta.transform(X)
     elif theta is not None:
         inputs = as_tensor(X, "X", ndim=2)
@@ -198,14 +294,21 @@ def same_columns(**tables: Any) -> list[Any]:
 
     A covariance, whose index is its columns, is brought to the same order of rows.
     """
-    frames = {name: table for name, table in tables.items() if hasattr(table, "columns")}
+    frames = {name: found for name, table in tables.items() if (found := frame(table)) is not None}
     first, *others = frames or [""]
+    same = dict(tables)
     for name in others:
-        check_same_names(first, frames[first].columns, name, frames[name].columns)
-        order, table = list(frames[first].columns), frames[name]
-        square = len(table) == len(order) and list(table.index) == list(table.columns)
-        frames[name] = table.loc[order, order] if square else table[order]
-    return [frames.get(name, table) for name, table in tables.items()]
+        order, own = frames[first].columns, frames[name].columns
+        check_same_names(first, order, name, own)
+        if list(order) == list(own):
+            continue
+        found = frames[name][:, [own.index(column) for column in order]]
+        index = getattr(tables[name], "index", None)  # that of pandas names the rows of a covariance
+        square = len(found) == len(order) and (index is None or list(index) == list(own))
+        if square:
+            found = found[[own.index(column) for column in order], :]
+        same[name] = found.to_native()
+    return [*same.values()]
 
 
 def check_same_names(first: str, names: Iterable[Any], second: str, others: Iterable[Any]) -> None:

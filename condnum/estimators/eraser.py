@@ -3,17 +3,15 @@
 from typing import Any, Self
 
 import numpy as np
-import torch
 from sklearn.base import OneToOneFeatureMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
-from torch.nn.functional import one_hot, pad
 
-from condnum.arrays import TargetKind, as_targets, as_tensor, storage_eps
-from condnum.errors import InvalidInputError, check_flag
-from condnum.estimators.extractor import Extractor, like_sample
-from condnum.theory.erasure import Erasure, erasure_of_rows, erasure_of_task
-from condnum.theory.spectra import EPS
+from condnum.arrays import TargetKind, like_sample, own_state
+from condnum.errors import InvalidInputError
+from condnum.estimators.extractor import Extractor
+from condnum.theory.erasure import Erasure, erasure_of_task
+from condnum.theory.task import Task
 
 
 class Eraser(OneToOneFeatureMixin, Extractor):
@@ -30,7 +28,6 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         rank: Erase only that many directions; default: all.
         degree: 1 stops linear probes, 2 quadratic ones, too, at the cost of many directions, see `erasure`.
         kind: `auto` takes integers, booleans and text for labels, and floats for numbers.
-        intercept: Whether the probe has an intercept; without one nothing is centered.
         keep_unseen: Pass on what no row excites, for the sake of the benign task; see `erasure`.
 
     Attributes:
@@ -43,16 +40,15 @@ class Eraser(OneToOneFeatureMixin, Extractor):
     Examples:
         >>> X = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
         >>> eraser = Eraser().fit(X, ["cat", "cat", "dog", "dog"])
-        >>> eraser.transform(X).round(12).tolist(), eraser.to_linear()
+        >>> (eraser.transform(X).round(12) + 0.0).tolist(), eraser.to_linear()
         ([[0.0, 1.0], [0.0, -1.0], [0.0, 1.0], [0.0, -1.0]], Sequential(
           (0): Linear(in_features=2, out_features=1, bias=True)
           (1): Linear(in_features=1, out_features=2, bias=True)
         ))
     """
 
-    _found: tuple[Erasure, Tensor]  # and the mean
-    _stream: "_Stream"
-    _centered: bool  # at the mean, as the intercept was when it was fitted
+    _found: Erasure
+    _task: Task  # of the rows so far
 
     def __init__(
         self,
@@ -61,14 +57,12 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         rank: int | None = None,
         degree: int = 1,
         kind: TargetKind = "auto",
-        intercept: bool = True,
         keep_unseen: bool = False,
     ) -> None:
         self.strength = strength
         self.rank = rank
         self.degree = degree
         self.kind = kind
-        self.intercept = intercept
         self.keep_unseen = keep_unseen
 
     def fit(self, X: Any, y: Any) -> Self:
@@ -81,21 +75,19 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         Returns:
             The eraser.
         """
-        intercept = check_flag("intercept", self.intercept)
-        rows = as_tensor(X, "X", ndim=2).detach()
-        targets, classes = self._targets(y, len(rows), self.kind)
-        options = {"intercept": intercept, "stored": storage_eps(X), **self._options()}
-        found = erasure_of_task(rows, targets, classes, **options)
+        _required(y)
+        with own_state():
+            task = Task.of(X, y, kind=self.kind)
+            found = erasure_of_task(task, (X, y), **self._options())
         self._remember_inputs(X)  # all is known: what was refused has changed nothing
-        if classes is not None:
-            self.classes_ = classes
-        self._found, self._centered = (found, rows.mean(dim=0) * intercept), intercept
+        self._take(task)
+        self._found = found
         return self
 
     def partial_fit(self, X: Any, y: Any) -> Self:
         """Take another block of rows into account; blocks of any size and order give the same θ.
 
-        At most 2(D + C + 1) rows are kept. θ is computed when it is asked for, so that the first block may
+        At most D + C + 1 rows are kept. θ is computed when it is asked for, so that the first block may
         hold a single class.
 
         Args:
@@ -105,39 +97,44 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         Returns:
             The eraser.
         """
+        _required(y)
         if self.degree != 1:
             raise InvalidInputError(
                 f"degree={self.degree} needs all rows, which a stream does not keep; use fit(X, y)."
             )
-        if hasattr(self, "n_features_in_") and not hasattr(self, "_stream"):
-            raise InvalidInputError(
-                "this Eraser holds no rows to go on from: fit and load keep none; use a new Eraser, and "
-                "partial_fit for all blocks."
-            )
-        first = not hasattr(self, "_stream")
-        rows = as_tensor(X, "X", ndim=2).detach() if first else self._rows(X)
-        stream = _Stream(rows, check_flag("intercept", self.intercept)) if first else self._stream
-        if self.intercept != stream.intercept:
-            raise InvalidInputError(f"the stream began with intercept={stream.intercept}; use a new Eraser.")
-        stream.stored = max(stream.stored, storage_eps(X))
-        stream.add(rows, *self._targets(y, len(rows), stream.kind or self.kind))
+        first = not hasattr(self, "_task")
+        if first and hasattr(self, "n_features_in_"):
+            raise InvalidInputError("a loaded Eraser holds no rows to go on from; fit a new one.")
+        with own_state():
+            options: dict[str, Any] = {"kind": self.kind}
+            rows = X if first else self._rows(X)
+            task = Task.of(X, y, **options) if first else self._task.extended(rows, y, **options)
         if first:
             self._remember_inputs(X)
-        self._stream, self._centered, stream.options = stream, stream.intercept, self._options()
-        if stream.labels:
-            self.classes_ = np.array(sorted(stream.labels))
-        self.__dict__.pop("_found", None)
+        self._take(task)
         return self
+
+    def _take(self, task: Task) -> None:
+        """Remember the rows so far; what was found in fewer is forgotten."""
+        self._task = task
+        self.__dict__.pop("_found", None)
+        if task.classes is not None:
+            self.classes_ = np.array(sorted(task.classes))
 
     @property
     def erasure_(self) -> Erasure:
         """What is erased, as an `Erasure` of float64 tensors: directions, rank, part of the fit."""
-        return self._solved()[0]
+        check_is_fitted(self)
+        if not hasattr(self, "_found"):
+            with own_state():
+                self._found = erasure_of_task(self._task, **self._options())
+        return self._found
 
     @property
     def mean_(self) -> Tensor:
-        """Mean of the inputs `(D,)`, a float64 tensor; zero without an intercept."""
-        return self._solved()[1]
+        """Mean of the inputs `(D,)`, a float64 tensor."""
+        check_is_fitted(self)
+        return self._mean if hasattr(self, "_mean") else self._task.mean
 
     @property
     def theta_(self) -> Any:
@@ -149,13 +146,6 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         theta = self.erasure_.theta
         return like_sample(self._sample, theta)
 
-    def _solved(self) -> tuple[Erasure, Tensor]:
-        """Return what is erased and the mean, of a stream when it is asked for."""
-        check_is_fitted(self)
-        if not hasattr(self, "_found"):
-            self._found = self._stream.erasure()
-        return self._found
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
@@ -166,12 +156,6 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         names = ("strength", "rank", "degree", "keep_unseen")
         return {name: getattr(self, name) for name in names}
 
-    def _targets(self, y: Any, rows: int, kind: TargetKind) -> tuple[Any, Any]:
-        """Return labels as codes with their classes, or numbers `(N, m)` and None; one for each row."""
-        if y is None:
-            raise InvalidInputError("Eraser requires y to be passed, but the target y is None.")
-        return as_targets(y, "y", kind, rows=rows)
-
     def _features(self, rows: Tensor) -> Tensor:
         found, mean = self.erasure_.converted(lambda part: part.to(rows.device)), self.mean_.to(rows.device)
         return found.features(rows - mean) + mean
@@ -180,12 +164,12 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         found, mean = self.erasure_, self.mean_
         if found.strength < 1:  # θ is invertible: there is nothing to hide
             return [
-                {"weight": found.theta.mT} | ({"bias": mean - mean @ found.theta} if self._centered else {})
+                {"weight": found.theta.mT, "bias": mean - mean @ found.theta}
             ]
-        layers = [{"weight": found.left.mT}, {"weight": found.right.mT}]
-        if self._centered:
-            layers[0]["bias"], layers[1]["bias"] = -mean @ found.left, mean
-        return layers
+        return [
+            {"weight": found.left.mT, "bias": -mean @ found.left},
+            {"weight": found.right.mT, "bias": mean},
+        ]
 
     def _record(self) -> tuple[dict[str, Any], dict[str, Any]]:
         values = vars(self.erasure_)
@@ -193,68 +177,17 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         facts: dict[str, Any] = {
             "erasure": {name: of for name, of in values.items() if not isinstance(of, Tensor)}
         }
-        facts |= {"classes": getattr(self, "classes_", np.empty(0)).tolist(), "centered": self._centered}
+        facts["classes"] = getattr(self, "classes_", np.empty(0)).tolist()
         return tensors | {"mean": self.mean_}, facts
 
     def _restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        mean = tensors.pop("mean")
-        self._found, self._centered = (Erasure(**(tensors | facts["erasure"])), mean), facts["centered"]
+        self._mean = tensors.pop("mean")
+        self._found = Erasure(**(tensors | facts["erasure"]))
         if facts["classes"]:
             self.classes_ = np.array(facts["classes"])
 
 
-class _Stream:
-    """Rows `[1, X − shift, Z]` of a stream; once they are many, the triangular factor of a QR decomposition.
-
-    The factor has the products of the rows, and each of its columns the round-off of that column alone.
-    """
-
-    options: dict[str, Any]  # of `Eraser._options` at the last block
-
-    def __init__(self, X: Tensor, intercept: bool) -> None:
-        self.intercept = intercept
-        self.kind: TargetKind | None = None  # the first block decides
-        self.labels: list[Any] = []  # in the order of their columns; new ones are added
-        # Large means leave no round-off, and constant columns none at all.
-        self.shift = X[0].clone() if intercept else torch.zeros_like(X[0])
-        self.rows = X.new_zeros(0, 1 + X.shape[1])
-        self.count, self.stored = 0, EPS  # rows, precision
-
-    def add(self, X: Tensor, targets: Any, classes: Any) -> None:
-        """Add rows `(n, D)` with numbers `(n, m)`, or codes `(n,)` of classes."""
-        kind: TargetKind = "regression" if classes is None else "classification"
-        if kind != (self.kind or kind):
-            raise InvalidInputError(
-                "y holds labels, but earlier blocks held numbers; pass kind='regression'."
-            )
-        X, Z = X.to(self.rows), torch.from_numpy(targets).to(self.rows.device)
-        if classes is not None:
-            new = [label for label in classes.tolist() if label not in self.labels]
-            if len({isinstance(label, str) for label in [*self.labels, *new]}) > 1:
-                raise InvalidInputError(f"y holds {new[0]!r}, but earlier labels are {self.labels[:5]}.")
-            self.labels += new
-            columns = torch.tensor([self.labels.index(label) for label in classes.tolist()])
-            Z = one_hot(columns.to(Z.device)[Z], len(self.labels))
-        outputs = self.rows.shape[1] - 1 - X.shape[1]
-        if kind == self.kind == "regression" and Z.shape[1] != outputs:
-            raise InvalidInputError(f"y has {Z.shape[1]} columns, but earlier blocks had {outputs}.")
-        self.kind, self.count = kind, self.count + len(X)
-        block = torch.cat([torch.ones_like(X[:, :1]), X - self.shift, Z.to(X)], dim=1)
-        self.rows = torch.cat([pad(self.rows, (0, Z.shape[1] - outputs)), block])
-        if len(self.rows) > 2 * self.rows.shape[1]:
-            self.rows = torch.linalg.qr(self.rows, mode="r").R
-
-    def erasure(self) -> tuple[Erasure, Tensor]:
-        """Return what is erased from all rows, and their mean."""
-        if self.kind == "classification" and len(self.labels) < 2:
-            raise InvalidInputError(f"y has one class so far, {self.labels[0]}: there is nothing to erase.")
-        R, D = torch.linalg.qr(self.rows, mode="r").R, len(self.shift)
-        one, F, Z = R[:, :1], R[:, 1 : 1 + D], R[:, 1 + D :]
-        mean = torch.zeros_like(self.shift)
-        if self.intercept:  # below the first row stands what is orthogonal to the column of ones
-            mean = self.shift + F[0] / one[0]
-            F, Z = F[1:], Z[1:]
-        elif self.kind == "classification":
-            Z = Z - one / len(self.labels)
-        found = erasure_of_rows(F, Z, mean, self.count, stored=self.stored, **self.options)
-        return found, mean
+def _required(y: Any) -> None:
+    """Refuse missing targets, in the words that scikit-learn looks for."""
+    if y is None:
+        raise InvalidInputError("Eraser requires y to be passed, but the target y is None.")

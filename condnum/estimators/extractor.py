@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Self
 
+import narwhals as nw
 import numpy as np
 import pandas as pd
 import torch
@@ -13,7 +14,16 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from condnum.arrays import as_array, as_tensor, same_columns
+from condnum.arrays import (
+    as_array,
+    as_tensor,
+    check_same_names,
+    frame,
+    like_sample,
+    own_state,
+    sample_of,
+    selected,
+)
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, OutputError, require
 from condnum.methods.method import Method
 from condnum.methods.settings import DescentSettings, Settings
@@ -33,10 +43,15 @@ class Extractor(TransformerMixin, BaseEstimator):
     def transform(self, X: Any) -> Any:
         """Return the features `(N, D_hid)` in kind, dtype and device of the inputs `(N, D)`."""
         check_is_fitted(self)
-        features = like_sample(sample_of(X), self._features(self._rows(X)))
+        with own_state():
+            features = like_sample(sample_of(X), self._features(self._rows(X)))
+        table = frame(X)
+        if table is None:
+            return features
         if isinstance(X, pd.DataFrame):
             return pd.DataFrame(features, index=X.index, columns=self.get_feature_names_out())
-        return features
+        names = [str(name) for name in self.get_feature_names_out()]
+        return nw.from_numpy(features, names, backend=table.implementation).to_native()
 
     def to_linear(self) -> nn.Linear | nn.Sequential:
         """Return a layer of dtype and device of the inputs of `fit`: `nn.Sequential(trunk, layer, head)`.
@@ -95,9 +110,10 @@ class Extractor(TransformerMixin, BaseEstimator):
 
     def _remember_inputs(self, X: Any) -> None:
         """Remember columns, dtype and device of the inputs, and forget those of an earlier `fit`."""
-        for name in ("classes_", "_stream", "_found"):
+        for name in ("classes_", "_task", "_found", "_mean"):
             self.__dict__.pop(name, None)
-        self._name_columns(list(X.columns) if isinstance(X, pd.DataFrame) else None)
+        table = frame(X)
+        self._name_columns(None if table is None else table.columns)
         shape = X.shape if isinstance(X, Tensor) else as_array(X, "X").shape
         self.n_features_in_ = int(shape[-1]) if shape else 0
         self._sample = sample_of(X)
@@ -111,8 +127,9 @@ class Extractor(TransformerMixin, BaseEstimator):
 
     def _rows(self, X: Any) -> Tensor:
         """Return rows in float64, checked, with the columns of `fit`."""
-        if self.columns_ is not None:
-            X = same_columns(fit=pd.DataFrame(columns=self.columns_), X=X)[1]
+        if self.columns_ is not None and (table := frame(X)) is not None:
+            check_same_names("fit", self.columns_, "X", table.columns)
+            X = selected(X, self.columns_)
         rows = as_tensor(X, "X", ndim=2).detach()
         if rows.shape[1] != self.n_features_in_:
             raise InvalidInputError(
@@ -120,21 +137,6 @@ class Extractor(TransformerMixin, BaseEstimator):
                 f"{self.n_features_in_} features as input: give the columns of fit."
             )
         return rows
-
-
-def sample_of(X: Any) -> Any:
-    """Return an empty array or tensor of the floating-point dtype and device of X; other dtypes: float64."""
-    if isinstance(X, Tensor):
-        return torch.empty(0, dtype=X.dtype if X.dtype.is_floating_point else torch.float64, device=X.device)
-    dtype = as_array(X, "X").dtype.newbyteorder("=")
-    return np.empty(0, dtype if dtype in (np.float16, np.float32) else np.float64)
-
-
-def like_sample(sample: Any, tensor: Tensor) -> Any:
-    """Return a tensor in kind, dtype and device of a sample."""
-    if isinstance(sample, Tensor):
-        return tensor.to(sample.dtype).to(sample.device)  # the dtype first: MPS has no float64
-    return tensor.cpu().numpy().astype(sample.dtype, copy=False)
 
 
 def _written(value: Any) -> Any:

@@ -12,17 +12,15 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils.metadata_routing import UNUSED
 from torch import Tensor
 
-from condnum.arrays import as_array, same_columns
+from condnum.arrays import as_array, like_sample, own_state, same_columns
 from condnum.errors import InvalidInputError, check_flag
-from condnum.estimators.extractor import Extractor, like_sample
+from condnum.estimators.extractor import Extractor
 from condnum.methods.method import Method
 from condnum.methods.problem import ImmunizationProblem, LossName
 from condnum.methods.registry import immunize
 from condnum.methods.settings import Settings
-from condnum.probing.probe_steps import with_slowdowns
 from condnum.progress import of_steps, terminal_progress
-from condnum.theory.immunization import Immunization, relative_immunization_ratio
-from condnum.theory.spectra import ConditionNumber, as_extractor
+from condnum.theory.kappa import ConditionNumber, Immunization
 
 
 class Immunizer(ClassNamePrefixFeaturesOutMixin, Extractor):
@@ -97,21 +95,17 @@ class Immunizer(ClassNamePrefixFeaturesOutMixin, Extractor):
             )
         X_P, X_H = same_columns(X_benign=X_benign, X_harmful=X_harmful)
         shown = terminal_progress("steps") if check_flag("verbose", self.verbose) else nullcontext()
-        with _arguments_of_fit(), shown as report:
+        with _arguments_of_fit(), own_state(), shown as report:
             problem = ImmunizationProblem.from_data(X_P, y_benign, X_H, y_harmful, loss=self.loss)
             told = None if report is None else of_steps(report)
             found = immunize(problem, self.method, seed=self.seed, settings=self.settings, callback=told)
         self._remember_inputs(X_benign)
         self.theta_ = like_sample(self._sample, found.theta)
         self._n_features_out = self.theta_.shape[1]
-        ranges = problem.pretrain.range, problem.harmful.range
-        if found.verdict is None or self._sample.dtype not in (np.float64, torch.float64):
-            gap = None if problem.pretrain.targets is None else problem.pretrain.loss_gap(self.theta_)
-            measured = relative_immunization_ratio(self.theta_, *ranges, loss_gap=gap)
-            probes = problem.probe_steps(as_extractor(self.theta_)[0])  # a projection still projects
-            self.verdict_ = with_slowdowns(measured, *probes)
-        else:
-            self.verdict_ = found.verdict
+        # θ as it is handed out, in the dtype of the inputs
+        self.verdict_ = found.verdict or problem.seen(self.theta_).immunization()
+        if self._sample.dtype not in (np.float64, torch.float64):
+            self.verdict_ = problem.seen(self.theta_).immunization()
         self.limit_ = problem.ceiling.value
         self.history_ = found.history
         self.explanation_ = found.explanation

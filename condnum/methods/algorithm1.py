@@ -11,19 +11,20 @@ from torch import Tensor
 
 from condnum.methods.method import Gradients, Method, Parameters, random_weights
 from condnum.methods.nets import NetPart
-from condnum.methods.problem import ImmunizationProblem, LinearTask
+from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.settings import DescentSettings
-from condnum.theory.extremes import SMALL, eigenpair, gram, largest_pair, smallest_pair
 from condnum.theory.features import feature_r_ill, feature_r_well
+from condnum.theory.linalg import SMALL, eigenpair, gram, largest_pair, smallest_pair
 from condnum.theory.regularizers import r_ill_of_norm, rank_one_gradient
+from condnum.theory.task import Task
 
 
 class TaskHessian:
     """`H = θᵀKθ` of a task, and the pairs at both ends of its non-zero spectrum."""
 
-    def __init__(self, task: LinearTask, theta: Tensor) -> None:
+    def __init__(self, task: Task, theta: Tensor) -> None:
         self.rank, self.small = task.rank, len(theta) <= SMALL
-        self._factor = task.factor @ theta
+        self._factor = task.root @ theta
         self.H = gram(self._factor)
 
     def largest(self) -> tuple[Tensor, Tensor]:
@@ -36,13 +37,13 @@ class TaskHessian:
         return eigenpair(self.H, n - min(self.rank, n)) if self.small else smallest_pair(self._factor)
 
 
-def well_direction(task: LinearTask, theta: Tensor) -> Tensor:
+def well_direction(task: Task, theta: Tensor) -> Tensor:
     """Return the preconditioned direction of R_well, `2θ∇_H R_well`."""
     hessian = TaskHessian(task, theta)
     return 2 * theta @ rank_one_gradient(hessian.H, *hessian.largest(), theta.shape[1])
 
 
-def ill_direction(task: LinearTask, theta: Tensor) -> Tensor:
+def ill_direction(task: Task, theta: Tensor) -> Tensor:
     """Return the preconditioned direction of R_ill, `2θ∇_H R_ill`."""
     hessian = TaskHessian(task, theta)
     sigma, vector = hessian.smallest()
@@ -52,7 +53,7 @@ def ill_direction(task: LinearTask, theta: Tensor) -> Tensor:
 
 def benign_gradients(problem: ImmunizationProblem, parameters: Parameters) -> Gradients:
     """Return those of the supervised loss on D_P in θ and ω, none for a task without targets."""
-    theta, omega, loss = parameters["theta"], parameters.get("omega"), problem.pretrain.supervised
+    theta, omega, loss = parameters["theta"], parameters.get("omega"), problem.losses[0]
     if loss is None or omega is None:
         return Gradients({})
     slope = loss.derivative(theta @ omega)  # ∂L/∂β at β = θω
@@ -81,8 +82,8 @@ class Ours(Method):
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
         """Return θ₀ and, for a task with targets, ω₀, both uniform in ±1/√D."""
         drawn = super().initial(problem, generator)
-        if problem.pretrain.targets is not None:
-            drawn["omega"] = random_weights(problem, problem.pretrain.targets.shape[1], generator)
+        if problem.losses[0] is not None:
+            drawn["omega"] = random_weights(problem, problem.losses[0].outputs, generator)
         return drawn
 
     def gradients(

@@ -9,12 +9,12 @@ from torch import Tensor
 from condnum.methods.algorithm1 import TaskHessian
 from condnum.methods.method import Gradients, Method, Parameters, random_weights
 from condnum.methods.nets import HARMFUL, SUPERVISED, NetPart, NetStep
-from condnum.methods.problem import ImmunizationProblem, LinearTask, SupervisedLoss
+from condnum.methods.problem import ImmunizationProblem, SupervisedLoss
 from condnum.methods.settings import DescentSettings
-from condnum.theory.ceiling import max_rir_immunizer
-from condnum.theory.erasure import erasure
-from condnum.theory.pareto import pareto_immunizer
-from condnum.theory.spectra import PUBLISHED_RIDGE, Convention
+from condnum.theory.erasure import erasure_of_task
+from condnum.theory.kappa import PUBLISHED_RIDGE, Convention
+from condnum.theory.limits import max_rir, pareto
+from condnum.theory.task import Task
 
 
 def bilevel_gradient(
@@ -47,9 +47,9 @@ class Imma(Method):
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
         """Return θ₀, ω₀ and w₀, all uniform in ±1/√D."""
         drawn = super().initial(problem, generator)
-        for name, task in (("omega", problem.pretrain), ("w", problem.harmful)):
-            assert task.targets is not None  # see `needs`
-            drawn[name] = random_weights(problem, task.targets.shape[1], generator)
+        for name, loss in zip(("omega", "w"), problem.losses, strict=True):
+            assert loss is not None  # see `needs`
+            drawn[name] = random_weights(problem, loss.outputs, generator)
         return drawn
 
     def gradients(
@@ -57,7 +57,7 @@ class Imma(Method):
     ) -> Gradients:
         """Return the bi-level gradient of θ and the plain gradients of both probes."""
         theta, omega, w = (parameters[name] for name in ("theta", "omega", "w"))
-        pretrain, harmful = problem.pretrain.supervised, problem.harmful.supervised
+        pretrain, harmful = problem.losses
         assert pretrain is not None  # see `needs`
         assert harmful is not None
         probes = {
@@ -81,7 +81,7 @@ class Imma(Method):
         return {SUPERVISED: float(benign.detach()), HARMFUL: float(harmful.detach())}
 
 
-def kappa_gradient(task: LinearTask, theta: Tensor, convention: Convention) -> Tensor:
+def kappa_gradient(task: Task, theta: Tensor, convention: Convention) -> Tensor:
     """Return `∇_θκ = 2Kθ(v₁v₁ᵀ − κv_kv_kᵀ)/σ_k`: a product of rank two.
 
     In the ridge convention σ + ε take the places of σ; for a rank-deficient H the second term vanishes.
@@ -97,7 +97,7 @@ def kappa_gradient(task: LinearTask, theta: Tensor, convention: Convention) -> T
         sigma_k = torch.maximum(sigma_k, torch.finfo(theta.dtype).eps * sigma_1)
     kappa = (sigma_1 + ridge) / (sigma_k + ridge)
     pair = torch.stack([v_1, v_k], dim=1)
-    images = task.factor.mT @ (task.factor @ (theta @ pair))
+    images = task.root.mT @ (task.root @ (theta @ pair))
     weights = torch.stack([torch.ones_like(kappa), -kappa]) * 2 / (sigma_k + ridge)
     return (images * weights) @ pair.mT
 
@@ -165,13 +165,13 @@ MAX_RIR = ClosedForm(
     "max_rir",
     "Maximum RIR (K<sub>P</sub><sup>−1/2</sup>)",
     "RIR at the theoretical limit (compact) if K_P and K_H are invertible; one eigh per task, O(D³)",
-    lambda problem: max_rir_immunizer(problem.pretrain.range, problem.harmful.range),
+    lambda problem: max_rir(problem.pretrain),
 )
 PARETO = ClosedForm(
     "pareto",
     "Pareto (closed form)",
     "meets Definition 3.1 in as many conventions as it can, then with the largest RIR; O(D³)",
-    lambda problem: pareto_immunizer(problem.pretrain.range, problem.harmful.range),
+    lambda problem: pareto(problem.pretrain, problem.harmful),
 )
 
 
@@ -184,7 +184,7 @@ class Erase(Method):
     )
     remark = (
         " κ and RIR do not rank an erasing θ: they measure how slowly a probe learns, over all targets, "
-        "whereas on the eraser's rows a linear probe has nothing left to learn of its own target."
+        "whereas on the eraser's rows a linear probe with an intercept has nothing left to learn of its own target."
     )
     needs = ("harmful",)
     seeded = False
@@ -199,15 +199,8 @@ class Erase(Method):
     net_ranked = False
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
-        """Return `erasure` of labels, or of what the problem's own probe, without intercept, could learn."""
-        task = problem.harmful
-        X, Y = task.supervised_rows, task.targets
-        assert X is not None  # see `needs`
-        assert Y is not None
-        if task.labels is not None:
-            found = erasure(X, task.labels)
-        else:
-            start = 0.5 if task.loss == "bce" else 0.0  # what zero weights predict
-            found = erasure(X, Y - start, intercept=False)
-        theta = found.extractor  # (D, r), and columns that are exactly zero, as other methods have D
+        """Return `erasure` of the harmful targets."""
+        task = problem.probes[1]
+        assert task is not None  # see `needs`
+        theta = erasure_of_task(task, strength=1.0, rank=None).extractor  # (D, r), and columns that are exactly zero, as other methods have D
         return {"theta": torch.nn.functional.pad(theta, (0, len(theta) - theta.shape[1]))}

@@ -17,13 +17,9 @@ from condnum.methods.method import Method, Parameters
 from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.result import Callback, ImmunizationResult, Progress, StopReason
 from condnum.methods.settings import DescentSettings
-from condnum.theory.extremes import SMALL, gram
-from condnum.theory.immunization import HessianSpectra
-from condnum.theory.regularizers import ill_of_spectrum, r_ill_of_norm, well_of_spectrum
-from condnum.theory.spectra import graded_singular_values, spectrum_ends
-
-#: κ above which R_well and R_ill by ‖H‖_F lose no more than four digits to cancellation.
-_NOT_FLAT = 1.0 + 1e-2
+from condnum.theory.kappa import Seen
+from condnum.theory.regularizers import ill_of_spectrum, well_of_spectrum
+from condnum.theory.task import graded_singular_values
 
 
 def run_method(
@@ -47,12 +43,11 @@ def run_method(
     descent = _Descent(problem, method, settings, seed, parameters)
     steps, text = 0, method.remark
     reason: StopReason = "closed_form"
-    spectra = None
+    seen = None
     if settings is None:
         with suppress(CondnumError):  # one that cannot be measured
-            ranges = problem.pretrain.range, problem.harmful.range
-            spectra = HessianSpectra.of(parameters["theta"], *ranges)
-        descent.record(0, spectra)
+            seen = problem.seen(parameters["theta"])
+        descent.record(0, seen)
     else:
         with one_thread(problem.device):
             steps, reason = descent.loop(callback, frozenset(callback_steps))
@@ -73,7 +68,7 @@ def run_method(
         converged=reason == "closed_form",
         stop_reason=reason,
         part_weights=descent.weights,
-        spectra=spectra,
+        seen=seen,
         explanation=text,
     )
 
@@ -123,11 +118,11 @@ class _Descent:
                 parameters[name].copy_(tensor)
         return settings.steps, "steps"
 
-    def record(self, step: int, spectra: HessianSpectra | None = None) -> None:
+    def record(self, step: int, seen: Seen | None = None) -> None:
         """Append a row to the history, unless there is one of this step."""
         if not self.rows or self.rows[-1]["step"] != step:
             omega = self.parameters.get("omega")
-            measured = measure(self.problem, self.parameters["theta"], omega, spectra)
+            measured = measure(self.problem, self.parameters["theta"], omega, seen)
             norms = {f"norm_{part}": norm for part, norm in self.norms.items()}
             self.rows.append({"step": float(step)} | measured | norms)
 
@@ -200,33 +195,25 @@ def part_weights(norms: dict[str, float], settings: DescentSettings) -> dict[str
 
 
 def measure(
-    problem: ImmunizationProblem, theta: Tensor, omega: Tensor | None, spectra: HessianSpectra | None = None
+    problem: ImmunizationProblem, theta: Tensor, omega: Tensor | None, seen: Seen | None = None
 ) -> dict[str, float]:
     """Return what histories record: loss, both regularizers, and compact κ's over rank(K), so continuous.
 
-    Spectra of θ at unit scale, where they are known, are not computed again.
+    What is `seen` through θ, where that is known, is not computed again.
     """
-    known: dict[str, Tensor] = {}
-    if spectra is not None and spectra.dimension_after == spectra.dimension_before:
-        spectra = spectra.scaled(float(theta.square().mean()) * theta.shape[1])
-        known = {"pretrain": spectra.pretrain_after, "harmful": spectra.harmful_after}
-    loss, regularizers, kappa = problem.pretrain.supervised, {}, {}
+    loss, regularizers, kappa = problem.losses[0], {}, {}
     for name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
-        sigma, image = known.get(name), task.factor @ theta
-        if sigma is None:
-            sigma = (
-                spectrum_ends(image.mT, 0.0).square() if _finite(image) else image.new_tensor([math.inf, 0.0])
-            )
+        if seen is not None:
+            sigma = getattr(seen, name).sigma.square()
+        else:
+            image = task.root @ theta
+            known = _finite(image)
+            sigma = graded_singular_values(image.mT).square() if known else image.new_tensor([math.inf, 0.0])
         k, D = min(task.rank, len(sigma)), theta.shape[1]
         kappa[name] = float(sigma[0] / sigma[-1])
-        if len(sigma) > SMALL and kappa[name] > _NOT_FLAT:
-            norm = torch.linalg.matrix_norm(gram(image.mT))
-            well = (sigma[0].square() - norm.square() / D) / 2
-            value = well if name == "pretrain" else r_ill_of_norm(norm, sigma[-1], k)
-        else:  # without the cancellation of the norm
-            sigma = graded_singular_values(image.mT).square() if len(sigma) > SMALL else sigma
-            value = (well_of_spectrum(sigma, D) if name == "pretrain" else ill_of_spectrum(sigma, k)).value
-        regularizers[name] = float(value)
+        regularizers[name] = float(
+            (well_of_spectrum(sigma, D) if name == "pretrain" else ill_of_spectrum(sigma, k)).value
+        )
     return {
         "loss": math.nan if loss is None or omega is None else float(loss.value(theta @ omega)),
         "r_well": regularizers["pretrain"],

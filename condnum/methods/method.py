@@ -48,7 +48,7 @@ class Method:
 
     def missing(self, problem: ImmunizationProblem) -> list[str]:
         """Return which targets it needs that a problem lacks."""
-        return [f"y_{task[0].upper()}" for task in self.needs if getattr(problem, task).targets is None]
+        return [f"y_{task[0].upper()}" for task in self.needs if problem.losses[task == "harmful"] is None]
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
         """Return the parameters at step 0: θ₀ `(D, D)`, uniform in ±1/√D."""

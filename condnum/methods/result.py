@@ -16,9 +16,9 @@ from torch import Tensor
 from condnum.errors import CondnumError
 from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.settings import Settings
-from condnum.probing.probe_steps import ProbeSteps, slowdown_verdict, with_slowdowns
-from condnum.theory.ceiling import share_of_ceiling
-from condnum.theory.immunization import HessianSpectra, Immunization, both_conventions, unit_scale
+from condnum.probing.probe_steps import ProbeSteps, seen_steps, slowdown_verdict
+from condnum.theory.kappa import Immunization, Seen, both_conventions
+from condnum.theory.limits import share_of_ceiling
 
 StopReason = Literal["steps", "cancelled", "diverged", "closed_form"]
 
@@ -40,7 +40,7 @@ class ImmunizationResult:
     converged: bool  # True only if the answer is in closed form
     stop_reason: StopReason
     part_weights: dict[str, float] = field(default_factory=dict)  # λ of each gradient part
-    spectra: HessianSpectra | None = None  # of θ on both tasks, which verdicts are read from
+    seen: Seen | None = None  # of both tasks through θ, which verdicts are read from
     verdict: Immunization | None = None  # of θ, compact convention; None where θ cannot be measured
     ceiling: float | None = None  # RIR_max beside it
     # Steps of the probes of the actual targets; None where there are none.
@@ -59,14 +59,11 @@ def with_verdict(problem: ImmunizationProblem, result: ImmunizationResult) -> Im
     """Add the verdict by Definition 3.1, and say before and after how θ was found what it is worth."""
     if not bool(torch.isfinite(result.theta).all()):
         return replace(result, explanation="θ cannot be measured: it has NaN or infinite entries.")
-    ranges = problem.pretrain.range, problem.harmful.range
     try:
-        pretrain, unit = problem.pretrain, unit_scale(result.theta)  # at which no square overflows
-        gap = None if pretrain.targets is None else pretrain.loss_gap(unit)
-        benign, harmful = problem.probe_steps(unit)
-        spectra = result.spectra or HessianSpectra.of(result.theta, *ranges)
+        seen = result.seen or problem.seen(result.theta)
+        benign, harmful = (None if of is None else seen_steps(of) for of in seen.probes)
         ceiling = problem.ceiling.value
-        compact, ridge = both_conventions(spectra, loss_gap=gap)
+        compact, ridge = both_conventions(seen)
     except CondnumError as error:
         return replace(result, explanation=f"θ cannot be measured: {error}")
     parts = (f"{of.verdict} in {place}" for of, place in ((compact, "the compact"), (ridge, "the ridge")))
@@ -78,13 +75,10 @@ def with_verdict(problem: ImmunizationProblem, result: ImmunizationResult) -> Im
         text += f", {share_of_ceiling(compact.rir, ceiling):.1%} of the theoretical limit {ceiling:.4g}."
     else:
         text += "; no theoretical limit: the harmful task has directions of its own."
-    if ranges[1].units_hide_rank:
-        text += " The units of D_H's columns differ so much that the rank of K_H is not known: rescale them."
-    elif ranges[1].rank == 1:
+    if problem.harmful.rank == 1:
         text += " K_H has rank 1, so κ(H_H) = 1 for every θ and no extractor can meet clause (a)."
     elif ceiling <= 1 + 1e-6:
         text += " A theoretical limit of 1 means that no extractor can immunize this pair."
-    compact = with_slowdowns(compact, benign, harmful)
     text += (
         f" {slowdown_verdict(compact.success, benign, harmful) or compact.slowed}"
         f" κ(H_P) = {compact.pretrain_after.value:.4g}, κ(H_H) = {compact.harmful_after.value:.4g}."
@@ -92,7 +86,7 @@ def with_verdict(problem: ImmunizationProblem, result: ImmunizationResult) -> Im
     )
     return replace(
         result,
-        spectra=spectra,
+        seen=seen,
         verdict=compact,
         ceiling=ceiling,
         benign_probe=benign,

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.arrays import ArrayLike, FloatArray, as_tensor
+from condnum.arrays import ArrayLike, FloatArray, as_tensor, door
 from condnum.errors import InvalidInputError, check_integer
 from condnum.numbers import short_repr
 from condnum.probing.quadratic import Modes, line_search_filters
-from condnum.probing.tasks import probed_task
-from condnum.theory.covariances import CovarianceRange
+from condnum.probing.tasks import probed
 
 
 @dataclass(frozen=True)
@@ -35,16 +34,9 @@ def log_spaced_steps(steps: int, count: int = 400) -> NDArray[np.int64]:
     return np.unique(np.r_[0, np.round(np.geomspace(1, steps, count)).astype(np.int64)])
 
 
+@door
 def linear_probe(
-    theta: Any,
-    covariance: ArrayLike | CovarianceRange | None = None,
-    moment: ArrayLike | None = None,
-    *,
-    features: ArrayLike | None = None,
-    targets: Any = None,
-    steps: int = 20_000,
-    record: ArrayLike | None = None,
-    rtol: float | None = None,
+    theta: Any, task: Any, *, steps: int = 20_000, record: ArrayLike | None = None
 ) -> ProbeCurve:
     """Probe features `Xθ` by gradient descent with exact line search.
 
@@ -53,36 +45,31 @@ def linear_probe(
 
     Args:
         theta: `(D, D_hid)` extractor, linear layer, `Immunizer` or other linear extractor; None: raw inputs.
-        covariance: `(D, D)` data covariance `K = XᵀX` of the probed task, or its range.
-        moment: `(D,)` or `(D, m)`, `XᵀY` of m outputs.
-        features: `(N, D)` rows X of the probed task, in place of `covariance` and with `targets`.
-        targets: `(N,)` or `(N, m)` numbers, or `(N,)` labels, which become ±1 (a column per class beyond
-            two).
+        task: A `Task` with targets: `Task.of(X, y)`, or `Task.of_covariance(K, moment)`. Its probe has an intercept
+            for classes and none for numbers, unless it is `centered()`.
         steps: Gradient steps.
         record: Increasing steps at which to record; default: every one up to 2000 steps, else
             `log_spaced_steps`.
-        rtol: Relative rank tolerance of K, in [0, 1); default `D·eps` of its stored dtype, for `features` as
-            in `condition_number`.
 
     Returns:
         The curves.
 
     Raises:
-        InvalidInputError: Shapes do not fit, entries are non-finite, `steps` < 1, bad `record` or `rtol`,
-            nothing to converge to, or neither or both forms of the task.
-        RankError: A covariance is zero.
+        InvalidInputError: Shapes do not fit, `steps` < 1, bad `record`, or nothing to learn.
 
     Examples:
         Two directions with κ = 3, errors in the worst ratio: the loss contracts by `((κ−1)/(κ+1))²`.
 
         >>> import numpy as np
-        >>> curve = linear_probe(np.eye(2), np.diag([3.0, 1.0]), np.array([1.0, 1.0]), steps=2)
+        >>> from condnum import Task
+        >>> task = Task.of_covariance(np.diag([3.0, 1.0]), [1.0, 1.0])
+        >>> curve = linear_probe(np.eye(2), task, steps=2)
         >>> np.round(curve.excess_loss, 12).tolist()
         [1.0, 0.25, 0.0625]
     """
-    T, K, b = probed_task(theta, covariance, moment, features, targets, rtol)
+    own = probed(task, "task")
     recorded = steps_to_record(record, check_integer("steps", steps, 1))
-    modes = Modes.of(T, K, b)
+    modes = Modes.of(own.raw if theta is None else own.through(theta))
     if not modes.fit > 0:
         raise InvalidInputError(
             "the probe starts at its optimum (Xᵀy is zero on the range of Xθ): there is nothing to learn; "

@@ -23,8 +23,8 @@ from condnum.probing.race import (
 )
 from condnum.probing.report import AttackReport
 from condnum.probing.space import ProbeSpace
-from condnum.probing.tasks import AttackTask, float_matrix
-from condnum.theory.covariances import CovarianceRange
+from condnum.probing.tasks import AttackTask, float_matrix, probed
+from condnum.theory.task import Task
 
 STEP_COLUMNS = [
     "extractor", "attacker", "label", "epsilon", "steps", "last_step", "passes",
@@ -39,12 +39,10 @@ RAW = "raw"
 
 
 def attack_panel(
-    features: ArrayLike | None = None,
+    features: ArrayLike | Task,
     targets: Any = None,
     extractors: Mapping[str, Any] | Any = None,
     *,
-    covariance: ArrayLike | CovarianceRange | None = None,
-    moment: ArrayLike | None = None,
     kind: TargetKind = "auto",
     held_out: tuple[ArrayLike, Any] | None = None,
     choosing: int = 0,
@@ -63,14 +61,12 @@ def attack_panel(
     θ is free. Probes have no intercept: center the features, or add a column of ones, if an attacker would.
 
     Args:
-        features: `(N, D)` inputs of the harmful task.
+        features: `(N, D)` inputs of the harmful task; or a `Task` with targets, such as one of a covariance, in
+            place of rows and targets: attackers who need rows are skipped.
         targets: `(N,)` or `(N, m)` floats; or `(N,)` labels, integers, booleans or text, which are learned as
             ±1 (a column per class beyond two) and decoded by the largest output.
         extractors: By name: an array `(D, k)`, a module, an `Immunizer`, an `Eraser`, or None for raw inputs.
             One extractor alone is named "theta".
-        covariance: `(D, D)` covariance `K = XᵀX` of the task, with `moment`, in place of rows and targets;
-            attackers who need rows are skipped.
-        moment: `(D,)` or `(D, m)`, `XᵀY`.
         kind: `regression` or `classification`; default by the targets.
         held_out: Features and targets on which loss and accuracy are measured; default: those of the attack.
         choosing: So many of the first held-out rows choose step and candidate of `reached`, the others judge
@@ -113,15 +109,11 @@ def attack_panel(
     if not chosen:
         raise InvalidInputError("no attacker was chosen; name at least one, or leave the option out for all.")
     attacked = _chosen("extractor", only, thetas)
-    rows = covariance is None and moment is None
-    if rows and (features is None or targets is None):
-        raise InvalidInputError(
-            "an attack needs features and targets of the harmful task, or covariance= and moment=."
-        )
+    rows = not isinstance(features, Task)
+    if rows and targets is None:
+        raise InvalidInputError("an attack needs targets: give attack_panel(X, y), or a Task with targets.")
     task = (
-        AttackTask.of(features, targets, kind, held_out)
-        if rows
-        else AttackTask.of_covariance(covariance, moment)
+        AttackTask.of(features, targets, kind, held_out) if rows else AttackTask.of_task(probed(features, "task"))
     )
     coded = task.decode if decode is None else (np.asarray(decode[0]), float_matrix(decode[1], "decode"))
     least, others = check_integer("choosing", choosing, 0), 0 if task.X_test is None else len(task.X_test)

@@ -9,25 +9,20 @@ Each method here is an iterator over its filters `q_t` `(B, k)`, of B candidates
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from condnum.arrays import FloatArray
-from condnum.theory.covariances import CovarianceRange
-from condnum.theory.extremes import singular_triples
-from condnum.theory.spectra import solver_rtol
+from condnum.theory.slowdown import descent_filter as descent_filter
+from condnum.theory.slowdown import first_step as first_step
+from condnum.theory.task import Features
 
 #: Filters below this are set to zero now and then: products of subnormal numbers are slow.
 _NEGLIGIBLE, _FLUSH_INTERVAL = 1e-125, 16
-
-#: The largest number of steps that a prediction looks for.
-_LONGEST = 2**50
 
 
 @dataclass(frozen=True)
@@ -38,24 +33,12 @@ class Modes:
     energy: FloatArray  # (k,) p_i; of `Modes.of`, over the best fit on raw features
 
     @classmethod
-    def of(cls, theta: Tensor | None, task: CovarianceRange, moment: Tensor) -> "Modes":
-        """Decompose the probe of `Xθ`, or of X; `energy` sums to the part of the best fit on X that is left.
-
-        With `K = BᵀB` and `Bθ = UΣVᵀ`, H has the eigenvalues Σ², and of the targets, in an orthonormal basis
-        of range(X), the features reach `UᵀT`. There are no modes where θ or the targets are zero.
-        """
-        sizes = (task.values / task.values[0]).sqrt()
-        T = (task.vectors.mT @ at_unit_size(moment)) / sizes[:, None]
-        if theta is None:
-            U, roots, rtol = torch.eye(task.rank).to(T), sizes, 0.0
-        else:
-            B = (task.vectors * sizes).mT
-            U, roots, _ = singular_triples(B @ at_unit_size(theta))
-            rtol = solver_rtol(theta.shape) ** 2  # of eigenvalues
-        kept = roots.square() > rtol * roots[0].square()
-        best = T.square().sum()
-        energy = (U[:, kept].mT @ T).square().sum(dim=1) / torch.where(best > 0, best, 1.0)
-        return cls((roots[kept] / roots[0]).square().cpu().numpy(), energy.cpu().numpy())
+    def of(cls, seen: Features) -> "Modes":
+        """Decompose the probe of Xθ; `energy` sums to the part of the best fit on X that is left."""
+        best = float(seen.task.along.square().sum()) or 1.0
+        energy = seen.along.square().sum(dim=1) / best
+        relative = (seen.sigma[: seen.rank] / seen.sigma[0]).square()
+        return cls(relative.cpu().numpy(), energy.cpu().numpy())
 
     @property
     def condition(self) -> float:
@@ -66,22 +49,6 @@ class Modes:
     def fit(self) -> float:
         """Fraction of the raw features' best fit that these features allow."""
         return float(self.energy.sum())
-
-
-def at_unit_size(values: Tensor) -> Tensor:
-    """Divide by a power of two: that is exact, no curve sees it, and squares stay in range."""
-    return values / math.ldexp(1, math.frexp(float(values.abs().max()))[1] - 1)
-
-
-def descent_filter(relative: FloatArray, steps: float) -> FloatArray:
-    """Return `(1 − ησ)^t` of gradient descent with a constant step, of `ησ ≤ 1`, also where ησ is tiny.
-
-    Examples:
-        >>> descent_filter(np.array([1.0, 0.25]), 2)
-        array([0.    , 0.5625])
-    """
-    with np.errstate(divide="ignore"):
-        return np.exp(steps * np.log1p(-relative))
 
 
 @dataclass(frozen=True)
@@ -171,20 +138,6 @@ def conjugate_gradient_filters(modes: Modes) -> Iterator[FloatArray]:
             error = error - length * direction
             residual = residual - length * sigma * direction
             direction = residual + float(residual @ residual) / energy * direction
-
-
-def first_step(excess: Callable[[int], float], epsilon: float) -> float:
-    """Return the first step at which a falling excess loss is at most ε; `inf` beyond 2⁵⁰."""
-    high = 1
-    while excess(high) > epsilon:
-        high *= 2
-        if high > _LONGEST:
-            return math.inf
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if excess(middle) <= epsilon else (middle, high)
-    return float(high)
 
 
 def descent_contraction(kappa: float) -> float:

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from condnum.arrays import FloatArray
 from condnum.errors import RankError
 from condnum.probing.quadratic import Modes
-from condnum.theory.extremes import singular_triples
-from condnum.theory.spectra import solver_rtol
+from condnum.theory.linalg import singular_triples
+from condnum.theory.task import rank_tolerance
 
 #: A squared slope of the loss below this fraction of what it could be is round-off of features in float64.
 _FLAT = 1e-14
@@ -83,7 +83,7 @@ class ProbeSpace:
     def spectrum(self) -> Spectrum:
         """Eigenvalues and energies p_i of what a solver reads in F (`solver_rtol`)."""
         U, s, right = self._triples
-        kept = s > solver_rtol(self.features.shape) * s[0]
+        kept = s > rank_tolerance(max(512, *self.features.shape)) * s[0]
         energy = ((U[:, kept].T @ self.targets) ** 2).sum(axis=1)
         sigma = s[kept] ** 2 / len(self.features)
         return Spectrum(sigma, U[:, kept], right[kept].T, energy / (energy.sum() or 1.0))

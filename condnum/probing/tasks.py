@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from condnum.arrays import (
     ArrayLike,
@@ -13,52 +12,26 @@ from condnum.arrays import (
     TargetKind,
     as_targets,
     as_tensor,
-    extractor_matrix,
-    named_columns,
     same_columns,
 )
 from condnum.errors import InvalidInputError
-from condnum.theory.covariances import CovarianceRange
+from condnum.theory.task import Task
 
 
-def probed_task(
-    theta: Any, covariance: Any, moment: Any, features: Any, targets: Any, rtol: float | None
-) -> tuple[Tensor, CovarianceRange, Tensor]:
-    """Return θ `(D, k)`, the range of K, and `XᵀY` `(D, m)`, of either form of a squared loss."""
-    K, b = squared_task(covariance, moment, features, targets, rtol)
-    if theta is None:  # raw inputs
-        theta = np.eye(K.dimension)
-    matrix = extractor_matrix(theta, columns=named_columns(covariance, features))
-    T = as_tensor(matrix, "theta", ndim=2).detach()
-    if not len(T) == K.dimension == len(b):
+def probed(task: Any, name: str) -> Task:
+    """Return the task of a probe, with an intercept for classes; it must have targets to learn."""
+    if not isinstance(task, Task):
         raise InvalidInputError(
-            f"theta {tuple(T.shape)}, a covariance of {K.dimension} inputs and moment {tuple(b.shape)} do "
-            "not fit: they must be (D, D_hid), (D, D) and (D,) or (D, m)."
+            f"{name} must be a Task with targets, got {type(task).__name__}; give Task.of(X, y), or "
+            "Task.of_covariance(K, moment)."
         )
-    return T, K.to(T.device), b.to(T.device)
-
-
-def squared_task(
-    covariance: Any, moment: Any, features: Any, targets: Any, rtol: float | None = None
-) -> tuple[CovarianceRange, Tensor]:
-    """Return the range of K and `XᵀY` `(D, m)`, as given or of features `(N, D)` and their targets."""
-    given = [value is not None for value in (covariance, moment, features, targets)]
-    if given == [True, True, False, False]:
-        shape = tuple(covariance.shape) if hasattr(covariance, "shape") else ()
-        if len(shape) == 2 and shape[0] != shape[1]:
-            raise InvalidInputError(
-                f"covariance must be square, got shape {shape}; pass rows as features= and targets=."
-            )
-        b = as_tensor(moment, "moment", minimum_ndim=1).detach()
-        return CovarianceRange.of(covariance, rtol=rtol), b.reshape(len(b), -1)
-    if given != [False, False, True, True]:
+    own = task.probe
+    if not own.learnable:
         raise InvalidInputError(
-            "the probed task is given either by covariance and moment, or by features= and targets=."
+            f"{name} has {'no targets' if not own.outputs else 'targets without a linear part (XᵀY is zero)'}: "
+            "there is nothing to learn; check the targets."
         )
-    X = as_tensor(features, "features", ndim=2).detach()
-    y, classes = as_targets(targets, "targets", rows=len(X))
-    Y = as_tensor(y if classes is None else signed_labels(y, len(classes)), "targets").to(X)
-    return CovarianceRange.of_features(features, rtol=rtol), X.mT @ Y
+    return own
 
 
 def signed_labels(codes: NDArray[np.int64], classes: int) -> FloatArray:
@@ -123,15 +96,10 @@ class AttackTask:
         return replace(self, y=signed_labels(self.y, classes), y_test=coded, decode=decode)
 
     @classmethod
-    def of_covariance(cls, covariance: Any, moment: Any) -> "AttackTask":
+    def of_task(cls, task: Task) -> "AttackTask":
         """Return rows B and targets Y of the same squared loss: `BᵀB = K`, and `BᵀY` is the moment."""
-        K, b = squared_task(covariance, moment, None, None)
-        if len(b) != K.dimension:
-            raise InvalidInputError(
-                f"a covariance of {K.dimension} inputs and moment {tuple(b.shape)} do not fit."
-            )
-        B = K.factor.cpu().numpy()
-        return cls(B, (K.factor @ b / K.values[:, None]).cpu().numpy(), "regression", inputs=(B, None))
+        B, Y = (part.cpu().numpy() for part in (task.root, task.along))
+        return cls(B, Y, "regression", inputs=(B, None))
 
 
 def float_matrix(value: ArrayLike, name: str) -> FloatArray:

@@ -1,22 +1,23 @@
-"""Condition numbers, spectra, alignment, regularizers, RIR, ceilings, the Pareto front: no files."""
+"""Tasks, condition numbers, alignment, regularizers, limits, erasure: every number of the paper, and no files."""
 
 from condnum.lazy import attach
 
 __all__, __getattr__, __dir__ = attach(
     __name__,
     {
-        "ConditionNumber": "condnum.theory.spectra",
-        "CovarianceRange": "condnum.theory.covariances",
-        "Immunization": "condnum.theory.immunization",
-        "Clauses": "condnum.theory.immunization",
+        "Features": "condnum.theory.task",
+        "Task": "condnum.theory.task",
+        "ConditionNumber": "condnum.theory.kappa",
+        "Immunization": "condnum.theory.kappa",
+        "Clauses": "condnum.theory.kappa",
         "Alignment": "condnum.theory.alignment",
-        "RirCeiling": "condnum.theory.ceiling",
-        "ridge_convention_ceiling": "condnum.theory.ceiling",
+        "RirCeiling": "condnum.theory.limits",
+        "ridge_convention_ceiling": "condnum.theory.limits",
         "Erasure": "condnum.theory.erasure",
         "RegularizerGradient": "condnum.theory.regularizers",
-        "well_spectrum_step": "condnum.theory.steps",
-        "well_step_bound": "condnum.theory.steps",
-        "ill_spectrum_step": "condnum.theory.steps",
-        "ill_step_bound": "condnum.theory.steps",
+        "well_spectrum_step": "condnum.theory.regularizers",
+        "well_step_bound": "condnum.theory.regularizers",
+        "ill_spectrum_step": "condnum.theory.regularizers",
+        "ill_step_bound": "condnum.theory.regularizers",
     },
 )

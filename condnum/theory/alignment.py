@@ -10,22 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from condnum.arrays import ArrayLike, as_tensor, extractor_matrix, like, named_columns, storage_eps
+from condnum.arrays import ArrayLike, as_tensor, door, extractor_matrix, named_columns, storage_eps
 from condnum.errors import InvalidInputError, RankError
 from condnum.numbers import short_repr
-from condnum.theory.extremes import singular_triples
-from condnum.theory.spectra import (
-    as_covariance,
-    checked_rtol,
-    condition_from_spectrum,
-    default_rtol,
-    symmetric_part,
-)
+from condnum.theory.kappa import checked_rtol
+from condnum.theory.linalg import as_covariance, singular_triples, symmetric_part
+from condnum.theory.task import Task, rank_tolerance
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """Eq. 10 and the true spectrum, as float64 arrays of the kind of `theta`, with zeros up to `D_hid`."""
+    """Eq. 10 and the true spectrum, as arrays of the caller's kind, with zeros up to `D_hid`."""
 
     overlaps: Any  # (D, D), |u_iᵀq_j|²; rows for null directions of θ complete an orthonormal basis
     predicted: Any  # (D_hid,), Eq. 10 in the order of θ's singular values
@@ -50,7 +45,8 @@ class Alignment:
         return self.predicted_condition / self.true_condition
 
 
-def alignment(theta: ArrayLike, covariance: ArrayLike, *, rtol: float | None = None) -> Alignment:
+@door
+def alignment(theta: ArrayLike, covariance: Any, *, rtol: float | None = None) -> Alignment:
     r"""Compare the prediction of Proposition 3.2 with the spectrum of H(θ).
 
     Eq. 10 says :math:`\sigma_i = \sum_j(\sigma_{\theta,i}\,u_i^\top q_j\sqrt{\gamma_j})^2
@@ -62,7 +58,7 @@ def alignment(theta: ArrayLike, covariance: ArrayLike, *, rtol: float | None = N
 
     Args:
         theta: `(D, D_hid)` linear feature extractor, of any rank above 0.
-        covariance: `(D, D)` K, symmetric positive semi-definite.
+        covariance: `(D, D)` K, symmetric positive semi-definite, or a `Task`.
         rtol: Relative tolerance of ranks and of gaps; default `max(D, D_hid)·eps` of the stored dtype.
 
     Returns:
@@ -86,17 +82,21 @@ def alignment(theta: ArrayLike, covariance: ArrayLike, *, rtol: float | None = N
         >>> alignment(np.eye(2), K).u_unique
         False
     """
-    theta = extractor_matrix(theta, columns=named_columns(covariance))
+    if isinstance(covariance, Task):
+        K, names, eps = covariance.covariance, covariance.columns, covariance.eps
+    else:
+        K, eps = as_covariance(covariance, "covariance").detach(), storage_eps(covariance)
+        names = named_columns(covariance)
+    theta = extractor_matrix(theta, columns=names)
     T = as_tensor(theta, "theta", ndim=2).detach()
-    K = as_covariance(covariance, "covariance").detach().to(T.device)
+    K = K.to(T.device)
     D, columns = T.shape
     if len(K) != D:
         raise InvalidInputError(
             f"theta {tuple(T.shape)} and covariance {tuple(K.shape)} do not fit: "
             "theta must be (D, D_hid) and covariance (D, D)."
         )
-    eps = max(storage_eps(theta), storage_eps(covariance))
-    tolerance = checked_rtol(rtol, default_rtol(max(T.shape), eps))
+    tolerance = checked_rtol(rtol, rank_tolerance(max(T.shape), max(storage_eps(theta), eps)))
     m = min(D, columns)
     U, s, _ = singular_triples(T, whole=True)
     gamma, Q = (part.flip(-1) for part in torch.linalg.eigh(K))
@@ -112,17 +112,15 @@ def alignment(theta: ArrayLike, covariance: ArrayLike, *, rtol: float | None = N
         )
     diagonal = M.diagonal().clamp_min(0)
     lower, upper = s[-1].square() * gamma[D - m :], s[0].square() * gamma[:m]
-    predicted_condition, (_, _, _, rank) = (
-        condition_from_spectrum(values, convention="compact", rtol=tolerance, ridge=1.0, dimension=m)
-        for values in (diagonal.sort(descending=True).values, spectrum)
-    )
+    descending = diagonal.sort(descending=True).values
+    kept = descending[descending > tolerance * descending[0]]
     nonzero = s[s > tolerance * s[0]]
 
-    def padded(values: Tensor) -> Any:
-        return like(theta)(torch.nn.functional.pad(values, (0, columns - m)))
+    def padded(values: Tensor) -> Tensor:
+        return torch.nn.functional.pad(values, (0, columns - m))
 
     return Alignment(
-        overlaps=like(theta)((U.mT @ Q).square()),
+        overlaps=(U.mT @ Q).square(),
         predicted=padded(diagonal),
         spectrum=padded(spectrum),
         ostrowski_lower=padded(lower),
@@ -130,7 +128,7 @@ def alignment(theta: ArrayLike, covariance: ArrayLike, *, rtol: float | None = N
         misalignment=float(
             torch.linalg.norm((M - torch.diag(M.diagonal())) / top) / torch.linalg.norm(M / top)
         ),
-        rank=int(rank),
-        predicted_condition=float(predicted_condition[0]),
+        rank=int((spectrum > tolerance * spectrum[0]).sum()),
+        predicted_condition=float(kept[0] / kept[-1]),
         u_unique=bool((nonzero[:-1] - nonzero[1:] > tolerance * s[0]).all()),
     )

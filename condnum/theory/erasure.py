@@ -9,6 +9,31 @@ stays and only its distance grows: *conditioning is erasure that stops short*.
 **An eraser is a map through a bottleneck**, :math:`x \mapsto (xB)C` with B `(D, r)`. Multiplied out, BC has
 rank r only up to round-off: Xθ keeps what was erased in the last bits of directions that are otherwise empty,
 where whitening without a tolerance finds it. Through r numbers nothing passes but r directions.
+
+**Degree 2.** A quadratic probe :math:`q(x) = x^\top A x + b^\top x + c` with a convex loss learns nothing of centered
+targets Z from centered rows X if and only if :math:`X^\top Z = 0` and every form :math:`M_j = \sum_i
+z_{ij} x_i x_i^\top` is 0: LEACE's theorem for the features :math:`(x, x x^\top)`. For labels, class means
+and covariances are equal.
+
+**No invertible map erases.** For an invertible affine map f, :math:`q \mapsto q \circ f^{-1}` maps the
+probes of x one to one onto those of f(x), with equal losses, in every family that is closed under affine
+maps: linear probes, polynomials of one degree, nets whose first layer is free. Penalized probes, RBF
+kernels of fixed width and nearest neighbors are not closed; f may hinder them until they undo it.
+
+**Without labels at release** (`erasure` with `degree=2`), nothing is left if and only if :math:`θ^\top
+X^\top Z = 0` and all :math:`θ^\top M_j θ = 0`: within the complement of :math:`X^\top Z`, the columns of θ
+span a subspace that is *isotropic* for every form. One form (two classes, or one column of numbers) with
+:math:`n_+, n_-, n_0` positive, negative and zero eigenvalues has an isotropic subspace of dimension
+:math:`n_0 + \min(n_+, n_-)` and none larger. An isotropic subspace meets the span of the positive
+eigenvectors, on which the form is definite, in 0 alone, and that of the negative ones, too: so none is
+larger. Pairs of unit eigenvectors with :math:`λ_p > 0 > λ_q` give :math:`\sqrt{-λ_q}\, u_p ± \sqrt{λ_p}\,
+u_q`; the form vanishes on either, and across disjoint pairs. For m forms the step is repeated within the
+subspace found: that is isotropic for all of them, but not always the largest. For almost all m forms in n
+dimensions, none is larger than :math:`(2n - m)/(m + 2)`: subspaces of dimension d form a manifold of
+dimension d(n − d), and each form sets d(d + 1)/2 independent conditions.
+
+**No degree is enough** for all attackers: a universal kernel learns nothing if and only if all classes have
+the same distribution of features.
 """
 
 from dataclasses import dataclass, field, replace
@@ -18,12 +43,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from condnum.arrays import ArrayLike, TargetKind, as_targets, as_tensor, like, storage_eps
+from condnum.arrays import ArrayLike, TargetKind, as_tensor, door, like_sample, sample_of
 from condnum.errors import InvalidInputError, RankError, check_flag, check_integer, check_real
-from condnum.theory.covariances import CovarianceRange
-from condnum.theory.extremes import singular_triples
-from condnum.theory.quadratic import centered, complement, quadratic_directions
-from condnum.theory.spectra import EPS, as_covariance, checked_rtol, default_rtol
+from condnum.theory.linalg import EPS, singular_triples
+from condnum.theory.task import Task, as_task, rank_tolerance
 
 
 @dataclass(frozen=True)
@@ -52,38 +75,40 @@ class Erasure:
     @cached_property
     def extractor(self) -> Any:
         """θ `(D, r)` as one matrix that may be released: (XB)C in an orthonormal basis of the rows of C."""
-        left, right = torch.as_tensor(self.left), torch.as_tensor(self.right)
-        return self.left if self.strength < 1 else like(self.left)(left @ torch.linalg.qr(right.mT).R.mT)
+        if self.strength < 1:
+            return self.left
+        left, right = (torch.as_tensor(part).double() for part in (self.left, self.right))
+        return like_sample(sample_of(self.left), left @ torch.linalg.qr(right.mT).R.mT)
 
     @cached_property
     def directions(self) -> Any:
         """Orthonormal basis `(D, D - r)` of all that is not passed on, Bᵀv = 0; on the path `removed`."""
-        return like(self.left)(complement(torch.as_tensor(self.left))) if self.strength == 1 else self.removed
+        if self.strength < 1:
+            return self.removed
+        return like_sample(sample_of(self.left), complement(torch.as_tensor(self.left).double()))
 
     def converted(self, convert: Any) -> "Erasure":
         """Return the erasure with its arrays converted."""
         return replace(self, **{name: convert(getattr(self, name)) for name in ("left", "right", "removed")})
 
 
+@door
 def erasure(
-    harmful_features: ArrayLike | None = None,
-    harmful_targets: Any = None,
+    X: Any,
+    y: Any = None,
     *,
-    covariance: ArrayLike | None = None,
-    moment: ArrayLike | None = None,
     strength: float = 1.0,
     rank: int | None = None,
     degree: int = 1,
     kind: TargetKind = "auto",
-    intercept: bool = True,
     keep_unseen: bool = False,
 ) -> Erasure:
     r"""Erase what a linear probe could learn of the harmful task, or a part of it.
 
     .. math:: θ_s = I - (1 - s)\, W U U^\top W^{-1}, \quad H_H(θ_s) = K_H - (1 - s^2) N W^{-1} U U^\top W^{-1}
 
-    with :math:`Σ = K_H / N, W = Σ^{-1/2}, U = \operatorname{orth} WX_H^\top Z`. X and K_H are centered for a
-    probe with an intercept. Of all θ that erase these directions, this one changes the harmful features least
+    with :math:`Σ = K_H / N, W = Σ^{-1/2}, U = \operatorname{orth} WX_H^\top Z`. X and Z are centered: the probe has
+    an intercept. Of all θ that erase these directions, this one changes the harmful features least
     in Mahalanobis norm (LEACE). *On these rows* no linear probe of the features learns anything; *on fresh
     rows* a sampling error of order :math:`\sqrt{D/N}` remains, and everything can where a direction is
     excited by so few rows that other rows lack it: features then show what was erased, to balance these rows.
@@ -94,19 +119,15 @@ def erasure(
     that, too: see `erasure_price` of `Erasure.directions`.
 
     Args:
-        harmful_features: `(N, D)` harmful inputs.
-        harmful_targets: `(N,)` class labels, or `(N,)` or `(N, m)` real targets.
-        covariance: `(D, D)` K_H in place of the features, centered for a probe with an intercept.
-        moment: `(D,)` or `(D, C)` :math:`G = X_H^\top Z` of centered targets, beside `covariance`.
+        X: `(N, D)` harmful inputs, or a `Task` of them with targets; one of a covariance must be of centered rows.
+        y: `(N,)` class labels, or `(N,)` or `(N, m)` real targets, beside rows.
         strength: 1 − s in [0, 1]; 1 erases, 0 changes nothing. Below 1 θ_s is invertible.
         rank: Erase only that many directions, those of the best squared fit; default: all. Of degree 2, those
             follow in which the class covariances differ most; the differences that remain are not zero.
-        degree: 1 stops linear probes, 2 quadratic ones, too: classes get equal means and covariances, by
-            removing about half of the other directions for two classes, three quarters for three, and so on
-            (`condnum.theory.quadratic`). Where nothing would be left, give a `rank`.
+        degree: 1 stops linear probes, 2 quadratic ones, too (`quadratic_directions`): classes get equal means and
+            covariances, by removing about half of the other directions for two classes, three quarters for three,
+            and so on. It needs rows. Where nothing would be left, give a `rank`.
         kind: `auto` takes integers, booleans and text for labels, and floats for numbers.
-        intercept: Whether the probe has an intercept. If not, nothing is centered: regression targets
-            are unchanged, and 1/C is subtracted from one-hot labels.
         keep_unseen: Pass on the directions that no row excites. The benign task keeps them, and so does an
             attacker whose rows excite them.
 
@@ -125,43 +146,38 @@ def erasure(
         >>> import numpy as np
         >>> X = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
         >>> found = erasure(X, ["cat", "cat", "dog", "dog"])
-        >>> found.features(X).round(12).tolist(), found.rank, round(found.fit_removed, 12)
+        >>> (found.features(X).round(12) + 0.0).tolist(), found.rank, round(found.fit_removed, 12)
         ([[0.0, 1.0], [0.0, -1.0], [0.0, 1.0], [0.0, -1.0]], 1, 1.0)
-        >>> erasure(covariance=[[4.0, 0.0], [0.0, 4.0]], moment=[2.0, 0.0]).theta.round(12).tolist()
+        >>> moment = Task.of_covariance([[4.0, 0.0], [0.0, 4.0]], [2.0, 0.0])
+        >>> erasure(moment).theta.round(decimals=12).tolist()
         [[0.0, 0.0], [0.0, 1.0]]
     """
-    options: dict[str, Any] = {
-        "strength": strength, "rank": rank, "degree": degree, "keep_unseen": keep_unseen,
-    }  # fmt: skip
-    if (harmful_features is None) == (covariance is None) or (moment is None) != (covariance is None):
-        raise InvalidInputError("give harmful_features and harmful_targets, or covariance= and moment=.")
-    if covariance is not None:
-        if degree != 1:
-            raise InvalidInputError(
-                f"degree {degree} needs rows, which a covariance does not have; leave it out."
-            )
-        F, Z = _rows_of(covariance, moment)
-        return erasure_of_rows(F, Z, torch.zeros_like(F[0]), len(F), **options).converted(like(covariance))
-    X = as_tensor(harmful_features, "harmful_features", ndim=2).detach()  # type: ignore[arg-type]
-    options |= {"intercept": intercept, "stored": storage_eps(harmful_features)}  # type: ignore[arg-type]
-    targets = as_targets(harmful_targets, "harmful_targets", kind, rows=len(X))
-    return erasure_of_task(X, *targets, **options).converted(like(harmful_features))
+    options: dict[str, Any] = {"strength": strength, "rank": rank, "degree": degree, "keep_unseen": keep_unseen}
+    if isinstance(X, Task):
+        return erasure_of_task(X, **options)
+    return erasure_of_task(Task.of(X, y, kind=kind, name="harmful_features"), (X, y), **options)
 
 
-def erasure_of_task(X: Tensor, y: Any, classes: Any, *, intercept: bool, **options: Any) -> Erasure:
-    """Erase what `as_targets` returned from rows X; the other options are those of `erasure_of_rows`."""
-    Z = torch.from_numpy(y).to(X.device)
-    if classes is not None:
-        if len(classes) < 2:
-            raise InvalidInputError(
-                f"all {len(y)} labels are of one class, {classes[0]}: there is nothing to erase."
-            )
-        Z = torch.nn.functional.one_hot(Z).to(X)
-        Z = Z if intercept else Z - 1 / len(classes)
-    mean = torch.zeros_like(X[0])
-    if intercept:
-        (X, mean), Z = centered(X), Z - Z.mean(dim=0)
-    return erasure_of_rows(X, Z, mean, len(X), **options)
+def erasure_of_task(task: Task, rows: tuple[Any, Any] | None = None, *, degree: int = 1, **options: Any) -> Erasure:
+    """Erase the targets of a task; a `degree` of 2 needs its rows X and y. Other options are those of `erasure`."""
+    if not task.outputs:
+        raise InvalidInputError("there are no targets to erase; give erasure(X, y), or a Task with targets.")
+    if task.classes is not None and len(task.classes) < 2:
+        raise InvalidInputError(
+            f"all {task.rows} labels are of one class, {task.classes[0]}: there is nothing to erase."
+        )
+    if degree not in (1, 2):
+        raise InvalidInputError(f"degree must be 1 (linear probes) or 2 (quadratic ones), got {degree!r}.")
+    F, Z = task.centered().products
+    if degree == 2:
+        if rows is None:
+            raise InvalidInputError("degree 2 needs rows, which a Task does not keep; give erasure(X, y, degree=2).")
+        F, Z = task.coded(*rows)
+        F, Z = F - F[0], Z.to(F)  # exactly zero in a constant column
+        F, Z = F - F.mean(dim=0), Z - Z.mean(dim=0)
+    return erasure_of_rows(
+        F, Z, task.mean, task.rows or len(F), degree=degree, stored=task.eps if task.rows else EPS, **options
+    )
 
 
 def erasure_of_rows(
@@ -184,11 +200,9 @@ def erasure_of_rows(
     """
     strength = check_real("strength", strength, 0, 1)
     keep_unseen = check_flag("keep_unseen", keep_unseen)
-    if degree not in (1, 2):
-        raise InvalidInputError(f"degree must be 1 (linear probes) or 2 (quadratic ones), got {degree!r}.")
     D = F.shape[1]
     # Rounding of the stored rows moves columns of length 1 by less than √D·eps/2 in spectral norm.
-    rtol = max(default_rtol(max(N, D)), D**0.5 * stored)
+    rtol = max(rank_tolerance(max(N, D)), D**0.5 * stored)
     round_off = max(N, D) * EPS * Z.norm()
     sizes = torch.hypot(F.norm(dim=0), N**0.5 * mean.abs())
     flat = F.norm(dim=0) <= (N * EPS + 2 * stored) * sizes
@@ -245,26 +259,8 @@ def _unseen(V: Tensor) -> Tensor:
     return torch.cat([torch.eye(len(V)).to(V)[:, ~used], basis], dim=1)
 
 
-def _rows_of(covariance: ArrayLike, moment: Any) -> tuple[Tensor, Tensor]:
-    """Return rows F `(r, D)` and Z `(r, C)` with `FᵀF = K` and `FᵀZ = G`."""
-    K = as_covariance(covariance, "covariance").detach()
-    G = as_tensor(moment, "moment", minimum_ndim=1).detach().to(K.device)
-    G = G[:, None] if G.ndim == 1 else G
-    if G.ndim != 2 or len(G) != len(K):
-        raise InvalidInputError(f"moment {tuple(G.shape)} does not fit a covariance of {len(K)} columns.")
-    lengths = K.diagonal().clamp_min(0).sqrt()
-    lengths = torch.where(lengths > 0, lengths, 1)
-    equal = CovarianceRange.of(K / lengths / lengths[:, None])
-    return equal.factor * lengths, (equal.vectors.mT @ (G / lengths[:, None])) / equal.values.sqrt()[:, None]
-
-
-def erasure_price(
-    pretrain_features: ArrayLike,
-    pretrain_targets: ArrayLike,
-    directions: ArrayLike,
-    *,
-    rtol: float | None = None,
-) -> float:
+@door
+def erasure_price(pretrain: Task, directions: ArrayLike) -> float:
     r"""Return the increase of the smallest benign mean squared loss when directions are erased.
 
     With the benign optimum :math:`β_P = K_P^{-1}X_P^\top Y` and a basis G of the directions, a probe of
@@ -275,51 +271,81 @@ def erasure_price(
     Zero if and only if :math:`G^\top β_P = 0`. For singular K_P, directions in which β is free cost nothing.
 
     Args:
-        pretrain_features: `(N, D)` benign inputs.
-        pretrain_targets: `(N,)` or `(N, m)` benign targets; center both for a probe with an intercept.
+        pretrain: Benign task with targets; its probe has an intercept for classes and none for numbers, unless it
+            is `centered()`.
         directions: `(D, k)`, such as `Erasure.directions`; they may depend on each other.
-        rtol: Relative rank tolerance of `pretrain_features` with columns of length 1; default: max(N, D)·eps
-            of float64.
 
     Returns:
         The rise of the mean squared loss per row, at least 0.
 
     Raises:
-        InvalidInputError: Shapes do not fit, entries are non-finite or `rtol` is out of range.
+        InvalidInputError: Shapes do not fit, entries are non-finite, or the task has no targets.
 
     Examples:
-        >>> erasure_price([[1.0, 0.0], [0.0, 1.0]], [3.0, 1.0], [[0.0], [1.0]])
+        >>> round(erasure_price(Task.of([[1.0, 0.0], [0.0, 1.0]], [3.0, 1.0]), [[0.0], [1.0]]), 9)
         0.5
     """
-    X = as_tensor(pretrain_features, "pretrain_features", ndim=2).detach()
-    Y = as_tensor(pretrain_targets, "pretrain_targets", minimum_ndim=1).detach().to(X.device)
-    G = as_tensor(directions, "directions", ndim=2).detach().to(X.device)
-    Y = Y[:, None] if Y.ndim == 1 else Y
-    if Y.ndim != 2 or len(Y) != len(X) or len(G) != X.shape[1]:
+    task = as_task(pretrain, "pretrain")
+    if not task.outputs:
+        raise InvalidInputError("the benign task has no targets, so that erasure has no price; give Task.of(X, y).")
+    task = task.probe
+    G = as_tensor(directions, "directions", ndim=2).detach().to(task.vectors)
+    if len(G) != task.dimension:
         raise InvalidInputError(
-            f"pretrain_features {tuple(X.shape)}, pretrain_targets {tuple(Y.shape)} and directions "
-            f"{tuple(G.shape)} do not fit: they must be (N, D), (N,) or (N, m), and (D, k)."
+            f"directions {tuple(G.shape)} do not fit a task of {task.dimension} inputs: give (D, k)."
         )
-    units, V, roots, left = _equilibrated_svd(X, rtol)
-    G = G / units[:, None]  # on the coefficients of columns of length 1
     G = G[:, G.any(dim=0)]
     basis, sizes, _ = singular_triples(G / G.norm(dim=0))
     basis = basis[:, sizes > max(G.shape) * EPS * sizes.sum()]
     # A combination with a part in null(K_P) is met by moving β there, at no cost.
+    V = task.vectors
     _, outside, combinations = singular_triples(basis - V @ (V.mT @ basis), whole=True)
     inside = basis @ combinations[int((outside > 1e-10).sum()) :].mT
-    Q = torch.linalg.qr((V.mT @ inside) / roots[:, None]).Q  # in the whitened coordinates Σ^{1/2}Vᵀβ
-    return float((Q.mT @ (left.mT @ Y)).square().sum()) / len(X)
+    Q = torch.linalg.qr((V.mT @ inside) / task.sigma[:, None]).Q  # in the whitened coordinates K^{1/2}β
+    return float((Q.mT @ task.along).square().sum()) / max(task.rows, 1)
 
 
-def _equilibrated_svd(X: Tensor, rtol: float | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the lengths of columns, and V, S and U of columns of length 1, above `rtol`.
-
-    So no unit decides on a rank. The default `rtol` is max(N, D)·eps of float64, whatever X was stored in.
-    """
+def _equilibrated_svd(X: Tensor, rtol: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the lengths of columns, and V, S and U of columns of length 1, above `rtol`: no unit decides."""
     peaks = X.abs().amax(dim=0)
     units, used = peaks * (X / peaks.where(peaks > 0, 1.0)).norm(dim=0), peaks > 0
     units = units.where(used, units.max() or 1.0)
     left, roots, rows = singular_triples(X / units)
-    kept = roots > checked_rtol(rtol, default_rtol(max(X.shape))) * float(roots[0])
+    kept = roots > rtol * float(roots[0])
     return units, rows[kept].mT * used[:, None], roots[kept], left[:, kept]
+
+
+def quadratic_directions(rows: Tensor, Z: Tensor, basis: Tensor, root: Tensor, *, ranked: bool) -> Tensor:
+    """Return orthonormal directions in the span of `basis` `(r, n)` to erase for probes of degree 2.
+
+    The columns of `rows` `(N, r)` are orthonormal; `rows @ root` are the features `(N, D)`. The complement
+    within that span is isotropic for every form of Z; of the two isotropic directions of a pair, that of
+    larger variance is kept. If `ranked`, all eigenvectors of the sum of squared forms come instead, the
+    largest first: once k are erased, the squared entries of all forms add up to at most the sum of the
+    other eigenvalues.
+    """
+    noise = max(rows.shape) * EPS * float(Z.abs().max())
+    rows = rows @ basis
+    if ranked:
+        forms = [(rows * z[:, None]).mT @ rows for z in Z.mT]
+        values, vectors = torch.linalg.eigh(sum(form @ form for form in forms))
+        return basis @ vectors[:, values > noise**2 + rank_tolerance(len(values)) * values.max()].flip(1)
+    kept = torch.eye(basis.shape[1]).to(rows)
+    for z in Z.mT:
+        inner = rows @ kept
+        values, vectors = torch.linalg.eigh((inner * z[:, None]).mT @ inner)
+        low, high = int((values < -noise).sum()), int((values <= noise).sum())
+        pairs = min(low, len(values) - high)  # those of the smallest absolute values
+        minus, plus = range(low - 1, low - 1 - pairs, -1), range(high, high + pairs)
+        a, b = values[[*plus]].sqrt(), (-values[[*minus]]).sqrt()
+        up, down = vectors[:, [*plus]] * b, vectors[:, [*minus]] * a
+        seen = basis @ kept
+        alike = ((root.mT @ (seen @ up)) * (root.mT @ (seen @ down))).sum(dim=0) >= 0
+        mixed = torch.where(alike, up + down, up - down) / torch.hypot(a, b)
+        kept = kept @ torch.cat([vectors[:, low:high], mixed], dim=1)
+    return basis @ complement(kept)
+
+
+def complement(basis: Tensor) -> Tensor:
+    """Return an orthonormal basis of what is orthogonal to linearly independent columns."""
+    return torch.linalg.qr(basis, mode="complete").Q[:, basis.shape[1] :]

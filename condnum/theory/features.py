@@ -10,7 +10,7 @@ from torch import Tensor
 from condnum.arrays import as_tensor, storage_eps
 from condnum.errors import RankError
 from condnum.theory.regularizers import r_ill, r_well
-from condnum.theory.spectra import squared_rtol
+from condnum.theory.task import rank_tolerance
 
 #: ε relative to σ₁(X̃ᵀX̃): small, but round-off (eps·σ₁/ε = 2e-10) stays out of the result.
 RELATIVE_RIDGE = 1e-6
@@ -72,4 +72,5 @@ def feature_r_ill(features: Tensor, *, rtol: float | None = None) -> Tensor:
 
 def feature_rtol(features: Tensor) -> float:
     """Return the rank tolerance of `X̃ᵀX̃`, relative to σ₁, that the features' own round-off asks for."""
-    return squared_rtol(features.shape[1], storage_eps(features))
+    D = features.shape[1]
+    return max(rank_tolerance(D, storage_eps(features)) ** 2, rank_tolerance(D))

@@ -1,14 +1,20 @@
 """What condition numbers leave out, in words: how many times as many steps the actual probes take.
 
-κ bounds gradient descent over all targets, and a task has one. `condnum.probing.probe_steps` counts the
-steps; this module says what the two factors mean beside Definition 3.1.
+κ bounds gradient descent over all targets, and a task has one. This module counts steps, and says what the two
+factors mean beside Definition 3.1.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+import numpy as np
+
+from condnum.arrays import FloatArray
 from condnum.numbers import times
+
+#: The largest number of steps that a prediction looks for.
+_LONGEST = 2**50
 
 #: The benign task counts as lost where its own probe needs more than this many times the steps on raw inputs.
 LOST_FACTOR = 10.0
@@ -64,3 +70,28 @@ def slowdown_sentence(
     for name in {"benign", "harmful"} - {*said}:
         text += f" How many steps the {name} probe takes is not known without targets to learn."
     return text
+
+
+def descent_filter(relative: FloatArray, steps: float) -> FloatArray:
+    """Return `(1 − ησ)^t` of gradient descent with a constant step, of `ησ ≤ 1`, also where ησ is tiny.
+
+    Examples:
+        >>> descent_filter(np.array([1.0, 0.25]), 2)
+        array([0.    , 0.5625])
+    """
+    with np.errstate(divide="ignore"):
+        return np.exp(steps * np.log1p(-relative))
+
+
+def first_step(excess: Callable[[int], float], epsilon: float) -> float:
+    """Return the first step at which a falling excess loss is at most ε; `inf` beyond 2⁵⁰."""
+    high = 1
+    while excess(high) > epsilon:
+        high *= 2
+        if high > _LONGEST:
+            return math.inf
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if excess(middle) <= epsilon else (middle, high)
+    return float(high)

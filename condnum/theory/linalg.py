@@ -1,0 +1,181 @@
+"""Products and decompositions that the formulas share, and what counts as a covariance."""
+
+import math
+
+import numpy as np
+import torch
+from scipy.linalg import eigh, svd
+from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
+from torch import Tensor
+
+from condnum.arrays import ArrayLike, all_finite, as_tensor, storage_eps
+from condnum.errors import InvalidInputError
+
+#: Round-off of float64.
+EPS = 2.0**-52
+
+#: Relative distance above a found eigenvalue at which `largest_bound` tests definiteness: well above the
+#: round-off of a Cholesky factor, D·2⁻⁵².
+PROVEN = 1e-10
+
+#: Up to this dimension LAPACK finds one eigenpair faster than Lanczos.
+SMALL = 128
+
+
+def symmetric_part(matrix: Tensor) -> Tensor:
+    """Return `(A + Aᵀ)/2`."""
+    return (matrix + matrix.mT) / 2
+
+
+def is_symmetric(matrix: Tensor, eps: float) -> bool:
+    """Tell whether a matrix is symmetric up to the round-off of a product of three D×D factors."""
+    if matrix.shape[0] != matrix.shape[1]:
+        return False
+    gap = (matrix - matrix.mT).abs().max()
+    return bool(gap <= 4 * len(matrix) * min(eps, 2.0**-23) * matrix.abs().max())
+
+
+def checked_gram(gram: Tensor, features: Tensor) -> Tensor:
+    """Return products of features, or raise if they leave float64."""
+    if not all_finite(gram):
+        raise InvalidInputError(
+            f"the features have entries up to {float(features.abs().max()):.3g}, whose squares overflow "
+            "float64: divide the inputs of all tasks by the same number, which does not change condition numbers."
+        )
+    return gram
+
+
+def as_covariance(value: ArrayLike, name: str) -> Tensor:
+    """Return a covariance `(D, D)`, exactly symmetric, or raise where it is none beyond round-off."""
+    K = as_tensor(value, name, ndim=2)
+    D = len(K)
+    if K.shape[1] != D:
+        raise InvalidInputError(f"{name} must be square, got shape {tuple(K.shape)}; for rows pass Task.of(X, y).")
+    eps = min(storage_eps(value), 2.0**-23)
+    slack = max(4 * D * eps, 2 * math.sqrt(D) * storage_eps(value), 1e-8)
+    variances = K.detach().diagonal()
+    allowed = slack * variances.abs().max()
+    gap = (K - K.mT).detach().abs().max()
+    if bool(gap > allowed):
+        raise InvalidInputError(
+            f"{name} must be symmetric, got |K - Kᵀ| up to {float(gap):.3g}; pass a covariance XᵀX, or "
+            "Task.of(X, y) for rows."
+        )
+    K = symmetric_part(K)
+    shift = torch.diag((allowed + torch.finfo(K.dtype).tiny).expand_as(variances))
+    if int(torch.linalg.cholesky_ex(K.detach() + shift).info):
+        least = float(torch.linalg.eigvalsh(K.detach()).min())
+        raise InvalidInputError(
+            f"{name} is not positive semidefinite: its smallest eigenvalue is {least:.3g} against a largest "
+            f"variance of {float(variances.max()):.3g}; pass a covariance XᵀX, or Task.of(X, y) for rows."
+        )
+    return K
+
+
+def gram(matrix: Tensor) -> Tensor:
+    """Return `FᵀF` by a symmetric rank-k product, half the work of a general one."""
+    if matrix.device.type != "cpu":
+        return matrix.mT @ matrix
+    array = matrix.detach().numpy()
+    with np.errstate(over="ignore", invalid="ignore"):  # as torch: who descends looks at the result
+        return torch.from_numpy(array.T @ array)  # NumPy sees AᵀA and calls BLAS syrk; torch does not
+
+
+def singular_triples(matrix: Tensor, *, whole: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """Return U, σ and Vᵀ of one finite matrix; `whole`: square U and V.
+
+    LAPACK's divide and conquer (gesdd), which is fast, fails on a few finite matrices; QR iteration does not.
+
+    Raises:
+        torch.linalg.LinAlgError: The matrix is not finite.
+    """
+    try:
+        return torch.linalg.svd(matrix, full_matrices=whole)
+    except torch.linalg.LinAlgError:
+        array = _finite(matrix).detach().cpu().numpy()
+        found = svd(array, full_matrices=whole, lapack_driver="gesvd")
+        return tuple(torch.from_numpy(part).to(matrix) for part in found)  # type: ignore[return-value]
+
+
+def eigenpair(matrix: Tensor, index: int) -> tuple[Tensor, Tensor]:
+    """Return an eigenvalue `()` of a small symmetric matrix, 0 for the smallest, and its vector `(n,)`.
+
+    Raises:
+        torch.linalg.LinAlgError: The matrix is not finite.
+    """
+    if matrix.device.type != "cpu":
+        values, vectors = torch.linalg.eigh(matrix)
+        return values[index], vectors[:, index]
+    array = _finite(matrix).detach().numpy()
+    values, vectors = eigh(array, subset_by_index=[index, index], driver="evr", check_finite=False)
+    return torch.from_numpy(values)[0], torch.from_numpy(vectors)[:, 0]
+
+
+def largest_pair(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return σ₁ `()` and v₁ `(n,)` of a positive semidefinite matrix.
+
+    Raises:
+        torch.linalg.LinAlgError: The matrix is not finite.
+    """
+    n = len(_finite(matrix))
+    if n > SMALL and matrix.device.type == "cpu":
+        array = matrix.detach().numpy()
+        vector = lanczos(n, lambda q: array @ q)
+        if vector is not None:
+            found = torch.from_numpy(vector)
+            return found @ (matrix @ found), found
+    return eigenpair(matrix, n - 1)
+
+
+def smallest_pair(factor: Tensor) -> tuple[Tensor, Tensor]:
+    """Return σ_k `()` and v_k `(D,)` of `FᵀF`, F `(k, D)` of full row rank, through the inverse of `FFᵀ`.
+
+    That has no null directions, so no rank is decided at every step.
+
+    Raises:
+        torch.linalg.LinAlgError: F is not finite.
+    """
+    dual = _finite(gram(factor.mT))
+    lower, failed = torch.linalg.cholesky_ex(dual)
+
+    def solve(q: np.ndarray) -> np.ndarray:
+        return torch.cholesky_solve(torch.from_numpy(q).to(dual)[:, None], lower)[:, 0].cpu().numpy()
+
+    found = None if bool(failed) or len(dual) <= SMALL else lanczos(len(dual), solve)
+    # Another solution: what is left of large eigenvectors, F would magnify.
+    dual_vector = eigenpair(dual, 0)[1] if found is None else torch.from_numpy(solve(found)).to(dual)
+    image = factor.mT @ (dual_vector / torch.linalg.vector_norm(dual_vector))
+    length = torch.linalg.vector_norm(image)
+    return length.square(), image / length.clamp_min(torch.finfo(image.dtype).tiny)
+
+
+def lanczos(n: int, apply: object) -> np.ndarray | None:
+    """Return the unit vector of the largest eigenvalue of a positive operator; None: it does not converge.
+
+    It starts at a random vector: one inside an invariant subspace would never leave it.
+    """
+    operator = LinearOperator((n, n), matvec=apply, dtype=np.float64)
+    try:
+        return eigsh(operator, k=1, which="LA", v0=np.random.default_rng(0).standard_normal(n), tol=1e-13, maxiter=30)[1][:, 0]
+    except ArpackError:
+        return None
+
+
+def _finite(matrix: Tensor) -> Tensor:
+    """Return a matrix, or raise where its norm is not finite."""
+    if not bool(torch.isfinite(torch.linalg.vector_norm(matrix))):
+        raise torch.linalg.LinAlgError("the matrix is not finite.")
+    return matrix
+
+
+def largest_bound(matrix: Tensor) -> tuple[float, Tensor]:
+    """Return an upper bound on the largest eigenvalue of a positive semidefinite matrix, and its vector.
+
+    Cholesky's method proves what Lanczos found, in a tenth of the time of `eigh` unless the matrix is small.
+    """
+    value, vector = largest_pair(matrix)
+    bound = float(value) * (1 + PROVEN)
+    if int(torch.linalg.cholesky_ex(bound * torch.eye(len(matrix)).to(matrix) - matrix).info):
+        values, vectors = torch.linalg.eigh(matrix)
+        bound, vector = float(values[-1]) * (1 + PROVEN), vectors[:, -1]
+    return bound, vector
