@@ -57,7 +57,9 @@ def door(function: F) -> F:
 
 def _has_kind(value: Any) -> bool:
     """Tell whether an argument says of which kind results are to be: an array, a frame, a list, a task."""
-    return isinstance(value, (Tensor, np.ndarray, list)) or hasattr(value, "sample") or frame(value) is not None
+    return (
+        isinstance(value, (Tensor, np.ndarray, list)) or hasattr(value, "sample") or frame(value) is not None
+    )
 
 
 @contextmanager

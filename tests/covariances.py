@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from condnum.methods.problem import LinearTask
-from condnum.theory.spectra import hessian
+from condnum.theory.kappa import hessian
+from condnum.theory.task import Task
 
 
 def draw(*shape, seed=0):
@@ -24,14 +24,16 @@ def covariance_of(rng, dimension, rank, kappa, scale=1.0):
     return (Q * values) @ Q.T
 
 
-def decaying_task(dimension, rank, seed, *, loss="mse", rows=25):
-    """A task whose covariance has the eigenvalues 1, 0.95, 0.95², …, with a loss on other rows."""
+def decaying_task(dimension, rank, seed):
+    """A task whose covariance has the eigenvalues 1, 0.95, 0.95², …"""
     Q, _ = torch.linalg.qr(draw(dimension, dimension, seed=seed))
-    factor = 0.95 ** (torch.arange(rank, dtype=torch.float64)[:, None] / 2) * Q[:, :rank].mT
-    if loss is None:
-        return LinearTask(factor.mT @ factor, rtol=1e-13)
+    return Task.of(0.95 ** (torch.arange(rank, dtype=torch.float64)[:, None] / 2) * Q[:, :rank].mT)
+
+
+def labeled_task(dimension, seed, *, rows=25):
+    """Random rows with labels 0 and 1 as numbers, a task beside `decaying_task` for its loss."""
     y = (draw(rows, 1, seed=seed + 2) > 0).double()
-    return LinearTask(factor.mT @ factor, None, y, loss, draw(rows, dimension, seed=seed + 1), rtol=1e-13)
+    return draw(rows, dimension, seed=seed + 1), y
 
 
 def theta_gradient(regularizer, theta, K, **options):

@@ -163,9 +163,7 @@ class Eraser(OneToOneFeatureMixin, Extractor):
     def _affine(self) -> list[dict[str, Tensor]]:
         found, mean = self.erasure_, self.mean_
         if found.strength < 1:  # θ is invertible: there is nothing to hide
-            return [
-                {"weight": found.theta.mT, "bias": mean - mean @ found.theta}
-            ]
+            return [{"weight": found.theta.mT, "bias": mean - mean @ found.theta}]
         return [
             {"weight": found.left.mT, "bias": -mean @ found.left},
             {"weight": found.right.mT, "bias": mean},

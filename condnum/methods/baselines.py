@@ -202,5 +202,7 @@ class Erase(Method):
         """Return `erasure` of the harmful targets."""
         task = problem.probes[1]
         assert task is not None  # see `needs`
-        theta = erasure_of_task(task, strength=1.0, rank=None).extractor  # (D, r), and columns that are exactly zero, as other methods have D
+        theta = erasure_of_task(
+            task, strength=1.0, rank=None
+        ).extractor  # (D, r), and columns that are exactly zero, as other methods have D
         return {"theta": torch.nn.functional.pad(theta, (0, len(theta) - theta.shape[1]))}

@@ -109,7 +109,10 @@ class ImmunizationProblem:
 
     def __repr__(self) -> str:
         """Return the sizes of both tasks."""
-        rows = (f"{task.rows:,d} rows" if task.rows else "covariance only" for task in (self.pretrain, self.harmful))
+        rows = (
+            f"{task.rows:,d} rows" if task.rows else "covariance only"
+            for task in (self.pretrain, self.harmful)
+        )
         return f"ImmunizationProblem(D = {self.dimension}; D_P: {next(rows)}; D_H: {next(rows)})"
 
     @property
@@ -129,7 +132,8 @@ class ImmunizationProblem:
     def probe_steps(self, theta: Any) -> tuple[ProbeSteps | None, ProbeSteps | None]:
         """Count the steps of the benign and the harmful probe; None where there is nothing to learn."""
         benign, harmful = (
-            seen_steps(task.through(theta)) if task is not None and task.learnable else None for task in self.probes
+            seen_steps(task.through(theta)) if task is not None and task.learnable else None
+            for task in self.probes
         )
         return benign, harmful
 

@@ -113,7 +113,9 @@ def attack_panel(
     if rows and targets is None:
         raise InvalidInputError("an attack needs targets: give attack_panel(X, y), or a Task with targets.")
     task = (
-        AttackTask.of(features, targets, kind, held_out) if rows else AttackTask.of_task(probed(features, "task"))
+        AttackTask.of(features, targets, kind, held_out)
+        if rows
+        else AttackTask.of_task(probed(features, "task"))
     )
     coded = task.decode if decode is None else (np.asarray(decode[0]), float_matrix(decode[1], "decode"))
     least, others = check_integer("choosing", choosing, 0), 0 if task.X_test is None else len(task.X_test)

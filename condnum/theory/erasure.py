@@ -152,13 +152,20 @@ def erasure(
         >>> erasure(moment).theta.round(decimals=12).tolist()
         [[0.0, 0.0], [0.0, 1.0]]
     """
-    options: dict[str, Any] = {"strength": strength, "rank": rank, "degree": degree, "keep_unseen": keep_unseen}
+    options: dict[str, Any] = {
+        "strength": strength,
+        "rank": rank,
+        "degree": degree,
+        "keep_unseen": keep_unseen,
+    }
     if isinstance(X, Task):
         return erasure_of_task(X, **options)
     return erasure_of_task(Task.of(X, y, kind=kind, name="harmful_features"), (X, y), **options)
 
 
-def erasure_of_task(task: Task, rows: tuple[Any, Any] | None = None, *, degree: int = 1, **options: Any) -> Erasure:
+def erasure_of_task(
+    task: Task, rows: tuple[Any, Any] | None = None, *, degree: int = 1, **options: Any
+) -> Erasure:
     """Erase the targets of a task; a `degree` of 2 needs its rows X and y. Other options are those of `erasure`."""
     if not task.outputs:
         raise InvalidInputError("there are no targets to erase; give erasure(X, y), or a Task with targets.")
@@ -171,7 +178,9 @@ def erasure_of_task(task: Task, rows: tuple[Any, Any] | None = None, *, degree: 
     F, Z = task.centered().products
     if degree == 2:
         if rows is None:
-            raise InvalidInputError("degree 2 needs rows, which a Task does not keep; give erasure(X, y, degree=2).")
+            raise InvalidInputError(
+                "degree 2 needs rows, which a Task does not keep; give erasure(X, y, degree=2)."
+            )
         F, Z = task.coded(*rows)
         F, Z = F - F[0], Z.to(F)  # exactly zero in a constant column
         F, Z = F - F.mean(dim=0), Z - Z.mean(dim=0)
@@ -287,7 +296,9 @@ def erasure_price(pretrain: Task, directions: ArrayLike) -> float:
     """
     task = as_task(pretrain, "pretrain")
     if not task.outputs:
-        raise InvalidInputError("the benign task has no targets, so that erasure has no price; give Task.of(X, y).")
+        raise InvalidInputError(
+            "the benign task has no targets, so that erasure has no price; give Task.of(X, y)."
+        )
     task = task.probe
     G = as_tensor(directions, "directions", ndim=2).detach().to(task.vectors)
     if len(G) != task.dimension:

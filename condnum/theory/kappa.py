@@ -59,7 +59,12 @@ class ConditionNumber:
 
     @classmethod
     def of(
-        cls, sigma: Tensor, rank: int, dimension: int, convention: Convention = "compact", ridge: float = PUBLISHED_RIDGE
+        cls,
+        sigma: Tensor,
+        rank: int,
+        dimension: int,
+        convention: Convention = "compact",
+        ridge: float = PUBLISHED_RIDGE,
     ) -> ConditionNumber:
         """Return κ of descending singular values `(n,)`, of which `rank` count."""
         check_known("convention", convention, get_args(Convention))
@@ -211,7 +216,9 @@ def condition_number(
     else:
         sigma = torch.linalg.svdvals(M)
     tolerance = checked_rtol(rtol, rank_tolerance(max(M.shape), eps))
-    return ConditionNumber.of(sigma, int((sigma > tolerance * sigma[0]).sum()), min(M.shape), convention, ridge)
+    return ConditionNumber.of(
+        sigma, int((sigma > tolerance * sigma[0]).sum()), min(M.shape), convention, ridge
+    )
 
 
 def checked_rtol(rtol: float | None, default: float) -> float:
@@ -264,7 +271,9 @@ class Immunization:
     harmful_after: ConditionNumber  # of θᵀK_Hθ
     pretrain_before: ConditionNumber  # of K_P
     pretrain_after: ConditionNumber  # of θᵀK_Pθ
-    fit_lost: float | None = None  # fraction of D_P's best fit on raw features that θ loses; None without targets
+    fit_lost: float | None = (
+        None  # fraction of D_P's best fit on raw features that θ loses; None without targets
+    )
     theta_scale: ThetaScale = "unit"
     # Steps of the actual targets' probe over those on raw inputs; None without targets to learn.
     benign_slowdown: float | None = None
@@ -372,12 +381,12 @@ class Seen:
     pretrain: Features  # of θ at unit scale, ‖θ‖_F = √D
     harmful: Features
     size: float  # ‖θ‖_F/√D of θ as it was given
-    probes: tuple[Features | None, Features | None] = field(default=(None, None), repr=False)  # where targets are
+    probes: tuple[Features | None, Features | None] = field(
+        default=(None, None), repr=False
+    )  # where targets are
 
     @classmethod
-    def of(
-        cls, theta: Any, P: Task, H: Task, probes: tuple[Task | None, Task | None] | None = None
-    ) -> Seen:
+    def of(cls, theta: Any, P: Task, H: Task, probes: tuple[Task | None, Task | None] | None = None) -> Seen:
         """Measure θ `(D, D_hid)`; `probes` are the tasks of the actual probes, by default of the targets in P, H."""
         T = stored_extractor(theta, columns=P.columns)
         unit = unit_scale(T)
@@ -397,7 +406,11 @@ class Seen:
         return benign, harmful
 
     def immunization(
-        self, convention: Convention = "compact", *, ridge: float = PUBLISHED_RIDGE, theta_scale: ThetaScale = "unit"
+        self,
+        convention: Convention = "compact",
+        *,
+        ridge: float = PUBLISHED_RIDGE,
+        theta_scale: ThetaScale = "unit",
     ) -> Immunization:
         """Return RIR and the verdict of Definition 3.1."""
         check_known("theta_scale", theta_scale, get_args(ThetaScale))

@@ -91,9 +91,7 @@ def exclusive_directions(task: Task, other: Task) -> tuple[Tensor, Tensor]:
     return sigma[kept].square(), basis @ rows[kept].mT
 
 
-def pencil_decomposition(
-    pretrain: Task, harmful: Task
-) -> tuple[Tensor, Tensor, Tensor]:
+def pencil_decomposition(pretrain: Task, harmful: Task) -> tuple[Tensor, Tensor, Tensor]:
     """Diagonalize the pencil `(K_H, K_P)` on range(K_P), through K_H's factor rather than K_H."""
     _, sigma, rows = singular_triples(harmful.root @ pretrain.whitener)
     return pretrain.power(-0.5), sigma, pretrain.vectors @ rows.mT
@@ -195,8 +193,7 @@ def ridge_convention_ceiling(
     # Each end of the pencil as a largest eigenvalue: those are accurate.
     smallest = min(1.0, 1 / _largest_ratio(P, H, floor)) if P.rank == P.dimension else 1.0
     kappa_P, kappa_H = (
-        ConditionNumber.of(task.values, task.rank, task.dimension, "ridge", ridge).value
-        for task in (P, H)
+        ConditionNumber.of(task.values, task.rank, task.dimension, "ridge", ridge).value for task in (P, H)
     )
     return max(1.0, _largest_ratio(H, P, floor)) / smallest * (kappa_P / kappa_H)
 
@@ -266,9 +263,7 @@ class PencilDirections:
 
 
 @door
-def pencil_directions(
-    pretrain: Any, harmful: Any
-) -> PencilDirections:
+def pencil_directions(pretrain: Any, harmful: Any) -> PencilDirections:
     """Return the generalized eigenvectors of `(K_H, K_P)` on range(K_P), in terms of the inputs.
 
     The *filter* w computes a feature; the *pattern* K_Pw tells what varies with it (Haufe et al., 2014).
@@ -417,9 +412,7 @@ def pareto(P: Task, H: Task, pretrain_ratio: float | None = None) -> Tensor:
     return unit_scale(max(thetas, key=lambda theta: _merit(Seen.of(theta, P, H, (None, None)))))
 
 
-def pareto_candidates(
-    P: Task, H: Task, region: FeasibleRegion, pretrain_ratio: float
-) -> list[Tensor]:
+def pareto_candidates(P: Task, H: Task, region: FeasibleRegion, pretrain_ratio: float) -> list[Tensor]:
     """Return the θ of a wanted (ii) among which `pareto_immunizer` chooses: with w of either convention."""
     if region.ceiling.harmful_only_dimension:
         w, lift = _own_direction(P, H), None
@@ -486,9 +479,7 @@ def immunizer_family(pretrain: Task, powers: Sequence[float]) -> Tensor:
     return inside + gains[:, -1, None, None] * pretrain.null_projector
 
 
-def extractor_ratios(
-    theta: Tensor, pretrain: Task, harmful: Task
-) -> tuple[float, float]:
+def extractor_ratios(theta: Tensor, pretrain: Task, harmful: Task) -> tuple[float, float]:
     """Return (ii) and (i) of an invertible θ, over the ranks of K: no numerical rank is cut."""
     ratios = []
     for task in (pretrain, harmful):
@@ -498,9 +489,7 @@ def extractor_ratios(
     return ratios[0], ratios[1]
 
 
-def _front_spike(
-    P: Task, H: Task, region: FeasibleRegion, ratio: float
-) -> tuple[Tensor, Tensor | None]:
+def _front_spike(P: Task, H: Task, region: FeasibleRegion, ratio: float) -> tuple[Tensor, Tensor | None]:
     """Return the w that scales up the top of M, and what lifts its bottom where κ(M) is extreme."""
     most, lift = _largest_kappa(P.dimension), None
     if region.kappa_pencil > most:

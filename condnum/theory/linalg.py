@@ -50,7 +50,9 @@ def as_covariance(value: ArrayLike, name: str) -> Tensor:
     K = as_tensor(value, name, ndim=2)
     D = len(K)
     if K.shape[1] != D:
-        raise InvalidInputError(f"{name} must be square, got shape {tuple(K.shape)}; for rows pass Task.of(X, y).")
+        raise InvalidInputError(
+            f"{name} must be square, got shape {tuple(K.shape)}; for rows pass Task.of(X, y)."
+        )
     eps = min(storage_eps(value), 2.0**-23)
     slack = max(4 * D * eps, 2 * math.sqrt(D) * storage_eps(value), 1e-8)
     variances = K.detach().diagonal()
@@ -156,7 +158,9 @@ def lanczos(n: int, apply: object) -> np.ndarray | None:
     """
     operator = LinearOperator((n, n), matvec=apply, dtype=np.float64)
     try:
-        return eigsh(operator, k=1, which="LA", v0=np.random.default_rng(0).standard_normal(n), tol=1e-13, maxiter=30)[1][:, 0]
+        return eigsh(
+            operator, k=1, which="LA", v0=np.random.default_rng(0).standard_normal(n), tol=1e-13, maxiter=30
+        )[1][:, 0]
     except ArpackError:
         return None
 

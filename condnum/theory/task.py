@@ -150,7 +150,9 @@ class Task:
         new = self.factor.new_zeros(N, 0)
         if y is None:
             return new, None
-        known: TargetKind = "auto" if not self.rows else "regression" if self.classes is None else "classification"
+        known: TargetKind = (
+            "auto" if not self.rows else "regression" if self.classes is None else "classification"
+        )
         codes, found = as_targets(y, name, kind if known == "auto" else known, rows=N)
         if found is None:
             Y = torch.from_numpy(codes).to(new)
@@ -194,7 +196,9 @@ class Task:
         values, vectors = torch.linalg.eigh(T)
         kept = values > rank_tolerance(D, storage_eps(K)) * values[-1].clamp_min(0)
         if not bool(kept.any()):
-            raise RankError(f"{name} has rank 0 (no positive eigenvalue): check that the features are not all zero.")
+            raise RankError(
+                f"{name} has rank 0 (no positive eigenvalue): check that the features are not all zero."
+            )
         values, vectors = values[kept].flip(0), (vectors * T.any(dim=0)[:, None])[:, kept].flip(1)
         along = values.new_zeros(len(values), 0)
         if moment is not None:
@@ -204,7 +208,12 @@ class Task:
                 raise InvalidInputError(f"a covariance of {D} inputs and moment {tuple(b.shape)} do not fit.")
             along = (vectors.mT @ b) / values.sqrt()[:, None]
         return cls._spectral(
-            values.sqrt(), vectors, along, eps=storage_eps(K), sample=sample_of(K), columns=None if names is None else tuple(names)
+            values.sqrt(),
+            vectors,
+            along,
+            eps=storage_eps(K),
+            sample=sample_of(K),
+            columns=None if names is None else tuple(names),
         )
 
     @classmethod
