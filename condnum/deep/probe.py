@@ -23,7 +23,7 @@ from condnum.deep.images import hold_out_rows, minibatches
 from condnum.errors import InvalidInputError
 from condnum.probing.quadratic import descent_filter
 from condnum.theory.features import smaller_gram
-from condnum.theory.spectra import default_rtol
+from condnum.theory.task import rank_tolerance
 
 #: Rows of a step of the probe; fewer where there are fewer.
 BATCH = 100
@@ -130,7 +130,7 @@ def descent_path(train: ImageFeatures, held: ImageFeatures) -> NDArray[np.float6
     classes = np.eye(int(max(train.labels.max(), held.labels.max())) + 1)
     mean, base = X.mean(axis=0), classes[train.labels].mean(axis=0)
     sigma, V = np.linalg.eigh((X - mean).T @ (X - mean))
-    used = sigma > default_rtol(len(sigma)) * sigma[-1]
+    used = sigma > rank_tolerance(len(sigma)) * sigma[-1]
     sigma, V = sigma[used], V[:, used]
     read, wanted = (Y - mean) @ V, V.T @ (X - mean).T @ (classes[train.labels] - base) / sigma[:, None]
     target = classes[held.labels] - base

@@ -15,14 +15,15 @@ from condnum.deep.features import FeatureExtractor, ImageFeatures, extract_featu
 from condnum.deep.image_sets import ImageSource, as_images
 from condnum.deep.transforms import ImageTransform, evaluation_transform
 from condnum.errors import InvalidInputError, check_integer
-from condnum.theory.immunization import Clauses, ratio_tolerance
-from condnum.theory.spectra import (
+from condnum.theory.kappa import (
     PUBLISHED_RIDGE,
+    RATIO_TOLERANCE,
+    Clauses,
+    ConditionNumber,
     Convention,
-    condition_from_spectrum,
-    singular_values,
-    squared_rtol,
 )
+from condnum.theory.linalg import checked_gram
+from condnum.theory.task import graded_singular_values, rank_tolerance
 
 FeatureLike: TypeAlias = "ImageFeatures | NDArray[Any] | Tensor"
 _Array: TypeAlias = NDArray[np.float64]
@@ -50,12 +51,12 @@ class RirEstimate:
     sigma_min: _Array  # (4, groups) compact: σ_k; ridge: σ_D, 0 when N < D
     ranks: NDArray[np.int64]  # (4, groups) numerical ranks
     convention: Convention
-    tolerance: float  # by which a ratio may exceed 1 and count as 1
 
     @property
     def clauses(self) -> Clauses:
         """Definition 3.1 clause by clause; (c) is not known: features do not tell how well a net fits D_P."""
-        return Clauses.of(self.harmful_ratio, self.pretrain_ratio, None, self.tolerance)
+        most = 1 + RATIO_TOLERANCE
+        return Clauses(self.harmful_ratio > most, self.pretrain_ratio <= most, None)
 
     @property
     def success(self) -> bool:
@@ -155,7 +156,9 @@ def rir_from_features(
             f"at most {group_size}, so κ describes the sample, and σ_D = 0 in the ridge convention."
         )
         warnings.insert(0, few)
-    sigma = [torch.stack([singular_values(group, kind="features") for group in x]) for x in X]
+    sigma = [
+        torch.stack([checked_gram(graded_singular_values(group).square(), group) for group in x]) for x in X
+    ]
     eps = [storage_eps(_values(part)) for pair in pairs.values() for part in pair]
     # Features of each model have mean square 1 over both tasks.
     scales = [float((X[k].square().mean() + X[k + 2].square().mean()) / 2) for k in (0, 1)] * 2
@@ -177,15 +180,16 @@ def _estimate(
     """Return Eq. 17 of spectra `(groups, min(N, D))`, one for each of `ROLES`."""
     measured = [
         [
-            condition_from_spectrum(
-                s, convention=convention, rtol=squared_rtol(width, own), ridge=ridge, dimension=width
+            ConditionNumber.of(
+                s, int((s > rank_tolerance(width, own) ** 2 * s[0]).sum()), width, convention, ridge
             )
             for s in spectra
         ]
         for spectra, width, own in zip(sigma, widths, eps, strict=True)
     ]
-    kappas, _, sigma_min, ranks = (
-        np.array([[group[k].item() for group in role] for role in measured]) for k in range(4)
+    kappas, sigma_min, ranks = (
+        np.array([[getattr(group, name) for group in role] for role in measured])
+        for name in ("value", "sigma_min", "rank")
     )
     pretrain, harmful = kappas[1] / kappas[0], kappas[3] / kappas[2]
     found: dict[str, Any] = {}
@@ -197,10 +201,7 @@ def _estimate(
     for name, values, same in ratios:
         found[name] = float(values.mean())
         found[f"{name}_std"] = math.nan if same or len(values) == 1 else float(values.std(ddof=1))
-    tolerance = ratio_tolerance(max(widths), max(eps))
-    return RirEstimate(
-        **found, kappas=kappas, sigma_min=sigma_min, ranks=ranks, convention=convention, tolerance=tolerance
-    )
+    return RirEstimate(**found, kappas=kappas, sigma_min=sigma_min, ranks=ranks, convention=convention)
 
 
 def _values(features: FeatureLike) -> Any:

@@ -28,8 +28,8 @@ from condnum.figures.style import (
     translucent,
 )
 from condnum.numbers import num
-from condnum.theory.covariances import task_ranges
-from condnum.theory.pareto import FeasibleRegion, extractor_ratios, feasible_region, immunizer_family
+from condnum.theory.limits import FeasibleRegion, extractor_ratios, feasible_region, immunizer_family
+from condnum.theory.task import two_tasks
 
 #: Drawn this far beyond the corners of the region: more than the largest κ that `extractor_ratios` trusts.
 _FAR = 1e32
@@ -175,7 +175,7 @@ def pareto_figure(
 
     With a `ridge` ε > 0 both covariances become `K + εI`; without it a front may have no upper end.
     """
-    P, H = task_ranges(pretrain_covariance, harmful_covariance, ridge=ridge)
+    P, H = two_tasks(pretrain_covariance, harmful_covariance, ridge=ridge)
     region = feasible_region(pretrain_covariance, harmful_covariance, ridge=ridge)
     family = [extractor_ratios(theta, P, H) for theta in immunizer_family(P, np.linspace(0, 1, 9).tolist())]
     points = pd.DataFrame(family, columns=["pretrain_ratio", "harmful_ratio"]).assign(kind="family")

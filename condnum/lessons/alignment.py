@@ -27,7 +27,7 @@ from condnum.lessons.frame.own import Own, Tried
 from condnum.lessons.frame.sheet import Sheet
 from condnum.numbers import num
 from condnum.theory.alignment import Alignment, alignment
-from condnum.theory.spectra import default_rtol
+from condnum.theory.task import rank_tolerance
 
 Rotation = Literal["ends", "random", "haar"]
 
@@ -75,7 +75,7 @@ class RotatedAlignment(ExplorerResult):
     @property
     def exact(self) -> bool:
         """Whether Eq. 10 is exact up to the round-off of the products in H."""
-        return self.alignment.misalignment <= 4 * default_rtol(len(self.theta))
+        return self.alignment.misalignment <= 4 * rank_tolerance(len(self.theta))
 
     @property
     def sorted_prediction(self) -> Floats:

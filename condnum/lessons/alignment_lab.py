@@ -21,8 +21,8 @@ from condnum.methods import Method, get_method
 from condnum.methods.method import Parameters
 from condnum.methods.problem import ImmunizationProblem
 from condnum.numbers import num
-from condnum.theory.ceiling import max_rir_immunizer
-from condnum.theory.extremes import SMALL
+from condnum.theory.limits import max_rir_immunizer
+from condnum.theory.linalg import SMALL
 
 #: Labs that pages play without a kernel: the data and extractors of each, by the name of its explorer.
 LABS = {

@@ -11,7 +11,7 @@ from condnum.figures.style import method_style
 from condnum.lessons.alignment_training import PathTasks
 from condnum.lessons.condition_number import Floats
 from condnum.numbers import num
-from condnum.theory.immunization import RATIO_TOLERANCE, Clauses
+from condnum.theory.kappa import RATIO_TOLERANCE, Clauses
 
 #: Marks of the slider along a training, over which the kept steps are spread.
 TRAINING = 40
@@ -73,7 +73,7 @@ class Step:
     def immunized(self) -> bool:
         """Clauses (a) and (b) of Definition 3.1, compact."""
         pretrain, harmful = self["ratios"]
-        clauses = Clauses.of(harmful, pretrain, None, RATIO_TOLERANCE)
+        clauses = Clauses(harmful > 1 + RATIO_TOLERANCE, pretrain <= 1 + RATIO_TOLERANCE, None)
         return bool(clauses.harmful_slower and clauses.pretrain_no_slower)
 
     @property

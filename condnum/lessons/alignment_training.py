@@ -18,18 +18,12 @@ from torch import Tensor
 from condnum.data import Digits, TaskPair
 from condnum.data.feature_pair import look_at, open_pair
 from condnum.methods import Method, Progress, get_method, immunize, method_names
-from condnum.methods.problem import ImmunizationProblem, LinearTask
+from condnum.methods.problem import ImmunizationProblem
 from condnum.probing.line_search import log_spaced_steps
 from condnum.studies.linear import LinearStudy
 from condnum.studies.pairs import study_of_one_pair
-from condnum.theory.extremes import SMALL, singular_triples
-from condnum.theory.immunization import relative_immunization_ratio
-from condnum.theory.spectra import (
-    as_extractor,
-    condition_from_spectrum,
-    default_rtol,
-    symmetric_part,
-)
+from condnum.theory.linalg import SMALL, singular_triples
+from condnum.theory.task import Task, rank_tolerance, stored_extractor
 
 #: Steps of a training that are kept, about.
 KEPT_STEPS = 48
@@ -116,12 +110,10 @@ class TaskBasis:
     rank: int  # r
 
     @classmethod
-    def of(cls, task: LinearTask) -> Self:
+    def of(cls, task: Task) -> Self:
         """Decompose a task."""
-        values, vectors = (part.flip(-1) for part in torch.linalg.eigh(symmetric_part(task.covariance)))
-        rank = int((values > default_rtol(len(values)) * values[0]).sum())
-        values = torch.where(torch.arange(len(values)) < rank, values, 0.0)
-        return cls(values, vectors, rank)
+        values = torch.nn.functional.pad(task.values, (0, task.dimension - task.rank))
+        return cls(values, torch.cat([task.vectors, task.null_basis], dim=1), task.rank)
 
     @property
     def factor(self) -> Tensor:
@@ -155,8 +147,8 @@ def follow(
         """Measure θ and keep what the views need."""
         nonlocal last
         D = len(theta)
-        theta, rank = as_extractor(theta)
-        U, s, _ = singular_triples(theta, whole=True)
+        U, s, _ = singular_triples(stored_extractor(theta), whole=True)
+        rank = int((s > rank_tolerance(D) * s[0]).sum())
         s[rank:] = 0  # round-off of what θ erases
         s, left = torch.nn.functional.pad(s, (0, D - len(s))), U.numpy()
         signs = np.sign(left[np.abs(left).argmax(axis=0), np.arange(D)])
@@ -166,10 +158,7 @@ def follow(
         left = last = left * signs
         ranks = [task.rank for task in tasks.bases]
         if rank < D:
-            after = relative_immunization_ratio(
-                theta, tasks.problem.pretrain.range, tasks.problem.harmful.range
-            )
-            ranks = [after.pretrain_after.rank, after.harmful_after.rank]
+            ranks = [task.through(theta).rank for task in (tasks.problem.pretrain, tasks.problem.harmful)]
         found = [
             _measured(torch.from_numpy(left), s, task, r) for task, r in zip(tasks.bases, ranks, strict=True)
         ]
@@ -203,9 +192,7 @@ def _measured(U: Tensor, s: Tensor, task: TaskBasis, r: int) -> dict[str, Any]:
     overlaps = (U.mT @ task.vectors).square().numpy()
     total, diagonal = float(spectrum.square().sum()), float(predicted.square().sum())
     sorted_prediction = predicted.sort(descending=True).values
-    kappa, *_ = condition_from_spectrum(
-        sorted_prediction, convention="compact", rtol=default_rtol(D), ridge=1.0, dimension=D
-    )
+    kept = sorted_prediction[sorted_prediction > rank_tolerance(D) * sorted_prediction[0]]
     return {
         "predicted": predicted.numpy(),
         "spectrum": torch.nn.functional.pad(spectrum, (0, D - r)).numpy(),
@@ -215,7 +202,7 @@ def _measured(U: Tensor, s: Tensor, task: TaskBasis, r: int) -> dict[str, Any]:
         "square": (spectrum.square() @ parts).numpy(),
         "blocks": in_blocks(overlaps),
         "kappa": float(spectrum[0] / spectrum[r - 1]),
-        "predicted_kappa": float(kappa),
+        "predicted_kappa": float(kept[0] / kept[-1]),
         "misalignment": max(0.0, 1 - diagonal / total) ** 0.5,
         "diagonal_overlap": float(np.diagonal(overlaps).mean()),
         "reversed_overlap": float(np.diagonal(overlaps[::-1]).mean()),

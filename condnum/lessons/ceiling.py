@@ -22,16 +22,16 @@ from condnum.methods.descent import run_method
 from condnum.methods.method import Parameters
 from condnum.methods.problem import ImmunizationProblem
 from condnum.numbers import num
-from condnum.theory.ceiling import max_rir_immunizer
-from condnum.theory.covariances import task_ranges
-from condnum.theory.immunization import relative_immunization_ratio
-from condnum.theory.pareto import (
+from condnum.theory.kappa import relative_immunization_ratio
+from condnum.theory.limits import (
     FeasibleRegion,
     extractor_ratios,
     feasible_region,
     immunizer_family,
+    max_rir,
     pareto_immunizer,
 )
+from condnum.theory.task import Task
 
 #: Steps of Algorithm 1 that the figure follows.
 PATH_STEPS = 100
@@ -194,13 +194,13 @@ def ratios_of(theta: Floats, K_P: Floats, K_H: Floats) -> Floats:
 
 def _plane(K_P: Floats, K_H: Floats, extractor: Extractor) -> Plane:
     """Return what does not depend on the path."""
-    P, H = task_ranges(K_P, K_H)
+    P, H = Task.of_covariance(K_P), Task.of_covariance(K_H)
     chosen, whose = ratios_of(extractor(K_P, K_H), K_P, K_H), "pareto, (ii) just below 1"
     whose = f"your {extractor.name}" if isinstance(extractor, Tried) else whose
-    region, optimum = feasible_region(P, H), max_rir_immunizer(P, H)
+    region, optimum = feasible_region(P, H), max_rir(P)
     family = [*immunizer_family(P, np.linspace(0, 1, 21).tolist())]
     if math.isinf(region.ceiling.value):  # null(K_P) then gains 100-fold
-        family += [max_rir_immunizer(P, H, null_gain=gain) for gain in np.geomspace(1, 100, 9).tolist()]
+        family += [max_rir(P, gain) for gain in np.geomspace(1, 100, 9).tolist()]
     ratios = [extractor_ratios(theta, P, H) for theta in (optimum, *family)]
     own: dict[str, Any] = {"chosen": chosen, "whose": whose}
     return Plane(**vars(region), optimum=np.array(ratios[0]), family=np.array(ratios[1:]), **own)

@@ -16,8 +16,8 @@ from condnum.lessons.two_tasks import attacks
 from condnum.numbers import num
 from condnum.report.tables import as_html, formula_html
 from condnum.theory.alignment import alignment
-from condnum.theory.ceiling import rir_ceiling
-from condnum.theory.immunization import relative_immunization_ratio
+from condnum.theory.kappa import relative_immunization_ratio
+from condnum.theory.limits import rir_ceiling
 
 HEADINGS = {
     "place": "where",

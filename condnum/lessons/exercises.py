@@ -19,11 +19,10 @@ from condnum.lessons.regularizers import kappas
 from condnum.numbers import num
 from condnum.probing import linear_probe
 from condnum.theory.alignment import alignment
-from condnum.theory.ceiling import rir_ceiling
-from condnum.theory.immunization import relative_immunization_ratio
-from condnum.theory.regularizers import r_ill
-from condnum.theory.spectra import condition_number, covariance, hessian
-from condnum.theory.steps import well_spectrum_step, well_step_bound
+from condnum.theory.kappa import condition_number, covariance, hessian, relative_immunization_ratio
+from condnum.theory.limits import rir_ceiling
+from condnum.theory.regularizers import r_ill, well_spectrum_step, well_step_bound
+from condnum.theory.task import Task
 
 #: Exercise 1: ratio of the half-axes of a contour.
 AXES_RATIO = 7.0
@@ -215,7 +214,7 @@ def check_whitening(whiten: Any) -> str:
         undone = np.allclose(product, unit * np.eye(D), atol=1e-6 * abs(unit))
         hint = " H⁻¹ goes too far: WᵀHW is then H⁻¹." if undone else ""
         need(left <= 1 + 1e-6, f"κ(WᵀHW) = {num(left, 4)} is left of κ(H) = {num(before, 4)}.{hint}")
-        rest = linear_probe(W, H, H @ np.ones(D), steps=1).norm_ratio[1]
+        rest = linear_probe(W, Task.of_covariance(H, H @ np.ones(D)), steps=1).norm_ratio[1]
         need(rest <= 1e-9, f"after one step {num(rest, 2)} of the squared distance is left.")
     return "κ(WᵀHW) = 1, so one step suffices. Conditioning does not slow an attacker who whitens."
 

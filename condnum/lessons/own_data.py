@@ -37,10 +37,9 @@ from condnum.probing.line_search import ProbeCurve, log_spaced_steps, probe_curv
 from condnum.probing.quadratic import Modes
 from condnum.report.tables import as_html, formula_html
 from condnum.theory.alignment import alignment
-from condnum.theory.ceiling import max_rir_immunizer, ridge_convention_ceiling, rir_ceiling
 from condnum.theory.covariances import task_ranges
-from condnum.theory.immunization import RATIO_TOLERANCE
-from condnum.theory.spectra import Convention, condition_from_spectrum, squared_rtol
+from condnum.theory.kappa import RATIO_TOLERANCE, Convention, condition_from_spectrum, squared_rtol
+from condnum.theory.limits import max_rir_immunizer, ridge_convention_ceiling, rir_ceiling
 
 Example = Literal["diabetes", "digits"]
 #: Widest features that lesson 5 takes: each eigendecomposition takes seconds from there on.

@@ -25,7 +25,7 @@ from condnum.lessons.regularizers import (
     of_spectrum,
 )
 from condnum.numbers import num
-from condnum.theory.steps import well_step_bound
+from condnum.theory.regularizers import well_step_bound
 
 _PATH_STEPS = 100
 #: Values of a spectrum, each with a line of its own.

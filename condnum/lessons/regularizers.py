@@ -26,9 +26,16 @@ from condnum.lessons.frame.explorer import (
 from condnum.lessons.frame.own import Own
 from condnum.lessons.frame.sheet import Sheet
 from condnum.numbers import num
-from condnum.theory.regularizers import SpectralRegularizer, ill_of_spectrum, well_of_spectrum
-from condnum.theory.spectra import default_rtol
-from condnum.theory.steps import ill_spectrum_step, ill_step_bound, well_spectrum_step, well_step_bound
+from condnum.theory.regularizers import (
+    SpectralRegularizer,
+    ill_of_spectrum,
+    ill_spectrum_step,
+    ill_step_bound,
+    well_of_spectrum,
+    well_spectrum_step,
+    well_step_bound,
+)
+from condnum.theory.task import rank_tolerance
 
 RegularizerName = Literal["well", "ill"]
 NAMES = {"well": "R<sub>well</sub>", "ill": "R<sub>ill</sub>"}
@@ -68,7 +75,7 @@ def annihilating_step(regularizer: RegularizerName, sigma: Floats) -> float:
 def kappas(spectra: Floats) -> Floats:
     """Return max/min over the last axis, inf where the smallest is round-off of the largest."""
     high, low = spectra.max(axis=-1), spectra.min(axis=-1)
-    gone = low <= default_rtol(spectra.shape[-1]) * high
+    gone = low <= rank_tolerance(spectra.shape[-1]) * high
     return np.where(gone, np.inf, high / np.where(gone, 1.0, low))
 
 

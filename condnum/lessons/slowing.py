@@ -22,9 +22,9 @@ from condnum.lessons.frame.own import Own
 from condnum.lessons.frame.sheet import Sheet
 from condnum.numbers import num
 from condnum.probing.probe_steps import ProbeSteps, probe_steps
-from condnum.theory.covariances import CovarianceRange
 from condnum.theory.erasure import erasure
-from condnum.theory.immunization import Immunization, relative_immunization_ratio
+from condnum.theory.kappa import Immunization, relative_immunization_ratio
+from condnum.theory.task import Task
 
 #: Where the slider stops.
 STOPS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0)
@@ -70,9 +70,9 @@ class Rows:
         return np.asarray(np.eye(CLASSES)[self.labels] - np.bincount(self.labels) / len(self.labels))
 
     @cached_property
-    def covariance(self) -> CovarianceRange:
-        """Of X."""
-        return CovarianceRange.of_features(self.X)
+    def task(self) -> Task:
+        """Images with labels, whose probe has an intercept."""
+        return Task.of(self.images, self.labels).centered()
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +105,7 @@ Leace = Callable[[Floats, Floats, float], Floats]
 
 def leace(sigma: Floats, G: Floats, s: float) -> Floats:
     """Return `θ_s = I − (1 − s) W U Uᵀ W⁻¹`, W = Σ^(−1/2), U = orth WG; at s = 0 without what is empty."""
-    return np.asarray(erasure(covariance=sigma, moment=G, strength=1 - s).extractor)
+    return np.asarray(erasure(Task.of_covariance(sigma, G), strength=1 - s).extractor)
 
 
 def erased_task(rank: int) -> tuple[Floats, Floats]:
@@ -117,7 +117,7 @@ def erased_task(rank: int) -> tuple[Floats, Floats]:
 @lru_cache(maxsize=512)
 def path_extractor(s: float, start: Start = "leace", rank: int = 4) -> Floats:
     """Return θ_s: T `(D, D)` at s = 1, erasure of `rank` directions `(D, D - rank)` at s = 0."""
-    own, P = digit_tasks().eraser, digit_tasks().benign.covariance
+    own, P = digit_tasks().eraser, digit_tasks().benign.task
     T = np.eye(P.dimension)
     if start == "whitened":
         T = np.asarray(P.power(-0.5))
@@ -162,8 +162,7 @@ def stop(kept: bytes) -> Stop:
     tasks = digit_tasks()
     theta = np.frombuffer(kept).reshape(tasks.eraser.X.shape[1], -1)
     harmful, benign = (
-        probe_steps(theta, of.covariance, of.X.T @ of.Z, epsilon=GOAL, budget=LINE_SEARCHES)
-        for of in (tasks.eraser, tasks.benign)
+        probe_steps(theta, of.task, epsilon=GOAL, budget=LINE_SEARCHES) for of in (tasks.eraser, tasks.benign)
     )
     fresh = theta, tasks.attacker, tasks.fresh
     found = {
@@ -173,7 +172,7 @@ def stop(kept: bytes) -> Stop:
         "own": accuracy(theta, tasks.eraser, tasks.eraser),
         "benign": accuracy(theta, tasks.benign, tasks.benign_fresh),
     }
-    ratios = relative_immunization_ratio(theta, tasks.benign.covariance, tasks.eraser.covariance)
+    ratios = relative_immunization_ratio(theta, tasks.benign.task, tasks.eraser.task)
     return Stop(ratios, harmful, benign, found)
 
 

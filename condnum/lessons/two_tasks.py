@@ -10,8 +10,8 @@ from condnum.errors import InvalidInputError
 from condnum.lessons.condition_number import Floats, spectrum
 from condnum.lessons.frame.explorer import Choice, Slider
 from condnum.probing import ProbeCurve, linear_probe
-from condnum.theory.ceiling import max_rir_immunizer
-from condnum.theory.covariances import CovarianceRange
+from condnum.theory.limits import max_rir_immunizer
+from condnum.theory.task import Task
 
 #: Which task does not use the last feature.
 NullKind = Literal["none", "both", "harmful", "pretrain"]
@@ -83,8 +83,7 @@ class Attack:
 
 def whiten(theta: Floats, covariance: Floats) -> Floats:
     """Return `θV Σ^{-1/2}` for `θᵀKθ = VΣVᵀ`, from the attacker's own features alone."""
-    B = CovarianceRange.of(theta.T @ covariance @ theta).factor.numpy()
-    return np.asarray(theta @ (B / (B**2).sum(axis=1, keepdims=True)).T)
+    return np.asarray(theta @ Task.of_covariance(theta.T @ covariance @ theta).whitener.numpy())
 
 
 def attacks(*, angle: float = 45.0) -> list[Attack]:
@@ -99,9 +98,9 @@ def attacks(*, angle: float = 45.0) -> list[Attack]:
         "same κ, other eigenvalues at the top": best @ (V * gain) @ V.T,
         "θ*, whitened by the attacker": whiten(best, K_H),
     }
-    moment, found = K_H @ np.random.default_rng(0).normal(size=16), []
+    task, found = Task.of_covariance(K_H, K_H @ np.random.default_rng(0).normal(size=16)), []
     for name, theta in extractors.items():
         sigma = np.linalg.eigvalsh(theta.T @ K_H @ theta)[::-1]
-        curve = linear_probe(theta, K_H, moment, steps=ATTACK_STEPS)
+        curve = linear_probe(theta, task, steps=ATTACK_STEPS)
         found.append(Attack(name, float(sigma[0] / sigma[-1]), sigma, curve))
     return found

@@ -14,6 +14,7 @@ from condnum.methods import Progress
 from condnum.methods.problem import ImmunizationProblem
 from condnum.numbers import num
 from condnum.probing import linear_probe
+from condnum.theory.task import Task
 
 #: Seconds between two drawings, and steps of the probe whose norm ratio is drawn.
 PAUSE, PROBE_STEPS = 0.25, 20
@@ -31,8 +32,10 @@ class Watch(FigureView):
         self.rows: list[tuple[float, ...]] = []  # step, (ii), (i), norm ratio on D_P and on D_H
         self._tasks, self._drawn, self._displayed = (problem.pretrain, problem.harmful), 0.0, False
         solution = torch.from_numpy(np.random.default_rng(0).normal(size=problem.dimension))
-        self._moments = [task.covariance @ solution for task in self._tasks]
-        self._kappa = [float(task.range.values[0] / task.range.values[-1]) for task in self._tasks]
+        self._probed = [
+            Task.of_covariance(task.covariance, task.covariance @ solution) for task in self._tasks
+        ]
+        self._kappa = [task.kappa for task in self._tasks]
         super().__init__(self.draw())
 
     def __call__(self, progress: Progress) -> None:
@@ -41,8 +44,8 @@ class Watch(FigureView):
             return
         kappa = [progress.record[f"kappa_{task}"] for task in ("pretrain", "harmful")]
         left = [
-            float(linear_probe(progress.theta, task.range, moment, steps=PROBE_STEPS).norm_ratio[-1])
-            for task, moment in zip(self._tasks, self._moments, strict=True)
+            float(linear_probe(progress.theta, task, steps=PROBE_STEPS).norm_ratio[-1])
+            for task in self._probed
         ]
         self.rows.append(
             (progress.step, *(k / start for k, start in zip(kappa, self._kappa, strict=True)), *left)

@@ -1,6 +1,7 @@
 """The experiment on attackers: how far immunized extractors slow each kind of training."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
@@ -14,11 +15,9 @@ from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import AttackBudget, AttackReport, attack_panel, attacker_names
 from condnum.progress import report_event
 from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, at_least, some_of
-from condnum.studies.measure import own_slowdowns
 from condnum.studies.method_study import MethodNames, MethodStudy
 from condnum.studies.pairs import study_of_one_pair
-from condnum.theory.immunization import relative_immunization_ratio
-from condnum.theory.spectra import Convention
+from condnum.theory.kappa import both_conventions
 
 #: θ₀ untrained, Algorithm 1, the closed forms; raw inputs are always there.
 _METHODS = ("initial", "ours", "max_rir", "pareto", "erase")
@@ -30,7 +29,6 @@ DIGIT_ROWS, DIGIT_DENSE_STEPS = 2500, 500
 #: Fraction of a digit task's rows that is held out for the attacker's accuracy.
 _HELD_OUT = 0.2
 
-_CONVENTIONS: tuple[Convention, ...] = ("compact", "ridge")
 
 #: Tables that a cell keeps.
 _KEPT = ("steps", "curves", "extractors", "spectra", "skipped")
@@ -129,16 +127,13 @@ class Attackers(MethodStudy, name="attackers", notebook="attackers"):
             kept: table[table["extractor"] == name] if len(table) else table for kept, table in tables.items()
         }
         problem = ImmunizationProblem.from_pair(pair)
-        K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
         names = ("convention", "harmful_ratio", "pretrain_ratio", "rir", "success")
-        measured = [
-            relative_immunization_ratio(theta, K_P, K_H, convention=convention)
-            for convention in _CONVENTIONS
-            if theta is not None
-        ]
-        slowdowns = {} if theta is None else own_slowdowns(problem, theta)
+        measured = [] if theta is None else both_conventions(problem.seen(theta))
+        slowdowns = ("benign_slowdown", "harmful_slowdown")
         rows = [
-            {"extractor": name} | {column: getattr(of, column) for column in names} | slowdowns
+            {"extractor": name}
+            | {column: getattr(of, column) for column in names}
+            | {column: math.nan if (value := getattr(of, column)) is None else value for column in slowdowns}
             for of in measured
         ]
         tables["immunization"] = pd.DataFrame(rows)

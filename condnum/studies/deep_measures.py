@@ -18,12 +18,12 @@ from condnum.deep.backbone import Backbone
 from condnum.deep.features import ImageFeatures, head_accuracy
 from condnum.deep.images import ImageData
 from condnum.deep.probe import convex_probe, descent_path, path_slowdown, probe_accuracy
-from condnum.deep.rir import DRAW_STRIDE, rir_from_features
+from condnum.deep.rir import DRAW_STRIDE, ROLES, rir_from_features
 from condnum.studies.deep_recipes import INITIAL
 from condnum.studies.frame import Cell, FinishedCell
 from condnum.studies.frame.cells import Arrays, Row
-from condnum.studies.measure import SPECTRA, TABLE_3, Published, averages, curve, published_columns
-from condnum.theory.spectra import Convention
+from condnum.studies.measure import TABLE_3, Published, averages, curve, published_columns
+from condnum.theory.kappa import Convention
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +143,7 @@ def measured_features(
             row[f"{prefix}rir_least_draw"] = min(draw.rir for draw in found)
             row[f"{prefix}rir_largest_draw"] = max(draw.rir for draw in found)
             row[f"{prefix}success"] = first.success
-            for index, role in enumerate(SPECTRA if not images else ()):
+            for index, role in enumerate(ROLES if not images else ()):
                 row[f"{convention}.kappa_{role}"] = float(np.median(first.kappas[index]))
                 row[f"{convention}.rank_{role}"] = int(np.median(first.ranks[index]))
     epochs: int = cell["probe_epochs"]

@@ -12,18 +12,18 @@ import torch
 
 from condnum.data import Digits, load_mnist_images, load_small_digits
 from condnum.errors import InvalidInputError
-from condnum.methods.problem import ImmunizationProblem, LinearTask
+from condnum.methods.problem import ImmunizationProblem, LogisticLoss
 from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, several
 from condnum.studies.linear import LinearStudy
 from condnum.studies.measure import (
     TABLE_2,
     average_over_pairs,
     ceilings,
+    measured_row,
     seed_summary,
-    spectral_cell,
 )
 from condnum.studies.method_study import MethodNames
-from condnum.theory.extremes import gram
+from condnum.theory.task import Task
 
 #: The paper's four methods, and what runs on digits: those, and the closed forms that say what is possible.
 PAPER_METHODS = ("ours", "opt_kappa", "imma", "r_ill_only")
@@ -97,10 +97,10 @@ class DigitPairs(LinearStudy, name="digit-pairs", notebook="mnist"):
 
     def compute(self, data: Digits, cell: Cell) -> CellResult:
         """Immunize one pair and keep its spectra."""
-        row, arrays = spectral_cell(self.problem(data, cell), self.immunize(data, cell))
+        row = measured_row(self.problem(data, cell), self.immunize(data, cell))
         own = dict(zip(("pretrain_digit", "harmful_digit"), _digits(cell), strict=True))
         limits = _ceilings(data, *_digits(cell), cell["labels"], cell["device"])
-        return CellResult({**row, **own, **limits}, arrays)
+        return CellResult({**row, **own, **limits}, {})
 
     def tables(self, data: Digits, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
         """Measure every cell, and average over pairs, then over seeds, beside Table 2."""
@@ -124,12 +124,16 @@ def digit_problem(
     count = min(digits.counts[pretrain], digits.counts[harmful])
     # One-vs-rest is one task whichever side it is on; a digit alone has its side's label.
     sides = ((pretrain, 0.0), (harmful, 1.0 if labels == "published" else 0.0))
-    return ImmunizationProblem(*(_task(digits, digit, count, labels, of, device) for digit, of in sides))
+    (P, *benign), (H, *harmful) = (_task(digits, digit, count, labels, of, device) for digit, of in sides)
+    losses, probes = zip(benign, harmful, strict=True)
+    return ImmunizationProblem(P, H, losses, probes)
 
 
 @lru_cache(_KEPT)
-def _task(digits: Digits, digit: int, count: int, labels: str, label: float, device: str) -> LinearTask:
-    """Return a digit's covariance, from its first `count` images, and its loss on a sample."""
+def _task(
+    digits: Digits, digit: int, count: int, labels: str, label: float, device: str
+) -> tuple[Task, LogisticLoss, Task]:
+    """Return a digit's task, of its first `count` images, with loss and probe on a sample."""
     own = np.flatnonzero(digits.labels == digit)[:count]
     if labels == "published":
         index = own[:LOSS_ROWS]
@@ -139,12 +143,10 @@ def _task(digits: Digits, digit: int, count: int, labels: str, label: float, dev
         rest = np.flatnonzero(digits.labels != digit)
         drawn = np.random.default_rng([digit, count]).choice(rest, size=half, replace=False)
         index, targets = np.concatenate([own[:half], drawn]), np.repeat([1.0, 0.0], half)
-    return LinearTask(
-        gram(torch.from_numpy(digits.pixels(own))).to(device),
-        targets=torch.as_tensor(targets)[:, None].to(device),
-        loss="bce",
-        loss_features=torch.from_numpy(digits.pixels(index)).to(device),
-    )
+    rows = torch.from_numpy(digits.pixels(index)).to(device)
+    y = torch.as_tensor(targets)[:, None].to(device)
+    own_rows = torch.from_numpy(digits.pixels(own))
+    return Task.of(own_rows, device=device), LogisticLoss(rows, y), Task.of(rows, y, kind="regression")
 
 
 @lru_cache(_KEPT)

@@ -5,7 +5,6 @@ of D_P two thirds train and a third scores. An attacker is the best of several; 
 """
 
 import hashlib
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,11 +37,10 @@ from condnum.studies.heads import (
     relearned_score,
     score,
 )
-from condnum.theory.ceiling import max_rir_immunizer
 from condnum.theory.erasure import Erasure, erasure, erasure_price
-from condnum.theory.immunization import relative_immunization_ratio
-from condnum.theory.pareto import pareto_immunizer
-from condnum.theory.spectra import condition_number
+from condnum.theory.kappa import condition_number, relative_immunization_ratio
+from condnum.theory.limits import max_rir_immunizer, pareto_immunizer
+from condnum.theory.task import Task
 
 #: Pairs that come with scikit-learn.
 EMBEDDED = ("digits-8x8", "wine", "breast-cancer", "diabetes")
@@ -362,16 +360,17 @@ def measured(split: Split, of: Extractor) -> list[float]:
     """Measure one extractor, in the order of the columns."""
     K_P, K_H = covariances(split)
     T = of.theta
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a singular θ
-        found = relative_immunization_ratio(T, K_P, K_H)
+    found = relative_immunization_ratio(T, K_P, K_H)
     P, H = split.train.centered, split.defender.centered
-    attack = probe_steps(T, K_H, H[0].T @ H[1], epsilon=EPSILON, budget=BUDGET)
-    fit = probe_steps(T, K_P, P[0].T @ P[1], budget=1).fit
+    benign, harmful = (Task.of(*rows, kind="regression") for rows in (P, H))
+    attack = probe_steps(T, harmful, epsilon=EPSILON, budget=BUDGET)
+    fit = probe_steps(T, benign, budget=1).fit
     # The benign goal is the best on these features: the price can put 1 % of the raw one out of reach.
-    F = P[0] @ T
-    slow = probe_steps(np.eye(F.shape[1]), F.T @ F, F.T @ P[1], epsilon=EPSILON, budget=BUDGET)
-    price = np.nan if of.directions is None else erasure_price(*P, of.directions) / P[1].var(axis=0).sum()
+    own = Task.of(P[0] @ T, P[1], kind="regression")
+    slow = probe_steps(None, own, epsilon=EPSILON, budget=BUDGET)
+    price = np.nan
+    if of.directions is not None:
+        price = erasure_price(benign, of.directions) / P[1].var(axis=0).sum()
     nonlinear, own_rows = np.nan, of.seen(split.defender)
     train, judge, benign, test = map(of.seen, (split.attacker, split.judge, split.train, split.test))
     if of.label in COMPARED:

@@ -15,19 +15,17 @@ from condnum.methods import method_names
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing.line_search import probe_curves, steps_to_record
 from condnum.probing.quadratic import Modes
-from condnum.probing.tasks import squared_task
 from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, at_least
 from condnum.studies.linear import LinearStudy
 from condnum.studies.measure import (
     TABLE_1,
     ceilings,
     curve,
+    measured_row,
     seed_summary,
-    spectral_cell,
 )
 from condnum.studies.method_study import MethodNames
-from condnum.theory.immunization import unit_scale
-from condnum.theory.spectra import hessian_spectrum
+from condnum.theory.kappa import unit_scale
 
 #: Steps of the exact line search, as in Fig. 1.
 PROBE_STEPS = 20_000
@@ -77,11 +75,11 @@ class HousePrices(LinearStudy, name="house-prices", notebook="house_prices"):
         return {"dataset": data.name, **tasks}
 
     def compute(self, data: TaskPair, cell: Cell) -> CellResult:
-        """Train one extractor and keep it with its history, its spectra and the ceilings of its measures."""
+        """Train one extractor and keep it with its history and the ceilings of its measures."""
         problem, result = self.problem(data, cell), self.immunize(data, cell)
-        row, arrays = spectral_cell(problem, result)
+        row = measured_row(problem, result)
         history = {f"history.{name}": values for name, values in result.history.items()}
-        kept = arrays | history | {"theta": result.theta.cpu().numpy()}
+        kept = history | {"theta": result.theta.cpu().numpy()}
         return CellResult({**row, **ceilings(problem, result.theta)}, kept)
 
     def tables(self, data: TaskPair, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
@@ -102,6 +100,10 @@ class HousePrices(LinearStudy, name="house-prices", notebook="house_prices"):
         """Start worker processes if they are worth their start."""
         steps = sum(int(cell.settings.get("steps", 0)) for cell in cells)
         return super().processes(data, cells) if steps >= PARALLEL_STEPS else 1
+
+
+#: Names of both tasks in tables of curves.
+_TASKS = ("pretrain", "harmful")
 
 
 @lru_cache(4)
@@ -131,15 +133,13 @@ def extractor_curves(
         for name, (task, quantity) in histories.items()
     ]
     thetas = [torch.as_tensor(cell.arrays["theta"]).to(problem.device) for cell in cells]
-    for name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
+    for name, task, probed in zip(_TASKS, (problem.pretrain, problem.harmful), problem.probes, strict=True):
         for cell, theta in zip(cells, thetas, strict=True):
-            sigma = hessian_spectrum(unit_scale(theta), task.range.factor).cpu().numpy()
+            sigma = task.through(unit_scale(theta)).sigma.square().cpu().numpy()
             frames.append(curve(facts(cell, name), "spectrum", np.arange(1, len(sigma) + 1), sigma))
-        X = task.supervised_rows
-        if task.targets is None or X is None:
+        if probed is None:
             continue
-        K, moment = squared_task(X.mT @ X, X.mT @ task.targets, None, None)
-        modes = [Modes.of(theta, K, moment) for theta in thetas]
+        modes = [Modes.of(probed.through(theta)) for theta in thetas]
         probe = probe_curves(modes, steps_to_record(None, probe_steps))
         frames += [
             curve(facts(cell, name), quantity, probe.steps, getattr(probe, quantity)[index])

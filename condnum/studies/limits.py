@@ -15,16 +15,19 @@ from condnum.studies.frame.cells import Arrays
 from condnum.studies.linear import LinearStudy
 from condnum.studies.method_study import MethodNames, MethodStudy
 from condnum.studies.pairs import TABLES, data_set, linear_study
-from condnum.theory.ceiling import RirCeiling, null_spaces, pencil_directions, share_of_ceiling
-from condnum.theory.covariances import CovarianceRange
-from condnum.theory.immunization import RATIO_TOLERANCE
-from condnum.theory.pareto import (
+from condnum.theory.kappa import RATIO_TOLERANCE
+from condnum.theory.limits import (
     FeasibleRegion,
+    RirCeiling,
     extractor_ratios,
     feasible_region,
     immunizer_family,
+    null_spaces,
     pareto_extractor,
+    pencil_directions,
+    share_of_ceiling,
 )
+from condnum.theory.task import Task
 
 #: Pairs (pretrain, harmful) of digits that stand for the 90.
 DEFAULT_PAIRS = ((4, 9), (4, 7), (3, 5), (0, 1), (9, 0))
@@ -108,7 +111,7 @@ class Limits(MethodStudy, name="limits", notebook="limits"):
     def compute(self, data: Any, cell: Cell) -> CellResult:
         """Measure an extractor on `K + εI` for every ε, or compute the limits of a pair."""
         problem = self.base.problem(data, cell)
-        P, H = problem.pretrain.range, problem.harmful.range
+        P, H = problem.pretrain, problem.harmful
         unit = float(P.values.sum()) / P.dimension  # the mean eigenvalue
         ridges = [share * unit for share in RIDGE_SHARES]
         if cell["part"] == "pair":
@@ -226,9 +229,7 @@ def _stacked(frames: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     return pd.concat(made, ignore_index=True) if made else pd.DataFrame()
 
 
-def pair_limits(
-    pretrain: CovarianceRange, harmful: CovarianceRange, *, ridges: Sequence[float], ridge: float
-) -> CellResult:
+def pair_limits(pretrain: Task, harmful: Task, *, ridges: Sequence[float], ridge: float) -> CellResult:
     """Compute what is possible for two tasks."""
     ceilings = []
     for e in ridges:  # the ceiling of `K + εI`, what decides it, and what the closed form attains of it

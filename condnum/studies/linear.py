@@ -17,7 +17,7 @@ from condnum.methods import (
 from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.registry import find_extractor
 from condnum.studies.frame import Cell, Count, FinishedCell
-from condnum.studies.measure import MEASURE_COLUMNS, report_step, spectral_rows
+from condnum.studies.measure import MEASURE_COLUMNS, measured_lines, report_step
 from condnum.studies.method_study import MethodNames, MethodStudy
 
 
@@ -119,8 +119,8 @@ class LinearStudy(MethodStudy):
         """Measure every cell in every convention and at every scale of θ; `own` columns are of the cells."""
         rows = [
             line | {name: row[name] for name in own}
-            for cell, row, arrays in results
-            for line in spectral_rows(row, arrays, self.names(data, cell))
+            for cell, row, _ in results
+            for line in measured_lines(row, self.names(data, cell))
         ]
         return pd.DataFrame(rows, columns=[*MEASURE_COLUMNS, *own])
 

@@ -16,12 +16,10 @@ from condnum.files import asset
 from condnum.methods import ImmunizationResult, Progress
 from condnum.methods.problem import ImmunizationProblem
 from condnum.progress import report_event
-from condnum.studies.frame import CellResult
-from condnum.studies.frame.cells import Arrays
-from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling, share_of_ceiling
-from condnum.theory.immunization import HessianSpectra, Immunization, immunization_from_spectra
+from condnum.theory.kappa import Convention, Immunization
+from condnum.theory.limits import ridge_convention_ceiling, share_of_ceiling
 from condnum.theory.slowdown import LOST_FACTOR
-from condnum.theory.spectra import Convention, default_rtol, hessian_spectrum
+from condnum.theory.task import rank_tolerance
 
 #: The three ways in which RIR is measured: compact κ does not see the scale of θ, ridge κ does.
 MEASURES: tuple[tuple[Convention, Any], ...] = (
@@ -29,7 +27,6 @@ MEASURES: tuple[tuple[Convention, Any], ...] = (
     ("ridge", "unit"),
     ("ridge", "as_trained"),
 )
-
 
 #: Ceilings of the three measures in the row of a cell.
 CEILINGS = ("ceiling_compact", "ceiling_ridge", "ceiling_ridge_as_trained")
@@ -78,91 +75,62 @@ TABLE_2 = _published(2)["", ""]
 TABLE_3 = _published(3)
 
 
-def result_row(measured: Immunization, ceiling: float, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of a results table: what was measured, beside what is known of the cell."""
-    return {
-        **facts,
-        "convention": measured.convention,
-        "theta_scale": measured.theta_scale,
-        "harmful_ratio": measured.harmful_ratio,
-        "pretrain_ratio": measured.pretrain_ratio,
-        "rir": measured.rir,
-        "success": measured.success,
-        "rank_pretrain": measured.pretrain_after.rank,
-        "rank_harmful": measured.harmful_after.rank,
-        "rir_ceiling": ceiling,
-        "rir_share": share_of_ceiling(measured.rir, ceiling),
-        "loss_gap": measured.loss_gap,
-    }
-
-
-#: Arrays of a cell that keeps spectra, each descending.
-SPECTRA = ("pretrain_before", "pretrain_after", "harmful_before", "harmful_after")
-
+#: What is read from a verdict, by columns of a results table.
+_MEASURED = (
+    "harmful_ratio", "pretrain_ratio", "rir", "success", "rank_pretrain", "rank_harmful", "loss_gap",
+)  # fmt: skip
 
 #: What a row of results tells of the run beside what is measured.
 _RUN = ("method", "seed", "steps", "seconds", "stop_reason")
+_KEPT = (*_RUN, "theta_condition", "benign_slowdown", "harmful_slowdown")
 
 
-def own_slowdowns(problem: ImmunizationProblem, theta: Tensor) -> dict[str, float]:
-    """Return how many times as many steps the probes of the actual targets take; NaN where there are none."""
-    probes = zip(("benign", "harmful"), problem.probe_steps(theta), strict=True)
-    return {f"{name}_slowdown": of.slowdown if of else math.nan for name, of in probes}
+def measured_values(found: Immunization) -> dict[str, Any]:
+    """Return what a row of results has of a verdict."""
+    values = {name: getattr(found, name) for name in _MEASURED[:4]}
+    ranks = {"rank_pretrain": found.pretrain_after.rank, "rank_harmful": found.harmful_after.rank}
+    return values | ranks | {"loss_gap": math.nan if found.fit_lost is None else found.fit_lost}
 
 
-def spectral_cell(problem: ImmunizationProblem, result: ImmunizationResult) -> CellResult:
-    """Keep the spectra of what a method made of a problem, from which every convention can be read."""
-    factors = [problem.pretrain.range.factor, problem.harmful.range.factor]
-    theta = torch.as_tensor(result.theta).to(factors[0])
-    sigma = torch.linalg.svdvals(theta)
-    singular = bool(sigma[-1] <= default_rtol(len(theta)) * sigma[0])
+def measured_row(problem: ImmunizationProblem, result: ImmunizationResult) -> dict[str, Any]:
+    """Measure what a method made of a problem in every convention and at every scale of θ: the row of a cell."""
+    theta = result.theta[:, result.theta.any(dim=0)]  # columns of zeros are no features
+    sigma, seen = torch.linalg.svdvals(result.theta), problem.seen(theta)
+    singular = bool(sigma[-1] <= rank_tolerance(len(theta)) * sigma[0])
+    factors = zip(("benign", "harmful"), seen.slowdowns, strict=True)
     row = {name: getattr(result, name) for name in _RUN} | {
-        "dimension": problem.dimension,
-        "features": int(theta.any(dim=0).sum()),  # columns of zeros are none
-        "squared_norm": float(theta.square().sum()),
         "theta_condition": math.inf if singular else float(sigma[0] / sigma[-1]),
-        "loss_gap": problem.pretrain.loss_gap(theta),
+        **{f"{name}_slowdown": math.nan if of is None else of for name, of in factors},
     }
-    row |= own_slowdowns(problem, theta)
-    arrays: Arrays = {}
-    for name, factor in zip(("pretrain", "harmful"), factors, strict=True):
-        arrays[f"{name}_before"] = factor.square().sum(dim=1).cpu().numpy()  # its rows are orthogonal
-        arrays[f"{name}_after"] = hessian_spectrum(theta[:, theta.any(dim=0)], factor).cpu().numpy()
-    return CellResult(row, arrays)
-
-
-def cell_spectra(row: Mapping[str, Any], arrays: Arrays, *, unit: bool = False) -> HessianSpectra:
-    """Return a cell's spectra as tensors, for θ as trained or at unit scale."""
-    D = int(row["dimension"])
-    found = {name: torch.from_numpy(np.array(arrays[name])) for name in SPECTRA}
-    sizes = {"dimension_before": D, "dimension_after": int(row["features"])}
-    spectra = HessianSpectra(**found, **sizes)  # type: ignore[arg-type]
-    return spectra.scaled(D / row["squared_norm"]) if unit else spectra
+    for convention, scale in MEASURES:
+        values = measured_values(seen.immunization(convention, theta_scale=scale))
+        row |= {f"{convention}.{scale}.{name}": value for name, value in values.items()}
+    return row
 
 
 def ceilings(problem: ImmunizationProblem, theta: Tensor | None = None) -> dict[str, float]:
     """Return the RIR ceilings in both conventions by their columns of a cell; with θ, also at its scale."""
-    P, H = problem.pretrain.range, problem.harmful.range
-    found = {"ceiling_compact": rir_ceiling(P, H).value, "ceiling_ridge": ridge_convention_ceiling(P, H)}
+    P, H = problem.pretrain, problem.harmful
+    found = {"ceiling_compact": problem.ceiling.value, "ceiling_ridge": ridge_convention_ceiling(P, H)}
     if theta is not None:
         norm = float(theta.square().sum())
         found["ceiling_ridge_as_trained"] = ridge_convention_ceiling(P, H, squared_norm=norm)
     return found
 
 
-def spectral_rows(row: Mapping[str, Any], arrays: Arrays, facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Measure a cell in every convention and at every scale of θ, beside the ceilings that it knows."""
-    kept = (*_RUN, "theta_condition", "benign_slowdown", "harmful_slowdown")
-    facts, rows = {name: row[name] for name in kept} | {**facts}, []
-    for (convention, theta_scale), ceiling in zip(MEASURES, map(row.get, CEILINGS), strict=True):
-        spectra = cell_spectra(row, arrays, unit=theta_scale == "unit")
-        measured = immunization_from_spectra(
-            spectra, convention=convention, theta_scale=theta_scale, loss_gap=row["loss_gap"]
-        )
-        line = result_row(measured, math.nan if ceiling is None else ceiling, facts)
+def measured_lines(row: Mapping[str, Any], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a cell's row as a line per measure, beside the ceilings that it knows."""
+    lines = []
+    for (convention, scale), name in zip(MEASURES, CEILINGS, strict=True):
+        values = {column: row[f"{convention}.{scale}.{column}"] for column in _MEASURED}
+        ceiling = row.get(name, math.nan)
+        share = {"rir_ceiling": ceiling, "rir_share": share_of_ceiling(values["rir"], ceiling)}
         # The definition is met, but the benign task is lost.
-        rows.append(line | {"lost": measured.success and row["benign_slowdown"] > LOST_FACTOR})
-    return rows
+        lost = bool(values["success"] and row["benign_slowdown"] > LOST_FACTOR)
+        kept = {column: row[column] for column in _KEPT}
+        own = {"convention": convention, "theta_scale": scale, "lost": lost}
+        lines.append(kept | {**facts} | own | values | share)
+    return lines
 
 
 def averages(group: pd.DataFrame, names: Iterable[str]) -> dict[str, float]:

@@ -249,10 +249,7 @@ class Task:
     @cached_property
     def products(self) -> tuple[Tensor, Tensor]:
         """Rows `(r, D)` and targets `(r, m)` with the products of X and Y, or of the centered ones; not cut."""
-        if self.intercept:
-            F = self.factor[1:]
-        else:
-            F = self.factor + self.factor[:, :1] * self.shift
+        F = self.factor[1:] if self.intercept else self.factor + self.factor[:, :1] * self.shift
         return F[:, 1 : 1 + self.dimension], F[:, 1 + self.dimension :]
 
     @cached_property

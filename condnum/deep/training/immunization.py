@@ -28,7 +28,7 @@ from condnum.files import output_folder
 from condnum.methods import Method
 from condnum.methods.nets import Task
 from condnum.methods.registry import get_net_method
-from condnum.theory.immunization import RATIO_TOLERANCE, Clauses
+from condnum.theory.kappa import RATIO_TOLERANCE, Clauses
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,7 +247,11 @@ def _warnings(training: Training, reason: DeepStopReason) -> list[str]:
     best, unmet = state.best, []
     if best.accuracy < floor:
         unmet.append(f"the accuracy on held-out D_P is {best.accuracy:.1%}, below the floor of {floor:.1%}")
-    clauses = Clauses.of(best.least_harmful_ratio, best.largest_pretrain_ratio, None, RATIO_TOLERANCE)
+    clauses = Clauses(
+        best.least_harmful_ratio > 1 + RATIO_TOLERANCE,
+        best.largest_pretrain_ratio <= 1 + RATIO_TOLERANCE,
+        None,
+    )
     for name, one, other, met in (
         ("(i) > 1", best.harmful_ratio, best.held_harmful_ratio, clauses.harmful_slower),
         ("(ii) ≤ 1", best.pretrain_ratio, best.held_pretrain_ratio, clauses.pretrain_no_slower),
