@@ -7,7 +7,7 @@ from torch import nn
 
 from condnum.deep import ImageFeatures, open_images, rir_from_features, rir_theta0
 from condnum.errors import InvalidInputError, RankError
-from condnum.theory.immunization import Clauses
+from condnum.theory.kappa import Clauses
 
 
 def with_spectrum(sigma, rows, seed=0):

@@ -11,7 +11,7 @@ from condnum.figures.probe_accuracy import probe_accuracy_figure, ratio_history_
 from condnum.figures.style import method_style
 from condnum.probing import AttackBudget
 from condnum.probing import attack_panel as attacked
-from condnum.theory.pareto import feasible_region
+from condnum.theory.limits import feasible_region
 
 
 def trace(figure, name, panel="x"):

@@ -12,7 +12,7 @@ from condnum.lessons.explorers import record_file
 from condnum.methods import immunize
 from condnum.theory.alignment import alignment
 from condnum.theory.regularizers import r_ill, r_well
-from condnum.theory.spectra import hessian
+from condnum.theory.kappa import hessian
 
 STATES = [
     {},

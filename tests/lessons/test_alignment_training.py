@@ -6,7 +6,7 @@ import pytest
 from condnum.lessons.alignment_training import PathTasks, follow
 from condnum.methods import immunize
 from condnum.theory.alignment import alignment
-from condnum.theory.immunization import relative_immunization_ratio
+from condnum.theory.kappa import relative_immunization_ratio
 
 #: κ of the diabetes tasks is below 1e4: products of three matrices in float64 keep ten digits of the spectra.
 CLOSE = 1e-9

@@ -12,8 +12,8 @@ from condnum.methods import Method, get_method, registry
 from condnum.probing import linear_probe
 from condnum.studies.house_prices import HousePrices, extractor_curves
 from condnum.studies.measure import MEASURES
-from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
-from condnum.theory.immunization import relative_immunization_ratio
+from condnum.theory.limits import ridge_convention_ceiling, rir_ceiling
+from condnum.theory.kappa import relative_immunization_ratio
 
 #: κ of the diabetes tasks is 500, before and after so few steps: eps·κ·D, with a margin of 1,000.
 CLOSE = 1e-9
@@ -66,7 +66,7 @@ def test_keys():
 
 def test_a_row_is_the_measure_of_its_cell(finished, problem):
     results = finished.tables["results"]
-    K = problem.pretrain.covariance, problem.harmful.covariance
+    K = problem.pretrain, problem.harmful
     for convention, theta_scale in MEASURES:
         chosen = results[(results["convention"] == convention) & (results["theta_scale"] == theta_scale)]
         for (_, row), cell in zip(chosen.iterrows(), finished.cells, strict=True):
@@ -95,7 +95,7 @@ def test_curves(finished, problem):
     theta = found["theta"]
     mine = curves[(curves["method"] == "ours") & (curves["seed"] == 1)].set_index(["task", "quantity"])
     for name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
-        expected = linear_probe(theta, task.covariance, task.features.mT @ task.targets, steps=50)
+        expected = linear_probe(theta, task, steps=50)
         for quantity in ("norm_ratio", "excess_loss"):
             got = mine.loc[name, quantity]
             np.testing.assert_array_equal(got["x"], np.arange(51))
