@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from condnum.arrays import TargetKind, as_targets, as_tensor, storage_eps
-from condnum.errors import InvalidInputError, check_flag
+from condnum.errors import InvalidInputError
 from condnum.estimators.extractor import Extractor, like_sample
 from condnum.theory.erasure import Erasure, erasure_of_rows, erasure_of_task
 from condnum.theory.spectra import EPS
@@ -30,7 +30,6 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         rank: Erase only that many directions; default: all.
         degree: 1 stops linear probes, 2 quadratic ones, too, at the cost of many directions, see `erasure`.
         kind: `auto` takes integers, booleans and text for labels, and floats for numbers.
-        intercept: Whether the probe has an intercept; without one nothing is centered.
         keep_unseen: Pass on what no row excites, for the sake of the benign task; see `erasure`.
 
     Attributes:
@@ -52,7 +51,6 @@ class Eraser(OneToOneFeatureMixin, Extractor):
 
     _found: tuple[Erasure, Tensor]  # and the mean
     _stream: "_Stream"
-    _centered: bool  # at the mean, as the intercept was when it was fitted
 
     def __init__(
         self,
@@ -61,14 +59,12 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         rank: int | None = None,
         degree: int = 1,
         kind: TargetKind = "auto",
-        intercept: bool = True,
         keep_unseen: bool = False,
     ) -> None:
         self.strength = strength
         self.rank = rank
         self.degree = degree
         self.kind = kind
-        self.intercept = intercept
         self.keep_unseen = keep_unseen
 
     def fit(self, X: Any, y: Any) -> Self:
@@ -81,15 +77,15 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         Returns:
             The eraser.
         """
-        intercept = check_flag("intercept", self.intercept)
         rows = as_tensor(X, "X", ndim=2).detach()
         targets, classes = self._targets(y, len(rows), self.kind)
-        options = {"intercept": intercept, "stored": storage_eps(X), **self._options()}
-        found = erasure_of_task(rows, targets, classes, **options)
+        found = erasure_of_task(
+            rows, targets, classes, intercept=True, stored=storage_eps(X), **self._options()
+        )
         self._remember_inputs(X)  # all is known: what was refused has changed nothing
         if classes is not None:
             self.classes_ = classes
-        self._found, self._centered = (found, rows.mean(dim=0) * intercept), intercept
+        self._found = found, rows.mean(dim=0)
         return self
 
     def partial_fit(self, X: Any, y: Any) -> Self:
@@ -116,14 +112,12 @@ class Eraser(OneToOneFeatureMixin, Extractor):
             )
         first = not hasattr(self, "_stream")
         rows = as_tensor(X, "X", ndim=2).detach() if first else self._rows(X)
-        stream = _Stream(rows, check_flag("intercept", self.intercept)) if first else self._stream
-        if self.intercept != stream.intercept:
-            raise InvalidInputError(f"the stream began with intercept={stream.intercept}; use a new Eraser.")
+        stream = _Stream(rows) if first else self._stream
         stream.stored = max(stream.stored, storage_eps(X))
         stream.add(rows, *self._targets(y, len(rows), stream.kind or self.kind))
         if first:
             self._remember_inputs(X)
-        self._stream, self._centered, stream.options = stream, stream.intercept, self._options()
+        self._stream, stream.options = stream, self._options()
         if stream.labels:
             self.classes_ = np.array(sorted(stream.labels))
         self.__dict__.pop("_found", None)
@@ -136,7 +130,7 @@ class Eraser(OneToOneFeatureMixin, Extractor):
 
     @property
     def mean_(self) -> Tensor:
-        """Mean of the inputs `(D,)`, a float64 tensor; zero without an intercept."""
+        """Mean of the inputs `(D,)`, a float64 tensor."""
         return self._solved()[1]
 
     @property
@@ -179,13 +173,11 @@ class Eraser(OneToOneFeatureMixin, Extractor):
     def _affine(self) -> list[dict[str, Tensor]]:
         found, mean = self.erasure_, self.mean_
         if found.strength < 1:  # θ is invertible: there is nothing to hide
-            return [
-                {"weight": found.theta.mT} | ({"bias": mean - mean @ found.theta} if self._centered else {})
-            ]
-        layers = [{"weight": found.left.mT}, {"weight": found.right.mT}]
-        if self._centered:
-            layers[0]["bias"], layers[1]["bias"] = -mean @ found.left, mean
-        return layers
+            return [{"weight": found.theta.mT, "bias": mean - mean @ found.theta}]
+        return [
+            {"weight": found.left.mT, "bias": -mean @ found.left},
+            {"weight": found.right.mT, "bias": mean},
+        ]
 
     def _record(self) -> tuple[dict[str, Any], dict[str, Any]]:
         values = vars(self.erasure_)
@@ -193,12 +185,12 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         facts: dict[str, Any] = {
             "erasure": {name: of for name, of in values.items() if not isinstance(of, Tensor)}
         }
-        facts |= {"classes": getattr(self, "classes_", np.empty(0)).tolist(), "centered": self._centered}
+        facts |= {"classes": getattr(self, "classes_", np.empty(0)).tolist()}
         return tensors | {"mean": self.mean_}, facts
 
     def _restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         mean = tensors.pop("mean")
-        self._found, self._centered = (Erasure(**(tensors | facts["erasure"])), mean), facts["centered"]
+        self._found = Erasure(**(tensors | facts["erasure"])), mean
         if facts["classes"]:
             self.classes_ = np.array(facts["classes"])
 
@@ -211,12 +203,11 @@ class _Stream:
 
     options: dict[str, Any]  # of `Eraser._options` at the last block
 
-    def __init__(self, X: Tensor, intercept: bool) -> None:
-        self.intercept = intercept
+    def __init__(self, X: Tensor) -> None:
         self.kind: TargetKind | None = None  # the first block decides
         self.labels: list[Any] = []  # in the order of their columns; new ones are added
         # Large means leave no round-off, and constant columns none at all.
-        self.shift = X[0].clone() if intercept else torch.zeros_like(X[0])
+        self.shift = X[0].clone()
         self.rows = X.new_zeros(0, 1 + X.shape[1])
         self.count, self.stored = 0, EPS  # rows, precision
 
@@ -250,11 +241,7 @@ class _Stream:
             raise InvalidInputError(f"y has one class so far, {self.labels[0]}: there is nothing to erase.")
         R, D = torch.linalg.qr(self.rows, mode="r").R, len(self.shift)
         one, F, Z = R[:, :1], R[:, 1 : 1 + D], R[:, 1 + D :]
-        mean = torch.zeros_like(self.shift)
-        if self.intercept:  # below the first row stands what is orthogonal to the column of ones
-            mean = self.shift + F[0] / one[0]
-            F, Z = F[1:], Z[1:]
-        elif self.kind == "classification":
-            Z = Z - one / len(self.labels)
-        found = erasure_of_rows(F, Z, mean, self.count, stored=self.stored, **self.options)
+        # Below the first row stands what is orthogonal to the column of ones.
+        mean = self.shift + F[0] / one[0]
+        found = erasure_of_rows(F[1:], Z[1:], mean, self.count, stored=self.stored, **self.options)
         return found, mean
