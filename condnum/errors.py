@@ -15,8 +15,6 @@ from typing import Literal
 class CondnumError(Exception):
     """Base class of every error that condnum raises on purpose."""
 
-    field: str = ""  # name of the setting at fault, where it is known
-
     def _render_traceback_(self) -> list[str]:
         """Return what IPython shows of it: the paragraph, as on the command line, and no calls."""
         return [f"{type(self).__name__}: {self}"]

@@ -9,15 +9,7 @@ from typing import Any
 def attach(
     package: str, names: Mapping[str, str]
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__all__`, `__getattr__` and `__dir__` of a package whose names live in other modules.
-
-    Args:
-        package: `__name__` of the package.
-        names: Module of each public name.
-
-    Returns:
-        The list of names, the import of one, and the list for completion.
-    """
+    """Return `__all__`, `__getattr__` and `__dir__` of a package; `names` has the module of each name."""
 
     def load(name: str) -> Any:
         if name not in names:

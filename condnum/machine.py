@@ -25,16 +25,6 @@ if TYPE_CHECKING:
 
 #: Read by the libraries when they are loaded, hence set before a worker process starts.
 VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-#: How allocators and CUDA's libraries say that memory ran out where torch has no exception type for it:
-#: torch's CPU allocator, CUDA itself, and the handles and workspaces of cuBLAS, cuSOLVER and cuDNN.
-OUT_OF_MEMORY = (
-    "can't allocate memory",
-    "cannot allocate memory",
-    "not enough memory",
-    "cuda out of memory",
-    "cuda error: out of memory",
-    "_status_alloc_failed",
-)
 #: Distributions whose versions can change a number or a picture of a report.
 PACKAGES = ("condnum", "numpy", "scipy", "pandas", "torch", "timm", "scikit-learn", "plotly", "papermill")
 
@@ -75,23 +65,14 @@ def limited_threads(threads: int | None) -> Generator[None, None, None]:
 # Memory.
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an exception means that memory ran out, on a GPU or here."""
-    import torch
-
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in OUT_OF_MEMORY)
-
-
 @contextmanager
 def memory_advice(batch_size: int, device: torch.device, what: str) -> Generator[None]:
     """Turn running out of memory in the block into an error that names the batch size to try."""
+    import torch
+
     try:
         yield
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
+    except (torch.OutOfMemoryError, MemoryError) as error:
         smaller = (
             f"try a batch size of {batch_size // 2}" if batch_size > 1 else "a single image does not fit"
         )
@@ -135,14 +116,14 @@ def end_group(leader: int) -> None:
 def provenance(
     parameters: Mapping[str, Any], started: datetime, source: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Collect what somebody else needs to reproduce a run; `source` is the revision at its start."""
+    """Collect what somebody else needs to reproduce a run; `source` is its revision, as `source_revision`."""
     now = datetime.now(UTC)
     return {
         "versions": versions(),
         "platform": {name: getattr(platform, name)() for name in ("system", "release", "machine")},
         "command": command_line(sys.argv),
         "parameters": {name: without_home(value) for name, value in parameters.items()},
-        "source": source_span(source, source_revision()),
+        "source": None if source is None else dict(source),
         "started_utc": started.astimezone(UTC).isoformat(timespec="seconds"),
         "duration_seconds": round(max(0.0, (now - started).total_seconds()), 3),
     }
@@ -201,24 +182,6 @@ def source_revision(tree: Path | None = None) -> dict[str, Any] | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return {"revision": revision, "dirty": bool(status)}
-
-
-def source_span(start: Mapping[str, Any] | None, end: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the revision at the start of a run and at its end; dirty if either was, or if they differ."""
-    if start is None or end is None:
-        return None if end is None else dict(end)
-    dirty = start["dirty"] or end["dirty"] or start["revision"] != end["revision"]
-    return {"revision": start["revision"], "revision_at_end": end["revision"], "dirty": dirty}
-
-
-def changed_text(start: Mapping[str, Any] | None, source: Mapping[str, Any] | None) -> str:
-    """Say that the source changed while a run went on; "" if it did not."""
-    if start is None or source is None or source_span(start, start) == source:
-        return ""
-    return (
-        f"The source changed during the run: it began at revision {revision_text(start)} and ended at "
-        f"{source['revision_at_end'][:12]}; run again for results of one revision."
-    )
 
 
 def revision_text(source: Mapping[str, Any] | None) -> str:

@@ -243,11 +243,9 @@ def test_parameters_count_when_it_is_fitted():
     fitted, stream = Eraser().fit(H, Y), Eraser().partial_fit(H, Y)
     layer = fitted.to_linear().state_dict()
     for found in (fitted, stream):
-        found.set_params(intercept=False, strength=0.5)
+        found.set_params(strength=0.5)
     torch.testing.assert_close(fitted.to_linear().state_dict(), layer)
     np.testing.assert_allclose(stream.theta_, Eraser().fit(H, Y).theta_, atol=1e-10)
-    with pytest.raises(InvalidInputError, match="the stream began with intercept=True"):
-        stream.partial_fit(H, Y)
 
 
 @pytest.mark.parametrize("fit", FITTED)
@@ -347,27 +345,23 @@ class TestEraser:
         st.sampled_from(STRUCTURES),
         st.integers(2, 8),
         st.booleans(),
-        st.booleans(),
         st.sampled_from([0.0, 1e6]),
     )
-    def test_blocks_of_any_sizes_and_orders_give_what_all_rows_give(
-        self, seed, kind, D, labels, intercept, mean
-    ):
+    def test_blocks_of_any_sizes_and_orders_give_what_all_rows_give(self, seed, kind, D, labels, mean):
         rng = np.random.default_rng(seed)
         X = structured_rows(rng, kind, D)
         X = np.concatenate([X, X[::-1] + rng.normal(size=X.shape) * (X != 0)]) + mean
         y = rng.integers(0, 3, len(X)) if labels else rng.normal(size=(len(X), 2))
-        options = {"intercept": intercept}
-        F = X - X.mean(axis=0) if intercept else X
+        F = X - X.mean(axis=0)
         lengths = np.linalg.norm(F, axis=0)
         sigma = np.linalg.svd(F / np.where(lengths > 1e-9 * (1 + mean), lengths, np.inf), compute_uv=False)
         sigma = sigma[sigma > 1e-10]
         assume(len(sigma) and sigma[-1] > 1e-3)  # the rank is known
         try:
-            right = Eraser(**options).fit(X, y)
+            right = Eraser().fit(X, y)
         except InvalidInputError:  # one class, or no linear part
             assume(False)
-        order, blocks = rng.permutation(len(X)), Eraser(**options)
+        order, blocks = rng.permutation(len(X)), Eraser()
         for part in np.split(order, np.sort(rng.integers(0, len(X), 4))):
             if len(part):
                 blocks.partial_fit(X[part], y[part])
@@ -414,7 +408,6 @@ class TestEraser:
             (lambda: Eraser().fit(H, ["a"] * 60), "all 60 labels are of one class, a"),
             (lambda: Immunizer().fit(P, H).transform(H[:, :3]), "3 features, but Immunizer is expecting 4"),
             (lambda: Eraser().fit(H, Y).partial_fit(H, Y), "holds no rows to go on from: fit and load"),
-            (lambda: Eraser(intercept="no").fit(H, Y), "intercept must be True or False, got 'no'"),
             (lambda: Eraser().partial_fit(H, Y).partial_fit(H, range(60)), "y holds 0, but earlier labels"),
             (lambda: Eraser().partial_fit(H, H).partial_fit(H, H[:, :2]), "2 columns, but earlier .* 4"),
             (lambda: Eraser(strength=2).partial_fit(H, Y).theta_, r"strength must lie in \[0, 1\]"),

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from condnum import machine as module
-from condnum.errors import InvalidInputError
+from condnum.errors import DeviceError
 from condnum.machine import (
     command_line,
     describe_device,
     end_group,
-    is_out_of_memory,
+    memory_advice,
     provenance,
     source_revision,
     versions,
@@ -69,26 +69,6 @@ def test_revision_inside_and_outside_git(tmp_path: Path, monkeypatch: pytest.Mon
     assert source_revision(tmp_path) is None
 
 
-CLEAN = {"revision": "a" * 40, "dirty": False}
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "dirty"),
-    [
-        (CLEAN, CLEAN, False),
-        (CLEAN, {**CLEAN, "revision": "b" * 40}, True),
-        (CLEAN, {**CLEAN, "dirty": True}, True),
-        ({**CLEAN, "dirty": True}, CLEAN, True),
-    ],
-)
-def test_the_record_names_the_revision_of_the_start(start: dict, end: dict, dirty: bool) -> None:
-    span = module.source_span(start, end)
-    assert span == {"revision": "a" * 40, "revision_at_end": end["revision"], "dirty": dirty}
-    said = module.changed_text(start, span)
-    assert ("began at revision aaaaaaaaaaaa" in said) == (start != end and not start["dirty"])
-    assert module.source_span(None, None) is None
-
-
 def test_a_group_of_processes_ends_also_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(module.os, "killpg")
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
@@ -97,29 +77,8 @@ def test_a_group_of_processes_ends_also_where_there_are_none(monkeypatch: pytest
     assert process.returncode == -signal.SIGTERM
 
 
-# Out of memory, in the words of each library that can say so.
-
-KNOWN = [
-    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
-    MemoryError("Unable to allocate 8.00 EiB for an array"),
-    RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory"),
-    RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 80000000000 bytes."),
-    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-    RuntimeError("cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate(handle)`"),
-    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
-    RuntimeError("CUDA error: out of memory"),
-]
-OTHERS = [
-    RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
-    RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED"),
-    InvalidInputError("the column 'not enough memory' is missing."),
-    KeyboardInterrupt(),
-]
-
-
-def test_known_words_and_those_of_this_machine():
-    assert [error for error in KNOWN if not is_out_of_memory(error)] == []
-    assert [error for error in OTHERS if is_out_of_memory(error)] == []
-    with pytest.raises((RuntimeError, MemoryError)) as caught:
-        torch.empty(2**58, dtype=torch.float64)  # 2 EiB
-    assert is_out_of_memory(caught.value)
+def test_out_of_memory_names_the_batch_size_to_try():
+    for error in (torch.OutOfMemoryError("CUDA out of memory."), MemoryError()):
+        said = "cuda with a batch size of 8; try a batch size of 4"
+        with pytest.raises(DeviceError, match=said), memory_advice(8, torch.device("cuda"), "features"):
+            raise error

@@ -1,11 +1,11 @@
 """The audit of one's own features: how much immunization they allow, and how much an extractor has.
 
-Figures and tables for a report are in `condnum.auditing.figures` and `condnum.auditing.tables`.
+Figures for a report are in `condnum.auditing.figures`.
 """
 
 from condnum.auditing.insertion import insert_extractor
 from condnum.auditing.layers import LayerAudit, layer_audit
 from condnum.auditing.result import Audit
-from condnum.auditing.study import FeatureAudit, audit
+from condnum.auditing.study import audit
 
-__all__ = ["Audit", "FeatureAudit", "LayerAudit", "audit", "insert_extractor", "layer_audit"]
+__all__ = ["Audit", "LayerAudit", "audit", "insert_extractor", "layer_audit"]

@@ -18,13 +18,13 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from condnum.auditing.words import paragraphs
 from condnum.data.feature_stream import MAX_FEATURES
 from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.hooks import channels_last, layout_of
 from condnum.deep.image_sets import images_of
 from condnum.deep.parts import block_names
 from condnum.errors import InvalidInputError, RankError, UnknownNameError
+from condnum.numbers import number
 from condnum.studies.frame import several
 from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
@@ -61,13 +61,16 @@ class LayerAudit:
 
     @property
     def sentence(self) -> str:
-        """Name the cheapest layer to immunize, or say by how much all of them miss the target."""
-        return paragraphs("layers", self)[0]
-
-    @property
-    def sentences(self) -> list[str]:
-        """The same, and what is asked of each layer."""
-        return paragraphs("depth", self)
+        """Name the cheapest layer to immunize, or say that none is known to reach the target."""
+        at, goal = self.cheapest, f"a ridge RIR of {number(self.target)} with (i) > 1 and (ii) ≤ 1"
+        if at is None:
+            return f"No layer is known to reach {goal} behind it."
+        row = self.table.set_index("layer").loc[at]
+        return (
+            f"The cheapest layer to immunize is {at}: a linear extractor of {row['dimension']:,d} × "
+            f"{row['dimension']:,d} parameters behind it has a ridge RIR of {number(row['rir'])} "
+            f"(target {number(self.target)})."
+        )
 
 
 def layer_audit(

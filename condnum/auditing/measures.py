@@ -179,12 +179,6 @@ def clauses_of(row: Mapping[Any, Any]) -> Clauses:
     return Clauses(*(None if value is None else bool(value) for value in kept))
 
 
-#: Columns that agree to this fraction of their squared length count as equal: seven digits.
-SAME = 1e-14
-#: An eigenvalue within this factor of the rank tolerance makes the rank a matter of opinion.
-NEAR = 100.0
-
-
 @dataclass(frozen=True, eq=False)
 class TaskFacts:
     """One task's features."""
@@ -196,22 +190,10 @@ class TaskFacts:
     stored_eps: float
     spectrum: Sequence[float]  # (D,) eigenvalues of K, descending; those below 0 by round-off are 0
     rank: int
-    near: int  # eigenvalues within a factor `NEAR` of the rank tolerance
-    equal_columns: Sequence[Sequence[str]]  # pairs (earlier, later), without columns of zeros
 
 
 def task_facts(name: str, task: TaskRows, rtol: float) -> TaskFacts:
-    """Read what K says about a task's columns and rank."""
-    K, stream = task.covariance, task.stream
-    sigma = np.maximum(np.linalg.eigvalsh(K)[::-1], 0.0)
-    limit, squares, equal = rtol * sigma[0], np.diagonal(K), []
-    for j in np.flatnonzero(squares):
-        # ‖x_i − x_j‖² is 0 to round-off: the first such i < j
-        same = np.flatnonzero(squares[:j] + squares[j] - 2 * K[:j, j] <= 4 * SAME * squares[j])
-        if len(same):
-            equal.append((stream.columns[same[0]], stream.columns[j]))
-    noise = np.sqrt(len(sigma)) * np.finfo(np.float64).eps * sigma[0]  # below, K's own round-off looks alike
-    opinion = (sigma > max(limit / NEAR, noise)) & (sigma < limit * NEAR)
-    rank, near = int((sigma > limit).sum()), int(opinion.sum())
-    about = (stream.source, task.rows, stream.dimension, task.stored_eps)
-    return TaskFacts(name, *about, sigma.tolist(), rank, near, equal)
+    """Read what K says about a task's rank."""
+    stream, sigma = task.stream, np.maximum(np.linalg.eigvalsh(task.covariance)[::-1], 0.0)
+    about = (stream.source, task.rows, stream.dimension, stream.stored_eps)
+    return TaskFacts(name, *about, sigma.tolist(), int((sigma > rtol * sigma[0]).sum()))

@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 
-from condnum.auditing import words
 from condnum.auditing.attacks import AttackSection
-from condnum.auditing.layers import LayerAudit
-from condnum.auditing.lights import class_lights, headline, lights_text, worst_light
-from condnum.auditing.measures import PARETO, OwnProbes, TaskFacts, clauses_of, rows_with
+from condnum.auditing.lights import MEANING, class_lights, headline, lights_text, worst_light
+from condnum.auditing.measures import LABEL_OF, PARETO, OwnProbes, TaskFacts, clauses_of, rows_with
 from condnum.data.feature_pair import MISSING
-from condnum.files import output_folder, write_json, write_tables
+from condnum.files import output_folder, write_json
 from condnum.numbers import number, times
 from condnum.probing.probe_steps import LOST_FACTOR, slowdown_verdict
+from condnum.report.tables import formula_html
 from condnum.studies.frame.record import verdict_row
 from condnum.theory.ceiling import RirCeiling
 from condnum.theory.immunization import Clauses
@@ -46,13 +46,11 @@ class Audit:
     probes: Mapping[str, OwnProbes]
     attack: AttackSection
     price: pd.DataFrame  # of `attacker_lights`: ridge regression on the benign task
-    columns: pd.DataFrame  # of `FeaturePair`: scale of each column, and what it looks like
-    notes: Sequence[str]  # what was done to the data, and what is suspicious about their columns
-    seconds: Mapping[str, float]  # by stage
+    columns: pd.DataFrame  # of `FeaturePair`: scale of each column
+    notes: Sequence[str]  # what was done to the data
     method: str = PARETO  # the closed form that is judged where none was given
     standardize: bool = False
     seed: int = 0
-    layers: LayerAudit | None = None  # of a backbone, where that was asked for
 
     def __repr__(self) -> str:
         """Return who gets through, then Definition 3.1, what it leaves out, and how slow probes become."""
@@ -61,7 +59,7 @@ class Audit:
 
     def _repr_html_(self) -> str:
         """Return the verdict as the report shows it."""
-        return words.card(self)
+        return _CARD.render(found=self, label=label, MEANING=MEANING)
 
     @property
     def extractor(self) -> str:
@@ -94,7 +92,7 @@ class Audit:
 
     def headline(self, extractor: str) -> str:
         """Say who gets through: the worst of the lights."""
-        called, reason = words.label(extractor), f" Reason: {self.attack.reason}." * bool(self.attack.reason)
+        called, reason = label(extractor), f" Reason: {self.attack.reason}." * bool(self.attack.reason)
         own = (
             f"{called} was made from these rows: their labels correlate less with its features than chance "
             "allows, so attackers look stopped here. Audit it on rows that it was not made from. "
@@ -141,7 +139,7 @@ class Audit:
         """Say per convention whether Definition 3.1 is met, with the ratios and both actual probes."""
         rows = (self.row(extractor, convention) for convention in ("compact", "ridge"))
         return [
-            f"{words.label(extractor)}, {row['convention']} convention: Definition 3.1 is {row['verdict']}: "
+            f"{label(extractor)}, {row['convention']} convention: Definition 3.1 is {row['verdict']}: "
             f"(i) = {row['harmful_ratio']:.4g}, (ii) = {row['pretrain_ratio']:.4g}, "
             f"RIR = {self.rir_words(extractor, row['convention'])}; "
             f"{self.probe_words(extractor)}."
@@ -188,49 +186,40 @@ class Audit:
             rows.append({**shown, "rank of H_P and H_H": ranks})
         return rows
 
-    @property
-    def scale_ratio(self) -> float:
-        """Largest ratio of two columns' deviations within a task."""
-        deviations = self.columns[["deviation_pretrain", "deviation_harmful"]].replace(0, math.nan)
-        return float((deviations.max() / deviations.min()).max())
-
-    @property
-    def sentences(self) -> list[str]:
-        """The summary in plain language, computed from the numbers."""
-        return words.paragraphs("summary", self)
-
-    @property
-    def warnings(self) -> list[str]:
-        """What makes the numbers fragile, in sentences."""
-        facts = [
-            part for task in (self.pretrain, self.harmful) for part in words.paragraphs("task_warnings", task)
-        ]
-        return [*self.notes, *facts, *words.paragraphs("warnings", self)]
-
     def as_json(self) -> dict[str, Any]:
         """Return everything as values that strict JSON holds: infinities as words, NaN as null."""
         report = self.attack.report
         tables = ("steps", "factors", "evaluation", "extractors", "skipped")
         attack = {**vars(self.attack), "report": report and {name: getattr(report, name) for name in tables}}
-        said: dict[str, Any] = {
-            "headline": self.headline(self.extractor),
-            "verdict": [*self.verdicts(self.extractor), self.probe_sentence],
-            "summary": self.sentences,
-            "warnings": self.warnings,
-            "attackers": words.paragraphs("attack_rows", self),
-        }
-        if self.layers:
-            said |= {"cheapest_layer": self.layers.cheapest, "layers_summary": self.layers.sentence}
-        layers = self.layers and {"table": self.layers.table, "target": self.layers.target}
+        verdict = [*self.verdicts(self.extractor), self.probe_sentence]
         thetas = {name: theta.shape for name, theta in self.thetas.items()}
         known = {name: value for name, value in vars(self).items() if name != "maps"}
-        return strict({**said, **known, "attack": attack, "layers": layers, "thetas": thetas})
+        return strict({"verdict": verdict, **known, "attack": attack, "thetas": thetas})
 
     def save(self, folder: str | Path) -> list[str]:
-        """Write audit.json, and the layers' table, into a folder; return the names of the files."""
+        """Write audit.json into a folder; return the names of the files."""
         write_json(output_folder(folder) / AUDIT_FILE, self.as_json())
-        tables = {} if self.layers is None else {"layers.csv": self.layers.table}
-        return [*write_tables(folder, tables), AUDIT_FILE]
+        return [AUDIT_FILE]
+
+
+def label(name: str) -> str:
+    """Return how an extractor is called."""
+    return LABEL_OF.get(name, name)
+
+
+_TEMPLATES = Environment(
+    loader=PackageLoader("condnum.auditing", "."),
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=StrictUndefined,
+)
+_TEMPLATES.filters |= {
+    "count": "{:,d}".format,
+    "formula_html": formula_html,
+    "label": label,
+    "number": number,
+}
+_CARD = _TEMPLATES.get_template("card.html.j2")
 
 
 def strict(value: Any) -> Any:

@@ -48,14 +48,13 @@ class DataFiles:
     folder: str  # subfolder of a data folder, "MNIST/raw"
     names: tuple[tuple[str, ...], ...]  # a file each: the accepted names, the preferred one first
     advice: str  # one sentence: where a user obtains them
-    instead: DataFiles | None = None  # taken from a folder that holds these but not the others
 
 
 @dataclass(frozen=True)
 class FoundFiles:
     """Files that exist."""
 
-    files: DataFiles  # those asked for, or what is taken instead
+    files: DataFiles
     paths: tuple[Path, ...]  # one a file, all in one folder
     source: str  # which place
 
@@ -84,19 +83,19 @@ class FoundFiles:
             return str(self.paths[0])
         return f"{self.paths[0].parent} ({', '.join(path.name for path in self.paths)})"
 
-    def about(self, name: str, description: str, split: str = "") -> dict[str, Any]:
+    def about(self, name: str, split: str = "") -> dict[str, Any]:
         """Return name, checksum and provenance of the data set that was read from these files."""
-        origin = Provenance(self.source, self.location, description, self.known, split)
+        origin = Provenance(self.source, self.location, self.known, split)
         return {"name": name, "checksum": self.checksum, "provenance": origin}
 
 
-def embedded(name: str, loader: str, description: str, **arrays: NDArray[Any]) -> dict[str, Any]:
+def embedded(name: str, loader: str, **arrays: NDArray[Any]) -> dict[str, Any]:
     """Return the same of arrays that come with scikit-learn."""
     from sklearn import __version__
 
     checksum = sha256_arrays(**arrays)
     known = checksum == KNOWN_CHECKSUMS[f"embedded/{name}"]
-    origin = Provenance("embedded", f"scikit-learn {__version__}, {loader}", description, known)
+    origin = Provenance("embedded", f"scikit-learn {__version__}, {loader}", known)
     return {"name": name, "checksum": checksum, "provenance": origin}
 
 
@@ -134,10 +133,9 @@ def obtain(files: DataFiles, source: Source = "auto") -> FoundFiles:
             f"{files.folder}/, or unset it to use the bundled data."
         )
     for folder, kind in folders.items():
-        for wanted in filter(None, (files, files.instead)):
-            there = [[folder / name for name in names if (folder / name).is_file()] for names in wanted.names]
-            if all(there):
-                return FoundFiles(wanted, tuple(paths[0] for paths in there), kind)
+        there = [[folder / name for name in names if (folder / name).is_file()] for names in files.names]
+        if all(there):
+            return FoundFiles(files, tuple(paths[0] for paths in there), kind)
     fix = f"Put the file(s) into the subfolder {files.folder}/ of data/ or of the folder in {DATA_VARIABLE}."
     if source != "auto":
         fix = f"Give an existing path, or 'auto', which falls back to the bundled data; got '{source}'."
@@ -165,7 +163,7 @@ class DataStatus:
 
     name: str
     status: str  # "ok", "unknown checksum", "missing" or "broken"
-    advice: str = ""  # what is wrong and the fix; "" when all is well
+    advice: str = ""  # what is missing or broken, and the fix
     source: str = ""  # where it was found; "" if it does not load
     location: str = ""  # path or package
     rows: int | None = None
@@ -183,17 +181,6 @@ def data_status(name: str) -> DataStatus:
         data = _loaders()[name]()
     except CondnumError as error:
         return DataStatus(name, "missing" if isinstance(error, DataNotFoundError) else "broken", str(error))
-    origin, advice = data.provenance, ""
-    if not origin.known_checksum:
-        advice = f"{name}: the recorded numbers were measured on a different file, so compare them with care."
-    elif name == "mnist" and origin.split == "test":
-        advice = f"{name}: these are the test images. For all 70,000 images, run condnum data download."
-    return DataStatus(
-        name,
-        "ok" if origin.known_checksum else "unknown checksum",
-        advice,
-        origin.source,
-        origin.location,
-        data.rows,
-        data.checksum,
-    )
+    origin = data.provenance
+    status = "ok" if origin.known_checksum else "unknown checksum"
+    return DataStatus(name, status, "", origin.source, origin.location, data.rows, data.checksum)

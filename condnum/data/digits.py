@@ -167,7 +167,6 @@ def load_small_digits() -> Digits:
 
     bunch = datasets.load_digits()
     images, labels = bunch.images.astype(np.uint8), bunch.target.astype(np.uint8)
-    about = "Optical recognition of handwritten digits, 8×8 pixels, gray values 0 to 16."
     scaled = images / 16.0
     return Digits(
         images,
@@ -175,7 +174,7 @@ def load_small_digits() -> Digits:
         pixel_max=16.0,
         mean=float(scaled.mean()),
         std=float(scaled.std()),
-        **embedded("digits-8x8", "load_digits", about, images=images, labels=labels),
+        **embedded("digits-8x8", "load_digits", images=images, labels=labels),
     )
 
 
@@ -205,10 +204,9 @@ def read_idx(path: str | Path) -> NDArray[np.uint8]:
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
-def mnist_files(split: MnistSplit | None = None) -> DataFiles:
+def mnist_files(split: MnistSplit) -> DataFiles:
     """Return the two files of a split, in torchvision's layout."""
-    if split is not None:
-        check_known("split", split, get_args(MnistSplit))
+    check_known("split", split, get_args(MnistSplit))
     stem = "t10k" if split == "test" else "train"
     names = (f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte")
     return DataFiles(
@@ -219,7 +217,6 @@ def mnist_files(split: MnistSplit | None = None) -> DataFiles:
             "These are the IDX files of the MNIST database as torchvision stores them. The 10,000 test "
             "images are bundled; for all 70,000 images, run condnum data download."
         ),
-        instead=None if split else mnist_files("test"),
     )
 
 
@@ -246,21 +243,25 @@ def load_mnist_images(source: Source = "auto", split: MnistSplit | None = None) 
         >>> load_mnist_images("auto", "test").images.shape
         (10000, 28, 28)
     """
-    found = obtain(mnist_files(split), source)
+    try:
+        found = obtain(mnist_files(split or "train"), source)
+    except DataNotFoundError:
+        if split is not None:
+            raise
+        found = obtain(mnist_files("test"), source)
     which = "test" if found.files.dataset == "mnist-test" else "training"
     images, labels = (read_idx(path) for path in found.paths)
     if images.shape[1:] != (28, 28):
         raise DataFormatError(f"{found.location}: images must be (N, 28, 28), got {images.shape}.")
-    about = f"MNIST handwritten digits, {which} images, 28×28 pixels, gray values 0 to 255."
     return Digits(
-        images, labels, pixel_max=255.0, mean=MNIST_MEAN, std=MNIST_STD, **found.about("mnist", about, which)
+        images, labels, pixel_max=255.0, mean=MNIST_MEAN, std=MNIST_STD, **found.about("mnist", which)
     )
 
 
 def download_mnist() -> Path:
     """Download both splits of MNIST with torchvision into the user cache, whole or not at all."""
     datasets = require("torchvision.datasets", "deep")
-    folder = user_cache() / mnist_files().folder
+    folder = user_cache() / mnist_files("train").folder
     output_folder(folder)
     with tempfile.TemporaryDirectory(dir=user_cache()) as unfinished:
         try:

@@ -46,13 +46,6 @@ class TaskRows:
         return int(self.complete.sum())
 
     @cached_property
-    def stored_eps(self) -> float:
-        """Machine epsilon of the stored numbers; float64 may hold numbers of a float32 file."""
-        single, short = self.drawn.astype(np.float32), np.frexp(self.drawn)[0] * 2**16
-        rounded = bool((single == self.drawn).all()) and not bool((short == np.rint(short)).all())
-        return max(self.stream.stored_eps, 2.0**-23 if rounded else 0.0)
-
-    @cached_property
     def sample(self) -> Float64Array:
         """The rows `drawn` of X."""
         return self._scaled(self.drawn)

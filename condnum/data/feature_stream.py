@@ -1,7 +1,7 @@
 """Feature matrices that need not fit in memory: arrays and tables, read in blocks of rows.
 
-`.npy`, `.parquet` and text are read in blocks; an array of several in a file (`.npz`, `.pt`, `.safetensors`)
-is taken into memory. Nothing in a file is executed: pickles are refused.
+`.npy`, `.parquet` and `.csv` are read in blocks; `.npz`, `.pt` and `.safetensors` are taken into memory.
+Nothing in a file is executed: pickles are refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from condnum.errors import (
     DataFormatError,
     DataNotFoundError,
     InvalidInputError,
-    check_known,
     require,
 )
 
@@ -103,12 +102,10 @@ class FeatureStream:
         return _readable(Path(self.source)) if self.is_file else nullcontext()
 
 
-def as_stream(
-    features: FeaturesLike, *, name: str = "features", key: str | None = None, vector: bool = False
-) -> FeatureStream:
+def as_stream(features: FeaturesLike, *, name: str = "features", vector: bool = False) -> FeatureStream:
     """Return a stream of features, wherever they are; with `vector`, `(N,)` numbers count as one column.
 
-    An array in memory is called by `name`; `key` names an array of a file that holds several.
+    An array in memory is called by `name`.
     """
     if isinstance(features, FeatureStream):
         return features
@@ -117,15 +114,13 @@ def as_stream(
     file = Path(features).expanduser()
     with _readable(file):
         ending = file.suffix.lower()
-        if ending in PACKED:
-            raise DataFormatError(f"{features} is packed; unpack it, and give the file that was in it.")
         if ending not in OPENERS:
             raise DataFormatError(
                 f"{features} ends in '{file.suffix}', which is not a supported format; read it with the "
                 "library that wrote it, and save it with DataFrame.to_parquet or numpy.save. Formats: "
                 f"{', '.join(OPENERS)}."
             )
-        return _stream(str(file), OPENERS[ending](file, key, vector), is_file=True)
+        return _stream(str(file), OPENERS[ending](file, vector), is_file=True)
 
 
 def read_targets(
@@ -209,7 +204,7 @@ def open_value(value: Any, name: str, vector: bool = False) -> Opened:
     return Opened(read, array.shape, array.dtype, eps=eps)
 
 
-def _open_npy(path: Path, _: str | None, vector: bool) -> Opened:
+def _open_npy(path: Path, vector: bool) -> Opened:
     """Map an array, which checks its header against the file's size; its rows are then read by position."""
 
     def mapped() -> NDArray[Any]:
@@ -240,30 +235,26 @@ def _open_npy(path: Path, _: str | None, vector: bool) -> Opened:
     return Opened(read, (*shape, 1) if vector and len(shape) == 1 else shape, array.dtype)
 
 
-def _archive(arrays_of: Callable[[Path], Mapping[str, Any]]) -> Callable[[Path, str | None, bool], Opened]:
-    """Open an array of several: the named one, the only one, or the only matrix (or vector)."""
+def _archive(arrays_of: Callable[[Path], Mapping[str, Any]]) -> Callable[[Path, bool], Opened]:
+    """Open the only array of a file, or its only matrix (for targets, its only vector)."""
 
-    def opened(path: Path, key: str | None, vector: bool) -> Opened:
+    def opened(path: Path, vector: bool) -> Opened:
         arrays = arrays_of(path)
-        if key is not None:
-            check_known(f"array of {path}", key, arrays)
-        fitting = list(arrays) if key is None else [key]
+        fitting = [*arrays]
         if len(fitting) > 1:
             shapes = {name: tuple(of.shape) for name, of in arrays.items()}
             fitting = [
                 n for n, of in shapes.items() if len(of) in (1, 2) and (of[1:] in ((), (1,))) == vector
             ]
+        what = "targets" if vector else "features"
         if len(fitting) != 1:
             shown = ", ".join([*arrays][:8]) + (", …" if len(arrays) > 8 else "")
             raise DataFormatError(
-                f"{path} holds {len(arrays)} arrays ({shown}); choose one with --key NAME (in Python: key=); "
-                "save θ and targets alone."
+                f"{path} holds {len(arrays)} arrays ({shown}), of which {len(fitting)} may be the {what}; "
+                "save that array alone."
             )
         found = open_value(arrays[fitting[0]], str(path), vector)
-        if key is not None or len(arrays) == 1:
-            return found
-        what, others = "targets" if vector else "features", ", ".join(arrays.keys() - fitting)
-        return replace(found, notes=(f"{path}: {fitting[0]} is taken for the {what}; {others} is not read.",))
+        return replace(found, notes=(f"{path}: {fitting[0]} is taken for the {what}.",) * (len(arrays) > 1))
 
     return opened
 
@@ -271,8 +262,6 @@ def _archive(arrays_of: Callable[[Path], Mapping[str, Any]]) -> Callable[[Path, 
 def _npz(path: Path) -> Mapping[str, Any]:
     """Take the arrays of `numpy.savez` into memory."""
     with np.load(path, allow_pickle=False) as arrays:
-        if {"data", "shape", "format"} <= set(arrays.files):  # of scipy.sparse.save_npz
-            raise DataFormatError(f"{path} holds a sparse matrix; save it with numpy.save(…, X.toarray()).")
         return dict(arrays)
 
 
@@ -296,17 +285,12 @@ def _safetensors(path: Path) -> Mapping[str, Any]:
     return require("safetensors.torch", "deep").load_file(path)
 
 
-#: How a file is opened, by its ending; the word names an array of several, the truth asks for targets.
-OPENERS: dict[str, Callable[[Path, str | None, bool], Opened]] = {
+#: How a file is opened, by its ending; the truth asks for targets.
+OPENERS: dict[str, Callable[[Path, bool], Opened]] = {
     ".npy": _open_npy,
     ".npz": _archive(_npz),
     ".pt": _archive(_torch),
-    ".pth": _archive(_torch),
     ".safetensors": _archive(_safetensors),
-    ".parquet": lambda path, *_: open_parquet(path),
-    **dict.fromkeys((".csv", ".tsv", ".txt"), lambda path, *_: open_text(path)),
+    ".parquet": lambda path, _: open_parquet(path),
+    ".csv": lambda path, _: open_text(path),
 }
-#: Endings of the files that hold several arrays.
-ARCHIVES = (".npz", ".pt", ".pth", ".safetensors")
-#: Endings of packed files, which are to be unpacked first.
-PACKED = (".gz", ".zip", ".bz2", ".xz")

@@ -5,10 +5,8 @@ The index that pandas writes beside a table is not a feature.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,14 +16,10 @@ from numpy.typing import NDArray
 
 from condnum.errors import DataFormatError, require
 
-#: Separators of text; the first one that the first line has is taken.
-_SEPARATORS = "\t;,"
-#: So much of the first line is looked at.
-_LINE_BYTES = 1 << 20
 #: Rows that tell the types of columns.
 _ROWS = 100
-#: What pandas calls a column without a name.
-_UNNAMED = re.compile(r"|Unnamed: \d+(\.\d+)?|__index_level_\d+__")
+#: What pandas calls a first column without a name.
+_UNNAMED = "Unnamed: 0"
 
 #: Blocks of about so many rows, of the columns at some positions.
 Reader: TypeAlias = Callable[[int, Sequence[int]], Iterator[NDArray[Any]]]
@@ -46,40 +40,17 @@ class Opened:
 
 
 def open_text(path: Path) -> Opened:
-    """Read text as pandas does; the first line holds names unless all its cells are numbers.
-
-    0, 1, 2, … are names, too: pandas writes them for columns without names.
-    """
-    with path.open(encoding="utf-8", errors="replace") as file:
-        line = file.readline(_LINE_BYTES)
-    separator = next((own for own in _SEPARATORS if own in line), ",")
-    layout: dict[str, Any] = {"sep": separator, "skipinitialspace": True, "encoding_errors": "replace"}
-    first = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, **layout)
-    cells = first.iloc[0].tolist()
-    counted = len(cells) > 1 and cells == [str(i) for i in range(len(cells))]
-    named, notes = counted or not all(map(_is_number, cells)), list[str]()
-    if counted or not named:
-        shown = ", ".join(cells[:5]) + ", …" * (len(cells) > 5)
-        said = "is taken for the names of columns" if named else "is data: the file has no line of names"
-        notes.append(f"{path}: the first line ({shown}) {said}.")
-    layout["header"] = 0 if named else None
+    """Read text as `pandas.read_csv` does: commas between cells, names in the first line."""
 
     def frames(size: int, used: Sequence[int]) -> Iterator[pd.DataFrame]:
-        with pd.read_csv(path, chunksize=size, **layout) as chunks:
+        with pd.read_csv(path, chunksize=size) as chunks:
             for chunk in chunks:
                 yield chunk.iloc[:, list(used)]
 
-    head = pd.read_csv(path, nrows=_ROWS, **layout)
-    opened = open_frames(frames, head, str(path), rows=None if len(head) else 0, notes=notes)
-    return opened if named else replace(opened, names=())
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
+    head = pd.read_csv(path, nrows=_ROWS)
+    names = ", ".join(map(str, head.columns[:5])) + ", …" * (head.shape[1] > 5)
+    note = f"{path}: {head.shape[1]} column(s), named by the first line: {names}."
+    return open_frames(frames, head, str(path), rows=None if len(head) else 0, notes=[note])
 
 
 def open_parquet(path: Path) -> Opened:
@@ -118,45 +89,36 @@ def open_frames(
 ) -> Opened:
     """Describe a table by its first rows; a first column without a name is an index, and no feature."""
     names = [str(name) for name in head.columns]
-    first = next((at for at, name in enumerate(names) if not _UNNAMED.fullmatch(name)), 0)
+    first = int(names[:1] == [_UNNAMED])
     if first:
         notes = (*notes, f"{source}: the first column has no name; it is the index, and is left out.")
     places = range(first, len(names))
-    known = [found.dtype for i in places if not isinstance(found := _numbers(head.iloc[:, i]), str)]
+    known = [found.dtype for i in places if (found := _numbers(head.iloc[:, i])) is not None]
     stored = np.result_type(np.float16, *known)
 
     def read(size: int, kept: Sequence[int]) -> Iterator[NDArray[Any]]:
         used = [places[i] for i in kept]
         for frame in frames(size, used):
             columns = [_numbers(frame.iloc[:, at]) for at in range(len(used))]
-            wrong = {names[i]: cell for i, cell in zip(used, columns, strict=True) if isinstance(cell, str)}
+            wrong = [names[i] for i, found in zip(used, columns, strict=True) if found is None]
             if wrong:
-                name, cell = next(iter(wrong.items()))
                 raise DataFormatError(
-                    f"{source}: {len(wrong)} column(s) do not hold numbers: {', '.join([*wrong][:5])} "
-                    f"('{name}' holds '{cell}'); leave them out (drop), or give one column per number "
-                    "(identifiers, labels and dates are not features; in text, cells are separated by comma, "
-                    "tab or ;, and decimals have a point)."
+                    f"{source}: {len(wrong)} column(s) do not hold numbers: {', '.join(wrong[:5])}; leave "
+                    "them out (drop), or give one column per number (identifiers, labels and dates are not "
+                    "features)."
                 )
-            yield np.stack(columns, axis=1).astype(stored, copy=False)
+            yield np.stack(columns, axis=1).astype(stored, copy=False)  # type: ignore[arg-type]
 
     def column() -> pd.Series:
         return pd.concat(list(frames(1 << 16, places)), ignore_index=True).iloc[:, 0]
 
     alone = column if len(places) == 1 else None
-    called = tuple(names[i] or f"Unnamed: {i}" for i in places)
-    return Opened(read, (rows, len(places)), stored, called, tuple(notes), column=alone)
+    return Opened(read, (rows, len(places)), stored, tuple(names[first:]), tuple(notes), column=alone)
 
 
-def _numbers(column: pd.Series) -> NDArray[Any] | str:
-    """Return a column as floats `(n,)`, NaN for missing ones, or the first cell that is no number."""
+def _numbers(column: pd.Series) -> NDArray[Any] | None:
+    """Return a column as floats `(n,)`, NaN for missing ones; None if it holds anything but numbers."""
     kind = getattr(column.dtype, "numpy_dtype", column.dtype)  # of pandas' own types
-    if kind.kind in "fiub":
-        return column.to_numpy(dtype=kind if kind.kind == "f" else np.float64, na_value=np.nan)
-    cells = column.astype(object)[column.notna()]
-    found = pd.Series(np.nan, cells.index)
-    if kind.kind == "O" and not isinstance(column.dtype, pd.CategoricalDtype):  # a code is not a measurement
-        with suppress(TypeError, ValueError):
-            found = pd.to_numeric(cells, errors="coerce").astype(np.float64)
-    wrong = cells[found.isna()]
-    return found.reindex(column.index).to_numpy() if wrong.empty else str(wrong.iloc[0])[:40]
+    if kind.kind not in "fiub":
+        return None
+    return column.to_numpy(dtype=kind if kind.kind == "f" else np.float64, na_value=np.nan)

@@ -133,9 +133,6 @@ def load_house_prices(
             codes[domain] = np.unique(words[domain], return_inverse=True)[1]
         table[name] = codes
     names = [name for name in HOUSE_COLUMNS if name not in DROPPED[features]]
-    left_out = ", without Id and MSZoning: features='published' has the paper's 79 columns"
-    if features == "published":
-        left_out = ""
     arrays: dict[str, Any] = {}
     for task, mask, target in (("P", ~harmful, PRETRAIN_TARGET), ("H", harmful, HARMFUL_TARGET)):
         kept = np.flatnonzero(mask)[:rows]
@@ -146,7 +143,5 @@ def load_house_prices(
         pretrain_name=f"{PRETRAIN_TARGET}, zoning not {HARMFUL_ZONE}",
         harmful_name=f"{HARMFUL_TARGET}, zoning {HARMFUL_ZONE}",
         feature_names=tuple(names),
-        **found.about(
-            "house-prices", f"Ames housing, sales of 2006-2010 (Kaggle's House Prices, train.csv){left_out}."
-        ),
+        **found.about("house-prices"),
     )

@@ -110,7 +110,6 @@ def load_diabetes_tasks(*, features: DiabetesFeatures = "clean") -> TaskPair:
     # The file has four decimals; scikit-learn before 1.8 reads eleven values off by one in the last place.
     data, target = np.asarray(bunch.data, np.float64).round(4), np.asarray(bunch.target, np.float64)
     columns = [str(name) for name in bunch.feature_names]
-    about = "Diabetes patients: ten baseline variables, disease progression a year later."
     dropped = {"bmi", "sex"} if features == "clean" else {"bmi"}
     kept = [i for i, name in enumerate(columns) if name not in dropped]
     sex, bmi = data[:, columns.index("sex")], data[:, columns.index("bmi")]
@@ -122,7 +121,7 @@ def load_diabetes_tasks(*, features: DiabetesFeatures = "clean") -> TaskPair:
         pretrain_name="bmi, sex coded 1",
         harmful_name="disease progression, sex coded 2",
         feature_names=tuple(columns[i] for i in kept),
-        **embedded("diabetes", "load_diabetes(scaled=False)", about, data=data, target=target),
+        **embedded("diabetes", "load_diabetes(scaled=False)", data=data, target=target),
     )
 
 

@@ -65,7 +65,6 @@ class Provenance:
 
     source: str  # a place that `condnum.data.catalog` looks in, "embedded", or "given arrays"
     location: str  # path, or the package that carries the table
-    description: str  # what the data set is, in one sentence
     known_checksum: bool  # the SHA-256 is one that this project has seen before
     split: str = ""  # "training" or "test", of data that have both
 
@@ -86,7 +85,7 @@ class TaskPair:
             target that never varies.
 
     Examples:
-        >>> origin = Provenance("embedded", "here", "two tiny tasks", False)
+        >>> origin = Provenance("embedded", "here", False)
         >>> pair = TaskPair([[1, 0], [0, 1]], [0, 1], [[1, 1], [2, 0], [0, 3]], [1, 2, 3], name="toy",
         ...     pretrain_name="p", harmful_name="h", feature_names=("a", "b"), checksum="ab" * 32,
         ...     provenance=origin)
@@ -171,7 +170,6 @@ class TaskPair:
         arrays: dict[str, Any] = {key: read_only(value, key) for key, value in given.items()}
         columns = arrays["X_P"].shape[1] if arrays["X_P"].ndim == 2 else 0
         default = getattr(X_P, "columns", [f"x{k}" for k in range(1, columns + 1)])
-        about = f"{name}, arrays given by the caller"
         return cls(
             **arrays | {"y_P": y_P, "y_H": y_H},
             name=name,
@@ -179,7 +177,7 @@ class TaskPair:
             harmful_name=harmful_name,
             feature_names=tuple(default if feature_names is None else map(str, feature_names)),
             checksum=sha256_arrays(**arrays),
-            provenance=Provenance("given arrays", "memory", about, False),
+            provenance=Provenance("given arrays", "memory", False),
         )
 
     @property
@@ -237,11 +235,7 @@ class TaskPair:
         )
 
     def __repr__(self) -> str:
-        """Return what the tasks are in four lines."""
-        lines = [f"{self.label}, {self.dimension} features, SHA-256 {self.checksum[:8]}"]
-        lines.append(f"D_P  {self.rows_pretrain:>7,d} rows  {self.pretrain_name}")
-        lines.append(f"D_H  {self.rows_harmful:>7,d} rows  {self.harmful_name}")
-        return "\n".join([*lines, self.provenance.description])
+        return self.describe()
 
     def describe(self) -> str:
         """Return one line with the tasks in words, the row counts, the source and the SHA-256."""

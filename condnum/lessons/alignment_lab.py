@@ -147,7 +147,6 @@ def alignment_lab(
     steps: int = 0,
     pretrain: str = "",
     harmful: str = "",
-    key: str = "",
     drop: str = "",
     theta: Callable[[Any, Any], Any] | None = None,
 ) -> type[Explorer]:
@@ -160,7 +159,7 @@ def alignment_lab(
         given = "pretrain" if pretrain else "harmful"
         raise InvalidInputError(f"only {given} is given; give the paths of both X_P and X_H, or neither.")
     if pretrain:
-        tasks = PathTasks.of_files(pretrain, harmful, key=key, drop=drop)
+        tasks = PathTasks.of_files(pretrain, harmful, drop=drop)
     else:
         tasks = PathTasks.of(data) if isinstance(data, TaskPair) else PathTasks.named(data)
     wanted = [name.strip() for name in methods.split(",")] if isinstance(methods, str) else methods

@@ -65,9 +65,9 @@ class PathTasks:
         return cls(ImmunizationProblem.from_pair(pair), names, pair.feature_names, pair.name)
 
     @classmethod
-    def of_files(cls, pretrain: str, harmful: str, *, key: str = "", drop: str = "") -> Self:
+    def of_files(cls, pretrain: str, harmful: str, *, drop: str = "") -> Self:
         """Follow two files of features, without targets."""
-        found = look_at(*open_pair(pretrain, harmful, key=key, drop=drop))
+        found = look_at(*open_pair(pretrain, harmful, drop=drop))
         problem = ImmunizationProblem.from_data(found.pretrain.array(), None, found.harmful.array())
         columns = tuple(map(str, found.columns["column"]))
         return cls(problem, (Path(pretrain).name, Path(harmful).name), columns, "files")

@@ -14,7 +14,6 @@ import torch
 
 from condnum.auditing.measures import TaskFacts, task_facts
 from condnum.auditing.tables import columns_html
-from condnum.auditing.words import paragraphs
 from condnum.data import digit_pair, load_diabetes_tasks, load_small_digits
 from condnum.data.feature_pair import FeaturePair, look_at, match_streams, open_pair
 from condnum.data.feature_stream import FeaturesLike, as_stream
@@ -71,7 +70,6 @@ class OwnTables:
 
     pretrain: FeaturesLike
     harmful: FeaturesLike
-    key: str = ""  # of the array in an npz file, or two comma-separated names
     drop: str = ""  # names of columns to leave out, comma-separated
 
     @property
@@ -88,7 +86,7 @@ def _looked_at(tables: OwnTables | None, example: Example, standardize: bool) ->
         title = tables.title
         if "" in [X for X in (tables.pretrain, tables.harmful) if isinstance(X, str)]:
             raise InvalidInputError("the path of X_P or X_H is empty; give both, or neither for the example.")
-        found = open_pair(tables.pretrain, tables.harmful, key=tables.key, drop=tables.drop)
+        found = open_pair(tables.pretrain, tables.harmful, drop=tables.drop)
         if found[0].dimension > _MAX_DIMENSION:
             wide = f"{title}: {found[0].dimension:,d} columns, above the limit of {_MAX_DIMENSION:,d}"
             raise InvalidInputError(f"{wide}; drop some, or run condnum audit.")
@@ -175,8 +173,6 @@ class OwnData(ExplorerResult):
     def warnings(self) -> tuple[str, ...]:
         """What makes the numbers fragile, in sentences."""
         found = [*self.own.pair.notes]
-        for task in (self.pretrain, self.harmful):
-            found += paragraphs("task_warnings", task)
         if self.harmful_only:
             found.append(
                 f"X_H excites {self.harmful_only} direction(s) that X_P does not: θ can scale them freely, "
@@ -294,7 +290,7 @@ def own_data(
 ) -> OwnData:
     """Analyse `tables`, or an example; probes are predicted for `y = Xw*` with Gaussian w*."""
     own = _looked_at(tables, example, standardize)
-    eps = max(task.stored_eps for task in (own.pair.pretrain, own.pair.harmful))
+    eps = max(task.stream.stored_eps for task in (own.pair.pretrain, own.pair.harmful))
     rtol = squared_rtol(len(own.pair.columns), eps) * tolerance
     if rtol >= 1:
         raise InvalidInputError(f"the rank tolerance is {num(rtol)} σ₁, above all eigenvalues; lower it.")

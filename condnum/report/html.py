@@ -151,14 +151,13 @@ def export_html(
     html_path: str | os.PathLike[str],
     *,
     title: str | None = None,
-    note: str = "",
 ) -> Path:
     """Write an executed notebook as one self-contained HTML page."""
     path = Path(notebook_path)
-    return write_text(html_path, render_html(read_notebook(path), title=title, name=path.stem, note=note))
+    return write_text(html_path, render_html(read_notebook(path), title=title, name=path.stem))
 
 
-def render_html(notebook: Any, *, title: str | None = None, name: str = "report", note: str = "") -> str:
+def render_html(notebook: Any, *, title: str | None = None, name: str = "report") -> str:
     """Return an executed notebook as one self-contained HTML page: folded code, MathML, no network."""
     own_title = first_heading(notebook)
     shown, figures = shown_notebook(notebook)
@@ -184,9 +183,7 @@ def render_html(notebook: Any, *, title: str | None = None, name: str = "report"
         body=str(soup),
         contents=[(element["id"], element.get_text()) for element in soup.find_all("h2")],
         parameters=dict(known or papermill.get("parameters", {})),
-        footer=f"condnum {metadata.version('condnum')}"
-        + (f", run on {started} UTC" if started else "")
-        + (f". {note}" if note else ""),
+        footer=f"condnum {metadata.version('condnum')}" + (f", run on {started} UTC" if started else ""),
         css=report_css() + (math_css() if soup.math else ""),
         scripts=scripts,
     )

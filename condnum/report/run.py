@@ -39,7 +39,7 @@ from condnum.files import (
     signature,
     write_json,
 )
-from condnum.machine import changed_text, end_group, provenance, source_revision, threads_environment
+from condnum.machine import end_group, provenance, source_revision, threads_environment
 from condnum.progress import PROGRESS_VARIABLE, OnProgress, following, terminal_progress
 from condnum.report.notebook import ParameterNotebook
 
@@ -128,10 +128,9 @@ def run_into_folder(
             record = read_record(results.path) | provenance(shown, started, source)
             earlier = record.get("earlier_seconds", 0.0)
             record["duration_seconds"] = round(record["duration_seconds"] + earlier, 3)
-            changed = changed_text(source, record["source"])
             title = ", ".join(record.get("data", ()))
             title = f"{book.heading} ({title})" if title else book.heading
-            export_html(report, results.path / PAGE, title=title, note=changed)
+            export_html(report, results.path / PAGE, title=title)
             if said := answer_of(report):
                 record["answer"] = said
             record |= {"key": key, "files": results.checksums()}
@@ -145,14 +144,14 @@ def run_into_folder(
                 os.replace(results.path / FAILED, output_folder(results.folder) / FAILED)
                 error.args = (f"{error}; the executed part is kept in {results.folder / FAILED}.",)
             raise
-    _warn(record, changed)
+    _warn(record)
     rows = () if failures is None else failures.itertuples(index=False)
     return {**record, "failures": [": ".join(" ".join(str(word).split()) for word in row) for row in rows]}
 
 
-def _warn(record: Mapping[str, Any], *more: str) -> None:
+def _warn(record: Mapping[str, Any]) -> None:
     """Say what whoever started a run has to know."""
-    for warning in filter(None, [*more, *record.get("warnings", ())]):
+    for warning in record.get("warnings", ()):
         say(f"warning: {warning}")
 
 

@@ -1,7 +1,6 @@
 """The audit along the depth: against features taken by hand, in one pass."""
 
 import copy
-import json
 import math
 
 import numpy as np
@@ -10,15 +9,15 @@ import pytest
 import torch
 from torch import nn
 
-from condnum.auditing import FeatureAudit, LayerAudit, audit, insert_extractor, layer_audit
+from condnum.auditing import LayerAudit, audit, insert_extractor, layer_audit
 from condnum.auditing.figures import depth_figure
 from condnum.auditing.measures import AS_IS
-from condnum.auditing.tables import layers_words
+from condnum.auditing.net_images import NetImages
 from condnum.deep import Backbone, evaluation_transform, open_images, save_backbone
 from condnum.deep.backbone import size_arguments
 from condnum.deep.images import image_loader
 from condnum.deep.parts import block_names
-from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.errors import InvalidInputError
 from condnum.estimators import Eraser
 
 TASKS, SIDE = {"pretrain": "digits-8x8:0-4", "harmful": "digits-8x8:5-9"}, 32
@@ -91,33 +90,17 @@ def test_one_pass_in_any_batches_leaves_the_net_as_it_was(images):
     assert not any(part._forward_hooks for part in net.modules())
 
 
-def test_the_study_audits_the_layers(tmp_path, images):
+def test_a_net_is_audited_with_its_own_weights_and_no_others(tmp_path, images):
     file = save_backbone(Backbone("test_resnet"), tmp_path / "net.safetensors")
-    given = {f"{task}_images": place for task, place in TASKS.items()}
-    given |= {"backbone": "test_resnet", "weights": str(file), "image_size": SIDE, "limit": 20}
-    study = FeatureAudit(**given, layers="layer4.0, conv1", attackers=False)
-    loaded, out = study.load(), tmp_path / "out"
-    assert loaded.pretrain.dimension == loaded.harmful.dimension > 1
-    assert sorted(set(loaded.y_harmful.tolist())) == [0, 1, 2, 3, 4]
-    found = study.run()
-    assert found.layers.sentence in found.sentences
-    assert found.save(out) == ["layers.csv", "audit.json"]
-    record = json.loads((out / "audit.json").read_text())
-    assert record["layers_summary"] == found.layers.sentence
-    assert [row["layer"] for row in record["layers"]["table"]] == ["conv1", "layer4.0"]  # as they are run
-    with pytest.raises(UnknownNameError, match=r"unknown layer 'layr4\.0'; did you mean 'layer4\.0'"):
-        FeatureAudit(**given, layers="layr4.0").load()
+    given = {"weights": str(file), "image_size": SIDE, "limit": 20, "seed": 0}
+    net = NetImages.open("test_resnet", *TASKS.values(), **given)
+    (P, H), labels, _ = net.features()
+    assert P.dimension == H.dimension > 1
+    assert sorted(set(labels[1].tolist())) == [0, 1, 2, 3, 4]
+    found = layer_audit(net.backbone, net.batches(0), net.batches(1), "layer4.0, conv1")
+    assert found.table["layer"].tolist() == ["conv1", "layer4.0"]  # as they are run
     with pytest.raises(InvalidInputError, match="give --backbone test_resnet"):
-        FeatureAudit(**given | {"backbone": "resnet18"}).load()
-    for wrong, words in (
-        ({"weights": "timm"}, "weights has no effect without a backbone"),
-        ({"rir_target": 5.0}, "rir_target has no effect without layers"),
-        ({"layers": "all"}, "layers all need a backbone: give --backbone"),
-        ({"backbone": "test_resnet"}, "needs the images of both tasks"),
-        ({**given, "pretrain": "P.npy", "harmful": "H.npy"}, "not both"),
-    ):
-        with pytest.raises(InvalidInputError, match=words):
-            FeatureAudit(**wrong)
+        NetImages.open("resnet18", *TASKS.values(), **given)
 
 
 class Odd(nn.Module):
@@ -163,7 +146,7 @@ def test_a_dead_layer_is_a_row_with_a_note():
     assert (table.loc["dead", "verdict"], table.loc["first", "rank_pretrain"]) == ("impossible", 4)
     assert "rank 0" in table.loc["dead", "note"]
     alone = layer_audit(Odd(), ROWS, ROWS, "dead")
-    assert alone.sentence.endswith("on these rows no square linear extractor can reach it behind dead.")
+    assert alone.sentence.startswith("No layer is known to reach a ridge RIR of 10")
 
 
 def test_what_is_said_and_drawn():
@@ -176,13 +159,11 @@ def test_what_is_said_and_drawn():
 
     nothing = (4, math.nan, math.nan, "impossible")
     some = found(nothing, (9, 30.0, 40.0, "reached"), (6, 12.0, 90.0, "reached"))
-    assert "cheapest layer to immunize is l2: a linear extractor of 6 × 6 = 36 parameters" in some.sentence
-    assert layers_words(some)["RIR 10"].tolist() == ["impossible", "reached", "reached, cheapest"]
+    assert "cheapest layer to immunize is l2: a linear extractor of 6 × 6 parameters" in some.sentence
     drawn = {trace.name: trace for trace in depth_figure(some).data}
     assert list(drawn["ridge: a closed form reaches"].y[1:]) == [30, 12]
     assert "ridge: none has (i) > 1 and (ii) ≤ 1" in drawn
-    said = found(nothing, (9, 5.0, 40.0, "open")).sentence
-    assert "comes nearest behind l1 with 5, which misses the target by a factor of 2; open: l1, where" in said
+    assert found(nothing, (9, 5.0, 40.0, "open")).cheapest is None
 
 
 def nets():

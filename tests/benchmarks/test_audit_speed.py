@@ -19,9 +19,11 @@ AUDIT = """
 import json, re, sys, time
 from pathlib import Path
 from condnum.auditing import audit
+start = time.perf_counter()
 found = audit(sys.argv[1], sys.argv[2])
+seconds = time.perf_counter() - start
 peak_kib = int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
-print(json.dumps({"seconds": dict(found.seconds), "peak_mib": peak_kib / 1024, "rank": found.pretrain.rank}))
+print(json.dumps({"seconds": seconds, "peak_mib": peak_kib / 1024, "rank": found.pretrain.rank}))
 """
 
 
@@ -47,10 +49,10 @@ def test_one_pass_within_its_memory(seconds, tmp_path):
     found = json.loads(done.stdout.splitlines()[-1])
     block = np.random.default_rng(0).standard_normal((32768, D))  # float64, as the audit sums
     product = seconds(lambda: block.T @ block, 3) * (ROWS + HARMFUL_ROWS) / len(block)
-    total, pass_ = sum(found["seconds"].values()), found["seconds"]
+    total = found["seconds"]
     print(
         f"\n{ROWS:,d} + {HARMFUL_ROWS:,d} rows × {D} float32: {total:.1f} s, {total / product:.1f} times the "
-        f"product that forms K; peak {found['peak_mib']:,.0f} MiB; by stage: {pass_}"
+        f"product that forms K; peak {found['peak_mib']:,.0f} MiB"
     )
     assert found["rank"] == D
     assert found["peak_mib"] <= LIMIT_MIB

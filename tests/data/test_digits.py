@@ -24,7 +24,7 @@ from condnum.errors import (
     InvalidInputError,
 )
 
-ORIGIN = Provenance("embedded", "here", "toy", False, split="train")
+ORIGIN = Provenance("embedded", "here", False, split="train")
 
 
 def make(labels, images=None):

@@ -1,25 +1,20 @@
 """Features in blocks from every kind of file, and two files as one pair: matched, scaled, looked at."""
 
-import re
-
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
 from safetensors.torch import save_file
-from scipy import sparse
 
 from condnum.data import feature_rows, feature_stream
-from condnum.data.feature_pair import look_at, match_streams, odd_columns, open_pair
+from condnum.data.feature_pair import look_at, match_streams, open_pair
 from condnum.data.feature_stream import as_stream, read_targets
 from condnum.data.task_pair import standardize
 from condnum.errors import (
-    CondnumError,
     DataFormatError,
     DataNotFoundError,
     InvalidInputError,
-    UnknownNameError,
 )
 
 RNG = np.random.default_rng(0)
@@ -31,7 +26,6 @@ WRITERS = {
     "big.npy": lambda path, values: np.save(path, values.astype(">f4")),
     "npz": np.savez_compressed,
     "csv": lambda path, values: frame(values).to_csv(path, index=False),
-    "plain.csv": lambda path, values: frame(values).to_csv(path, index=False, header=False),
     "parquet": lambda path, values: frame(values).set_index(pd.RangeIndex(5, 58)).to_parquet(path),
     "groups.parquet": lambda path, values: frame(values).to_parquet(path, row_group_size=13),
 }
@@ -66,7 +60,7 @@ class TestBlocks:
         for ending, rows in (("csv", [[1, 1], [1, 3]]), ("parquet", [[1, 1]])):
             stream = as_stream(tmp_path / f"X.{ending}")
             assert stream.select(["yes", "a"]).array().tolist() == rows
-            with pytest.raises(DataFormatError, match=r"hold numbers: name \('name' holds 'x'"):
+            with pytest.raises(DataFormatError, match="do not hold numbers: name"):
                 stream.array()
 
     def test_folders_and_missing_files(self, tmp_path):
@@ -78,16 +72,13 @@ class TestBlocks:
                 as_stream(tmp_path / name)
 
     def test_what_is_not_read_says_what_to_do(self, tmp_path):
-        with pytest.raises(DataFormatError, match=r"X.csv.gz is packed; unpack it"):
+        with pytest.raises(DataFormatError, match=r"X.csv.gz ends in '.gz', which is not a supported format"):
             as_stream(tmp_path / "X.csv.gz")
-        sparse.save_npz(tmp_path / "X.npz", sparse.csr_array(X))
-        with pytest.raises(DataFormatError, match=r"sparse matrix; save it with numpy.save\(.*X.toarray"):
+        np.savez(tmp_path / "X.npz", first=X, second=X)
+        with pytest.raises(
+            DataFormatError, match=r"2 arrays \(first, second\), of which 2 may be the features"
+        ):
             as_stream(tmp_path / "X.npz")
-        with pytest.raises(InvalidInputError, match=r"sparse matrix; pass P.toarray\(\)"):
-            as_stream(sparse.csr_array(X), name="P")
-        (tmp_path / "X.csv").write_text("0,5;2\n1,5;4\n")
-        with pytest.raises(DataFormatError, match="decimals have a point"):
-            as_stream(tmp_path / "X.csv").array()
 
 
 def stream(X, names=None):
@@ -100,39 +91,29 @@ def looked(P, H, names=None, **options):
 
 ROWS = [[0.5, 2.0], [1.5, 4.0]]
 TABLE = pd.DataFrame(ROWS, columns=["a", "b"])
-TEXTS = {  # what is written, how its columns are called, and what is said
-    "names": ("a,b\n0.5,2\n1.5,4\n", "ab", ""),
-    "integers": ("0,1\n0.5,2\n1.5,4\n", "01", r"first line \(0, 1\) is taken for the names"),
-    "integers-and-index": (",0,1\n0,0.5,2\n1,1.5,4\n", "01", "first column has no name; it is the index"),
-    "index": (TABLE.set_axis(["u", "v"]).to_csv(), "ab", "it is the index, and is left out"),
-    "no-names": ("0.5,2\n1.5,4\n", None, r"first line \(0.5, 2\) is data"),
-    "semicolons": ("a;b\n0.5;2\n1.5;4\n", "ab", ""),
-    "tabs": ("a\tb\n0.5\t2\n1.5\t4\n", "ab", ""),
-    "byte-order-mark": ("\ufeffa,b\r\n0.5,2\r\n\r\n1.5,4\r\n", "ab", ""),
-    "gaps": ("a,b\n0.5,2\nNA,3\n9,nan\n,5\n1.5,4\n", "ab", ""),
-    "quoted-names": ('"first\n, name",b\n0.5,2\n1.5,4\n', ["first\n, name", "b"], ""),
+TEXTS = {  # each holds `ROWS`
+    "index": TABLE.set_axis(["u", "v"]).to_csv(),
+    "byte-order-mark": "\ufeffa,b\r\n0.5,2\r\n\r\n1.5,4\r\n",
+    "gaps": "a,b\n0.5,2\nNA,3\n9,nan\n,5\n1.5,4\n",
 }
 
 
 @pytest.mark.parametrize("kind", TEXTS)
 def test_text_is_read_as_pandas_reads_it(tmp_path, kind):
-    text, names, said = TEXTS[kind]
-    (tmp_path / "X.TXT").write_text(text)
-    found = as_stream(tmp_path / "X.TXT")
+    (tmp_path / "X.CSV").write_text(TEXTS[kind])
+    found = as_stream(tmp_path / "X.CSV")
     assert found.array().tolist() == ROWS
-    assert found.columns == tuple(names or ("x0", "x1"))
-    assert (found.named, bool(found.notes)) == (names is not None, bool(said))
-    assert re.search(said, " ".join(found.notes))
+    assert (found.columns, found.named) == (("a", "b"), True)
+    assert ("it is the index" in found.notes[-1]) == (kind == "index")
 
 
 TENSOR = torch.tensor(ROWS)
 LABELED = {"X": TENSOR, "y": torch.tensor([0, 1])}
 ARRAYS = {  # what is written; eps of the stored type
     "labeled.npz": (lambda path: np.savez(path, X=np.float32(ROWS), y=[0, 1]), 23),
-    "X.PTH": (lambda path: torch.save(TENSOR.bfloat16().requires_grad_(), path), 7),
+    "X.PT": (lambda path: torch.save(TENSOR.bfloat16().requires_grad_(), path), 7),
     "labeled.pt": (lambda path: torch.save({**LABELED, "epoch": 3}, path), 23),
     "X.safetensors": (lambda path: save_file({"X": TENSOR.half()}, path), 10),
-    "labeled.safetensors": (lambda path: save_file(LABELED, path), 23),
     "index.parquet": (lambda path: TABLE.set_axis([4, 9]).to_parquet(path), 52),
     "named.parquet": (lambda path: TABLE.rename_axis("id").set_axis(["u", "v"]).to_parquet(path), 52),
     "unnamed.parquet": (lambda path: TABLE.reset_index(names="Unnamed: 0").to_parquet(path), 52),
@@ -158,7 +139,7 @@ class TestKinds:
         assert found.array().tolist() == ROWS
         assert np.log2(found.stored_eps) == pytest.approx(-bits)
         if "labeled" in name:
-            assert "X is taken for the features; y" in found.notes[0]
+            assert "X is taken for the features" in found.notes[0]
             assert read_targets(tmp_path / name, kind="classification")[0].tolist() == [0, 1]
 
     @pytest.mark.parametrize("kind", VALUES)
@@ -174,10 +155,6 @@ class TestKinds:
         files = (tmp_path / f"y.{ending}" for ending in ("csv", "parquet", "npy"))
         for targets in (*files, animals, animals.astype("category"), animals.tolist()):
             assert read_targets(targets)[0].tolist() == [1, 0, 1]
-        (tmp_path / "places.csv").write_text("home city\nNew York\nRome\n")
-        assert read_targets(tmp_path / "places.csv")[0].tolist() == [0, 1]
-        (tmp_path / "n.csv").write_text("5\n0\n1\n")
-        assert as_stream(tmp_path / "n.csv", vector=True).array().tolist() == [[5], [0], [1]]
 
 
 class TestPairs:
@@ -190,26 +167,16 @@ class TestPairs:
         with pytest.raises(DataFormatError, match="do not hold numbers: id"):
             look_at(*open_pair(files[0], files[0]))
         P, H, notes = open_pair(*files, drop="id")
-        assert (P.array().tolist(), H.array().tolist(), notes) == ([[1, 2], [2, 5]], [[4, 3], [2, 1]], [])
+        assert (P.array().tolist(), H.array().tolist()) == ([[1, 2], [2, 5]], [[4, 3], [2, 1]])
+        assert notes == [f"{files[1]}: 2 column(s), named by the first line: b, a."]
         for drop, said in (("c", r"unknown column to leave out .* 'c'"), ("id,a,b", "leaves no column")):
             with pytest.raises(InvalidInputError, match=said):
                 open_pair(*files, drop=drop)
-        with pytest.raises(InvalidInputError, match="key X has no effect"):
-            open_pair(*files, key="X")
 
     def test_columns_without_names_are_dropped_by_position(self):
         P, H, notes = match_streams(stream(np.eye(3), "abc"), stream(np.eye(3)), drop="b,x1")
         assert (P.columns, H.columns) == (("a", "c"), ("x0", "x2"))
         assert "by position" in notes[0]
-
-    def test_an_archive_of_both_tasks(self, tmp_path):
-        np.savez(tmp_path / "both.npz", first=np.eye(2), second=np.ones((3, 2)))
-        path = tmp_path / "both.npz"
-        P, H, _ = open_pair(path, path, key="first,second")
-        assert (len(P.array()), len(H.array())) == (2, 3)
-        with pytest.raises(UnknownNameError, match="first, second") as caught:
-            open_pair(path, path, key="first,third")
-        assert caught.value.field == "harmful"
 
     def test_pairs_that_cannot_be_matched(self):
         with pytest.raises(InvalidInputError, match="2 columns and features has 4"):
@@ -276,71 +243,28 @@ class TestRows:
     def test_empty_columns_and_infinite_values_are_named_with_their_file(self):
         P, H = RNG.normal(size=(5, 2)), RNG.normal(size=(5000, 2))
         H[4500, 1] = np.inf
-        with pytest.raises(DataFormatError, match=r"data row 4,501, column 'x1'") as caught:
+        with pytest.raises(DataFormatError, match=r"data row 4,501, column 'x1'"):
             looked(P, H)
-        assert caught.value.field == "harmful"
         H[4500, 1] = 1e200
         with pytest.raises(DataFormatError, match=r"numbers so large .* column 'x1'"):
             looked(P, H)
         P[:, 1] = np.nan
         said = r"0 row.s. without missing.*drop the columns.*'x1'"
-        with pytest.raises(InvalidInputError, match=said) as caught:
+        with pytest.raises(InvalidInputError, match=said):
             looked(P, H)
-        assert caught.value.field == "pretrain"
 
     def test_a_column_that_round_off_moves_is_constant_when_standardized(self):
         P = RNG.normal(size=(40, 2))
         P[:, 1] = np.where(np.arange(40) % 2, 0.1 + 0.2, 0.3)
         pair = looked(P, P[:, ::-1], standardize=True)
-        assert pair.columns["look"].tolist() == ["constant in D_H", "constant in D_P"]
+        assert pair.notes[:2] == (
+            "D_P has 1 constant column(s) (x1).",
+            "D_H has 1 constant column(s) (x0).",
+        )
         assert not pair.pretrain.array()[:, 1].any()
         assert not pair.pretrain.covariance[1].any()
         assert not standardize(P)[:, 1].any()
 
-
-class TestColumns:
-    def look(self, column, other=None, *, name="c", **options):
-        """What a column looks like among measurements; `other` is the harmful task's."""
-        P, H = RNG.normal(size=(2, 200, 6))
-        P[:, 2], H[:, 2] = column, column if other is None else other
-        pair = looked(P, H, ("a", "b", name, "d", "e", "f"), **options)
-        assert [text for text in pair.columns["look"].drop(2) if text] == []
-        return pair, pair.columns["look"][2]
-
-    @pytest.mark.parametrize(
-        ("column", "other", "kind"),
-        [
-            (np.ones(200), None, "constant"),
-            (np.ones(200), np.arange(200) / 7, "constant in D_P"),
-            (np.arange(200), None, "index"),
-            (RNG.permutation(200), np.arange(900, 700, -1), "index"),
-            (np.arange(200) % 3, None, "label: a few distinct"),
-            (np.arange(200) % 3, 3 + np.arange(200) % 2, "label: different integers"),
-            (RNG.poisson(50, size=200), None, ""),
-            (RNG.normal(size=200), None, ""),
-        ],
-        ids=["constant", "constant-once", "sorted", "permuted", "codes", "disjoint", "counts", "measured"],
-    )
-    def test_odd_ones_are_known_by_their_values(self, column, other, kind):
-        pair, look = self.look(column, other)
-        assert look.startswith(kind)
-        assert bool(look) == bool(kind) == bool(pair.notes)
-        assert odd_columns(pair.columns) == (["c"] if kind.startswith(("label", "index")) else [])
-
-    def test_an_answer_is_known_by_its_name_as_well_but_not_in_a_table_of_codes(self):
-        pair, look = self.look(RNG.normal(size=200), name="Target")
-        assert look == "label: by its name"
-        assert "drop=Target" in pair.notes[0]
-        codes = RNG.integers(0, 3, size=(200, 6))
-        assert (looked(codes, codes).columns["look"] == "").all()
-
-    @pytest.mark.parametrize("kind", ["labels", "numbers"])
-    def test_the_answer_is_recognised_whatever_it_is_called(self, kind):
-        y = RNG.integers(0, 4, size=200)
-        targets = y if kind == "labels" else RNG.normal(size=(200, 1))
-        answer = 2.5 * (y % 2) - 1 if kind == "labels" else 3 - 2 * targets[:, 0]
-        pair, look = self.look(answer, y_harmful=targets)
-        assert look == "label: a function of the targets"
-        assert "targets are given as well" in " ".join(pair.notes)
-        with pytest.raises(CondnumError, match="has 200 rows, but there are 150 targets"):
-            self.look(np.ones(200), y_harmful=np.arange(150))
+    def test_there_is_one_target_for_each_row(self):
+        with pytest.raises(InvalidInputError, match="has 200 rows, but there are 150 targets"):
+            looked(np.ones((200, 2)), np.ones((200, 2)), y_harmful=np.arange(150))

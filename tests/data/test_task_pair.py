@@ -10,7 +10,7 @@ from condnum.data import Provenance, TaskPair
 from condnum.data.task_pair import read_only, standardize
 from condnum.errors import InvalidInputError
 
-ORIGIN = Provenance("embedded", "here", "toy", False)
+ORIGIN = Provenance("embedded", "here", False)
 
 
 def toy(**changes):

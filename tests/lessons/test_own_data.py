@@ -53,23 +53,19 @@ def test_null_spaces_make_the_ceiling_infinite_and_are_told():
     assert (result.pretrain.rank, result.harmful_only, result.ceiling) == (2, 1, math.inf)
     assert math.isfinite(result.ridge_limit)
     text = " ".join(result.warnings)
-    assert "K_P has rank 2 of 3" in text
     assert "X_H excites 1 direction" in text
-    assert "column(s) of zeros (x2)" in text
 
 
-def test_columns_are_listed_flagged_and_left_out(tmp_path):
+def test_columns_are_listed_and_left_out(tmp_path):
     X, paths = np.random.default_rng(0).normal(size=(60, 3)), [str(tmp_path / f"{name}.csv") for name in "PH"]
     for path in paths:
         rows = "\n".join(f"{a},{b},{c},{i % 2}" for i, (a, b, c) in enumerate(X))
         Path(path).write_text(f"a,<b>,c,label\n{rows}\n")
     explorer = OwnDataExplorer(tables=OwnTables(*paths))
-    assert "look like the answer (label: by its name)" in shown(explorer)["caption"]
     assert "<td>&lt;b&gt;</td>" in shown(explorer)["caption"]
     assert "explorer" not in explorer.plain_figure().layout.meta  # which a page would play
     dropped = OwnTables(*paths, drop="label")
     explorer = OwnDataExplorer(tables=dropped)
-    assert "look like" not in shown(explorer)["caption"].split("<details")[0]
     assert len(explorer.result.own.pair.columns) == 3
     explorer.standardize = True
     assert explorer.result.ceiling == own_data(tables=dropped, standardize=True).ceiling

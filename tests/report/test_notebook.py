@@ -4,14 +4,12 @@ import ast
 import json
 import re
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 
-from condnum.auditing import FeatureAudit
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.files import shipped
 from condnum.report.notebook import ParameterNotebook, find_notebook, read_notebook
@@ -67,8 +65,7 @@ def test_every_parameter_of_every_notebook_is_an_option_with_help_and_an_effect(
         assert all(parameter.help for parameter in book.parameters.values()), path
         rest = "\n".join(c.source for c in book.node.cells if c.cell_type == "code" and c is not book.cell)
         used = {node.id for node in ast.walk(ast.parse(rest)) if isinstance(node, ast.Name)}
-        by_field = {field.name for field in fields(FeatureAudit)} if "globals()" in rest else set()
-        assert set(declared) <= used | by_field, path  # none is ignored
+        assert set(declared) <= used, path  # none is ignored
 
 
 @pytest.mark.parametrize("count", [0, 2])

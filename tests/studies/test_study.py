@@ -45,9 +45,8 @@ def test_fields_as_a_notebook_gives_them():
     assert Options(methods=["ours"]) == Options()
     numbers = {"share": np.float32(0.5), "number": np.int64(0), "quick": np.bool_(False)}
     assert repr(Options(**numbers)) == repr(Options())  # NumPy's are as good
-    with pytest.raises(UnknownNameError, match="unknown kind 'smal'; did you mean 'small'") as caught:
+    with pytest.raises(UnknownNameError, match="unknown kind 'smal'; did you mean 'small'"):
         Options(kind="smal")
-    assert caught.value.field == "kind"
 
 
 def test_the_key_knows_what_the_result_depends_on():

@@ -72,11 +72,7 @@ class Study:
         """Check every field by its type, then what the study itself refuses."""
         hints = type_hints(type(self), include_extras=True)
         for name in (field.name for field in dataclasses.fields(self)):
-            try:
-                object.__setattr__(self, name, checked(name, getattr(self, name), hints[name]))
-            except CondnumError as error:
-                error.field = name
-                raise
+            object.__setattr__(self, name, checked(name, getattr(self, name), hints[name]))
         self.check()
 
     def check(self) -> None:
@@ -228,7 +224,7 @@ class StudyRun:
             checksum += " (known)" if origin.known_checksum else " (unknown to this project)"
         given = {field: getattr(study, field.name) for field in dataclasses.fields(study)}
         facts = {
-            "data": getattr(data, "label", "") + (f": {origin.description}" if origin else ""),
+            "data": getattr(data, "label", ""),
             "SHA-256": checksum,
             "parameters": ", ".join(
                 f"{of.name}={value}"
