@@ -47,7 +47,8 @@ def door(function: F) -> F:
     @wraps(function)
     def entered(*args: Any, **kwargs: Any) -> Any:
         given = next(filter(_has_kind, (*args, *kwargs.values())), None)
-        sample = given.sample if hasattr(given, "sample") else sample_of([0.0] if given is None else given)
+        given = [0.0] if given is None else given
+        sample = given.sample if hasattr(given, "sample") else sample_of(given)
         with own_state():
             result = function(*args, **kwargs)
         return handed_back(result, sample)
@@ -412,6 +413,14 @@ def storage_eps(value: ArrayLike) -> float:
         return torch.finfo(value.dtype if value.dtype.is_floating_point else torch.float64).eps
     dtype = as_array(value, "value").dtype
     return max(float(np.finfo(dtype if dtype.kind == "f" else np.float64).eps), 2.0**-52)
+
+
+def rank_eps(value: ArrayLike) -> float:
+    """Return the precision by which ranks are told: `storage_eps`, but half precision counts as float32.
+
+    By its own round-off hardly any direction would be left.
+    """
+    return min(storage_eps(value), 2.0**-23)
 
 
 def like(reference: Any) -> Callable[[Tensor], Any]:

@@ -27,11 +27,15 @@ from condnum.errors import InvalidInputError, RankError, UnknownNameError
 from condnum.numbers import number
 from condnum.studies.frame import several
 from condnum.theory.alignment import alignment
-from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
-from condnum.theory.covariances import CovarianceRange
-from condnum.theory.immunization import HessianSpectra, both_conventions, unit_scale
-from condnum.theory.pareto import FeasibleRegion, pareto_candidates, ridge_limits
-from condnum.theory.spectra import PUBLISHED_RIDGE, squared_rtol
+from condnum.theory.kappa import PUBLISHED_RIDGE, Seen, both_conventions, unit_scale
+from condnum.theory.limits import (
+    FeasibleRegion,
+    ceiling_of,
+    pareto_candidates,
+    ridge_convention_ceiling,
+    ridge_limits,
+)
+from condnum.theory.task import Task
 
 #: All blocks that the rule of `block_names` finds.
 ALL = "all"
@@ -80,7 +84,6 @@ def layer_audit(
     layers: str | Sequence[str] = ALL,
     *,
     epsilon: float = PUBLISHED_RIDGE,
-    rtol: float | None = None,
     target: float = RIR_TARGET,
     keep_features: bool = True,
 ) -> LayerAudit:
@@ -96,7 +99,6 @@ def layer_audit(
         harmful: Batches of D_H.
         layers: Names as in `model.named_modules()`; `all` are the blocks of the net.
         epsilon: ε of the ridge convention.
-        rtol: Relative rank tolerance of K; default that of the features' type.
         target: RIR in the ridge convention from which on a layer can be immunized.
         keep_features: Keep the pooled features as well.
 
@@ -131,7 +133,7 @@ def layer_audit(
     )
     rows, thetas, features = [], dict[str, Tensor](), dict[str, tuple[Tensor, Tensor]]()
     for name in (name for name in P if name in H):
-        row, theta = _row(name, P[name], H[name], epsilon, rtol, target)
+        row, theta = _row(name, P[name], H[name], epsilon, target)
         rows.append({"layer": name, "module": type(net.get_submodule(name)).__name__} | row)
         if theta is not None:
             thetas[name] = theta
@@ -163,10 +165,25 @@ def layer_names(model: nn.Module, layers: str | Sequence[str] = ALL) -> list[str
 class _Sum:
     """What is kept of a layer and a task."""
 
-    covariance: Tensor  # (D, D) XᵀX, float64
+    task: Task | None = None
     rows: int = 0
-    eps: float = 0.0  # round-off of the type that the layer returns
+    waiting: list[Tensor] = field(default_factory=list)  # rows that are not in the task yet
     features: list[Tensor] = field(default_factory=list)
+
+    def add(self, X: Tensor) -> None:
+        """Take rows; enough of them at once cost least."""
+        self.rows += len(X)
+        self.waiting.append(X)
+        if sum(map(len, self.waiting)) > X.shape[1]:
+            self.finish()
+
+    def finish(self) -> Task:
+        """Return the task of all rows."""
+        if self.waiting:
+            X = torch.cat(self.waiting).cpu()
+            self.waiting, self.task = [], Task.of(X) if self.task is None else self.task.extended(X)
+        assert self.task is not None  # there are rows
+        return self.task
 
 
 def _sums(
@@ -193,11 +210,8 @@ def _sums(
         D = X.shape[1]
         if D > MAX_FEATURES:
             raise InvalidInputError(f"{where} has {D:,d} features, more than {MAX_FEATURES}; pool them.")
-        if name not in found:
-            found[name] = _Sum(torch.zeros(D, D, dtype=torch.float64, device=X.device))
-        own = found[name]
-        own.covariance.addmm_(X.double().mT, X.double())
-        own.rows, own.eps = own.rows + size, max(own.eps, torch.finfo(X.dtype).eps)
+        own = found.setdefault(name, _Sum())
+        own.add(X)
         if keep:
             own.features.append(X.cpu())
 
@@ -255,35 +269,30 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def _row(
-    name: str, P: _Sum, H: _Sum, epsilon: float, rtol: float | None, target: float
-) -> tuple[dict[str, Any], Tensor | None]:
+def _row(name: str, P: _Sum, H: _Sum, epsilon: float, target: float) -> tuple[dict[str, Any], Tensor | None]:
     """Measure one layer; return also its extractor."""
-    D = len(P.covariance)
-    rtol = squared_rtol(D, max(P.eps, H.eps)) if rtol is None else rtol
+    tasks = P.finish(), H.finish()
+    D = tasks[0].dimension
     row = {"dimension": D, "parameters": D**2, "verdict": "impossible", "note": ""}
     try:
-        range_P, range_H = (
-            CovarianceRange.of(own.covariance.cpu(), rtol=rtol, name=f"{task} behind '{name}'")
-            for own, task in ((P, "D_P"), (H, "D_H"))
-        )
-        row |= {"rank_pretrain": range_P.rank, "rank_harmful": range_H.rank}
-        found, theta = _measures(range_P, range_H, epsilon, rtol, target)
-        return row | found, theta
+        for task, found in zip(("D_P", "D_H"), tasks, strict=True):
+            if not bool(found.products[0].any()):
+                raise RankError(f"{task} behind '{name}' is all zero: its covariance has rank 0.")
+        row |= {"rank_pretrain": tasks[0].rank, "rank_harmful": tasks[1].rank}
+        measured, theta = _measures(*tasks, epsilon, target)
+        return row | measured, theta
     except RankError as error:  # a dead layer: the others are measured
         return row | {"note": str(error)}, None
 
 
-def _measures(
-    P: CovarianceRange, H: CovarianceRange, epsilon: float, rtol: float, target: float
-) -> tuple[dict[str, Any], Tensor]:
-    """Measure the ranges of one layer, and say which θ does most there."""
-    ceiling, limits = rir_ceiling(P, H, rtol=rtol), ridge_limits(P, H, ridge=epsilon, rtol=rtol)
+def _measures(P: Task, H: Task, epsilon: float, target: float) -> tuple[dict[str, Any], Tensor]:
+    """Measure the two tasks of one layer, and say which θ does most there."""
+    ceiling, limits = ceiling_of(P, H), ridge_limits(P, H, ridge=epsilon)
     region = FeasibleRegion.of(P, H, ceiling)
-    K_H, excluded, tried = H.factor.mT @ H.factor, not limits.rir >= target, []
+    excluded, tried = not limits.rir >= target, []
     for ratio in (1.0, 1 / 3, 1 / target):  # to the (ii) at which (i) > 1 is the target
         for theta in map(unit_scale, pareto_candidates(P, H, region, ratio)):
-            compact, ridged = both_conventions(HessianSpectra.of(theta, P, H), ridge=epsilon)
+            compact, ridged = both_conventions(Seen.of(theta, P, H, (None, None)), ridge=epsilon)
             tried.append((ridged, theta))
     best, theta = max(
         (own for own in tried if own[0].success), key=lambda own: own[0].rir, default=(None, tried[0][1])
@@ -295,9 +304,9 @@ def _measures(
         "kappa_harmful": compact.harmful_before.value,
         "kappa_pretrain_ridge": ridged.pretrain_before.value,
         "kappa_harmful_ridge": ridged.harmful_before.value,
-        "misalignment": alignment(P.whitener, K_H, rtol=rtol).misalignment,
+        "misalignment": alignment(P.whitener, H).misalignment,
         "ceiling_compact": ceiling.value,
-        "ceiling_ridge": ridge_convention_ceiling(P, H, ridge=epsilon, rtol=rtol),
+        "ceiling_ridge": ridge_convention_ceiling(P, H, ridge=epsilon),
         "limit_harmful_ratio": limits.harmful_ratio,
         "limit_rir": limits.rir,
         "verdict": "impossible" if excluded else "reached" if reached else "open",

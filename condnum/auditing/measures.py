@@ -13,23 +13,11 @@ import torch
 from numpy.typing import NDArray
 
 from condnum.data.feature_rows import TaskRows
-from condnum.probing.probe_steps import ProbeSteps, target_probe
+from condnum.probing.probe_steps import ProbeSteps, seen_steps
 from condnum.studies.measure import MEASURES
-from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling, share_of_ceiling
-from condnum.theory.covariances import CovarianceRange, fit_lost
-from condnum.theory.immunization import (
-    Clauses,
-    HessianSpectra,
-    Immunization,
-    ThetaScale,
-    immunization_from_spectra,
-)
-from condnum.theory.spectra import (
-    PUBLISHED_RIDGE,
-    Convention,
-    as_extractor,
-    condition_from_spectrum,
-)
+from condnum.theory.kappa import Clauses, Immunization, Seen, kappa
+from condnum.theory.limits import ceiling_of, ridge_convention_ceiling, share_of_ceiling
+from condnum.theory.task import Task
 
 #: The raw features, θ = I.
 AS_IS = "raw"
@@ -53,97 +41,42 @@ Extractors = Mapping[str, NDArray[Any]]
 OwnProbes = Sequence[ProbeSteps | None]
 
 
-@dataclass(frozen=True, eq=False)
-class TaskSpectra:
-    """The two covariances' ranges, and the non-zero spectra of H(θ) for each θ at unit scale."""
-
-    range_P: CovarianceRange
-    range_H: CovarianceRange
-    compared: Mapping[str, HessianSpectra]  # extractor -> its spectra beside those of the raw features
-    gains: Mapping[str, float]  # ‖θ‖_F²/D: multiplies a spectrum at unit scale to that as trained
-    rtol: float
-
-    @classmethod
-    def of(
-        cls, P: CovarianceRange, H: CovarianceRange, extractors: Extractors, *, rtol: float
-    ) -> TaskSpectra:
-        """Measure every extractor on the ranges of both covariances."""
-        spectra = {name: HessianSpectra.of(theta, P, H, rtol=rtol) for name, theta in extractors.items()}
-        gains = {name: float((of.astype(float) ** 2).sum()) / P.dimension for name, of in extractors.items()}
-        return cls(P, H, spectra, gains, rtol)
-
-    def measured(
-        self, extractor: str, convention: Convention, theta_scale: ThetaScale = "unit", *,
-        epsilon: float = PUBLISHED_RIDGE, loss_gap: float | None = None,
-    ) -> Immunization:  # fmt: skip
-        """Measure one extractor against the raw features (Eq. 15, Definition 3.1)."""
-        spectra = self.compared[extractor].scaled(1.0 if theta_scale == "unit" else self.gains[extractor])
-        return immunization_from_spectra(
-            spectra, convention=convention, theta_scale=theta_scale, rtol=self.rtol, ridge=epsilon,
-            loss_gap=loss_gap,
-        )  # fmt: skip
-
-
-def kappa_table(spectra: TaskSpectra, *, epsilon: float) -> pd.DataFrame:
+def kappa_table(P: Task, H: Task, compared: Mapping[str, Seen], *, epsilon: float) -> pd.DataFrame:
     """List κ of both tasks' Hessians at every extractor, at unit scale."""
     rows = []
-    for task, part in (("pretrain", spectra.range_P), ("harmful", spectra.range_H)):
-        places = {AS_IS: (part.values, part.dimension)} | {
-            name: (getattr(found, f"{task}_after"), found.dimension_after)
-            for name, found in spectra.compared.items()
-        }
-        for extractor, (sigma, D) in places.items():
+    for name, task in (("pretrain", P), ("harmful", H)):
+        places = {AS_IS: task.raw} | {of: getattr(seen, name) for of, seen in compared.items()}
+        for extractor, seen in places.items():
             for convention in ("compact", "ridge"):
-                found = condition_from_spectrum(
-                    sigma, convention=convention, rtol=spectra.rtol, ridge=epsilon, dimension=D
-                )
-                rows.append((task, extractor, convention, *(number.item() for number in found), D))
+                found = kappa(seen, convention, ridge=epsilon)
+                numbers = found.value, found.sigma_max, found.sigma_min, found.rank, found.dimension
+                rows.append((name, extractor, convention, *numbers))
     names = ["task", "extractor", "convention", "kappa", "sigma_max", "sigma_min", "rank", "dimension"]
     return pd.DataFrame(rows, columns=names)
 
 
-def own_probes(
-    extractors: Extractors, ranges: Sequence[CovarianceRange], tasks: Sequence[TaskRows]
-) -> dict[str, list[ProbeSteps | None]]:
+def own_probes(compared: Mapping[str, Seen]) -> dict[str, list[ProbeSteps | None]]:
     """Count the steps of the probes of both tasks' own targets at every extractor."""
-    moments = [None if task.moment is None else torch.from_numpy(task.moment) for task in tasks]
     return {
-        name: [
-            target_probe(theta, part, b, task.energy)
-            for part, b, task in zip(ranges, moments, tasks, strict=True)
-        ]
-        for name, theta in extractors.items()
+        name: [None if of is None else seen_steps(of) for of in seen.probes]
+        for name, seen in compared.items()
     }
 
 
-def loss_gap(theta: NDArray[Any], part: CovarianceRange, task: TaskRows) -> float | None:
-    """Return by how much the best squared loss rises, over that of predicting zero; None without targets."""
-    if task.moment is None:
-        return None
-    lost = fit_lost(as_extractor(theta)[0], part, torch.from_numpy(task.moment))
-    return lost / task.energy if task.energy else 0.0
-
-
-def measures_table(
-    spectra: TaskSpectra, *, epsilon: float, gaps: Mapping[str, float | None], probes: Mapping[str, OwnProbes]
-) -> pd.DataFrame:
+def measures_table(P: Task, H: Task, compared: Mapping[str, Seen], *, epsilon: float) -> pd.DataFrame:
     """Measure every extractor in every convention and at every scale of θ, beside its ceiling."""
-    P, H = spectra.range_P, spectra.range_H
-    compact_ceiling = rir_ceiling(P, H).value
-    rows = []
-    for extractor in spectra.compared:
+    compact_ceiling, rows = ceiling_of(P, H).value, []
+    for extractor, seen in compared.items():
         for convention, theta_scale in MEASURES:
-            result = spectra.measured(
-                extractor, convention, theta_scale, epsilon=epsilon, loss_gap=gaps[extractor]
-            )
+            result = seen.immunization(convention, theta_scale=theta_scale, ridge=epsilon)
             ceiling = math.nan
             if convention == "compact":
                 ceiling = compact_ceiling
-            elif spectra.compared[extractor].dimension_after == P.dimension:
-                norm = P.dimension * (1 if theta_scale == "unit" else spectra.gains[extractor])
+            elif seen.pretrain.dimension >= P.dimension:
+                norm = P.dimension * (1 if theta_scale == "unit" else seen.size**2)
                 ceiling = ridge_convention_ceiling(P, H, ridge=epsilon, squared_norm=norm)
             share = share_of_ceiling(result.rir, ceiling)
-            benign, harmful = (math.nan if of is None else of.slowdown for of in probes[extractor])
+            benign, harmful = (math.nan if of is None else of for of in seen.slowdowns)
             slowdowns = {"benign_slowdown": benign, "harmful_slowdown": harmful}
             rows.append(_row(extractor, result) | {"rir_ceiling": ceiling, "share": share} | slowdowns)
     return pd.DataFrame(rows)
@@ -164,7 +97,7 @@ def _row(extractor: str, result: Immunization) -> dict[str, Any]:
         "rank_harmful": result.harmful_after.rank,
         **{f"clause_{name}": kept for name, kept in result.clauses.by_letter.items()},
         "verdict": result.verdict,
-        "loss_gap": result.loss_gap,
+        "fit_lost": result.fit_lost,
     }
 
 
@@ -188,12 +121,13 @@ class TaskFacts:
     rows: int  # N
     dimension: int  # D
     stored_eps: float
-    spectrum: Sequence[float]  # (D,) eigenvalues of K, descending; those below 0 by round-off are 0
+    spectrum: Sequence[float]  # (D,) eigenvalues of K, descending
     rank: int
 
 
-def task_facts(name: str, task: TaskRows, rtol: float) -> TaskFacts:
-    """Read what K says about a task's rank."""
-    stream, sigma = task.stream, np.maximum(np.linalg.eigvalsh(task.covariance)[::-1], 0.0)
-    about = (stream.source, task.rows, stream.dimension, stream.stored_eps)
-    return TaskFacts(name, *about, sigma.tolist(), int((sigma > rtol * sigma[0]).sum()))
+def task_facts(name: str, found: TaskRows) -> TaskFacts:
+    """Read what the factor says about a task's rank."""
+    task, stream = found.task, found.stream
+    sigma = torch.linalg.svdvals(task.products[0]).square()
+    spectrum = torch.nn.functional.pad(sigma, (0, task.dimension - len(sigma))).tolist()
+    return TaskFacts(name, stream.source, found.rows, task.dimension, stream.stored_eps, spectrum, task.rank)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from condnum.arrays import FloatArray
-from condnum.theory.spectra import solver_rtol
+from condnum.theory.task import rank_tolerance
 
 #: Features that know nothing of these rows' labels correlate as little with them this seldom.
 SELDOM = 1e-6
@@ -41,4 +41,4 @@ def _basis(rows: FloatArray) -> FloatArray:
     """Return an orthonormal basis `(N, r)` of the centered columns that a solver reads."""
     centered = rows - rows.mean(axis=0)
     U, s, _ = np.linalg.svd(centered, full_matrices=False)
-    return np.asarray(U[:, s > max(solver_rtol(rows.shape) * s[0], 1e-14 * np.abs(rows).max())])
+    return np.asarray(U[:, s > max(rank_tolerance(max(512, *rows.shape)) * s[0], 1e-14 * np.abs(rows).max())])

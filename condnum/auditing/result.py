@@ -20,8 +20,8 @@ from condnum.numbers import number, times
 from condnum.probing.probe_steps import LOST_FACTOR, slowdown_verdict
 from condnum.report.tables import formula_html
 from condnum.studies.frame.record import verdict_row
-from condnum.theory.ceiling import RirCeiling
-from condnum.theory.immunization import Clauses
+from condnum.theory.kappa import Clauses
+from condnum.theory.limits import RirCeiling
 from condnum.theory.slowdown import slowdown_sentence
 
 #: Name of the file.
@@ -37,7 +37,7 @@ class Audit:
     given: Sequence[str]  # names of the extractors that were given
     thetas: Mapping[str, NDArray[Any]]  # name -> (D, D_hid), closed forms included
     maps: Mapping[str, Any]  # name -> what attackers met, of those that were given
-    rtol: float  # relative rank tolerance of K and H(θ)
+    rtol: float  # relative rank tolerance of K and H(θ), (D·eps)² of eigenvalues
     epsilon: float  # of the ridge convention
     ceiling: RirCeiling  # compact
     ridge_limit: float  # bound on RIR in the ridge convention, unit scale

@@ -11,17 +11,16 @@ from condnum.auditing import measures
 from condnum.auditing.attacks import AttackSection, attack_section, audit_budget, eraser_of
 from condnum.auditing.extractors import ThetaLike, read_extractors
 from condnum.auditing.lights import NO_LIGHTS
-from condnum.auditing.measures import ERASED, PARETO, TaskSpectra
+from condnum.auditing.measures import ERASED, PARETO
 from condnum.auditing.result import Audit
 from condnum.data.feature_pair import look_at, open_pair
 from condnum.data.feature_stream import FeaturesLike, TargetsLike, read_targets
 from condnum.errors import InvalidInputError, check_known
 from condnum.probing.race import AttackBudget
 from condnum.progress import report_event
-from condnum.theory.ceiling import max_rir_immunizer, ridge_convention_ceiling, rir_ceiling
-from condnum.theory.covariances import CovarianceRange
-from condnum.theory.pareto import pareto_immunizer
-from condnum.theory.spectra import PUBLISHED_RIDGE, default_rtol, squared_rtol
+from condnum.theory.kappa import PUBLISHED_RIDGE, Seen
+from condnum.theory.limits import ceiling_of, max_rir, pareto, ridge_convention_ceiling
+from condnum.theory.task import rank_tolerance
 
 #: Extractors that are judged where none was given: two closed forms, and erasure from half of the rows.
 Judged = Literal["pareto", "max_rir", "erase"]
@@ -39,7 +38,6 @@ def audit(
     standardize: bool = False,
     method: Judged = "pareto",
     epsilon: float = PUBLISHED_RIDGE,
-    rtol: float | None = None,
     attackers: bool = True,
     budget: AttackBudget | None = None,
     seed: int = 0,
@@ -59,7 +57,6 @@ def audit(
         standardize: Scale the columns of each task to mean 0 and standard deviation 1.
         method: What is judged without `theta`: `pareto`, `max_rir`, or `erase`, made of half of the rows.
         epsilon: ε of the ridge convention, in the units of K.
-        rtol: Relative rank tolerance of K; default that of the stored type.
         attackers: Run the attack panel; of more than 16 classes, on 16 random mixtures of their columns, and
             beyond 256 features with fewer rates and in float32; the report says how.
         budget: What each attacker may spend.
@@ -83,8 +80,6 @@ def audit(
         raise InvalidInputError(f"method {method} has no effect with theta; leave one of them out.")
     if not epsilon > 0:
         raise InvalidInputError(f"epsilon must be positive, got {epsilon}.")
-    if not 0 <= (rtol or 0) < 1:
-        raise InvalidInputError(f"rtol must lie in [0, 1), got {rtol}.")
     P, H, notes = open_pair(pretrain, harmful, drop=drop)
     answers: dict[str, Any] = {}
     for name, value in (("y_benign", y_benign), ("y_harmful", y_harmful)):
@@ -106,21 +101,10 @@ def audit(
         maps[ERASED] = eraser_of(tasks[1], answers.get("y_harmful"), seed, half=half)
         given[ERASED] = np.asarray(maps[ERASED].theta_)
     report_event(stage="spectra", done=1, total=2 + attackers)
-    D = P.dimension
-    least = default_rtol(D) if rtol is None else rtol
-    if rtol is None:
-        rtol = squared_rtol(D, max(P.stored_eps, H.stored_eps))
-    K_P, K_H = (task.covariance for task in tasks)
-    ranges = CovarianceRange.of(K_P, rtol=rtol, name="K_P"), CovarianceRange.of(K_H, rtol=rtol, name="K_H")
-    thetas = {
-        **given,
-        measures.MAX_RIR: np.asarray(max_rir_immunizer(K_P, K_H, rtol=rtol)),
-        PARETO: np.asarray(pareto_immunizer(*ranges)),
-    }
-    # What float32 rows cannot tell is cut from K; the rest of H(θ) is known in float64.
-    compared = TaskSpectra.of(*ranges, thetas, rtol=min(rtol, least))
-    probes = measures.own_probes(thetas, ranges, tasks)
-    gaps = {name: measures.loss_gap(theta, ranges[0], tasks[0]) for name, theta in thetas.items()}
+    D_P, D_H = (found.task for found in tasks)
+    closed = {measures.MAX_RIR: max_rir(D_P), PARETO: pareto(D_P, D_H)}
+    thetas = {**given, **{name: theta.numpy() for name, theta in closed.items()}}
+    compared = {name: Seen.of(theta, D_P, D_H) for name, theta in thetas.items()}
 
     attack, price = AttackSection(None, "the panel was switched off"), NO_LIGHTS
     attacked = maps or {method: thetas[method]}
@@ -148,18 +132,18 @@ def audit(
                 attackers=["closed_form"],
             ).lights
     return Audit(
-        pretrain=measures.task_facts("D_P", tasks[0], rtol),
-        harmful=measures.task_facts("D_H", tasks[1], rtol),
+        pretrain=measures.task_facts("D_P", tasks[0]),
+        harmful=measures.task_facts("D_H", tasks[1]),
         given=tuple(given),
         thetas=thetas,
         maps=maps,
-        rtol=rtol,
+        rtol=rank_tolerance(P.dimension, max(P.stored_eps, H.stored_eps)) ** 2,
         epsilon=epsilon,
-        ceiling=rir_ceiling(*ranges, rtol=rtol),
-        ridge_limit=ridge_convention_ceiling(*ranges, ridge=epsilon, rtol=rtol),
-        kappa=measures.kappa_table(compared, epsilon=epsilon),
-        measures=measures.measures_table(compared, epsilon=epsilon, gaps=gaps, probes=probes),
-        probes=probes,
+        ceiling=ceiling_of(D_P, D_H),
+        ridge_limit=ridge_convention_ceiling(D_P, D_H, ridge=epsilon),
+        kappa=measures.kappa_table(D_P, D_H, compared, epsilon=epsilon),
+        measures=measures.measures_table(D_P, D_H, compared, epsilon=epsilon),
+        probes=measures.own_probes(compared),
         attack=attack,
         price=price,
         columns=pair.columns,

@@ -5,16 +5,19 @@ All of it is a sum over rows, so blocks add up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from condnum.arrays import TargetKind
 from condnum.data.feature_stream import FeatureStream
 from condnum.data.task_pair import Float64Array, constant_columns
 from condnum.errors import DataFormatError, InvalidInputError
+from condnum.theory.task import Task
 
 #: A sample has at least so many rows, or as many as fit into so much memory.
 SAMPLE_ROWS, SAMPLE_BYTES = 5_000, 32 << 20
@@ -33,9 +36,7 @@ class TaskRows:
     deviation: Float64Array  # (D,) of the population; exactly 0 for a constant column
     smallest: Float64Array  # (D,)
     largest: Float64Array  # (D,)
-    covariance: Float64Array  # (D, D) K = XᵀX, neither centered nor normalized (Eq. 9)
-    moment: Float64Array | None  # (D, m) XᵀY, where there are targets
-    energy: float  # ‖Y‖²
+    task: Task  # of X and, where there are any, targets
     drawn: Float64Array  # (n, D) rows as in the file, drawn without replacement, in their order
     places: NDArray[np.int64]  # (n,) their positions among all rows of the file
     standardized: bool
@@ -62,11 +63,6 @@ class TaskRows:
         return np.where(flat, 0.0, (X - self.mean) / np.where(flat, 1.0, self.deviation))
 
 
-def one_hot(targets: NDArray[Any], classes: int) -> Float64Array:
-    """Return labels as one column per class, the targets of a least-squares probe; numbers as they are."""
-    return targets if targets.dtype.kind == "f" else np.eye(classes)[targets]
-
-
 def read_rows(
     stream: FeatureStream,
     *,
@@ -75,13 +71,8 @@ def read_rows(
     seed: int = 0,
 ) -> TaskRows:
     """Read all rows once; `targets` are labels `(N,)` or numbers `(N, m)`, one per row of the file."""
-    D = stream.dimension
-    shift = np.zeros(D)
-    if standardize:
-        first = next((rows for block in stream.blocks() if len(rows := _complete(block)[1])), shift[None])
-        shift = first.mean(axis=0)
-    size = max(SAMPLE_ROWS, SAMPLE_BYTES // (8 * D))
-    sums = _RowSums(stream, targets, shift, size, seed)
+    size = max(SAMPLE_ROWS, SAMPLE_BYTES // (8 * stream.dimension))
+    sums = _RowSums(stream, targets, size, seed)
     for block in stream.blocks():
         sums.add(block)
     return sums.finished(standardize)
@@ -106,21 +97,20 @@ def _least(size: int, keys: Any, places: Any, X: Any) -> tuple[Any, Any, Any]:
 
 
 class _RowSums:
-    """The sums over the rows so far, about the shift where products are meant."""
+    """What is kept of the rows so far."""
 
-    def __init__(
-        self, stream: FeatureStream, targets: NDArray[Any] | None, shift: Float64Array, size: int, seed: int
-    ) -> None:
-        """Begin with no rows; standardizing cancels unless the shift `(D,)` is near them."""
-        self.stream, self.targets, self.shift, self.size, self.seed = stream, targets, shift, size, seed
-        D, y = stream.dimension, targets
-        self.width = 0 if y is None else int(y.max()) + 1 if y.dtype.kind == "i" else y.shape[1]
+    def __init__(self, stream: FeatureStream, targets: NDArray[Any] | None, size: int, seed: int) -> None:
+        """Begin with no rows."""
+        self.stream, self.targets, self.size, self.seed = stream, targets, size, seed
+        D = stream.dimension
+        self.kind: TargetKind = (
+            "classification" if getattr(targets, "dtype", float) == np.int64 else "regression"
+        )
+        self.task: Task | None = None
         self.complete = np.empty(0, dtype=bool)
         self.gaps, self.rows = np.zeros(D, np.int64), 0
         self.mean, self.squares = np.zeros((2, D))  # squared deviations from the mean
         self.smallest, self.largest = np.full(D, np.inf), np.full(D, -np.inf)
-        self.products, self.moment = np.zeros((D, D)), np.zeros((D, self.width))
-        self.answers, self.energy = np.zeros(self.width), 0.0  # Σ y, Σ y²
         # Random numbers, places and rows: those with the smallest numbers are the sample.
         self.drawn: tuple[Any, Any, Any] = np.empty(0), np.empty(0, np.int64), np.empty((0, D))
 
@@ -138,23 +128,26 @@ class _RowSums:
         self.complete = np.concatenate([self.complete, kept])
         if not kept.all():
             self.gaps += np.isnan(block.astype(np.float64)).sum(axis=0)
-        Y = np.zeros((len(X), self.width))
-        if self.targets is not None and len(self.complete) <= len(self.targets):
-            Y = one_hot(self.targets[places], self.width)
         rows, mean = max(self.rows + len(X), 1), X.mean(axis=0) if len(X) else np.zeros(X.shape[1])
         apart = mean - self.mean
         with np.errstate(all="ignore"):  # squares beyond float64 are refused in the end
             self.squares += ((X - mean) ** 2).sum(axis=0)
             self.squares += apart**2 * (self.rows * len(X) / rows)
-            near = X - self.shift if self.shift.any() else X
-            self.products += near.T @ near  # NumPy takes the symmetric product, half the work
-            self.moment += near.T @ Y
         self.mean = self.mean + apart * (len(X) / rows)
         self.rows += len(X)
         self.smallest = np.minimum(self.smallest, X.min(axis=0, initial=np.inf))
         self.largest = np.maximum(self.largest, X.max(axis=0, initial=-np.inf))
-        self.answers += Y.sum(axis=0)
-        self.energy += float((Y**2).sum())
+        large = ~np.isfinite(self.squares + self.rows * self.mean**2)
+        if large.any():
+            raise DataFormatError(
+                f"{self.stream.source} holds numbers so large that their squares overflow float64 (above "
+                f"1e154), in column '{self.stream.columns[int(large.argmax())]}' for example; rescale such "
+                "columns, or drop them."
+            )
+        if len(X) and (self.targets is None or len(self.complete) <= len(self.targets)):
+            y = None if self.targets is None else self.targets[places]
+            of = Task.of if self.task is None else self.task.extended
+            self.task = of(X, y, kind=self.kind, name=self.stream.source)
         keys = np.random.default_rng([self.seed, start, _SAMPLE_SEED]).random(len(X))
         drawn = (np.concatenate(pair) for pair in zip(self.drawn, (keys, places, X), strict=True))
         self.drawn = _least(self.size, *drawn)
@@ -174,21 +167,12 @@ class _RowSums:
                 f"{stream.source} has {self.rows} row(s) without missing entries, out of {total:,d}; at "
                 f"least 2 are needed: impute them, or drop the columns that are mostly empty{where}."
             )
-        large = ~np.isfinite(self.squares) | ~np.isfinite(self.products.diagonal())
-        if large.any():
-            raise DataFormatError(
-                f"{stream.source} holds numbers so large that their squares overflow float64 (above 1e154), "
-                f"in column '{stream.columns[int(large.argmax())]}' for example; rescale such columns, "
-                "or drop them."
-            )
         variance = self.squares / self.rows
         deviation = np.where(constant_columns(self.mean, variance, self.rows), 0.0, np.sqrt(variance))
-        K, moment = self.products, self.moment
+        assert self.task is not None  # there are rows
+        task = replace(self.task, eps=max(stream.stored_eps, self.task.eps))
         if standardize:
-            apart, scale = self.mean - self.shift, np.where(deviation == 0, np.inf, deviation)
-            K = (K - self.rows * np.outer(apart, apart)) / np.outer(scale, scale)
-            moment = (moment - np.outer(apart, self.answers)) / scale[:, None]
-        return TaskRows(
-            stream, self.complete, self.gaps, self.mean, deviation, self.smallest, self.largest, K,
-            None if self.targets is None else moment, self.energy, self.drawn[2], self.drawn[1], standardize,
-        )  # fmt: skip
+            scale = torch.from_numpy(np.where(deviation == 0, np.inf, deviation))
+            task = task.mapped(torch.from_numpy(self.mean), scale)
+        about = self.complete, self.gaps, self.mean, deviation, self.smallest, self.largest
+        return TaskRows(stream, *about, task, self.drawn[2], self.drawn[1], standardize)

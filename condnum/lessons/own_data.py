@@ -36,9 +36,9 @@ from condnum.probing.line_search import ProbeCurve, log_spaced_steps, probe_curv
 from condnum.probing.quadratic import Modes
 from condnum.report.tables import as_html, formula_html
 from condnum.theory.alignment import alignment
-from condnum.theory.covariances import task_ranges
-from condnum.theory.kappa import RATIO_TOLERANCE, Convention, condition_from_spectrum, squared_rtol
-from condnum.theory.limits import max_rir_immunizer, ridge_convention_ceiling, rir_ceiling
+from condnum.theory.kappa import RATIO_TOLERANCE, Convention, kappa
+from condnum.theory.limits import ceiling_of, max_rir, ridge_convention_ceiling, rir_ceiling
+from condnum.theory.task import Task, rank_tolerance
 
 Example = Literal["diabetes", "digits"]
 #: Widest features that lesson 5 takes: each eigendecomposition takes seconds from there on.
@@ -100,10 +100,11 @@ def _looked_at(tables: OwnTables | None, example: Example, standardize: bool) ->
         P, H = (as_stream(table, name=task.name) for table in frames)
         found = match_streams(P, H)
     pair = look_at(*found, standardize=standardize)
-    K_P, K_H = pair.pretrain.covariance, pair.harmful.covariance
-    for name, K in (("K_P", K_P), ("K_H", K_H)):
-        if not K.any():
+    tasks = pair.pretrain.task, pair.harmful.task
+    for name, own in zip(("K_P", "K_H"), tasks, strict=True):
+        if not own.products[0].any():
             raise RankError(f"{name} has rank 0: all entries of X are zero (standardized constants are).")
+    K_P, K_H = (own.covariance.numpy() for own in tasks)
     return OwnPair(title + ", standardized" * standardize, pair, K_P, K_H, overlap_blocks(K_P, K_H))
 
 
@@ -126,15 +127,11 @@ class TaskSpectrum(TaskFacts):
     ridge: float  # (σ₁ + ε)/(σ_D + ε)
 
     @classmethod
-    def of(cls, facts: TaskFacts, rtol: float, ridge: float) -> TaskSpectrum:
-        """Read both κ's off a spectrum."""
-        sigma = torch.tensor(facts.spectrum, dtype=torch.float64)
-        measure: dict[str, Any] = {"rtol": rtol, "ridge": ridge, "dimension": facts.dimension}
-        compact, ridged = (
-            condition_from_spectrum(sigma, convention=convention, **measure)[0].item()
-            for convention in get_args(Convention)
-        )
-        return cls(**vars(facts), tolerance=rtol * facts.spectrum[0], compact=compact, ridge=ridged)
+    def of(cls, facts: TaskFacts, task: Task, ridge: float) -> TaskSpectrum:
+        """Read both κ's off a task."""
+        compact, ridged = (kappa(task.raw, of, ridge=ridge).value for of in get_args(Convention))
+        least = (rank_tolerance(task.dimension, task.eps) * float(task.sigma[0])) ** 2
+        return cls(**vars(facts) | {"rank": task.rank}, tolerance=least, compact=compact, ridge=ridged)
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,7 +266,7 @@ def largest_rir(K_P: Floats, K_H: Floats) -> float:
     ridge=Slider("ridge ε (units of K)", "ε of the ridge convention.", 1e-9, 1e3, log=True, marks=7),
     tolerance=Slider(
         "rank tolerance (× that of the stored numbers)",
-        "Eigenvalues above this multiple of D·eps·σ₁ count for the rank, with eps of the stored type.",
+        "Singular values of X above this multiple of D·eps·σ₁ count for the rank, with eps of the stored type.",
         1e-2,
         1e10,
         log=True,
@@ -290,38 +287,35 @@ def own_data(
 ) -> OwnData:
     """Analyse `tables`, or an example; probes are predicted for `y = Xw*` with Gaussian w*."""
     own = _looked_at(tables, example, standardize)
-    eps = max(task.stream.stored_eps for task in (own.pair.pretrain, own.pair.harmful))
-    rtol = squared_rtol(len(own.pair.columns), eps) * tolerance
-    if rtol >= 1:
-        raise InvalidInputError(f"the rank tolerance is {num(rtol)} σ₁, above all eigenvalues; lower it.")
-    facts, ranges, ceiling, misalignment, probes = _measured(own, rtol)
-    if {one.rank for one in ranges} == {len(own.K_P)} and limit is not largest_rir:  # both invertible
+    tasks = [replace(of.task, eps=of.task.eps * tolerance) for of in (own.pair.pretrain, own.pair.harmful)]
+    least = rank_tolerance(len(own.K_P), max(task.eps for task in tasks))
+    if least >= 0.5:
+        raise InvalidInputError(
+            f"the rank tolerance is {num(least)} σ₁, above most singular values; lower it."
+        )
+    facts, ceiling, misalignment, probes = _measured(own, tolerance)
+    if {one.rank for one in tasks} == {len(own.K_P)} and limit is not largest_rir:  # both invertible
         ceiling = replace(ceiling, value=float(limit(own.K_P, own.K_H)))
-    P, H = (TaskSpectrum.of(task, rtol, ridge) for task in facts)
-    bound = ridge_convention_ceiling(*ranges, ridge=ridge, rtol=rtol)
+    P, H = (TaskSpectrum.of(about, task, ridge) for about, task in zip(facts, tasks, strict=True))
+    bound = ridge_convention_ceiling(*tasks, ridge=ridge)
     own_only = ceiling.harmful_only_dimension
     return OwnData(own, P, H, misalignment, ceiling.value, own_only, probes, bound, ridge=ridge, goal=goal)
 
 
 @lru_cache(maxsize=8)
-def _measured(own: OwnPair, rtol: float) -> tuple[Any, ...]:
-    """Return what neither ε nor the goal changes: facts, ranges, the ceiling, misalignment at θ*, probes."""
-    K_P, K_H, pair, D = own.K_P, own.K_H, own.pair, len(own.K_P)
-    facts = [
-        task_facts("K_P", pair.pretrain, rtol),
-        task_facts("K_H", pair.harmful, rtol),
-    ]
-    ranges = task_ranges(K_P, K_H, rtol=rtol)
-    ceiling = rir_ceiling(*ranges, rtol=rtol)
-    theta = np.asarray(max_rir_immunizer(K_P, K_H, rtol=rtol))
-    solution = torch.from_numpy(np.random.default_rng(0).normal(size=(D, 1)))
-    modes = [
-        Modes.of(torch.from_numpy(T), task, torch.from_numpy(K) @ solution)
-        for task, K in zip(ranges, (K_P, K_H), strict=True)
-        for T in (np.eye(D), theta)
-    ]
+def _measured(own: OwnPair, tolerance: float) -> tuple[Any, ...]:
+    """Return what neither ε nor the goal changes: facts, the ceiling, misalignment at θ*, probes."""
+    rows, solution = (own.pair.pretrain, own.pair.harmful), np.random.default_rng(0).normal(size=len(own.K_P))
+    facts = [task_facts(name, of) for name, of in zip(("K_P", "K_H"), rows, strict=True)]
+    P, H = (replace(of.task, eps=of.task.eps * tolerance) for of in rows)
+    ceiling, theta = ceiling_of(P, H), max_rir(P)
+    modes = []
+    for task in (P, H):  # of targets Xw, which are the coordinates SVᵀw in the basis of X
+        along = task.root @ torch.from_numpy(solution)[:, None]
+        probed = task.aimed_at(along)
+        modes += [Modes.of(probed.raw), Modes.of(probed.through(theta))]
     probes = probe_curves(modes, log_spaced_steps(_PROBE_STEPS, 200))
-    return facts, ranges, ceiling, alignment(theta, K_H).misalignment, probes
+    return facts, ceiling, alignment(theta, H).misalignment, probes
 
 
 class OwnDataExplorer(Explorer):

@@ -14,7 +14,6 @@ from condnum.methods import Progress
 from condnum.methods.problem import ImmunizationProblem
 from condnum.numbers import num
 from condnum.probing import linear_probe
-from condnum.theory.task import Task
 
 #: Seconds between two drawings, and steps of the probe whose norm ratio is drawn.
 PAUSE, PROBE_STEPS = 0.25, 20
@@ -32,9 +31,7 @@ class Watch(FigureView):
         self.rows: list[tuple[float, ...]] = []  # step, (ii), (i), norm ratio on D_P and on D_H
         self._tasks, self._drawn, self._displayed = (problem.pretrain, problem.harmful), 0.0, False
         solution = torch.from_numpy(np.random.default_rng(0).normal(size=problem.dimension))
-        self._probed = [
-            Task.of_covariance(task.covariance, task.covariance @ solution) for task in self._tasks
-        ]
+        self._probed = [task.aimed_at((task.root @ solution)[:, None]) for task in self._tasks]
         self._kappa = [task.kappa for task in self._tasks]
         super().__init__(self.draw())
 

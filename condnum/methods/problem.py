@@ -199,7 +199,8 @@ class ImmunizationProblem:
         for X, y, names in ((X_loss, y_loss, "X_loss and y_loss"), (X_probe, y_probe, "X_probe and y_probe")):
             if (X is None) != (y is None):
                 raise InvalidInputError(f"{names} must be given together: pass both or neither.")
-        tasks, losses, probes = [], [], []
+        tasks, probes = list[Task](), list[Task | None]()
+        losses = list[SupervisedLoss | None]()
         for name, X, y, others in (("P", X_P, y_P, (X_loss, y_loss)), ("H", X_H, y_H, (X_probe, y_probe))):
             loss_rows, targets = (X, y) if others[0] is None else others
             if loss == "bce" and targets is not None:
@@ -224,7 +225,7 @@ class ImmunizationProblem:
                 f"X_P has {tasks[0].dimension} features and X_H {tasks[1].dimension}: "
                 "both tasks must share one input space."
             )
-        return cls(*tasks, losses, probes)
+        return cls(tasks[0], tasks[1], losses, probes)
 
     @classmethod
     def from_covariances(

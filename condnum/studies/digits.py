@@ -124,8 +124,8 @@ def digit_problem(
     count = min(digits.counts[pretrain], digits.counts[harmful])
     # One-vs-rest is one task whichever side it is on; a digit alone has its side's label.
     sides = ((pretrain, 0.0), (harmful, 1.0 if labels == "published" else 0.0))
-    (P, *benign), (H, *harmful) = (_task(digits, digit, count, labels, of, device) for digit, of in sides)
-    losses, probes = zip(benign, harmful, strict=True)
+    found = [_task(digits, digit, count, labels, of, device) for digit, of in sides]
+    (P, H), losses, probes = zip(*found, strict=True)
     return ImmunizationProblem(P, H, losses, probes)
 
 

@@ -362,15 +362,15 @@ def measured(split: Split, of: Extractor) -> list[float]:
     T = of.theta
     found = relative_immunization_ratio(T, K_P, K_H)
     P, H = split.train.centered, split.defender.centered
-    benign, harmful = (Task.of(*rows, kind="regression") for rows in (P, H))
+    learned, harmful = (Task.of(*rows, kind="regression") for rows in (P, H))
     attack = probe_steps(T, harmful, epsilon=EPSILON, budget=BUDGET)
-    fit = probe_steps(T, benign, budget=1).fit
+    fit = probe_steps(T, learned, budget=1).fit
     # The benign goal is the best on these features: the price can put 1 % of the raw one out of reach.
     own = Task.of(P[0] @ T, P[1], kind="regression")
     slow = probe_steps(None, own, epsilon=EPSILON, budget=BUDGET)
     price = np.nan
     if of.directions is not None:
-        price = erasure_price(benign, of.directions) / P[1].var(axis=0).sum()
+        price = erasure_price(learned, of.directions) / P[1].var(axis=0).sum()
     nonlinear, own_rows = np.nan, of.seen(split.defender)
     train, judge, benign, test = map(of.seen, (split.attacker, split.judge, split.train, split.test))
     if of.label in COMPARED:

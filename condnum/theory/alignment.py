@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from condnum.arrays import ArrayLike, as_tensor, door, extractor_matrix, named_columns, storage_eps
+from condnum.arrays import ArrayLike, as_tensor, door, extractor_matrix, named_columns, rank_eps
 from condnum.errors import InvalidInputError, RankError
 from condnum.numbers import short_repr
 from condnum.theory.kappa import checked_rtol
@@ -83,10 +83,10 @@ def alignment(theta: ArrayLike, covariance: Any, *, rtol: float | None = None) -
         False
     """
     if isinstance(covariance, Task):
-        K, names, eps = covariance.covariance, covariance.columns, covariance.eps
+        K, names, eps = covariance.covariance, list(covariance.columns or ()), covariance.eps
     else:
-        K, eps = as_covariance(covariance, "covariance").detach(), storage_eps(covariance)
-        names = named_columns(covariance)
+        K, eps = as_covariance(covariance, "covariance").detach(), rank_eps(covariance)
+        names = named_columns(covariance) or []
     theta = extractor_matrix(theta, columns=names)
     T = as_tensor(theta, "theta", ndim=2).detach()
     K = K.to(T.device)
@@ -96,7 +96,7 @@ def alignment(theta: ArrayLike, covariance: Any, *, rtol: float | None = None) -
             f"theta {tuple(T.shape)} and covariance {tuple(K.shape)} do not fit: "
             "theta must be (D, D_hid) and covariance (D, D)."
         )
-    tolerance = checked_rtol(rtol, rank_tolerance(max(T.shape), max(storage_eps(theta), eps)))
+    tolerance = checked_rtol(rtol, rank_tolerance(max(T.shape), max(rank_eps(theta), eps)))
     m = min(D, columns)
     U, s, _ = singular_triples(T, whole=True)
     gamma, Q = (part.flip(-1) for part in torch.linalg.eigh(K))

@@ -7,7 +7,7 @@ the features are, inside autocast too.
 import torch
 from torch import Tensor
 
-from condnum.arrays import as_tensor, storage_eps
+from condnum.arrays import as_tensor, rank_eps
 from condnum.errors import RankError
 from condnum.theory.regularizers import r_ill, r_well
 from condnum.theory.task import rank_tolerance
@@ -73,4 +73,4 @@ def feature_r_ill(features: Tensor, *, rtol: float | None = None) -> Tensor:
 def feature_rtol(features: Tensor) -> float:
     """Return the rank tolerance of `X̃ᵀX̃`, relative to σ₁, that the features' own round-off asks for."""
     D = features.shape[1]
-    return max(rank_tolerance(D, storage_eps(features)) ** 2, rank_tolerance(D))
+    return max(rank_tolerance(D, rank_eps(features)) ** 2, rank_tolerance(D))

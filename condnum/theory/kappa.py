@@ -9,7 +9,7 @@ at :math:`\|θ\|_F = \sqrt D`, the norm of I, unless asked for θ as trained.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -141,12 +141,13 @@ def hessian(theta: ArrayLike, covariance: Any) -> Array:
         array([[2., 2.],
                [2., 5.]])
     """
+    names: Sequence[str]
     if isinstance(covariance, Task):
-        K, names = covariance.covariance, covariance.columns
+        K, names = covariance.covariance, covariance.columns or ()
     elif storage_eps(covariance) > EPS:
-        K, names = Task.of_covariance(covariance).covariance, named_columns(covariance)
+        K, names = Task.of_covariance(covariance).covariance, named_columns(covariance) or ()
     else:
-        K, names = as_covariance(covariance, "covariance"), named_columns(covariance)
+        K, names = as_covariance(covariance, "covariance"), named_columns(covariance) or ()
     T = as_tensor(extractor_matrix(theta, columns=names), "theta", ndim=2)
     K = K.to(T.device)
     if len(T) != len(K):
@@ -215,7 +216,7 @@ def condition_number(
         sigma = torch.linalg.eigvalsh(symmetric_part(M)).abs().sort(descending=True).values
     else:
         sigma = torch.linalg.svdvals(M)
-    tolerance = checked_rtol(rtol, rank_tolerance(max(M.shape), eps))
+    tolerance = checked_rtol(rtol, rank_tolerance(max(M.shape), min(eps, 2.0**-23)))
     return ConditionNumber.of(
         sigma, int((sigma > tolerance * sigma[0]).sum()), min(M.shape), convention, ridge
     )

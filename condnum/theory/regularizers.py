@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from condnum.arrays import Array, ArrayLike, as_tensor, door, storage_eps
+from condnum.arrays import Array, ArrayLike, as_tensor, door, rank_eps
 from condnum.errors import CondnumError, InvalidInputError, RankError, check_integer, check_known
 from condnum.numbers import short_repr
 from condnum.theory.kappa import checked_rtol, hessian
@@ -72,7 +72,7 @@ def r_well(S: ArrayLike, *, dimension: int | None = None) -> Any:
         2.0
     """
     M = as_tensor(S, "S", ndim=2)
-    return _differentiable(M, well_gradient(M.detach(), dimension=dimension, eps=storage_eps(S)))
+    return _differentiable(M, well_gradient(M.detach(), dimension=dimension, eps=rank_eps(S)))
 
 
 @door
@@ -108,7 +108,7 @@ def r_well_gradient(
         False
     """
     M = as_tensor(S, "S", ndim=2).detach()
-    return _in_numbers(well_gradient(M, dimension=dimension, rtol=rtol, eps=storage_eps(S)))
+    return _in_numbers(well_gradient(M, dimension=dimension, rtol=rtol, eps=rank_eps(S)))
 
 
 @door
@@ -140,7 +140,7 @@ def r_ill(S: ArrayLike, *, rank: int | None = None, rtol: float | None = None) -
         inf
     """
     M = as_tensor(S, "S", ndim=2)
-    return _differentiable(M, ill_gradient(M.detach(), rank=rank, rtol=rtol, eps=storage_eps(S)))
+    return _differentiable(M, ill_gradient(M.detach(), rank=rank, rtol=rtol, eps=rank_eps(S)))
 
 
 @door
@@ -173,7 +173,7 @@ def r_ill_gradient(
                [ 0.   ,  0.125]])
     """
     M = as_tensor(S, "S", ndim=2).detach()
-    result = ill_gradient(M, rank=rank, rtol=rtol, eps=storage_eps(S))
+    result = ill_gradient(M, rank=rank, rtol=rtol, eps=rank_eps(S))
     reject_infinite(result.value)
     return _in_numbers(result)
 
@@ -398,7 +398,7 @@ def _stepped(theta: ArrayLike, K: ArrayLike, eta: float, gradient: Callable[...,
     """Return `θ − 2ηθ∇_HR(H(θ))`, of the kind of θ."""
     step, T = 2 * _step_size(eta), as_tensor(theta, "theta", ndim=2).detach()
     H: Tensor = hessian(T, as_tensor(K, "K", ndim=2).detach().to(T.device))  # type: ignore[assignment]
-    found = gradient(H, eps=max(storage_eps(theta), storage_eps(K)))
+    found = gradient(H, eps=max(rank_eps(theta), rank_eps(K)))
     reject_infinite(found.value)
     return T - step * (T @ found.gradient)
 

@@ -32,10 +32,10 @@ from condnum.arrays import (
     extractor_matrix,
     frame,
     named_columns,
+    rank_eps,
     same_columns,
     sample_of,
     selected,
-    storage_eps,
 )
 from condnum.errors import InvalidInputError, RankError, check_real
 from condnum.theory.linalg import EPS, as_covariance, checked_gram, singular_triples
@@ -47,11 +47,8 @@ _NOTHING = 1e-10
 
 
 def rank_tolerance(size: int, eps: float = EPS) -> float:
-    """Return the fraction of σ₁ up to which a singular value counts as zero, `size · eps`, at most a half.
-
-    Half precision counts as float32: by its own round-off hardly any direction would be left.
-    """
-    return min(size * min(eps, 2.0**-23), 0.5)
+    """Return the fraction of σ₁ up to which a singular value counts as zero, `size · eps`, at most a half."""
+    return min(size * eps, 0.5)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +133,7 @@ class Task:
             block = torch.cat([rows.new_ones(len(rows[part]), 1), rows[part], Y[part]], dim=1) - shift
             F = torch.linalg.qr(torch.cat([F, block]), mode="r").R
         checked_gram(F.square().sum(dim=0), rows)
-        eps = max(self.eps, storage_eps(X))
+        eps = max(self.eps, rank_eps(X))
         return replace(self, factor=F, shift=shift, rows=self.rows + N, eps=eps, classes=classes)
 
     def coded(self, X: Any, y: Any, kind: TargetKind = "auto") -> tuple[Tensor, Tensor]:
@@ -194,7 +191,7 @@ class Task:
         T = as_covariance(K, name).detach()
         D, names = len(T), named_columns(K)
         values, vectors = torch.linalg.eigh(T)
-        kept = values > rank_tolerance(D, storage_eps(K)) * values[-1].clamp_min(0)
+        kept = values > rank_tolerance(D, rank_eps(K)) * values[-1].clamp_min(0)
         if not bool(kept.any()):
             raise RankError(
                 f"{name} has rank 0 (no positive eigenvalue): check that the features are not all zero."
@@ -211,7 +208,7 @@ class Task:
             values.sqrt(),
             vectors,
             along,
-            eps=storage_eps(K),
+            eps=rank_eps(K),
             sample=sample_of(K),
             columns=None if names is None else tuple(names),
         )
@@ -224,6 +221,14 @@ class Task:
         task = cls(F, torch.zeros_like(F[0]), len(vectors), 0, **facts)
         task.__dict__["_svd"] = sigma, vectors, along
         return task
+
+    def mapped(self, mean: Tensor, scale: Tensor) -> Task:
+        """Return the task of rows `(X − mean)/scale`, `(D,)` each; a scale of ∞ makes a column zero."""
+        inputs = slice(1, 1 + self.dimension)
+        F, shift = self.factor.clone(), self.shift.clone()
+        F[:, inputs] = (F[:, inputs] - F[:, :1] * (mean - shift[inputs])) / scale
+        shift[inputs] = 0
+        return replace(self, factor=F, shift=shift)
 
     @property
     def outputs(self) -> int:
@@ -359,6 +364,11 @@ class Task:
         facts = {"eps": self.eps, "classes": self.classes, "columns": self.columns, "sample": self.sample}
         return Task._spectral(sigma, torch.cat([self.vectors, null], dim=1), along, **facts)
 
+    def aimed_at(self, along: Tensor) -> Task:
+        """Return the task with other targets, UᵀY `(k, m)` in the basis of its own inputs."""
+        facts = {"eps": self.eps, "columns": self.columns, "sample": self.sample}
+        return Task._spectral(self.sigma, self.vectors, along, **facts)
+
     def to(self, device: str | torch.device) -> Task:
         """Return the task on a device."""
         if self.factor.device == torch.device(device):
@@ -442,7 +452,7 @@ def stored_extractor(theta: Any, name: str = "theta", columns: Sequence[str] | N
     """
     theta = extractor_matrix(theta, name, columns)
     T = as_tensor(theta, name, ndim=2).detach()
-    eps = storage_eps(theta)
+    eps = rank_eps(theta)
     if eps <= EPS:
         return T
     equal, lengths = T, []
