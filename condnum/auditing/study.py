@@ -162,7 +162,6 @@ def audit(
         probes=probes,
         attack=attack,
         price=price,
-        columns=pair.columns,
         notes=pair.notes,
         method=method,
         standardize=standardize,

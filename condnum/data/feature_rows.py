@@ -29,10 +29,8 @@ class TaskRows:
     stream: FeatureStream
     complete: NDArray[np.bool_]  # (all rows of the file,) those without missing entries
     gaps: NDArray[np.int64]  # (D,) missing entries
-    mean: Float64Array  # (D,) as in the file, like the next four
+    mean: Float64Array  # (D,) as in the file, like the next one
     deviation: Float64Array  # (D,) of the population; exactly 0 for a constant column
-    smallest: Float64Array  # (D,)
-    largest: Float64Array  # (D,)
     covariance: Float64Array  # (D, D) K = XᵀX, neither centered nor normalized (Eq. 9)
     moment: Float64Array | None  # (D, m) XᵀY, where there are targets
     energy: float  # ‖Y‖²
@@ -118,7 +116,6 @@ class _RowSums:
         self.complete = np.empty(0, dtype=bool)
         self.gaps, self.rows = np.zeros(D, np.int64), 0
         self.mean, self.squares = np.zeros((2, D))  # squared deviations from the mean
-        self.smallest, self.largest = np.full(D, np.inf), np.full(D, -np.inf)
         self.products, self.moment = np.zeros((D, D)), np.zeros((D, self.width))
         self.answers, self.energy = np.zeros(self.width), 0.0  # Σ y, Σ y²
         # Random numbers, places and rows: those with the smallest numbers are the sample.
@@ -151,8 +148,6 @@ class _RowSums:
             self.moment += near.T @ Y
         self.mean = self.mean + apart * (len(X) / rows)
         self.rows += len(X)
-        self.smallest = np.minimum(self.smallest, X.min(axis=0, initial=np.inf))
-        self.largest = np.maximum(self.largest, X.max(axis=0, initial=-np.inf))
         self.answers += Y.sum(axis=0)
         self.energy += float((Y**2).sum())
         keys = np.random.default_rng([self.seed, start, _SAMPLE_SEED]).random(len(X))
@@ -189,6 +184,6 @@ class _RowSums:
             K = (K - self.rows * np.outer(apart, apart)) / np.outer(scale, scale)
             moment = (moment - np.outer(apart, self.answers)) / scale[:, None]
         return TaskRows(
-            stream, self.complete, self.gaps, self.mean, deviation, self.smallest, self.largest, K,
+            stream, self.complete, self.gaps, self.mean, deviation, K,
             None if self.targets is None else moment, self.energy, self.drawn[2], self.drawn[1], standardize,
         )  # fmt: skip
