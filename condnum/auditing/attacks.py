@@ -55,7 +55,6 @@ class AttackSection:
     rows: int = 0  # rows the attackers trained on
     choosing: int = 0  # rows on which their steps and candidates were chosen
     held_out: int = 0  # rows on which they were judged
-    of_rows: int = 0  # rows there are
     reduced: Sequence[str] = ()  # sentences on what large tasks are spared
     lights: pd.DataFrame = field(default_factory=NO_LIGHTS.copy)  # of `attacker_lights`
     own_rows: Collection[str] = ()  # extractors that were made from these rows
@@ -151,7 +150,7 @@ def attack_section(
         )
     if not len(held):
         reason = f"fewer than {LEAST_ROWS} rows leave none on which to score attackers"
-        return AttackSection(report, reason, len(train), of_rows=task.rows, reduced=reduced)
+        return AttackSection(report, reason, len(train), reduced=reduced)
     own, solved, rows = list[str](), list[dict[str, Any]](), np.concatenate([train, held])
     raw = Sample(task.sample[rows], y[rows], labels)
     for name, theta in thetas.items() if attackers is None else ():
@@ -165,7 +164,7 @@ def attack_section(
     lights = _lights(report, solved, raw._replace(X=task.sample[judging], y=y[judging]))
     doubted = lights["extractor"].isin(own) & (lights["light"] == "stopped")
     lights = lights.assign(light=lights["light"].mask(doubted, "not known"))
-    counts = len(train), len(choosing), len(judging), task.rows
+    counts = len(train), len(choosing), len(judging)
     return AttackSection(report, "", *counts, reduced, lights, own)
 
 

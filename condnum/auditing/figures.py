@@ -60,29 +60,6 @@ def attackers_figure(found: Audit) -> Any:
     return _legend(figure)
 
 
-def audited_spectra_figure(found: Audit) -> Any:
-    """Draw the spectra of both tasks' features with the rank tolerance and ε."""
-    tasks = {"D<sub>P</sub>, pre-training task": found.pretrain, "D<sub>H</sub>, harmful task": found.harmful}
-    rows = [(name, *of) for name, task in tasks.items() for of in enumerate(task.spectrum, start=1)]
-    table = pd.DataFrame(rows, columns=["task", "index i", "sigma"])
-    floor = max(found.rtol * table["sigma"].max() / 1e3, 1e-300)
-    table["shown"] = table["sigma"].clip(lower=floor)
-    figure = express(
-        "scatter", table, x="index i", y="shown", color="task", facet_col="task", hover_data=["sigma"]
-    ).update_traces(showlegend=False)
-    for column, task in enumerate(tasks.values(), start=1):
-        for level, dash in ((found.rtol * task.spectrum[0], "dash"), (found.epsilon, "dot")):
-            if level >= floor:
-                figure.add_hline(y=level, line={"color": PURPLE, "dash": dash}, row=1, col=column)
-    figure.update_yaxes(**log_axis("", table["shown"]))
-    figure.update_yaxes(title_text="eigenvalue σ<sub>i</sub> of K = XᵀX", col=1)
-    note = (
-        f"{_data(found)}. Dashed: rank tolerance; dotted: ridge ε. Eigenvalues below the tolerance count as "
-        "zero and lie on the floor"
-    )
-    return finish(figure, "Spectra of the features", note)
-
-
 def depth_figure(found: LayerAudit) -> Any:
     """Draw what is possible behind each layer along the depth; the table has κ's and ranks."""
     table, figure = found.table, empty()

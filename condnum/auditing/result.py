@@ -46,7 +46,6 @@ class Audit:
     probes: Mapping[str, OwnProbes]
     attack: AttackSection
     price: pd.DataFrame  # of `attacker_lights`: ridge regression on the benign task
-    columns: pd.DataFrame  # of `FeaturePair`: scale of each column
     notes: Sequence[str]  # what was done to the data
     method: str = PARETO  # the closed form that is judged where none was given
     standardize: bool = False

@@ -146,7 +146,6 @@ def audit(
         probes=measures.own_probes(compared),
         attack=attack,
         price=price,
-        columns=pair.columns,
         notes=pair.notes,
         method=method,
         standardize=standardize,

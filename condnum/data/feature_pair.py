@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from condnum.arrays import check_same_names
@@ -23,7 +22,6 @@ class FeaturePair:
 
     pretrain: TaskRows
     harmful: TaskRows
-    columns: pd.DataFrame  # a row per column: `column`, mean, deviation, smallest, largest of both
     notes: tuple[str, ...]  # what was done to the data, in sentences
 
 
@@ -78,7 +76,7 @@ def look_at(
     y_harmful: NDArray[Any] | None = None,
     seed: int = 0,
 ) -> FeaturePair:
-    """Read both matrices once: drop rows with gaps, describe the columns, sum K.
+    """Read both matrices once: drop rows with gaps, sum K.
 
     Targets are labels `(N,)` or numbers `(N, m)` of all rows.
     """
@@ -104,11 +102,7 @@ def look_at(
         if flat:
             named = ", ".join(flat[:5]) + ", …" * (len(flat) > 5)
             said.append(f"{task} has {len(flat)} constant column(s) ({named}).")
-    P, H = read
-    table = pd.DataFrame({"column": list(pretrain.columns)})
-    for field, found in (("pretrain", P), ("harmful", H)):
-        for figure in ("mean", "deviation", "smallest", "largest"):
-            table[f"{figure}_{field}"] = getattr(found, figure)
     if standardize:
         said.append("Columns are standardized, each task with its own mean and standard deviation.")
-    return FeaturePair(P, H, table, tuple(said))
+    P, H = read
+    return FeaturePair(P, H, tuple(said))

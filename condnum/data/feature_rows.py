@@ -32,10 +32,8 @@ class TaskRows:
     stream: FeatureStream
     complete: NDArray[np.bool_]  # (all rows of the file,) those without missing entries
     gaps: NDArray[np.int64]  # (D,) missing entries
-    mean: Float64Array  # (D,) as in the file, like the next four
+    mean: Float64Array  # (D,) as in the file, like the next one
     deviation: Float64Array  # (D,) of the population; exactly 0 for a constant column
-    smallest: Float64Array  # (D,)
-    largest: Float64Array  # (D,)
     task: Task  # of X and, where there are any, targets
     drawn: Float64Array  # (n, D) rows as in the file, drawn without replacement, in their order
     places: NDArray[np.int64]  # (n,) their positions among all rows of the file
@@ -110,7 +108,6 @@ class _RowSums:
         self.complete = np.empty(0, dtype=bool)
         self.gaps, self.rows = np.zeros(D, np.int64), 0
         self.mean, self.squares = np.zeros((2, D))  # squared deviations from the mean
-        self.smallest, self.largest = np.full(D, np.inf), np.full(D, -np.inf)
         # Random numbers, places and rows: those with the smallest numbers are the sample.
         self.drawn: tuple[Any, Any, Any] = np.empty(0), np.empty(0, np.int64), np.empty((0, D))
 
@@ -135,8 +132,6 @@ class _RowSums:
             self.squares += apart**2 * (self.rows * len(X) / rows)
         self.mean = self.mean + apart * (len(X) / rows)
         self.rows += len(X)
-        self.smallest = np.minimum(self.smallest, X.min(axis=0, initial=np.inf))
-        self.largest = np.maximum(self.largest, X.max(axis=0, initial=-np.inf))
         large = ~np.isfinite(self.squares + self.rows * self.mean**2)
         if large.any():
             raise DataFormatError(
@@ -174,5 +169,5 @@ class _RowSums:
         if standardize:
             scale = torch.from_numpy(np.where(deviation == 0, np.inf, deviation))
             task = task.mapped(torch.from_numpy(self.mean), scale)
-        about = self.complete, self.gaps, self.mean, deviation, self.smallest, self.largest
+        about = self.complete, self.gaps, self.mean, deviation
         return TaskRows(stream, *about, task, self.drawn[2], self.drawn[1], standardize)

@@ -69,8 +69,7 @@ class PathTasks:
         """Follow two files of features, without targets."""
         found = look_at(*open_pair(pretrain, harmful, drop=drop))
         problem = ImmunizationProblem.from_data(found.pretrain.array(), None, found.harmful.array())
-        columns = tuple(map(str, found.columns["column"]))
-        return cls(problem, (Path(pretrain).name, Path(harmful).name), columns, "files")
+        return cls(problem, (Path(pretrain).name, Path(harmful).name), found.pretrain.stream.columns, "files")
 
     @property
     def dimension(self) -> int:

@@ -13,7 +13,6 @@ import pandas as pd
 import torch
 
 from condnum.auditing.measures import TaskFacts, task_facts
-from condnum.auditing.tables import columns_html
 from condnum.data import digit_pair, load_diabetes_tasks, load_small_digits
 from condnum.data.feature_pair import FeaturePair, look_at, match_streams, open_pair
 from condnum.data.feature_stream import FeaturesLike, as_stream
@@ -227,7 +226,7 @@ class OwnData(ExplorerResult):
         return sheet.finish(self.own.title, f"compact {', '.join(kappas)}, of D = {D}; random labels")
 
     def caption(self) -> str:
-        """Put the numbers into a table, and verdict, warnings and columns below it."""
+        """Put the numbers into a table, and verdict and warnings below it."""
         costs = [f"more than {self.probes.steps[-1]:,d}" if n < 0 else f"{n:,d}" for n in self.costs]
         table = {"task": ["rows", "rank", "κ, compact", "κ, ridge ε", "steps, as is", "steps, after θ*"]}
         columns = ("pre-training P", self.pretrain, costs[:2]), ("harmful H", self.harmful, costs[2:])
@@ -246,8 +245,7 @@ class OwnData(ExplorerResult):
         )
         notes = "".join(f"<li>{formula_html(note)}</li>" for note in self.warnings)
         return (
-            f'<div class="condnum-wide">{as_html(pd.DataFrame(table))}<p>{verdict}</p><ul>{notes}</ul>'
-            f"{columns_html(self.own.pair.columns)}</div>"
+            f'<div class="condnum-wide">{as_html(pd.DataFrame(table))}<p>{verdict}</p><ul>{notes}</ul></div>'
         )
 
 

@@ -79,6 +79,8 @@ def test_a_finished_run_is_reused_until_what_it_depends_on_changes(condnum, own,
     [
         ("run house-prices --data train.csv", "condnum: train.csv lacks 79 of the 81 columns"),
         ("audit --pretrain P.npy", "--pretrain was given without --harmful"),
+        ("audit --layers all", "an audit of a net needs --backbone, --pretrain-images"),
+        ("audit --method erase --save-theta t.npy", "must end in .safetensors: an eraser is a map"),
         ("run own.ipynb --mode fail", "condnum: column 'SalePrice' is missing."),
         ("run own.ipynb --out own.ipynb", "it exists and is a file"),
         ("run own.ipynb --out .", "cannot be renamed while it is in use"),
@@ -88,6 +90,23 @@ def test_what_the_notebook_refuses_is_one_paragraph_and_leaves_nothing(refused, 
     (own.parent / "train.csv").write_text("Id,MSZoning\n1,RL\n2,FV\n")
     np.save(own.parent / "P.npy", np.eye(3))
     assert message in refused(words)
+
+
+def test_the_closed_form_of_an_audit_is_written_and_judged_again(condnum, tmp_path):
+    rng = np.random.default_rng(0)
+    words = ["audit", "--pretrain", "P.npy", "--harmful", "H.npy", "--no-attackers", "-q"]
+    for name in "PH":
+        np.save(tmp_path / f"{name}.npy", rng.normal(size=(50, 3)) * rng.uniform(1, 9, 3))
+    first = condnum(*words, "--save-theta", "theta.npy", "--out", "first", cwd=tmp_path)
+    again = condnum(*words, "--theta", "theta.npy", "--out", "again", cwd=tmp_path)
+    assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
+    assert tree(tmp_path / "again") == ["audit.json", "provenance.json", "report.html", "report.ipynb"]
+    rows = [json.loads((tmp_path / of / "audit.json").read_text())["measures"] for of in ("first", "again")]
+    front, theta = (
+        next(row["rir"] for row in of if row["extractor"] == name)
+        for of, name in zip(rows, ("pareto", "theta"), strict=True)
+    )
+    assert theta == front
 
 
 def test_an_error_that_nobody_knows_keeps_the_executed_part(condnum, own, tmp_path):

@@ -63,20 +63,6 @@ class TestFolders:
         with pytest.raises(DataNotFoundError, match=r"Give an existing path, .* got '.*elsewhere'"):
             obtain(ONE, isolated / "elsewhere")
 
-    def test_the_message_says_where_and_what(self, isolated, monkeypatch):
-        with pytest.raises(DataNotFoundError) as caught:
-            obtain(TWO)
-        message = str(caught.value)
-        assert "a.gz or a and b not found in:" in message
-        for folder in (Path("data").absolute(), user_cache(), BOX):
-            assert str(folder / "toy/raw") in message
-        assert "into the subfolder toy/raw/ of data/ or of the folder in CONDNUM_DATA" in message
-        assert message.endswith("Ask the author.")
-        monkeypatch.setenv("CONDNUM_DATA", str(isolated / "typo"))
-        said = r"CONDNUM_DATA is '.*typo', a folder that does not exist"
-        with pytest.raises(DataNotFoundError, match=said):
-            obtain(ONE)
-
 
 def test_bundled_files_are_known_however_they_are_compressed(isolated, monkeypatch):
     """Their README has the SHA-256 of each."""

@@ -207,7 +207,6 @@ class TestRows:
             (task.moment, kept.T @ Y),
             (task.mean, whole.mean(axis=0)),
             (task.deviation, whole.std(axis=0)),
-            (task.largest, whole.max(axis=0)),
         ):
             np.testing.assert_allclose(own, right, rtol=1e-8, atol=1e-8)
         assert (task.rows, task.energy, task.gaps.tolist()) == (51, 51, [1, 0, 1])

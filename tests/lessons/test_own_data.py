@@ -56,17 +56,17 @@ def test_null_spaces_make_the_ceiling_infinite_and_are_told():
     assert "X_H excites 1 direction" in text
 
 
-def test_columns_are_listed_and_left_out(tmp_path):
+def test_columns_are_named_and_left_out(tmp_path):
     X, paths = np.random.default_rng(0).normal(size=(60, 3)), [str(tmp_path / f"{name}.csv") for name in "PH"]
     for path in paths:
         rows = "\n".join(f"{a},{b},{c},{i % 2}" for i, (a, b, c) in enumerate(X))
         Path(path).write_text(f"a,<b>,c,label\n{rows}\n")
     explorer = OwnDataExplorer(tables=OwnTables(*paths))
-    assert "<td>&lt;b&gt;</td>" in shown(explorer)["caption"]
+    assert "named by the first line: a, &lt;b&gt;, c, label" in shown(explorer)["caption"]
     assert "explorer" not in explorer.plain_figure().layout.meta  # which a page would play
     dropped = OwnTables(*paths, drop="label")
     explorer = OwnDataExplorer(tables=dropped)
-    assert len(explorer.result.own.pair.columns) == 3
+    assert explorer.result.own.pair.pretrain.stream.dimension == 3
     explorer.standardize = True
     assert explorer.result.ceiling == own_data(tables=dropped, standardize=True).ceiling
     assert explorer.result.own.title == "P.csv and H.csv, standardized"
