@@ -135,7 +135,7 @@ class Task:
             part = slice(first, first + size)
             block = torch.cat([rows.new_ones(len(rows[part]), 1), rows[part], Y[part]], dim=1) - shift
             F = torch.linalg.qr(torch.cat([F, block]), mode="r").R
-        checked_gram(F.square().sum(dim=0), rows)
+        checked_gram((F + F[:, :1] * shift).square().sum(dim=0), rows)
         eps = max(self.eps, storage_eps(X))
         return replace(self, factor=F, shift=shift, rows=self.rows + N, eps=eps, classes=classes)
 
