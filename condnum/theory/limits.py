@@ -76,7 +76,7 @@ def null_spaces(
         harmful_energy=float((H.root @ N_P).square().sum()) / totals[0],
         intersection=lying.shape[1],
         intersection_energy=float((H.root @ lying).square().sum()) / totals[0],
-        pretrain_only=len(exclusive_directions(P, N_H)[0]),
+        pretrain_only=len(exclusive_directions(P, H)[0]),
         pretrain_energy=float((P.root @ N_H).square().sum()) / totals[1],
     )
 
