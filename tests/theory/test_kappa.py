@@ -335,10 +335,8 @@ class TestRanksThatThetaLowers:
         assert (found.verdict, found.harmful_ratio) == ("met", pytest.approx(g**-2))
 
     def test_below_that_it_is_undecided(self):
-        found = relative_immunization_ratio(
-            np.diag([1, 1e-17]), Task.of(np.diag([1, 1e6])), np.diag([2.0, 1])
-        )
-        assert (found.clauses.harmful_slower, found.clauses.pretrain_no_slower) == (None, True)
+        found = relative_immunization_ratio(np.diag([1, 1e-17]), np.diag([1, 4.0]), np.diag([2.0, 1]))
+        assert (found.clauses.harmful_slower, found.harmful_lost, found.pretrain_lost) == (None, 1, 1)
 
 
 class TestUnits:
