@@ -80,10 +80,11 @@ class Ours(Method):
     }
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
-        """Return θ₀ and, for a task with targets, ω₀, both uniform in ±1/√D."""
+        """Return θ₀ and, for a task with targets, ω₀, uniform in ±1/√D; the order of classes changes no ω₀."""
         drawn = super().initial(problem, generator)
         if problem.losses[0] is not None:
-            drawn["omega"] = random_weights(problem, problem.losses[0].outputs, generator)
+            column = random_weights(problem, 1, generator)
+            drawn["omega"] = column.repeat(1, problem.losses[0].outputs)
         return drawn
 
     def gradients(

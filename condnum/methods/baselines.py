@@ -45,11 +45,11 @@ class Imma(Method):
     net_probe = True
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
-        """Return θ₀, ω₀ and w₀, all uniform in ±1/√D."""
+        """Return θ₀, ω₀ and w₀, all uniform in ±1/√D; the order of classes changes none."""
         drawn = super().initial(problem, generator)
         for name, loss in zip(("omega", "w"), problem.losses, strict=True):
             assert loss is not None  # see `needs`
-            drawn[name] = random_weights(problem, loss.outputs, generator)
+            drawn[name] = random_weights(problem, 1, generator).repeat(1, loss.outputs)
         return drawn
 
     def gradients(

@@ -5,9 +5,9 @@ is ever squared. Blocks of rows extend it by QR in O((D + m)²) memory. An inter
 to the column of ones stands below the factor's first row, and a step of gradient descent with an intercept is one on
 centered rows.
 
-**One rule for ranks**, that of `numpy.linalg.matrix_rank` for the factor: singular values above D·eps·σ₁, with the
-eps of the type in which the rows were stored (half precision counts as float32). X is cut there before any θ acts:
-a θ with large gains would make rank of its round-off.
+**One rule for ranks**, that of `numpy.linalg.matrix_rank`: singular values above D·eps·σ₁, with the eps of the type
+in which the rows were stored (half precision counts as float32), and above N·eps·σ₁ with that of float64, the
+round-off of N rows. X is cut there before any θ acts: a θ with large gains would make rank of its round-off.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Task:
             part = slice(first, first + size)
             block = torch.cat([rows.new_ones(len(rows[part]), 1), rows[part], Y[part]], dim=1) - shift
             F = torch.linalg.qr(torch.cat([F, block]), mode="r").R
-        checked_gram(F.square().sum(dim=0), rows)
+        checked_gram((F + F[:, :1] * shift).square().sum(dim=0), rows)
         eps = max(self.eps, rank_eps(X))
         return replace(self, factor=F, shift=shift, rows=self.rows + N, eps=eps, classes=classes)
 
@@ -257,6 +257,11 @@ class Task:
         F = self.factor[1:] if self.intercept else self.factor + self.factor[:, :1] * self.shift
         return F[:, 1 : 1 + self.dimension], F[:, 1 + self.dimension :]
 
+    @property
+    def rtol(self) -> float:
+        """Fraction of σ₁ up to which a singular value is round-off, of the stored rows or of their factor."""
+        return max(rank_tolerance(self.dimension, self.eps), rank_tolerance(self.rows))
+
     @cached_property
     def _svd(self) -> tuple[Tensor, Tensor, Tensor]:
         """σ `(k,)` descending above the rank tolerance, V `(D, k)`, and the targets along U `(k, m)`."""
@@ -265,7 +270,7 @@ class Task:
         # A QR of the columns from the longest to the shortest keeps the short ones apart (Higham, ch. 19).
         Q, R = torch.linalg.qr(X[:, order])
         U, sigma, rows = singular_triples(R)
-        kept = sigma > rank_tolerance(self.dimension, self.eps) * sigma[:1]
+        kept = sigma > self.rtol * sigma[:1]
         if not bool(kept.any()):
             raise RankError("the features are all zero: their covariance has rank 0.")
         V = torch.empty_like(rows.mT).index_copy_(0, order, rows.mT)[:, kept]
@@ -342,9 +347,9 @@ class Task:
 
     @property
     def null_noise(self) -> float:
-        """Sine of the angle by which round-off may have turned null(K): D·eps·σ₁/σ_k, or γ₁/γ_k of a covariance."""
+        """Sine of the angle by which round-off may have turned null(K): rtol·σ₁/σ_k, or γ₁/γ_k of a covariance."""
         kappa = self.kappa**0.5 if self.rows else self.kappa
-        return min(rank_tolerance(self.dimension, self.eps) * kappa, 0.5)
+        return min(self.rtol * kappa, 0.5)
 
     @property
     def null_projector(self) -> Tensor:

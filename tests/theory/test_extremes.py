@@ -3,9 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from covariances import draw
-
-from condnum.theory import extremes
 from condnum.theory.extremes import (
     SMALL,
     largest_bound,
@@ -15,6 +12,9 @@ from condnum.theory.extremes import (
     triangle_ends,
 )
 from condnum.theory.spectra import spectrum_ends
+from covariances import draw
+
+from condnum.theory import extremes
 
 #: 200 eigenvalues each.
 SPECTRA = {

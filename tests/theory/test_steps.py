@@ -2,12 +2,6 @@
 
 import numpy as np
 import pytest
-from covariances import theta_gradient
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from condnum.errors import InvalidInputError, RankError
-from condnum.theory.regularizers import r_ill, r_well
 from condnum.theory.spectra import condition_number, hessian
 from condnum.theory.steps import (
     ill_spectrum_step,
@@ -17,6 +11,12 @@ from condnum.theory.steps import (
     well_step,
     well_step_bound,
 )
+from covariances import theta_gradient
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from condnum.errors import InvalidInputError, RankError
+from condnum.theory.regularizers import r_ill, r_well
 
 MANY = settings(max_examples=100)
 FRACTION = st.floats(0.01, 0.99)

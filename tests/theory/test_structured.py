@@ -3,6 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from condnum.theory.ceiling import null_spaces, rir_ceiling
+from condnum.theory.covariances import CovarianceRange
+from condnum.theory.immunization import relative_immunization_ratio
+from condnum.theory.pareto import pareto_extractor, pareto_immunizer, ridge_limits
+from condnum.theory.spectra import condition_number, covariance, hessian
 from covariances import ODD_ARRAYS, STRUCTURES, structured_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,12 +16,7 @@ from condnum.errors import CondnumError, InvalidInputError
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing.line_search import linear_probe
 from condnum.theory.alignment import alignment
-from condnum.theory.ceiling import null_spaces, rir_ceiling
-from condnum.theory.covariances import CovarianceRange
-from condnum.theory.immunization import relative_immunization_ratio
-from condnum.theory.pareto import pareto_extractor, pareto_immunizer, ridge_limits
 from condnum.theory.regularizers import r_ill, r_ill_gradient, r_well, r_well_gradient
-from condnum.theory.spectra import condition_number, covariance, hessian
 
 DRAWS = settings(max_examples=40)
 SEEDS, SIZES = st.integers(0, 10**6), st.integers(2, 12)
