@@ -165,6 +165,7 @@ def layer_names(model: nn.Module, layers: str | Sequence[str] = ALL) -> list[str
 class _Sum:
     """What is kept of a layer and a task."""
 
+    name: str  # of both, for messages
     task: Task | None = None
     rows: int = 0
     waiting: list[Tensor] = field(default_factory=list)  # rows that are not in the task yet
@@ -181,7 +182,8 @@ class _Sum:
         """Return the task of all rows."""
         if self.waiting:
             X = torch.cat(self.waiting).cpu()
-            self.waiting, self.task = [], Task.of(X) if self.task is None else self.task.extended(X)
+            of = Task.of if self.task is None else self.task.extended
+            self.waiting, self.task = [], of(X, name=self.name)
         assert self.task is not None  # there are rows
         return self.task
 
@@ -210,7 +212,7 @@ def _sums(
         D = X.shape[1]
         if D > MAX_FEATURES:
             raise InvalidInputError(f"{where} has {D:,d} features, more than {MAX_FEATURES}; pool them.")
-        own = found.setdefault(name, _Sum())
+        own = found.setdefault(name, _Sum(f"{task} behind '{name}'"))
         own.add(X)
         if keep:
             own.features.append(X.cpu())

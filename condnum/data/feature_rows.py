@@ -132,7 +132,8 @@ class _RowSums:
             self.squares += apart**2 * (self.rows * len(X) / rows)
         self.mean = self.mean + apart * (len(X) / rows)
         self.rows += len(X)
-        large = ~np.isfinite(self.squares + self.rows * self.mean**2)
+        with np.errstate(all="ignore"):
+            large = ~np.isfinite(self.squares + self.rows * self.mean**2)
         if large.any():
             raise DataFormatError(
                 f"{self.stream.source} holds numbers so large that their squares overflow float64 (above "

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from condnum.arrays import as_array, rank_eps, same_columns
+from condnum.arrays import as_array, same_columns, storage_eps
 from condnum.deep.features import FeatureExtractor, ImageFeatures, extract_features
 from condnum.deep.image_sets import ImageSource, as_images
 from condnum.deep.transforms import ImageTransform, evaluation_transform
@@ -159,7 +159,7 @@ def rir_from_features(
     sigma = [
         torch.stack([checked_gram(graded_singular_values(group).square(), group) for group in x]) for x in X
     ]
-    eps = [rank_eps(_values(part)) for pair in pairs.values() for part in pair]
+    eps = [storage_eps(_values(part)) for pair in pairs.values() for part in pair]
     # Features of each model have mean square 1 over both tasks.
     scales = [float((X[k].square().mean() + X[k + 2].square().mean()) / 2) for k in (0, 1)] * 2
     scaled = [s / scale for s, scale in zip(sigma, scales, strict=True)]
@@ -181,7 +181,11 @@ def _estimate(
     measured = [
         [
             ConditionNumber.of(
-                s, int((s > rank_tolerance(width, own) ** 2 * s[0]).sum()), width, convention, ridge
+                s,
+                int((s > rank_tolerance(width, min(own, 2.0**-23)) ** 2 * s[0]).sum()),
+                width,
+                convention,
+                ridge,
             )
             for s in spectra
         ]

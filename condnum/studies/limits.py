@@ -254,9 +254,9 @@ def pair_limits(pretrain: Task, harmful: Task, *, ridges: Sequence[float], ridge
     }
     arrays = points | {
         "ceilings": np.array(ceilings),
-        "eigenvalues": found.values.numpy(),
+        "eigenvalues": np.asarray(found.values),
         "eigenvalue_index": np.array(kept),
-        "filters": found.filters[:, kept].numpy(),
-        "patterns": found.patterns[:, kept].numpy(),
+        "filters": np.asarray(found.filters)[:, kept],
+        "patterns": np.asarray(found.patterns)[:, kept],
     }
     return CellResult({name: getattr(spaces, name) for name in NULL_SPACES}, arrays)

@@ -15,6 +15,7 @@ from condnum.auditing.measures import AS_IS
 from condnum.errors import InvalidInputError
 from condnum.lessons.own_data import OwnDataExplorer, OwnTables, own_data
 from condnum.probing import linear_probe
+from condnum.theory.task import Task
 
 
 def test_against_dense_references():
@@ -31,7 +32,7 @@ def test_against_dense_references():
     assert result.pretrain.ridge == pytest.approx(np.linalg.cond(K_P + 0.5 * np.eye(6)), rel=1e-12)
     assert (result.own.title, result.warnings) == ("X_P and X_H", ())
     w = np.random.default_rng(0).normal(size=6)
-    curve = linear_probe(np.eye(6), K_H, K_H @ w, steps=1000)  # every step recorded
+    curve = linear_probe(None, Task.of_covariance(K_H, K_H @ w), steps=1000)  # every step recorded
     assert result.costs[2] == int(np.argmax(curve.norm_ratio <= 0.01)) > 1
     assert result.costs[1] == 1  # κ(H_P(θ*)) = 1
 

@@ -43,7 +43,7 @@ def test_whitening_undoes_the_path_until_it_ends_at_a_price(start):
     assert 0.25 < erased.accuracies["whitened"] < 0.55  # fresh rows: a sampling error is left
     assert erased.accuracies["kernel"] > 0.8
     assert np.isinf([erased.harmful.fixed, erased.harmful.exact]).all()
-    price = erasure_price(rows.X, rows.Z, (OWN.X.T @ OWN.Z)[:, :4]) * len(rows.Z)
+    price = erasure_price(rows.task, (OWN.X.T @ OWN.Z)[:, :4]) * len(rows.Z)
     assert 1 - erased.benign.fit == pytest.approx(price / np.square(fit(rows)).sum(), rel=1e-8)
 
 

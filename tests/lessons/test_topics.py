@@ -28,6 +28,7 @@ from condnum.theory.kappa import relative_immunization_ratio
 from condnum.theory.regularizers import r_ill_gradient, r_well_gradient
 from condnum.theory.kappa import condition_number, hessian
 from condnum.theory.regularizers import ill_step, well_step
+from condnum.theory.task import Task
 
 #: Each factor (1 − ασ_i) is rounded; products of orthogonal matrices of size ≤ 16: far above their round-off.
 ROUND_OFF = 1e-11
@@ -67,7 +68,7 @@ def test_contraction_is_the_closed_form_and_within_both_bounds(kappa, angle):
 
 def test_the_plane_is_a_case_of_the_probe_and_the_worst_start_attains_the_bound():
     run, K = zigzag(kappa=7.0, angle=20.0, steps=12), np.diag([1.0, 1 / 7.0])
-    curve = linear_probe(np.eye(2), K, K @ -run.path[0], steps=12)
+    curve = linear_probe(None, Task.of_covariance(K, K @ -run.path[0]), steps=12)
     np.testing.assert_allclose(run.norm_ratio, curve.norm_ratio, rtol=1e-9)
     worst = spectrum_descent(dimension=10, kappa=20.0, start="worst", steps=50)
     np.testing.assert_allclose(worst.curve.excess_loss, worst.energy_bound, rtol=1e-9)

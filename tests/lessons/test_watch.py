@@ -10,6 +10,7 @@ from condnum.lessons.watch import PROBE_STEPS, Watch
 from condnum.methods import immunize
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import linear_probe
+from condnum.theory.task import Task
 
 
 @pytest.mark.parametrize("static", [True, False], ids=["page", "live"])
@@ -36,5 +37,5 @@ def test_a_descent_is_drawn_while_it_runs(static, capsys):
         found = next(values for key, values in drawn.items() if key.startswith(f"{ratio},"))
         np.testing.assert_allclose(found, kappa / np.linalg.cond(K), rtol=1e-9)  # κ ≤ 100
         moment = K @ np.random.default_rng(0).normal(size=4)
-        left = linear_probe(told[2][2], K, moment, steps=PROBE_STEPS).norm_ratio[-1]
+        left = linear_probe(told[2][2], Task.of_covariance(K, moment), steps=PROBE_STEPS).norm_ratio[-1]
         assert drawn[f"norm ratio, {name}"][2] == pytest.approx(left, rel=1e-6)
