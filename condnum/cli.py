@@ -17,7 +17,6 @@ import click
 
 from condnum import __version__
 from condnum.errors import CondnumError, UnknownNameError, require
-from condnum.machine import PARENT_VARIABLE, end_with
 from condnum.report.command import EXIT_ERROR, EXIT_INTERRUPTED, notebook_command, quiet_option
 from condnum.report.notebook import ParameterNotebook, experiment_names
 from condnum.report.run import STOPPED, say
@@ -35,8 +34,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a word may hold bytes that are no text in any encoding
             stream.reconfigure(errors="backslashreplace")
-    if parent := os.environ.pop(PARENT_VARIABLE, ""):
-        end_with(int(parent))
     STOPPED.clear()
     if threading.current_thread() is threading.main_thread():  # else no handler can be set
         signal.signal(signal.SIGTERM, _interrupt)  # clean up as after Ctrl-C
@@ -204,17 +201,15 @@ def reproduce_experiments(
     from condnum.files import folder_lock, output_folder
     from condnum.report.experiments import requested
     from condnum.report.reproduce import reproduce
-    from condnum.site.parts import missing_parts
 
     require("sphinx", "site")  # now, not when all has run
     names = [word.strip() for word in only.split(",") if word.strip()]
     chosen = [experiment.name for experiment in requested(scale, names)]
     root = output_folder(out or Path("runs") / "reproduce" / scale)
     output_folder(site)
-    stream = None if quiet else sys.stderr
     with folder_lock(root):
         try:
-            runs = reproduce(scale, root, only=names, jobs=jobs, stream=stream, others=missing_parts())
+            runs = reproduce(scale, root, only=names, jobs=jobs, quiet=quiet)
         except KeyboardInterrupt:
             say(f"stopped by Ctrl-C; finished experiments are in {root}; the same command continues there.")
             raise SystemExit(EXIT_INTERRUPTED) from None
@@ -229,17 +224,6 @@ def reproduce_experiments(
 
 
 reproduce_experiments.params.append(quiet_option)
-
-
-@app.command("part", hidden=True)
-@click.argument("cache", type=FOLDER)
-@click.argument("names", nargs=-1)
-def part(cache: Path, names: tuple[str, ...]) -> None:
-    """Run lessons or record explorers for the site, which starts processes that do so."""
-    from condnum.site.parts import make_part
-
-    for name in names:
-        make_part(name, cache)
 
 
 @app.command("site")

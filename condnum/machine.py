@@ -84,8 +84,6 @@ def memory_advice(batch_size: int, device: torch.device, what: str) -> Generator
 
 # Processes.
 
-#: The process with which this one shall end, in the environment of what `condnum.report.pool` starts.
-PARENT_VARIABLE = "CONDNUM_PARENT"
 #: Seconds between two looks whether the parent still lives.
 _WATCH_SECONDS = 1.0
 

@@ -26,11 +26,9 @@ EXPLORERS: dict[str, type[Explorer]] = {
 }
 
 
-def first_line(name: str) -> str:
+def first_line() -> str:
     """Return the first line of a recording: the hash of the code that makes it."""
-    explorer = EXPLORERS.get(name)
-    module = explorer.__module__ if explorer else "condnum.lessons.alignment_lab"
-    return f"// {code_hash(module, 'condnum.lessons.frame.recording')}\n"
+    return f"// {code_hash()}\n"
 
 
 def is_current(path: Path) -> bool:
@@ -38,11 +36,11 @@ def is_current(path: Path) -> bool:
     if not path.exists():
         return False
     with path.open(encoding="utf-8") as stream:
-        return stream.readline() == first_line(path.stem)
+        return stream.readline() == first_line()
 
 
 def record_file(name: str, path: Path) -> None:
     """Write the recording of an explorer."""
     explorer = EXPLORERS[name] if name in EXPLORERS else recorded_lab(name)
     output_folder(path.parent)
-    write_text(path, first_line(name) + record(explorer))
+    write_text(path, first_line() + record(explorer))

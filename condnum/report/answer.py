@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,6 @@ from condnum.probing.report import factor_text
 from condnum.report.deep import HEADLINE, factor_table, in_percent, net_label
 from condnum.report.erasure import left_table
 from condnum.report.linear import immunized, limits_table
-from condnum.report.scoreboard import PROTOCOLS, differences
 from condnum.report.tables import (
     GAP,
     Column,
@@ -31,6 +30,34 @@ from condnum.report.tables import (
 
 #: A table of a run by its name; None if the run has none.
 Tables: TypeAlias = Callable[[str], Any]
+
+
+class Protocol(NamedTuple):
+    """What the paper did, for one kind of run."""
+
+    title: str  # of its table
+    dataset: str  # whose results are comparable
+    seeds: int
+    budget: str  # of the immunization
+
+
+_DIGITS = Protocol("Table 2", "mnist", 3, "30 epochs; the release uses batches of 64")
+
+#: By the word after `condnum run`.
+PROTOCOLS = {
+    "house-prices": Protocol(
+        "Table 1",
+        "house-prices",
+        5,
+        "100 epochs in Sec. 5.1, 1,000 in Table 4, 10 in the release, which uses batches of 64",
+    ),
+    "mnist": _DIGITS,
+    "digits": _DIGITS,
+    "deep": Protocol("Table 3", "imagenet", 3, "2 or 3 epochs over ImageNet"),
+}
+
+#: Ordered pairs of two different digits.
+PAIRS = 90
 
 
 @dataclass(frozen=True)
@@ -90,17 +117,13 @@ def _linear(tables: Tables, kind: str, data: str) -> Answer:
     judged = summary.query("convention == 'ridge' and theta_scale == 'unit'").set_index("method")
     rows = rows.assign(success_rate=rows["method"].map(judged["success_rate"]))
     per_method = cells.groupby("method").agg(steps=("steps", "max"), median=("rir", "median"))
-    rows = rows.join(per_method, on="method").assign(
-        cells=rows["seeds"] * pairs,
-        budget=np.where(rows["published_rir"].notna(), paper.steps, "—"),
-    )
+    rows = rows.join(per_method, on="method").assign(cells=rows["seeds"] * pairs)
     columns: dict[str, Column] = {
         "method": "method",
         "RIR": ("rir_mean rir_std", spread),
         **({"median RIR": "median"} if pairs > 1 else {}),
         "published": ("published_rir published_rir_std", partial(spread, digits=4)),
         "steps": ("steps", lambda steps: f"{steps:,.0f}" if steps else "—"),
-        "published steps": ("budget", str),
         "immunized": immunized(rows),
         "benign loss": ("loss_gap_max", _loss),
     }
@@ -122,18 +145,23 @@ def _linear(tables: Tables, kind: str, data: str) -> Answer:
     differ = (
         [f"{row['steps']:,.0f} full-batch steps where the paper has {paper.budget}"] if comparable else []
     )
-    differ += differences(paper, summary, data, comparable)
+    differ += _differences(paper, summary, data, comparable)
     return Answer(f"{said}. Not as in the paper: {'; '.join(differ)}.", shown(rows, columns))
 
 
-#: What `_net_rir` reads of a row of a summary of nets, besides the method.
-_RIR = ["rir_mean", "rir_std", "accuracy_mean", "accuracy_theta_0_mean"]
-
-
-def _net_rir(method: str, rir: float, deviation: float, accuracy: float, before: float) -> str:
-    """Format RIR_θ0; where no step was kept, θ_I is θ_0."""
-    kept = method != "initial" and rir == 1 and accuracy == before
-    return "1, as θ_0 was kept" if kept else spread(rir, deviation)
+def _differences(paper: Protocol, summary: pd.DataFrame, data: str, comparable: bool) -> list[str]:
+    """Say in what data, pairs and seeds of a run are not the paper's."""
+    seeds = int(summary["seeds"].max())
+    pairs = int(summary["pairs"].iloc[0]) if "pairs" in summary else PAIRS
+    said = {
+        "data differ from the paper's: compare the order of the methods, not the numbers": not comparable,
+        "the 10,000 test images; the paper uses the 60,000 training images": (
+            comparable and "test images" in data
+        ),
+        f"{pairs} of the {PAIRS} ordered pairs of digits": pairs != PAIRS,
+        f"seeds: {seeds} instead of {paper.seeds}": seeds != paper.seeds,
+    }
+    return [text for text, applies in said.items() if applies]
 
 
 def _deep(tables: Tables, kind: str, data: str) -> Answer:
@@ -142,10 +170,9 @@ def _deep(tables: Tables, kind: str, data: str) -> Answer:
     columns: dict[str, Column] = {
         **({"backbone": "backbone"} if summary["backbone"].nunique() > 1 else {}),
         "method": ("method", net_label),
-        "RIR_θ0": (" ".join(["method", *_RIR]), _net_rir),
+        "RIR_θ0": ("rir_mean rir_std", spread),
         "published": ("published_rir published_rir_std", partial(spread, digits=4)),
         "steps": ("steps", "{:,.0f}".format),
-        "published steps": ("budget", str),
         "immunized": (
             "method success_rate seeds",
             lambda name, rate, seeds: "—" if name == "initial" else count_of(rate * seeds, seeds),
@@ -155,9 +182,7 @@ def _deep(tables: Tables, kind: str, data: str) -> Answer:
         "D_H solved (%)": ("convex_mean convex_std", spread),
     }
     keys = pd.MultiIndex.from_frame(summary[["backbone", "method"]])
-    known = summary["published_rir"].notna() & (summary["method"] != "initial")
-    budget = np.where(known, PROTOCOLS[kind].steps, "—")
-    rows = summary.assign(steps=steps.reindex(keys).to_numpy(), budget=budget)
+    rows = summary.assign(steps=steps.reindex(keys).to_numpy())
     said = []
     for backbone, own in rows.groupby("backbone", sort=False):
         at = own.set_index("method")
@@ -170,7 +195,7 @@ def _deep(tables: Tables, kind: str, data: str) -> Answer:
         )
         said.append(
             f"{backbone}: {_words(str(row.name))} immunizes {immunized} seeds with RIR_θ0 "
-            f"{_net_rir(str(row.name), *row[_RIR])}, {against}"
+            f"{spread(row['rir_mean'], row['rir_std'])}, {against}"
             f"{'' if row['published_same'] else ' for another net and other data'}; SGD on a new head "
             f"reaches {sgd} on D_H, a solver {solved}."
         )
@@ -239,17 +264,10 @@ def _deep_attackers(tables: Tables, kind: str, data: str) -> Answer:
     factors = tables("factors")
     most = 0 if 0 in set(factors["shots"]) else factors["shots"].max()
     table = factors[(factors["shots"] == most) & np.isclose(factors["fraction"], HEADLINE)]
-    said: dict[str, list[str]] = {}  # what is said, of which nets
-    for (backbone, method), rows in table.groupby(["backbone", "method"], sort=False):
-        first, seen = rows.iloc[0], rows.iloc[0]["examples_theta_0"]
-        before = (
-            f" (on θ_0 after {seen:,.0f})."
-            if np.isfinite(first["examples_theta_i"]) and np.isfinite(seen)
-            else "."
-        )
-        found = f"{cheapest_attack(rows).removesuffix('.')}{before}"
-        said.setdefault(found, []).append(f"{backbone}, {_words(str(method))}")
-    answers = [f"{'; '.join(nets)}: {found}" for found, nets in said.items()]
+    answers = [
+        f"{backbone}, {_words(str(method))}: {cheapest_attack(rows)}"
+        for (backbone, method), rows in table.groupby(["backbone", "method"], sort=False)
+    ]
     return Answer(" ".join([*answers, "The paper attacks by a linear probe alone."]), factor_table(factors))
 
 

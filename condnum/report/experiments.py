@@ -28,8 +28,6 @@ class Experiment:
     summary: str  # one sentence
     run: str  # the word after `condnum run`
     options: Mapping[str, Any] = field(default_factory=dict)  # "{cars}": a folder of images
-    core_seconds: float = 0.0  # of one core, about; 0 if not known
-    first: bool = False  # has all cores before the others begin
     scales: Sequence[str] = ()
     on_request: Sequence[str] = ()  # scales at which it runs only where its name is given
     committed: str = ""  # folder under reports/ whose result stands in until a reproduction has run
@@ -79,9 +77,9 @@ def requested(scale: str, only: Sequence[str] = ()) -> tuple[Experiment, ...]:
 
 # What became of them.
 
-#: What became of an experiment. `reused`: its run had the same parameters, data and code. `not run`: it was
-#: not asked for, or its data are missing. `committed`: it comes with the source.
-Status = Literal["finished", "reused", "failed", "not run", "committed"]
+#: What became of an experiment. `not run`: it was not asked for, or its data are missing. `committed`: it
+#: comes with the source.
+Status = Literal["finished", "failed", "not run", "committed"]
 
 #: What a reproduction adds to the record of a run: the declared command.
 REPRODUCTION = "reproduction"
@@ -118,11 +116,6 @@ class ExperimentResult:
     def provenance(self) -> dict[str, Any]:
         """What the run recorded; empty if it recorded nothing."""
         return {} if self.folder is None else read_record(self.folder)
-
-    @property
-    def key(self) -> str:
-        """What the result depended on, "" if that is not known."""
-        return str(self.provenance.get("key", ""))
 
     @property
     def seconds(self) -> float:

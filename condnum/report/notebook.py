@@ -12,7 +12,6 @@ from typing import Any
 
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError, require
 from condnum.files import atomic_write, output_folder, shipped
-from condnum.stale import code_hash
 
 #: The tag of the cell that papermill looks for.
 PARAMETERS_TAG = "parameters"
@@ -126,13 +125,6 @@ class ParameterNotebook:
     def heading(self) -> str:
         """The first heading, or the name of the file."""
         return first_heading(self.node) or self.path.stem
-
-    @property
-    def code_hash(self) -> str:
-        """The hash of its code and of all that this imports: what makes an executed one stale."""
-        return code_hash(
-            source="\n".join(cell.source for cell in self.node.cells if cell.cell_type == "code")
-        )
 
     @property
     def about(self) -> str:

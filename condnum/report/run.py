@@ -39,9 +39,10 @@ from condnum.files import (
     signature,
     write_json,
 )
-from condnum.machine import end_group, provenance, source_revision, threads_environment
-from condnum.progress import PROGRESS_VARIABLE, OnProgress, following, terminal_progress
+from condnum.machine import end_group, provenance, source_revision
+from condnum.progress import PROGRESS_VARIABLE, following, terminal_progress
 from condnum.report.notebook import ParameterNotebook
+from condnum.stale import code_hash
 
 #: What a finished run leaves beside its tables: the executed notebook and its page.
 REPORT, PAGE = "report.ipynb", "report.html"
@@ -84,7 +85,8 @@ def run_key(book: ParameterNotebook, given: Mapping[str, Any]) -> str:
     for folder in data_folders():
         named = sorted(folder.iterdir()) if folder.is_dir() else []
         places += [place for place in named if any(word in place.name.lower() for word in words)]
-    parts = [book.path.stem, values, book.code_hash, [signature(place) for place in places]]
+    code = [cell.source for cell in book.node.cells if cell.cell_type == "code"]
+    parts = [book.path.stem, values, code_hash(), code, [signature(place) for place in places]]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -100,7 +102,7 @@ def kept_record(folder: Path, key: str) -> dict[str, Any]:
 
 
 def run_into_folder(
-    book: ParameterNotebook, given: Mapping[str, Any], folder: Path, *, quiet: bool = False, **options: Any
+    book: ParameterNotebook, given: Mapping[str, Any], folder: Path, *, quiet: bool = False
 ) -> dict[str, Any]:
     """Run a notebook into a folder, which has its results before or, whole, those with page and record.
 
@@ -123,7 +125,7 @@ def run_into_folder(
         ours = {"out": str(results.path), "quiet": quiet}
         values = {**given, **{name: value for name, value in ours.items() if name in book.parameters}}
         try:
-            report = run_notebook(book, values, results.path, quiet=quiet, **options)
+            report = run_notebook(book, values, results.path, quiet=quiet)
             shown = {name: of for name, of in {**book.defaults, **given}.items() if name not in ours}
             record = read_record(results.path) | provenance(shown, started, source)
             earlier = record.get("earlier_seconds", 0.0)
@@ -177,13 +179,10 @@ def run_notebook(
     folder: Path,
     *,
     quiet: bool = False,
-    progress: OnProgress | None = None,
-    threads: int = 0,
 ) -> Path:
     """Execute a notebook and write it, with its outputs, to `folder/report.ipynb`.
 
-    The kernel is the current interpreter, in the caller's working directory, with so many threads (0: all).
-    `progress` receives the events of the notebook, instead of the terminal. A notebook with a parameter
+    The kernel is the current interpreter, in the caller's working directory. A notebook with a parameter
     `static` shows figures instead of widgets, as a page has no kernel. When a cell fails for a reason that
     condnum does not know, the notebook up to there is kept as `folder/report.failed.ipynb`.
     """
@@ -196,8 +195,7 @@ def run_notebook(
     node.metadata.setdefault(
         "kernelspec", {"name": "python3", "display_name": "Python 3", "language": "python"}
     )
-    environment = threads_environment(threads) | {"LOKY_MAX_CPU_COUNT": str(threads)} if threads else {}
-    bar: Any = nullcontext(progress) if quiet or progress else terminal_progress(book.path.stem)
+    bar: Any = nullcontext() if quiet else terminal_progress(book.path.stem)
     with (
         atomic_write(target / REPORT) as temporary,
         tempfile.TemporaryDirectory(prefix="condnum-") as scratch,
@@ -205,7 +203,7 @@ def run_notebook(
         events = Path(scratch) / "progress.jsonl"
         try:
             with bar as report, following(events, report) if report else nullcontext():
-                environment |= {PROGRESS_VARIABLE: str(events)} if report else {}
+                environment = {PROGRESS_VARIABLE: str(events)} if report else {}
                 with running_kernel(cwd=Path.cwd(), environment=environment) as manager:
                     finished = papermill.execute_notebook(
                         node,

@@ -1,11 +1,8 @@
-"""What the site asks of Sphinx: formulas and searching offline, figures' scripts where there are figures."""
+"""What the site asks of Sphinx: formulas offline, figures' scripts where there are figures."""
 
-import json
 import re
-from pathlib import Path
 from typing import Any
 
-from bs4 import BeautifulSoup
 from docutils import nodes
 
 from condnum.report.html import mathml
@@ -23,6 +20,7 @@ SPHINX: dict[str, Any] = {
     "html_css_files": ["explorer.css", "cards.css", "math.css", "site.css"],
     "html_math_renderer": "mathml",
     "html_copy_source": False,
+    "html_show_search_summary": False,  # it would fetch each page, which file:// forbids
     "html_show_sourcelink": False,
     "html_show_copyright": False,
     "html_use_index": False,
@@ -48,12 +46,10 @@ SCRIPTS = {"plot-frame": _FIGURES, "condnum-recorded": _FIGURES, "condnum-grab":
 
 
 def setup(app: Any) -> dict[str, Any]:
-    """Register the renderer of formulas, the choice of scripts and readable signatures."""
+    """Register the renderer of formulas, and the choice of scripts."""
     app.add_html_math_renderer("mathml", (_inline, None), (_display, None))
     app.connect("doctree-resolved", _indices)
     app.connect("html-page-context", _page_scripts)
-    app.connect("build-finished", _excerpts)
-    app.connect("autodoc-process-signature", _readable)
     app.connect("autodoc-skip-member", _skipped)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -84,36 +80,10 @@ def _indices(app: Any, doctree: Any, name: str) -> None:
 def _page_scripts(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
     body = context.get("body", "")
     wanted = [scripts for name, scripts in SCRIPTS.items() if f'class="{name}"' in body]
-    if pagename == "search":
-        wanted.append(("excerpts.js", "search.js"))
     for script in dict.fromkeys(name for scripts in wanted for name in scripts):
         app.add_js_file(script, loading_method="defer")
-
-
-def _excerpts(app: Any, error: Exception | None) -> None:
-    """Keep the words of each page for `search.js`, which shows those around a hit."""
-    texts = {}
-    for name in [] if error else sorted(app.env.found_docs):
-        page = Path(app.outdir, f"{name}.html").read_text("utf-8")
-        page = page[page.index("<article") : page.rindex("</article>")]
-        article = BeautifulSoup(re.sub(r"(?s)<(script|noscript).*?</\1>", "", page), "html.parser")
-        for code in article.select("details.hide"):
-            code.decompose()
-        for link in article.select(".headerlink"):
-            link.replace_with(". ")
-        texts[name] = " ".join(article.get_text().split())
-    script = f"const condnumTexts = {json.dumps(texts, ensure_ascii=False)};\n"
-    Path(app.outdir, "_static", "excerpts.js").write_text(script, "utf-8")
 
 
 def _skipped(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
     """Leave out what scikit-learn adds to estimators for the routing of metadata."""
     return True if re.fullmatch(r"set_\w+_request", name) else None
-
-
-def _readable(
-    app: Any, what: str, name: str, obj: Any, options: Any, signature: str | None, returned: str | None
-) -> tuple[str | None, ...]:
-    """Write an array of any shape and type as `ndarray`."""
-    array = r"(~?numpy\.ndarray)\[tuple\[~?typing\.Any, \.\.\.\], ~?numpy\.dtype\[[^\]]*\]\]"
-    return tuple(text and re.sub(array, r"\1", text) for text in (signature, returned))

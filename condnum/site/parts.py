@@ -1,24 +1,26 @@
-"""What the site needs that takes long: executed lessons and recorded explorers, each made by a command."""
+"""What the site needs that takes long: executed lessons and recorded explorers, made anew for new code."""
 
 import hashlib
 from collections.abc import Sequence
 from functools import cache as cached
 from pathlib import Path
+from typing import Any
 
 from condnum.errors import check_known
 from condnum.files import shipped
-from condnum.report.notebook import ParameterNotebook
-from condnum.report.pool import Task
+from condnum.machine import core_count
+from condnum.progress import OnProgress
+from condnum.report.notebook import ParameterNotebook, find_notebook
 from condnum.report.run import REPORT, run_notebook
+from condnum.stale import code_hash
+from condnum.studies.frame.cells import Cell
+from condnum.studies.frame.executors import ProcessExecutor
 
 #: Where the site is built, and keeps what needs no new run.
 CACHE = Path("runs") / "site"
 
 #: Notebooks that are executed for the site, without widgets.
 LESSONS = tuple(sorted(path.stem for path in shipped("notebooks").glob("[1-9]_*.ipynb")))
-
-#: Explorers that one process records: seconds each, of which half would go into loading torch and plotly.
-TOGETHER = 4
 
 
 @cached
@@ -31,9 +33,8 @@ def recorded_explorers() -> tuple[str, ...]:
 
 
 def lesson(name: str, cache: Path) -> Path:
-    """Return the executed notebook of a lesson, whose folder is named by its text and the code it imports."""
-    book = ParameterNotebook.find(name)
-    state = hashlib.sha256(f"{book.code_hash}{book.path.read_text('utf-8')}".encode())
+    """Return the executed notebook of a lesson, whose folder is named by its text and the package's code."""
+    state = hashlib.sha256(f"{code_hash()}{find_notebook(name).read_text('utf-8')}".encode())
     return cache / "lessons" / f"{name}-{state.hexdigest()[:12]}" / REPORT
 
 
@@ -44,26 +45,36 @@ def recording(name: str, cache: Path) -> Path:
 
 def missing_parts(
     cache: Path = CACHE, lessons: Sequence[str] = LESSONS, explorers: Sequence[str] | None = None
-) -> list[Task]:
-    """Return the commands of the parts that this code has not made yet."""
+) -> list[str]:
+    """Return the parts that this code has not made yet: explorers (labs take longest), then lessons."""
     from condnum.lessons.explorers import is_current
 
     wanted = recorded_explorers() if explorers is None else explorers
-    new = [name for name in wanted if not is_current(recording(name, cache))]
-    count = -(-len(new) // TOGETHER)
-    groups = [new[first::count] for first in range(count)]  # the labs, which take longest, in different ones
-    recordings = [Task(", ".join(names), ("part", str(cache), *names), 15.0 * len(names)) for names in groups]
-    return recordings + [
-        Task(name, ("part", str(cache), name)) for name in lessons if not lesson(name, cache).exists()
-    ]
+    recordings = [name for name in wanted if not is_current(recording(name, cache))]
+    return recordings + [name for name in lessons if not lesson(name, cache).exists()]
 
 
-def make_part(name: str, cache: Path) -> None:
+def make_parts(names: Sequence[str], cache: Path, progress: OnProgress | None = None) -> dict[str, str]:
+    """Make parts, one to a core; return the errors of those that failed, by name."""
+    cells = [Cell({"stage": name, "cache": str(cache.absolute())}) for name in names]
+    failed = dict[str, str]()
+    for done, outcome in enumerate(ProcessExecutor(core_count(), 1).run(make_part, cells), 1):
+        name = outcome.cell["stage"]
+        if outcome.error:
+            failed[name] = outcome.error
+        if progress is not None:
+            progress({"stage": name, "done": done, "total": len(cells)})
+    return failed
+
+
+def make_part(cell: Cell) -> dict[str, Any]:
     """Run a lesson, or record an explorer, into the cache."""
-    if name in LESSONS:  # in a kernel: nothing that computes is loaded here
-        run_notebook(ParameterNotebook.find(name), {}, lesson(name, cache).parent)
-        return
+    name, cache = cell["stage"], Path(cell["cache"])
+    if name in LESSONS:
+        run_notebook(ParameterNotebook.find(name), {}, lesson(name, cache).parent, quiet=True)
+        return {}
     from condnum.lessons.explorers import record_file
 
     check_known("part of the site", name, (*LESSONS, *recorded_explorers()))
     record_file(name, recording(name, cache))
+    return {}

@@ -20,13 +20,12 @@ from condnum.figures.limits import ceilings_figure
 from condnum.files import shipped
 from condnum.machine import revision_text
 from condnum.progress import duration
-from condnum.report.answer import answer, reported_factors
+from condnum.report.answer import PROTOCOLS, answer, reported_factors
 from condnum.report.deep import committed_tables, verdict
 from condnum.report.experiments import ExperimentResult, experiments
 from condnum.report.html import figure_html, shown_notebook
 from condnum.report.notebook import read_notebook
 from condnum.report.run import REPORT
-from condnum.report.scoreboard import AGREEMENT, scoreboard, tally
 from condnum.report.tables import CORRECTIONS_CSV, as_html, formula_html, mark_tables, sortable
 from condnum.site.notebooks import page_notebook
 
@@ -73,8 +72,10 @@ def results_pages(
     known = committed_runs(but=[run.name for run in own if run.page])
     instead = {run.name for run in known}
     results = [run for run in own if run.page or run.status == "failed" or run.name not in instead] + known
-    sections = scoreboard(results)
     shown = [run for run in results if run.page]
+    compared = [
+        (run, _answer_html(run)) for run in shown if run.experiment.run in PROTOCOLS and _has_numbers(run)
+    ]
     pages, figures, attacked = dict[str, str](), list[tuple[str, str]](), list[tuple[ExperimentResult, str]]()
     for run in shown:
         path = Path(run.folder or "") / REPORT
@@ -101,11 +102,7 @@ def results_pages(
         results=results,
         shown=shown,
         failed=[run for run in results if run.status == "failed"],
-        compared=[section for section in sections if section.comparable],
-        stand_ins=[section for section in sections if not section.comparable],
-        tally=tally(sections),
-        rule=AGREEMENT,
-        zip=zip,
+        compared=compared,
         figures=figures,
         attacked=attacked,
         corrections=[] if corrected is None else corrected.to_dict("records"),
@@ -143,7 +140,6 @@ def _run_page(run: ExperimentResult, files: Sequence[str]) -> str:
     text = _template("run.md.j2").render(run=run, facts=facts, files=files)
     if REPORT in files:
         return text
-    found = answer(run.experiment.run, run.table, ", ".join(known.get("data", {})))
     if run.experiment.run in _DRAWN:
         figure = json.loads(_DRAWN[run.experiment.run](run.table).to_json())
         pictures = [figure_html(figure, f"first-{run.name}")]
@@ -152,13 +148,28 @@ def _run_page(run: ExperimentResult, files: Sequence[str]) -> str:
         pictures = [f'<img src="../runs/{run.name}/{name}" alt="{name}">' for name in images]
     summary = run.table("summary")
     more = committed_tables(summary) if run.experiment.run == "deep" and summary is not None else []
-    soup = BeautifulSoup("\n".join([sortable(found.table), *map(as_html, more)]), "html.parser")
+    shown = "\n".join([_answer_html(run), *pictures, _framed(*map(as_html, more))])
+    around = f"# {run.experiment.title}\n\n{run.experiment.summary}\n\n"
+    return f"{around}```{{raw}} html\n<div>{shown}</div>\n```\n\n{_notice(run)}\n\n{text}"
+
+
+def _has_numbers(run: ExperimentResult) -> bool:
+    return all(run.table(name) is not None for name in ("summary", "results"))
+
+
+def _answer_html(run: ExperimentResult) -> str:
+    """Return the sentence and the table of a run, the published numbers beside those obtained."""
+    found = answer(run.experiment.run, run.table, ", ".join(run.provenance.get("data", {})))
+    return f"{found._repr_html_()}\n{_framed(sortable(found.table))}"
+
+
+def _framed(*tables: str) -> str:
+    """Return tables, each in a frame that scrolls."""
+    soup = BeautifulSoup("\n".join(tables), "html.parser")
     mark_tables(soup)
     for table in soup.find_all("table"):
         table.wrap(soup.new_tag("div", attrs={"class": "scroll", "tabindex": "0"}))
-    shown = "\n".join([found._repr_html_(), *pictures[:1], str(soup), *pictures[1:]])
-    around = f"# {run.experiment.title}\n\n{run.experiment.summary}\n\n"
-    return f"{around}```{{raw}} html\n<div>{shown}</div>\n```\n\n{_notice(run)}\n\n{text}"
+    return str(soup)
 
 
 def _template(name: str) -> Template:

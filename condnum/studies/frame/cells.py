@@ -7,7 +7,7 @@ import json
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -52,9 +52,9 @@ class Cell:
     def named(self, study: str, checksum: str, code: str, folder: str = "") -> Cell:
         """Return the cell with the key that it has in a study, on data and by code with these checksums."""
         after = None if self.after is None else self.after.named(study, checksum, code, folder)
-        parts = [study, self.at, self.settings, checksum, *([] if after is None else [_same(after.key)])]
-        what = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-        return replace(self, after=after, study=study, key=f"{what[:32]}-{code[:16]}", folder=folder)
+        parts = [study, self.at, self.settings, checksum, code, after and after.key]
+        key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+        return replace(self, after=after, study=study, key=key, folder=folder)
 
     @property
     def name(self) -> str:
@@ -75,11 +75,6 @@ class Cell:
 
     def __hash__(self) -> int:
         return hash(self.key)
-
-
-def _same(key: str) -> str:
-    """Return the part of a key that is the same for any code."""
-    return key.partition("-")[0]
 
 
 #: Computes a cell: its row of scalars, and its arrays by name if there are any.
@@ -166,13 +161,11 @@ class ResultStore:
         return CellResult(row, arrays) if isinstance(row, dict) else None
 
     def put(self, key: str, row: Mapping[str, Any], arrays: Mapping[str, Any] | None = None) -> None:
-        """Keep a finished cell; after the return it is on the disk, and replaces those of other code."""
+        """Keep a finished cell; after the return it is on the disk."""
         result, path = checked_result((row, arrays or {})), self._path(key)
         arrays = {f"array.{name}": array for name, array in result.arrays.items()}
         with atomic_write(path) as temporary:
             np.savez(temporary, row=np.array(json.dumps(result.row)), **arrays)
-        for old in set(self.folder.glob(f"{_same(key)}-*.npz")) - {path} if "-" in key else ():
-            old.unlink(missing_ok=True)
         path.with_suffix(".failed").unlink(missing_ok=True)
         seconds = self.earlier + time.monotonic() - self._began
         (self.folder / ".seconds").write_text(f"{seconds:.3f}", encoding="utf-8")
@@ -185,12 +178,6 @@ class ResultStore:
     def count(self) -> int:
         """Return the number of finished cells, without a look into them."""
         return sum(1 for _ in self.folder.glob("[!.]*.npz"))
-
-    def outdated(self, cells: Iterable[Cell]) -> int:
-        """Count cells that are not here, but were computed by other code."""
-        keys = {path.stem for path in self.folder.glob("[!.]*.npz")}
-        others = {_same(key) for key in keys}
-        return sum(cell.key not in keys and _same(cell.key) in others for cell in cells)
 
     def _path(self, key: str) -> Path:
         """Return the file of a cell."""

@@ -7,7 +7,6 @@ import platform
 import socket
 import tempfile
 import time
-import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ import pandas as pd
 from condnum.errors import CondnumError, InvalidInputError
 from condnum.files import CELLS, FAILURES, write_tables
 from condnum.machine import core_count
-from condnum.progress import OnProgress, report_event
+from condnum.progress import OnProgress
 from condnum.stale import class_hash, code_hash
 from condnum.studies.frame.cells import Arrays, Cell, ResultStore, Row
 from condnum.studies.frame.executors import Executor, choose_executor
@@ -120,8 +119,8 @@ class Study:
         return []
 
     def code(self) -> str:
-        """Return the hash of what computes: the study's module and all that it imports."""
-        return self._code or code_hash(type(self).__module__)
+        """Return the hash of what computes: of condnum, and of the modules of a study of one's own."""
+        return self._code or code_hash()
 
     @staticmethod
     def checksum(data: Any) -> str:
@@ -153,10 +152,6 @@ class Study:
             cells = self.planned(data, str(Path(place).absolute()))
             most = min(jobs or self.processes(data, cells), max(1, len(cells)))
             chosen = executor or choose_executor(most, scheduler, threads=self.threads)
-            if outdated := store.outdated(cells):
-                note = f"{outdated} finished cells in {store.folder} are of other code and are computed again"
-                warnings.warn(note, stacklevel=2)
-                report_event(note=note)
             results, errors, reused = sweep(
                 sorted(cells, key=self.order),
                 Computation(self, data, self.code()),
@@ -172,7 +167,7 @@ class Study:
                 "fix this and run again."
             )
         finished = [FinishedCell(cell, *results[cell]) for cell in cells if cell in results]
-        told: dict[str, Any] = {"reused": reused, "computed": len(results) - reused, "outdated": outdated}
+        told: dict[str, Any] = {"reused": reused, "computed": len(results) - reused}
         told |= {"seconds": time.perf_counter() - began, "earlier_seconds": store.earlier if reused else 0.0}
         told |= {"where": chosen.where, "threads": getattr(chosen, "threads", None), "started": started}
         return StudyRun(self, data, finished, errors, **told)
@@ -188,7 +183,6 @@ class StudyRun:
     errors: dict[Cell, str]  # of the cells that failed
     reused: int  # cells found in the store
     computed: int
-    outdated: int  # cells found in the store, but of other code, and computed again
     seconds: float
     earlier_seconds: float  # of tries that were stopped, up to their last finished cell
     where: str  # what computed
@@ -231,8 +225,7 @@ class StudyRun:
                 for of, value in given.items()
                 if value != of.default and not (value in ((), None) and of.default in ("", 0))
             ),
-            "cells": f"{self.computed} computed, {self.reused} from the store, {len(self.errors)} failed"
-            + (f"; {self.outdated} were there, of other code" if self.outdated else ""),
+            "cells": f"{self.computed} computed, {self.reused} from the store, {len(self.errors)} failed",
             "where": self.where + (f", threads each: {self.threads}" if self.threads else ""),
             "seconds": f"{self.seconds:,.1f}"
             + (f", and {self.earlier_seconds:,.1f} before it was stopped" if self.earlier_seconds else ""),
