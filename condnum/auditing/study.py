@@ -102,7 +102,8 @@ def audit(
         given[ERASED] = np.asarray(maps[ERASED].theta_)
     report_event(stage="spectra", done=1, total=2 + attackers)
     D_P, D_H = (found.task for found in tasks)
-    closed = {measures.MAX_RIR: max_rir(D_P), PARETO: pareto(D_P, D_H)}
+    ceiling = ceiling_of(D_P, D_H)
+    closed = {measures.MAX_RIR: max_rir(D_P), PARETO: pareto(D_P, D_H, ceiling=ceiling)}
     thetas = {**given, **{name: theta.numpy() for name, theta in closed.items()}}
     compared = {name: Seen.of(theta, D_P, D_H) for name, theta in thetas.items()}
 
@@ -139,7 +140,7 @@ def audit(
         maps=maps,
         rtol=rank_tolerance(P.dimension, max(P.stored_eps, H.stored_eps)) ** 2,
         epsilon=epsilon,
-        ceiling=ceiling_of(D_P, D_H),
+        ceiling=ceiling,
         ridge_limit=ridge_convention_ceiling(D_P, D_H, ridge=epsilon),
         kappa=measures.kappa_table(D_P, D_H, compared, epsilon=epsilon),
         measures=measures.measures_table(D_P, D_H, compared, epsilon=epsilon),

@@ -179,16 +179,7 @@ def _estimate(
 ) -> RirEstimate:
     """Return Eq. 17 of spectra `(groups, min(N, D))`, one for each of `ROLES`."""
     measured = [
-        [
-            ConditionNumber.of(
-                s,
-                int((s > rank_tolerance(width, min(own, 2.0**-23)) ** 2 * s[0]).sum()),
-                width,
-                convention,
-                ridge,
-            )
-            for s in spectra
-        ]
+        [_kappa(s, rank_tolerance(width, min(own, 2.0**-23)) ** 2, width, convention, ridge) for s in spectra]
         for spectra, width, own in zip(sigma, widths, eps, strict=True)
     ]
     kappas, sigma_min, ranks = (
@@ -206,6 +197,13 @@ def _estimate(
         found[name] = float(values.mean())
         found[f"{name}_std"] = math.nan if same or len(values) == 1 else float(values.std(ddof=1))
     return RirEstimate(**found, kappas=kappas, sigma_min=sigma_min, ranks=ranks, convention=convention)
+
+
+def _kappa(sigma: Tensor, rtol: float, width: int, convention: Convention, ridge: float) -> ConditionNumber:
+    """Return κ of a Hessian's eigenvalues `(n,)`, those above `rtol·σ₁`."""
+    rank = int((sigma > rtol * sigma[0]).sum())
+    ends = float(sigma[0]), float(sigma[max(rank, 1) - 1])
+    return ConditionNumber.of(*ends, rank, width, convention, ridge)
 
 
 def _values(features: FeatureLike) -> Any:

@@ -171,7 +171,7 @@ PARETO = ClosedForm(
     "pareto",
     "Pareto (closed form)",
     "meets Definition 3.1 in as many conventions as it can, then with the largest RIR; O(D³)",
-    lambda problem: pareto(problem.pretrain, problem.harmful),
+    lambda problem: pareto(problem.pretrain, problem.harmful, ceiling=problem.ceiling),
 )
 
 

@@ -60,26 +60,25 @@ class ConditionNumber:
     @classmethod
     def of(
         cls,
-        sigma: Tensor,
+        top: float,
+        low: float,
         rank: int,
         dimension: int,
         convention: Convention = "compact",
         ridge: float = PUBLISHED_RIDGE,
     ) -> ConditionNumber:
-        """Return κ of descending singular values `(n,)`, of which `rank` count."""
+        """Return κ of a matrix with these extreme singular values, of which `rank` count."""
         check_known("convention", convention, get_args(Convention))
         if rank == 0:
             raise RankError(
                 "a matrix has rank 0 (all singular values are zero): its condition number is undefined; "
                 "check that the features are not all constant zero."
             )
-        top = float(sigma[0])
         if convention == "compact":
-            least = float(sigma[rank - 1])
-            return cls(top / least if least else math.inf, top, least, rank, dimension, convention)
+            return cls(top / low if low else math.inf, top, low, rank, dimension, convention)
         if not 0 < ridge < math.inf:
             raise InvalidInputError(f"ridge must be positive and finite, got {ridge}.")
-        least = float(sigma[dimension - 1]) if rank == dimension else 0.0
+        least = low if rank == dimension else 0.0
         return cls((top + ridge) / (least + ridge), top, least, rank, dimension, convention)
 
 
@@ -93,7 +92,8 @@ def kappa(
         >>> round(kappa(Task.of(np.diag([3.0, 1.0])).through(np.diag([2.0, 1.0]))).value, 9)
         36.0
     """
-    return ConditionNumber.of((seen.sigma * scale).square(), seen.rank, seen.dimension, convention, ridge)
+    top, low, rank = seen.ends
+    return ConditionNumber.of((top * scale) ** 2, (low * scale) ** 2, rank, seen.dimension, convention, ridge)
 
 
 @door
@@ -217,9 +217,9 @@ def condition_number(
     else:
         sigma = torch.linalg.svdvals(M)
     tolerance = checked_rtol(rtol, rank_tolerance(max(M.shape), min(eps, 2.0**-23)))
-    return ConditionNumber.of(
-        sigma, int((sigma > tolerance * sigma[0]).sum()), min(M.shape), convention, ridge
-    )
+    rank = int((sigma > tolerance * sigma[0]).sum())
+    ends = float(sigma[0]), float(sigma[max(rank, 1) - 1])
+    return ConditionNumber.of(*ends, rank, min(M.shape), convention, ridge)
 
 
 def checked_rtol(rtol: float | None, default: float) -> float:

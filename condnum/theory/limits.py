@@ -24,9 +24,17 @@ from torch import Tensor
 from condnum.arrays import Array, door
 from condnum.errors import InvalidInputError
 from condnum.numbers import short_repr
-from condnum.theory.kappa import PUBLISHED_RIDGE, ConditionNumber, Seen, both_conventions, unit_scale
-from condnum.theory.linalg import EPS, gram, largest_bound, largest_pair, singular_triples, symmetric_part
-from condnum.theory.task import Task, graded_singular_values, rank_tolerance, two_tasks
+from condnum.theory.kappa import PUBLISHED_RIDGE, Seen, both_conventions, kappa, unit_scale
+from condnum.theory.linalg import (
+    EPS,
+    gram,
+    largest_bound,
+    largest_pair,
+    singular_triples,
+    symmetric_part,
+    triangle_ends,
+)
+from condnum.theory.task import Task, graded_singular_values, graded_triangle, rank_tolerance, two_tasks
 
 #: Sine of a principal angle below which a direction lies in both subspaces.
 ANGLE_TOLERANCE = 1e-6
@@ -94,7 +102,7 @@ def exclusive_directions(task: Task, other: Task) -> tuple[Tensor, Tensor]:
 def pencil_decomposition(pretrain: Task, harmful: Task) -> tuple[Tensor, Tensor, Tensor]:
     """Diagonalize the pencil `(K_H, K_P)` on range(K_P), through K_H's factor rather than K_H."""
     _, sigma, rows = singular_triples(harmful.root @ pretrain.whitener)
-    return pretrain.power(-0.5), sigma, pretrain.vectors @ rows.mT
+    return pretrain.inverse_root, sigma, pretrain.vectors @ rows.mT
 
 
 @dataclass(frozen=True)
@@ -153,13 +161,11 @@ def ceiling_of(P: Task, H: Task, ridge: float | None = None) -> RirCeiling:
     """Return `rir_ceiling` of two tasks, to which a ridge was added already."""
     # Squared singular values of K_H's root: the pencil's κ may reach κ(K_P)κ(K_H), beyond what
     # the eigenvalues of rootᵀK_H root keep.
-    pencil = graded_singular_values(H.root @ P.whitener)
     tolerance = rank_tolerance(P.dimension)
-    shared = float(pencil[0]) > max(P.null_noise, tolerance) * float(H.sigma[0] / P.sigma[0])
+    top, low, _ = triangle_ends(graded_triangle(H.root @ P.whitener), tolerance)
+    shared = top > max(P.null_noise, tolerance) * float(H.sigma[0] / P.sigma[0])
     harmful_only = len(exclusive_directions(H, P)[0])
-    rank = int((pencil > tolerance * pencil[0]).sum())
-    ends = (float(pencil[0].square()), float(pencil[rank - 1].square())) if shared else (0.0, 0.0)
-    lambda_max, lambda_min = ends
+    lambda_max, lambda_min = (top**2, low**2) if shared else (0.0, 0.0)
     if not math.isfinite(lambda_max):
         raise InvalidInputError(
             f"λ_max of (K_H, K_P) overflows float64, since their σ₁ are {float(H.values[0]):.3g} and "
@@ -192,9 +198,7 @@ def ridge_convention_ceiling(
     floor = ridge / (P.dimension if squared_norm is None else squared_norm)
     # Each end of the pencil as a largest eigenvalue: those are accurate.
     smallest = min(1.0, 1 / _largest_ratio(P, H, floor)) if P.rank == P.dimension else 1.0
-    kappa_P, kappa_H = (
-        ConditionNumber.of(task.values, task.rank, task.dimension, "ridge", ridge).value for task in (P, H)
-    )
+    kappa_P, kappa_H = (kappa(task.raw, "ridge", ridge=ridge).value for task in (P, H))
     return max(1.0, _largest_ratio(H, P, floor)) / smallest * (kappa_P / kappa_H)
 
 
@@ -242,7 +246,7 @@ def max_rir(P: Task, null_gain: float = 1.0) -> Tensor:
     """Return `max_rir_immunizer` of a task."""
     if not 0 < null_gain < math.inf:
         raise InvalidInputError(f"null_gain must be positive and finite, got {null_gain}.")
-    theta = P.power(-0.5) + null_gain * float(P.values[-1]) ** -0.5 * P.null_projector
+    theta = P.inverse_root + null_gain * float(P.values[-1]) ** -0.5 * P.null_projector
     return unit_scale(symmetric_part(theta))
 
 
@@ -398,9 +402,11 @@ def pareto_immunizer(
     return pareto(*two_tasks(pretrain, harmful), pretrain_ratio)
 
 
-def pareto(P: Task, H: Task, pretrain_ratio: float | None = None) -> Tensor:
-    """Return `pareto_immunizer` of two tasks."""
-    ceiling = ceiling_of(P, H)
+def pareto(
+    P: Task, H: Task, pretrain_ratio: float | None = None, *, ceiling: RirCeiling | None = None
+) -> Tensor:
+    """Return `pareto_immunizer` of two tasks, whose ceiling may be known."""
+    ceiling = ceiling_of(P, H) if ceiling is None else ceiling
     region = FeasibleRegion.of(P, H, ceiling)
     if pretrain_ratio is None:
         pretrain_ratio = max(1 - FRONT_MARGIN, ceiling.value**-0.5)
@@ -534,7 +540,7 @@ def _ridge_spike(P: Task, H: Task, kappa: float, null_gain: float) -> Tensor:
 def _spiked(P: Task, w: Tensor, null_gain: float, lift: Tensor | None = None) -> Tensor:
     """Return θ with `θθᵀ = γ_rK_P⁺ + ν²Π + wwᵀ`: `R(I + (√(1 + ‖y‖²) − 1)ŷŷᵀ)` with w = Ry, lifted."""
     scaled = (float(P.values[-1]) / P.values).sqrt()
-    inside = P.power(-0.5) if lift is None else P.power(-0.5) + lift
+    inside = P.inverse_root if lift is None else P.inverse_root + lift
     root = math.sqrt(float(P.values[-1])) * inside + null_gain * P.null_projector
     along = P.vectors.mT @ w
     y = P.vectors @ (along / scaled) + (w - P.vectors @ along) / null_gain

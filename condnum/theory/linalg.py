@@ -1,9 +1,12 @@
 """Products and decompositions that the formulas share, and what counts as a covariance."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.linalg import eigh, svd
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor
@@ -140,7 +143,7 @@ def smallest_pair(factor: Tensor) -> tuple[Tensor, Tensor]:
     dual = _finite(gram(factor.mT))
     lower, failed = torch.linalg.cholesky_ex(dual)
 
-    def solve(q: np.ndarray) -> np.ndarray:
+    def solve(q: NDArray[np.float64]) -> NDArray[np.float64]:
         return torch.cholesky_solve(torch.from_numpy(q).to(dual)[:, None], lower)[:, 0].cpu().numpy()
 
     found = None if bool(failed) or len(dual) <= SMALL else lanczos(len(dual), solve)
@@ -151,7 +154,9 @@ def smallest_pair(factor: Tensor) -> tuple[Tensor, Tensor]:
     return length.square(), image / length.clamp_min(torch.finfo(image.dtype).tiny)
 
 
-def lanczos(n: int, apply: object) -> np.ndarray | None:
+def lanczos(
+    n: int, apply: Callable[[NDArray[np.float64]], Any], residual: float = 1e-13
+) -> NDArray[np.float64] | None:
     """Return the unit vector of the largest eigenvalue of a positive operator; None: it does not converge.
 
     It starts at a random vector: one inside an invariant subspace would never leave it.
@@ -159,10 +164,44 @@ def lanczos(n: int, apply: object) -> np.ndarray | None:
     operator = LinearOperator((n, n), matvec=apply, dtype=np.float64)
     try:
         return eigsh(
-            operator, k=1, which="LA", v0=np.random.default_rng(0).standard_normal(n), tol=1e-13, maxiter=30
+            operator,
+            k=1,
+            which="LA",
+            v0=np.random.default_rng(0).standard_normal(n),
+            tol=residual,
+            maxiter=30,
         )[1][:, 0]
     except ArpackError:
         return None
+
+
+def triangle_ends(R: Tensor, rtol: float) -> tuple[float, float, int]:
+    """Return σ₁, σ_r and the rank r by `rtol` of an upper triangular R `(n, n)`.
+
+    Of a large one of full rank by Lanczos on RᵀR and its inverse, in a third of the time of all singular values and as
+    accurate as R is; else by all of them.
+    """
+    n = len(R)
+    if n > SMALL:
+
+        def inverse(x: Tensor) -> Tensor:  # (RᵀR)⁻¹
+            x = torch.linalg.solve_triangular(R.mT, x[:, None], upper=False)
+            return torch.linalg.solve_triangular(R, x, upper=True)[:, 0]
+
+        def top_vector(apply: Callable[[Tensor], Tensor]) -> Tensor | None:
+            found = lanczos(n, lambda q: apply(torch.from_numpy(q).to(R)).cpu().numpy(), 1e-11)
+            return None if found is None else torch.from_numpy(found).to(R)
+
+        if bool(torch.isfinite(inverse(R.new_ones(n))).all()):
+            last = top_vector(inverse)
+            low = 0.0 if last is None else float(last @ inverse(last)) ** -0.5
+            first = None if last is None else top_vector(lambda q: R.mT @ (R @ q))
+            top = math.inf if first is None else float((R @ first).norm())
+            if low > rtol * top:
+                return top, low, n
+    sigma = torch.linalg.svdvals(R)
+    rank = int((sigma > rtol * sigma[0]).sum())
+    return float(sigma[0]), float(sigma[max(rank, 1) - 1]), rank
 
 
 def _finite(matrix: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from torch.nn.functional import one_hot, pad
 from condnum.arrays import (
     ArrayLike,
     TargetKind,
+    all_finite,
     as_targets,
     as_tensor,
     check_same_names,
@@ -38,7 +39,13 @@ from condnum.arrays import (
     selected,
 )
 from condnum.errors import InvalidInputError, RankError, check_real
-from condnum.theory.linalg import EPS, as_covariance, checked_gram, singular_triples
+from condnum.theory.linalg import (
+    EPS,
+    as_covariance,
+    checked_gram,
+    singular_triples,
+    triangle_ends,
+)
 
 #: Rows are taken into the factor in blocks of at least so many.
 _BLOCK = 4096
@@ -268,13 +275,14 @@ class Task:
         X, Y = self.products
         order = X.abs().amax(dim=0).argsort(descending=True) if len(X) else torch.arange(self.dimension)
         # A QR of the columns from the longest to the shortest keeps the short ones apart (Higham, ch. 19).
-        Q, R = torch.linalg.qr(X[:, order])
+        Q, R = torch.linalg.qr(X[:, order], mode="reduced" if self.outputs else "r")
         U, sigma, rows = singular_triples(R)
         kept = sigma > self.rtol * sigma[:1]
         if not bool(kept.any()):
             raise RankError("the features are all zero: their covariance has rank 0.")
         V = torch.empty_like(rows.mT).index_copy_(0, order, rows.mT)[:, kept]
-        return sigma[kept], V * X.any(dim=0)[:, None], (Q @ U[:, kept]).mT @ Y
+        along = (Q @ U[:, kept]).mT @ Y if self.outputs else sigma.new_zeros(int(kept.sum()), 0)
+        return sigma[kept], V * X.any(dim=0)[:, None], along
 
     @property
     def sigma(self) -> Tensor:
@@ -351,7 +359,12 @@ class Task:
         kappa = self.kappa**0.5 if self.rows else self.kappa
         return min(self.rtol * kappa, 0.5)
 
-    @property
+    @cached_property
+    def inverse_root(self) -> Tensor:
+        """K^{-½} on range(K), `(D, D)`."""
+        return self.power(-0.5)
+
+    @cached_property
     def null_projector(self) -> Tensor:
         """Orthogonal projector on null(K), `(D, D)`."""
         if self.rank == self.dimension:
@@ -386,7 +399,9 @@ class Task:
     @cached_property
     def raw(self) -> Features:
         """The task's own inputs as features, θ = I."""
-        return Features(self, self.sigma, self.dimension, self.along)
+        seen = Features(self, self.dimension, self.root)
+        vars(seen).update(sigma=self.sigma, along=self.along)
+        return seen
 
     def through(self, theta: Any, name: str = "theta") -> Features:
         """Return the features Xθ of an extractor θ `(D, D_hid)`: a matrix, linear layers, or an `Immunizer`."""
@@ -404,50 +419,62 @@ class Features:
     """What a linear probe sees of a task through θ."""
 
     task: Task
-    sigma: Tensor  # (n,) singular values of Xθ, descending, n = min(k, D_hid)
     dimension: int  # D_hid
-    _along: Tensor | None = field(default=None, repr=False)  # (n, m) targets along the left singular vectors
-    image: Tensor | None = field(default=None, repr=False)  # (k, D_hid) Bθ
+    image: Tensor = field(repr=False)  # (k, D_hid) Bθ, with the products of Xθ
 
     @classmethod
     def of(cls, task: Task, theta: Tensor) -> Features:
         """Measure θ `(D, D_hid)`, a float64 tensor."""
         image = task.root @ theta
-        if not bool(torch.isfinite(image).all()):
+        if not all_finite(image):
             raise InvalidInputError("Xθ leaves float64; rescale theta, which does not change κ.")
-        return cls(task, graded_singular_values(image.mT), theta.shape[1], None, image)
+        return cls(task, theta.shape[1], image)
+
+    @cached_property
+    def _triangle(self) -> Tensor:
+        return graded_triangle(self.image.mT)
+
+    @cached_property
+    def sigma(self) -> Tensor:
+        """Singular values of Xθ `(n,)`, descending, n = min(k, D_hid)."""
+        return torch.linalg.svdvals(self._triangle)
+
+    @cached_property
+    def ends(self) -> tuple[float, float, int]:
+        """σ₁, σ_r and the rank r of the features; 0 where θ removes all of them."""
+        tolerance = rank_tolerance(max(self.task.dimension, self.dimension))
+        if "sigma" not in vars(self):
+            return triangle_ends(self._triangle, tolerance)
+        rank = int((self.sigma > tolerance * self.sigma[0]).sum())
+        return float(self.sigma[0]), float(self.sigma[max(rank, 1) - 1]), rank
 
     @property
     def rank(self) -> int:
-        """Rank of the features, 0 where θ removes all of them."""
-        tolerance = rank_tolerance(max(self.task.dimension, self.dimension))
-        return int((self.sigma > tolerance * self.sigma[0]).sum())
+        """Rank of the features."""
+        return self.ends[2]
 
     @cached_property
     def along(self) -> Tensor:
         """UᵀY `(rank, m)`: targets along the directions of the features."""
-        if self._along is not None:
-            return self._along[: self.rank]
-        assert self.image is not None
-        Q, R = torch.linalg.qr(self.image.mT[self.image.abs().amax(dim=0).argsort(descending=True)].mT)
-        U, _, _ = singular_triples(R)
-        return (Q @ U[:, : self.rank]).mT @ self.task.along
-
-    def scaled(self, factor: float) -> Features:
-        """Return the features of `θ·factor`."""
-        return replace(self, sigma=self.sigma * factor, image=None, _along=self.along)
+        order = self.image.abs().amax(dim=0).argsort(descending=True)
+        Q, R = torch.linalg.qr(self.image[:, order])
+        return (Q @ singular_triples(R)[0][:, : self.rank]).mT @ self.task.along
 
 
 def graded_singular_values(matrix: Tensor) -> Tensor:
-    """Return σ of `(n, m)`, descending, each relative to itself where only the columns' sizes differ.
+    """Return σ of `(n, m)`, descending, each relative to itself where only the columns' sizes differ."""
+    return torch.linalg.svdvals(graded_triangle(matrix))
+
+
+def graded_triangle(matrix: Tensor) -> Tensor:
+    """Return an upper triangle of the smaller size of `(n, m)` with the same singular values.
 
     A QR decomposition of the columns from the longest to the shortest keeps the short ones apart (Higham,
     *Accuracy and Stability of Numerical Algorithms*, ch. 19); a plain SVD has the round-off of σ₁ in all.
     """
     order = matrix.abs().amax(dim=0).argsort(descending=True)
     R = torch.linalg.qr(matrix[:, order], mode="r").R
-    R = R if R.shape[1] <= R.shape[0] else torch.linalg.qr(R.mT, mode="r").R
-    return torch.linalg.svdvals(R)
+    return R if R.shape[1] <= R.shape[0] else torch.linalg.qr(R.mT, mode="r").R
 
 
 def stored_extractor(theta: Any, name: str = "theta", columns: Sequence[str] | None = None) -> Tensor:
