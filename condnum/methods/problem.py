@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from condnum.arrays import ArrayLike, as_targets, as_tensor, resolve_device, same_columns
+from condnum.arrays import ArrayLike, TargetKind, as_targets, as_tensor, resolve_device, same_columns
 from condnum.errors import InvalidInputError, check_known
 from condnum.probing.probe_steps import ProbeSteps, seen_steps
 from condnum.theory.kappa import Seen
@@ -200,16 +200,21 @@ class ImmunizationProblem:
             if (X is None) != (y is None):
                 raise InvalidInputError(f"{names} must be given together: pass both or neither.")
         tasks, losses, probes = [], [], []
+        kind: TargetKind = (
+            "regression" if loss == "bce" else "auto"
+        )  # 0 and 1 are logits' targets, no classes
         for name, X, y, others in (("P", X_P, y_P, (X_loss, y_loss)), ("H", X_H, y_H, (X_probe, y_probe))):
             loss_rows, targets = (X, y) if others[0] is None else others
             if loss == "bce" and targets is not None:
                 targets = _probabilities(targets, f"y_{name}", loss_rows)
                 own = as_tensor(loss_rows, f"X of y_{name}", ndim=2).detach().to(device, copy=True)
-                losses.append(LogisticLoss(own, targets.to(device)))
-            task = Task.of(X, targets if others[0] is None else None, name=f"X_{name}", device=device)
+                losses.append(LogisticLoss(own, targets.to(device, copy=True)))
+            own_targets = targets if others[0] is None else None
+            task = Task.of(X, own_targets, kind=kind, name=f"X_{name}", device=device)
             tasks.append(task)
             if others[0] is not None:
-                task = Task.of(loss_rows, targets, name=f"other inputs of y_{name}", device=device)
+                named = f"other inputs of y_{name}"
+                task = Task.of(loss_rows, targets, kind=kind, name=named, device=device)
                 if task.dimension != tasks[-1].dimension:
                     raise InvalidInputError(
                         f"the other inputs of y_{name} have {task.dimension} features, X_{name} has "

@@ -20,8 +20,8 @@ from condnum.methods import (
 from condnum.methods.method import Gradients
 from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.settings import Settings
-from condnum.theory.immunization import relative_immunization_ratio
-from condnum.theory.pareto import pareto_immunizer
+from condnum.theory.kappa import relative_immunization_ratio
+from condnum.theory.limits import pareto_immunizer
 
 CLOSED_FORMS = {"identity", "initial", "max_rir", "pareto", "erase"}
 DESCENTS = [name for name in method_names() if name not in CLOSED_FORMS]
@@ -62,7 +62,7 @@ def test_every_method_runs(method, kind, make_problem):
     assert list(result.history)[:6] == RECORDED
     without = kind == "covariances" or method in CLOSED_FORMS or method in ("opt_kappa", "r_ill_only")
     assert (result.omega is None) == np.isnan(result.history["loss"]).all() == without
-    measured = relative_immunization_ratio(result.theta, problem.pretrain.range, problem.harmful.range)
+    measured = relative_immunization_ratio(result.theta, problem.pretrain, problem.harmful)
     assert result.verdict.rir == measured.rir
     assert result.verdict.verdict in result.explanation
     assert "Ridge convention" in result.explanation
@@ -135,7 +135,7 @@ def test_the_default_is_the_closed_form(make_problem):
     problem = make_problem()
     plain, again = immunize(problem), immunize(problem, seed=7)
     assert (plain.method, plain.settings, plain.stop_reason) == ("pareto", None, "closed_form")
-    assert torch.equal(plain.theta, pareto_immunizer(problem.pretrain.range, problem.harmful.range))
+    np.testing.assert_array_equal(plain.theta, pareto_immunizer(problem.pretrain, problem.harmful))
     assert torch.equal(plain.theta, again.theta)
 
 
