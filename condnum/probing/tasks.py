@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from condnum.arrays import (
@@ -99,7 +100,8 @@ class AttackTask:
     def of_task(cls, task: Task) -> "AttackTask":
         """Return rows B and targets Y of the same squared loss: `BᵀB = K`, and `BᵀY` is the moment."""
         B, Y = (part.cpu().numpy() for part in (task.root, task.along))
-        return cls(B, Y, "regression", inputs=(B, None))
+        named = B if task.columns is None else pd.DataFrame(B, columns=[*task.columns])
+        return cls(B, Y, "regression", inputs=(named, None))
 
 
 def float_matrix(value: ArrayLike, name: str) -> FloatArray:
