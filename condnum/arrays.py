@@ -115,10 +115,11 @@ def frame(value: Any) -> "nw.DataFrame[Any] | None":
 
 
 def selected(table: Any, names: Sequence[Any]) -> Any:
-    """Return a data frame with these columns, in this order."""
+    """Return a data frame with these columns, in this order; a name may be a number."""
     found = frame(table)
     assert found is not None
-    return found[:, [found.columns.index(name) for name in names]].to_native()
+    own = [str(name) for name in found.columns]
+    return found[:, [own.index(str(name)) for name in names]].to_native()
 
 
 def as_tensor(value: ArrayLike, name: str, *, ndim: int | None = None, minimum_ndim: int = 0) -> Tensor:
