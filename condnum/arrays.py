@@ -47,7 +47,9 @@ def door(function: F) -> F:
     @wraps(function)
     def entered(*args: Any, **kwargs: Any) -> Any:
         given = next(filter(_has_kind, (*args, *kwargs.values())), None)
-        sample = given.sample if hasattr(given, "sample") else sample_of([0.0] if given is None else given)
+        sample = getattr(given, "sample", None)
+        if callable(sample) or not hasattr(given, "sample"):  # that of a data frame is a method
+            sample = sample_of([0.0] if given is None else given)
         with own_state():
             result = function(*args, **kwargs)
         return handed_back(result, sample)
