@@ -183,9 +183,9 @@ MEASURES = {
         condnum.relative_immunization_ratio(theta, P.T @ P, H.T @ H).rir
     ),
     "probe_steps": lambda theta, P, H: condnum.probe_steps(theta, Task.of(H, Z)).slowdown,
-    "probe_steps of a covariance": lambda theta, P, H: condnum.probe_steps(
-        theta, Task.of_covariance(H.T @ H, H.T @ Z)
-    ).slowdown,
+    "probe_steps of a covariance": lambda theta, P, H: (
+        condnum.probe_steps(theta, Task.of_covariance(H.T @ H, H.T @ Z)).slowdown
+    ),
     "linear_probe": lambda theta, P, H: condnum.linear_probe(theta, Task.of(H, Z), steps=3).excess_loss[-1],
     "hessian": lambda theta, P, H: np.trace(condnum.hessian(theta, H.T @ H)),
     "alignment": lambda theta, P, H: condnum.alignment(theta, H.T @ H).spectrum[0],
@@ -357,9 +357,7 @@ class TestEraser:
         st.booleans(),
         st.sampled_from([0.0, 1e6]),
     )
-    def test_blocks_of_any_sizes_and_orders_give_what_all_rows_give(
-        self, seed, kind, D, labels, mean
-    ):
+    def test_blocks_of_any_sizes_and_orders_give_what_all_rows_give(self, seed, kind, D, labels, mean):
         rng = np.random.default_rng(seed)
         X = structured_rows(rng, kind, D)
         X = np.concatenate([X, X[::-1] + rng.normal(size=X.shape) * (X != 0)]) + mean
@@ -415,13 +413,22 @@ class TestEraser:
             (lambda: Immunizer().fit(P[:, :3], H), "X_benign has 3 features and X_harmful 4"),
             (lambda: Immunizer().fit(P, H, Z[1:]), r"y of X_benign of shape \(59,\) for 60 rows"),
             (lambda: Immunizer("erase").fit(P, H), "'erase' needs targets, but y_harmful are missing"),
-            (lambda: condnum.rir_ceiling(P, H), r"pretrain is an array of shape \(60, 4\).*for rows pass Task.of\(X, y\)"),
+            (
+                lambda: condnum.rir_ceiling(P, H),
+                r"pretrain is an array of shape \(60, 4\).*for rows pass Task.of\(X, y\)",
+            ),
             (lambda: Eraser().fit(H, None), "requires y to be passed"),
             (lambda: Eraser().fit(H, ["a"] * 60), "all 60 labels are of one class, a"),
             (lambda: Immunizer().fit(P, H).transform(H[:, :3]), "3 features, but Immunizer is expecting 4"),
             (lambda: Eraser(degree=2).partial_fit(H, Y), r"degree=2 needs all rows.*use fit\(X, y\)"),
-            (lambda: Eraser().partial_fit(H, Y).partial_fit(H, range(60)), "y of X holds 0, but earlier labels"),
-            (lambda: Eraser().partial_fit(H, H).partial_fit(H, H[:, :2]), "y of X has 2 columns, but the task has 4"),
+            (
+                lambda: Eraser().partial_fit(H, Y).partial_fit(H, range(60)),
+                "y of X holds 0, but earlier labels",
+            ),
+            (
+                lambda: Eraser().partial_fit(H, H).partial_fit(H, H[:, :2]),
+                "y of X has 2 columns, but the task has 4",
+            ),
             (lambda: Eraser(strength=2).partial_fit(H, Y).theta_, r"strength must lie in \[0, 1\]"),
         ],
     )

@@ -28,10 +28,8 @@ def probed(task: Any, name: str) -> Task:
         )
     own = task.probe
     if not own.learnable:
-        raise InvalidInputError(
-            f"{name} has {'no targets' if not own.outputs else 'targets without a linear part (XᵀY is zero)'}: "
-            "there is nothing to learn; check the targets."
-        )
+        lacks = "targets without a linear part (XᵀY is zero)" if own.outputs else "no targets"
+        raise InvalidInputError(f"{name} has {lacks}: there is nothing to learn; check the targets.")
     return own
 
 

@@ -216,10 +216,8 @@ def max_rir_immunizer(
     `null_gain` times its largest gain on range(K_P): RIR then grows with `null_gain²`.
 
     Args:
-        pretrain_covariance: `(D, D)`, `K_P`.
-        harmful_covariance: `(D, D)`, `K_H` (only its shape is used: θ* does not depend on it).
-        pretrain_features: `(N_P, D)` inputs X_P in place of `K_P`.
-        harmful_features: `(N_H, D)` inputs X_H in place of `K_H`.
+        pretrain: D_P as a `Task`, or `(D, D)` K_P.
+        harmful: D_H as a `Task`, or `(D, D)` K_H (only its shape is used: θ* does not depend on it).
         null_gain: Gain on null(K_P) relative to `1/√γ_r`.
 
     Returns:
