@@ -86,9 +86,9 @@ SupervisedLoss = SquaredLoss | LogisticLoss
 class ImmunizationProblem:
     """The pair (D_P, D_H) that a method immunizes: keep P well-conditioned, make H ill-conditioned.
 
-    The losses of Eq. 4 and the actual probes may live on other rows than the covariances: a digit's covariance is its
-    own, a one-vs-rest classifier needs the other digits too. By default they are squared losses of the tasks' targets,
-    with an intercept for classes.
+    The losses of Eq. 4 and the actual probes may live on other rows than the covariances: a digit's covariance
+    is its own, a one-vs-rest classifier needs the other digits too. By default they are squared losses of the
+    tasks' targets, with an intercept for classes.
     """
 
     pretrain: Task  # K_P
@@ -167,8 +167,8 @@ class ImmunizationProblem:
 
         Args:
             X_P: `(N_P, D)` pre-training inputs.
-            y_P: `(N_P,)` labels, or `(N_P,)` or `(N_P, m)` numbers, or None for the regularizers alone. Integers,
-                booleans, text and categories are labels: one-hot columns, and a probe with an intercept.
+            y_P: `(N_P,)` labels, or `(N_P,)` or `(N_P, m)` numbers, or None for the regularizers alone.
+                Integers, booleans, text and categories are labels: one-hot columns, a probe with an intercept.
             X_H: `(N_H, D)` harmful inputs.
             y_H: `(N_H,)` or `(N_H, m)`; only IMMA, erasure and the probes need them.
             loss: `mse`, or `bce` for one column of targets in [0, 1], without an intercept.
@@ -200,9 +200,7 @@ class ImmunizationProblem:
             if (X is None) != (y is None):
                 raise InvalidInputError(f"{names} must be given together: pass both or neither.")
         tasks, losses, probes = [], [], []
-        kind: TargetKind = (
-            "regression" if loss == "bce" else "auto"
-        )  # 0 and 1 are logits' targets, no classes
+        kind: TargetKind = "regression" if loss == "bce" else "auto"  # 0 and 1 of a logit are no classes
         for name, X, y, others in (("P", X_P, y_P, (X_loss, y_loss)), ("H", X_H, y_H, (X_probe, y_probe))):
             loss_rows, targets = (X, y) if others[0] is None else others
             if loss == "bce" and targets is not None:
