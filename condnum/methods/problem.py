@@ -86,8 +86,8 @@ SupervisedLoss = SquaredLoss | LogisticLoss
 class ImmunizationProblem:
     """The pair (D_P, D_H) that a method immunizes: keep P well-conditioned, make H ill-conditioned.
 
-    The losses of Eq. 4 and the actual probes may live on other rows than the covariances: a digit's covariance
-    is its own, a one-vs-rest classifier needs the other digits too. By default they are squared losses of the
+    The losses of Eq. 4 and the actual probes may live on other rows than covariances: a digit's covariance is
+    its own, a one-vs-rest classifier needs other digits too. By default they are squared losses of the
     tasks' targets, with an intercept for classes.
     """
 
@@ -168,7 +168,7 @@ class ImmunizationProblem:
         Args:
             X_P: `(N_P, D)` pre-training inputs.
             y_P: `(N_P,)` labels, or `(N_P,)` or `(N_P, m)` numbers, or None for the regularizers alone.
-                Integers, booleans, text and categories are labels: one-hot columns, a probe with an intercept.
+                Integers, booleans, text and categories are labels: one-hot columns, probes with intercept.
             X_H: `(N_H, D)` harmful inputs.
             y_H: `(N_H,)` or `(N_H, m)`; only IMMA, erasure and the probes need them.
             loss: `mse`, or `bce` for one column of targets in [0, 1], without an intercept.
