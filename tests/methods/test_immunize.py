@@ -20,8 +20,9 @@ from condnum.methods import (
 from condnum.methods.method import Gradients
 from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.settings import Settings
-from condnum.theory.kappa import relative_immunization_ratio
+from condnum.theory.kappa import hessian, relative_immunization_ratio
 from condnum.theory.limits import pareto_immunizer
+from condnum.theory.regularizers import r_ill, r_well
 
 CLOSED_FORMS = {"identity", "initial", "max_rir", "pareto", "erase"}
 DESCENTS = [name for name in method_names() if name not in CLOSED_FORMS]
@@ -255,6 +256,23 @@ def test_history(make_problem):
     assert result.history["step"].tolist() == [0, 4, 8, 10]
     flat = immunize(ImmunizationProblem.from_covariances(np.eye(3), np.eye(3)), "identity").history
     assert (flat["r_ill"][0], flat["kappa_harmful"][0]) == (math.inf, pytest.approx(1))
+
+
+@pytest.mark.parametrize("method", ["initial", "max_rir", "ours"])
+@pytest.mark.parametrize("rank", [None, 4])
+def test_history_holds_both_regularizers_and_condition_numbers_of_theta_as_it_is(method, rank, make_problem):
+    problem = make_problem(rank=rank)
+    result = immunize(problem, method, **({"steps": 3} if method == "ours" else {}))
+    last = {name: values[-1] for name, values in result.history.items()}
+    for name, task, regularizer in (
+        ("well", problem.pretrain, lambda H: r_well(H)),
+        ("ill", problem.harmful, lambda H: r_ill(H, rank=problem.harmful.rank)),
+    ):
+        H = hessian(result.theta, task)
+        values = torch.linalg.eigvalsh(torch.as_tensor(H))
+        assert last[f"r_{name}"] == pytest.approx(float(regularizer(H)), rel=1e-8)
+        kappa = float(values[-1] / values[-task.rank])
+        assert last["kappa_pretrain" if name == "well" else "kappa_harmful"] == pytest.approx(kappa, rel=1e-8)
 
 
 def test_about_200_rows_by_default():
