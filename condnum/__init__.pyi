@@ -7,23 +7,28 @@ from condnum.auditing.insertion import insert_extractor as insert_extractor
 from condnum.probing.panel import attack_panel as attack_panel
 from condnum.probing.line_search import linear_probe as linear_probe
 from condnum.probing.probe_steps import probe_steps as probe_steps
-from condnum.theory.spectra import (
+from condnum.theory.task import Task as Task
+from condnum.theory.kappa import (
     covariance as covariance,
     hessian as hessian,
     condition_number as condition_number,
+    relative_immunization_ratio as relative_immunization_ratio,
 )
-from condnum.theory.immunization import relative_immunization_ratio as relative_immunization_ratio
 from condnum.theory.alignment import alignment as alignment
-from condnum.theory.ceiling import rir_ceiling as rir_ceiling, max_rir_immunizer as max_rir_immunizer
-from condnum.theory.pareto import pareto_immunizer as pareto_immunizer
+from condnum.theory.limits import (
+    rir_ceiling as rir_ceiling,
+    max_rir_immunizer as max_rir_immunizer,
+    pareto_immunizer as pareto_immunizer,
+)
 from condnum.theory.erasure import erasure as erasure, erasure_price as erasure_price
 from condnum.theory.regularizers import (
     r_well as r_well,
     r_well_gradient as r_well_gradient,
     r_ill as r_ill,
     r_ill_gradient as r_ill_gradient,
+    well_step as well_step,
+    ill_step as ill_step,
 )
-from condnum.theory.steps import well_step as well_step, ill_step as ill_step
 from condnum.methods.problem import ImmunizationProblem as ImmunizationProblem
 from condnum.methods.registry import (
     immunize as immunize,

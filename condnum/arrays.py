@@ -47,8 +47,9 @@ def door(function: F) -> F:
     @wraps(function)
     def entered(*args: Any, **kwargs: Any) -> Any:
         given = next(filter(_has_kind, (*args, *kwargs.values())), None)
-        given = [0.0] if given is None else given
-        sample = given.sample if hasattr(given, "sample") else sample_of(given)
+        sample = getattr(given, "sample", None)
+        if callable(sample) or not hasattr(given, "sample"):  # that of a data frame is a method
+            sample = sample_of([0.0] if given is None else given)
         with own_state():
             result = function(*args, **kwargs)
         return handed_back(result, sample)
@@ -116,10 +117,11 @@ def frame(value: Any) -> "nw.DataFrame[Any] | None":
 
 
 def selected(table: Any, names: Sequence[Any]) -> Any:
-    """Return a data frame with these columns, in this order."""
+    """Return a data frame with these columns, in this order; a name may be a number."""
     found = frame(table)
     assert found is not None
-    return found[:, [found.columns.index(name) for name in names]].to_native()
+    own = [str(name) for name in found.columns]
+    return found[:, [own.index(str(name)) for name in names]].to_native()
 
 
 def as_tensor(value: ArrayLike, name: str, *, ndim: int | None = None, minimum_ndim: int = 0) -> Tensor:

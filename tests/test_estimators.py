@@ -21,7 +21,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
 import condnum
-from condnum import DescentSettings, Eraser, Immunizer
+from condnum import DescentSettings, Eraser, Immunizer, Task
 from condnum.errors import InvalidInputError
 from condnum.numbers import times
 from condnum.probing import AttackBudget
@@ -92,7 +92,7 @@ def test_theta_and_verdict_are_those_of_the_functions():
 def test_the_verdict_is_of_the_theta_that_is_stored():
     X = [torch.tensor(A * [1, 10, 100, 1000], dtype=torch.float16) for A in (P, H)]
     half, double = Immunizer().fit(*X), Immunizer().fit(*(A.double() for A in X))
-    measured = condnum.relative_immunization_ratio(half.theta_, *(condnum.covariance(A) for A in X))
+    measured = condnum.relative_immunization_ratio(half.theta_, *map(Task.of, X))
     assert half.verdict_.rir == pytest.approx(measured.rir, rel=1e-6)
     assert half.verdict_.rir != pytest.approx(double.verdict_.rir, rel=1e-3)
 
@@ -177,16 +177,16 @@ MEASURES = {
         "rir"
     ],
     "relative_immunization_ratio": lambda theta, P, H: (
-        condnum.relative_immunization_ratio(theta, pretrain_features=P, harmful_features=H).rir
+        condnum.relative_immunization_ratio(theta, Task.of(P), Task.of(H)).rir
     ),
     "relative_immunization_ratio of covariances": lambda theta, P, H: (
         condnum.relative_immunization_ratio(theta, P.T @ P, H.T @ H).rir
     ),
-    "probe_steps": lambda theta, P, H: condnum.probe_steps(theta, H.T @ H, H.T @ Z).slowdown,
-    "probe_steps of rows": lambda theta, P, H: condnum.probe_steps(theta, features=H, targets=Z).slowdown,
-    "linear_probe": lambda theta, P, H: condnum.linear_probe(
-        theta, features=H, targets=Z, steps=3
-    ).excess_loss[-1],
+    "probe_steps": lambda theta, P, H: condnum.probe_steps(theta, Task.of(H, Z)).slowdown,
+    "probe_steps of a covariance": lambda theta, P, H: (
+        condnum.probe_steps(theta, Task.of_covariance(H.T @ H, H.T @ Z)).slowdown
+    ),
+    "linear_probe": lambda theta, P, H: condnum.linear_probe(theta, Task.of(H, Z), steps=3).excess_loss[-1],
     "hessian": lambda theta, P, H: np.trace(condnum.hessian(theta, H.T @ H)),
     "alignment": lambda theta, P, H: condnum.alignment(theta, H.T @ H).spectrum[0],
     "attack_panel": lambda theta, P, H: (
@@ -246,6 +246,17 @@ def test_parameters_count_when_it_is_fitted():
         found.set_params(strength=0.5)
     torch.testing.assert_close(fitted.to_linear().state_dict(), layer)
     np.testing.assert_allclose(stream.theta_, Eraser().fit(H, Y).theta_, atol=1e-10)
+    twice = np.concatenate([H, H]), np.concatenate([Y, Y])
+    np.testing.assert_allclose(
+        stream.partial_fit(H, Y).theta_, Eraser(strength=0.5).fit(*twice).theta_, atol=1e-10
+    )
+
+
+def test_a_stream_goes_on_from_a_fit_with_the_precision_of_its_coarsest_block():
+    single = H.astype(np.float32)
+    grown = Eraser().fit(H[:20], Y[:20]).partial_fit(single[20:], Y[20:])
+    np.testing.assert_allclose(grown.theta_, Eraser().fit(H, Y).theta_, atol=1e-5)
+    assert grown._task.eps == np.finfo(np.float32).eps
 
 
 @pytest.mark.parametrize("fit", FITTED)
@@ -303,7 +314,6 @@ def test_pipelines_and_searches():
 
 
 REASONS = {
-    "check_fit_score_takes_y": "partial_fit after fit is refused: fit keeps no rows to go on from",
     "check_dtype_object": "a dictionary in X is an InvalidInputError, which is a ValueError and no TypeError",
     "check_estimators_empty_data_messages": "the message is condnum's: X is empty: shape (12, 0)",
     **dict.fromkeys(
@@ -380,7 +390,7 @@ class TestEraser:
         eraser = Eraser()
         for start in range(0, len(X), 50):
             eraser.partial_fit(X[start : start + 50] + 1e6, y[start : start + 50])
-        assert len(eraser._stream.rows) <= 2 * (1 + 64 + 10)
+        assert len(eraser._task.factor) <= 1 + 64 + 10
         F, Z = eraser.transform(X + 1e6), np.eye(10)[y] - np.eye(10)[y].mean(axis=0)
         assert np.abs((F - F.mean(axis=0)).T @ Z).max() < 1e-8 * np.linalg.norm(X) * np.linalg.norm(Z)
         assert eraser.classes_.tolist() == list(range(10))
@@ -392,7 +402,7 @@ class TestEraser:
             grown.partial_fit(H[part], Y[part])
         np.testing.assert_allclose(grown.theta_, Eraser().fit(H, Y).theta_, atol=1e-10)
         assert grown.classes_.tolist() == ["egg", "ham", "tea"]
-        with pytest.raises(InvalidInputError, match="y has one class so far, ham: there is nothing"):
+        with pytest.raises(InvalidInputError, match="all 1 labels are of one class, ham: there is nothing"):
             Eraser().partial_fit(H[:1], Y[:1]).transform(H)
 
     @pytest.mark.parametrize(
@@ -401,15 +411,24 @@ class TestEraser:
             (lambda: Immunizer().fit(P, Y), r"X_harmful has shape \(60,\), as targets have"),
             (lambda: Immunizer().fit(P, [[1.0], [2.0, 3.0]]), "X_harmful is not a rectangular array"),
             (lambda: Immunizer().fit(P[:, :3], H), "X_benign has 3 features and X_harmful 4"),
-            (lambda: Immunizer().fit(P, H, Z[1:]), r"y_benign of shape \(59,\) for 60 rows"),
+            (lambda: Immunizer().fit(P, H, Z[1:]), r"y of X_benign of shape \(59,\) for 60 rows"),
             (lambda: Immunizer("erase").fit(P, H), "'erase' needs targets, but y_harmful are missing"),
-            (lambda: condnum.rir_ceiling(P, H), "got shape .60, 4.; pass rows as pretrain_features="),
+            (
+                lambda: condnum.rir_ceiling(P, H),
+                r"pretrain is an array of shape \(60, 4\).*for rows pass Task.of\(X, y\)",
+            ),
             (lambda: Eraser().fit(H, None), "requires y to be passed"),
             (lambda: Eraser().fit(H, ["a"] * 60), "all 60 labels are of one class, a"),
             (lambda: Immunizer().fit(P, H).transform(H[:, :3]), "3 features, but Immunizer is expecting 4"),
-            (lambda: Eraser().fit(H, Y).partial_fit(H, Y), "holds no rows to go on from: fit and load"),
-            (lambda: Eraser().partial_fit(H, Y).partial_fit(H, range(60)), "y holds 0, but earlier labels"),
-            (lambda: Eraser().partial_fit(H, H).partial_fit(H, H[:, :2]), "2 columns, but earlier .* 4"),
+            (lambda: Eraser(degree=2).partial_fit(H, Y), r"degree=2 needs all rows.*use fit\(X, y\)"),
+            (
+                lambda: Eraser().partial_fit(H, Y).partial_fit(H, range(60)),
+                "y of X holds 0, but earlier labels",
+            ),
+            (
+                lambda: Eraser().partial_fit(H, H).partial_fit(H, H[:, :2]),
+                "y of X has 2 columns, but the task has 4",
+            ),
             (lambda: Eraser(strength=2).partial_fit(H, Y).theta_, r"strength must lie in \[0, 1\]"),
         ],
     )

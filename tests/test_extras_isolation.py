@@ -39,17 +39,16 @@ assert defaults == (torch.get_default_dtype(), torch.get_num_threads(), torch.is
 
 USE = f"""
 problem = condnum.ImmunizationProblem.from_pair(condnum.load_diabetes_tasks())
-K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
+P, H = problem.pretrain, problem.harmful
 for method in condnum.method_names():
     descends = condnum.get_method(method).defaults is not None
     theta = condnum.immunize(problem, method, **({{"steps": 3}} if descends else {{}})).theta
-    rir = condnum.relative_immunization_ratio(theta, K_P, K_H)
+    rir = condnum.relative_immunization_ratio(theta, P, H)
     assert rir.rir > 0
-assert rir.rir <= condnum.rir_ceiling(K_P, K_H).value * (1 + 1e-9)
-task = problem.harmful
-curve = condnum.linear_probe(theta, K_H, task.features.mT @ task.targets, steps=5)
+assert rir.rir <= condnum.rir_ceiling(P, H).value * (1 + 1e-9)
+curve = condnum.linear_probe(theta, H, steps=5)
 assert curve.norm_ratio[0] == 1
-assert condnum.alignment(theta, K_P).misalignment >= 0
+assert condnum.alignment(theta, P).misalignment >= 0
 done = HousePrices("embedded", ("ours", "identity"), seeds=1, steps=2, device="cpu").run(jobs=1)
 print(len(done.tables["results"]), len(done.tables["summary"]))
 print(sorted(set(name.partition(".")[0] for name in sys.modules) & set({OPTIONAL!r})))

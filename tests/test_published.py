@@ -41,29 +41,31 @@ def test_published_ratios_of_ours():
 
 @pytest.mark.parametrize("name", BUNDLED)
 def test_ranks_condition_numbers_and_limits(problems, name):
-    K_P, K_H = (task.covariance for task in (problems[name].pretrain, problems[name].harmful))
-    P, H = condition_number(K_P), condition_number(K_H)
-    found = (len(K_P), P.rank, P.value, H.rank, H.value, rir_ceiling(K_P, K_H).value)
-    assert found == pytest.approx(BUNDLED[name], rel=1e-7)
+    """Of the rows, and of their covariances."""
+    tasks = problems[name].pretrain, problems[name].harmful
+    for own in (tasks, [task.covariance for task in tasks]):
+        P, H = map(condition_number, own)
+        found = (P.dimension, P.rank, P.value, H.rank, H.value, rir_ceiling(*own).value)
+        assert found == pytest.approx(BUNDLED[name], rel=1e-7)
 
 
 @pytest.mark.parametrize("name", BUNDLED)
 def test_pareto_meets_definition_3_1_in_both_conventions(problems, name):
     problem = problems[name]
     theta = immunize(problem, "pareto").theta
-    covariances = problem.pretrain.covariance, problem.harmful.covariance
     least = {"house prices": 478_000, "diabetes": 4.1865, "digits 4 and 7": 43.4}  # of the ridge convention
     for convention in ("compact", "ridge"):
-        measured = relative_immunization_ratio(theta, *covariances, convention=convention)
+        measured = relative_immunization_ratio(
+            theta, problem.pretrain, problem.harmful, convention=convention
+        )
         assert measured.success
         assert measured.rir > least[name]
 
 
 def test_the_limit_is_reached(problems):
     problem = problems["diabetes"]
-    measured = relative_immunization_ratio(
-        immunize(problem, "max_rir").theta, problem.pretrain.covariance, problem.harmful.covariance
-    )
+    theta = immunize(problem, "max_rir").theta
+    measured = relative_immunization_ratio(theta, problem.pretrain, problem.harmful)
     assert measured.rir == pytest.approx(BUNDLED["diabetes"][-1], rel=1e-9)
 
 

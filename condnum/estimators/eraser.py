@@ -49,6 +49,7 @@ class Eraser(OneToOneFeatureMixin, Extractor):
 
     _found: Erasure
     _task: Task  # of the rows so far
+    _wanted: dict[str, Any]  # parameters at the last block
 
     def __init__(
         self,
@@ -106,9 +107,11 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         if first and hasattr(self, "n_features_in_"):
             raise InvalidInputError("a loaded Eraser holds no rows to go on from; fit a new one.")
         with own_state():
-            options: dict[str, Any] = {"kind": self.kind}
-            rows = X if first else self._rows(X)
-            task = Task.of(X, y, **options) if first else self._task.extended(rows, y, **options)
+            if first:
+                task = Task.of(X, y, kind=self.kind)
+            else:
+                self._rows(X)  # refuses other columns in scikit-learn's words
+                task = self._task.extended(X, y, kind=self.kind)
         if first:
             self._remember_inputs(X)
         self._take(task)
@@ -116,7 +119,7 @@ class Eraser(OneToOneFeatureMixin, Extractor):
 
     def _take(self, task: Task) -> None:
         """Remember the rows so far; what was found in fewer is forgotten."""
-        self._task = task
+        self._task, self._wanted = task, self._options()
         self.__dict__.pop("_found", None)
         if task.classes is not None:
             self.classes_ = np.array(sorted(task.classes))
@@ -127,7 +130,7 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         check_is_fitted(self)
         if not hasattr(self, "_found"):
             with own_state():
-                self._found = erasure_of_task(self._task, **self._options())
+                self._found = erasure_of_task(self._task, **self._wanted)
         return self._found
 
     @property

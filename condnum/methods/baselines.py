@@ -184,7 +184,8 @@ class Erase(Method):
     )
     remark = (
         " κ and RIR do not rank an erasing θ: they measure how slowly a probe learns, over all targets, "
-        "whereas on the eraser's rows a linear probe with an intercept has nothing left to learn of its own target."
+        "whereas on the eraser's rows a linear probe with an intercept has nothing left to learn of its own "
+        "target."
     )
     needs = ("harmful",)
     seeded = False

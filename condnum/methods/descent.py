@@ -204,7 +204,7 @@ def measure(
     loss, regularizers, kappa = problem.losses[0], {}, {}
     for name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
         if seen is not None:
-            sigma = getattr(seen, name).sigma.square()
+            sigma = (getattr(seen, name).sigma * seen.size).square()  # of θ as it is, not at unit scale
         else:
             image = task.root @ theta
             known = _finite(image)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from condnum.arrays import ArrayLike, as_targets, as_tensor, resolve_device, same_columns
+from condnum.arrays import ArrayLike, TargetKind, as_targets, as_tensor, resolve_device, same_columns
 from condnum.errors import InvalidInputError, check_known
 from condnum.probing.probe_steps import ProbeSteps, seen_steps
 from condnum.theory.kappa import Seen
@@ -86,9 +86,9 @@ SupervisedLoss = SquaredLoss | LogisticLoss
 class ImmunizationProblem:
     """The pair (D_P, D_H) that a method immunizes: keep P well-conditioned, make H ill-conditioned.
 
-    The losses of Eq. 4 and the actual probes may live on other rows than the covariances: a digit's covariance is its
-    own, a one-vs-rest classifier needs the other digits too. By default they are squared losses of the tasks' targets,
-    with an intercept for classes.
+    The losses of Eq. 4 and the actual probes may live on other rows than covariances: a digit's covariance is
+    its own, a one-vs-rest classifier needs other digits too. By default they are squared losses of the
+    tasks' targets, with an intercept for classes.
     """
 
     pretrain: Task  # K_P
@@ -167,8 +167,8 @@ class ImmunizationProblem:
 
         Args:
             X_P: `(N_P, D)` pre-training inputs.
-            y_P: `(N_P,)` labels, or `(N_P,)` or `(N_P, m)` numbers, or None for the regularizers alone. Integers,
-                booleans, text and categories are labels: one-hot columns, and a probe with an intercept.
+            y_P: `(N_P,)` labels, or `(N_P,)` or `(N_P, m)` numbers, or None for the regularizers alone.
+                Integers, booleans, text and categories are labels: one-hot columns, probes with intercept.
             X_H: `(N_H, D)` harmful inputs.
             y_H: `(N_H,)` or `(N_H, m)`; only IMMA, erasure and the probes need them.
             loss: `mse`, or `bce` for one column of targets in [0, 1], without an intercept.
@@ -201,16 +201,19 @@ class ImmunizationProblem:
                 raise InvalidInputError(f"{names} must be given together: pass both or neither.")
         tasks, probes = list[Task](), list[Task | None]()
         losses = list[SupervisedLoss | None]()
+        kind: TargetKind = "regression" if loss == "bce" else "auto"  # 0 and 1 of a logit are no classes
         for name, X, y, others in (("P", X_P, y_P, (X_loss, y_loss)), ("H", X_H, y_H, (X_probe, y_probe))):
             loss_rows, targets = (X, y) if others[0] is None else others
             if loss == "bce" and targets is not None:
                 targets = _probabilities(targets, f"y_{name}", loss_rows)
                 own = as_tensor(loss_rows, f"X of y_{name}", ndim=2).detach().to(device, copy=True)
-                losses.append(LogisticLoss(own, targets.to(device)))
-            task = Task.of(X, targets if others[0] is None else None, name=f"X_{name}", device=device)
+                losses.append(LogisticLoss(own, targets.to(device, copy=True)))
+            own_targets = targets if others[0] is None else None
+            task = Task.of(X, own_targets, kind=kind, name=f"X_{name}", device=device)
             tasks.append(task)
             if others[0] is not None:
-                task = Task.of(loss_rows, targets, name=f"other inputs of y_{name}", device=device)
+                named = f"other inputs of y_{name}"
+                task = Task.of(loss_rows, targets, kind=kind, name=named, device=device)
                 if task.dimension != tasks[-1].dimension:
                     raise InvalidInputError(
                         f"the other inputs of y_{name} have {task.dimension} features, X_{name} has "

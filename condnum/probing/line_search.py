@@ -45,8 +45,8 @@ def linear_probe(
 
     Args:
         theta: `(D, D_hid)` extractor, linear layer, `Immunizer` or other linear extractor; None: raw inputs.
-        task: A `Task` with targets: `Task.of(X, y)`, or `Task.of_covariance(K, moment)`. Its probe has an intercept
-            for classes and none for numbers, unless it is `centered()`.
+        task: A `Task` with targets: `Task.of(X, y)`, or `Task.of_covariance(K, moment)`. Its probe has an
+            intercept for classes and none for numbers, unless it is `centered()`.
         steps: Gradient steps.
         record: Increasing steps at which to record; default: every one up to 2000 steps, else
             `log_spaced_steps`.

@@ -61,8 +61,8 @@ def attack_panel(
     θ is free. Probes have no intercept: center the features, or add a column of ones, if an attacker would.
 
     Args:
-        features: `(N, D)` inputs of the harmful task; or a `Task` with targets, such as one of a covariance, in
-            place of rows and targets: attackers who need rows are skipped.
+        features: `(N, D)` inputs of the harmful task; or a `Task` with targets, such as one of a covariance,
+            in place of rows and targets: attackers who need rows are skipped.
         targets: `(N,)` or `(N, m)` floats; or `(N,)` labels, integers, booleans or text, which are learned as
             ±1 (a column per class beyond two) and decoded by the largest output.
         extractors: By name: an array `(D, k)`, a module, an `Immunizer`, an `Eraser`, or None for raw inputs.

@@ -56,8 +56,8 @@ def probe_steps(theta: Any, task: Any, *, epsilon: float = 0.01, budget: int = 2
 
     Args:
         theta: `(D, D_hid)` extractor, linear layer, `Immunizer` or other linear extractor; None: raw inputs.
-        task: A `Task` with targets: `Task.of(X, y)`, or `Task.of_covariance(K, moment)`. Its probe has an intercept
-            for classes and none for numbers, unless it is `centered()`.
+        task: A `Task` with targets: `Task.of(X, y)`, or `Task.of_covariance(K, moment)`. Its probe has an
+            intercept for classes and none for numbers, unless it is `centered()`.
         epsilon: ε in (0, 1).
         budget: Maximum number of exact line searches, which are iterated; fixed steps are not.
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from condnum.arrays import (
@@ -27,10 +28,8 @@ def probed(task: Any, name: str) -> Task:
         )
     own = task.probe
     if not own.learnable:
-        raise InvalidInputError(
-            f"{name} has {'no targets' if not own.outputs else 'targets without a linear part (XᵀY is zero)'}: "
-            "there is nothing to learn; check the targets."
-        )
+        lacks = "targets without a linear part (XᵀY is zero)" if own.outputs else "no targets"
+        raise InvalidInputError(f"{name} has {lacks}: there is nothing to learn; check the targets.")
     return own
 
 
@@ -99,7 +98,8 @@ class AttackTask:
     def of_task(cls, task: Task) -> "AttackTask":
         """Return rows B and targets Y of the same squared loss: `BᵀB = K`, and `BᵀY` is the moment."""
         B, Y = (part.cpu().numpy() for part in (task.root, task.along))
-        return cls(B, Y, "regression", inputs=(B, None))
+        named = B if task.columns is None else pd.DataFrame(B, columns=[*task.columns])
+        return cls(B, Y, "regression", inputs=(named, None))
 
 
 def float_matrix(value: ArrayLike, name: str) -> FloatArray:

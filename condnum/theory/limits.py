@@ -221,7 +221,7 @@ def max_rir_immunizer(
 
     Args:
         pretrain: D_P as a `Task`, or `(D, D)` K_P.
-        harmful: D_H, likewise (only its shape is used: θ* does not depend on it).
+        harmful: D_H as a `Task`, or `(D, D)` K_H (only its shape is used: θ* does not depend on it).
         null_gain: Gain on null(K_P) relative to `1/√γ_r`.
 
     Returns:

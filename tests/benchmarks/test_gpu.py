@@ -11,9 +11,9 @@ import torch
 
 from condnum.machine import limited_threads
 from condnum.methods import immunize
-from condnum.methods.problem import ImmunizationProblem, LinearTask
+from condnum.methods.problem import ImmunizationProblem
 from condnum.studies.digits import PAPER_METHODS, DigitPairs, digit_problem
-from condnum.theory.extremes import gram
+from condnum.theory.task import Task
 
 from .test_linear import prepared_step
 
@@ -31,11 +31,11 @@ pytestmark = pytest.mark.slow
 
 
 def image_like(D, seed):
-    """A covariance whose spectrum falls as an image's does, with rank 3D/4."""
+    """Rows whose spectrum falls as an image's does, with rank 3D/4."""
     generator = torch.Generator().manual_seed(seed)
     rank = 3 * D // 4
     Q, _ = torch.linalg.qr(torch.randn(D, D, generator=generator, dtype=torch.float64))
-    return LinearTask(gram(torch.arange(1, rank + 1, dtype=torch.float64)[:, None] ** -1.0 * Q[:, :rank].mT))
+    return Task.of(torch.arange(1, rank + 1, dtype=torch.float64)[:, None] ** -1.0 * Q[:, :rank].mT)
 
 
 def finished(call):
@@ -50,7 +50,7 @@ def test_a_step_beside_one_core(seconds, D):
     tasks = image_like(D, 1), image_like(D, 2)
     with limited_threads(1):
         one_core = seconds(prepared_step(ImmunizationProblem(*tasks)))
-    step = prepared_step(ImmunizationProblem(*(LinearTask(task.covariance.to(DEVICE)) for task in tasks)))
+    step = prepared_step(ImmunizationProblem(*(task.to(DEVICE) for task in tasks)))
     there = seconds(lambda: finished(step))
     print(f"\nD = {D}: {1e3 * there:.3g} ms on {DEVICE}, {one_core / there:.3g} times as fast as one core")
 

@@ -19,7 +19,6 @@ from condnum import (
     immunize,
     load_small_digits,
     relative_immunization_ratio,
-    rir_ceiling,
 )
 
 #: Columns that split the Ames table, and the values that make the harmful task; zoning is the paper's own.
@@ -93,15 +92,15 @@ def untuned_pairs():
 
 def run(group, name, problem):
     """Yield a row per method."""
-    K = problem.pretrain.covariance, problem.harmful.covariance
+    tasks = problem.pretrain, problem.harmful
     full = problem.pretrain.rank == problem.harmful.rank == problem.dimension
-    ceiling = rir_ceiling(*K).value
+    ceiling = problem.ceiling.value
     for method in METHODS:
         start = time.perf_counter()
         theta = immunize(problem, method).theta
         seconds = time.perf_counter() - start
         compact, ridge = (
-            relative_immunization_ratio(theta, *K, convention=convention)
+            relative_immunization_ratio(theta, *tasks, convention=convention)
             for convention in ("compact", "ridge")
         )
         yield {

@@ -10,8 +10,8 @@ from condnum.errors import InvalidInputError
 from condnum.lessons.grab import AT_FIRST, LONGEST, SHORTEST, GrabTheVectors, standalone
 from condnum.probing import linear_probe
 from condnum.theory.alignment import alignment
-from condnum.theory.limits import rir_ceiling
 from condnum.theory.kappa import relative_immunization_ratio
+from condnum.theory.limits import rir_ceiling
 
 pytestmark = pytest.mark.browser
 

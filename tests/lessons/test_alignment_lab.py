@@ -11,8 +11,8 @@ from condnum.lessons.alignment_lab import ALIGNED, LABS, alignment_lab, recorded
 from condnum.lessons.explorers import record_file
 from condnum.methods import immunize
 from condnum.theory.alignment import alignment
-from condnum.theory.regularizers import r_ill, r_well
 from condnum.theory.kappa import hessian
+from condnum.theory.regularizers import r_ill, r_well
 
 STATES = [
     {},

@@ -23,11 +23,9 @@ from condnum.lessons.regularizers import (
 )
 from condnum.lessons.two_tasks import NULL_LABELS, attacks, two_tasks
 from condnum.probing import linear_probe
+from condnum.theory.kappa import condition_number, hessian, relative_immunization_ratio
 from condnum.theory.limits import rir_ceiling
-from condnum.theory.kappa import relative_immunization_ratio
-from condnum.theory.regularizers import r_ill_gradient, r_well_gradient
-from condnum.theory.kappa import condition_number, hessian
-from condnum.theory.regularizers import ill_step, well_step
+from condnum.theory.regularizers import ill_step, r_ill_gradient, r_well_gradient, well_step
 from condnum.theory.task import Task
 
 #: Each factor (1 − ασ_i) is rounded; products of orthogonal matrices of size ≤ 16: far above their round-off.

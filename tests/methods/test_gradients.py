@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from covariances import decaying_task, draw
+from covariances import decaying_task, draw, labeled_task
 
 from condnum.methods import DescentSettings, baselines, get_method
 from condnum.methods.baselines import bilevel_gradient
 from condnum.methods.problem import ImmunizationProblem, LogisticLoss, SquaredLoss
-from condnum.theory.extremes import SMALL
+from condnum.theory.linalg import SMALL
+from condnum.theory.task import Task
 
 #: (D, ranks of P and H): a small problem (`eigh`), and a large one (Lanczos).
 SHAPES = {"small": (9, 9, 7), "large": (SMALL + 12, 120, 110)}
@@ -16,7 +17,9 @@ SHAPES = {"small": (9, 9, 7), "large": (SMALL + 12, 120, 110)}
 def gradients_of(shape, method, **overrides):
     """A problem, θ and ω, the method's gradient by part, and those of the other parameters."""
     D, *ranks = SHAPES[shape]
-    problem = ImmunizationProblem(*(decaying_task(D, rank, 5 * i) for i, rank in enumerate(ranks)))
+    tasks = [decaying_task(D, rank, 5 * i) for i, rank in enumerate(ranks)]
+    losses = [SquaredLoss.of(Task.of(*labeled_task(D, 5 * i), kind="regression")) for i in range(2)]
+    problem = ImmunizationProblem(*tasks, losses)
     theta = torch.eye(D, dtype=torch.float64) + 0.02 * draw(D, D, seed=99)
     parameters = {"theta": theta, "omega": draw(D, 1, seed=7)}
     method = get_method(method)
@@ -44,7 +47,7 @@ def test_algorithm_1_descends_the_preconditioned_gradients(shape):
         error = (own.covariance @ parts[part] - leaf.grad).norm() / leaf.grad.norm()
         assert float(error) <= 1e-8, part
     leaf, head = theta.clone().requires_grad_(), omega.clone().requires_grad_()
-    problem.pretrain.supervised.value(leaf @ head).backward()
+    problem.losses[0].value(leaf @ head).backward()
     torch.testing.assert_close(parts["supervised"], leaf.grad)
     torch.testing.assert_close(others["omega"], head.grad)
 
@@ -56,7 +59,7 @@ def test_opt_kappa_descends_the_condition_numbers(shape, convention, monkeypatch
     problem, theta, _, parts, _ = gradients_of(shape, "opt_kappa", convention=convention)
     for part, own, sign in (("pretrain", problem.pretrain, 1), ("harmful", problem.harmful, -1)):
         leaf = theta.clone().requires_grad_()
-        sigma = torch.linalg.svdvals(own.factor @ leaf) ** 2
+        sigma = torch.linalg.svdvals(own.root @ leaf) ** 2
         kappa = sigma[0] / sigma[-1]
         if convention == "ridge":
             kappa = (sigma[0] + 0.1) / (0.1 + (sigma[-1] if own.rank == len(leaf) else 0))

@@ -20,8 +20,9 @@ from condnum.methods import (
 from condnum.methods.method import Gradients
 from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.settings import Settings
-from condnum.theory.immunization import relative_immunization_ratio
-from condnum.theory.pareto import pareto_immunizer
+from condnum.theory.kappa import hessian, relative_immunization_ratio
+from condnum.theory.limits import pareto_immunizer
+from condnum.theory.regularizers import r_ill, r_well
 
 CLOSED_FORMS = {"identity", "initial", "max_rir", "pareto", "erase"}
 DESCENTS = [name for name in method_names() if name not in CLOSED_FORMS]
@@ -62,7 +63,7 @@ def test_every_method_runs(method, kind, make_problem):
     assert list(result.history)[:6] == RECORDED
     without = kind == "covariances" or method in CLOSED_FORMS or method in ("opt_kappa", "r_ill_only")
     assert (result.omega is None) == np.isnan(result.history["loss"]).all() == without
-    measured = relative_immunization_ratio(result.theta, problem.pretrain.range, problem.harmful.range)
+    measured = relative_immunization_ratio(result.theta, problem.pretrain, problem.harmful)
     assert result.verdict.rir == measured.rir
     assert result.verdict.verdict in result.explanation
     assert "Ridge convention" in result.explanation
@@ -135,7 +136,7 @@ def test_the_default_is_the_closed_form(make_problem):
     problem = make_problem()
     plain, again = immunize(problem), immunize(problem, seed=7)
     assert (plain.method, plain.settings, plain.stop_reason) == ("pareto", None, "closed_form")
-    assert torch.equal(plain.theta, pareto_immunizer(problem.pretrain.range, problem.harmful.range))
+    np.testing.assert_array_equal(plain.theta, pareto_immunizer(problem.pretrain, problem.harmful))
     assert torch.equal(plain.theta, again.theta)
 
 
@@ -255,6 +256,23 @@ def test_history(make_problem):
     assert result.history["step"].tolist() == [0, 4, 8, 10]
     flat = immunize(ImmunizationProblem.from_covariances(np.eye(3), np.eye(3)), "identity").history
     assert (flat["r_ill"][0], flat["kappa_harmful"][0]) == (math.inf, pytest.approx(1))
+
+
+@pytest.mark.parametrize("method", ["initial", "max_rir", "ours"])
+@pytest.mark.parametrize("rank", [None, 4])
+def test_history_holds_both_regularizers_and_condition_numbers_of_theta_as_it_is(method, rank, make_problem):
+    problem = make_problem(rank=rank)
+    result = immunize(problem, method, **({"steps": 3} if method == "ours" else {}))
+    last = {name: values[-1] for name, values in result.history.items()}
+    for name, task, regularizer in (
+        ("well", problem.pretrain, lambda H: r_well(H)),
+        ("ill", problem.harmful, lambda H: r_ill(H, rank=problem.harmful.rank)),
+    ):
+        H = hessian(result.theta, task)
+        values = torch.linalg.eigvalsh(torch.as_tensor(H))
+        assert last[f"r_{name}"] == pytest.approx(float(regularizer(H)), rel=1e-8)
+        kappa = float(values[-1] / values[-task.rank])
+        assert last["kappa_pretrain" if name == "well" else "kappa_harmful"] == pytest.approx(kappa, rel=1e-8)
 
 
 def test_about_200_rows_by_default():

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from condnum import Immunizer
+from condnum import Immunizer, Task
 from condnum.errors import InvalidInputError
 from condnum.probing import linear_probe
 
@@ -51,12 +51,13 @@ PROBLEMS = {
 def test_the_plain_loop(name):
     X, Y, theta = problem(**PROBLEMS[name])
     norms, losses = plain_probe(X @ theta, Y, 200)
-    curve = linear_probe(theta, X.T @ X, X.T @ Y, steps=200)
+    task = Task.of_covariance(X.T @ X, X.T @ Y)
+    curve = linear_probe(theta, task, steps=200)
     # The loop rounds w at eps·‖w‖ a step, κ times that in the flattest direction; ratios are ≤ 1.
     np.testing.assert_allclose(curve.norm_ratio, norms, rtol=0, atol=1e-8)
     np.testing.assert_allclose(curve.excess_loss, losses, rtol=0, atol=1e-8)
     assert (curve.norm_ratio[0], curve.excess_loss[0]) == (1, 1)  # exactly: figures start there
-    some = linear_probe(theta, X.T @ X, X.T @ Y, steps=200, record=[0, 7, 200])
+    some = linear_probe(theta, task, steps=200, record=[0, 7, 200])
     np.testing.assert_array_equal(some.norm_ratio, curve.norm_ratio[[0, 7, 200]])
 
 
@@ -65,7 +66,8 @@ def test_the_plain_loop(name):
 def test_kantorovich_bounds_every_step_and_the_norm_never_grows(seed, k, log_kappa):
     rng = np.random.default_rng(seed)
     sigma = np.geomspace(1, 10**-log_kappa, k) * 10 ** rng.uniform(-3, 3)
-    curve = linear_probe(np.eye(k), np.diag(sigma), rng.normal(size=k) * sigma, steps=60)
+    task = Task.of_covariance(np.diag(sigma), rng.normal(size=k) * sigma)
+    curve = linear_probe(np.eye(k), task, steps=60)
     # Products of 60 factors; below 1e-25 the curve is round-off.
     loss, kappa = curve.excess_loss, float(curve.condition)
     rate = ((kappa - 1) / (kappa + 1)) ** 2
@@ -76,33 +78,41 @@ def test_kantorovich_bounds_every_step_and_the_norm_never_grows(seed, k, log_kap
 def test_rows_in_place_of_a_covariance():
     X, Y, _ = problem(outputs=2)
     theta = np.random.default_rng(1).normal(size=(8, 6))
-    found = linear_probe(theta, X.T @ X, X.T @ Y, steps=50)
-    own = linear_probe(torch.from_numpy(theta), features=X, targets=Y, steps=50)
+    found = linear_probe(theta, Task.of_covariance(X.T @ X, X.T @ Y), steps=50)
+    own = linear_probe(torch.from_numpy(theta), Task.of(X, Y), steps=50)
     np.testing.assert_allclose(found.norm_ratio, own.norm_ratio, rtol=1e-7, atol=1e-12)
     np.testing.assert_allclose(found.excess_loss, own.excess_loss, rtol=1e-7, atol=1e-12)
 
 
-def test_labels_are_targets_of_one_and_minus_one_and_an_immunizer_is_an_extractor():
+def test_the_probe_of_labels_has_an_intercept_and_an_immunizer_is_an_extractor():
+    """Steps with an intercept are those on centered rows; of two classes, either column tells the other."""
     X, Y, _ = problem()
     labels, immunizer = np.where(Y > 0, "yes", "no"), Immunizer().fit(X, X * np.arange(1, 9))
-    found = linear_probe(immunizer, features=X, targets=labels, steps=20)
-    known = linear_probe(immunizer.theta_, X.T @ X, X.T @ np.sign(Y), steps=20)
+    found = linear_probe(immunizer, Task.of(X, labels), steps=20)
+    centered = X - X.mean(axis=0)
+    known = linear_probe(immunizer.theta_, Task.of(centered, np.sign(Y) + 0.5), steps=20)
     np.testing.assert_allclose(found.norm_ratio, known.norm_ratio, rtol=1e-6)
+    of_numbers = linear_probe(immunizer, Task.of(X, np.sign(Y) + 0.5), steps=20)  # none, unless asked for
+    assert not np.allclose(of_numbers.norm_ratio, known.norm_ratio, rtol=1e-2)
+    asked = linear_probe(immunizer, Task.of(X, np.sign(Y) + 0.5).centered(), steps=20)
+    np.testing.assert_allclose(asked.norm_ratio, known.norm_ratio, rtol=1e-6)
 
 
 @settings(max_examples=40)
-@given(powers=st.tuples(*[st.integers(-500, 500)] * 3))
+@given(powers=st.tuples(*[st.integers(-200, 200)] * 3))
 def test_curves_do_not_see_the_units_of_theta_covariance_and_moment(powers):
     X, Y, theta = problem()
     given = theta, X.T @ X, X.T @ Y
-    plain = linear_probe(*given, steps=20)
-    scaled = linear_probe(*map(np.ldexp, given, powers), steps=20)
+    plain, scaled = (
+        linear_probe(own, Task.of_covariance(K, moment), steps=20)
+        for own, K, moment in (given, map(np.ldexp, given, powers))
+    )
     np.testing.assert_allclose(scaled.norm_ratio, plain.norm_ratio, rtol=1e-12)
     assert scaled.stopped_at == plain.stopped_at
 
 
 def test_stop_at_round_off_is_recorded_and_the_curve_is_flat_from_there():
-    curve = linear_probe(np.eye(2), np.diag([2.0, 1.0]), [2.0, 1.0], steps=200)
+    curve = linear_probe(np.eye(2), Task.of_covariance(np.diag([2.0, 1.0]), [2.0, 1.0]), steps=200)
     stop = int(curve.stopped_at)
     assert 6 <= stop < 200
     assert (curve.norm_ratio[stop:] == curve.norm_ratio[stop]).all()
@@ -113,10 +123,11 @@ def test_stop_at_round_off_is_recorded_and_the_curve_is_flat_from_there():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"theta": np.eye(3)}, r"theta \(3, 3\), a covariance of 2 inputs"),
-        ({"moment": [1.0, np.nan]}, "moment holds 1 non-finite"),
-        ({"moment": np.zeros(2)}, "starts at its optimum"),
-        ({"features": np.eye(2)}, "either by covariance and moment, or by features= and targets="),
+        ({"theta": np.eye(3)}, r"theta has shape \(3, 3\), but the task has 2 inputs"),
+        ({"task": Task.of_covariance(np.eye(2), np.zeros(2))}, "targets without a linear part"),
+        ({"task": Task.of(np.eye(2))}, "has no targets: there is nothing to learn"),
+        ({"task": np.eye(2)}, r"must be a Task with targets, got ndarray; give Task.of\(X, y\)"),
+        ({"theta": np.diag([0.0, 1.0])}, "the probe starts at its optimum"),
         ({"steps": 0}, "steps must be an integer ≥ 1, got 0"),
         ({"record": [3, 2]}, "non-empty increasing"),
         ({"record": [0, 6], "steps": 5}, "from 0 to 6, outside 0..5"),
@@ -124,4 +135,4 @@ def test_stop_at_round_off_is_recorded_and_the_curve_is_flat_from_there():
 )
 def test_refused(options, message):
     with pytest.raises(InvalidInputError, match=message):
-        linear_probe(**{"theta": np.eye(2), "covariance": np.eye(2), "moment": np.ones(2)} | options)
+        linear_probe(**{"theta": np.eye(2), "task": Task.of_covariance(np.eye(2), [1.0, 0.0])} | options)

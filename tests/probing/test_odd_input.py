@@ -6,6 +6,7 @@ from covariances import ODD_ARRAYS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from condnum import Task
 from condnum.errors import CondnumError
 from condnum.probing import AttackBudget, attack_panel, linear_probe, log_spaced_steps
 
@@ -31,10 +32,13 @@ def finite_or_refused(call):
 @settings(max_examples=100)
 @given(kinds=st.tuples(odd, odd, odd))
 def test_linear_probe_takes_or_refuses_any_array(kinds):
-    values = [ODD_ARRAYS[kind](a) for kind, a in zip(kinds, (np.eye(2), K, MOMENT), strict=True)]
-    curve = finite_or_refused(lambda: linear_probe(*values, steps=4))
-    if curve is not None:
-        assert all(np.isfinite(value).all() for value in vars(curve).values())
+    theta = ODD_ARRAYS[kinds[0]](np.eye(2))
+    covariance = [ODD_ARRAYS[kind](a) for kind, a in zip(kinds[1:], (K, MOMENT), strict=True)]
+    rows = [ODD_ARRAYS[kind](a) for kind, a in zip(kinds[1:], (X, Y["regression"]), strict=True)]
+    for task in (lambda: Task.of_covariance(*covariance), lambda: Task.of(*rows)):
+        curve = finite_or_refused(lambda task=task: linear_probe(theta, task(), steps=4))
+        if curve is not None:
+            assert all(np.isfinite(value).all() for value in vars(curve).values())
 
 
 @pytest.mark.parametrize("value", NUMBERS, ids=repr)

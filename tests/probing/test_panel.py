@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from condnum import Eraser, Immunizer, erasure
+from condnum import Eraser, Immunizer, Task, erasure
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.figures.attack_panel import attack_factor_heatmap
 from condnum.probing import (
@@ -169,9 +169,10 @@ def test_a_rank_deficient_theta_reports_both_optima():
 @pytest.mark.parametrize(("kind", "classes"), [("regression", 3), ("classification", 2)])
 def test_an_erased_target_is_out_of_reach_for_all_but_those_who_train_theta(kind, classes):
     X, labels, _ = classification(classes)
+    X -= X.mean(axis=0)  # erasure has an intercept, and the panel's probes have none
     y = labels if kind == "classification" else np.eye(classes)[labels] - 0.5
-    strengths, kinds = {"s=0": 1.0, "s": 0.99}, {"kind": kind, "intercept": False}
-    thetas = {name: erasure(X, y, strength=of, **kinds).theta for name, of in strengths.items()}
+    strengths = {"s=0": 1.0, "s": 0.99}
+    thetas = {name: erasure(X, y, strength=of, kind=kind).theta for name, of in strengths.items()}
     names = ["gd", "cg", "adam", "lbfgs", "whiten", "closed_form", "fine_tune"]
     found = attack_panel(X, y, thetas, kind=kind, attackers=names, budget=SMALL)
     table = found.steps_table().set_index("attacker")
@@ -204,14 +205,23 @@ def test_labels_are_learned_as_signs_and_measured_by_accuracy(classes):
     assert found.at(found.factors, None).set_index("attacker").loc["gd", "factor"] > 5
 
 
-def test_a_covariance_with_a_moment_stands_for_the_rows_where_no_attacker_needs_them():
+def test_a_task_stands_for_the_rows_where_no_attacker_needs_them():
     X, y, _ = regression()
     of_rows = attack_panel(X, y, ill(), budget=SMALL)
-    found = attack_panel(extractors=ill(), covariance=X.T @ X, moment=X.T @ y, budget=SMALL)
     skipped, inexact = {"sgd", "standardize", "unfiltered"}, {"adam", "stacked", "fine_tune"}
-    assert set(found.skipped["attacker"]) == skipped
-    for name in {*attacker_names()} - skipped - inexact:
-        assert same(steps(found, name, "theta"), steps(of_rows, name, "theta")), name
+    for task in (Task.of_covariance(X.T @ X, X.T @ y), Task.of(X, y)):
+        found = attack_panel(task, extractors=ill(), budget=SMALL)
+        assert set(found.skipped["attacker"]) == skipped
+        for name in {*attacker_names()} - skipped - inexact:
+            assert same(steps(found, name, "theta"), steps(of_rows, name, "theta")), name
+
+
+def test_a_task_of_labels_has_an_intercept():
+    X, labels, _ = classification()
+    found = attack_panel(Task.of(X, labels), extractors=ill(), attackers=["gd", "cg"], budget=SMALL)
+    centered = attack_panel(X - X.mean(axis=0), labels, ill(), attackers=["gd", "cg"], budget=SMALL)
+    for name in ("gd", "cg"):
+        assert same(steps(found, name, "theta"), steps(centered, name, "theta")), name
 
 
 def test_any_extractor_and_text_labels_are_taken_in_the_order_of_named_columns():
@@ -234,6 +244,11 @@ def test_any_extractor_and_text_labels_are_taken_in_the_order_of_named_columns()
     assert np.isfinite(steps(found, "fine_tune", "erased", 0.1))  # from θ with its bias
     turned = attack_panel(frame[[*"edcba"]], words, {"estimator": immunizer}, attackers=["gd"], budget=SMALL)
     assert same(steps(turned, "gd", "estimator"), steps(found, "gd", "estimator"))
+    of_tasks = (
+        attack_panel(Task.of(of, words), None, {"estimator": immunizer}, attackers=["gd"], budget=SMALL)
+        for of in (frame, frame[[*"edcba"]])
+    )
+    assert same(*(steps(of, "gd", "estimator") for of in of_tasks))
 
 
 def with_held_out(y, y_test, **options):
@@ -251,11 +266,11 @@ def with_held_out(y, y_test, **options):
         (lambda: attack_panel(np.eye(2), [1.5]), r"targets of shape \(1,\) for 2 rows"),
         (lambda: attack_panel([[1.0], [-1.0]], [1.0, 1.0]), "nothing to attack"),
         (lambda: attack_panel(np.eye(2), [1e160, 0]), "targets of size .* rescale"),
-        (lambda: attack_panel(np.eye(2), covariance=np.eye(2)), "either by covariance and moment"),
+        (lambda: attack_panel(Task.of(np.eye(2))), "has no targets: there is nothing to learn"),
         (with_held_out(["a", "b"] * 3, ["a", "c", "b", "a"]), "the label c, .* are a to b"),
         (with_held_out(np.ones((6, 1)), np.ones((4, 2))), r"must have the columns of the others"),
         (lambda: panel(regression(), None, only=[]), "no extractor was chosen"),
-        (lambda: attack_panel(np.eye(2)), "an attack needs features and targets"),
+        (lambda: attack_panel(np.eye(2)), r"an attack needs targets: give attack_panel\(X, y\), or a Task"),
         (lambda: AttackBudget(epsilons=(0.1, 0.1), reported_epsilon=0.1), "must be distinct"),
         (lambda: AttackBudget(reported_epsilon=0.5), "reported_epsilon 0.5"),
     ],

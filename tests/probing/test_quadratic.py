@@ -29,7 +29,7 @@ def space():
     X = generator.normal(size=(40, 6)) * [3.0, 2.0, 1.0, 0.5, 0.2, 1.0]
     X[:, 5] = X[:, 0]
     Y = np.c_[X[:, :5] @ [1.0, -1.0, 2.0, 3.0, 1.0], X[:, 2]] + generator.normal(size=(40, 2))
-    return ProbeSpace(X, Y, "regression")
+    return ProbeSpace(X, Y)
 
 
 def excess(space, W):

@@ -12,8 +12,8 @@ from condnum.methods import Method, get_method, registry
 from condnum.probing import linear_probe
 from condnum.studies.house_prices import HousePrices, extractor_curves
 from condnum.studies.measure import MEASURES
-from condnum.theory.limits import ridge_convention_ceiling, rir_ceiling
 from condnum.theory.kappa import relative_immunization_ratio
+from condnum.theory.limits import ridge_convention_ceiling, rir_ceiling
 
 #: κ of the diabetes tasks is 500, before and after so few steps: eps·κ·D, with a margin of 1,000.
 CLOSE = 1e-9
