@@ -14,7 +14,7 @@ from condnum.arrays import ArrayLike, as_tensor, door, extractor_matrix, named_c
 from condnum.errors import InvalidInputError, RankError
 from condnum.numbers import short_repr
 from condnum.theory.kappa import checked_rtol
-from condnum.theory.linalg import as_covariance, singular_triples, symmetric_part
+from condnum.theory.linalg import EPS, as_covariance, singular_triples, symmetric_part
 from condnum.theory.task import Task, rank_tolerance
 
 
@@ -83,7 +83,7 @@ def alignment(theta: ArrayLike, covariance: Any, *, rtol: float | None = None) -
         False
     """
     if isinstance(covariance, Task):
-        K, names, eps = covariance.covariance, covariance.columns, covariance.eps
+        K, names, eps = covariance.covariance, covariance.columns, EPS  # a task is cut at its rank
     else:
         K, eps = as_covariance(covariance, "covariance").detach(), storage_eps(covariance)
         names = named_columns(covariance)

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
@@ -26,6 +25,7 @@ from torch.nn.functional import one_hot, pad
 from condnum.arrays import (
     ArrayLike,
     TargetKind,
+    as_array,
     as_targets,
     as_tensor,
     check_same_names,
@@ -135,7 +135,7 @@ class Task:
             part = slice(first, first + size)
             block = torch.cat([rows.new_ones(len(rows[part]), 1), rows[part], Y[part]], dim=1) - shift
             F = torch.linalg.qr(torch.cat([F, block]), mode="r").R
-        checked_gram((F + F[:, :1] * shift).square().sum(dim=0), rows)
+        checked_gram((F + F[:, :1] * shift)[:, 1:].square().sum(dim=0), rows)
         eps = max(self.eps, storage_eps(X))
         return replace(self, factor=F, shift=shift, rows=self.rows + N, eps=eps, classes=classes)
 
@@ -469,7 +469,7 @@ def as_task(value: Any, name: str) -> Task:
     """Return a task; an array `(D, D)` is its covariance, rows must be made a task by `Task.of`."""
     if isinstance(value, Task):
         return value
-    shape = tuple(getattr(value, "shape", np.shape(value)))
+    shape = tuple(value.shape if hasattr(value, "shape") else as_array(value, name).shape)
     if len(shape) == 2 and shape[0] != shape[1]:
         raise InvalidInputError(
             f"{name} is an array of shape {shape}, which is no covariance; for rows pass Task.of(X, y)."
