@@ -32,6 +32,7 @@ from condnum.arrays import (
     extractor_matrix,
     frame,
     named_columns,
+    own_state,
     same_columns,
     sample_of,
     selected,
@@ -74,6 +75,7 @@ class Task:
     sample: Any = field(default=None, repr=False)  # empty, of the caller's kind, dtype and device
 
     @classmethod
+    @own_state()
     def of(
         cls,
         X: Any,
@@ -113,6 +115,7 @@ class Task:
         start = replace(empty, columns=None if names is None else tuple(names))
         return start.extended(X, y, kind=kind, name=name)
 
+    @own_state()
     def extended(self, X: Any, y: Any = None, *, kind: TargetKind = "auto", name: str = "X") -> Task:
         """Return the task with more rows; blocks of any size and order give the same task up to round-off."""
         if self.columns and (names := named_columns(X)) is not None:
@@ -139,6 +142,7 @@ class Task:
         eps = max(self.eps, storage_eps(X))
         return replace(self, factor=F, shift=shift, rows=self.rows + N, eps=eps, classes=classes)
 
+    @own_state()
     def coded(self, X: Any, y: Any, kind: TargetKind = "auto") -> tuple[Tensor, Tensor]:
         """Return rows `(N, D)` and targets `(N, m)` of these or other examples as this task takes them."""
         X = selected(X, self.columns) if self.columns and frame(X) is not None else X
@@ -168,6 +172,7 @@ class Task:
         return one_hot(places[torch.from_numpy(codes)], len(labels)).to(new), tuple(labels)
 
     @classmethod
+    @own_state()
     def of_covariance(
         cls, K: ArrayLike, moment: ArrayLike | None = None, *, name: str = "covariance"
     ) -> Task:
@@ -247,6 +252,7 @@ class Task:
         return self.shift[inputs] + first
 
     @cached_property
+    @own_state()
     def products(self) -> tuple[Tensor, Tensor]:
         """Rows `(r, D)` and targets `(r, m)` with the products of X and Y, or of the centered ones; not cut."""
         if self.intercept:
@@ -261,6 +267,7 @@ class Task:
         return max(rank_tolerance(self.dimension, self.eps), rank_tolerance(self.rows))
 
     @cached_property
+    @own_state()
     def _svd(self) -> tuple[Tensor, Tensor, Tensor]:
         """σ `(k,)` descending above the rank tolerance, V `(D, k)`, and the targets along U `(k, m)`."""
         X, Y = self.products
@@ -305,11 +312,13 @@ class Task:
         return float((self.sigma[0] / self.sigma[-1]).square())
 
     @cached_property
+    @own_state()
     def root(self) -> Tensor:
         """B `(k, D)` with BᵀB = K, cut: what θ multiplies."""
         return self.sigma[:, None] * self.vectors.mT
 
     @cached_property
+    @own_state()
     def covariance(self) -> Tensor:
         """K `(D, D)`."""
         return self.root.mT @ self.root
@@ -320,6 +329,7 @@ class Task:
         return self.root.mT @ self.along
 
     @cached_property
+    @own_state()
     def energy(self) -> float:
         """‖Y‖² of the targets, of centered ones with an intercept."""
         return float(self.products[1].square().sum())
@@ -339,6 +349,7 @@ class Task:
         return self.vectors / self.sigma
 
     @cached_property
+    @own_state()
     def null_basis(self) -> Tensor:
         """Orthonormal basis of null(K), `(D, D − k)`."""
         return torch.linalg.qr(self.vectors, mode="complete").Q[:, self.rank :]
@@ -350,12 +361,14 @@ class Task:
         return min(self.rtol * kappa, 0.5)
 
     @property
+    @own_state()
     def null_projector(self) -> Tensor:
         """Orthogonal projector on null(K), `(D, D)`."""
         if self.rank == self.dimension:
             return torch.zeros_like(self.vectors)
         return torch.eye(self.dimension).to(self.vectors) - self.vectors @ self.vectors.mT
 
+    @own_state()
     def ridged(self, ridge: float) -> Task:
         """Return the task with K + εI and the same moment, as of a probe with weight decay."""
         ridge = check_real("ridge", ridge, 0, math.inf)
@@ -377,10 +390,12 @@ class Task:
         return moved
 
     @cached_property
+    @own_state()
     def raw(self) -> Features:
         """The task's own inputs as features, θ = I."""
         return Features(self, self.sigma, self.dimension, self.along)
 
+    @own_state()
     def through(self, theta: Any, name: str = "theta") -> Features:
         """Return the features Xθ of an extractor θ `(D, D_hid)`: a matrix, linear layers, or an `Immunizer`."""
         T = stored_extractor(theta, name, self.columns)
@@ -417,6 +432,7 @@ class Features:
         return int((self.sigma > tolerance * self.sigma[0]).sum())
 
     @cached_property
+    @own_state()
     def along(self) -> Tensor:
         """UᵀY `(rank, m)`: targets along the directions of the features."""
         if self._along is not None:
