@@ -114,7 +114,11 @@ def like_sample(sample: Any, tensor: Tensor) -> Any:
 
 def frame(value: Any) -> "nw.DataFrame[Any] | None":
     """Return a data frame of any library (pandas, polars, Arrow, …) through narwhals; None: it is none."""
-    found = nw.from_native(value, pass_through=True, eager_only=True)
+    try:
+        found = nw.from_native(value, pass_through=True, eager_only=True)
+    except nw.exceptions.DuplicateError:
+        twice = next(name for name in value.columns if list(value.columns).count(name) > 1)
+        raise InvalidInputError(f"a table has the column '{twice}' twice; rename or drop one.") from None
     return found if isinstance(found, nw.DataFrame) else None
 
 

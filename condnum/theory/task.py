@@ -412,7 +412,7 @@ class Features:
     """What a linear probe sees of a task through θ."""
 
     task: Task
-    sigma: Tensor  # (n,) singular values of Xθ, descending, n = min(k, D_hid)
+    sigma: Tensor = field(repr=False)  # (n,) singular values of Xθ, descending, n = min(k, D_hid)
     dimension: int  # D_hid
     _along: Tensor | None = field(default=None, repr=False)  # (n, m) targets along the left singular vectors
     image: Tensor | None = field(default=None, repr=False)  # (k, D_hid) Bθ
