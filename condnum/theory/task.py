@@ -263,8 +263,9 @@ class Task:
 
     @property
     def rtol(self) -> float:
-        """Fraction of σ₁ up to which a singular value is round-off, of the stored rows or of their factor."""
-        return max(rank_tolerance(self.dimension, self.eps), rank_tolerance(self.rows))
+        """Fraction of σ₁ up to which a singular value of X is round-off: of stored rows, their factor, or a root."""
+        stored = rank_tolerance(self.dimension, self.eps)
+        return max(stored, rank_tolerance(self.rows)) if self.rows else stored**0.5
 
     @cached_property
     @own_state()
@@ -357,8 +358,8 @@ class Task:
     @property
     def null_noise(self) -> float:
         """Sine of the angle by which round-off may have turned null(K): rtol·σ₁/σ_k, or γ₁/γ_k of a covariance."""
-        kappa = self.kappa**0.5 if self.rows else self.kappa
-        return min(self.rtol * kappa, 0.5)
+        noise = self.rtol * self.kappa**0.5 if self.rows else self.rtol**2 * self.kappa
+        return min(noise, 0.5)
 
     @property
     @own_state()
