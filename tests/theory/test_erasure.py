@@ -356,3 +356,7 @@ class TestDegreeTwo:
         np.testing.assert_allclose(erasure(X, y, degree=2, rank=2).theta, erasure(X, y).theta, atol=1e-10)
         assert 1 > known[0] > known[1] + 0.05 > known[2] + 0.05
         assert known[2] < 0.07  # by chance alone, where 0.16 was left
+
+    def test_a_stream_of_rows_is_refused(self):
+        with pytest.raises(InvalidInputError, match=r"degree=2 needs all rows.*; use fit\(X, y\)"):
+            Eraser(degree=2).partial_fit(CROSS, ["wide"] * 4 + ["tall"] * 4)
