@@ -47,9 +47,8 @@ def door(function: F) -> F:
     @wraps(function)
     def entered(*args: Any, **kwargs: Any) -> Any:
         given = next(filter(_has_kind, (*args, *kwargs.values())), None)
-        sample = getattr(given, "sample", None)
-        if callable(sample) or not hasattr(given, "sample"):  # that of a data frame is a method
-            sample = sample_of([0.0] if given is None else given)
+        task = hasattr(given, "sample") and frame(given) is None  # frames have a method of that name
+        sample = given.sample if task else sample_of([0.0] if given is None else given)
         with own_state():
             result = function(*args, **kwargs)
         return handed_back(result, sample)
@@ -66,7 +65,10 @@ def _has_kind(value: Any) -> bool:
 
 @contextmanager
 def own_state() -> Generator[None]:
-    """Compute with NumPy's usual warnings, on the CPU by default, and outside of inference mode."""
+    """Compute with NumPy's usual warnings, on the CPU by default, and outside of inference mode.
+
+    As a decorator, `@own_state()`, it serves what returns objects of condnum's own, where `door` hands arrays back.
+    """
     with ExitStack() as stack:
         stack.enter_context(np.errstate(divide="warn", over="warn", invalid="warn", under="ignore"))
         if torch.is_inference_mode_enabled():
@@ -112,7 +114,11 @@ def like_sample(sample: Any, tensor: Tensor) -> Any:
 
 def frame(value: Any) -> "nw.DataFrame[Any] | None":
     """Return a data frame of any library (pandas, polars, Arrow, …) through narwhals; None: it is none."""
-    found = nw.from_native(value, pass_through=True, eager_only=True)
+    try:
+        found = nw.from_native(value, pass_through=True, eager_only=True)
+    except nw.exceptions.DuplicateError:
+        twice = next(name for name in value.columns if list(value.columns).count(name) > 1)
+        raise InvalidInputError(f"a table has the column '{twice}' twice; rename or drop one.") from None
     return found if isinstance(found, nw.DataFrame) else None
 
 

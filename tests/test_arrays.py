@@ -19,7 +19,6 @@ from condnum.arrays import (
     storage_eps,
 )
 from condnum.data import TaskPair
-from condnum.deep.rir import rir_from_features
 from condnum.errors import DeviceError, InvalidInputError
 
 TABLE = [[1, 2], [3, 4]]
@@ -113,14 +112,12 @@ def in_both(P, H):
         condnum.rir_ceiling(K_P, K_H).value,
         condnum.relative_immunization_ratio(np.diag([1.0, 2, 3]), K_P, K_H).rir,
         condnum.pareto_immunizer(K_P, K_H),
-        rir_from_features(P, P, H, H * [1, 2, 3], group_size=60).rir,
+        condnum.relative_immunization_ratio(np.diag([1.0, 2, 3]), condnum.Task.of(P), condnum.Task.of(H)).rir,
     ]
 
 
 def test_tables_meet_by_name():
-    expected = in_both(P, H)
-    turned = [*in_both(P, H[["c", "a", "b"]])[:-1], expected[-1]]  # of the last, H * [1, 2, 3] is by position
-    for found, right in zip(turned, expected, strict=True):
+    for found, right in zip(in_both(P, H[["c", "a", "b"]]), in_both(P, H), strict=True):
         np.testing.assert_allclose(np.asarray(found), np.asarray(right), rtol=1e-9)
     assert TaskPair.from_arrays(P, np.arange(60), H, np.arange(60)).feature_names == ("a", "b", "c")
 
@@ -131,7 +128,7 @@ def test_tables_meet_by_name():
         (H.rename(columns={"a": "d"}), "X_H has no column 'a' and X_P has no column 'd'"),
         (H.assign(d=1.0), "^X_P has no column 'd': both tables must"),
         (H.drop(columns="b"), "^X_H has no column 'b': both tables must"),
-        (H[["a", "b", "c", "c"]], "X_H has the column 'c' twice"),
+        (H[["a", "b", "c", "c"]], "has the column 'c' twice"),
     ],
 )
 def test_tables_with_other_columns_are_refused(other, message):
@@ -269,12 +266,12 @@ def test_records_print_shapes_and_no_numbers_of_arrays():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(300, 100)), rng.normal(size=300)
     problem = condnum.ImmunizationProblem.from_data(X, y, X * np.arange(1, 101), y)
-    found, K = condnum.immunize(problem), X.T @ X
+    found, task = condnum.immunize(problem), condnum.Task.of(X, y)
     for record in (
-        found, found.verdict, found.spectra, problem, problem.pretrain, problem.pretrain.range,
-        condnum.alignment(found.theta, K), condnum.linear_probe(found.theta, K, X.T @ y),
+        found, found.verdict, problem, task, task.raw, condnum.alignment(found.theta, task),
+        condnum.linear_probe(found.theta, task), condnum.erasure(X, y), condnum.rir_ceiling(task, task),
     ):  # fmt: skip
         text = repr(record)
         assert len(text.splitlines()) <= 16
         assert len(text) < 1000
-    assert "100 × 100, float64" in repr(problem.pretrain.range)
+    assert repr(task).startswith("Task(dimension=100, rows=300")

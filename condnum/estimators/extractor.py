@@ -13,6 +13,7 @@ import torch
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
 from condnum.arrays import (
     as_array,
@@ -53,6 +54,7 @@ class Extractor(TransformerMixin, BaseEstimator):
         names = [str(name) for name in self.get_feature_names_out()]
         return nw.from_numpy(features, names, backend=table.implementation).to_native()
 
+    @own_state()
     def to_linear(self) -> nn.Linear | nn.Sequential:
         """Return a layer of dtype and device of the inputs of `fit`: `nn.Sequential(trunk, layer, head)`.
 
@@ -63,7 +65,10 @@ class Extractor(TransformerMixin, BaseEstimator):
         for affine in self._affine():
             state = {name: torch.as_tensor(like_sample(self._sample, of)) for name, of in affine.items()}
             width, inputs = state["weight"].shape
-            layers.append(nn.Linear(inputs, width, "bias" in state).to(state["weight"]))
+            layer = skip_init(
+                nn.Linear, inputs, width, "bias" in state
+            )  # it would draw from torch's generator
+            layers.append(layer.to(state["weight"]))
             layers[-1].load_state_dict(state)
         return layers[0] if len(layers) == 1 else nn.Sequential(*layers)
 

@@ -23,11 +23,12 @@ def bilevel_gradient(
     """Return the gradient in θ of `L(D_P, ω, θ*) − L(D_H, w, θ*)`, through the inner steps from θ to θ*."""
     theta = parameters["theta"].detach().requires_grad_()
     omega, w = parameters["omega"].detach(), parameters["w"].detach()
-    tuned = theta
-    for _ in range(settings.inner_steps):
-        tuned = tuned - settings.inner_rate * harmful.derivative(tuned @ w) @ w.mT
-    outer = pretrain.value(tuned @ omega) - harmful.value(tuned @ w)
-    (gradient,) = torch.autograd.grad(outer, theta)
+    with torch.enable_grad():  # also under the caller's torch.no_grad()
+        tuned = theta
+        for _ in range(settings.inner_steps):
+            tuned = tuned - settings.inner_rate * harmful.derivative(tuned @ w) @ w.mT
+        outer = pretrain.value(tuned @ omega) - harmful.value(tuned @ w)
+        (gradient,) = torch.autograd.grad(outer, theta)
     return gradient
 
 

@@ -11,7 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from condnum.arrays import ArrayLike, TargetKind, as_targets, as_tensor, resolve_device, same_columns
+from condnum.arrays import (
+    ArrayLike,
+    TargetKind,
+    as_targets,
+    as_tensor,
+    own_state,
+    resolve_device,
+    same_columns,
+)
 from condnum.errors import InvalidInputError, check_known
 from condnum.probing.probe_steps import ProbeSteps, seen_steps
 from condnum.theory.kappa import Seen
@@ -96,6 +104,7 @@ class ImmunizationProblem:
     losses: Sequence[SupervisedLoss | None] = ()  # of D_P and D_H; None: no targets
     probes: Sequence[Task | None] = ()  # the tasks of both actual probes
 
+    @own_state()
     def __post_init__(self) -> None:
         """Refuse arrays, which do not say whether they are rows or covariances; fill in losses and probes."""
         for task in (self.pretrain, self.harmful):
@@ -121,14 +130,17 @@ class ImmunizationProblem:
         return self.pretrain.dimension
 
     @cached_property
+    @own_state()
     def ceiling(self) -> RirCeiling:
         """The theoretical limit of RIR."""
         return ceiling_of(self.pretrain, self.harmful)
 
+    @own_state()
     def seen(self, theta: Any) -> Seen:
         """Return what probes of both tasks see through θ."""
         return Seen.of(theta, self.pretrain, self.harmful, (self.probes[0], self.probes[1]))
 
+    @own_state()
     def probe_steps(self, theta: Any) -> tuple[ProbeSteps | None, ProbeSteps | None]:
         """Count the steps of the benign and the harmful probe; None where there is nothing to learn."""
         benign, harmful = (
@@ -149,6 +161,7 @@ class ImmunizationProblem:
         return cls.from_data(pair.X_P, pair.y_P, pair.X_H, pair.y_H, device=device, **others)
 
     @classmethod
+    @own_state()
     def from_data(
         cls,
         X_P: ArrayLike,
@@ -231,6 +244,7 @@ class ImmunizationProblem:
         return cls(tasks[0], tasks[1], losses, probes)
 
     @classmethod
+    @own_state()
     def from_covariances(
         cls, pretrain_covariance: ArrayLike, harmful_covariance: ArrayLike
     ) -> ImmunizationProblem:

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
+from condnum.arrays import own_state
 from condnum.errors import InvalidInputError, check_integer, check_known
 from condnum.methods.algorithm1 import Ours, RIllOnly
 from condnum.methods.baselines import MAX_RIR, PARETO, Erase, Identity, Imma, Initial, OptKappa
@@ -96,6 +97,7 @@ def get_net_method(method: str | Method) -> Method:
     return chosen
 
 
+@own_state()
 def immunize(
     problem: ImmunizationProblem,
     method: str | Method = "pareto",
@@ -140,6 +142,7 @@ def immunize(
     return with_verdict(problem, find_extractor(problem, method, seed=seed, **options, **overrides))
 
 
+@own_state()
 def find_extractor(
     problem: ImmunizationProblem,
     method: str | Method,

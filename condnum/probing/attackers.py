@@ -50,6 +50,7 @@ _MEMORIES = (10, 50)
 _COUNTS = 8
 
 
+@torch.enable_grad()  # also under the caller's torch.no_grad()
 def descend_grid(
     space: ProbeSpace,
     race: Race,

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from condnum.arrays import ArrayLike, FloatArray, TargetKind, extracted, extractor_affine, named_columns
+from condnum.arrays import (
+    ArrayLike,
+    FloatArray,
+    TargetKind,
+    extracted,
+    extractor_affine,
+    named_columns,
+    own_state,
+)
 from condnum.errors import InvalidInputError, check_integer, check_known
 from condnum.probing.attackers import attacker_names, get_attacker
 from condnum.probing.line_search import log_spaced_steps
@@ -38,6 +46,7 @@ CHOOSING_COLUMNS = ["choosing_loss", "choosing_accuracy"]
 RAW = "raw"
 
 
+@own_state()
 def attack_panel(
     features: ArrayLike | Task,
     targets: Any = None,

@@ -43,7 +43,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from condnum.arrays import ArrayLike, TargetKind, as_tensor, door, like_sample, sample_of
+from condnum.arrays import ArrayLike, TargetKind, as_tensor, door, like_sample, own_state, sample_of
 from condnum.errors import InvalidInputError, RankError, check_flag, check_integer, check_real
 from condnum.theory.linalg import EPS, singular_triples
 from condnum.theory.task import Task, as_task, rank_tolerance
@@ -61,6 +61,7 @@ class Erasure:
     fit_removed: float  # fraction of the best squared fit to Z that is gone, measured on these rows' XB
 
     @cached_property
+    @own_state()
     def theta(self) -> Any:
         """The product BC `(D, D)`, for formulas of θ; to release it, give `left` and `right`, or XB.
 
@@ -73,6 +74,7 @@ class Erasure:
         return (X @ self.left) @ self.right
 
     @cached_property
+    @own_state()
     def extractor(self) -> Any:
         """θ `(D, r)` as one matrix that may be released: (XB)C in an orthonormal basis of the rows of C."""
         if self.strength < 1:
@@ -81,6 +83,7 @@ class Erasure:
         return like_sample(sample_of(self.left), left @ torch.linalg.qr(right.mT).R.mT)
 
     @cached_property
+    @own_state()
     def directions(self) -> Any:
         """Orthonormal basis `(D, D - r)` of all that is not passed on, Bᵀv = 0; on the path `removed`."""
         if self.strength < 1:

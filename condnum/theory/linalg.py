@@ -17,6 +17,9 @@ from condnum.errors import InvalidInputError
 #: Round-off of float64.
 EPS = 2.0**-52
 
+#: Below it a sum of squares has lost digits.
+TINY = torch.finfo(torch.float64).tiny / EPS
+
 #: Relative distance above a found eigenvalue at which `largest_bound` tests definiteness: well above the
 #: round-off of a Cholesky factor, D·2⁻⁵².
 PROVEN = 1e-10
@@ -40,10 +43,12 @@ def is_symmetric(matrix: Tensor, eps: float) -> bool:
 
 def checked_gram(gram: Tensor, features: Tensor) -> Tensor:
     """Return products of features, or raise if they leave float64."""
-    if not all_finite(gram):
+    overflow = not all_finite(gram)
+    if overflow or (float(gram.detach().abs().max()) < TINY and bool(features.any())):
+        change = "overflow float64: divide" if overflow else "underflow in float64: multiply"
         raise InvalidInputError(
-            f"the features have entries up to {float(features.abs().max()):.3g}, whose squares overflow "
-            "float64: divide the inputs of all tasks by the same number, which does not change condition numbers."
+            f"the features have entries up to {float(features.abs().max()):.3g}, whose squares {change} "
+            "the inputs of all tasks by the same number, which does not change condition numbers."
         )
     return gram
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
@@ -27,12 +26,14 @@ from condnum.arrays import (
     ArrayLike,
     TargetKind,
     all_finite,
+    as_array,
     as_targets,
     as_tensor,
     check_same_names,
     extractor_matrix,
     frame,
     named_columns,
+    own_state,
     rank_eps,
     same_columns,
     sample_of,
@@ -78,6 +79,7 @@ class Task:
     sample: Any = field(default=None, repr=False)  # empty, of the caller's kind, dtype and device
 
     @classmethod
+    @own_state()
     def of(
         cls,
         X: Any,
@@ -117,6 +119,7 @@ class Task:
         start = replace(empty, columns=None if names is None else tuple(names))
         return start.extended(X, y, kind=kind, name=name)
 
+    @own_state()
     def extended(self, X: Any, y: Any = None, *, kind: TargetKind = "auto", name: str = "X") -> Task:
         """Return the task with more rows; blocks of any size and order give the same task up to round-off."""
         if self.columns and (names := named_columns(X)) is not None:
@@ -139,10 +142,11 @@ class Task:
             part = slice(first, first + size)
             block = torch.cat([rows.new_ones(len(rows[part]), 1), rows[part], Y[part]], dim=1) - shift
             F = torch.linalg.qr(torch.cat([F, block]), mode="r").R
-        checked_gram((F + F[:, :1] * shift).square().sum(dim=0), rows)
+        checked_gram((F + F[:, :1] * shift)[:, 1:].square().sum(dim=0), rows)
         eps = max(self.eps, rank_eps(X))
         return replace(self, factor=F, shift=shift, rows=self.rows + N, eps=eps, classes=classes)
 
+    @own_state()
     def coded(self, X: Any, y: Any, kind: TargetKind = "auto") -> tuple[Tensor, Tensor]:
         """Return rows `(N, D)` and targets `(N, m)` of these or other examples as this task takes them."""
         X = selected(X, self.columns) if self.columns and frame(X) is not None else X
@@ -172,6 +176,7 @@ class Task:
         return one_hot(places[torch.from_numpy(codes)], len(labels)).to(new), tuple(labels)
 
     @classmethod
+    @own_state()
     def of_covariance(
         cls, K: ArrayLike, moment: ArrayLike | None = None, *, name: str = "covariance"
     ) -> Task:
@@ -259,6 +264,7 @@ class Task:
         return self.shift[inputs] + first
 
     @cached_property
+    @own_state()
     def products(self) -> tuple[Tensor, Tensor]:
         """Rows `(r, D)` and targets `(r, m)` with the products of X and Y, or of the centered ones; not cut."""
         F = self.factor[1:] if self.intercept else self.factor + self.factor[:, :1] * self.shift
@@ -266,10 +272,12 @@ class Task:
 
     @property
     def rtol(self) -> float:
-        """Fraction of σ₁ up to which a singular value is round-off, of the stored rows or of their factor."""
-        return max(rank_tolerance(self.dimension, self.eps), rank_tolerance(self.rows))
+        """Fraction of σ₁ up to which a singular value of X is round-off: of stored rows, their factor, or a root."""
+        stored = rank_tolerance(self.dimension, self.eps)
+        return max(stored, rank_tolerance(self.rows)) if self.rows else stored**0.5
 
     @cached_property
+    @own_state()
     def _svd(self) -> tuple[Tensor, Tensor, Tensor]:
         """σ `(k,)` descending above the rank tolerance, V `(D, k)`, and the targets along U `(k, m)`."""
         X, Y = self.products
@@ -315,11 +323,13 @@ class Task:
         return float((self.sigma[0] / self.sigma[-1]).square())
 
     @cached_property
+    @own_state()
     def root(self) -> Tensor:
         """B `(k, D)` with BᵀB = K, cut: what θ multiplies."""
         return self.sigma[:, None] * self.vectors.mT
 
     @cached_property
+    @own_state()
     def covariance(self) -> Tensor:
         """K `(D, D)`."""
         return self.root.mT @ self.root
@@ -330,6 +340,7 @@ class Task:
         return self.root.mT @ self.along
 
     @cached_property
+    @own_state()
     def energy(self) -> float:
         """‖Y‖² of the targets, of centered ones with an intercept."""
         return float(self.products[1].square().sum())
@@ -349,6 +360,7 @@ class Task:
         return self.vectors / self.sigma
 
     @cached_property
+    @own_state()
     def null_basis(self) -> Tensor:
         """Orthonormal basis of null(K), `(D, D − k)`."""
         return torch.linalg.qr(self.vectors, mode="complete").Q[:, self.rank :]
@@ -356,21 +368,24 @@ class Task:
     @property
     def null_noise(self) -> float:
         """Sine of the angle by which round-off may have turned null(K): rtol·σ₁/σ_k, or γ₁/γ_k of a covariance."""
-        kappa = self.kappa**0.5 if self.rows else self.kappa
-        return min(self.rtol * kappa, 0.5)
+        noise = self.rtol * self.kappa**0.5 if self.rows else self.rtol**2 * self.kappa
+        return min(noise, 0.5)
 
     @cached_property
+    @own_state()
     def inverse_root(self) -> Tensor:
         """K^{-½} on range(K), `(D, D)`."""
         return self.power(-0.5)
 
     @cached_property
+    @own_state()
     def null_projector(self) -> Tensor:
         """Orthogonal projector on null(K), `(D, D)`."""
         if self.rank == self.dimension:
             return torch.zeros_like(self.vectors)
         return torch.eye(self.dimension).to(self.vectors) - self.vectors @ self.vectors.mT
 
+    @own_state()
     def ridged(self, ridge: float) -> Task:
         """Return the task with K + εI and the same moment, as of a probe with weight decay."""
         ridge = check_real("ridge", ridge, 0, math.inf)
@@ -397,12 +412,14 @@ class Task:
         return moved
 
     @cached_property
+    @own_state()
     def raw(self) -> Features:
         """The task's own inputs as features, θ = I."""
         seen = Features(self, self.dimension, self.root)
         vars(seen).update(sigma=self.sigma, along=self.along)
         return seen
 
+    @own_state()
     def through(self, theta: Any, name: str = "theta") -> Features:
         """Return the features Xθ of an extractor θ `(D, D_hid)`: a matrix, linear layers, or an `Immunizer`."""
         T = stored_extractor(theta, name, self.columns)
@@ -419,6 +436,7 @@ class Features:
     """What a linear probe sees of a task through θ."""
 
     task: Task
+XXX    sigma: Tensor = field(repr=False)  # (n,) singular values of Xθ, descending, n = min(k, D_hid)
     dimension: int  # D_hid
     image: Tensor = field(repr=False)  # (k, D_hid) Bθ, with the products of Xθ
 
@@ -454,6 +472,7 @@ class Features:
         return self.ends[2]
 
     @cached_property
+    @own_state()
     def along(self) -> Tensor:
         """UᵀY `(rank, m)`: targets along the directions of the features."""
         order = self.image.abs().amax(dim=0).argsort(descending=True)
@@ -503,7 +522,7 @@ def as_task(value: Any, name: str) -> Task:
     """Return a task; an array `(D, D)` is its covariance, rows must be made a task by `Task.of`."""
     if isinstance(value, Task):
         return value
-    shape = tuple(getattr(value, "shape", np.shape(value)))
+    shape = tuple(value.shape if hasattr(value, "shape") else as_array(value, name).shape)
     if len(shape) == 2 and shape[0] != shape[1]:
         raise InvalidInputError(
             f"{name} is an array of shape {shape}, which is no covariance; for rows pass Task.of(X, y)."

@@ -351,11 +351,6 @@ class TestUnits:
             assert found.rir == pytest.approx(1, rel=1e-9)
             assert found.verdict == "NOT met, (a) fails"
 
-    def test_equal_and_empty_columns_are_no_rank(self):
-        X = np.random.default_rng(0).normal(size=(20, 3))
-        for wide in (np.c_[X * [1e9, 1, 1], X], np.c_[X * [1e9, 1, 1], 0 * X]):
-            assert Task.of(wide).rank == 3
-
     @DRAWS
     @given(SEEDS, KINDS, KINDS, SIZES, st.sampled_from([1e-100, 1e-30, 1e30, 1e100]))
     def test_the_scale_of_the_inputs_changes_no_answer(self, seed, pretrain, harmful, D, scale):

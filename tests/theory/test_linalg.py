@@ -1,22 +1,22 @@
-"""Extreme eigenpairs against `eigh`."""
+"""Extreme eigenpairs against `eigh`, and what counts as a covariance."""
 
 import numpy as np
 import pytest
 import torch
-from condnum.theory.extremes import (
-    SMALL,
+from covariances import draw
+
+from condnum.errors import InvalidInputError
+from condnum.theory import linalg
+from condnum.theory.linalg import (
+    as_covariance,
+    gram,
     largest_bound,
     largest_pair,
     singular_triples,
     smallest_pair,
-    triangle_ends,
 )
-from condnum.theory.spectra import spectrum_ends
-from covariances import draw
 
-from condnum.theory import extremes
-
-#: 200 eigenvalues each.
+#: 200 eigenvalues each: beyond SMALL, where Lanczos begins.
 SPECTRA = {
     "steep": torch.logspace(0, -12, 200, dtype=torch.float64),
     "crowded": 1 + torch.linspace(0, 1e-2, 200, dtype=torch.float64),
@@ -43,17 +43,18 @@ def test_largest_pair(name, turned):
     assert float(vector.norm()) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("rank", [1, 35, 60])
-def test_smallest_pair_is_that_of_the_range(rank):
-    F = draw(rank, 80)
+@pytest.mark.parametrize("shape", [(1, 80), (35, 80), (60, 80), (150, 200)], ids=str)
+def test_smallest_pair_is_that_of_the_range(shape):
+    F = draw(*shape)
     value, vector = smallest_pair(F)
     expected = float(torch.linalg.svdvals(F)[-1] ** 2)
+    # Through FFᵀ, of κ(F)² < 1e4: eps of σ₁², twice.
     assert float(value) == pytest.approx(expected, rel=1e-9)
     assert float((F.mT @ (F @ vector) - expected * vector).norm()) <= 1e-9
 
 
 def test_what_does_not_converge_is_left_to_eigh(monkeypatch):
-    monkeypatch.setattr(extremes, "_RESTARTS", 1)
+    monkeypatch.setattr(linalg, "lanczos", lambda n, apply: None)
     A = matrix(SPECTRA["crowded"])
     assert float(largest_pair(A)[0]) == pytest.approx(1.01, rel=1e-12)
     assert float(smallest_pair(A)[0]) == pytest.approx(1, rel=1e-12)
@@ -65,28 +66,6 @@ def test_a_matrix_that_is_not_finite_is_refused(bad):
     for pair in (largest_pair, smallest_pair):
         with pytest.raises(torch.linalg.LinAlgError, match="not finite"):
             pair(A)
-
-
-@pytest.mark.parametrize("n", [5, SMALL + 20])
-def test_the_ends_of_a_triangle(n):
-    rng = np.random.default_rng(n)
-    R = torch.from_numpy(np.triu(rng.normal(size=(n, n)) * np.geomspace(1, 1e-3, n)) + np.diag([3.0] * n))
-    sigma = torch.linalg.svdvals(R)
-    assert triangle_ends(R) == pytest.approx((float(sigma[0]), float(sigma[-1])), rel=1e-9)
-    assert triangle_ends(torch.diag(torch.tensor([2.0, 0.0]).double())) == (2.0, 0.0)
-
-
-@pytest.mark.parametrize("shape", [(SMALL + 40, SMALL + 10), (SMALL + 10, SMALL + 40)])
-def test_ends_of_a_large_spectrum_or_all_of_it_below_the_tolerance(shape):
-    k = min(shape)
-    M = torch.from_numpy(np.random.default_rng(0).normal(size=shape))
-    M[:, : shape[1] // 2] *= 1e-3
-    sigma = torch.linalg.svdvals(M)
-    ends = spectrum_ends(M, 0.0)
-    assert [len(ends), *ends[[0, 1, -1]].tolist()] == pytest.approx(
-        [k, *sigma[[0, -1, -1]].tolist()], rel=1e-9
-    )
-    np.testing.assert_allclose(spectrum_ends(M, 0.5), sigma, rtol=1e-9)
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["thin", "whole"])
@@ -105,3 +84,21 @@ def test_where_divide_and_conquer_fails_qr_iteration_finds_the_same(shape, whole
     torch.testing.assert_close((U[:, :4] * sigma) @ V[:4], A)
     with pytest.raises(torch.linalg.LinAlgError):
         singular_triples(A * torch.nan)
+
+
+def test_products_are_exactly_symmetric():
+    found = gram(draw(300, 40))
+    assert torch.equal(found, found.mT)
+    torch.testing.assert_close(found, draw(300, 40).mT @ draw(300, 40))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_round_off_of_products_is_no_asymmetry_and_no_negative_eigenvalue(dtype):
+    X = np.random.default_rng(0).normal(size=(50, 8)) @ np.ones(
+        (8, 8)
+    )  # rank 1: seven eigenvalues are round-off
+    K = as_covariance(((X.T @ X) / 50).astype(dtype), "K")
+    assert torch.equal(K, K.mT)
+    for wrong in (K + torch.triu(K, 1), K - 2 * torch.diag(K.diagonal())):
+        with pytest.raises(InvalidInputError, match=r"K must be symmetric|K is not positive semidefinite"):
+            as_covariance(wrong, "K")
