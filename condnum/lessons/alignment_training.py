@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -16,7 +15,6 @@ import torch
 from torch import Tensor
 
 from condnum.data import Digits, TaskPair
-from condnum.data.feature_pair import look_at, open_pair
 from condnum.methods import Method, Progress, get_method, immunize, method_names
 from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.probing.line_search import log_spaced_steps
@@ -69,14 +67,6 @@ class PathTasks:
         """Follow a pair of arrays."""
         names = (pair.pretrain_name, pair.harmful_name)
         return cls(ImmunizationProblem.from_pair(pair), names, pair.feature_names, pair.name)
-
-    @classmethod
-    def of_files(cls, pretrain: str, harmful: str, *, key: str = "", drop: str = "") -> Self:
-        """Follow two files of features, without targets."""
-        found = look_at(*open_pair(pretrain, harmful, key=key, drop=drop))
-        problem = ImmunizationProblem.from_data(found.pretrain.array(), None, found.harmful.array())
-        columns = tuple(map(str, found.columns["column"]))
-        return cls(problem, (Path(pretrain).name, Path(harmful).name), columns, "files")
 
     @property
     def dimension(self) -> int:
@@ -218,7 +208,6 @@ def _measured(U: Tensor, s: Tensor, task: TaskBasis, r: int) -> dict[str, Any]:
         "predicted_kappa": float(kappa),
         "misalignment": max(0.0, 1 - diagonal / total) ** 0.5,
         "diagonal_overlap": float(np.diagonal(overlaps).mean()),
-        "reversed_overlap": float(np.diagonal(overlaps[::-1]).mean()),
     }
 
 
