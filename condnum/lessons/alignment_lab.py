@@ -17,7 +17,7 @@ from condnum.lessons.alignment_training import KEPT_DIRECTIONS, PathTasks, follo
 from condnum.lessons.ceiling import ratios_of
 from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, Slider, with_controls
 from condnum.lessons.frame.own import Own
-from condnum.methods import Method, get_method
+from condnum.methods import Method, get_method, method_names
 from condnum.methods.method import Parameters
 from condnum.methods.problem import ImmunizationProblem
 from condnum.numbers import num
@@ -89,7 +89,7 @@ def alignment_lab(
     """
     tasks = PathTasks.of(data) if isinstance(data, TaskPair) else PathTasks.named(data)
     wanted = [name.strip() for name in methods.split(",")] if isinstance(methods, str) else methods
-    chosen = [get_method(name).name for name in wanted if name] or tasks.allowed()
+    chosen = [get_method(name).name for name in wanted if name] or method_names()
     shown = require("tqdm.auto", "notebooks").tqdm(chosen, "extractors", leave=False)
     kept = {name: ExtractorPath(name, follow(tasks, name, steps)) for name in shown}
     return explorer_of(tasks, kept, theta)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from condnum.data import Digits, TaskPair
-from condnum.methods import Method, Progress, get_method, immunize, method_names
+from condnum.methods import Method, Progress, get_method, immunize
 from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.probing.line_search import log_spaced_steps
 from condnum.studies.linear import LinearStudy
@@ -91,10 +91,6 @@ class PathTasks:
     def rank(self, side: int) -> int:
         """Return the rank of K of D_P (0) or of D_H (1)."""
         return self.bases[side].rank
-
-    def allowed(self) -> list[str]:
-        """Return the extractors that these data allow, in display order: some methods need targets."""
-        return [name for name in method_names() if not get_method(name).missing(self.problem)]
 
 
 @dataclass(frozen=True, eq=False)
