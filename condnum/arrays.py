@@ -48,7 +48,7 @@ def door(function: F) -> F:
     def entered(*args: Any, **kwargs: Any) -> Any:
         given = next(filter(_has_kind, (*args, *kwargs.values())), None)
         task = hasattr(given, "sample") and frame(given) is None  # frames have a method of that name
-        sample = given.sample if task else sample_of([0.0] if given is None else given)
+        sample = getattr(given, "sample", None) if task else sample_of([0.0] if given is None else given)
         with own_state():
             result = function(*args, **kwargs)
         return handed_back(result, sample)

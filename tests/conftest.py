@@ -25,12 +25,12 @@ settings.load_profile("same")
 #: What one worker makes for several files, and long files, the longest first: patterns of their tests' names.
 LONGEST = {
     "site": "/test_site|test_notebooks",
-    **{name: name for name in ("browser/test_live", "test_readme", "browser/test_")},
+    **{name: name for name in ("test_readme", "browser/test_")},
 }
 
 
 def group_of(nodeid: str) -> str:
-    """Return what a test shares with others: a site, a server, or its file."""
+    """Return what a test shares with others: a site, or its file."""
     found = (name for name, pattern in LONGEST.items() if re.search(pattern, nodeid))
     return next(found, nodeid.partition("::")[0])
 

@@ -15,8 +15,6 @@ from condnum.theory.kappa import RATIO_TOLERANCE, Clauses
 
 #: Marks of the slider along a training, over which the kept steps are spread.
 TRAINING = 40
-#: Leading directions whose subspaces are compared.
-LEADING = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,17 +90,6 @@ class Step:
         """Whether no two singular values of θ agree, so that each u_i is its own."""
         s = self["sigma"]
         return bool((np.diff(s) < -len(s) * np.finfo(np.float64).eps * s[0]).all())
-
-    def turned(self) -> list[tuple[int, float]]:
-        """Return each leading i with the angle of u_i to θ₀'s leading subspace, the largest first.
-
-        Few lead against D: else any two subspaces agree.
-        """
-        leading = max(1, min(LEADING, len(self["sigma"]) // 4))
-        start, now = (Step(self.path, k).left(1, leading) for k in (0, self.index))
-        cosines = np.linalg.norm(start.T @ now, axis=0).clip(0, 1)
-        angles = np.degrees(np.arccos(cosines)).tolist()
-        return sorted(enumerate(angles, 1), key=lambda one: -one[1])
 
     def shares(self, i: int, tasks: PathTasks) -> tuple[float, float]:
         """Return which part of R_well(H_P), R_ill(H_H) depends on σ_i, by Euler: ∂R/∂log σ_i over ±4R."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -16,8 +15,7 @@ import torch
 from torch import Tensor
 
 from condnum.data import Digits, TaskPair
-from condnum.data.feature_pair import look_at, open_pair
-from condnum.methods import Method, Progress, get_method, immunize, method_names
+from condnum.methods import Method, Progress, get_method, immunize
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing.line_search import log_spaced_steps
 from condnum.studies.linear import LinearStudy
@@ -64,13 +62,6 @@ class PathTasks:
         names = (pair.pretrain_name, pair.harmful_name)
         return cls(ImmunizationProblem.from_pair(pair), names, pair.feature_names, pair.name)
 
-    @classmethod
-    def of_files(cls, pretrain: str, harmful: str, *, drop: str = "") -> Self:
-        """Follow two files of features, without targets."""
-        found = look_at(*open_pair(pretrain, harmful, drop=drop))
-        problem = ImmunizationProblem.from_data(found.pretrain.array(), None, found.harmful.array())
-        return cls(problem, (Path(pretrain).name, Path(harmful).name), found.pretrain.stream.columns, "files")
-
     @property
     def dimension(self) -> int:
         """D."""
@@ -94,10 +85,6 @@ class PathTasks:
     def rank(self, side: int) -> int:
         """Return the rank of K of D_P (0) or of D_H (1)."""
         return self.bases[side].rank
-
-    def allowed(self) -> list[str]:
-        """Return the extractors that these data allow, in display order: some methods need targets."""
-        return [name for name in method_names() if not get_method(name).missing(self.problem)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +191,6 @@ def _measured(U: Tensor, s: Tensor, task: TaskBasis, r: int) -> dict[str, Any]:
         "predicted_kappa": float(kept[0] / kept[-1]),
         "misalignment": max(0.0, 1 - diagonal / total) ** 0.5,
         "diagonal_overlap": float(np.diagonal(overlaps).mean()),
-        "reversed_overlap": float(np.diagonal(overlaps[::-1]).mean()),
     }
 
 

@@ -1,8 +1,7 @@
-"""Tables and sentences of the experiment on erasure."""
+"""Tables of the experiment on erasure."""
 
 import numpy as np
 import pandas as pd
-from scipy.stats import kendalltau
 
 from condnum.numbers import num
 from condnum.report.tables import GAP, Column, number, shown
@@ -89,14 +88,6 @@ def degree_table(by_degree: pd.DataFrame) -> pd.DataFrame:
     return shown(by_degree, _DEGREES)
 
 
-def order_of(table: pd.DataFrame) -> tuple[float, int, int]:
-    """Return Kendall's τ between RIR and harmful steps, the pairs they order alike, and all pairs."""
-    known = table[["rir", "harmful_steps"]].replace(np.inf, np.finfo(float).max).to_numpy()
-    first, second = np.triu_indices(len(known), 1)
-    signs = np.sign(known[first] - known[second]).prod(axis=1)
-    return float(kendalltau(*known.T).statistic), int((signs > 0).sum()), int((signs != 0).sum())
-
-
 _TASKS = {"harmful_linear_kept": "harmful, best linear attacker", "pretrain_linear_kept": "benign"}
 
 _PAIRED: dict[str, Column] = {
@@ -113,34 +104,3 @@ _PAIRED: dict[str, Column] = {
 def paired_table(paired: pd.DataFrame) -> pd.DataFrame:
     """Format differences on the same splits; one whose interval contains 0, or is unknown, is no effect."""
     return shown(paired, _PAIRED)
-
-
-def erasure_sentences(summary: pd.DataFrame, paired: pd.DataFrame) -> list[str]:
-    """Say for each pair what erasure leaves and costs, beside the control, and whether RIR ranks by steps."""
-    said = []
-    harmful = paired[(paired["score"] == "harmful_linear_kept") & (paired["reference"] == "shuffled targets")]
-    against = harmful.set_index("pair")
-    for pair, table in summary.groupby("pair", sort=False):
-        at = table.set_index("extractor")
-        erased, control = at.loc["erase"], at.loc["shuffled targets"]
-        (kept, kept_control), (own, own_control) = (
-            [percent(of[name], of[f"{name}_pm"]) for of in (erased, control)]
-            for name in ("harmful_linear_kept", "pretrain_linear_kept")
-        )
-        said.append(
-            f"{pair}: erasure leaves the best linear attacker {kept} of its score above chance on fresh rows "
-            f"(control {kept_control}), and the benign task {own} of its own (control {own_control})."
-        )
-        if not abs(against["difference"][pair]) > against["difference_pm"][pair]:
-            count = against["splits"][pair]
-            said.append(
-                f"{pair}: with {count} split(s) the difference from "
-                "the control is not significant; use more splits."
-            )
-        tau, alike, pairs = order_of(table)
-        verdict = ": RIR does not rank them by what an attack meets." if tau < 0.5 else "."
-        said.append(
-            f"{pair}: RIR and the harmful probe's steps agree on the order of {alike} of {pairs} pairs of "
-            f"extractors (Kendall's τ {tau:.2f}){verdict}"
-        )
-    return said

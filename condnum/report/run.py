@@ -128,8 +128,6 @@ def run_into_folder(
             report = run_notebook(book, values, results.path, quiet=quiet)
             shown = {name: of for name, of in {**book.defaults, **given}.items() if name not in ours}
             record = read_record(results.path) | provenance(shown, started, source)
-            earlier = record.get("earlier_seconds", 0.0)
-            record["duration_seconds"] = round(record["duration_seconds"] + earlier, 3)
             title = ", ".join(record.get("data", ()))
             title = f"{book.heading} ({title})" if title else book.heading
             export_html(report, results.path / PAGE, title=title)

@@ -1,10 +1,9 @@
 """The pages of a reproduction: obtained against published, and each experiment's notebook with its run."""
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import nbformat
 from bs4 import BeautifulSoup
@@ -12,16 +11,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 from nbformat.v4 import new_markdown_cell
 
-from condnum.figures import pair_heatmaps
-from condnum.figures.attack_panel import factor_heatmap
-from condnum.figures.deep_attacks import protection_figure
-from condnum.figures.erasure import erasure_front
-from condnum.figures.limits import ceilings_figure
 from condnum.files import shipped
 from condnum.machine import revision_text
 from condnum.progress import duration
-from condnum.report.answer import PROTOCOLS, answer, reported_factors
-from condnum.report.deep import committed_tables, verdict
+from condnum.report.answer import PROTOCOLS, answer
+from condnum.report.deep import committed_tables
 from condnum.report.experiments import ExperimentResult, experiments
 from condnum.report.html import figure_html, shown_notebook
 from condnum.report.notebook import read_notebook
@@ -31,15 +25,6 @@ from condnum.site.notebooks import page_notebook
 
 #: Anchor of the section that says what made a page.
 _RUN = "what-made-this-page"
-
-#: First figures of committed runs, which have no notebook, by the word after `condnum run`.
-_DRAWN: dict[str, Callable[[Callable[[str], Any]], Any]] = {
-    "attackers": lambda table: factor_heatmap(*reported_factors(table), "raw inputs"),
-    "limits": lambda table: ceilings_figure(table("ceilings"), ""),
-    "deep-attackers": lambda table: protection_figure(table("factors"), ""),
-    "erasure": lambda table: erasure_front(table("summary"), ""),
-    "mnist": lambda table: pair_heatmaps(table("results"), "", convention="ridge", theta_scale="as_trained"),
-}
 
 #: Studies whose first figure is one of the paper's.
 _FIGURES = ("house-prices", "mnist")
@@ -76,13 +61,10 @@ def results_pages(
     compared = [
         (run, _answer_html(run)) for run in shown if run.experiment.run in PROTOCOLS and _has_numbers(run)
     ]
-    pages, figures, attacked = dict[str, str](), list[tuple[str, str]](), list[tuple[ExperimentResult, str]]()
+    pages, figures = dict[str, str](), list[tuple[str, str]]()
     for run in shown:
         path = Path(run.folder or "") / REPORT
         text = _run_page(run, run.publish(files / run.name))
-        factors, nets = (run.table(name) for name in ("factors", "immunization"))
-        if run.experiment.run == "deep-attackers" and factors is not None and nets is not None:
-            attacked.append((run, verdict(factors, nets)))
         if not path.exists():
             pages[f"results/{run.name}.md"] = text
             continue
@@ -104,7 +86,6 @@ def results_pages(
         failed=[run for run in results if run.status == "failed"],
         compared=compared,
         figures=figures,
-        attacked=attacked,
         corrections=[] if corrected is None else corrected.to_dict("records"),
     )
     return pages
@@ -140,12 +121,8 @@ def _run_page(run: ExperimentResult, files: Sequence[str]) -> str:
     text = _template("run.md.j2").render(run=run, facts=facts, files=files)
     if REPORT in files:
         return text
-    if run.experiment.run in _DRAWN:
-        figure = json.loads(_DRAWN[run.experiment.run](run.table).to_json())
-        pictures = [figure_html(figure, f"first-{run.name}")]
-    else:
-        images = [name for name in files if name.endswith(".png")]
-        pictures = [f'<img src="../runs/{run.name}/{name}" alt="{name}">' for name in images]
+    images = [name for name in files if name.endswith(".png")]
+    pictures = [f'<img src="../runs/{run.name}/{name}" alt="{name}">' for name in images]
     summary = run.table("summary")
     more = committed_tables(summary) if run.experiment.run == "deep" and summary is not None else []
     shown = "\n".join([_answer_html(run), *pictures, _framed(*map(as_html, more))])

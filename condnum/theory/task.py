@@ -436,7 +436,6 @@ class Features:
     """What a linear probe sees of a task through θ."""
 
     task: Task
-XXX    sigma: Tensor = field(repr=False)  # (n,) singular values of Xθ, descending, n = min(k, D_hid)
     dimension: int  # D_hid
     image: Tensor = field(repr=False)  # (k, D_hid) Bθ, with the products of Xθ
 

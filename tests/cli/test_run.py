@@ -131,7 +131,7 @@ def test_a_stopped_run_keeps_finished_cells_and_leaves_no_process(start, own, tm
         "The same command resumes from there."
     )
     assert [path.name for path in (tmp_path / "res.partial").iterdir()] == ["cells"]
-    with ResultStore(tmp_path / "res.partial/cells", mode="read") as store:
+    with ResultStore(tmp_path / "res.partial/cells") as store:
         assert store.get("ours-0").row == {"rir": 2.0}
     assert not (tmp_path / "res").exists()
     assert (tmp_path / "cleaned up").exists()
@@ -161,7 +161,7 @@ def test_cells_that_failed_are_tried_again(condnum, own, tmp_path):
     lines = done.stderr.splitlines()
     assert lines[-22:-20] == ["23 cells failed:", "  ours, 0: ZeroDivisionError: 1"]
     assert lines[-1].startswith("All failures are listed in res/failures.csv; the same command retries them")
-    with ResultStore(tmp_path / "res/cells", mode="read") as store:
+    with ResultStore(tmp_path / "res/cells") as store:
         assert store.get("ours-0") is not None
     assert condnum("run", str(own), "--out", "res", cwd=tmp_path).returncode == 0
     assert tree(tmp_path / "res") == ["provenance.json", "report.html", "report.ipynb", "results.csv"]

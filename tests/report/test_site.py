@@ -133,7 +133,7 @@ def test_without_a_reproduction_the_committed_results_are_shown(tmp_path):
     assert 'href="house-prices.html#what-made-this-page"' in pages["results/index.md"]
     assert "9,260" in pages["results/index.md"]
     assert "condnum run mnist" in pages["results/mnist.md"]
-    assert (tmp_path / "house-prices" / "norm_ratio.png").exists()
+    assert (tmp_path / "mnist" / "heatmaps.png").exists()
 
 
 @pytest.mark.slow

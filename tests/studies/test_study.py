@@ -15,7 +15,7 @@ from waiting import wait_until
 
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.progress import PROGRESS_VARIABLE
-from condnum.studies.frame import Cell, Count, Names, ResultStore, Study, SweepError, at_least, some_of
+from condnum.studies.frame import Cell, Count, Names, Study, SweepError, at_least, some_of
 from condnum.studies.frame.study import Computation
 
 
@@ -89,9 +89,6 @@ def test_what_is_finished_is_not_computed_again(squares, tmp_path, started):
     squares(count=3).run(out=tmp_path, jobs=1)
     again = squares(count=5).run(out=tmp_path, jobs=1)
     assert (again.reused, again.computed) == (3, 2)
-    again.save(tmp_path)
-    record = json.loads((tmp_path / "provenance.json").read_text())
-    assert record["duration_seconds"] > record["earlier_seconds"] > 0  # of all tries
     assert again.tables["results"]["x"].tolist() == [0, 1, 2, 3, 4]
     (damaged,) = [cell.key for cell, *_ in again.cells if cell["x"] == 1]
     (tmp_path / "cells" / f"{damaged}.npz").write_bytes(b"PK")
@@ -167,8 +164,7 @@ def test_interruption_keeps_what_is_finished_and_stops_the_workers(squares, tmp_
     before = len(started())
     with pytest.raises(KeyboardInterrupt):
         squares(count=40, trouble="held").run(out=tmp_path, jobs=2, on_progress=interrupt)
-    with ResultStore(tmp_path / "cells", mode="read") as store:
-        assert store.count() == 3
+    assert len([*(tmp_path / "cells").glob("*.npz")]) == 3
     assert len(started()) <= before + 3 + 2  # two workers: each was held in a cell
     workers = set(started("log.pids")) - {os.getpid()}
     assert workers

@@ -101,20 +101,18 @@ class Tried:
 
     def _numbers(self, found: Any) -> NDArray[np.float64]:
         """Return what was found as finite real numbers, or say what it is instead."""
-        said = f"your {self.name} returned"
         if found is None or found is Ellipsis:
-            raise InvalidInputError(f"{said} nothing yet; end it with return and the result.")
-        if np.iscomplexobj(found):
-            raise InvalidInputError(f"{said} complex numbers; for a symmetric matrix use eigh, not eig.")
-        try:
-            numbers = np.asarray(found, dtype=np.float64)
-        except (TypeError, ValueError) as error:
             raise InvalidInputError(
-                f"{said} {type(found).__name__} {str(found)[:60]!r}, not numbers."
-            ) from error
-        if bad := int((~np.isfinite(numbers)).sum()):
-            example = f"{numbers[~np.isfinite(numbers)][0]} in {bad} of {numbers.size} places"
-            raise InvalidInputError(f"{said} {example}: look for a division by 0, or a step that explodes.")
+                f"your {self.name} returned nothing yet; end it with return and the result."
+            )
+        try:
+            numbers = np.asarray(np.nan if np.iscomplexobj(found) else found, dtype=np.float64)
+        except (TypeError, ValueError):
+            numbers = np.asarray(np.nan)
+        if not np.isfinite(numbers).all():
+            raise InvalidInputError(
+                f"your {self.name} returned {str(found)[:60]!r}; expected finite real numbers."
+            )
         return numbers
 
 

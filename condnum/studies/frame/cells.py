@@ -5,18 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.errors import DataNotFoundError, InvalidInputError
+from condnum.errors import InvalidInputError
 from condnum.files import atomic_write, folder_lock, write_text
 from condnum.machine import limited_threads
 
@@ -129,17 +128,10 @@ def evaluate(compute: Compute, cell: Cell, threads: int | None = None) -> Outcom
 
 
 class ResultStore:
-    """Results in a folder, one file per cell, named by its key: one process writes, any number read."""
+    """Results in a folder, one file per cell, named by its key; one process at a time."""
 
-    def __init__(self, folder: str | os.PathLike[str], mode: Literal["write", "read"] = "write") -> None:
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder, self._held = Path(folder).expanduser(), ExitStack()
-        self._began, self.earlier = time.monotonic(), 0.0  # seconds of tries that were stopped
-        with suppress(OSError, ValueError):
-            self.earlier = float((self.folder / ".seconds").read_text(encoding="utf-8"))
-        if mode == "read":
-            if not self.folder.is_dir():
-                raise DataNotFoundError(f"no results in {self.folder}: run the study first.")
-            return
         self._held.enter_context(folder_lock(self.folder))
         for leftover in self.folder.glob(".*.npz"):  # of a writer that was killed
             leftover.unlink(missing_ok=True)
@@ -167,17 +159,11 @@ class ResultStore:
         with atomic_write(path) as temporary:
             np.savez(temporary, row=np.array(json.dumps(result.row)), **arrays)
         path.with_suffix(".failed").unlink(missing_ok=True)
-        seconds = self.earlier + time.monotonic() - self._began
-        (self.folder / ".seconds").write_text(f"{seconds:.3f}", encoding="utf-8")
 
     def fail(self, key: str, error: str) -> None:
         """Keep the error of a cell that failed, for a person to read; the next run tries it again."""
         write_text(self._path(key).with_suffix(".failed"), error)
         self._path(key).unlink(missing_ok=True)
-
-    def count(self) -> int:
-        """Return the number of finished cells, without a look into them."""
-        return sum(1 for _ in self.folder.glob("[!.]*.npz"))
 
     def _path(self, key: str) -> Path:
         """Return the file of a cell."""

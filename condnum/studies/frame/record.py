@@ -32,19 +32,15 @@ def write_record(
     said: Sequence[str] = (),
     parameters: Mapping[str, Any] | None = None,
     started: datetime = _BEGUN,
-    earlier_seconds: float = 0.0,
 ) -> str:
     """Write `provenance.json` and return its name; `condnum run` adds its command, page and checksums.
 
     `data` are checksums by name, `device` is what computed, `warnings` concern whoever started the run,
-    the command prints the lines `said` and the rows of the table `verdicts`, and earlier tries took
-    `earlier_seconds`.
+    and the command prints the lines `said` and the rows of the table `verdicts`.
     """
     own = provenance(parameters or {}, started, imported_revision())
     record = {
         **{name: value for name, value in own.items() if name != "command"},  # of a kernel: nobody typed it
-        "duration_seconds": round(own["duration_seconds"] + earlier_seconds, 3),
-        "earlier_seconds": round(earlier_seconds, 3),
         "device": describe_device("cpu") if device is None else dict(device),
         "data": {without_home(name): checksum for name, checksum in data.items()},
         "seeds": list(seeds),
@@ -76,7 +72,6 @@ def study_record(run: Any) -> dict[str, Any]:
         "device": device | {"where": run.where},
         "parameters": {of.name: getattr(study, of.name) for of in dataclasses.fields(study)},
         "started": run.started,
-        "earlier_seconds": run.earlier_seconds,
         "warnings": warnings,
         "verdicts": [row for name in ("summary", "immunization") for row in verdict_rows(tables.get(name))],
     }

@@ -168,7 +168,7 @@ class Study:
             )
         finished = [FinishedCell(cell, *results[cell]) for cell in cells if cell in results]
         told: dict[str, Any] = {"reused": reused, "computed": len(results) - reused}
-        told |= {"seconds": time.perf_counter() - began, "earlier_seconds": store.earlier if reused else 0.0}
+        told |= {"seconds": time.perf_counter() - began}
         told |= {"where": chosen.where, "threads": getattr(chosen, "threads", None), "started": started}
         return StudyRun(self, data, finished, errors, **told)
 
@@ -184,7 +184,6 @@ class StudyRun:
     reused: int  # cells found in the store
     computed: int
     seconds: float
-    earlier_seconds: float  # of tries that were stopped, up to their last finished cell
     where: str  # what computed
     threads: int | None  # of each process there; None: torch's default
     started: datetime
@@ -227,8 +226,7 @@ class StudyRun:
             ),
             "cells": f"{self.computed} computed, {self.reused} from the store, {len(self.errors)} failed",
             "where": self.where + (f", threads each: {self.threads}" if self.threads else ""),
-            "seconds": f"{self.seconds:,.1f}"
-            + (f", and {self.earlier_seconds:,.1f} before it was stopped" if self.earlier_seconds else ""),
+            "seconds": f"{self.seconds:,.1f}",
             "numerics": "float64",
             "versions": f"condnum {__version__}, torch {torch.__version__}, "
             f"Python {platform.python_version()}",
