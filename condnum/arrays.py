@@ -1,7 +1,8 @@
-"""The door: NumPy, torch and data frames of any library come in, and go out in the caller's kind, dtype and device.
+"""The door: NumPy, torch and data frames of any library, in and out in the caller's kind, dtype and device.
 
-Inside, all is a float64 tensor on the caller's device. `door`, the decorator of public functions, hands results back
-and keeps the caller's state out: gradient and inference mode, default device, NumPy's error state.
+Inside, all is a float64 tensor on the caller's device. `door`, the decorator of public functions, hands
+results back and keeps the caller's state out: gradient and inference mode, default device, NumPy's error
+state.
 """
 
 import math
@@ -34,10 +35,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def door(function: F) -> F:
-    """Run a public function in a state of our own, and return its tensors as the first array among its arguments.
+    """Run a public function in a state of our own, and return tensors as the first array that it was given.
 
-    Tensors of results, also those in dataclasses and tuples, get its kind, dtype and device; whole numbers, lists and
-    frames count as NumPy's float64. A function that a gradient goes through stays differentiable.
+    Tensors of results, also those in dataclasses and tuples, get its kind, dtype and device; whole numbers,
+    lists and frames count as NumPy's float64. A function that a gradient goes through stays differentiable.
 
     Examples:
         >>> door(lambda x: as_tensor(x, "x") / 2)(np.array([1, 3], dtype=np.float32))
@@ -67,7 +68,8 @@ def _has_kind(value: Any) -> bool:
 def own_state() -> Generator[None]:
     """Compute with NumPy's usual warnings, on the CPU by default, and outside of inference mode.
 
-    As a decorator, `@own_state()`, it serves what returns objects of condnum's own, where `door` hands arrays back.
+    As a decorator, `@own_state()`, it serves what returns objects of condnum's own, where `door` hands arrays
+    back.
     """
     with ExitStack() as stack:
         stack.enter_context(np.errstate(divide="warn", over="warn", invalid="warn", under="ignore"))

@@ -264,7 +264,7 @@ def largest_rir(K_P: Floats, K_H: Floats) -> float:
     ridge=Slider("ridge ε (units of K)", "ε of the ridge convention.", 1e-9, 1e3, log=True, marks=7),
     tolerance=Slider(
         "rank tolerance (× that of the stored numbers)",
-        "Singular values of X above this multiple of D·eps·σ₁ count for the rank, with eps of the stored type.",
+        "Singular values of X above this multiple of D·eps·σ₁ count, with eps of the stored type.",
         1e-2,
         1e10,
         log=True,

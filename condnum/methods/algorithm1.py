@@ -80,7 +80,7 @@ class Ours(Method):
     }
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
-        """Return θ₀ and, for a task with targets, ω₀, uniform in ±1/√D; the order of classes changes no ω₀."""
+        """Return θ₀ and, with targets, ω₀, uniform in ±1/√D; the order of classes changes no ω₀."""
         drawn = super().initial(problem, generator)
         if problem.losses[0] is not None:
             column = random_weights(problem, 1, generator)

@@ -93,7 +93,7 @@ def measured_values(found: Immunization) -> dict[str, Any]:
 
 
 def measured_row(problem: ImmunizationProblem, result: ImmunizationResult) -> dict[str, Any]:
-    """Measure what a method made of a problem in every convention and at every scale of θ: the row of a cell."""
+    """Measure a method's θ in every convention and at every scale: the row of a cell."""
     theta = result.theta[:, result.theta.any(dim=0)]  # columns of zeros are no features
     sigma, seen = torch.linalg.svdvals(result.theta), problem.seen(theta)
     singular = bool(sigma[-1] <= rank_tolerance(len(theta)) * sigma[0])

@@ -1,4 +1,4 @@
-"""Tasks, condition numbers, alignment, regularizers, limits, erasure: every number of the paper, and no files."""
+"""Tasks, condition numbers, alignment, regularizers, limits, erasure; no files."""
 
 from condnum.lazy import attach
 

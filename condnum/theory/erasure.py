@@ -10,10 +10,10 @@ stays and only its distance grows: *conditioning is erasure that stops short*.
 rank r only up to round-off: Xθ keeps what was erased in the last bits of directions that are otherwise empty,
 where whitening without a tolerance finds it. Through r numbers nothing passes but r directions.
 
-**Degree 2.** A quadratic probe :math:`q(x) = x^\top A x + b^\top x + c` with a convex loss learns nothing of centered
-targets Z from centered rows X if and only if :math:`X^\top Z = 0` and every form :math:`M_j = \sum_i
-z_{ij} x_i x_i^\top` is 0: LEACE's theorem for the features :math:`(x, x x^\top)`. For labels, class means
-and covariances are equal.
+**Degree 2.** A quadratic probe :math:`q(x) = x^\top A x + b^\top x + c` with a convex loss learns nothing of
+centered targets Z from centered rows X if and only if :math:`X^\top Z = 0` and every form :math:`M_j = \sum_i
+z_{ij} x_i x_i^\top` is 0: LEACE's theorem for the features :math:`(x, x x^\top)`. For labels, class means and
+covariances are equal.
 
 **No invertible map erases.** For an invertible affine map f, :math:`q \mapsto q \circ f^{-1}` maps the
 probes of x one to one onto those of f(x), with equal losses, in every family that is closed under affine
@@ -110,8 +110,8 @@ def erasure(
 
     .. math:: θ_s = I - (1 - s)\, W U U^\top W^{-1}, \quad H_H(θ_s) = K_H - (1 - s^2) N W^{-1} U U^\top W^{-1}
 
-    with :math:`Σ = K_H / N, W = Σ^{-1/2}, U = \operatorname{orth} WX_H^\top Z`. X and Z are centered: the probe has
-    an intercept. Of all θ that erase these directions, this one changes the harmful features least
+    with :math:`Σ = K_H / N, W = Σ^{-1/2}, U = \operatorname{orth} WX_H^\top Z`. X and Z are centered: the
+    probe has an intercept. Of all θ that erase these directions, this one changes the harmful features least
     in Mahalanobis norm (LEACE). *On these rows* no linear probe of the features learns anything; *on fresh
     rows* a sampling error of order :math:`\sqrt{D/N}` remains, and everything can where a direction is
     excited by so few rows that other rows lack it: features then show what was erased, to balance these rows.
@@ -122,14 +122,15 @@ def erasure(
     that, too: see `erasure_price` of `Erasure.directions`.
 
     Args:
-        X: `(N, D)` harmful inputs, or a `Task` of them with targets; one of a covariance must be of centered rows.
+        X: `(N, D)` harmful inputs, or a `Task` of them with targets; one of a covariance must be of centered
+            rows.
         y: `(N,)` class labels, or `(N,)` or `(N, m)` real targets, beside rows.
         strength: 1 − s in [0, 1]; 1 erases, 0 changes nothing. Below 1 θ_s is invertible.
         rank: Erase only that many directions, those of the best squared fit; default: all. Of degree 2, those
             follow in which the class covariances differ most; the differences that remain are not zero.
-        degree: 1 stops linear probes, 2 quadratic ones, too (`quadratic_directions`): classes get equal means and
-            covariances, by removing about half of the other directions for two classes, three quarters for three,
-            and so on. It needs rows. Where nothing would be left, give a `rank`.
+        degree: 1 stops linear probes, 2 quadratic ones, too (`quadratic_directions`): classes get equal means
+            and covariances, by removing about half of the other directions for two classes, three quarters
+            for three, and so on. It needs rows. Where nothing would be left, give a `rank`.
         kind: `auto` takes integers, booleans and text for labels, and floats for numbers.
         keep_unseen: Pass on the directions that no row excites. The benign task keeps them, and so does an
             attacker whose rows excite them.
@@ -169,7 +170,7 @@ def erasure(
 def erasure_of_task(
     task: Task, rows: tuple[Any, Any] | None = None, *, degree: int = 1, **options: Any
 ) -> Erasure:
-    """Erase the targets of a task; a `degree` of 2 needs its rows X and y. Other options are those of `erasure`."""
+    """Erase the targets of a task; a `degree` of 2 needs its rows X and y. Options as of `erasure`."""
     if not task.outputs:
         raise InvalidInputError("there are no targets to erase; give erasure(X, y), or a Task with targets.")
     if task.classes is not None and len(task.classes) < 2:
@@ -283,8 +284,8 @@ def erasure_price(pretrain: Task, directions: ArrayLike) -> float:
     Zero if and only if :math:`G^\top β_P = 0`. For singular K_P, directions in which β is free cost nothing.
 
     Args:
-        pretrain: Benign task with targets; its probe has an intercept for classes and none for numbers, unless it
-            is `centered()`.
+        pretrain: Benign task with targets; its probe has an intercept for classes and none for numbers,
+            unless it is `centered()`.
         directions: `(D, k)`, such as `Erasure.directions`; they may depend on each other.
 
     Returns:

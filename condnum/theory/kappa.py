@@ -1,9 +1,9 @@
 r"""Covariance, Hessian, condition numbers, the relative immunization ratio (Eq. 15) and Definition 3.1.
 
 Two conventions: *compact* (Eq. 1, Moore–Penrose), :math:`κ = σ_1/σ_k` over the rank k, and *ridge*,
-:math:`κ_ε = (σ_1 + ε)/(σ_D + ε)` with :math:`σ_D = 0` below full rank, as for an attacker with weight decay ε. The
-scale of θ is a free parameter, as `cθ` releases the same model: compact κ does not see it; the ridge measure is taken
-at :math:`\|θ\|_F = \sqrt D`, the norm of I, unless asked for θ as trained.
+:math:`κ_ε = (σ_1 + ε)/(σ_D + ε)` with :math:`σ_D = 0` below full rank, as for an attacker with weight decay
+ε. The scale of θ is a free parameter, as `cθ` releases the same model: compact κ does not see it; the ridge
+measure is taken at :math:`\|θ\|_F = \sqrt D`, the norm of I, unless asked for θ as trained.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ThetaScale = Literal["unit", "as_trained"]
 #: The absolute floor of the published linear experiments, kept as the comparable ridge.
 PUBLISHED_RIDGE = 1e-6
 
-#: Condition (c) counts as kept while the best fit of D_P loses at most this fraction of what raw features fit.
+#: Condition (c) counts as kept while θ loses at most this fraction of what raw features fit of D_P.
 FIT_TOLERANCE = 0.01
 
 #: A ratio of two κ's counts as above 1 beyond this.
@@ -335,7 +335,7 @@ class Immunization:
 
     @property
     def verdict(self) -> str:
-        """Definition 3.1 in words: met, NOT met with the clauses that fail, or undecided as a rank changed."""
+        """Definition 3.1 in words: met, NOT met and which clauses fail, or undecided as a rank changed."""
         failed = self.clauses.failed
         if failed:
             return f"NOT met, {' and '.join(failed)} {'fails' if len(failed) == 1 else 'fail'}"
@@ -377,7 +377,7 @@ class Immunization:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What probes see of two tasks through one θ: all that RIR, Definition 3.1 and both step factors are made of."""
+    """What probes see of two tasks through one θ: RIR, Definition 3.1 and both step factors."""
 
     pretrain: Features  # of θ at unit scale, ‖θ‖_F = √D
     harmful: Features
@@ -388,7 +388,7 @@ class Seen:
 
     @classmethod
     def of(cls, theta: Any, P: Task, H: Task, probes: tuple[Task | None, Task | None] | None = None) -> Seen:
-        """Measure θ `(D, D_hid)`; `probes` are the tasks of the actual probes, by default of the targets in P, H."""
+        """Measure θ `(D, D_hid)`; `probes` are the tasks of the actual probes, by default of P and H."""
         T = stored_extractor(theta, columns=P.columns)
         unit = unit_scale(T)
         seen = P.through(unit), H.through(unit)
@@ -442,8 +442,8 @@ def fit_lost(seen: Features) -> float:
 def slowdown(seen: Features, epsilon: float = 0.01) -> float:
     """Return how many times as many steps gradient descent takes on the features as on raw inputs.
 
-    The goal is the loss to ε of the excess on raw inputs; ∞ where the features do not allow it, or it takes more
-    than 2⁵⁰ steps; NaN where raw inputs take as many.
+    The goal is the loss to ε of the excess on raw inputs; ∞ where the features do not allow it, or it takes
+    more than 2⁵⁰ steps; NaN where raw inputs take as many.
 
     Examples:
         The target lies along the strong direction, which θ makes the weak one.
@@ -484,8 +484,8 @@ def relative_immunization_ratio(
     .. math:: \mathrm{RIR} = \frac{\kappa(H_H(\theta))/\kappa(H_H(I))}{\kappa(H_P(\theta))/\kappa(H_P(I))}
 
     RIR ≫ 1 alone can hide a failure of either ratio; success requires (i) > 1 **and** (ii) ≤ 1, beyond 1e-6.
-    A clause is None where θ lowers a rank: compact κ then compares different subspaces. Clause (c) is the part of
-    what raw features fit that θ loses; without targets it holds where H_P keeps its rank.
+    A clause is None where θ lowers a rank: compact κ then compares different subspaces. Clause (c) is the
+    part of what raw features fit that θ loses; without targets it holds where H_P keeps its rank.
 
     Args:
         theta: `(D, D_hid)` linear feature extractor.
@@ -497,8 +497,8 @@ def relative_immunization_ratio(
         ridge: ε of the ridge convention.
 
     Returns:
-        The ratios, RIR, the verdict, the four condition numbers and, of tasks with targets, how many times as many
-        steps their actual probes take.
+        The ratios, RIR, the verdict, the four condition numbers and, of tasks with targets, how many times as
+        many steps their actual probes take.
 
     Raises:
         InvalidInputError: Shapes do not fit, entries are non-finite, K_P or K_H is not a covariance.

@@ -1,8 +1,8 @@
 r"""How much immunization is possible at all: limits, the Pareto front, and the closed forms that attain them.
 
 For `K_P, K_H ≻ 0` and invertible `θ = K_P^{-1/2}S`, `κ(H_P) = κ(S)²` and `κ(H_H) = κ(SᵀMS) ≤ κ(S)²κ(M)` with
-:math:`M = K_P^{-1/2} K_H K_P^{-1/2}`; equality at `θ* = K_P^{-1/2}`. κ(M) is that of one generalized eigenproblem.
-With :math:`x = κ(H_P)`,
+:math:`M = K_P^{-1/2} K_H K_P^{-1/2}`; equality at `θ* = K_P^{-1/2}`. κ(M) is that of one generalized
+eigenproblem. With :math:`x = κ(H_P)`,
 
 .. math:: \max\bigl(κ(M)/x,\; x/κ(M)\bigr) \;\le\; κ(H_H) \;\le\; x\,κ(M), \qquad x \ge 1
 
@@ -559,5 +559,5 @@ def _merit(seen: Seen) -> tuple[float, ...]:
 
 
 def _largest_kappa(dimension: int) -> float:
-    """Return the κ(H) at which an eigenvalue stands four times above the rank tolerance of H itself, D·eps."""
+    """Return the κ(H) at which an eigenvalue is four times the rank tolerance of H itself, D·eps."""
     return 1 / (4 * rank_tolerance(dimension))

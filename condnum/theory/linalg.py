@@ -183,8 +183,8 @@ def lanczos(
 def triangle_ends(R: Tensor, rtol: float) -> tuple[float, float, int]:
     """Return σ₁, σ_r and the rank r by `rtol` of an upper triangular R `(n, n)`.
 
-    Of a large one of full rank by Lanczos on RᵀR and its inverse, in a third of the time of all singular values and as
-    accurate as R is; else by all of them.
+    Of a large one of full rank by Lanczos on RᵀR and its inverse, in a third of the time of all singular
+    values and as accurate as R is; else by all of them.
     """
     n = len(R)
     if n > SMALL:

@@ -1,8 +1,9 @@
-r"""R_well, which lowers a condition number (Eq. 3), R_ill, which raises one (Eq. 12), their gradients and steps.
+r"""R_well, which lowers a condition number (Eq. 3), R_ill, which raises one (Eq. 12), and their steps.
 
-The preconditioner of Theorem 4.3 cancels, :math:`K^{-1}\nabla_\theta R = 2\theta\nabla_HR(H(\theta))`: K may be
-singular. `well_step` and `ill_step` take such a step in θ, `well_spectrum_step` and `ill_spectrum_step` tell where it
-takes the spectrum, and the bounds below which κ moves as wanted are those of the theorem, corrected.
+The preconditioner of Theorem 4.3 cancels, :math:`K^{-1}\nabla_\theta R = 2\theta\nabla_HR(H(\theta))`: K may
+be singular. `well_step` and `ill_step` take such a step in θ, `well_spectrum_step` and `ill_spectrum_step`
+tell where it takes the spectrum, and the bounds below which κ moves as wanted are those of the theorem,
+corrected.
 """
 
 from __future__ import annotations

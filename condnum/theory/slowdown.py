@@ -1,7 +1,7 @@
 """What condition numbers leave out, in words: how many times as many steps the actual probes take.
 
-κ bounds gradient descent over all targets, and a task has one. This module counts steps, and says what the two
-factors mean beside Definition 3.1.
+κ bounds gradient descent over all targets, and a task has one. This module counts steps, and says what the
+two factors mean beside Definition 3.1.
 """
 
 import math

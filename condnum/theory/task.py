@@ -1,13 +1,14 @@
 r"""A task is one object: the triangular factor of its rows [1 | X | Y], cut once at its rank.
 
-Products of rows are those of the factor, :math:`F^\top F`; its singular values are those of the rows, so that no κ
-is ever squared. Blocks of rows extend it by QR in O((D + m)²) memory. An intercept is a property: what is orthogonal
-to the column of ones stands below the factor's first row, and a step of gradient descent with an intercept is one on
-centered rows.
+Products of rows are those of the factor, :math:`F^\top F`; its singular values are those of the rows, so that
+no κ is ever squared. Blocks of rows extend it by QR in O((D + m)²) memory. An intercept is a property: what
+is orthogonal to the column of ones stands below the factor's first row, and a step of gradient descent with
+an intercept is one on centered rows.
 
-**One rule for ranks**, that of `numpy.linalg.matrix_rank`: singular values above D·eps·σ₁, with the eps of the type
-in which the rows were stored (half precision counts as float32), and above N·eps·σ₁ with that of float64, the
-round-off of N rows. X is cut there before any θ acts: a θ with large gains would make rank of its round-off.
+**One rule for ranks**, that of `numpy.linalg.matrix_rank`: singular values above D·eps·σ₁, with the eps of
+the type in which the rows were stored (half precision counts as float32), and above N·eps·σ₁ with that of
+float64, the round-off of N rows. X is cut there before any θ acts: a θ with large gains would make rank of
+its round-off.
 """
 
 from __future__ import annotations
@@ -61,11 +62,11 @@ def rank_tolerance(size: int, eps: float = EPS) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Rows X `(N, D)` with targets Y `(N, m)`, if there are any, as a factor with the products of [1 | X | Y].
+    """Rows X `(N, D)`, with targets Y `(N, m)` or without, as a factor with the products of [1 | X | Y].
 
-    Make one by `Task.of` from rows or `Task.of_covariance`; tensors are float64. Columns are shifted by the first
-    row, so that a constant one adds no rank. Classes are one-hot columns, a new one where a later block brings a new
-    label.
+    Make one by `Task.of` from rows or `Task.of_covariance`; tensors are float64. Columns are shifted by the
+    first row, so that a constant one adds no rank. Classes are one-hot columns, a new one where a later block
+    brings a new label.
     """
 
     factor: Tensor = field(repr=False)  # (r, 1 + D + m), upper triangular
@@ -248,7 +249,7 @@ class Task:
         return self.factor.shape[1] - 1 - self.dimension
 
     def centered(self) -> Task:
-        """Return the task with an intercept; of a covariance the task itself, which must be centered already."""
+        """Return the task with an intercept; a covariance must be centered already, and stays."""
         return self if self.intercept or not self.rows else replace(self, intercept=True)
 
     @property
@@ -266,13 +267,13 @@ class Task:
     @cached_property
     @own_state()
     def products(self) -> tuple[Tensor, Tensor]:
-        """Rows `(r, D)` and targets `(r, m)` with the products of X and Y, or of the centered ones; not cut."""
+        """Rows `(r, D)` and targets `(r, m)` with the products of X and Y, centered or not; not cut."""
         F = self.factor[1:] if self.intercept else self.factor + self.factor[:, :1] * self.shift
         return F[:, 1 : 1 + self.dimension], F[:, 1 + self.dimension :]
 
     @property
     def rtol(self) -> float:
-        """Fraction of σ₁ up to which a singular value of X is round-off: of stored rows, their factor, or a root."""
+        """Fraction of σ₁ up to which σ of X is round-off: of stored rows, their factor, or a root."""
         stored = rank_tolerance(self.dimension, self.eps)
         return max(stored, rank_tolerance(self.rows)) if self.rows else stored**0.5
 
@@ -367,7 +368,7 @@ class Task:
 
     @property
     def null_noise(self) -> float:
-        """Sine of the angle by which round-off may have turned null(K): rtol·σ₁/σ_k, or γ₁/γ_k of a covariance."""
+        """Sine of the angle by which round-off may turn null(K): rtol·σ₁/σ_k, γ₁/γ_k of a covariance."""
         noise = self.rtol * self.kappa**0.5 if self.rows else self.rtol**2 * self.kappa
         return min(noise, 0.5)
 
@@ -421,7 +422,7 @@ class Task:
 
     @own_state()
     def through(self, theta: Any, name: str = "theta") -> Features:
-        """Return the features Xθ of an extractor θ `(D, D_hid)`: a matrix, linear layers, or an `Immunizer`."""
+        """Return the features Xθ of an extractor `(D, D_hid)`: matrix, linear layers or `Immunizer`."""
         T = stored_extractor(theta, name, self.columns)
         if len(T) != self.dimension:
             hint = f"; it looks transposed: pass {name}.T" if T.shape[1] == self.dimension else ""
@@ -496,7 +497,7 @@ def graded_triangle(matrix: Tensor) -> Tensor:
 
 
 def stored_extractor(theta: Any, name: str = "theta", columns: Sequence[str] | None = None) -> Tensor:
-    """Return θ `(D, D_hid)` without what its stored precision takes for zero, such as a projection in float32.
+    """Return θ `(D, D_hid)` without what its stored precision takes for zero, as of a float32 projection.
 
     Its rank is found where rows and columns have equal length, as rounding is relative to each entry.
     """
@@ -536,8 +537,8 @@ def two_tasks(pretrain: Any, harmful: Any, *, ridge: float | None = None) -> tup
     P, H = as_task(pretrain, "pretrain"), as_task(harmful, "harmful")
     if P.dimension != H.dimension:
         raise InvalidInputError(
-            f"the pre-training task has {P.dimension} inputs and the harmful task {H.dimension}: both tasks must share "
-            "one input space."
+            f"the pre-training task has {P.dimension} inputs and the harmful task {H.dimension}: both tasks "
+            "must share one input space."
         )
     H = in_order(H.to(P.factor.device), P.columns)
     return (P, H) if ridge is None else (P.ridged(ridge), H.ridged(ridge))
