@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from condnum import __version__
-from condnum.deep.hooks import Replay, features_of, input_of, layout_of
+from condnum.deep.hooks import Replay, input_of
 from condnum.deep.parts import choose_trainable, find_head, trunk_children
 from condnum.deep.weights import (
     fit_weights,
@@ -63,18 +63,6 @@ def evaluating(module: nn.Module) -> Generator[None]:
             part.training = training
 
 
-class _WithHead(nn.Module):
-    """A net without a classifier, and a head on its pooled output."""
-
-    def __init__(self, trunk: nn.Module, head: nn.Module) -> None:
-        super().__init__()
-        self.trunk, self.head = trunk, head
-
-    def forward(self, images: Tensor) -> Any:
-        """Return the logits."""
-        return self.head(features_of(self.trunk(images), layout_of(self.trunk)))
-
-
 class Backbone(nn.Module):
     """Any image classifier, split for immunization.
 
@@ -84,11 +72,9 @@ class Backbone(nn.Module):
     were trained.
 
     Args:
-        net: A name of `timm.create_model`, or any module from images to logits, which is copied: a model of
-            torchvision, or a vision model of Hugging Face, whose output is an object or a dictionary.
+        net: A name of `timm.create_model`, or any module from images to logits, which is copied.
         trainable: Names of the modules to immunize; None: the last stage (`condnum.deep.parts`).
-        head: Name of the classifier; None: timm's, or the linear layer that ends the net. A module is put on
-            the pooled output of a net without a classifier.
+        head: Name of the classifier; None: timm's, or the linear layer that ends the net.
         pretrained: True downloads timm's weights; `"bundled"` takes those of a package (extra `pretrained`:
             `tf_efficientnet_lite0` to `2`); a path loads a safetensors file or a state dict; False draws
             weights from `seed`.
@@ -124,7 +110,7 @@ class Backbone(nn.Module):
         net: str | nn.Module,
         *,
         trainable: str | Sequence[str] | None = None,
-        head: str | nn.Module | None = None,
+        head: str | None = None,
         pretrained: bool | str | os.PathLike[str] = False,
         num_classes: int | None = None,
         classifier: Classifier = "loaded",
@@ -149,24 +135,17 @@ class Backbone(nn.Module):
             self.model = copy.deepcopy(net)
         else:
             self.model = _create(net, pretrained, seed, num_classes, model_arguments)
-        if isinstance(head, nn.Module):
-            self.model, self.head_name = _WithHead(self.model, copy.deepcopy(head)), "head"
-            names = [trainable] if isinstance(trainable, str) else trainable
-            trainable = None if names is None else [f"trunk.{name}" for name in names]
-        else:
-            self.head_name = find_head(self.model) if head is None else head
+        self.head_name = find_head(self.model) if head is None else head
         if self.head_name not in dict(self.model.named_modules()) or not self.head_name:
             raise InvalidInputError(
                 f"{self.name} has no {f'module {head!r}' if head else 'linear layer at its end'}: give the "
-                "name of its classifier as head=…, or a new one such as head=nn.Linear(768, 10)."
+                "name of its classifier as head=…."
             )
         if weights is not None:
             fit_weights(
                 self.model, weights, str(pretrained), new=self.head_name if classifier == "new" else None
             )
         self.trainable = choose_trainable(self.model, self.head_name, trainable)
-        #: `bfloat16`: convolutions and products of matrices run in it, features come back as float32.
-        self.precision: Literal["float32", "bfloat16"] = "float32"
         self._learnable = {key for key, p in self.model.named_parameters() if p.requires_grad}
         self._replay: Replay | None = None
         self._freeze()
@@ -201,38 +180,32 @@ class Backbone(nn.Module):
         changing = tuple(f"{name}." for name in (*self.trainable, self.head_name))
         state = self.model.state_dict().items()
         frozen = {key: value for key, value in state if not key.startswith(changing)}
-        return state_checksum({**frozen, "trainable": self.trainable, "precision": self.precision})
+        return state_checksum({**frozen, "trainable": self.trainable})
 
     def forward(self, images: Tensor, *, activations: bool = False) -> Tensor:
         """Return the features X̃(θ) `(B, D)` of normalized images `(B, C, h, w)`: what the head is given.
 
         With `activations`, those of `frozen_activations` are given in place of images, for the same features.
         """
-        with self._autocast(images):
-            if not activations:
-                parts = [input_of(self.model, self.head_name, part) for part in self._parts(images)]
-                features: Any = parts[0] if len(parts) == 1 else torch.cat(parts)
-            elif self._replay is None:
-                raise CondnumError("no activations have been computed; call frozen_activations first.")
-            else:
-                features = self._replay.features(self.model, self.head_name, images)
+        if not activations:
+            parts = [input_of(self.model, self.head_name, part) for part in self._parts(images)]
+            features: Any = parts[0] if len(parts) == 1 else torch.cat(parts)
+        elif self._replay is None:
+            raise CondnumError("no activations have been computed; call frozen_activations first.")
+        else:
+            features = self._replay.features(self.model, self.head_name, images)
         if not isinstance(features, Tensor) or features.ndim != 2:
             got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
             raise InvalidInputError(
                 f"the head '{self.head_name}' of {self.name} is given {got}, not pooled features (B, D); "
                 "name a linear layer as head=…."
             )
-        return features.float() if features.dtype == torch.bfloat16 else features
-
-    def classify(self, features: Tensor) -> Tensor:
-        """Return the head's output `(B, num_classes)` for features `(B, D)`."""
-        with self._autocast(features):
-            logits: Tensor = self.head(features)
-        return logits.float() if logits.dtype == torch.bfloat16 else logits
+        return features
 
     def logits(self, images: Tensor) -> Tensor:
         """Return the head's output `(B, num_classes)` for images `(B, C, h, w)`."""
-        return self.classify(self(images))
+        found: Tensor = self.head(self(images))
+        return found
 
     @property
     def starts_from_activations(self) -> bool:
@@ -241,7 +214,7 @@ class Backbone(nn.Module):
 
     def frozen_activations(self, images: Tensor) -> Tensor:
         """Run the frozen trunk alone, without gradients: the input `(B, …)` of the trainable part."""
-        with torch.no_grad(), self._autocast(images):
+        with torch.no_grad():
             if self._replay is None:  # watched once, to see that nothing else reads the trunk
                 with evaluating(self):
                     self._replay = Replay.of(self.model, self.head_name, self.trainable, images)
@@ -256,9 +229,6 @@ class Backbone(nn.Module):
         if torch.is_grad_enabled() or any(part.training for part in self.model.modules()):
             return [images]
         return images.split(max(1, CACHED_PIXELS // images[0, 0].numel()))
-
-    def _autocast(self, at: Tensor) -> torch.autocast:
-        return torch.autocast(at.device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
 
     def train(self, mode: bool = True) -> Self:
         """Set the trainable part and the head to training mode; the rest stays in evaluation mode."""

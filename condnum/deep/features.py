@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from condnum.arrays import resolve_device
 from condnum.deep.backbone import Backbone, evaluating
-from condnum.deep.hooks import features_of
 from condnum.deep.images import ImageBatch, ImageData, Unreadable, check_unreadable, image_loader
 from condnum.deep.transforms import ImageTransform
 from condnum.errors import InvalidInputError
@@ -57,9 +56,8 @@ def extract_features(
 ) -> ImageFeatures:
     """Run a model over all images that decode, in evaluation mode and without gradients.
 
-    `model` is a module, which stays as it is, or any function of images `(B, 3, h, w)` to features `(B, D)`
-    or to an object of Hugging Face with `last_hidden_state`, which is pooled. `device` None is where the
-    module's parameters are, else the CPU; `workers` are processes that decode.
+    `model` is a module, which stays as it is, or any function of images `(B, 3, h, w)` to features `(B, D)`.
+    `device` None is where the module's parameters are, else the CPU; `workers` are processes that decode.
     """
     if transform is not None and transform.random:
         raise InvalidInputError("this transform is random; take features with evaluation_transform.")
@@ -75,7 +73,6 @@ def extract_features(
     def run(images: Tensor) -> Tensor:
         """Return `(B, D)` of one batch, or say what came instead."""
         rows = model(images.to(target, non_blocking=True))
-        rows = rows if isinstance(rows, Tensor) else features_of(rows)
         if not isinstance(rows, Tensor) or rows.ndim != 2 or len(rows) != len(images):
             got = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
             raise InvalidInputError(
@@ -132,6 +129,6 @@ def head_accuracy(backbone: Backbone, features: ImageFeatures) -> float:
     with evaluating(backbone), torch.inference_mode():
         for start in range(0, len(features), count):
             rows = torch.from_numpy(np.array(features.values[start : start + count])).to(home)
-            chosen = backbone.classify(rows).argmax(dim=1).cpu().numpy()
+            chosen = backbone.head(rows).argmax(dim=1).cpu().numpy()
             right += int((chosen == features.labels[start : start + count]).sum())
     return right / len(features)

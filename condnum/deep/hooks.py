@@ -146,23 +146,6 @@ def channels_last(output: Tensor, layout: str = "") -> bool:
     return layout == "NHWC" or (layout != "NCHW" and first == middle != last)
 
 
-def features_of(output: Any, layout: str = "") -> Any:
-    """Return features `(B, D)` of what a net returns: its pooler's, or the average over positions or tokens.
-
-    Objects and dictionaries with `pooler_output` or `last_hidden_state` are those of Hugging Face.
-    """
-    read = output.get if isinstance(output, Mapping) else lambda name: getattr(output, name, None)
-    if not isinstance(output, Tensor):
-        pooled, tokens = read("pooler_output"), read("last_hidden_state")
-        output = pooled if pooled is not None else tokens if tokens is not None else output
-    if isinstance(output, tuple) and output:
-        output = output[0]
-    if isinstance(output, Tensor) and output.ndim in (3, 4):
-        places = (1,) if output.ndim == 3 else (1, 2) if channels_last(output, layout) else (2, 3)
-        output = output.mean(dim=places)
-    return output
-
-
 @contextmanager
 def pooled_outputs(model: nn.Module, names: Iterable[str]) -> Generator[dict[str, Tensor]]:
     """Collect the pooled output `(B, D)` of some modules while the model runs, differentiable.

@@ -3,9 +3,7 @@
 import hashlib
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -32,9 +30,7 @@ _KEYS = (("pixel_values", "image", "images", "img"), ("labels", "label"))
 #: Names of split folders in lower case, the preferred one first.
 SPLIT_FOLDERS = {"train": ("train", "training"), "test": ("test", "testing", "val", "valid", "validation")}
 #: How names begin of what systems and programs put beside images.
-_HIDDEN = re.compile(r"\.|__|@eaDir|#recycle|\$RECYCLE|Thumbs\.db|desktop\.ini", re.IGNORECASE)
-#: Formats that Pillow identifies and leaves to other programs to draw.
-_FOREIGN = frozenset(("BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"))
+_HIDDEN = (".", "__", "@eaDir")
 #: Share of each class that is the test set of a folder without one.
 HOLDOUT = 0.2
 
@@ -54,7 +50,8 @@ def open_images(
             folder such as `$CONDNUM_DATA`: `train/CLASS/…` and `test/`, `val/` or `valid/` in any case, or
             classes alone.
             Without a test split a fifth of each class is `test`; an image stays on its side when others are
-            added. Hidden files and folders are no images; what is left out is counted in `warnings`.
+            added. Images are the files that torchvision's `ImageFolder` reads, without hidden ones; others
+            in class folders are counted in `warnings`.
         split: `train` or `test`, or the name of a folder's split (`valid`).
         limit: Largest number of images of a class, drawn from `seed`; see `ImageData.limit`.
         seed: Of that draw.
@@ -185,40 +182,42 @@ def imagenet_classes() -> tuple[str, ...]:
 
 
 def _open_folder(root: str, split: str, classes: Sequence[str] | None) -> ImageData:
-    """Open one split of an image folder; nothing is decoded yet."""
-    base = find_folder(root)
-    folder, holdout = _split_folder(base, split)
-    found: dict[str, list[str]] = {child.name: [] for child in _folders(folder)}  # relative paths
-    if {name.lower() for name in found} <= {name for names in SPLIT_FOLDERS.values() for name in names}:
-        raise DataFormatError(
-            f"{folder} has no class sub-folders; put the images into {folder}/<class>/<image>, or into "
-            f"{folder}/train/<class>/<image> and {folder}/test/<class>/<image>."
-        )
-    left_out = Counter[str]()
-    for path in _images(folder, left_out):
-        name, *inner = path.relative_to(folder).parts
-        if inner:
-            found[name].append("/".join((name, *inner)))
-        else:
-            left_out["images outside of the class folders"] += 1
-    warnings = _left_out_warning(folder, left_out)
-    empty = [name for name, members in found.items() if not members]
-    if empty:
-        raise DataFormatError(
-            f"{folder}: class folder '{empty[0]}' has no image that Pillow opens, one of {len(empty)} empty "
-            f"folders out of {len(found)}; add images or remove the folder. {' '.join(warnings)}".strip()
-        )
+    """Open one split of an image folder as torchvision's `ImageFolder` does; nothing is decoded yet."""
+    reader = require("torchvision.datasets.folder", "deep")
+    folder, holdout = _split_folder(find_folder(root), split)
+    found = [child.name for child in _folders(folder)]
     names = tuple(found if classes is None else classes)
-    unknown = [name for name in found if name not in names]
-    if unknown:
+    if unknown := [name for name in found if name not in names]:
         raise DataFormatError(
             f"{folder}: {len(unknown)} class folder(s) are not among the {len(names)} expected classes "
             f"({', '.join(names[:3])}, …), the first is '{unknown[0]}'; train and test need the same classes."
         )
+    others = list[str]()
+
+    def is_image(path: str) -> bool:
+        parts = Path(path).relative_to(folder).parts
+        if any(part.startswith(_HIDDEN) for part in parts):
+            return False
+        wanted: bool = reader.is_image_file(path)
+        if not wanted:
+            others.append(path)
+        return wanted
+
+    try:
+        labels_of = {name: names.index(name) for name in found}
+        samples = reader.make_dataset(str(folder), labels_of, is_valid_file=is_image)
+    except (FileNotFoundError, ValueError) as error:  # a class without images, or none
+        raise DataFormatError(
+            f"{folder}: {error} Put the images into {folder}/<class>/<image>, or into "
+            f"{folder}/train/<class>/<image> and {folder}/test/<class>/<image>."
+        ) from error
+    inside: dict[int, list[str]] = {label: [] for label in labels_of.values()}
+    for path, label in samples:
+        inside[label].append(Path(path).relative_to(folder).as_posix())
     files: list[str] = []
     labels: list[int] = []
-    for name, members in found.items():
-        members = sorted(members)
+    for name, label in labels_of.items():
+        members = sorted(inside[label])
         if holdout is not None:
             count = round(HOLDOUT * len(members))
             if not count:
@@ -229,59 +228,12 @@ def _open_folder(root: str, split: str, classes: Sequence[str] | None) -> ImageD
             order = sorted(members, key=lambda member: hashlib.sha256(os.fsencode(member)).digest())
             members = sorted(order[:count] if holdout == "test" else order[count:])
         files += members
-        labels += [names.index(name)] * len(members)
-    source = FileImages(folder, tuple(files))
-    positions = np.arange(len(files))
-    return ImageData(root, split, names, np.array(labels), source, positions, warnings=warnings)
-
-
-@cache
-def _suffixes() -> frozenset[str]:
-    """Return the suffixes of what Pillow opens, with the plugins that are registered."""
-    pil = require("PIL.Image", "deep")
-    known = pil.registered_extensions().items()
-    opened = {*pil.OPEN, "MPO"} - _FOREIGN  # MPO is opened as JPEG
-    return frozenset(suffix for suffix, kind in known if kind in opened)
-
-
-def _images(folder: Path, left_out: Counter[str], above: tuple[Path, ...] = ()) -> Iterator[Path]:
-    """Yield the images below a folder, links followed, and count what is left out by kind."""
-    real = folder.resolve()
-    if any(place.is_relative_to(real) for place in above):
-        raise DataFormatError(f"{folder} is a symbolic link to {real}, which contains it; remove the link.")
-    try:
-        entries = list(os.scandir(folder))
-    except OSError as error:
-        raise DataNotFoundError(f"cannot read {folder}: {error.strerror}; check its permissions.") from error
-    for entry in entries:
-        path, link = Path(entry.path), entry.is_symlink()
-        inside = os.path.isdir(entry) if link else entry.is_dir()  # a link may lead nowhere
-        pictured = path.suffix.lower() in _suffixes()
-        if _HIDDEN.match(entry.name):
-            if inside or pictured:
-                left_out[f"{entry.name}/" if inside else "hidden images"] += 1
-        elif inside:
-            yield from _images(path, left_out, (*above, real))
-        elif not (os.path.isfile(entry) if link else entry.is_file()):
-            left_out["broken links"] += 1
-        elif pictured:
-            yield path
-        elif above:  # in a class folder
-            left_out[path.suffix.lower() or "files without a suffix"] += 1
-
-
-def _left_out_warning(folder: Path, left_out: Counter[str]) -> tuple[str, ...]:
-    """Say what was left out of a folder, if anything was."""
-    if not left_out:
-        return ()
-    kinds = ", ".join(f"{kind} ({count:,})" for kind, count in left_out.most_common(6))
-    return (f"{folder}: left out, as not an image that Pillow opens or hidden: {kinds}.",)
-
-
-def _named(base: Path, names: Sequence[str]) -> list[Path]:
-    """Return the sub-folders of these names, in their order, in upper or lower case."""
-    found = [folder for folder in _folders(base) if folder.name.lower() in names]
-    return sorted(found, key=lambda folder: names.index(folder.name.lower()))
+        labels += [label] * len(members)
+    said = f"{folder}: {len(others)} files are not read as images, the first is {others[:1]}."
+    return ImageData(
+        root, split, names, np.array(labels), FileImages(folder, tuple(files)), np.arange(len(files)),
+        warnings=(said,) if others else (),
+    )  # fmt: skip
 
 
 def _folders(path: Path) -> list[Path]:
@@ -291,31 +243,23 @@ def _folders(path: Path) -> list[Path]:
         parts = re.split(r"(\d+)", child.name.lower())
         return [int(part) if i % 2 else part for i, part in enumerate(parts)], child.name
 
-    folders = (child for child in path.iterdir() if not _HIDDEN.match(child.name) and child.is_dir())
+    folders = (child for child in path.iterdir() if not child.name.startswith(_HIDDEN) and child.is_dir())
     return sorted(folders, key=natural)
 
 
 def _split_folder(base: Path, split: str) -> tuple[Path, str | None]:
     """Return the folder of a split, and which side of a hold-out ('train', 'test') it has to give."""
-    named = {kind: _named(base, names) for kind, names in SPLIT_FOLDERS.items()}
-    splits = {kind: [folder for folder in found if _folders(folder)] for kind, found in named.items()}
+    here = {child.name.lower(): child for child in _folders(base)}
+    splits = {kind: [here[name] for name in names if name in here] for kind, names in SPLIT_FOLDERS.items()}
+    if split not in splits and split.lower() not in here:
+        raise DataNotFoundError(f"{base} has no folder '{split}'; use train, test or the name of a folder.")
     if split not in splits:
-        own = _named(base, [split.lower()])
-        if not own:
-            raise DataNotFoundError(
-                f"{base} has no folder '{split}'; use train, test or the name of a folder."
-            )
-        return own[0], None
+        return here[split.lower()], None
     if splits["train"] and not splits["test"]:
         return splits["train"][0], split
-    if splits[split]:
-        return splits[split][0], None
-    if splits["test"]:
-        raise DataNotFoundError(
-            f"{base} has {splits['test'][0].name}/ but no train/ folder; add train/, or give that folder "
-            "alone to have it split."
-        )
-    return base, split
+    if splits["test"] and not splits["train"]:
+        raise DataNotFoundError(f"{base} has {splits['test'][0].name}/ but no train/ folder; add train/.")
+    return (splits[split][0], None) if splits[split] else (base, split)
 
 
 def _open_digits(dataset: str, subset: str, split: str) -> ImageData:

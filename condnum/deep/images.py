@@ -136,7 +136,7 @@ class ImageData:
     source: FileImages | ItemImages  # where the images are
     positions: NDArray[np.int64]  # (N,) in the source, read-only
     origin: str = ""  # data set, images and place in words, where the name says less; for titles
-    warnings: tuple[str, ...] = ()  # what is in the folder and was left out
+    warnings: tuple[str, ...] = ()  # files of the folder that are not read as images
 
     def __post_init__(self) -> None:
         labels = np.array(self.labels, dtype=np.int64)
@@ -212,15 +212,6 @@ class ImageData:
             return self
         check_integer("the limit per class", per_class, 1)
         return self.take(rows_per_class(self.labels, per_class, seed))
-
-
-def same_images(D_P: ImageData, D_H: ImageData) -> list[str]:
-    """Return a warning where two tasks are one."""
-    if len(D_P) != len(D_H) or D_P.checksum != D_H.checksum:
-        return []
-    return [
-        "D_P and D_H are the same images with the same labels: no θ can preserve one and impede the other."
-    ]
 
 
 def rows_per_class(labels: NDArray[np.int64], count: int | None, seed: int) -> NDArray[np.int64]:

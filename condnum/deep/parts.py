@@ -42,41 +42,26 @@ def find_head(model: nn.Module) -> str:
 
 def choose_trainable(model: nn.Module, head: str, trainable: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return the modules to immunize: those that the caller names, else the last stage."""
-    choices = (
-        f"Choices: {', '.join(trainable_choices(model, head)) or 'none; it has no module with weights'}."
-    )
     if trainable is None:
         part = _timm_stage(model, head) or last_stage(model, head)
         if not part:
             raise InvalidInputError(
-                f"{type(model).__name__} has no last stage to train; give the name of a part. {choices}"
+                f"{type(model).__name__} has no last stage to train; give the name of a part."
             )
         return (part, *_behind(model, part, head))
     names = (trainable,) if isinstance(trainable, str) else tuple(trainable)
     if not names:
-        raise InvalidInputError(f"trainable is empty; expected at least one module. {choices}")
+        raise InvalidInputError("trainable is empty; expected at least one module.")
     modules = dict(model.named_modules())
     for name in names:
         if name not in modules:
-            raise UnknownNameError("module", name, trainable_choices(model, head))
+            raise UnknownNameError("module", name, [key for key, _ in trunk_children(model, head)])
         if _holds(name, head) or _holds(head, name):
             raise InvalidInputError(
-                f"module '{name}' contains or belongs to the head '{head}', which is always trained. "
-                f"{choices}"
+                f"module '{name}' contains or belongs to the head '{head}', which is always trained."
             )
         if not any(True for _ in modules[name].parameters()):
-            raise InvalidInputError(f"module '{name}' has no parameters to train. {choices}")
-    return names
-
-
-def trainable_choices(model: nn.Module, head: str) -> list[str]:
-    """Return the modules that can be trained, in order: children of the trunk, and blocks of its stacks."""
-    names = []
-    for name, child in trunk_children(model, head):
-        stack = child.named_children() if _is_stack(child) else ()
-        for path, module in [(name, child), *((f"{name}.{key}", block) for key, block in stack)]:
-            if any(True for _ in module.parameters()):
-                names.append(path)
+            raise InvalidInputError(f"module '{name}' has no parameters to train.")
     return names
 
 

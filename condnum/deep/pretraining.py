@@ -67,10 +67,9 @@ def pretrain_backbone(
         )
     target = resolve_device(device)
     used = transform or (None if images.tensors else evaluation_transform(backbone))
-    recipe = {
-        "backbone": backbone.name, "data": images.checksum, "epochs": epochs, "learning_rate": learning_rate,
-        "batch_size": batch_size, "seed": seed, "transform": used and used.description,
-    }  # fmt: skip
+    made_of = (
+        backbone.checksum, images.checksum, epochs, learning_rate, batch_size, seed, used and used.description
+    )  # fmt: skip
     file, stage = None if checkpoint is None else Path(checkpoint), f"pre-training {backbone.name}"
     started = time.perf_counter()
     backbone.to(target, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -119,7 +118,7 @@ def pretrain_backbone(
             {"params": [p for p in learned if p.ndim <= 1], "weight_decay": 0.0},
         ]
         stepper = torch.optim.AdamW(groups, lr=learning_rate, fused=True)
-        if file is not None and (state := read_state(file, recipe, "pre-training")) is not None:
+        if file is not None and (state := read_state(file, made_of)) is not None:
             model.load_state_dict(state["model"])
             stepper.load_state_dict(state["optimizer"])
             rows = state["rows"]
@@ -128,7 +127,7 @@ def pretrain_backbone(
                 rows.append(one_epoch(epoch))
             if file is not None:
                 state = {"model": model.state_dict(), "optimizer": stepper.state_dict(), "rows": rows}
-                write_state(file, recipe, state)
+                write_state(file, made_of, state)
     return Pretraining(
         history=pd.DataFrame(rows, columns=["epoch", "loss", "accuracy", "learning_rate"]),
         seconds=time.perf_counter() - started,

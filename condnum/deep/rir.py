@@ -1,7 +1,7 @@
 """RIR_θ0 of two models on two sets of images (Eq. 17), on features or taken from images first."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -28,8 +28,6 @@ from condnum.theory.task import graded_singular_values, rank_tolerance
 FeatureLike: TypeAlias = "ImageFeatures | NDArray[Any] | Tensor"
 _Array: TypeAlias = NDArray[np.float64]
 
-#: σ_k below this multiple of the round-off that the features carry is at the mercy of it.
-_NOISE_MARGIN = 10.0
 #: How far the seeds of two draws of groups are apart (a prime), so that neighboring seeds share none.
 DRAW_STRIDE = 1_000_003
 
@@ -165,7 +163,12 @@ def rir_from_features(
     scaled = [s / scale for s, scale in zip(sigma, scales, strict=True)]
     compact = _estimate("compact", sigma, widths, eps, whole, ridge)
     floored = _estimate("ridge", scaled, widths, eps, whole, ridge)
-    warnings += _rank_warnings(sigma, compact, widths, group_size, max(eps))
+    ranks = compact.ranks
+    if changed := int(((ranks[0] != ranks[1]) | (ranks[2] != ranks[3])).sum()):
+        warnings.append(
+            f"the numerical rank differs between θ₀ and θ_I in {changed} of {groups} groups: their compact "
+            "condition numbers refer to different subspaces."
+        )
     return RirTheta0(compact, floored, groups, tuple(warnings))
 
 
@@ -247,31 +250,6 @@ def _gather(values: NDArray[Any], rows: NDArray[np.int64], task: str) -> Tensor:
     if not np.isfinite(chosen).all():
         raise InvalidInputError(f"features of {task} hold NaN or infinity; check the model's weights.")
     return torch.from_numpy(chosen)
-
-
-def _rank_warnings(
-    sigma: Sequence[Tensor], compact: RirEstimate, widths: Sequence[int], group_size: int, eps: float
-) -> Iterator[str]:
-    """Say in plain sentences what round-off and rank mean for the result."""
-    sigma_min, ranks, uncertain = compact.sigma_min, compact.ranks, 0
-    for s, smallest, width in zip(sigma, sigma_min, widths, strict=True):
-        # Round-off in N×D features of mean square m adds a random matrix of spectral norm about
-        # eps·√m·(√N + √D); a singular value of X̃ near that is not known.
-        mean_square = s.sum(dim=-1).numpy() / (group_size * width)
-        noise = eps * np.sqrt(mean_square) * (math.sqrt(group_size) + math.sqrt(width))
-        uncertain += int((np.sqrt(smallest) < _NOISE_MARGIN * noise).sum())
-    if uncertain:
-        yield (
-            f"in {uncertain} of {sigma_min.size} spectra the smallest singular value is within "
-            f"{_NOISE_MARGIN:g} times the round-off of the features (eps = {eps:.1e}): compact κ is "
-            "unreliable there; use float32 features, or the ridge convention."
-        )
-    changed = int(((ranks[0] != ranks[1]) | (ranks[2] != ranks[3])).sum())
-    if changed:
-        yield (
-            f"the numerical rank differs between θ₀ and θ_I in {changed} of {ranks.shape[1]} groups: their "
-            "compact condition numbers refer to different subspaces."
-        )
 
 
 def rir_sample(total: int, count: int, seed: int) -> NDArray[np.int64]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import numpy as np
 from torch import Tensor
 
 from condnum.errors import InvalidInputError, check_known, require
@@ -16,32 +15,17 @@ from condnum.errors import InvalidInputError, check_known, require
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Augmentation = Literal["imagenet", "photograph", "gentle", "none"]
+Augmentation = Literal["none", "imagenet"]
 
-#: Options of timm's `create_transform` for training.
-_AUGMENTATIONS: Mapping[str, dict[str, Any]] = {
-    "imagenet": {"scale": (0.08, 1.0), "ratio": (3 / 4, 4 / 3), "hflip": 0.5, "color_jitter": 0.4},
-    "photograph": {"scale": (0.3, 1.0), "ratio": (3 / 4, 4 / 3), "hflip": 0.5, "color_jitter": 0.2},
-    "gentle": {"scale": (0.7, 1.0), "ratio": (0.9, 1.1), "hflip": 0.0, "color_jitter": None},
-}
-#: Formats whose 16-bit gray values some versions of PIL hold in 32 bits.
-_SIXTEEN_BITS = ("PNG", "PPM")
 _OVERRIDES = ("crop_pct", "interpolation", "mean", "std")
 
 
 def to_rgb(image: Image) -> Image:
-    """Return an image in RGB as viewers show it: upright, 16-bit gray in 8 bits, transparency over white."""
-    pil = require("PIL.Image", "deep")
-    sixteen_bits = image.mode.startswith("I;16") or (image.mode == "I" and image.format in _SIXTEEN_BITS)
+    """Return an image in RGB, upright; gray of more than 8 bits is refused, which Pillow would cut off."""
+    if image.mode.startswith(("I", "F")):
+        raise ValueError(f"gray values of more than 8 bits (mode {image.mode}); save them as 8 bits")
     with suppress(Exception):  # damaged EXIF, of whatever kind, turns nothing
         image = require("PIL.ImageOps", "deep").exif_transpose(image)
-    if sixteen_bits:
-        return pil.fromarray(np.rint(np.asarray(image) / 257).astype(np.uint8)).convert("RGB")
-    if image.mode in ("I", "F"):
-        raise ValueError(f"32-bit gray values (mode {image.mode}) have no known range; save 8 or 16 bits")
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        image = pil.alpha_composite(pil.new("RGBA", image.size, "white"), image)
     return image.convert("RGB")
 
 
@@ -89,7 +73,7 @@ def evaluation_transform(
         >>> transform(Image.new("RGB", (50, 40))).shape, transform.random
         (torch.Size([3, 32, 32]), False)
     """
-    return _transform("evaluation", {}, model, input_size, overrides)
+    return _transform("evaluation", model, input_size, overrides)
 
 
 def training_transform(
@@ -99,26 +83,25 @@ def training_transform(
     augmentation: Augmentation = "imagenet",
     **overrides: Any,
 ) -> ImageTransform:
-    """Return a random transform for training, with the model's size and normalization.
+    """Return timm's random transform for training, with the model's size and normalization.
 
-    `imagenet`: timm's defaults, crops of 8 to 100 % of the area, mirror image, color jitter 0.4;
-    `photograph`: from 30 % and jitter 0.2, for small images; `gentle`: crops from 70 % only, for digits,
-    whose mirror image is another class; `none`: the evaluation transform.
+    `none` is the evaluation transform.
     """
     check_known("augmentation", augmentation, get_args(Augmentation))
     still = evaluation_transform(model, input_size=input_size, **overrides)
     if augmentation == "none":
         return still
-    made = _transform(augmentation, _AUGMENTATIONS[augmentation], model, input_size, overrides)
+    made = _transform(augmentation, model, input_size, overrides, training=True)
     return replace(made, random=True, augmented_from=still)
 
 
 def _transform(
     kind: str,
-    augmentation: Mapping[str, Any],
     model: Any,
     input_size: int | tuple[int, int, int] | None,
     overrides: dict[str, Any],
+    *,
+    training: bool = False,
 ) -> ImageTransform:
     """Return timm's transform by a model's data configuration, with the caller's changes."""
     for name in overrides:
@@ -141,9 +124,9 @@ def _transform(
     channels, height, width = config["input_size"]
     if channels != 3:
         raise InvalidInputError(f"images are read as RGB, but the model takes {channels} channel(s).")
-    if augmentation:
+    if training:
         config = {key: value for key, value in config.items() if key not in ("crop_pct", "crop_mode")}
-    options = {"is_training": bool(augmentation), **config, **augmentation}
+    options = {"is_training": training, **config}
     modules = {"timm": "timm", "torchvision": "torchvision", "pillow": "PIL"}
     versions = {name: require(module, "deep").__version__ for name, module in modules.items()}
     text = json.dumps({"kind": kind, "exif": "upright", **options, **versions}, sort_keys=True)

@@ -1,7 +1,5 @@
 """Figures of the deep attack panel: what the defense buys against each attacker, and curves."""
 
-import textwrap
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,28 +8,13 @@ import pandas as pd
 from condnum.deep.attacks.attackers import DeepAttacker
 from condnum.figures.style import (
     DOTTED,
-    MethodStyle,
     empty,
     express,
     finish,
-    lines_by_method,
     log_axis,
     method_style,
-    panels,
 )
 from condnum.numbers import num
-
-_NETS = {
-    "theta_0": MethodStyle("θ₀", "#7F7F7F", "dot"),
-    "scratch": MethodStyle("from scratch", "#000000", "dash"),
-    "theta_0 again": MethodStyle("θ₀ again", "#BBBBBB", "dot"),
-}
-
-
-def _look(net: str) -> MethodStyle:
-    """Return how a net is drawn."""
-    style = method_style(net)
-    return _NETS.get(net, style._replace(label=f"θ<sub>I</sub>: {style.label}"))
 
 
 def _who(attacker: str) -> str:
@@ -113,74 +96,3 @@ def protection_figure(factors: pd.DataFrame, subtitle: str, *, fraction: float =
     note = f"{subtitle}<br>{goal}<br>{bars}"
     finish(figure, heading, note, height=240 + inner, legend="")
     return figure.update_layout(legend_title_text="attacker's examples", scattermode="group")
-
-
-def _grid(titles: list[str], columns: int, height: int) -> tuple[Any, int, int]:
-    """Return a figure of panels of a height with common axes, its rows, and the height of all."""
-    rows = -(-len(titles) // columns)
-    gap = 110  # between rows: ticks, and titles of two lines
-    inner = height * rows + gap * (rows - 1)
-    figure = panels(
-        rows=rows, cols=columns, shared_yaxes=True, shared_xaxes=True, horizontal_spacing=0.03,
-        subplot_titles=titles, vertical_spacing=gap / inner,
-    )  # fmt: skip
-    return figure, rows, inner
-
-
-def net_curves_figure(
-    curves: pd.DataFrame, subtitle: str, *, labels: Mapping[str, str], shots: int = 0
-) -> Any:
-    """Draw D_H's test accuracy against steps, a panel per attacker: θ₀, θ_I and the net from scratch."""
-    shown = (curves["shots"] == shots) & (curves["step"] > 0)
-    table = curves[shown & (curves["net"] != "theta_0 again")]
-    steps = table.groupby("attacker", sort=False)["step"].nunique()
-    table = table[table["attacker"].map(steps) > 1]  # those that are solved have no curve
-    if not len(table):
-        return _without_steps("Progress of the attackers", subtitle)
-    keys = table["backbone"] + "/" + table["attacker"]
-    places = dict(zip(keys, zip(table["attacker"].map(labels), table["backbone"], strict=True), strict=True))
-    columns = min(3, len(places))
-    titles = ["<br>".join([*textwrap.wrap(label, 30), name]) for label, name in places.values()]
-    figure, rows, inner = _grid(titles, columns, height=150)
-    figure.update_annotations(font_size=13)
-    lines_by_method(
-        figure, table.assign(place=pd.Categorical(keys, [*places]), percent=100 * table["accuracy"]),
-        "step", "percent", method="net", panel="place", columns=columns, over=["seed", "repeat"],
-        style=_look, geometric=False, hovertemplate="step %{x}: %{y:.1f} %",
-    )  # fmt: skip
-    figure.update_xaxes(**log_axis("", table["step"]), showticklabels=True)
-    figure.update_xaxes(title_text="step of the attacker", row=rows)
-    figure.update_yaxes(title_text="accuracy on D<sub>H</sub> (%)", col=1)
-    note = f"{subtitle}<br>{_rows(shots)}, the best trial of each; mean and range over seeds and repeats"
-    return finish(figure, "Progress of the attackers", note, height=220 + inner, legend="net")
-
-
-def sgrc_figure(sgrc: pd.DataFrame, subtitle: str) -> Any:
-    """Draw SGRC against passes over the attacker's images, a panel per backbone and attacker."""
-    heading = "SGRC along the attacks"
-    shots = 0 if 0 in set(sgrc["shots"]) else sgrc["shots"].max()
-    table = sgrc[(sgrc["step"] > 0) & (sgrc["net"] != "scratch") & (sgrc["shots"] == shots)]
-    table = table[~table["attacker"].map(lambda name: DeepAttacker.named(name).closed_form)]
-    table = table[table.groupby(["backbone", "attacker"])["step"].transform("nunique") > 1]
-    if not len(table):
-        return _without_steps(heading, subtitle)
-    places = list(table.groupby(["backbone", "attacker"], sort=False))
-    titles = [f"{name}<br>{_who(attacker)}" for (name, attacker), _ in places]
-    columns = min(3, len(places))
-    figure, rows, inner = _grid(titles, columns, height=230)
-    for index, (_, part) in enumerate(places):
-        at = {"row": index // columns + 1, "col": index % columns + 1}
-        for net, own in part.groupby("net", sort=False):
-            style = _look(str(net))
-            look = {"color": style.color, "dash": style.dash, "width": 2.2}
-            figure.add_scatter(
-                x=own["epochs"], y=own["sgrc"], mode="lines", name=style.label, line=look, legendgroup=net,
-                hovertemplate="%{x:.3g} passes: %{y:.1f} %", showlegend=index == 0, **at,
-            )  # fmt: skip
-        figure.add_hline(y=0, line=DOTTED, **at)
-    figure.update_xaxes(**log_axis("", table["epochs"]), showticklabels=True)
-    figure.update_xaxes(title_text="passes over the images", row=rows)
-    figure.update_yaxes(title_text="SGRC (%)", range=[-105, 105], col=1)
-    figure.update_yaxes(range=[-105, 105])
-    note = f"{subtitle}<br>{_rows(shots)}; mean over seeds and repeats; 0: the attacker has as much as on θ₀"
-    return finish(figure, heading, note, height=220 + inner, legend="net")

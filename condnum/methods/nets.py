@@ -29,18 +29,6 @@ def smoothed_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(logits, labels.to(logits.device), **options) / max(1, len(labels))
 
 
-def nearest_mean_head(X: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Return the head `(C, D)`, `(C,)` of the nearest class mean of features `(n, D)`.
-
-    Its logits are `−‖x − m_c‖²` over the mean square within classes, `‖x‖²` left out; a class of few images
-    is drawn toward the mean of all by one more image there.
-    """
-    Z = functional.one_hot(labels, classes).to(X)
-    M = (Z.mT @ X + X.mean(dim=0)) / (Z.sum(dim=0) + 1)[:, None]
-    within = (X - M[labels]).square().sum(dim=1).mean() + torch.finfo(X.dtype).tiny
-    return 2 * M / within, -M.square().sum(dim=1) / within
-
-
 class NetPart(NamedTuple):
     """A term of a method's objective on a net."""
 

@@ -19,12 +19,9 @@ from condnum.report.tables import (
     lines,
     number,
     published,
-    rounded,
     shown,
-    spans,
     with_spread,
 )
-from condnum.studies.deep_attackers import DeepAttackers
 from condnum.studies.deep_measures import HORIZONS
 
 #: Prefixes of the columns, and on which images they are measured.
@@ -99,21 +96,6 @@ def published_note(summary: pd.DataFrame) -> str:
     return f"<p>{' '.join(words)}</p>"
 
 
-def evidence_table(results: pd.DataFrame) -> pd.DataFrame:
-    """Format what the ratios rest on: ranks, condition numbers, groups and draws, steps, seconds."""
-    return spans(
-        results[results["convention"] == "compact"],
-        ["backbone", "method"],
-        {
-            "backbone": "backbone", "method": "method", "samples": "group_size", "features": "dimension",
-            "rank H_P": "rank_pretrain", "rank H_H": "rank_harmful", "κ H_P": "kappa_pretrain_after",
-            "κ H_H": "kappa_harmful_after", "RIR": "rir", "± over groups": "rir_group_std",
-            "least draw": "rir_least_draw", "largest draw": "rir_largest_draw", "steps": "steps",
-            "kept at step": "best_step", "seconds a seed": "seconds", "stopped by": "stop_reason",
-        },
-    )  # fmt: skip
-
-
 # Attacks.
 
 #: Fraction of the way from chance to the best attacker's accuracy on θ₀ of which tables and sentences speak.
@@ -121,25 +103,6 @@ HEADLINE = 0.8
 
 _NETS = {"theta_0": "θ<sub>0</sub>", "theta_0 again": "θ<sub>0</sub> again", "scratch": "from scratch"}
 _THREE = ("theta_0", "theta_i", "scratch")
-
-
-def attacker_table(study: DeepAttackers) -> pd.DataFrame:
-    """Return who attacks, what is trained, and which values are tried."""
-    rows = []
-    for name in study.attackers:
-        attacker = DeepAttacker.named(name)
-        meaning = {
-            "head-sgd": "rate × L", "head-whitened": "floor / λ<sub>1</sub>",
-            "head-ridge": "penalty / mean λ", "head-trunk": "penalty / mean λ", "head-logistic": "C",
-        }.get(f"{attacker.subset}-{attacker.optimizer}", "learning rate")  # fmt: skip
-        values = ", ".join(rounded(value) for value in attacker.trials(study.trials))
-        rows.append((name, attacker.label, f"{meaning}: {values}"))
-    return pd.DataFrame(rows, columns=["attacker", "what is trained, by what", "trials"])
-
-
-def most_rows(study: DeepAttackers) -> int:
-    """Return the examples per class of which the curves are shown: as many as there are."""
-    return 0 if 0 in study.shots else max(study.shots)
 
 
 _WHO: dict[str, Column] = {
@@ -191,23 +154,6 @@ def factor_table(factors: pd.DataFrame, fraction: float = HEADLINE) -> pd.DataFr
         ),
     }  # fmt: skip
     return shown(table, _WHO | columns)
-
-
-def accuracy_table(factors: pd.DataFrame, fraction: float = HEADLINE) -> pd.DataFrame:
-    """Format the accuracies at the end of the attacks, in the order of `factor_table`."""
-
-    def percents(*values: float) -> str:
-        return ", ".join(f"{100 * value:.1f}" for value in values)
-
-    columns: dict[str, Column] = {
-        "D_H, end (%)<br><small>θ_0, θ_I, scratch</small>": (
-            " ".join(f"final_{net}" for net in _THREE), percents
-        ),
-        "D_P, after (%)<br><small>θ_0, θ_I</small>": ("pretrain_theta_0 pretrain_theta_i", percents),
-        "module or transform chosen on θ_I": "layer_theta_i",
-        "attacks at the edge of their grid": "at_edge",
-    }  # fmt: skip
-    return shown(factors[np.isclose(factors["fraction"], fraction)], _WHO | columns)
 
 
 def defense_table(results: pd.DataFrame) -> pd.DataFrame:

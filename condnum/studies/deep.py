@@ -30,7 +30,7 @@ from condnum.deep.training.immunization import immunize_backbone
 from condnum.deep.training.samples import Samples, hold_out
 from condnum.deep.training.settings import DeepSettings, deep_preset, default_settings
 from condnum.deep.transforms import Augmentation, ImageTransform, training_transform
-from condnum.deep.weights import BUNDLED, BUNDLED_TERMS, head_outputs, read_weights
+from condnum.deep.weights import head_outputs, read_weights
 from condnum.errors import DataNotFoundError, InvalidInputError, require
 from condnum.files import atomic_write, output_folder
 from condnum.methods import Method
@@ -113,26 +113,13 @@ class DeepNets(MethodStudy, name="deep", notebook="deep"):
                     "dict, or none (initialize θ₀ at random and train it on D_P), timm (download timm's "
                     "weights) or bundled (those of the extra 'pretrained')."
                 )
-            if len(self.chosen_backbones) != 1:
-                raise InvalidInputError(
-                    f"the weights in {self.weights} belong to one backbone, but "
-                    f"{len(self.chosen_backbones)} were chosen; name it with --backbone."
-                )
         if (self.data == IMAGES or self.pretrain or self.harmful) and not (self.pretrain and self.harmful):
             raise InvalidInputError(
                 "your own images need both tasks: give --pretrain (D_P) and --harmful (D_H), each a "
                 "folder or mnist:0-4; without them, --data embedded uses the bundled digits."
             )
-        drawn = self.chosen_weights == "none"
-        if self.finetune_benign if drawn else self.pretrain_epochs:
-            wrong, right = (
-                ("finetune-benign", "pretrain-epochs") if drawn else ("pretrain-epochs", "finetune-benign")
-            )
-            made = "drawn" if drawn else "loaded"
-            raise InvalidInputError(f"--{wrong} has no effect on weights that are {made}; give --{right}.")
         if self.preset:
-            for method in self.methods:
-                deep_preset(self.preset, method)
+            deep_preset(self.preset)
         resolve_device(self.device)
 
     @property
@@ -190,31 +177,13 @@ class DeepNets(MethodStudy, name="deep", notebook="deep"):
         known |= chosen.net_defaults
         if chosen.net_probe:
             known |= self.defaults.imma
-        base = deep_preset(self.preset, method) if self.preset else DeepSettings(**known)
+        base = deep_preset(self.preset) if self.preset else DeepSettings(**known)
         if chosen.name == "erase":  # no recipe has settings for it
             base = default_settings(chosen)
         if method == ERASE_TRANSFORMED:  # the best θ would be that which hides from images as they are
             base = base.with_overrides(transformed=True, keep="last")
         base = base.with_overrides(group_size=self.group_size)
         return base if self.epochs is None else base.with_overrides(epochs=self.epochs, steps=None)
-
-    @property
-    def models_table(self) -> pd.DataFrame:
-        """How θ₀ of each backbone was made, and how each method was run."""
-        weights, rows = self.chosen_weights, []
-        sources = {"none": "drawn", "timm": "timm's pre-trained weights"}
-        for name in self.chosen_backbones:
-            recipe, package = self.recipe(name), BUNDLED.get(name.split(".")[0])
-            source = f"{package} ({BUNDLED_TERMS})" if weights == "bundled" else sources.get(weights, weights)
-            made = f"{source}; may have been trained on the held-out images, unlike θ_I"
-            if recipe.pretraining:
-                options = ", ".join(f"{key} {value}" for key, value in recipe.pretraining.items())
-                made = f"{source}, then trained on D_P without its held-out images ({options})"
-            rows.append((", ".join([name, *(f"{k}={v}" for k, v in recipe.arguments.items())]), "θ₀", made))
-            for method in self.methods:
-                known = _method(method)
-                rows.append((name, known.label, self.settings(name, method).describe(known)))
-        return pd.DataFrame(rows, columns=["backbone", "model", "made by"])
 
     def load(self) -> DeepTasks:
         """Open the images; class folders of ImageNet-1K get the label order of a head that comes along."""
@@ -302,8 +271,7 @@ class DeepNets(MethodStudy, name="deep", notebook="deep"):
             }
             with atomic_write(model_file(cell, ".features.npz")) as file, file.open("wb") as stream:
                 np.savez(stream, **tables)  # type: ignore[arg-type]
-            own = self.as_loaded and self.keeps_head(data, cell["backbone"])
-            said = [*data.warnings, *doubts(data, theta, after.pretrain_test, own_head=own)]
+            said = [*data.warnings, *doubts(data, theta, after.pretrain_test)]
         found, arrays, warnings = measured_features(cell, before, after, said)
         images = [*unreadable, *(image for part in after for image in part.unreadable)]
         bad = list(dict.fromkeys(map(str, images)))

@@ -27,15 +27,14 @@ class Layer(nn.Module):
 class Encoder(nn.Module):
     """A vision model as Hugging Face makes them: tuples between layers, an object or a mapping in the end."""
 
-    def __init__(self, classes=0, kind=dict):
+    def __init__(self, classes, kind=dict):
         super().__init__()
         self.kind = kind
         self.position = nn.Parameter(torch.randn(1, 17, 12))
         self.embeddings = nn.Conv2d(3, 12, 8, stride=8)
         self.layer = nn.ModuleList(Layer() for _ in range(3))
         self.layernorm = nn.LayerNorm(12)
-        if classes:
-            self.classifier = nn.Linear(12, classes)
+        self.classifier = nn.Linear(12, classes)
 
     def forward(self, pixel_values, labels=None):
         hidden = self.embeddings(pixel_values).flatten(2).mT
@@ -43,8 +42,6 @@ class Encoder(nn.Module):
         for layer in self.layer:
             hidden = layer(hidden_states=hidden)[0]
         hidden = self.layernorm(hidden)
-        if not hasattr(self, "classifier"):
-            return self.kind(last_hidden_state=hidden, pooler_output=None)
         return self.kind(logits=self.classifier(hidden[:, 0]), hidden_states=None)
 
 
@@ -65,11 +62,6 @@ NETS = {
     "ViT": (vit, {}, "encoder.layers.encoder_layer_1", "heads.head"),
     "Hugging Face": (lambda: Encoder(5), {}, "layer.2", "classifier"),
     "object": (lambda: Encoder(5, SimpleNamespace), {}, "layer.2", "classifier"),
-    "channels last": (
-        lambda: torchvision.models.SwinTransformer([4, 4], 12, [2], [2], [4, 4], 4, 0, 0, 0).features,
-        {"head": nn.Linear(12, 5)}, "trunk.1", "head",
-    ),
-    "no head": (Encoder, {"head": nn.Linear(12, 5)}, "trunk.layer.2", "head"),
 }  # fmt: skip
 
 
@@ -230,12 +222,6 @@ def plain():
         ("resnet81", {}, UnknownNameError, "did you mean 'resnet"),
         ("test_resnet", {"patches": 3}, InvalidInputError, "timm cannot build test_resnet"),
         ("deit_tiny_distilled_patch16_224", {}, InvalidInputError, "2 classifiers"),
-        (
-            plain(),
-            {"num_classes": 3, "img_size": 8},
-            InvalidInputError,
-            "num_classes, img_size has no effect on a",
-        ),
         (plain()[:3], {}, InvalidInputError, "no linear layer at its end: give the name .* as head="),
         (plain(), {"head": "fc"}, InvalidInputError, "Sequential has no module 'fc'"),
     ],
@@ -266,9 +252,9 @@ class Trunk(nn.Module):
 @pytest.mark.parametrize(
     ("trainable", "error", "message"),
     [
-        ("layer9", UnknownNameError, r"unknown module 'layer9'; did you mean 'layer.*layer1, .*layer4"),
+        ("layer9", UnknownNameError, "unknown module 'layer9'; did you mean 'layer"),
         ("fc", InvalidInputError, "contains or belongs to the head 'fc'"),
-        ("maxpool", InvalidInputError, "no parameters to train.*layer4"),
+        ("maxpool", InvalidInputError, "no parameters to train"),
         ([], InvalidInputError, "trainable is empty"),
     ],
     ids=["unknown", "head", "no parameters", "none"],
@@ -280,9 +266,7 @@ def test_the_last_stage_unless_the_caller_names_modules(trainable, error, messag
     stack = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.ReLU())
     assert chosen(Trunk(nn.Linear(2, 2), stack, nn.LayerNorm(2))) == ("part1.1",)
     assert chosen(Trunk(stack, nn.Linear(2, 2), nn.LayerNorm(2))) == ("part1",)
-    with pytest.raises(
-        InvalidInputError, match=r"no last stage to train; give the name of a part\. Choices: part0"
-    ):
+    with pytest.raises(InvalidInputError, match="no last stage to train; give the name of a part"):
         chosen(Trunk(nn.LayerNorm(2)))
     net = timm.create_model("test_resnet", num_classes=3)
     assert chosen(net, ["layer3", "layer4.0"]) == ("layer3", "layer4.0")

@@ -101,14 +101,6 @@ def test_nets_of_other_libraries_are_immunized_and_measured_on_loaders(net):
     assert not all(torch.equal(*pair) for pair in zip(theta.parameters(), made.parameters(), strict=True))
 
 
-def test_features_of_a_net_without_a_head_are_pooled():
-    data = as_images(PAIRS, "D_P")
-    net = Encoder().eval()
-    with torch.no_grad():
-        tokens = net(torch.stack([PAIRS[k][0] for k in range(48)]))["last_hidden_state"]
-    assert np.allclose(extract_features(net, data).values, tokens.mean(dim=1).numpy(), atol=1e-5)
-
-
 class Endless(IterableDataset):
     def __iter__(self):
         yield PAIRS[0]

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import struct
 
 import numpy as np
 import pytest
@@ -52,57 +51,35 @@ class TestLayouts:
         paint(root / "cat" / "new.png", 3)
         assert set(names(test)) <= set(names(open_images(root, "test"))) | {"cat/new.png"}
 
-    def test_every_suffix_of_pillow_is_read_nothing_hidden_is_and_the_rest_is_counted(self, folder):
+    def test_hidden_files_are_left_out_and_what_is_no_image_is_counted(self, folder):
         root = folder(("",), ("c2", "c10"), count=10)
-        hidden = (".git", "__MACOSX", "@eaDir", "c10/.ipynb_checkpoints")
-        for name in (*hidden, "c10/inside"):
+        for name in (".git", "__MACOSX", "@eaDir", "c10/.ipynb_checkpoints", "c10/inside"):
             paint(root / name / "0.png", 9)
-        more = [f"new.{kind}" for kind in ("jfif", "jpe", "JPG", "webp", "BMP", "TIFF", "gif", "pgm", "jp2")]
-        for name in more:
-            paint(root / "c10" / name, 90)
-        for name in ("l.heic", "m.HEIC", "n.eps", "Thumbs.db", ".DS_Store", "._a.jpg", "notes"):
+        for name in ("l.heic", "notes", ".DS_Store", "._a.jpg"):
             (root / "c10" / name).write_bytes(b"no image")
-        (root / "labels.csv").write_text("beside the classes")
-        (root / "c10" / "gone.jpg").symlink_to("nowhere.jpg")
-        paint(root / "loose.png", 9)
         data, test = open_images(root), open_images(root, "test")
         assert data.classes == ("c2", "c10")  # in natural order
-        assert len(data) + len(test) == 21 + len(more)
-        assert not [image for image in map(data.image, range(len(data))) if isinstance(image, Unreadable)]
+        assert len(data) + len(test) == 21
         (said,) = data.warnings
         assert test.warnings == data.limit(2).warnings == data.warnings
-        for words in (".heic (2)", "@eaDir/ (1)", "hidden images (1)"):
-            assert words in said
-
-    @pytest.mark.parametrize("target", ["..", "../cat"])
-    def test_a_link_to_a_folder_is_followed_unless_that_holds_the_link(self, folder, target):
-        root = folder(("train", "test"), count=2)
-        (root / "train" / "dog" / "link").symlink_to(target, target_is_directory=True)
-        if target == "../cat":
-            assert open_images(root).counts == (2, 4)
-            (root / "train" / "cat" / "back").symlink_to("../dog", target_is_directory=True)
-        with pytest.raises(DataFormatError, match=r"is a symbolic link to .*, which contains it; remove"):
-            open_images(root)
-        assert open_images(root, "test").counts == (2, 2)
+        assert "2 files are not read as images" in said
 
     def test_what_is_missing_is_said(self, folder, tmp_path):
         def refused(error, message, *arguments):
             with pytest.raises(error, match=message):
                 open_images(*arguments)
 
-        for text in ("4-0", "a", "3", "0-4;5", "12-14", "1,,2"):
+        for text in ("a", "3"):
             refused(InvalidInputError, "digits", f"digits-8x8:{text}")
         refused(DataNotFoundError, "there is no folder", tmp_path / "nowhere")
         refused(DataNotFoundError, "no folder 'dev'", folder(), "dev")
         refused(DataNotFoundError, "no train/ folder", folder(("val",), root=tmp_path / "val"))
-        (tmp_path / "empty").mkdir()
-        refused(DataFormatError, "no class sub-folders", tmp_path / "empty")
         for kind in ("Train", "Test"):
             paint(tmp_path / "flat" / kind / "0.png", 9)
-        refused(DataFormatError, "no class sub-folders.*/train/<class>/<image>", tmp_path / "flat")
+        refused(DataFormatError, "Put the images into .*/train/<class>/<image>", tmp_path / "flat")
         refused(InvalidInputError, "one class only, 'cat'", folder(classes=("cat",), root=tmp_path / "one"))
         (tmp_path / "data" / "train" / "emu").mkdir()
-        refused(DataFormatError, "class folder 'emu' has no image", tmp_path / "data")
+        refused(DataFormatError, "no valid file for the classes emu", tmp_path / "data")
         refused(InvalidInputError, "too few to hold out", folder(("",), count=2, root=tmp_path / "few"))
 
 
@@ -172,16 +149,6 @@ def test_unreadable_images_are_skipped_counted_and_listed(folder):
     assert all(image.reason for image in failed)
 
 
-@pytest.mark.parametrize("fault", [struct.error, KeyError, Image.DecompressionBombError, MemoryError])
-def test_whatever_a_decoder_raises_is_an_unreadable_image(folder, monkeypatch, fault):
-    def load(self):
-        raise fault("damaged")
-
-    data = open_images(folder())
-    monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", load)
-    assert fault.__name__ in data.image(0).reason
-
-
 CORNER = np.zeros((16, 24, 3), np.uint8)
 CORNER[:8, :8] = 255  # at the upper left
 
@@ -207,39 +174,12 @@ def test_exif_says_which_side_is_up(tmp_path, name):
     assert image_of(tmp_path, "x.jpg").size == (24, 16)
 
 
-RAMP = np.arange(0, 256, dtype=np.uint8).reshape(16, 16)
-DEEP = RAMP.astype(np.uint16) * 257
-GRAY = Image.fromarray(RAMP)
-CLEAR = Image.merge("LA", [Image.new("L", (16, 16), 0), GRAY])  # black, drawn by its transparency alone
-
-
-@pytest.mark.parametrize(
-    ("image", "name", "options"),
-    [
-        (Image.fromarray(DEEP), "16-bit.png", {}),
-        (Image.fromarray(DEEP), "16-bit.pgm", {}),
-        (CLEAR, "black-and-alpha.png", {}),
-        (CLEAR.convert("RGBA"), "rgba.png", {}),
-        (Image.fromarray(255 - RAMP).convert("P"), "palette.png", {}),
-        (Image.fromarray(255 - RAMP).convert("RGB").convert("CMYK"), "cmyk.tif", {}),
-        (GRAY.convert("P"), "palette-and-alpha.png", {"transparency": bytes([255] * 256)}),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-@pytest.mark.filterwarnings("error")
-def test_every_mode_of_a_file_becomes_the_rgb_that_a_viewer_shows(tmp_path, image, name, options):
-    """Gray ramps: 16 bits do not saturate, and what is drawn by transparency does not vanish."""
-    wanted = RAMP if name.startswith(("16", "palette-and")) else 255 - RAMP
-    image.save(tmp_path / name, **options)
-    assert np.array_equal(np.asarray(image_of(tmp_path, name)), np.stack([wanted] * 3, axis=-1))
-
-
-@pytest.mark.parametrize(("kind", "mode"), [(np.int32, "I"), (np.float32, "F")])
-def test_gray_values_of_32_bits_are_refused(tmp_path, kind, mode):
-    Image.fromarray(DEEP.astype(kind)).save(tmp_path / "32-bit.tif")
-    found = image_of(tmp_path, "32-bit.tif")
+@pytest.mark.parametrize("kind", [np.uint16, np.int32, np.float32])
+def test_gray_values_of_more_than_8_bits_are_refused(tmp_path, kind):
+    Image.fromarray(np.zeros((8, 8), kind)).save(tmp_path / "deep.tif")
+    found = image_of(tmp_path, "deep.tif")
     assert isinstance(found, Unreadable)
-    assert f"mode {mode}) have no known range; save 8 or 16 bits" in found.reason
+    assert "save them as 8 bits" in found.reason
 
 
 def test_image_data_checks_labels():

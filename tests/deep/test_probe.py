@@ -75,7 +75,9 @@ def test_a_fitted_head_is_the_convex_probe(digits, classes):
     backbone = Backbone(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, classes)), trainable="0")
     fit_head(backbone, train)
     assert head_accuracy(backbone, test) == pytest.approx(convex_probe(train, test).test_accuracy, abs=0.004)
-    bent = Backbone(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 10)), head=nn.Sequential(nn.Linear(10, 2)))
+    bent = Backbone(
+        nn.Sequential(nn.Linear(64, 64), nn.Sequential(nn.Linear(64, 2))), trainable="0", head="1"
+    )
     with pytest.raises(InvalidInputError, match=r"not a linear layer.*--finetune-benign"):
         fit_head(bent, train)
 

@@ -21,12 +21,6 @@ from condnum.studies.limits import Limits
         (DigitPairs, {"pairs": ((4, 4),)}, "two different digits"),
         (DigitPairs, {"pairs": "4-7,4-x"}, "expected a pair of digits such as 4-7, .*got '4-x'"),
         (DeepNets, {"preset": "resnet18-car"}, "did you mean 'resnet18-cars'"),
-        (DeepNets, {"preset": "vit-cars", "methods": "erase_transformed"}, "for method 'erase_transformed'"),
-        (
-            DeepAttackers,
-            {"preset": "vit-cars", "methods": "erase"},
-            "for method 'erase', only for ours, opt_",
-        ),
         (DeepNets, {"data": "images", "pretrain": "a"}, "need both tasks"),
         (DeepAttackers, {"attackers": ("lora-adam",)}, "unknown deep attacker 'lora-adam'"),
         (DeepAttackers, {"shots": "8,many"}, "examples per class such as 8,128,0: .* got '8,many'"),

@@ -130,7 +130,6 @@ class _Images:
             found = [read(of, rows) for of, rows in sets]
             self.layers = {name: [part[name] for part in found] for name in found[0]}
         self.sample = own.images[torch.from_numpy(scale_rows(fit))]
-        self.features = target.features(own, fit) if attacker.means else None
         self.benign = target.pretrain_train if attacker.benign else None
         if attacker.benign and self.benign is None:
             raise InvalidInputError(
@@ -168,8 +167,6 @@ def _descend(
     train, labels = inputs[0], images.labels[0]
     features = train if attacker.subset == "head" else target.through(target.theta, images.sample)
     model, rate = AttackedNet(target.theta, attacker, target.train.classes, features, seed=seed), value
-    if images.features is not None:
-        model.start_at_means(images.features, labels)
     if (P := images.benign) is not None:
         model.take_released_head()
         train, labels = target.inputs(attacker.subset, P, np.arange(len(P))), P.labels.to(target.device)

@@ -13,7 +13,6 @@ from torch.nn.utils import parametrize
 from condnum.deep.attacks.attackers import DeepAttacker
 from condnum.deep.backbone import Backbone
 from condnum.errors import InvalidInputError
-from condnum.methods.nets import nearest_mean_head
 
 
 class LowRank(nn.Module):
@@ -97,14 +96,6 @@ class AttackedNet(nn.Module):
         for part in self.modules():
             part.training = mode and self.subset == "all"
         return self
-
-    def start_at_means(self, features: Tensor, labels: Tensor) -> None:
-        """Give the new head the nearest class mean (`nearest_mean_head`) of scaled features."""
-        X = features.to(self.new_head.weight) / self.scale
-        W, b = nearest_mean_head(X, labels.to(X.device), self.new_head.out_features)
-        with torch.no_grad():
-            self.new_head.weight.copy_(W)
-            self.new_head.bias.copy_(b)
 
     def take_released_head(self) -> None:
         """Train the head that θ was released with in the place of a new one: for D_P's labels."""

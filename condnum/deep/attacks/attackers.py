@@ -48,8 +48,6 @@ TRANSFORMED = "transformed-"
 
 #: Name of one who first trains on D_P alone, and then solves for a head on D_H: this and another's name.
 BENIGN = "benign-"
-#: Name of one whose new head starts at the means of the classes: this and another's name.
-MEANS = "means-"
 
 #: Changes of images `(n, 3, height, width)`, one of which an attacker makes to all images, test images too.
 #: The last four are of none of the kinds that `transformed_images` trains `erase` on.
@@ -91,7 +89,7 @@ class DeepAttacker:
     before that part, and takes the module that is best on held-out images. `transformed-ridge` and
     `transformed-logistic` solve for a head on changed images, and take the best of `CHANGES` likewise.
     `benign-stage-adamw` trains the last stage and the released head on D_P, and then solves for a head on
-    D_H; `means-stage-adamw` begins with the head of the nearest class mean.
+    D_H.
 
     Examples:
         >>> attacker = DeepAttacker.named("fresh-lora16-adamw")
@@ -106,7 +104,6 @@ class DeepAttacker:
     fresh: bool = False  # its images are not those on which θ_I was trained
     transformed: bool = False  # its head reads changed images
     benign: bool = False  # it trains on D_P, and then solves for a head
-    means: bool = False  # its new head starts at the means of the classes
 
     @classmethod
     def named(cls, name: str) -> DeepAttacker:
@@ -115,15 +112,13 @@ class DeepAttacker:
         fresh, solver = own != name, own.removeprefix(TRANSFORMED)
         if own in _OF_HEADS or (solver != own and solver in ("ridge", "logistic")):
             return cls(name, "head", cast(Any, solver), fresh=fresh, transformed=solver != own)
-        found = re.fullmatch(r"(benign-|means-)?(head|stage|all|lora)([1-9]\d{0,3})?-(sgd|adamw|muon)", own)
+        found = re.fullmatch(r"(benign-)?(head|stage|all|lora)([1-9]\d{0,3})?-(sgd|adamw|muon)", own)
         first, part, rank, optimizer = found.groups() if found else ("", "", None, "")
-        benign, means = first == BENIGN, first == MEANS
+        benign = first == BENIGN
         if not part or (part == "lora") != bool(rank) or (benign and part == "head"):
             known = [*ATTACKERS, "lora8-sgd", "all-muon", "fresh-ridge", "transformed-logistic"]
-            raise UnknownNameError(
-                "deep attacker", name, [*known, "benign-all-adamw", "means-all-adamw", "…"]
-            )
-        more = {"fresh": fresh, "benign": benign, "means": means}
+            raise UnknownNameError("deep attacker", name, [*known, "benign-all-adamw", "…"])
+        more = {"fresh": fresh, "benign": benign}
         return cls(name, cast(Subset, part), cast(Any, optimizer), int(rank or 0), **more)
 
     @property
@@ -135,9 +130,7 @@ class DeepAttacker:
             lora = f"LoRA rank {self.rank}"
             parts = {"head": "new head", "lora": lora, "stage": "last stage", "all": "all weights"}
             own = f"{parts[self.subset]}, {_OPTIMIZERS[self.optimizer]}"
-            own += (
-                ", on D_P alone; then ridge regression" * self.benign + ", head at class means" * self.means
-            )
+            own += ", on D_P alone; then ridge regression" * self.benign
         return own + ", transformed images" * self.transformed + ", fresh images" * self.fresh
 
     @property

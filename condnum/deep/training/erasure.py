@@ -105,7 +105,7 @@ class ErasureObjective(DeepObjective):
             with torch.no_grad():
                 before = P.features(self.theta_0)
             spread = (before - before.mean(dim=0)).square().sum()
-            values[SUPERVISED] = smoothed_loss(self.backbone.classify(X), P.labels)
+            values[SUPERVISED] = smoothed_loss(self.backbone.head(X), P.labels)
             values[DISTANCE] = (X - before).square().sum() / (spread + torch.finfo(X.dtype).tiny)
             losses += [weights[SUPERVISED] * (values[SUPERVISED] + values[DISTANCE])]
         if len(H.labels) > 1:  # half of them are fitted

@@ -85,10 +85,10 @@ class Training:
             record=start.least_rir,
         )
 
-    def run(self, checkpoint: Path | None, identity: Mapping[str, str]) -> DeepStopReason:
+    def run(self, checkpoint: Path | None, identity: object) -> DeepStopReason:
         """Train, or go on from a checkpoint; afterwards `state` holds all there is to know."""
         settings, method, device = self.settings, self.objective.method.name, self.objective.device
-        stored = None if checkpoint is None else read_state(checkpoint, identity, "immunization")
+        stored = None if checkpoint is None else read_state(checkpoint, identity)
         if stored is not None:
             self.state = RunState(**{**stored, "best": Evaluation(**stored["best"])})
             self._load(self.state.net)

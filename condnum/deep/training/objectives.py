@@ -91,7 +91,7 @@ class DeepObjective:
 
         labels = {task: batch.labels for task, batch in tasks.items()}
         step = NetStep(
-            self.theta, self.heads, self.backbone.classify, self.probe, labels, self.settings, features
+            self.theta, self.heads, self.backbone.head, self.probe, labels, self.settings, features
         )  # fmt: skip
         return self.method.net_backward(step, weights)
 

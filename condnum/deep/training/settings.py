@@ -4,9 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from condnum.errors import InvalidInputError, check_known
+from condnum.errors import check_known
 from condnum.methods import Method
-from condnum.methods.nets import LABEL_SMOOTHING
 from condnum.methods.registry import get_net_method
 from condnum.methods.settings import Settings
 
@@ -35,14 +34,12 @@ class DeepSettings(Settings):
     precondition: bool = False  # the dummy layer of Sec. 4.4 on the features, for R_well and R_ill
     inner_steps: int = 1  # where an attacker is simulated: K, steps of gradient descent
     inner_rate: float = 1e-2  # likewise: their size
-    precision: Literal["float32", "bfloat16"] = "float32"  # of the net, bfloat16 on GPUs; spectra: float64
     record_every: int | None = 25  # steps between evaluations and checkpoints; None or 0: a tenth of all
     groups: int = 10  # groups of samples for RIR_θ0 at an evaluation
     group_size: int = 100  # samples of a group, as in Eq. 17's estimate
     patience: int | None = 10  # evaluations without a better θ or larger RIR_θ0 before stopping; None: none
     max_accuracy_drop: float = 0.05  # D_P accuracy may fall by this much below θ₀'s
     keep: Literal["best", "last"] = "best"  # which θ is the result
-    whole: bool = True  # erase: every block is trained, whatever is trainable
     transformed: bool = False  # erase: D_H's images are read under random changes too, best with keep="last"
 
     def rate(self, step: int, steps: int) -> float:
@@ -50,43 +47,6 @@ class DeepSettings(Settings):
         if self.schedule == "constant":
             return self.learning_rate
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * step / steps))
-
-    def describe(self, method: str | Method) -> str:
-        """Return the settings in one line, for tables, leaving out what has no effect on a method.
-
-        Examples:
-            >>> DeepSettings(steps=100).describe("ours")
-            'at most 100 steps of adam, η = 0.0002 (constant), 100 images per task and step,
-            λ and loss weight adaptive, label smoothing 0.1'
-        """
-        length = f"{self.epochs} epochs (shorter task)" if self.steps is None else f"{self.steps} steps"
-        parts = [
-            f"{'at most ' if self.patience else ''}{length} of {self.optimizer}",
-            f"η = {self.learning_rate:g} ({self.schedule})",
-            f"{self.batch_size} images per task and step",
-        ]
-        known = get_net_method(method)
-        terms, erases = known.net_parts or {}, known.name == "erase"
-        if erases:
-            parts.append(
-                ("all blocks" if self.whole else "last stage")
-                + " trained"
-                + ", transformed images too" * self.transformed
-            )
-        if known.net_probe:
-            parts.append(f"{self.inner_steps} inner step(s) of size {self.inner_rate:g}")
-        if terms and self.weights == "fixed":
-            parts.append(f"λ_P = {self.lambda_pretrain:g}, λ_H = {self.lambda_harmful:g}")
-        elif terms and self.weights == "balanced":
-            parts.append(f"λ balanced with ratio {self.ratio:g}")
-        if "kappa_harmful" in terms:
-            parts.append("difference of compact κ")
-        elif "ill" in terms and self.precondition:
-            parts.append("preconditioned")
-        adaptive = self.weights == "adaptive"
-        what = "loss weight" if erases else "λ and loss weight"
-        parts.append(f"{what} adaptive" if adaptive else f"loss weight {self.loss_weight:g}")
-        return ", ".join([*parts, f"label smoothing {LABEL_SMOOTHING:g}"])
 
 
 def default_settings(method: str | Method) -> DeepSettings:
@@ -100,17 +60,11 @@ _TABLE_4: dict[str, dict[str, Any]] = {
     "vit-cars": {"lambda_pretrain": 3e-6, "lambda_harmful": 3e8, "epochs": 2},
     "vit-country211": {"lambda_pretrain": 1e-6, "lambda_harmful": 1e8, "epochs": 2},
 }
-_OF_TABLE_4 = ("ours", "opt_kappa", "imma", "r_ill_only")  # elsewhere λ_P and λ_H mean something else
 
 
-def deep_preset(name: str, method: str = "ours") -> DeepSettings:
+def deep_preset(name: str) -> DeepSettings:
     """Return published settings (Table 4): their λ are those of its methods, backbones and batch size."""
     check_known("preset", name, _TABLE_4)
-    if method not in _OF_TABLE_4:
-        raise InvalidInputError(
-            f"preset '{name}' (Table 4) has no settings for method '{method}', only for "
-            f"{', '.join(_OF_TABLE_4)}: leave out the preset or choose one of these."
-        )
     # of all, by Table 4 and the text: SGD, Nesterov 0.9, no decay on θ, 2e-5 on ω (C.2), fixed λ
     paper = DeepSettings(
         optimizer="sgd", learning_rate=1e-5, steps=None, batch_size=128, weights="fixed", precondition=True,

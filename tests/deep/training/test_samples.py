@@ -66,19 +66,6 @@ def test_only_the_rows_that_are_asked_for_are_run(backbone, D_H, transform, tmp_
     assert passed["images"] == 160
 
 
-def test_without_room_for_float32_activations_are_float16(
-    backbone, D_H, transform, monkeypatch, tmp_path, passed
-):
-    whole = samples(backbone, D_H, transform, None)
-    monkeypatch.setattr("condnum.deep.training.samples.ACTIVATION_BUDGET", whole.activations.nbytes - 1)
-    half = samples(backbone, D_H, transform, None)
-    assert (whole.activations.dtype, half.activations.dtype) == (np.float32, np.float16)
-    exact = whole.features(backbone, 64).values
-    assert np.allclose(half.features(backbone, 64).values, exact, atol=2e-3 * np.abs(exact).max())
-    monkeypatch.setattr("condnum.deep.training.samples.ACTIVATION_BUDGET", half.activations.nbytes - 1)
-    assert samples(backbone, D_H, transform, None).activations is None
-
-
 def test_a_file_that_was_cut_off_is_made_again(backbone, D_H, transform, tmp_path, passed):
     samples(backbone, D_H, transform, tmp_path)
     for file in tmp_path.glob("*.done.npy"):
