@@ -42,7 +42,8 @@ PUBLISHED_RIDGE = 1e-6
 #: Condition (c) counts as kept while θ loses at most this fraction of what raw features fit of D_P.
 FIT_TOLERANCE = 0.01
 
-#: A ratio of two κ's counts as above 1 beyond this.
+#: A ratio of two κ's counts as above 1 beyond this; more for a θ stored in less than float64, whose rotations
+#: are no immunizers either.
 RATIO_TOLERANCE = 1e-6
 
 
@@ -318,7 +319,7 @@ class Immunization:
     @property
     def clauses(self) -> Clauses:
         """Definition 3.1 clause by clause; a compact ratio across different ranks decides nothing."""
-        most, compact = 1 + RATIO_TOLERANCE, self.convention == "compact"
+        most, compact = 1 + self.tolerance, self.convention == "compact"
         kept = None if self.pretrain_lost else True
         if self.fit_lost is not None:
             kept = self.fit_lost <= FIT_TOLERANCE
@@ -382,6 +383,7 @@ class Seen:
     pretrain: Features  # of θ at unit scale, ‖θ‖_F = √D
     harmful: Features
     size: float  # ‖θ‖_F/√D of θ as it was given
+    tolerance: float  # of ratios, for a θ stored so
     probes: tuple[Features | None, Features | None] = field(
         default=(None, None), repr=False
     )  # where targets are
@@ -398,7 +400,10 @@ class Seen:
             for task, of in zip(actual, seen, strict=True)
         )
         largest = unit.abs().argmax()
-        return cls(*seen, float(T.flatten()[largest] / unit.flatten()[largest]), (benign, harmful))
+        size = float(T.flatten()[largest] / unit.flatten()[largest])
+        eps = storage_eps(extractor_matrix(theta))  # one for storing, and √D times a few of computing θ
+        noise = eps + 4 * math.sqrt(max(T.shape)) * min(eps, 2.0**-23)
+        return cls(*seen, size, max(RATIO_TOLERANCE, 4 * noise), (benign, harmful))
 
     @cached_property
     def slowdowns(self) -> tuple[float | None, float | None]:
@@ -424,6 +429,7 @@ class Seen:
         lost = None if self.probes[0] is None else fit_lost(self.probes[0])
         return Immunization(
             fit_lost=lost,
+            tolerance=self.tolerance,
             theta_scale=theta_scale,
             benign_slowdown=self.slowdowns[0],
             harmful_slowdown=self.slowdowns[1],
