@@ -273,9 +273,8 @@ class Immunization:
     harmful_after: ConditionNumber  # of θᵀK_Hθ
     pretrain_before: ConditionNumber  # of K_P
     pretrain_after: ConditionNumber  # of θᵀK_Pθ
-    fit_lost: float | None = (
-        None  # fraction of D_P's best fit on raw features that θ loses; None without targets
-    )
+    tolerance: float = RATIO_TOLERANCE  # by which a ratio may exceed 1 and count as 1
+    fit_lost: float | None = None  # of D_P's best fit on raw features, the fraction that θ loses
     theta_scale: ThetaScale = "unit"
     # Steps of the actual targets' probe over those on raw inputs; None without targets to learn.
     benign_slowdown: float | None = None
