@@ -302,10 +302,10 @@ def extracted(theta: Any, X: Any, name: str = "theta") -> Array:
     return like(X)(as_tensor(features, f"features of {name}", ndim=2))
 
 
-def same_columns(**tables: Any) -> list[Any]:
+def same_columns(*, covariances: bool = False, **tables: Any) -> list[Any]:
     """Bring data frames to the columns of the first one, by name; what has no names is matched by position.
 
-    A covariance, whose index is its columns, is brought to the same order of rows.
+    The rows of `covariances` are named by their columns, and change their order alike.
     """
     frames = {name: found for name, table in tables.items() if (found := frame(table)) is not None}
     first, *others = frames or [""]
@@ -315,12 +315,9 @@ def same_columns(**tables: Any) -> list[Any]:
         check_same_names(first, order, name, own)
         if list(order) == list(own):
             continue
-        found = frames[name][:, [own.index(column) for column in order]]
-        index = getattr(tables[name], "index", None)  # that of pandas names the rows of a covariance
-        square = len(found) == len(order) and (index is None or list(index) == list(own))
-        if square:
-            found = found[[own.index(column) for column in order], :]
-        same[name] = found.to_native()
+        places = [own.index(column) for column in order]
+        found = frames[name][:, places]
+        same[name] = (found[places, :] if covariances and len(found) == len(order) else found).to_native()
     return [*same.values()]
 
 

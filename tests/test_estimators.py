@@ -411,7 +411,7 @@ class TestEraser:
             (lambda: Immunizer().fit(P, Y), r"X_harmful has shape \(60,\), as targets have"),
             (lambda: Immunizer().fit(P, [[1.0], [2.0, 3.0]]), "X_harmful is not a rectangular array"),
             (lambda: Immunizer().fit(P[:, :3], H), "X_benign has 3 features and X_harmful 4"),
-            (lambda: Immunizer().fit(P, H, Z[1:]), r"y of X_benign of shape \(59,\) for 60 rows"),
+            (lambda: Immunizer().fit(P, H, Z[1:]), r"y_benign of shape \(59,\) for 60 rows"),
             (lambda: Immunizer("erase").fit(P, H), "'erase' needs targets, but y_harmful are missing"),
             (
                 lambda: condnum.rir_ceiling(P, H),
@@ -423,11 +423,11 @@ class TestEraser:
             (lambda: Eraser(degree=2).partial_fit(H, Y), r"degree=2 needs all rows.*use fit\(X, y\)"),
             (
                 lambda: Eraser().partial_fit(H, Y).partial_fit(H, range(60)),
-                "y of X holds 0, but earlier labels",
+                "y holds 0, but earlier labels",
             ),
             (
                 lambda: Eraser().partial_fit(H, H).partial_fit(H, H[:, :2]),
-                "y of X has 2 columns, but the task has 4",
+                "y has 2 columns, but the task has 4",
             ),
             (lambda: Eraser(strength=2).partial_fit(H, Y).theta_, r"strength must lie in \[0, 1\]"),
         ],

@@ -28,9 +28,23 @@ from condnum.arrays import (
 )
 from condnum.errors import InvalidInputError, RankError, check_known
 from condnum.numbers import num
-from condnum.theory.linalg import EPS, as_covariance, checked_gram, is_symmetric, symmetric_part
+from condnum.theory.linalg import (
+    EPS,
+    as_covariance,
+    checked_gram,
+    is_symmetric,
+    symmetric_part,
+    triangle_ends,
+)
 from condnum.theory.slowdown import descent_filter, first_step, slowdown_sentence
-from condnum.theory.task import Features, Task, rank_tolerance, stored_extractor, two_tasks
+from condnum.theory.task import (
+    Features,
+    Task,
+    graded_triangle,
+    rank_tolerance,
+    stored_extractor,
+    two_tasks,
+)
 
 Convention = Literal["compact", "ridge"]
 MatrixKind = Literal["matrix", "features"]
@@ -208,9 +222,12 @@ def condition_number(
         9.0
     """
     check_known("matrix kind", kind, get_args(MatrixKind))
-    if isinstance(matrix, Task) or kind == "features":
-        task = matrix if isinstance(matrix, Task) else Task.of(matrix, name="matrix")
-        return kappa(task.raw, convention, ridge=ridge)
+    if isinstance(matrix, Task):
+        return kappa(matrix.raw, convention, ridge=ridge)
+    if kind == "features":  # as of the task, without its vectors
+        task = Task.of(matrix, name="matrix")
+        top, low, rank = triangle_ends(graded_triangle(task.products[0]), task.rtol)
+        return ConditionNumber.of(top**2, low**2, rank, task.dimension, convention, ridge)
     M = as_tensor(matrix, "matrix", ndim=2).detach()
     eps = storage_eps(matrix)
     if is_symmetric(M, eps):

@@ -132,7 +132,7 @@ class Task:
             raise InvalidInputError(f"{name} has {rows.shape[1]} features, but the task has {D}.")
         if self.rows and (y is None) != (self.outputs == 0):
             raise InvalidInputError("all blocks of a task must have targets, or none.")
-        Y, classes = self._coded(y, N, kind, f"y of {name}")
+        Y, classes = self._coded(y, N, kind, "y" + name[1:] if name.startswith("X") else f"y of {name}")
         widened = Y.shape[1] - self.outputs
         F = pad(self.factor, (0, widened))
         shift = pad(self.shift, (0, widened))
@@ -533,7 +533,7 @@ def as_task(value: Any, name: str) -> Task:
 def two_tasks(pretrain: Any, harmful: Any, *, ridge: float | None = None) -> tuple[Task, Task]:
     """Return two tasks of one input space, on one device, with columns in the order of the first."""
     if not isinstance(pretrain, Task) and not isinstance(harmful, Task):
-        pretrain, harmful = same_columns(pretrain=pretrain, harmful=harmful)
+        pretrain, harmful = same_columns(pretrain=pretrain, harmful=harmful, covariances=True)
     P, H = as_task(pretrain, "pretrain"), as_task(harmful, "harmful")
     if P.dimension != H.dimension:
         raise InvalidInputError(

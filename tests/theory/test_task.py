@@ -210,8 +210,8 @@ class TestBlocks:
         [
             (np.ones((2, 3)), [0, 1], "X has 3 features, but the task has 2"),
             (np.ones((2, 2)), None, "all blocks of a task must have targets, or none"),
-            (np.ones((2, 2)), ["a", "b"], "y of X holds 'a', but earlier labels are .0, 1."),
-            (np.ones((2, 2)), [0.5, 1.0], r"y of X must hold labels \(integers or text\), got 0.5"),
+            (np.ones((2, 2)), ["a", "b"], "y holds 'a', but earlier labels are .0, 1."),
+            (np.ones((2, 2)), [0.5, 1.0], r"y must hold labels \(integers or text\), got 0.5"),
         ],
     )
     def test_blocks_that_do_not_fit_are_refused(self, X, y, message):
@@ -363,7 +363,7 @@ class TestOneAnswer:
             (np.ones(3), None, r"X must have 2 dimension\(s\)"),
             ([[1.0, np.nan]], None, r"X holds 1 non-finite value"),
             ([[1e200, 1.0]], None, "entries up to 1e[+]200, whose squares overflow float64"),
-            ([[1.0], [2.0]], [1.0], "expected one target per row, got y of X of shape"),
+            ([[1.0], [2.0]], [1.0], "expected one target per row, got y of shape"),
         ],
     )
     def test_rows_that_are_refused(self, X, y, message):
