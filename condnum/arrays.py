@@ -64,6 +64,10 @@ def _has_kind(value: Any) -> bool:
     )
 
 
+#: NumPy's own error state.
+_WARNINGS: dict[str, Any] = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
+
+
 @contextmanager
 def own_state() -> Generator[None]:
     """Compute with NumPy's usual warnings, on the CPU by default, and outside of inference mode.
@@ -72,7 +76,8 @@ def own_state() -> Generator[None]:
     back.
     """
     with ExitStack() as stack:
-        stack.enter_context(np.errstate(divide="warn", over="warn", invalid="warn", under="ignore"))
+        if np.geterr() != _WARNINGS:
+            stack.enter_context(np.errstate(**_WARNINGS))
         if torch.is_inference_mode_enabled():
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.no_grad())
@@ -116,6 +121,8 @@ def like_sample(sample: Any, tensor: Tensor) -> Any:
 
 def frame(value: Any) -> "nw.DataFrame[Any] | None":
     """Return a data frame of any library (pandas, polars, Arrow, …) through narwhals; None: it is none."""
+    if isinstance(value, Tensor | np.ndarray | list | str | float | None):  # at once, for most arguments
+        return None
     try:
         found = nw.from_native(value, pass_through=True, eager_only=True)
     except nw.exceptions.DuplicateError:
