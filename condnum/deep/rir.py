@@ -45,7 +45,6 @@ class RirEstimate:
     pretrain_ratio_std: float
     rir_std: float
     kappas: _Array  # (4, groups) condition numbers, rows as `ROLES`
-    sigma_min: _Array  # (4, groups) compact: σ_k; ridge: σ_D, 0 when N < D
     ranks: NDArray[np.int64]  # (4, groups) numerical ranks
     convention: Convention
     tolerance: float  # by which a ratio may exceed 1 and count as 1
@@ -187,9 +186,7 @@ def _estimate(
         ]
         for spectra, width, own in zip(sigma, widths, eps, strict=True)
     ]
-    kappas, _, sigma_min, ranks = (
-        np.array([[group[k].item() for group in role] for role in measured]) for k in range(4)
-    )
+    kappas, ranks = (np.array([[group[k].item() for group in role] for role in measured]) for k in (0, 3))
     pretrain, harmful = kappas[1] / kappas[0], kappas[3] / kappas[2]
     found: dict[str, Any] = {}
     ratios = (
@@ -201,9 +198,7 @@ def _estimate(
         found[name] = float(values.mean())
         found[f"{name}_std"] = math.nan if same or len(values) == 1 else float(values.std(ddof=1))
     tolerance = ratio_tolerance(max(widths), max(eps))
-    return RirEstimate(
-        **found, kappas=kappas, sigma_min=sigma_min, ranks=ranks, convention=convention, tolerance=tolerance
-    )
+    return RirEstimate(**found, kappas=kappas, ranks=ranks, convention=convention, tolerance=tolerance)
 
 
 def _values(features: FeatureLike) -> Any:
