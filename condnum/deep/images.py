@@ -335,22 +335,20 @@ def image_loader(
     transform: ImageTransform | None,
     *,
     batch_size: int,
-    shuffle: bool = False,
     seed: int = 0,
     workers: int = 0,
     pin_memory: bool = False,
 ) -> DataLoader[tuple[Tensor, int, int] | Unreadable]:
     """Load images in `ImageBatch`; images that do not decode are left out and listed.
 
-    The seed is that of the order and of random transforms; `workers` are processes that decode, which
+    The seed is that of random transforms; `workers` are processes that decode, which
     `loader.dataset.set_epoch` reaches.
     """
     return DataLoader(
         TransformedImages(data, transform, seed=seed),
         batch_size=batch_size,
-        shuffle=shuffle,
         num_workers=workers,
         collate_fn=collate,
         pin_memory=pin_memory,
-        generator=torch.Generator().manual_seed(seed),
+        generator=torch.Generator().manual_seed(seed),  # else the global one is drawn from
     )

@@ -46,7 +46,6 @@ class RirEstimate:
     pretrain_ratio_std: float
     rir_std: float
     kappas: _Array  # (4, groups) condition numbers, rows as `ROLES`
-    sigma_min: _Array  # (4, groups) compact: σ_k; ridge: σ_D, 0 when N < D
     ranks: NDArray[np.int64]  # (4, groups) numerical ranks
     convention: Convention
 
@@ -185,10 +184,14 @@ def _estimate(
         [_kappa(s, rank_tolerance(width, min(own, 2.0**-23)) ** 2, width, convention, ridge) for s in spectra]
         for spectra, width, own in zip(sigma, widths, eps, strict=True)
     ]
+<<<<<<< HEAD
     kappas, sigma_min, ranks = (
         np.array([[getattr(group, name) for group in role] for role in measured])
         for name in ("value", "sigma_min", "rank")
     )
+=======
+    kappas, ranks = (np.array([[group[k].item() for group in role] for role in measured]) for k in (0, 3))
+>>>>>>> cut-b
     pretrain, harmful = kappas[1] / kappas[0], kappas[3] / kappas[2]
     found: dict[str, Any] = {}
     ratios = (
@@ -199,6 +202,7 @@ def _estimate(
     for name, values, same in ratios:
         found[name] = float(values.mean())
         found[f"{name}_std"] = math.nan if same or len(values) == 1 else float(values.std(ddof=1))
+<<<<<<< HEAD
     return RirEstimate(**found, kappas=kappas, sigma_min=sigma_min, ranks=ranks, convention=convention)
 
 
@@ -207,6 +211,10 @@ def _kappa(sigma: Tensor, rtol: float, width: int, convention: Convention, ridge
     rank = int((sigma > rtol * sigma[0]).sum())
     ends = float(sigma[0]), float(sigma[max(rank, 1) - 1])
     return ConditionNumber.of(*ends, rank, width, convention, ridge)
+=======
+    tolerance = ratio_tolerance(max(widths), max(eps))
+    return RirEstimate(**found, kappas=kappas, ranks=ranks, convention=convention, tolerance=tolerance)
+>>>>>>> cut-b
 
 
 def _values(features: FeatureLike) -> Any:

@@ -221,7 +221,7 @@ def test_augmentation_depends_on_seed_epoch_and_image_alone():
     data, transform = open_images("digits-8x8:0-4", limit=6), training_transform(input_size=16)
 
     def batches(workers, *, epoch=0, seed=0):
-        loader = image_loader(data, transform, batch_size=8, shuffle=True, seed=seed, workers=workers)
+        loader = image_loader(data, transform, batch_size=8, seed=seed, workers=workers)
         loader.dataset.set_epoch(epoch)
         return list(loader)
 
@@ -230,4 +230,4 @@ def test_augmentation_depends_on_seed_epoch_and_image_alone():
         assert torch.equal(one.indices, other.indices)
         assert torch.equal(one.images, other.images)
     assert not torch.equal(here[0].images, batches(0, epoch=1)[0].images)
-    assert not torch.equal(here[0].indices, batches(0, seed=1)[0].indices)
+    assert not torch.equal(here[0].images, batches(0, seed=1)[0].images)

@@ -123,9 +123,6 @@ BACKWARDS = np.arange(150)[::-1]
         ((X[0], X, X, X), {}, InvalidInputError, r"must be \(N, D\)"),
         ((X, X, X, BROKEN), {}, InvalidInputError, "features of D_H hold NaN"),
         ((X, X, X, 0 * X), {}, RankError, "rank 0"),
-        ((X, X, X, X), {"groups": 0}, InvalidInputError, "groups must be an integer ≥ 1"),
-        ((X, X, X, X), {"group_size": True}, InvalidInputError, "group_size must be an integer"),
-        ((X, X, X, X), {"ridge": 0.0}, InvalidInputError, "ridge"),
     ],
 )
 def test_bad_input(arguments, options, error, message):

@@ -112,8 +112,6 @@ def test_a_value_that_is_not_finite_ends_with_the_last_good_theta(run, monkeypat
 @pytest.mark.parametrize(
     ("settings", "options", "message"),
     [
-        ({"steps": 0}, {}, "steps must be an integer ≥ 1, got 0"),
-        ({}, {"method": "our"}, "unknown method 'our'"),
         ({}, {"settings": "resnet18-car"}, "did you mean 'resnet18-cars'"),
         ({}, {"net": Backbone("test_resnet", num_classes=4)}, "label 4 .* out of range.* 4 outputs"),
         ({}, {"net": Backbone("test_resnet", num_classes=5).snapshot()}, "snapshot"),
