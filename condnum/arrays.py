@@ -5,13 +5,16 @@ results back and keeps the caller's state out: gradient and inference mode, defa
 state.
 """
 
+import contextlib
 import math
+import sys
 import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields, is_dataclass, replace
 from functools import reduce, wraps
 from numbers import Real
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import narwhals as nw
@@ -63,6 +66,9 @@ def _has_kind(value: Any) -> bool:
         isinstance(value, (Tensor, np.ndarray, list)) or hasattr(value, "sample") or frame(value) is not None
     )
 
+
+#: `own_state` as a decorator calls from there.
+_CONTEXTLIB = contextlib.__file__
 
 #: NumPy's own error state.
 _WARNINGS: dict[str, Any] = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
@@ -391,7 +397,7 @@ def as_targets(
             warnings.warn(
                 f"{name} holds {len(np.unique(Y))} different whole numbers, stored as floats: they are taken "
                 "for numbers; if they are labels, store them as integers, or pass kind='classification'.",
-                stacklevel=4,
+                stacklevel=_callers_level(),
             )
         return (Y[:, None] if Y.ndim == 1 else Y), None
     if array.ndim != 1 or not array.size:
@@ -406,9 +412,17 @@ def as_targets(
         warnings.warn(
             f"{name} holds {len(classes):,d} different integers in {len(array):,d} rows: they are taken for "
             "labels; if they are numbers, store them as floats, or pass kind='regression'.",
-            stacklevel=4,
+            stacklevel=_callers_level(),
         )
     return codes.astype(np.int64), classes
+
+
+def _callers_level() -> int:
+    """Return the stack level, as a function here warns at it, of the first caller outside of condnum."""
+    own, frame_of, level = str(Path(__file__).parent), sys._getframe(1), 1
+    while frame_of.f_back and frame_of.f_code.co_filename.startswith((own, _CONTEXTLIB)):
+        frame_of, level = frame_of.f_back, level + 1
+    return level
 
 
 def few_whole_numbers(values: FloatArray) -> bool:

@@ -184,14 +184,10 @@ def _estimate(
         [_kappa(s, rank_tolerance(width, min(own, 2.0**-23)) ** 2, width, convention, ridge) for s in spectra]
         for spectra, width, own in zip(sigma, widths, eps, strict=True)
     ]
-<<<<<<< HEAD
-    kappas, sigma_min, ranks = (
+    kappas, ranks = (
         np.array([[getattr(group, name) for group in role] for role in measured])
-        for name in ("value", "sigma_min", "rank")
+        for name in ("value", "rank")
     )
-=======
-    kappas, ranks = (np.array([[group[k].item() for group in role] for role in measured]) for k in (0, 3))
->>>>>>> cut-b
     pretrain, harmful = kappas[1] / kappas[0], kappas[3] / kappas[2]
     found: dict[str, Any] = {}
     ratios = (
@@ -202,8 +198,7 @@ def _estimate(
     for name, values, same in ratios:
         found[name] = float(values.mean())
         found[f"{name}_std"] = math.nan if same or len(values) == 1 else float(values.std(ddof=1))
-<<<<<<< HEAD
-    return RirEstimate(**found, kappas=kappas, sigma_min=sigma_min, ranks=ranks, convention=convention)
+    return RirEstimate(**found, kappas=kappas, ranks=ranks, convention=convention)
 
 
 def _kappa(sigma: Tensor, rtol: float, width: int, convention: Convention, ridge: float) -> ConditionNumber:
@@ -211,10 +206,6 @@ def _kappa(sigma: Tensor, rtol: float, width: int, convention: Convention, ridge
     rank = int((sigma > rtol * sigma[0]).sum())
     ends = float(sigma[0]), float(sigma[max(rank, 1) - 1])
     return ConditionNumber.of(*ends, rank, width, convention, ridge)
-=======
-    tolerance = ratio_tolerance(max(widths), max(eps))
-    return RirEstimate(**found, kappas=kappas, ranks=ranks, convention=convention, tolerance=tolerance)
->>>>>>> cut-b
 
 
 def _values(features: FeatureLike) -> Any:

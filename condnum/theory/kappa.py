@@ -108,7 +108,8 @@ def kappa(
         36.0
     """
     top, low, rank = seen.ends
-    return ConditionNumber.of((top * scale) ** 2, (low * scale) ** 2, rank, seen.dimension, convention, ridge)
+    top, low = top * scale, low * scale
+    return ConditionNumber.of(top * top, low * low, rank, seen.dimension, convention, ridge)
 
 
 @door
@@ -227,7 +228,7 @@ def condition_number(
     if kind == "features":  # as of the task, without its vectors
         task = Task.of(matrix, name="matrix")
         top, low, rank = triangle_ends(graded_triangle(task.products[0]), task.rtol)
-        return ConditionNumber.of(top**2, low**2, rank, task.dimension, convention, ridge)
+        return ConditionNumber.of(top * top, low * low, rank, task.dimension, convention, ridge)
     M = as_tensor(matrix, "matrix", ndim=2).detach()
     eps = storage_eps(matrix)
     if is_symmetric(M, eps):

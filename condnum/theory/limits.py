@@ -165,7 +165,7 @@ def ceiling_of(P: Task, H: Task, ridge: float | None = None) -> RirCeiling:
     top, low, _ = triangle_ends(graded_triangle(H.root @ P.whitener), tolerance)
     shared = top > max(P.null_noise, tolerance) * float(H.sigma[0] / P.sigma[0])
     harmful_only = len(exclusive_directions(H, P)[0])
-    lambda_max, lambda_min = (top**2, low**2) if shared else (0.0, 0.0)
+    lambda_max, lambda_min = (top * top, low * low) if shared else (0.0, 0.0)
     if not math.isfinite(lambda_max):
         raise InvalidInputError(
             f"λ_max of (K_H, K_P) overflows float64, since their σ₁ are {float(H.values[0]):.3g} and "

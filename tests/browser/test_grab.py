@@ -12,6 +12,7 @@ from condnum.probing import linear_probe
 from condnum.theory.alignment import alignment
 from condnum.theory.kappa import relative_immunization_ratio
 from condnum.theory.limits import rir_ceiling
+from condnum.theory.task import Task
 
 pytestmark = pytest.mark.browser
 
@@ -133,7 +134,7 @@ def test_the_ball_is_gradient_descent_from_its_slowest_start(opened):
         state = AT_FIRST | {"theta": (1, half, 0), "benign": (1, half, 0)}
         H, e = np.diag([kappa, 1.0]), np.array([1 / kappa, 1.0])
         steps = opened.page.evaluate("state => condnum.grab.measure(state).benign.steps", state)
-        curve = linear_probe(np.eye(2), H, H @ e, steps=steps + 1)
+        curve = linear_probe(None, Task.of_covariance(H, H @ e), steps=steps + 1)
         assert curve.excess_loss[steps] <= LEFT * (1 + 1e-9)
         assert steps == 0 or curve.excess_loss[steps - 1] >= LEFT * (1 - 1e-9)
         ball = opened.page.evaluate("kappa => [0, 1, 2, 3].map(t => condnum.grab.ballAt(kappa, t))", kappa)

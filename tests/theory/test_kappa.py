@@ -91,7 +91,8 @@ class TestConditionNumber:
         X = np.random.default_rng(1).normal(size=shape)
         options = {"convention": convention, "ridge": 0.1}
         dense, own = condition_number(X.T @ X, **options), condition_number(X, kind="features", **options)
-        assert own == condition_number(Task.of(X), **options)
+        task = condition_number(Task.of(X), **options)
+        assert (own.rank, own.dimension, own.value) == (task.rank, task.dimension, pytest.approx(task.value))
         assert (own.rank, own.dimension) == (dense.rank, dense.dimension) == (min(shape), shape[1])
         assert (own.value, own.sigma_min) == pytest.approx((dense.value, dense.sigma_min), rel=1e-9)
 
