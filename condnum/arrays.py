@@ -312,7 +312,8 @@ def extracted(theta: Any, X: Any, name: str = "theta") -> Array:
                 f"{name} has shape {tuple(T.shape)}, but the inputs have {inputs.shape[1]} columns{hint}."
             )
         features = inputs @ T.to(inputs.device)
-    return like(X)(as_tensor(features, f"features of {name}", ndim=2))
+    tensor = as_tensor(features, f"features of {name}", ndim=2)
+    return tensor if isinstance(X, Tensor) else tensor.detach().cpu().numpy()
 
 
 def same_columns(*, covariances: bool = False, **tables: Any) -> list[Any]:
@@ -449,13 +450,6 @@ def rank_eps(value: ArrayLike) -> float:
     By its own round-off hardly any direction would be left.
     """
     return min(storage_eps(value), 2.0**-23)
-
-
-def like(reference: Any) -> Callable[[Tensor], Any]:
-    """Return a converter that gives a tensor the kind (NumPy or torch) of `reference`."""
-    if isinstance(reference, Tensor):
-        return lambda tensor: tensor
-    return lambda tensor: tensor.detach().cpu().numpy()
 
 
 def resolve_device(device: str | torch.device) -> torch.device:

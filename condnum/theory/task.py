@@ -14,7 +14,7 @@ its round-off.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -554,13 +554,3 @@ def in_order(task: Task, columns: Sequence[str] | None) -> Task:
     F = task.factor[:, order]
     R = torch.linalg.qr(F, mode="r").R if task.rows else F
     return replace(task, factor=R, shift=task.shift[order], columns=tuple(columns))
-
-
-def stream(blocks: Iterable[tuple[Any, Any]], **options: Any) -> Task:
-    """Return the task of blocks of rows with targets."""
-    task = None
-    for X, y in blocks:
-        task = Task.of(X, y, **options) if task is None else task.extended(X, y)
-    if task is None:
-        raise InvalidInputError("there are no rows.")
-    return task
