@@ -69,7 +69,7 @@ assert table["pareto"].tolist() == [">20,000", "1", "1"] and table["erase"].toli
 assert immunizer.verdict_.benign_slowdown < 1 < 1e6 < immunizer.verdict_.harmful_slowdown
 """,
     "result.explanation": """
-assert condnum.relative_immunization_ratio(result.theta, K_P, K_H).success
+assert condnum.relative_immunization_ratio(result.theta, P, H).success
 assert float(report.factor_table()["pareto"][0]) > 10
 """,
     "run.ckpt": """

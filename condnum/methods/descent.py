@@ -18,8 +18,12 @@ from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.result import Callback, ImmunizationResult, Progress, StopReason
 from condnum.methods.settings import DescentSettings
 from condnum.theory.kappa import Seen
-from condnum.theory.regularizers import ill_of_spectrum, well_of_spectrum
-from condnum.theory.task import graded_singular_values
+from condnum.theory.linalg import SMALL, gram
+from condnum.theory.regularizers import ill_of_spectrum, r_ill_of_norm, well_of_spectrum
+from condnum.theory.task import Features
+
+#: κ above which R_well and R_ill by ‖H‖_F lose no more than four digits to cancellation.
+_NOT_FLAT = 1.0 + 1e-2
 
 
 def run_method(
@@ -201,23 +205,28 @@ def measure(
 
     What is `seen` through θ, where that is known, is not computed again.
     """
-    loss, regularizers, kappa = problem.losses[0], {}, {}
+    loss, found, size = problem.losses[0], dict[str, float](), 1.0 if seen is None else seen.size**2
     for name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
-        if seen is not None:
-            sigma = (getattr(seen, name).sigma * seen.size).square()  # of θ as it is, not at unit scale
-        else:
-            image = task.root @ theta
-            known = _finite(image)
-            sigma = graded_singular_values(image.mT).square() if known else image.new_tensor([math.inf, 0.0])
-        k, D = min(task.rank, len(sigma)), theta.shape[1]
-        kappa[name] = float(sigma[0] / sigma[-1])
-        regularizers[name] = float(
-            (well_of_spectrum(sigma, D) if name == "pretrain" else ill_of_spectrum(sigma, k)).value
-        )
+        if seen is None and not _finite(task.root @ theta):
+            found |= {f"r_{name}": math.nan, f"kappa_{name}": math.inf}
+            continue
+        of, D = Features.of(task, theta) if seen is None else getattr(seen, name), theta.shape[1]
+        k, (top, low, rank) = min(of.image.shape), of.ends
+        found[f"kappa_{name}"] = kappa = (top / low) ** 2
+        if k > SMALL and rank == k and kappa > _NOT_FLAT:
+            first, last = (size * of.image.new_tensor(end**2) for end in (top, low))
+            norm = size * torch.linalg.matrix_norm(gram(of.image.mT))
+            well = (first.square() - norm.square() / D) / 2
+            value = well if name == "pretrain" else r_ill_of_norm(norm, last, k)
+        else:  # without the cancellation of the norm
+            sigma = size * of.sigma.square()
+            found[f"kappa_{name}"] = float(sigma[0] / sigma[-1])
+            value = (well_of_spectrum(sigma, D) if name == "pretrain" else ill_of_spectrum(sigma, k)).value
+        found[f"r_{name}"] = float(value)
     return {
         "loss": math.nan if loss is None or omega is None else float(loss.value(theta @ omega)),
-        "r_well": regularizers["pretrain"],
-        "r_ill": regularizers["harmful"],
-        "kappa_pretrain": kappa["pretrain"],
-        "kappa_harmful": kappa["harmful"],
+        "r_well": found["r_pretrain"],
+        "r_ill": found["r_harmful"],
+        "kappa_pretrain": found["kappa_pretrain"],
+        "kappa_harmful": found["kappa_harmful"],
     }
