@@ -13,7 +13,6 @@ import condnum
 from condnum import ImmunizationProblem, Immunizer, Task, condition_number, immunize, probe_steps
 from condnum.errors import InvalidInputError, RankError
 from condnum.theory.kappa import descent_steps, relative_immunization_ratio
-from condnum.theory.task import stream
 
 
 def stream(blocks, **options):
