@@ -418,9 +418,9 @@ class Seen:
         )
         largest = unit.abs().argmax()
         size = float(T.flatten()[largest] / unit.flatten()[largest])
-        eps = storage_eps(extractor_matrix(theta))  # one for storing, and √D times a few of computing θ
-        noise = eps + 4 * math.sqrt(max(T.shape)) * min(eps, 2.0**-23)
-        return cls(*seen, size, max(RATIO_TOLERANCE, 4 * noise), (benign, harmful))
+        # Rounding a rotation moves θ by ‖E‖ ≤ √D·eps/2, and a κ by less than (1 + ‖E‖)²/(1 − ‖E‖)².
+        noise = 4 * math.sqrt(max(T.shape)) * storage_eps(extractor_matrix(theta))
+        return cls(*seen, size, max(RATIO_TOLERANCE, noise), (benign, harmful))
 
     @cached_property
     def slowdowns(self) -> tuple[float | None, float | None]:

@@ -259,12 +259,12 @@ class TestVerdict:
         assert result.clauses == Clauses(True, True, kept)
         assert (result.success, result.verdict) == (kept, "met" if kept else "NOT met, (c) fails")
 
-    @pytest.mark.parametrize("stored", ["float64", "longdouble", "float32"])
+    @pytest.mark.parametrize("stored", STORED)
     @DRAWS
     @given(SEEDS, st.tuples(KINDS, KINDS), SIZES, CONVENTIONS, st.sampled_from([1e-9, 1.0, 1e9]))
     def test_a_rotation_is_no_immunizer(self, stored, seed, kinds, D, convention, scale):
-        # Rounded to float32 it is one up to ‖E‖_F ≤ √9·2⁻²⁴, and a ratio to (1 + ‖E‖)⁴ < 1 + 1e-6.
-        rng = np.random.default_rng(seed)
+        # Rounded it is one up to ‖E‖_F ≤ √D·eps/2, and a κ up to (1 + ‖E‖)²/(1 − ‖E‖)² < 1 + 4√D·eps.
+        rng, scale = np.random.default_rng(seed), 1.0 if "16" in stored else scale
         P, H = (Task.of(structured_rows(rng, kind, D)) for kind in kinds)
         rotation = STORED[stored](scale * orthogonal(rng, D))
         assert not relative_immunization_ratio(rotation, P, H, convention=convention).success
