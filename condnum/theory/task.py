@@ -123,6 +123,8 @@ class Task:
     @own_state()
     def extended(self, X: Any, y: Any = None, *, kind: TargetKind = "auto", name: str = "X") -> Task:
         """Return the task with more rows; blocks of any size and order give the same task up to round-off."""
+        if len(self.factor) and not self.rows:
+            raise InvalidInputError("a covariance has no rows to go on from; start with Task.of(X, y).")
         if self.columns and (names := named_columns(X)) is not None:
             check_same_names("the first rows", self.columns, name, names)
             X = selected(X, self.columns)

@@ -226,6 +226,8 @@ class TestBlocks:
     def test_blocks_that_do_not_fit_are_refused(self, X, y, message):
         with pytest.raises(InvalidInputError, match=message):
             Task.of([[1.0, 2.0], [0.0, 1.0]], [0, 1]).extended(X, y)
+        with pytest.raises(InvalidInputError, match="a covariance has no rows to go on from"):
+            Task.of_covariance(np.eye(2)).extended(np.eye(2))
 
 
 DIGITS = condnum.load_small_digits()
