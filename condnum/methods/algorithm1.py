@@ -37,18 +37,18 @@ class TaskHessian:
         return eigenpair(self.H, n - min(self.rank, n)) if self.small else smallest_pair(self._factor)
 
 
-def well_direction(task: Task, theta: Tensor) -> Tensor:
-    """Return the preconditioned direction of R_well, `2θ∇_H R_well`."""
+def well_gradient_in_hessian(task: Task, theta: Tensor) -> Tensor:
+    """Return `∇_H R_well`: the preconditioned direction is 2θ times that."""
     hessian = TaskHessian(task, theta)
-    return 2 * theta @ rank_one_gradient(hessian.H, *hessian.largest(), theta.shape[1])
+    return rank_one_gradient(hessian.H, *hessian.largest(), theta.shape[1])
 
 
-def ill_direction(task: Task, theta: Tensor) -> Tensor:
-    """Return the preconditioned direction of R_ill, `2θ∇_H R_ill`."""
+def ill_gradient_in_hessian(task: Task, theta: Tensor) -> Tensor:
+    """Return `∇_H R_ill`, likewise."""
     hessian = TaskHessian(task, theta)
     sigma, vector = hessian.smallest()
     value = r_ill_of_norm(torch.linalg.matrix_norm(hessian.H), sigma, task.rank)
-    return 2 * theta @ (value.square() * rank_one_gradient(hessian.H, sigma, vector, task.rank))
+    return rank_one_gradient(hessian.H, sigma, vector, task.rank).mul_(value.square())
 
 
 def benign_gradients(problem: ImmunizationProblem, parameters: Parameters) -> Gradients:
@@ -92,11 +92,11 @@ class Ours(Method):
     ) -> Gradients:
         """Return the three parts of line 6 and the probe's gradient of line 4."""
         theta, benign = parameters["theta"], benign_gradients(problem, parameters)
-        parts = {
-            "well": well_direction(problem.pretrain, theta),
-            "ill": ill_direction(problem.harmful, theta),
+        inner = {
+            "well": well_gradient_in_hessian(problem.pretrain, theta),
+            "ill": ill_gradient_in_hessian(problem.harmful, theta),
         }
-        return Gradients(parts | benign.parts, benign.others)
+        return Gradients(benign.parts, benign.others, inner)
 
 
 class RIllOnly(Method):
@@ -113,4 +113,4 @@ class RIllOnly(Method):
         self, problem: ImmunizationProblem, parameters: Parameters, settings: DescentSettings
     ) -> Gradients:
         """Return the one part of line 6 that is left."""
-        return Gradients({"ill": ill_direction(problem.harmful, parameters["theta"])})
+        return Gradients({}, {}, {"ill": ill_gradient_in_hessian(problem.harmful, parameters["theta"])})

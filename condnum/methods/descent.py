@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Collection, Generator
 from contextlib import contextmanager, suppress
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -134,13 +135,17 @@ class _Descent:
         """Return the gradients of each parameter; that of θ is the weighted sum of its parts."""
         theta = self.parameters["theta"]
         found = self.method.gradients(self.problem, self.parameters, self.settings)
-        parts = {part: gradient.to(theta) for part, gradient in found.parts.items()}
+        parts, inner = found.parts, found.preconditioned
         if recorded or not self.weights:
-            self.norms = {part: float(torch.linalg.matrix_norm(of)) for part, of in parts.items()}
+            every = found.of_theta(theta)
+            self.norms = {part: float(torch.linalg.matrix_norm(of)) for part, of in every.items()}
         self.weights = self.weights or part_weights(self.norms, self.settings)
         total = torch.zeros_like(theta)
+        if inner:  # one product for all of them
+            weighed = [self.weights[part] * gradient.to(theta) for part, gradient in inner.items()]
+            total.addmm_(theta, reduce(torch.add, weighed), alpha=2)
         for part, gradient in parts.items():
-            total.add_(gradient, alpha=self.weights[part])
+            total.add_(gradient.to(theta), alpha=self.weights[part])
         return {"theta": total} | {name: gradient.to(theta) for name, gradient in found.others.items()}
 
 

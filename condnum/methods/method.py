@@ -24,6 +24,12 @@ class Gradients:
 
     parts: dict[str, Tensor]
     others: Parameters = field(default_factory=dict)
+    #: More parts, as gradients ∇_HR `(D_hid, D_hid)`: that of θ is 2θ∇_HR, and their sum takes one product.
+    preconditioned: dict[str, Tensor] = field(default_factory=dict)
+
+    def of_theta(self, theta: Tensor) -> dict[str, Tensor]:
+        """Return all parts as gradients of θ."""
+        return {part: 2 * theta @ of.to(theta) for part, of in self.preconditioned.items()} | self.parts
 
 
 class Method:

@@ -30,7 +30,7 @@ def prepared_step(problem, well=1e-3, ill=1e-3, rate=1e-4):
     optimizer = torch.optim.Adam([theta], lr=rate)
 
     def step():
-        parts = method.gradients(problem, {"theta": theta}, method.defaults).parts
+        parts = method.gradients(problem, {"theta": theta}, method.defaults).of_theta(theta)
         theta.grad = well * parts["well"] + ill * parts["ill"]
         optimizer.step()
 

@@ -24,7 +24,7 @@ def gradients_of(shape, method, **overrides):
     parameters = {"theta": theta, "omega": draw(D, 1, seed=7)}
     method = get_method(method)
     found = method.gradients(problem, parameters, method.defaults.with_overrides(**overrides))
-    return problem, theta, parameters["omega"], found.parts, found.others
+    return problem, theta, parameters["omega"], found.of_theta(theta), found.others
 
 
 def r_well(H, rank):
