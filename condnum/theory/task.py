@@ -49,8 +49,8 @@ from condnum.theory.linalg import (
     triangle_ends,
 )
 
-#: Rows are taken into the factor in blocks of at least so many.
-_BLOCK = 4096
+#: Rows are taken into the factor in blocks of so many numbers: 1 MB, what a processor keeps at hand.
+_BLOCK = 1 << 17
 #: ‖XᵀY‖ counts as round-off below this fraction of ‖X‖‖Y‖: nothing to learn.
 _NOTHING = 1e-10
 
@@ -140,7 +140,7 @@ class Task:
         shift = pad(self.shift, (0, widened))
         if not self.rows and classes is None and Y.shape[1]:
             shift = torch.cat([self.shift, Y[0]])
-        size = max(_BLOCK, 4 * F.shape[1])
+        size = max(_BLOCK // F.shape[1], 4 * F.shape[1])
         for first in range(0, N, size):
             part = slice(first, first + size)
             block = torch.cat([rows.new_ones(len(rows[part]), 1), rows[part], Y[part]], dim=1) - shift
