@@ -72,6 +72,7 @@ def calls(kind):
         "attack_panel": lambda: condnum.attack_panel(
             H, z, theta, budget=AttackBudget(steps=20, dense_steps=20)
         ).curves,
+        "audit": lambda: condnum.audit(P, H, y_harmful=z, attackers=False).measures,
         "problem": lambda: problem().probe_steps(theta),
         **{
             f"immunize {name}": lambda name=name: immunize(

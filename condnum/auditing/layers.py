@@ -18,6 +18,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from condnum.arrays import own_state
 from condnum.data.feature_stream import MAX_FEATURES
 from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.hooks import channels_last, layout_of
@@ -77,6 +78,7 @@ class LayerAudit:
         )
 
 
+@own_state()
 def layer_audit(
     model: nn.Module,
     pretrain: Iterable[Any],

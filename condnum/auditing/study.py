@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from condnum.arrays import TargetKind
+from condnum.arrays import TargetKind, own_state
 from condnum.auditing import measures
 from condnum.auditing.attacks import AttackSection, attack_section, audit_budget, eraser_of
 from condnum.auditing.extractors import ThetaLike, read_extractors
@@ -26,6 +26,7 @@ from condnum.theory.task import rank_tolerance
 Judged = Literal["pareto", "max_rir", "erase"]
 
 
+@own_state()
 def audit(
     pretrain: FeaturesLike,
     harmful: FeaturesLike,

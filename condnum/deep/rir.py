@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from condnum.arrays import as_array, same_columns, storage_eps
+from condnum.arrays import as_array, own_state, same_columns, storage_eps
 from condnum.deep.features import FeatureExtractor, ImageFeatures, extract_features
 from condnum.deep.image_sets import ImageSource, as_images
 from condnum.deep.transforms import ImageTransform, evaluation_transform
@@ -76,6 +76,7 @@ class RirTheta0:
         return self.compact.rir
 
 
+@own_state()
 def rir_from_features(
     features_0_P: FeatureLike,
     features_I_P: FeatureLike,
@@ -257,6 +258,7 @@ def rir_sample(total: int, count: int, seed: int) -> NDArray[np.int64]:
     return np.sort(np.random.default_rng([seed, 17]).permutation(total)[:wanted])
 
 
+@own_state()
 def rir_theta0(
     theta_0: FeatureExtractor,
     theta_I: FeatureExtractor,  # ruff: ignore[invalid-argument-name] - the paper's name
