@@ -72,9 +72,9 @@ class Commands(click.Group):
         return ["audit", *super().list_commands(ctx)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> click.Command | None:
-        """Build the command of the audit's notebook; without files it shows its help."""
+        """Build the command of the audit's notebook; without files it audits bundled digits."""
         if cmd_name == "audit":
-            return notebook_command(ParameterNotebook.find("audit"), "audit", no_args_is_help=True)
+            return notebook_command(ParameterNotebook.find("audit"), "audit")
         return super().get_command(ctx, cmd_name)
 
 
