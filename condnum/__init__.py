@@ -29,7 +29,7 @@ __all__, __getattr__, __dir__ = attach(
         "condition_number": "condnum.theory.kappa",
         "relative_immunization_ratio": "condnum.theory.kappa",
         "alignment": "condnum.theory.alignment",
-        "rir_ceiling": "condnum.theory.limits",
+        "rir_limit": "condnum.theory.limits",
         # closed forms
         "max_rir_immunizer": "condnum.theory.limits",
         "pareto_immunizer": "condnum.theory.limits",

@@ -16,7 +16,7 @@ from condnum.theory.kappa import (
 )
 from condnum.theory.alignment import alignment as alignment
 from condnum.theory.limits import (
-    rir_ceiling as rir_ceiling,
+    rir_limit as rir_limit,
     max_rir_immunizer as max_rir_immunizer,
     pareto_immunizer as pareto_immunizer,
 )

@@ -109,7 +109,7 @@ def in_both(P, H):
         problem.harmful.covariance,
         pair.X_H.T @ pair.X_H,
         condnum.ImmunizationProblem.from_covariances(K_P, K_H).harmful.covariance,
-        condnum.rir_ceiling(K_P, K_H).value,
+        condnum.rir_limit(K_P, K_H).value,
         condnum.relative_immunization_ratio(np.diag([1.0, 2, 3]), K_P, K_H).rir,
         condnum.pareto_immunizer(K_P, K_H),
         condnum.relative_immunization_ratio(np.diag([1.0, 2, 3]), condnum.Task.of(P), condnum.Task.of(H)).rir,
@@ -269,7 +269,7 @@ def test_records_print_shapes_and_no_numbers_of_arrays():
     found, task = condnum.immunize(problem), condnum.Task.of(X, y)
     for record in (
         found, found.verdict, problem, task, task.raw, condnum.alignment(found.theta, task),
-        condnum.linear_probe(found.theta, task), condnum.erasure(X, y), condnum.rir_ceiling(task, task),
+        condnum.linear_probe(found.theta, task), condnum.erasure(X, y), condnum.rir_limit(task, task),
     ):  # fmt: skip
         text = repr(record)
         assert len(text.splitlines()) <= 16

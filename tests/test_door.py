@@ -48,8 +48,8 @@ def calls(kind):
         "ratio": lambda: condnum.relative_immunization_ratio(theta, K_P, K_H),
         "ratio of tasks": lambda: condnum.relative_immunization_ratio(theta, *tasks()),
         "alignment": lambda: condnum.alignment(theta, K_P),
-        "rir_ceiling": lambda: condnum.rir_ceiling(K_P, K_H),
-        "ridge ceiling": lambda: limits.ridge_convention_ceiling(K_P, K_H),
+        "rir_limit": lambda: condnum.rir_limit(K_P, K_H),
+        "ridge limit": lambda: limits.ridge_convention_limit(K_P, K_H),
         "null_spaces": lambda: limits.null_spaces(K_P, K_H),
         "pencil": lambda: limits.pencil_directions(K_P, K_H),
         "region": lambda: limits.feasible_region(K_P, K_H).start,
@@ -192,9 +192,9 @@ class TestFrames:
         table, other = (covariance_frame(library, K) for K in (K_P, K_H))
         turned = [3, 1, 2, 0]
         moved = covariance_frame(library, K_H[np.ix_(turned, turned)], "dbca")
-        right = condnum.rir_ceiling(K_P, K_H)
+        right = condnum.rir_limit(K_P, K_H)
         for one in (other, moved):
-            assert condnum.rir_ceiling(table, one).value == pytest.approx(right.value, rel=1e-9)
+            assert condnum.rir_limit(table, one).value == pytest.approx(right.value, rel=1e-9)
         theta = condnum.pareto_immunizer(table, other)
         assert isinstance(theta, np.ndarray)
         np.testing.assert_allclose(theta, condnum.pareto_immunizer(K_P, K_H), rtol=1e-9, atol=1e-12)

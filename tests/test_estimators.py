@@ -83,7 +83,7 @@ def test_theta_and_verdict_are_those_of_the_functions():
     found, fitted = condnum.immunize(problem), Immunizer().fit(P, H, P[:, 0])
     np.testing.assert_array_equal(fitted.theta_, found.theta)
     assert fitted.verdict_ == found.verdict
-    assert fitted.limit_ == found.ceiling
+    assert fitted.limit_ == found.limit
     assert fitted.explanation_ == found.explanation
     assert "the benign probe takes" in fitted.explanation_
     assert "the benign probe takes" in repr(fitted.verdict_)
@@ -414,8 +414,8 @@ class TestEraser:
             (lambda: Immunizer().fit(P, H, Z[1:]), r"y_benign of shape \(59,\) for 60 rows"),
             (lambda: Immunizer("erase").fit(P, H), "'erase' needs targets, but y_harmful are missing"),
             (
-                lambda: condnum.rir_ceiling(P, H),
-                r"pretrain is an array of shape \(60, 4\).*for rows pass Task.of\(X, y\)",
+                lambda: condnum.rir_limit(P, H),
+                r"benign is an array of shape \(60, 4\).*for rows pass Task.of\(X, y\)",
             ),
             (lambda: Eraser().fit(H, None), "requires y to be passed"),
             (lambda: Eraser().fit(H, ["a"] * 60), "all 60 labels are of one class, a"),

@@ -39,13 +39,13 @@ assert defaults == (torch.get_default_dtype(), torch.get_num_threads(), torch.is
 
 USE = f"""
 problem = condnum.ImmunizationProblem.from_pair(condnum.load_diabetes_tasks())
-P, H = problem.pretrain, problem.harmful
+P, H = problem.benign, problem.harmful
 for method in condnum.method_names():
     descends = condnum.get_method(method).defaults is not None
     theta = condnum.immunize(problem, method, **({{"steps": 3}} if descends else {{}})).theta
     rir = condnum.relative_immunization_ratio(theta, P, H)
     assert rir.rir > 0
-assert rir.rir <= condnum.rir_ceiling(P, H).value * (1 + 1e-9)
+assert rir.rir <= condnum.rir_limit(P, H).value * (1 + 1e-9)
 curve = condnum.linear_probe(theta, H, steps=5)
 assert curve.norm_ratio[0] == 1
 assert condnum.alignment(theta, P).misalignment >= 0

@@ -108,8 +108,8 @@ assert found["identity"].rir < found["ours"].rir <= found["max_rir"].rir * (1 + 
 assert panel.steps_table()["attacker"].tolist() == ["Gradient descent", "Sign descent"]
 """,
     "Turned": """
-ceilings = run.tables["results"].set_index("degrees")["ceiling"]
-assert abs(ceilings[0] - 1) < 1e-9 and abs(ceilings[90] / 100**2 - 1) < 1e-9, ceilings
+limits = run.tables["results"].set_index("degrees")["limit"]
+assert abs(limits[0] - 1) < 1e-9 and abs(limits[90] / 100**2 - 1) < 1e-9, limits
 """,
 }
 

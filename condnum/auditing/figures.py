@@ -63,15 +63,15 @@ def attackers_figure(found: Audit) -> Any:
 def depth_figure(found: LayerAudit) -> Any:
     """Draw what is possible behind each layer along the depth; the table has κ's and ranks."""
     table, figure = found.table, empty()
-    x, ceiling = table["layer"].to_list(), table["ceiling_compact"].to_numpy(dtype=float)
-    known = table[["ceiling_compact", "limit_rir", "rir"]].replace(np.inf, np.nan).to_numpy(dtype=float)
-    top = 3 * float(np.nanmax([found.target, *known.ravel()]))  # where an infinite ceiling is drawn
+    x, limit = table["layer"].to_list(), table["limit_compact"].to_numpy(dtype=float)
+    known = table[["limit_compact", "limit_rir", "rir"]].replace(np.inf, np.nan).to_numpy(dtype=float)
+    top = 3 * float(np.nanmax([found.target, *known.ravel()]))  # where an infinite limit is drawn
     for layer, *ends in table[["layer", "rir", "limit_rir"]].fillna({"rir": 1.0}).itertuples(index=False):
         add_line(figure, "", [layer] * 2, ends, NEUTRAL, width=2, showlegend=False, hoverinfo="skip")
     none = np.where(table["limit_rir"].isna(), 1.0, np.nan)
     for name, values, color, symbol in (
-        ("compact: no invertible θ exceeds (△: ∞)", ceiling, PURPLE,
-         np.where(ceiling > top, "triangle-up-open", "diamond-open")),
+        ("compact: no invertible θ exceeds (△: ∞)", limit, PURPLE,
+         np.where(limit > top, "triangle-up-open", "diamond-open")),
         ("ridge: no square θ exceeds", table["limit_rir"], NEUTRAL, "triangle-down"),
         ("ridge: a closed form reaches", table["rir"], BLUE, "circle"),
         ("ridge: none has (i) > 1 and (ii) ≤ 1", none, ORANGE, "x"),
@@ -84,7 +84,7 @@ def depth_figure(found: LayerAudit) -> Any:
             hovertemplate="%{x}: RIR %{customdata:.3g}",
         )  # fmt: skip
     figure.add_hline(y=found.target, line_color=NEUTRAL, line_dash="dash")
-    note = f"D<sub>P</sub>: {found.rows_pretrain:,d} rows, D<sub>H</sub>: {found.rows_harmful:,d} rows"
+    note = f"D<sub>P</sub>: {found.rows_benign:,d} rows, D<sub>H</sub>: {found.rows_harmful:,d} rows"
     if found.cheapest is not None:
         note += f". Shaded: {found.cheapest}, the cheapest"
         at = x.index(found.cheapest)
@@ -104,5 +104,5 @@ def _legend(figure: Any) -> Any:
 
 def _data(found: Audit) -> str:
     """Name the data."""
-    P, H = found.pretrain, found.harmful
+    P, H = found.benign, found.harmful
     return f"D<sub>P</sub>: {P.rows:,d} rows, D<sub>H</sub>: {H.rows:,d} rows, {P.dimension:,d} columns"

@@ -31,9 +31,9 @@ from condnum.theory.alignment import alignment
 from condnum.theory.kappa import PUBLISHED_RIDGE, Seen, both_conventions, unit_scale
 from condnum.theory.limits import (
     FeasibleRegion,
-    ceiling_of,
+    limit_of,
     pareto_candidates,
-    ridge_convention_ceiling,
+    ridge_convention_limit,
     ridge_limits,
 )
 from condnum.theory.task import Task
@@ -51,7 +51,7 @@ class LayerAudit:
     table: pd.DataFrame  # a row per layer, with `_COLUMNS`
     target: float  # RIR in the ridge convention
     epsilon: float  # of the ridge convention
-    rows_pretrain: int
+    rows_benign: int
     rows_harmful: int
     #: layer -> the best closed form on the Pareto front `(D, D)`, ‖θ‖_F = √D, for `insert_extractor`.
     thetas: Mapping[str, Tensor] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class LayerAudit:
 @own_state()
 def layer_audit(
     model: nn.Module,
-    pretrain: Iterable[Any],
+    benign: Iterable[Any],
     harmful: Iterable[Any],
     layers: str | Sequence[str] = ALL,
     *,
@@ -96,7 +96,7 @@ def layer_audit(
 
     Args:
         model: Any net.
-        pretrain: Batches of D_P: tensors, tuples that begin with one, or dictionaries with `pixel_values` or
+        benign: Batches of D_P: tensors, tuples that begin with one, or dictionaries with `pixel_values` or
             `image`.
         harmful: Batches of D_H.
         layers: Names as in `model.named_modules()`; `all` are the blocks of the net.
@@ -122,7 +122,7 @@ def layer_audit(
     if not (1 < target < math.inf):
         raise InvalidInputError(f"target must be a RIR above 1, got {target}.")
     net: nn.Module = model.model if isinstance(model, Backbone) else model
-    for name, batches in (("pretrain", pretrain), ("harmful", harmful)):
+    for name, batches in (("benign", benign), ("harmful", harmful)):
         if isinstance(batches, Tensor):
             raise InvalidInputError(
                 f"{name} is one tensor of shape {tuple(batches.shape)}; give a list of batches, such as "
@@ -131,7 +131,7 @@ def layer_audit(
     names = layer_names(net, layers)
     P, H = (
         _sums(net, batches, names, task, skip_idle=layers == ALL, keep=keep_features)
-        for batches, task in ((pretrain, "D_P"), (harmful, "D_H"))
+        for batches, task in ((benign, "D_P"), (harmful, "D_H"))
     )
     rows, thetas, features = [], dict[str, Tensor](), dict[str, tuple[Tensor, Tensor]]()
     for name in (name for name in P if name in H):
@@ -262,12 +262,12 @@ def _shape(value: Any) -> str:
 _COLUMNS = (
     "layer", "module",
     "dimension", "parameters",  # D and D²
-    "rank_pretrain", "rank_harmful", "harmful_only",  # the last: null directions of K_P that D_H excites
-    "kappa_pretrain", "kappa_harmful", "kappa_pretrain_ridge", "kappa_harmful_ridge",
+    "rank_benign", "rank_harmful", "harmful_only",  # the last: null directions of K_P that D_H excites
+    "kappa_benign", "kappa_harmful", "kappa_benign_ridge", "kappa_harmful_ridge",
     "misalignment",  # fraction of K_P^{-1/2}K_HK_P^{-1/2} off the diagonal in the eigenvectors of D_P
-    "ceiling_compact",  # also the largest (i) at (ii) = 1 there
-    "ceiling_ridge", "limit_harmful_ratio", "limit_rir",  # in the ridge convention with (ii) ≤ 1
-    "harmful_ratio", "pretrain_ratio", "rir",  # of the best closed form
+    "limit_compact",  # also the largest (i) at (ii) = 1 there
+    "limit_ridge", "limit_harmful_ratio", "limit_rir",  # in the ridge convention with (ii) ≤ 1
+    "harmful_ratio", "benign_ratio", "rir",  # of the best closed form
     "verdict",  # reached, open (between closed form and limit), impossible
     "note",
 )  # fmt: skip
@@ -282,7 +282,7 @@ def _row(name: str, P: _Sum, H: _Sum, epsilon: float, target: float) -> tuple[di
         for task, found in zip(("D_P", "D_H"), tasks, strict=True):
             if not bool(found.products[0].any()):
                 raise RankError(f"{task} behind '{name}' is all zero: its covariance has rank 0.")
-        row |= {"rank_pretrain": tasks[0].rank, "rank_harmful": tasks[1].rank}
+        row |= {"rank_benign": tasks[0].rank, "rank_harmful": tasks[1].rank}
         measured, theta = _measures(*tasks, epsilon, target)
         return row | measured, theta
     except RankError as error:  # a dead layer: the others are measured
@@ -291,8 +291,8 @@ def _row(name: str, P: _Sum, H: _Sum, epsilon: float, target: float) -> tuple[di
 
 def _measures(P: Task, H: Task, epsilon: float, target: float) -> tuple[dict[str, Any], Tensor]:
     """Measure the two tasks of one layer, and say which θ does most there."""
-    ceiling, limits = ceiling_of(P, H), ridge_limits(P, H, ridge=epsilon)
-    region = FeasibleRegion.of(P, H, ceiling)
+    limit, limits = limit_of(P, H), ridge_limits(P, H, ridge=epsilon)
+    region = FeasibleRegion.of(P, H, limit)
     excluded, tried = not limits.rir >= target, []
     for ratio in (1.0, 1 / 3, 1 / target):  # to the (ii) at which (i) > 1 is the target
         for theta in map(unit_scale, pareto_candidates(P, H, region, ratio)):
@@ -303,19 +303,19 @@ def _measures(P: Task, H: Task, epsilon: float, target: float) -> tuple[dict[str
     )
     reached = best is not None and best.rir >= target
     row = {
-        "harmful_only": ceiling.harmful_only_dimension,
-        "kappa_pretrain": compact.pretrain_before.value,
+        "harmful_only": limit.harmful_only_dimension,
+        "kappa_benign": compact.benign_before.value,
         "kappa_harmful": compact.harmful_before.value,
-        "kappa_pretrain_ridge": ridged.pretrain_before.value,
+        "kappa_benign_ridge": ridged.benign_before.value,
         "kappa_harmful_ridge": ridged.harmful_before.value,
         "misalignment": alignment(P.whitener, H).misalignment,
-        "ceiling_compact": ceiling.value,
-        "ceiling_ridge": ridge_convention_ceiling(P, H, ridge=epsilon),
+        "limit_compact": limit.value,
+        "limit_ridge": ridge_convention_limit(P, H, ridge=epsilon),
         "limit_harmful_ratio": limits.harmful_ratio,
         "limit_rir": limits.rir,
         "verdict": "impossible" if excluded else "reached" if reached else "open",
         "harmful_ratio": math.nan if best is None else best.harmful_ratio,
-        "pretrain_ratio": math.nan if best is None else best.pretrain_ratio,
+        "benign_ratio": math.nan if best is None else best.benign_ratio,
         "rir": math.nan if best is None else best.rir,
     }
     return row, theta

@@ -16,7 +16,7 @@ from condnum.data.feature_rows import TaskRows
 from condnum.probing.probe_steps import ProbeSteps, seen_steps
 from condnum.studies.measure import MEASURES
 from condnum.theory.kappa import Clauses, Immunization, Seen, kappa
-from condnum.theory.limits import ceiling_of, ridge_convention_ceiling, share_of_ceiling
+from condnum.theory.limits import fraction_of_limit, limit_of, ridge_convention_limit
 from condnum.theory.task import Task
 
 #: The raw features, θ = I.
@@ -44,7 +44,7 @@ OwnProbes = Sequence[ProbeSteps | None]
 def kappa_table(P: Task, H: Task, compared: Mapping[str, Seen], *, epsilon: float) -> pd.DataFrame:
     """List κ of both tasks' Hessians at every extractor, at unit scale."""
     rows = []
-    for name, task in (("pretrain", P), ("harmful", H)):
+    for name, task in (("benign", P), ("harmful", H)):
         places = {AS_IS: task.raw} | {of: getattr(seen, name) for of, seen in compared.items()}
         for extractor, seen in places.items():
             for convention in ("compact", "ridge"):
@@ -64,21 +64,21 @@ def own_probes(compared: Mapping[str, Seen]) -> dict[str, list[ProbeSteps | None
 
 
 def measures_table(P: Task, H: Task, compared: Mapping[str, Seen], *, epsilon: float) -> pd.DataFrame:
-    """Measure every extractor in every convention and at every scale of θ, beside its ceiling."""
-    compact_ceiling, rows = ceiling_of(P, H).value, []
+    """Measure every extractor in every convention and at every scale of θ, beside its limit."""
+    compact_limit, rows = limit_of(P, H).value, []
     for extractor, seen in compared.items():
         for convention, theta_scale in MEASURES:
             result = seen.immunization(convention, theta_scale=theta_scale, ridge=epsilon)
-            ceiling = math.nan
+            limit = math.nan
             if convention == "compact":
-                ceiling = compact_ceiling
-            elif seen.pretrain.dimension >= P.dimension:
+                limit = compact_limit
+            elif seen.benign.dimension >= P.dimension:
                 norm = P.dimension * (1 if theta_scale == "unit" else seen.size**2)
-                ceiling = ridge_convention_ceiling(P, H, ridge=epsilon, squared_norm=norm)
-            share = share_of_ceiling(result.rir, ceiling)
+                limit = ridge_convention_limit(P, H, ridge=epsilon, squared_norm=norm)
+            share = fraction_of_limit(result.rir, limit)
             benign, harmful = (math.nan if of is None else of for of in seen.slowdowns)
             slowdowns = {"benign_slowdown": benign, "harmful_slowdown": harmful}
-            rows.append(_row(extractor, result) | {"rir_ceiling": ceiling, "share": share} | slowdowns)
+            rows.append(_row(extractor, result) | {"rir_limit": limit, "share": share} | slowdowns)
     return pd.DataFrame(rows)
 
 
@@ -89,11 +89,11 @@ def _row(extractor: str, result: Immunization) -> dict[str, Any]:
         "convention": result.convention,
         "theta_scale": result.theta_scale,
         "harmful_ratio": result.harmful_ratio,
-        "pretrain_ratio": result.pretrain_ratio,
+        "benign_ratio": result.benign_ratio,
         "rir": result.rir,
-        "kappa_P": result.pretrain_before.value,
+        "kappa_P": result.benign_before.value,
         "kappa_H": result.harmful_before.value,
-        "rank_pretrain": result.pretrain_after.rank,
+        "rank_benign": result.benign_after.rank,
         "rank_harmful": result.harmful_after.rank,
         **{f"clause_{name}": kept for name, kept in result.clauses.by_letter.items()},
         "verdict": result.verdict,

@@ -21,7 +21,7 @@ from condnum.probing.probe_steps import LOST_FACTOR, slowdown_verdict
 from condnum.report.tables import formula_html
 from condnum.studies.frame.record import verdict_row
 from condnum.theory.kappa import Clauses
-from condnum.theory.limits import RirCeiling
+from condnum.theory.limits import RirLimit
 from condnum.theory.slowdown import slowdown_sentence
 
 #: Name of the file.
@@ -32,14 +32,14 @@ AUDIT_FILE = "audit.json"
 class Audit:
     """Everything an audit says about a pair of tasks and, where given, extractors."""
 
-    pretrain: TaskFacts
+    benign: TaskFacts
     harmful: TaskFacts
     given: Sequence[str]  # names of the extractors that were given
     thetas: Mapping[str, NDArray[Any]]  # name -> (D, D_hid), closed forms included
     maps: Mapping[str, Any]  # name -> what attackers met, of those that were given
     rtol: float  # relative rank tolerance of K and H(θ), (D·eps)² of eigenvalues
     epsilon: float  # of the ridge convention
-    ceiling: RirCeiling  # compact
+    limit: RirLimit  # compact
     ridge_limit: float  # bound on RIR in the ridge convention, unit scale
     kappa: pd.DataFrame  # of `kappa_table`
     measures: pd.DataFrame  # of `measures_table`
@@ -127,7 +127,7 @@ class Audit:
         return rows_with(self.measures, **where).iloc[0]
 
     def kappa_of(self, task: str, extractor: str, convention: str) -> pd.Series:
-        """Return κ of the `pretrain` or `harmful` task's Hessian at an extractor, with its rank."""
+        """Return κ of the `benign` or `harmful` task's Hessian at an extractor, with its rank."""
         return rows_with(self.kappa, task=task, extractor=extractor, convention=convention).iloc[0]
 
     def clauses(self, extractor: str) -> dict[str, Clauses]:
@@ -139,7 +139,7 @@ class Audit:
         rows = (self.row(extractor, convention) for convention in ("compact", "ridge"))
         return [
             f"{label(extractor)}, {row['convention']} convention: Definition 3.1 is {row['verdict']}: "
-            f"(i) = {row['harmful_ratio']:.4g}, (ii) = {row['pretrain_ratio']:.4g}, "
+            f"(i) = {row['harmful_ratio']:.4g}, (ii) = {row['benign_ratio']:.4g}, "
             f"RIR = {self.rir_words(extractor, row['convention'])}; "
             f"{self.probe_words(extractor)}."
             for row in rows
@@ -162,7 +162,7 @@ class Audit:
     def rir_words(self, extractor: str, convention: str) -> str:
         """Return RIR and its limit."""
         row = self.row(extractor, convention)
-        limit = row["rir_ceiling"]
+        limit = row["rir_limit"]
         known = number(row["rir"])
         if math.isinf(limit):
             return f"{known}, without a finite limit"
@@ -180,7 +180,7 @@ class Audit:
         for row in self.measures[self.measures["theta_scale"] == "unit"].to_dict("records"):
             verdict = {True: "yes", False: "no", None: "not known"}[clauses_of(row).met]
             lost = verdict == "yes" and float(row.get("benign_slowdown") or 0) > LOST_FACTOR
-            ranks = f"{row['rank_pretrain']} and {row['rank_harmful']} of {self.pretrain.dimension}"
+            ranks = f"{row['rank_benign']} and {row['rank_harmful']} of {self.benign.dimension}"
             shown = verdict_row(row["extractor"], row, verdict + ", benign task lost" * lost)
             rows.append({**shown, "rank of H_P and H_H": ranks})
         return rows

@@ -19,7 +19,7 @@ from condnum.errors import InvalidInputError, check_known
 from condnum.probing.race import AttackBudget
 from condnum.progress import report_event
 from condnum.theory.kappa import PUBLISHED_RIDGE, Seen
-from condnum.theory.limits import ceiling_of, max_rir, pareto, ridge_convention_ceiling
+from condnum.theory.limits import limit_of, max_rir, pareto, ridge_convention_limit
 from condnum.theory.task import rank_tolerance
 
 #: Extractors that are judged where none was given: two closed forms, and erasure from half of the rows.
@@ -28,7 +28,7 @@ Judged = Literal["pareto", "max_rir", "erase"]
 
 @own_state()
 def audit(
-    pretrain: FeaturesLike,
+    benign: FeaturesLike,
     harmful: FeaturesLike,
     *,
     theta: ThetaLike | Mapping[str, ThetaLike] | None = None,
@@ -46,7 +46,7 @@ def audit(
     """Audit the features of a pre-training and a harmful task, and what extractors make of them.
 
     Args:
-        pretrain: `(N_P, D)` features of D_P: an array, tensor, data frame or file.
+        benign: `(N_P, D)` features of D_P: an array, tensor, data frame or file.
         harmful: `(N_H, D)` features of D_H; columns with names are matched by name.
         theta: Extractor `(D, D_hid)`: an array, linear layers, an `Immunizer`, an `Eraser` or a file of one
             of them; or a dictionary of named ones. Rows with names are matched to columns. Attackers meet
@@ -81,7 +81,7 @@ def audit(
         raise InvalidInputError(f"method {method} has no effect with theta; leave one of them out.")
     if not epsilon > 0:
         raise InvalidInputError(f"epsilon must be positive, got {epsilon}.")
-    P, H, notes = open_pair(pretrain, harmful, drop=drop)
+    P, H, notes = open_pair(benign, harmful, drop=drop)
     answers: dict[str, Any] = {}
     for name, value in (("y_benign", y_benign), ("y_harmful", y_harmful)):
         if value is not None:
@@ -96,15 +96,15 @@ def audit(
 
     report_event(stage="rows", done=0, total=2 + attackers)
     pair = look_at(P, H, notes, standardize=standardize, seed=seed, **answers)
-    tasks = pair.pretrain, pair.harmful
+    tasks = pair.benign, pair.harmful
     half = method == ERASED
     if half:
         maps[ERASED] = eraser_of(tasks[1], answers.get("y_harmful"), seed, half=half)
         given[ERASED] = np.asarray(maps[ERASED].theta_)
     report_event(stage="spectra", done=1, total=2 + attackers)
     D_P, D_H = (found.task for found in tasks)
-    ceiling = ceiling_of(D_P, D_H)
-    closed = {measures.MAX_RIR: max_rir(D_P), PARETO: pareto(D_P, D_H, ceiling=ceiling)}
+    limit = limit_of(D_P, D_H)
+    closed = {measures.MAX_RIR: max_rir(D_P), PARETO: pareto(D_P, D_H, limit=limit)}
     thetas = {**given, **{name: theta.numpy() for name, theta in closed.items()}}
     compared = {name: Seen.of(theta, D_P, D_H) for name, theta in thetas.items()}
 
@@ -134,15 +134,15 @@ def audit(
                 attackers=["closed_form"],
             ).lights
     return Audit(
-        pretrain=measures.task_facts("D_P", tasks[0]),
+        benign=measures.task_facts("D_P", tasks[0]),
         harmful=measures.task_facts("D_H", tasks[1]),
         given=tuple(given),
         thetas=thetas,
         maps=maps,
         rtol=rank_tolerance(P.dimension, max(P.stored_eps, H.stored_eps)) ** 2,
         epsilon=epsilon,
-        ceiling=ceiling,
-        ridge_limit=ridge_convention_ceiling(D_P, D_H, ridge=epsilon),
+        limit=limit,
+        ridge_limit=ridge_convention_limit(D_P, D_H, ridge=epsilon),
         kappa=measures.kappa_table(D_P, D_H, compared, epsilon=epsilon),
         measures=measures.measures_table(D_P, D_H, compared, epsilon=epsilon),
         probes=measures.own_probes(compared),

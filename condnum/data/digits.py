@@ -74,12 +74,12 @@ class Digits:
         """Number of images of each digit, `(10,)`."""
         return tuple(np.bincount(self.labels, minlength=10).tolist())
 
-    def smaller_count(self, pretrain: int, harmful: int) -> int:
+    def smaller_count(self, benign: int, harmful: int) -> int:
         """Return the number of images to which both digits of a pair are cut."""
-        count = min(self.counts[pretrain], self.counts[harmful])
+        count = min(self.counts[benign], self.counts[harmful])
         if count < 2:
             raise InvalidInputError(
-                f"{self.name} has {self.counts[pretrain]} image(s) of {pretrain} and "
+                f"{self.name} has {self.counts[benign]} image(s) of {benign} and "
                 f"{self.counts[harmful]} of {harmful}; each digit needs at least 2: choose other pairs, or "
                 "data with both digits."
             )
@@ -96,7 +96,7 @@ class Digits:
         return (chosen.reshape(len(chosen), -1) / self.pixel_max - self.mean) / self.std
 
 
-def digit_pair(digits: Digits, pretrain: int, harmful: int, *, seed: int = 0) -> TaskPair:
+def digit_pair(digits: Digits, benign: int, harmful: int, *, seed: int = 0) -> TaskPair:
     """Build the pair (p, h): K_P from the images of digit p, K_H from those of digit h.
 
     Both digits are reduced to the smaller count n, in file order. The loss and the probe use a balanced
@@ -105,7 +105,7 @@ def digit_pair(digits: Digits, pretrain: int, harmful: int, *, seed: int = 0) ->
 
     Args:
         digits: Labeled images.
-        pretrain: Digit p of D_P.
+        benign: Digit p of D_P.
         harmful: Digit h of D_H, not p.
         seed: Seed of the local generator that draws the other digits.
 
@@ -121,14 +121,14 @@ def digit_pair(digits: Digits, pretrain: int, harmful: int, *, seed: int = 0) ->
         >>> pair.X_P.shape, pair.loss_sample[0].shape, float(pair.loss_sample[1].mean())
         ((174, 64), (348, 64), 0.5)
     """
-    for digit, task in ((pretrain, "pretrain"), (harmful, "harmful")):
+    for digit, task in ((benign, "benign"), (harmful, "harmful")):
         if isinstance(digit, bool) or not isinstance(digit, int | np.integer) or not 0 <= digit <= 9:
             raise InvalidInputError(f"{task} must be a digit 0 to 9, got {digit!r}.")
-    if pretrain == harmful:
-        raise InvalidInputError(f"pretrain and harmful must differ, got {pretrain} for both.")
-    count, arrays = digits.smaller_count(pretrain, harmful), dict[str, Any]()
+    if benign == harmful:
+        raise InvalidInputError(f"benign and harmful must differ, got {benign} for both.")
+    count, arrays = digits.smaller_count(benign, harmful), dict[str, Any]()
     # One stream a task: the harmful draw must not depend on the size of the other.
-    for stream, digit, task, sample in ((0, pretrain, "P", "loss"), (1, harmful, "H", "probe")):
+    for stream, digit, task, sample in ((0, benign, "P", "loss"), (1, harmful, "H", "probe")):
         own = np.flatnonzero(digits.labels == digit)[:count]
         # The rest holds the other task's digit, of which there are `count` or more.
         rest = np.flatnonzero(digits.labels != digit)
@@ -140,7 +140,7 @@ def digit_pair(digits: Digits, pretrain: int, harmful: int, *, seed: int = 0) ->
     return TaskPair(
         **arrays,
         name=digits.name,
-        pretrain_name=f"digit {pretrain}",
+        benign_name=f"digit {benign}",
         harmful_name=f"digit {harmful}",
         feature_names=digits.feature_names,
         checksum=digits.checksum,

@@ -20,7 +20,7 @@ from condnum.errors import InvalidInputError, check_known
 class FeaturePair:
     """Inputs of a pre-training and a harmful task over the same D columns."""
 
-    pretrain: TaskRows
+    benign: TaskRows
     harmful: TaskRows
     notes: tuple[str, ...]  # what was done to the data, in sentences
 
@@ -34,10 +34,10 @@ def _words(text: str) -> list[str]:
 
 
 def open_pair(
-    pretrain: FeaturesLike, harmful: FeaturesLike, *, drop: str = ""
+    benign: FeaturesLike, harmful: FeaturesLike, *, drop: str = ""
 ) -> tuple[FeatureStream, FeatureStream, list[str]]:
     """Open two matrices, reading nothing but headers, and match them."""
-    P, H = as_stream(pretrain, name="pretrain"), as_stream(harmful, name="harmful")
+    P, H = as_stream(benign, name="benign"), as_stream(harmful, name="harmful")
     return match_streams(P, H, drop=drop)
 
 
@@ -67,7 +67,7 @@ def match_streams(
 
 
 def look_at(
-    pretrain: FeatureStream,
+    benign: FeatureStream,
     harmful: FeatureStream,
     notes: Sequence[str] = (),
     *,
@@ -81,7 +81,7 @@ def look_at(
     Targets are labels `(N,)` or numbers `(N, m)` of all rows.
     """
     said, read = list(notes), list[TaskRows]()
-    for task, stream, y in (("D_P", pretrain, y_benign), ("D_H", harmful, y_harmful)):
+    for task, stream, y in (("D_P", benign, y_benign), ("D_H", harmful, y_harmful)):
         found = read_rows(stream, targets=y, standardize=standardize, seed=seed)
         read.append(found)
         total, rows, D = len(found.complete), found.rows, stream.dimension

@@ -38,12 +38,12 @@ MiscVal MoSold YrSold SaleType* SaleCondition* SalePrice
 """
 HOUSE_COLUMNS = tuple(name.removesuffix("*") for name in _HEADER.split())
 CATEGORICAL = frozenset(name.removesuffix("*") for name in _HEADER.split() if name.endswith("*"))
-PRETRAIN_TARGET, HARMFUL_TARGET = "LotArea", "SalePrice"
+BENIGN_TARGET, HARMFUL_TARGET = "LotArea", "SalePrice"
 SPLIT_COLUMN, HARMFUL_ZONE = "MSZoning", "RL"
 #: Columns that are not features, by feature set.
 DROPPED = {
-    "published": {PRETRAIN_TARGET, HARMFUL_TARGET},
-    "clean": {PRETRAIN_TARGET, HARMFUL_TARGET, "Id", SPLIT_COLUMN},
+    "published": {BENIGN_TARGET, HARMFUL_TARGET},
+    "clean": {BENIGN_TARGET, HARMFUL_TARGET, "Id", SPLIT_COLUMN},
 }
 
 #: Cells that count as missing. pandas (2.0 and later) reads "None" as missing too, although the
@@ -63,7 +63,7 @@ def read_house_table(path: str | os.PathLike[str]) -> pd.DataFrame:
         some = f"{len(absent)} of the {len(HOUSE_COLUMNS)} columns, such as {', '.join(absent[:3])}"
         raise DataFormatError(f"{path} lacks {some}; {FILES.advice}")
     table = raw[[*HOUSE_COLUMNS]].astype(object)
-    targets = [PRETRAIN_TARGET, HARMFUL_TARGET]
+    targets = [BENIGN_TARGET, HARMFUL_TARGET]
     table = table.where(table.notna() | table.columns.isin(targets), "0")  # a target cannot be filled
     for name in sorted({*HOUSE_COLUMNS} - CATEGORICAL):
         values = pd.to_numeric(table[name], errors="coerce").to_numpy(dtype=np.float64)
@@ -134,13 +134,13 @@ def load_house_prices(
         table[name] = codes
     names = [name for name in HOUSE_COLUMNS if name not in DROPPED[features]]
     arrays: dict[str, Any] = {}
-    for task, mask, target in (("P", ~harmful, PRETRAIN_TARGET), ("H", harmful, HARMFUL_TARGET)):
+    for task, mask, target in (("P", ~harmful, BENIGN_TARGET), ("H", harmful, HARMFUL_TARGET)):
         kept = np.flatnonzero(mask)[:rows]
         for letter, chosen in (("X", names), ("y", target)):
             arrays[f"{letter}_{task}"] = standardize(table[chosen].to_numpy(dtype=np.float64)[kept])
     return TaskPair(
         **arrays,
-        pretrain_name=f"{PRETRAIN_TARGET}, zoning not {HARMFUL_ZONE}",
+        benign_name=f"{BENIGN_TARGET}, zoning not {HARMFUL_ZONE}",
         harmful_name=f"{HARMFUL_TARGET}, zoning {HARMFUL_ZONE}",
         feature_names=tuple(names),
         **found.about("house-prices"),

@@ -33,7 +33,7 @@ def digit_halves(digits: Digits) -> TaskPair:
     """Return digits 0–4 as the benign and 5–9 as the harmful task, in file order."""
     halves = [np.flatnonzero(digits.labels < 5), np.flatnonzero(digits.labels >= 5)]
     arrays = [part for half in halves for part in (digits.pixels(half), digits.labels[half])]
-    words = {"name": digits.name, "pretrain_name": "digits 0–4", "harmful_name": "digits 5–9"}
+    words = {"name": digits.name, "benign_name": "digits 0–4", "harmful_name": "digits 5–9"}
     return TaskPair.from_arrays(*arrays, **words)
 
 
@@ -52,7 +52,7 @@ def ames_pair(column: str) -> TaskPair:
         X[harmful],
         area[harmful],
         name=f"ames-{column}",
-        pretrain_name=f"price, {column} not {AMES_SPLITS[column]}",
+        benign_name=f"price, {column} not {AMES_SPLITS[column]}",
         harmful_name=f"lot area, {column} {AMES_SPLITS[column]}",
         feature_names=tuple(features),
     )
@@ -64,7 +64,7 @@ def wine_pair() -> TaskPair:
 
     X, y = load_wine(return_X_y=True)
     X = standardize(X)
-    words = {"pretrain_name": "alcohol", "harmful_name": "cultivar"}
+    words = {"benign_name": "alcohol", "harmful_name": "cultivar"}
     return TaskPair.from_arrays(X[:, 1:], X[:, 0], X[:, 1:], y, name="wine", **words)
 
 
@@ -76,7 +76,7 @@ def breast_cancer_pair() -> TaskPair:
     X, names = standardize(bunch.data), list(bunch.feature_names)
     smoothness = X[:, names.index("mean smoothness")]
     X = X[:, ["smoothness" not in name for name in names]]
-    words = {"name": "breast-cancer", "pretrain_name": "diagnosis", "harmful_name": "mean smoothness"}
+    words = {"name": "breast-cancer", "benign_name": "diagnosis", "harmful_name": "mean smoothness"}
     return TaskPair.from_arrays(X, bunch.target, X, smoothness, **words)
 
 
@@ -100,7 +100,7 @@ def load_diabetes_tasks(*, features: DiabetesFeatures = "clean") -> TaskPair:
 
     Examples:
         >>> pair = load_diabetes_tasks()
-        >>> pair.rows_pretrain, pair.rows_harmful, pair.dimension
+        >>> pair.rows_benign, pair.rows_harmful, pair.dimension
         (235, 207, 8)
     """
     check_known("feature set", features, get_args(DiabetesFeatures))
@@ -118,7 +118,7 @@ def load_diabetes_tasks(*, features: DiabetesFeatures = "clean") -> TaskPair:
         y_P=standardize(bmi[sex == 1]),
         X_H=standardize(data[sex == 2][:, kept]),
         y_H=standardize(target[sex == 2]),
-        pretrain_name="bmi, sex coded 1",
+        benign_name="bmi, sex coded 1",
         harmful_name="disease progression, sex coded 2",
         feature_names=tuple(columns[i] for i in kept),
         **embedded("diabetes", "load_diabetes(scaled=False)", data=data, target=target),

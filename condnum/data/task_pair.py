@@ -87,7 +87,7 @@ class TaskPair:
     Examples:
         >>> origin = Provenance("embedded", "here", False)
         >>> pair = TaskPair([[1, 0], [0, 1]], [0, 1], [[1, 1], [2, 0], [0, 3]], [1, 2, 3], name="toy",
-        ...     pretrain_name="p", harmful_name="h", feature_names=("a", "b"), checksum="ab" * 32,
+        ...     benign_name="p", harmful_name="h", feature_names=("a", "b"), checksum="ab" * 32,
         ...     provenance=origin)
         >>> pair.title()
         'toy, embedded: 2 pre-training and 3 harmful rows, D = 2, SHA-256 abababab'
@@ -98,7 +98,7 @@ class TaskPair:
     X_H: Float64Array  # (N_H, D) inputs of the harmful task
     y_H: NDArray[Any]  # (N_H,) its targets
     name: str  # of the data set, "house-prices"
-    pretrain_name: str  # the task in words, "LotArea, zoning not RL"
+    benign_name: str  # the task in words, "LotArea, zoning not RL"
     harmful_name: str
     feature_names: tuple[str, ...]  # (D,) in column order
     checksum: str  # SHA-256 (64 hexadecimal digits) of the source file(s), or of an embedded table
@@ -111,7 +111,7 @@ class TaskPair:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "feature_names", tuple(self.feature_names))
-        for sample, task in (("P", "pretrain"), ("H", "harmful"), ("loss", "pretrain"), ("probe", "harmful")):
+        for sample, task in (("P", "benign"), ("H", "harmful"), ("loss", "benign"), ("probe", "harmful")):
             inputs, targets, words = f"X_{sample}", f"y_{sample}", getattr(self, f"{task}_name")
             given = [getattr(self, name) is not None for name in (inputs, targets)]
             if not any(given):
@@ -155,7 +155,7 @@ class TaskPair:
         y_H: Any,
         *,
         name: str = "own data",
-        pretrain_name: str = "D_P",
+        benign_name: str = "D_P",
         harmful_name: str = "D_H",
         feature_names: Sequence[str] | None = None,
     ) -> TaskPair:
@@ -173,7 +173,7 @@ class TaskPair:
         return cls(
             **arrays | {"y_P": y_P, "y_H": y_H},
             name=name,
-            pretrain_name=pretrain_name,
+            benign_name=benign_name,
             harmful_name=harmful_name,
             feature_names=tuple(default if feature_names is None else map(str, feature_names)),
             checksum=sha256_arrays(**arrays),
@@ -186,7 +186,7 @@ class TaskPair:
         return len(self.X_P) + len(self.X_H)
 
     @property
-    def rows_pretrain(self) -> int:
+    def rows_benign(self) -> int:
         """Number of rows N_P of the pre-training task."""
         return len(self.X_P)
 
@@ -230,7 +230,7 @@ class TaskPair:
     def title(self) -> str:
         """Return `label`, row counts and the first 8 digits of the SHA-256, for figure titles."""
         return (
-            f"{self.label}: {self.rows_pretrain} pre-training and {self.rows_harmful} harmful rows, "
+            f"{self.label}: {self.rows_benign} pre-training and {self.rows_harmful} harmful rows, "
             f"D = {self.dimension}, SHA-256 {self.checksum[:8]}"
         )
 
@@ -240,7 +240,7 @@ class TaskPair:
     def describe(self) -> str:
         """Return one line with the tasks in words, the row counts, the source and the SHA-256."""
         return (
-            f"{self.label}: D_P = {self.pretrain_name} ({self.rows_pretrain} rows), "
+            f"{self.label}: D_P = {self.benign_name} ({self.rows_benign} rows), "
             f"D_H = {self.harmful_name} ({self.rows_harmful} rows), "
             f"{self.dimension} features, SHA-256 {self.checksum[:8]}"
         )

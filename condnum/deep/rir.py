@@ -32,7 +32,7 @@ _Array: TypeAlias = NDArray[np.float64]
 DRAW_STRIDE = 1_000_003
 
 #: The four matrices of a group, in the order of every array's first axis.
-ROLES = ("pretrain_before", "pretrain_after", "harmful_before", "harmful_after")
+ROLES = ("benign_before", "benign_after", "harmful_before", "harmful_after")
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +40,10 @@ class RirEstimate:
     """Eq. 17 in one convention: mean and standard deviation over the groups."""
 
     harmful_ratio: float  # (i), mean over groups, wanted > 1
-    pretrain_ratio: float  # (ii), wanted ≤ 1
+    benign_ratio: float  # (ii), wanted ≤ 1
     rir: float  # mean of (i)/(ii) of each group, as the paper averages; not the ratio of the two means
     harmful_ratio_std: float  # sample deviation over groups; NaN if they are all the same images
-    pretrain_ratio_std: float
+    benign_ratio_std: float
     rir_std: float
     kappas: _Array  # (4, groups) condition numbers, rows as `ROLES`
     ranks: NDArray[np.int64]  # (4, groups) numerical ranks
@@ -53,12 +53,12 @@ class RirEstimate:
     def clauses(self) -> Clauses:
         """Definition 3.1 clause by clause; (c) is not known: features do not tell how well a net fits D_P."""
         most = 1 + RATIO_TOLERANCE
-        return Clauses(self.harmful_ratio > most, self.pretrain_ratio <= most, None)
+        return Clauses(self.harmful_ratio > most, self.benign_ratio <= most, None)
 
     @property
     def success(self) -> bool:
         """Clauses (a) and (b) of Definition 3.1: (i) > 1 and (ii) ≤ 1."""
-        return bool(self.clauses.harmful_slower and self.clauses.pretrain_no_slower)
+        return bool(self.clauses.harmful_slower and self.clauses.benign_no_slower)
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,12 +189,12 @@ def _estimate(
         np.array([[getattr(group, name) for group in role] for role in measured])
         for name in ("value", "rank")
     )
-    pretrain, harmful = kappas[1] / kappas[0], kappas[3] / kappas[2]
+    benign, harmful = kappas[1] / kappas[0], kappas[3] / kappas[2]
     found: dict[str, Any] = {}
     ratios = (
         ("harmful_ratio", harmful, whole[1]),
-        ("pretrain_ratio", pretrain, whole[0]),
-        ("rir", harmful / pretrain, all(whole)),
+        ("benign_ratio", benign, whole[0]),
+        ("rir", harmful / benign, all(whole)),
     )
     for name, values, same in ratios:
         found[name] = float(values.mean())

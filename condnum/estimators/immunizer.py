@@ -42,7 +42,7 @@ class Immunizer(ClassNamePrefixFeaturesOutMixin, Extractor):
         verdict_: Definition 3.1 clause by clause, with (i), (ii), RIR (compact convention) and the slowdown
             of both targets' probes, of `theta_` as it is stored. It prints as sentences.
         explanation_: What ran, the verdict in both conventions, and how slow the targets' probes become.
-        limit_: The theoretical limit of RIR, see `rir_ceiling`.
+        limit_: The theoretical limit of RIR, see `rir_limit`.
         history_: `{name: (T,)}` values along a descent.
 
     Raises:
@@ -106,7 +106,7 @@ class Immunizer(ClassNamePrefixFeaturesOutMixin, Extractor):
         self.verdict_ = found.verdict or problem.seen(self.theta_).immunization()
         if self._sample.dtype not in (np.float64, torch.float64):
             self.verdict_ = problem.seen(self.theta_).immunization()
-        self.limit_ = problem.ceiling.value
+        self.limit_ = problem.limit.value
         self.history_ = found.history
         self.explanation_ = found.explanation
         return self

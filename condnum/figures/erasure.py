@@ -47,15 +47,15 @@ def erasure_front(summary: pd.DataFrame, subtitle: str) -> Any:
     """Draw what the best linear attacker keeps of its score against what the benign task keeps of its own."""
     points = summary.assign(family=summary["family"].map(FAMILIES))
     figure = express(
-        "scatter", points, x="pretrain_linear_kept", y="harmful_linear_kept", facet_col_wrap=_WRAP,
-        error_x="pretrain_linear_kept_pm", error_y="harmful_linear_kept_pm", facet_col_spacing=0.05, **_LOOK,
+        "scatter", points, x="benign_linear_kept", y="harmful_linear_kept", facet_col_wrap=_WRAP,
+        error_x="benign_linear_kept_pm", error_y="harmful_linear_kept_pm", facet_col_spacing=0.05, **_LOOK,
     )  # fmt: skip
     figure.update_traces(marker_size=10, error_x_thickness=1, error_y_thickness=1)
     for level in (0, 1):
         figure.add_hline(level, line=DOTTED)
         figure.add_vline(level, line=DOTTED)
-    half = points["pretrain_linear_kept_pm"].fillna(0)
-    kept = points["pretrain_linear_kept"].to_numpy() + np.outer([-1, 1], half)
+    half = points["benign_linear_kept_pm"].fillna(0)
+    kept = points["benign_linear_kept"].to_numpy() + np.outer([-1, 1], half)
     low, high = max(-0.3, kept.min()), min(1.2, kept.max())  # else a cheap erasure is one clump
     room = 0.06 * max(high - low, 0.02)
     figure.update_xaxes(range=[low - room, high + room], title_text="", showticklabels=True)

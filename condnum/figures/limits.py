@@ -38,8 +38,8 @@ _FAR = 1e32
 def region_traces(region: FeasibleRegion) -> list[dict[str, Any]]:
     """Return the success quadrant of Definition 3.1, what no θ reaches, and the Pareto front."""
     # The outline of what is impossible: left of θ*, above the limit, below the least (i).
-    wall = 1 / region.kappa_pretrain
-    knee = region.kappa_pencil / region.kappa_pretrain  # where the least (i) turns
+    wall = 1 / region.kappa_benign
+    knee = region.kappa_pencil / region.kappa_benign  # where the least (i) turns
     far = max(_FAR * wall, _FAR * knee)
     top = max(_FAR**2, far)
     bottom = 1 / _FAR / region.kappa_harmful
@@ -47,7 +47,7 @@ def region_traces(region: FeasibleRegion) -> list[dict[str, Any]]:
     x = np.concatenate([lower, upper, [wall / _FAR, wall / _FAR, far]])
     y = np.concatenate([region.lowest(lower), np.minimum(region.highest(upper), top), [top, bottom, bottom]])
     start = region.start[0]
-    ray = np.array([start, _FAR * start]) if math.isfinite(region.ceiling.value) else np.full(2, np.nan)
+    ray = np.array([start, _FAR * start]) if math.isfinite(region.limit.value) else np.full(2, np.nan)
     traces: list[dict[str, Any]] = [
         {
             "name": "immunized: (i) > 1, (ii) ≤ 1",
@@ -78,25 +78,25 @@ def region_traces(region: FeasibleRegion) -> list[dict[str, Any]]:
 RIDGE_TITLE = "ridge ε, in mean eigenvalues of K<sub>P</sub>"
 
 
-def pair_label(pretrain_task: str, harmful_task: str) -> str:
+def pair_label(benign_task: str, harmful_task: str) -> str:
     """Return a pair of tasks in a few characters."""
-    names = (pretrain_task, harmful_task)
+    names = (benign_task, harmful_task)
     if all(name.startswith("digit ") for name in names):
         return " → ".join(name.removeprefix("digit ") for name in names)
     return f"D<sub>P</sub>: {names[0]}, D<sub>H</sub>: {names[1]}"
 
 
-def ceilings_figure(ceilings: pd.DataFrame, subtitle: str) -> Any:
+def limits_figure(limits: pd.DataFrame, subtitle: str) -> Any:
     """Draw the limit of RIR of `K + εI` against ε, a line per pair."""
-    pairs = [pair_label(*tasks) for tasks in ceilings[["pretrain_task", "harmful_task"]].to_numpy()]
+    pairs = [pair_label(*tasks) for tasks in limits[["benign_task", "harmful_task"]].to_numpy()]
     hover = "ε = %{x:.1e} mean eigenvalues = %{customdata[0]:.3g}<br>RIR<sub>max</sub> = %{y:.4g}"
     figure = express(
-        "line", ceilings.assign(pair=pairs), x="ridge_share", y="rir_ceiling", color="pair",
+        "line", limits.assign(pair=pairs), x="ridge_share", y="rir_limit", color="pair",
         line_dash="pair", markers=True, custom_data="ridge",
     ).update_traces(hovertemplate=hover, line_width=2.5)  # fmt: skip
     figure.add_hline(y=1, line_color=GREY, line_width=1)
-    figure.update_xaxes(**log_axis(RIDGE_TITLE, ceilings["ridge_share"]))
-    figure.update_yaxes(**log_axis("RIR on K + εI", ceilings["rir_ceiling"]))
+    figure.update_xaxes(**log_axis(RIDGE_TITLE, limits["ridge_share"]))
+    figure.update_yaxes(**log_axis("RIR on K + εI", limits["rir_limit"]))
     title = "Theoretical limit of RIR as a function of ε"
     if len(set(pairs)) == 1:
         subtitle = f"{subtitle}. {pairs[0]}"
@@ -110,7 +110,7 @@ def shares_figure(ridged: pd.DataFrame, subtitle: str) -> Any:
     figure = empty()
     lines_by_method(
         figure, ridged.dropna(subset="rir_share"), "ridge_share", "rir_share",
-        over=["pretrain_task", "harmful_task", "seed"], mode="lines+markers", marker={"size": 5},
+        over=["benign_task", "harmful_task", "seed"], mode="lines+markers", marker={"size": 5},
         hovertemplate="ε = %{x:.1e}: %{y:.2e} of the limit (%{customdata[0]:.1e} … %{customdata[1]:.1e})",
     )  # fmt: skip
     figure.add_hline(y=1, line_color=LIMIT, line_width=3)
@@ -131,30 +131,30 @@ def front_figure(points: pd.DataFrame, methods: pd.DataFrame, region: FeasibleRe
     methods = methods.dropna(subset="rir")
     family, front = (points[points["kind"] == kind] for kind in ("family", "pareto"))
     add_line(
-        figure, "(K<sub>P</sub> + εI)<sup>−s/2</sup>, from I to θ*", family["pretrain_ratio"],
+        figure, "(K<sub>P</sub> + εI)<sup>−s/2</sup>, from I to θ*", family["benign_ratio"],
         family["harmful_ratio"], GREEN, "dash", hovertemplate=hover,
     )  # fmt: skip
     figure.add_scatter(
-        x=front["pretrain_ratio"], y=front["harmful_ratio"], name="θ<sub>s</sub> of the front",
+        x=front["benign_ratio"], y=front["harmful_ratio"], name="θ<sub>s</sub> of the front",
         mode="markers", marker={"color": LIMIT, "symbol": "star", "size": 13}, hovertemplate=hover,
     )  # fmt: skip
     for method, part in methods.groupby("method", sort=False):
         style = method_style(str(method))
         figure.add_scatter(
-            x=part["pretrain_ratio"], y=part["harmful_ratio"], name=style.label, mode="markers",
+            x=part["benign_ratio"], y=part["harmful_ratio"], name=style.label, mode="markers",
             marker={"color": style.color, "symbol": "diamond", "size": 11, "opacity": 0.85},
             hovertemplate=hover + "<br>%{customdata:.2e} of the limit", customdata=part["rir_share"],
         )  # fmt: skip
     drawn = pd.concat([points, methods])
     for update, column, start, ratio, task in (
-        (figure.update_xaxes, "pretrain_ratio", region.start[0], "ii", "P"),
+        (figure.update_xaxes, "benign_ratio", region.start[0], "ii", "P"),
         (figure.update_yaxes, "harmful_ratio", region.start[1], "i", "H"),
     ):
         values = np.r_[drawn[column], start, 1.0]
         logs = np.log10(values[np.isfinite(values) & (values > 0)])
         title = f"({ratio}) = κ(H<sub>{task}</sub>(θ)) / κ(H<sub>{task}</sub>(I))"
         update(**log_axis(title, values), range=[logs.min() - 0.8, logs.max() + 0.8])
-    limit = region.ceiling
+    limit = region.limit
     note = (
         f"{subtitle and f'{subtitle}. '}Compact κ of K + εI, ε = {num(limit.ridge or 0)}; RIR<sub>max</sub> "
         f"= {num(limit.value, 4)}. Gray: unreachable by any θ"
@@ -164,7 +164,7 @@ def front_figure(points: pd.DataFrame, methods: pd.DataFrame, region: FeasibleRe
 
 
 def pareto_figure(
-    pretrain_covariance: ArrayLike,
+    benign_covariance: ArrayLike,
     harmful_covariance: ArrayLike,
     extractors: Mapping[str, ArrayLike] | None = None,
     *,
@@ -175,10 +175,10 @@ def pareto_figure(
 
     With a `ridge` ε > 0 both covariances become `K + εI`; without it a front may have no upper end.
     """
-    P, H = two_tasks(pretrain_covariance, harmful_covariance, ridge=ridge)
-    region = feasible_region(pretrain_covariance, harmful_covariance, ridge=ridge)
+    P, H = two_tasks(benign_covariance, harmful_covariance, ridge=ridge)
+    region = feasible_region(benign_covariance, harmful_covariance, ridge=ridge)
     family = [extractor_ratios(theta, P, H) for theta in immunizer_family(P, np.linspace(0, 1, 9).tolist())]
-    points = pd.DataFrame(family, columns=["pretrain_ratio", "harmful_ratio"]).assign(kind="family")
+    points = pd.DataFrame(family, columns=["benign_ratio", "harmful_ratio"]).assign(kind="family")
     rows = []
     for name, matrix in (extractors or {}).items():
         theta = as_tensor(matrix, f"extractor '{name}'", ndim=2).to(P.values)
@@ -188,9 +188,9 @@ def pareto_figure(
                 f"{P.dimension}: θ must be (D, D)."
             )
         rows.append((name, *extractor_ratios(theta, P, H)))
-    methods = pd.DataFrame(rows, columns=["method", "pretrain_ratio", "harmful_ratio"])
-    rir = methods["harmful_ratio"] / methods["pretrain_ratio"]
-    measured = methods.assign(rir=rir, rir_share=rir / region.ceiling.value)
+    methods = pd.DataFrame(rows, columns=["method", "benign_ratio", "harmful_ratio"])
+    rir = methods["harmful_ratio"] / methods["benign_ratio"]
+    measured = methods.assign(rir=rir, rir_share=rir / region.limit.value)
     return front_figure(points, measured, region, subtitle)
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 from condnum.figures.style import empty, finish, method_style, panels, square
 from condnum.numbers import num
 
-_RATIOS = ["harmful_ratio", "pretrain_ratio", "rir"]
+_RATIOS = ["harmful_ratio", "benign_ratio", "rir"]
 
 #: Name and unit of each measure.
 _MEASURES = {
@@ -49,7 +49,7 @@ def pair_heatmaps(
     # ColorBrewer's RdBu, safe for the common kinds of color blindness: blue immunizes, red fails.
     limit, bar = color_limit(cells), {"title": {"text": "ln RIR"}, "thickness": 16}
     scale = {"colorscale": "RdBu", "cmin": -limit, "cmax": limit, "cmid": 0, "colorbar": bar}
-    pairs = cells[["pretrain_digit", "harmful_digit"]].drop_duplicates()
+    pairs = cells[["benign_digit", "harmful_digit"]].drop_duplicates()
     title = f"ln RIR of {len(pairs)} of 90 pairs of digits"
     note = (
         f"{subtitle}. Measured with {_MEASURES[convention, theta_scale]}. Blue: RIR > 1, red: RIR < 1; "
@@ -74,7 +74,7 @@ def pair_heatmaps(
         return figure.update_layout(margin_l=190, coloraxis=scale)
     columns = min(2, len(names))
     rows = math.ceil(len(names) / columns)
-    digits = cells[["pretrain_digit", "harmful_digit"]]
+    digits = cells[["benign_digit", "harmful_digit"]]
     low, high = digits.min(axis=None), digits.max(axis=None)
     side = max(_PANEL * (high - low + 1) // 10, 120)  # digits without a pair at the ends are left out
     inner = rows * side + (rows - 1) * _GAP
@@ -113,16 +113,16 @@ def pair_cells(table: pd.DataFrame) -> pd.DataFrame:
     with np.errstate(divide="ignore"):
         logs = np.log(table[_RATIOS].astype(float))
     pairs = table.assign(**logs, success=table["success"] == 1)  # a missing verdict is not a success
-    cells = pairs.groupby(["method", "pretrain_digit", "harmful_digit"], sort=False, as_index=False).agg(
+    cells = pairs.groupby(["method", "benign_digit", "harmful_digit"], sort=False, as_index=False).agg(
         log_rir=("rir", "mean"), log_harmful=("harmful_ratio", "mean"),
-        log_pretrain=("pretrain_ratio", "mean"), successes=("success", "sum"), seeds=("success", "size"),
+        log_benign=("benign_ratio", "mean"), successes=("success", "sum"), seeds=("success", "size"),
     )  # fmt: skip
     cells["failed"] = cells["successes"] < cells["seeds"]
     cells["text"] = cells["log_rir"].map(number_text) + cells["failed"].map({True: "<sup>✕</sup>", False: ""})
     cells["hover"] = [
-        f"<b>D<sub>P</sub>: digit {cell.pretrain_digit}, D<sub>H</sub>: digit {cell.harmful_digit}</b><br>"
+        f"<b>D<sub>P</sub>: digit {cell.benign_digit}, D<sub>H</sub>: digit {cell.harmful_digit}</b><br>"
         f"{method_style(cell.method).label}: Definition 3.1 succeeds in {cell.successes} of {cell.seeds}<br>"
-        f"(i) {num(np.exp(cell.log_harmful))}, (ii) {num(np.exp(cell.log_pretrain))}, "
+        f"(i) {num(np.exp(cell.log_harmful))}, (ii) {num(np.exp(cell.log_benign))}, "
         f"RIR {num(np.exp(cell.log_rir))}"
         for cell in cells.itertuples()
     ]
@@ -139,7 +139,7 @@ def color_limit(cells: pd.DataFrame) -> float:
 def on_grid(cells: pd.DataFrame, digits: Any, *columns: str) -> list[Any]:
     """Return columns of a method's cells as tables, rows for pre-training digits; gaps are NaN or empty."""
     index = pd.MultiIndex.from_product([digits, digits])
-    found = cells.set_index(["pretrain_digit", "harmful_digit"]).reindex(index)
+    found = cells.set_index(["benign_digit", "harmful_digit"]).reindex(index)
     found["log_rir"] = found["log_rir"].clip(-1e3, 1e3)  # of ∞ nothing would be drawn
     found = found.fillna({"text": "", "hover": ""})
     return [found[name].to_numpy().reshape(len(digits), -1) for name in columns]

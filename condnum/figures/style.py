@@ -50,7 +50,7 @@ _METHODS = {
     "erase": ("#B8405E", "dash"),
 }
 
-TASK_TITLES = {"pretrain": "D<sub>P</sub>, pre-training task", "harmful": "D<sub>H</sub>, harmful task"}
+TASK_TITLES = {"benign": "D<sub>P</sub>, pre-training task", "harmful": "D<sub>H</sub>, harmful task"}
 
 
 def method_style(name: str) -> MethodStyle:

@@ -14,9 +14,9 @@ from condnum.lessons.alignment import haar_overlap_band
 from condnum.lessons.alignment_panels import TASK, draw
 from condnum.lessons.alignment_paths import TRAINING, ExtractorPath, Selection
 from condnum.lessons.alignment_training import KEPT_DIRECTIONS, PathTasks, follow
-from condnum.lessons.ceiling import ratios_of
 from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, Slider, with_controls
 from condnum.lessons.frame.own import Own
+from condnum.lessons.limit import ratios_of
 from condnum.methods import Method, get_method, method_names
 from condnum.methods.method import Parameters
 from condnum.methods.problem import ImmunizationProblem
@@ -33,8 +33,8 @@ LABS = {
 #: The extractor that a function of the reader's makes.
 YOURS = "yours"
 
-Side = Literal["pretrain", "harmful"]
-SIDES: tuple[Side, Side] = ("pretrain", "harmful")
+Side = Literal["benign", "harmful"]
+SIDES: tuple[Side, Side] = ("benign", "harmful")
 
 
 class AlignmentView(Selection, ExplorerResult):
@@ -120,7 +120,7 @@ def explorer_of(
 ) -> type[Explorer]:
     """Make the explorer of these extractors, and of a reader's; its sliders end at their D."""
     known, found = [*kept, *([YOURS] if theta else [])], dict[bytes, ExtractorPath]()
-    K_P, K_H = (task.covariance.numpy() for task in (tasks.problem.pretrain, tasks.problem.harmful))
+    K_P, K_H = (task.covariance.numpy() for task in (tasks.problem.benign, tasks.problem.harmful))
 
     def of(made: Any) -> ExtractorPath:
         """Measure what a reader's function has made, once."""
@@ -130,7 +130,7 @@ def explorer_of(
 
     D, most = tasks.dimension, min(tasks.dimension, KEPT_DIRECTIONS)
     labels = {name: option_text(method_style(name).label) for name in known}
-    sides = {"pretrain": "pre-training", "harmful": "harmful"}
+    sides = {"benign": "pre-training", "harmful": "harmful"}
     place = "Position among the kept steps, on a log scale."
     steps, some = (14, 5) if D <= SMALL else (8, 3)  # a recording with many pixels stays below 1 MB, too
     one: Any = Literal[tuple(known)]
@@ -148,7 +148,7 @@ def explorer_of(
         training: int = TRAINING,
         i: int = 1,
         j: int = 1,
-        side: Side = "pretrain",
+        side: Side = "benign",
         theta: Callable[[Any, Any], Any] = max_rir_immunizer,
     ) -> AlignmentView:
         """Look up a step of one extractor."""

@@ -70,15 +70,15 @@ class Step:
     @property
     def immunized(self) -> bool:
         """Clauses (a) and (b) of Definition 3.1, compact."""
-        pretrain, harmful = self["ratios"]
-        clauses = Clauses(harmful > 1 + RATIO_TOLERANCE, pretrain <= 1 + RATIO_TOLERANCE, None)
-        return bool(clauses.harmful_slower and clauses.pretrain_no_slower)
+        benign, harmful = self["ratios"]
+        clauses = Clauses(harmful > 1 + RATIO_TOLERANCE, benign <= 1 + RATIO_TOLERANCE, None)
+        return bool(clauses.harmful_slower and clauses.benign_no_slower)
 
     @property
     def ratios(self) -> str:
         """(i) and (ii) and RIR in words."""
-        pretrain, harmful = self["ratios"]
-        return f"(i) = {num(harmful)}, (ii) = {num(pretrain)}, RIR = {num(harmful / pretrain)}"
+        benign, harmful = self["ratios"]
+        return f"(i) = {num(harmful)}, (ii) = {num(benign)}, RIR = {num(harmful / benign)}"
 
     @property
     def verdict(self) -> str:
@@ -117,8 +117,8 @@ def summary(paths: Mapping[str, ExtractorPath]) -> pd.DataFrame:
     rows = []
     for name, path in paths.items():
         step = path.at(TRAINING)
-        pretrain, harmful = step["ratios"]
-        row = {"steps": int(step["step"]), "(i)": harmful, "(ii)": pretrain, "RIR": harmful / pretrain}
+        benign, harmful = step["ratios"]
+        row = {"steps": int(step["step"]), "(i)": harmful, "(ii)": benign, "RIR": harmful / benign}
         for side, task in enumerate("PH"):
             row |= {
                 f"misalignment {task}": step["misalignment"][side],

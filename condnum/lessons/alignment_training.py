@@ -52,14 +52,14 @@ class PathTasks:
         cell = next(iter(study.cells(loaded)))
         tasks, name, shape = study.names(loaded, cell), loaded.name, None
         if isinstance(loaded, Digits):
-            name, shape = f"{study.known} {cell['pretrain']}-{cell['harmful']}", loaded.images.shape[1:]
-        names = (tasks["pretrain_task"], tasks["harmful_task"])
+            name, shape = f"{study.known} {cell['benign']}-{cell['harmful']}", loaded.images.shape[1:]
+        names = (tasks["benign_task"], tasks["harmful_task"])
         return cls(study.problem(loaded, cell), names, loaded.feature_names, name, shape, study)
 
     @classmethod
     def of(cls, pair: TaskPair) -> Self:
         """Follow a pair of arrays."""
-        names = (pair.pretrain_name, pair.harmful_name)
+        names = (pair.benign_name, pair.harmful_name)
         return cls(ImmunizationProblem.from_pair(pair), names, pair.feature_names, pair.name)
 
     @property
@@ -70,7 +70,7 @@ class PathTasks:
     @cached_property
     def bases(self) -> list[TaskBasis]:
         """Both tasks in the eigenbases of their covariances."""
-        return [TaskBasis.of(task) for task in (self.problem.pretrain, self.problem.harmful)]
+        return [TaskBasis.of(task) for task in (self.problem.benign, self.problem.harmful)]
 
     @cached_property
     def values(self) -> np.ndarray[Any, Any]:
@@ -144,7 +144,7 @@ def follow(
         left = last = left * signs
         ranks = [task.rank for task in tasks.bases]
         if rank < D:
-            ranks = [task.through(theta).rank for task in (tasks.problem.pretrain, tasks.problem.harmful)]
+            ranks = [task.through(theta).rank for task in (tasks.problem.benign, tasks.problem.harmful)]
         found = [
             _measured(torch.from_numpy(left), s, task, r) for task, r in zip(tasks.bases, ranks, strict=True)
         ]

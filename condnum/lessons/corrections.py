@@ -17,7 +17,7 @@ from condnum.numbers import num
 from condnum.report.tables import as_html, formula_html
 from condnum.theory.alignment import alignment
 from condnum.theory.kappa import relative_immunization_ratio
-from condnum.theory.limits import rir_ceiling
+from condnum.theory.limits import rir_limit
 
 HEADINGS = {
     "place": "where",
@@ -82,8 +82,8 @@ def identity_extractor() -> Correction:
 def aligned_remark() -> Correction:
     """Check the remark after Proposition 3.2 on two diagonal covariances."""
     K_P, K_H, theta = np.diag([100.0, 1.0]), np.diag([2.0, 1.0]), np.diag([0.1, 1.0])
-    found, ceiling = relative_immunization_ratio(theta, K_P, K_H), rir_ceiling(K_P, K_H).value
-    return _correction("aligned-tasks", found.success, found=found, ceiling=ceiling)
+    found, limit = relative_immunization_ratio(theta, K_P, K_H), rir_limit(K_P, K_H).value
+    return _correction("aligned-tasks", found.success, found=found, limit=limit)
 
 
 def theorem_4_1() -> Correction:

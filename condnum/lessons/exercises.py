@@ -20,7 +20,7 @@ from condnum.numbers import num
 from condnum.probing import linear_probe
 from condnum.theory.alignment import alignment
 from condnum.theory.kappa import condition_number, covariance, hessian, relative_immunization_ratio
-from condnum.theory.limits import rir_ceiling
+from condnum.theory.limits import rir_limit
 from condnum.theory.regularizers import r_ill, well_spectrum_step, well_step_bound
 from condnum.theory.task import Task
 
@@ -191,9 +191,9 @@ def check_aligned_pair(K_P: Any, K_H: Any, theta: Any) -> str:
     full = np.linalg.matrix_rank(T) == 3
     need(full, "θ must be invertible; leaving a direction out compares different subspaces.")
     measured = relative_immunization_ratio(T, *covariances)
-    numbers = f"(ii) = {num(measured.pretrain_ratio, 4)}, (i) = {num(measured.harmful_ratio, 4)}"
+    numbers = f"(ii) = {num(measured.benign_ratio, 4)}, (i) = {num(measured.harmful_ratio, 4)}"
     falls = f"{numbers}: κ(H_P) must fall, (ii) < 1. θ = K_P^(-1/2) takes it to 1."
-    need(measured.pretrain_ratio < 1, falls)
+    need(measured.benign_ratio < 1, falls)
     rises = f"{numbers}: κ(H_H) must rise, (i) > 1. Let K_H have the flatter spectrum of the two."
     need(measured.clauses.harmful_slower, rises)
     return f"{numbers}: both meet the conditions, although the singular vectors agree in the same order."
@@ -220,11 +220,11 @@ def check_whitening(whiten: Any) -> str:
 
 
 @answer_check
-def check_ceiling(ceiling: Any) -> str:
+def check_limit(limit: Any) -> str:
     """Exercise 9: code RIR_max for positive definite covariances."""
     generator, close = np.random.default_rng(1), 1e-6
     for K_P, K_H in _pairs(6, both=True):
-        value, truth = number_answer(call(ceiling, K_P, K_H), "the ceiling"), rir_ceiling(K_P, K_H)
+        value, truth = number_answer(call(limit, K_P, K_H), "the limit"), rir_limit(K_P, K_H)
         gamma, Q = np.linalg.eigh(K_P)
         tries = [(Q / np.sqrt(gamma)) @ Q.T, *generator.normal(size=(20, *K_P.shape))]
         largest = max(relative_immunization_ratio(T, K_P, K_H).rir for T in tries)
@@ -248,11 +248,11 @@ def check_ceiling(ceiling: Any) -> str:
 def check_spent_budget(spend: Any) -> str:
     """Exercise 11: a θ with (ii) ≤ 1 and (i) at least 99.9 % of the theoretical limit."""
     for K_P, K_H in _pairs(6, both=True):
-        T, limit = matrix_answer(call(spend, K_P, K_H), K_P.shape, "θ"), rir_ceiling(K_P, K_H).value
+        T, limit = matrix_answer(call(spend, K_P, K_H), K_P.shape, "θ"), rir_limit(K_P, K_H).value
         full = np.linalg.matrix_rank(T) == len(T)
         need(full, "θ must be invertible; the limit does not hold for singular ones.")
         measured = relative_immunization_ratio(T, K_P, K_H)
-        i, ii = measured.harmful_ratio, measured.pretrain_ratio
+        i, ii = measured.harmful_ratio, measured.benign_ratio
         numbers = f"(ii) = {num(ii, 4)}, (i) = {num(i, 4)} of {num(limit, 4)}"
         rises = f"{numbers}: κ(H_P) rises. With θ = K_P^(-1/2) S it is κ(S)²; keep that ≤ κ(K_P)."
         need(ii <= 1 + 1e-6, rises)

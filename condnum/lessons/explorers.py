@@ -5,10 +5,10 @@ from pathlib import Path
 from condnum.files import output_folder, write_text
 from condnum.lessons.alignment import AlignmentExplorer
 from condnum.lessons.alignment_lab import recorded_lab
-from condnum.lessons.ceiling import CeilingExplorer
 from condnum.lessons.condition_number import GradientDescentExplorer, SpectrumDescentExplorer
 from condnum.lessons.frame.explorer import Explorer
 from condnum.lessons.frame.recording import record
+from condnum.lessons.limit import LimitExplorer
 from condnum.lessons.own_data import OwnDataExplorer
 from condnum.lessons.regularizer_paths import RegularizerPathExplorer
 from condnum.lessons.regularizers import RegularizerExplorer
@@ -19,7 +19,7 @@ from condnum.stale import code_hash
 EXPLORERS: dict[str, type[Explorer]] = {
     explorer.__name__: explorer
     for explorer in (
-        *(AlignmentExplorer, CeilingExplorer, GradientDescentExplorer),
+        *(AlignmentExplorer, LimitExplorer, GradientDescentExplorer),
         *(OwnDataExplorer, RegularizerExplorer, RegularizerPathExplorer),
         *(SlowingExplorer, SpectrumDescentExplorer),
     )

@@ -61,12 +61,12 @@
 
   function measure(state) {
     const [benign, harmful] = TASKS.map((task) => probe(state.theta, state[task]));
-    const [harmfulRatio, pretrainRatio] = [harmful, benign].map((task) => task.condition / task.before);
+    const [harmfulRatio, benignRatio] = [harmful, benign].map((task) => task.condition / task.before);
     const best = probe(bestTheta(state), state.harmful);
     return {
-      benign, harmful, harmfulRatio, pretrainRatio, rir: harmfulRatio / pretrainRatio,
-      ceiling: (best.condition / best.before) * benign.before,
-      success: harmfulRatio > RISES && !(pretrainRatio > RISES),
+      benign, harmful, harmfulRatio, benignRatio, rir: harmfulRatio / benignRatio,
+      limit: (best.condition / best.before) * benign.before,
+      success: harmfulRatio > RISES && !(benignRatio > RISES),
     };
   }
 
@@ -119,16 +119,16 @@
   }
 
   // Definition 3.1: the harmful κ rises, the benign one does not; an invertible θ loses nothing.
-  function verdict({ harmfulRatio, pretrainRatio, rir, ceiling, success }, state) {
+  function verdict({ harmfulRatio, benignRatio, rir, limit, success }, state) {
     const moved = (ratio) => Math.abs(ratio - 1) <= RISES - 1 ? "as before"
       : ratio > 1 ? `× ${num(ratio)}` : `÷ ${num(1 / ratio)}`;
     const mark = (good) => (good ? "✔" : "✘");
-    const both = `${mark(!(pretrainRatio > RISES))} benign κ ${moved(pretrainRatio)}, `
+    const both = `${mark(!(benignRatio > RISES))} benign κ ${moved(benignRatio)}, `
       + `${mark(harmfulRatio > RISES)} harmful κ ${moved(harmfulRatio)}.`;
-    const none = ceiling <= RISES;
+    const none = limit <= RISES;
     const limit = none ? "Nothing is possible: both data have one shape, no θ tells them apart."
       : `Their quotient, RIR = ${num(rir)}, ${
-        rir * RISES >= ceiling ? "is the largest possible" : `could reach ${num(ceiling)}`}.`;
+        rir * RISES >= limit ? "is the largest possible" : `could reach ${num(limit)}`}.`;
     const remark = !aligned(state) ? ""
       : none ? " Here the paper is right that aligned tasks cannot be immunized."
       : success ? " The tasks are aligned: the paper's remark that no θ can do this does not hold." : "";

@@ -36,7 +36,7 @@ from condnum.probing.quadratic import Modes
 from condnum.report.tables import as_html, formula_html
 from condnum.theory.alignment import alignment
 from condnum.theory.kappa import RATIO_TOLERANCE, Convention, kappa
-from condnum.theory.limits import ceiling_of, max_rir, ridge_convention_ceiling, rir_ceiling
+from condnum.theory.limits import limit_of, max_rir, ridge_convention_limit, rir_limit
 from condnum.theory.task import Task, rank_tolerance
 
 Example = Literal["diabetes", "digits"]
@@ -67,14 +67,14 @@ class OwnPair:
 class OwnTables:
     """A reader's two tables of features: arrays, or paths of files."""
 
-    pretrain: FeaturesLike
+    benign: FeaturesLike
     harmful: FeaturesLike
     drop: str = ""  # names of columns to leave out, comma-separated
 
     @property
     def title(self) -> str:
         """The names of the files, or of the arrays."""
-        given = {"X_P": self.pretrain, "X_H": self.harmful}
+        given = {"X_P": self.benign, "X_H": self.harmful}
         return " and ".join(Path(X).name if isinstance(X, str) else name for name, X in given.items())
 
 
@@ -83,9 +83,9 @@ def _looked_at(tables: OwnTables | None, example: Example, standardize: bool) ->
     """Read two tables, once."""
     if tables:
         title = tables.title
-        if "" in [X for X in (tables.pretrain, tables.harmful) if isinstance(X, str)]:
+        if "" in [X for X in (tables.benign, tables.harmful) if isinstance(X, str)]:
             raise InvalidInputError("the path of X_P or X_H is empty; give both, or neither for the example.")
-        found = open_pair(tables.pretrain, tables.harmful, drop=tables.drop)
+        found = open_pair(tables.benign, tables.harmful, drop=tables.drop)
         if found[0].dimension > _MAX_DIMENSION:
             wide = f"{title}: {found[0].dimension:,d} columns, above the limit of {_MAX_DIMENSION:,d}"
             raise InvalidInputError(f"{wide}; drop some, or run condnum audit.")
@@ -99,7 +99,7 @@ def _looked_at(tables: OwnTables | None, example: Example, standardize: bool) ->
         P, H = (as_stream(table, name=task.name) for table in frames)
         found = match_streams(P, H)
     pair = look_at(*found, standardize=standardize)
-    tasks = pair.pretrain.task, pair.harmful.task
+    tasks = pair.benign.task, pair.harmful.task
     for name, own in zip(("K_P", "K_H"), tasks, strict=True):
         if not own.products[0].any():
             raise RankError(f"{name} has rank 0: all entries of X are zero (standardized constants are).")
@@ -138,10 +138,10 @@ class OwnData(ExplorerResult):
     """Everything notebook 5 says about a pair of feature matrices."""
 
     own: OwnPair
-    pretrain: TaskSpectrum
+    benign: TaskSpectrum
     harmful: TaskSpectrum
     misalignment: float  # of Eq. 10 at θ*: 0 if K_P and K_H share their eigenvectors
-    ceiling: float  # RIR_max, compact; may be infinite
+    limit: float  # RIR_max, compact; may be infinite
     harmful_only: int  # directions that X_H excites and X_P does not
     probes: ProbeCurve  # (4, T) D_P as it is, D_P at θ*, D_H as it is, D_H at θ*
     ridge_limit: float  # upper bound on RIR in the ridge convention, at unit scale
@@ -154,7 +154,7 @@ class OwnData(ExplorerResult):
         return float(self.probes.condition[3] / self.probes.condition[2])
 
     @property
-    def pretrain_ratio(self) -> float:
+    def benign_ratio(self) -> float:
         """(ii) of Definition 3.1 at θ*: κ(H_P(θ*)) / κ(K_P), compact."""
         return float(self.probes.condition[1] / self.probes.condition[0])
 
@@ -182,12 +182,12 @@ class OwnData(ExplorerResult):
         titles = ("spectra of K<sub>P</sub> and K<sub>H</sub>", "overlaps |q<sub>P,i</sub>ᵀq<sub>H,j</sub>|²")
         sheet = Sheet(*titles, "predicted probe", gap=0.125, column_widths=[0.35, 0.27, 0.38])
         left, middle, right = sheet.panels
-        both, D = (self.pretrain, self.harmful), self.pretrain.dimension
+        both, D = (self.benign, self.harmful), self.benign.dimension
         top, limits = max(task.spectrum[0] for task in both), [task.tolerance for task in both]
         low = max(min(limits) / 30, top * _SPECTRUM_FLOOR)
         hover = "σ<sub>%{x}</sub> = %{customdata:.3e}"
         for name, task, color, symbol in (
-            ("K<sub>P</sub>", self.pretrain, BLUE, "circle"),
+            ("K<sub>P</sub>", self.benign, BLUE, "circle"),
             ("K<sub>H</sub>", self.harmful, ORANGE, "diamond-open"),
         ):
             index, shown = np.arange(1, D + 1), np.maximum(task.spectrum, low)
@@ -229,7 +229,7 @@ class OwnData(ExplorerResult):
         """Put the numbers into a table, and verdict and warnings below it."""
         costs = [f"more than {self.probes.steps[-1]:,d}" if n < 0 else f"{n:,d}" for n in self.costs]
         table = {"task": ["rows", "rank", "κ, compact", "κ, ridge ε", "steps, as is", "steps, after θ*"]}
-        columns = ("pre-training P", self.pretrain, costs[:2]), ("harmful H", self.harmful, costs[2:])
+        columns = ("pre-training P", self.benign, costs[:2]), ("harmful H", self.harmful, costs[2:])
         for name, of, steps in columns:
             rank, kappas = f"{of.rank} of {of.dimension}", [num(kappa, 4) for kappa in (of.compact, of.ridge)]
             table[name] = [f"{of.rows:,d}", rank, *kappas, *steps]
@@ -238,8 +238,8 @@ class OwnData(ExplorerResult):
             moved = "falls as well, so D<sub>H</sub> is no harder to probe"
         P, H = self.probes.condition[[1, 3]]
         verdict = (
-            f"<b>RIR ≤ {num(self.ceiling, 4)}</b> (compact), ≤ {num(self.ridge_limit)} with ε = "
-            f"{num(self.ridge)}. θ* takes κ(H<sub>P</sub>) to {num(P)} (ii = {num(self.pretrain_ratio)}) "
+            f"<b>RIR ≤ {num(self.limit, 4)}</b> (compact), ≤ {num(self.ridge_limit)} with ε = "
+            f"{num(self.ridge)}. θ* takes κ(H<sub>P</sub>) to {num(P)} (ii = {num(self.benign_ratio)}) "
             f"and κ(H<sub>H</sub>) to {num(H, 4)} (i = {num(self.harmful_ratio)}): it {moved}. "
             f"Misalignment of Eq. 10 at θ*: {self.misalignment:.2f}."
         )
@@ -251,7 +251,7 @@ class OwnData(ExplorerResult):
 
 def largest_rir(K_P: Floats, K_H: Floats) -> float:
     """Return the theoretical limit of RIR for two invertible covariances."""
-    return rir_ceiling(K_P, K_H).value
+    return rir_limit(K_P, K_H).value
 
 
 @with_controls(
@@ -285,35 +285,35 @@ def own_data(
 ) -> OwnData:
     """Analyse `tables`, or an example; probes are predicted for `y = Xw*` with Gaussian w*."""
     own = _looked_at(tables, example, standardize)
-    tasks = [replace(of.task, eps=of.task.eps * tolerance) for of in (own.pair.pretrain, own.pair.harmful)]
+    tasks = [replace(of.task, eps=of.task.eps * tolerance) for of in (own.pair.benign, own.pair.harmful)]
     least = rank_tolerance(len(own.K_P), max(task.eps for task in tasks))
     if least >= 0.5:
         raise InvalidInputError(
             f"the rank tolerance is {num(least)} σ₁, above most singular values; lower it."
         )
-    facts, ceiling, misalignment, probes = _measured(own, tolerance)
+    facts, found, misalignment, probes = _measured(own, tolerance)
     if {one.rank for one in tasks} == {len(own.K_P)} and limit is not largest_rir:  # both invertible
-        ceiling = replace(ceiling, value=float(limit(own.K_P, own.K_H)))
+        found = replace(found, value=float(limit(own.K_P, own.K_H)))
     P, H = (TaskSpectrum.of(about, task, ridge) for about, task in zip(facts, tasks, strict=True))
-    bound = ridge_convention_ceiling(*tasks, ridge=ridge)
-    own_only = ceiling.harmful_only_dimension
-    return OwnData(own, P, H, misalignment, ceiling.value, own_only, probes, bound, ridge=ridge, goal=goal)
+    bound = ridge_convention_limit(*tasks, ridge=ridge)
+    own_only = found.harmful_only_dimension
+    return OwnData(own, P, H, misalignment, found.value, own_only, probes, bound, ridge=ridge, goal=goal)
 
 
 @lru_cache(maxsize=8)
 def _measured(own: OwnPair, tolerance: float) -> tuple[Any, ...]:
-    """Return what neither ε nor the goal changes: facts, the ceiling, misalignment at θ*, probes."""
-    rows, solution = (own.pair.pretrain, own.pair.harmful), np.random.default_rng(0).normal(size=len(own.K_P))
+    """Return what neither ε nor the goal changes: facts, the limit, misalignment at θ*, probes."""
+    rows, solution = (own.pair.benign, own.pair.harmful), np.random.default_rng(0).normal(size=len(own.K_P))
     facts = [task_facts(name, of) for name, of in zip(("K_P", "K_H"), rows, strict=True)]
     P, H = (replace(of.task, eps=of.task.eps * tolerance) for of in rows)
-    ceiling, theta = ceiling_of(P, H), max_rir(P)
+    limit, theta = limit_of(P, H), max_rir(P)
     modes = []
     for task in (P, H):  # of targets Xw, which are the coordinates SVᵀw in the basis of X
         along = task.root @ torch.from_numpy(solution)[:, None]
         probed = task.aimed_at(along)
         modes += [Modes.of(probed.raw), Modes.of(probed.through(theta))]
     probes = probe_curves(modes, log_spaced_steps(_PROBE_STEPS, 200))
-    return facts, ceiling, alignment(theta, H).misalignment, probes
+    return facts, limit, alignment(theta, H).misalignment, probes
 
 
 class OwnDataExplorer(Explorer):

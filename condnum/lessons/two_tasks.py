@@ -14,17 +14,17 @@ from condnum.theory.limits import max_rir_immunizer
 from condnum.theory.task import Task
 
 #: Which task does not use the last feature.
-NullKind = Literal["none", "both", "harmful", "pretrain"]
+NullKind = Literal["none", "both", "harmful", "benign"]
 NULL_LABELS = {
     "none": "in no task",
     "both": "in both tasks",
     "harmful": "in the harmful task",
-    "pretrain": "in pre-training",
+    "benign": "in pre-training",
 }
 _kappa = partial(Slider, low=1, high=100, log=True, marks=3)
 #: Controls of two tasks, as several explorers have them.
 TASK_CONTROLS: dict[str, Any] = {
-    "kappa_pretrain": _kappa("κ of K<sub>P</sub>", "Condition number of the pre-training task."),
+    "kappa_benign": _kappa("κ of K<sub>P</sub>", "Condition number of the pre-training task."),
     "kappa_harmful": _kappa("κ of K<sub>H</sub>", "Condition number of the harmful task."),
     "angle": Slider("angle of the eigenbases (degrees)", "0: large directions agree; 90: opposite.", 0, 90),
     "null": Choice("last feature dead", "Tasks in which the last feature is always zero.", NULL_LABELS),
@@ -34,7 +34,7 @@ TwoTasks = tuple[float, float, float, int, NullKind]
 
 
 def two_tasks(
-    kappa_pretrain: float = 100.0,
+    kappa_benign: float = 100.0,
     kappa_harmful: float = 10.0,
     angle: float = 45.0,
     dimension: int = 4,
@@ -45,14 +45,14 @@ def two_tasks(
     if turned < 2:
         least = 2 + dimension - turned
         raise InvalidInputError(f"dimension must be at least {least} with null='{null}', got {dimension}.")
-    gamma_P, gamma_H = (spectrum("geometric", turned, kappa) for kappa in (kappa_pretrain, kappa_harmful))
+    gamma_P, gamma_H = (spectrum("geometric", turned, kappa) for kappa in (kappa_benign, kappa_harmful))
     Q, first, phi = np.eye(turned), np.arange(turned // 2), np.deg2rad(angle)
     last = turned - 1 - first
     Q[first, first] = Q[last, last] = np.cos(phi)
     Q[last, first], Q[first, last] = np.sin(phi), -np.sin(phi)
     tasks = []
     for K, kappa, own in (
-        (np.diag(gamma_P), kappa_pretrain, "pretrain"),
+        (np.diag(gamma_P), kappa_benign, "benign"),
         ((Q * gamma_H) @ Q.T, kappa_harmful, "harmful"),
     ):
         if null != "none":

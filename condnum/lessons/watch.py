@@ -29,7 +29,7 @@ class Watch(FigureView):
     def __init__(self, problem: ImmunizationProblem, *, static: bool = False) -> None:
         self.static = static  # draw at the end alone
         self.rows: list[tuple[float, ...]] = []  # step, (ii), (i), norm ratio on D_P and on D_H
-        self._tasks, self._drawn, self._displayed = (problem.pretrain, problem.harmful), 0.0, False
+        self._tasks, self._drawn, self._displayed = (problem.benign, problem.harmful), 0.0, False
         solution = torch.from_numpy(np.random.default_rng(0).normal(size=problem.dimension))
         self._probed = [task.aimed_at((task.root @ solution)[:, None]) for task in self._tasks]
         self._kappa = [task.kappa for task in self._tasks]
@@ -39,7 +39,7 @@ class Watch(FigureView):
         """Take over a recorded step, and draw it unless that has just been done."""
         if not progress.record:
             return
-        kappa = [progress.record[f"kappa_{task}"] for task in ("pretrain", "harmful")]
+        kappa = [progress.record[f"kappa_{task}"] for task in ("benign", "harmful")]
         left = [
             float(linear_probe(progress.theta, task, steps=PROBE_STEPS).norm_ratio[-1])
             for task in self._probed
@@ -66,23 +66,23 @@ class Watch(FigureView):
     def draw(self) -> Any:
         """Return the figure of the recorded steps."""
         nothing = np.full((1, 5), np.nan)
-        t, pretrain, harmful, *left = np.array(self.rows or nothing, dtype=np.float64).T
+        t, benign, harmful, *left = np.array(self.rows or nothing, dtype=np.float64).T
         sheet = Sheet("both κ", "the two ratios of Eq. 15", f"probes after {PROBE_STEPS} steps")
         kappas, ratios, probes = sheet.panels
         names = ("benign D<sub>P</sub>", "harmful D<sub>H</sub>")
         for name, color, start, ratio, norm in zip(
-            names, (BLUE, ORANGE), self._kappa, (pretrain, harmful), left, strict=True
+            names, (BLUE, ORANGE), self._kappa, (benign, harmful), left, strict=True
         ):
             kappas.line(f"κ, {name}", t, ratio * start, color, hover="t = %{x:,d}: κ = %{y:.4g}")
             probes.line(f"norm ratio, {name}", t, norm, color, "dot", hover="t = %{x:,d}: %{y:.3g} left")
         ratios.line("(i), harmful: more is better", t, harmful, ORANGE, "dash", hover="(i) = %{y:.4g}")
-        ratios.line("(ii), benign: at most 1", t, pretrain, BLUE, "dash", hover="(ii) = %{y:.4g}")
+        ratios.line("(ii), benign: at most 1", t, benign, BLUE, "dash", hover="(ii) = %{y:.4g}")
         ratios.line("unchanged", t[[0, -1]], [1.0, 1.0], NEUTRAL, "longdash", width=1.5, hoverinfo="skip")
         for panel, words, drawn in ((kappas, "κ", self._kappa), (ratios, "ratio", [1.0])):
-            both = np.outer(drawn, np.append(pretrain, harmful))
+            both = np.outer(drawn, np.append(benign, harmful))
             panel.y(**log_axis(words, both))
         probes.y("norm ratio (Eq. 16)", 0, 1.03)
         for panel in sheet.panels:
             panel.x("step t")
-        now = f"step {t[-1]:,.0f}: (i) = {num(harmful[-1])}, (ii) = {num(pretrain[-1])}"
+        now = f"step {t[-1]:,.0f}: (i) = {num(harmful[-1])}, (ii) = {num(benign[-1])}"
         return sheet.finish(f"Immunization, {now}" if self.rows else "Immunization: not started")

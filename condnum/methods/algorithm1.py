@@ -75,7 +75,7 @@ class Ours(Method):
     parts: tuple[str, ...] = ("well", "ill", "supervised")
     defaults = DescentSettings()
     net_parts: ClassVar = {
-        "well": NetPart("pretrain", lambda step: feature_r_well(step.X("pretrain"))),
+        "well": NetPart("benign", lambda step: feature_r_well(step.X("benign"))),
         "ill": _ILL,
     }
 
@@ -93,7 +93,7 @@ class Ours(Method):
         """Return the three parts of line 6 and the probe's gradient of line 4."""
         theta, benign = parameters["theta"], benign_gradients(problem, parameters)
         inner = {
-            "well": well_gradient_in_hessian(problem.pretrain, theta),
+            "well": well_gradient_in_hessian(problem.benign, theta),
             "ill": ill_gradient_in_hessian(problem.harmful, theta),
         }
         return Gradients(benign.parts, benign.others, inner)

@@ -18,7 +18,7 @@ from condnum.theory.task import Task
 
 
 def bilevel_gradient(
-    harmful: SupervisedLoss, pretrain: SupervisedLoss, parameters: Parameters, settings: DescentSettings
+    harmful: SupervisedLoss, benign: SupervisedLoss, parameters: Parameters, settings: DescentSettings
 ) -> Tensor:
     """Return the gradient in θ of `L(D_P, ω, θ*) − L(D_H, w, θ*)`, through the inner steps from θ to θ*."""
     theta = parameters["theta"].detach().requires_grad_()
@@ -27,7 +27,7 @@ def bilevel_gradient(
         tuned = theta
         for _ in range(settings.inner_steps):
             tuned = tuned - settings.inner_rate * harmful.derivative(tuned @ w) @ w.mT
-        outer = pretrain.value(tuned @ omega) - harmful.value(tuned @ w)
+        outer = benign.value(tuned @ omega) - harmful.value(tuned @ w)
         (gradient,) = torch.autograd.grad(outer, theta)
     return gradient
 
@@ -39,7 +39,7 @@ class Imma(Method):
     label = "IMMA"
     summary = "bi-level: maximizes the harmful loss after a simulated fine-tuning step; steps × O(D²)"
     parts = ("bilevel",)
-    needs = ("pretrain", "harmful")
+    needs = ("benign", "harmful")
     defaults = DescentSettings()
     net_parts: ClassVar = {}  # its gradients are its own
     net_defaults: ClassVar = {"loss_weight": 1.0}  # as published: no part to balance
@@ -58,25 +58,25 @@ class Imma(Method):
     ) -> Gradients:
         """Return the bi-level gradient of θ and the plain gradients of both probes."""
         theta, omega, w = (parameters[name] for name in ("theta", "omega", "w"))
-        pretrain, harmful = problem.losses
-        assert pretrain is not None  # see `needs`
+        benign, harmful = problem.losses
+        assert benign is not None  # see `needs`
         assert harmful is not None
         probes = {
-            "omega": theta.mT @ pretrain.derivative(theta @ omega),
+            "omega": theta.mT @ benign.derivative(theta @ omega),
             "w": theta.mT @ harmful.derivative(theta @ w),
         }
-        return Gradients({"bilevel": bilevel_gradient(harmful, pretrain, parameters, settings)}, probes)
+        return Gradients({"bilevel": bilevel_gradient(harmful, benign, parameters, settings)}, probes)
 
     def net_backward(self, step: NetStep, weights: Mapping[str, float]) -> dict[str, float]:
         """Fill the gradients of θ, through the attacker's steps, and of both heads, at θ."""
         loss_weight, moved = weights[SUPERVISED], step.theta
         inner = step.loss("harmful", step.probe, moved)
-        own = loss_weight * step.loss("pretrain", theta=moved) + inner
+        own = loss_weight * step.loss("benign", theta=moved) + inner
         step.fill(step.heads, torch.autograd.grad(own, list(step.heads), retain_graph=True))
         for k in range(step.settings.inner_steps):
             inner = inner if k == 0 else step.loss("harmful", step.probe, moved)
             moved, _ = step.descend(inner, moved)
-        benign, harmful = step.loss("pretrain", theta=moved), step.loss("harmful", step.probe, moved)
+        benign, harmful = step.loss("benign", theta=moved), step.loss("harmful", step.probe, moved)
         outer = loss_weight * benign - harmful
         step.fill(step.theta, torch.autograd.grad(outer, list(step.theta), materialize_grads=True))
         return {SUPERVISED: float(benign.detach()), HARMFUL: float(harmful.detach())}
@@ -111,10 +111,10 @@ class OptKappa(Method):
     summary = (
         "descends κ(H<sub>P</sub>) − κ(H<sub>H</sub>) itself, through four extreme eigenpairs; steps × O(D³)"
     )
-    parts = ("kappa_pretrain", "kappa_harmful")
+    parts = ("kappa_benign", "kappa_harmful")
     defaults = DescentSettings()
     net_parts: ClassVar = {
-        "kappa_pretrain": NetPart("pretrain", lambda step: step.kappa("pretrain")),
+        "kappa_benign": NetPart("benign", lambda step: step.kappa("benign")),
         "kappa_harmful": NetPart("harmful", lambda step: -step.kappa("harmful")),
     }
 
@@ -122,9 +122,9 @@ class OptKappa(Method):
         self, problem: ImmunizationProblem, parameters: Parameters, settings: DescentSettings
     ) -> Gradients:
         """Return the gradients of `+κ_P` and `−κ_H`."""
-        P = kappa_gradient(problem.pretrain, parameters["theta"], settings.convention)
+        P = kappa_gradient(problem.benign, parameters["theta"], settings.convention)
         H = kappa_gradient(problem.harmful, parameters["theta"], settings.convention)
-        return Gradients({"kappa_pretrain": P, "kappa_harmful": -H})
+        return Gradients({"kappa_benign": P, "kappa_harmful": -H})
 
 
 class Identity(Method):
@@ -166,13 +166,13 @@ MAX_RIR = ClosedForm(
     "max_rir",
     "Maximum RIR (K<sub>P</sub><sup>−1/2</sup>)",
     "RIR at the theoretical limit (compact) if K_P and K_H are invertible; one eigh per task, O(D³)",
-    lambda problem: max_rir(problem.pretrain),
+    lambda problem: max_rir(problem.benign),
 )
 PARETO = ClosedForm(
     "pareto",
     "Pareto (closed form)",
     "meets Definition 3.1 in as many conventions as it can, then with the largest RIR; O(D³)",
-    lambda problem: pareto(problem.pretrain, problem.harmful, ceiling=problem.ceiling),
+    lambda problem: pareto(problem.benign, problem.harmful, limit=problem.limit),
 )
 
 

@@ -195,9 +195,9 @@ def part_weights(norms: dict[str, float], settings: DescentSettings) -> dict[str
     """
     chosen = {"supervised": settings.loss_weight}
     if settings.weights == "fixed":
-        chosen |= {"well": settings.lambda_pretrain, "ill": settings.lambda_harmful}
+        chosen |= {"well": settings.lambda_benign, "ill": settings.lambda_harmful}
     else:
-        wanted = dict.fromkeys(("well", "kappa_pretrain"), 1.0)
+        wanted = dict.fromkeys(("well", "kappa_benign"), 1.0)
         wanted |= dict.fromkeys(("ill", "kappa_harmful"), settings.ratio)
         chosen |= {part: wanted[part] / norms[part] for part in wanted if norms.get(part, 0.0) > 0}
     return {part: chosen.get(part, 1.0) for part in norms}
@@ -211,7 +211,7 @@ def measure(
     What is `seen` through θ, where that is known, is not computed again.
     """
     loss, found, size = problem.losses[0], dict[str, float](), 1.0 if seen is None else seen.size**2
-    for name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
+    for name, task in (("benign", problem.benign), ("harmful", problem.harmful)):
         if seen is None and not _finite(task.root @ theta):
             found |= {f"r_{name}": math.nan, f"kappa_{name}": math.inf}
             continue
@@ -222,16 +222,16 @@ def measure(
             first, last = (size * of.image.new_tensor(end**2) for end in (top, low))
             norm = size * torch.linalg.matrix_norm(gram(of.image.mT))
             well = (first.square() - norm.square() / D) / 2
-            value = well if name == "pretrain" else r_ill_of_norm(norm, last, k)
+            value = well if name == "benign" else r_ill_of_norm(norm, last, k)
         else:  # without the cancellation of the norm
             sigma = size * of.sigma.square()
             found[f"kappa_{name}"] = float(sigma[0] / sigma[-1])
-            value = (well_of_spectrum(sigma, D) if name == "pretrain" else ill_of_spectrum(sigma, k)).value
+            value = (well_of_spectrum(sigma, D) if name == "benign" else ill_of_spectrum(sigma, k)).value
         found[f"r_{name}"] = float(value)
     return {
         "loss": math.nan if loss is None or omega is None else float(loss.value(theta @ omega)),
-        "r_well": found["r_pretrain"],
+        "r_well": found["r_benign"],
         "r_ill": found["r_harmful"],
-        "kappa_pretrain": found["kappa_pretrain"],
+        "kappa_benign": found["kappa_benign"],
         "kappa_harmful": found["kappa_harmful"],
     }

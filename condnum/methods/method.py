@@ -45,7 +45,7 @@ class Method:
     seeded: bool = True  # False: θ is the same for every seed, and a sweep computes it once
     defaults: Settings | None = None  # of a descent; None: the start is the answer, in closed form
     parts: tuple[str, ...] | None = None  # names of θ's gradient parts; None: not known
-    needs: tuple[Literal["pretrain", "harmful"], ...] = ()  # tasks whose targets it needs
+    needs: tuple[Literal["benign", "harmful"], ...] = ()  # tasks whose targets it needs
     net_parts: ClassVar[Mapping[str, NetPart] | None] = None  # of its objective on a net; None: not for nets
     net_defaults: ClassVar[Mapping[str, Any]] = {}  # of `DeepSettings`, in place of its own
     # Whether it simulates an attacker, by `inner_steps` and `inner_rate`, on a head of D_H trained beside θ.

@@ -12,7 +12,7 @@ from torch.nn import functional
 from condnum.errors import RankError
 from condnum.theory.features import feature_rtol, precondition_gradient, smaller_gram
 
-Task = Literal["pretrain", "harmful"]
+Task = Literal["benign", "harmful"]
 Vector: TypeAlias = Sequence[Tensor]
 Head: TypeAlias = Callable[[Tensor], Tensor]  # features (n, D) to logits (n, C)
 
@@ -93,7 +93,7 @@ class NetStep:
         values: dict[str, float] = {}
         for task, labels in self.labels.items():
             own = {name: part for name, part in parts.items() if part.task == task and name in weights}
-            supervised = weights.get(SUPERVISED) if task == "pretrain" else None
+            supervised = weights.get(SUPERVISED) if task == "benign" else None
             if not len(labels) or (not own and supervised is None):
                 continue
             loss = self.features(task).new_zeros(())

@@ -23,7 +23,7 @@ from condnum.arrays import (
 from condnum.errors import InvalidInputError, check_known
 from condnum.probing.probe_steps import ProbeSteps, seen_steps
 from condnum.theory.kappa import Seen
-from condnum.theory.limits import RirCeiling, ceiling_of
+from condnum.theory.limits import RirLimit, limit_of
 from condnum.theory.task import Task, two_tasks
 
 LossName = Literal["mse", "bce"]
@@ -99,7 +99,7 @@ class ImmunizationProblem:
     tasks' targets, with an intercept for classes.
     """
 
-    pretrain: Task  # K_P
+    benign: Task  # K_P
     harmful: Task  # K_H
     losses: Sequence[SupervisedLoss | None] = ()  # of D_P and D_H; None: no targets
     probes: Sequence[Task | None] = ()  # the tasks of both actual probes
@@ -107,38 +107,37 @@ class ImmunizationProblem:
     @own_state()
     def __post_init__(self) -> None:
         """Refuse arrays, which do not say whether they are rows or covariances; fill in losses and probes."""
-        for task in (self.pretrain, self.harmful):
+        for task in (self.benign, self.harmful):
             if not isinstance(task, Task):
                 raise InvalidInputError(f"a problem needs two tasks, got {type(task).__name__}; {MAKE_IT}")
-        P, H = two_tasks(self.pretrain, self.harmful)
+        P, H = two_tasks(self.benign, self.harmful)
         probes = self.probes or [task.probe if task.outputs else None for task in (P, H)]
         losses = self.losses or [None if probe is None else SquaredLoss.of(probe) for probe in probes]
-        for name, value in {"pretrain": P, "harmful": H, "probes": probes, "losses": losses}.items():
+        for name, value in {"benign": P, "harmful": H, "probes": probes, "losses": losses}.items():
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
         """Return the sizes of both tasks."""
         rows = (
-            f"{task.rows:,d} rows" if task.rows else "covariance only"
-            for task in (self.pretrain, self.harmful)
+            f"{task.rows:,d} rows" if task.rows else "covariance only" for task in (self.benign, self.harmful)
         )
         return f"ImmunizationProblem(D = {self.dimension}; D_P: {next(rows)}; D_H: {next(rows)})"
 
     @property
     def dimension(self) -> int:
         """Input dimension D, shared by both tasks."""
-        return self.pretrain.dimension
+        return self.benign.dimension
 
     @cached_property
     @own_state()
-    def ceiling(self) -> RirCeiling:
+    def limit(self) -> RirLimit:
         """The theoretical limit of RIR."""
-        return ceiling_of(self.pretrain, self.harmful)
+        return limit_of(self.benign, self.harmful)
 
     @own_state()
     def seen(self, theta: Any) -> Seen:
         """Return what probes of both tasks see through θ."""
-        return Seen.of(theta, self.pretrain, self.harmful, (self.probes[0], self.probes[1]))
+        return Seen.of(theta, self.benign, self.harmful, (self.probes[0], self.probes[1]))
 
     @own_state()
     def probe_steps(self, theta: Any) -> tuple[ProbeSteps | None, ProbeSteps | None]:
@@ -152,7 +151,7 @@ class ImmunizationProblem:
     @property
     def device(self) -> torch.device:
         """Where the tensors live."""
-        return self.pretrain.factor.device
+        return self.benign.factor.device
 
     @classmethod
     def from_pair(cls, pair: Any, *, device: str | torch.device | None = None) -> ImmunizationProblem:
@@ -246,12 +245,12 @@ class ImmunizationProblem:
     @classmethod
     @own_state()
     def from_covariances(
-        cls, pretrain_covariance: ArrayLike, harmful_covariance: ArrayLike
+        cls, benign_covariance: ArrayLike, harmful_covariance: ArrayLike
     ) -> ImmunizationProblem:
         """Build a problem without supervised loss from the two covariances alone.
 
         Args:
-            pretrain_covariance: `(D, D)`, `K_P`.
+            benign_covariance: `(D, D)`, `K_P`.
             harmful_covariance: `(D, D)`, `K_H`.
 
         Returns:
@@ -264,7 +263,7 @@ class ImmunizationProblem:
             >>> ImmunizationProblem.from_covariances([[2.0]], [[3.0]]).dimension
             1
         """
-        return cls(*two_tasks(pretrain_covariance, harmful_covariance))
+        return cls(*two_tasks(benign_covariance, harmful_covariance))
 
 
 def _probabilities(y: Any, name: str, rows: Any) -> Tensor:

@@ -135,7 +135,7 @@ def immunize(
     Examples:
         >>> problem = ImmunizationProblem.from_covariances([[9.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 2.0]])
         >>> result = immunize(problem, "ours", seed=0, steps=200, learning_rate=0.01)
-        >>> result.stop_reason, bool(result.history["kappa_pretrain"][-1] < 9)
+        >>> result.stop_reason, bool(result.history["kappa_benign"][-1] < 9)
         ('steps', True)
     """
     options: dict[str, Any] = {"settings": settings, "callback": callback, "callback_steps": callback_steps}

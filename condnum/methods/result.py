@@ -18,7 +18,7 @@ from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.settings import Settings
 from condnum.probing.probe_steps import ProbeSteps, seen_steps, slowdown_verdict
 from condnum.theory.kappa import Immunization, Seen, both_conventions
-from condnum.theory.limits import share_of_ceiling
+from condnum.theory.limits import fraction_of_limit
 
 StopReason = Literal["steps", "cancelled", "diverged", "closed_form"]
 
@@ -32,7 +32,7 @@ class ImmunizationResult:
     method: str
     seed: int
     settings: Settings | None  # what ran; None for controls and closed forms
-    # One row per recorded step from θ₀ to the result, `(T,)` each: step, loss, r_well, r_ill, kappa_pretrain,
+    # One row per recorded step from θ₀ to the result, `(T,)` each: step, loss, r_well, r_ill, kappa_benign,
     # kappa_harmful and what the method adds; empty if unwanted.
     history: dict[str, NDArray[np.float64]]
     steps: int  # steps taken
@@ -42,7 +42,7 @@ class ImmunizationResult:
     part_weights: dict[str, float] = field(default_factory=dict)  # λ of each gradient part
     seen: Seen | None = None  # of both tasks through θ, which verdicts are read from
     verdict: Immunization | None = None  # of θ, compact convention; None where θ cannot be measured
-    ceiling: float | None = None  # RIR_max beside it
+    limit: float | None = None  # RIR_max beside it
     # Steps of the probes of the actual targets; None where there are none.
     benign_probe: ProbeSteps | None = None
     harmful_probe: ProbeSteps | None = None
@@ -62,7 +62,7 @@ def with_verdict(problem: ImmunizationProblem, result: ImmunizationResult) -> Im
     try:
         seen = result.seen or problem.seen(result.theta)
         benign, harmful = (None if of is None else seen_steps(of) for of in seen.probes)
-        ceiling = problem.ceiling.value
+        limit = problem.limit.value
         compact, ridge = both_conventions(seen)
     except CondnumError as error:
         return replace(result, explanation=f"θ cannot be measured: {error}")
@@ -71,24 +71,24 @@ def with_verdict(problem: ImmunizationProblem, result: ImmunizationResult) -> Im
     if compact.verdict == ridge.verdict:
         met = f"{compact.verdict} in both conventions"
     text = f"Definition 3.1 is {met}: {compact.ratios}, RIR = {compact.rir:.4g}"
-    if math.isfinite(ceiling):
-        text += f", {share_of_ceiling(compact.rir, ceiling):.1%} of the theoretical limit {ceiling:.4g}."
+    if math.isfinite(limit):
+        text += f", {fraction_of_limit(compact.rir, limit):.1%} of the theoretical limit {limit:.4g}."
     else:
         text += "; no theoretical limit: the harmful task has directions of its own."
     if problem.harmful.rank == 1:
         text += " K_H has rank 1, so κ(H_H) = 1 for every θ and no extractor can meet clause (a)."
-    elif ceiling <= 1 + 1e-6:
+    elif limit <= 1 + 1e-6:
         text += " A theoretical limit of 1 means that no extractor can immunize this pair."
     text += (
         f" {slowdown_verdict(compact.success, benign, harmful) or compact.slowed}"
-        f" κ(H_P) = {compact.pretrain_after.value:.4g}, κ(H_H) = {compact.harmful_after.value:.4g}."
+        f" κ(H_P) = {compact.benign_after.value:.4g}, κ(H_H) = {compact.harmful_after.value:.4g}."
         f"{result.explanation} Ridge convention (ε = 1e-6): {ridge.ratios}."
     )
     return replace(
         result,
         seen=seen,
         verdict=compact,
-        ceiling=ceiling,
+        limit=limit,
         benign_probe=benign,
         harmful_probe=harmful,
         explanation=text,

@@ -60,7 +60,7 @@ class DescentSettings(Settings):
     weights: Literal["balanced", "fixed"] = "balanced"  # where the weights of the parts come from
     ratio: float = 5.0  # balanced: λ_P = 1/‖g_P‖, λ_H = ratio/‖g_H‖ at step 0
     loss_weight: float = 1.0  # weight of the supervised loss
-    lambda_pretrain: float = 100.0  # fixed: λ_P (Table 4, house prices)
+    lambda_benign: float = 100.0  # fixed: λ_P (Table 4, house prices)
     lambda_harmful: float = 1e7  # fixed: λ_H (likewise)
     convention: Literal["compact", "ridge"] = "compact"  # of `opt_kappa`: the released code has `ridge`
     inner_steps: int = 1  # of `imma`: steps of the simulated attacker on θ
@@ -84,7 +84,7 @@ class DescentSettings(Settings):
         """Return in one line what has an effect; the gradient's parts decide what the weights weigh."""
         text = f"{self.steps} steps of {self.optimizer}, η = {self.learning_rate:g} ({self.schedule})"
         if self.weights == "fixed" and {"well", "ill"} & set(parts):
-            text += f", λ_P = {self.lambda_pretrain:g}, λ_H = {self.lambda_harmful:g}"
+            text += f", λ_P = {self.lambda_benign:g}, λ_H = {self.lambda_harmful:g}"
         elif self.weights == "balanced" and len(parts) > 1:
             text += f", λ balanced with ratio {self.ratio:g}"
         if "bilevel" in parts:

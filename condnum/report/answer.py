@@ -207,7 +207,7 @@ def _limits(tables: Tables, kind: str, data: str) -> Answer:
     share = summary[summary["method"] != "identity"].groupby("method", sort=False)["rir_share"].mean()
     best, ours = str(share.idxmax()), _first(share.index)
     said = (
-        f"No invertible θ has a larger RIR than the theoretical limit, {span(summary['rir_ceiling'])} at "
+        f"No invertible θ has a larger RIR than the theoretical limit, {span(summary['rir_limit'])} at "
         f"ε = {span(summary['ridge'])}; {_words(best)} comes nearest with "
         f"{number(100 * share[best])} % of it, and {_words(ours)} reaches {number(100 * share[ours])} %. "
         "The paper states no limit."
@@ -254,7 +254,7 @@ def _erasure(tables: Tables, kind: str, data: str) -> Answer:
     said = (
         f"After erasure the best linear attacker keeps {kept('harmful_linear_kept')} of its score above "
         f"chance on fresh rows (shuffled targets: {control}), a nonlinear one "
-        f"{kept('harmful_nonlinear_kept')}, and the benign task {kept('pretrain_linear_kept')}; pairs of "
+        f"{kept('harmful_nonlinear_kept')}, and the benign task {kept('benign_linear_kept')}; pairs of "
         f"tasks: {summary['pair'].nunique()}. The paper does not erase."
     )
     return Answer(said, left_table(summary))

@@ -34,8 +34,8 @@ _LEFT: dict[str, Column] = {
     "linear, fresh rows": "harmful_linear",
     "left of its margin": ("harmful_linear_kept harmful_linear_kept_pm", percent),
     "nonlinear, fresh rows": "harmful_nonlinear",
-    "benign": "pretrain_linear",
-    "kept of its margin": ("pretrain_linear_kept pretrain_linear_kept_pm", percent),
+    "benign": "benign_linear",
+    "kept of its margin": ("benign_linear_kept benign_linear_kept_pm", percent),
     "price, closed form": ("price", _percent),
 }
 
@@ -43,11 +43,11 @@ _STEPS: dict[str, Column] = {
     "pair": "pair",
     "extractor": "extractor",
     "(i)": "harmful_ratio",
-    "(ii)": "pretrain_ratio",
+    "(ii)": "benign_ratio",
     "RIR": "rir",
     "harmful steps, 1/σ₁": "harmful_steps",
     "exact line search": ("harmful_steps_exact", _steps),
-    "benign steps, 1/σ₁": "pretrain_steps",
+    "benign steps, 1/σ₁": "benign_steps",
 }
 
 
@@ -88,7 +88,7 @@ def degree_table(by_degree: pd.DataFrame) -> pd.DataFrame:
     return shown(by_degree, _DEGREES)
 
 
-_TASKS = {"harmful_linear_kept": "harmful, best linear attacker", "pretrain_linear_kept": "benign"}
+_TASKS = {"harmful_linear_kept": "harmful, best linear attacker", "benign_linear_kept": "benign"}
 
 _PAIRED: dict[str, Column] = {
     "pair": "pair",

@@ -58,8 +58,8 @@ def comparison_table(summary: pd.DataFrame) -> pd.DataFrame:
         of = f"published_{name}"
         rows[of] = rows[of].where(theirs)
         columns |= lines(title, ("", with_spread(name)), *[published(name)] * bool(rows[of].notna().any()))
-    if np.isfinite(rows["rir_ceiling"]).any():
-        columns |= lines("RIR / limit", ("", "rir_share"), ("(limit)", ("rir_ceiling", in_brackets)))
+    if np.isfinite(rows["rir_limit"]).any():
+        columns |= lines("RIR / limit", ("", "rir_share"), ("(limit)", ("rir_limit", in_brackets)))
     return shown(rows, columns)
 
 
@@ -69,8 +69,8 @@ def linear_evidence_table(results: pd.DataFrame) -> pd.DataFrame:
         results[results["convention"] == "compact"],
         ["method"],
         {
-            "method": "method", "rank H_P": "rank_pretrain", "rank H_H": "rank_harmful",
-            "κ(θ)": "theta_condition", "loss gap, clause (c)": "loss_gap", "limit of RIR": "rir_ceiling",
+            "method": "method", "rank H_P": "rank_benign", "rank H_H": "rank_harmful",
+            "κ(θ)": "theta_condition", "loss gap, clause (c)": "loss_gap", "limit of RIR": "rir_limit",
             "steps": "steps", "seconds a seed": "seconds", "stopped by": "stop_reason",
         },
     )  # fmt: skip
@@ -79,7 +79,7 @@ def linear_evidence_table(results: pd.DataFrame) -> pd.DataFrame:
 # How much is possible.
 
 _PAIR: dict[str, Column] = {
-    "pair": ("pretrain_task harmful_task", lambda P, H: f"{P}{GAP}→{GAP}{H}".replace("digit ", ""))
+    "pair": ("benign_task harmful_task", lambda P, H: f"{P}{GAP}→{GAP}{H}".replace("digit ", ""))
 }
 
 
@@ -93,7 +93,7 @@ def limits_table(summary: pd.DataFrame) -> pd.DataFrame:
     columns: dict[str, Column] = {"method": "method", "immunized": ("immunized seeds", count_of)}
     columns |= {title: name for name, title in RATIO_TITLES.items()}
     within = ("", ("rir_share rir_share_min rir_share_max", share))
-    columns |= lines("RIR / limit", within, ("(limit)", ("rir_ceiling", in_brackets)))
+    columns |= lines("RIR / limit", within, ("(limit)", ("rir_limit", in_brackets)))
     table = shown(summary, _PAIR | columns)
     return table.drop(columns="pair") if table["pair"].nunique() == 1 else table
 
@@ -101,12 +101,12 @@ def limits_table(summary: pd.DataFrame) -> pd.DataFrame:
 def null_table(spaces: pd.DataFrame) -> pd.DataFrame:
     """Format what each task has and the other lacks, a row per pair."""
     columns: dict[str, Column] = {
-        "D": "dimension", "rank K_P": "rank_pretrain", "rank K_H": "rank_harmful", "null in both": "common"
+        "D": "dimension", "rank K_P": "rank_benign", "rank K_H": "rank_harmful", "null in both": "common"
     }  # fmt: skip
     for title, name, energy in (
         ("null(K_P) excited by D_H", "harmful_only", "harmful_energy"),
         ("null(K_P) ∩ range(K_H)", "intersection", "intersection_energy"),
-        ("null(K_H) excited by D_P", "pretrain_only", "pretrain_energy"),
+        ("null(K_H) excited by D_P", "benign_only", "benign_energy"),
     ):
         columns |= lines(title, ("", name), ("(energy)", (energy, in_brackets)))
     return shown(spaces, _PAIR | columns)
@@ -128,7 +128,7 @@ def extractor_table(report: Any, immunization: pd.DataFrame) -> pd.DataFrame:
     }
     for convention, rows in immunization.groupby("convention", sort=False):
         found = {
-            row.extractor: f"{number(row.rir)} ({number(row.harmful_ratio)}, {number(row.pretrain_ratio)})"
+            row.extractor: f"{number(row.rir)} ({number(row.harmful_ratio)}, {number(row.benign_ratio)})"
             for row in rows.itertuples()
         }
         table[convention] = table["extractor"].map(found).fillna("—")

@@ -22,7 +22,7 @@ CORRECTIONS_CSV = "corrections.csv"
 GAP = "\u00a0"
 
 #: Titles of what every published table has.
-RATIO_TITLES = {"harmful_ratio": "(i) ↑", "pretrain_ratio": "(ii) ↓", "rir": "RIR ↑"}
+RATIO_TITLES = {"harmful_ratio": "(i) ↑", "benign_ratio": "(ii) ↓", "rir": "RIR ↑"}
 
 _NUMBER = re.compile(
     r"^\s*(?:[<>≈≤≥~+−-]?\s*(?:[\d.,]+(?:\s*[eE][+−-]?\d+|·10[⁻⁰¹²³⁴-⁹]+)?|nan|inf|∞)\s*[%×]?(?:\s*[±–(/].*)?|[—–-]?)\s*$",

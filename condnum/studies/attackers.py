@@ -127,7 +127,7 @@ class Attackers(MethodStudy, name="attackers", notebook="attackers"):
             kept: table[table["extractor"] == name] if len(table) else table for kept, table in tables.items()
         }
         problem = ImmunizationProblem.from_pair(pair)
-        names = ("convention", "harmful_ratio", "pretrain_ratio", "rir", "success")
+        names = ("convention", "harmful_ratio", "benign_ratio", "rir", "success")
         measured = [] if theta is None else both_conventions(problem.seen(theta))
         slowdowns = ("benign_slowdown", "harmful_slowdown")
         rows = [

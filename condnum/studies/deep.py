@@ -79,8 +79,8 @@ AS_LOADED: Row = {"steps": 0, "best_step": 0, "seconds": 0.0, "stop_reason": "as
 class DeepNets(MethodStudy, name="deep", notebook="deep"):
     """Table 3 and Figure 3: the last stage of a backbone is immunized; θ₀ is a cell too."""
 
-    data: Literal["embedded", "mnist", "imagenette-cars", "images"]  # images: `pretrain` and `harmful`
-    pretrain: str  # D_P, a name for `open_images`; "": the recipe's
+    data: Literal["embedded", "mnist", "imagenette-cars", "images"]  # images: `benign` and `harmful`
+    benign: str  # D_P, a name for `open_images`; "": the recipe's
     harmful: str  # D_H
     backbone: Names  # timm names; empty: the recipe's
     weights: str  # none (drawn), timm, bundled, or a file; "": the recipe's
@@ -101,7 +101,7 @@ class DeepNets(MethodStudy, name="deep", notebook="deep"):
 
     def check(self) -> None:
         """Refuse what cannot run, before anything is computed."""
-        if self.pretrain and self.harmful and self.data in DIGITS:
+        if self.benign and self.harmful and self.data in DIGITS:
             object.__setattr__(self, "data", IMAGES)
         self.fill(methods=NET_METHODS)
         object.__setattr__(self, "methods", tuple(name for name in known_methods() if name in self.methods))
@@ -113,9 +113,9 @@ class DeepNets(MethodStudy, name="deep", notebook="deep"):
                     "dict, or none (initialize θ₀ at random and train it on D_P), timm (download timm's "
                     "weights) or bundled (those of the extra 'pretrained')."
                 )
-        if (self.data == IMAGES or self.pretrain or self.harmful) and not (self.pretrain and self.harmful):
+        if (self.data == IMAGES or self.benign or self.harmful) and not (self.benign and self.harmful):
             raise InvalidInputError(
-                "your own images need both tasks: give --pretrain (D_P) and --harmful (D_H), each a "
+                "your own images need both tasks: give --benign (D_P) and --harmful (D_H), each a "
                 "folder or mnist:0-4; without them, --data embedded uses the bundled digits."
             )
         if self.preset:
@@ -148,7 +148,7 @@ class DeepNets(MethodStudy, name="deep", notebook="deep"):
     def keeps_head(self, data: DeepTasks, name: str) -> bool:
         """Whether the head of loaded weights is kept: that of ImageNet, or a file's for as many classes."""
         own = self.as_loaded and self.chosen_weights not in WEIGHTS
-        return data.imagenet_head or (own and self.head_outputs(name) == len(data.pretrain.classes))
+        return data.imagenet_head or (own and self.head_outputs(name) == len(data.benign.classes))
 
     @property
     def chosen_backbones(self) -> tuple[str, ...]:
@@ -187,19 +187,19 @@ class DeepNets(MethodStudy, name="deep", notebook="deep"):
 
     def load(self) -> DeepTasks:
         """Open the images; class folders of ImageNet-1K get the label order of a head that comes along."""
-        names = (self.pretrain or self.defaults.pretrain, self.harmful or self.defaults.harmful)
+        names = (self.benign or self.defaults.benign, self.harmful or self.defaults.harmful)
         limit = self.limit or self.defaults.limit
 
         def opened(name: str, split: str, classes: tuple[str, ...] | None = None) -> ImageData:
             order = classes if is_folder(name) else None
             return open_images(name, split, limit=limit, seed=LIMIT_SEED, classes=order)
 
-        pretrain, harmful = (opened(name, "train") for name in names)
-        imagenet = self.as_loaded and set(pretrain.classes) <= set(imagenet_classes())
+        benign, harmful = (opened(name, "train") for name in names)
+        imagenet = self.as_loaded and set(benign.classes) <= set(imagenet_classes())
         if imagenet := imagenet and {IMAGENET_CLASSES} == set(map(self.head_outputs, self.chosen_backbones)):
-            pretrain = opened(names[0], "train", imagenet_classes())
+            benign = opened(names[0], "train", imagenet_classes())
         parts: list[ImageData] = []
-        for name, data, task in ((names[0], pretrain, "D_P"), (names[1], harmful, "D_H")):
+        for name, data, task in ((names[0], benign, "D_P"), (names[1], harmful, "D_H")):
             rest, held = hold_out(data.labels, LIMIT_SEED)
             check_count(len(rest), f"{task} without what is held out", self.group_size)
             apart = replace(data.take(held), split=f"{data.split}, held out")
@@ -243,7 +243,7 @@ class DeepNets(MethodStudy, name="deep", notebook="deep"):
         return Backbone(
             name,
             pretrained={"none": False, "timm": True}.get(weights, weights),
-            num_classes=None if data.imagenet_head else len(data.pretrain.classes),
+            num_classes=None if data.imagenet_head else len(data.benign.classes),
             classifier="loaded" if weights in WEIGHTS or self.keeps_head(data, name) else "new",
             seed=seed,
             **{**size_arguments(name, self.side), **self.recipe(name).arguments},
@@ -271,7 +271,7 @@ class DeepNets(MethodStudy, name="deep", notebook="deep"):
             }
             with atomic_write(model_file(cell, ".features.npz")) as file, file.open("wb") as stream:
                 np.savez(stream, **tables)  # type: ignore[arg-type]
-            said = [*data.warnings, *doubts(data, theta, after.pretrain_test)]
+            said = [*data.warnings, *doubts(data, theta, after.benign_test)]
         found, arrays, warnings = measured_features(cell, before, after, said)
         images = [*unreadable, *(image for part in after for image in part.unreadable)]
         bad = list(dict.fromkeys(map(str, images)))
@@ -279,7 +279,7 @@ class DeepNets(MethodStudy, name="deep", notebook="deep"):
             **{name: cell[name] for name in ("backbone", "method", "seed")},
             **row,
             **found,
-            "accuracy": head_accuracy(theta, after.pretrain_test),
+            "accuracy": head_accuracy(theta, after.benign_test),
             "checksum": theta.checksum,
             "unreadable": len(bad),
         }
@@ -300,13 +300,13 @@ class DeepNets(MethodStudy, name="deep", notebook="deep"):
         if options is None:
             if self.keeps_head(data, cell["backbone"]):
                 return backbone, AS_LOADED, pd.DataFrame(), (), ()
-            started, rows = time.perf_counter(), self._of(cell, backbone, data.pretrain)
+            started, rows = time.perf_counter(), self._of(cell, backbone, data.benign)
             fit_head(backbone, rows, seed=cell["seed"])
             row = AS_LOADED | {"seconds": time.perf_counter() - started, "stop_reason": "new head, logistic"}
             return backbone, row, pd.DataFrame(), (), rows.unreadable
         made = pretrain_backbone(
             backbone,
-            data.pretrain,
+            data.benign,
             transform=self.transform(backbone),
             seed=cell["seed"],
             device=self.device,
@@ -323,11 +323,11 @@ class DeepNets(MethodStudy, name="deep", notebook="deep"):
         transform = self.transform(theta_0)
         done = immunize_backbone(
             theta_0,
-            data.pretrain,
+            data.benign,
             data.harmful,
             method=_method(cell["method"]),
             settings=DeepSettings(**cell.settings),
-            validation=data.pretrain_held,
+            validation=data.benign_held,
             validation_H=data.harmful_held,
             transform_P=transform,
             transform_H=transform,
@@ -346,11 +346,9 @@ class DeepNets(MethodStudy, name="deep", notebook="deep"):
     def _features(self, data: DeepTasks, cell: Cell) -> FeatureSets:
         """Return the features of a cell's model on all sets."""
         backbone = load_backbone(model_file(cell))
-        sample = rir_sample(len(data.pretrain), self.groups * self.group_size, cell["seed"])
-        others = [
-            self._of(cell, backbone, of) for of in (data.pretrain_test, data.harmful, data.harmful_test)
-        ]
-        return FeatureSets(self._of(cell, backbone, data.pretrain, sample), *others)
+        sample = rir_sample(len(data.benign), self.groups * self.group_size, cell["seed"])
+        others = [self._of(cell, backbone, of) for of in (data.benign_test, data.harmful, data.harmful_test)]
+        return FeatureSets(self._of(cell, backbone, data.benign, sample), *others)
 
     def _of(
         self, cell: Cell, backbone: Backbone, images: ImageData, rows: NDArray[np.int64] | None = None

@@ -219,10 +219,10 @@ def _target(study: DeepAttackers, data: DeepTasks, model: Cell, scratch: bool) -
     train, fresh = pixels(data.harmful), pixels(study.unused(data)) if study.fresh else None
     if scratch:
         theta = from_scratch(theta, model["seed"], train.images)
-    test = [pixels(images, study.test_images) for images in (data.harmful_test, data.pretrain_test)]
-    benign = {"pretrain_test": test[1]}
+    test = [pixels(images, study.test_images) for images in (data.harmful_test, data.benign_test)]
+    benign = {"benign_test": test[1]}
     if any(DeepAttacker.named(name).benign for name in study.attackers):
-        benign["pretrain_train"] = pixels(data.pretrain)
+        benign["benign_train"] = pixels(data.benign)
     return Target(theta, train, test[0], fresh=fresh, **benign, device=study.device, kept=_kept(study))
 
 

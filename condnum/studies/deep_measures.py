@@ -30,9 +30,9 @@ class DeepTasks:
     """Images of both tasks: to train on, to choose θ by, and to report on."""
 
     imagenet_head: bool  # D_P's labels are in the order of the 1000 outputs of an ImageNet head
-    pretrain: ImageData  # D_P, training: θ₀, if it is trained here, and θ_I
-    pretrain_held: ImageData  # of the training split, seen by neither
-    pretrain_test: ImageData
+    benign: ImageData  # D_P, training: θ₀, if it is trained here, and θ_I
+    benign_held: ImageData  # of the training split, seen by neither
+    benign_test: ImageData
     harmful: ImageData  # D_H, likewise
     harmful_held: ImageData
     harmful_test: ImageData
@@ -60,10 +60,10 @@ class DeepTasks:
     def title(self) -> str:
         """Return both data sets in one line, for figures; of a path the last two parts."""
         words = []
-        for symbol, data in (("D<sub>P</sub>", self.pretrain), ("D<sub>H</sub>", self.harmful)):
+        for symbol, data in (("D<sub>P</sub>", self.benign), ("D<sub>H</sub>", self.harmful)):
             name = "/".join(Path(data.name).parts[-2:]) if is_folder(data.name) else data.name
             words.append(f"{symbol} {name} ({len(data):,} images)")
-        origins = dict.fromkeys(data.origin for data in (self.pretrain, self.harmful) if data.origin)
+        origins = dict.fromkeys(data.origin for data in (self.benign, self.harmful) if data.origin)
         return f"{', '.join([*words, *origins])}, SHA-256 {self.checksum[:8]}"
 
 
@@ -79,7 +79,7 @@ def commonest(labels: NDArray[np.int64]) -> float:
 
 def doubts(data: DeepTasks, theta_0: Backbone, test: ImageFeatures) -> list[str]:
     """Say so where θ₀, on features of D_P's test images, does no better than naming the commonest class."""
-    accuracy, chance = head_accuracy(theta_0, test), commonest(data.pretrain_test.labels)
+    accuracy, chance = head_accuracy(theta_0, test), commonest(data.benign_test.labels)
     if accuracy > chance:
         return []
     return [
@@ -101,8 +101,8 @@ GROUP_DRAWS = 5
 class FeatureSets(NamedTuple):
     """Features of one model: each set of images goes through the net once."""
 
-    pretrain: ImageFeatures  # of D_P's training images, those of the groups of Eq. 17
-    pretrain_test: ImageFeatures
+    benign: ImageFeatures  # of D_P's training images, those of the groups of Eq. 17
+    benign_test: ImageFeatures
     harmful: ImageFeatures  # of D_H's training images
     harmful_test: ImageFeatures
 
@@ -115,8 +115,8 @@ def measured_features(
     seed: int = cell["seed"]
     warnings = list(said)
     pairs = {
-        "": (before.pretrain, after.pretrain, before.harmful, after.harmful),
-        "test_": (before.pretrain_test, after.pretrain_test, before.harmful_test, after.harmful_test),
+        "": (before.benign, after.benign, before.harmful, after.harmful),
+        "test_": (before.benign_test, after.benign_test, before.harmful_test, after.harmful_test),
     }
     for images, features in pairs.items():
         sizes = {"groups": cell["groups"], "group_size": min(cell["group_size"], *map(len, features))}
@@ -128,7 +128,7 @@ def measured_features(
             found = [getattr(draw, convention) for draw in draws]
             first = found[0]
             prefix = f"{convention}.{images}"
-            for name in ("harmful_ratio", "pretrain_ratio", "rir"):
+            for name in ("harmful_ratio", "benign_ratio", "rir"):
                 row[f"{prefix}{name}"] = getattr(first, name)
                 row[f"{prefix}{name}_group_std"] = getattr(first, f"{name}_std")
             row[f"{prefix}rir_least_draw"] = min(draw.rir for draw in found)
@@ -149,7 +149,7 @@ def measured_features(
             f"The convex probe stopped at {convex.iterations} iterations: its accuracy is a lower bound."
         )
     row |= {
-        "dimension": after.pretrain.dimension,
+        "dimension": after.benign.dimension,
         "group_size": cell["group_size"],
         "slowdown": path_slowdown(*paths),
         "probe_final": float(curve[-1]),
@@ -166,7 +166,7 @@ def measured_features(
 # Tables.
 
 _MEASURED = (
-    "harmful_ratio", "harmful_ratio_group_std", "pretrain_ratio", "pretrain_ratio_group_std", "rir",
+    "harmful_ratio", "harmful_ratio_group_std", "benign_ratio", "benign_ratio_group_std", "rir",
     "rir_group_std", "rir_least_draw", "rir_largest_draw", "success",
 )  # fmt: skip
 
@@ -178,9 +178,9 @@ _HORIZON = (
 )
 
 _COLUMNS = (
-    "pretrain_data", "harmful_data", "backbone", "method", "seed", "convention", "theta_scale",
+    "benign_data", "harmful_data", "backbone", "method", "seed", "convention", "theta_scale",
     *(f"{images}{name}" for images in ("", "test_") for name in _MEASURED),
-    "rank_pretrain", "rank_harmful", "kappa_pretrain_before", "kappa_pretrain_after",
+    "rank_benign", "rank_harmful", "kappa_benign_before", "kappa_benign_after",
     "kappa_harmful_before", "kappa_harmful_after", "dimension", "group_size", "accuracy",
     "accuracy_theta_0", "slowdown", "probe_final", "probe_again", *_HORIZON,
     "probe_rate", "probe_multiple",
@@ -190,7 +190,7 @@ _COLUMNS = (
 
 #: Averaged over seeds in the summary, with their deviation.
 _AVERAGED = (
-    "harmful_ratio", "pretrain_ratio", "rir", "test_harmful_ratio", "test_pretrain_ratio", "test_rir",
+    "harmful_ratio", "benign_ratio", "rir", "test_harmful_ratio", "test_benign_ratio", "test_rir",
     "rir_group_std", "test_rir_group_std", "slowdown", "accuracy", "accuracy_theta_0",
     "probe_final", "probe_again", *_HORIZON, "convex",
 )  # fmt: skip
@@ -217,11 +217,11 @@ def net_results(tasks: DeepTasks, cells: Sequence[FinishedCell]) -> pd.DataFrame
             prefix = f"{convention}."
             measured = {key.removeprefix(prefix): row[key] for key in row if key.startswith(prefix)}
             own = {
-                "pretrain_data": tasks.pretrain.name,
+                "benign_data": tasks.benign.name,
                 "harmful_data": tasks.harmful.name,
                 "convention": convention,
                 "theta_scale": "unit",
-                "rank_pretrain": measured["rank_pretrain_after"],
+                "rank_benign": measured["rank_benign_after"],
                 "rank_harmful": measured["rank_harmful_after"],
             }
             theta_0 = start.get((row["backbone"], row["seed"]))
@@ -239,7 +239,7 @@ def published_column(backbone: str, tasks: DeepTasks) -> tuple[dict[str, Publish
     """Return a column of Table 3, and whether it is of this experiment, not the nearer one of Cars."""
     family = _FAMILIES.get(backbone.split(".")[0])
     harmful = _HARMFUL.get(len(tasks.harmful.classes))
-    if family and harmful and len(tasks.pretrain.classes) == _IMAGENET_CLASSES:
+    if family and harmful and len(tasks.benign.classes) == _IMAGENET_CLASSES:
         return TABLE_3[family, harmful], True
     return TABLE_3["vit" if "vit" in backbone.lower() else "resnet18", "cars"], False
 
@@ -251,7 +251,7 @@ def net_summary(results: pd.DataFrame, tasks: DeepTasks) -> pd.DataFrame:
     for (backbone, method, convention), group in results.groupby(keys, sort=False):
         column, same = published_column(str(backbone), tasks)
         row = {
-            "pretrain_data": tasks.pretrain.name,
+            "benign_data": tasks.benign.name,
             "harmful_data": tasks.harmful.name,
             "backbone": backbone,
             "method": method,

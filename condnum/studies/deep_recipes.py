@@ -34,7 +34,7 @@ class BackboneRecipe:
 class Recipe:
     """A pair of tasks with its defaults."""
 
-    pretrain: str  # D_P, a name for `open_images`
+    benign: str  # D_P, a name for `open_images`
     harmful: str  # D_H
     backbones: tuple[BackboneRecipe, ...]
     weights: str  # none, timm, bundled

@@ -18,7 +18,7 @@ from condnum.studies.linear import LinearStudy
 from condnum.studies.measure import (
     TABLE_2,
     average_over_pairs,
-    ceilings,
+    limits,
     measured_row,
     seed_summary,
 )
@@ -61,7 +61,7 @@ class DigitPairs(LinearStudy, name="digit-pairs", notebook="mnist"):
     methods: MethodNames  # empty: `DIGIT_METHODS`
     seeds: Count
     steps: Count | None
-    pairs: Pairs  # (pretrain, harmful); empty: all 90
+    pairs: Pairs  # (benign, harmful); empty: all 90
     labels: Literal["one_vs_rest", "published"]
     device: str
     sets: ClassVar[tuple[str, ...]] = ("mnist", "digits")
@@ -74,15 +74,15 @@ class DigitPairs(LinearStudy, name="digit-pairs", notebook="mnist"):
     def load(self) -> Digits:
         """Load the digits, and see that each pair has images."""
         digits = load_small_digits() if self.data == "digits" else load_mnist_images(self.source)
-        for pretrain, harmful in self.pairs:
-            digits.smaller_count(pretrain, harmful)
+        for benign, harmful in self.pairs:
+            digits.smaller_count(benign, harmful)
         return digits
 
     def cells(self, data: Digits) -> list[Cell]:
         """List pair by pair, whose cells share covariances."""
         return [
-            self.cell(method, seed, pretrain=pretrain, harmful=harmful, labels=self.labels)
-            for pretrain, harmful in self.pairs
+            self.cell(method, seed, benign=benign, harmful=harmful, labels=self.labels)
+            for benign, harmful in self.pairs
             for seed, method in self.runs()
         ]
 
@@ -92,19 +92,19 @@ class DigitPairs(LinearStudy, name="digit-pairs", notebook="mnist"):
 
     def names(self, data: Digits, cell: Cell) -> dict[str, str]:
         """Return data set and tasks, as tables have them."""
-        tasks = {f"{side}_task": f"digit {cell[side]}" for side in ("pretrain", "harmful")}
+        tasks = {f"{side}_task": f"digit {cell[side]}" for side in ("benign", "harmful")}
         return {"dataset": data.name, **tasks}
 
     def compute(self, data: Digits, cell: Cell) -> CellResult:
         """Immunize one pair and keep its spectra."""
         row = measured_row(self.problem(data, cell), self.immunize(data, cell))
-        own = dict(zip(("pretrain_digit", "harmful_digit"), _digits(cell), strict=True))
-        limits = _ceilings(data, *_digits(cell), cell["labels"], cell["device"])
+        own = dict(zip(("benign_digit", "harmful_digit"), _digits(cell), strict=True))
+        limits = _limits(data, *_digits(cell), cell["labels"], cell["device"])
         return CellResult({**row, **own, **limits}, {})
 
     def tables(self, data: Digits, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
         """Measure every cell, and average over pairs, then over seeds, beside Table 2."""
-        table = self.measured(data, results, ("pretrain_digit", "harmful_digit"))
+        table = self.measured(data, results, ("benign_digit", "harmful_digit"))
         summary = seed_summary(average_over_pairs(table), TABLE_2 if self.known == "mnist" else {})
         return {
             "results": table,
@@ -114,16 +114,16 @@ class DigitPairs(LinearStudy, name="digit-pairs", notebook="mnist"):
 
 def _digits(cell: Cell) -> tuple[int, int]:
     """Return the digits of D_P and D_H."""
-    return cell["pretrain"], cell["harmful"]
+    return cell["benign"], cell["harmful"]
 
 
 def digit_problem(
-    digits: Digits, pretrain: int, harmful: int, labels: str, device: str = "cpu"
+    digits: Digits, benign: int, harmful: int, labels: str, device: str = "cpu"
 ) -> ImmunizationProblem:
     """Build the tasks of two digits: covariances of equally many images, logistic losses one-vs-rest."""
-    count = min(digits.counts[pretrain], digits.counts[harmful])
+    count = min(digits.counts[benign], digits.counts[harmful])
     # One-vs-rest is one task whichever side it is on; a digit alone has its side's label.
-    sides = ((pretrain, 0.0), (harmful, 1.0 if labels == "published" else 0.0))
+    sides = ((benign, 0.0), (harmful, 1.0 if labels == "published" else 0.0))
     found = [_task(digits, digit, count, labels, of, device) for digit, of in sides]
     (P, H), losses, probes = zip(*found, strict=True)
     return ImmunizationProblem(P, H, losses, probes)
@@ -150,6 +150,6 @@ def _task(
 
 
 @lru_cache(_KEPT)
-def _ceilings(digits: Digits, pretrain: int, harmful: int, labels: str, device: str) -> dict[str, float]:
+def _limits(digits: Digits, benign: int, harmful: int, labels: str, device: str) -> dict[str, float]:
     """Return the limits of a pair, the same for all its cells."""
-    return ceilings(digit_problem(digits, pretrain, harmful, labels, device))
+    return limits(digit_problem(digits, benign, harmful, labels, device))

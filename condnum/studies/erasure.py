@@ -64,8 +64,8 @@ ATTACKABLE_COLUMNS = 256
 BUDGET = 2_000
 
 _COLUMNS = (
-    "rir", "harmful_ratio", "pretrain_ratio", "harmful_steps", "pretrain_steps", "harmful_steps_exact",
-    "harmful_own", "harmful_linear", "harmful_nonlinear", "pretrain_linear", "pretrain_loss", "price",
+    "rir", "harmful_ratio", "benign_ratio", "harmful_steps", "benign_steps", "harmful_steps_exact",
+    "harmful_own", "harmful_linear", "harmful_nonlinear", "benign_linear", "benign_loss", "price",
 )  # fmt: skip
 
 
@@ -165,7 +165,7 @@ class ErasureStudy(Study, name="erasure", notebook="erasure"):
         values = np.array([measured(split, of) for of in chosen])
         row: Row = {
             "chance_harmful": chance(split.judge),
-            "chance_pretrain": chance(split.test),
+            "chance_benign": chance(split.test),
         }
         names = {
             "family": np.array([of.family for of in chosen]),
@@ -191,7 +191,7 @@ class ErasureStudy(Study, name="erasure", notebook="erasure"):
             degrees.append(pd.DataFrame(at | {name: arrays.get(name, []) for name in DEGREES}))
             heads.append(pd.DataFrame(at | {name: arrays[name] for name in HEADS}))
             raw = table.iloc[0]
-            for task, kind in (("harmful", "linear"), ("harmful", "nonlinear"), ("pretrain", "linear")):
+            for task, kind in (("harmful", "linear"), ("harmful", "nonlinear"), ("benign", "linear")):
                 floor, name = raw[f"chance_{task}"], f"{task}_{kind}"
                 margin = (table[name] - floor) / (raw[name] - floor)
                 table[f"{name}_kept"] = margin if raw[name] - floor >= LEAST_MARGIN else np.nan
@@ -204,7 +204,7 @@ class ErasureStudy(Study, name="erasure", notebook="erasure"):
 
 
 #: Columns that are averaged, with the half-width of a t-interval for those that are compared.
-INTERVALS = ("harmful_linear_kept", "harmful_nonlinear_kept", "pretrain_linear_kept")
+INTERVALS = ("harmful_linear_kept", "harmful_nonlinear_kept", "benign_linear_kept")
 SCORES = (*INTERVALS, *_COLUMNS[6:-1])
 AVERAGED = (*_COLUMNS, *INTERVALS, "harmful_factor")
 
@@ -307,7 +307,7 @@ COMPARISONS = (("erase", "shuffled targets"),)
 def paired(results: pd.DataFrame) -> pd.DataFrame:
     """Return differences between two extractors on the same splits, with 95 % t-intervals."""
     rows = []
-    for kept in ("harmful_linear_kept", "pretrain_linear_kept"):
+    for kept in ("harmful_linear_kept", "benign_linear_kept"):
         wide = results.pivot(index=["pair", "seed"], columns="extractor", values=kept)
         for extractor, reference in COMPARISONS:
             for pair, all_splits in (wide[extractor] - wide[reference]).groupby("pair", sort=False):
@@ -376,7 +376,7 @@ def measured(split: Split, of: Extractor) -> list[float]:
     if of.label in COMPARED:
         nonlinear = nonlinear_score(np.eye(train.X.shape[1]), train, judge)
     return [
-        found.rir, found.harmful_ratio, found.pretrain_ratio, attack.fixed, slow.fixed,
+        found.rir, found.harmful_ratio, found.benign_ratio, attack.fixed, slow.fixed,
         attack.exact, linear_score(own_rows, own_rows), linear_score(train, judge), nonlinear,
         linear_score(benign, test),
         max(0.0, 1 - fit), price,

@@ -19,8 +19,8 @@ from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, at_leas
 from condnum.studies.linear import LinearStudy
 from condnum.studies.measure import (
     TABLE_1,
-    ceilings,
     curve,
+    limits,
     measured_row,
     seed_summary,
 )
@@ -71,16 +71,16 @@ class HousePrices(LinearStudy, name="house-prices", notebook="house_prices"):
 
     def names(self, data: TaskPair, cell: Cell) -> dict[str, str]:
         """Return data set and tasks, as tables have them."""
-        tasks = {"pretrain_task": data.pretrain_name, "harmful_task": data.harmful_name}
+        tasks = {"benign_task": data.benign_name, "harmful_task": data.harmful_name}
         return {"dataset": data.name, **tasks}
 
     def compute(self, data: TaskPair, cell: Cell) -> CellResult:
-        """Train one extractor and keep it with its history and the ceilings of its measures."""
+        """Train one extractor and keep it with its history and the limits of its measures."""
         problem, result = self.problem(data, cell), self.immunize(data, cell)
         row = measured_row(problem, result)
         history = {f"history.{name}": values for name, values in result.history.items()}
         kept = history | {"theta": result.theta.cpu().numpy()}
-        return CellResult({**row, **ceilings(problem, result.theta)}, kept)
+        return CellResult({**row, **limits(problem, result.theta)}, kept)
 
     def tables(self, data: TaskPair, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
         """Measure every extractor, average over seeds beside Table 1, and collect the curves."""
@@ -103,7 +103,7 @@ class HousePrices(LinearStudy, name="house-prices", notebook="house_prices"):
 
 
 #: Names of both tasks in tables of curves.
-_TASKS = ("pretrain", "harmful")
+_TASKS = ("benign", "harmful")
 
 
 @lru_cache(4)
@@ -117,11 +117,11 @@ def extractor_curves(
 ) -> pd.DataFrame:
     """Collect histories, spectra and norm ratios of every cell in one long table."""
     histories = {
-        "kappa_pretrain": ("pretrain", "kappa"),
+        "kappa_benign": ("benign", "kappa"),
         "kappa_harmful": ("harmful", "kappa"),
-        "r_well": ("pretrain", "r_well"),
+        "r_well": ("benign", "r_well"),
         "r_ill": ("harmful", "r_ill"),
-        "loss": ("pretrain", "loss"),
+        "loss": ("benign", "loss"),
     }
 
     def facts(cell: CellResult, task: str) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def extractor_curves(
         for name, (task, quantity) in histories.items()
     ]
     thetas = [torch.as_tensor(cell.arrays["theta"]).to(problem.device) for cell in cells]
-    for name, task, probed in zip(_TASKS, (problem.pretrain, problem.harmful), problem.probes, strict=True):
+    for name, task, probed in zip(_TASKS, (problem.benign, problem.harmful), problem.probes, strict=True):
         for cell, theta in zip(cells, thetas, strict=True):
             sigma = task.through(unit_scale(theta)).sigma.square().cpu().numpy()
             frames.append(curve(facts(cell, name), "spectrum", np.arange(1, len(sigma) + 1), sigma))

@@ -18,28 +18,28 @@ from condnum.studies.pairs import TABLES, data_set, linear_study
 from condnum.theory.kappa import RATIO_TOLERANCE
 from condnum.theory.limits import (
     FeasibleRegion,
-    RirCeiling,
+    RirLimit,
     extractor_ratios,
     feasible_region,
+    fraction_of_limit,
     immunizer_family,
     null_spaces,
     pareto_extractor,
     pencil_directions,
-    share_of_ceiling,
 )
 from condnum.theory.task import Task
 
-#: Pairs (pretrain, harmful) of digits that stand for the 90.
+#: Pairs (benign, harmful) of digits that stand for the 90.
 DEFAULT_PAIRS = ((4, 9), (4, 7), (3, 5), (0, 1), (9, 0))
 
 #: Values of ε in mean eigenvalues of K_P, two decades apart; the one of fronts, directions and the summary.
 RIDGE_SHARES = (1e-9, 1e-7, 1e-5, 1e-3, 1e-1, 1e1)
 CHOSEN_SHARE = 1e-3
 
-_TASKS = ["pretrain_task", "harmful_task"]
+_TASKS = ["benign_task", "harmful_task"]
 
 #: (ii) and (i), as `extractor_ratios` returns them.
-_RATIOS = ["pretrain_ratio", "harmful_ratio"]
+_RATIOS = ["benign_ratio", "harmful_ratio"]
 
 #: A finished cell: its names in the tables, its row, its arrays.
 Named: TypeAlias = tuple[dict[str, Any], Any, Arrays]
@@ -51,22 +51,22 @@ FRONT = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 #: Generalized eigenvectors that are kept from each end of the pencil.
 KEPT_DIRECTIONS = 3
 
-#: Columns of the array `ceilings`.
-CEILING_COLUMNS = (
-    "ridge", "kappa_pretrain", "kappa_harmful", "kappa_pencil", "lambda_max", "lambda_min", "rir_ceiling",
+#: Columns of the array `limits`.
+LIMIT_COLUMNS = (
+    "ridge", "kappa_benign", "kappa_harmful", "kappa_pencil", "lambda_max", "lambda_min", "rir_limit",
     "optimal_rir",
 )  # fmt: skip
 
 #: What the null spaces of a pair are told by.
 NULL_SPACES = (
-    "dimension", "rank_pretrain", "rank_harmful", "common", "harmful_only", "harmful_energy",
-    "intersection", "intersection_energy", "pretrain_only", "pretrain_energy",
+    "dimension", "rank_benign", "rank_harmful", "common", "harmful_only", "harmful_energy",
+    "intersection", "intersection_energy", "benign_only", "benign_energy",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Limits(MethodStudy, name="limits", notebook="limits"):
-    """Ceilings and fronts of task pairs, and every method held against them."""
+    """Limits and fronts of task pairs, and every method held against them."""
 
     data: str  # house-prices, embedded (diabetes), mnist, digits, or a path
     methods: MethodNames  # empty: all
@@ -101,7 +101,7 @@ class Limits(MethodStudy, name="limits", notebook="limits"):
     def cells(self, data: Any) -> list[Cell]:
         """List methods and seeds of every pair, and the limits of every pair."""
         base = list(self.base.cells(data))
-        first = {(of.at.get("pretrain"), of.at.get("harmful")): of for of in reversed(base)}
+        first = {(of.at.get("benign"), of.at.get("harmful")): of for of in reversed(base)}
         limits = {"part": "pair", "method": "limits", "seed": 0}
         return [
             *(Cell({**of.at, "part": "method"}, of.settings) for of in base),
@@ -111,7 +111,7 @@ class Limits(MethodStudy, name="limits", notebook="limits"):
     def compute(self, data: Any, cell: Cell) -> CellResult:
         """Measure an extractor on `K + εI` for every ε, or compute the limits of a pair."""
         problem = self.base.problem(data, cell)
-        P, H = problem.pretrain, problem.harmful
+        P, H = problem.benign, problem.harmful
         unit = float(P.values.sum()) / P.dimension  # the mean eigenvalue
         ridges = [share * unit for share in RIDGE_SHARES]
         if cell["part"] == "pair":
@@ -129,15 +129,15 @@ class Limits(MethodStudy, name="limits", notebook="limits"):
                 pairs.append((names, row, arrays))
             else:
                 methods.append((names | {name: cell[name] for name in ("method", "seed")}, row, arrays))
-        ceilings = _stacked(
+        limits = _stacked(
             {
                 **names,
                 "ridge_share": RIDGE_SHARES,
-                **dict(zip(CEILING_COLUMNS, arrays["ceilings"].T, strict=True)),
+                **dict(zip(LIMIT_COLUMNS, arrays["limits"].T, strict=True)),
             }
             for names, _, arrays in pairs
         )
-        ridged = _stacked(_ridged(names, arrays, ceilings) for names, _, arrays in methods)
+        ridged = _stacked(_ridged(names, arrays, limits) for names, _, arrays in methods)
         return {
             "summary": at_ridge(ridged)  # over seeds
             .groupby(["dataset", *_TASKS, "method"], sort=False, as_index=False)
@@ -145,16 +145,16 @@ class Limits(MethodStudy, name="limits", notebook="limits"):
                 seeds=("seed", "nunique"),
                 ridge=("ridge", "first"),
                 harmful_ratio=("harmful_ratio", "mean"),
-                pretrain_ratio=("pretrain_ratio", "mean"),
+                benign_ratio=("benign_ratio", "mean"),
                 rir=("rir", "mean"),
-                rir_ceiling=("rir_ceiling", "first"),
+                rir_limit=("rir_limit", "first"),
                 rir_share=("rir_share", lambda values: float(np.exp(np.log(values).mean()))),
                 rir_share_min=("rir_share", "min"),
                 rir_share_max=("rir_share", "max"),
                 immunized=("success", "sum"),
             ),
             "ridged": ridged,
-            "ceilings": ceilings,
+            "limits": limits,
             "null_spaces": pd.DataFrame([names | row for names, row, _ in pairs]),
             "points": _stacked(
                 {**names, "kind": kind, **dict(zip(_RATIOS, arrays[kind].T, strict=True))}
@@ -177,26 +177,26 @@ class Limits(MethodStudy, name="limits", notebook="limits"):
         }
 
 
-def _ridged(names: Mapping[str, Any], arrays: Arrays, ceilings: pd.DataFrame) -> dict[str, Any]:
-    """Return RIR of an extractor and its fraction of the ceiling against ε."""
-    limits = of_tasks(ceilings, (names["pretrain_task"], names["harmful_task"]))["rir_ceiling"]
-    (pretrain, harmful), top = arrays["ratios"].T, 1 + RATIO_TOLERANCE
+def _ridged(names: Mapping[str, Any], arrays: Arrays, limits: pd.DataFrame) -> dict[str, Any]:
+    """Return RIR of an extractor and its fraction of the limit against ε."""
+    limits = of_tasks(limits, (names["benign_task"], names["harmful_task"]))["rir_limit"]
+    (benign, harmful), top = arrays["ratios"].T, 1 + RATIO_TOLERANCE
     return {
         **names,
         "ridge_share": RIDGE_SHARES,
         "ridge": arrays["ridges"],
         "harmful_ratio": harmful,
-        "pretrain_ratio": pretrain,
-        "rir": harmful / pretrain,
-        "rir_ceiling": limits.to_numpy(),
-        "rir_share": [*map(share_of_ceiling, harmful / pretrain, limits)],
-        "success": (harmful > top) & (pretrain <= top),
+        "benign_ratio": benign,
+        "rir": harmful / benign,
+        "rir_limit": limits.to_numpy(),
+        "rir_share": [*map(fraction_of_limit, harmful / benign, limits)],
+        "success": (harmful > top) & (benign <= top),
     }
 
 
 def of_tasks(table: pd.DataFrame, tasks: tuple[str, str]) -> pd.DataFrame:
     """Return the rows of one pair."""
-    return table[(table["pretrain_task"] == tasks[0]) & (table["harmful_task"] == tasks[1])]
+    return table[(table["benign_task"] == tasks[0]) & (table["harmful_task"] == tasks[1])]
 
 
 def at_ridge(ridged: pd.DataFrame, tasks: tuple[str, str] | None = None) -> pd.DataFrame:
@@ -205,17 +205,13 @@ def at_ridge(ridged: pd.DataFrame, tasks: tuple[str, str] | None = None) -> pd.D
     return table[table["ridge_share"] == CHOSEN_SHARE]
 
 
-def limits_region(
-    ceilings: pd.DataFrame, null_spaces: pd.DataFrame, tasks: tuple[str, str]
-) -> FeasibleRegion:
+def limits_region(limits: pd.DataFrame, null_spaces: pd.DataFrame, tasks: tuple[str, str]) -> FeasibleRegion:
     """Return what is possible for a pair, at the chosen ε."""
-    row = at_ridge(ceilings, tasks).iloc[0]
+    row = at_ridge(limits, tasks).iloc[0]
     rank = int(of_tasks(null_spaces, tasks).iloc[0]["dimension"])  # of K + εI
-    ceiling = RirCeiling(
-        row["rir_ceiling"], row["lambda_max"], row["lambda_min"], rank, rank, 0, row["ridge"]
-    )
-    pretrain, harmful, pencil = (float(row[f"kappa_{of}"]) for of in ("pretrain", "harmful", "pencil"))
-    return FeasibleRegion(pretrain, harmful, pencil, ceiling, mirrored=True)
+    limit = RirLimit(row["rir_limit"], row["lambda_max"], row["lambda_min"], rank, rank, 0, row["ridge"])
+    benign, harmful, pencil = (float(row[f"kappa_{of}"]) for of in ("benign", "harmful", "pencil"))
+    return FeasibleRegion(benign, harmful, pencil, limit, mirrored=True)
 
 
 def task_pairs(run: StudyRun) -> list[tuple[str, str]]:
@@ -229,20 +225,20 @@ def _stacked(frames: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     return pd.concat(made, ignore_index=True) if made else pd.DataFrame()
 
 
-def pair_limits(pretrain: Task, harmful: Task, *, ridges: Sequence[float], ridge: float) -> CellResult:
+def pair_limits(benign: Task, harmful: Task, *, ridges: Sequence[float], ridge: float) -> CellResult:
     """Compute what is possible for two tasks."""
-    ceilings = []
-    for e in ridges:  # the ceiling of `K + εI`, what decides it, and what the closed form attains of it
-        P, H = pretrain.ridged(e), harmful.ridged(e)
+    limits = []
+    for e in ridges:  # the limit of `K + εI`, what decides it, and what the closed form attains of it
+        P, H = benign.ridged(e), harmful.ridged(e)
         region = feasible_region(P, H)
-        limit = region.ceiling
+        limit = region.limit
         star = P.power(-0.5)  # θ*, K_P^{-1/2}
-        pretrain_ratio, harmful_ratio = extractor_ratios(star, P, H)
-        kappas = (region.kappa_pretrain, region.kappa_harmful, region.kappa_pencil)
+        benign_ratio, harmful_ratio = extractor_ratios(star, P, H)
+        kappas = (region.kappa_benign, region.kappa_harmful, region.kappa_pencil)
         bounds = (limit.lambda_max, limit.lambda_min, limit.value)
-        ceilings.append((e, *kappas, *bounds, harmful_ratio / pretrain_ratio))
-    P, H = pretrain.ridged(ridge), harmful.ridged(ridge)
-    spaces, found = null_spaces(pretrain, harmful), pencil_directions(P, H)
+        limits.append((e, *kappas, *bounds, harmful_ratio / benign_ratio))
+    P, H = benign.ridged(ridge), harmful.ridged(ridge)
+    spaces, found = null_spaces(benign, harmful), pencil_directions(P, H)
     count = min(KEPT_DIRECTIONS, len(found.values) // 2)
     kept = [*range(count), *range(len(found.values) - count, len(found.values))]
     drawn: dict[str, Iterable[torch.Tensor]] = {
@@ -253,7 +249,7 @@ def pair_limits(pretrain: Task, harmful: Task, *, ridges: Sequence[float], ridge
         kind: np.array([extractor_ratios(theta, P, H) for theta in thetas]) for kind, thetas in drawn.items()
     }
     arrays = points | {
-        "ceilings": np.array(ceilings),
+        "limits": np.array(limits),
         "eigenvalues": np.asarray(found.values),
         "eigenvalue_index": np.array(kept),
         "filters": np.asarray(found.filters)[:, kept],

@@ -17,7 +17,7 @@ from condnum.methods import ImmunizationResult, Progress
 from condnum.methods.problem import ImmunizationProblem
 from condnum.progress import report_event
 from condnum.theory.kappa import Convention, Immunization
-from condnum.theory.limits import ridge_convention_ceiling, share_of_ceiling
+from condnum.theory.limits import fraction_of_limit, ridge_convention_limit
 from condnum.theory.slowdown import LOST_FACTOR
 from condnum.theory.task import rank_tolerance
 
@@ -28,13 +28,13 @@ MEASURES: tuple[tuple[Convention, Any], ...] = (
     ("ridge", "as_trained"),
 )
 
-#: Ceilings of the three measures in the row of a cell.
-CEILINGS = ("ceiling_compact", "ceiling_ridge", "ceiling_ridge_as_trained")
+#: Limits of the three measures in the row of a cell.
+LIMITS = ("limit_compact", "limit_ridge", "limit_ridge_as_trained")
 
 #: Columns of the results of linear studies.
 MEASURE_COLUMNS = (
-    "dataset", "method", "seed", "pretrain_task", "harmful_task", "convention", "theta_scale",
-    "harmful_ratio", "pretrain_ratio", "rir", "success", "rank_pretrain", "rank_harmful", "rir_ceiling",
+    "dataset", "method", "seed", "benign_task", "harmful_task", "convention", "theta_scale",
+    "harmful_ratio", "benign_ratio", "rir", "success", "rank_benign", "rank_harmful", "rir_limit",
     "rir_share", "theta_condition", "loss_gap", "benign_slowdown", "harmful_slowdown", "lost", "steps",
     "seconds", "stop_reason",
 )  # fmt: skip
@@ -45,8 +45,8 @@ class Published(NamedTuple):
 
     harmful_ratio: float
     harmful_ratio_std: float
-    pretrain_ratio: float
-    pretrain_ratio_std: float
+    benign_ratio: float
+    benign_ratio_std: float
     rir: float
     rir_std: float
     accuracy: float = math.nan  # on D_P's test images in percent; of Table 3
@@ -77,7 +77,7 @@ TABLE_3 = _published(3)
 
 #: What is read from a verdict, by columns of a results table.
 _MEASURED = (
-    "harmful_ratio", "pretrain_ratio", "rir", "success", "rank_pretrain", "rank_harmful", "loss_gap",
+    "harmful_ratio", "benign_ratio", "rir", "success", "rank_benign", "rank_harmful", "loss_gap",
 )  # fmt: skip
 
 #: What a row of results tells of the run beside what is measured.
@@ -88,7 +88,7 @@ _KEPT = (*_RUN, "theta_condition", "benign_slowdown", "harmful_slowdown")
 def measured_values(found: Immunization) -> dict[str, Any]:
     """Return what a row of results has of a verdict."""
     values = {name: getattr(found, name) for name in _MEASURED[:4]}
-    ranks = {"rank_pretrain": found.pretrain_after.rank, "rank_harmful": found.harmful_after.rank}
+    ranks = {"rank_benign": found.benign_after.rank, "rank_harmful": found.harmful_after.rank}
     return values | ranks | {"loss_gap": math.nan if found.fit_lost is None else found.fit_lost}
 
 
@@ -108,23 +108,23 @@ def measured_row(problem: ImmunizationProblem, result: ImmunizationResult) -> di
     return row
 
 
-def ceilings(problem: ImmunizationProblem, theta: Tensor | None = None) -> dict[str, float]:
-    """Return the RIR ceilings in both conventions by their columns of a cell; with θ, also at its scale."""
-    P, H = problem.pretrain, problem.harmful
-    found = {"ceiling_compact": problem.ceiling.value, "ceiling_ridge": ridge_convention_ceiling(P, H)}
+def limits(problem: ImmunizationProblem, theta: Tensor | None = None) -> dict[str, float]:
+    """Return the RIR limits in both conventions by their columns of a cell; with θ, also at its scale."""
+    P, H = problem.benign, problem.harmful
+    found = {"limit_compact": problem.limit.value, "limit_ridge": ridge_convention_limit(P, H)}
     if theta is not None:
         norm = float(theta.square().sum())
-        found["ceiling_ridge_as_trained"] = ridge_convention_ceiling(P, H, squared_norm=norm)
+        found["limit_ridge_as_trained"] = ridge_convention_limit(P, H, squared_norm=norm)
     return found
 
 
 def measured_lines(row: Mapping[str, Any], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a cell's row as a line per measure, beside the ceilings that it knows."""
+    """Return a cell's row as a line per measure, beside the limits that it knows."""
     lines = []
-    for (convention, scale), name in zip(MEASURES, CEILINGS, strict=True):
+    for (convention, scale), name in zip(MEASURES, LIMITS, strict=True):
         values = {column: row[f"{convention}.{scale}.{column}"] for column in _MEASURED}
-        ceiling = row.get(name, math.nan)
-        share = {"rir_ceiling": ceiling, "rir_share": share_of_ceiling(values["rir"], ceiling)}
+        limit = row.get(name, math.nan)
+        share = {"rir_limit": limit, "rir_share": fraction_of_limit(values["rir"], limit)}
         # The definition is met, but the benign task is lost.
         lost = bool(values["success"] and row["benign_slowdown"] > LOST_FACTOR)
         kept = {column: row[column] for column in _KEPT}
@@ -146,7 +146,7 @@ def published_columns(fields: Iterable[str], known: NamedTuple | None) -> dict[s
 def average_over_pairs(table: pd.DataFrame) -> pd.DataFrame:
     """Average results over the pairs of digits, seed by seed."""
     keys = ["dataset", "method", "seed", "convention", "theta_scale"]
-    means = ("harmful_ratio", "pretrain_ratio", "rir", "success", "rir_ceiling", "rir_share", "lost")
+    means = ("harmful_ratio", "benign_ratio", "rir", "success", "rir_limit", "rir_share", "lost")
     how = dict.fromkeys(means, "mean") | {"loss_gap": "max", "seconds": "sum"}
     how |= {"benign_slowdown": "median", "harmful_slowdown": "median"}
     return table.groupby(keys, sort=False, as_index=False).agg(how)
@@ -161,12 +161,12 @@ def seed_summary(results: pd.DataFrame, published: Mapping[str, Published]) -> p
             "convention": convention,
             "theta_scale": theta_scale,
             "seeds": len(group),
-            **averages(group, ("harmful_ratio", "pretrain_ratio", "rir")),
+            **averages(group, ("harmful_ratio", "benign_ratio", "rir")),
             "success_rate": group["success"].mean(),
             "lost_rate": group["lost"].mean(),
             "benign_slowdown": group["benign_slowdown"].median(),
             "harmful_slowdown": group["harmful_slowdown"].median(),
-            "rir_ceiling": group["rir_ceiling"].mean(),
+            "rir_limit": group["rir_limit"].mean(),
             "rir_share": group["rir_share"].mean(),
             "loss_gap_max": group["loss_gap"].max(),
             "seconds_mean": group["seconds"].mean(),

@@ -273,7 +273,7 @@ def _unseen(V: Tensor) -> Tensor:
 
 
 @door
-def erasure_price(pretrain: Task, directions: ArrayLike) -> float:
+def erasure_price(benign: Task, directions: ArrayLike) -> float:
     r"""Return the increase of the smallest benign mean squared loss when directions are erased.
 
     With the benign optimum :math:`β_P = K_P^{-1}X_P^\top Y` and a basis G of the directions, a probe of
@@ -284,7 +284,7 @@ def erasure_price(pretrain: Task, directions: ArrayLike) -> float:
     Zero if and only if :math:`G^\top β_P = 0`. For singular K_P, directions in which β is free cost nothing.
 
     Args:
-        pretrain: Benign task with targets; its probe has an intercept for classes and none for numbers,
+        benign: Benign task with targets; its probe has an intercept for classes and none for numbers,
             unless it is `centered()`.
         directions: `(D, k)`, such as `Erasure.directions`; they may depend on each other.
 
@@ -298,7 +298,7 @@ def erasure_price(pretrain: Task, directions: ArrayLike) -> float:
         >>> round(erasure_price(Task.of([[1.0, 0.0], [0.0, 1.0]], [3.0, 1.0]), [[0.0], [1.0]]), 9)
         0.5
     """
-    task = as_task(pretrain, "pretrain")
+    task = as_task(benign, "benign")
     if not task.outputs:
         raise InvalidInputError(
             "the benign task has no targets, so that erasure has no price; give Task.of(X, y)."

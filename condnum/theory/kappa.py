@@ -255,7 +255,7 @@ class Clauses:
     """Definition 3.1 clause by clause: True, False, or None where it is not known."""
 
     harmful_slower: bool | None  # (a): κ(H_H) rises, (i) > 1
-    pretrain_no_slower: bool | None  # (b): κ(H_P) does not rise, (ii) ≤ 1
+    benign_no_slower: bool | None  # (b): κ(H_P) does not rise, (ii) ≤ 1
     fit_kept: bool | None  # (c): D_P can be fitted as well as before
 
     @property
@@ -289,8 +289,8 @@ class Immunization:
 
     harmful_before: ConditionNumber  # of K_H
     harmful_after: ConditionNumber  # of θᵀK_Hθ
-    pretrain_before: ConditionNumber  # of K_P
-    pretrain_after: ConditionNumber  # of θᵀK_Pθ
+    benign_before: ConditionNumber  # of K_P
+    benign_after: ConditionNumber  # of θᵀK_Pθ
     tolerance: float = RATIO_TOLERANCE  # by which a ratio may exceed 1 and count as 1
     fit_lost: float | None = None  # of D_P's best fit on raw features, the fraction that θ loses
     theta_scale: ThetaScale = "unit"
@@ -309,14 +309,14 @@ class Immunization:
         return self.harmful_after.value / self.harmful_before.value
 
     @property
-    def pretrain_ratio(self) -> float:
+    def benign_ratio(self) -> float:
         """(ii) = κ(H_P(θ)) / κ(H_P(I)), wanted ≤ 1."""
-        return self.pretrain_after.value / self.pretrain_before.value
+        return self.benign_after.value / self.benign_before.value
 
     @property
     def rir(self) -> float:
         """RIR = (i) / (ii)."""
-        return self.harmful_ratio / self.pretrain_ratio
+        return self.harmful_ratio / self.benign_ratio
 
     @property
     def harmful_lost(self) -> int:
@@ -324,25 +324,25 @@ class Immunization:
         return self.harmful_before.rank - self.harmful_after.rank
 
     @property
-    def pretrain_lost(self) -> int:
+    def benign_lost(self) -> int:
         """By how much θ lowers the rank of D_P's Hessian."""
-        return self.pretrain_before.rank - self.pretrain_after.rank
+        return self.benign_before.rank - self.benign_after.rank
 
     @property
     def rank_changed(self) -> bool:
         """Whether θ changed a rank, so that compact κ's compare different subspaces."""
-        return bool(self.pretrain_lost or self.harmful_lost)
+        return bool(self.benign_lost or self.harmful_lost)
 
     @property
     def clauses(self) -> Clauses:
         """Definition 3.1 clause by clause; a compact ratio across different ranks decides nothing."""
         most, compact = 1 + self.tolerance, self.convention == "compact"
-        kept = None if self.pretrain_lost else True
+        kept = None if self.benign_lost else True
         if self.fit_lost is not None:
             kept = self.fit_lost <= FIT_TOLERANCE
         return Clauses(
             None if compact and self.harmful_lost else self.harmful_ratio > most,
-            None if compact and self.pretrain_lost else self.pretrain_ratio <= most,
+            None if compact and self.benign_lost else self.benign_ratio <= most,
             kept,
         )
 
@@ -362,7 +362,7 @@ class Immunization:
         lost = [
             f"rank(H_{task[0].upper()}) falls from {before.rank} to {after.rank}"
             for task, before, after in (
-                ("pretrain", self.pretrain_before, self.pretrain_after),
+                ("benign", self.benign_before, self.benign_after),
                 ("harmful", self.harmful_before, self.harmful_after),
             )
             if before.rank != after.rank
@@ -376,7 +376,7 @@ class Immunization:
     def __str__(self) -> str:
         """Return these words, and the condition numbers behind it as a short table."""
         lines = [f"{self!r}", f"{self.convention:<8}{'before':>11}{'after':>11}{'ratio':>11}  rank"]
-        for task, name in (("pretrain", "κ(H_P)"), ("harmful", "κ(H_H)")):
+        for task, name in (("benign", "κ(H_P)"), ("harmful", "κ(H_H)")):
             old, new = getattr(self, f"{task}_before"), getattr(self, f"{task}_after")
             values = (num(value, 4) for value in (old.value, new.value, new.value / old.value))
             lines.append(f"{name:<8}{''.join(f'{v:>11}' for v in values)}  {old.rank} → {new.rank}")
@@ -385,7 +385,7 @@ class Immunization:
     @property
     def ratios(self) -> str:
         """Both ratios in words."""
-        return f"(i) = {self.harmful_ratio:.4g}, (ii) = {self.pretrain_ratio:.4g}"
+        return f"(i) = {self.harmful_ratio:.4g}, (ii) = {self.benign_ratio:.4g}"
 
     @property
     def slowed(self) -> str:
@@ -397,7 +397,7 @@ class Immunization:
 class Seen:
     """What probes see of two tasks through one θ: RIR, Definition 3.1 and both step factors."""
 
-    pretrain: Features  # of θ at unit scale, ‖θ‖_F = √D
+    benign: Features  # of θ at unit scale, ‖θ‖_F = √D
     harmful: Features
     size: float  # ‖θ‖_F/√D of θ as it was given
     tolerance: float  # of ratios, for a θ stored so
@@ -440,7 +440,7 @@ class Seen:
         scale = 1.0 if theta_scale == "unit" else self.size
         kappas: Mapping[str, ConditionNumber] = {
             f"{name}_{when}": kappa(of, convention, ridge=ridge, scale=scale if when == "after" else 1.0)
-            for name, seen in (("pretrain", self.pretrain), ("harmful", self.harmful))
+            for name, seen in (("benign", self.benign), ("harmful", self.harmful))
             for when, of in (("before", seen.task.raw), ("after", seen))
         }
         lost = None if self.probes[0] is None else fit_lost(self.probes[0])
@@ -495,7 +495,7 @@ def descent_steps(seen: Features, epsilon: float = 0.01) -> float:
 @door
 def relative_immunization_ratio(
     theta: Any,
-    pretrain: Any,
+    benign: Any,
     harmful: Any,
     *,
     convention: Convention = "compact",
@@ -512,7 +512,7 @@ def relative_immunization_ratio(
 
     Args:
         theta: `(D, D_hid)` linear feature extractor.
-        pretrain: D_P as a `Task`, or `(D, D)` K_P.
+        benign: D_P as a `Task`, or `(D, D)` K_P.
         harmful: D_H as a `Task`, or `(D, D)` K_H.
         convention: `compact` or `ridge`; the two can give opposite verdicts, so report both.
         theta_scale: `unit` measures θ scaled to `‖θ‖_F = √D`; `as_trained` measures it unscaled (only
@@ -534,13 +534,13 @@ def relative_immunization_ratio(
         >>> import numpy as np
         >>> theta = np.diag([0.1, 1.0])
         >>> result = relative_immunization_ratio(theta, np.diag([100.0, 1.0]), np.diag([2.0, 1.0]))
-        >>> round(result.pretrain_ratio, 12), round(result.harmful_ratio, 12), result.success
+        >>> round(result.benign_ratio, 12), round(result.harmful_ratio, 12), result.success
         (0.01, 25.0, True)
         >>> result
         Definition 3.1 is met: (i) = 25, (ii) = 0.01, RIR = 2500. How many steps the actual probes take is not
         known without targets to learn.
     """
-    seen = Seen.of(theta, *two_tasks(pretrain, harmful))
+    seen = Seen.of(theta, *two_tasks(benign, harmful))
     return seen.immunization(convention, ridge=ridge, theta_scale=theta_scale)
 
 

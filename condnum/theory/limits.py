@@ -7,7 +7,7 @@ eigenproblem. With :math:`x = κ(H_P)`,
 .. math:: \max\bigl(κ(M)/x,\; x/κ(M)\bigr) \;\le\; κ(H_H) \;\le\; x\,κ(M), \qquad x \ge 1
 
 for every invertible θ: the triangle inequality of Hilbert's metric `d(A, B) = log κ(A^{-1/2}BA^{-1/2})`
-between K_P, K_H and `(θθᵀ)^{-1}`. The right-hand side is the theoretical limit, `rir_ceiling`;
+between K_P, K_H and `(θθᵀ)^{-1}`. The right-hand side is the theoretical limit, `rir_limit`;
 `pareto_extractor` attains it for every x, so that the ray RIR = RIR_max from θ* on *is* the Pareto front.
 """
 
@@ -45,32 +45,32 @@ class NullSpaces:
     """The null spaces of two covariances, and the energy of each task in the other's."""
 
     dimension: int  # D
-    rank_pretrain: int  # rank(K_P)
+    rank_benign: int  # rank(K_P)
     rank_harmful: int  # rank(K_H)
-    harmful_only: int  # directions of null(K_P) that the harmful task excites; the ceiling's criterion
+    harmful_only: int  # directions of null(K_P) that the harmful task excites; the limit's criterion
     harmful_energy: float  # tr(ΠK_H)/tr(K_H), Π the projector on null(K_P)
     intersection: int  # dim(null(K_P) ∩ range(K_H)), at most `harmful_only`
     intersection_energy: float  # fraction of tr(K_H) on that intersection
-    pretrain_only: int  # directions of null(K_H) that the pre-training task excites
-    pretrain_energy: float  # fraction of tr(K_P) on null(K_H)
+    benign_only: int  # directions of null(K_H) that the pre-training task excites
+    benign_energy: float  # fraction of tr(K_P) on null(K_H)
 
     @property
     def common(self) -> int:
         """Dimension of null(K_P) ∩ null(K_H): features that neither task uses."""
-        return self.dimension - self.rank_pretrain - self.harmful_only
+        return self.dimension - self.rank_benign - self.harmful_only
 
 
 @door
 def null_spaces(
-    pretrain: Any,
+    benign: Any,
     harmful: Any,
 ) -> NullSpaces:
     """Compare null(K_P) with range(K_H), and null(K_H) with range(K_P).
 
     A direction that leans into null(K_P) without lying in it, as principal angles tell (Björck and Golub
-    1973), is enough for an infinite ceiling: `harmful_only` counts it, the intersection does not.
+    1973), is enough for an infinite limit: `harmful_only` counts it, the intersection does not.
     """
-    P, H = two_tasks(pretrain, harmful)
+    P, H = two_tasks(benign, harmful)
     N_P, N_H = P.null_basis, H.null_basis
     # An orthonormal basis of null(K_P) ∩ range(K_H), range(K_H) = null(K_H)^⊥.
     _, sines, rows = singular_triples(N_H.mT @ N_P, whole=True)
@@ -78,14 +78,14 @@ def null_spaces(
     totals = float(H.values.sum()), float(P.values.sum())
     return NullSpaces(
         dimension=P.dimension,
-        rank_pretrain=P.rank,
+        rank_benign=P.rank,
         rank_harmful=H.rank,
         harmful_only=len(exclusive_directions(H, P)[0]),
         harmful_energy=float((H.root @ N_P).square().sum()) / totals[0],
         intersection=lying.shape[1],
         intersection_energy=float((H.root @ lying).square().sum()) / totals[0],
-        pretrain_only=len(exclusive_directions(P, H)[0]),
-        pretrain_energy=float((P.root @ N_H).square().sum()) / totals[1],
+        benign_only=len(exclusive_directions(P, H)[0]),
+        benign_energy=float((P.root @ N_H).square().sum()) / totals[1],
     )
 
 
@@ -99,46 +99,46 @@ def exclusive_directions(task: Task, other: Task) -> tuple[Tensor, Tensor]:
     return sigma[kept].square(), basis @ rows[kept].mT
 
 
-def pencil_decomposition(pretrain: Task, harmful: Task) -> tuple[Tensor, Tensor, Tensor]:
+def pencil_decomposition(benign: Task, harmful: Task) -> tuple[Tensor, Tensor, Tensor]:
     """Diagonalize the pencil `(K_H, K_P)` on range(K_P), through K_H's factor rather than K_H."""
-    _, sigma, rows = singular_triples(harmful.root @ pretrain.whitener)
-    return pretrain.inverse_root, sigma, pretrain.vectors @ rows.mT
+    _, sigma, rows = singular_triples(harmful.root @ benign.whitener)
+    return benign.inverse_root, sigma, benign.vectors @ rows.mT
 
 
 @dataclass(frozen=True)
-class RirCeiling:
+class RirLimit:
     """The largest RIR that any invertible θ can have, with the quantities behind it."""
 
     value: float  # RIR_max; infinite when the harmful task has directions of its own and rank > 1
     lambda_max: float  # largest generalized eigenvalue of (K_H, K_P) on range(K_P); 0: no shared direction
     lambda_min: float  # smallest non-zero one
-    rank_pretrain: int  # rank(K_P)
+    rank_benign: int  # rank(K_P)
     rank_harmful: int  # rank(K_H)
     harmful_only_dimension: int  # dimension of null(K_P) that the harmful task excites
     ridge: float | None  # ε added to both covariances, None for none
 
 
 @door
-def rir_ceiling(
-    pretrain: Any,
+def rir_limit(
+    benign: Any,
     harmful: Any,
     *,
     ridge: float | None = None,
-) -> RirCeiling:
+) -> RirLimit:
     r"""Largest possible RIR (compact convention) over all invertible linear extractors.
 
     .. math:: \mathrm{RIR}_{\max} = \frac{\lambda_{\max}(K_H, K_P)}{\lambda_{\min}(K_H, K_P)}
               \cdot \frac{\kappa(K_P)}{\kappa(K_H)}
 
     Rank-deficient covariances are restricted to range(K_P). If the harmful task excites a direction
-    in null(K_P), θ can scale it freely and the ceiling is infinite (unless rank(K_H) = 1, where κ(H_H) is
+    in null(K_P), θ can scale it freely and the limit is infinite (unless rank(K_H) = 1, where κ(H_H) is
     always 1). It is also infinite where the tasks share no direction. A θ that is not invertible can drop
     directions of either task, so different subspaces are compared; the bound does not hold for it.
 
     Args:
-        pretrain: D_P as a `Task`, or `(D, D)` K_P.
+        benign: D_P as a `Task`, or `(D, D)` K_P.
         harmful: D_H as a `Task`, or `(D, D)` K_H.
-        ridge: ε > 0 replaces both by `K + εI`, for which the ceiling is always finite.
+        ridge: ε > 0 replaces both by `K + εI`, for which the limit is always finite.
 
     Returns:
         The theoretical limit and the generalized eigenvalues and ranks behind it.
@@ -149,16 +149,16 @@ def rir_ceiling(
 
     Examples:
         >>> import numpy as np
-        >>> round(rir_ceiling(np.diag([100.0, 1.0]), np.diag([2.0, 1.0])).value, 9)
+        >>> round(rir_limit(np.diag([100.0, 1.0]), np.diag([2.0, 1.0])).value, 9)
         2500.0
-        >>> rir_ceiling(np.diag([1.0, 0.0]), np.diag([2.0, 1.0])).value
+        >>> rir_limit(np.diag([1.0, 0.0]), np.diag([2.0, 1.0])).value
         inf
     """
-    return ceiling_of(*two_tasks(pretrain, harmful, ridge=ridge), ridge)
+    return limit_of(*two_tasks(benign, harmful, ridge=ridge), ridge)
 
 
-def ceiling_of(P: Task, H: Task, ridge: float | None = None) -> RirCeiling:
-    """Return `rir_ceiling` of two tasks, to which a ridge was added already."""
+def limit_of(P: Task, H: Task, ridge: float | None = None) -> RirLimit:
+    """Return `rir_limit` of two tasks, to which a ridge was added already."""
     # Squared singular values of K_H's root: the pencil's κ may reach κ(K_P)κ(K_H), beyond what
     # the eigenvalues of rootᵀK_H root keep.
     tolerance = rank_tolerance(P.dimension)
@@ -175,12 +175,12 @@ def ceiling_of(P: Task, H: Task, ridge: float | None = None) -> RirCeiling:
     # A harmful task of rank 1 has κ(H_H) = 1 for every θ: nothing to scale up against.
     infinite = harmful_only > 0 and H.rank > 1
     value = math.inf if infinite else (lambda_max / lambda_min if shared else 1.0) * ratio
-    return RirCeiling(value, lambda_max, lambda_min, P.rank, H.rank, harmful_only, ridge)
+    return RirLimit(value, lambda_max, lambda_min, P.rank, H.rank, harmful_only, ridge)
 
 
 @door
-def ridge_convention_ceiling(
-    pretrain: Any,
+def ridge_convention_limit(
+    benign: Any,
     harmful: Any,
     *,
     ridge: float = PUBLISHED_RIDGE,
@@ -194,7 +194,7 @@ def ridge_convention_ceiling(
     """
     if not 0 < ridge < math.inf:
         raise InvalidInputError(f"ridge must be positive and finite, got {ridge}.")
-    P, H = two_tasks(pretrain, harmful)
+    P, H = two_tasks(benign, harmful)
     floor = ridge / (P.dimension if squared_norm is None else squared_norm)
     # Each end of the pencil as a largest eigenvalue: those are accurate.
     smallest = min(1.0, 1 / _largest_ratio(P, H, floor)) if P.rank == P.dimension else 1.0
@@ -202,14 +202,14 @@ def ridge_convention_ceiling(
     return max(1.0, _largest_ratio(H, P, floor)) / smallest * (kappa_P / kappa_H)
 
 
-def share_of_ceiling(rir: float, ceiling: float) -> float:
+def fraction_of_limit(rir: float, limit: float) -> float:
     """Return RIR over its limit, the fraction of what is possible that is reached; NaN without a limit."""
-    return rir / ceiling if math.isfinite(ceiling) else math.nan
+    return rir / limit if math.isfinite(limit) else math.nan
 
 
 @door
 def max_rir_immunizer(
-    pretrain: Any,
+    benign: Any,
     harmful: Any,
     *,
     null_gain: float = 1.0,
@@ -220,7 +220,7 @@ def max_rir_immunizer(
     `null_gain` times its largest gain on range(K_P): RIR then grows with `null_gain²`.
 
     Args:
-        pretrain: D_P as a `Task`, or `(D, D)` K_P.
+        benign: D_P as a `Task`, or `(D, D)` K_P.
         harmful: D_H as a `Task`, or `(D, D)` K_H (only its shape is used: θ* does not depend on it).
         null_gain: Gain on null(K_P) relative to `1/√γ_r`.
 
@@ -238,7 +238,7 @@ def max_rir_immunizer(
         array([[0.5, 0. ],
                [0. , 1. ]])
     """
-    P, _ = two_tasks(pretrain, harmful)
+    P, _ = two_tasks(benign, harmful)
     return max_rir(P, null_gain)
 
 
@@ -265,14 +265,14 @@ class PencilDirections:
 
 
 @door
-def pencil_directions(pretrain: Any, harmful: Any) -> PencilDirections:
+def pencil_directions(benign: Any, harmful: Any) -> PencilDirections:
     """Return the generalized eigenvectors of `(K_H, K_P)` on range(K_P), in terms of the inputs.
 
     The *filter* w computes a feature; the *pattern* K_Pw tells what varies with it (Haufe et al., 2014).
     Their product `w_j (K_P w)_j` is an input's fraction of the feature's energy, in any units; the fractions
     sum to 1.
     """
-    P, H = two_tasks(pretrain, harmful)
+    P, H = two_tasks(benign, harmful)
     root, sigma, W = pencil_decomposition(P, H)
     filters, patterns = root @ W, P.power(0.5) @ W
     largest = patterns.gather(0, patterns.abs().argmax(dim=0, keepdim=True))
@@ -290,38 +290,38 @@ _NULL_GAINS = (1.0, 1e-3)
 class FeasibleRegion:
     """The pairs (ii), (i) that some invertible θ has, and nothing beside them (compact convention)."""
 
-    kappa_pretrain: float  # κ(K_P)
+    kappa_benign: float  # κ(K_P)
     kappa_harmful: float  # κ(K_H)
     kappa_pencil: float  # κ(M) = λ_max/λ_min of (K_H, K_P) on range(K_P)
-    ceiling: RirCeiling
+    limit: RirLimit
     mirrored: bool  # whether x/κ(M) ≤ κ(H_H) holds too: equal ranks, nothing of one task's own
 
     __repr__ = short_repr
 
     @classmethod
-    def of(cls, P: Task, H: Task, ceiling: RirCeiling) -> Self:
-        """Return the region of two tasks whose ceiling is known."""
+    def of(cls, P: Task, H: Task, limit: RirLimit) -> Self:
+        """Return the region of two tasks whose limit is known."""
         return cls(
-            kappa_pretrain=P.kappa,
+            kappa_benign=P.kappa,
             kappa_harmful=H.kappa,
-            kappa_pencil=ceiling.lambda_max / ceiling.lambda_min if ceiling.lambda_max else 1.0,
-            ceiling=ceiling,
-            mirrored=ceiling.rank_harmful == ceiling.rank_pretrain and not ceiling.harmful_only_dimension,
+            kappa_pencil=limit.lambda_max / limit.lambda_min if limit.lambda_max else 1.0,
+            limit=limit,
+            mirrored=limit.rank_harmful == limit.rank_benign and not limit.harmful_only_dimension,
         )
 
     @property
     def start(self) -> tuple[float, float]:
         """(ii) and (i) of θ*, where the front begins: `1/κ(K_P)` and `κ(M)/κ(K_H)`."""
-        return 1 / self.kappa_pretrain, self.kappa_pencil / self.kappa_harmful
+        return 1 / self.kappa_benign, self.kappa_pencil / self.kappa_harmful
 
-    def highest(self, pretrain_ratio: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the largest (i) that a (ii) allows, `RIR_max·(ii)`; infinite without a ceiling."""
-        return self.ceiling.value * pretrain_ratio
+    def highest(self, benign_ratio: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the largest (i) that a (ii) allows, `RIR_max·(ii)`; infinite without a limit."""
+        return self.limit.value * benign_ratio
 
-    def lowest(self, pretrain_ratio: NDArray[np.float64]) -> NDArray[np.float64]:
+    def lowest(self, benign_ratio: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the least (i) that a (ii) allows: `max(κ(M)/x, x/κ(M), 1)/κ(K_H)`, x = κ(H_P)."""
-        x = pretrain_ratio * self.kappa_pretrain
-        if self.ceiling.harmful_only_dimension:
+        x = benign_ratio * self.kappa_benign
+        if self.limit.harmful_only_dimension:
             return np.full_like(x, 1 / self.kappa_harmful)
         mirror = x / self.kappa_pencil if self.mirrored else np.ones_like(x)
         return np.maximum(np.maximum(self.kappa_pencil / x, mirror), 1.0) / self.kappa_harmful
@@ -329,19 +329,19 @@ class FeasibleRegion:
 
 @door
 def feasible_region(
-    pretrain: Any,
+    benign: Any,
     harmful: Any,
     *,
     ridge: float | None = None,
 ) -> FeasibleRegion:
     """Return the region of possible pairs (ii), (i) for two tasks."""
-    P, H = two_tasks(pretrain, harmful, ridge=ridge)
-    return FeasibleRegion.of(P, H, ceiling_of(P, H, ridge))
+    P, H = two_tasks(benign, harmful, ridge=ridge)
+    return FeasibleRegion.of(P, H, limit_of(P, H, ridge))
 
 
 @door
 def pareto_extractor(
-    pretrain: Any,
+    benign: Any,
     harmful: Any,
     power: float,
 ) -> Array:
@@ -351,7 +351,7 @@ def pareto_extractor(
     """
     if not math.isfinite(power):
         raise InvalidInputError(f"power must be finite, got {power}.")
-    P, H = two_tasks(pretrain, harmful)
+    P, H = two_tasks(benign, harmful)
     if {P.rank, H.rank} != {P.dimension}:
         raise InvalidInputError(
             f"the covariances have ranks {P.rank} and {H.rank} in {P.dimension} dimensions: θ_s needs both "
@@ -364,32 +364,32 @@ def pareto_extractor(
 
 @door
 def pareto_immunizer(
-    pretrain: Any,
+    benign: Any,
     harmful: Any,
     *,
-    pretrain_ratio: float | None = None,
+    benign_ratio: float | None = None,
 ) -> Array:
     r"""Return an immunizer with a given (ii) in closed form, for tasks of any rank.
 
     With :math:`R = \sqrt{γ_r}\,K_P^{+1/2} + νΠ`, Π the projector on null(K_P), every
     :math:`θθ^\top = RR^\top + ww^\top` has `κ(H_P) = 1 + wᵀK_Pw/γ_r`: the length of w sets (ii). Where the
     harmful task has nothing of its own in null(K_P), w is the top generalized eigenvector of `(K_H, K_P)`,
-    and RIR is at its ceiling. Own directions leave RIR unbounded in the compact convention: w is the
+    and RIR is at its limit. Own directions leave RIR unbounded in the compact convention: w is the
     strongest one. The top eigenvector of `(K_H, K_P + ρI)` at ρ = t/D, by which a singular K_P allows at
     least half the largest σ₁(H_H) at σ₁(H_P) ≤ t, is tried as well, each with two ν. The θ that meets
     Definition 3.1 in most conventions, then with the largest RIR, is returned.
 
     Args:
-        pretrain: D_P as a `Task`, or `(D, D)` K_P.
+        benign: D_P as a `Task`, or `(D, D)` K_P.
         harmful: D_H as a `Task`, or `(D, D)` K_H.
-        pretrain_ratio: The (ii) to reach, in (0, 1]; less where κ(H_H) would be beyond float64's ranks.
+        benign_ratio: The (ii) to reach, in (0, 1]; less where κ(H_H) would be beyond float64's ranks.
             Default 1 − 1e-3, or closer to 1 if the limit of RIR is below 1.002.
 
     Returns:
         `(D, D)` invertible, at unit scale, of the caller's kind and dtype.
 
     Raises:
-        InvalidInputError: Shapes differ, entries are non-finite, `pretrain_ratio` is not in (0, 1].
+        InvalidInputError: Shapes differ, entries are non-finite, `benign_ratio` is not in (0, 1].
         RankError: A covariance is zero.
 
     Examples:
@@ -399,30 +399,28 @@ def pareto_immunizer(
         >>> [round(ratio, 9) for ratio in extractor_ratios(pareto(P, H, 0.5), P, H)]
         [0.5, 1250.0]
     """
-    return pareto(*two_tasks(pretrain, harmful), pretrain_ratio)
+    return pareto(*two_tasks(benign, harmful), benign_ratio)
 
 
-def pareto(
-    P: Task, H: Task, pretrain_ratio: float | None = None, *, ceiling: RirCeiling | None = None
-) -> Tensor:
-    """Return `pareto_immunizer` of two tasks, whose ceiling may be known."""
-    ceiling = ceiling_of(P, H) if ceiling is None else ceiling
-    region = FeasibleRegion.of(P, H, ceiling)
-    if pretrain_ratio is None:
-        pretrain_ratio = max(1 - FRONT_MARGIN, ceiling.value**-0.5)
-    elif not 0 < pretrain_ratio <= 1:
-        raise InvalidInputError(f"pretrain_ratio must lie in (0, 1], got {pretrain_ratio}.")
-    thetas = pareto_candidates(P, H, region, pretrain_ratio)
+def pareto(P: Task, H: Task, benign_ratio: float | None = None, *, limit: RirLimit | None = None) -> Tensor:
+    """Return `pareto_immunizer` of two tasks, whose limit may be known."""
+    limit = limit_of(P, H) if limit is None else limit
+    region = FeasibleRegion.of(P, H, limit)
+    if benign_ratio is None:
+        benign_ratio = max(1 - FRONT_MARGIN, limit.value**-0.5)
+    elif not 0 < benign_ratio <= 1:
+        raise InvalidInputError(f"benign_ratio must lie in (0, 1], got {benign_ratio}.")
+    thetas = pareto_candidates(P, H, region, benign_ratio)
     return unit_scale(max(thetas, key=lambda theta: _merit(Seen.of(theta, P, H, (None, None)))))
 
 
-def pareto_candidates(P: Task, H: Task, region: FeasibleRegion, pretrain_ratio: float) -> list[Tensor]:
+def pareto_candidates(P: Task, H: Task, region: FeasibleRegion, benign_ratio: float) -> list[Tensor]:
     """Return the θ of a wanted (ii) among which `pareto_immunizer` chooses: with w of either convention."""
-    if region.ceiling.harmful_only_dimension:
+    if region.limit.harmful_only_dimension:
         w, lift = _own_direction(P, H), None
     else:
-        w, lift = _front_spike(P, H, region, pretrain_ratio)
-    kappa = pretrain_ratio * region.kappa_pretrain
+        w, lift = _front_spike(P, H, region, benign_ratio)
+    kappa = benign_ratio * region.kappa_benign
     gains = _NULL_GAINS if P.rank < P.dimension else (1.0,)
     thetas = [_spiked(P, w, gain, lift) for gain in gains]
     return thetas + [_spiked(P, _ridge_spike(P, H, kappa, gain), gain) for gain in gains]
@@ -438,7 +436,7 @@ class RidgeLimits:
 
 @door
 def ridge_limits(
-    pretrain: Any,
+    benign: Any,
     harmful: Any,
     *,
     ridge: float = PUBLISHED_RIDGE,
@@ -450,10 +448,10 @@ def ridge_limits(
     duality, so (i) ≤ (b(t) + ε)/(ε κ_ε(K_H)), a bound for every set of ρ. Divided by x it is the least of
     lines in u = 1/(t + ε): its highest point where (i) may be 1 is an end, or where two lines cross.
     """
-    P, H = two_tasks(pretrain, harmful)
-    ceiling = ridge_convention_ceiling(P, H, ridge=ridge)
+    P, H = two_tasks(benign, harmful)
+    limit = ridge_convention_limit(P, H, ridge=ridge)
     if P.rank == P.dimension:
-        return RidgeLimits(ceiling, ceiling if ceiling >= 1 else math.nan)
+        return RidgeLimits(limit, limit if limit >= 1 else math.nan)
     least = float(H.values[-1]) if H.rank == H.dimension else 0.0
     kappa = (float(H.values[0]) + ridge) / (least + ridge)
     _, energy, rotated = _rotated(P, H)
@@ -462,7 +460,7 @@ def ridge_limits(
     value = np.array([largest_bound(scale[:, None] * rotated * scale)[0] for scale in scales])
     room = grid * P.dimension
     top, scale = float(P.values[0]), ridge * kappa
-    harmful_ratio = min(ceiling, (float((value * (top + room)).min()) + ridge) / scale)
+    harmful_ratio = min(limit, (float((value * (top + room)).min()) + ridge) / scale)
     if harmful_ratio < 1:
         return RidgeLimits(harmful_ratio, math.nan)
     least_top = max(0.0, float(((scale - ridge) / value - room).max()))  # t from which (i) may be 1
@@ -472,21 +470,21 @@ def ridge_limits(
         crossings = -np.subtract.outer(value, value) / np.subtract.outer(slope, slope)
     u = np.clip([*crossings[np.isfinite(crossings)], *ends], *ends)
     bound = float((value[:, None] + np.outer(slope, u)).min(axis=0).max()) * (top + ridge) / scale
-    return RidgeLimits(harmful_ratio, min(ceiling, bound))
+    return RidgeLimits(harmful_ratio, min(limit, bound))
 
 
-def immunizer_family(pretrain: Task, powers: Sequence[float]) -> Tensor:
+def immunizer_family(benign: Task, powers: Sequence[float]) -> Tensor:
     """Return `K_P^{-s/2}`, which leads from I (s = 0) to θ* (s = 1), below the front except at its end."""
-    s = torch.as_tensor(powers, dtype=pretrain.values.dtype, device=pretrain.values.device)[:, None]
-    gains = (pretrain.values[0] / pretrain.values) ** (s / 2)
-    inside = (pretrain.vectors * gains[:, None, :]) @ pretrain.vectors.mT
-    return inside + gains[:, -1, None, None] * pretrain.null_projector
+    s = torch.as_tensor(powers, dtype=benign.values.dtype, device=benign.values.device)[:, None]
+    gains = (benign.values[0] / benign.values) ** (s / 2)
+    inside = (benign.vectors * gains[:, None, :]) @ benign.vectors.mT
+    return inside + gains[:, -1, None, None] * benign.null_projector
 
 
-def extractor_ratios(theta: Tensor, pretrain: Task, harmful: Task) -> tuple[float, float]:
+def extractor_ratios(theta: Tensor, benign: Task, harmful: Task) -> tuple[float, float]:
     """Return (ii) and (i) of an invertible θ, over the ranks of K: no numerical rank is cut."""
     ratios = []
-    for task in (pretrain, harmful):
+    for task in (benign, harmful):
         sigma = graded_singular_values((task.root @ theta).mT)
         kappa = float((sigma[0] / sigma[-1]).square()) if float(sigma[-1]) > 0 else math.inf
         ratios.append(kappa / task.kappa if kappa < (task.dimension * EPS) ** -2 else math.nan)
@@ -504,7 +502,7 @@ def _front_spike(P: Task, H: Task, region: FeasibleRegion, ratio: float) -> tupl
         top = P.whitener @ largest_pair(gram(H.root @ P.whitener))[1]
     # κ(H_P) from 1, where nothing is scaled up, to the wanted one or as far as κ(H_H) can be told.
     room = max(1.0, most / region.kappa_pencil)
-    kappa = min(max(ratio * region.kappa_pretrain, 1.0), room)
+    kappa = min(max(ratio * region.kappa_benign, 1.0), room)
     return math.sqrt(float(P.values[-1]) * (kappa - 1)) * top, lift
 
 

@@ -532,11 +532,11 @@ def as_task(value: Any, name: str) -> Task:
     return Task.of_covariance(value, name=name)
 
 
-def two_tasks(pretrain: Any, harmful: Any, *, ridge: float | None = None) -> tuple[Task, Task]:
+def two_tasks(benign: Any, harmful: Any, *, ridge: float | None = None) -> tuple[Task, Task]:
     """Return two tasks of one input space, on one device, with columns in the order of the first."""
-    if not isinstance(pretrain, Task) and not isinstance(harmful, Task):
-        pretrain, harmful = same_columns(pretrain=pretrain, harmful=harmful, covariances=True)
-    P, H = as_task(pretrain, "pretrain"), as_task(harmful, "harmful")
+    if not isinstance(benign, Task) and not isinstance(harmful, Task):
+        benign, harmful = same_columns(benign=benign, harmful=harmful, covariances=True)
+    P, H = as_task(benign, "benign"), as_task(harmful, "harmful")
     if P.dimension != H.dimension:
         raise InvalidInputError(
             f"the pre-training task has {P.dimension} inputs and the harmful task {H.dimension}: both tasks "

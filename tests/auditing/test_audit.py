@@ -51,12 +51,12 @@ def test_ratios_in_every_convention_and_scale_are_the_dense_library_s(found, dat
         assert row["harmful_ratio"] == pytest.approx(dense.harmful_ratio, rel=1e-9)
         assert (row["clause_a"], row["clause_b"]) == (
             dense.clauses.harmful_slower,
-            dense.clauses.pretrain_no_slower,
+            dense.clauses.benign_no_slower,
         )
-    for task, K in (("pretrain", K_P), ("harmful", K_H)):
+    for task, K in (("benign", K_P), ("harmful", K_H)):
         row = found.kappa_of(task, AS_IS, "compact")
         assert (row["kappa"], row["rank"]) == (pytest.approx(np.linalg.cond(K), rel=1e-8), D)
-    assert found.ceiling.value == pytest.approx(condnum.rir_ceiling(K_P, K_H).value, rel=1e-8)
+    assert found.limit.value == pytest.approx(condnum.rir_limit(K_P, K_H).value, rel=1e-8)
     assert found.row("max_rir", "compact")["share"] == pytest.approx(1, rel=1e-8)
 
 
@@ -376,7 +376,7 @@ class TestWhatIsSaid:
             raise AssertionError(f"{name} is not strict JSON")
 
         record = json.loads((tmp_path / "audit.json").read_text(), parse_constant=refuse)
-        assert record["pretrain"]["rows"] == 300
+        assert record["benign"]["rows"] == 300
         assert record["attack"]["held_out"] == 40
         assert {row["convention"] for row in record["measures"]} == {"compact", "ridge"}
 
@@ -404,9 +404,9 @@ class TestWhatIsSaid:
         assert first.extractor == method
         assert again.row("theta", "compact")["rir"] == first.row(method, "compact")["rir"]
 
-    def test_directions_of_the_harmful_task_alone_make_the_ceiling_infinite(self):
+    def test_directions_of_the_harmful_task_alone_make_the_limit_infinite(self):
         found = audit(np.diag([3.0, 2.0, 0.0]), np.eye(3))
-        assert math.isinf(found.ceiling.value)
+        assert math.isinf(found.limit.value)
         assert "without a finite limit" in repr(found)
         assert "no targets of the harmful task were given" in repr(found)
 
@@ -418,8 +418,8 @@ class TestInput:
             ({"theta": np.ones((2, D))}, InvalidInputError, r"theta has shape \(2, 6\).*looks transposed"),
             ({"theta": np.full((D, D), np.nan)}, InvalidInputError, "theta has NaN or infinite entries"),
             ({"theta": np.zeros((D, D))}, RankError, "theta is the zero matrix"),
-            ({"pretrain": np.zeros((5, D))}, RankError, "rank 0"),
-            ({"pretrain": np.ones((2, 20_001), np.float32)}, InvalidInputError, r"20,001 columns.*3\.0 GiB"),
+            ({"benign": np.zeros((5, D))}, RankError, "rank 0"),
+            ({"benign": np.ones((2, 20_001), np.float32)}, InvalidInputError, r"20,001 columns.*3\.0 GiB"),
             ({"y_harmful": np.array(["a", "b"])}, InvalidInputError, "200 rows, but there are 2 targets"),
             ({"kind": "classification"}, InvalidInputError, "classification has no effect without targets"),
             ({"budget": AttackBudget()}, InvalidInputError, "budget has no effect without attackers"),
@@ -428,7 +428,7 @@ class TestInput:
     )
     def test_refused(self, data, settings, error, message):
         with pytest.raises(error, match=message):
-            audit(**{"pretrain": data[0], "harmful": data[1]} | settings)
+            audit(**{"benign": data[0], "harmful": data[1]} | settings)
 
     def test_rows_with_gaps_go_with_their_targets_which_the_first_lines_say(self, data):
         X_P, X_H = data
@@ -457,4 +457,4 @@ class TestInput:
         X = np.random.default_rng(0).normal(size=(500, 8))
         X[:, 7] = X[:, :7] @ np.random.default_rng(1).normal(size=7)
         found = audit(X.astype(np.float32), X.astype(np.float32))
-        assert (found.pretrain.rank, found.rtol) == (7, rank_tolerance(8, 2.0**-23) ** 2)
+        assert (found.benign.rank, found.rtol) == (7, rank_tolerance(8, 2.0**-23) ** 2)

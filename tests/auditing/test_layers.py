@@ -20,17 +20,17 @@ from condnum.deep.parts import block_names
 from condnum.errors import InvalidInputError
 from condnum.estimators import Eraser
 
-TASKS, SIDE = {"pretrain": "digits-8x8:0-4", "harmful": "digits-8x8:5-9"}, 32
+TASKS, SIDE = {"benign": "digits-8x8:0-4", "harmful": "digits-8x8:5-9"}, 32
 
 
 def check_by_hand(row, X_P, X_H, rel=1e-4):
     """Compare a layer with the audit of features that were taken from it without `layer_audit`."""
     alone = audit(X_P, X_H, attackers=False)
-    assert (row["rank_pretrain"], row["rank_harmful"]) == (alone.pretrain.rank, alone.harmful.rank)
+    assert (row["rank_benign"], row["rank_harmful"]) == (alone.benign.rank, alone.harmful.rank)
     assert row["parameters"] == X_P.shape[1] ** 2
-    assert row["harmful_only"] == alone.ceiling.harmful_only_dimension
-    assert row["ceiling_compact"] == pytest.approx(alone.ceiling.value, rel=rel)
-    assert row["ceiling_ridge"] == pytest.approx(alone.ridge_limit, rel=rel)
+    assert row["harmful_only"] == alone.limit.harmful_only_dimension
+    assert row["limit_compact"] == pytest.approx(alone.limit.value, rel=rel)
+    assert row["limit_ridge"] == pytest.approx(alone.ridge_limit, rel=rel)
     for task in TASKS:
         for convention, end in (("compact", ""), ("ridge", "_ridge")):
             kappa = alone.kappa_of(task, AS_IS, convention)["kappa"]
@@ -52,7 +52,7 @@ def test_each_layer_is_the_audit_of_its_features_taken_by_hand(name, images):
     backbone = Backbone(name, **size_arguments(name, SIDE))
     found = layer_audit(backbone, *images)
     assert found.table["layer"].tolist() == block_names(backbone.model)
-    assert (found.rows_pretrain, found.rows_harmful) == (120, 120)
+    assert (found.rows_benign, found.rows_harmful) == (120, 120)
     for row in found.table.to_dict("records"):
         rows = []
         for task in images:
@@ -80,7 +80,7 @@ def test_one_pass_in_any_batches_leaves_the_net_as_it_was(images):
     assert len(calls) == 2
     split = layer_audit(net, ((batch, "label") for batch in wide[0]), [{"pixel_values": x} for x in wide[1]])
     assert len(calls) == 2 + len(wide[0]) + len(wide[1])
-    columns = ["ceiling_compact", "ceiling_ridge", "kappa_pretrain", "misalignment", "limit_rir"]
+    columns = ["limit_compact", "limit_ridge", "kappa_benign", "misalignment", "limit_rir"]
     np.testing.assert_allclose(whole.table[columns], split.table[columns], rtol=1e-4)
     counter.remove()
     assert [part.training for part in net.modules()] == flags
@@ -131,19 +131,19 @@ ROWS = (torch.randn(20, 4, generator=torch.Generator().manual_seed(0)),)
         ({"layers": "twice"}, "'twice' is called 2 times"),
         ({"layers": "deep"}, r"'deep' \(Unflatten\) returns float32 of shape \(20, 2, 1, 2, 1\) for 20"),
         ({"layers": "broken"}, "D_P behind 'broken' .*non-finite"),
-        ({"pretrain": [{"name": "x"}]}, "a batch is a NoneType"),
+        ({"benign": [{"name": "x"}]}, "a batch is a NoneType"),
         ({"harmful": ROWS[0]}, r"harmful is one tensor of shape \(20, 4\); .* such as \[harmful\]"),
         ({"target": 1.0}, "target must be a RIR above 1, got 1.0"),
     ],
 )
 def test_what_cannot_be_audited_is_named(change, words):
     with pytest.raises(InvalidInputError, match=words):
-        layer_audit(Odd(), **{"pretrain": ROWS, "harmful": ROWS, "layers": "first"} | change)
+        layer_audit(Odd(), **{"benign": ROWS, "harmful": ROWS, "layers": "first"} | change)
 
 
 def test_a_dead_layer_is_a_row_with_a_note():
     table = layer_audit(Odd(), ROWS, ROWS, ["first", "dead"]).table.set_index("layer")
-    assert (table.loc["dead", "verdict"], table.loc["first", "rank_pretrain"]) == ("impossible", 4)
+    assert (table.loc["dead", "verdict"], table.loc["first", "rank_benign"]) == ("impossible", 4)
     assert "rank 0" in table.loc["dead", "note"]
     alone = layer_audit(Odd(), ROWS, ROWS, "dead")
     assert alone.sentence.startswith("No layer is known to reach a ridge RIR of 10")
@@ -155,7 +155,7 @@ def test_what_is_said_and_drawn():
         table["layer"], table["parameters"] = [f"l{i}" for i in table.index], table["dimension"] ** 2
         for name in layer_audit(Odd(), ROWS, ROWS, "first").table.columns.difference(table.columns):
             table[name] = "" if name in ("module", "note") else 2.0
-        return LayerAudit(table.assign(ceiling_compact=math.inf), 10.0, 1e-6, 5, 6)
+        return LayerAudit(table.assign(limit_compact=math.inf), 10.0, 1e-6, 5, 6)
 
     nothing = (4, math.nan, math.nan, "impossible")
     some = found(nothing, (9, 30.0, 40.0, "reached"), (6, 12.0, 90.0, "reached"))

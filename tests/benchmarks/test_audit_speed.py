@@ -23,7 +23,7 @@ start = time.perf_counter()
 found = audit(sys.argv[1], sys.argv[2])
 seconds = time.perf_counter() - start
 peak_kib = int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
-print(json.dumps({"seconds": seconds, "peak_mib": peak_kib / 1024, "rank": found.pretrain.rank}))
+print(json.dumps({"seconds": seconds, "peak_mib": peak_kib / 1024, "rank": found.benign.rank}))
 """
 
 

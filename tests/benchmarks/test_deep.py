@@ -34,7 +34,7 @@ def prepared_steps(name, images, side, device):
     parameters = [*backbone.trainable_parameters(), *backbone.head_parameters()]
     optimizer = torch.optim.SGD(parameters, lr=1e-6, momentum=0.9, nesterov=True)
     objective = DeepObjective(backbone, "ours", settings)
-    tasks = dict(zip(("pretrain", "harmful"), batches, strict=True))
+    tasks = dict(zip(("benign", "harmful"), batches, strict=True))
     weights = {"supervised": 1.0, "well": 1e-9, "ill": 1e-3}
 
     def immunize():

@@ -73,7 +73,7 @@ def test_theta_agrees_with_the_cpu(method):
     cells = [cell for cell in on_cpu.planned(digits) if (cell["method"], cell["seed"]) == (method, 0)]
     both = [
         [
-            digit_problem(digits, cell["pretrain"], cell["harmful"], cell["labels"], where)
+            digit_problem(digits, cell["benign"], cell["harmful"], cell["labels"], where)
             for cell in (cells[0], cells[-1])
         ]
         for where in ("cpu", STUDY.device)

@@ -41,7 +41,7 @@ def straightforward(theta, problem, optimizer):
     """The step that the paper describes: autograd through the whole spectra, then two solves."""
     terms = []
     D = problem.dimension
-    for task, rank, sign in ((problem.pretrain, D, "well"), (problem.harmful, problem.harmful.rank, "ill")):
+    for task, rank, sign in ((problem.benign, D, "well"), (problem.harmful, problem.harmful.rank, "ill")):
         leaf, K = theta.detach().requires_grad_(), task.covariance
         sigma = torch.linalg.eigvalsh(leaf.mT @ K @ leaf)
         mean = (sigma**2).sum() / (2 * rank)

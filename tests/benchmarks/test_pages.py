@@ -122,7 +122,7 @@ CASES = [
     ("SpectrumDescentExplorer", {"dimension": 64}, "kappa", np.geomspace(2, 1e6, 40), 0.1),
     ("SpectrumDescentExplorer", {"dimension": 256}, "kappa", np.geomspace(2, 1e6, 40), 0.3),
     ("AlignmentExplorer", {"dimension": 64}, "angle", np.linspace(1, 89, 43), 0.1),
-    ("CeilingExplorer", {"dimension": 12}, "angle", np.linspace(1, 89, 43), 0.1),
+    ("LimitExplorer", {"dimension": 12}, "angle", np.linspace(1, 89, 43), 0.1),
     ("OwnDataExplorer", {"example": "digits"}, "tolerance", np.geomspace(1, 1e8, 40), 0.1),
     ("RegularizerExplorer", {"dimension": 64}, "step", np.geomspace(0.03, 30, 40), 0.1),
     ("RegularizerPathExplorer", {"sizes": "constant"}, "share", np.geomspace(0.02, 0.9, 40), 0.1),

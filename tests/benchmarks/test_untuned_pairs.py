@@ -1,4 +1,4 @@
-"""Pairs on which no setting was searched: does each method immunize them, how near the ceiling, how fast?
+"""Pairs on which no setting was searched: does each method immunize them, how near the limit, how fast?
 
 `make bench` prints the table: both closed forms, and `ours` (Eq. 11) with its default settings, seed 0.
 """
@@ -92,9 +92,9 @@ def untuned_pairs():
 
 def run(group, name, problem):
     """Yield a row per method."""
-    tasks = problem.pretrain, problem.harmful
-    full = problem.pretrain.rank == problem.harmful.rank == problem.dimension
-    ceiling = problem.ceiling.value
+    tasks = problem.benign, problem.harmful
+    full = problem.benign.rank == problem.harmful.rank == problem.dimension
+    limit = problem.limit.value
     for method in METHODS:
         start = time.perf_counter()
         theta = immunize(problem, method).theta
@@ -112,15 +112,15 @@ def run(group, name, problem):
             "compact": compact.success,
             "ridge": ridge.success,
             "harmful_ratio": compact.harmful_ratio,
-            "pretrain_ratio": compact.pretrain_ratio,
+            "benign_ratio": compact.benign_ratio,
             "rir": compact.rir,
-            "share": math.log(compact.rir) / math.log(ceiling) if 1 < ceiling < math.inf else math.nan,
+            "share": math.log(compact.rir) / math.log(limit) if 1 < limit < math.inf else math.nan,
             "seconds": seconds,
         }
 
 
 def summarise(rows):
-    """Shares that meet Definition 3.1, the median of log RIR / log ceiling, and seconds."""
+    """Shares that meet Definition 3.1, the median of log RIR / log limit, and seconds."""
     table = rows.groupby(["group", "method"], sort=False).agg(
         pairs=("pair", "nunique"),
         compact=("compact", "mean"),

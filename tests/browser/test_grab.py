@@ -11,7 +11,7 @@ from condnum.lessons.grab import AT_FIRST, LONGEST, SHORTEST, GrabTheVectors, st
 from condnum.probing import linear_probe
 from condnum.theory.alignment import alignment
 from condnum.theory.kappa import relative_immunization_ratio
-from condnum.theory.limits import rir_ceiling
+from condnum.theory.limits import rir_limit
 from condnum.theory.task import Task
 
 pytestmark = pytest.mark.browser
@@ -111,8 +111,8 @@ def test_numbers_are_those_of_python(opened):
         T, *roots = (matrix(state[name]) for name in ("theta", "benign", "harmful"))
         covariances = [root @ root for root in roots]
         ratios = relative_immunization_ratio(T, *covariances)
-        wanted = [ratios.harmful_ratio, ratios.pretrain_ratio, ratios.rir, rir_ceiling(*covariances).value]
-        found = [numbers[name] for name in ("harmfulRatio", "pretrainRatio", "rir", "ceiling")]
+        wanted = [ratios.harmful_ratio, ratios.benign_ratio, ratios.rir, rir_limit(*covariances).value]
+        found = [numbers[name] for name in ("harmfulRatio", "benignRatio", "rir", "limit")]
         assert found == pytest.approx(wanted, rel=1e-9), state
         assert numbers["success"] == ratios.success, state
         for name, K in zip(("benign", "harmful"), covariances, strict=True):

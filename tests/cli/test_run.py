@@ -78,8 +78,8 @@ def test_a_finished_run_is_reused_until_what_it_depends_on_changes(condnum, own,
     ("words", "message"),
     [
         ("run house-prices --data train.csv", "condnum: train.csv lacks 79 of the 81 columns"),
-        ("audit --pretrain P.npy", "--pretrain was given without --harmful"),
-        ("audit --layers all", "an audit of a net needs --backbone, --pretrain-images"),
+        ("audit --benign P.npy", "--benign was given without --harmful"),
+        ("audit --layers all", "an audit of a net needs --backbone, --benign-images"),
         ("audit --method erase --save-theta t.npy", "must end in .safetensors: an eraser is a map"),
         ("run own.ipynb --mode fail", "condnum: column 'SalePrice' is missing."),
         ("run own.ipynb --out own.ipynb", "it exists and is a file"),
@@ -94,7 +94,7 @@ def test_what_the_notebook_refuses_is_one_paragraph_and_leaves_nothing(refused, 
 
 def test_the_closed_form_of_an_audit_is_written_and_judged_again(condnum, tmp_path):
     rng = np.random.default_rng(0)
-    words = ["audit", "--pretrain", "P.npy", "--harmful", "H.npy", "--no-attackers", "-q"]
+    words = ["audit", "--benign", "P.npy", "--harmful", "H.npy", "--no-attackers", "-q"]
     for name in "PH":
         np.save(tmp_path / f"{name}.npy", rng.normal(size=(50, 3)) * rng.uniform(1, 9, 3))
     first = condnum(*words, "--save-theta", "theta.npy", "--out", "first", cwd=tmp_path)

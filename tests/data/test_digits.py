@@ -52,7 +52,7 @@ def test_pair_is_cut_to_the_smaller_count_in_file_order(digits, p, h):
     pair = digit_pair(digits, p, h)
     places = {3: [0, 2, 4], 8: [1, 5, 7]}
     assert (grey(pair.X_P), grey(pair.X_H)) == (places[p], places[h])
-    assert (pair.pretrain_name, pair.harmful_name) == (f"digit {p}", f"digit {h}")
+    assert (pair.benign_name, pair.harmful_name) == (f"digit {p}", f"digit {h}")
     assert (pair.y_P.tolist(), pair.y_H.tolist()) == ([1, 1, 1], [1, 1, 1])
     assert pair.checksum == digits.checksum
 
@@ -79,7 +79,7 @@ def test_seed_draws_the_rest_only(digits):
     ("arguments", "message"),
     [
         ((3, 3), "must differ, got 3 for both"),
-        ((10, 3), "pretrain must be a digit 0 to 9, got 10"),
+        ((10, 3), "benign must be a digit 0 to 9, got 10"),
         ((3, 9), r"toy has 4 image\(s\) of 3 and 0 of 9; each digit needs at least 2"),
     ],
 )

@@ -196,7 +196,7 @@ class TestRows:
         WRITERS[kind](tmp_path / f"X.{kind}", rows)
         found = as_stream(tmp_path / f"X.{kind}")
         labels = np.arange(53) % 3
-        task = look_at(found, found, standardize=standardized, y_benign=labels).pretrain
+        task = look_at(found, found, standardize=standardized, y_benign=labels).benign
         whole = np.delete(rows, [3, 40], axis=0)
         kept = standardize(whole) if standardized else whole
         Y = np.eye(3)[np.delete(labels, [3, 40])]
@@ -217,7 +217,7 @@ class TestRows:
     def test_float32_is_summed_in_float64(self):
         # 1 + 2^-20 squared needs 40 bits: a float32 sum of 30 000 of them is off in the fourth digit.
         ones = np.full((30_000, 1), 1 + 2.0**-20, dtype=np.float32)
-        task = look_at(as_stream(ones), as_stream(ones)).pretrain
+        task = look_at(as_stream(ones), as_stream(ones)).benign
         assert float(task.task.covariance[0, 0]) == pytest.approx(30_000 * float(ones[0, 0]) ** 2, rel=1e-13)
 
     def test_many_rows_are_sampled_without_replacement(self, small_blocks, monkeypatch):
@@ -261,8 +261,8 @@ class TestRows:
             "D_P has 1 constant column(s) (x1).",
             "D_H has 1 constant column(s) (x0).",
         )
-        assert not pair.pretrain.array()[:, 1].any()
-        assert not pair.pretrain.task.covariance[1].any()
+        assert not pair.benign.array()[:, 1].any()
+        assert not pair.benign.task.covariance[1].any()
         assert not standardize(P)[:, 1].any()
 
     def test_there_is_one_target_for_each_row(self):

@@ -40,7 +40,7 @@ def test_encoders_on_the_union_or_per_domain(houses):
 
 def test_rows_are_the_first_of_each_domain_and_standardized_anew(houses):
     pair = houses(options={"rows": 2})
-    assert (pair.rows_pretrain, pair.rows_harmful) == (2, 2)
+    assert (pair.rows_benign, pair.rows_harmful) == (2, 2)
     assert pair.y_H.tolist() == [-1, 1]  # 100 and 200
     assert pair.checksum == sha256_file(Path("data/house_prices/train.csv"))
     assert (pair.provenance.source, pair.provenance.known_checksum) == ("./data", False)

@@ -20,7 +20,7 @@ def toy(**changes):
         "X_H": [[1, 0], [0, 1]],
         "y_H": [5, 6],
         "name": "toy",
-        "pretrain_name": "first",
+        "benign_name": "first",
         "harmful_name": "second",
         "feature_names": ("a", "b"),
         "checksum": "0123456789abcdef" * 4,
@@ -56,7 +56,7 @@ def test_samples_are_the_tasks_unless_given_and_head_cuts_everything():
     cut = pair.head(2)
     assert cut.X_P.tolist() == [[1, 2], [3, 4]]
     assert (cut.y_P.tolist(), cut.y_loss.tolist(), cut.rows_harmful) == ([0, 1], [0, 1], 2)
-    assert (cut.checksum, pair.head(50).rows_pretrain) == (pair.checksum, 3)
+    assert (cut.checksum, pair.head(50).rows_benign) == (pair.checksum, 3)
 
 
 NAN, INF = float("nan"), float("inf")

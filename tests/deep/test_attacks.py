@@ -384,10 +384,10 @@ def test_a_backbone_learns_and_its_benign_accuracy_is_measured(name, trained):
         load_pixels(open_images("digits-8x8:5-9", split, limit=20), transform) for split in ("train", "test")
     )
     benign = load_pixels(open_images("digits-8x8:0-4", "test", limit=10), transform)
-    target, budget = Target(backbone, train, test, pretrain_test=benign), DeepBudget(8, 1, checkpoints=3)
+    target, budget = Target(backbone, train, test, benign_test=benign), DeepBudget(8, 1, checkpoints=3)
     run = attack(target, named(name), budget=budget)
     assert run.final_accuracy > run.accuracy[:, 0].mean()
-    hits = run.pretrain_accuracy * len(benign.labels) * len(run.accuracy)  # over all repeats
+    hits = run.benign_accuracy * len(benign.labels) * len(run.accuracy)  # over all repeats
     assert hits == pytest.approx(round(hits))
     assert run.accuracy.shape == (2, len(run.steps))
     assert np.array_equal(attack(target, named(name), budget=budget).accuracy, run.accuracy)
@@ -446,8 +446,8 @@ def digits_target():
     sets = {
         name: load_pixels(open_images(f"digits-8x8:{digits}", split), look, most=100)
         for name, digits, split in (
-            ("train", "5-9", "train"), ("test", "5-9", "test"), ("pretrain_train", "0-4", "train"),
-            ("pretrain_test", "0-4", "test"),
+            ("train", "5-9", "train"), ("test", "5-9", "test"), ("benign_train", "0-4", "train"),
+            ("benign_test", "0-4", "test"),
         )
     }  # fmt: skip
     return Target(net, sets.pop("train"), sets.pop("test"), **sets)
@@ -468,7 +468,7 @@ def test_who_trains_on_the_benign_task_alone_solves_for_the_harmful_one(
     assert moved.steps.tolist() == still.steps.tolist() == [12]  # what it reaches, it reaches after them
     assert moved.trials["final"].notna().all()
     alone = Target(digits_target.theta, digits_target.train, digits_target.test)
-    with pytest.raises(InvalidInputError, match="begins with training images of D_P; give pretrain_train"):
+    with pytest.raises(InvalidInputError, match="begins with training images of D_P; give benign_train"):
         attack(alone, attacker, budget=budget)
 
 

@@ -50,8 +50,8 @@ def test_each_group_is_that_of_the_dense_hessian_and_the_mean_is_of_ratios(N, D)
         )
         assert found.kappas == pytest.approx(kappas, rel=1e-8)
         assert found.ranks.tolist() == [[min(N, D)] * 3] * 4
-        harmful, pretrain = kappas[3] / kappas[2], kappas[1] / kappas[0]
-        ratios = {"harmful_ratio": harmful, "pretrain_ratio": pretrain, "rir": harmful / pretrain}
+        harmful, benign = kappas[3] / kappas[2], kappas[1] / kappas[0]
+        ratios = {"harmful_ratio": harmful, "benign_ratio": benign, "rir": harmful / benign}
         for name, values in ratios.items():
             assert getattr(found, name) == pytest.approx(values.mean())
             assert getattr(found, f"{name}_std") == pytest.approx(values.std(ddof=1))
@@ -87,7 +87,7 @@ def test_overlapping_groups_and_a_change_of_rank_are_warned_of():
     [
         ((24, 24), 1, set()),
         ((24, 90), 20, {"harmful_ratio", "rir"}),
-        ((90, 24), 20, {"pretrain_ratio", "rir"}),
+        ((90, 24), 20, {"benign_ratio", "rir"}),
     ],
 )
 def test_groups_that_are_the_same_images_have_no_spread(counts, groups, known):
@@ -97,7 +97,7 @@ def test_groups_that_are_the_same_images_have_no_spread(counts, groups, known):
     first, other = (rir_from_features(*pairs[0], *pairs[1], group_size=24, seed=seed) for seed in (0, 1))
     assert first.groups == first.compact.kappas.shape[1] == groups
     for found in (first.compact, first.ridge):
-        ratios = ("harmful_ratio", "pretrain_ratio", "rir")
+        ratios = ("harmful_ratio", "benign_ratio", "rir")
         assert {name for name in ratios if np.isfinite(getattr(found, f"{name}_std"))} == known
     assert "24 images, so there is no spread" in " ".join(first.warnings)
     assert (first.rir == other.rir) == (groups == 1)  # one group, whatever the draw

@@ -25,7 +25,7 @@ def curves():
 
     def add(method, seed, quantity, x, value):
         points = [*zip(x, value, strict=True)]
-        rows.extend((method, seed, t, quantity, *of) for t in ("pretrain", "harmful") for of in points)
+        rows.extend((method, seed, t, quantity, *of) for t in ("benign", "harmful") for of in points)
 
     for seed, factor in ((0, 1.0), (1, 100.0)):
         add("ours", seed, "norm_ratio", [0.0, 1, 10], [1.0, 1e-2 * factor, 1e-4 * factor])
@@ -102,8 +102,8 @@ def test_factors_are_numbers_or_lower_bounds(report):
 
 def test_the_region_is_drawn_as_far_as_any_method_lies():
     region = feasible_region(np.diag([1e6, 1.0]), np.diag([2.0, 1.0]), ridge=1e-3)
-    points = pd.DataFrame({"kind": ["family", "pareto"], "pretrain_ratio": 0.9, "harmful_ratio": 0.9})
-    far = pd.DataFrame({"method": "pareto", "pretrain_ratio": [1e9], "harmful_ratio": [1e12], "rir": [1e3]})
+    points = pd.DataFrame({"kind": ["family", "pareto"], "benign_ratio": 0.9, "harmful_ratio": 0.9})
+    far = pd.DataFrame({"method": "pareto", "benign_ratio": [1e9], "harmful_ratio": [1e12], "rir": [1e3]})
     figure = limits.front_figure(points, far.assign(rir_share=0.1), region, "toy data")
     for name in ("unreachable", "Pareto front: RIR = RIR<sub>max</sub>"):
         assert np.log10(max(trace(figure, name).x)) > figure.layout.xaxis.range[1]

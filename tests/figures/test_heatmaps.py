@@ -21,10 +21,10 @@ def results():
         ("imma", 1, 3, 8, math.e**-5, False),
         ("max_rir", 0, 3, 8, math.e**9, True),
     ]
-    names = ["method", "seed", "pretrain_digit", "harmful_digit", "rir", "success"]
+    names = ["method", "seed", "benign_digit", "harmful_digit", "rir", "success"]
     table = pd.DataFrame(rows, columns=names).assign(convention="ridge", theta_scale="unit")
     table = pd.concat([table, table[:2].assign(rir=7.0, convention="compact")], ignore_index=True)
-    return table.assign(harmful_ratio=2 * table["rir"], pretrain_ratio=2.0)
+    return table.assign(harmful_ratio=2 * table["rir"], benign_ratio=2.0)
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def test_a_few_pairs_are_the_columns_of_one_map(results, monkeypatch):
 
 
 def drawn(trace, texts="text"):
-    """The texts of the cells that are drawn, by (pretrain, harmful)."""
+    """The texts of the cells that are drawn, by (benign, harmful)."""
     shown = zip(*np.nonzero(np.isfinite(trace.z)), strict=True)
     return {tuple(trace.customdata[at]): trace[texts][at] for at in shown}
 

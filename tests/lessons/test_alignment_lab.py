@@ -48,7 +48,7 @@ def test_shares_sum_to_one_and_are_the_derivatives_of_the_regularizers(table):
     shares = np.array([step.shares(i, view.tasks) for i in range(1, 10)])
     np.testing.assert_allclose(shares.sum(axis=0), 1, rtol=1e-9)
     U, s, h = step.left(1, 9), step["sigma"], 1e-5
-    K_P, K_H = (task.covariance.numpy() for task in (problem.pretrain, problem.harmful))
+    K_P, K_H = (task.covariance.numpy() for task in (problem.benign, problem.harmful))
 
     def values(scale):
         theta = U * s * scale

@@ -36,12 +36,12 @@ def thetas(tasks):
     return seen | {result.steps: result.theta}
 
 
-@pytest.mark.parametrize("side", [0, 1], ids=["pretrain", "harmful"])
+@pytest.mark.parametrize("side", [0, 1], ids=["benign", "harmful"])
 @pytest.mark.parametrize("step", [0, 5, 12])
 def test_a_kept_step_is_what_the_theory_says_of_its_theta(tasks, kept, thetas, step, side):
     theta = thetas[step]
     k = kept["step"].tolist().index(step)
-    task = (tasks.problem.pretrain, tasks.problem.harmful)[side]
+    task = (tasks.problem.benign, tasks.problem.harmful)[side]
     truth = alignment(theta, task.covariance)
     r = task.rank
     np.testing.assert_allclose(kept["sigma"][k], np.linalg.svd(theta, compute_uv=False), rtol=CLOSE)
@@ -51,9 +51,9 @@ def test_a_kept_step_is_what_the_theory_says_of_its_theta(tasks, kept, thetas, s
     assert kept["misalignment"][k, side] == pytest.approx(truth.misalignment, rel=1e-6)
     assert kept["predicted_kappa"][k, side] == pytest.approx(truth.predicted_condition, rel=1e-6)
     found = relative_immunization_ratio(
-        theta, *(t.covariance for t in (tasks.problem.pretrain, tasks.problem.harmful))
+        theta, *(t.covariance for t in (tasks.problem.benign, tasks.problem.harmful))
     )
-    ratios = found.pretrain_ratio, found.harmful_ratio
+    ratios = found.benign_ratio, found.harmful_ratio
     assert kept["ratios"][k, side] == pytest.approx(ratios[side], rel=1e-7)
 
 
@@ -63,4 +63,4 @@ def test_what_is_erased_counts_for_no_kappa(data):
     tasks = PathTasks.named(data)
     found = immunize(tasks.problem, "erase").verdict
     kept = follow(tasks, "erase")["ratios"][0]
-    assert kept == pytest.approx([found.pretrain_ratio, found.harmful_ratio], rel=1e-4)
+    assert kept == pytest.approx([found.benign_ratio, found.harmful_ratio], rel=1e-4)

@@ -22,7 +22,7 @@ def kappas(K_P, K_H):
     return np.linalg.cond(K_P) / np.linalg.cond(K_H)
 
 
-def ceiling(K_P, K_H):
+def limit(K_P, K_H):
     pencil = np.linalg.eigvals(np.linalg.solve(K_P, K_H)).real
     return pencil.max() / pencil.min() * kappas(K_P, K_H)
 
@@ -60,9 +60,9 @@ WRONG = {
     "whitening: H⁻¹": ("check_whitening", np.linalg.inv, "goes too far"),
     "whitening: nothing": ("check_whitening", lambda H: np.eye(len(H)), r"is left of κ\(H\) = [\d.,]+\.$"),
     "whitening: raises": ("check_whitening", raising, "ZeroDivisionError: by zero"),
-    "ceiling: no κ's": ("check_ceiling", lambda P, H: ceiling(P, H) / kappas(P, H), "is missing"),
-    "ceiling: κ's inverted": ("check_ceiling", lambda P, H: ceiling(P, H) / kappas(P, H) ** 2, "is inverted"),
-    "ceiling: twice": ("check_ceiling", lambda P, H: 2 * ceiling(P, H), "no θ attains"),
+    "limit: no κ's": ("check_limit", lambda P, H: limit(P, H) / kappas(P, H), "is missing"),
+    "limit: κ's inverted": ("check_limit", lambda P, H: limit(P, H) / kappas(P, H) ** 2, "is inverted"),
+    "limit: twice": ("check_limit", lambda P, H: 2 * limit(P, H), "no θ attains"),
     "largest step: corrected bound": (
         "check_largest_step",
         lambda a, b: min((1 - (b / a) ** 0.5) / a, ((a / b) ** 0.5 - 1) / b),
@@ -84,11 +84,11 @@ def test_wrong_answers_are_called_wrong_and_why(case):
 
 def test_a_learner_s_function_cannot_change_our_matrices():
     def destructive(P, H):
-        value = ceiling(P, H)
+        value = limit(P, H)
         P[:] = H[:] = 0
         return value
 
-    assert exercises.check_ceiling(destructive).status == "right"
+    assert exercises.check_limit(destructive).status == "right"
 
 
 #: A right answer to each exercise.
@@ -103,7 +103,7 @@ NUMBERS = {
 }
 CODE = {
     "check_whitening": lambda H: power(H, -0.5),
-    "check_ceiling": ceiling,
+    "check_limit": limit,
     "check_largest_step": lambda s1, s2: (s1 - s2) / (s1**2 + s2**2),
     "check_spent_budget": spend,
 }

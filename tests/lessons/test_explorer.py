@@ -12,7 +12,6 @@ import traitlets
 
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.lessons.alignment import AlignmentExplorer
-from condnum.lessons.ceiling import CeilingExplorer
 from condnum.lessons.condition_number import (
     GradientDescentExplorer,
     Zigzag,
@@ -23,6 +22,7 @@ from condnum.lessons.explorers import EXPLORERS
 from condnum.lessons.frame.explorer import Explorer, Slider, with_controls
 from condnum.lessons.frame.sheet import lines_figure
 from condnum.lessons.frame.widget import show_figure
+from condnum.lessons.limit import LimitExplorer
 from condnum.lessons.regularizers import RegularizerExplorer
 
 
@@ -68,9 +68,9 @@ CAPTIONS = [
     (RegularizerExplorer, 0, "σ<sub>1</sub> becomes 0"),
     (RegularizerExplorer, {"regularizer": "ill", "dimension": 2, "top": 100.0}, "printed bound is neg"),
     (RegularizerExplorer, {"regularizer": "ill", "dimension": 2}, "allows every step (k = 2)"),
-    (CeilingExplorer, {}, "the largest (i) with (ii) ≤ 1 is 3,066"),
-    (CeilingExplorer, {"null": "pretrain"}, "RIR grows without bound"),
-    (CeilingExplorer, {"kappa_harmful": 1.0}, "without a gradient. Algorithm 1 cannot"),
+    (LimitExplorer, {}, "the largest (i) with (ii) ≤ 1 is 3,066"),
+    (LimitExplorer, {"null": "benign"}, "RIR grows without bound"),
+    (LimitExplorer, {"kappa_harmful": 1.0}, "without a gradient. Algorithm 1 cannot"),
 ]
 
 

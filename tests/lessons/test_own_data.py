@@ -25,11 +25,11 @@ def test_against_dense_references():
     K_P, K_H = P.T @ P, H.T @ H
     pencil = scipy.linalg.eigh(K_H, K_P, eigvals_only=True)
     expected = pencil[-1] / pencil[0] * np.linalg.cond(K_P) / np.linalg.cond(K_H)
-    assert result.ceiling == pytest.approx(expected, rel=1e-8)
+    assert result.limit == pytest.approx(expected, rel=1e-8)
     np.testing.assert_allclose(result.harmful.spectrum, np.linalg.eigvalsh(K_H)[::-1], rtol=1e-9)
     Q_P, Q_H = (np.linalg.eigh(K)[1][:, ::-1] for K in (K_P, K_H))
     np.testing.assert_allclose(result.own.overlaps, (Q_P.T @ Q_H) ** 2, atol=1e-9)
-    assert result.pretrain.ridge == pytest.approx(np.linalg.cond(K_P + 0.5 * np.eye(6)), rel=1e-12)
+    assert result.benign.ridge == pytest.approx(np.linalg.cond(K_P + 0.5 * np.eye(6)), rel=1e-12)
     assert (result.own.title, result.warnings) == ("X_P and X_H", ())
     w = np.random.default_rng(0).normal(size=6)
     curve = linear_probe(None, Task.of_covariance(K_H, K_H @ w), steps=1000)  # every step recorded
@@ -42,16 +42,16 @@ def test_the_audit_of_the_same_float32_tables_says_the_same():
     P, H = (rng.normal(size=(500, 20)).astype(np.float32) for _ in range(2))
     P[:, 0] *= 1e-4  # κ of 1e8: above float32's round-off squared, below float32's round-off
     lesson, found = own_data(tables=OwnTables(P, H)), audit(P, H)
-    assert lesson.pretrain.rank == found.kappa_of("pretrain", AS_IS, "compact")["rank"] == 20
-    kappa = found.kappa_of("pretrain", AS_IS, "compact")["kappa"]
-    assert lesson.pretrain.compact == pytest.approx(kappa, rel=1e-6)
+    assert lesson.benign.rank == found.kappa_of("benign", AS_IS, "compact")["rank"] == 20
+    kappa = found.kappa_of("benign", AS_IS, "compact")["kappa"]
+    assert lesson.benign.compact == pytest.approx(kappa, rel=1e-6)
     assert kappa > 1e7
-    assert lesson.ceiling == pytest.approx(found.ceiling.value, rel=1e-6)
+    assert lesson.limit == pytest.approx(found.limit.value, rel=1e-6)
 
 
-def test_null_spaces_make_the_ceiling_infinite_and_are_told():
+def test_null_spaces_make_the_limit_infinite_and_are_told():
     result = own_data(tables=OwnTables(np.diag([2.0, 1.0, 0.0]), np.diag([1.0, 2.0, 3.0])))
-    assert (result.pretrain.rank, result.harmful_only, result.ceiling) == (2, 1, math.inf)
+    assert (result.benign.rank, result.harmful_only, result.limit) == (2, 1, math.inf)
     assert math.isfinite(result.ridge_limit)
     text = " ".join(result.warnings)
     assert "X_H excites 1 direction" in text
@@ -67,13 +67,13 @@ def test_columns_are_named_and_left_out(tmp_path):
     assert "explorer" not in explorer.plain_figure().layout.meta  # which a page would play
     dropped = OwnTables(*paths, drop="label")
     explorer = OwnDataExplorer(tables=dropped)
-    assert explorer.result.own.pair.pretrain.stream.dimension == 3
+    assert explorer.result.own.pair.benign.stream.dimension == 3
     explorer.standardize = True
-    assert explorer.result.ceiling == own_data(tables=dropped, standardize=True).ceiling
+    assert explorer.result.limit == own_data(tables=dropped, standardize=True).limit
     assert explorer.result.own.title == "P.csv and H.csv, standardized"
     code = shown(explorer)["code"]
     again = eval(code, {"OwnDataExplorer": OwnDataExplorer, "tables": dropped})
-    assert again.result.ceiling == explorer.result.ceiling
+    assert again.result.limit == explorer.result.limit
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
-from condnum.lessons.ceiling import PATH_STEPS, ceiling_demo
 from condnum.lessons.condition_number import (
     kantorovich_bound,
     norm_bound,
     spectrum_descent,
     zigzag,
 )
+from condnum.lessons.limit import PATH_STEPS, limit_demo
 from condnum.lessons.regularizers import (
     CURVE_POINTS,
     kappas,
@@ -24,7 +24,7 @@ from condnum.lessons.regularizers import (
 from condnum.lessons.two_tasks import NULL_LABELS, attacks, two_tasks
 from condnum.probing import linear_probe
 from condnum.theory.kappa import condition_number, hessian, relative_immunization_ratio
-from condnum.theory.limits import rir_ceiling
+from condnum.theory.limits import rir_limit
 from condnum.theory.regularizers import ill_step, r_ill_gradient, r_well_gradient, well_step
 from condnum.theory.task import Task
 
@@ -92,16 +92,16 @@ def test_the_spectrum_is_that_of_a_step_on_theta_and_lies_on_the_curve(regulariz
 
 def ratios(theta, K_P, K_H):
     result = relative_immunization_ratio(theta, K_P, K_H)
-    return np.array([result.pretrain_ratio, result.harmful_ratio])
+    return np.array([result.benign_ratio, result.harmful_ratio])
 
 
 @NULLS
 @pytest.mark.parametrize("angle", [0.0, 30.0, 90.0])
 def test_two_tasks_are_as_asked_for(null, angle):
-    K_P, K_H = two_tasks(kappa_pretrain=50.0, kappa_harmful=7.0, angle=angle, dimension=5, null=null)
+    K_P, K_H = two_tasks(kappa_benign=50.0, kappa_harmful=7.0, angle=angle, dimension=5, null=null)
     P, H = condition_number(K_P), condition_number(K_H)
     np.testing.assert_allclose([P.value, H.value], [50.0, 7.0], rtol=1e-12)
-    assert P.rank == 5 - (null in ("both", "pretrain"))
+    assert P.rank == 5 - (null in ("both", "benign"))
     assert H.rank == 5 - (null in ("both", "harmful"))
     first = np.abs(np.linalg.eigh(two_tasks(angle=angle, dimension=5)[1])[1][:, -1])
     assert first[[0, -1]] == pytest.approx([np.cos(np.deg2rad(angle)), np.sin(np.deg2rad(angle))], abs=1e-12)
@@ -112,7 +112,7 @@ def test_the_path_is_algorithm_1_by_hand():
     K_P, K_H = two_tasks(angle=45.0)
     tasks = [torch.from_numpy(K) for K in (K_P, K_H)]
     theta = torch.eye(4, dtype=torch.float64)
-    demo = ceiling_demo(angle=45.0, ratio=2.0, learning_rate=0.1, step=3)
+    demo = limit_demo(angle=45.0, ratio=2.0, learning_rate=0.1, step=3)
     lambdas = None
     for t in range(4):
         np.testing.assert_allclose(demo.path[t], ratios(theta, K_P, K_H), rtol=1e-9)
@@ -123,7 +123,7 @@ def test_the_path_is_algorithm_1_by_hand():
     assert demo.path.shape == (PATH_STEPS + 1, 2)
     with pytest.raises(ValueError, match="read-only"):  # it is remembered
         demo.path[0, 0] = 5
-    lost = ceiling_demo(kappa_pretrain=1.0, learning_rate=1.0)
+    lost = limit_demo(kappa_benign=1.0, learning_rate=1.0)
     assert lost.stop_reason == "diverged"
     assert lost.shown == len(lost.path) - 1 < PATH_STEPS
 
@@ -131,7 +131,7 @@ def test_the_path_is_algorithm_1_by_hand():
 def test_four_attackers():
     runs = attacks(angle=30.0)
     raw, best, same, whitened = runs
-    limit = rir_ceiling(*two_tasks(angle=30.0, dimension=16))
+    limit = rir_limit(*two_tasks(angle=30.0, dimension=16))
     kappa = limit.lambda_max / limit.lambda_min
     assert [run.kappa for run in runs] == pytest.approx([10.0, kappa, kappa, 1.0], rel=1e-10)
     np.testing.assert_allclose(same.spectrum[:-1], same.spectrum[0], rtol=1e-10)

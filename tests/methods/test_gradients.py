@@ -41,7 +41,7 @@ def r_ill(H, rank):
 def test_algorithm_1_descends_the_preconditioned_gradients(shape):
     """K·direction = ∇_θR, where autograd goes through the whole spectrum of H; K⁻¹ is never formed."""
     problem, theta, omega, parts, others = gradients_of(shape, "ours")
-    for part, own, value in (("well", problem.pretrain, r_well), ("ill", problem.harmful, r_ill)):
+    for part, own, value in (("well", problem.benign, r_well), ("ill", problem.harmful, r_ill)):
         leaf = theta.clone().requires_grad_()
         value(leaf.mT @ own.covariance @ leaf, own.rank).backward()
         error = (own.covariance @ parts[part] - leaf.grad).norm() / leaf.grad.norm()
@@ -57,7 +57,7 @@ def test_algorithm_1_descends_the_preconditioned_gradients(shape):
 def test_opt_kappa_descends_the_condition_numbers(shape, convention, monkeypatch):
     monkeypatch.setattr(baselines, "PUBLISHED_RIDGE", 0.1)
     problem, theta, _, parts, _ = gradients_of(shape, "opt_kappa", convention=convention)
-    for part, own, sign in (("pretrain", problem.pretrain, 1), ("harmful", problem.harmful, -1)):
+    for part, own, sign in (("benign", problem.benign, 1), ("harmful", problem.harmful, -1)):
         leaf = theta.clone().requires_grad_()
         sigma = torch.linalg.svdvals(own.root @ leaf) ** 2
         kappa = sigma[0] / sigma[-1]
@@ -77,17 +77,17 @@ def test_imma_equals_finite_differences_through_the_inner_steps(kind, steps):
             return LogisticLoss(X, Y)
         return SquaredLoss(X.mT @ X, X.mT @ Y, float((Y**2).sum()), 8)
 
-    harmful, pretrain = loss(0), loss(10)
+    harmful, benign = loss(0), loss(10)
     parameters = {"theta": draw(3, 2, seed=2), "omega": draw(2, 1, seed=3), "w": draw(2, 1, seed=4)}
     before = {name: value.clone() for name, value in parameters.items()}
 
     def outer(theta):
         for _ in range(steps):
             theta = theta - 0.2 * harmful.derivative(theta @ parameters["w"]) @ parameters["w"].mT
-        return pretrain.value(theta @ parameters["omega"]) - harmful.value(theta @ parameters["w"])
+        return benign.value(theta @ parameters["omega"]) - harmful.value(theta @ parameters["w"])
 
     settings = DescentSettings(inner_steps=steps, inner_rate=0.2)
-    found = bilevel_gradient(harmful, pretrain, parameters, settings)
+    found = bilevel_gradient(harmful, benign, parameters, settings)
     for index in ((0, 0), (1, 1), (2, 0)):
         delta = torch.zeros(3, 2, dtype=torch.float64)
         delta[index] = 1e-6

@@ -26,7 +26,7 @@ from condnum.theory.regularizers import r_ill, r_well
 
 CLOSED_FORMS = {"identity", "initial", "max_rir", "pareto", "erase"}
 DESCENTS = [name for name in method_names() if name not in CLOSED_FORMS]
-RECORDED = ["step", "loss", "r_well", "r_ill", "kappa_pretrain", "kappa_harmful"]
+RECORDED = ["step", "loss", "r_well", "r_ill", "kappa_benign", "kappa_harmful"]
 KINDS = {
     "mse": {},
     "bce": {"loss": "bce"},
@@ -63,7 +63,7 @@ def test_every_method_runs(method, kind, make_problem):
     assert list(result.history)[:6] == RECORDED
     without = kind == "covariances" or method in CLOSED_FORMS or method in ("opt_kappa", "r_ill_only")
     assert (result.omega is None) == np.isnan(result.history["loss"]).all() == without
-    measured = relative_immunization_ratio(result.theta, problem.pretrain, problem.harmful)
+    measured = relative_immunization_ratio(result.theta, problem.benign, problem.harmful)
     assert result.verdict.rir == measured.rir
     assert result.verdict.verdict in result.explanation
     assert "Ridge convention" in result.explanation
@@ -127,7 +127,7 @@ def test_the_joint_descent_immunizes_random_pairs(seed):
     problem = ImmunizationProblem.from_data(*parts)
     start = immunize(problem, "initial", seed=seed).verdict
     result = immunize(problem, "ours", seed=seed, steps=500, ratio=1.0)
-    assert max(1, 5 * start.rir) < result.verdict.rir <= result.ceiling
+    assert max(1, 5 * start.rir) < result.verdict.rir <= result.limit
     assert result.verdict.harmful_ratio > 100
     assert result.verdict.clauses.fit_kept
 
@@ -136,12 +136,12 @@ def test_the_default_is_the_closed_form(make_problem):
     problem = make_problem()
     plain, again = immunize(problem), immunize(problem, seed=7)
     assert (plain.method, plain.settings, plain.stop_reason) == ("pareto", None, "closed_form")
-    np.testing.assert_array_equal(plain.theta, pareto_immunizer(problem.pretrain, problem.harmful))
+    np.testing.assert_array_equal(plain.theta, pareto_immunizer(problem.benign, problem.harmful))
     assert torch.equal(plain.theta, again.theta)
 
 
 #: What has an effect on `ours` with balanced weights.
-NOT_OURS = {"lambda_pretrain", "lambda_harmful", "convention", "inner_steps", "inner_rate"}
+NOT_OURS = {"lambda_benign", "lambda_harmful", "convention", "inner_steps", "inner_rate"}
 DEFAULTS = {name: of for name, of in asdict(DescentSettings()).items() if name not in NOT_OURS}
 
 
@@ -162,7 +162,7 @@ def test_naming_a_default_changes_nothing(given, targets, make_problem):
     ("method", "weight", "mode"),
     [
         ("ours", "loss_weight", {}),
-        ("r_ill_only", "lambda_pretrain", {"weights": "fixed"}),
+        ("r_ill_only", "lambda_benign", {"weights": "fixed"}),
     ],
     ids=str,
 )
@@ -265,14 +265,14 @@ def test_history_holds_both_regularizers_and_condition_numbers_of_theta_as_it_is
     result = immunize(problem, method, **({"steps": 3} if method == "ours" else {}))
     last = {name: values[-1] for name, values in result.history.items()}
     for name, task, regularizer in (
-        ("well", problem.pretrain, lambda H: r_well(H)),
+        ("well", problem.benign, lambda H: r_well(H)),
         ("ill", problem.harmful, lambda H: r_ill(H, rank=problem.harmful.rank)),
     ):
         H = hessian(result.theta, task)
         values = torch.linalg.eigvalsh(torch.as_tensor(H))
         assert last[f"r_{name}"] == pytest.approx(float(regularizer(H)), rel=1e-8)
         kappa = float(values[-1] / values[-task.rank])
-        assert last["kappa_pretrain" if name == "well" else "kappa_harmful"] == pytest.approx(kappa, rel=1e-8)
+        assert last["kappa_benign" if name == "well" else "kappa_harmful"] == pytest.approx(kappa, rel=1e-8)
 
 
 def test_about_200_rows_by_default():
@@ -435,7 +435,7 @@ def test_features_of_a_relu_layer_with_dead_columns(rows, dtype):
     result = immunize(ImmunizationProblem.from_data(X_P, None, X_H))
     found, theta = result.verdict, result.theta.numpy()
     for X, before, after in (
-        (X_P, found.pretrain_before, found.pretrain_after),
+        (X_P, found.benign_before, found.benign_after),
         (X_H, found.harmful_before, found.harmful_after),
     ):
         assert before.rank == after.rank <= min(len(X), 145)

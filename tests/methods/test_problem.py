@@ -80,12 +80,12 @@ class TestFromData:
     def test_two_tasks(self):
         X_P, X_H = draw(6, 3).numpy(), draw(4, 3, seed=1).numpy()
         problem = ImmunizationProblem.from_data(X_P, X_P[:, 0], X_H, X_H[:, :2])
-        np.testing.assert_allclose(problem.pretrain.covariance, X_P.T @ X_P)
+        np.testing.assert_allclose(problem.benign.covariance, X_P.T @ X_P)
         np.testing.assert_allclose(problem.harmful.covariance, X_H.T @ X_H)
-        np.testing.assert_allclose(problem.pretrain.moment, X_P.T @ X_P[:, :1])
+        np.testing.assert_allclose(problem.benign.moment, X_P.T @ X_P[:, :1])
         assert [loss.outputs for loss in problem.losses] == [1, 2]
         assert (problem.dimension, problem.device) == (3, torch.device("cpu"))
-        assert problem.pretrain.covariance.dtype == torch.float64
+        assert problem.benign.covariance.dtype == torch.float64
         bare = ImmunizationProblem.from_data(X_P, None, X_H)
         assert [*bare.losses, *bare.probes] == [None] * 4
 
@@ -102,7 +102,7 @@ class TestFromData:
         X, Z, y = draw(6, 3), draw(9, 3, seed=1), draw(9, seed=2)
         others = {"X_loss": Z, "y_loss": y, "X_probe": 2 * Z, "y_probe": -y}
         problem = ImmunizationProblem.from_data(X, None, X, None, **others)
-        torch.testing.assert_close(problem.pretrain.covariance, X.mT @ X)
+        torch.testing.assert_close(problem.benign.covariance, X.mT @ X)
         for loss, probe, rows, targets in zip(
             problem.losses, problem.probes, (Z, 2 * Z), (y, -y), strict=True
         ):
@@ -149,13 +149,13 @@ def test_changing_the_data_afterwards_changes_no_problem(kind, loss):
     beta = draw(3, 1)
     before = [of.value(beta) for of in problem.losses]
     X[:], y[:] = 7.0, 1.0
-    for task in (problem.pretrain, problem.harmful):
+    for task in (problem.benign, problem.harmful):
         torch.testing.assert_close(task.covariance, torch.eye(3).double(), **CLOSE)
     assert [of.value(beta) for of in problem.losses] == before
     K = np.eye(3)
     problem = ImmunizationProblem.from_covariances(K, K)
     K[:] = 0
-    assert torch.equal(problem.pretrain.covariance, torch.eye(3).double())
+    assert torch.equal(problem.benign.covariance, torch.eye(3).double())
 
 
 @pytest.mark.filterwarnings("error")
@@ -166,7 +166,7 @@ def test_labels_of_the_logistic_loss_are_stored_as_floats_without_a_warning():
 
 def test_odd_inputs_are_taken_or_refused_with_the_fix():
     X = torch.nn.Parameter(torch.eye(3).double())
-    assert not ImmunizationProblem.from_data(X, None, X, device="auto").pretrain.covariance.requires_grad
+    assert not ImmunizationProblem.from_data(X, None, X, device="auto").benign.covariance.requires_grad
     with pytest.raises(InvalidInputError, match=r"entries up to 1e\+160, whose squares overflow"):
         ImmunizationProblem.from_data(X, None, 1e160 * X)
     with pytest.raises(InvalidInputError, match="2 inputs and the harmful task 3"):
@@ -177,9 +177,9 @@ def test_the_rank_is_what_the_stored_precision_resolves():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 20)).astype(np.float32)
     X[:, 1] = X[:, 0] * (1 + 1e-7 * rng.normal(size=200))  # equal but for the last bit
-    assert ImmunizationProblem.from_data(X, None, X).pretrain.rank == 19
-    assert ImmunizationProblem.from_covariances(X.T @ X, np.eye(20)).pretrain.rank == 19
-    assert ImmunizationProblem.from_data(X.astype(float), None, X).pretrain.rank == 20
+    assert ImmunizationProblem.from_data(X, None, X).benign.rank == 19
+    assert ImmunizationProblem.from_covariances(X.T @ X, np.eye(20)).benign.rank == 19
+    assert ImmunizationProblem.from_data(X.astype(float), None, X).benign.rank == 20
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

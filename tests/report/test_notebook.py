@@ -81,7 +81,7 @@ def test_finding_notebooks(write_notebook: Any) -> None:
     path = write_notebook(name="house_prices")
     assert find_notebook(path) == path
     assert find_notebook("deep-attackers").parent.name == "experiments"
-    assert find_notebook("4_ceiling").parent.name == "notebooks"
+    assert find_notebook("4_limit").parent.name == "notebooks"
     with pytest.raises(UnknownNameError, match="unknown notebook 'house_price'; did you mean 'house-prices'"):
         find_notebook("house_price")
 

@@ -96,7 +96,7 @@ def test_images_that_nobody_may_hand_on(tmp_path, runs_end, monkeypatch):
     entry = images()
     assert entry.status == "not run"
     assert "needs the images of imagenet/ and cars/" in entry.error
-    assert entry.error.endswith("--pretrain imagenet --harmful cars --preset vit-cars")
+    assert entry.error.endswith("--benign imagenet --harmful cars --preset vit-cars")
     for name in ("imagenet", "cars"):
         (tmp_path / "data" / name).mkdir(parents=True)
     assert images().status == "finished"

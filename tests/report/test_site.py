@@ -87,7 +87,7 @@ def runs(tmp_path):
 def real(tmp_path):
     """A reproduction of committed results of real runs, and of small ones whose figures are drawn."""
     base = tmp_path / "real"
-    keys = itertools.product(("ours", "identity", "imma"), (0, 1), ("pretrain", "harmful"), (0.0, 5.0))
+    keys = itertools.product(("ours", "identity", "imma"), (0, 1), ("benign", "harmful"), (0.0, 5.0))
     curves = pd.DataFrame(keys, columns=["method", "seed", "task", "x"])
     curves = curves.assign(quantity="norm_ratio", value=2.0 ** -curves["x"])
     corrections = correction_table([aligned_remark()]).assign(computed="κ(H_P): 123 → 4")

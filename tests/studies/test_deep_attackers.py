@@ -64,7 +64,7 @@ class TestRun:
         given = dataclasses.replace(SHORT, models=str(folder), methods=(), attackers=("ridge",)).run(
             out=tmp_path, jobs=1
         )
-        columns = ["net", "shots", "final_accuracy", "pretrain_accuracy"]
+        columns = ["net", "shots", "final_accuracy", "benign_accuracy"]
         mine = run.tables["results"].query("attacker == 'ridge'")[columns].reset_index(drop=True)
         assert given.tables["results"][columns].reset_index(drop=True).equals(mine)
         assert not list(tmp_path.glob("*.safetensors"))

@@ -62,7 +62,7 @@ def test_settings_of_presets_of_the_study_and_of_own_images():
     assert config.chosen_backbones == ("test_resnet", "test_vit")
     preset = DeepNets(preset="vit-cars", epochs=1)
     assert preset.settings("test_vit", "ours") == deep_preset("vit-cars").with_overrides(epochs=1)
-    own = DeepNets(pretrain="a", harmful="b", backbone="resnet18", group_size=50)
+    own = DeepNets(benign="a", harmful="b", backbone="resnet18", group_size=50)
     assert (own.data, own.chosen_weights) == ("images", "timm")
     assert own.settings("resnet18", "ours") == DeepSettings(group_size=50)
     assert own.settings("resnet18", "imma").steps == 100  # each costs as much as five of the others
@@ -86,7 +86,7 @@ def test_photographs_that_are_not_here_say_what_to_put_where(tmp_path, monkeypat
         config.load()
     for name in ("imagenette", "cars"):
         paint(tmp_path / name, ("n01443537", "n01484850"), count=8)
-    own = dataclasses.replace(config, pretrain=str(tmp_path / "cars"), harmful="cars", group_size=4)
+    own = dataclasses.replace(config, benign=str(tmp_path / "cars"), harmful="cars", group_size=4)
     assert (own.data, own.side, own.load().imagenet_head) == ("imagenette-cars", 160, True)
 
 
@@ -103,16 +103,16 @@ class TestTasks:
         root = paint(tmp_path / "imagenet", ("n01443537", "n01484850"), count=6)
         file = save_backbone(Backbone("test_resnet"), tmp_path / "w.safetensors")
         config = DeepNets(
-            "images", pretrain=str(root), harmful="digits-8x8:5-9", backbone=("test_resnet",),
+            "images", benign=str(root), harmful="digits-8x8:5-9", backbone=("test_resnet",),
             weights=str(file), group_size=10,
         )  # fmt: skip
         tasks = config.load()
         assert tasks.imagenet_head
-        assert set(tasks.pretrain.labels.tolist()) == {1, 2}
-        assert len(tasks.pretrain_test.classes) == 1000
+        assert set(tasks.benign.labels.tolist()) == {1, 2}
+        assert len(tasks.benign_test.classes) == 1000
         assert config.create(tasks, "test_resnet", 0).num_classes == 1000
         fresh = dataclasses.replace(config, finetune_benign=1)
-        assert fresh.load().pretrain.classes == ("n01443537", "n01484850")
+        assert fresh.load().benign.classes == ("n01443537", "n01484850")
         assert fresh.create(fresh.load(), "test_resnet", 0).num_classes == 2
 
 
@@ -125,14 +125,14 @@ class TestRun:
         theta_0, theta_I = map(load_backbone, files)
         transform = evaluation_transform(theta_0, input_size=16, crop_pct=1.0)
         row = run.tables["results"].query("method == 'ours' and convention == 'compact'").iloc[0]
-        test = extract_features(theta_I, run.data.pretrain_test, transform)
+        test = extract_features(theta_I, run.data.benign_test, transform)
         assert head_accuracy(theta_I, test) == row["accuracy"]
         tables = {file.stem: np.load(file) for file in files[0].with_name("features").glob("*.npy")}
         assert np.array_equal(tables["y_H"], np.r_[run.data.harmful.labels, run.data.harmful_test.labels])
         known = extract_features(theta_0, run.data.harmful_test, transform).values
         assert np.allclose(tables["X_H"][-len(known) :], known, atol=1e-5)
-        pretrain, groups = run.data.pretrain, {"groups": 3, "group_size": 40}
-        sample = pretrain.take(rir_sample(len(pretrain), 3 * 40, seed=0))
+        benign, groups = run.data.benign, {"groups": 3, "group_size": 40}
+        sample = benign.take(rir_sample(len(benign), 3 * 40, seed=0))
         again = rir_theta0(theta_0, theta_I, sample, run.data.harmful, seed=0, transform=transform, **groups)
         assert row["rir"] == pytest.approx(again.rir, rel=1e-6)
         assert row["rir_least_draw"] <= row["rir"] <= row["rir_largest_draw"]
@@ -163,7 +163,7 @@ class TestRun:
         run, _ = finished
         theta_0 = load_backbone(model_file(run.cells[0].cell))
         transform = evaluation_transform(theta_0, input_size=16, crop_pct=1.0)
-        test = extract_features(theta_0, run.data.pretrain_test, transform)
+        test = extract_features(theta_0, run.data.benign_test, transform)
         said = theta_0.head(torch.tensor(test.values)).argmax(dim=1).numpy()
         test = dataclasses.replace(test, labels=said)  # as if θ₀ were always right
         assert not doubts(run.data, theta_0, test)
@@ -175,7 +175,7 @@ class TestRun:
     def test_unreadable_images_are_listed(self, folder):
         (folder / "train" / "cat" / "3.png").write_bytes(b"broken")
         config = dataclasses.replace(
-            SHORT, pretrain=str(folder), harmful="digits-8x8:5-9", weights="none", group_size=20, limit=None,
+            SHORT, benign=str(folder), harmful="digits-8x8:5-9", weights="none", group_size=20, limit=None,
             image_size=12, methods=("ours",), epochs=1, pretrain_epochs=1,
         )  # fmt: skip
         run = config.run(jobs=1)

@@ -41,7 +41,7 @@ def test_erasure_leaves_nothing_on_the_rows_that_made_it_and_the_path_only_slows
     for (pair, _), table in finished.tables["results"].groupby(["pair", "seed"]):
         at = table.set_index("extractor")
         erased, raw = at.loc["erase"], at.loc["raw"]
-        ones = ["rir", "harmful_linear_kept", "pretrain_linear_kept", "harmful_factor"]
+        ones = ["rir", "harmful_linear_kept", "benign_linear_kept", "harmful_factor"]
         np.testing.assert_allclose(raw[ones].astype(float), 1, rtol=1e-9)
         if pair == "diabetes":
             assert erased["harmful_own"] < 0.1 < raw["harmful_own"]  # round-off fits 1 of 73 rows by chance
@@ -50,7 +50,7 @@ def test_erasure_leaves_nothing_on_the_rows_that_made_it_and_the_path_only_slows
             assert erased["harmful_own"] < raw["harmful_own"] - 0.4
             assert erased["harmful_own"] <= np.bincount(y.astype(int)).max() / len(y) + 0.15
         assert np.isinf(erased["harmful_steps"])
-        assert np.isfinite(erased["pretrain_steps"])
+        assert np.isfinite(erased["benign_steps"])
         path = table[table["family"] == "path"].query("value > 0").sort_values("value")
         assert np.isfinite(path["harmful_steps"]).all()
         assert path["harmful_steps"].is_monotonic_decreasing
@@ -62,7 +62,7 @@ def test_erasure_leaves_nothing_on_the_rows_that_made_it_and_the_path_only_slows
 def test_the_price_in_closed_form_is_the_measured_rise_of_the_loss(finished):
     table = finished.tables["results"].dropna(subset="price")
     assert {*table["family"]} == {"control", "rank", "erase"}
-    share = table["price"] / table["pretrain_loss"]  # R² of the raw fit, whatever was erased
+    share = table["price"] / table["benign_loss"]  # R² of the raw fit, whatever was erased
     for _, ratios in share.groupby([table["pair"], table["seed"]]):
         np.testing.assert_allclose(ratios, ratios.iloc[0], rtol=1e-6)
 

@@ -13,7 +13,7 @@ from condnum.probing import linear_probe
 from condnum.studies.house_prices import HousePrices, extractor_curves
 from condnum.studies.measure import MEASURES
 from condnum.theory.kappa import relative_immunization_ratio
-from condnum.theory.limits import ridge_convention_ceiling, rir_ceiling
+from condnum.theory.limits import ridge_convention_limit, rir_limit
 
 #: κ of the diabetes tasks is 500, before and after so few steps: eps·κ·D, with a margin of 1,000.
 CLOSE = 1e-9
@@ -66,7 +66,7 @@ def test_keys():
 
 def test_a_row_is_the_measure_of_its_cell(finished, problem):
     results = finished.tables["results"]
-    K = problem.pretrain, problem.harmful
+    K = problem.benign, problem.harmful
     for convention, theta_scale in MEASURES:
         chosen = results[(results["convention"] == convention) & (results["theta_scale"] == theta_scale)]
         for (_, row), cell in zip(chosen.iterrows(), finished.cells, strict=True):
@@ -80,24 +80,24 @@ def test_a_row_is_the_measure_of_its_cell(finished, problem):
             kappa = np.inf if cell.cell["method"] == "erase" else np.linalg.cond(theta)
             assert row["theta_condition"] == pytest.approx(kappa, rel=1e-9)
             norm = None if theta_scale == "unit" else float((theta**2).sum())
-            ceiling = ridge_convention_ceiling(*K, squared_norm=norm)
-            ceiling = rir_ceiling(*K).value if convention == "compact" else ceiling
-            assert row["rir_ceiling"] == pytest.approx(ceiling, rel=CLOSE)
-            assert row["rir_share"] == pytest.approx(row["rir"] / ceiling)
-            assert row["rir"] <= ceiling * (1 + 1e-9)
+            limit = ridge_convention_limit(*K, squared_norm=norm)
+            limit = rir_limit(*K).value if convention == "compact" else limit
+            assert row["rir_limit"] == pytest.approx(limit, rel=CLOSE)
+            assert row["rir_share"] == pytest.approx(row["rir"] / limit)
+            assert row["rir"] <= limit * (1 + 1e-9)
 
 
 def test_curves(finished, problem):
     curves = extractor_curves(problem, finished.cells, probe_steps=50)
     both = {"norm_ratio", "excess_loss", "spectrum", "kappa"}
-    for task, own in (("pretrain", {"r_well", "loss"}), ("harmful", {"r_ill"})):
+    for task, own in (("benign", {"r_well", "loss"}), ("harmful", {"r_ill"})):
         found = curves[curves["task"] == task].groupby(["method", "seed"])["quantity"].unique()
         assert len(found) == len(finished.cells)
         assert all(set(quantities) == both | own for quantities in found)
     found = next(c.arrays for c in finished.cells if (c.row["method"], c.row["seed"]) == ("ours", 1))
     theta = found["theta"]
     mine = curves[(curves["method"] == "ours") & (curves["seed"] == 1)].set_index(["task", "quantity"])
-    for name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
+    for name, task in (("benign", problem.benign), ("harmful", problem.harmful)):
         expected = linear_probe(theta, task, steps=50)
         for quantity in ("norm_ratio", "excess_loss"):
             got = mine.loc[name, quantity]

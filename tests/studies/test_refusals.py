@@ -21,7 +21,7 @@ from condnum.studies.limits import Limits
         (DigitPairs, {"pairs": ((4, 4),)}, "two different digits"),
         (DigitPairs, {"pairs": "4-7,4-x"}, "expected a pair of digits such as 4-7, .*got '4-x'"),
         (DeepNets, {"preset": "resnet18-car"}, "did you mean 'resnet18-cars'"),
-        (DeepNets, {"data": "images", "pretrain": "a"}, "need both tasks"),
+        (DeepNets, {"data": "images", "benign": "a"}, "need both tasks"),
         (DeepAttackers, {"attackers": ("lora-adam",)}, "unknown deep attacker 'lora-adam'"),
         (DeepAttackers, {"shots": "8,many"}, "examples per class such as 8,128,0: .* got '8,many'"),
         (DeepAttackers, {"models": "nowhere"}, "nowhere has no theta_0.safetensors with"),

@@ -17,7 +17,7 @@ def test_it_starts_at_the_release_and_ends_at_algorithm_1(condnum, tmp_path):
     problem = ImmunizationProblem.from_pair(load_house_prices(features="published"))
     ours = immunize(problem, "ours", settings="house-prices", steps=60)
     for name, convention in (("floor", "ridge"), ("compact", "compact")):
-        K = problem.pretrain.covariance, problem.harmful.covariance
+        K = problem.benign.covariance, problem.harmful.covariance
         measured = relative_immunization_ratio(
             ours.theta, *K, convention=convention, theta_scale="as_trained"
         )

@@ -152,7 +152,7 @@ class TestHessian:
 
 
 def kappas(result):
-    parts = (result.pretrain_before, result.pretrain_after, result.harmful_before, result.harmful_after)
+    parts = (result.benign_before, result.benign_after, result.harmful_before, result.harmful_after)
     return [kappa.value for kappa in parts]
 
 
@@ -161,7 +161,7 @@ class TestRatioByHand:
         # θ = diag(1, 3): H_P = diag(100, 9), H_H = diag(2, 9).
         result = relative_immunization_ratio(np.diag([1.0, 3.0]), K_P, K_H)
         assert kappas(result) == pytest.approx([100, 100 / 9, 2, 9 / 2])
-        ratios = (result.harmful_ratio, result.pretrain_ratio, result.rir)
+        ratios = (result.harmful_ratio, result.benign_ratio, result.rir)
         assert ratios == pytest.approx((9 / 4, 1 / 9, 81 / 4))
         assert result.success is True
         assert (result.convention, result.theta_scale, result.fit_lost) == ("compact", "unit", None)
@@ -188,17 +188,17 @@ class TestRatioByHand:
         )
         # κ_ε = σ₁/ε + 1, and σ₁/ε ≥ 1e4: c² is exact up to ε/σ₁.
         assert scaled.harmful_ratio == pytest.approx(c**2 * base.harmful_ratio, rel=1e-4)
-        assert scaled.pretrain_ratio == pytest.approx(c**2 * base.pretrain_ratio, rel=1e-4)
+        assert scaled.benign_ratio == pytest.approx(c**2 * base.benign_ratio, rel=1e-4)
 
     def test_the_ridge_measures_all_features_that_theta_makes(self):
         found = relative_immunization_ratio(np.diag([1, 2]), np.diag([1, 0]), np.eye(2), convention="ridge")
-        assert (found.pretrain_after.sigma_min, found.pretrain_after.dimension) == (0, 2)
-        assert found.pretrain_after.value == pytest.approx(0.4e6 + 1)
+        assert (found.benign_after.sigma_min, found.benign_after.dimension) == (0, 2)
+        assert found.benign_after.value == pytest.approx(0.4e6 + 1)
         # Two features of three inputs, θ² = (3/2, 3/2): H_P = diag(6, 3) has full rank.
         theta = np.array([[1.0, 0], [0, 1], [0, 0]])
         narrow = relative_immunization_ratio(theta, np.diag([4.0, 2, 0]), np.eye(3), convention="ridge")
-        assert (narrow.pretrain_after.rank, narrow.pretrain_after.dimension) == (2, 2)
-        assert narrow.pretrain_after.value == pytest.approx((6 + 1e-6) / (3 + 1e-6))
+        assert (narrow.benign_after.rank, narrow.benign_after.dimension) == (2, 2)
+        assert narrow.benign_after.value == pytest.approx((6 + 1e-6) / (3 + 1e-6))
 
     def test_a_scale_of_theta_beyond_squares_leaves_no_nan(self):
         theta = np.diag([1.0, 3.0])
@@ -243,7 +243,7 @@ class TestVerdict:
         # H_H = diag(2, 1)·θ², so (i) = θ₁²/θ₂² = gain; and (ii) = gain, too.
         found = relative_immunization_ratio(np.diag([gain**0.5, 1.0]), K_P, K_H)
         above = gain > 1 + RATIO_TOLERANCE
-        assert (found.clauses.harmful_slower, found.clauses.pretrain_no_slower) == (above, not above)
+        assert (found.clauses.harmful_slower, found.clauses.benign_no_slower) == (above, not above)
 
     @pytest.mark.parametrize("c", [1.0, 0.7])
     @pytest.mark.parametrize("rows", [9, 4], ids=["full-rank", "singular"])
@@ -280,7 +280,7 @@ class TestVerdict:
             plain = relative_immunization_ratio(theta, *tasks)
         except RankError:  # θ sees nothing of a task
             assume(False)
-        assume(min(abs(math.log(x)) for x in (plain.harmful_ratio, plain.pretrain_ratio)) > 1e-5)
+        assume(min(abs(math.log(x)) for x in (plain.harmful_ratio, plain.benign_ratio)) > 1e-5)
         assume(max(kappas(plain)) < 1e12)  # no rank in between
         for columns in (np.zeros((D, 2)), theta):
             wide = np.c_[theta, columns] @ orthogonal(rng, theta.shape[1] + columns.shape[1])
@@ -299,7 +299,7 @@ class TestRanksThatThetaLowers:
         assert found.rir == pytest.approx(1000)
         assert found.clauses == Clauses(None, None, None)
         assert (found.clauses.met, found.rank_changed, found.success) == (None, True, False)
-        assert (found.pretrain_lost, found.harmful_lost) == (1, 1)
+        assert (found.benign_lost, found.harmful_lost) == (1, 1)
         words = (
             "undecided in (a) and (b) and (c): rank(H_P) falls from 3 to 2 and rank(H_H) falls from 3 to 2"
         )
@@ -308,7 +308,7 @@ class TestRanksThatThetaLowers:
     def test_the_ridge_convention_decides(self):
         # Both smallest values become 0: κ_ε(H_P) = (2.4 + ε)/ε rises, and so does κ_ε(H_H).
         found = relative_immunization_ratio(self.THETA, self.P, self.H, convention="ridge")
-        assert (found.clauses.harmful_slower, found.clauses.pretrain_no_slower) == (True, False)
+        assert (found.clauses.harmful_slower, found.clauses.benign_no_slower) == (True, False)
         assert found.verdict == "NOT met, (b) fails"
 
     def test_what_only_the_harmful_task_uses_may_go_but_decides_nothing(self):
@@ -326,7 +326,7 @@ class TestRanksThatThetaLowers:
         X_P, X_H = rng.normal(size=(2, 5 * D, D))
         theta = STORED[stored](np.eye(D) - v @ v.T)
         found = relative_immunization_ratio(theta, Task.of(X_P, X_P @ v), Task.of(X_H))
-        assert (found.pretrain_lost, found.clauses.fit_kept, found.success) == (1, False, False)
+        assert (found.benign_lost, found.clauses.fit_kept, found.success) == (1, False, False)
         assert found.fit_lost > 0.1  # of y = Xv, what other columns cannot fit
 
     @pytest.mark.parametrize("g", [1e-6, 1e-7, 1e-9, 1e-12])
@@ -337,7 +337,7 @@ class TestRanksThatThetaLowers:
 
     def test_below_that_it_is_undecided(self):
         found = relative_immunization_ratio(np.diag([1, 1e-17]), np.diag([1, 4.0]), np.diag([2.0, 1]))
-        assert (found.clauses.harmful_slower, found.harmful_lost, found.pretrain_lost) == (None, 1, 1)
+        assert (found.clauses.harmful_slower, found.harmful_lost, found.benign_lost) == (None, 1, 1)
 
 
 class TestUnits:
@@ -354,9 +354,9 @@ class TestUnits:
 
     @DRAWS
     @given(SEEDS, KINDS, KINDS, SIZES, st.sampled_from([1e-100, 1e-30, 1e30, 1e100]))
-    def test_the_scale_of_the_inputs_changes_no_answer(self, seed, pretrain, harmful, D, scale):
+    def test_the_scale_of_the_inputs_changes_no_answer(self, seed, benign, harmful, D, scale):
         rng = np.random.default_rng(seed)
-        X_P, X_H = (structured_rows(rng, kind, D) for kind in (pretrain, harmful))
+        X_P, X_H = (structured_rows(rng, kind, D) for kind in (benign, harmful))
         theta = rng.normal(size=(D, D))
         plain, scaled = (
             relative_immunization_ratio(theta, Task.of(s * X_P), Task.of(s * X_H)) for s in (1.0, scale)

@@ -23,9 +23,9 @@ from condnum.theory.limits import (
     pareto_extractor,
     pareto_immunizer,
     pencil_directions,
-    ridge_convention_ceiling,
+    ridge_convention_limit,
     ridge_limits,
-    rir_ceiling,
+    rir_limit,
 )
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -61,7 +61,7 @@ def rir(theta, K_P, K_H, **options):
     return relative_immunization_ratio(theta, K_P, K_H, **options).rir
 
 
-class TestCeiling:
+class TestLimit:
     @pytest.mark.parametrize(
         ("P", "H", "value", "pencil", "ranks"),
         [
@@ -76,16 +76,16 @@ class TestCeiling:
             ([1, 1, 0, 0.0], [0, 0, 1, 2.0], math.inf, (0, 0), (2, 2, 2)),
             ([4, 1, 0.0], [0, 0, 3.0], 4, (0, 0), (2, 1, 1)),
         ],
-        ids=["diagonal", "pretrain's-own", "harmful's-own", "crossed", "disjoint", "disjoint-rank-1"],
+        ids=["diagonal", "benign's-own", "harmful's-own", "crossed", "disjoint", "disjoint-rank-1"],
     )
     def test_by_hand_with_its_evidence(self, P, H, value, pencil, ranks):
-        ceiling = rir_ceiling(np.diag(P), np.diag(H))
-        assert ceiling.value == pytest.approx(value, rel=1e-10)
-        assert (ceiling.lambda_max, ceiling.lambda_min) == pytest.approx(pencil, rel=1e-10)
-        assert (ceiling.rank_pretrain, ceiling.rank_harmful, ceiling.harmful_only_dimension) == ranks
-        rows = rir_ceiling(*(Task.of(np.diag(np.sqrt(of))) for of in (P, H)))
+        limit = rir_limit(np.diag(P), np.diag(H))
+        assert limit.value == pytest.approx(value, rel=1e-10)
+        assert (limit.lambda_max, limit.lambda_min) == pytest.approx(pencil, rel=1e-10)
+        assert (limit.rank_benign, limit.rank_harmful, limit.harmful_only_dimension) == ranks
+        rows = rir_limit(*(Task.of(np.diag(np.sqrt(of))) for of in (P, H)))
         assert rows.value == pytest.approx(value, rel=1e-10)
-        # One answer: the closed form gives what the ceiling allows.
+        # One answer: the closed form gives what the limit allows.
         reached = relative_immunization_ratio(
             pareto_immunizer(np.diag(P), np.diag(H)), np.diag(P), np.diag(H)
         )
@@ -94,7 +94,7 @@ class TestCeiling:
 
     @pytest.mark.parametrize("ridge", [None, 1e-6, 1e-2, 1.0])
     @pytest.mark.parametrize("kappa", [10.0, 1e4], ids=["well", "ill"])
-    def test_ceiling_and_directions_are_scipy_s(self, kappa, ridge):
+    def test_limit_and_directions_are_scipy_s(self, kappa, ridge):
         """`K_H w = λK_P w`, with a ridge also for singular covariances."""
         D, rng = 6, np.random.default_rng(2)
         ranks = (D, D) if ridge is None else (4, 3)
@@ -106,9 +106,9 @@ class TestCeiling:
         expected = pencil[-1] / pencil[0] * np.linalg.cond(R_P) / np.linalg.cond(R_H)
         # SciPy keeps eps·κ(M) of λ_min, with κ(M) ≤ κ(R_P)κ(R_H).
         tolerance = 1e-12 + 1e-15 * np.linalg.cond(R_P) * np.linalg.cond(R_H)
-        ceiling = rir_ceiling(K_P, K_H, ridge=ridge)
-        assert ceiling.lambda_max == pytest.approx(pencil[-1], rel=1e-9)
-        assert ceiling.value == pytest.approx(expected, rel=tolerance)
+        limit = rir_limit(K_P, K_H, ridge=ridge)
+        assert limit.lambda_max == pytest.approx(pencil[-1], rel=1e-9)
+        assert limit.value == pytest.approx(expected, rel=tolerance)
         if kappa < 100 and ridge in (None, 1e-2, 1.0):
             found = pencil_directions(R_P, R_H)
             np.testing.assert_allclose(found.values, pencil[::-1], rtol=1e-9)
@@ -148,11 +148,11 @@ class TestCeiling:
         K_P, K_H = (
             Q @ covariance_of(rng, rank, rank, 10**log, 10 ** rng.uniform(-3, 3)) @ Q.T for log in logs
         )
-        ceiling = rir_ceiling(K_P, K_H)
-        assert ceiling.harmful_only_dimension == 0
+        limit = rir_limit(K_P, K_H)
+        assert limit.harmful_only_dimension == 0
         theta = extractor(rng, D, kind)
         assume(np.linalg.cond(theta) < 1e4)
-        assert rir(theta, K_P, K_H) <= ceiling.value * SLACK
+        assert rir(theta, K_P, K_H) <= limit.value * SLACK
 
     @settings(max_examples=40)
     @given(seed=SEEDS, D=st.integers(2, 6), logs=st.tuples(st.floats(0, 3), st.floats(0, 3)))
@@ -161,8 +161,8 @@ class TestCeiling:
         K_P, K_H = (covariance_of(rng, D, D, 10**log) for log in logs)
         result = relative_immunization_ratio(max_rir_immunizer(K_P, K_H), K_P, K_H)
         # κ(K) ≤ 1e3 and κ(M) ≤ 1e6: eps·1e3 of the spectra, a few hundred times that of the product.
-        assert result.rir == pytest.approx(rir_ceiling(K_P, K_H).value, rel=1e-10)
-        assert result.pretrain_after.value == pytest.approx(1, rel=1e-10)
+        assert result.rir == pytest.approx(rir_limit(K_P, K_H).value, rel=1e-10)
+        assert result.benign_after.value == pytest.approx(1, rel=1e-10)
 
     def test_null_gain_makes_rir_grow_with_its_square(self):
         # K_P = diag(4, 1, 0), K_H = diag(2, 1, 3): θ* ∝ diag(½, 1, g), so H_H ∝ (½, 1, 3g²) and
@@ -176,11 +176,11 @@ class TestCeiling:
 
     def test_a_ridge_far_below_round_off_is_exact(self):
         # K + εI itself would lose ε beside 1. diag(1, ε), diag(1, 1): κ(M)·κ(K_P)/κ(K_H) = (1/ε)·(1/ε).
-        found = rir_ceiling(np.diag([1.0, 0.0]), np.eye(2), ridge=1e-18)
+        found = rir_limit(np.diag([1.0, 0.0]), np.eye(2), ridge=1e-18)
         assert found.value == pytest.approx(1e36, rel=1e-12)
 
 
-class TestRidgeConventionCeiling:
+class TestRidgeConventionLimit:
     @pytest.mark.parametrize(
         ("P", "value"),
         [
@@ -192,7 +192,7 @@ class TestRidgeConventionCeiling:
         ids=["full-rank", "singular"],
     )
     def test_by_hand(self, P, value):
-        found = ridge_convention_ceiling(np.diag(P), np.diag([2.0, 1.0]), ridge=2.0)  # κ_ε(K_H) = 4/3
+        found = ridge_convention_limit(np.diag(P), np.diag([2.0, 1.0]), ridge=2.0)  # κ_ε(K_H) = 4/3
         assert found == pytest.approx(value, rel=1e-14)
 
     @settings(max_examples=80)
@@ -225,10 +225,10 @@ class TestRidgeConventionCeiling:
         else:
             theta = extractor(rng, D, kind, D + wider)
         unit = rir(theta, K_P, K_H, convention="ridge", ridge=ridge)
-        assert unit <= ridge_convention_ceiling(K_P, K_H, ridge=ridge) * SLACK
+        assert unit <= ridge_convention_limit(K_P, K_H, ridge=ridge) * SLACK
         theta = theta / np.linalg.norm(theta) * 10 ** rng.uniform(-2, 1.5)
         trained = rir(theta, K_P, K_H, convention="ridge", ridge=ridge, theta_scale="as_trained")
-        bound = ridge_convention_ceiling(K_P, K_H, ridge=ridge, squared_norm=float((theta**2).sum()))
+        bound = ridge_convention_limit(K_P, K_H, ridge=ridge, squared_norm=float((theta**2).sum()))
         assert trained <= bound * SLACK
 
 
@@ -244,20 +244,20 @@ class TestNullSpaces:
     @settings(max_examples=30)
     def test_dimensions_in_a_random_basis(self, seed, shared, own):
         """`shared` directions of both tasks, some of one's own, one of neither, turned by a rotation."""
-        pretrain, harmful = own
+        benign, harmful = own
         rng = np.random.default_rng(seed)
-        Q = orthogonal(rng, shared + pretrain + harmful + 1)
-        parts = np.split(Q, np.cumsum([shared, pretrain, harmful]), axis=1)
+        Q = orthogonal(rng, shared + benign + harmful + 1)
+        parts = np.split(Q, np.cumsum([shared, benign, harmful]), axis=1)
         bases = np.hstack(parts[:2]), np.hstack([parts[0], parts[2]])
         roots = [np.sqrt(rng.uniform(1, 5, B.shape[1]))[:, None] * B.T for B in bases]
         K_P, K_H = (R.T @ R for R in roots)
         for tasks in ((K_P, K_H), map(Task.of, roots)):
             spaces = null_spaces(*tasks)
-            found = (spaces.harmful_only, spaces.intersection, spaces.pretrain_only, spaces.common)
-            assert found == (harmful, harmful, pretrain, 1)
+            found = (spaces.harmful_only, spaces.intersection, spaces.benign_only, spaces.common)
+            assert found == (harmful, harmful, benign, 1)
             energy = np.trace(parts[2].T @ K_H @ parts[2]) / np.trace(K_H)
             assert spaces.harmful_energy == pytest.approx(energy, abs=1e-12)
-        assert np.isinf(rir_ceiling(K_P, K_H).value) == (harmful > 0 and spaces.rank_harmful > 1)
+        assert np.isinf(rir_limit(K_P, K_H).value) == (harmful > 0 and spaces.rank_harmful > 1)
 
     @pytest.mark.parametrize("seed", range(40))
     def test_round_off_of_a_shared_range_is_no_direction_of_one_s_own(self, seed):
@@ -267,7 +267,7 @@ class TestNullSpaces:
         for P in (Task.of(X_P), X_P.T @ X_P):
             for H in (Task.of(X_H), X_H.T @ X_H):
                 spaces = null_spaces(P, H)
-                assert (spaces.harmful_only, spaces.pretrain_only, spaces.common) == (0, 0, 1)
+                assert (spaces.harmful_only, spaces.benign_only, spaces.common) == (0, 0, 1)
 
 
 class TestRegion:
@@ -279,13 +279,13 @@ class TestRegion:
         np.testing.assert_allclose(region.highest(x), [25, 1250, 25_000], rtol=1e-14)
         np.testing.assert_allclose(region.lowest(x), [25, 0.5, 10.0], rtol=1e-14)
 
-    def test_without_a_ceiling_it_is_open_above(self):
+    def test_without_a_limit_it_is_open_above(self):
         region = feasible_region(np.diag([4.0, 0.0]), np.diag([2.0, 1.0]))
         assert np.isinf(region.highest(np.array([1.0])))
         bounded = feasible_region(np.diag([4.0, 0.0]), np.diag([2.0, 1.0]), ridge=0.5)
         # K + εI = diag(4.5, 0.5), diag(2.5, 1.5): pencil 5/9 and 3, κ(M) = 27/5.
-        assert bounded.ceiling.value == pytest.approx(27 / 5 * 9 / (5 / 3), rel=1e-12)
-        assert bounded.ceiling.ridge == pytest.approx(0.5)
+        assert bounded.limit.value == pytest.approx(27 / 5 * 9 / (5 / 3), rel=1e-12)
+        assert bounded.limit.ridge == pytest.approx(0.5)
 
     @given(seed=st.integers(0, 2**32 - 1), dimension=st.integers(2, 6), size=st.floats(-4, 2))
     @settings(max_examples=40)
@@ -302,17 +302,17 @@ class TestRegion:
         thetas.append(thetas[0] @ torch.diag(gains))
         region = feasible_region(P, H)
         x, y = np.array([extractor_ratios(theta, P, H) for theta in thetas]).T
-        beyond = [y / region.highest(x), region.lowest(x) / y, 1 / (x * region.kappa_pretrain)]
+        beyond = [y / region.highest(x), region.lowest(x) / y, 1 / (x * region.kappa_benign)]
         # κ(M) stays below 1e8; an SVD in float64 then has a relative error below 1e-8.
         assert np.max(beyond) < 1 + 1e-7
 
     @pytest.mark.parametrize("power", [0.0, 0.3, 1.0])
-    def test_front_extractors_attain_the_ceiling(self, power):
+    def test_front_extractors_attain_the_limit(self, power):
         P, H = pair(3)
         measured = relative_immunization_ratio(pareto_extractor(P, H, power), P, H)
-        limit = rir_ceiling(P, H)
+        limit = rir_limit(P, H)
         kappa = (limit.lambda_max / limit.lambda_min) ** power
-        assert (measured.rir, measured.pretrain_after.value) == pytest.approx((limit.value, kappa), rel=1e-9)
+        assert (measured.rir, measured.benign_after.value) == pytest.approx((limit.value, kappa), rel=1e-9)
 
     def test_a_family_leads_from_identity_to_the_optimum(self):
         P, H = pair(8)
@@ -327,7 +327,7 @@ class TestRegion:
         P, H = pair(1)
         theta = torch.randn(5, 5, generator=torch.Generator().manual_seed(0)).double()
         measured = relative_immunization_ratio(theta, P, H)
-        expected = (measured.pretrain_ratio, measured.harmful_ratio)
+        expected = (measured.benign_ratio, measured.harmful_ratio)
         assert extractor_ratios(theta, P, H) == pytest.approx(expected, rel=1e-9)
         singular = torch.diag(torch.tensor([1.0, 1, 1, 1, 0])).double()
         assert np.isnan(extractor_ratios(singular, P, H)).all()
@@ -338,38 +338,38 @@ class TestParetoImmunizer:
     @given(
         st.integers(0, 10**6), st.integers(2, 20), st.floats(0.2, 5), st.floats(0.2, 5), st.floats(0.05, 1)
     )
-    def test_it_is_on_the_front_at_the_wanted_ratio(self, seed, dimension, pretrain, harmful, wanted):
-        K_P, K_H = pair_of(seed, dimension, (dimension, dimension), (10**pretrain, 10**harmful))
-        limit = rir_ceiling(K_P, K_H).value
-        found = relative_immunization_ratio(pareto_immunizer(K_P, K_H, pretrain_ratio=wanted), K_P, K_H)
-        least = max(wanted, 10**-pretrain)  # κ(H_P) ≥ 1
+    def test_it_is_on_the_front_at_the_wanted_ratio(self, seed, dimension, benign, harmful, wanted):
+        K_P, K_H = pair_of(seed, dimension, (dimension, dimension), (10**benign, 10**harmful))
+        limit = rir_limit(K_P, K_H).value
+        found = relative_immunization_ratio(pareto_immunizer(K_P, K_H, benign_ratio=wanted), K_P, K_H)
+        least = max(wanted, 10**-benign)  # κ(H_P) ≥ 1
         assert found.rir == pytest.approx(limit, rel=1e-4)
-        assert found.pretrain_ratio == pytest.approx(least, rel=1e-6)
+        assert found.benign_ratio == pytest.approx(least, rel=1e-6)
         default = relative_immunization_ratio(pareto_immunizer(K_P, K_H), K_P, K_H)
         assert default.success == (limit > 1 + 1e-5)
 
     @settings(max_examples=25)
     @given(st.integers(0, 10**6), st.integers(1, 8), st.integers(2, 8))
-    def test_of_singular_pairs(self, seed, pretrain_rank, harmful_rank):
-        K_P, K_H = pair_of(seed, 8, (pretrain_rank, harmful_rank))
+    def test_of_singular_pairs(self, seed, benign_rank, harmful_rank):
+        K_P, K_H = pair_of(seed, 8, (benign_rank, harmful_rank))
         theta = pareto_immunizer(K_P, K_H)
         assert np.linalg.matrix_rank(theta) == 8
         compact, ridge = (
             relative_immunization_ratio(theta, K_P, K_H, convention=convention)
             for convention in ("compact", "ridge")
         )
-        if rir_ceiling(K_P, K_H).value > 1.01:
+        if rir_limit(K_P, K_H).value > 1.01:
             assert compact.success
             assert not compact.rank_changed
         # No θ beats the dual bound of the ridge convention, ε → 0; `pareto` meets it where it has room.
-        if pretrain_rank < 8 and harmful_rank < 8:
+        if benign_rank < 8 and harmful_rank < 8:
             top = np.linalg.eigvalsh(K_P)[-1]
             dual = min(
                 scipy.linalg.eigh(K_H, K_P + rho * np.eye(8), eigvals_only=True)[-1] * (top + rho * 8)
                 for rho in np.geomspace(1e-9, 1e3, 200)
             )
             bound = dual / np.linalg.eigvalsh(K_H)[-1]
-            if ridge.pretrain_ratio <= 1:
+            if ridge.benign_ratio <= 1:
                 assert ridge.harmful_ratio <= bound * (1 + 1e-6)
             if bound > 2.2:  # one ρ is within a factor of 2
                 assert ridge.success
@@ -393,23 +393,23 @@ class TestRidgeLimits:
         limits, reached = ridge_limits(P, H), [0.0, 0.0]
         spikes = [np.outer(w, v) for w, v in generator.normal(size=(40, 2, D))]
         tried = [a * spike + np.eye(D) * b for spike in spikes for a, b in ((1, 0.0), (1, 1e-3), (1, 1.0))]
-        tried += [pareto_immunizer(P, H, pretrain_ratio=x) for x in (1, 0.5, 1e-5)]
+        tried += [pareto_immunizer(P, H, benign_ratio=x) for x in (1, 0.5, 1e-5)]
         for theta in tried:
             found = relative_immunization_ratio(theta, P, H, convention="ridge")
-            if found.pretrain_ratio <= 1 + 1e-9:
+            if found.benign_ratio <= 1 + 1e-9:
                 reached[0] = max(reached[0], found.harmful_ratio)
                 reached[1] = max(reached[1], found.rir * (found.harmful_ratio >= 1))
         assert 0.5 < reached[0] / limits.harmful_ratio < 1 + 1e-6
         assert reached[1] < limits.rir * (1 + 1e-6)
 
-    def test_of_invertible_tasks_they_are_the_ceiling(self):
+    def test_of_invertible_tasks_they_are_the_limit(self):
         limits = ridge_limits(*pair(3))
-        assert limits.rir == limits.harmful_ratio == ridge_convention_ceiling(*pair(3))
+        assert limits.rir == limits.harmful_ratio == ridge_convention_limit(*pair(3))
         assert ridge_limits(np.diag([4.0, 0.0]), np.diag([1.0, 0.0])).harmful_ratio == pytest.approx(1)
 
 
 FUNCTIONS = [
-    rir_ceiling, ridge_convention_ceiling, max_rir_immunizer, null_spaces, pencil_directions,
+    rir_limit, ridge_convention_limit, max_rir_immunizer, null_spaces, pencil_directions,
     feasible_region, pareto_immunizer, ridge_limits,
 ]  # fmt: skip
 
@@ -424,8 +424,8 @@ FUNCTIONS = [
             InvalidInputError,
             "2 inputs and the harmful task 3: both tasks must share",
         ),
-        (np.ones((2, 3)), np.eye(3), InvalidInputError, r"pretrain is an array of shape \(2, 3\)"),
-        (np.zeros((2, 2)), np.eye(2), RankError, "pretrain has rank 0"),
+        (np.ones((2, 3)), np.eye(3), InvalidInputError, r"benign is an array of shape \(2, 3\)"),
+        (np.zeros((2, 2)), np.eye(2), RankError, "benign has rank 0"),
         (np.eye(2), np.diag([1.0, -0.5]), InvalidInputError, "harmful is not positive semidefinite"),
     ],
 )
@@ -437,14 +437,14 @@ def test_tasks_that_are_refused(function, K_P, K_H, error, message):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda K: rir_ceiling(K, K, ridge=0.0), "ridge must be positive and finite, got 0.0"),
-        (lambda K: rir_ceiling(K, K, ridge=math.nan), "ridge must .* got nan"),
-        (lambda K: ridge_convention_ceiling(K, K, ridge=0.0), "ridge must be positive and finite, got 0.0"),
+        (lambda K: rir_limit(K, K, ridge=0.0), "ridge must be positive and finite, got 0.0"),
+        (lambda K: rir_limit(K, K, ridge=math.nan), "ridge must .* got nan"),
+        (lambda K: ridge_convention_limit(K, K, ridge=0.0), "ridge must be positive and finite, got 0.0"),
         (lambda K: max_rir_immunizer(K, K, null_gain=0.0), "null_gain must be positive and finite, got 0.0"),
         (lambda K: pareto_extractor(np.diag([4.0, 0.0]), K, 0.0), "ranks 1 and 2 in 2.*add a ridge"),
         (lambda K: pareto_extractor(K, K, np.inf), "power must be finite, got inf"),
-        (lambda K: pareto_immunizer(K, K, pretrain_ratio=2), r"pretrain_ratio must lie in \(0, 1\], got 2"),
-        (lambda K: rir_ceiling(1e-300 * K, 1e300 * K), "λ_max .* overflows float64"),
+        (lambda K: pareto_immunizer(K, K, benign_ratio=2), r"benign_ratio must lie in \(0, 1\], got 2"),
+        (lambda K: rir_limit(1e-300 * K, 1e300 * K), "λ_max .* overflows float64"),
     ],
 )
 def test_options_that_are_refused(call, message):

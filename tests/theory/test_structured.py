@@ -11,7 +11,7 @@ from condnum import Task, linear_probe, probe_steps
 from condnum.errors import CondnumError, InvalidInputError
 from condnum.theory.alignment import alignment
 from condnum.theory.kappa import condition_number, covariance, hessian, relative_immunization_ratio
-from condnum.theory.limits import null_spaces, ridge_limits, rir_ceiling
+from condnum.theory.limits import null_spaces, ridge_limits, rir_limit
 from condnum.theory.regularizers import r_ill, r_ill_gradient, r_well, r_well_gradient
 
 
@@ -27,13 +27,13 @@ class TestOneAnswer:
         task = Task.of(X, X @ moment) if given_as == "rows" else Task.of_covariance(K, K @ moment)
         measured = relative_immunization_ratio(identity, K, K)
         probe, number = linear_probe(identity, task, steps=1), condition_number(K)
-        ceiling, spaces, aligned = rir_ceiling(K, K), null_spaces(K, K), alignment(identity, K)
+        limit, spaces, aligned = rir_limit(K, K), null_spaces(K, K), alignment(identity, K)
         assert {
             number.rank, measured.harmful_before.rank, measured.harmful_after.rank, int(probe.rank),
-            ceiling.rank_pretrain, spaces.rank_harmful, task.rank,
+            limit.rank_benign, spaces.rank_harmful, task.rank,
         } == {number.rank}  # fmt: skip
         kappas = [
-            number.value, measured.pretrain_before.value, measured.pretrain_after.value,
+            number.value, measured.benign_before.value, measured.benign_after.value,
             float(probe.condition), task.kappa,
         ]  # fmt: skip
         if number.value < 1e9 and number.rank == dimension:  # these form H itself, to eps·κ(K)
@@ -41,7 +41,7 @@ class TestOneAnswer:
             kappas += [aligned.true_condition, condition_number(hessian(identity, K)).value]
         eps = np.finfo(np.float64).eps
         assert kappas == pytest.approx([kappas[0]] * len(kappas), rel=100 * dimension * eps * kappas[0])
-        assert ceiling.value == pytest.approx(1, rel=1e-3)  # a task against itself
+        assert limit.value == pytest.approx(1, rel=1e-3)  # a task against itself
 
 
 @pytest.mark.parametrize("of_theta", [1e70, 1e-70])
@@ -60,7 +60,7 @@ FUNCTIONS = {
     "condition_number": condition_number,
     "features": lambda M: condition_number(M, kind="features"),
     "rir": lambda M: relative_immunization_ratio(np.eye(3), M, K).rir,
-    "ceiling": lambda M: rir_ceiling(M, K).value,
+    "limit": lambda M: rir_limit(M, K).value,
     "limits": lambda M: ridge_limits(M, K).harmful_ratio,
     "alignment": lambda M, **options: alignment(np.eye(3), M, **options).true_condition,
     "r_well_gradient": lambda M, **options: r_well_gradient(M, **options).value,

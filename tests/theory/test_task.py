@@ -390,6 +390,6 @@ class TestOneAnswer:
         with pytest.raises(
             InvalidInputError, match=r"array of shape \(40, 6\), .*for rows pass Task.of\(X, y\)"
         ):
-            condnum.rir_ceiling(NORMAL, NORMAL)
+            condnum.rir_limit(NORMAL, NORMAL)
         with pytest.raises(InvalidInputError, match="6 inputs and the harmful task 2: both tasks must share"):
-            condnum.rir_ceiling(task, np.eye(2))
+            condnum.rir_limit(task, np.eye(2))

@@ -48,7 +48,7 @@ class DeepAttackRun:
     layer: str  # whose output `trunk` reads, or the change of images; else ""
     steps: NDArray[np.int64]  # (T,) of what is solved: passes over the images
     accuracy: NDArray[np.float64]  # (R, T) on test images, a row for each repeat
-    pretrain_accuracy: float  # on D_P's test images after the attack, by the released head; NaN if unknown
+    benign_accuracy: float  # on D_P's test images after the attack, by the released head; NaN if unknown
     rows: int  # images that were trained on, without the held-out ones
     seconds: float  # of all trials and repeats
 
@@ -105,7 +105,7 @@ def attack(
         layer=best.layer,
         steps=best.steps,
         accuracy=np.stack([found.accuracy for found in runs]),
-        pretrain_accuracy=float(np.mean([found.pretrain_accuracy for found in runs])),
+        benign_accuracy=float(np.mean([found.benign_accuracy for found in runs])),
         rows=len(images.labels[0]),
         seconds=time.perf_counter() - started,
     )
@@ -130,10 +130,10 @@ class _Images:
             found = [read(of, rows) for of, rows in sets]
             self.layers = {name: [part[name] for part in found] for name in found[0]}
         self.sample = own.images[torch.from_numpy(scale_rows(fit))]
-        self.benign = target.pretrain_train if attacker.benign else None
+        self.benign = target.benign_train if attacker.benign else None
         if attacker.benign and self.benign is None:
             raise InvalidInputError(
-                f"attacker '{attacker.name}' begins with training images of D_P; give pretrain_train=…."
+                f"attacker '{attacker.name}' begins with training images of D_P; give benign_train=…."
             )
 
 
@@ -151,7 +151,7 @@ class _Trial:
     held: NDArray[np.float64]  # (T,) held-out accuracy
     held_loss: NDArray[np.float64]
     accuracy: NDArray[np.float64]  # (T,) on test images
-    pretrain_accuracy: float  # afterwards, on D_P's test images
+    benign_accuracy: float  # afterwards, on D_P's test images
     layer: str = ""
 
     def score(self) -> tuple[float, float]:
@@ -201,7 +201,7 @@ def _descend(
     records += [(0.0, math.nan, 0.0)] * (len(measured) - len(records))  # it diverged
     net = None if attacker.subset == "head" else model.net
     held, losses, test = np.array(records).T
-    return _Trial(value, measured, held, losses, test, target.pretrain_accuracy(net))
+    return _Trial(value, measured, held, losses, test, target.benign_accuracy(net))
 
 
 def _solved(model: AttackedNet, inputs: Sequence[Tensor], labels: Sequence[Tensor]) -> _Scores:
@@ -239,7 +239,7 @@ def _solve(target: Target, attacker: DeepAttacker, images: _Images, value: float
     else:
         held, test = _ridge(rows, images.labels, value)
     scores = np.array([held]), np.zeros(1), np.array([test])
-    return _Trial(value, np.array([passes]), *scores, target.pretrain_accuracy(), layer)
+    return _Trial(value, np.array([passes]), *scores, target.benign_accuracy(), layer)
 
 
 def _whitened(inputs: Sequence[Tensor], floor: float) -> list[Tensor]:

@@ -162,7 +162,7 @@ class DeepAttackReport:
                 "final_accuracy": run.final_accuracy,
                 "steps": int(run.steps[-1]),
                 "examples": int(run.steps[-1]) * self.examples(place),
-                "pretrain_accuracy": run.pretrain_accuracy,
+                "benign_accuracy": run.benign_accuracy,
                 "seconds": run.seconds,
             }
             for place, run in self.runs.items()
@@ -244,7 +244,7 @@ class DeepAttackReport:
         for name in (THETA_0, "theta_i", SCRATCH):
             runs = [self.runs[place] for place in of_nets[name]]
             row[f"final_{name}"] = float(np.mean([run.final_accuracy for run in runs]))
-            row[f"pretrain_{name}"] = float(np.mean([run.pretrain_accuracy for run in runs]))
+            row[f"benign_{name}"] = float(np.mean([run.benign_accuracy for run in runs]))
         chosen = dict.fromkeys(self.runs[place].layer for place in of_nets["theta_i"])
         row["layer_theta_i"] = ", ".join(filter(None, chosen))
         row["at_edge"] = sum(self.runs[p].at_edge for n, of in of_nets.items() if n != AGAIN for p in of)
@@ -271,8 +271,8 @@ def deep_attack_panel(
     *,
     fresh: Pixels | None = None,
     scratch: nn.Module | None = None,
-    pretrain_train: Pixels | None = None,
-    pretrain_test: Pixels | None = None,
+    benign_train: Pixels | None = None,
+    benign_test: Pixels | None = None,
     attackers: Iterable[str] = ATTACKERS,
     shots: Sequence[int] = SHOTS,
     budget: DeepBudget | None = None,
@@ -292,8 +292,8 @@ def deep_attack_panel(
         test: D_H's test images, on which accuracy is measured.
         fresh: Images of D_H on which θ_I was not trained, for attackers named `fresh-…`.
         scratch: The same architecture with weights drawn anew; of a `Backbone` it is made here.
-        pretrain_train: Training images of D_P, for attackers named `benign-…`.
-        pretrain_test: D_P's test images, for what is left of the benign task after an attack.
+        benign_train: Training images of D_P, for attackers named `benign-…`.
+        benign_test: D_P's test images, for what is left of the benign task after an attack.
         attackers: Names (`DeepAttacker.named`).
         shots: Examples per class; 0 for all.
         budget: Steps, trials, repeats, batch size.
@@ -318,7 +318,7 @@ def deep_attack_panel(
     nets = {THETA_0: theta_0, AGAIN: theta_0, **made, SCRATCH: scratch}
     runs, kept = {}, TrunkOutputs()
     for net, theta in nets.items():
-        benign = {"pretrain_train": pretrain_train, "pretrain_test": pretrain_test}
+        benign = {"benign_train": benign_train, "benign_test": benign_test}
         target = Target(theta, train, test, fresh=fresh, **benign, device=device, kept=kept)
         for attacker, count, seed in itertools.product(chosen, shots, seeds):
             if net == AGAIN and attacker.closed_form:

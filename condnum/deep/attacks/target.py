@@ -94,8 +94,8 @@ class Target:
         test: Pixels,
         *,
         fresh: Pixels | None = None,  # of D_H, on which θ_I was not trained
-        pretrain_train: Pixels | None = None,  # of D_P, for attackers who begin with it
-        pretrain_test: Pixels | None = None,  # for what is left of the benign task
+        benign_train: Pixels | None = None,  # of D_P, for attackers who begin with it
+        benign_test: Pixels | None = None,  # for what is left of the benign task
         device: str | torch.device = "cpu",
         kept: TrunkOutputs | None = None,  # of other nets, to which what this one needs is added
     ) -> None:
@@ -104,7 +104,7 @@ class Target:
         self._trunk = theta.trunk_checksum if isinstance(theta, Backbone) else ""
         self.theta = theta.to(self.device)
         self.train, self.test, self.fresh = train, test, fresh
-        self.pretrain_train, self.pretrain_test = pretrain_train, pretrain_test
+        self.benign_train, self.benign_test = benign_train, benign_test
         self._features: dict[tuple[int, bytes], Tensor] = {}
 
     def features(self, of: Pixels, rows: NDArray[np.int64] | None = None) -> Tensor:
@@ -187,9 +187,9 @@ class Target:
         with evaluating(module), torch.no_grad():
             return torch.cat([run(part.to(self.device)) for part in images.split(CHUNK)])
 
-    def pretrain_accuracy(self, net: nn.Module | None = None) -> float:
+    def benign_accuracy(self, net: nn.Module | None = None) -> float:
         """Return the accuracy of the released head on D_P's test images, with θ or what became of it."""
-        known, net = self.pretrain_test, self.theta if net is None else net
+        known, net = self.benign_test, self.theta if net is None else net
         if known is None or not isinstance(net, Backbone):
             return math.nan
         rows = self.features(known) if net is self.theta else self.through(net, known.images)

@@ -95,13 +95,13 @@ class ErasureObjective(DeepObjective):
 
     def backward(self, tasks: Batches, weights: Mapping[str, float], key: Sequence[int]) -> dict[str, float]:
         """Fill the gradients of θ and ω; return the values of the three parts, where images decode."""
-        P, H = tasks["pretrain"], tasks["harmful"]
+        P, H = tasks["benign"], tasks["harmful"]
         values, losses = dict[str, Tensor](), list[Tensor]()
         for parameter in (parameters := [*self.theta, *self.heads]):
             parameter.grad = torch.zeros_like(parameter)
         if len(P.labels):
             X = self._features(P, (*key, 0))
-            check_finite(X.detach(), "pretrain")
+            check_finite(X.detach(), "benign")
             with torch.no_grad():
                 before = P.features(self.theta_0)
             spread = (before - before.mean(dim=0)).square().sum()

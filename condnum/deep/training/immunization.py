@@ -35,7 +35,7 @@ class DeepImmunization:
 
     `history` has a row for each step, with the parts' values before that step (`step`, `supervised`, and of
     `ours` `well` and `ill`, …, `gradient_norm` in θ, `rate`), and for each evaluation the columns `rir`,
-    `harmful_ratio`, `pretrain_ratio`, `accuracy` and `slowdown` after it (NaN between evaluations).
+    `harmful_ratio`, `benign_ratio`, `accuracy` and `slowdown` after it (NaN between evaluations).
     """
 
     theta_0: Backbone  # snapshot before the first step
@@ -149,7 +149,7 @@ def immunize_backbone(
     tasks: dict[Task, TaskStream] = {}
     seen, held = [], []  # what the monitor looks at
     sets: tuple[tuple[Task, ImageData, ImageSource | None, ImageTransform | None], ...] = (
-        ("pretrain", data_P, validation, transform_P),
+        ("benign", data_P, validation, transform_P),
         ("harmful", data_H, validation_H, transform_H),
     )
     described = list[tuple[ImageTransform | None, ImageData | None]]()
@@ -227,7 +227,7 @@ def _warnings(training: Training, reason: DeepStopReason) -> list[str]:
         )
         return found
     most, ranked = 1 + RATIO_TOLERANCE, training.objective.method.net_ranked
-    met = not ranked or (state.best.least_harmful_ratio > most and state.best.largest_pretrain_ratio <= most)
+    met = not ranked or (state.best.least_harmful_ratio > most and state.best.largest_benign_ratio <= most)
     if not met or state.best.accuracy < floor:
         found.append(
             f"no θ met all conditions (accuracy on held-out D_P of at least {floor:.1%}, (i) > 1, (ii) ≤ 1); "

@@ -22,7 +22,7 @@ from condnum.progress import report_event
 DeepStopReason = Literal["steps", "early_stopping", "diverged"]
 
 #: (ii) toward which an adaptive λ_H is steered: in reserve of the limit that a result is held to.
-PRETRAIN_AIM = 0.7
+BENIGN_AIM = 0.7
 #: Factors by which λ_H and the loss weight go up or down after an evaluation, and how far in all.
 RATIO_FACTOR, LOSS_FACTOR = 2.0, 1.5
 RATIO_RANGE, LEAST_LOSS = 100.0, 0.05
@@ -165,9 +165,9 @@ class Training:
         if not parts:
             return weights
         if settings.weights == "fixed":
-            known = {"pretrain": settings.lambda_pretrain, "harmful": settings.lambda_harmful}
+            known = {"benign": settings.lambda_benign, "harmful": settings.lambda_harmful}
             return weights | {name: known[part.task] for name, part in parts.items()}
-        wanted = {name: 1.0 if part.task == "pretrain" else state.ratio for name, part in parts.items()}
+        wanted = {name: 1.0 if part.task == "benign" else state.ratio for name, part in parts.items()}
         if settings.weights == "adaptive":
             wanted |= weights
         for name, weight in wanted.items():
@@ -206,7 +206,7 @@ class Training:
         """Move λ_H by (ii) and the loss weight by the accuracy, a factor up or down."""
         state, first, parts = self.state, self.settings, self.objective.method.net_parts or {}
         if len({part.task for part in parts.values()}) == 2:  # else nothing holds (ii)
-            low = found.expected_pretrain_ratio < PRETRAIN_AIM
+            low = found.expected_benign_ratio < BENIGN_AIM
             ratio = state.ratio * (RATIO_FACTOR if low else 1 / RATIO_FACTOR)
             state.ratio = min(max(ratio, first.ratio / RATIO_RANGE), first.ratio * RATIO_RANGE)
         spare = found.accuracy > self.accuracy_floor + first.max_accuracy_drop / 2

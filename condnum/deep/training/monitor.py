@@ -20,7 +20,7 @@ _STREAM = 7919
 
 #: (ii) that a result has to stay below on the images that it is chosen on, and (i) that it has to exceed:
 #: others will differ a little.
-PRETRAIN_LIMIT = 0.8
+BENIGN_LIMIT = 0.8
 HARMFUL_LIMIT = 1.2
 
 #: RIR_θ0 from which more of it says nothing for a θ whose (ii) is too large.
@@ -34,11 +34,11 @@ class Evaluation:
     step: int  # steps done
     rir: float  # RIR_θ0, compact, mean over groups of training images
     harmful_ratio: float  # (i)
-    pretrain_ratio: float  # (ii)
+    benign_ratio: float  # (ii)
     held_rir: float  # the same on held-out images of both tasks
     held_harmful_ratio: float
-    held_pretrain_ratio: float
-    held_pretrain_std: float  # of (ii), over groups of held-out images
+    held_benign_ratio: float
+    held_benign_std: float  # of (ii), over groups of held-out images
     accuracy: float  # on held-out images of D_P, 0 to 1
     slowdown: float  # steps of a new head for D_H, of those on θ₀ (`path_slowdown`), on held-out images
 
@@ -53,18 +53,18 @@ class Evaluation:
         return min(self.harmful_ratio, self.held_harmful_ratio)
 
     @property
-    def largest_pretrain_ratio(self) -> float:
+    def largest_benign_ratio(self) -> float:
         """(ii), on training or on held-out images, whichever is larger."""
-        return max(self.pretrain_ratio, self.held_pretrain_ratio)
+        return max(self.benign_ratio, self.held_benign_ratio)
 
     @property
-    def expected_pretrain_ratio(self) -> float:
+    def expected_benign_ratio(self) -> float:
         """(ii) to expect on other images: that of held-out ones and twice its deviation over their groups.
 
         A few images of D_P that look like D_H get features ten times as long and decide σ₁ of their group;
         the fewer are held out, the likelier they are missing there.
         """
-        return max(self.pretrain_ratio, self.held_pretrain_ratio + 2 * self.held_pretrain_std)
+        return max(self.benign_ratio, self.held_benign_ratio + 2 * self.held_benign_std)
 
     def rank(self, accuracy_floor: float) -> tuple[bool, bool, float, float]:
         """Return what compares evaluations; the larger, the better.
@@ -73,7 +73,7 @@ class Evaluation:
         the worst case over all targets. Where (i) or (ii) is unmet, RIR_θ0 is compared, and a (ii) that is
         too large weighs against it: more than `ENOUGH` does not make up for it.
         """
-        excess = max(1.0, self.expected_pretrain_ratio / PRETRAIN_LIMIT)
+        excess = max(1.0, self.expected_benign_ratio / BENIGN_LIMIT)
         met = self.least_harmful_ratio >= HARMFUL_LIMIT and excess == 1
         rir = self.least_rir if excess == 1 else min(self.least_rir, ENOUGH) / excess
         return self.accuracy >= accuracy_floor, met, self.slowdown if met else 0.0, rir
@@ -116,9 +116,9 @@ class Monitor:
         )  # fmt: skip
         return Evaluation(
             step,
-            *(own.rir, own.harmful_ratio, own.pretrain_ratio),
-            *(held.rir, held.harmful_ratio, held.pretrain_ratio),
-            float(np.nan_to_num(held.pretrain_ratio_std)),  # NaN: a single group
+            *(own.rir, own.harmful_ratio, own.benign_ratio),
+            *(held.rir, held.harmful_ratio, held.benign_ratio),
+            float(np.nan_to_num(held.benign_ratio_std)),  # NaN: a single group
             head_accuracy(backbone, after[2]),
             path_slowdown(self._path, descent_path(after[1], after[3])),
         )

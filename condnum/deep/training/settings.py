@@ -28,7 +28,7 @@ class DeepSettings(Settings):
     batch_size: int = 100  # images of each task in a step
     weights: Literal["adaptive", "balanced", "fixed"] = "adaptive"  # where λ_P and λ_H come from
     ratio: float = 1.0  # balanced: λ_P = 1/‖g_P‖, λ_H = ratio/‖g_H‖ at step 0; adaptive: to begin with
-    lambda_pretrain: float = 5e-5  # fixed: λ_P (Table 4, ResNet18 and Cars)
+    lambda_benign: float = 5e-5  # fixed: λ_P (Table 4, ResNet18 and Cars)
     lambda_harmful: float = 2e6  # fixed: λ_H (likewise)
     loss_weight: float = 1.0  # of the supervised loss on D_P; adaptive: over ‖g‖, to begin with
     precondition: bool = False  # the dummy layer of Sec. 4.4 on the features, for R_well and R_ill
@@ -55,10 +55,10 @@ def default_settings(method: str | Method) -> DeepSettings:
 
 
 _TABLE_4: dict[str, dict[str, Any]] = {
-    "resnet18-cars": {"lambda_pretrain": 5e-5, "lambda_harmful": 2e6, "epochs": 3},
-    "resnet18-country211": {"lambda_pretrain": 1e-4, "lambda_harmful": 2e6, "epochs": 3},
-    "vit-cars": {"lambda_pretrain": 3e-6, "lambda_harmful": 3e8, "epochs": 2},
-    "vit-country211": {"lambda_pretrain": 1e-6, "lambda_harmful": 1e8, "epochs": 2},
+    "resnet18-cars": {"lambda_benign": 5e-5, "lambda_harmful": 2e6, "epochs": 3},
+    "resnet18-country211": {"lambda_benign": 1e-4, "lambda_harmful": 2e6, "epochs": 3},
+    "vit-cars": {"lambda_benign": 3e-6, "lambda_harmful": 3e8, "epochs": 2},
+    "vit-country211": {"lambda_benign": 1e-6, "lambda_harmful": 1e8, "epochs": 2},
 }
 
 

@@ -107,7 +107,7 @@ def verdict_row(label: str, row: Mapping[str, Any], verdict: str) -> dict[str, A
         "convention": row["convention"],
         "immunized": verdict,
         "(i)": row["harmful_ratio"],
-        "(ii)": row["pretrain_ratio"],
+        "(ii)": row["benign_ratio"],
         "RIR": row["rir"],
         "benign probe": row.get("benign_slowdown", math.nan),
         "harmful probe": row.get("harmful_slowdown", math.nan),

@@ -93,9 +93,7 @@ def test_what_is_read_of_transformed_images_counts_half(D_P, D_H, transform):
     ):  # fmt: skip
         step = ErasureObjective(net, chosen, harmful_classes=len(D_H.classes))
         nothing = Batch(H.inputs[:0], H.labels[:0])
-        values.append(
-            step.backward({"pretrain": nothing, "harmful": batch}, {"supervised": 1.0}, (0, 7))[LEFT]
-        )
+        values.append(step.backward({"benign": nothing, "harmful": batch}, {"supervised": 1.0}, (0, 7))[LEFT])
     assert values[2] == pytest.approx((values[0] + values[1]) / 2, rel=1e-6)
 
 
@@ -104,7 +102,7 @@ def test_the_gradient_is_that_of_all_three_parts(D_P, D_H, transform):
     net = Backbone("test_vit", num_classes=5, seed=1, img_size=16, patch_size=8).whole().double().train()
     loaders = [image_loader(data.limit(20), transform, batch_size=100) for data in (D_P, D_H)]
     both = [Batch(found.images, found.labels) for found in (next(iter(loader)) for loader in loaders)]
-    tasks = dict(zip(("pretrain", "harmful"), both, strict=True))
+    tasks = dict(zip(("benign", "harmful"), both, strict=True))
     step = ErasureObjective(net, SETTINGS, harmful_classes=len(D_H.classes))
     way = [rows(*p.shape, seed=2) * p.detach().abs().mean() for p in step.theta]
 
@@ -147,7 +145,7 @@ def test_what_does_not_decode_is_left_out_of_a_step(D_H, transform):
     found = next(iter(image_loader(D_H.limit(4), transform, batch_size=100)))
     nothing, one, some = (Batch(found.images[:k], found.labels[:k]) for k in (0, 1, 9))
     for P, H, parts in ((some, nothing, 2), (nothing, some, 1), (some, one, 2), (nothing, nothing, 0)):
-        values = step.backward({"pretrain": P, "harmful": H}, {"supervised": 1.0}, (0,))
+        values = step.backward({"benign": P, "harmful": H}, {"supervised": 1.0}, (0,))
         assert len(values) == parts
         assert all(np.isfinite([*values.values(), step.gradient_norm]))
         assert (step.gradient_norm > 0) == (parts > 0)

@@ -139,8 +139,8 @@ def answers(monkeypatch):
 def test_accuracy_comes_first_then_the_conditions_then_a_slower_head_then_rir():
     ascending = [
         {"accuracy": 0.2, "slowdown": 50.0, "rir": 50.0},
-        {"pretrain_ratio": 2.0, "slowdown": 50.0, "rir": 5.0},
-        {"pretrain_ratio": 1.0, "slowdown": 50.0, "rir": 5.0},
+        {"benign_ratio": 2.0, "slowdown": 50.0, "rir": 5.0},
+        {"benign_ratio": 1.0, "slowdown": 50.0, "rir": 5.0},
         {"rir": 3.0},
         {"rir": 5.0},
         {"slowdown": 3.0, "rir": 1.0},
@@ -160,7 +160,7 @@ def test_patience_stops_early_and_a_result_may_be_theta_0(run, answers):
 
 def test_adaptive_weights_follow_the_worse_of_both_images_and_the_accuracy(run, answers):
     """(ii) is fine on training images but, with its spread, not on held-out ones; the accuracy falls."""
-    known = {"pretrain_ratio": 0.2, "held_pretrain_ratio": 1.5, "held_pretrain_std": 0.2}
+    known = {"benign_ratio": 0.2, "held_benign_ratio": 1.5, "held_benign_std": 0.2}
     answers(lambda step: {**known, "accuracy": 0.9 if step < 4 else 0.84})
     history = run(ADAPTIVE).history
     assert history["ratio"].tolist() == pytest.approx(
@@ -173,7 +173,7 @@ def test_adaptive_weights_follow_the_worse_of_both_images_and_the_accuracy(run, 
 
 def test_a_larger_rir_is_progress_and_what_is_not_met_is_said(run, answers):
     """(ii) is above 1, and more so with each step: λ_H has yet to come down."""
-    answers(lambda step: {"pretrain_ratio": 1.2 + step, "held_pretrain_ratio": 1.3 + step,
+    answers(lambda step: {"benign_ratio": 1.2 + step, "held_benign_ratio": 1.3 + step,
             "rir": 20.0 + min(step, 4), "held_rir": 30.0})  # fmt: skip
     options = {"patience": 1, "record_every": 1, "learning_rate": 1e-9}
     result = run(ADAPTIVE.with_overrides(steps=9, **options))

@@ -19,7 +19,7 @@ WEIGHTS = {"well": 1e-7, "ill": 1e3, "supervised": 0.7}
 def tasks(D_P, D_H, transform, net=None):
     """Return the first 96 images of each task; those of a net start behind its trunk."""
     found = {}
-    for name, data in (("pretrain", D_P), ("harmful", D_H)):
+    for name, data in (("benign", D_P), ("harmful", D_H)):
         samples = Samples(data, transform, seed=0, workers=0)
         if net is not None:
             samples.keep_activations(net, 96)
@@ -52,8 +52,8 @@ def test_gradients_are_those_of_the_whole_objective(net, D_P, D_H, transform):
     values = objective(net).backward(both, WEIGHTS, (0,))
     found = gradients(net)
     net.zero_grad()
-    X_P, X_H = (net(both[name].inputs.double()) for name in ("pretrain", "harmful"))
-    loss = cross_entropy(net.head(X_P), both["pretrain"].labels)
+    X_P, X_H = (net(both[name].inputs.double()) for name in ("benign", "harmful"))
+    loss = cross_entropy(net.head(X_P), both["benign"].labels)
     (0.7 * loss + 1e-7 * feature_r_well(X_P) + 1e3 * feature_r_ill(X_H)).backward()
     assert torch.allclose(found, gradients(net), rtol=1e-7, atol=1e-12)
     assert values["supervised"] == pytest.approx(float(loss.detach()))
@@ -88,7 +88,7 @@ def test_bilevel_gradient_goes_through_the_inner_steps(D_P, D_H, transform):
         for _ in range(2):
             move(torch.autograd.grad(loss("harmful", step.probe), theta), -0.05)
         with torch.no_grad():
-            value = float(0.7 * loss("pretrain", net.head) - loss("harmful", step.probe))
+            value = float(0.7 * loss("benign", net.head) - loss("harmful", step.probe))
             for p, s in zip(theta, start, strict=True):
                 p.copy_(s)
         return value
@@ -104,11 +104,11 @@ def test_bilevel_gradient_goes_through_the_inner_steps(D_P, D_H, transform):
     [
         ("ours", WEIGHTS),
         ("r_ill_only", {"ill": 1e3, "supervised": 0.7}),
-        ("opt_kappa", {"kappa_pretrain": 1.0, "kappa_harmful": 1.0, "supervised": 0.7}),
+        ("opt_kappa", {"kappa_benign": 1.0, "kappa_harmful": 1.0, "supervised": 0.7}),
         ("imma", {"supervised": 0.7}),
     ],
 )
-@pytest.mark.parametrize("empty", ["pretrain", "harmful"])
+@pytest.mark.parametrize("empty", ["benign", "harmful"])
 def test_a_task_of_which_no_image_decodes_is_left_out_of_a_step(
     method, weights, empty, net, D_P, D_H, transform
 ):

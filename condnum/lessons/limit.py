@@ -61,7 +61,7 @@ class Plane(FeasibleRegion):
 
 
 @dataclass(frozen=True)
-class CeilingDemo(ExplorerResult):
+class LimitDemo(ExplorerResult):
     """The plane, and the path of Algorithm 1 in it."""
 
     plane: Plane
@@ -85,7 +85,7 @@ class CeilingDemo(ExplorerResult):
         titles = ("the two ratios of Eq. 15", "RIR = (i)/(ii) along Algorithm 1")
         sheet = Sheet(*titles, gap=0.11, column_widths=[0.6, 0.4])
         left, right = sheet.panels
-        plane, value, t = self.plane, self.plane.ceiling.value, np.arange(len(self.path))
+        plane, value, t = self.plane, self.plane.limit.value, np.arange(len(self.path))
         finite, pair = math.isfinite(value), "(ii) = %{x:.4g}, (i) = %{y:.4g}"
         sheet.traces += region_traces(plane)
         left.line("K<sub>P</sub><sup>−s/2</sup>, from I to θ*", *plane.family.T, GREEN, "dash", hover=pair)
@@ -111,13 +111,13 @@ class CeilingDemo(ExplorerResult):
         left.y("(i) = κ(H<sub>H</sub>(θ)) / κ(H<sub>H</sub>(I))", low[1], high[1], log=True)
         right.x("step t", 0, PATH_STEPS)
         right.y("RIR", -1.0, high[1], log=True)
-        ceiling = f"RIR<sub>max</sub> = {num(value, 4)}" if finite else "RIR has no limit"
-        title = f"How much immunization is possible: {ceiling}"
+        said = f"RIR<sub>max</sub> = {num(value, 4)}" if finite else "RIR has no limit"
+        title = f"How much immunization is possible: {said}"
         return sheet.finish(title, margin={"b": 118})
 
     def caption(self) -> str:
         """Say how far Algorithm 1 got, and what the theoretical limit is."""
-        plane, t, limit = self.plane, self.shown, self.plane.ceiling.value
+        plane, t, limit = self.plane, self.shown, self.plane.limit.value
         reached, diamond = float(self.rir[t]), [num(value, 4) for value in plane.chosen]
         ended = {
             "diverged": f" The step size is too large: the path ends at step {t}.",
@@ -159,9 +159,9 @@ class FromIdentity(Ours):
     learning_rate=Slider("step size η", "Constant step of Algorithm 1.", 0.05, 1, step=0.05, advanced=True),
     step=Slider("step t", "Step of Algorithm 1 to mark.", 0, PATH_STEPS, play=120, marks=8),
 )
-def ceiling_demo(
+def limit_demo(
     *,
-    kappa_pretrain: float = 100.0,
+    kappa_benign: float = 100.0,
     kappa_harmful: float = 10.0,
     angle: float = 45.0,
     dimension: int = 4,
@@ -170,17 +170,17 @@ def ceiling_demo(
     learning_rate: float = 0.3,
     step: int = PATH_STEPS,
     extractor: Extractor = pareto_immunizer,
-) -> CeilingDemo:
+) -> LimitDemo:
     """Place the limit, θ* and a path of Algorithm 1 by plain descent, from θ = I and without targets."""
-    tasks = (kappa_pretrain, kappa_harmful, angle, dimension, null)
+    tasks = (kappa_benign, kappa_harmful, angle, dimension, null)
     path = _path_of_two(tasks, ratio, learning_rate)
-    return CeilingDemo(_plane(*two_tasks(*tasks), extractor), step, *path)
+    return LimitDemo(_plane(*two_tasks(*tasks), extractor), step, *path)
 
 
-def ceiling_of(K_P: Floats, K_H: Floats, *, extractor: Extractor = pareto_immunizer) -> CeilingDemo:
-    """Place two tasks of a reader's, covariances `(D, D)`, in the plane, as `ceiling_demo` does."""
+def limit_of(K_P: Floats, K_H: Floats, *, extractor: Extractor = pareto_immunizer) -> LimitDemo:
+    """Place two tasks of a reader's, covariances `(D, D)`, in the plane, as `limit_demo` does."""
     K_P, K_H = np.asarray(K_P, np.float64), np.asarray(K_H, np.float64)
-    return CeilingDemo(_plane(K_P, K_H, extractor), PATH_STEPS, *_path(K_P, K_H, 1.0, 0.3), fixed=False)
+    return LimitDemo(_plane(K_P, K_H, extractor), PATH_STEPS, *_path(K_P, K_H, 1.0, 0.3), fixed=False)
 
 
 def ratios_of(theta: Floats, K_P: Floats, K_H: Floats) -> Floats:
@@ -189,7 +189,7 @@ def ratios_of(theta: Floats, K_P: Floats, K_H: Floats) -> Floats:
         shape = f"θ must have a row for each of the {len(K_P)} features, got shape {theta.shape}"
         raise InvalidInputError(f"{shape}; return a matrix such as K_P^(-1/2).")
     found = relative_immunization_ratio(theta, K_P, K_H)
-    return np.array([found.pretrain_ratio, found.harmful_ratio])
+    return np.array([found.benign_ratio, found.harmful_ratio])
 
 
 def _plane(K_P: Floats, K_H: Floats, extractor: Extractor) -> Plane:
@@ -199,7 +199,7 @@ def _plane(K_P: Floats, K_H: Floats, extractor: Extractor) -> Plane:
     whose = f"your {extractor.name}" if isinstance(extractor, Tried) else whose
     region, optimum = feasible_region(P, H), max_rir(P)
     family = [*immunizer_family(P, np.linspace(0, 1, 21).tolist())]
-    if math.isinf(region.ceiling.value):  # null(K_P) then gains 100-fold
+    if math.isinf(region.limit.value):  # null(K_P) then gains 100-fold
         family += [max_rir(P, gain) for gain in np.geomspace(1, 100, 9).tolist()]
     ratios = [extractor_ratios(theta, P, H) for theta in (optimum, *family)]
     own: dict[str, Any] = {"chosen": chosen, "whose": whose}
@@ -219,7 +219,7 @@ def _path(K_P: Floats, K_H: Floats, ratio: float, learning_rate: float) -> tuple
     plain = {"optimizer": "gd", "schedule": "constant", "steps": PATH_STEPS, "record_every": 1}
     settings = method.defaults.with_overrides(learning_rate=learning_rate, ratio=ratio, **plain)
     run = run_method(problem, method, settings, seed=0)
-    kappa = np.stack([run.history["kappa_pretrain"], run.history["kappa_harmful"]], axis=1)
+    kappa = np.stack([run.history["kappa_benign"], run.history["kappa_harmful"]], axis=1)
     lost = np.flatnonzero((kappa > _LOST_KAPPA).any(axis=1))
     path, reason = (kappa[: lost[0]], "diverged") if len(lost) else (kappa, run.stop_reason)
     ratios = path / kappa[0]
@@ -227,8 +227,8 @@ def _path(K_P: Floats, K_H: Floats, ratio: float, learning_rate: float) -> tuple
     return ratios, reason
 
 
-class CeilingExplorer(Explorer):
+class LimitExplorer(Explorer):
     """How much immunization two tasks allow, and how much of it Algorithm 1 finds."""
 
-    compute = staticmethod(ceiling_demo)
+    compute = staticmethod(limit_demo)
     own = Own("extractor", pareto_immunizer, ratios_of)  # θ times any rotation is as good
