@@ -20,8 +20,8 @@ __all__, __getattr__, __dir__ = attach(
         "layer_audit": "condnum.auditing.layers",
         "insert_extractor": "condnum.auditing.insertion",
         "attack_panel": "condnum.probing.panel",
-        "linear_probe": "condnum.probing.line_search",
-        "probe_steps": "condnum.probing.probe_steps",
+        "linear_probe": "condnum.probing.probe",
+        "probe_steps": "condnum.probing.probe",
         # condition numbers and what they allow
         "Task": "condnum.theory.task",
         "covariance": "condnum.theory.kappa",

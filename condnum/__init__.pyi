@@ -5,8 +5,8 @@ from condnum.auditing.study import audit as audit
 from condnum.auditing.layers import layer_audit as layer_audit
 from condnum.auditing.insertion import insert_extractor as insert_extractor
 from condnum.probing.panel import attack_panel as attack_panel
-from condnum.probing.line_search import linear_probe as linear_probe
-from condnum.probing.probe_steps import probe_steps as probe_steps
+from condnum.probing.probe import linear_probe as linear_probe
+from condnum.probing.probe import probe_steps as probe_steps
 from condnum.theory.task import Task as Task
 from condnum.theory.kappa import (
     covariance as covariance,

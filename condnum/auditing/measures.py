@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from condnum.data.feature_rows import TaskRows
-from condnum.probing.probe_steps import ProbeSteps, seen_steps
+from condnum.probing.probe import ProbeSteps, seen_steps
 from condnum.studies.measure import MEASURES
 from condnum.theory.kappa import Clauses, Immunization, Seen, kappa
 from condnum.theory.limits import fraction_of_limit, limit_of, ridge_convention_limit

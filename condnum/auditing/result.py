@@ -17,7 +17,7 @@ from condnum.auditing.measures import LABEL_OF, PARETO, OwnProbes, TaskFacts, cl
 from condnum.data.feature_pair import MISSING
 from condnum.files import output_folder, write_json
 from condnum.numbers import number, times
-from condnum.probing.probe_steps import LOST_FACTOR, slowdown_verdict
+from condnum.probing.probe import LOST_FACTOR, slowdown_verdict
 from condnum.report.tables import formula_html
 from condnum.studies.frame.record import verdict_row
 from condnum.theory.kappa import Clauses

@@ -17,7 +17,7 @@ from torch import Tensor
 from condnum.data import Digits, TaskPair
 from condnum.methods import Method, Progress, get_method, immunize
 from condnum.methods.problem import ImmunizationProblem
-from condnum.probing.line_search import log_spaced_steps
+from condnum.probing.probe import log_spaced
 from condnum.studies.linear import LinearStudy
 from condnum.studies.pairs import study_of_one_pair
 from condnum.theory.linalg import SMALL, singular_triples
@@ -110,7 +110,7 @@ class TaskBasis:
 def kept_steps(limit: int) -> list[int]:
     """Return which steps of at most `limit` are kept: log-spaced, the first and the last among them."""
     count = wanted = min(KEPT_STEPS, limit + 1)
-    while len(steps := log_spaced_steps(limit, count)) < wanted:  # many of the first round to the same
+    while len(steps := log_spaced(limit, count)) < wanted:  # many of the first round to the same
         count += 1
     return [int(step) for step in steps]
 

@@ -14,7 +14,7 @@ from condnum.lessons.frame.own import Own, Tried
 from condnum.lessons.frame.sheet import Sheet
 from condnum.numbers import num
 from condnum.probing import ProbeCurve, linear_probe
-from condnum.probing.line_search import log_spaced_steps
+from condnum.probing.probe import log_spaced
 from condnum.theory.task import Task
 
 SpectrumShape = Literal["geometric", "linear", "clusters", "outlier"]
@@ -273,13 +273,13 @@ def spectrum_descent(
     ends = np.isin(np.arange(dimension), [0, dimension - 1]) / sigma
     solution = ends if start == "worst" else np.random.default_rng(0).normal(size=dimension)
     task = Task.of_covariance(np.diag(sigma), sigma * solution)
-    curve = linear_probe(None, task, steps=steps, record=log_spaced_steps(steps, 200))
+    curve = linear_probe(None, task, steps=steps, record=log_spaced(steps, 200))
     return _with_bounds(kappa, sigma, curve)
 
 
 def descent_of(X: Floats, y: Floats, *, steps: int = SPECTRUM_STEPS) -> SpectrumDescent:
     """Follow exact line search on a reader's features `(N, D)` and targets `(N,)`; σ is over σ₁."""
-    curve = linear_probe(None, Task.of(X, y), steps=steps, record=log_spaced_steps(steps, 200))
+    curve = linear_probe(None, Task.of(X, y), steps=steps, record=log_spaced(steps, 200))
     kappa, sigma = float(curve.condition), np.linalg.svd(X, compute_uv=False) ** 2
     sigma = sigma[: int(curve.rank)] / sigma[0]
     return _with_bounds(kappa, sigma, curve)

@@ -31,7 +31,7 @@ from condnum.lessons.frame.explorer import (
 from condnum.lessons.frame.own import Own
 from condnum.lessons.frame.sheet import Sheet
 from condnum.numbers import num
-from condnum.probing.line_search import ProbeCurve, log_spaced_steps, probe_curves
+from condnum.probing.probe import ProbeCurve, log_spaced, probe_curves
 from condnum.probing.quadratic import Modes
 from condnum.report.tables import as_html, formula_html
 from condnum.theory.alignment import alignment
@@ -312,7 +312,7 @@ def _measured(own: OwnPair, tolerance: float) -> tuple[Any, ...]:
         along = task.root @ torch.from_numpy(solution)[:, None]
         probed = task.aimed_at(along)
         modes += [Modes.of(probed.raw), Modes.of(probed.through(theta))]
-    probes = probe_curves(modes, log_spaced_steps(_PROBE_STEPS, 200))
+    probes = probe_curves(modes, log_spaced(_PROBE_STEPS, 200))
     return facts, limit, alignment(theta, H).misalignment, probes
 
 

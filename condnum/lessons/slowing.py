@@ -21,7 +21,7 @@ from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, Pre
 from condnum.lessons.frame.own import Own
 from condnum.lessons.frame.sheet import Sheet
 from condnum.numbers import num
-from condnum.probing.probe_steps import ProbeSteps, probe_steps
+from condnum.probing.probe import ProbeSteps, probe_steps
 from condnum.theory.erasure import erasure
 from condnum.theory.kappa import Immunization, relative_immunization_ratio
 from condnum.theory.task import Task

@@ -21,7 +21,7 @@ from condnum.arrays import (
     same_columns,
 )
 from condnum.errors import InvalidInputError, check_known
-from condnum.probing.probe_steps import ProbeSteps, seen_steps
+from condnum.probing.probe import ProbeSteps, seen_steps
 from condnum.theory.kappa import Seen
 from condnum.theory.limits import RirLimit, limit_of
 from condnum.theory.task import Task, two_tasks

@@ -16,7 +16,7 @@ from torch import Tensor
 from condnum.errors import CondnumError
 from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.settings import Settings
-from condnum.probing.probe_steps import ProbeSteps, seen_steps, slowdown_verdict
+from condnum.probing.probe import ProbeSteps, seen_steps, slowdown_verdict
 from condnum.theory.kappa import Immunization, Seen, both_conventions
 from condnum.theory.limits import fraction_of_limit
 

@@ -1,23 +1,19 @@
 """Linear probing: how fast an attacker who keeps θ fixed converges, and how fast others do."""
 
-from condnum.probing.attackers import attacker_names, get_attacker
-from condnum.probing.line_search import ProbeCurve, linear_probe, log_spaced_steps
-from condnum.probing.panel import attack_panel
-from condnum.probing.race import AttackBudget, Attacker, AttackRun, Race, zero_weights
-from condnum.probing.report import AttackReport, attack_sentences
+from condnum.probing.attackers import ATTACKERS, AttackBudget, Attacker, AttackProblem, Race
+from condnum.probing.panel import AttackReport, attack_panel, attack_sentences
+from condnum.probing.probe import ProbeCurve, linear_probe, probe_steps
 
 __all__ = [
+    "ATTACKERS",
     "AttackBudget",
+    "AttackProblem",
     "AttackReport",
-    "AttackRun",
     "Attacker",
     "ProbeCurve",
     "Race",
     "attack_panel",
     "attack_sentences",
-    "attacker_names",
-    "get_attacker",
     "linear_probe",
-    "log_spaced_steps",
-    "zero_weights",
+    "probe_steps",
 ]

@@ -1,189 +1,343 @@
-"""The attackers of the panel: those that descend, those that change coordinates, those that solve.
+r"""The attackers of the panel: those that descend on a squared loss, and those that solve for a head.
 
-The deterministic ones are filters in the eigenbasis; the others descend with a grid of rates side by side.
+All have an intercept, so that inputs and targets are centered, and one goal: of the loss that a linear probe
+on the raw inputs can have, L*, and that without features, L₀, the excess
+
+.. math:: e(W) = \frac{L(W) - L^*}{L_0 - L^*}
+
+is to fall to ε. Weights are `(B, d, m)`: B candidates of a grid, d features, m outputs.
 """
 
+from __future__ import annotations
+
 import math
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from typing import Any
+from functools import cached_property, partial, reduce
+from typing import Any, Literal
 
 import numpy as np
 import scipy.linalg
 import torch
+from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from condnum.arrays import FloatArray
-from condnum.errors import check_known
-from condnum.probing import quadratic
-from condnum.probing.race import (
-    AttackBudget,
-    Attacker,
-    AttackProblem,
-    AttackRun,
-    Race,
-    Trace,
-    zero_weights,
-)
-from condnum.probing.space import ProbeSpace
+from condnum.errors import InvalidInputError, check_integer
+from condnum.probing import filters
+from condnum.theory.linalg import singular_triples
+from condnum.theory.task import Features
 
 #: Rates of SGD in units of 1/L, L the curvature of the whole data.
 _SGD_MULTIPLES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-
 #: An excess loss above this counts as diverged.
 _DIVERGED = 1e6
-
 #: Measurements of SGD's full loss in one pass over the data; later ones are 2 % of the steps apart.
 _MEASUREMENTS, _SPACING = 10, 50
-
 #: Size of the head with which θ is fine-tuned where a head of zeros is a saddle point.
 _SMALL_HEAD = 0.01
-
-#: Penalties of ridge regression, in units of the mean square of a feature.
-_RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
-
+#: A fit below this fraction of what raw inputs allow is round-off: zero weights are optimal.
+_FLAT = 1e-14
 #: Pairs of vectors that L-BFGS keeps.
 _MEMORIES = (10, 50)
-
-#: Numbers of first coordinates that are tried without a tolerance, from 1 to all.
+#: Numbers of first principal components that are tried without a tolerance.
 _COUNTS = 8
-
-
-@torch.enable_grad()  # also under the caller's torch.no_grad()
-def descend_grid(
-    space: ProbeSpace,
-    race: Race,
-    kind: type[torch.optim.Adam | torch.optim.SGD],
-    options: Sequence[dict[str, Any]],
-    start: Sequence[FloatArray] | None = None,
-) -> AttackRun:
-    """Descend on the full loss until the race ends, with an optimizer of torch and options of each candidate.
-
-    With `start`, the weights are the product `W = UV` of two trained layers.
-    """
-    layers = [zero_weights(space, 1)[0]] if start is None else start
-    groups = [{"params": [torch.tensor(of, requires_grad=True) for of in layers], **own} for own in options]
-    optimizer, step = kind(groups, fused=True), 0  # one pass over the weights
-    with np.errstate(over="ignore", invalid="ignore"):
-        while True:
-            weights = torch.stack([reduce(torch.matmul, group["params"]) for group in groups])
-            W = weights.detach().numpy()
-            excess, gradient = space.evaluate(W)
-            if not race.observe(step, np.where(excess < _DIVERGED, excess, np.nan), W.copy):
-                return AttackRun(race.traces(), space)
-            optimizer.zero_grad()
-            weights.backward(torch.from_numpy(np.ascontiguousarray(gradient)))
-            optimizer.step()
-            step += 1
-
-
-def _ends(values: Sequence[float], repeats: int = 1) -> set[int]:
-    """Return where the first and the last value stand in so many repetitions of a grid."""
-    n = len(values)
-    return {place for i in range(repeats) for place in (i * n, (i + 1) * n - 1)}
+#: Columns of targets that attackers learn who pass over them in each step; more classes are mixed at random.
+MOST_OUTPUTS = 16
 
 
 @dataclass(frozen=True)
-class Descent(Attacker):
-    """A two-term recurrence over a grid of assumed κ."""
+class AttackBudget:
+    """How much an attacker may spend, and what counts as arrived."""
+
+    steps: int = 20_000
+    dense_steps: int = 3_000  # of attackers who pass over the data in each step
+    epsilons: tuple[float, ...] = (0.1, 0.01, 0.001)
+    reported_epsilon: float = 0.01  # the one of `epsilons` that sentences and tables are about
+    batch_size: int = 64
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in {"steps": 1, "dense_steps": 1, "batch_size": 1, "seed": 0}.items():
+            object.__setattr__(self, name, check_integer(name, getattr(self, name), least))
+        if not all(0 < epsilon < 1 for epsilon in self.epsilons):
+            raise InvalidInputError(f"epsilons must lie between 0 and 1, got {self.epsilons}.")
+        if self.reported_epsilon not in self.epsilons:
+            raise InvalidInputError(
+                f"reported_epsilon {self.reported_epsilon} must be one of the epsilons {self.epsilons}."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Features of an extractor, centered by those that train, and targets; some rows choose, others judge."""
+
+    train: FloatArray  # (N, d)
+    targets: FloatArray  # (N, m), centered
+    held_out: FloatArray  # (M, d); M may be 0
+    held_targets: FloatArray  # (M, m), less the mean of `targets`
+    mean: FloatArray  # (m,) of the targets
+    labels: NDArray[np.int64] | None  # (M,) classes of held-out rows; None: numbers
+    judges: NDArray[np.bool_]  # (M,) the others choose step and candidate
+
+
+@dataclass(frozen=True, eq=False)
+class AttackProblem:
+    """The squared loss on one extractor's features, as every attacker meets it.
+
+    Features and targets have unit mean square, as the scale of θ is free. `matrix` and `along` have the
+    products of features and targets over all rows, divided by their number.
+    """
+
+    matrix: FloatArray  # (k, d), k the rank of the features: diag(√σ)Vᵀ
+    along: FloatArray  # (k, m) targets along the features
+    best: FloatArray  # (r, m) targets along the raw inputs: what can be learned
+    rows: Rows | None  # None: a task without its rows
+    scale: tuple[float, float]  # what a feature and a target of the rows are divided by
+    theta: FloatArray | None = None  # (D, d) features = inputs·θ; None: there is no matrix
+    inputs: AttackProblem | None = None  # of the raw inputs
+    classes: bool = False  # whether the targets are one-hot columns
+    change: FloatArray | None = None  # (d₀, d) from the rows' features to these
+    mixture: FloatArray | None = None  # (m₀, m) orthonormal: from the rows' targets to these
+
+    @classmethod
+    def of(cls, seen: Features, best: torch.Tensor, rows: Rows | None, count: int, **others: Any) -> Any:
+        """Diagonalize what a probe sees through θ, and bring it to unit scale."""
+        U = singular_triples(seen.image)[0][:, : seen.rank]
+        image = U.mT @ seen.image  # columns that are never used stay zero
+        size = float(torch.linalg.matrix_norm(image)) / math.sqrt(count * seen.dimension) or 1.0
+        unit = math.sqrt(seen.task.energy / (count * seen.task.outputs))
+        matrix = (image / (size * count**0.5)).cpu().numpy()
+        along, most = ((of / (unit * count**0.5)).cpu().numpy() for of in (U.mT @ seen.task.along, best))
+        return cls(matrix, along, most, rows, (size, unit), **others)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Features d and outputs m."""
+        return self.matrix.shape[1], self.along.shape[1]
+
+    @cached_property
+    def fit(self) -> float:
+        """L₀ − L*: what raw inputs allow to be learned."""
+        return float((self.best**2).sum())
+
+    @cached_property
+    def lost(self) -> float:
+        """Fraction of that which these features do not allow; negative: they allow more."""
+        return 1 - float((self.along**2).sum()) / self.fit
+
+    @property
+    def flat(self) -> bool:
+        """Whether zero weights are optimal: nothing is left to learn, up to round-off."""
+        return bool((self.along**2).sum() <= _FLAT * self.fit)
+
+    @cached_property
+    def sigma(self) -> FloatArray:
+        """Eigenvalues of the Hessian `(k,)`, descending, above its numerical rank."""
+        return np.asarray((self.matrix**2).sum(axis=1))
+
+    @cached_property
+    def modes(self) -> filters.Modes:
+        """The loss in its eigenbasis."""
+        return filters.Modes(self.sigma / self.sigma[:1], (self.along**2).sum(axis=1) / self.fit)
+
+    @cached_property
+    def hessian(self) -> FloatArray:
+        """`(d, d)`, half of that of the loss."""
+        return self.matrix.T @ self.matrix
+
+    @cached_property
+    def solution(self) -> FloatArray:
+        """The weights of least norm `(d, m)` with the least loss."""
+        return self.matrix.T @ (self.along / self.sigma[:, None])
+
+    def evaluate(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the excess loss `(B,)` and the gradient of the loss `(B, d, m)`.
+
+        Both are of W − W*, so that a small excess loss has no cancellation.
+        """
+        error = weights - self.solution
+        product = _predict(self.hessian, error).transpose(1, 0, 2)
+        return self.lost + (error * product).sum(axis=(1, 2)) / self.fit, 2 * product
+
+    def batch_gradient(self, weights: FloatArray, index: NDArray[np.int64]) -> FloatArray:
+        """Return the gradient of the mean loss of the training rows `index`."""
+        assert self.rows is not None
+        size, unit = self.scale
+        F, Y = self.rows.train[index] / size, self.rows.targets[index] / unit
+        residual = _predict(F, weights) - (Y if self.mixture is None else Y @ self.mixture)[:, None]
+        N, B, m = residual.shape
+        return (F.T @ residual.reshape(N, B * m)).reshape(-1, B, m).transpose(1, 0, 2) * (2 / N)
+
+    def score(self, weights: FloatArray) -> FloatArray:
+        """Return `(4, B)`: loss and accuracy on the rows that judge, and on those that choose."""
+        if self.rows is None or not len(self.rows.held_out):
+            return np.full((4, len(weights)), np.nan)
+        size, unit = self.scale
+        W = weights * (unit / size)
+        W = W if self.change is None else self.change @ W
+        W = W if self.mixture is None else W @ self.mixture.T
+        return held_out_scores(_predict(self.rows.held_out, W), self.rows)
+
+    def standardized(self) -> AttackProblem:
+        """Divide each feature by its deviation, as scikit-learn's `StandardScaler` does."""
+        deviation = np.sqrt((self.matrix**2).sum(axis=0))
+        back = np.diag(1 / np.where(deviation > 0, deviation, 1))
+        U = np.linalg.svd(self.matrix @ back, full_matrices=False)[0]
+        return replace(self, matrix=U.T @ self.matrix @ back, along=U.T @ self.along, change=back)
+
+    def whitened(self) -> AttackProblem:
+        """Change to coordinates in which all eigenvalues are 1."""
+        back = self.matrix.T / self.sigma
+        return replace(self, matrix=np.eye(len(self.sigma)), change=back)
+
+    def narrow(self, seed: int) -> AttackProblem:
+        """Return the problem with at most `MOST_OUTPUTS` targets: random mixtures, the same for all θ."""
+        m = self.shape[1]
+        if m <= MOST_OUTPUTS:
+            return self
+        Q = np.linalg.qr(np.random.default_rng([seed, m]).normal(size=(m, MOST_OUTPUTS)))[0]
+        if self.rows is not None:  # whatever the order of the classes
+            Q = Q[np.argsort(np.argsort(np.abs(self.rows.targets).argmax(axis=0), kind="stable"))]
+        mixed = {"along": self.along @ Q, "best": self.best @ Q, "mixture": Q}
+        return replace(self, **mixed, inputs=self.inputs and self.inputs.narrow(seed))
+
+
+def _predict(features: FloatArray, weights: FloatArray) -> FloatArray:
+    """Return `FW` `(N, B, m)` of all candidates by one matrix product."""
+    B, d, m = weights.shape
+    return (features @ weights.transpose(1, 0, 2).reshape(d, B * m)).reshape(-1, B, m)
+
+
+def held_out_scores(predicted: FloatArray, rows: Rows) -> FloatArray:
+    """Score predictions `(M, B, m)` of centered targets: see `AttackProblem.score`."""
+    loss = ((predicted - rows.held_targets[:, None]) ** 2).sum(axis=2)
+    right = np.full(loss.shape, np.nan)
+    if rows.labels is not None:
+        right = ((predicted + rows.mean).argmax(axis=2) == rows.labels[:, None]).astype(float)
+    parts = [of[chosen].mean(axis=0) for chosen in (rows.judges, ~rows.judges) for of in (loss, right)]
+    return np.stack(parts)
+
+
+class Race:
+    """Records candidates of an attacker that take their steps together, until one is at the last target."""
+
+    def __init__(
+        self, problem: AttackProblem, choices: Sequence[str], budget: AttackBudget, last: int | None = None
+    ) -> None:
+        self.problem, self.choices, self.budget = problem, list(choices), budget
+        self.last = budget.dense_steps if last is None else last
+        self._due = {*log_spaced(self.last, 60).tolist()}
+        self.steps: list[int] = []
+        self.excess: list[FloatArray] = []  # (B,) each; NaN where one diverges
+        self.scored: list[int] = []
+        self.scores: list[FloatArray] = []  # (4, B) each
+
+    def observe(self, excess: FloatArray, weights: Callable[[], FloatArray], step: int | None = None) -> bool:
+        """Record the excess losses after a step, one after the last by default; False: the race is over."""
+        step = len(self.steps) if step is None else step
+        excess = np.where(excess < _DIVERGED, excess, np.nan)
+        arrived = bool((excess <= min(self.budget.epsilons)).any())
+        done = arrived or bool(np.isnan(excess).all()) or step >= self.last
+        self.steps.append(step)
+        self.excess.append(excess)
+        if step in self._due or done:
+            self.scored.append(step)
+            self.scores.append(self.problem.score(weights()))
+        return not done
+
+    def follow(self, steps: Iterable[FloatArray]) -> Race:
+        """Observe the filters `(B, k)` of a method; only the best candidate is scored."""
+        problem, kept = self.problem, list[FloatArray]()
+
+        def keep() -> FloatArray:
+            kept.append(q.copy())
+            return np.zeros((0, *problem.shape))
+
+        for q in steps:
+            if not self.observe(problem.lost + (q * q) @ problem.modes.energy, keep):
+                break
+        b, _ = self.first(self.budget.reported_epsilon)
+        coordinates = problem.along / problem.sigma[:, None]
+        self.scores = []
+        for q in kept:
+            scores = np.full((4, len(self.choices)), np.nan)
+            scores[:, b] = problem.score(problem.matrix.T @ ((1 - q[b, :, None]) * coordinates)[None])[:, 0]
+            self.scores.append(scores)
+        return self
+
+    def first(self, epsilon: float) -> tuple[int, int | None]:
+        """Return the candidate that is first at ε, with its step; if none is, the nearest and None."""
+        excess = np.array(self.excess)
+        arrived = excess <= epsilon
+        if arrived.any():
+            row = int(arrived.any(axis=1).argmax())
+            return int(arrived[row].argmax()), self.steps[row]
+        return int(np.where(np.isnan(excess), np.inf, excess).min(axis=0).argmin()), None
+
+
+def log_spaced(steps: int, count: int = 400) -> NDArray[np.int64]:
+    """Return at most `count + 1` steps: 0, then log-spaced up to and including `steps`."""
+    return np.unique(np.r_[0, np.round(np.geomspace(1, steps, count)).astype(np.int64)])
+
+
+@dataclass(frozen=True)
+class Attacker:
+    """Someone who trains on the released features; the how-to page *own study* has one in a dozen lines."""
 
     name: str
-    label: str
-    recurrence: Callable[[FloatArray, float], quadratic.TwoTerm]
-    contraction: Callable[[float], float]  # of the error in one step by κ, with the textbook's parameters
-    needs: str = ""
-    coordinates: Callable[[ProbeSpace], ProbeSpace] = lambda space: space
-
-    def space(self, problem: AttackProblem) -> ProbeSpace:
-        """Change the coordinates."""
-        return self.coordinates(problem.space)
-
-    def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
-        """Descend with every candidate, beside the steps that κ predicts."""
-        space = self.space(problem)
-        modes = space.spectrum.modes
-        candidates = [self.recurrence(modes.sigma, mu) for mu in quadratic.assumed_minima(modes.sigma)]
-        race = Race(space, [c.choice for c in candidates], budget, last=budget.steps)
-        traces = race.follow(space, quadratic.two_term_filters(candidates))
-        contraction = self.contraction(modes.condition)
-        return AttackRun(traces, space, {e: quadratic.rate_steps(contraction, e) for e in budget.epsilons})
+    label: str  # for tables and figures
+    run: Callable[[AttackProblem, AttackBudget], Race | Sequence[Race]]  # from zero weights
+    needs: Literal["", "rows", "classes", "theta"] = ""
+    solves: bool = False  # in one step
+    predicted: bool = False  # whether κ alone says something about its steps
 
 
-GRADIENT_DESCENT = Descent(
-    "gd", "Gradient descent", quadratic.gradient_descent, quadratic.descent_contraction
-)
-HEAVY_BALL = Descent(
-    "momentum",
-    "Momentum (heavy ball)",
-    quadratic.heavy_ball,
-    lambda kappa: quadratic.descent_contraction(math.sqrt(kappa)),  # asymptotic, without the transient
-)
-NESTEROV = Descent(
-    "nesterov",
-    "Nesterov",
-    quadratic.nesterov,
-    lambda kappa: 1 - 2 / math.sqrt(3 * kappa + 1),
-)
-STANDARDIZED = replace(
-    GRADIENT_DESCENT,
-    name="standardize",
-    label="Standardize + GD",
-    needs="rows",
-    coordinates=lambda space: space.standardized,
-)
-WHITENED = replace(
-    GRADIENT_DESCENT, name="whiten", label="Whiten + GD", coordinates=lambda space: space.whitened
-)
+def _filtered(method: Any, problem: AttackProblem, budget: AttackBudget) -> Race:
+    """Race a method with two constant parameters over a grid of assumed κ."""
+    sigma = problem.modes.sigma
+    minima = filters.assumed_minima(sigma)
+    race = Race(problem, [f"set for κ = {1 / mu:.4g}" for mu in minima], budget, budget.steps)
+    return race.follow(method(sigma, minima))
 
 
-class LineSearch(Attacker):
-    """Steepest descent with exact line search, the attacker of Fig. 1; Kantorovich's bound predicts it."""
-
-    name, label = "line_search", "Exact line search"
-
-    def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
-        """Run the recurrence."""
-        space, modes = problem.space, problem.space.spectrum.modes
-        race = Race(space, ["exact step"], budget, last=budget.steps)
-        search = quadratic.line_search_filters(modes.sigma[None], modes.energy[None])
-        traces = race.follow(space, (q for q, _ in search))
-        contraction = quadratic.descent_contraction(modes.condition)
-        return AttackRun(traces, space, {e: quadratic.rate_steps(contraction, e) for e in budget.epsilons})
+def _line_search(problem: AttackProblem, budget: AttackBudget) -> Race:
+    search = filters.line_search(problem.modes.sigma[None], problem.modes.energy[None])
+    return Race(problem, ["exact step"], budget, budget.steps).follow(q for q, _ in search)
 
 
-class StochasticDescent(Attacker):
+def _conjugate_gradients(problem: AttackProblem, budget: AttackBudget) -> Race:
+    steps = filters.conjugate_gradients(problem.modes)
+    return Race(problem, ["no parameters"], budget, budget.steps).follow(steps)
+
+
+def _sgd(problem: AttackProblem, budget: AttackBudget) -> Race:
     """Mini-batch SGD without replacement, over rates × (constant, 1/√epoch)."""
-
-    name, label, needs = "sgd", "Mini-batch SGD", "rows"
-
-    def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
-        """Take one batch a step, at most `steps` of them and `dense_steps` passes over the data."""
-        space = problem.space
-        N = len(space.features)
-        batches = max(1, N // budget.batch_size)
-        last = min(budget.steps, batches * budget.dense_steps)
-        grid = [(m, falls) for falls in (False, True) for m in _SGD_MULTIPLES]
-        words = [f"rate {m:g}/L, {'falling' if falls else 'constant'}" for m, falls in grid]
-        race = Race(space, words, budget, last=last, edges=_ends(_SGD_MULTIPLES, 2))
-        rates = np.array([m for m, _ in grid]) / space.smoothness
-        falling = np.array([falls for _, falls in grid])
-        generator = np.random.default_rng(budget.seed)
-        W, step, epoch, due = zero_weights(space, len(grid)), 0, 0, 0
-        every = max(1, batches // _MEASUREMENTS)
-        with np.errstate(over="ignore", invalid="ignore"):
-            while True:
-                epoch += 1
-                eta = np.where(falling, rates / np.sqrt(epoch), rates)[:, None, None]
-                for index in np.array_split(generator.permutation(N), batches):
-                    if step >= due:
-                        due = min(last, step + max(every, step // _SPACING))
-                        excess = space.evaluate(W)[0]
-                        excess[~(excess < _DIVERGED)] = np.nan
-                        if not race.observe(step, excess, W.copy):
-                            return AttackRun(race.traces(), space, batch_fraction=1 / batches)
-                    W -= eta * space.batch_gradient(W, index)
-                    step += 1
+    problem = problem.narrow(budget.seed)
+    assert problem.rows is not None
+    N = len(problem.rows.train)
+    batches = max(1, N // budget.batch_size)
+    last = min(budget.steps, batches * budget.dense_steps)
+    grid = [(m, falls) for falls in (False, True) for m in _SGD_MULTIPLES]
+    words = [f"rate {m:g}/L, {'falling' if falls else 'constant'}" for m, falls in grid]
+    race = Race(problem, words, budget, last)
+    rates = np.array([m for m, _ in grid]) / (2 * problem.sigma[0])
+    falling = np.array([falls for _, falls in grid])
+    generator = np.random.default_rng(budget.seed)
+    W, step, epoch, due = np.zeros((len(grid), *problem.shape)), 0, 0, 0
+    every = max(1, batches // _MEASUREMENTS)
+    with np.errstate(over="ignore", invalid="ignore"):
+        while True:
+            epoch += 1
+            eta = np.where(falling, rates / np.sqrt(epoch), rates)[:, None, None]
+            for index in np.array_split(generator.permutation(N), batches):
+                if step >= due:
+                    due = min(last, step + max(every, step // _SPACING))
+                    if not race.observe(problem.evaluate(W)[0], W.copy, step):
+                        return race
+                W -= eta * problem.batch_gradient(W, index)
+                step += 1
 
 
 def _half_decades(first: float, last: float) -> tuple[float, ...]:
@@ -191,185 +345,183 @@ def _half_decades(first: float, last: float) -> tuple[float, ...]:
     return tuple(10.0 ** (j / 2) for j in range(round(2 * first), round(2 * last) + 1))
 
 
-class AdamAttacker(Attacker):
-    """Full-batch Adam over a grid of learning rates, for features of unit mean square."""
-
-    name, label, rates = "adam", "Adam", _half_decades(-4, 2)
-
-    def layers(self, problem: AttackProblem, seed: int) -> list[FloatArray] | None:
-        """Return where two layers start; None: the probe alone is trained."""
-        return None
-
-    def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
-        """Descend with all rates side by side."""
-        space = self.space(problem)
-        race = Race(space, [f"rate {rate:.3g}" for rate in self.rates], budget, edges=_ends(self.rates))
-        start = self.layers(problem, budget.seed)
-        return descend_grid(space, race, torch.optim.Adam, [{"lr": rate} for rate in self.rates], start)
-
-
-class StackedLayer(AdamAttacker):
-    """Re-parametrizes the probe as `W = UV`, from a random orthogonal U with at most 32 columns and V = 0."""
-
-    name, label, rates = "stacked", "Stacked linear layer", _half_decades(-4, 0)
-
-    def layers(self, problem: AttackProblem, seed: int) -> list[FloatArray]:
-        """Draw U."""
-        k = problem.space.features.shape[1]
-        U = np.linalg.qr(np.random.default_rng(seed).normal(size=(k, min(k, 32))))[0]
-        return [U, np.zeros((U.shape[1], problem.space.outputs))]
+@torch.enable_grad()  # also under the caller's torch.no_grad()
+def _adam_race(
+    problem: AttackProblem, budget: AttackBudget, rates: Sequence[float], layers: Sequence[FloatArray]
+) -> Race:
+    """Descend on the full loss by torch's Adam at all rates side by side; W is the layers' product."""
+    race, step = Race(problem, [f"rate {rate:.3g}" for rate in rates], budget), 0
+    groups = [{"params": [torch.tensor(of, requires_grad=True) for of in layers], "lr": r} for r in rates]
+    optimizer = torch.optim.Adam(groups, fused=True)  # one pass over the weights
+    with np.errstate(over="ignore", invalid="ignore"):
+        while True:
+            weights = torch.stack([reduce(torch.matmul, group["params"]) for group in groups])
+            W = weights.detach().numpy()
+            excess, gradient = problem.evaluate(W)
+            if not race.observe(excess, W.copy, step):
+                return race
+            optimizer.zero_grad()
+            weights.backward(torch.from_numpy(np.ascontiguousarray(gradient)))
+            optimizer.step()
+            step += 1
 
 
-class FineTuning(AdamAttacker):
-    """Trains θ and the probe together; the optimum is that of the raw inputs."""
-
-    name, label, rates, needs = "fine_tune", "Fine-tuning of θ", _half_decades(-4, -1.5), "theta"
-
-    def space(self, problem: AttackProblem) -> ProbeSpace:
-        """Return the inputs of θ."""
-        return problem.inputs
-
-    def layers(self, problem: AttackProblem, seed: int) -> list[FloatArray]:
-        """Return θ and a head: of zeros, or small where a zero head has no gradient for θ either."""
-        assert problem.theta is not None
-        head = np.zeros((problem.theta.shape[1], problem.inputs.outputs))
-        if problem.space.nothing_to_learn:
-            head = _SMALL_HEAD * np.random.default_rng(seed).normal(size=head.shape)
-        return [problem.theta, head]
+def _adam(problem: AttackProblem, budget: AttackBudget) -> Race:
+    problem = problem.narrow(budget.seed)
+    return _adam_race(problem, budget, _half_decades(-4, 2), [np.zeros(problem.shape)])
 
 
-def _lbfgs(space: ProbeSpace, race: Race, options: dict[str, float]) -> Trace:
-    """Minimize the relative excess loss with SciPy from zero weights; a step is an iteration."""
-    start, scale, passes, count = zero_weights(space, 1), space.start_loss - space.optimum, [0.0], 0
+def _stacked(problem: AttackProblem, budget: AttackBudget) -> Race:
+    """Re-parametrize the probe as `W = UV`, from a random orthogonal U with at most 32 columns and V = 0."""
+    problem = problem.narrow(budget.seed)
+    d, m = problem.shape
+    U = np.linalg.qr(np.random.default_rng(budget.seed).normal(size=(d, min(d, 32))))[0]
+    return _adam_race(problem, budget, _half_decades(-4, 0), [U, np.zeros((U.shape[1], m))])
+
+
+def _fine_tune(problem: AttackProblem, budget: AttackBudget) -> Race:
+    """Train θ and the probe together, from θ and a head of zeros, or a small one where that has no slope."""
+    inputs = (problem.inputs or problem).narrow(budget.seed)
+    assert problem.theta is not None
+    head = np.zeros((problem.theta.shape[1], inputs.shape[1]))
+    if problem.flat:
+        head = _SMALL_HEAD * np.random.default_rng(budget.seed).normal(size=head.shape)
+    return _adam_race(inputs, budget, _half_decades(-4, -1.5), [problem.theta, head])
+
+
+def _lbfgs(problem: AttackProblem, budget: AttackBudget) -> list[Race]:
+    """SciPy's L-BFGS-B without bounds, with each memory; a step is an iteration."""
+    problem, most = problem.narrow(budget.seed), budget.dense_steps
+    start, races = np.zeros((1, *problem.shape)), list[Race]()
 
     def function(flat: FloatArray) -> tuple[float, FloatArray]:
-        nonlocal count
-        count += 1
-        excess, gradient = space.evaluate(flat.reshape(start.shape))
-        return float(excess[0]), gradient.ravel() / scale
+        excess, gradient = problem.evaluate(flat.reshape(start.shape))
+        return float(excess[0]), gradient.ravel() / problem.fit
 
     def callback(intermediate_result: Any) -> None:
         x, value = intermediate_result.x, intermediate_result.fun
-        passes.append(float(count))
-        if not race.observe(len(passes) - 1, np.array([float(value)]), lambda: x.reshape(start.shape)):
+        if not races[-1].observe(np.array([float(value)]), lambda: x.reshape(start.shape)):
             raise StopIteration
 
-    race.observe(0, np.array([1.0]), lambda: start)
-    minimize(function, start.ravel(), jac=True, method="L-BFGS-B", callback=callback, options=options)
-    return replace(race.traces()[0], passes=np.array(passes))
+    for pairs in _MEMORIES:
+        races.append(Race(problem, [f"{pairs} pairs"], budget))
+        races[-1].observe(np.ones(1), lambda: start)
+        options = {"maxiter": most, "maxfun": 20 * most, "ftol": 0.0, "gtol": 0.0, "maxcor": pairs}
+        minimize(function, start.ravel(), jac=True, method="L-BFGS-B", callback=callback, options=options)
+    return races
 
 
-class ConjugateGradients(Attacker):
-    """Conjugate gradients."""
-
-    name, label = "cg", "Conjugate gradients"
-
-    def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
-        """Run the recurrence."""
-        space, modes = problem.space, problem.space.spectrum.modes
-        race = Race(space, ["no parameters"], budget, last=budget.steps)
-        traces = race.follow(space, quadratic.conjugate_gradient_filters(modes))
-        contraction = quadratic.descent_contraction(math.sqrt(modes.condition))
-        bound = {e: quadratic.rate_steps(contraction, e, constant=4.0) for e in budget.epsilons}
-        return AttackRun(traces, space, {e: min(float(len(modes.sigma)), t) for e, t in bound.items()})
+#: What a solver finds: its name, and predictions of centered targets by centered rows of features.
+_Head = tuple[str, Callable[[FloatArray], FloatArray]]
 
 
-class LimitedMemoryBfgs(Attacker):
-    """SciPy's L-BFGS-B without bounds; a step is an iteration."""
-
-    name, label = "lbfgs", "L-BFGS"
-
-    def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
-        """Minimize with each memory."""
-        space, most = problem.space, budget.dense_steps
-        options = {"maxiter": most, "maxfun": 20 * most, "ftol": 0.0, "gtol": 0.0}
-        traces = [
-            _lbfgs(space, Race(space, [f"{m} pairs"], budget), options | {"maxcor": m}) for m in _MEMORIES
-        ]
-        return AttackRun(traces, space)
-
-
-#: What solves: its name and weights.
-_Solutions = Iterator[tuple[str, FloatArray]]
-
-
-def _solved(space: ProbeSpace, solutions: _Solutions, budget: AttackBudget) -> AttackRun:
-    """Return what each solution reaches in one step."""
-    traces = []
-    for choice, W in solutions:
-        race = Race(space, [choice], budget)
-        race.observe(0, np.ones(1), zero_weights(space, 1).copy)
-        race.observe(1, space.evaluate(W[None])[0], W[None].copy)
-        traces += race.traces()
-    return AttackRun(traces, space)
+def _solved(solve: Callable[[Rows], Iterator[_Head]], problem: AttackProblem, budget: AttackBudget) -> Race:
+    """Return what each head reaches in one step, on the rows as they are, so that no bit of them is lost."""
+    rows, scale, above = problem.rows, 1.0, problem.lost
+    if rows is None:  # a factor has the products of the rows, and so their least squares
+        none = np.zeros((0, 1))
+        rows = Rows(problem.matrix, problem.along, none, none, none, None, np.zeros(0, bool))
+    else:
+        scale = len(rows.train) * problem.scale[1] ** 2
+        above = 1 - float((rows.targets**2).sum()) / (scale * problem.fit)
+    heads = list(solve(rows))
+    race = Race(problem, [name for name, _ in heads], budget, 1)
+    losses = [((head(rows.train) - rows.targets) ** 2).sum() for _, head in heads]
+    race.steps, race.scored = [0, 1], [1]
+    race.excess = [np.ones(len(heads)), above + np.array(losses) / (scale * problem.fit)]
+    race.scores = [np.full((4, len(heads)), np.nan)]
+    if len(rows.held_out):
+        predicted = np.stack([head(rows.held_out) for _, head in heads], axis=1)
+        race.scores = [held_out_scores(predicted, rows)]
+    return race
 
 
-class DirectSolution(Attacker):
-    """Least squares in closed form, and ridge regression."""
-
-    name, label = "closed_form", "Closed form"
-
-    def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
-        """Solve."""
-        return _solved(problem.space, _least_squares(problem.space), budget)
+def _linear(change: FloatArray | None, weights: FloatArray) -> Callable[[FloatArray], FloatArray]:
+    """Return the head of these weights in other coordinates."""
+    return lambda F: (F if change is None else F @ change) @ weights
 
 
-class Unfiltered(Attacker):
-    """Solves in the coordinates of every singular value, without a tolerance, and of the first few.
+def _least_squares(rows: Rows) -> Iterator[_Head]:
+    """Least squares of both libraries, whose tolerances differ."""
+    yield "NumPy", _linear(None, np.linalg.lstsq(rows.train, rows.targets, rcond=None)[0])
+    yield "SciPy", _linear(None, scipy.linalg.lstsq(rows.train, rows.targets)[0])
+
+
+def _spaces(F: FloatArray) -> dict[str, FloatArray | None]:
+    """Return the coordinates in which penalties are tried, `(d, d')`."""
+    deviation = F.std(axis=0)
+    _, s, right = np.linalg.svd(F, full_matrices=False)
+    kept = s > 1e-6 * s[0]
+    white = right[kept].T * (math.sqrt(len(F)) / s[kept])
+    scaled = np.diag(1 / np.where(deviation > 0, deviation, 1))
+    return {"": None, ", standardized": scaled, ", whitened": white}
+
+
+def _ridge(rows: Rows) -> Iterator[_Head]:
+    """Ridge regression, with the penalty by generalized cross-validation."""
+    from sklearn.linear_model import RidgeCV
+
+    for name, change in _spaces(rows.train).items():
+        F = rows.train if change is None else rows.train @ change
+        power = float((F**2).sum()) / F.shape[1]
+        ridge = RidgeCV(np.geomspace(1e-8, 10, 10) * power, fit_intercept=False).fit(F, rows.targets)
+        yield f"ridge regression{name}", _linear(change, ridge.coef_.reshape(-1, F.shape[1]).T)
+
+
+def _logistic(rows: Rows) -> Iterator[_Head]:
+    """Logistic regression, scored by its probabilities."""
+    from sklearn.linear_model import LogisticRegression
+
+    labels = (rows.targets + rows.mean).argmax(axis=1)
+    for name, change in _spaces(rows.train).items():
+        if change is None:
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it need not converge
+            fitted = LogisticRegression(max_iter=200).fit(rows.train @ change, labels)
+
+        def head(F: FloatArray, fitted: Any = fitted, change: Any = change) -> FloatArray:
+            return np.asarray(fitted.predict_proba(F @ change)) - rows.mean
+
+        yield f"logistic regression{name}", head
+
+
+def _unfiltered(rows: Rows) -> Iterator[_Head]:
+    """Least squares in the coordinates of every singular value, without a tolerance, and of the first few.
 
     Where θ has lost rank up to round-off, the last coordinates hold what round-off keeps of the features.
     """
-
-    name, label, needs = "unfiltered", "Whiten by every singular value", "rows"
-
-    def space(self, problem: AttackProblem) -> ProbeSpace:
-        """Return these coordinates."""
-        return problem.space.unfiltered
-
-    def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
-        """Solve with every count of coordinates."""
-        space = self.space(problem)
-        return _solved(space, _first_coordinates(space), budget)
+    _, s, right = np.linalg.svd(rows.train, full_matrices=False)
+    back = right[s > 0].T * (math.sqrt(len(rows.train)) / s[s > 0])
+    Q, R = np.linalg.qr(rows.train @ back)
+    fitted, full = Q.T @ rows.targets, len(R)
+    for count in sorted({full, *np.geomspace(1, full, _COUNTS).astype(int).tolist()}, reverse=True):
+        weights = scipy.linalg.lstsq(R[:count, :count], fitted[:count])[0]
+        yield f"{count} principal components", _linear(back[:, :count], weights)
 
 
-def _first_coordinates(space: ProbeSpace) -> _Solutions:
-    """Yield weights of all coordinates, and of the first."""
-    full = min(space.features.shape)
-    Q, R = np.linalg.qr(space.features[:, :full])
-    fitted = Q.T @ space.targets
-    for count in sorted({full, *np.geomspace(2, full, _COUNTS).astype(int).tolist()}, reverse=True):
-        W = zero_weights(space, 1)[0]
-        W[:count] = scipy.linalg.lstsq(R[:count, :count], fitted[:count])[0]
-        yield f"{count} coordinates", W
+def _attackers() -> Iterator[Attacker]:
+    """List all attackers, in display order."""
+    filtered: Any = partial(partial, _filtered)
+    yield Attacker("gd", "Gradient descent", filtered(filters.gradient_descent), predicted=True)
+    yield Attacker("line_search", "Exact line search", _line_search, predicted=True)
+    yield Attacker("momentum", "Momentum (heavy ball)", filtered(filters.heavy_ball), predicted=True)
+    yield Attacker("nesterov", "Nesterov", filtered(filters.nesterov), predicted=True)
+    yield Attacker("sgd", "Mini-batch SGD", _sgd, "rows")
+    yield Attacker("adam", "Adam", _adam)
+    yield Attacker("cg", "Conjugate gradients", _conjugate_gradients, predicted=True)
+    yield Attacker("lbfgs", "L-BFGS", _lbfgs)
+    yield Attacker("stacked", "Stacked linear layer", _stacked)
+    yield Attacker("fine_tune", "Fine-tuning of θ", _fine_tune, "theta")
+    descend = filtered(filters.gradient_descent)
+    yield Attacker("standardize", "Standardize + GD", lambda p, b: descend(p.standardized(), b))
+    yield Attacker("whiten", "Whiten + GD", lambda p, b: descend(p.whitened(), b))
+    solved = partial(partial, _solved)
+    yield Attacker("closed_form", "Closed form", solved(_least_squares), solves=True)
+    yield Attacker("ridge", "Ridge regression", solved(_ridge), "rows", solves=True)
+    yield Attacker("logistic", "Logistic regression", solved(_logistic), "classes", solves=True)
+    yield Attacker("unfiltered", "Whiten by every singular value", solved(_unfiltered), "rows", True)
 
 
-def _least_squares(space: ProbeSpace) -> _Solutions:
-    """Yield the solutions of both libraries, and ridge regressions, which fit others better."""
-    solution, *_ = np.linalg.lstsq(space.features, space.targets, rcond=None)
-    yield "least squares", np.asarray(solution, dtype=np.float64)
-    solution, *_ = scipy.linalg.lstsq(space.features, space.targets)  # its tolerance is smaller
-    yield "least squares (SciPy)", np.asarray(solution, dtype=np.float64)
-    S = space.spectrum
-    fitted = S.left.T @ space.targets / math.sqrt(len(S.left))
-    for penalty in _RIDGES:
-        yield f"ridge {penalty:g}", S.right @ (fitted * (S.sigma**0.5 / (S.sigma + penalty))[:, None])
-
-
-_ATTACKERS: dict[str, Attacker] = {attacker.name: attacker for attacker in (
-    GRADIENT_DESCENT, LineSearch(), HEAVY_BALL, NESTEROV, StochasticDescent(), AdamAttacker(),
-    ConjugateGradients(), LimitedMemoryBfgs(), StackedLayer(), FineTuning(), STANDARDIZED, WHITENED,
-    DirectSolution(), Unfiltered(),
-)}  # fmt: skip
-
-
-def attacker_names() -> list[str]:
-    """Return the names of all attackers, in display order."""
-    return list(_ATTACKERS)
-
-
-def get_attacker(attacker: str | Attacker) -> Attacker:
-    """Return an attacker by its name; one of your own is returned as it is."""
-    if isinstance(attacker, Attacker):
-        return attacker
-    check_known("attacker", attacker, _ATTACKERS)
-    return _ATTACKERS[attacker]
+#: Attackers by name.
+ATTACKERS = {attacker.name: attacker for attacker in _attackers()}

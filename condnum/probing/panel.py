@@ -1,95 +1,200 @@
-"""The attack panel: every attacker on every extractor, from raw inputs or from features."""
+"""The attack panel: every attacker on every extractor, in one table."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
+from numpy.typing import NDArray
 
 from condnum.arrays import (
     ArrayLike,
     FloatArray,
     TargetKind,
+    as_tensor,
     extracted,
     extractor_affine,
-    named_columns,
     own_state,
+    rank_eps,
+    same_columns,
 )
-from condnum.errors import InvalidInputError, check_integer, check_known
-from condnum.probing.attackers import attacker_names, get_attacker
-from condnum.probing.line_search import log_spaced_steps
-from condnum.probing.race import (
+from condnum.errors import InvalidInputError, UnknownNameError, check_known
+from condnum.numbers import num
+from condnum.probing.attackers import (
+    ATTACKERS,
     AttackBudget,
     Attacker,
     AttackProblem,
-    AttackRun,
     Race,
-    best,
-    zero_weights,
+    Rows,
+    log_spaced,
 )
-from condnum.probing.report import AttackReport
-from condnum.probing.space import ProbeSpace
-from condnum.probing.tasks import AttackTask, float_matrix, probed
+from condnum.probing.filters import worst_steps
+from condnum.probing.probe import probed
 from condnum.theory.task import Task
-
-STEP_COLUMNS = [
-    "extractor", "attacker", "label", "epsilon", "steps", "last_step", "passes",
-    "choice", "at_edge", "predicted_kappa", "start_loss", "optimum",
-]  # fmt: skip
-CURVE_COLUMNS = ["extractor", "attacker", "label", "step", "excess", "loss", "evaluation_loss", "accuracy"]
-#: Loss and accuracy on the rows that choose, where these are not those that judge.
-CHOOSING_COLUMNS = ["choosing_loss", "choosing_accuracy"]
 
 #: Name of the raw inputs in a panel.
 RAW = "raw"
 
 
+@dataclass(frozen=True, eq=False)
+class AttackReport:
+    r"""Results of `attack_panel`.
+
+    An attacker has reached ε at the first step with :math:`L \le L^* + \varepsilon(L_0 - L^*)`, `L₀` the loss
+    without features and `L*` the least one of a linear probe on the raw inputs: one goal for all θ. Where
+    features do not allow it, the steps are infinite.
+    """
+
+    #: A row per extractor, attacker and ε: `steps` (NaN: not within `last_step`), the best candidate's
+    #: `choice`, what κ predicts; and `loss` and `accuracy` on the rows that judge, at the step and candidate
+    #: that those rows prefer which choose.
+    table: pd.DataFrame
+    curves: pd.DataFrame  # the best candidate's excess loss by step, with what was scored there
+    extractors: pd.DataFrame  # κ, rank, `start_loss` L₀, `optimum` on its features, `raw_optimum` L*
+    spectra: pd.DataFrame  # σ_i of each extractor's probe, and the share of the excess loss that lies there
+    skipped: pd.DataFrame  # attackers that cannot run, with the reason
+    baseline: str
+    budget: AttackBudget
+
+    def __repr__(self) -> str:
+        """Return the steps of each attacker, and what the panel found; the tables are fields."""
+        return "\n".join([self.steps_table().to_string(index=False), *attack_sentences(self)])
+
+    @cached_property
+    def factors(self) -> pd.DataFrame:
+        """Immunization factor of each attacker: steps on an extractor / steps on the baseline.
+
+        `bound` is `exact`, `at least` (not finished within the budget), or `unknown` (nor was the baseline).
+        """
+        raw, keys = self.table["extractor"] == self.baseline, ["attacker", "epsilon"]
+        baseline = self.table[raw].set_index(keys)["steps"].rename("baseline_steps")
+        table = self.table[~raw].join(baseline, on=keys).reset_index(drop=True)
+        known = np.isfinite(table["baseline_steps"]) | np.isinf(table["steps"])
+        spent = table["steps"].fillna(table["last_step"])
+        table["factor"] = (spent / table["baseline_steps"].replace(np.inf, np.nan).fillna(1)).where(known)
+        table["bound"] = np.where(known, np.where(table["steps"].notna(), "exact", "at least"), "unknown")
+        columns = ["attacker", "label", "extractor", "epsilon", "baseline_steps", "steps"]
+        return table[[*columns, "factor", "bound"]]
+
+    def worst_case(self, extractor: str, *, epsilon: float | None = None) -> pd.Series:
+        """Return the attacker whom an extractor slows least: the row of `factors` with the least factor."""
+        table = self.at(self.factors, epsilon)
+        known = table[table["extractor"] == extractor]
+        if known.empty:
+            raise UnknownNameError("extractor", extractor, list(dict.fromkeys(table["extractor"])))
+        known = known.dropna(subset="factor")
+        if known.empty:
+            raise InvalidInputError(
+                f"no attacker reached the target on '{self.baseline}', so the factor is undefined; raise the "
+                "budget."
+            )
+        return known.sort_values("factor", kind="stable").iloc[0]
+
+    def steps_table(self, *, epsilon: float | None = None) -> pd.DataFrame:
+        """Return steps as text, attackers × extractors; `>N`: N did not suffice, `∞`: out of reach."""
+        table = self.at(self.table, epsilon)
+        reached = table["steps"].map("{:,.0f}".format).replace("inf", "∞")
+        text = reached.where(table["steps"].notna(), table["last_step"].map(">{:,.0f}".format))
+        return _wide(table.assign(text=text), self.extractors["extractor"])
+
+    def factor_table(self, *, epsilon: float | None = None) -> pd.DataFrame:
+        """Return factors as text, attackers × extractors; `>`: at least, `—`: unknown, `∞`: out of reach."""
+        names = self.extractors["extractor"]
+        return factor_text(self.at(self.factors, epsilon), names[names != self.baseline])
+
+    def at(self, table: pd.DataFrame, epsilon: float | None) -> pd.DataFrame:
+        """Return the rows of one target, by default `budget.reported_epsilon`."""
+        chosen = self.budget.reported_epsilon if epsilon is None else epsilon
+        if chosen not in self.budget.epsilons:
+            raise UnknownNameError("epsilon", chosen, [f"{e:g}" for e in self.budget.epsilons])
+        return table[table["epsilon"] == chosen]
+
+
+def factor_text(factors: pd.DataFrame, order: Iterable[str]) -> pd.DataFrame:
+    """Return the factors of one target as text, attackers × extractors in an order."""
+    marks = factors["bound"].map({"exact": "", "at least": ">"})
+    text = (marks + factors["factor"].map(num)).fillna("—")
+    return _wide(factors.assign(text=text), order)
+
+
+def _wide(table: pd.DataFrame, order: Iterable[str]) -> pd.DataFrame:
+    """Spread the column `text` over extractors, in the order of the panel."""
+    if table.empty:
+        return pd.DataFrame(columns=["attacker", *order])
+    wide = table.pivot(index="label", columns="extractor", values="text")
+    wide = wide.reindex(index=list(dict.fromkeys(table["label"])), columns=list(order)).fillna("skipped")
+    return wide.reset_index(names="attacker").rename_axis(columns=None)
+
+
+def attack_sentences(report: AttackReport) -> list[str]:
+    """Say of each extractor who is slowed least, and what a panel cannot know."""
+    said, raw = list[str](), report.baseline
+    for name in report.extractors["extractor"]:
+        try:
+            worst = report.worst_case(name) if name != raw else None
+        except InvalidInputError:
+            said.append(f"{name}: no attacker reached the target on {raw}, so no factor is known.")
+            continue
+        if worst is None:
+            continue
+        if np.isinf(worst["factor"]):
+            goal = f"{100 * worst['epsilon']:g} %"
+            said.append(f"{name}: {goal} is out of reach for every attacker of the panel.")
+            continue
+        more = "at least " if worst["bound"] == "at least" else ""
+        said.append(
+            f"{name}: the least-slowed attacker is {worst['label']}, with {more}{num(worst['factor'])} times "
+            f"the {worst['baseline_steps']:,.0f} steps on {raw}."
+        )
+    goal = f"{100 * report.budget.reported_epsilon:g} % of the excess loss"
+    return [*said, f"Steps are to {goal}, within this budget; another attacker may do better."]
+
+
 @own_state()
 def attack_panel(
-    features: ArrayLike | Task,
-    targets: Any = None,
+    X: ArrayLike | Task,
+    y: Any = None,
     extractors: Mapping[str, Any] | Any = None,
     *,
     kind: TargetKind = "auto",
     held_out: tuple[ArrayLike, Any] | None = None,
-    choosing: int = 0,
-    decode: tuple[ArrayLike, ArrayLike] | None = None,
     budget: AttackBudget | None = None,
     attackers: str | Attacker | Sequence[str | Attacker] | None = None,
     only: str | Sequence[str] | None = None,
     on_attack: Callable[[str, str], None] | None = None,
-    title: str = "",
 ) -> AttackReport:
     """Attack extractors with a panel of training algorithms, each at its best hyper-parameters.
 
-    The raw inputs are the baseline, and are added as "raw" if no value is None. A target that an extractor
-    puts out of reach, because its features allow less than raw inputs by more than ε, takes infinitely many
-    steps. Features, inputs and targets are each divided by their root mean square, as the scale of
-    θ is free. Probes have no intercept: center the features, or add a column of ones, if an attacker would.
+    The raw inputs are the baseline, and are added as "raw" if no value is None. Every attacker has an
+    intercept and meets what an extractor returns; features and targets are brought to unit mean square for
+    those who descend, as the scale of θ is free. Classes are learned by least squares, as one-hot columns; of
+    more than 16, attackers who pass over the data in each step learn 16 random mixtures.
 
     Args:
-        features: `(N, D)` inputs of the harmful task; or a `Task` with targets, such as one of a covariance,
-            in place of rows and targets: attackers who need rows are skipped.
-        targets: `(N,)` or `(N, m)` floats; or `(N,)` labels, integers, booleans or text, which are learned as
-            ±1 (a column per class beyond two) and decoded by the largest output.
+        X: `(N, D)` inputs of the harmful task; or a `Task` with targets, such as one of a covariance, in
+            place of rows and targets: attackers who need rows are skipped.
+        y: `(N,)` labels, or `(N,)` or `(N, m)` numbers.
         extractors: By name: an array `(D, k)`, a module, an `Immunizer`, an `Eraser`, or None for raw inputs.
             One extractor alone is named "theta".
-        kind: `regression` or `classification`; default by the targets.
-        held_out: Features and targets on which loss and accuracy are measured; default: those of the attack.
-        choosing: So many of the first held-out rows choose step and candidate of `reached`, the others judge
-            them. With 0 all held-out rows do both, and what is reached is optimistic.
-        decode: Labels `0 … C − 1` of the rows that are measured, and a matrix `(m, C)` that takes outputs to
-            scores of classes: accuracy is measured, too. Labels need none.
+        kind: `regression` or `classification`; default: integers, booleans and text are labels.
+        held_out: Inputs and targets of other rows. A random half of them chooses the step and candidate of
+            each attacker, the other half judges by loss and, of classes, accuracy.
         budget: Steps, targets ε, batch size and seed of each attacker.
-        attackers: Those that take part, by name (`attacker_names`) or as an `Attacker`; default: all.
+        attackers: Those that take part, by name (`condnum.probing.ATTACKERS`) or as an `Attacker`; default:
+            all.
         only: Name or names of the extractors to attack; default: all.
         on_attack: Is called with the names of extractor and attacker before each attack.
-        title: Shown in figures.
 
     Returns:
-        Steps, factors, curves and optima; `skipped` lists the attackers that cannot run, with the reason.
+        One table of steps and scores, factors, curves and optima.
 
     Raises:
         InvalidInputError: Shapes do not fit, entries are non-finite, or there is nothing to learn.
@@ -104,36 +209,21 @@ def attack_panel(
         >>> report.steps_table()["theta"].tolist()[1:]
         ['1', '1']
     """
-    thetas = dict(extractors) if isinstance(extractors, Mapping) else {"theta": extractors}
-    raw = [name for name, value in thetas.items() if value is None]
+    budget = AttackBudget() if budget is None else budget
+    thetas = dict(extractors) if isinstance(extractors, Mapping) else {}
+    if extractors is not None and not isinstance(extractors, Mapping):
+        thetas = {"theta": extractors}
     if thetas.get(RAW) is not None:
         raise InvalidInputError("the name 'raw' is reserved for the baseline; rename that extractor.")
-    baseline = raw[0] if raw else RAW
+    baseline = next((name for name, value in thetas.items() if value is None), RAW)
     thetas = {baseline: None, **thetas}
-    budget = AttackBudget() if budget is None else budget
     attackers = [attackers] if isinstance(attackers, str | Attacker) else attackers
-    chosen = [
-        get_attacker(of) for of in (attacker_names() if attackers is None else dict.fromkeys(attackers))
-    ]
+    chosen = [_attacker(of) for of in (ATTACKERS if attackers is None else dict.fromkeys(attackers))]
     if not chosen:
         raise InvalidInputError("no attacker was chosen; name at least one, or leave the option out for all.")
     attacked = _chosen("extractor", only, thetas)
-    rows = not isinstance(features, Task)
-    if rows and targets is None:
-        raise InvalidInputError("an attack needs targets: give attack_panel(X, y), or a Task with targets.")
-    task = (
-        AttackTask.of(features, targets, kind, held_out)
-        if rows
-        else AttackTask.of_task(probed(features, "task"))
-    )
-    coded = task.decode if decode is None else (np.asarray(decode[0]), float_matrix(decode[1], "decode"))
-    least, others = check_integer("choosing", choosing, 0), 0 if task.X_test is None else len(task.X_test)
-    if least and least >= others:
-        raise InvalidInputError(
-            f"choosing={choosing} of {others} held-out rows leaves none that judge; give more of them."
-        )
-    problems, scale = _problems(thetas, task, rows, coded, choosing)
-    steps, curves, reached, skipped = [], [], [], []
+    problems = _problems(_inputs(X, y, kind, held_out), thetas, budget)
+    rows, curves, skipped = list[dict[str, Any]](), list[pd.DataFrame](), list[dict[str, str]]()
     for extractor in attacked:
         problem = problems[extractor]
         for attacker in chosen:
@@ -143,36 +233,42 @@ def attack_panel(
                 continue
             if on_attack is not None:
                 on_attack(extractor, attacker.name)
-            step, curve, most = _attacked(attacker, problem, budget, problems[baseline].space, scale)
-            reached.append(facts | most)
-            steps.append(step.assign(**facts))
+            found, curve = _attacked(attacker, problem, budget)
+            rows += [facts | of for of in found]
             curves.append(curve.assign(**facts))
-    own = [_facts(of.space, problems[baseline].space, scale) for of in problems.values()]
-    spectra = [of.space.spectrum.table.assign(extractor=name) for name, of in problems.items()]
+    columns = ["extractor", "attacker", "label", "epsilon", "steps", "last_step", "choice", "predicted_kappa"]
+    curve_columns = ["extractor", "attacker", "label", "step", "excess", *_SCORED]
+    spectra = [
+        pd.DataFrame({"extractor": name, "sigma": of.sigma, "share": of.modes.energy / (of.modes.fit or 1.0)})
+        for name, of in problems.items()
+    ]
+    best = pd.concat(curves, ignore_index=True) if curves else pd.DataFrame(columns=curve_columns)
     return AttackReport(
-        steps=_table(steps, STEP_COLUMNS),
-        curves=_table(curves, CURVE_COLUMNS + CHOOSING_COLUMNS * bool(choosing)),
-        extractors=pd.DataFrame(own, index=pd.Index(problems, name="extractor")).reset_index(),
-        spectra=pd.concat(spectra),
-        skipped=pd.DataFrame(skipped, columns=["extractor", "attacker", "reason"]),
+        table=pd.DataFrame(rows, columns=[*columns, "loss", "accuracy"]),
+        curves=best[curve_columns],
+        extractors=pd.DataFrame([{"extractor": name} | _facts(of) for name, of in problems.items()]),
+        spectra=pd.concat(spectra, ignore_index=True),
+        skipped=pd.DataFrame(skipped, columns=["extractor", "attacker", "label", "reason"]),
         baseline=baseline,
-        kind=task.kind,
         budget=budget,
-        held_out=task.X_test is not None,
-        title=title,
-        reached=pd.DataFrame(reached),
     )
 
 
-def _table(parts: Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
-    """Return tables below each other, with these columns."""
-    return pd.concat(parts or [pd.DataFrame(columns=columns)], ignore_index=True)[columns]
+#: What is scored along a curve: on the rows that judge, and on those that choose.
+_SCORED = ("loss", "accuracy", "choosing_loss", "choosing_accuracy")
+
+
+def _attacker(attacker: str | Attacker) -> Attacker:
+    """Return an attacker by its name; one of your own is returned as it is."""
+    if isinstance(attacker, Attacker):
+        return attacker
+    check_known("attacker", attacker, ATTACKERS)
+    return ATTACKERS[attacker]
 
 
 def _chosen(kind: str, names: str | Sequence[str] | None, known: Collection[str]) -> list[str]:
     """Return the names of what takes part, each once; None: all that are known."""
-    names = [names] if isinstance(names, str) else names
-    chosen = list(dict.fromkeys(known if names is None else names))
+    chosen = list(dict.fromkeys([names] if isinstance(names, str) else known if names is None else names))
     if not chosen:
         raise InvalidInputError(f"no {kind} was chosen; name at least one, or leave the option out for all.")
     for name in chosen:
@@ -182,141 +278,198 @@ def _chosen(kind: str, names: str | Sequence[str] | None, known: Collection[str]
 
 def _obstacle(attacker: Attacker, problem: AttackProblem) -> str:
     """Say why an attacker cannot run; empty: it can."""
-    if attacker.needs == "rows" and not problem.rows:
-        return "it needs rows of features, but a covariance was given"
+    if attacker.needs in ("rows", "classes") and problem.rows is None:
+        return "it needs rows of features, but a Task was given"
+    if attacker.needs == "classes" and not problem.classes:
+        return "it needs classes, but the targets are numbers"
     if attacker.needs == "theta" and problem.theta is None:
         return "it needs the matrix of a linear extractor"
     return ""
 
 
-def _problems(
-    thetas: Mapping[str, Any],
-    task: AttackTask,
-    rows: bool,
-    decode: tuple[Any, FloatArray] | None = None,
-    choosing: int = 0,
-) -> tuple[dict[str, AttackProblem], float]:
-    """Bring everything to unit scale; return also the scale of losses."""
-    unit = _root_mean_square(task.y, "targets")
-    targets, held = task.y / unit, None if task.y_test is None else task.y_test / unit
-    if not 0 < unit * unit < np.inf:
+@dataclass(frozen=True, eq=False)
+class _Inputs:
+    """What is attacked: a task with an intercept, and its rows, where they are there."""
+
+    task: Task
+    rows: tuple[Any, Any] | None = (
+        None  # as extractors take them: those that train, and held-out ones or None
+    )
+    targets: tuple[torch.Tensor, torch.Tensor] | None = None  # one-hot or numbers
+    kind: TargetKind = "auto"
+
+
+def _inputs(X: Any, y: Any, kind: TargetKind, held_out: Any) -> _Inputs:
+    """Check what is attacked, and code its targets once."""
+    if isinstance(X, Task):
+        if y is not None or held_out is not None or kind != "auto":
+            raise InvalidInputError(
+                "a Task has its targets: y, kind and held_out need rows; give attack_panel(X, y, ...)."
+            )
+        return _Inputs(probed(X, "task").centered())
+    if y is None:
+        raise InvalidInputError("an attack needs targets: give attack_panel(X, y), or a Task with targets.")
+    task = Task.of(X, y, kind=kind, intercept=True, name="X")
+    if task.classes is not None and len(task.classes) < 2:
+        only = task.classes[0]
+        raise InvalidInputError(f"all {task.rows} labels are {only}: there is nothing to classify.")
+    if not task.learnable:
         raise InvalidInputError(
-            f"targets of size {unit:.3g} have squares outside the range of float64; rescale them."
+            "the targets have no linear part in the raw inputs: there is nothing to attack; check that rows "
+            "and targets are in the same order."
         )
-    D, raw_size = task.X.shape[1], _root_mean_square(task.X, "inputs")
-    raw_test = None if task.X_test is None else task.X_test / raw_size
-    # one for all extractors: one optimum serves all
-    scored: dict[str, Any] = {"test_targets": held, "decode": decode, "choosing": choosing}
-    raw = ProbeSpace(task.X / raw_size, targets, raw_test, **scored)
-    problems: dict[str, AttackProblem] = {}
+    known: TargetKind = "regression" if task.classes is None else "classification"
+    Y, others, held = task.coded(X, y, known)[1], None, None
+    if held_out is not None:
+        _, others = same_columns(X=X, held_out=held_out[0])
+        try:
+            held = task.coded(others, held_out[1], known)[1]
+        except InvalidInputError as error:
+            raise InvalidInputError(f"held_out: {error}") from None
+        if held.shape[1] > task.outputs:
+            raise InvalidInputError(
+                f"held-out targets have labels that are not among those of the training rows, "
+                f"{_few(task.classes)}: drop these rows, or train on examples of them."
+            )
+        if len(held) < 2:
+            raise InvalidInputError("held_out needs at least two rows: one chooses, one judges.")
+    return _Inputs(task, (X, others), (Y, Y[:0] if held is None else held), known)
+
+
+def _few(labels: Any) -> str:
+    """Name some labels."""
+    return ", ".join(map(str, labels[:5])) + ", …" * (len(labels) > 5)
+
+
+def judging_rows(count: int, seed: int) -> NDArray[np.bool_]:
+    """Return which of the held-out rows judge, a random half; the others choose."""
+    judges = np.zeros(count, bool)
+    judges[np.random.default_rng([seed, count]).permutation(count)[count // 2 :]] = True
+    return judges
+
+
+def _problems(inputs: _Inputs, thetas: Mapping[str, Any], budget: AttackBudget) -> dict[str, AttackProblem]:
+    """Return what attackers meet of each extractor; the first one is the raw inputs."""
+    task, problems, raw = inputs.task, dict[str, AttackProblem](), None
     for name, theta in thetas.items():
-        who, (X, X_test) = f"extractor '{name}'", task.inputs
-        features = float_matrix(extracted(theta, X, who), f"features of {who}")
-        size = _root_mean_square(features, f"features of {who}")
-        test = None if X_test is None else float_matrix(extracted(theta, X_test, who), who) / size
-        space = ProbeSpace(features / size, targets, test, **scored)
-        if not problems:
-            raw.__dict__["spectrum"] = space.spectrum  # the baseline's features are the inputs
-            if space.nothing_to_learn:
-                raise InvalidInputError(
-                    f"the targets have no linear part in the features of '{name}', the baseline: there is "
-                    "nothing to attack; check that rows and targets are in the same order."
-                )
-        inputs, matrix = raw, _matrix(theta, D, named_columns(task.inputs[0]))
-        if matrix is not None:
-            matrix[:D] *= raw_size
-            if len(matrix) > D:  # the last row is a bias, for a column of ones
-                test_one = None if raw_test is None else np.c_[raw_test, np.ones(len(raw_test))]
-                one = np.c_[raw.features, np.ones(len(raw.features))]
-                inputs = replace(raw, features=one, test=test_one)
-            matrix /= size
-        problems[name] = AttackProblem(space, inputs, matrix, rows)
-    return problems, unit**2
+        who, seen, matrix, bias = f"extractor '{name}'", task.raw, None, None
+        rows = None if inputs.rows is None else _rows(inputs, theta, who, budget.seed)
+        if theta is not None:
+            with suppress(InvalidInputError):  # what is not linear has no matrix
+                affine, bias = extractor_affine(theta, who, task.columns)
+                matrix = as_tensor(affine, who, ndim=2).detach()
+            if matrix is not None and (bias is None or rows is None):  # an intercept takes up a bias
+                seen = task.through(theta if bias is None else matrix, who)
+            elif rows is None:
+                raise InvalidInputError(f"{who} has no matrix, and a Task has no rows; give X and y.")
+            else:  # a map is met as it answers, which its matrix may not
+                own = Task.of(rows.train, rows.targets, kind="regression", intercept=True, name=who)
+                weight = next(theta.parameters(), None) if isinstance(theta, torch.nn.Module) else None
+                eps = task.eps if weight is None else max(task.eps, rank_eps(weight))
+                seen = replace(own, eps=eps).raw
+        count, classes = task.rows or task.rank, task.classes is not None
+        problem = AttackProblem.of(seen, task.along, rows, count, inputs=raw, classes=classes)
+        raw = problem if raw is None else raw
+        if theta is None or matrix is not None:
+            T = np.eye(task.dimension) if matrix is None else matrix.cpu().numpy()
+            problem = replace(problem, theta=T * (raw.scale[0] / problem.scale[0]))
+        problems[name] = problem
+    return problems
 
 
-def _matrix(theta: Any, dimension: int, columns: Sequence[str] | None) -> FloatArray | None:
-    """Return θ `(D, k)`, with a bias as the last row of `(D + 1, k)`; None: it has no matrix."""
-    if theta is None:
-        return np.eye(dimension)
-    with suppress(InvalidInputError):
-        matrix, bias = extractor_affine(theta, columns=columns)
-        parts = [matrix] if bias is None else [matrix, bias[None]]
-        return np.concatenate([float_matrix(part, "theta") for part in parts])
-    return None
+def _rows(inputs: _Inputs, theta: Any, who: str, seed: int) -> Rows:
+    """Return the features of an extractor on all rows, centered by those that train."""
+    assert inputs.rows is not None
+    assert inputs.targets is not None
+    X, others = inputs.rows
+    Y, held = (of.cpu().numpy() for of in inputs.targets)
+    F = _matrix(extracted(theta, X, who), f"features of {who}")
+    G = F[:0] if others is None else _matrix(extracted(theta, others, who), f"held-out features of {who}")
+    mean = Y.mean(axis=0)
+    return Rows(
+        train=F - F.mean(axis=0),
+        targets=Y - mean,
+        held_out=G - F.mean(axis=0),
+        held_targets=held - mean,
+        mean=mean,
+        labels=held.argmax(axis=1) if inputs.task.classes is not None else None,
+        judges=judging_rows(len(held), seed),
+    )
 
 
-def _root_mean_square(values: FloatArray, what: str) -> float:
-    """Return the scale of an array, whose squares may leave float64, or say that it is zero."""
-    largest = np.abs(values).max()
-    if largest == 0:
-        raise InvalidInputError(f"{what} are all zero: there is nothing to attack.")
-    return float(largest * np.sqrt(((values / largest) ** 2).mean()))
-
-
-def fit_lost(space: ProbeSpace, raw: ProbeSpace) -> float:
-    """Return which fraction of what raw inputs allow to be learned features do not; negative: more."""
-    return (space.optimum - raw.optimum) / (raw.start_loss - raw.optimum)
+def _matrix(value: Any, name: str) -> FloatArray:
+    """Return finite numbers `(N, d)`."""
+    return as_tensor(value, name, ndim=2).detach().cpu().numpy()
 
 
 def _attacked(
-    attacker: Attacker, problem: AttackProblem, budget: AttackBudget, raw: ProbeSpace, scale: float
-) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, float]]:
-    """Run one attacker on one extractor; return its steps per ε, its best curve, and its best score."""
-    space, lost = attacker.space(problem), np.inf
-    if space.nothing_to_learn:  # zero weights are optimal: no attacker moves
-        race, start = Race(space, ["none"], budget), zero_weights(space, 1)
-        race.observe(0, np.ones(1), lambda: start)
-        run = AttackRun(race.traces(), space)
+    attacker: Attacker, problem: AttackProblem, budget: AttackBudget
+) -> tuple[list[dict[str, Any]], pd.DataFrame]:
+    """Run one attacker on one extractor; return its row per ε and its best curve."""
+    trains = not attacker.solves and attacker.needs != "theta"
+    if trains and problem.flat:  # zero weights are optimal: nobody moves
+        still = Race(problem, ["none"], budget)
+        still.observe(np.ones(1), lambda: np.zeros((1, *problem.shape)))
+        races = [still]
     else:
-        run = attacker.run(problem, budget)
-        lost = fit_lost(run.space, raw)
-    scores = np.concatenate([trace.scores for trace in run.traces])
-    # by accuracy where there are classes, then by loss: both of the rows that choose
-    _, loss, accuracy, _, _ = scores[np.lexsort((scores[:, 3], -scores[:, 4]))[0]]
-    most = {"loss": float(loss) * scale, "accuracy": float(accuracy)}
-    steps = pd.DataFrame(_step(run, e, scale, lost) for e in budget.epsilons)
-    return steps, _curve(run, budget, scale), most
+        with np.errstate(over="ignore", invalid="ignore"):  # candidates that diverge are part of the race
+            found = attacker.run(problem, budget)
+        races = [found] if isinstance(found, Race) else [*found]
+    loss, accuracy = _reached(races)
+    rows = []
+    for epsilon in budget.epsilons:
+        race, b, step = _first(races, epsilon)
+        never = math.inf if attacker.solves or race.problem.lost > epsilon else math.nan
+        kappa = problem.modes.condition
+        rows.append(
+            {
+                "epsilon": epsilon,
+                "steps": never if step is None else float(step),
+                "last_step": race.steps[-1],
+                "choice": race.choices[b],
+                "predicted_kappa": worst_steps(attacker.name, kappa, epsilon) if attacker.predicted else None,
+                "loss": loss,
+                "accuracy": accuracy,
+            }
+        )
+    return rows, _curve(*_first(races, budget.reported_epsilon)[:2])
 
 
-def _step(run: AttackRun, epsilon: float, scale: float, lost: float) -> dict[str, Any]:
-    """Return the best candidate for a target; infinite steps where θ puts it out of reach."""
-    trace, step = best(run.traces, epsilon)
-    last, passes = int(trace.steps[-1]), trace.steps if trace.passes is None else trace.passes
+def _first(races: Sequence[Race], epsilon: float) -> tuple[Race, int, int | None]:
+    """Return the race and candidate that is first at ε, with its step; if none is, the nearest."""
+    firsts = [(race, *race.first(epsilon)) for race in races]
+    arrived = [of for of in firsts if of[2] is not None]
+    if arrived:
+        return min(arrived, key=lambda of: of[2] or 0)
+    return min(firsts, key=lambda of: float(np.nanmin(np.array(of[0].excess)[:, of[1]])))
+
+
+def _reached(races: Sequence[Race]) -> tuple[float, float]:
+    """Return loss and accuracy on the rows that judge, at the step and candidate which the others prefer."""
+    scores = np.concatenate([of for race in races for of in race.scores], axis=1)
+    scores = scores[:, ~np.isnan(scores[2])]
+    if not scores.size:
+        return math.nan, math.nan
+    return tuple(scores[:2, np.lexsort((scores[2], -scores[3]))[0]].tolist())
+
+
+def _curve(race: Race, b: int) -> pd.DataFrame:
+    """Return a candidate's curve at log-spaced steps, with what was scored there."""
+    scored = pd.DataFrame(np.array(race.scores)[:, :, b], columns=[*_SCORED]).assign(step=race.scored)
+    steps = np.array(race.steps)
+    kept = np.isin(steps, np.r_[log_spaced(max(1, steps[-1]), 200), race.scored])
+    table = pd.DataFrame({"step": steps[kept], "excess": np.array(race.excess)[kept, b]})
+    return table.merge(scored, on="step", how="left")
+
+
+def _facts(problem: AttackProblem) -> dict[str, Any]:
+    """Return an extractor's spectrum in numbers, and losses per row in the units of the targets."""
+    square, start = problem.scale[1] ** 2, problem.scale[1] ** 2 * problem.shape[1]
     return {
-        "epsilon": epsilon,
-        "steps": np.inf if lost > epsilon else np.nan if step is None else float(step),
-        "last_step": last,
-        "passes": passes[trace.steps == (last if step is None else step)][0] * run.batch_fraction,
-        "choice": trace.choice,
-        "at_edge": trace.edge,
-        "predicted_kappa": run.kappa_steps.get(epsilon, np.nan),
-        "start_loss": run.space.start_loss * scale,
-        "optimum": run.space.optimum * scale,
-    }
-
-
-def _curve(run: AttackRun, budget: AttackBudget, scale: float) -> pd.DataFrame:
-    """Return the best candidate's curve at log-spaced steps, with what was evaluated there."""
-    trace, _ = best(run.traces, budget.reported_epsilon)
-    seen = pd.DataFrame(trace.scores, columns=["step", "evaluation_loss", "accuracy", *CHOOSING_COLUMNS])
-    last = int(trace.steps[-1])
-    kept = np.isin(trace.steps, np.r_[log_spaced_steps(max(1, last), 200), last, seen["step"]])
-    table = pd.DataFrame({"step": trace.steps[kept], "excess": trace.excess[kept]})
-    optimum = run.space.optimum
-    table["loss"] = (optimum + table["excess"] * (run.space.start_loss - optimum)) * scale
-    seen[["evaluation_loss", "choosing_loss"]] *= scale
-    return table.merge(seen.astype({"step": np.int64}), on="step", how="left")
-
-
-def _facts(space: ProbeSpace, raw: ProbeSpace, scale: float) -> dict[str, Any]:
-    """Return one extractor's spectrum in numbers, and both optima."""
-    modes = space.spectrum.modes
-    return {
-        "kappa": modes.condition,
-        "rank": len(modes.sigma),
-        "features": space.features.shape[1],
-        "rows": len(space.features),
-        "start_loss": space.start_loss * scale,
-        "optimum": space.optimum * scale,
-        "baseline_optimum": raw.optimum * scale,
+        "kappa": problem.modes.condition,
+        "rank": len(problem.sigma),
+        "features": problem.shape[0],
+        "start_loss": start,
+        "optimum": start - square * problem.fit * (1 - problem.lost),
+        "raw_optimum": start - square * problem.fit,
     }

@@ -23,7 +23,7 @@ from condnum.machine import limited_threads
 from condnum.methods import immunize
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import AttackBudget, AttackReport, attack_panel
-from condnum.probing.probe_steps import probe_steps
+from condnum.probing.probe import probe_steps
 from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, Names, Study, at_least
 from condnum.studies.frame.cells import Row
 from condnum.studies.frame.study import content_checksum

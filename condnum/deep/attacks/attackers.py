@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from condnum.errors import UnknownNameError, check_integer
-from condnum.probing.line_search import log_spaced_steps
+from condnum.probing.line_search import log_spaced
 
 #: Parts of a net that an attacker may train; the new head is always among them.
 Subset = Literal["head", "lora", "stage", "all"]
@@ -167,4 +167,4 @@ class DeepBudget:
     def measured(self, batches: float) -> NDArray[np.int64]:
         """Return the steps at which accuracy is measured, with so many in a pass: 0 and `HORIZONS` too."""
         passes = np.round(np.array(HORIZONS) * batches).astype(np.int64)
-        return np.union1d(log_spaced_steps(self.steps, self.checkpoints), passes[passes <= self.steps])
+        return np.union1d(log_spaced(self.steps, self.checkpoints), passes[passes <= self.steps])
