@@ -6,17 +6,15 @@ import numpy as np
 import pandas as pd
 
 from condnum.numbers import number
-from condnum.probing.report import AttackReport
+from condnum.probing.panel import AttackReport
 
 #: Name and label of kernel ridge regression, which the panel of linear attackers lacks.
 KERNEL = "kernel", "Kernel ridge (RBF)"
-#: Name of the best of `linear_heads`, those of scikit-learn, NumPy and SciPy; its label names it.
-HEADS = "heads"
 #: Classes of attackers by their names; all others are attackers of one's own.
 CLASSES = {
     "gradient descent": ("gd", "line_search", "momentum", "nesterov", "sgd", "adam"),
     "L-BFGS and conjugate gradients": ("cg", "lbfgs"),
-    "closed form": ("closed_form", "unfiltered", HEADS),
+    "closed form": ("closed_form", "ridge", "logistic", "unfiltered"),
     "transformed features": ("standardize", "whiten", "stacked"),
     "fine-tuning of θ": ("fine_tune",),
     "nonlinear head": (KERNEL[0],),

@@ -17,12 +17,12 @@ from condnum.auditing.measures import LABEL_OF, PARETO, OwnProbes, TaskFacts, cl
 from condnum.data.feature_pair import MISSING
 from condnum.files import output_folder, write_json
 from condnum.numbers import number, times
-from condnum.probing.probe import LOST_FACTOR, slowdown_verdict
+from condnum.probing.probe import slowdown_verdict
 from condnum.report.tables import formula_html
 from condnum.studies.frame.record import verdict_row
 from condnum.theory.kappa import Clauses
 from condnum.theory.limits import RirLimit
-from condnum.theory.slowdown import slowdown_sentence
+from condnum.theory.slowdown import LOST_FACTOR, slowdown_sentence
 
 #: Name of the file.
 AUDIT_FILE = "audit.json"

@@ -21,8 +21,8 @@ from condnum.deep.backbone import Backbone
 from condnum.deep.features import ImageFeatures
 from condnum.deep.images import hold_out_rows, minibatches
 from condnum.errors import InvalidInputError
-from condnum.probing.quadratic import descent_filter
 from condnum.theory.features import smaller_gram
+from condnum.theory.slowdown import descent_filter
 from condnum.theory.task import rank_tolerance
 
 #: Rows of a step of the probe; fewer where there are fewer.

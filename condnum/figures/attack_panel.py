@@ -8,7 +8,7 @@ import pandas as pd
 from condnum.figures.style import DOTTED, empty, express, finish, log_axis, method_style
 from condnum.numbers import num
 from condnum.probing import AttackReport
-from condnum.probing.report import factor_text
+from condnum.probing.panel import factor_text
 
 #: Excess losses below this are not drawn: the panel stops at its smallest ε.
 _FLOOR = 1e-5
@@ -25,11 +25,10 @@ def attack_curves_figure(report: AttackReport, subtitle: str) -> Any:
 
 
 def attack_accuracy_figure(report: AttackReport, subtitle: str) -> Any:
-    """Draw accuracy (of a regression: mean squared error) on the evaluation rows against the steps."""
-    rows = "held-out rows" if report.held_out else "training rows"
-    shown = ("accuracy", f"accuracy, {rows}")
-    if report.kind == "regression":
-        shown = ("evaluation_loss", f"mean squared error, {rows}")
+    """Draw accuracy (of numbers: mean squared error) on the rows that judge against the steps."""
+    shown = ("accuracy", "accuracy, held-out rows")
+    if report.curves["accuracy"].isna().all():
+        shown = ("loss", "mean squared error, held-out rows")
     return _curves(report, subtitle, *shown, "Progress of the attackers")
 
 
@@ -46,8 +45,8 @@ def _curves(report: AttackReport, subtitle: str, column: str, axis: str, title: 
         for epsilon in report.budget.epsilons:
             figure.add_hline(y=epsilon, line=DOTTED)
         low, high = min(report.budget.epsilons) / 3, 10**0.1
-    elif column == "evaluation_loss":  # momentum may overshoot by orders of magnitude
-        low, high = 0.8 * shown.min(), 2 * report.steps["start_loss"].max()
+    elif column == "loss":  # momentum may overshoot by orders of magnitude
+        low, high = 0.8 * shown.min(), 2 * report.extractors["start_loss"].max()
     if column != "accuracy":
         figure.update_yaxes(**log_axis("", shown.clip(upper=high)), range=[np.log10(low), np.log10(high)])
     figure.for_each_trace(lambda trace: trace.update(mode="lines+markers") if len(trace.x) < 4 else None)
@@ -119,7 +118,6 @@ def attack_shares_figure(report: AttackReport, subtitle: str) -> Any:
         figure.add_hline(y=epsilon, line=DOTTED)
     figure.update_xaxes(**log_axis(size, relative))
     figure.update_yaxes(**log_axis(tail, [1e-5, 1.0]), range=[-5, 0.1])
-    loss = "squared loss" if report.kind == "regression" else "squared loss on the labels ±1"
-    note = f"{subtitle}<br>Excess {loss} of zero weights; dotted: targets ε"
+    note = f"{subtitle}<br>Excess squared loss of zero weights; dotted: targets ε"
     title = "Where the excess loss lies in the spectrum"
     return finish(figure, title, note, height=480, legend="extractor")

@@ -116,8 +116,8 @@ def attack_steps_figure(report: AttackReport, subtitle: str, chance: float) -> A
     figure.update_xaxes(**log_axis("step of gradient descent", [1, last]))
     figure.update_yaxes(title_text="accuracy on fresh examples", range=[0, 1.02])
     note = (
-        f"{subtitle}<br>The attacker learns {report.title} by least squares on labels ±1: gradient "
-        "descent with the best step of a grid (solid) or the closed form (dashed)."
+        f"{subtitle}<br>The attacker learns the harmful classes by least squares: gradient descent with the "
+        "best step of a grid (solid) or the closed form (dashed)."
     )
     return finish(figure, "Slowed or stopped? What the attacker learns", note, legend="extractor: attacker")
 

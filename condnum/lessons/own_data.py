@@ -31,8 +31,8 @@ from condnum.lessons.frame.explorer import (
 from condnum.lessons.frame.own import Own
 from condnum.lessons.frame.sheet import Sheet
 from condnum.numbers import num
+from condnum.probing.filters import Modes
 from condnum.probing.probe import ProbeCurve, log_spaced, probe_curves
-from condnum.probing.quadratic import Modes
 from condnum.report.tables import as_html, formula_html
 from condnum.theory.alignment import alignment
 from condnum.theory.kappa import RATIO_TOLERANCE, Convention, kappa

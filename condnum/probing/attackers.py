@@ -234,7 +234,9 @@ class Race:
         self.scored: list[int] = []
         self.scores: list[FloatArray] = []  # (4, B) each
 
-    def observe(self, excess: FloatArray, weights: Callable[[], FloatArray], step: int | None = None) -> bool:
+    def observe(
+        self, excess: FloatArray, weights: Callable[[], FloatArray] | None, step: int | None = None
+    ) -> bool:
         """Record the excess losses after a step, one after the last by default; False: the race is over."""
         step = len(self.steps) if step is None else step
         excess = np.where(excess < _DIVERGED, excess, np.nan)
@@ -244,23 +246,21 @@ class Race:
         self.excess.append(excess)
         if step in self._due or done:
             self.scored.append(step)
-            self.scores.append(self.problem.score(weights()))
+            if weights is not None:
+                self.scores.append(self.problem.score(weights()))
         return not done
 
     def follow(self, steps: Iterable[FloatArray]) -> Race:
         """Observe the filters `(B, k)` of a method; only the best candidate is scored."""
         problem, kept = self.problem, list[FloatArray]()
-
-        def keep() -> FloatArray:
-            kept.append(q.copy())
-            return np.zeros((0, *problem.shape))
-
         for q in steps:
-            if not self.observe(problem.lost + (q * q) @ problem.modes.energy, keep):
+            racing = self.observe(problem.lost + (q * q) @ problem.modes.energy, None)
+            if self.scored[-1] == self.steps[-1]:
+                kept.append(q.copy())
+            if not racing:
                 break
         b, _ = self.first(self.budget.reported_epsilon)
         coordinates = problem.along / problem.sigma[:, None]
-        self.scores = []
         for q in kept:
             scores = np.full((4, len(self.choices)), np.nan)
             scores[:, b] = problem.score(problem.matrix.T @ ((1 - q[b, :, None]) * coordinates)[None])[:, 0]
@@ -351,11 +351,12 @@ def _adam_race(
 ) -> Race:
     """Descend on the full loss by torch's Adam at all rates side by side; W is the layers' product."""
     race, step = Race(problem, [f"rate {rate:.3g}" for rate in rates], budget), 0
-    groups = [{"params": [torch.tensor(of, requires_grad=True) for of in layers], "lr": r} for r in rates]
+    products = [[torch.tensor(of, requires_grad=True) for of in layers] for _ in rates]
+    groups = [{"params": of, "lr": rate} for of, rate in zip(products, rates, strict=True)]
     optimizer = torch.optim.Adam(groups, fused=True)  # one pass over the weights
     with np.errstate(over="ignore", invalid="ignore"):
         while True:
-            weights = torch.stack([reduce(torch.matmul, group["params"]) for group in groups])
+            weights = torch.stack([reduce(torch.matmul, of) for of in products])
             W = weights.detach().numpy()
             excess, gradient = problem.evaluate(W)
             if not race.observe(excess, W.copy, step):
@@ -436,7 +437,7 @@ def _solved(solve: Callable[[Rows], Iterator[_Head]], problem: AttackProblem, bu
     return race
 
 
-def _linear(change: FloatArray | None, weights: FloatArray) -> Callable[[FloatArray], FloatArray]:
+def _linear(change: FloatArray | None, weights: NDArray[Any]) -> Callable[[FloatArray], FloatArray]:
     """Return the head of these weights in other coordinates."""
     return lambda F: (F if change is None else F @ change) @ weights
 

@@ -124,7 +124,7 @@ def extractor_table(report: Any, immunization: pd.DataFrame) -> pd.DataFrame:
         "rank": ("rank features", "{} of {}".format),
         "L₀": "start_loss",
         "L* on its features": "optimum",
-        "L* on raw inputs": "baseline_optimum",
+        "L* on raw inputs": "raw_optimum",
     }
     for convention, rows in immunization.groupby("convention", sort=False):
         found = {
@@ -143,7 +143,7 @@ def _observed(steps: float, last: float) -> str:
 
 def prediction_table(report: Any) -> pd.DataFrame:
     """Format the steps that κ predicts against those observed, where there are predictions."""
-    table = report.at(report.steps, None)
+    table = report.at(report.table, None)
     columns: dict[str, Column] = {
         "attacker": "label", "extractor": "extractor", "observed": ("steps last_step", _observed),
         "from κ alone": "predicted_kappa",
@@ -152,12 +152,11 @@ def prediction_table(report: Any) -> pd.DataFrame:
 
 
 def choice_table(report: Any) -> pd.DataFrame:
-    """Format the best hyper-parameters and passes to the reported target, in the order of the panel."""
-    table = report.at(report.steps, None)
-    order = {name: place for place, name in enumerate(dict.fromkeys(report.steps["label"]))}
+    """Format the best hyper-parameters and steps to the reported target, in the order of the panel."""
+    table = report.at(report.table, None)
+    order = {name: place for place, name in enumerate(dict.fromkeys(report.table["label"]))}
     columns: dict[str, Column] = {
         "attacker": "label", "extractor": "extractor",
-        "choice": ("choice at_edge", lambda choice, edge: f"{choice}{' (edge)' * edge}"),
-        "steps": ("steps last_step", _observed), "passes": "passes",
+        "choice": "choice", "steps": ("steps last_step", _observed),
     }  # fmt: skip
     return shown(table.sort_values("label", kind="stable", key=lambda labels: labels.map(order)), columns)

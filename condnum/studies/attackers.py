@@ -12,7 +12,7 @@ import pandas as pd
 from condnum.arrays import TargetKind
 from condnum.data import TaskPair, digit_pair
 from condnum.methods.problem import ImmunizationProblem
-from condnum.probing import AttackBudget, AttackReport, attack_panel, attacker_names
+from condnum.probing import ATTACKERS, AttackBudget, AttackReport, attack_panel
 from condnum.progress import report_event
 from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, at_least, some_of
 from condnum.studies.method_study import MethodNames, MethodStudy
@@ -31,7 +31,7 @@ _HELD_OUT = 0.2
 
 
 #: Tables that a cell keeps.
-_KEPT = ("steps", "curves", "extractors", "spectra", "skipped")
+_KEPT = ("table", "curves", "extractors", "spectra", "skipped")
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Attackers(MethodStudy, name="attackers", notebook="attackers"):
 
     data: str  # house-prices, embedded (diabetes table), mnist:P-H, digits:P-H, or a path
     methods: MethodNames  # empty: `_METHODS`
-    attackers: Annotated[tuple[str, ...], some_of("attacker", attacker_names)]  # empty: all
+    attackers: Annotated[tuple[str, ...], some_of("attacker", lambda: [*ATTACKERS])]  # empty: all
     seed: Annotated[int, at_least(0)]  # of θ₀ and of the attackers
     steps: Count | None  # full-batch steps of immunization; None: each method's own
     rows: Annotated[int, at_least(4)] | None  # of a task (house prices) or of a class (digits)
@@ -49,7 +49,7 @@ class Attackers(MethodStudy, name="attackers", notebook="attackers"):
 
     def check(self) -> None:
         """Refuse what cannot run, before anything is computed."""
-        self.fill(methods=_METHODS, attackers=tuple(attacker_names()))
+        self.fill(methods=_METHODS, attackers=(*ATTACKERS,))
         _ = self.base
 
     @cached_property
@@ -141,21 +141,14 @@ class Attackers(MethodStudy, name="attackers", notebook="attackers"):
 
     def report(self, data: Any, results: Sequence[FinishedCell]) -> AttackReport:
         """Put together what the panel found."""
-        task = attack_task(self, self.pair(data))
-        return AttackReport(
-            **{name: _joined(results, name) for name in _KEPT},
-            baseline=_RAW,
-            kind=self.kind,
-            budget=self.budget,
-            held_out="held_out" in task,
-            title=task["title"],
-        )
+        tables = {name: _joined(results, name) for name in _KEPT}
+        return AttackReport(**tables, baseline=_RAW, budget=self.budget)
 
     def tables(self, data: Any, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
         """Return what each attacker needed, the factors, and how far each extractor is immunized."""
         report = self.report(data, results)
         return {
-            "results": report.steps,
+            "results": report.table,
             "factors": report.factors,
             "extractors": report.extractors,
             "immunization": _joined(results, "immunization"),
@@ -171,14 +164,12 @@ def attack_task(study: Attackers, pair: TaskPair) -> dict[str, Any]:
     """Return what the attacker learns, as `attack_panel` takes it: of a digit, a fifth is held out."""
     X, y = pair.probe_sample
     if study.digits is None:
-        return {"features": X, "targets": y, "title": f"{pair.harmful_name}, {len(X)} rows"}
+        return {"X": X, "y": y}
     rows = 2 * (study.rows or DIGIT_ROWS)
     X, y = X[:rows], y[:rows]  # the digit and the rest in turn, so every part is balanced
     held = max(2, int(len(X) * _HELD_OUT) // 2 * 2)
     fit = len(X) - held
-    title = f"{pair.harmful_name} against the rest, {fit} rows"
-    own = {"features": X[:fit], "targets": y[:fit], "held_out": (X[fit:], y[fit:])}
-    return own | {"kind": study.kind, "title": title}
+    return {"X": X[:fit], "y": y[:fit], "held_out": (X[fit:], y[fit:]), "kind": study.kind}
 
 
 def _joined(results: Sequence[FinishedCell], name: str) -> pd.DataFrame:

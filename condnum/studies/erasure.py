@@ -400,24 +400,21 @@ def first_attackable(data: TaskPairs) -> TaskPair | None:
 def attacked(pair: TaskPair, seed: int = 0, rows: int | None = None) -> AttackReport:
     """Attack raw features, those of `pareto` and erased ones of one split, on rows that the defender lacks.
 
-    Least squares on labels ±1, without an intercept, on centered features; accuracy is that on the judge's
-    rows.
+    Accuracy is that on the judge's rows.
     """
     split = Split.drawn(pair, seed, rows)
     if not split.attacker.labels:
         raise InvalidInputError(f"{pair.name}: the harmful task is a regression; accuracy needs labels.")
     immunized = immunize(ImmunizationProblem.from_covariances(*covariances(split)))
-    (X, y, _), judge, mean = split.attacker, split.judge, split.attacker.X.mean(axis=0)
     erased = erasure(*split.defender[:2], kind="classification")
     thetas = {"raw": None, "pareto": immunized.theta, "erase": erased.extractor}
     budget = AttackBudget(steps=2_000, epsilons=(0.1, 0.01), reported_epsilon=0.1)
     return attack_panel(
-        X - mean,
-        y,
+        split.attacker.X,
+        split.attacker.y,
         thetas,
         kind="classification",
-        held_out=(judge.X - mean, judge.y),
+        held_out=(split.judge.X, split.judge.y),
         attackers=("gd", "closed_form"),
         budget=budget,
-        title=pair.harmful_name,
     )

@@ -13,8 +13,8 @@ from condnum.arrays import resolve_device
 from condnum.data import TaskPair, load_diabetes_tasks, load_house_prices
 from condnum.methods import method_names
 from condnum.methods.problem import ImmunizationProblem
+from condnum.probing.filters import Modes
 from condnum.probing.probe import probe_curves, steps_to_record
-from condnum.probing.quadratic import Modes
 from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, at_least
 from condnum.studies.linear import LinearStudy
 from condnum.studies.measure import (

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from condnum.errors import UnknownNameError, check_integer
-from condnum.probing.line_search import log_spaced
+from condnum.probing.probe import log_spaced
 
 #: Parts of a net that an attacker may train; the new head is always among them.
 Subset = Literal["head", "lora", "stage", "all"]
