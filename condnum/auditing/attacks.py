@@ -133,19 +133,20 @@ def attack_section(
     if not len(held):
         reason = f"fewer than {LEAST_ROWS} rows leave none on which to score attackers"
         return AttackSection(report, reason, len(train), reduced=reduced)
-    judging = held[judging_rows(len(held), budget.seed)]
-    own, kernel, raw = list[str](), list[dict[str, Any]](), task.sample[np.r_[train, judging]]
+    n, judges = len(train), judging_rows(len(held), budget.seed)
+    rows, own, kernel = np.r_[train, held], list[str](), list[dict[str, Any]]()
+    raw, (answers, asked) = Sample(task.sample[rows], y[rows], labels), (y[train], y[held][judges])
     for name, theta in thetas.items() if attackers is None else ():
-        F = np.asarray(extracted(theta, _inputs(task, np.r_[train, judging]), name), dtype=np.float64)
-        of_kernel = Sample(F[: len(train)], y[train], labels), Sample(F[len(train) :], y[judging], labels)
-        score = nonlinear_score(np.eye(F.shape[1]), *of_kernel)
+        F = np.asarray(extracted(theta, _inputs(task, rows), name), dtype=np.float64)
+        seen = Sample(F[:n], answers, labels), Sample(F[n:][judges], asked, labels)
+        score = nonlinear_score(np.eye(F.shape[1]), *seen)
         kernel.append({"extractor": name, "attacker": KERNEL[0], "label": KERNEL[1], "score": score})
-        if name in extractors and made_from(F, raw, Sample(F, y[np.r_[train, judging]], labels).columns):
+        if name in extractors and made_from(F, raw.X, raw.columns):
             own.append(name)
-    lights = _lights(report, kernel, Sample(task.sample[judging], y[judging], labels))
+    lights = _lights(report, kernel, Sample(raw.X[n:][judges], asked, labels))
     doubted = lights["extractor"].isin(own) & (lights["light"] == "stopped")
     lights = lights.assign(light=lights["light"].mask(doubted, "not known"))
-    counts = len(train), len(held) - len(judging), len(judging)
+    counts = n, int((~judges).sum()), int(judges.sum())
     return AttackSection(report, "", *counts, reduced, lights, own)
 
 

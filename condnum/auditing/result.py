@@ -188,7 +188,7 @@ class Audit:
     def as_json(self) -> dict[str, Any]:
         """Return everything as values that strict JSON holds: infinities as words, NaN as null."""
         report = self.attack.report
-        tables = ("steps", "factors", "evaluation", "extractors", "skipped")
+        tables = ("table", "factors", "extractors", "skipped")
         attack = {**vars(self.attack), "report": report and {name: getattr(report, name) for name in tables}}
         verdict = [*self.verdicts(self.extractor), self.probe_sentence]
         thetas = {name: theta.shape for name, theta in self.thetas.items()}

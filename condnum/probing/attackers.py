@@ -104,11 +104,12 @@ class AttackProblem:
     @classmethod
     def of(cls, seen: Features, best: torch.Tensor, rows: Rows | None, count: int, **others: Any) -> Any:
         """Diagonalize what a probe sees through θ, and bring it to unit scale."""
-        U = singular_triples(seen.image)[0][:, : seen.rank]
-        image = U.mT @ seen.image  # columns that are never used stay zero
-        size = float(torch.linalg.matrix_norm(image)) / math.sqrt(count * seen.dimension) or 1.0
+        k, used = seen.rank, seen.image.any(dim=0)  # columns that are never used stay zero
+        U, s, right = singular_triples(seen.image)
+        U, s, right = U[:, :k], s[:k], right[:k] * used
+        size = float(torch.linalg.vector_norm(s)) / math.sqrt(count * seen.dimension) or 1.0
         unit = math.sqrt(seen.task.energy / (count * seen.task.outputs))
-        matrix = (image / (size * count**0.5)).cpu().numpy()
+        matrix = (s[:, None] * right / (size * count**0.5)).cpu().numpy()
         along, most = ((of / (unit * count**0.5)).cpu().numpy() for of in (U.mT @ seen.task.along, best))
         return cls(matrix, along, most, rows, (size, unit), **others)
 
@@ -184,8 +185,9 @@ class AttackProblem:
         """Divide each feature by its deviation, as scikit-learn's `StandardScaler` does."""
         deviation = np.sqrt((self.matrix**2).sum(axis=0))
         back = np.diag(1 / np.where(deviation > 0, deviation, 1))
-        U = np.linalg.svd(self.matrix @ back, full_matrices=False)[0]
-        return replace(self, matrix=U.T @ self.matrix @ back, along=U.T @ self.along, change=back)
+        U, s, right = np.linalg.svd(self.matrix @ back, full_matrices=False)
+        matrix = s[:, None] * right * (deviation > 0)
+        return replace(self, matrix=matrix, along=U.T @ self.along, change=back)
 
     def whitened(self) -> AttackProblem:
         """Change to coordinates in which all eigenvalues are 1."""

@@ -44,7 +44,7 @@ def report():
     y = X @ np.ones(4) + generator.normal(size=50)
     names, budget = ["gd", "adam", "whiten", "closed_form"], AttackBudget(steps=300, dense_steps=60)
     thetas = {"raw": None, "ill": np.diag([1, 1, 0.1, 1e-3])}
-    return attacked(X, y, thetas, title="toy", attackers=names, budget=budget)
+    return attacked(X, y, thetas, attackers=names, budget=budget)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_factors_are_numbers_or_lower_bounds(report):
     assert shown["Whiten + GD"] == "1"
     few = AttackBudget(steps=1, dense_steps=1)
     thetas = {"raw": None, "a": np.eye(3)}
-    unknown = attacked(np.diag([1.0, 0.01, 0.001]), np.ones(3), thetas, attackers=["gd"], budget=few)
+    unknown = attacked(np.diag([1.0, 0.01, 0.001]), np.arange(3.0), thetas, attackers=["gd"], budget=few)
     assert np.isnan(attack_panel.attack_factor_heatmap(unknown, "toy").data[0].z).all()
 
 
