@@ -104,7 +104,7 @@ assert done.steps == 2 and done.history["kappa_harmful"].iloc[-1] < done.history
     "load_cancer_tasks": """
 assert found["identity"].rir < found["ours"].rir <= found["max_rir"].rir * (1 + 1e-6), found
 """,
-    "SignDescent": """
+    "sign_descent": """
 assert panel.steps_table()["attacker"].tolist() == ["Gradient descent", "Sign descent"]
 """,
     "Turned": """
