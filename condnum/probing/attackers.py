@@ -40,7 +40,7 @@ _SMALL_HEAD = 0.01
 #: A fit below this fraction of what raw inputs allow is round-off: zero weights are optimal.
 _FLAT = 1e-14
 #: Pairs of vectors that L-BFGS keeps.
-_MEMORIES = (10, 50)
+_MEMORY = 50
 #: Numbers of first principal components that are tried without a tolerance.
 _COUNTS = 8
 #: Columns of targets that attackers learn who pass over them in each step; more classes are mixed at random.
@@ -290,7 +290,7 @@ class Attacker:
 
     name: str
     label: str  # for tables and figures
-    run: Callable[[AttackProblem, AttackBudget], Race | Sequence[Race]]  # from zero weights
+    run: Callable[[AttackProblem, AttackBudget], Race]  # from zero weights
     needs: Literal["", "rows", "classes", "theta"] = ""
     solves: bool = False  # in one step
     predicted: bool = False  # whether κ alone says something about its steps
@@ -392,10 +392,11 @@ def _fine_tune(problem: AttackProblem, budget: AttackBudget) -> Race:
     return _adam_race(inputs, budget, _half_decades(-4, -1.5), [problem.theta, head])
 
 
-def _lbfgs(problem: AttackProblem, budget: AttackBudget) -> list[Race]:
-    """SciPy's L-BFGS-B without bounds, with each memory; a step is an iteration."""
+def _lbfgs(problem: AttackProblem, budget: AttackBudget) -> Race:
+    """SciPy's L-BFGS-B without bounds, on the relative excess loss; a step is an iteration."""
     problem, most = problem.narrow(budget.seed), budget.dense_steps
-    start, races = np.zeros((1, *problem.shape)), list[Race]()
+    start, race = np.zeros((1, *problem.shape)), Race(problem, [f"{_MEMORY} pairs"], budget)
+    race.observe(np.ones(1), lambda: start)
 
     def function(flat: FloatArray) -> tuple[float, FloatArray]:
         excess, gradient = problem.evaluate(flat.reshape(start.shape))
@@ -403,15 +404,12 @@ def _lbfgs(problem: AttackProblem, budget: AttackBudget) -> list[Race]:
 
     def callback(intermediate_result: Any) -> None:
         x, value = intermediate_result.x, intermediate_result.fun
-        if not races[-1].observe(np.array([float(value)]), lambda: x.reshape(start.shape)):
+        if not race.observe(np.array([float(value)]), lambda: x.reshape(start.shape)):
             raise StopIteration
 
-    for pairs in _MEMORIES:
-        races.append(Race(problem, [f"{pairs} pairs"], budget))
-        races[-1].observe(np.ones(1), lambda: start)
-        options = {"maxiter": most, "maxfun": 20 * most, "ftol": 0.0, "gtol": 0.0, "maxcor": pairs}
-        minimize(function, start.ravel(), jac=True, method="L-BFGS-B", callback=callback, options=options)
-    return races
+    options = {"maxiter": most, "maxfun": 20 * most, "ftol": 0.0, "gtol": 0.0, "maxcor": _MEMORY}
+    minimize(function, start.ravel(), jac=True, method="L-BFGS-B", callback=callback, options=options)
+    return race
 
 
 #: What a solver finds: its name, and predictions of centered targets by centered rows of features.

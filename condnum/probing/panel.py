@@ -406,21 +406,17 @@ def _attacked(
     attacker: Attacker, problem: AttackProblem, budget: AttackBudget
 ) -> tuple[list[dict[str, Any]], pd.DataFrame]:
     """Run one attacker on one extractor; return its row per ε and its best curve."""
-    trains = not attacker.solves and attacker.needs != "theta"
-    if trains and problem.flat:  # zero weights are optimal: nobody moves
-        still = Race(problem, ["none"], budget)
-        still.observe(np.ones(1), lambda: np.zeros((1, *problem.shape)))
-        races = [still]
+    if problem.flat and not attacker.solves and attacker.needs != "theta":  # nobody moves
+        race = Race(problem, ["none"], budget)
+        race.observe(np.ones(1), lambda: np.zeros((1, *problem.shape)))
     else:
         with np.errstate(over="ignore", invalid="ignore"):  # candidates that diverge are part of the race
-            found = attacker.run(problem, budget)
-        races = [found] if isinstance(found, Race) else [*found]
-    loss, accuracy = _reached(races)
-    rows = []
+            race = attacker.run(problem, budget)
+    loss, accuracy = _reached(race)
+    rows, kappa = [], problem.modes.condition
     for epsilon in budget.epsilons:
-        race, b, step = _first(races, epsilon)
+        b, step = race.first(epsilon)
         never = math.inf if attacker.solves or race.problem.lost > epsilon else math.nan
-        kappa = problem.modes.condition
         rows.append(
             {
                 "epsilon": epsilon,
@@ -432,21 +428,12 @@ def _attacked(
                 "accuracy": accuracy,
             }
         )
-    return rows, _curve(*_first(races, budget.reported_epsilon)[:2])
+    return rows, _curve(race, race.first(budget.reported_epsilon)[0])
 
 
-def _first(races: Sequence[Race], epsilon: float) -> tuple[Race, int, int | None]:
-    """Return the race and candidate that is first at ε, with its step; if none is, the nearest."""
-    firsts = [(race, *race.first(epsilon)) for race in races]
-    arrived = [of for of in firsts if of[2] is not None]
-    if arrived:
-        return min(arrived, key=lambda of: of[2] or 0)
-    return min(firsts, key=lambda of: float(np.nanmin(np.array(of[0].excess)[:, of[1]])))
-
-
-def _reached(races: Sequence[Race]) -> tuple[float, float]:
+def _reached(race: Race) -> tuple[float, float]:
     """Return loss and accuracy on the rows that judge, at the step and candidate which the others prefer."""
-    scores = np.concatenate([of for race in races for of in race.scores], axis=1)
+    scores = np.concatenate(race.scores, axis=1)
     scores = scores[:, ~np.isnan(scores[2])]
     if not scores.size:
         return math.nan, math.nan
