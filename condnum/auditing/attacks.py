@@ -16,8 +16,9 @@ from condnum.auditing.own_rows import made_from
 from condnum.data.feature_rows import TaskRows
 from condnum.errors import InvalidInputError
 from condnum.estimators import Eraser
-from condnum.probing.attackers import ATTACKERS, MOST_OUTPUTS, AttackBudget
+from condnum.probing.attackers import ATTACKERS
 from condnum.probing.panel import AttackReport, attack_panel, judging_rows
+from condnum.probing.race import MOST_OUTPUTS, AttackBudget
 from condnum.studies.heads import Sample, chance, nonlinear_score
 
 #: Rows that attackers have at most: each of them runs many times over those that train it.

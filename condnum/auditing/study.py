@@ -16,7 +16,7 @@ from condnum.auditing.result import Audit
 from condnum.data.feature_pair import look_at, open_pair
 from condnum.data.feature_stream import FeaturesLike, TargetsLike, read_targets
 from condnum.errors import InvalidInputError, check_known
-from condnum.probing.attackers import AttackBudget
+from condnum.probing.race import AttackBudget
 from condnum.progress import report_event
 from condnum.theory.kappa import PUBLISHED_RIDGE, Seen
 from condnum.theory.limits import limit_of, max_rir, pareto, ridge_convention_limit

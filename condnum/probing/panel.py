@@ -27,17 +27,10 @@ from condnum.arrays import (
 )
 from condnum.errors import InvalidInputError, UnknownNameError, check_known
 from condnum.numbers import num
-from condnum.probing.attackers import (
-    ATTACKERS,
-    AttackBudget,
-    Attacker,
-    AttackProblem,
-    Race,
-    Rows,
-    log_spaced,
-)
+from condnum.probing.attackers import ATTACKERS, Attacker
 from condnum.probing.filters import worst_steps
-from condnum.probing.probe import probed
+from condnum.probing.probe import log_spaced, probed
+from condnum.probing.race import AttackBudget, AttackProblem, Race, Rows
 from condnum.theory.task import Task
 
 #: Name of the raw inputs in a panel.

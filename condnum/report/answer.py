@@ -10,8 +10,8 @@ import pandas as pd
 
 from condnum.deep.attacks.report import cheapest_attack
 from condnum.figures.style import option_text
-from condnum.probing.attackers import AttackBudget
 from condnum.probing.panel import factor_text
+from condnum.probing.race import AttackBudget
 from condnum.report.deep import HEADLINE, factor_table, in_percent, net_label
 from condnum.report.erasure import left_table
 from condnum.report.linear import immunized, limits_table

@@ -17,7 +17,7 @@ from condnum.auditing.own_rows import made_from
 from condnum.data.feature_rows import read_rows
 from condnum.data.feature_stream import as_stream
 from condnum.errors import InvalidInputError, RankError
-from condnum.probing.attackers import AttackBudget
+from condnum.probing.race import AttackBudget
 from condnum.theory.kappa import fit_lost
 from condnum.theory.task import Task, rank_tolerance
 

@@ -84,7 +84,7 @@ def test_names_and_order_of_classes_change_no_number(name):
     tables = []
     for labels in (y, codes, len(classes) - codes, np.array([*"zaby"])[codes]):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("condnum.probing.attackers.MOST_OUTPUTS", 2 if len(classes) > 2 else 16)
+            patch.setattr("condnum.probing.race.MOST_OUTPUTS", 2 if len(classes) > 2 else 16)
             found = attack_panel(
                 X, labels, turned(X.shape[1]), held_out=(X[held], labels[held]), budget=SMALL
             )
