@@ -23,8 +23,9 @@ class TaskHessian:
     def __init__(self, task: Task, theta: Tensor) -> None:
         self.rank, self._factor = task.rank, matmul(task.root, theta)
         self.H = gram(self._factor)
-        self.norm = float(torch.linalg.vector_norm(self.H))
-        if not math.isfinite(self.norm):
+        flat = self.H.flatten()
+        self.squares = float(flat @ flat)  # ‖H‖²
+        if not math.isfinite(self.squares):
             raise torch.linalg.LinAlgError("the Hessian is not finite.")
 
     def largest(self) -> tuple[float, Tensor]:
@@ -48,7 +49,7 @@ def ill_gradient_in_hessian(task: Task, theta: Tensor) -> Tensor:
     """Return `∇_H R_ill`, likewise."""
     hessian, k = TaskHessian(task, theta), task.rank
     sigma, vector = hessian.smallest()
-    inverse = hessian.norm * hessian.norm / (2 * k) - sigma * sigma / 2  # 1/R_ill
+    inverse = hessian.squares / (2 * k) - sigma * sigma / 2  # 1/R_ill
     value = 1 / inverse if inverse else math.inf
     return rank_one_gradient(hessian.H, sigma, vector, k).mul_(value * value)
 

@@ -24,7 +24,7 @@ from condnum.methods.problem import ImmunizationProblem
 from condnum.probing.probe_steps import ProbeSteps, seen_steps
 from condnum.theory.kappa import Immunization, Seen
 from condnum.theory.limits import fraction_of_limit
-from condnum.theory.linalg import SMALL, gram
+from condnum.theory.linalg import SMALL, gram, matmul
 from condnum.theory.regularizers import ill_of_spectrum, r_ill_of_norm, well_of_spectrum
 from condnum.theory.task import Features
 
@@ -356,10 +356,11 @@ class Descent:
             every = found.of_theta(theta)
             self.norms = {part: float(torch.linalg.matrix_norm(of)) for part, of in every.items()}
         self.weights = self.weights or part_weights(self.norms, self.loop)
-        total = torch.zeros_like(theta)
         if found.preconditioned:  # one product for all of them
             weighed = [self.weights[part] * of.to(theta) for part, of in found.preconditioned.items()]
-            total.addmm_(theta, reduce(torch.add, weighed), alpha=2)
+            total = matmul(theta, reduce(torch.add, weighed)).mul_(2)
+        else:
+            total = torch.zeros_like(theta)
         for part, gradient in found.parts.items():
             total.add_(gradient.to(theta), alpha=self.weights[part])
         whole = {"theta": total} | found.others
@@ -385,8 +386,9 @@ class Adam:
 
 
 def _finite(tensor: Tensor) -> bool:
-    """Tell whether all entries are finite."""
-    return math.isfinite(float(torch.linalg.vector_norm(tensor, math.inf)))
+    """Tell whether all entries are finite: mostly their squares are, which takes a fifth of the time."""
+    flat = tensor.flatten()
+    return math.isfinite(float(flat @ flat)) or math.isfinite(float(torch.linalg.vector_norm(flat, math.inf)))
 
 
 @contextmanager
