@@ -44,12 +44,12 @@ __all__, __getattr__, __dir__ = attach(
         "ill_step": "condnum.theory.regularizers",
         # methods
         "ImmunizationProblem": "condnum.methods.problem",
-        "immunize": "condnum.methods.registry",
-        "DescentSettings": "condnum.methods.settings",
-        "PRESETS": "condnum.methods.settings",
+        "immunize": "condnum.methods.immunization",
+        "DescentSettings": "condnum.methods.descent",
+        "PRESETS": "condnum.methods.descent",
         "Method": "condnum.methods.method",
-        "method_names": "condnum.methods.registry",
-        "get_method": "condnum.methods.registry",
+        "method_names": "condnum.methods.immunization",
+        "get_method": "condnum.methods.immunization",
         # data
         "TaskPair": "condnum.data",
         "digit_pair": "condnum.data",

@@ -30,12 +30,12 @@ from condnum.theory.regularizers import (
     ill_step as ill_step,
 )
 from condnum.methods.problem import ImmunizationProblem as ImmunizationProblem
-from condnum.methods.registry import (
+from condnum.methods.immunization import (
     immunize as immunize,
     method_names as method_names,
     get_method as get_method,
 )
-from condnum.methods.settings import DescentSettings as DescentSettings, PRESETS as PRESETS
+from condnum.methods.descent import DescentSettings as DescentSettings, PRESETS as PRESETS
 from condnum.methods.method import Method as Method
 from condnum.data import (
     TaskPair as TaskPair,

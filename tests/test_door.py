@@ -76,7 +76,7 @@ def calls(kind):
         "problem": lambda: problem().probe_steps(theta),
         **{
             f"immunize {name}": lambda name=name: immunize(
-                problem(), name, **({} if condnum.get_method(name).defaults is None else steps)
+                problem(), name, **({} if not hasattr(condnum.get_method(name), "defaults") else steps)
             ).theta
             for name in condnum.method_names()
         },

@@ -20,6 +20,8 @@ __all__, __getattr__, __dir__ = attach(
         "immunize_backbone": "condnum.deep.training.immunization",
         "DeepImmunization": "condnum.deep.training.immunization",
         "DeepSettings": "condnum.deep.training.settings",
+        "NetPart": "condnum.deep.methods",
+        "NetStep": "condnum.deep.methods",
         "RirEstimate": "condnum.deep.rir",
         "RirTheta0": "condnum.deep.rir",
         "rir_from_features": "condnum.deep.rir",

@@ -17,6 +17,7 @@ from condnum.deep.training.immunization import (
     DeepImmunization as DeepImmunization,
 )
 from condnum.deep.training.settings import DeepSettings as DeepSettings
+from condnum.deep.methods import NetPart as NetPart, NetStep as NetStep
 from condnum.deep.rir import (
     RirEstimate as RirEstimate,
     RirTheta0 as RirTheta0,

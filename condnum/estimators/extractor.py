@@ -26,8 +26,7 @@ from condnum.arrays import (
     selected,
 )
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, OutputError, require
-from condnum.methods.method import Method
-from condnum.methods.settings import DescentSettings, Settings
+from condnum.methods import DescentSettings, Method
 
 
 class Extractor(TransformerMixin, BaseEstimator):
@@ -146,7 +145,7 @@ class Extractor(TransformerMixin, BaseEstimator):
 
 def _written(value: Any) -> Any:
     """Return a parameter as JSON holds it."""
-    if isinstance(value, Settings):
+    if isinstance(value, DescentSettings):
         return asdict(value)
     if isinstance(value, Method):
         return value.name

@@ -15,10 +15,8 @@ from torch import Tensor
 from condnum.arrays import as_array, like_sample, own_state, same_columns
 from condnum.errors import InvalidInputError, check_flag
 from condnum.estimators.extractor import Extractor
-from condnum.methods.method import Method
+from condnum.methods import DescentSettings, Method, immunize
 from condnum.methods.problem import ImmunizationProblem, LossName
-from condnum.methods.registry import immunize
-from condnum.methods.settings import Settings
 from condnum.progress import of_steps, terminal_progress
 from condnum.theory.kappa import ConditionNumber, Immunization
 
@@ -64,7 +62,7 @@ class Immunizer(ClassNamePrefixFeaturesOutMixin, Extractor):
         method: str | Method = "pareto",
         *,
         loss: LossName = "mse",
-        settings: Settings | str | None = None,
+        settings: DescentSettings | str | None = None,
         seed: int = 0,
         verbose: bool = False,
     ) -> None:

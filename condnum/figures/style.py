@@ -56,7 +56,7 @@ TASK_TITLES = {"benign": "D<sub>P</sub>, pre-training task", "harmful": "D<sub>H
 def method_style(name: str) -> MethodStyle:
     """Return a method's style; one that the palette does not know gets the spare color."""
     color, dash = _METHODS.get(name, ("#000000", "longdashdot"))
-    label = get_method(name).label if name in method_names() else name
+    label = getattr(get_method(name), "label", name) if name in method_names() else name
     return MethodStyle(label, color, dash)
 
 

@@ -17,7 +17,7 @@ from condnum.lessons.alignment_training import KEPT_DIRECTIONS, PathTasks, follo
 from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, Slider, with_controls
 from condnum.lessons.frame.own import Own
 from condnum.lessons.limit import ratios_of
-from condnum.methods import Method, get_method, method_names
+from condnum.methods import get_method, method_names
 from condnum.methods.method import Parameters
 from condnum.methods.problem import ImmunizationProblem
 from condnum.numbers import num
@@ -102,10 +102,10 @@ def recorded_lab(name: str) -> type[Explorer]:
     return alignment_lab(data, methods=methods)
 
 
-class _Given(Method):
+class _Given:
     """An extractor that is there."""
 
-    name, label, summary = YOURS, YOURS, "given by a function of yours"
+    name = YOURS
 
     def __init__(self, theta: Any) -> None:
         self._theta = torch.as_tensor(theta)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from condnum.data import Digits, TaskPair
 from condnum.methods import Method, Progress, get_method, immunize
+from condnum.methods.descent import overridden
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing.probe import log_spaced
 from condnum.studies.linear import LinearStudy
@@ -123,7 +124,7 @@ def follow(
     Besides `_measured`, by task: `step`; `sigma` and `left`, Σ and the leading columns of U; `ratios`, (ii)
     and (i).
     """
-    chosen: Any = get_method(method).defaults
+    chosen: Any = getattr(get_method(method), "defaults", None)
     if tasks.study and isinstance(method, str):
         chosen = tasks.study.settings(method)
     rows: list[dict[str, Any]] = []
@@ -158,7 +159,7 @@ def follow(
 
     options: dict[str, Any] = {}
     if chosen is not None:
-        settings = chosen.with_overrides(record_every=0, **({"steps": steps} if steps else {}))
+        settings = overridden(chosen, record_every=0, **({"steps": steps} if steps else {}))
         options = {"settings": settings, "callback": watch, "callback_steps": kept_steps(settings.steps)}
     result = immunize(tasks.problem, method, **options)
     if not rows or rows[-1]["step"] != result.steps:

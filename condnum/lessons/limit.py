@@ -17,8 +17,8 @@ from condnum.lessons.frame.explorer import Explorer, ExplorerResult, Slider, wit
 from condnum.lessons.frame.own import Own, Tried
 from condnum.lessons.frame.sheet import Sheet
 from condnum.lessons.two_tasks import TASK_CONTROLS, NullKind, TwoTasks, two_tasks
+from condnum.methods import immunize
 from condnum.methods.algorithm1 import Ours
-from condnum.methods.descent import run_method
 from condnum.methods.method import Parameters
 from condnum.methods.problem import ImmunizationProblem
 from condnum.numbers import num
@@ -216,9 +216,13 @@ def _path_of_two(tasks: TwoTasks, ratio: float, learning_rate: float) -> tuple[F
 def _path(K_P: Floats, K_H: Floats, ratio: float, learning_rate: float) -> tuple[Floats, str]:
     """Return (ii) and (i) along Algorithm 1, `(T + 1, 2)`, and why it stopped."""
     problem, method = ImmunizationProblem.from_covariances(K_P, K_H), FromIdentity()
-    plain = {"optimizer": "gd", "schedule": "constant", "steps": PATH_STEPS, "record_every": 1}
-    settings = method.defaults.with_overrides(learning_rate=learning_rate, ratio=ratio, **plain)
-    run = run_method(problem, method, settings, seed=0)
+    plain: dict[str, Any] = {
+        "optimizer": "gd",
+        "schedule": "constant",
+        "steps": PATH_STEPS,
+        "record_every": 1,
+    }
+    run = immunize(problem, method, learning_rate=learning_rate, ratio=ratio, **plain)
     kappa = np.stack([run.history["kappa_benign"], run.history["kappa_harmful"]], axis=1)
     lost = np.flatnonzero((kappa > _LOST_KAPPA).any(axis=1))
     path, reason = (kappa[: lost[0]], "diverged") if len(lost) else (kappa, run.stop_reason)

@@ -1,25 +1,21 @@
-"""Algorithm 1, its baselines and its controls: one registry, one loop."""
+"""Algorithm 1, its baselines, controls and closed forms: one dict, one loop."""
 
-from condnum.methods.method import Gradients, Method
-from condnum.methods.nets import NetPart, NetStep
-from condnum.methods.registry import (
-    get_method,
-    immunize,
-    method_names,
-)
-from condnum.methods.result import ImmunizationResult, Progress
-from condnum.methods.settings import PRESETS, DescentSettings
+from condnum.methods.descent import PRESETS, DescentSettings, ImmunizationResult, Progress
+from condnum.methods.immunization import METHODS, get_method, immunize, method_names
+from condnum.methods.method import Gradients, Method, random_start
+from condnum.methods.problem import ImmunizationProblem
 
 __all__ = [
+    "METHODS",
     "PRESETS",
     "DescentSettings",
     "Gradients",
+    "ImmunizationProblem",
     "ImmunizationResult",
     "Method",
-    "NetPart",
-    "NetStep",
     "Progress",
     "get_method",
     "immunize",
     "method_names",
+    "random_start",
 ]

@@ -4,18 +4,16 @@ With the preconditioner of Algorithm 1 the inverse cancels: `K⁻¹∇_θR(H(θ)
 inverse, no solve, no ε, and well defined for singular K.
 """
 
-from typing import ClassVar
+import math
 
 import torch
 from torch import Tensor
 
-from condnum.methods.method import Gradients, Method, Parameters, random_weights
-from condnum.methods.nets import NetPart
+from condnum.methods.descent import DescentSettings
+from condnum.methods.method import Gradients, Parameters, random_probe, random_start
 from condnum.methods.problem import ImmunizationProblem
-from condnum.methods.settings import DescentSettings
-from condnum.theory.features import feature_r_ill, feature_r_well
-from condnum.theory.linalg import SMALL, eigenpair, gram, largest_pair, smallest_pair
-from condnum.theory.regularizers import r_ill_of_norm, rank_one_gradient
+from condnum.theory.linalg import SMALL, eigenpair, gram, largest_pair, matmul, smallest_pair
+from condnum.theory.regularizers import rank_one_gradient
 from condnum.theory.task import Task
 
 
@@ -23,18 +21,22 @@ class TaskHessian:
     """`H = θᵀKθ` of a task, and the pairs at both ends of its non-zero spectrum."""
 
     def __init__(self, task: Task, theta: Tensor) -> None:
-        self.rank, self.small = task.rank, len(theta) <= SMALL
-        self._factor = task.root @ theta
+        self.rank, self._factor = task.rank, matmul(task.root, theta)
         self.H = gram(self._factor)
+        flat = self.H.flatten()
+        self.squares = float(flat @ flat)  # ‖H‖²
+        if not math.isfinite(self.squares):
+            raise torch.linalg.LinAlgError("the Hessian is not finite.")
 
-    def largest(self) -> tuple[Tensor, Tensor]:
+    def largest(self) -> tuple[float, Tensor]:
         """Return σ₁ and v₁ `(D,)`."""
-        return eigenpair(self.H, len(self.H) - 1) if self.small else largest_pair(self.H)
+        n = len(self.H)
+        return eigenpair(self.H, n - 1) if n <= SMALL else largest_pair(self.H)
 
-    def smallest(self) -> tuple[Tensor, Tensor]:
+    def smallest(self) -> tuple[float, Tensor]:
         """Return σ_k and v_k `(D,)`, k the rank of K."""
         n = len(self.H)
-        return eigenpair(self.H, n - min(self.rank, n)) if self.small else smallest_pair(self._factor)
+        return eigenpair(self.H, n - min(self.rank, n)) if n <= SMALL else smallest_pair(self._factor)
 
 
 def well_gradient_in_hessian(task: Task, theta: Tensor) -> Tensor:
@@ -45,10 +47,11 @@ def well_gradient_in_hessian(task: Task, theta: Tensor) -> Tensor:
 
 def ill_gradient_in_hessian(task: Task, theta: Tensor) -> Tensor:
     """Return `∇_H R_ill`, likewise."""
-    hessian = TaskHessian(task, theta)
+    hessian, k = TaskHessian(task, theta), task.rank
     sigma, vector = hessian.smallest()
-    value = r_ill_of_norm(torch.linalg.matrix_norm(hessian.H), sigma, task.rank)
-    return rank_one_gradient(hessian.H, sigma, vector, task.rank).mul_(value.square())
+    inverse = hessian.squares / (2 * k) - sigma * sigma / 2  # 1/R_ill
+    value = 1 / inverse if inverse else math.inf
+    return rank_one_gradient(hessian.H, sigma, vector, k).mul_(value * value)
 
 
 def benign_gradients(problem: ImmunizationProblem, parameters: Parameters) -> Gradients:
@@ -60,31 +63,22 @@ def benign_gradients(problem: ImmunizationProblem, parameters: Parameters) -> Gr
     return Gradients({"supervised": slope @ omega.mT}, {"omega": theta.mT @ slope})
 
 
-#: R_ill of a net's features on D_H.
-_ILL = NetPart("harmful", lambda step: feature_r_ill(step.X("harmful"), rtol=step.rtol("harmful")))
-
-
-class Ours(Method):
-    """Algorithm 1: supervised loss and `R_well` on the pre-training task, `R_ill` on the harmful one."""
+class Ours:
+    """Algorithm 1: supervised loss and `R_well` on the benign task, `R_ill` on the harmful one."""
 
     name = "ours"
     label = "Ours (Algorithm 1)"
     summary = (
         "descends the loss, R<sub>well</sub>(H<sub>P</sub>) and R<sub>ill</sub>(H<sub>H</sub>); steps × O(D³)"
     )
-    parts: tuple[str, ...] = ("well", "ill", "supervised")
+    parts = ("well", "ill", "supervised")
     defaults = DescentSettings()
-    net_parts: ClassVar = {
-        "well": NetPart("benign", lambda step: feature_r_well(step.X("benign"))),
-        "ill": _ILL,
-    }
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
-        """Return θ₀ and, with targets, ω₀, uniform in ±1/√D; the order of classes changes no ω₀."""
-        drawn = super().initial(problem, generator)
+        """Return θ₀ and, with targets, ω₀, uniform in ±1/√D."""
+        drawn = random_start(problem, generator)
         if problem.losses[0] is not None:
-            column = random_weights(problem, 1, generator)
-            drawn["omega"] = column.repeat(1, problem.losses[0].outputs)
+            drawn["omega"] = random_probe(problem, problem.losses[0].outputs, generator)
         return drawn
 
     def gradients(
@@ -99,7 +93,7 @@ class Ours(Method):
         return Gradients(benign.parts, benign.others, inner)
 
 
-class RIllOnly(Method):
+class RIllOnly:
     """The baseline that minimizes `R_ill(H_H)` alone, with Algorithm 1's preconditioner."""
 
     name = "r_ill_only"
@@ -107,7 +101,8 @@ class RIllOnly(Method):
     summary = "descends R<sub>ill</sub>(H<sub>H</sub>) alone; steps × O(D³)"
     parts = ("ill",)
     defaults = DescentSettings()
-    net_parts: ClassVar = {"ill": _ILL}
+
+    initial = staticmethod(random_start)
 
     def gradients(
         self, problem: ImmunizationProblem, parameters: Parameters, settings: DescentSettings

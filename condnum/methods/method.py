@@ -1,20 +1,17 @@
-"""What a method is: a start, and the gradients to descend along from there."""
+"""What a method is: any object with a name, a start and, for a descent, settings and gradients."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from condnum.methods.nets import NetPart, NetStep
 from condnum.methods.problem import ImmunizationProblem
-from condnum.methods.settings import Settings
 
-#: Named tensors that a method trains; every method has "theta" `(D, D)`.
+#: Named tensors that a method trains; every method has "theta" `(D, D_hid)`.
 Parameters = dict[str, Tensor]
 
 
@@ -32,41 +29,33 @@ class Gradients:
         return {part: 2 * theta @ of.to(theta) for part, of in self.preconditioned.items()} | self.parts
 
 
-class Method:
-    """What `immunize` runs: a start and, for a descent, the gradients along which θ leaves it.
+@runtime_checkable
+class Method(Protocol):
+    """What `immunize` runs: no base class, any object with a name and a start.
 
-    With `net_parts` it is a method of `condnum.deep.immunize_backbone` too.
+    One that descends is a `Descending` method; without `defaults` the start is the answer, in closed form.
+    It may also have `label` and `summary` for tables (else the name, and nothing), `seeded = False` where θ
+    is the same for every seed, `needs`, the tasks ("benign", "harmful") whose targets it cannot do without,
+    and `parts`, the names of its gradient's parts.
     """
 
     name: str
-    label: str  # for people; may hold <sub> and <sup>
-    summary: str
-    remark: str = ""  # what its explanations say after the ratios, with a space before
-    seeded: bool = True  # False: θ is the same for every seed, and a sweep computes it once
-    defaults: Settings | None = None  # of a descent; None: the start is the answer, in closed form
-    parts: tuple[str, ...] | None = None  # names of θ's gradient parts; None: not known
-    needs: tuple[Literal["benign", "harmful"], ...] = ()  # tasks whose targets it needs
-    net_parts: ClassVar[Mapping[str, NetPart] | None] = None  # of its objective on a net; None: not for nets
-    net_defaults: ClassVar[Mapping[str, Any]] = {}  # of `DeepSettings`, in place of its own
-    # Whether it simulates an attacker, by `inner_steps` and `inner_rate`, on a head of D_H trained beside θ.
-    net_probe: bool = False
-    net_ranked: bool = True  # whether κ tells which θ is best; else the last one above the accuracy floor is
-
-    def missing(self, problem: ImmunizationProblem) -> list[str]:
-        """Return which targets it needs that a problem lacks."""
-        return [f"y_{task[0].upper()}" for task in self.needs if problem.losses[task == "harmful"] is None]
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
-        """Return the parameters at step 0: θ₀ `(D, D)`, uniform in ±1/√D."""
-        return {"theta": random_weights(problem, problem.dimension, generator)}
+        """Return the parameters at step 0, θ `(D, D_hid)` and what is trained beside it."""
+        ...
+
+
+class Descending(Method, Protocol):
+    """A method that leaves its start."""
+
+    @property
+    def defaults(self) -> Any:
+        """Its settings, a dataclass: what it lacks of the fields of `DescentSettings` is as there."""
 
     def gradients(self, problem: ImmunizationProblem, parameters: Parameters, settings: Any) -> Gradients:
         """Return the gradients at the parameters."""
-        raise NotImplementedError(f"{type(self).__name__} has settings but defines no gradients.")
-
-    def net_backward(self, step: NetStep, weights: Mapping[str, float]) -> dict[str, float]:
-        """Fill the gradients of a net's parameters at a step; return the values of the weighted parts."""
-        return step.backward(self.net_parts or {}, weights)
+        ...
 
 
 def random_weights(problem: ImmunizationProblem, columns: int, generator: torch.Generator) -> Tensor:
@@ -76,3 +65,13 @@ def random_weights(problem: ImmunizationProblem, columns: int, generator: torch.
     """
     unit = torch.rand((problem.dimension, columns), generator=generator, dtype=torch.float64)
     return ((2 * unit - 1) / math.sqrt(problem.dimension)).to(problem.device)
+
+
+def random_start(problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
+    """Return θ₀ `(D, D)`, where every method of the paper starts."""
+    return {"theta": random_weights(problem, problem.dimension, generator)}
+
+
+def random_probe(problem: ImmunizationProblem, outputs: int, generator: torch.Generator) -> Tensor:
+    """Return a probe's weights `(D, m)`, the same for each class: the order of classes changes nothing."""
+    return random_weights(problem, 1, generator).repeat(1, outputs)

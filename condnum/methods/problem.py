@@ -30,8 +30,8 @@ LossName = Literal["mse", "bce"]
 
 #: How a problem is made, for those who pass something else.
 MAKE_IT = (
-    "create one with ImmunizationProblem.from_data(X_P, y_P, X_H, y_H), where targets may be None, or with "
-    "ImmunizationProblem.from_covariances(K_P, K_H)."
+    "create one with ImmunizationProblem.from_data(X_benign, y_benign, X_harmful, y_harmful), where targets "
+    "may be None, or with ImmunizationProblem.from_covariances(K_P, K_H)."
 )
 
 
@@ -140,13 +140,9 @@ class ImmunizationProblem:
         return Seen.of(theta, self.benign, self.harmful, (self.probes[0], self.probes[1]))
 
     @own_state()
-    def probe_steps(self, theta: Any) -> tuple[ProbeSteps | None, ProbeSteps | None]:
+    def probe_steps(self, theta: Any) -> list[ProbeSteps | None]:
         """Count the steps of the benign and the harmful probe; None where there is nothing to learn."""
-        benign, harmful = (
-            seen_steps(task.through(theta)) if task is not None and task.learnable else None
-            for task in self.probes
-        )
-        return benign, harmful
+        return [None if of is None else seen_steps(of) for of in self.seen(theta).probes]
 
     @property
     def device(self) -> torch.device:
@@ -163,10 +159,10 @@ class ImmunizationProblem:
     @own_state()
     def from_data(
         cls,
-        X_P: ArrayLike,
-        y_P: ArrayLike | None,
-        X_H: ArrayLike,
-        y_H: ArrayLike | None = None,
+        X_benign: ArrayLike,
+        y_benign: ArrayLike | None,
+        X_harmful: ArrayLike,
+        y_harmful: ArrayLike | None = None,
         *,
         loss: LossName = "mse",
         X_loss: ArrayLike | None = None,
@@ -178,17 +174,17 @@ class ImmunizationProblem:
         """Build a problem from data matrices, of which it keeps copies.
 
         Args:
-            X_P: `(N_P, D)` pre-training inputs.
-            y_P: `(N_P,)` labels, or `(N_P,)` or `(N_P, m)` numbers, or None for the regularizers alone.
+            X_benign: `(N_P, D)` inputs of D_P.
+            y_benign: `(N_P,)` labels, or `(N_P,)` or `(N_P, m)` numbers, or None for the regularizers alone.
                 Integers, booleans, text and categories are labels: one-hot columns, probes with intercept.
-            X_H: `(N_H, D)` harmful inputs.
-            y_H: `(N_H,)` or `(N_H, m)`; only IMMA, erasure and the probes need them.
+            X_harmful: `(N_H, D)` inputs of D_H.
+            y_harmful: `(N_H,)` or `(N_H, m)`; only IMMA, erasure and the probes need them.
             loss: `mse`, or `bce` for one column of targets in [0, 1], without an intercept.
             X_loss: `(N_loss, D)` other inputs for the supervised loss on D_P.
-            y_loss: `(N_loss,)` their targets; then `y_P` is not used.
+            y_loss: `(N_loss,)` their targets; then `y_benign` is not used.
             X_probe: `(N_probe, D)` other inputs for the probe on D_H.
-            y_probe: `(N_probe,)` their targets; then `y_H` is not used.
-            device: Where to compute: `auto`, `cpu`, `cuda[:i]`; default: where X_P lives.
+            y_probe: `(N_probe,)` their targets; then `y_harmful` is not used.
+            device: Where to compute: `auto`, `cpu`, `cuda[:i]`; default: where X_benign lives.
 
         Returns:
             The problem, in float64.
@@ -204,40 +200,46 @@ class ImmunizationProblem:
             (ImmunizationProblem(D = 2; D_P: 2 rows; D_H: 1 rows), 1)
         """
         check_known("loss", loss, ("mse", "bce"))
-        X_P, X_H, X_loss, X_probe = same_columns(X_P=X_P, X_H=X_H, X_loss=X_loss, X_probe=X_probe)
-        if device is None:
-            device = X_P.device if isinstance(X_P, Tensor) and X_P.device.type != "mps" else "cpu"
-        device = resolve_device(device)
+        X_benign, X_harmful, X_loss, X_probe = same_columns(
+            X_benign=X_benign, X_harmful=X_harmful, X_loss=X_loss, X_probe=X_probe
+        )
         for X, y, names in ((X_loss, y_loss, "X_loss and y_loss"), (X_probe, y_probe, "X_probe and y_probe")):
             if (X is None) != (y is None):
                 raise InvalidInputError(f"{names} must be given together: pass both or neither.")
-        tasks, probes = list[Task](), list[Task | None]()
-        losses = list[SupervisedLoss | None]()
+        if device is None:
+            device = (
+                X_benign.device if isinstance(X_benign, Tensor) and X_benign.device.type != "mps" else "cpu"
+            )
+        device = resolve_device(device)
         kind: TargetKind = "regression" if loss == "bce" else "auto"  # 0 and 1 of a logit are no classes
-        for name, X, y, others in (("P", X_P, y_P, (X_loss, y_loss)), ("H", X_H, y_H, (X_probe, y_probe))):
-            loss_rows, targets = (X, y) if others[0] is None else others
+        tasks, losses, probes = list[Task](), list[SupervisedLoss | None](), list[Task | None]()
+        for name, X, y, others, their_y in (
+            ("benign", X_benign, y_benign, X_loss, y_loss),
+            ("harmful", X_harmful, y_harmful, X_probe, y_probe),
+        ):
+            rows, targets = (X, y) if others is None else (others, their_y)
+            logit = None
             if loss == "bce" and targets is not None:
-                targets = _probabilities(targets, f"y_{name}", loss_rows)
-                own = as_tensor(loss_rows, f"X of y_{name}", ndim=2).detach().to(device, copy=True)
-                losses.append(LogisticLoss(own, targets.to(device, copy=True)))
-            own_targets = targets if others[0] is None else None
-            task = Task.of(X, own_targets, kind=kind, name=f"X_{name}", device=device)
+                targets = logit = _probabilities(targets, f"y_{name}", rows)
+            own = targets if others is None else None
+            task = Task.of(X, own, kind=kind, name=f"X_{name}", device=device)
             tasks.append(task)
-            if others[0] is not None:
-                named = f"other inputs of y_{name}"
-                task = Task.of(loss_rows, targets, kind=kind, name=named, device=device)
+            if others is not None:
+                task = Task.of(rows, targets, kind=kind, name=f"other inputs of y_{name}", device=device)
                 if task.dimension != tasks[-1].dimension:
                     raise InvalidInputError(
                         f"the other inputs of y_{name} have {task.dimension} features, X_{name} has "
                         f"{tasks[-1].dimension}: both must live in one input space."
                     )
-            probe = None if targets is None else task.probe
-            probes.append(probe)
-            if len(losses) < len(probes):
-                losses.append(None if probe is None else SquaredLoss.of(probe))
+            probes.append(None if targets is None else task.probe)
+            if logit is not None:
+                features = as_tensor(rows, f"X of y_{name}", ndim=2).detach().to(device, copy=True)
+                losses.append(LogisticLoss(features, logit.to(device, copy=True)))
+            else:
+                losses.append(None if targets is None else SquaredLoss.of(task.probe))
         if tasks[0].dimension != tasks[1].dimension:
             raise InvalidInputError(
-                f"X_P has {tasks[0].dimension} features and X_H {tasks[1].dimension}: "
+                f"X_benign has {tasks[0].dimension} features and X_harmful {tasks[1].dimension}: "
                 "both tasks must share one input space."
             )
         return cls(tasks[0], tasks[1], losses, probes)

@@ -74,7 +74,8 @@ def label(name: object) -> str:
     from condnum.methods import get_method, method_names  # with torch, which a page does not need
 
     text = str(name)
-    return get_method(text).label.replace(" ", GAP) if text in method_names() else html.escape(text)
+    known = text in method_names() and getattr(get_method(text), "label", None)
+    return known.replace(" ", GAP) if known else html.escape(text)
 
 
 def cell(value: Any) -> str:

@@ -23,6 +23,7 @@ from condnum.deep.backbone import (
 from condnum.deep.features import ImageFeatures, head_accuracy
 from condnum.deep.image_sets import imagenet_classes, open_images
 from condnum.deep.images import ImageData
+from condnum.deep.methods import NetMethod, get_net_method
 from condnum.deep.pretraining import pretrain_backbone
 from condnum.deep.probe import fit_head
 from condnum.deep.rir import check_count, rir_sample
@@ -33,8 +34,6 @@ from condnum.deep.transforms import Augmentation, ImageTransform, training_trans
 from condnum.deep.weights import head_outputs, read_weights
 from condnum.errors import DataNotFoundError, InvalidInputError, require
 from condnum.files import atomic_write, output_folder
-from condnum.methods import Method
-from condnum.methods.registry import get_net_method
 from condnum.studies.deep_measures import (
     DeepTasks,
     FeatureSets,
@@ -173,9 +172,9 @@ class DeepNets(MethodStudy, name="deep", notebook="deep"):
         """Return a method's settings on a backbone: a preset, or the recipe's, with the user's epochs."""
         own, chosen = self.recipe(backbone), _method(method)
         known = {**self.defaults.settings, **own.settings}
-        known |= own.ours if {"well", "ill"} <= (chosen.net_parts or {}).keys() else {}
-        known |= chosen.net_defaults
-        if chosen.net_probe:
+        known |= own.ours if {"well", "ill"} <= chosen.parts.keys() else {}
+        known |= chosen.defaults
+        if chosen.probe:
             known |= self.defaults.imma
         base = deep_preset(self.preset) if self.preset else DeepSettings(**known)
         if chosen.name == "erase":  # no recipe has settings for it
@@ -436,7 +435,7 @@ class DeepNets(MethodStudy, name="deep", notebook="deep"):
         return sets | {"device": f"{place} ({device})"} | versions
 
 
-def _method(name: str) -> Method:
+def _method(name: str) -> NetMethod:
     """Return the method of a name, which may stand for one with other settings."""
     return get_net_method("erase" if name == ERASE_TRANSFORMED else name)
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias
 
+from condnum.deep.methods import get_net_method, net_method_names
 from condnum.errors import check_known
 from condnum.methods import Method
-from condnum.methods.registry import get_net_method, net_methods
 from condnum.studies.frame import several
 from condnum.studies.method_study import given_method
 
@@ -113,7 +113,7 @@ ERASE_TRANSFORMED = "erase_transformed"
 
 def known_methods() -> tuple[str, ...]:
     """Return what can be asked for: the methods for nets, in display order, yours among them."""
-    return (*net_methods(), ERASE_TRANSFORMED)
+    return (*net_method_names(), ERASE_TRANSFORMED)
 
 
 def _name(method: str | Method) -> str:

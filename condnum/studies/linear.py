@@ -1,6 +1,6 @@
 """The linear studies (Sec. 5.1): what house prices (Table 1) and pairs of digits (Table 2) share."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar
 
@@ -13,9 +13,10 @@ from condnum.methods import (
     DescentSettings,
     ImmunizationResult,
     get_method,
+    immunize,
 )
+from condnum.methods.descent import overridden
 from condnum.methods.problem import ImmunizationProblem
-from condnum.methods.registry import find_extractor
 from condnum.studies.frame import Cell, Count, FinishedCell
 from condnum.studies.measure import MEASURE_COLUMNS, measured_lines, report_step
 from condnum.studies.method_study import MethodNames, MethodStudy
@@ -42,6 +43,23 @@ SETTINGS = {
     "digits": _settings("digits-8x8", 0.005, (100, 100), record_every=10),
 }
 SETTINGS["embedded"] = SETTINGS["house-prices"] | {"ours": PRESETS["diabetes"]}
+
+
+def described(settings: Any, parts: Collection[str]) -> str:
+    """Say in one line what has an effect; the gradient's parts decide what the weights weigh."""
+    if not isinstance(settings, DescentSettings):
+        return "—" if settings is None else str(settings)
+    text = f"{settings.steps} steps of {settings.optimizer}"
+    text += f", η = {settings.learning_rate:g} ({settings.schedule})"
+    if settings.weights == "fixed" and {"well", "ill"} & set(parts):
+        text += f", λ_P = {settings.lambda_benign:g}, λ_H = {settings.lambda_harmful:g}"
+    elif settings.weights == "balanced" and len(parts) > 1:
+        text += f", λ balanced with ratio {settings.ratio:g}"
+    if "bilevel" in parts:
+        text += f", {settings.inner_steps} inner step(s) of size {settings.inner_rate:g}"
+    if "kappa_harmful" in parts:
+        text += f", difference of {settings.convention} κ"
+    return text + (f", loss weight {settings.loss_weight:g}" if "supervised" in parts else "")
 
 
 class LinearStudy(MethodStudy):
@@ -72,10 +90,10 @@ class LinearStudy(MethodStudy):
         """Where the files lie: at the path, or wherever the set is found."""
         return "auto" if self.data in self.sets else self.data
 
-    def settings(self, method: str) -> DescentSettings | None:
+    def settings(self, method: str) -> Any:
         """Return a method's settings in this run; None for closed forms."""
-        base: Any = SETTINGS[self.known].get(method, get_method(method).defaults)
-        return base if base is None or self.steps is None else base.with_overrides(steps=self.steps)
+        base = SETTINGS[self.known].get(method, getattr(get_method(method), "defaults", None))
+        return base if base is None or self.steps is None else overridden(base, steps=self.steps)
 
     @property
     def settings_table(self) -> pd.DataFrame:
@@ -83,8 +101,8 @@ class LinearStudy(MethodStudy):
         rows = []
         for name in self.methods:
             method, settings = get_method(name), self.settings(name)
-            chosen = "—" if settings is None else settings.describe(method.parts or ())
-            rows.append((method.label, method.summary, chosen))
+            chosen = described(settings, getattr(method, "parts", ()))
+            rows.append((getattr(method, "label", name), getattr(method, "summary", ""), chosen))
         return pd.DataFrame(rows, columns=["method", "what it does", "settings"])
 
     def problem(self, data: Any, cell: Cell) -> ImmunizationProblem:
@@ -107,13 +125,13 @@ class LinearStudy(MethodStudy):
             (seed, method)
             for seed in range(self.seeds)
             for method in self.methods
-            if not seed or get_method(method).seeded
+            if not seed or getattr(get_method(method), "seeded", True)
         ]
 
     def immunize(self, data: Any, cell: Cell) -> ImmunizationResult:
         """Run the method of a cell; deterministic, so that a cell's θ can be had again without storing it."""
         options: dict[str, Any] = {"seed": cell["seed"], "callback": report_step, **cell.settings}
-        return find_extractor(self.problem(data, cell), cell["method"], **options)
+        return immunize(self.problem(data, cell), cell["method"], **options)
 
     def measured(self, data: Any, results: Sequence[FinishedCell], own: Sequence[str] = ()) -> pd.DataFrame:
         """Measure every cell in every convention and at every scale of θ; `own` columns are of the cells."""

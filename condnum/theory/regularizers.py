@@ -272,7 +272,7 @@ def ill_of_spectrum(
     return SpectralRegularizer(value, slopes, count)
 
 
-def rank_one_gradient(H: Tensor, sigma: Tensor, vector: Tensor, count: int) -> Tensor:
+def rank_one_gradient(H: Tensor, sigma: float, vector: Tensor, count: int) -> Tensor:
     """Return `σvvᵀ − H/p`: ∇R_well(H) with σ₁ and p = D, and ∇R_ill(H)/R_ill² with σ_k and p = k."""
     return (-1 / count * H).addr_(sigma * vector, vector)
 

@@ -81,7 +81,7 @@ def test_theta_agrees_with_the_cpu(method):
     settings, gaps = STUDY.settings(method), {}
 
     def differ(steps):
-        short = settings.with_overrides(steps=steps, record_every=0)
+        short = dataclasses.replace(settings, steps=steps, record_every=0)
         here, there = ([immunize(one, method, settings=short) for one in problems] for problems in both)
         pairs = zip(there, here, strict=True)
         gaps[steps] = max(float((a.theta.cpu() - b.theta).norm() / b.theta.norm()) for a, b in pairs)

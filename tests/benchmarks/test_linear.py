@@ -9,8 +9,7 @@ import torch
 
 from condnum import Eraser, Immunizer, Task, condition_number, erasure, load_house_prices
 from condnum.machine import limited_threads
-from condnum.methods.algorithm1 import Ours
-from condnum.methods.descent import run_method
+from condnum.methods import get_method, immunize
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import linear_probe
 from condnum.theory.task import rank_tolerance
@@ -25,7 +24,7 @@ def digit_like(seed):
 
 def prepared_step(problem, well=1e-3, ill=1e-3, rate=1e-4):
     """One step of Algorithm 1, ready to be called again and again."""
-    method = Ours()
+    method = get_method("ours")
     theta = method.initial(problem, torch.Generator().manual_seed(0))["theta"]
     optimizer = torch.optim.Adam([theta], lr=rate)
 
@@ -59,13 +58,13 @@ def test_a_step_of_algorithm_1(data, steps, seconds):
         problem = ImmunizationProblem.from_pair(load_house_prices())
     else:
         problem = ImmunizationProblem(digit_like(4), digit_like(7))
-    D, settings = problem.dimension, Ours().defaults.with_overrides(record_every=0)
-    theta = Ours().initial(problem, torch.Generator().manual_seed(0))["theta"].clone()
+    D = problem.dimension
+    theta = get_method("ours").initial(problem, torch.Generator().manual_seed(0))["theta"].clone()
     naive, square = torch.optim.Adam([theta], lr=1e-3), torch.randn(D, D, dtype=torch.float64)
     with limited_threads(1):  # as the sweep computes
 
         def descend(count):
-            run_method(problem, Ours(), settings.with_overrides(steps=count), seed=0)
+            immunize(problem, "ours", steps=count, record_every=0)
 
         start = seconds(lambda: descend(1))
         ours = (seconds(lambda: descend(steps + 1), 3) - start) / steps

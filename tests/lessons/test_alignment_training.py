@@ -1,5 +1,7 @@
 """Paths of extractors: each kept number against the theory's own functions."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -29,7 +31,7 @@ def thetas(tasks):
     result = immunize(
         tasks.problem,
         "opt_kappa",
-        settings=tasks.study.settings("opt_kappa").with_overrides(record_every=0, steps=12),
+        settings=replace(tasks.study.settings("opt_kappa"), record_every=0, steps=12),
         callback=lambda progress: seen.update({progress.step: progress.theta.clone()}),
         callback_steps=range(12),
     )

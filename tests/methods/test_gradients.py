@@ -4,9 +4,9 @@ import pytest
 import torch
 from covariances import decaying_task, draw, labeled_task
 
-from condnum.methods import DescentSettings, baselines, get_method
+from condnum.methods import DescentSettings, ImmunizationProblem, baselines, get_method
 from condnum.methods.baselines import bilevel_gradient
-from condnum.methods.problem import ImmunizationProblem, LogisticLoss, SquaredLoss
+from condnum.methods.problem import LogisticLoss, SquaredLoss
 from condnum.theory.linalg import SMALL
 from condnum.theory.task import Task
 
@@ -23,7 +23,7 @@ def gradients_of(shape, method, **overrides):
     theta = torch.eye(D, dtype=torch.float64) + 0.02 * draw(D, D, seed=99)
     parameters = {"theta": theta, "omega": draw(D, 1, seed=7)}
     method = get_method(method)
-    found = method.gradients(problem, parameters, method.defaults.with_overrides(**overrides))
+    found = method.gradients(problem, parameters, DescentSettings(**overrides))
     return problem, theta, parameters["omega"], found.of_theta(theta), found.others
 
 

@@ -7,7 +7,7 @@ import pytest
 from waiting import wait_until
 
 from condnum import Immunizer, progress
-from condnum.methods.settings import DescentSettings
+from condnum.methods import DescentSettings
 from condnum.progress import following, sweep_line, terminal_progress
 
 
@@ -53,7 +53,7 @@ def test_pieces_that_were_found_finished_took_no_time() -> None:
 def test_the_line_of_a_descent(capsys) -> None:
     settings = DescentSettings(steps=3)
     Immunizer("ours", settings=settings, verbose=True).fit([[2.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 2.0]])
-    assert "steps: 2/3 [" in (line := capsys.readouterr().err)
+    assert "steps: 3/3 [" in (line := capsys.readouterr().err)
     assert "ours, seed 0]" in line
 
 

@@ -7,7 +7,7 @@ from studies.test_deep_nets import SHORT_NETS
 from test_readme import PAGES, fences
 
 from condnum.figures import deep_attacks as figures
-from condnum.methods import registry
+from condnum.methods import METHODS
 from condnum.report import deep as report
 from condnum.report.tables import GAP, as_html
 from condnum.studies.deep_attackers import DeepAttackers
@@ -33,7 +33,7 @@ def finished(tmp_path_factory):
     run = dataclasses.replace(SHORT, methods=("ours", str(file))).run(out=folder, jobs=1)
     run.save(folder)
     yield run, folder
-    registry.METHODS.pop("log_kappa")
+    METHODS.pop("log_kappa")
 
 
 class TestRun:

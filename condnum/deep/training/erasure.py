@@ -21,10 +21,10 @@ from torch.nn import functional
 
 from condnum.deep.backbone import Backbone
 from condnum.deep.hooks import pooled_outputs
+from condnum.deep.methods import SUPERVISED, smoothed_loss
 from condnum.deep.parts import block_names
 from condnum.deep.training.objectives import Batches, DeepObjective, check_finite
 from condnum.deep.training.settings import DeepSettings
-from condnum.methods.nets import SUPERVISED, smoothed_loss
 
 #: Ridge penalties, in units of the mean eigenvalue of the Gram matrix: an attacker tunes the penalty.
 PENALTIES = (1e-3, 1e-1)

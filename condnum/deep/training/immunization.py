@@ -4,6 +4,7 @@ import copy
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from condnum.arrays import resolve_device
 from condnum.deep.backbone import Backbone
 from condnum.deep.image_sets import ImageSource, as_images
 from condnum.deep.images import ImageData, Unreadable
+from condnum.deep.methods import Task, get_net_method
 from condnum.deep.rir import check_count
 from condnum.deep.training.erasure import ErasureObjective
 from condnum.deep.training.loop import DeepStopReason, Training
@@ -23,9 +25,7 @@ from condnum.deep.training.settings import DeepSettings, deep_preset, default_se
 from condnum.deep.transforms import ImageTransform, evaluation_transform
 from condnum.errors import InvalidInputError
 from condnum.files import output_folder
-from condnum.methods import Method
-from condnum.methods.nets import Task
-from condnum.methods.registry import get_net_method
+from condnum.methods.descent import checked
 from condnum.theory.kappa import RATIO_TOLERANCE
 
 
@@ -64,7 +64,7 @@ def immunize_backbone(
     D_P: ImageSource,
     D_H: ImageSource,
     *,
-    method: str | Method = "ours",
+    method: Any = "ours",
     settings: DeepSettings | str | None = None,
     validation: ImageSource | None = None,
     validation_H: ImageSource | None = None,
@@ -95,7 +95,8 @@ def immunize_backbone(
         method: `ours`; `r_ill_only`, without R_well; `opt_kappa`, κ_P − κ_H itself; `imma`, bi-level;
             all with the supervised loss on D_P.
             `erase` trains every block until ridge heads on any of them read as little of D_H as possible,
-            and keeps the last θ above its floor. Or a `Method` of your own with `net_parts`.
+            and keeps the last θ above its floor. Or an object of your own with `net_parts`, see
+            `condnum.deep.methods.NetMethod`.
         settings: `DeepSettings`, None for the defaults of the method, or for one of the paper's methods the
             name of a preset.
         validation: Held-out images of D_P, best some that θ₀ has not seen either; None holds out a part.
@@ -132,7 +133,7 @@ def immunize_backbone(
     """
     known = get_net_method(method)
     preset = deep_preset(settings) if isinstance(settings, str) else settings
-    chosen, erases = preset or default_settings(known), known.name == "erase"
+    chosen, erases = checked(preset or default_settings(known)), known.name == "erase"
     if not backbone.can_train:
         raise InvalidInputError("a snapshot cannot be trained; pass the backbone from which it was made.")
     data_P, data_H = as_images(D_P, "D_P"), as_images(D_H, "D_H")
@@ -226,7 +227,7 @@ def _warnings(training: Training, reason: DeepStopReason) -> list[str]:
             "a larger max_accuracy_drop, or change the learning rate or the weights."
         )
         return found
-    most, ranked = 1 + RATIO_TOLERANCE, training.objective.method.net_ranked
+    most, ranked = 1 + RATIO_TOLERANCE, training.objective.method.ranked
     met = not ranked or (state.best.least_harmful_ratio > most and state.best.largest_benign_ratio <= most)
     if not met or state.best.accuracy < floor:
         found.append(

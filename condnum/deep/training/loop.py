@@ -10,13 +10,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from condnum.deep.methods import SUPERVISED, Task
 from condnum.deep.training.monitor import Evaluation, Monitor
 from condnum.deep.training.objectives import Batches, DeepObjective, NotFiniteError
 from condnum.deep.training.samples import TaskStream
 from condnum.deep.weights import read_state, write_state
 from condnum.errors import RankError
 from condnum.machine import memory_advice
-from condnum.methods.nets import SUPERVISED, Task
 from condnum.progress import report_event
 
 DeepStopReason = Literal["steps", "early_stopping", "diverged"]
@@ -160,7 +160,7 @@ class Training:
 
     def _balance(self, batches: Batches, key: tuple[int, ...]) -> dict[str, float]:
         """Return λ of each part: fixed, or from the norms of the parts' gradients in θ at this step."""
-        settings, state, parts = self.settings, self.state, self.objective.method.net_parts
+        settings, state, parts = self.settings, self.state, self.objective.method.parts
         weights = {SUPERVISED: state.loss_weight}
         if not parts:
             return weights
@@ -190,7 +190,7 @@ class Training:
         except NotFiniteError:
             return None
         floor = self.accuracy_floor
-        latest = not self.objective.method.net_ranked and found.accuracy >= floor
+        latest = not self.objective.method.ranked and found.accuracy >= floor
         better = settings.keep == "last" or latest or found.rank(floor) > state.best.rank(floor)
         if better:
             state.best, state.best_net = found, self._net()
@@ -204,7 +204,7 @@ class Training:
 
     def _adapt(self, found: Evaluation) -> None:
         """Move λ_H by (ii) and the loss weight by the accuracy, a factor up or down."""
-        state, first, parts = self.state, self.settings, self.objective.method.net_parts or {}
+        state, first, parts = self.state, self.settings, self.objective.method.parts
         if len({part.task for part in parts.values()}) == 2:  # else nothing holds (ii)
             low = found.expected_benign_ratio < BENIGN_AIM
             ratio = state.ratio * (RATIO_FACTOR if low else 1 / RATIO_FACTOR)

@@ -3,7 +3,7 @@ r"""The objective of a method on a backbone, Eq. 11 among them: the gradients of
 .. math:: \min_{\omega,\theta}\; L(D_P, \omega, \theta) + \lambda_P R_{well}(\tilde H_P(\theta))
    + \lambda_H R_{ill}(\tilde H_H(\theta))
 
-The parts are those of `condnum.methods`; here a net answers what they ask of a step.
+The parts are those of `condnum.deep.methods`; here a net answers what they ask of a step.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -15,12 +15,10 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from condnum.deep.backbone import Backbone
+from condnum.deep.methods import NetMethod, NetStep, Task, Vector, get_net_method
 from condnum.deep.training.samples import Batch
 from condnum.deep.training.settings import DeepSettings
 from condnum.errors import InvalidInputError
-from condnum.methods import Method
-from condnum.methods.nets import NetStep, Task, Vector
-from condnum.methods.registry import get_net_method
 
 Batches: TypeAlias = Mapping[Task, Batch]  # of one step
 
@@ -43,7 +41,7 @@ class DeepObjective:
     def __init__(
         self,
         backbone: Backbone,
-        method: str | Method,
+        method: str | NetMethod,
         settings: DeepSettings,
         *,
         harmful_classes: int = 0,
@@ -56,7 +54,7 @@ class DeepObjective:
         names = {parameter: name for name, parameter in backbone.named_parameters()}
         self._names = [names[parameter] for parameter in self.theta]  # type: ignore[index]
         self.probe: nn.Linear | None = None
-        if self.method.net_probe:
+        if self.method.probe:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
                 probe = nn.Linear(backbone.num_features, harmful_classes)
@@ -93,7 +91,8 @@ class DeepObjective:
         step = NetStep(
             self.theta, self.heads, self.backbone.head, self.probe, labels, self.settings, features
         )  # fmt: skip
-        return self.method.net_backward(step, weights)
+        own = self.method.backward
+        return own(step, weights) if own else step.backward(self.method.parts, weights)
 
     def _features(self, batch: Batch, key: Sequence[int], theta: Vector | None = None) -> Tensor:
         """Return a batch's features `(n, D)` at θ, the same ones each time for a key; default θ as it is."""

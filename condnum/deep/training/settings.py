@@ -1,17 +1,16 @@
-"""Settings of an immunization of a deep net: frozen, checked by their types, changed by `with_overrides`."""
+"""Settings of an immunization of a deep net; `immunize_backbone` checks their values."""
 
 import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from condnum.deep.methods import NetMethod, get_net_method
 from condnum.errors import check_known
-from condnum.methods import Method
-from condnum.methods.registry import get_net_method
-from condnum.methods.settings import Settings
+from condnum.methods.descent import overridden
 
 
 @dataclass(frozen=True)
-class DeepSettings(Settings):
+class DeepSettings:
     """How a backbone is immunized.
 
     The defaults look for their own weights: every `record_every` steps λ_H goes up where (ii) is below 0.7,
@@ -24,7 +23,7 @@ class DeepSettings(Settings):
     learning_rate: float = 2e-4  # η at step 0, of θ and of the head
     schedule: Literal["constant", "cosine"] = "constant"  # cosine: η falls to 0 at the last step
     epochs: int = 3  # passes over the smaller task, as Table 4 counts them
-    steps: int | None = 1600  # type: ignore[assignment]  # at most; None: `epochs`
+    steps: int | None = 1600  # at most; None: `epochs`
     batch_size: int = 100  # images of each task in a step
     weights: Literal["adaptive", "balanced", "fixed"] = "adaptive"  # where λ_P and λ_H come from
     ratio: float = 1.0  # balanced: λ_P = 1/‖g_P‖, λ_H = ratio/‖g_H‖ at step 0; adaptive: to begin with
@@ -42,6 +41,10 @@ class DeepSettings(Settings):
     keep: Literal["best", "last"] = "best"  # which θ is the result
     transformed: bool = False  # erase: D_H's images are read under random changes too, best with keep="last"
 
+    def with_overrides(self, **values: Any) -> "DeepSettings":
+        """Return a copy with some settings changed."""
+        return overridden(self, **values)
+
     def rate(self, step: int, steps: int) -> float:
         """Return η of a step (from 0): constant, or multiplied by `(1 + cos(π·step/steps))/2`."""
         if self.schedule == "constant":
@@ -49,9 +52,9 @@ class DeepSettings(Settings):
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * step / steps))
 
 
-def default_settings(method: str | Method) -> DeepSettings:
+def default_settings(method: str | NetMethod) -> DeepSettings:
     """Return the settings of a method for which none are given."""
-    return DeepSettings(**get_net_method(method).net_defaults)
+    return DeepSettings(**get_net_method(method).defaults)
 
 
 _TABLE_4: dict[str, dict[str, Any]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from torch import nn
 from condnum.deep import Backbone, DeepSettings, immunize_backbone
 from condnum.deep.hooks import pooled_outputs
 from condnum.deep.images import image_loader
+from condnum.deep.methods import NET_METHODS
 from condnum.deep.parts import block_names
 from condnum.deep.training.erasure import (
     DISTANCE,
@@ -25,7 +27,6 @@ from condnum.deep.training.erasure import (
 )
 from condnum.deep.training.samples import Batch
 from condnum.deep.training.settings import default_settings
-from condnum.methods.baselines import Erase
 
 SETTINGS = DeepSettings(steps=6, batch_size=100, record_every=3, groups=1)
 
@@ -152,7 +153,7 @@ def test_what_does_not_decode_is_left_out_of_a_step(D_H, transform):
 
 
 def test_without_settings_the_method_has_its_own(run, monkeypatch):
-    known = {**Erase.net_defaults, "steps": 2}
-    monkeypatch.setattr(Erase, "net_defaults", known)
+    known = {**NET_METHODS["erase"].defaults, "steps": 2}
+    monkeypatch.setitem(NET_METHODS, "erase", replace(NET_METHODS["erase"], defaults=known))
     found = run(None).settings
     assert found == default_settings("erase") == DeepSettings(**known)

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from condnum.deep import Backbone, DeepSettings, immunize_backbone
+from condnum.deep.methods import NET_METHODS
 from condnum.deep.training import loop
 from condnum.deep.training.monitor import Evaluation, Monitor
 from condnum.deep.training.samples import Samples, hold_out
 from condnum.deep.transforms import training_transform
 from condnum.errors import DataFormatError, InvalidInputError, UnknownNameError
-from condnum.methods.registry import net_methods
 
 SHORT = DeepSettings(
     steps=8, batch_size=100, record_every=2, groups=1, optimizer="sgd", learning_rate=1e-3,
@@ -44,7 +44,7 @@ def moved(before, net):
     return {key for key, value in net.state_dict().items() if not torch.equal(value, before[key])}
 
 
-@pytest.mark.parametrize("method", [name for name in net_methods() if name != "erase"])
+@pytest.mark.parametrize("method", [name for name in NET_METHODS if name != "erase"])
 def test_only_the_trainable_part_and_the_head_move(run, backbone, method):
     before = copy.deepcopy(backbone.state_dict())
     result = run(SHORT.with_overrides(keep="last", steps=2), method=method)
