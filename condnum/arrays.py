@@ -161,9 +161,11 @@ def as_tensor(value: ArrayLike, name: str, *, ndim: int | None = None, minimum_n
         if array.dtype.kind == "c":
             raise InvalidInputError(f"Complex data not supported: {name} must be real, got {array.dtype}.")
         if array.dtype.kind not in "fiub":
-            raise InvalidInputError(
-                f"{name} must hold real numbers, got dtype {array.dtype}; convert it with .astype(float)."
-            )
+            said = f"got dtype {array.dtype}; convert it with .astype(float)"
+            if array.dtype == object:
+                odd = next((one for one in array.ravel() if not isinstance(one, Real)), None)
+                said = f"but an argument must be a string or a number, not {type(odd).__name__}: {odd!r:.40}"
+            raise InvalidInputError(f"{name} must hold real numbers, {said}.")
         # torch takes neither longdouble, nor a foreign byte order, nor (quietly) read-only memory.
         with np.errstate(over="ignore"):  # a longdouble beyond float64 becomes infinite, and is refused below
             tensor = torch.from_numpy(np.require(array, dtype=np.float64, requirements=["W", "C"]))
@@ -178,7 +180,10 @@ def as_tensor(value: ArrayLike, name: str, *, ndim: int | None = None, minimum_n
     if tensor.ndim < minimum_ndim:
         raise InvalidInputError(f"{name} must have at least {minimum_ndim} dimension(s), got shape {shape}.")
     if tensor.numel() == 0:
-        raise InvalidInputError(f"{name} is empty: shape {shape}.")
+        what = "sample" if shape[0] == 0 else "feature"
+        raise InvalidInputError(
+            f"{name} is empty: 0 {what}(s) (shape={shape}) while a minimum of 1 is required."
+        )
     tensor = tensor.to(torch.float64)
     if not all_finite(tensor):
         finite = torch.isfinite(tensor)

@@ -20,7 +20,7 @@ class CondnumError(Exception):
         return [f"{type(self).__name__}: {self}"]
 
 
-class InvalidInputError(CondnumError, ValueError):
+class InvalidInputError(CondnumError, ValueError, TypeError):
     """An argument has a wrong shape, a wrong type, a forbidden value or non-finite entries."""
 
 

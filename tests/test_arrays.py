@@ -69,7 +69,7 @@ def test_scalars_booleans_and_what_is_shared():
         (np.array(["a"]), {}, "x must hold real numbers, got dtype <U1"),
         (np.array([1j]), {}, "Complex data not supported: x must be real, got complex128"),
         (np.ones(3), {"ndim": 2}, r"x must have 2 dimension\(s\), got shape \(3,\)"),
-        (np.ones((0, 3)), {}, r"x is empty: shape \(0, 3\)"),
+        (np.ones((0, 3)), {}, r"x is empty: 0 sample\(s\) \(shape=\(0, 3\)\)"),
         (np.array([[1.0, 2], [np.nan, np.inf]]), {}, r"2 non-finite.*index \(1, 0\): nan; impute or drop"),
     ],
 )

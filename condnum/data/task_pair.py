@@ -9,15 +9,21 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from condnum.arrays import as_array, same_columns
+from condnum.arrays import as_array, as_targets, same_columns
 from condnum.errors import InvalidInputError, check_integer
 
 Float64Array: TypeAlias = NDArray[np.float64]
 
 
 def read_only(value: Any, name: str, *, labels: bool = False) -> NDArray[Any]:
-    """Return `value` as a read-only float64 array, or int64 of `labels`; if it is one, it is not copied."""
+    """Return `value` as a read-only float64 array, or int64 of `labels`; if it is one, it is not copied.
+
+    Labels that are text become places among the sorted classes.
+    """
+    if labels and not isinstance(value, Tensor) and isinstance(next(iter(np.ravel(value)), None), str):
+        value = as_targets(value, name, quiet=True)[0]
     array = as_array(value, name)
     if array.dtype.kind not in "fiub":
         raise InvalidInputError(f"{name} must hold real numbers, got dtype {array.dtype}; encode it first.")
@@ -162,10 +168,12 @@ class TaskPair:
         """Make a pair of arrays at hand; the checksum is that of their values, features are `x1`, `x2`, ….
 
         Examples:
-            >>> TaskPair.from_arrays([[1, 0], [0, 1]], [0, 1], [[1, 1], [2, 0]], [1, 2]).feature_names
-            ('x1', 'x2')
+            >>> pair = TaskPair.from_arrays([[1, 0], [0, 1]], ["ham", "egg"], [[1, 1], [2, 0]], [1, 2])
+            >>> pair.feature_names, pair.y_P
+            (('x1', 'x2'), array([1, 0]))
         """
         X_P, X_H = same_columns(X_P=X_P, X_H=X_H)
+        y_P, y_H = read_only(y_P, "y_P", labels=True), read_only(y_H, "y_H", labels=True)
         given = {"X_P": X_P, "y_P": y_P, "X_H": X_H, "y_H": y_H}
         arrays: dict[str, Any] = {key: read_only(value, key) for key, value in given.items()}
         columns = arrays["X_P"].shape[1] if arrays["X_P"].ndim == 2 else 0

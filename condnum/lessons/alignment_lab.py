@@ -33,6 +33,12 @@ LABS = {
 #: The extractor that a function of the reader's makes.
 YOURS = "yours"
 
+
+def max_rir(K_P: Any, K_H: Any) -> Any:
+    """Return θ*, which does not depend on the harmful task."""
+    return max_rir_immunizer(K_P)
+
+
 Side = Literal["benign", "harmful"]
 SIDES: tuple[Side, Side] = ("benign", "harmful")
 
@@ -149,7 +155,7 @@ def explorer_of(
         i: int = 1,
         j: int = 1,
         side: Side = "benign",
-        theta: Callable[[Any, Any], Any] = max_rir_immunizer,
+        theta: Callable[[Any, Any], Any] = max_rir,
     ) -> AlignmentView:
         """Look up a step of one extractor."""
         path = of(theta(K_P, K_H)) if extractor == YOURS else kept[extractor]
@@ -159,6 +165,6 @@ def explorer_of(
     name = "AlignmentLab" + "".join(map(str.capitalize, words))
     doc = f"Singular vectors along the training: {' and '.join(tasks.names)}."
     body = {"__doc__": doc, "__module__": __name__, "tasks": tasks, "paths": kept}
-    body |= {"own": Own("theta", max_rir_immunizer, ratios_of, theta)}
+    body |= {"own": Own("theta", max_rir, ratios_of, theta)}
     body |= {"compute": staticmethod(compute)}
     return type(name, (Explorer,), body)

@@ -89,7 +89,7 @@ def whiten(theta: Floats, covariance: Floats) -> Floats:
 def attacks(*, angle: float = 45.0) -> list[Attack]:
     """Probe a harmful task, D = 16, through four extractors; the third has κ of θ*, all else at the top."""
     K_P, K_H = two_tasks(angle=angle, dimension=16)
-    best = np.asarray(max_rir_immunizer(K_P, K_H))
+    best = np.asarray(max_rir_immunizer(K_P))
     mu, V = np.linalg.eigh(best.T @ K_H @ best)
     gain = np.append(1.0, np.sqrt(mu[-1] / mu[1:]))
     extractors = {

@@ -341,7 +341,7 @@ def extractors(split: Split, seed: int) -> Iterator[Extractor]:
         if count in ROUNDS:
             yield Extractor.erasing("iterated", f"{count} rounds", count, *maps)
     P, H = covariances(split)
-    whitening = np.asarray(max_rir_immunizer(P, H))
+    whitening = np.asarray(max_rir_immunizer(P))
     yield Extractor("front", "max_rir", np.nan, whitening)
     yield Extractor("front", "pareto", np.nan, np.asarray(pareto_immunizer(P, H)))
     Q = np.linalg.qr(whitening.T @ full.removed)[0]

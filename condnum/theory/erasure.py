@@ -163,6 +163,8 @@ def erasure(
         "keep_unseen": keep_unseen,
     }
     if isinstance(X, Task):
+        if y is not None or kind != "auto":
+            raise InvalidInputError("a Task has its own targets: leave y and kind out, or give rows X and y.")
         return erasure_of_task(X, **options)
     return erasure_of_task(Task.of(X, y, kind=kind, name="harmful_features"), (X, y), **options)
 
@@ -204,12 +206,14 @@ def erasure_of_rows(
     degree: int = 1,
     keep_unseen: bool = False,
     stored: float = EPS,
+    empty: bool = False,
 ) -> Erasure:
     """Erase Z `(n, C)` from features F `(n, D)`, both ready: centered for a probe with an intercept.
 
     Any rows with the same products do, such as a triangular factor of N rows. `mean` `(D,)` of the columns
     before they were centered carries the round-off of numbers stored at a precision of `stored`. A column
-    that varies within it, or within that of a sum of N terms, counts as constant.
+    that varies within it, or within that of a sum of N terms, counts as constant. `empty` allows that nothing
+    is left, r = 0.
     """
     strength = check_real("strength", strength, 0, 1)
     keep_unseen = check_flag("keep_unseen", keep_unseen)
@@ -249,7 +253,7 @@ def erasure_of_rows(
         theta = same - strength * (V @ a / units[:, None]) @ (V @ b * units[:, None]).mT
         return Erasure(theta, same, removed, k, strength, 0.0)
     unseen = _unseen(V) if keep_unseen else V[:, :0]
-    if k >= r and not unseen.shape[1]:
+    if k >= r and not unseen.shape[1] and not empty:
         fewer = f"a smaller rank, such as {k // 2}, fewer classes" if k > 1 else "more features"
         raise RankError(
             f"degree {degree} leaves none of {r} directions that the rows excite (n_features = {D}), for "

@@ -224,10 +224,13 @@ def condition_number(
     """
     check_known("matrix kind", kind, get_args(MatrixKind))
     if isinstance(matrix, Task):
+        if rtol is not None or kind != "matrix":
+            raise InvalidInputError("a Task was cut at its rank: leave rtol and kind out, or give an array.")
         return kappa(matrix.raw, convention, ridge=ridge)
     if kind == "features":  # as of the task, without its vectors
         task = Task.of(matrix, name="matrix")
-        top, low, rank = triangle_ends(graded_triangle(task.products[0]), task.rtol)
+        tolerance = checked_rtol(rtol, task.rtol)
+        top, low, rank = triangle_ends(graded_triangle(task.products[0]), tolerance)
         return ConditionNumber.of(top * top, low * low, rank, task.dimension, convention, ridge)
     M = as_tensor(matrix, "matrix", ndim=2).detach()
     eps = storage_eps(matrix)
@@ -360,10 +363,10 @@ class Immunization:
         if self.success:
             return "met"
         lost = [
-            f"rank(H_{task[0].upper()}) falls from {before.rank} to {after.rank}"
-            for task, before, after in (
-                ("benign", self.benign_before, self.benign_after),
-                ("harmful", self.harmful_before, self.harmful_after),
+            f"rank(H_{letter}) falls from {before.rank} to {after.rank}"
+            for letter, before, after in (
+                ("P", self.benign_before, self.benign_after),
+                ("H", self.harmful_before, self.harmful_after),
             )
             if before.rank != after.rank
         ]

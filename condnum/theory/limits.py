@@ -34,7 +34,14 @@ from condnum.theory.linalg import (
     symmetric_part,
     triangle_ends,
 )
-from condnum.theory.task import Task, graded_singular_values, graded_triangle, rank_tolerance, two_tasks
+from condnum.theory.task import (
+    Task,
+    as_task,
+    graded_singular_values,
+    graded_triangle,
+    rank_tolerance,
+    two_tasks,
+)
 
 #: Sine of a principal angle below which a direction lies in both subspaces.
 ANGLE_TOLERANCE = 1e-6
@@ -208,38 +215,33 @@ def fraction_of_limit(rir: float, limit: float) -> float:
 
 
 @door
-def max_rir_immunizer(
-    benign: Any,
-    harmful: Any,
-    *,
-    null_gain: float = 1.0,
-) -> Array:
+def max_rir_immunizer(benign: Any, *, null_gain: float = 1.0) -> Array:
     """Closed-form immunizer `θ* = K_P^{-1/2}`: `κ(H_P(θ*)) = 1` and RIR at its theoretical limit.
+
+    It depends on the benign task alone, and attains the limit for every harmful one.
 
     On null(K_P), where the limit is infinite if the harmful task lives there, θ* scales by
     `null_gain` times its largest gain on range(K_P): RIR then grows with `null_gain²`.
 
     Args:
         benign: D_P as a `Task`, or `(D, D)` K_P.
-        harmful: D_H as a `Task`, or `(D, D)` K_H (only its shape is used: θ* does not depend on it).
         null_gain: Gain on null(K_P) relative to `1/√γ_r`.
 
     Returns:
         `(D, D)` symmetric positive definite, at unit scale, of the caller's kind and dtype.
 
     Raises:
-        InvalidInputError: Shapes differ, entries are non-finite, `null_gain` is not positive.
-        RankError: A covariance is zero.
+        InvalidInputError: Not a covariance, or `null_gain` is not positive.
+        RankError: The covariance is zero.
 
     Examples:
         >>> import numpy as np
-        >>> theta = max_rir_immunizer(np.diag([4.0, 1.0]), np.diag([2.0, 1.0]))
+        >>> theta = max_rir_immunizer(np.diag([4.0, 1.0]))
         >>> np.round(theta / theta[1, 1], 12)
         array([[0.5, 0. ],
                [0. , 1. ]])
     """
-    P, _ = two_tasks(benign, harmful)
-    return max_rir(P, null_gain)
+    return max_rir(as_task(benign, "benign"), null_gain)
 
 
 def max_rir(P: Task, null_gain: float = 1.0) -> Tensor:

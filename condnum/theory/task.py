@@ -164,6 +164,10 @@ class Task:
         known: TargetKind = (
             "auto" if not self.rows else "regression" if self.classes is None else "classification"
         )
+        if kind not in ("auto", known) and known != "auto":
+            raise InvalidInputError(
+                f"kind is {kind}, but earlier targets were taken for {known}; leave it out."
+            )
         codes, found = as_targets(y, name, kind if known == "auto" else known, rows=N)
         if found is None:
             Y = torch.from_numpy(codes).to(new)
@@ -201,8 +205,6 @@ class Task:
             >>> Task.of_covariance([[4.0, 0.0], [0.0, 0.0]], [2.0, 0.0]).along.tolist()
             [[1.0]]
         """
-        if isinstance(K, Task):
-            return K
         T = as_covariance(K, name).detach()
         D, names = len(T), named_columns(K)
         values, vectors = torch.linalg.eigh(T)

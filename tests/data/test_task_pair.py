@@ -3,12 +3,14 @@
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.preprocessing import StandardScaler
 
 from condnum.data import Provenance, TaskPair
 from condnum.data.task_pair import read_only, standardize
 from condnum.errors import InvalidInputError
+from condnum.methods.problem import ImmunizationProblem
 
 ORIGIN = Provenance("embedded", "here", False)
 
@@ -57,6 +59,15 @@ def test_samples_are_the_tasks_unless_given_and_head_cuts_everything():
     assert cut.X_P.tolist() == [[1, 2], [3, 4]]
     assert (cut.y_P.tolist(), cut.y_loss.tolist(), cut.rows_harmful) == ([0, 1], [0, 1], 2)
     assert (cut.checksum, pair.head(50).rows_benign) == (pair.checksum, 3)
+
+
+@pytest.mark.parametrize("kind", [np.array, list, pd.Series, lambda y: pd.Series(y, dtype="category")])
+def test_labels_may_be_text(kind):
+    X, y = np.eye(4), ["b", "a", "b", "c"]
+    pair = TaskPair.from_arrays(X, kind(y), X, [True, False, True, False])
+    assert (pair.y_P.dtype, pair.y_P.tolist(), pair.y_H.tolist()) == (np.int64, [1, 0, 1, 2], [1, 0, 1, 0])
+    assert pair.checksum == TaskPair.from_arrays(X, [1, 0, 1, 2], X, [1, 0, 1, 0]).checksum
+    assert ImmunizationProblem.from_pair(pair).benign.outputs == 3
 
 
 NAN, INF = float("nan"), float("inf")

@@ -159,7 +159,7 @@ class TestLimit:
     def test_the_closed_form_attains_it(self, seed, D, logs):
         rng = np.random.default_rng(seed)
         K_P, K_H = (covariance_of(rng, D, D, 10**log) for log in logs)
-        result = relative_immunization_ratio(max_rir_immunizer(K_P, K_H), K_P, K_H)
+        result = relative_immunization_ratio(max_rir_immunizer(K_P), K_P, K_H)
         # κ(K) ≤ 1e3 and κ(M) ≤ 1e6: eps·1e3 of the spectra, a few hundred times that of the product.
         assert result.rir == pytest.approx(rir_limit(K_P, K_H).value, rel=1e-10)
         assert result.benign_after.value == pytest.approx(1, rel=1e-10)
@@ -169,7 +169,7 @@ class TestLimit:
         # κ_H = 6g² for g² ≥ 1/3; before, κ_P = 4 and κ_H = 3: RIR = 6g²/3·4 = 8g².
         K_P, K_H = np.diag([4.0, 1.0, 0.0]), np.diag([2.0, 1.0, 3.0])
         for gain in (1.0, 10.0, 1e3):
-            theta = max_rir_immunizer(K_P, K_H, null_gain=gain)
+            theta = max_rir_immunizer(K_P, null_gain=gain)
             assert rir(theta, K_P, K_H) == pytest.approx(8 * gain**2, rel=1e-9)
             assert np.linalg.eigvalsh(theta)[0] > 0
             assert np.linalg.norm(theta) ** 2 == pytest.approx(3, rel=1e-14)  # unit scale
@@ -221,7 +221,7 @@ class TestRidgeConventionLimit:
             theta = np.outer(Z[:, -1], np.eye(D)[0]) + low
             theta += 10 ** rng.uniform(-9, -2) * np.eye(D)
         elif kind == "whitened":
-            theta = max_rir_immunizer(K_P + 10 ** rng.uniform(-6, 0) * np.eye(D), K_H)
+            theta = max_rir_immunizer(K_P + 10 ** rng.uniform(-6, 0) * np.eye(D))
         else:
             theta = extractor(rng, D, kind, D + wider)
         unit = rir(theta, K_P, K_H, convention="ridge", ridge=ridge)
@@ -318,7 +318,7 @@ class TestRegion:
         P, H = pair(8)
         family = immunizer_family(P, [0.0, 0.5, 1.0])
         np.testing.assert_allclose(family[0], np.eye(5), atol=1e-12)
-        star = max_rir_immunizer(P, H)
+        star = max_rir_immunizer(P)
         np.testing.assert_allclose(family[2] / family[2].norm(), star / np.linalg.norm(star), atol=1e-12)
         np.testing.assert_allclose(family[1] @ family[1], family[2], atol=1e-10)
         assert extractor_ratios(family[0], P, H) == pytest.approx((1, 1))
@@ -409,8 +409,8 @@ class TestRidgeLimits:
 
 
 FUNCTIONS = [
-    rir_limit, ridge_convention_limit, max_rir_immunizer, null_spaces, pencil_directions,
-    feasible_region, pareto_immunizer, ridge_limits,
+    rir_limit, ridge_convention_limit, null_spaces, pencil_directions, feasible_region,
+    pareto_immunizer, ridge_limits,
 ]  # fmt: skip
 
 
@@ -440,7 +440,7 @@ def test_tasks_that_are_refused(function, K_P, K_H, error, message):
         (lambda K: rir_limit(K, K, ridge=0.0), "ridge must be positive and finite, got 0.0"),
         (lambda K: rir_limit(K, K, ridge=math.nan), "ridge must .* got nan"),
         (lambda K: ridge_convention_limit(K, K, ridge=0.0), "ridge must be positive and finite, got 0.0"),
-        (lambda K: max_rir_immunizer(K, K, null_gain=0.0), "null_gain must be positive and finite, got 0.0"),
+        (lambda K: max_rir_immunizer(K, null_gain=0.0), "null_gain must be positive and finite, got 0.0"),
         (lambda K: pareto_extractor(np.diag([4.0, 0.0]), K, 0.0), "ranks 1 and 2 in 2.*add a ridge"),
         (lambda K: pareto_extractor(K, K, np.inf), "power must be finite, got inf"),
         (lambda K: pareto_immunizer(K, K, benign_ratio=2), r"benign_ratio must lie in \(0, 1\], got 2"),
