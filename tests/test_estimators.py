@@ -68,18 +68,13 @@ def test_what_goes_in_comes_back(fit, kind):
         assert set(features.dtypes) == {theta.dtype} == set(X.dtypes)
     else:
         assert (features.dtype, theta.dtype, type(theta)) == (X.dtype, X.dtype, type(X))
-        assert (
-            getattr(features, "device", None) == getattr(theta, "device", None) == getattr(X, "device", None)
-        )
+        assert len({getattr(of, "device", None) for of in (features, theta, X)}) == 1
     rows = torch.as_tensor(X if isinstance(X, torch.Tensor) else np.array(X))
     weight = next(layer.parameters())
     assert (weight.dtype, weight.device) == (rows.dtype, rows.device)
     exact = 1e-12 if "64" in str(rows.dtype) else 2e-2 if "16" in kind else 1e-5
     right = torch.as_tensor(features if isinstance(X, torch.Tensor) else np.array(features))
     torch.testing.assert_close(nn.Sequential(layer)(rows).detach(), right, rtol=exact, atol=exact)
-    torch.testing.assert_close(
-        fitted.transform(rows.cpu().double()).float(), right.cpu().float(), rtol=2e-3, atol=2e-2
-    )
 
 
 @pytest.mark.parametrize("kind", ["float64", "float32 tensor", "frame", "frame of numbers"])
@@ -142,9 +137,7 @@ def test_columns_are_matched_by_name(fit, kind):
 
 #: What a function finds of θ on frames of both tasks.
 MEASURES = {
-    "audit": lambda theta, P, H: condnum.audit(P, H, theta=theta, attackers=False).row("theta", "ridge")[
-        "rir"
-    ],
+    "audit": lambda theta, P, H: condnum.audit(P, H, theta=theta, attackers=False).measures["rir"].iloc[0],
     "ratio": lambda theta, P, H: condnum.relative_immunization_ratio(theta, Task.of(P), Task.of(H)).rir,
     "of covariances": lambda theta, P, H: condnum.relative_immunization_ratio(theta, P.T @ P, H.T @ H).rir,
     "probe_steps": lambda theta, P, H: condnum.probe_steps(theta, Task.of(H, Z)).slowdown,
@@ -189,7 +182,7 @@ def test_all_agree_on_one_theta_and_what_is_erased(y_P, y_H):
     np.testing.assert_array_equal(fitted.theta_, found.theta)
     assert (fitted.verdict_, fitted.explanation_) == (found.verdict, found.explanation)
     assert fitted.limit_ == pytest.approx(condnum.rir_limit(Task.of(P), Task.of(H)).value, rel=1e-12)
-    assert fitted.verdict_.rir == first[2]
+    assert fitted.verdict_.rir == pytest.approx(first[2], rel=1e-12)
     for other in measured(fitted, y_P, y_H):
         assert other == pytest.approx(first, rel=1e-9)
     eraser, whole = Eraser().fit(H, y_H), Immunizer("erase").fit(P, H, y_P, y_H)
