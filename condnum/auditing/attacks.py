@@ -72,7 +72,12 @@ def eraser_of(task: TaskRows, targets: NDArray[Any] | None, seed: int, *, half: 
         least = f"at least {LEAST_ROWS} rows that no attacker sees are needed"
         raise InvalidInputError(f"erasure is made of {len(defender)} rows of {task.stream.source}; {least}.")
     kind: TargetKind = "classification" if y.dtype.kind == "i" else "regression"
-    return Eraser(kind=kind).fit(task.sample[defender], y[defender])
+    eraser = Eraser(kind=kind).fit(task.sample[defender], y[defender])
+    if not eraser.erasure_.left.shape[1]:
+        raise InvalidInputError(
+            "erasure leaves nothing of these features; give more features or fewer classes."
+        )
+    return eraser
 
 
 def attack_section(

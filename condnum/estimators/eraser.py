@@ -1,5 +1,7 @@
 """`Eraser`: an extractor from whose features no linear probe learns a task, from rows or a stream."""
 
+import warnings
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -24,18 +26,17 @@ class Eraser(OneToOneFeatureMixin, Extractor):
     where a single row excites a column: audit it on other rows.
 
     Args:
-        strength: 1 − s in [0, 1]; 1 erases, less slows only.
-        rank: Erase only that many directions; default: all.
-        degree: 1 stops linear probes, 2 quadratic ones, too, at the cost of many directions, see `erasure`.
+        strength, rank, degree, keep_unseen: As of `erasure`; degree 2 needs all rows at once.
         kind: `auto` takes integers, booleans and text for labels, and floats for numbers.
-        keep_unseen: Pass on what no row excites, for the sake of the benign task; see `erasure`.
 
     Attributes:
+        mean_: Mean of the inputs `(D,)`, a float64 tensor.
+        erasure_: What is erased, as an `Erasure` of float64 tensors: directions, rank, part of the fit.
         classes_: Labels in ascending order; missing for numbers.
 
     Raises:
         InvalidInputError: Shapes or names of columns do not fit, entries are missing or infinite, or there is
-            nothing to erase.
+            nothing to erase. Where nothing is left, features are constant, and a warning says so.
 
     Examples:
         >>> X = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
@@ -47,8 +48,7 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         ))
     """
 
-    _found: Erasure
-    _task: Task  # of the rows so far
+    _task: Task  # of the rows so far; a file does not keep it
     _wanted: dict[str, Any]  # parameters at the last block
 
     def __init__(
@@ -66,78 +66,76 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         self.kind = kind
         self.keep_unseen = keep_unseen
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, **unsupported: Any) -> Self:
         """Erase `y` from the rows.
 
         Args:
             X: `(N, D)` harmful inputs.
             y: `(N,)` labels of any type, or `(N,)` or `(N, m)` numbers.
+            **unsupported: Refused, such as weights of rows.
 
         Returns:
             The eraser.
         """
-        _required(y)
-        with own_state():
-            task = Task.of(X, y, kind=self.kind)
-            found = erasure_of_task(task, (X, y), **self._options())
-        self._remember_inputs(X)  # all is known: what was refused has changed nothing
-        self._take(task)
-        self._found = found
+        self._refuse(unsupported)
+        task, wanted = self._extended(None, X, y), self._options()
+        found = self._erased(task, wanted, (X, y))
+        self._take(task, wanted, X)  # all is known: what was refused has changed nothing
+        self.erasure_ = found
         return self
 
-    def partial_fit(self, X: Any, y: Any) -> Self:
-        """Take another block of rows into account; blocks of any size and order give the same θ.
+    def partial_fit(self, X: Any, y: Any, **unsupported: Any) -> Self:
+        """Take another block of rows into account, also after `fit`; sizes and order change nothing.
 
-        At most D + C + 1 rows are kept. θ is computed when it is asked for, so that the first block may
-        hold a single class.
-
-        Args:
-            X: `(n, D)` harmful inputs.
-            y: `(n,)` labels of any type, which are collected, or `(n,)` or `(n, m)` numbers.
-
-        Returns:
-            The eraser.
+        At most D + C + 1 rows are kept. θ is computed when it is asked for, so that the first block may hold
+        a single class; new labels may come later. Arguments as of `fit`.
         """
-        _required(y)
+        self._refuse(unsupported)
         if self.degree != 1:
             raise InvalidInputError(
                 f"degree={self.degree} needs all rows, which a stream does not keep; use fit(X, y)."
             )
-        first = not hasattr(self, "_task")
-        if first and hasattr(self, "n_features_in_"):
+        earlier = getattr(self, "_task", None)
+        if earlier is not None:
+            self._rows(X)  # refuses other columns in scikit-learn's words
+        elif hasattr(self, "n_features_in_"):
             raise InvalidInputError("a loaded Eraser holds no rows to go on from; fit a new one.")
-        with own_state():
-            if first:
-                task = Task.of(X, y, kind=self.kind)
-            else:
-                self._rows(X)  # refuses other columns in scikit-learn's words
-                task = self._task.extended(X, y, kind=self.kind)
-        if first:
-            self._remember_inputs(X)
-        self._take(task)
+        self._take(self._extended(earlier, X, y), self._options(), X if earlier is None else None)
         return self
 
-    def _take(self, task: Task) -> None:
-        """Remember the rows so far; what was found in fewer is forgotten."""
-        self._task, self._wanted = task, self._options()
-        self.__dict__.pop("_found", None)
+    def _extended(self, task: Task | None, X: Any, y: Any) -> Task:
+        """Return a task with these rows, too."""
+        if y is None:  # in the words that scikit-learn looks for
+            raise InvalidInputError("Eraser requires y to be passed, but the target y is None.")
+        return (Task.of if task is None else task.extended)(X, y, kind=self.kind)
+
+    @own_state()
+    def _erased(self, task: Task, wanted: dict[str, Any], rows: Any = None) -> Erasure:
+        """Erase a task's targets."""
+        found = erasure_of_task(task, rows, **wanted, empty=True)
+        if not found.left.shape[1]:
+            warnings.warn(
+                f"all {found.rank} directions of the rows are erased, and the features are constant; give a "
+                "smaller rank, fewer classes or more features.",
+                stacklevel=4,
+            )
+        return found
+
+    def _take(self, task: Task, wanted: dict[str, Any], X: Any) -> None:
+        """Remember the rows so far, of which X are the first; what was found in fewer is forgotten."""
+        for name in ("erasure_", "classes_"):
+            self.__dict__.pop(name, None)
+        if X is not None:
+            self._remember_inputs(X)
+        self._task, self._wanted, self.mean_ = task, wanted, task.mean
         if task.classes is not None:
             self.classes_ = np.array(sorted(task.classes))
 
-    @property
+    @cached_property
     def erasure_(self) -> Erasure:
-        """What is erased, as an `Erasure` of float64 tensors: directions, rank, part of the fit."""
+        """What is erased; of a stream, when it is asked for."""
         check_is_fitted(self)
-        if not hasattr(self, "_found"):
-            with own_state():
-                self._found = erasure_of_task(self._task, **self._wanted)
-        return self._found
-
-    @property
-    def mean_(self) -> Tensor:
-        """Mean of the inputs `(D,)`, a float64 tensor."""
-        check_is_fitted(self)
-        return self._mean if hasattr(self, "_mean") else self._task.mean
+        return self._erased(self._task, self._wanted)
 
     @property
     def theta_(self) -> Any:
@@ -156,39 +154,18 @@ class Eraser(OneToOneFeatureMixin, Extractor):
         return tags
 
     def _options(self) -> dict[str, Any]:
-        names = ("strength", "rank", "degree", "keep_unseen")
-        return {name: getattr(self, name) for name in names}
+        return {name: value for name, value in self.get_params().items() if name != "kind"}
 
-    def _features(self, rows: Tensor) -> Tensor:
-        found, mean = self.erasure_.converted(lambda part: part.to(rows.device)), self.mean_.to(rows.device)
-        return found.features(rows - mean) + mean
+    def _map(self, rows: Tensor) -> Tensor:
+        mean, left, right = (part.to(rows) for part in (self.mean_, self.erasure_.left, self.erasure_.right))
+        return ((rows - mean) @ left) @ right + mean
 
-    def _affine(self) -> list[dict[str, Tensor]]:
+    def _layers(self) -> list[tuple[Tensor, Tensor | None]]:
         found, mean = self.erasure_, self.mean_
         if found.strength < 1:  # θ is invertible: there is nothing to hide
-            return [{"weight": found.theta.mT, "bias": mean - mean @ found.theta}]
-        return [
-            {"weight": found.left.mT, "bias": -mean @ found.left},
-            {"weight": found.right.mT, "bias": mean},
-        ]
+            return [(found.theta, mean - mean @ found.theta)]
+        return [(found.left, -mean @ found.left), (found.right, mean)]
 
-    def _record(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        values = vars(self.erasure_)
-        tensors = {name: of for name, of in values.items() if isinstance(of, Tensor) and name != "theta"}
-        facts: dict[str, Any] = {
-            "erasure": {name: of for name, of in values.items() if not isinstance(of, Tensor)}
-        }
-        facts["classes"] = getattr(self, "classes_", np.empty(0)).tolist()
-        return tensors | {"mean": self.mean_}, facts
-
-    def _restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        self._mean = tensors.pop("mean")
-        self._found = Erasure(**(tensors | facts["erasure"]))
-        if facts["classes"]:
-            self.classes_ = np.array(facts["classes"])
-
-
-def _required(y: Any) -> None:
-    """Refuse missing targets, in the words that scikit-learn looks for."""
-    if y is None:
-        raise InvalidInputError("Eraser requires y to be passed, but the target y is None.")
+    def _state(self) -> dict[str, Any]:
+        found = vars(self) | {"erasure_": self.erasure_}
+        return {name: value for name, value in found.items() if name not in ("_task", "_wanted")}

@@ -1,9 +1,5 @@
 """`Immunizer`: an extractor by any method of `immunize`, with its verdict."""
 
-import re
-from collections.abc import Generator
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
 from typing import Any, Self
 
 import numpy as np
@@ -12,13 +8,12 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils.metadata_routing import UNUSED
 from torch import Tensor
 
-from condnum.arrays import as_array, like_sample, own_state, same_columns
-from condnum.errors import InvalidInputError, check_flag
+from condnum.arrays import like_sample, own_state
+from condnum.errors import InvalidInputError
 from condnum.estimators.extractor import Extractor
 from condnum.methods import DescentSettings, Method, immunize
+from condnum.methods.descent import Callback
 from condnum.methods.problem import ImmunizationProblem, LossName
-from condnum.progress import of_steps, terminal_progress
-from condnum.theory.kappa import ConditionNumber, Immunization
 
 
 class Immunizer(ClassNamePrefixFeaturesOutMixin, Extractor):
@@ -33,7 +28,7 @@ class Immunizer(ClassNamePrefixFeaturesOutMixin, Extractor):
         loss: Of the benign task: `mse`, or `bce` for targets in [0, 1].
         settings: Replaces the settings of a method that descends; or the name of a preset.
         seed: Of θ₀, where a method draws it.
-        verbose: Whether a method that descends shows its steps and the time left on the standard error.
+        callback: Of `immunize`, for a method that descends, such as `condnum.progress.step_line()`.
 
     Attributes:
         theta_: `(D, D_hid)`, in kind, dtype and device of the benign inputs.
@@ -64,80 +59,57 @@ class Immunizer(ClassNamePrefixFeaturesOutMixin, Extractor):
         loss: LossName = "mse",
         settings: DescentSettings | str | None = None,
         seed: int = 0,
-        verbose: bool = False,
+        callback: Callback | None = None,
     ) -> None:
         self.method = method
         self.loss = loss
         self.settings = settings
         self.seed = seed
-        self.verbose = verbose
+        self.callback = callback
 
-    def fit(self, X_benign: Any, X_harmful: Any, y_benign: Any = None, y_harmful: Any = None) -> Self:
+    def fit(
+        self, X_benign: Any, X_harmful: Any, y_benign: Any = None, y_harmful: Any = None, **unsupported: Any
+    ) -> Self:
         """Fit θ.
 
         Args:
             X_benign: `(N_P, D)` inputs of the benign task.
             X_harmful: `(N_H, D)` inputs of the harmful task; columns of data frames are matched by name.
-            y_benign: `(N_P,)` or `(N_P, m)` targets, for clause (c), the benign probe and methods with a
-                supervised loss.
-            y_harmful: `(N_H,)` or `(N_H, m)` targets, for the harmful probe and methods that need them.
+            y_benign: `(N_P,)` or `(N_P, m)` targets, for clause (c), its probe and supervised losses.
+            y_harmful: `(N_H,)` or `(N_H, m)` targets, for its probe and methods that need them.
+            **unsupported: Refused, such as weights of rows.
 
         Returns:
             The immunizer.
         """
-        given = X_harmful if hasattr(X_harmful, "ndim") else as_array(X_harmful, "X_harmful")
-        if given.ndim == 1:
+        self._refuse(unsupported)
+        if getattr(X_harmful, "ndim", 2) == 1:
             raise InvalidInputError(
-                f"X_harmful has shape {tuple(given.shape)}, as targets have; give the inputs of both tasks: "
-                "fit(X_benign, X_harmful, y_benign, y_harmful)."
+                f"X_harmful has shape {tuple(X_harmful.shape)}, as targets have; give the inputs of both "
+                "tasks: fit(X_benign, X_harmful, y_benign, y_harmful)."
             )
-        X_P, X_H = same_columns(X_benign=X_benign, X_harmful=X_harmful)
-        shown = terminal_progress("steps") if check_flag("verbose", self.verbose) else nullcontext()
-        with _arguments_of_fit(), own_state(), shown as report:
-            problem = ImmunizationProblem.from_data(X_P, y_benign, X_H, y_harmful, loss=self.loss)
-            told = None if report is None else of_steps(report)
-            found = immunize(problem, self.method, seed=self.seed, settings=self.settings, callback=told)
+        options: dict[str, Any] = {"seed": self.seed, "settings": self.settings, "callback": self.callback}
+        with own_state():
+            problem = ImmunizationProblem.from_data(X_benign, y_benign, X_harmful, y_harmful, loss=self.loss)
+            found = immunize(problem, self.method, **options)
         self._remember_inputs(X_benign)
         self.theta_ = like_sample(self._sample, found.theta)
-        self._n_features_out = self.theta_.shape[1]
-        # θ as it is handed out, in the dtype of the inputs
-        self.verdict_ = found.verdict or problem.seen(self.theta_).immunization()
-        if self._sample.dtype not in (np.float64, torch.float64):
-            self.verdict_ = problem.seen(self.theta_).immunization()
+        double = self._sample.dtype in (np.float64, torch.float64)  # else θ is measured as it is stored
+        self.verdict_ = (found.verdict if double else None) or problem.seen(self.theta_).immunization()
         self.limit_ = problem.limit.value
         self.history_ = found.history
         self.explanation_ = found.explanation
         return self
 
-    def _features(self, rows: Tensor) -> Tensor:
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.theta_.shape[1])
+
+    def _map(self, rows: Tensor) -> Tensor:
         return rows @ torch.as_tensor(self.theta_).to(rows)
 
-    def _affine(self) -> list[dict[str, Tensor]]:
-        return [{"weight": torch.as_tensor(self.theta_).mT}]
+    def _layers(self) -> list[tuple[Tensor, Tensor | None]]:
+        return [(torch.as_tensor(self.theta_), None)]
 
-    def _record(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        tensors = {"theta": self.theta_} | {f"history.{name}": of for name, of in self.history_.items()}
-        facts = {"verdict": asdict(self.verdict_), "explanation": self.explanation_, "limit": self.limit_}
-        return tensors, facts
-
-    def _restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        theta, verdict = tensors.pop("theta"), facts["verdict"]
-        self.theta_ = theta.numpy() if facts["array"] else theta
-        self._n_features_out = theta.shape[1]
-        for name, value in verdict.items():
-            if name.endswith(("before", "after")):
-                verdict[name] = ConditionNumber(**value)
-        self.verdict_, self.limit_ = Immunization(**verdict), facts["limit"]
-        self.explanation_ = facts["explanation"]
-        self.history_ = {name.removeprefix("history."): values.numpy() for name, values in tensors.items()}
-
-
-@contextmanager
-def _arguments_of_fit() -> Generator[None]:
-    """Name the arguments of `fit` in errors of the functions that it calls."""
-    try:
-        yield
-    except InvalidInputError as error:
-        names = {"P": "benign", "H": "harmful"}
-        error.args = (re.sub(r"\b([Xy])_([PH])\b", lambda m: f"{m[1]}_{names[m[2]]}", str(error)),)
-        raise
+    def _state(self) -> dict[str, Any]:
+        return vars(self) | {"method": getattr(self.method, "name", self.method), "callback": None}

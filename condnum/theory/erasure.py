@@ -182,6 +182,8 @@ def erasure_of_task(
     if degree not in (1, 2):
         raise InvalidInputError(f"degree must be 1 (linear probes) or 2 (quadratic ones), got {degree!r}.")
     F, Z = task.centered().products
+    if not len(F):
+        raise InvalidInputError("one row tells nothing of its targets: there is nothing to erase.")
     if degree == 2:
         if rows is None:
             raise InvalidInputError(

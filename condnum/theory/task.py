@@ -165,9 +165,7 @@ class Task:
             "auto" if not self.rows else "regression" if self.classes is None else "classification"
         )
         if kind not in ("auto", known) and known != "auto":
-            raise InvalidInputError(
-                f"kind is {kind}, but earlier targets were taken for {known}; leave it out."
-            )
+            raise InvalidInputError(f"kind is {kind}, but that of earlier targets is {known}; leave it out.")
         codes, found = as_targets(y, name, kind if known == "auto" else known, rows=N)
         if found is None:
             Y = torch.from_numpy(codes).to(new)

@@ -81,6 +81,7 @@ def test_a_finished_run_is_reused_until_what_it_depends_on_changes(condnum, own,
         ("audit --benign P.npy", "--benign was given without --harmful"),
         ("audit --layers all", "an audit of a net needs --backbone, --benign-images"),
         ("audit --method erase --save-theta t.npy", "must end in .safetensors: an eraser is a map"),
+        ("audit --save-theta t.safetensors", "must end in .npy: θ is an array"),
         ("run own.ipynb --mode fail", "condnum: column 'SalePrice' is missing."),
         ("run own.ipynb --out own.ipynb", "it exists and is a file"),
         ("run own.ipynb --out .", "cannot be renamed while it is in use"),
@@ -92,19 +93,22 @@ def test_what_the_notebook_refuses_is_one_paragraph_and_leaves_nothing(refused, 
     assert message in refused(words)
 
 
-def test_the_closed_form_of_an_audit_is_written_and_judged_again(condnum, tmp_path):
+@pytest.mark.parametrize(("method", "file"), [("pareto", "theta.npy"), ("erase", "theta.safetensors")])
+def test_what_an_audit_made_is_written_and_judged_again(condnum, tmp_path, method, file):
     rng = np.random.default_rng(0)
     words = ["audit", "--benign", "P.npy", "--harmful", "H.npy", "--no-attackers", "-q"]
     for name in "PH":
-        np.save(tmp_path / f"{name}.npy", rng.normal(size=(50, 3)) * rng.uniform(1, 9, 3))
-    first = condnum(*words, "--save-theta", "theta.npy", "--out", "first", cwd=tmp_path)
-    again = condnum(*words, "--theta", "theta.npy", "--out", "again", cwd=tmp_path)
+        np.save(tmp_path / f"{name}.npy", rng.normal(size=(200, 3)) * rng.uniform(1, 9, 3))
+    np.save(tmp_path / "y.npy", np.load(tmp_path / "H.npy")[:, 0] > 0)
+    words += ["--y-harmful", "y.npy"]
+    first = condnum(*words, "--method", method, "--save-theta", file, "--out", "first", cwd=tmp_path)
+    again = condnum(*words, "--theta", file, "--out", "again", cwd=tmp_path)
     assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
     assert tree(tmp_path / "again") == ["audit.json", "provenance.json", "report.html", "report.ipynb"]
     rows = [json.loads((tmp_path / of / "audit.json").read_text())["measures"] for of in ("first", "again")]
     front, theta = (
         next(row["rir"] for row in of if row["extractor"] == name)
-        for of, name in zip(rows, ("pareto", "theta"), strict=True)
+        for of, name in zip(rows, (method, "theta"), strict=True)
     )
     assert theta == front
 

@@ -8,7 +8,7 @@ from waiting import wait_until
 
 from condnum import Immunizer, progress
 from condnum.methods import DescentSettings
-from condnum.progress import following, sweep_line, terminal_progress
+from condnum.progress import following, step_line, sweep_line, terminal_progress
 
 
 def test_following_a_growing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,9 +50,11 @@ def test_pieces_that_were_found_finished_took_no_time() -> None:
     assert stream.getvalue().startswith("houses: 8/10 [00:00<?, running]")
 
 
-def test_the_line_of_a_descent(capsys) -> None:
+def test_the_line_of_a_descent(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0)
     settings = DescentSettings(steps=3)
-    Immunizer("ours", settings=settings, verbose=True).fit([[2.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 2.0]])
+    immunizer = Immunizer("ours", settings=settings, callback=step_line())
+    immunizer.fit([[2.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 2.0]])
     assert "steps: 3/3 [" in (line := capsys.readouterr().err)
     assert "ours, seed 0]" in line
 

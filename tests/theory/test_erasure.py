@@ -360,3 +360,16 @@ class TestDegreeTwo:
     def test_a_stream_of_rows_is_refused(self):
         with pytest.raises(InvalidInputError, match=r"degree=2 needs all rows.*; use fit\(X, y\)"):
             Eraser(degree=2).partial_fit(CROSS, ["wide"] * 4 + ["tall"] * 4)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("fit", ["fit", "partial_fit"])
+def test_labels_in_the_last_bits_of_a_column_are_removed_and_amplify_nothing(dtype, fit):
+    """A column that is constant but for its round-off, which here is what the labels want."""
+    X = np.random.default_rng(0).standard_normal((300, 12))
+    y = (X[:, 0] > 0).astype(int)
+    X = np.column_stack([X, 5 * (1 + 2 * np.finfo(dtype).eps * y)]).astype(dtype)
+    assert np.ptp(X[:, -1]) > 0
+    eraser = getattr(Eraser(), fit)(X, y)
+    assert np.ptp(eraser.transform(X)[:, -1]) <= np.spacing(dtype(5))
+    assert np.linalg.norm(eraser.theta_) < 10
