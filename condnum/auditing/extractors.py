@@ -13,7 +13,7 @@ from condnum.arrays import extractor_affine
 from condnum.auditing import measures
 from condnum.data.feature_stream import as_stream
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, RankError
-from condnum.estimators import Eraser, Immunizer
+from condnum.estimators.extractor import Extractor
 
 #: A matrix of any kind, linear layers, an `Immunizer` or `Eraser`, or where to find one of them.
 ThetaLike = Any
@@ -62,7 +62,6 @@ def read_extractors(
 def _saved_estimator(path: str | Path) -> Any:
     """Return the `Immunizer` or `Eraser` that `save` wrote, or the path of any other file."""
     if Path(path).suffix.lower() == ".safetensors":
-        for kind in (Immunizer, Eraser):
-            with suppress(DataFormatError, DataNotFoundError):
-                return kind.load(Path(path).expanduser())
+        with suppress(DataFormatError, DataNotFoundError):
+            return Extractor.load(Path(path).expanduser())
     return path

@@ -78,9 +78,9 @@ class Eraser(OneToOneFeatureMixin, Extractor):
             The eraser.
         """
         self._refuse(unsupported)
-        task, wanted = self._extended(None, X, y), self._options()
-        found = self._erased(task, wanted, (X, y))
-        self._take(task, wanted, X)  # all is known: what was refused has changed nothing
+        task = self._extended(None, X, y)
+        found = self._erased(task, self._options(), (X, y))
+        self._take(task, X)  # all is known: what was refused has changed nothing
         self.erasure_ = found
         return self
 
@@ -100,7 +100,7 @@ class Eraser(OneToOneFeatureMixin, Extractor):
             self._rows(X)  # refuses other columns in scikit-learn's words
         elif hasattr(self, "n_features_in_"):
             raise InvalidInputError("a loaded Eraser holds no rows to go on from; fit a new one.")
-        self._take(self._extended(earlier, X, y), self._options(), X if earlier is None else None)
+        self._take(self._extended(earlier, X, y), X if earlier is None else None)
         return self
 
     def _extended(self, task: Task | None, X: Any, y: Any) -> Task:
@@ -121,13 +121,13 @@ class Eraser(OneToOneFeatureMixin, Extractor):
             )
         return found
 
-    def _take(self, task: Task, wanted: dict[str, Any], X: Any) -> None:
+    def _take(self, task: Task, X: Any) -> None:
         """Remember the rows so far, of which X are the first; what was found in fewer is forgotten."""
         for name in ("erasure_", "classes_"):
             self.__dict__.pop(name, None)
         if X is not None:
             self._remember_inputs(X)
-        self._task, self._wanted, self.mean_ = task, wanted, task.mean
+        self._task, self._wanted, self.mean_ = task, self._options(), task.mean
         if task.classes is not None:
             self.classes_ = np.array(sorted(task.classes))
 
