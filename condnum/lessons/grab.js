@@ -126,14 +126,14 @@
     const both = `${mark(!(benignRatio > RISES))} benign κ ${moved(benignRatio)}, `
       + `${mark(harmfulRatio > RISES)} harmful κ ${moved(harmfulRatio)}.`;
     const none = limit <= RISES;
-    const limit = none ? "Nothing is possible: both data have one shape, no θ tells them apart."
+    const possible = none ? "Nothing is possible: both data have one shape, no θ tells them apart."
       : `Their quotient, RIR = ${num(rir)}, ${
         rir * RISES >= limit ? "is the largest possible" : `could reach ${num(limit)}`}.`;
     const remark = !aligned(state) ? ""
       : none ? " Here the paper is right that aligned tasks cannot be immunized."
       : success ? " The tasks are aligned: the paper's remark that no θ can do this does not hold." : "";
     const unknown = success ? " How many steps the actual probes take is not known without targets." : "";
-    return [success ? "Immunized" : "Not immunized", both, limit + remark + unknown];
+    return [success ? "Immunized" : "Not immunized", both, possible + remark + unknown];
   }
 
   // ---- drawing ----

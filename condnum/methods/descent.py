@@ -250,6 +250,10 @@ def run(
         name: as_tensor(value, f"{name} of method '{method.name}'", ndim=2).to(problem.device, copy=True)
         for name, value in method.initial(problem, torch.Generator().manual_seed(seed)).items()
     }
+    if "theta" not in parameters:
+        raise InvalidInputError(
+            f"initial(…) of method '{method.name}' returns {[*parameters]}: it must return {{'theta': θ}}."
+        )
     reason: StopReason = "closed_form"
     steps, weights, seen = 0, dict[str, float](), None
     if settings is None:
