@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from condnum.deep import Backbone, DeepSettings, immunize_backbone
-from condnum.deep.methods import NET_METHODS
+from condnum.deep.methods import NET_METHODS, NetStep
 from condnum.deep.training import loop
 from condnum.deep.training.monitor import Evaluation, Monitor
 from condnum.deep.training.samples import Samples, hold_out
@@ -95,13 +95,13 @@ def test_a_resumed_run_ends_where_an_undisturbed_one_ends(
 
 
 def test_a_value_that_is_not_finite_ends_with_the_last_good_theta(run, monkeypatch):
-    original, calls = nn.functional.cross_entropy, []
+    original, calls = NetStep.loss, []  # one a step
 
     def spoiled(*arguments, **options):
         calls.append(1)
         return original(*arguments, **options) * (float("nan") if len(calls) == 6 else 1.0)
 
-    monkeypatch.setattr(nn.functional, "cross_entropy", spoiled)
+    monkeypatch.setattr(NetStep, "loss", spoiled)
     result = run(SHORT.with_overrides(keep="last"))
     assert (result.stop_reason, result.steps, result.best_step) == ("diverged", 5, 4)
     assert "step 6" in result.warnings[0]
