@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from condnum.arrays import TargetKind, extracted
-from condnum.auditing.lights import KERNEL, NO_LIGHTS, attacker_lights
+from condnum.auditing.lights import NO_LIGHTS, NONLINEAR, attacker_lights
 from condnum.auditing.measures import AS_IS, ERASED
 from condnum.auditing.own_rows import made_from
 from condnum.data.feature_rows import TaskRows
@@ -19,7 +19,7 @@ from condnum.estimators import Eraser
 from condnum.probing.attackers import ATTACKERS
 from condnum.probing.panel import AttackReport, attack_panel, judging_rows
 from condnum.probing.race import MOST_OUTPUTS, AttackBudget
-from condnum.studies.heads import Sample, chance, nonlinear_score
+from condnum.studies.heads import Sample, chance, nonlinear_score, tree_score
 
 #: Rows that attackers have at most: each of them runs many times over those that train it.
 PANEL_ROWS = 2_500
@@ -140,16 +140,17 @@ def attack_section(
         reason = f"fewer than {LEAST_ROWS} rows leave none on which to score attackers"
         return AttackSection(report, reason, len(train), reduced=reduced)
     n, judges = len(train), judging_rows(len(held), budget.seed)
-    rows, own, kernel = np.r_[train, held], list[str](), list[dict[str, Any]]()
+    rows, own, nonlinear = np.r_[train, held], list[str](), list[dict[str, Any]]()
     raw, (answers, asked) = Sample(task.sample[rows], y[rows], labels), (y[train], y[held][judges])
     for name, theta in thetas.items() if attackers is None else ():
         F = np.asarray(extracted(theta, _inputs(task, rows), name), dtype=np.float64)
         seen = Sample(F[:n], answers, labels), Sample(F[n:][judges], asked, labels)
-        score = nonlinear_score(np.eye(F.shape[1]), *seen)
-        kernel.append({"extractor": name, "attacker": KERNEL[0], "label": KERNEL[1], "score": score})
+        reached = nonlinear_score(np.eye(F.shape[1]), *seen), tree_score(*seen)
+        for (head, named), score in zip(NONLINEAR.items(), reached, strict=True):
+            nonlinear.append({"extractor": name, "attacker": head, "label": named, "score": score})
         if name in extractors and made_from(F, raw.X, raw.columns):
             own.append(name)
-    lights = _lights(report, kernel, Sample(raw.X[n:][judges], asked, labels))
+    lights = _lights(report, nonlinear, Sample(raw.X[n:][judges], asked, labels))
     doubted = lights["extractor"].isin(own) & (lights["light"] == "stopped")
     lights = lights.assign(light=lights["light"].mask(doubted, "not known"))
     counts = n, int((~judges).sum()), int(judges.sum())
@@ -172,8 +173,8 @@ def _inputs(task: TaskRows, rows: NDArray[np.int64]) -> Any:
     return pd.DataFrame(X, columns=list(task.stream.columns)) if task.stream.named else X
 
 
-def _lights(report: AttackReport, kernel: Sequence[dict[str, Any]], judging: Sample) -> pd.DataFrame:
-    """Judge the panel and the kernel on the rows that judge."""
+def _lights(report: AttackReport, nonlinear: Sequence[dict[str, Any]], judging: Sample) -> pd.DataFrame:
+    """Judge the panel and nonlinear heads on the rows that judge."""
     keys = ["extractor", "attacker", "label"]
     reached = report.table.drop_duplicates(keys)[[*keys, "loss", "accuracy"]]
     curves = report.curves
@@ -184,7 +185,7 @@ def _lights(report: AttackReport, kernel: Sequence[dict[str, Any]], judging: Sam
         spread = ((judging.columns - judging.columns.mean(axis=0)) ** 2).sum(axis=1).mean()
         reached = reached.assign(score=1 - reached["loss"] / spread)
         curves = curves.assign(score=1 - curves["loss"] / spread, choice=-curves["choosing_loss"])
-    scores = pd.concat([reached, pd.DataFrame(kernel)], ignore_index=True)
+    scores = pd.concat([reached, pd.DataFrame(nonlinear)], ignore_index=True)
     return attacker_lights(
         report, scores, curves, chance=chance(judging), rows=len(judging.y), labels=judging.labels
     )

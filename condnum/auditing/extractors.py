@@ -28,9 +28,12 @@ def read_extractors(
     layers and estimators as they are. The product of two layers keeps more than they pass on.
     """
     found, maps = dict[str, NDArray[Any]](), dict[str, Any]()
+    reserved = (measures.AS_IS, *measures.CLOSED, measures.ERASED)
     given = theta if isinstance(theta, Mapping) else {} if theta is None else {"theta": theta}
+    if isinstance(theta, str | Path) and (stem := Path(theta).stem) not in reserved:
+        given = {stem: theta}
     for name, value in given.items():
-        if name in (measures.AS_IS, *measures.CLOSED, measures.ERASED):
+        if name in reserved:
             raise InvalidInputError(
                 f"the name '{name}' is that of an extractor of the audit; choose another."
             )

@@ -8,8 +8,8 @@ import pandas as pd
 from condnum.numbers import number
 from condnum.probing.panel import AttackReport
 
-#: Name and label of kernel ridge regression, which the panel of linear attackers lacks.
-KERNEL = "kernel", "Kernel ridge (RBF)"
+#: Names and labels of the nonlinear heads, which the panel of linear attackers lacks.
+NONLINEAR = {"kernel": "Kernel ridge (RBF)", "trees": "Extremely randomized trees"}
 #: Classes of attackers by their names; all others are attackers of one's own.
 CLASSES = {
     "gradient descent": ("gd", "line_search", "momentum", "nesterov", "sgd", "adam"),
@@ -17,7 +17,7 @@ CLASSES = {
     "closed form": ("closed_form", "ridge", "logistic", "unfiltered"),
     "transformed features": ("standardize", "whiten", "stacked"),
     "fine-tuning of θ": ("fine_tune",),
-    "nonlinear head": (KERNEL[0],),
+    "nonlinear head": (*NONLINEAR,),
 }
 #: Lights, the worst first.
 LIGHTS = ("gets through", "hindered", "not known", "stopped")
@@ -28,18 +28,17 @@ THROUGH, SLOWED, STOPPED = 0.5, 10.0, 0.1
 FALSE_ALARMS = 0.05
 #: The same in words.
 MEANING = (
-    "Gets through: at least half of what raw features give above chance, in less than 10 times the steps (by "
-    "score alone where these are not known, or infinite: ∞). Stopped: less than a tenth of it. Hindered: "
-    "between the two. Not known: too few rows to say so, or raw features give nothing. Chance is what a "
-    "constant answer reaches on these rows; the 95 % intervals hold for all attackers together."
+    "Scores are those within 10 times the steps that the attacker needs on raw features. Gets through: "
+    "at least half of what raw features give above chance. Hindered: at least a tenth. Stopped: less. Not "
+    "known: too few rows to say so, or raw features give nothing. Chance is what a constant answer reaches on "
+    "these rows; the 95 % intervals hold for all attackers together."
 )
 
 
 #: Lights of nobody.
 NO_LIGHTS = pd.DataFrame(
     columns=[
-        "extractor", "attacker", "label", "score", "group", "factor", "bound", "raw", "chance", "low", "high",
-        "light", "score_name",
+        "extractor", "attacker", "label", "score", "group", "raw", "chance", "low", "high", "light", "score_name"
     ]
 )  # fmt: skip
 
@@ -73,16 +72,18 @@ def attacker_lights(
 
     `scores` has a row per extractor and attacker: accuracy, or R² where targets are numbers, on `rows` that
     judge; `curves` has the score by step, with `choice`, that on the rows which choose the step, and `chance`
-    is the score of a constant. An attacker whose loss needs more steps may have the score early. Bonferroni's
-    correction makes all intervals hold together.
+    is the score of a constant. Bonferroni's correction makes all intervals hold together.
     """
     classes, keys = {name: of for of, names in CLASSES.items() for name in names}, ["extractor", "attacker"]
     table = scores.assign(group=scores["attacker"].map(classes).fillna("attackers of your own"))
-    factors = report.at(report.factors, None)[[*keys, "baseline_steps", "factor", "bound"]]
-    early = curves.merge(factors, on=keys).query(f"step < {SLOWED} * baseline_steps")
-    early = early.sort_values("choice", ascending=False, kind="stable").drop_duplicates(keys)
-    early = early[[*keys, "score"]].rename(columns={"score": "early"})
-    table = table.merge(factors, on=keys, how="left").merge(early, on=keys, how="left")
+    # An attacker who never gets to the goal on raw features has no such limit.
+    at = report.at(report.table, None)
+    on_raw = at[at["extractor"] == report.baseline].set_index("attacker")["steps"]
+    allowed = SLOWED * on_raw.fillna(np.inf)
+    within = curves[curves["step"] < curves["attacker"].map(allowed)].dropna(subset="score")
+    within = within.sort_values("choice", ascending=False, kind="stable").drop_duplicates(keys)
+    known = table.merge(within[[*keys, "score"]], on=keys, how="left", suffixes=("", "_within"))
+    table["score"] = known["score_within"].fillna(known["score"]).to_numpy()
     level = 1 - FALSE_ALARMS / max(len(table), 1)
     limits = [score_interval(score, rows, labels, level) for score in table["score"]]
     table["low"], table["high"] = np.array(limits).reshape(-1, 2).T
@@ -94,12 +95,11 @@ def attacker_lights(
     possible = table["group"].map(raw["low"]) > chance
     margin = (table["raw"] - chance).where(possible, 0.0)  # what raw features give
     above, gained = table["low"] > chance, table["score"] - chance
-    half, learned = THROUGH * margin, gained >= STOPPED * margin
-    fast = ~(table["factor"] >= SLOWED) | np.isinf(table["factor"]) | (table["early"] - chance >= half)
+    learned = gained >= STOPPED * margin
     conditions = {
-        "gets through": above & (gained >= half) & fast,
+        "gets through": above & (gained >= THROUGH * margin),
         "hindered": above & learned,
-        "stopped": possible & ~learned & (table["high"] - chance < half),
+        "stopped": possible & ~learned & (table["high"] - chance < THROUGH * margin),
     }
     light = np.select([*conditions.values()], [*conditions], "not known")
     return table.assign(light=light, score_name="accuracy" if labels else "R²")
@@ -108,7 +108,7 @@ def attacker_lights(
 def class_lights(attackers: pd.DataFrame) -> pd.DataFrame:
     """Return the attacker to fear of each class: of its worst light, the one who reaches most."""
     order = attackers.assign(worst=attackers["light"].map(LIGHTS.index)).sort_values(
-        ["worst", "score", "factor"], ascending=[True, False, True], kind="stable"
+        ["worst", "score"], ascending=[True, False], kind="stable"
     )
     chosen = order.drop_duplicates("group").set_index("group")
     return chosen.loc[[of for of in [*CLASSES, "attackers of your own"] if of in chosen.index]].reset_index()
@@ -139,7 +139,6 @@ def lights_text(table: pd.DataFrame, names: bool = False) -> pd.DataFrame:
     """Return lights as a reader sees them; with `names`, of every attacker."""
     kind = table["score_name"].iloc[0] if len(table) else "accuracy"
     shown = (lambda value: f"{100 * value:.1f} %") if kind == "accuracy" else number
-    steps = table["bound"].map({"at least": ">"}).fillna("") + table["factor"].map(number)
     who = {"attacker": table["label"]} if names else {"attackers": table["group"]}
     return pd.DataFrame(
         {
@@ -150,6 +149,5 @@ def lights_text(table: pd.DataFrame, names: bool = False) -> pd.DataFrame:
             "95 % interval": table["low"].map(shown).str.removesuffix(" %") + "–" + table["high"].map(shown),
             "on raw features": table["raw"].map(shown),
             "chance": table["chance"].map(shown),
-            "steps, × raw": steps,
         }
     )

@@ -129,7 +129,7 @@ def default_folder(name: str, values: Mapping[str, Any]) -> Path:
         >>> default_folder("mnist", {"data": "mnist"}).as_posix()
         'runs/mnist'
     """
-    places = ("data", "benign", "harmful", "benign_images", "harmful_images")
+    places = ("data", "benign", "harmful", "theta", "benign_images", "harmful_images")
     words = dict.fromkeys([name, *(Path(str(values[place])).stem for place in places if values.get(place))])
     slug = "".join(letter if letter.isalnum() else " " for letter in " ".join(words).lower())
     return Path("runs") / "-".join(slug.split())

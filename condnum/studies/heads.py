@@ -150,6 +150,17 @@ def nonlinear_score(theta: FloatArray, train: Sample, test: Sample, *, degree: i
     return score(predicted + mean, train, test)
 
 
+def tree_score(train: Sample, test: Sample) -> float:
+    """Return the score of extremely randomized trees (Geurts, Ernst and Wehenkel 2006)."""
+    from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
+
+    if train.labels:
+        forest = ExtraTreesClassifier(200, random_state=0).fit(train.X, train.y)
+        return float(forest.score(test.X, test.y))
+    numbers = ExtraTreesRegressor(200, random_state=0).fit(train.X, train.columns)
+    return score(numbers.predict(test.X), train, test)
+
+
 def _kernel_ridge(F: FloatArray, Y: FloatArray, G: FloatArray, degree: int | None = None) -> FloatArray:
     """Return predictions `(M, C)` for features G after training on F and Y."""
     from sklearn.kernel_ridge import KernelRidge
