@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.data.catalog import DataFiles, Source, embedded, obtain
+from condnum.data.files import DataFiles, Source, embedded, obtain
 from condnum.data.task_pair import Float64Array, Provenance, TaskPair
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, check_known, require
 from condnum.files import opened, output_folder, user_cache
@@ -212,7 +212,7 @@ def mnist_files(split: MnistSplit) -> DataFiles:
     return DataFiles(
         dataset="mnist-test" if split == "test" else "mnist",
         folder="MNIST/raw",
-        names=tuple((f"{name}.gz", name) for name in names),
+        names=names,
         advice=(
             "These are the IDX files of the MNIST database as torchvision stores them. The 10,000 test "
             "images are bundled; for all 70,000 images, run condnum data download."
@@ -249,10 +249,10 @@ def load_mnist_images(source: Source = "auto", split: MnistSplit | None = None) 
         if split is not None:
             raise
         found = obtain(mnist_files("test"), source)
-    which = "test" if found.files.dataset == "mnist-test" else "training"
+    which = "test" if found.dataset == "mnist-test" else "training"
     images, labels = (read_idx(path) for path in found.paths)
     if images.shape[1:] != (28, 28):
-        raise DataFormatError(f"{found.location}: images must be (N, 28, 28), got {images.shape}.")
+        raise DataFormatError(f"{found.paths[0]}: images must be (N, 28, 28), got {images.shape}.")
     return Digits(
         images, labels, pixel_max=255.0, mean=MNIST_MEAN, std=MNIST_STD, **found.about("mnist", which)
     )

@@ -7,15 +7,14 @@ Labels are integers, targets of a regression are standardized over all rows. A f
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
 
-from condnum.data.catalog import embedded, obtain
 from condnum.data.digits import Digits, load_mnist_images, load_small_digits
 from condnum.data.feature_pair import open_pair
-from condnum.data.feature_stream import as_stream
+from condnum.data.files import embedded, obtain, read_targets
 from condnum.data.house_prices import CATEGORICAL, FILES, load_house_prices, read_house_table
 from condnum.data.task_pair import TaskPair, standardize
 from condnum.errors import DataNotFoundError, UnknownNameError, check_known
@@ -155,12 +154,9 @@ def load_labeled_pair(name: str) -> TaskPair:
             )
         return found[0]
 
-    def read(part: str) -> Any:
-        array = as_stream(find(part), vector=True).targets()
-        return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
-
     P, H, _ = open_pair(find("X_P"), find("X_H"))
     X_P, X_H = (stream.array(gaps="refuse") for stream in (P, H))
-    return TaskPair.from_arrays(
-        X_P, read("y_P"), X_H, read("y_H"), name=folder.name, feature_names=P.columns if P.named else None
-    )
+    y_P, y_H = (read_targets(find(part), name=part)[0] for part in ("y_P", "y_H"))
+    y_P, y_H = (y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y for y in (y_P, y_H))
+    names = P.columns if P.named else None
+    return TaskPair.from_arrays(X_P, y_P, X_H, y_H, name=folder.name, feature_names=names)
