@@ -44,4 +44,4 @@ def data_status(name: str) -> DataStatus:
         return DataStatus(name, "missing" if isinstance(error, DataNotFoundError) else "broken", str(error))
     origin = data.provenance
     status = "ok" if origin.known_checksum else "unknown checksum"
-    return DataStatus(name, status, "", origin.source, origin.location, data.rows, data.checksum)
+    return DataStatus(name, status, "", origin.source, origin.location, len(data), data.checksum)

@@ -187,14 +187,14 @@ class FeatureStream:
             return np.concatenate([*self.blocks()])
         with _readable(self.source):
             table = self.table().iloc[:, list(self.order)]
-        text = [i for i, dtype in enumerate(table.dtypes) if not pd.api.types.is_numeric_dtype(dtype)]
+        text = [i for i, dtype in enumerate(table.dtypes) if not _float_type(dtype)]
         if len(text) != 1 and table.shape[1] > 1:
             return self.array(gaps="refuse")
         column = table.iloc[:, text[0] if text else 0]
         empty = np.flatnonzero(column.isna())
         if len(empty):
             raise DataFormatError(
-                f"{self.source}: column '{column.name}' has {len(empty)} empty cell(s), the first in data "
+                f"{self.source}: column '{column.name}' has {len(empty)} missing value(s), the first in data "
                 f"row {empty[0] + 1:,d}; fill them, or drop these rows from features and targets."
             )
         return column
@@ -256,9 +256,8 @@ def _readable(source: str) -> Generator[None]:
             reason = error.strerror or error
             raise DataNotFoundError(f"cannot read {source}: {reason}; check the path.") from error
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        if (
-            "ickle" in reason or "Python objects" in reason or "weights_only" in reason
-        ):  # the advice there is to load it unsafely
+        if any(word in reason for word in ("pickle", "Python objects", "weights_only")):
+            # What NumPy and torch advise is to load it unsafely.
             reason = "it holds Python objects, which are not loaded as that can run code, or another format"
         raise DataFormatError(
             f"{source} is damaged or does not match its extension ({reason}); write it again, with numbers "
@@ -279,12 +278,11 @@ def _stream(
     **more: Any,
 ) -> FeatureStream:
     """Refuse what is not a matrix of numbers, and name columns that have no names."""
-    if 0 in shape:
-        raise InvalidInputError(f"{source} is empty: its shape is {shape}; check how it was written.")
-    if len(shape) != 2 or dtype.kind not in ("fiubUS" if text else "fiub"):
+    if len(shape) != 2 or 0 in shape or dtype.kind not in ("fiubUS" if text else "fiub"):
         raise InvalidInputError(
-            f"{source} holds an array of shape {shape} and type {dtype}; expected a matrix (N, D) of "
-            "real numbers with one row per sample: save X.astype(float), images as X.reshape(len(X), -1)."
+            f"{source} holds an array of shape {shape} and type {dtype}; expected a matrix (N, D) of real "
+            "numbers, not empty, with one row per sample: save X.astype(float), images as "
+            "X.reshape(len(X), -1)."
         )
     D = shape[1]
     if D > MAX_FEATURES:
@@ -335,8 +333,9 @@ def _npy(path: Path, vector: bool) -> FeatureStream:
     return _stream(str(path), read, shape, array.dtype, text=vector)
 
 
-def _archive(path: Path, arrays: Mapping[str, Any], vector: bool) -> FeatureStream:
+def _archive(path: Path, vector: bool) -> FeatureStream:
     """Read the only array of a file; X or y of several, or else the only matrix or vector."""
+    arrays = _LOADERS[path.suffix.lower()](path)
     what, name = ("targets", "y") if vector else ("features", "X")
     fitting = [name] if name in arrays else [*arrays]
     if len(fitting) > 1:
@@ -352,20 +351,18 @@ def _archive(path: Path, arrays: Mapping[str, Any], vector: bool) -> FeatureStre
     return _of_value(arrays[fitting[0]], str(path), vector, notes)
 
 
-def _npz(path: Path, vector: bool) -> FeatureStream:
-    with np.load(path, allow_pickle=False) as arrays:
-        return _archive(path, dict(arrays), vector)
-
-
-def _torch(path: Path, vector: bool) -> FeatureStream:
+def _torch(path: Path) -> Mapping[str, Any]:
     value = torch.load(path, map_location="cpu", weights_only=True)
     named = value if isinstance(value, Mapping) else {"X": value}
-    arrays = {str(own): of for own, of in named.items() if isinstance(of, torch.Tensor | list)}
-    return _archive(path, arrays, vector)
+    return {str(own): of for own, of in named.items() if isinstance(of, torch.Tensor | list)}
 
 
-def _safetensors(path: Path, vector: bool) -> FeatureStream:
-    return _archive(path, require("safetensors.torch", "deep").load_file(path), vector)
+#: What loads the arrays of a file that holds several.
+_LOADERS: dict[str, Callable[[Path], Mapping[str, Any]]] = {
+    ".npz": lambda path: dict(np.load(path, allow_pickle=False)),
+    ".pt": _torch,
+    ".safetensors": lambda path: require("safetensors.torch", "deep").load_file(path),
+}
 
 
 def _csv(path: Path, vector: bool) -> FeatureStream:
@@ -394,8 +391,7 @@ def _csv(path: Path, vector: bool) -> FeatureStream:
 
     def table() -> pd.DataFrame:
         found = pd.read_csv(path)
-        words = [own for own in found if found[own].dtype.kind not in "iub"]
-        words = [own for own in words if found[own].dtype.kind != "f" or found[own].isna().all()]
+        words = [own for own in found if found[own].isna().all() or not _float_type(found[own].dtype)]
         if words:  # a label NA, None or nan is a label
             found[words] = pd.read_csv(path, usecols=words, dtype=str, keep_default_na=False, na_values=[""])
         return found
@@ -443,8 +439,7 @@ def _of_table(
             if wrong:
                 raise DataFormatError(
                     f"{source}: {len(wrong)} column(s) do not hold numbers: {', '.join(wrong[:5])}; leave "
-                    "them out (drop), or give one column per number (identifiers, labels and dates are not "
-                    "features)."
+                    "them out (drop). A column of labels is read if the table is given as targets, too."
                 )
             yield frame.to_numpy(dtype=stored, na_value=np.nan)
 
@@ -464,9 +459,7 @@ def _float_type(dtype: Any) -> np.dtype[Any] | None:
 #: How a file is opened, by its ending; the truth asks for targets.
 _OPENERS: dict[str, Callable[[Path, bool], FeatureStream]] = {
     ".npy": _npy,
-    ".npz": _npz,
-    ".pt": _torch,
-    ".safetensors": _safetensors,
     ".parquet": _parquet,
     ".csv": _csv,
+    **dict.fromkeys(_LOADERS, _archive),
 }

@@ -90,7 +90,7 @@ class TaskPair:
 
     Examples:
         >>> TaskPair.from_arrays([[1, 0], [0, 1]], [0, 1], [[1, 1], [2, 0], [0, 3]], [1, 2, 3], name="toy")
-        toy, given arrays: 2 pre-training and 3 harmful rows, D = 2, SHA-256 00000000
+        toy, given arrays: 2 pre-training and 3 harmful rows, D = 2, SHA-256 7c164fd8
     """
 
     X_P: Float64Array  # (N_P, D) inputs of the pre-training task
@@ -166,9 +166,8 @@ class TaskPair:
             provenance=Provenance("given arrays", "memory", False),
         )
 
-    @property
-    def rows(self) -> int:
-        """Number of rows of both tasks."""
+    def __len__(self) -> int:
+        """Return the number of rows of both tasks."""
         return len(self.X_P) + len(self.X_H)
 
     @property

@@ -8,8 +8,9 @@ import pytest
 from sklearn.preprocessing import StandardScaler
 
 from condnum.data import Provenance, TaskPair
+from condnum.data.pairs import load_labeled_pair
 from condnum.data.task_pair import read_only, standardize
-from condnum.errors import InvalidInputError
+from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.methods.problem import ImmunizationProblem
 
 ORIGIN = Provenance("embedded", "here", False)
@@ -90,6 +91,20 @@ NAN, INF = float("nan"), float("inf")
 def test_refuses(changes, message):
     with pytest.raises(InvalidInputError, match=message):
         toy(**changes)
+
+
+def test_a_folder_of_four_files_is_a_pair(tmp_path):
+    pd.DataFrame({"a": [1.0, 2, 4], "b": [0.5, 3, 1]}).to_csv(tmp_path / "X_P.csv", index=False)
+    pd.DataFrame({"b": [3.0, 1.0], "a": [4.0, 2.0]}).to_parquet(tmp_path / "X_H.parquet")
+    np.save(tmp_path / "y_P.npy", [0.5, 1, 2])
+    with pytest.raises(DataNotFoundError, match=r"has no file y_H.npy .* needs X_P, y_P, X_H and y_H"):
+        load_labeled_pair(str(tmp_path))
+    (tmp_path / "y_H.csv").write_text("y\nNA\nEU\n")
+    pair = load_labeled_pair(str(tmp_path))
+    assert (pair.feature_names, pair.X_H.tolist()) == (("a", "b"), [[4, 3], [2, 1]])
+    assert (pair.y_P.tolist(), pair.y_H.tolist()) == ([0.5, 1, 2], [1, 0])
+    with pytest.raises(UnknownNameError, match="unknown pair of tasks 'wines'; did you mean 'wine'"):
+        load_labeled_pair("wines")
 
 
 def test_standardized_as_scikit_learn_does_but_constants_are_exactly_zero():
