@@ -222,11 +222,12 @@ def read_targets(
     found = stream.targets()
     numbers, classes = as_targets(found, name, kind)
     which = f"column '{found.name}'" if isinstance(found, pd.Series) else f"{stream.dimension} column(s)"
-    said = f"{name}: {which} of {stream.source} as "
-    if classes is None:
-        return numbers, (*stream.notes, f"{said}numbers.")
-    some = ", ".join(map(str, classes[:5])) + ", …" * (len(classes) > 5)
-    return numbers, (*stream.notes, f"{said}labels of {len(classes)} classes: {some}.")
+    what = "numbers"
+    if classes is not None:
+        some = ", ".join(map(str, classes[:5])) + ", …" * (len(classes) > 5)
+        what = f"labels of {len(classes)} classes: {some}"
+    notes = stream.notes if stream.table is None else ()
+    return numbers, (*notes, f"{name}: {which} of {stream.source} as {what}.")
 
 
 def _open(path: Source, vector: bool = False) -> FeatureStream:
@@ -396,9 +397,8 @@ def _csv(path: Path, vector: bool) -> FeatureStream:
             found[words] = pd.read_csv(path, usecols=words, dtype=str, keep_default_na=False, na_values=[""])
         return found
 
-    some = ", ".join(header[:5]) + ", …" * (len(header) > 5)
-    note = f"{path}: {rows:,d} rows, {len(header)} column(s), named by the first line: {some}."
-    return _of_table(str(path), frames, header, rows, [np.dtype(float)] * len(header), table, (note,))
+    types = [np.dtype(float)] * len(header)
+    return _of_table(str(path), frames, header, rows, types, table, ", named by the first line")
 
 
 def _parquet(path: Path, _: bool) -> FeatureStream:
@@ -423,14 +423,15 @@ def _of_table(
     rows: int,
     dtypes: Any,
     table: Callable[[], pd.DataFrame],
-    notes: tuple[str, ...] = (),
+    said: str = "",
 ) -> FeatureStream:
     """Read columns of numbers in a common type; a first column without a name is an index, no feature."""
     names = [str(name) for name in header]
     first = int(names[:1] in ([""], ["Unnamed: 0"]))
     kept = names[first:]
-    if first:
-        notes = (*notes, f"{source}: the first column has no name; it is the index, and is left out.")
+    some = ", ".join(kept[:5]) + ", …" * (len(kept) > 5)
+    note = f"{source}: {rows:,d} rows, {len(kept)} column(s){said}: {some}."
+    note += " The first column has no name: it is the index, and is left out." * first
     stored = np.result_type(np.float16, *(dtype for own in [*dtypes][first:] if (dtype := _float_type(own))))
 
     def read(size: int, places: Sequence[int]) -> Iterator[NDArray[Any]]:
@@ -445,7 +446,16 @@ def _of_table(
 
     shape = (rows, len(kept))
     order = range(first, len(names))
-    return _stream(source, read, shape, stored, names=kept, order=order, notes=notes, table=table)
+    return _stream(
+        source,
+        read,
+        shape,
+        stored,
+        names=kept,
+        order=order,
+        table=table,
+        notes=(note,) if said or first else (),
+    )
 
 
 def _float_type(dtype: Any) -> np.dtype[Any] | None:
