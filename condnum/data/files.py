@@ -328,7 +328,7 @@ def _npy(path: Path, vector: bool) -> FeatureStream:
     def read(size: int, places: Sequence[int]) -> Iterator[NDArray[Any]]:
         for at in range(0, array.shape[0], size):
             rows = np.load(path, mmap_mode="r", allow_pickle=False)[at : at + size]
-            yield np.array(rows.reshape(len(rows), -1)[:, places])
+            yield np.asarray(rows.reshape(len(rows), -1)[:, places])  # a copy, not of the map
 
     shape = (*array.shape, 1) if vector and array.ndim == 1 else array.shape
     return _stream(str(path), read, shape, array.dtype, text=vector)
@@ -445,17 +445,8 @@ def _of_table(
             yield frame.to_numpy(dtype=stored, na_value=np.nan)
 
     shape = (rows, len(kept))
-    order = range(first, len(names))
-    return _stream(
-        source,
-        read,
-        shape,
-        stored,
-        names=kept,
-        order=order,
-        table=table,
-        notes=(note,) if said or first else (),
-    )
+    order, notes = range(first, len(names)), (note,) if said or first else ()
+    return _stream(source, read, shape, stored, names=kept, order=order, notes=notes, table=table)
 
 
 def _float_type(dtype: Any) -> np.dtype[Any] | None:
