@@ -5,58 +5,57 @@ need NumPy, SciPy, pandas, torch and scikit-learn alone. Figures, notebooks, dee
 `condnum.figures`, `condnum.report`, … behind extras.
 """
 
-from condnum.lazy import attach
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
 
-__all__, __getattr__, __dir__ = attach(
-    __name__,
-    {
-        # extractors as scikit-learn and torch know them
-        "Immunizer": "condnum.estimators",
-        "Eraser": "condnum.estimators",
-        # what they are worth
-        "audit": "condnum.auditing.study",
-        "layer_audit": "condnum.auditing.layers",
-        "insert_extractor": "condnum.auditing.insertion",
-        "attack_panel": "condnum.probing.panel",
-        "linear_probe": "condnum.probing.probe",
-        "probe_steps": "condnum.probing.probe",
-        # condition numbers and what they allow
-        "Task": "condnum.theory.task",
-        "covariance": "condnum.theory.kappa",
-        "hessian": "condnum.theory.kappa",
-        "condition_number": "condnum.theory.kappa",
-        "relative_immunization_ratio": "condnum.theory.kappa",
-        "alignment": "condnum.theory.alignment",
-        "rir_limit": "condnum.theory.limits",
-        # closed forms
-        "max_rir_immunizer": "condnum.theory.limits",
-        "pareto_immunizer": "condnum.theory.limits",
-        "erasure": "condnum.theory.erasure",
-        "erasure_price": "condnum.theory.erasure",
-        # regularizers and their steps
-        "r_well": "condnum.theory.regularizers",
-        "r_well_gradient": "condnum.theory.regularizers",
-        "r_ill": "condnum.theory.regularizers",
-        "r_ill_gradient": "condnum.theory.regularizers",
-        "well_step": "condnum.theory.regularizers",
-        "ill_step": "condnum.theory.regularizers",
-        # methods
-        "ImmunizationProblem": "condnum.methods.problem",
-        "immunize": "condnum.methods.immunization",
-        "DescentSettings": "condnum.methods.descent",
-        "PRESETS": "condnum.methods.descent",
-        "Method": "condnum.methods.method",
-        "method_names": "condnum.methods.immunization",
-        "get_method": "condnum.methods.immunization",
-        # data
-        "TaskPair": "condnum.data",
-        "digit_pair": "condnum.data",
-        "load_house_prices": "condnum.data",
-        "load_diabetes_tasks": "condnum.data",
-        "load_mnist_images": "condnum.data",
-        "load_small_digits": "condnum.data",
-        "CondnumError": "condnum.errors",
-    },
-)
+#: The public names, by the module that each is imported from.
+_HOMES = {
+    "condnum.estimators": ["Immunizer", "Eraser"],
+    "condnum.auditing.study": ["audit"],
+    "condnum.auditing.layers": ["layer_audit"],
+    "condnum.auditing.insertion": ["insert_extractor"],
+    "condnum.probing.panel": ["attack_panel"],
+    "condnum.probing.probe": ["linear_probe", "probe_steps"],
+    "condnum.theory.task": ["Task"],
+    "condnum.theory.kappa": ["covariance", "hessian", "condition_number", "relative_immunization_ratio"],
+    "condnum.theory.alignment": ["alignment"],
+    "condnum.theory.limits": ["rir_limit", "max_rir_immunizer", "pareto_immunizer"],
+    "condnum.theory.erasure": ["erasure", "erasure_price"],
+    "condnum.theory.regularizers": [
+        "r_well",
+        "r_well_gradient",
+        "r_ill",
+        "r_ill_gradient",
+        "well_step",
+        "ill_step",
+    ],
+    "condnum.methods.problem": ["ImmunizationProblem"],
+    "condnum.methods.immunization": ["immunize", "method_names", "get_method"],
+    "condnum.methods.descent": ["DescentSettings", "PRESETS"],
+    "condnum.methods.method": ["Method"],
+    "condnum.data": [
+        "TaskPair",
+        "digit_pair",
+        "load_house_prices",
+        "load_diabetes_tasks",
+        "load_mnist_images",
+        "load_small_digits",
+    ],
+    "condnum.errors": ["CondnumError"],
+}
+__all__ = [name for names in _HOMES.values() for name in names]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used (PEP 562), so that no help text waits for torch."""
+    home = next((home for home, names in _HOMES.items() if name in names), None)
+    if home is None:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

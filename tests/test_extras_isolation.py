@@ -41,7 +41,7 @@ USE = f"""
 problem = condnum.ImmunizationProblem.from_pair(condnum.load_diabetes_tasks())
 P, H = problem.benign, problem.harmful
 for method in condnum.method_names():
-    descends = condnum.get_method(method).defaults is not None
+    descends = hasattr(condnum.get_method(method), "defaults")
     theta = condnum.immunize(problem, method, **({{"steps": 3}} if descends else {{}})).theta
     rir = condnum.relative_immunization_ratio(theta, P, H)
     assert rir.rir > 0

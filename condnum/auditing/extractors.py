@@ -11,7 +11,7 @@ from torch import nn
 
 from condnum.arrays import extractor_affine
 from condnum.auditing import measures
-from condnum.data.feature_stream import as_stream
+from condnum.data.files import as_stream
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, RankError
 from condnum.estimators.extractor import Extractor
 

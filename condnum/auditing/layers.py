@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from condnum.arrays import own_state
-from condnum.data.feature_stream import MAX_FEATURES
+from condnum.data.files import MAX_FEATURES
 from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.hooks import channels_last, layout_of
 from condnum.deep.image_sets import images_of

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from condnum.data.feature_stream import FeatureStream, as_stream
+from condnum.data.files import FeatureStream, as_stream
 from condnum.deep.backbone import Backbone, load_backbone, size_arguments
 from condnum.deep.features import extract_features
 from condnum.deep.image_sets import open_images

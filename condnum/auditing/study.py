@@ -14,7 +14,7 @@ from condnum.auditing.lights import NO_LIGHTS
 from condnum.auditing.measures import ERASED, PARETO
 from condnum.auditing.result import Audit
 from condnum.data.feature_pair import look_at, open_pair
-from condnum.data.feature_stream import FeaturesLike, TargetsLike, read_targets
+from condnum.data.files import FeaturesLike, TargetsLike, read_targets
 from condnum.errors import InvalidInputError, check_known
 from condnum.probing.race import AttackBudget
 from condnum.progress import report_event

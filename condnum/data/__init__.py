@@ -1,9 +1,10 @@
 """Data: one loader per data set, one catalog; a loader returns a `TaskPair` or `Digits`."""
 
-from condnum.data.catalog import KNOWN_CHECKSUMS, available, data_status
+from condnum.data.catalog import available, data_status
 from condnum.data.digits import Digits, digit_pair, load_mnist_images, load_small_digits
+from condnum.data.files import KNOWN_CHECKSUMS
 from condnum.data.house_prices import load_house_prices
-from condnum.data.labeled_pairs import load_diabetes_tasks
+from condnum.data.pairs import load_diabetes_tasks
 from condnum.data.task_pair import Provenance, TaskPair, sha256_arrays
 from condnum.files import data_folders, sha256_file, user_cache
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.data.catalog import DataFiles, Source, embedded, obtain
+from condnum.data.files import DataFiles, Source, embedded, obtain
 from condnum.data.task_pair import Float64Array, Provenance, TaskPair
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, check_known, require
 from condnum.files import opened, output_folder, user_cache
@@ -39,13 +39,12 @@ class Digits:
 
     def __post_init__(self) -> None:
         images, labels = np.array(self.images, dtype=np.uint8), np.array(self.labels, dtype=np.uint8)
-        if images.ndim != 3 or labels.shape != (len(images),) or not images.size:
+        if images.ndim != 3 or labels.shape != (len(images),) or not images.size or labels.max() > 9:
             raise DataFormatError(
-                f"{self.name}: expected images (N, h, w) and labels (N,) with N ≥ 1, got {images.shape} and "
-                f"{labels.shape}; use two files of the same set."
+                f"{self.name}: expected images (N, h, w) and labels (N,) from 0 to 9 with N ≥ 1, got "
+                f"{images.shape}, {labels.shape} and labels up to {labels.max(initial=0)}; use two files of "
+                "the same set."
             )
-        if labels.max() > 9:
-            raise DataFormatError(f"{self.name}: labels must be 0 to 9, got {labels.max()}.")
         for name, array in (("images", images), ("labels", labels)):
             array.setflags(write=False)
             object.__setattr__(self, name, array)
@@ -53,11 +52,6 @@ class Digits:
     def __len__(self) -> int:
         """Return the number of images N."""
         return len(self.images)
-
-    @property
-    def rows(self) -> int:
-        """Number of images N."""
-        return len(self)
 
     @property
     def label(self) -> str:
@@ -121,11 +115,8 @@ def digit_pair(digits: Digits, benign: int, harmful: int, *, seed: int = 0) -> T
         >>> pair.X_P.shape, pair.loss_sample[0].shape, float(pair.loss_sample[1].mean())
         ((174, 64), (348, 64), 0.5)
     """
-    for digit, task in ((benign, "benign"), (harmful, "harmful")):
-        if isinstance(digit, bool) or not isinstance(digit, int | np.integer) or not 0 <= digit <= 9:
-            raise InvalidInputError(f"{task} must be a digit 0 to 9, got {digit!r}.")
-    if benign == harmful:
-        raise InvalidInputError(f"benign and harmful must differ, got {benign} for both.")
+    if benign == harmful or not {benign, harmful} <= set(range(10)):
+        raise InvalidInputError(f"give two different digits 0 to 9, got {benign!r} and {harmful!r}.")
     count, arrays = digits.smaller_count(benign, harmful), dict[str, Any]()
     # One stream a task: the harmful draw must not depend on the size of the other.
     for stream, digit, task, sample in ((0, benign, "P", "loss"), (1, harmful, "H", "probe")):
@@ -190,16 +181,11 @@ def read_idx(path: str | Path) -> NDArray[np.uint8]:
         content = stream.read(_MAX_BYTES)
     dimensions = content[3] if content.startswith(b"\0\0\x08") and len(content) > 3 else 0
     start = 4 + 4 * dimensions
-    if not 0 < dimensions <= 4 or len(content) < start:
+    shape = struct.unpack(f">{dimensions}I", content[4:start].ljust(4 * dimensions, b"\0"))
+    if not shape or 0 in shape or math.prod(shape) != len(content) - start:
         raise DataFormatError(
-            f"{path} is not an IDX file of unsigned bytes: it starts with 0x{content[:4].hex()}, not "
-            "0x000008 and the number of dimensions, or ends before its sizes; fetch it again."
-        )
-    shape = struct.unpack(f">{dimensions}I", content[4:start])
-    if math.prod(shape) != len(content) - start or 0 in shape:  # NumPy counts past a 0 too
-        raise DataFormatError(
-            f"{path} is damaged: its header says {'×'.join(map(str, shape))} = {math.prod(shape)} bytes, "
-            f"{len(content) - start} follow (at most {_MAX_BYTES} are read); fetch it again."
+            f"{path} is damaged, or not an IDX file of unsigned bytes: its header says {shape}, and "
+            f"{len(content) - start} bytes follow (at most {_MAX_BYTES} are read); fetch it again."
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
@@ -208,15 +194,12 @@ def mnist_files(split: MnistSplit) -> DataFiles:
     """Return the two files of a split, in torchvision's layout."""
     check_known("split", split, get_args(MnistSplit))
     stem = "t10k" if split == "test" else "train"
-    names = (f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte")
     return DataFiles(
-        dataset="mnist-test" if split == "test" else "mnist",
-        folder="MNIST/raw",
-        names=tuple((f"{name}.gz", name) for name in names),
-        advice=(
-            "These are the IDX files of the MNIST database as torchvision stores them. The 10,000 test "
-            "images are bundled; for all 70,000 images, run condnum data download."
-        ),
+        "mnist-test" if split == "test" else "mnist",
+        "MNIST/raw",
+        (f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte"),
+        "These are the IDX files of the MNIST database as torchvision stores them. The 10,000 test images "
+        "are bundled; for all 70,000 images, run condnum data download.",
     )
 
 
@@ -249,10 +232,10 @@ def load_mnist_images(source: Source = "auto", split: MnistSplit | None = None) 
         if split is not None:
             raise
         found = obtain(mnist_files("test"), source)
-    which = "test" if found.files.dataset == "mnist-test" else "training"
+    which = "test" if found.dataset == "mnist-test" else "training"
     images, labels = (read_idx(path) for path in found.paths)
     if images.shape[1:] != (28, 28):
-        raise DataFormatError(f"{found.location}: images must be (N, 28, 28), got {images.shape}.")
+        raise DataFormatError(f"{found.paths[0]}: images must be (N, 28, 28), got {images.shape}.")
     return Digits(
         images, labels, pixel_max=255.0, mean=MNIST_MEAN, std=MNIST_STD, **found.about("mnist", which)
     )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from condnum.arrays import check_same_names
 from condnum.data.feature_rows import TaskRows, read_rows
-from condnum.data.feature_stream import FeaturesLike, FeatureStream, as_stream
+from condnum.data.files import FeaturesLike, FeatureStream, as_stream
 from condnum.errors import InvalidInputError, check_known
 
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from condnum.arrays import TargetKind
-from condnum.data.feature_stream import FeatureStream
+from condnum.data.files import FeatureStream
 from condnum.data.task_pair import Float64Array, constant_columns
 from condnum.errors import DataFormatError, InvalidInputError
 from condnum.theory.task import Task

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
-from condnum.data.catalog import DataFiles, Source, obtain
+from condnum.data.files import DataFiles, Source, obtain
 from condnum.data.task_pair import TaskPair, standardize
 from condnum.errors import DataFormatError, check_integer, check_known
 from condnum.files import opened
@@ -20,7 +20,7 @@ Encoders = Literal["union", "per_domain"]
 FILES = DataFiles(
     dataset="house-prices",
     folder="house_prices",
-    names=(("train.csv.gz", "train.csv"),),
+    names=("train.csv",),
     advice="The data set is train.csv of Kaggle's 'House Prices' (1,460 rows, 81 columns), which is bundled.",
 )
 

@@ -11,27 +11,25 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from condnum.arrays import as_array, as_targets, same_columns
+from condnum.arrays import as_array, as_targets, as_tensor, same_columns
 from condnum.errors import InvalidInputError, check_integer
 
 Float64Array: TypeAlias = NDArray[np.float64]
 
 
 def read_only(value: Any, name: str, *, labels: bool = False) -> NDArray[Any]:
-    """Return `value` as a read-only float64 array, or int64 of `labels`; if it is one, it is not copied.
+    """Return `value` as a read-only, finite float64 array, or int64 of `labels`; no copy if it is one.
 
     Labels that are text become places among the sorted classes.
     """
     if labels and not isinstance(value, Tensor) and isinstance(next(iter(np.ravel(value)), None), str):
         value = as_targets(value, name, quiet=True)[0]
-    array = as_array(value, name)
-    if array.dtype.kind not in "fiub":
-        raise InvalidInputError(f"{name} must hold real numbers, got dtype {array.dtype}; encode it first.")
-    flags = array.flags  # the base of a view can still change
-    dtype = np.int64 if labels and array.dtype.kind in "iub" else np.float64
-    if array.dtype != dtype or array.base is not None or flags.writeable or not flags.c_contiguous:
-        array = np.array(array, dtype=dtype, order="C")
-        array.setflags(write=False)
+    dtype = np.int64 if labels and as_array(value, name).dtype.kind in "iub" else np.float64
+    whole = isinstance(value, np.ndarray) and value.base is None  # the base of a view can still change
+    if whole and value.dtype == dtype and not value.flags.writeable:
+        return value
+    array = np.array(as_tensor(value, name).detach().cpu().numpy(), dtype=dtype, order="C")
+    array.setflags(write=False)
     return array
 
 
@@ -69,7 +67,7 @@ def sha256_arrays(**arrays: NDArray[Any]) -> str:
 class Provenance:
     """Where a data set came from, in words that a report can print."""
 
-    source: str  # a place that `condnum.data.catalog` looks in, "embedded", or "given arrays"
+    source: str  # a place that `condnum.data.files` looks in, "embedded", or "given arrays"
     location: str  # path, or the package that carries the table
     known_checksum: bool  # the SHA-256 is one that this project has seen before
     split: str = ""  # "training" or "test", of data that have both
@@ -91,12 +89,8 @@ class TaskPair:
             target that never varies.
 
     Examples:
-        >>> origin = Provenance("embedded", "here", False)
-        >>> pair = TaskPair([[1, 0], [0, 1]], [0, 1], [[1, 1], [2, 0], [0, 3]], [1, 2, 3], name="toy",
-        ...     benign_name="p", harmful_name="h", feature_names=("a", "b"), checksum="ab" * 32,
-        ...     provenance=origin)
-        >>> pair.title()
-        'toy, embedded: 2 pre-training and 3 harmful rows, D = 2, SHA-256 abababab'
+        >>> TaskPair.from_arrays([[1, 0], [0, 1]], [0, 1], [[1, 1], [2, 0], [0, 3]], [1, 2, 3], name="toy")
+        toy, given arrays: 2 pre-training and 3 harmful rows, D = 2, SHA-256 7c164fd8
     """
 
     X_P: Float64Array  # (N_P, D) inputs of the pre-training task
@@ -117,38 +111,22 @@ class TaskPair:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "feature_names", tuple(self.feature_names))
+        D = len(self.feature_names)
         for sample, task in (("P", "benign"), ("H", "harmful"), ("loss", "benign"), ("probe", "harmful")):
-            inputs, targets, words = f"X_{sample}", f"y_{sample}", getattr(self, f"{task}_name")
-            given = [getattr(self, name) is not None for name in (inputs, targets)]
-            if not any(given):
+            X, y, words = f"X_{sample}", f"y_{sample}", getattr(self, f"{task}_name")
+            if getattr(self, X) is None and getattr(self, y) is None:
                 continue
-            if not all(given):
-                raise InvalidInputError(f"{inputs} and {targets} must be given together, or neither.")
-            X = read_only(getattr(self, inputs), inputs)
-            y = read_only(getattr(self, targets), targets, labels=True)
-            object.__setattr__(self, inputs, X)
-            object.__setattr__(self, targets, y)
-            D = len(self.feature_names)
-            if X.ndim != 2 or y.ndim != 1 or len(X) != len(y) or X.shape[1] != D or not D:
+            object.__setattr__(self, X, read_only(getattr(self, X), X))
+            object.__setattr__(self, y, read_only(getattr(self, y), y, labels=True))
+            shape, targets = getattr(self, X).shape, getattr(self, y)
+            if shape != (len(targets), D) or targets.ndim != 1 or len(targets) < 2:
                 raise InvalidInputError(
-                    f"{inputs} must be (N, D) with D = {D} feature names, not 0, and {targets} (N,), "
-                    f"got shapes {X.shape} and {y.shape}."
+                    f"task '{words}': {X} must be (N, D) with N ≥ 2 and D = {D} feature names, and {y} (N,), "
+                    f"got shapes {shape} and {targets.shape}."
                 )
-            if len(X) < 2:
+            if (targets == targets[0]).all() and not (self.allow_constant_target and sample in "PH"):
                 raise InvalidInputError(
-                    f"task '{words}' has {len(X)} row(s) in {inputs}; at least 2 are needed: check the split."
-                )
-            for name, values in ((inputs, X), (targets, y)):
-                bad = np.argwhere(~np.isfinite(values))
-                if len(bad):
-                    feature = "".join(f", feature '{self.feature_names[j]}'" for j in bad[0][1:])
-                    raise InvalidInputError(
-                        f"{name} holds {len(bad)} non-finite value(s), the first at row {bad[0][0]}"
-                        f"{feature}: {values[tuple(bad[0])]}; impute or drop these rows."
-                    )
-            if (y == y[0]).all() and not (self.allow_constant_target and sample in "PH"):
-                raise InvalidInputError(
-                    f"target {targets} of task '{words}' is the constant {y[0]:g} over {len(y)} rows: "
+                    f"target {y} of task '{words}' is the constant {targets[0]:g} over {len(targets)} rows: "
                     "nothing can be learned; choose another target or split, or use more rows."
                 )
 
@@ -188,20 +166,9 @@ class TaskPair:
             provenance=Provenance("given arrays", "memory", False),
         )
 
-    @property
-    def rows(self) -> int:
-        """Number of rows of both tasks."""
+    def __len__(self) -> int:
+        """Return the number of rows of both tasks."""
         return len(self.X_P) + len(self.X_H)
-
-    @property
-    def rows_benign(self) -> int:
-        """Number of rows N_P of the pre-training task."""
-        return len(self.X_P)
-
-    @property
-    def rows_harmful(self) -> int:
-        """Number of rows N_H of the harmful task."""
-        return len(self.X_H)
 
     @property
     def dimension(self) -> int:
@@ -236,19 +203,10 @@ class TaskPair:
         return f"{self.name}, {f'{split} images, ' if split else ''}{self.provenance.source}"
 
     def title(self) -> str:
-        """Return `label`, row counts and the first 8 digits of the SHA-256, for figure titles."""
+        """Return `label`, row counts and the first 8 digits of the SHA-256, for figures and as `repr`."""
         return (
-            f"{self.label}: {self.rows_benign} pre-training and {self.rows_harmful} harmful rows, "
+            f"{self.label}: {len(self.X_P)} pre-training and {len(self.X_H)} harmful rows, "
             f"D = {self.dimension}, SHA-256 {self.checksum[:8]}"
         )
 
-    def __repr__(self) -> str:
-        return self.describe()
-
-    def describe(self) -> str:
-        """Return one line with the tasks in words, the row counts, the source and the SHA-256."""
-        return (
-            f"{self.label}: D_P = {self.benign_name} ({self.rows_benign} rows), "
-            f"D_H = {self.harmful_name} ({self.rows_harmful} rows), "
-            f"{self.dimension} features, SHA-256 {self.checksum[:8]}"
-        )
+    __repr__ = title

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from condnum.data.catalog import find_folder
 from condnum.data.digits import load_mnist_images, load_small_digits
+from condnum.data.files import find_folder
 from condnum.deep.images import FileImages, ImageData, ItemImages
 from condnum.errors import (
     DataFormatError,

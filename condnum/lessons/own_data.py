@@ -15,7 +15,7 @@ import torch
 from condnum.auditing.measures import TaskFacts, task_facts
 from condnum.data import digit_pair, load_diabetes_tasks, load_small_digits
 from condnum.data.feature_pair import FeaturePair, look_at, match_streams, open_pair
-from condnum.data.feature_stream import FeaturesLike, as_stream
+from condnum.data.files import FeaturesLike, as_stream
 from condnum.errors import InvalidInputError, RankError
 from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, log_axis, overlap_heatmap
 from condnum.lessons.alignment_training import in_blocks

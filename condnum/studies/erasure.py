@@ -16,7 +16,7 @@ import pandas as pd
 from scipy import stats
 
 from condnum.arrays import FloatArray, as_targets
-from condnum.data.labeled_pairs import load_labeled_pair
+from condnum.data.pairs import load_labeled_pair
 from condnum.data.task_pair import TaskPair
 from condnum.errors import InvalidInputError, RankError
 from condnum.machine import limited_threads

@@ -1,23 +1,31 @@
 """Tasks, condition numbers, alignment, regularizers, limits, erasure; no files."""
 
-from condnum.lazy import attach
-
-__all__, __getattr__, __dir__ = attach(
-    __name__,
-    {
-        "Features": "condnum.theory.task",
-        "Task": "condnum.theory.task",
-        "ConditionNumber": "condnum.theory.kappa",
-        "Immunization": "condnum.theory.kappa",
-        "Clauses": "condnum.theory.kappa",
-        "Alignment": "condnum.theory.alignment",
-        "RirLimit": "condnum.theory.limits",
-        "ridge_convention_limit": "condnum.theory.limits",
-        "Erasure": "condnum.theory.erasure",
-        "RegularizerGradient": "condnum.theory.regularizers",
-        "well_spectrum_step": "condnum.theory.regularizers",
-        "well_step_bound": "condnum.theory.regularizers",
-        "ill_spectrum_step": "condnum.theory.regularizers",
-        "ill_step_bound": "condnum.theory.regularizers",
-    },
+from condnum.theory.alignment import Alignment
+from condnum.theory.erasure import Erasure
+from condnum.theory.kappa import Clauses, ConditionNumber, Immunization
+from condnum.theory.limits import RirLimit, ridge_convention_limit
+from condnum.theory.regularizers import (
+    RegularizerGradient,
+    ill_spectrum_step,
+    ill_step_bound,
+    well_spectrum_step,
+    well_step_bound,
 )
+from condnum.theory.task import Features, Task
+
+__all__ = [
+    "Features",
+    "Task",
+    "ConditionNumber",
+    "Immunization",
+    "Clauses",
+    "Alignment",
+    "RirLimit",
+    "ridge_convention_limit",
+    "Erasure",
+    "RegularizerGradient",
+    "well_spectrum_step",
+    "well_step_bound",
+    "ill_spectrum_step",
+    "ill_step_bound",
+]

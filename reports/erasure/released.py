@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from condnum.data.labeled_pairs import load_labeled_pair
+from condnum.data.pairs import load_labeled_pair
 from condnum.studies.erasure import Split
 from condnum.studies.heads import linear_heads, score
 from condnum.theory.erasure import erasure

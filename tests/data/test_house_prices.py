@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from condnum.data import load_house_prices, sha256_file
-from condnum.data.catalog import BOX
+from condnum.data.files import BOX
 from condnum.data.house_prices import MISSING_CELLS
 from condnum.errors import DataFormatError, InvalidInputError
 
@@ -40,11 +40,11 @@ def test_encoders_on_the_union_or_per_domain(houses):
 
 def test_rows_are_the_first_of_each_domain_and_standardized_anew(houses):
     pair = houses(options={"rows": 2})
-    assert (pair.rows_benign, pair.rows_harmful) == (2, 2)
+    assert (len(pair.X_P), len(pair.X_H)) == (2, 2)
     assert pair.y_H.tolist() == [-1, 1]  # 100 and 200
     assert pair.checksum == sha256_file(Path("data/house_prices/train.csv"))
     assert (pair.provenance.source, pair.provenance.known_checksum) == ("./data", False)
-    assert houses(options={"rows": 50}).rows_harmful == 3
+    assert houses(options={"rows": 50}).y_H.shape == (3,)
 
 
 @pytest.mark.parametrize(

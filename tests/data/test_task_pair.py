@@ -8,8 +8,9 @@ import pytest
 from sklearn.preprocessing import StandardScaler
 
 from condnum.data import Provenance, TaskPair
+from condnum.data.pairs import load_labeled_pair
 from condnum.data.task_pair import read_only, standardize
-from condnum.errors import InvalidInputError
+from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.methods.problem import ImmunizationProblem
 
 ORIGIN = Provenance("embedded", "here", False)
@@ -34,9 +35,7 @@ def toy(**changes):
 def test_titles_here_and_in_a_worker_process():
     pair = pickle.loads(pickle.dumps(toy()))
     assert np.array_equal(pair.X_P, toy().X_P)
-    assert pair.title() == "toy, embedded: 3 pre-training and 2 harmful rows, D = 2, SHA-256 01234567"
-    tasks = "D_P = first (3 rows), D_H = second (2 rows)"
-    assert pair.describe() == f"toy, embedded: {tasks}, 2 features, SHA-256 01234567"
+    assert repr(pair) == "toy, embedded: 3 pre-training and 2 harmful rows, D = 2, SHA-256 01234567"
 
 
 def test_arrays_are_copies_that_cannot_be_written():
@@ -57,8 +56,8 @@ def test_samples_are_the_tasks_unless_given_and_head_cuts_everything():
     assert (pair.loss_sample[0][0].tolist(), pair.probe_sample[1].tolist()) == ([9, 9], [1, 0])
     cut = pair.head(2)
     assert cut.X_P.tolist() == [[1, 2], [3, 4]]
-    assert (cut.y_P.tolist(), cut.y_loss.tolist(), cut.rows_harmful) == ([0, 1], [0, 1], 2)
-    assert (cut.checksum, pair.head(50).rows_benign) == (pair.checksum, 3)
+    assert (cut.y_P.tolist(), cut.y_loss.tolist(), len(cut.X_H)) == ([0, 1], [0, 1], 2)
+    assert (cut.checksum, len(pair.head(50).X_P)) == (pair.checksum, 3)
 
 
 @pytest.mark.parametrize("kind", [np.array, list, pd.Series, lambda y: pd.Series(y, dtype="category")])
@@ -76,22 +75,36 @@ NAN, INF = float("nan"), float("inf")
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"X_P": [[1, NAN], [3, 4], [INF, NAN]]},
-            r"X_P holds 3 non-finite .* row 0, feature 'b': nan",
-        ),
-        ({"y_H": [1.0, INF]}, r"y_H holds 1 non-finite value\(s\), the first at row 1: inf"),
-        ({"X_H": [[1, 0]], "y_H": [1]}, r"task 'second' has 1 row\(s\) in X_H"),
+        ({"X_P": [[1, NAN], [3, 4], [INF, NAN]]}, r"X_P holds 3 non-finite .* at index \(0, 1\): nan"),
+        ({"y_H": [1.0, INF]}, r"y_H holds 1 non-finite value\(s\) .* at index \(1,\): inf"),
+        ({"X_H": [[1, 0]], "y_H": [1]}, r"task 'second': X_H must be .* N ≥ 2 .* shapes \(1, 2\)"),
         ({"y_P": [4.0, 4.0, 4.0]}, r"target y_P of task 'first' is the constant 4 over 3 rows"),
         ({"y_P": [0.0, 1.0]}, r"y_P \(N,\), got shapes \(3, 2\) and \(2,\)"),
-        ({"X_H": [[1, 0, 0], [0, 1, 0]]}, r"X_H must be \(N, D\) with D = 2 feature names.* \(2, 3\)"),
-        ({"X_loss": [[1, 2], [3, 4]]}, "X_loss and y_loss must be given together"),
+        (
+            {"X_H": [[1, 0, 0], [0, 1, 0]]},
+            r"X_H must be .* D = 2 feature names.* \(2, 3\)",
+        ),
+        ({"X_loss": [[1, 2], [3, 4]]}, "y_loss must hold real numbers"),
         ({"X_probe": [[1, 2], [3, 4]], "y_probe": [1, 1]}, "target y_probe of task 'second'"),
     ],
 )
 def test_refuses(changes, message):
     with pytest.raises(InvalidInputError, match=message):
         toy(**changes)
+
+
+def test_a_folder_of_four_files_is_a_pair(tmp_path):
+    pd.DataFrame({"a": [1.0, 2, 4], "b": [0.5, 3, 1]}).to_csv(tmp_path / "X_P.csv", index=False)
+    pd.DataFrame({"b": [3.0, 1.0], "a": [4.0, 2.0]}).to_parquet(tmp_path / "X_H.parquet")
+    np.save(tmp_path / "y_P.npy", [0.5, 1, 2])
+    with pytest.raises(DataNotFoundError, match=r"has no file y_H.npy .* needs X_P, y_P, X_H and y_H"):
+        load_labeled_pair(str(tmp_path))
+    (tmp_path / "y_H.csv").write_text("y\nNA\nEU\n")
+    pair = load_labeled_pair(str(tmp_path))
+    assert (pair.feature_names, pair.X_H.tolist()) == (("a", "b"), [[4, 3], [2, 1]])
+    assert (pair.y_P.tolist(), pair.y_H.tolist()) == ([0.5, 1, 2], [1, 0])
+    with pytest.raises(UnknownNameError, match="unknown pair of tasks 'wines'; did you mean 'wine'"):
+        load_labeled_pair("wines")
 
 
 def test_standardized_as_scikit_learn_does_but_constants_are_exactly_zero():

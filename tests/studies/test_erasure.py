@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from condnum import erasure
-from condnum.data.labeled_pairs import load_labeled_pair
+from condnum.data.pairs import load_labeled_pair
 from condnum.errors import InvalidInputError
 from condnum.figures.erasure import attack_steps_figure
 from condnum.report.erasure import degree_table, paired_table
@@ -108,7 +108,7 @@ def test_pareto_is_slowed_and_erasure_stopped_on_rows_that_the_defender_lacks():
     assert min(last["raw", "closed_form"], last["pareto", "closed_form"]) > 0.9
     assert max(last["erase", "gd"], last["erase", "closed_form"]) < 0.7
     assert not steps["pareto", "gd"] < 20 * steps["raw", "gd"]  # slowed, or not finished
-    figure = attack_steps_figure(report, pair.describe(), chance_of(pair))
+    figure = attack_steps_figure(report, pair.title(), chance_of(pair))
     assert len(figure.data) == 7
     assert figure.data[-1].y[0] == pytest.approx(0.2, abs=0.02)
     assert first_attackable(ErasureStudy(data=("diabetes", "digits-8x8")).load()).name == "digits-8x8"

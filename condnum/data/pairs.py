@@ -12,10 +12,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
-from condnum.data.catalog import embedded, obtain
 from condnum.data.digits import Digits, load_mnist_images, load_small_digits
-from condnum.data.feature_pair import open_pair
-from condnum.data.feature_stream import as_stream
+from condnum.data.files import as_stream, embedded, obtain, read_targets
 from condnum.data.house_prices import CATEGORICAL, FILES, load_house_prices, read_house_table
 from condnum.data.task_pair import TaskPair, standardize
 from condnum.errors import DataNotFoundError, UnknownNameError, check_known
@@ -24,9 +22,6 @@ from condnum.errors import DataNotFoundError, UnknownNameError, check_known
 AMES_SPLITS = {"CentralAir": "N", "LotShape": "Reg", "GarageType": "Attchd", "HouseStyle": "1Story"}
 
 DiabetesFeatures = Literal["clean", "published"]
-
-#: Files of a folder of one's own.
-OWN_FILES = ("X_P", "y_P", "X_H", "y_H")
 
 
 def digit_halves(digits: Digits) -> TaskPair:
@@ -100,7 +95,7 @@ def load_diabetes_tasks(*, features: DiabetesFeatures = "clean") -> TaskPair:
 
     Examples:
         >>> pair = load_diabetes_tasks()
-        >>> pair.rows_benign, pair.rows_harmful, pair.dimension
+        >>> len(pair.X_P), len(pair.X_H), pair.dimension
         (235, 207, 8)
     """
     check_known("feature set", features, get_args(DiabetesFeatures))
@@ -149,18 +144,20 @@ def load_labeled_pair(name: str) -> TaskPair:
         found = sorted(folder.glob(f"{part}.*"))
         if not found:
             raise DataNotFoundError(
-                f"{folder} has no file {part}.npy (or .csv, .parquet, …); the folder needs "
-                f"{', '.join(OWN_FILES)}: features (N, D) and targets "
-                "(N,) of the benign task P and the harmful task H."
+                f"{folder} has no file {part}.npy (or .csv, .parquet, …); the folder needs X_P, y_P, X_H and "
+                "y_H: features (N, D) and targets (N,) of the benign task P and the harmful task H."
             )
         return found[0]
 
-    def read(part: str) -> Any:
-        array = as_stream(find(part), vector=True).targets()
-        return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+    def features(part: str) -> Any:
+        stream = as_stream(find(part))
+        X = stream.array(gaps="refuse")
+        return pd.DataFrame(X, columns=[*stream.columns]) if stream.named else X
 
-    P, H, _ = open_pair(find("X_P"), find("X_H"))
-    X_P, X_H = (stream.array(gaps="refuse") for stream in (P, H))
+    def targets(part: str) -> Any:
+        y = read_targets(find(part), name=part)[0]
+        return y[:, 0] if y.shape[1:] == (1,) else y
+
     return TaskPair.from_arrays(
-        X_P, read("y_P"), X_H, read("y_H"), name=folder.name, feature_names=P.columns if P.named else None
+        features("X_P"), targets("y_P"), features("X_H"), targets("y_H"), name=folder.name
     )

@@ -1,84 +1,28 @@
-"""Features in blocks from every kind of file, and two files as one pair: matched, scaled, looked at."""
+"""Two files as one pair: matched, scaled, looked at."""
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
-import torch
-from safetensors.torch import save_file
 
-from condnum.data import feature_rows, feature_stream
+from condnum.data import feature_rows, files
 from condnum.data.feature_pair import look_at, match_streams, open_pair
-from condnum.data.feature_stream import as_stream, read_targets
+from condnum.data.files import as_stream
 from condnum.data.task_pair import standardize
-from condnum.errors import (
-    DataFormatError,
-    DataNotFoundError,
-    InvalidInputError,
-)
+from condnum.errors import DataFormatError, InvalidInputError
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(53, 3)).astype(np.float32)
-
 WRITERS = {
     "npy": np.save,
-    "fortran.npy": lambda path, values: np.save(path, np.asfortranarray(values)),
-    "big.npy": lambda path, values: np.save(path, values.astype(">f4")),
-    "npz": np.savez_compressed,
-    "csv": lambda path, values: frame(values).to_csv(path, index=False),
-    "parquet": lambda path, values: frame(values).set_index(pd.RangeIndex(5, 58)).to_parquet(path),
-    "groups.parquet": lambda path, values: frame(values).to_parquet(path, row_group_size=13),
+    "csv": lambda path, values: pd.DataFrame(values, columns=[*"abc"]).to_csv(path, index=False),
+    "parquet": lambda path, values: pd.DataFrame(values, columns=[*"abc"]).to_parquet(path),
 }
-
-
-def frame(values):
-    return pd.DataFrame(values, columns=["c0", "c1", "c2"])
 
 
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of 8 rows, so that small files have many."""
-    monkeypatch.setattr(feature_stream, "MAX_BLOCK_ROWS", 8)
-
-
-class TestBlocks:
-    @pytest.mark.parametrize("kind", WRITERS)
-    def test_every_kind_of_file_holds_the_same_rows(self, small_blocks, tmp_path, kind):
-        """In order, again, and with columns in another order."""
-        WRITERS[kind](tmp_path / f"X.{kind}", X)
-        stream = as_stream(tmp_path / f"X.{kind}")
-        rtol, blocks = (1e-6 if "csv" in kind else 0), list(stream.blocks())
-        assert max(map(len, blocks)) <= 8
-        np.testing.assert_allclose(np.concatenate(blocks), X, rtol=rtol)
-        chosen = stream.select([stream.columns[2], stream.columns[0]])
-        np.testing.assert_allclose(chosen.array(), X[:, [2, 0]], rtol=rtol)
-        assert stream.stored_eps == pytest.approx(2.0**-52 if "csv" in kind else 2.0**-23, rel=1e-12)
-
-    def test_text_is_no_obstacle_where_it_is_not_read(self, tmp_path):
-        (tmp_path / "X.csv").write_text("name,a,yes\nx,1,True\ny,,False\nz,3,True\n")
-        pd.DataFrame({"yes": [1.0], "a": [1.0], "name": ["x"]}).to_parquet(tmp_path / "X.parquet")
-        for ending, rows in (("csv", [[1, 1], [1, 3]]), ("parquet", [[1, 1]])):
-            stream = as_stream(tmp_path / f"X.{ending}")
-            assert stream.select(["yes", "a"]).array().tolist() == rows
-            with pytest.raises(DataFormatError, match="do not hold numbers: name"):
-                stream.array()
-
-    def test_folders_and_missing_files(self, tmp_path):
-        (tmp_path / "folder.npy").mkdir()
-        with pytest.raises(DataFormatError, match="is a folder; give a file in it"):
-            as_stream(tmp_path / "folder.npy")
-        for name in ("none.npy", "none.npz", "none.csv", "none.parquet"):
-            with pytest.raises(DataNotFoundError, match=rf"cannot read .*{name}: .*No such file"):
-                as_stream(tmp_path / name)
-
-    def test_what_is_not_read_says_what_to_do(self, tmp_path):
-        with pytest.raises(DataFormatError, match=r"X.csv.gz ends in '.gz', which is not a supported format"):
-            as_stream(tmp_path / "X.csv.gz")
-        np.savez(tmp_path / "X.npz", first=X, second=X)
-        with pytest.raises(
-            DataFormatError, match=r"2 arrays \(first, second\), of which 2 may be the features"
-        ):
-            as_stream(tmp_path / "X.npz")
+    monkeypatch.setattr(files, "MAX_BLOCK_ROWS", 8)
 
 
 def stream(X, names=None):
@@ -87,74 +31,6 @@ def stream(X, names=None):
 
 def looked(P, H, names=None, **options):
     return look_at(*match_streams(stream(P, names), stream(H, names)), **options)
-
-
-ROWS = [[0.5, 2.0], [1.5, 4.0]]
-TABLE = pd.DataFrame(ROWS, columns=["a", "b"])
-TEXTS = {  # each holds `ROWS`
-    "index": TABLE.set_axis(["u", "v"]).to_csv(),
-    "byte-order-mark": "\ufeffa,b\r\n0.5,2\r\n\r\n1.5,4\r\n",
-    "gaps": "a,b\n0.5,2\nNA,3\n9,nan\n,5\n1.5,4\n",
-}
-
-
-@pytest.mark.parametrize("kind", TEXTS)
-def test_text_is_read_as_pandas_reads_it(tmp_path, kind):
-    (tmp_path / "X.CSV").write_text(TEXTS[kind])
-    found = as_stream(tmp_path / "X.CSV")
-    assert found.array().tolist() == ROWS
-    assert (found.columns, found.named) == (("a", "b"), True)
-    assert ("it is the index" in found.notes[-1]) == (kind == "index")
-
-
-TENSOR = torch.tensor(ROWS)
-LABELED = {"X": TENSOR, "y": torch.tensor([0, 1])}
-ARRAYS = {  # what is written; eps of the stored type
-    "labeled.npz": (lambda path: np.savez(path, X=np.float32(ROWS), y=[0, 1]), 23),
-    "X.PT": (lambda path: torch.save(TENSOR.bfloat16().requires_grad_(), path), 7),
-    "labeled.pt": (lambda path: torch.save({**LABELED, "epoch": 3}, path), 23),
-    "X.safetensors": (lambda path: save_file({"X": TENSOR.half()}, path), 10),
-    "index.parquet": (lambda path: TABLE.set_axis([4, 9]).to_parquet(path), 52),
-    "named.parquet": (lambda path: TABLE.rename_axis("id").set_axis(["u", "v"]).to_parquet(path), 52),
-    "unnamed.parquet": (lambda path: TABLE.reset_index(names="Unnamed: 0").to_parquet(path), 52),
-}
-VALUES = {
-    "list": ROWS,
-    "frame": TABLE,
-    "nullable": TABLE.astype({"a": "Float64", "b": "Int64"}),
-    "arrow": pa.table(TABLE),
-    "gradient": TENSOR.requires_grad_(),
-    "bfloat16": TENSOR.bfloat16(),
-    "big-endian": np.array(ROWS, ">f8"),
-    "masked": np.ma.masked_equal([*ROWS, [-999, 1]], -999),
-}
-
-
-class TestKinds:
-    @pytest.mark.parametrize("name", ARRAYS)
-    def test_files(self, tmp_path, name):
-        write, bits = ARRAYS[name]
-        write(tmp_path / name)
-        found = as_stream(tmp_path / name)
-        assert found.array().tolist() == ROWS
-        assert np.log2(found.stored_eps) == pytest.approx(-bits)
-        if "labeled" in name:
-            assert "X is taken for the features" in found.notes[0]
-            assert read_targets(tmp_path / name, kind="classification")[0].tolist() == [0, 1]
-
-    @pytest.mark.parametrize("kind", VALUES)
-    def test_values(self, kind):
-        assert as_stream(VALUES[kind]).array().tolist() == ROWS
-
-    @pytest.mark.parametrize("index", [True, False])
-    def test_targets_may_be_words(self, tmp_path, index):
-        animals = pd.Series(["dog", "cat", "dog"], name="animal")
-        animals.to_csv(tmp_path / "y.csv", index=index)
-        animals.to_frame().to_parquet(tmp_path / "y.parquet")
-        np.save(tmp_path / "y.npy", animals.to_numpy(str))
-        files = (tmp_path / f"y.{ending}" for ending in ("csv", "parquet", "npy"))
-        for targets in (*files, animals, animals.astype("category"), animals.tolist()):
-            assert read_targets(targets)[0].tolist() == [1, 0, 1]
 
 
 class TestPairs:
@@ -168,7 +44,7 @@ class TestPairs:
             look_at(*open_pair(files[0], files[0]))
         P, H, notes = open_pair(*files, drop="id")
         assert (P.array().tolist(), H.array().tolist()) == ([[1, 2], [2, 5]], [[4, 3], [2, 1]])
-        assert notes == [f"{files[1]}: 2 column(s), named by the first line: b, a."]
+        assert notes == [f"{files[1]}: 2 rows, 2 column(s), named by the first line: b, a."]
         for drop, said in (("c", r"unknown column to leave out .* 'c'"), ("id,a,b", "leaves no column")):
             with pytest.raises(InvalidInputError, match=said):
                 open_pair(*files, drop=drop)
