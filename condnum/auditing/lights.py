@@ -30,15 +30,16 @@ FALSE_ALARMS = 0.05
 MEANING = (
     "Scores are those within 10 times the steps that the attacker needs on raw features. Gets through: "
     "at least half of what raw features give above chance. Hindered: at least a tenth. Stopped: less. Not "
-    "known: too few rows to say so, or raw features give nothing. Chance is what a constant answer reaches on "
-    "these rows; the 95 % intervals hold for all attackers together."
+    "known: too few rows to say so, or raw features give nothing. Chance is what a constant answer reaches "
+    "on these rows; the 95 % intervals hold for all attackers together."
 )
 
 
 #: Lights of nobody.
 NO_LIGHTS = pd.DataFrame(
     columns=[
-        "extractor", "attacker", "label", "score", "group", "raw", "chance", "low", "high", "light", "score_name"
+        "extractor", "attacker", "label", "score", "group", "raw", "chance", "low", "high", "light",
+        "score_name",
     ]
 )  # fmt: skip
 

@@ -157,7 +157,7 @@ def tree_score(train: Sample, test: Sample) -> float:
     if train.labels:
         forest = ExtraTreesClassifier(200, random_state=0).fit(train.X, train.y)
         return float(forest.score(test.X, test.y))
-    numbers = ExtraTreesRegressor(200, random_state=0).fit(train.X, train.columns)
+    numbers = ExtraTreesRegressor(200, random_state=0).fit(train.X, train.columns.squeeze())
     return score(numbers.predict(test.X), train, test)
 
 

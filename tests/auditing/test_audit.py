@@ -203,7 +203,7 @@ class TestLights:
             (0.9, {"within": 0.8}, "gets through"),
             (
                 0.9,
-                {"within": 0.6},
+                {"within": 0.65},
                 "hindered",
             ),  # what is printed is what colors: it takes more steps than that
             (0.9, {"within": 0.52}, "stopped"),
