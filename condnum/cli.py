@@ -17,9 +17,9 @@ import click
 
 from condnum import __version__
 from condnum.errors import CondnumError, UnknownNameError, require
-from condnum.report.command import EXIT_ERROR, EXIT_INTERRUPTED, notebook_command, quiet_option
-from condnum.report.notebook import ParameterNotebook, experiment_names
-from condnum.report.run import STOPPED, say
+from condnum.page.command import EXIT_ERROR, EXIT_INTERRUPTED, notebook_command, quiet_option
+from condnum.page.notebook import ParameterNotebook, experiment_names
+from condnum.page.run import STOPPED, say
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 site_option = click.option(
@@ -163,7 +163,7 @@ def lab(folder: str, options: tuple[str, ...], ip: str) -> None:
 
     OPTIONS after -- are JupyterLab's, such as --port=9999.
     """
-    from condnum.report.notebook import copy_notebooks
+    from condnum.page.notebook import copy_notebooks
 
     if folder.startswith("-"):
         folder, options = "notebooks", (folder, *options)
@@ -199,8 +199,8 @@ def reproduce_experiments(
 ) -> None:
     """Run all experiments, reuse unchanged results, and build a site that links each number to its run."""
     from condnum.files import folder_lock, output_folder
-    from condnum.report.experiments import requested
-    from condnum.report.reproduce import reproduce
+    from condnum.page.experiments import requested
+    from condnum.page.reproduce import reproduce
 
     require("sphinx", "site")  # now, not when all has run
     names = [word.strip() for word in only.split(",") if word.strip()]
@@ -233,7 +233,7 @@ reproduce_experiments.params.append(quiet_option)
 @site_option
 def site_alone(out: Path | None, site: Path) -> None:
     """Build the site: lessons, results, guide and API; without a reproduction, from committed results."""
-    from condnum.report.experiments import find_runs
+    from condnum.page.experiments import find_runs
 
     records = (Path("runs") / "reproduce").glob("*/*/provenance.json")
     newest = max(records, key=lambda record: record.stat().st_mtime, default=None)

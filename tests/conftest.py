@@ -141,7 +141,7 @@ class SharedKernel:
     """A kernel that starts when it is first wanted and keeps its imports; each user finds it empty."""
 
     def __init__(self, folder: Path) -> None:
-        from condnum.report.run import running_kernel
+        from condnum.page.run import running_kernel
 
         self._folder = folder
         self._stack = ExitStack()
@@ -150,7 +150,7 @@ class SharedKernel:
 
     @contextmanager
     def running(self, *, cwd: Path, environment: dict[str, str] | None = None) -> Generator[Any]:
-        """Stand in for `condnum.report.run.running_kernel`: its folder and variables, no new process."""
+        """Stand in for `condnum.page.run.running_kernel`: its folder and variables, no new process."""
         if self._manager is None:
             one = {"OMP_NUM_THREADS": "1"}  # read once, by the libraries
             self._manager = self._stack.enter_context(self._starter(cwd=self._folder, environment=one))
@@ -185,7 +185,7 @@ def shared_kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedKe
 @pytest.fixture
 def on_shared_kernel(shared_kernel: SharedKernel, monkeypatch: pytest.MonkeyPatch) -> SharedKernel:
     """Whatever this test runs as a notebook runs on the shared kernel: its imports are there."""
-    from condnum.report import run as runner
+    from condnum.page import run as runner
 
     monkeypatch.setattr(runner, "running_kernel", shared_kernel.running)
     return shared_kernel
@@ -199,7 +199,7 @@ def condnum(shared_kernel: SharedKernel) -> Condnum:
     a kernel that ends with its command) is tested with real ones: `start`.
     """
     from condnum.cli import main
-    from condnum.report import run as runner
+    from condnum.page import run as runner
 
     def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         with pytest.MonkeyPatch.context() as patch:
@@ -219,8 +219,8 @@ def lesson_run(
     """`lesson_run("2_alignment")`: the folder of a lesson that ran without widgets; each runs once."""
     from lessons.test_notebooks import PARAMETERS
 
-    from condnum.report import run as runner
-    from condnum.report.notebook import ParameterNotebook
+    from condnum.page import run as runner
+    from condnum.page.notebook import ParameterNotebook
 
     @functools.cache
     def run(name: str) -> Path:

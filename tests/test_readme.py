@@ -21,8 +21,8 @@ import yaml
 
 import condnum
 from condnum import cli
-from condnum.report import command as runner
-from condnum.report.experiments import experiments
+from condnum.page import command as runner
+from condnum.page.experiments import experiments
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = ROOT / "condnum/site/pages/howto"

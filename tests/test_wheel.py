@@ -16,7 +16,7 @@ from pathlib import Path
 
 import condnum
 from condnum.cli import main
-from condnum.report.notebook import copy_notebooks
+from condnum.page.notebook import copy_notebooks
 from condnum.site.results import committed_runs
 
 print(condnum.__file__)

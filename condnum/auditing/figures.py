@@ -10,7 +10,7 @@ from condnum.auditing.layers import LayerAudit
 from condnum.auditing.lights import LIGHTS
 from condnum.auditing.measures import LABEL_OF
 from condnum.auditing.result import Audit
-from condnum.figures.style import (
+from condnum.page.style import (
     BLUE,
     DOTTED,
     GREEN,

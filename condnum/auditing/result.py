@@ -18,7 +18,7 @@ from condnum.data.feature_pair import MISSING
 from condnum.files import output_folder, write_json
 from condnum.numbers import number, times
 from condnum.probing.probe import slowdown_verdict
-from condnum.report.tables import formula_html
+from condnum.page.tables import formula_html
 from condnum.studies.frame.record import verdict_row
 from condnum.theory.kappa import Clauses
 from condnum.theory.limits import RirLimit

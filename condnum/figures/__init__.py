@@ -3,7 +3,7 @@
 from condnum.figures.curves import history_figure, norm_ratio_figure, task_spectra_figure
 from condnum.figures.limits import pareto_figure
 from condnum.figures.pairs import pair_heatmaps
-from condnum.figures.style import MethodStyle, method_style
+from condnum.page.style import MethodStyle, method_style
 
 __all__ = [
     "MethodStyle",

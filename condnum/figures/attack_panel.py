@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from condnum.figures.style import DOTTED, empty, express, finish, log_axis, method_style
+from condnum.page.style import DOTTED, empty, express, finish, log_axis, method_style
 from condnum.numbers import num
 from condnum.probing import AttackReport
 from condnum.probing.panel import factor_text

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from condnum.errors import InvalidInputError
-from condnum.figures.style import (
+from condnum.page.style import (
     TASK_TITLES,
     finish,
     lines_by_method,

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from condnum.deep.attacks.attackers import DeepAttacker
-from condnum.figures.style import (
+from condnum.page.style import (
     DOTTED,
     empty,
     express,

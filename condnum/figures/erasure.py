@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from condnum.figures.style import (
+from condnum.page.style import (
     DOTTED,
     GREY,
     NEUTRAL,

@@ -9,7 +9,7 @@ import pandas as pd
 
 from condnum.arrays import ArrayLike, as_tensor
 from condnum.errors import InvalidInputError
-from condnum.figures.style import (
+from condnum.page.style import (
     BLUE,
     GREEN,
     GREY,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from condnum.figures.style import empty, finish, method_style, panels, square
+from condnum.page.style import empty, finish, method_style, panels, square
 from condnum.numbers import num
 
 _RATIOS = ["harmful_ratio", "benign_ratio", "rir"]

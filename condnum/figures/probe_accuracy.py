@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from condnum.figures.curves import only
-from condnum.figures.style import (
+from condnum.page.style import (
     GREY,
     MethodStyle,
     add_line,

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.linalg import expm
 from scipy.stats import ortho_group
 
-from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, translucent
+from condnum.page.style import BLUE, NEUTRAL, ORANGE, PURPLE, translucent
 from condnum.lessons.condition_number import Floats, spectrum
 from condnum.lessons.frame.explorer import (
     Choice,

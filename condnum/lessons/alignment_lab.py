@@ -9,7 +9,7 @@ import torch
 
 from condnum.data import TaskPair
 from condnum.errors import check_known, require
-from condnum.figures.style import method_style, option_text
+from condnum.page.style import method_style, option_text
 from condnum.lessons.alignment import haar_overlap_band
 from condnum.lessons.alignment_panels import TASK, draw
 from condnum.lessons.alignment_paths import TRAINING, ExtractorPath, Selection

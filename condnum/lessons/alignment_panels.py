@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, overlap_heatmap, translucent
+from condnum.page.style import BLUE, NEUTRAL, ORANGE, PURPLE, overlap_heatmap, translucent
 from condnum.lessons.alignment_paths import Selection
 from condnum.lessons.frame.sheet import Sheet
 from condnum.numbers import num

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from condnum.figures.style import method_style
+from condnum.page.style import method_style
 from condnum.lessons.alignment_training import PathTasks
 from condnum.lessons.condition_number import Floats
 from condnum.numbers import num

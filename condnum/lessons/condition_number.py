@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, log_axis
+from condnum.page.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, log_axis
 from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, Slider, with_controls
 from condnum.lessons.frame.own import Own, Tried
 from condnum.lessons.frame.sheet import Sheet

@@ -14,7 +14,7 @@ from condnum.lessons.regularizer_paths import value_plane
 from condnum.lessons.regularizers import counter_example, regularizer_step
 from condnum.lessons.two_tasks import attacks
 from condnum.numbers import num
-from condnum.report.tables import as_html, formula_html
+from condnum.page.tables import as_html, formula_html
 from condnum.theory.alignment import alignment
 from condnum.theory.kappa import relative_immunization_ratio
 from condnum.theory.limits import rir_limit

@@ -11,7 +11,7 @@ import torch
 
 from condnum.errors import InvalidInputError
 from condnum.figures.limits import region_traces
-from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE
+from condnum.page.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.frame.explorer import Explorer, ExplorerResult, Slider, with_controls
 from condnum.lessons.frame.own import Own, Tried

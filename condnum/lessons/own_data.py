@@ -17,7 +17,7 @@ from condnum.data import digit_pair, load_diabetes_tasks, load_small_digits
 from condnum.data.feature_pair import FeaturePair, look_at, match_streams, open_pair
 from condnum.data.files import FeaturesLike, as_stream
 from condnum.errors import InvalidInputError, RankError
-from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, log_axis, overlap_heatmap
+from condnum.page.style import BLUE, NEUTRAL, ORANGE, PURPLE, log_axis, overlap_heatmap
 from condnum.lessons.alignment_training import in_blocks
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.frame.explorer import (
@@ -33,7 +33,7 @@ from condnum.lessons.frame.sheet import Sheet
 from condnum.numbers import num
 from condnum.probing.filters import Modes
 from condnum.probing.probe import ProbeCurve, log_spaced, probe_curves
-from condnum.report.tables import as_html, formula_html
+from condnum.page.tables import as_html, formula_html
 from condnum.theory.alignment import alignment
 from condnum.theory.kappa import RATIO_TOLERANCE, Convention, kappa
 from condnum.theory.limits import limit_of, max_rir, ridge_convention_limit, rir_limit

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE
+from condnum.page.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, Slider, with_controls
 from condnum.lessons.frame.sheet import Sheet

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, translucent
+from condnum.page.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, translucent
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.frame.explorer import (
     Choice,

@@ -15,7 +15,7 @@ from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import LinearRegression, RidgeCV
 
 from condnum.data import load_small_digits
-from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE
+from condnum.page.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, Preset, Slider, with_controls
 from condnum.lessons.frame.own import Own

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from condnum.figures.style import BLUE, NEUTRAL, ORANGE, log_axis
+from condnum.page.style import BLUE, NEUTRAL, ORANGE, log_axis
 from condnum.lessons.frame.sheet import Sheet
 from condnum.lessons.frame.widget import FigureView, payload_json
 from condnum.methods import Progress

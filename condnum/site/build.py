@@ -20,9 +20,9 @@ from condnum.files import (
     write_text,
 )
 from condnum.progress import OnProgress
-from condnum.report.experiments import ExperimentResult
-from condnum.report.html import math_css
-from condnum.report.notebook import read_notebook
+from condnum.page.experiments import ExperimentResult
+from condnum.page.html import math_css
+from condnum.page.notebook import read_notebook
 from condnum.site.extension import SPHINX
 from condnum.site.notebooks import page_notebook
 from condnum.site.parts import (
@@ -196,7 +196,7 @@ def _scripts(folder: Path, recordings: Mapping[str, Path]) -> None:
         "lessons/*.js",
         "lessons/frame/*.js",
         "lessons/frame/*.css",
-        "report/cards.css",
+        "page/cards.css",
     )
     for path in (path for kind in kinds for path in package.glob(kind)):
         shutil.copy(path, folder)

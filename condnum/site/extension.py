@@ -5,8 +5,8 @@ from typing import Any
 
 from docutils import nodes
 
-from condnum.report.html import mathml
-from condnum.report.tables import INDEX
+from condnum.page.html import mathml
+from condnum.page.tables import INDEX
 
 #: Settings of Sphinx, besides the folders.
 SPHINX: dict[str, Any] = {

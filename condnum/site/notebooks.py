@@ -7,8 +7,8 @@ from typing import Any
 
 from bs4 import BeautifulSoup
 
-from condnum.report.html import figure_html, fill_slots, shown_notebook
-from condnum.report.tables import INDEX, formula_html, mark_tables
+from condnum.page.html import figure_html, fill_slots, shown_notebook
+from condnum.page.tables import INDEX, formula_html, mark_tables
 
 
 def page_notebook(notebook: Any, name: str, recorded: Collection[str] = ()) -> Any:

@@ -10,8 +10,8 @@ from condnum.errors import check_known
 from condnum.files import shipped
 from condnum.machine import core_count
 from condnum.progress import OnProgress
-from condnum.report.notebook import ParameterNotebook, find_notebook
-from condnum.report.run import REPORT, run_notebook
+from condnum.page.notebook import ParameterNotebook, find_notebook
+from condnum.page.run import REPORT, run_notebook
 from condnum.stale import code_hash
 from condnum.studies.frame.cells import Cell
 from condnum.studies.frame.executors import ProcessExecutor

@@ -14,13 +14,13 @@ from nbformat.v4 import new_markdown_cell
 from condnum.files import shipped
 from condnum.machine import revision_text
 from condnum.progress import duration
-from condnum.report.answer import PROTOCOLS, answer
-from condnum.report.deep import committed_tables
-from condnum.report.experiments import ExperimentResult, experiments
-from condnum.report.html import figure_html, shown_notebook
-from condnum.report.notebook import read_notebook
-from condnum.report.run import REPORT
-from condnum.report.tables import CORRECTIONS_CSV, as_html, formula_html, mark_tables, sortable
+from condnum.page.answer import PROTOCOLS, answer
+from condnum.page.deep import committed_tables
+from condnum.page.experiments import ExperimentResult, experiments
+from condnum.page.html import figure_html, shown_notebook
+from condnum.page.notebook import read_notebook
+from condnum.page.run import REPORT
+from condnum.page.tables import CORRECTIONS_CSV, as_html, formula_html, mark_tables, sortable
 from condnum.site.notebooks import page_notebook
 
 #: Anchor of the section that says what made a page.

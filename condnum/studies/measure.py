@@ -55,7 +55,7 @@ class Published(NamedTuple):
 
 def _published(table: int) -> dict[tuple[str, str], dict[str, Published]]:
     """Return the rows of a published table by method, for each backbone and harmful data set."""
-    rows = pd.read_csv(StringIO(asset("studies/published.csv")))
+    rows = pd.read_csv(StringIO(asset("experiments/published.csv")))
     rows = rows[rows["table"] == table].fillna({"backbone": "", "harmful": ""}).set_index("method")
     return {
         (str(backbone), str(harmful)): {

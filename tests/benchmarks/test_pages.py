@@ -44,7 +44,7 @@ def recorded_page(folder: Path, explorer: Any, settings: str = "{}") -> Path:
     """Write a page on which `PLAY` plays a recording, without a server."""
     from plotly.offline import get_plotlyjs
 
-    scripts = asset("figures/paint.js", "lessons/frame/explorer.js", "lessons/frame/recording.js")
+    scripts = asset("page/paint.js", "lessons/frame/explorer.js", "lessons/frame/recording.js")
     (folder / "all.js").write_text(f"{get_plotlyjs()}\n{scripts}\n{record(explorer)}")
     (folder / "page.html").write_text(
         f"<!doctype html><meta charset=utf-8><style>{asset('lessons/frame/explorer.css')}</style>"

@@ -80,7 +80,7 @@ def site(
     """
     from condnum.lessons import explorers
     from condnum.lessons.frame import recording
-    from condnum.report.experiments import Experiment, ExperimentResult
+    from condnum.page.experiments import Experiment, ExperimentResult
     from condnum.site import build, parts
 
     root, target = tmp_path_factory.mktemp("reproduction"), tmp_path_factory.mktemp("reports")

@@ -14,7 +14,7 @@ from condnum.cli import main
 from condnum.data import catalog
 from condnum.data.catalog import DataStatus
 from condnum.files import shipped
-from condnum.report.notebook import experiment_names
+from condnum.page.notebook import experiment_names
 
 HERE = DataStatus("houses", "ok", "", "CONDNUM_DATA", "/d/train.csv", 10, "a" * 64)
 ODD = DataStatus("odd", "unknown checksum", "odd: compare.", "CONDNUM_DATA", "/d/odd.csv", 3, "b" * 64)

@@ -15,8 +15,8 @@ import psutil
 import pytest
 from waiting import PATIENCE, wait_until
 
-from condnum.report import run as runner
-from condnum.report.command import verdict_table
+from condnum.page import run as runner
+from condnum.page.command import verdict_table
 from condnum.studies.frame import ResultStore
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "experiments" / "house_prices.ipynb"

@@ -8,7 +8,7 @@ from condnum import figures as plots
 from condnum.errors import InvalidInputError
 from condnum.figures import attack_panel, limits
 from condnum.figures.probe_accuracy import probe_accuracy_figure, ratio_history_figure
-from condnum.figures.style import method_style
+from condnum.page.style import method_style
 from condnum.probing import AttackBudget
 from condnum.probing import attack_panel as attacked
 from condnum.theory.limits import feasible_region

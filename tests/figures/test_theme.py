@@ -5,7 +5,7 @@ import plotly.graph_objects as go
 import plotly.io as pio
 import pytest
 
-from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, finish, honest_legend, method_style
+from condnum.page.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, finish, honest_legend, method_style
 
 
 def test_the_legend_lists_what_is_to_be_seen():

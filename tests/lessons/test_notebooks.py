@@ -9,7 +9,7 @@ pytest.importorskip("papermill", reason="the extra notebooks is not installed")
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
 from condnum.cli import main
-from condnum.report.notebook import ParameterNotebook, read_notebook
+from condnum.page.notebook import ParameterNotebook, read_notebook
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("[1-8]_*.ipynb"))

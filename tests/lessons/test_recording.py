@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from condnum.errors import InvalidInputError
-from condnum.figures.style import figure_of
+from condnum.page.style import figure_of
 from condnum.lessons import explorers
 from condnum.lessons.explorers import EXPLORERS, is_current, record_file
 from condnum.lessons.frame import recording

@@ -2,7 +2,7 @@
 
 import pytest
 
-from condnum.report import linear as attack_tables
+from condnum.page import linear as attack_tables
 from condnum.studies.attackers import Attackers, attack_task
 from condnum.studies.digits import DigitPairs
 

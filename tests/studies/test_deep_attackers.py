@@ -8,8 +8,8 @@ from test_readme import PAGES, fences
 
 from condnum.figures import deep_attacks as figures
 from condnum.methods import METHODS
-from condnum.report import deep as report
-from condnum.report.tables import GAP, as_html
+from condnum.page import deep as report
+from condnum.page.tables import GAP, as_html
 from condnum.studies.deep_attackers import DeepAttackers
 
 SHORT = DeepAttackers(

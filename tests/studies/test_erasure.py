@@ -7,7 +7,7 @@ from condnum import erasure
 from condnum.data.pairs import load_labeled_pair
 from condnum.errors import InvalidInputError
 from condnum.figures.erasure import attack_steps_figure
-from condnum.report.erasure import degree_table, paired_table
+from condnum.page.erasure import degree_table, paired_table
 from condnum.studies.erasure import (
     ErasureStudy,
     Sample,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condnum.errors import InvalidInputError
-from condnum.figures.style import NEUTRAL, honest_legend
+from condnum.page.style import NEUTRAL, honest_legend
 from condnum.numbers import num
 
 #: Differences below this, relative to the largest number of the library's, are round-off.

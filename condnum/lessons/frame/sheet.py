@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from condnum.errors import require
-from condnum.figures.style import (
+from condnum.page.style import (
     BLUE,
     GREEN,
     NEUTRAL,
@@ -22,7 +22,7 @@ from condnum.figures.style import (
     log_axis,
     teaching_layout,
 )
-from condnum.figures.style import panels as empty_panels
+from condnum.page.style import panels as empty_panels
 
 
 class Panel:

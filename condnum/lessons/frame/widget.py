@@ -14,7 +14,7 @@ _AnyWidget: Any = require("anywidget", "notebooks").AnyWidget
 class PlotlyWidget(_AnyWidget):
     """What the page draws: `payload` holds plotly's JSON and what stands beside it."""
 
-    _esm = asset("figures/paint.js", "lessons/frame/explorer.js", "lessons/frame/widget.js")
+    _esm = asset("page/paint.js", "lessons/frame/explorer.js", "lessons/frame/widget.js")
     _css = asset("lessons/frame/explorer.css")
     declaration = _traitlets.Dict().tag(sync=True)
     payload = _traitlets.Unicode("{}").tag(sync=True)

@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 
 from condnum.deep.attacks.report import cheapest_attack
-from condnum.figures.style import option_text
+from condnum.page.style import option_text
 from condnum.probing.panel import factor_text
 from condnum.probing.race import AttackBudget
-from condnum.report.deep import HEADLINE, factor_table, in_percent, net_label
-from condnum.report.erasure import left_table
-from condnum.report.linear import immunized, limits_table
-from condnum.report.tables import (
+from condnum.page.deep import HEADLINE, factor_table, in_percent, net_label
+from condnum.page.erasure import left_table
+from condnum.page.linear import immunized, limits_table
+from condnum.page.tables import (
     GAP,
     Column,
     count_of,

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from condnum.numbers import num
-from condnum.report.tables import GAP, Column, number, shown
+from condnum.page.tables import GAP, Column, number, shown
 
 _SHOWN = ("raw", "control", "erase", "iterated")
 

@@ -10,7 +10,7 @@ import pandas as pd
 from condnum.deep.attacks.attackers import DeepAttacker
 from condnum.deep.attacks.report import cheapest_attack
 from condnum.numbers import num
-from condnum.report.tables import (
+from condnum.page.tables import (
     RATIO_TITLES,
     Column,
     count_of,

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from condnum.report.tables import (
+from condnum.page.tables import (
     GAP,
     RATIO_TITLES,
     Column,

@@ -12,8 +12,8 @@ import pytest
 
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.files import shipped
-from condnum.report.notebook import ParameterNotebook, find_notebook, read_notebook
-from condnum.report.run import NotebookError, run_notebook
+from condnum.page.notebook import ParameterNotebook, find_notebook, read_notebook
+from condnum.page.run import NotebookError, run_notebook
 
 
 def names(folder: Path) -> list[str]:

@@ -41,7 +41,7 @@ from condnum.files import (
 )
 from condnum.machine import end_group, provenance, source_revision
 from condnum.progress import PROGRESS_VARIABLE, following, terminal_progress
-from condnum.report.notebook import ParameterNotebook
+from condnum.page.notebook import ParameterNotebook
 from condnum.stale import code_hash
 
 #: What a finished run leaves beside its tables: the executed notebook and its page.
@@ -118,7 +118,7 @@ def run_into_folder(
         )
         _warn(record)
         return {**record, "failures": []}
-    from condnum.report.html import answer_of, export_html
+    from condnum.page.html import answer_of, export_html
 
     started, source = datetime.now(UTC), source_revision()
     with results_folder(folder) as results:

@@ -8,10 +8,10 @@ import pytest
 import condnum.site.build
 from condnum.cli import main
 from condnum.errors import InvalidInputError
-from condnum.report import reproduce as module
-from condnum.report.experiments import experiments, find_run, requested
-from condnum.report.notebook import ParameterNotebook
-from condnum.report.reproduce import reproduce
+from condnum.page import reproduce as module
+from condnum.page.experiments import experiments, find_run, requested
+from condnum.page.notebook import ParameterNotebook
+from condnum.page.reproduce import reproduce
 
 NAMES = [experiment.name for experiment in requested("quick")]
 

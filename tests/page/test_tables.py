@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from condnum.report import deep, linear, tables
+from condnum.page import deep, linear, tables
 from condnum.studies.frame.record import verdict_rows
 from condnum.studies.measure import TABLE_1
 

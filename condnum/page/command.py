@@ -11,8 +11,8 @@ import click
 
 from condnum.errors import CondnumError
 from condnum.files import CELLS, FAILURES
-from condnum.report.notebook import ParameterNotebook, literal
-from condnum.report.run import PAGE, StoppedError, run_into_folder, say
+from condnum.page.notebook import ParameterNotebook, literal
+from condnum.page.run import PAGE, StoppedError, run_into_folder, say
 
 EXIT_ERROR, EXIT_INTERRUPTED = 2, 130
 
@@ -139,7 +139,7 @@ def verdict_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the verdicts of a run as text; probes apart, columns of which nothing is known are left out."""
     import pandas as pd
 
-    from condnum.report.tables import number, times
+    from condnum.page.tables import number, times
 
     table = pd.DataFrame(rows)
     for name in table.filter(regex="probe$"):

@@ -7,8 +7,8 @@ import pytest
 from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from condnum.report.html import PLOTLY, WIDGET, mathml, render_html, shown_notebook
-from condnum.report.tables import mark_tables
+from condnum.page.html import PLOTLY, WIDGET, mathml, render_html, shown_notebook
+from condnum.page.tables import mark_tables
 
 LATEX = r"$$\displaystyle \kappa$$"
 

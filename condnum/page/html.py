@@ -24,8 +24,8 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
 from condnum.errors import require
 from condnum.files import asset, write_text
-from condnum.report.notebook import PARAMETERS_TAG, first_heading, read_notebook
-from condnum.report.tables import mark_tables
+from condnum.page.notebook import PARAMETERS_TAG, first_heading, read_notebook
+from condnum.page.tables import mark_tables
 
 
 def mathml(tex: str, *, display: bool = False) -> str:
@@ -161,7 +161,7 @@ def render_html(notebook: Any, *, title: str | None = None, name: str = "report"
     """Return an executed notebook as one self-contained HTML page: folded code, MathML, no network."""
     own_title = first_heading(notebook)
     shown, figures = shown_notebook(notebook)
-    options: dict[str, Any] = {"template_name": "basic", "raw_template": asset("report/cells.html.j2")}
+    options: dict[str, Any] = {"template_name": "basic", "raw_template": asset("page/cells.html.j2")}
     for part in ("anchor_links", "input_prompt", "output_prompt"):
         options[f"exclude_{part}"] = True
     cells, _ = ReportExporter(**options).from_notebook_node(shown)
@@ -175,8 +175,8 @@ def render_html(notebook: Any, *, title: str | None = None, name: str = "report"
     scripts: list[str] = []
     if figures:  # as on the site: plotly.js, and what draws with it into the frames of a page
         scripts.append(require("plotly.offline", "viz").get_plotlyjs())
-        scripts.append(asset("figures/paint.js", "figures/frames.js"))
-    page = Environment(autoescape=True).from_string(asset("report/report.html.j2"))
+        scripts.append(asset("page/paint.js", "page/frames.js"))
+    page = Environment(autoescape=True).from_string(asset("page/report.html.j2"))
     html = page.render(
         title=title or own_title or name,
         has_heading=own_title is not None,
@@ -226,7 +226,7 @@ def report_css() -> str:
         tokens = "\n".join(line for line in lines if line.startswith(".highlight ."))
         looks.append(re.sub(r"background-color: [^;}]+;? ?", "", tokens))  # that is the page's
     dark = f"@media (prefers-color-scheme: dark) {{\n{looks[1]}\n}}"
-    return "\n".join([asset("report/report.css", "report/cards.css"), looks[0], dark])
+    return "\n".join([asset("page/report.css", "page/cards.css"), looks[0], dark])
 
 
 def math_css() -> str:
@@ -234,7 +234,7 @@ def math_css() -> str:
 
     The font is inside the style: a page that is a file may read no other.
     """
-    font = resources.files("condnum").joinpath("report/font/math.woff2").read_bytes()
+    font = resources.files("condnum").joinpath("page/font/math.woff2").read_bytes()
     source = f'url("data:font/woff2;base64,{base64.b64encode(font).decode()}") format("woff2")'
     face = f'font-family: "condnum-math"; src: {source};'
     look = 'math { font-family: "condnum-math", math; font-size: 1.15em; }'

@@ -9,11 +9,11 @@ import pytest
 
 from condnum.methods import get_method, method_names
 from condnum.numbers import number
-from condnum.report.answer import answer
-from condnum.report.html import answer_of, render_html
-from condnum.report.linear import MEASURES, comparison_table
-from condnum.report.notebook import ParameterNotebook, experiment_names
-from condnum.report.tables import sortable
+from condnum.page.answer import answer
+from condnum.page.html import answer_of, render_html
+from condnum.page.linear import MEASURES, comparison_table
+from condnum.page.notebook import ParameterNotebook, experiment_names
+from condnum.page.tables import sortable
 from condnum.site.results import committed_runs
 
 RUNS = {run.name: run for run in committed_runs()}

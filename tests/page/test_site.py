@@ -20,8 +20,8 @@ from condnum.lessons.corrections import aligned_remark, correction_table
 from condnum.lessons.explorers import EXPLORERS
 from condnum.lessons.frame import recording
 from condnum.machine import source_revision
-from condnum.report.experiments import Experiment, ExperimentResult, experiments, find_runs
-from condnum.report.html import figure_html
+from condnum.page.experiments import Experiment, ExperimentResult, experiments, find_runs
+from condnum.page.html import figure_html
 from condnum.site import build, parts
 from condnum.site.build import build_site
 from condnum.site.results import results_pages

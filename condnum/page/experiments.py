@@ -14,7 +14,7 @@ import pandas as pd
 from condnum.errors import DataFormatError, DataNotFoundError, check_known
 from condnum.files import RECORD, asset, data_folders, read_record, read_table
 from condnum.machine import revision_text, source_revision
-from condnum.report.run import REPORT, is_whole
+from condnum.page.run import REPORT, is_whole
 
 SCALES = ("quick", "full")
 
@@ -57,7 +57,7 @@ class Experiment:
 
 @cache
 def _declared() -> tuple[Experiment, ...]:
-    found = tomllib.loads(asset("report/experiments.toml"))
+    found = tomllib.loads(asset("page/experiments.toml"))
     return tuple(Experiment(**declared) for declared in found["experiment"])
 
 

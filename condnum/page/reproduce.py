@@ -12,7 +12,7 @@ from pathlib import Path
 from condnum.errors import CondnumError
 from condnum.files import RECORD, data_folders, output_folder, write_json
 from condnum.progress import duration
-from condnum.report.experiments import (
+from condnum.page.experiments import (
     REPRODUCTION,
     Experiment,
     ExperimentResult,
@@ -20,8 +20,8 @@ from condnum.report.experiments import (
     find_run,
     requested,
 )
-from condnum.report.notebook import ParameterNotebook
-from condnum.report.run import run_into_folder
+from condnum.page.notebook import ParameterNotebook
+from condnum.page.run import run_into_folder
 
 
 def missing_images(experiment: Experiment) -> str:

@@ -116,6 +116,62 @@ def spans(table: pd.DataFrame, by: list[str], columns: Mapping[str, str]) -> pd.
     )
 
 
+#: Headings of columns of numbers; of the others, words for underscores.
+HEADINGS = {
+    "rir": "RIR ↑",
+    "rir_median": "median RIR",
+    "published_rir": "published RIR",
+    "harmful_ratio": "(i) ↑",
+    "benign_ratio": "(ii) ↓",
+    "immunized_ridge": "immunized, ridge κ",
+    "immunized_compact": "immunized, compact κ",
+    "rir_share": "RIR / limit",
+    "benign_loss": "benign loss, clause (c)",
+    "benign_steps": "benign steps, × raw",
+    "harmful_steps": "harmful steps, × raw",
+}
+#: Columns that are counts out of the column `of`, and those that are fractions.
+_COUNTS, _PERCENT = ("immunized",), ("benign_loss", "kept", "accuracy")
+
+
+def written(table: pd.DataFrame) -> pd.DataFrame:
+    """Write a table of numbers for people: `x_mean` and `x_std` are one column, counts are out of `of`.
+
+    Examples:
+        >>> numbers = {"method": ["ours"], "rir_mean": [9293.4], "rir_std": [1126.6], "immunized": [5], "of": [5]}
+        >>> written(pd.DataFrame(numbers)).iloc[0].str.replace(GAP, " ").tolist()
+        ['Ours (Alg. 1)', '9,293 ± 1,100', '5 of 5']
+    """
+    columns = {}
+    for name in table:
+        base = str(name).removesuffix("_mean")
+        if name == "of" or (str(name).endswith("_std") and f"{str(name)[:-4]}_mean" in table):
+            continue
+        values = table[name]
+        if base != name:
+            written = list(map(spread, values, table[f"{base}_std"]))
+        elif base.startswith(_COUNTS):
+            written = list(map(count_of, values, table["of"]))
+        elif base.startswith(_PERCENT):
+            written = ["—" if math.isnan(of) else f"{number(100 * of if abs(of) > 1e-9 else 0.0)} %" for of in values]
+        else:
+            written = list(map(cell, values))
+        columns[HEADINGS.get(base, base.replace("_", " "))] = written
+    return pd.DataFrame(columns)
+
+
+def label_text(name: object) -> str:
+    """Return a method's label as plain text, for a sentence or a dropdown.
+
+    Examples:
+        >>> label_text("r_ill_only"), label_text("initial")
+        ('Rᵢₗₗ only', 'Initial')
+    """
+    from condnum.page.style import method_style, option_text
+
+    return option_text(method_style(str(name)).label)
+
+
 def formula_html(text: str) -> str:
     """Return plain text as HTML, `K_P` and `K_P^(-1/2)` with their indices and exponents.
 
@@ -151,7 +207,7 @@ def sortable(table: pd.DataFrame, *filters: str) -> str:
     places = [list(table).index(name) for name in filters]
     marked = as_html(table).replace("<table", f'<table data-filters="{places}"', 1)
     marked = marked.replace('class="dataframe"', 'class="dataframe sortable"', 1)
-    return f"<div>{marked}<script>{asset('report/sort.js')}</script></div>"
+    return f"<div>{marked}<script>{asset('page/sort.js')}</script></div>"
 
 
 def mark_tables(soup: Any) -> None:

@@ -1,0 +1,391 @@
+"""The frame of every experiment: cells in a pool, one file per cell, a table and a record of the run.
+
+An experiment is a module, or any object, with six functions (`Experiment`). Its cells are dictionaries that
+hold all that they are computed from; `run` computes those that an earlier run into the same folder has left,
+in processes of joblib, or on a cluster inside `joblib.parallel_config("dask")`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import linecache
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache, cached_property
+from html import escape
+from importlib import metadata
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import pandas as pd
+from joblib import Parallel, cpu_count, delayed
+from joblib.parallel import LokyBackend, get_active_backend
+from numpy.typing import NDArray
+
+from condnum.errors import CondnumError, InvalidInputError, check_integer, require
+from condnum.files import atomic_write, output_folder, write_json, write_tables, write_text
+from condnum.machine import describe_device, limited_threads, provenance, source_revision
+from condnum.methods import METHODS
+
+#: Coordinates and settings, as JSON holds them; `after` is the cell that has to be finished before.
+Cell: TypeAlias = dict[str, Any]
+Row: TypeAlias = dict[str, Any]
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+#: What a cell found: columns of the table of all cells, and long values beside them.
+Outcome: TypeAlias = tuple[Row, Arrays]
+
+#: In a folder of results: the finished cells, and the tables and the record of the last whole run.
+CELLS, ROWS, TABLE, RECORD = "cells", "results.csv", "table.csv", "provenance.json"
+#: How a notebook keeps a run, beside what it shows.
+RUN_TYPE = "application/vnd.condnum.run+json"
+#: Libraries whose versions can change a number.
+LIBRARIES = ("numpy", "scipy", "pandas", "scikit-learn", "torch", "torchvision", "timm", "pillow")
+
+
+class Experiment(Protocol):
+    """What the frame asks of an experiment; parameters are those of its notebook."""
+
+    @property
+    def cells(self) -> Callable[..., Iterable[Cell]]:
+        """`cells(**parameters)`: check the parameters and list what is computed, in the order of the table."""
+
+    @property
+    def checksum(self) -> Callable[..., str]:
+        """`checksum(**parameters)`: what tells the data from others."""
+
+    @property
+    def compute(self) -> Callable[..., Row | Outcome]:
+        """`compute(**cell)`: a row of scalars, or a row and arrays; `after` is the outcome of that cell."""
+
+    @property
+    def table(self) -> Callable[[pd.DataFrame], pd.DataFrame]:
+        """`table(rows)`: numbers for people, beside the published ones, from the rows of finished cells."""
+
+    @property
+    def figure(self) -> Callable[[Run], Any]:
+        """`figure(run)`: the figure that answers the question."""
+
+    @property
+    def sentence(self) -> Callable[[pd.DataFrame], str]:
+        """`sentence(table)`: the answer."""
+
+
+class ExperimentError(CondnumError, RuntimeError):
+    """Every cell failed, or a worker died; the message has the first error."""
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Run:
+    """What a run found."""
+
+    experiment: Any
+    name: str
+    rows: pd.DataFrame  # a row per finished cell: its coordinates, and what it found
+    arrays: list[Arrays]  # of the same cells
+    failures: pd.DataFrame  # cells that failed, and why
+    record: Mapping[str, Any]  # what somebody else needs to reproduce it
+    table: pd.DataFrame = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "table", self.experiment.table(self.rows))
+
+    @cached_property
+    def sentence(self) -> str:
+        """The answer."""
+        return str(self.experiment.sentence(self.table))
+
+    def __repr__(self) -> str:
+        return self.sentence
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        """Return sentence and failures, and for programs all of the run but its arrays."""
+        claim, stop, rest = self.sentence.partition(". ")
+        shown = f'<p class="answer"><b>{escape(claim + stop)}</b>{escape(rest)}</p>'
+        if len(self.failures):
+            shown += f"<h3>Cells that failed</h3>{self.failures.to_html(index=False)}"
+        table = json.loads(self.table.to_json(orient="split", index=False, double_precision=15))
+        kept = {"name": self.name, "sentence": self.sentence, "table": table, "record": self.record}
+        return {"text/plain": self.sentence, "text/html": shown, RUN_TYPE: kept}
+
+    def show(self) -> None:
+        """Show the sentence, the figure and the table in a notebook."""
+        from IPython.display import HTML, display
+
+        from condnum.page.tables import sortable, written
+
+        display(self, self.experiment.figure(self), HTML(sortable(written(self.table))))
+
+    @property
+    def about(self) -> pd.DataFrame:
+        """What made this run, in two columns."""
+        record = dict(self.record)
+        facts = {"data (SHA-256)": record["made_of"][-1], "code (SHA-256)": record["made_of"][1]}
+        facts |= {
+            name: record[name] for name in ("parameters", "cells", "seconds", "device", "versions", "source")
+        }
+        words = [
+            ", ".join(f"{key}: {of}" for key, of in value.items())
+            if isinstance(value, Mapping)
+            else str(value)
+            for value in facts.values()
+        ]
+        return pd.DataFrame({"what": list(facts), "value": words})
+
+    def save(self, folder: str | Path) -> None:
+        """Write the rows, the table and the record."""
+        tables = {ROWS: self.rows, TABLE: self.table}
+        write_tables(folder, tables)
+        write_json(Path(folder) / RECORD, self.record)
+
+
+@cache
+def code() -> str:
+    """Return the SHA-256 of condnum's code, as this process found it, and of the libraries' versions."""
+    folder, versions = Path(__file__).resolve().parents[1], []
+    for name in LIBRARIES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions.append((name, metadata.version(name)))
+    texts = [(str(path.relative_to(folder)), path.read_text("utf-8")) for path in folder.rglob("*.py")]
+    return hashlib.sha256(repr([sorted(texts), versions]).encode()).hexdigest()
+
+
+code()  # before anybody edits a file
+
+
+def own_code(*of: Any) -> str:
+    """Return the SHA-256 of the source of what is not condnum's: of a module, or of a notebook.
+
+    Of a notebook or a script all cells count that define a function or a class, in any process the same.
+    """
+    modules = {name for one in of for name in _modules(one) if name.partition(".")[0] != "condnum"}
+    texts = []
+    for name in sorted(modules):
+        module = sys.modules[name]
+        if path := getattr(module, "__file__", None):
+            texts.append(Path(path).read_text("utf-8"))
+            continue
+        own = [value for value in vars(module).values() if getattr(value, "__module__", "") == name]
+        members = [*own, *(part for value in own if isinstance(value, type) for part in vars(value).values())]
+        files = {part.__code__.co_filename for part in members if isinstance(part, FunctionType)}
+        texts += sorted("".join(linecache.getlines(file)) for file in files)
+    return hashlib.sha256(repr(texts).encode()).hexdigest() if texts else ""
+
+
+def _modules(one: Any) -> Iterator[str]:
+    """Yield the names of the modules that define an experiment, or a method."""
+    if isinstance(one, ModuleType):
+        yield one.__name__
+        return
+    for part in (type(one), *(getattr(one, name, None) for name in ("cells", "compute", "table"))):
+        name = getattr(part, "__module__", None)
+        if name in sys.modules and name not in sys.stdlib_module_names:
+            yield str(name)
+
+
+def name_of(experiment: Any) -> str:
+    """Return the name of an experiment: its own, or its module's."""
+    known = getattr(experiment, "name", None) or getattr(experiment, "__name__", type(experiment).__name__)
+    return str(known).rpartition(".")[2].replace("_", "-")
+
+
+def own_methods() -> dict[str, Any]:
+    """Return the methods that are not condnum's, which go along to the workers."""
+    return {name: of for name, of in METHODS.items() if type(of).__module__.partition(".")[0] != "condnum"}
+
+
+def run(
+    experiment: Experiment | Any,
+    *,
+    out: str | Path = "",
+    jobs: int = 0,
+    threads: int | None = 1,
+    quiet: bool = False,
+    **parameters: Any,
+) -> Run:
+    """Compute the cells that an earlier run into `out` has left, and make the table.
+
+    Args:
+        experiment: A module or an object, see `Experiment`.
+        out: Folder of the results, whose `cells/` keeps every finished cell; empty for none.
+        jobs: Processes; 0 for one per core, or those of the active `joblib.parallel_config`.
+        threads: Of torch and BLAS in each cell: a long descent amplifies what other sums round. None: theirs.
+        quiet: Show no progress.
+        **parameters: Those of the experiment.
+
+    Returns:
+        The run, which shows itself in a notebook.
+
+    Raises:
+        InvalidInputError: What the experiment refuses, or a value that no file can keep.
+        ExperimentError: No cell succeeded, or a worker process died; finished cells are kept.
+        OutputError: The folder cannot be written.
+    """
+    tqdm = require("tqdm", "notebooks").tqdm
+    jobs, started, began = check_integer("jobs", jobs, 0), datetime.now(UTC), time.perf_counter()
+    cells = [json.loads(json.dumps(cell)) for cell in experiment.cells(**parameters)]
+    own, checksum = own_methods(), experiment.checksum(**parameters)
+    made_of = [name_of(experiment), code(), own_code(experiment, *own.values()), checksum]
+    kept = contextlib.nullcontext(str(out)) if out else tempfile.TemporaryDirectory(prefix="condnum-")
+    with kept as place:
+        folder = output_folder(Path(place) / CELLS)
+        found = {
+            index: outcome for index, cell in enumerate(cells) if (outcome := _kept(folder, cell, made_of))
+        }
+        before, errors = len(found), dict[int, str]()
+        bar = tqdm(total=len(cells), initial=before, desc=name_of(experiment), disable=quiet, ncols=88,
+                   file=sys.stderr, mininterval=0.5, unit="cell")  # fmt: skip
+        _forget(made_of)
+        with bar:
+            for wave in range(1 + max(map(_depth, cells), default=0)):
+                waiting = [
+                    index for index, cell in enumerate(cells) if index not in found and _depth(cell) == wave
+                ]
+                work = (delayed(_outcome)(index, experiment, folder, cells[index], made_of, own, threads)
+                        for index in waiting)  # fmt: skip
+                for index, outcome, error in _parallel(_processes(jobs, cells, len(waiting)), work):
+                    found |= {index: outcome} if error == "" else {}
+                    errors |= {index: error} if error else {}
+                    bar.set_postfix_str(f"{len(errors)} failed" if errors else "")
+                    bar.update()
+    if errors and not found:
+        index, error = min(errors.items())
+        raise ExperimentError(
+            f"no cell of {name_of(experiment)} succeeded: {len(errors)} failed, the first one "
+            f"({_words(cells[index])}) with {error}; fix this and run again."
+        )
+    record = provenance(parameters, started, source_revision()) | {
+        "made_of": made_of,
+        "device": describe_device(str(cells[0].get("device", "cpu")) if cells else "cpu", threads),
+        "seconds": round(time.perf_counter() - began, 1),
+        "cells": {"computed": len(found) - before, "kept": before, "failed": len(errors)},
+    }
+    done = sorted(found)
+    result = Run(
+        experiment,
+        name_of(experiment),
+        pd.DataFrame([cells[index] | found[index][0] for index in done]).drop(
+            columns="after", errors="ignore"
+        ),
+        [found[index][1] for index in done],
+        pd.DataFrame([(_words(cells[i]), errors[i]) for i in sorted(errors)], columns=["cell", "error"]),
+        record,
+    )
+    if out:
+        result.save(out)
+    return result
+
+
+def _depth(cell: Cell) -> int:
+    """Return how many cells have to be finished before, one after the other."""
+    return 1 + _depth(cell["after"]) if "after" in cell else 0
+
+
+def _words(cell: Cell) -> str:
+    """Name a cell in a message."""
+    return ", ".join(f"{name}={value}" for name, value in cell.items() if name != "after")
+
+
+def _path(folder: Path, cell: Cell, made_of: list[str]) -> Path:
+    """Return the file of a cell: it depends on the cell, the code and the data."""
+    key = json.dumps([made_of, cell], sort_keys=True)
+    return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
+
+
+def _kept(folder: Path, cell: Cell, made_of: list[str]) -> Outcome | None:
+    """Return what is kept of a cell; None if it is not finished, or its file is damaged."""
+    with contextlib.suppress(Exception), np.load(_path(folder, cell, made_of), allow_pickle=False) as kept:
+        return json.loads(str(kept["row"])), {name: kept[name] for name in kept.files if name != "row"}
+    return None
+
+
+def _processes(jobs: int, cells: list[Cell], waiting: int) -> int:
+    """Return how many processes compute: one where a GPU does, else what was asked for, or every core."""
+    backend, config = get_active_backend()
+    if not isinstance(backend, LokyBackend):
+        return jobs or config or -1
+    on_gpu = any(str(cell.get("device", "")).startswith("cuda") for cell in cells)
+    return max(1, min(jobs or (1 if on_gpu else config or cpu_count()), waiting))
+
+
+def _parallel(processes: int, work: Iterable[Any]) -> Iterator[tuple[int, Outcome, str]]:
+    """Yield outcomes as they come, and stop what is running when the caller stops."""
+    from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+    with contextlib.closing(Parallel(processes, return_as="generator_unordered")(work)) as outcomes:
+        try:
+            yield from outcomes
+        except TerminatedWorkerError as error:
+            raise ExperimentError(
+                "a worker process died (killed, out of memory, or crashed); finished cells are kept: run the "
+                "same again, with fewer jobs if memory was short."
+            ) from error
+
+
+def _outcome(
+    index: int,
+    experiment: Any,
+    folder: Path,
+    cell: Cell,
+    made_of: list[str],
+    own: Mapping[str, Any],
+    threads: int | None,
+) -> tuple[int, Outcome, str]:
+    """Compute a cell and keep it; an error becomes a text, so that the other cells go on."""
+    METHODS.update(own)
+    try:
+        if code() != made_of[1]:
+            raise InvalidInputError("the worker has another version of condnum; start it again.")
+        given = dict(cell)
+        if "after" in cell:
+            given["after"] = _kept(folder, cell["after"], made_of)
+            if given["after"] is None:
+                raise CondnumError(f"the cell that it starts from failed ({_words(cell['after'])})")
+        _forget(made_of)
+        with limited_threads(threads):
+            found = experiment.compute(**given)
+        row, arrays = found if isinstance(found, tuple) else (found, {})
+        outcome = (
+            json.loads(json.dumps(row, default=_scalar)),
+            {name: np.asarray(a) for name, a in arrays.items()},
+        )
+        for name, array in outcome[1].items():
+            if array.dtype.hasobject:
+                raise InvalidInputError(
+                    f"array {name!r} of a cell holds Python objects; use numbers or strings."
+                )
+        with atomic_write(_path(folder, cell, made_of)) as temporary:
+            np.savez(temporary, row=np.array(json.dumps(outcome[0])), **outcome[1])  # type: ignore[arg-type]
+        return index, outcome, ""
+    except Exception as error:
+        write_text(_path(folder, cell, made_of).with_suffix(".failed"), traceback.format_exc())
+        return index, ({}, {}), f"{type(error).__name__}: {error}"
+
+
+def _scalar(value: Any) -> Any:
+    """Return a number of NumPy or torch as Python's."""
+    if getattr(value, "ndim", 1) == 0:
+        return value.item()
+    raise InvalidInputError(f"a row holds scalars, not a {type(value).__name__}; return it as an array.")
+
+
+def _forget(made_of: list[str]) -> None:
+    """Forget what experiments have cached of other data: a worker, like a notebook, outlives a run."""
+    global _last
+    if made_of != _last:
+        for name in [name for name in sys.modules if name.startswith("condnum.experiments.")]:
+            for value in vars(sys.modules[name]).values():
+                if hasattr(value, "cache_clear") and value is not code:
+                    value.cache_clear()
+        _last = made_of
+
+
+_last: list[str] = []
