@@ -35,9 +35,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # a word may hold bytes that are no text in any encoding
             stream.reconfigure(errors="backslashreplace")
     STOPPED.clear()
+    before = {}
     if threading.current_thread() is threading.main_thread():  # else no handler can be set
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         signal.signal(signal.SIGTERM, _interrupt)  # clean up as after Ctrl-C
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored
+        if before[signal.SIGINT] is signal.default_int_handler:  # not where it is ignored
             signal.signal(signal.SIGINT, _interrupt)
     try:
         app.main([word for word in words if word != "--debug"], "condnum", standalone_mode=False)
@@ -55,6 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except SystemExit as end:
         return int(end.code or 0)
+    finally:  # a caller's process goes on with its own
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return 0
 
 
@@ -182,48 +187,38 @@ def lab(folder: str, options: tuple[str, ...], ip: str) -> None:
 
 @app.command(
     "reproduce",
-    epilog="If an experiment fails, the others still run, the site shows the error, and the exit status "
-    "is 1. After Ctrl-C the same command continues where it stopped. `condnum site` shows the finished "
-    "experiments at any time.",
+    epilog="If an experiment fails, the others still run, the page says so, and the exit status is 1. After "
+    "Ctrl-C the same command continues where it stopped. `condnum run NAME` makes a whole published run.",
 )
-@click.option(
-    "--scale", default="quick", metavar="quick|full", show_default=True,
-    help="quick: the paper's data, minutes on two cores; full: all experiments, hours.",
-)  # fmt: skip
 @click.option("--only", default="", metavar="A,B,…", help="Experiments to run; default: all.")
 @click.option("--jobs", "-j", type=click.IntRange(0), default=0, metavar="N", help="Number of cores; 0: all.")
-@click.option("--out", type=FOLDER, metavar="DIR", help="Write the runs here.  [default: in runs/]")
-@site_option
-def reproduce_experiments(
-    scale: str, only: str, jobs: int, out: Path | None, site: Path, quiet: bool
-) -> None:
-    """Run all experiments, reuse unchanged results, and build a site that links each number to its run."""
-    from condnum.files import folder_lock, output_folder
-    from condnum.page.experiments import requested
-    from condnum.page.reproduce import reproduce
+@click.option("--out", type=FOLDER, default="runs/reproduce", metavar="DIR", show_default=True, help="Write the runs here.")
+@click.option("--page", type=FOLDER, default="reports", metavar="DIR", show_default=True, help="Write index.html here.")
+def reproduce_paper(only: str, jobs: int, out: Path, page: Path, quiet: bool) -> None:
+    """Run the paper's experiments, keep unchanged results, and write one page beside the published numbers."""
+    from condnum.files import output_folder
+    from condnum.page.reproduce import SPINE, reproduce
+    from condnum.page.results import write_results
 
-    require("sphinx", "site")  # now, not when all has run
-    names = [word.strip() for word in only.split(",") if word.strip()]
-    chosen = [experiment.name for experiment in requested(scale, names)]
-    root = output_folder(out or Path("runs") / "reproduce" / scale)
-    output_folder(site)
-    with folder_lock(root):
-        try:
-            runs = reproduce(scale, root, only=names, jobs=jobs, quiet=quiet)
-        except KeyboardInterrupt:
-            say(f"stopped by Ctrl-C; finished experiments are in {root}; the same command continues there.")
-            raise SystemExit(EXIT_INTERRUPTED) from None
-        index = _whole_site(runs, site, quiet=quiet)
-    bad = ("failed", "not run") if names else ("failed",)  # what was asked for by name has to be there
-    failed = [run for run in runs if run.name in chosen and run.status in bad]
-    for run in failed:
-        say(f"{run.name} {run.status}: {run.error}")
+    names, errors = [word.strip() for word in only.split(",") if word.strip()], {}
+    root, target = output_folder(out), output_folder(page)
+    try:
+        for name, error in reproduce(root, only=names, jobs=jobs, quiet=quiet):
+            errors |= {name: error} if error else {}
+            if not quiet:
+                click.echo(f"{'✗' if error else '✓'} {name}", err=True)
+    except KeyboardInterrupt:
+        say(f"stopped by Ctrl-C; finished experiments and cells are in {root}; the same command continues there.")
+        raise SystemExit(EXIT_INTERRUPTED) from None
+    index = write_results(root, target, [*SPINE], errors)
+    for name, error in errors.items():
+        say(f"{name} failed: {error}")
     click.echo(str(index))
-    if failed:
+    if errors:
         raise SystemExit(1)
 
 
-reproduce_experiments.params.append(quiet_option)
+reproduce_paper.params.append(quiet_option)
 
 
 @app.command("site")

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, cached_property
-from html import escape
 from importlib import metadata
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -104,17 +103,21 @@ class Run:
         return str(self.experiment.sentence(self.table))
 
     def __repr__(self) -> str:
-        return self.sentence
+        """Return the sentence and the table as text."""
+        from condnum.page.tables import plain, written
+
+        return f"{self.sentence}\n\n{plain(written(self.table))}"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """Return sentence and failures, and for programs all of the run but its arrays."""
+        from condnum.page.tables import formula_html
+
         claim, stop, rest = self.sentence.partition(". ")
-        shown = f'<p class="answer"><b>{escape(claim + stop)}</b>{escape(rest)}</p>'
+        shown = f'<p class="answer"><b>{formula_html(claim + stop)}</b>{formula_html(rest)}</p>'
         if len(self.failures):
             shown += f"<h3>Cells that failed</h3>{self.failures.to_html(index=False)}"
-        table = json.loads(self.table.to_json(orient="split", index=False, double_precision=15))
-        kept = {"name": self.name, "sentence": self.sentence, "table": table, "record": self.record}
-        return {"text/plain": self.sentence, "text/html": shown, RUN_TYPE: kept}
+        kept = {"name": self.name, "sentence": self.sentence, "table": self.table.to_csv(index=False), "record": self.record}
+        return {"text/plain": repr(self), "text/html": shown, RUN_TYPE: kept}
 
     def show(self) -> None:
         """Show the sentence, the figure and the table in a notebook."""

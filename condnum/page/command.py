@@ -2,22 +2,17 @@
 
 import os
 import re
-import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from condnum.errors import CondnumError
-from condnum.files import CELLS, FAILURES
-from condnum.page.notebook import ParameterNotebook, literal
+from condnum.page.notebook import Parameter, ParameterNotebook, literal
 from condnum.page.run import PAGE, StoppedError, run_into_folder, say
 
 EXIT_ERROR, EXIT_INTERRUPTED = 2, 130
-
-#: Lines of the table of failures in the terminal.
-SHOWN_FAILURES = 20
 
 out_option = click.Option(
     ["--out"], metavar="DIR", help="Write the results to this folder.  [default: runs/…]"
@@ -47,28 +42,41 @@ def notebook_command(
 
     class Command(click.Command):
         def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-            """Read the options when they are needed: a list of commands does not wait for papermill."""
+            """Read the options when they are needed."""
             shown = book.parameters | {
-                key: book.parameters[key]._replace(default=repr(of)) for key, of in others.items()
+                key: book.parameters[key]._replace(default=of) for key, of in others.items()
             }
             own = [_option(of) for key, of in shown.items() if key not in ("out", "quiet", "static")]
             self.params = [*own, out_option, quiet_option]
             return super().get_params(ctx)
 
+        def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+            """Say of an assignment that is no option why it is none."""
+            try:
+                return super().parse_args(ctx, args)
+            except click.NoSuchOption as error:
+                if line := book.others.get(error.option_name.lstrip("-").replace("-", "_")):
+                    raise click.UsageError(
+                        f"{error.option_name} is no option: `{line}` in the parameters cell of {book.path} is "
+                        "not the assignment of a literal to one name.",
+                        ctx,
+                    ) from error
+                raise
+
     return Command(name, callback=run, help=book.about, **options)
 
 
-def _option(parameter: Any) -> click.Option:
+def _option(parameter: Parameter) -> click.Option:
     """Return the option of a parameter; the comment beside it is the help, after `METAVAR: `."""
-    kind, flag = parameter.inferred_type_name, f"--{parameter.name.replace('_', '-')}"
+    kind, flag = parameter.kind, f"--{parameter.name.replace('_', '-')}"
     metavar, colon, text = parameter.help.partition(": ")
     if not colon or " " in metavar:
         metavar, text = {"int": "N", "float": "X", "str": "TEXT"}.get(kind, "VALUE"), parameter.help
     text = (text[:1].upper() if text[:1].isascii() else text[:1]) + text[1:]  # not Ε for ε
     if text and text[-1] not in ".…":
         text += "."
-    if parameter.default not in ('""', "''"):
-        text += f"  [default: {literal(parameter.default)}]"
+    if parameter.default not in ("", None):
+        text += f"  [default: {parameter.default}]"
     if kind == "bool":
         return click.Option([f"{flag}/--no-{flag[2:]}"], default=None, help=text)
     names = [flag, "-j"] if parameter.name == "jobs" else [flag]
@@ -94,29 +102,19 @@ def as_options(text: str, names: Iterable[str]) -> str:
 def run_and_report(
     book: ParameterNotebook, name: str, given: Mapping[str, Any], out: str | None, *, quiet: bool
 ) -> None:
-    """Run a notebook, and say in the terminal where its results are, the verdicts and what failed."""
+    """Run a notebook, and say in the terminal where its page is, what it found, and what failed."""
+    from condnum.page.html import answer_of
+
     folder = Path(out) if out else default_folder(name, given)
     try:
-        record = run_into_folder(book, given, folder, quiet=quiet)
+        report = run_into_folder(book, given, folder, quiet=quiet)
     except StoppedError as stop:
         say(f"stopped by Ctrl-C{stop}")
         raise SystemExit(EXIT_INTERRUPTED) from None
-    for line in record.get("said", ()):
-        click.echo(line)
-    if rows := record.get("verdicts"):
-        click.echo("Verdict by Definition 3.1 ((i) must exceed 1, (ii) must not; means, θ at unit scale):")
-        click.echo(textwrap.indent(verdict_table(rows), "  "))
-    click.echo(f"Results: {folder}\n{folder / PAGE}")
-    if said := record.get("answer"):
-        click.echo(said)
-    if failures := record["failures"]:
-        click.echo(f"{len(failures)} cell{'s' if len(failures) > 1 else ''} failed:", err=True)
-        click.echo(textwrap.indent("\n".join(failures[:SHOWN_FAILURES]), "  "), err=True)
-        others = " and keeps the other cells" * (folder / CELLS).exists()  # an audit has no store
-        click.echo(
-            f"All failures are listed in {folder / FAILURES}; the same command retries them{others}.",
-            err=True,
-        )
+    text, failed = answer_of(report)
+    click.echo("\n\n".join(filter(None, [text, str(folder / PAGE)])))
+    if failed:
+        click.echo(f"{failed} cells failed; the page lists them, and the same command tries them again.", err=True)
         raise SystemExit(1)
 
 
@@ -133,18 +131,3 @@ def default_folder(name: str, values: Mapping[str, Any]) -> Path:
     words = dict.fromkeys([name, *(Path(str(values[place])).stem for place in places if values.get(place))])
     slug = "".join(letter if letter.isalnum() else " " for letter in " ".join(words).lower())
     return Path("runs") / "-".join(slug.split())
-
-
-def verdict_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the verdicts of a run as text; probes apart, columns of which nothing is known are left out."""
-    import pandas as pd
-
-    from condnum.page.tables import number, times
-
-    table = pd.DataFrame(rows)
-    for name in table.filter(regex="probe$"):
-        table[name] = ["not known" if pd.isna(factor) else times(factor) for factor in table[name]]
-    table = table.dropna(axis="columns", how="all")
-    for name in table.select_dtypes("number"):
-        table[name] = table[name].map(number)
-    return str(table.to_string(index=False))

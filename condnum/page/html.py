@@ -50,6 +50,8 @@ def mathml(tex: str, *, display: bool = False) -> str:
 
 PLOTLY = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
+#: A run of an experiment, for programs.
+RUN_TYPE = "application/vnd.condnum.run+json"
 
 #: A warning as Python prints it: the file and line, what it says, the line of code.
 _WARNED = re.compile(r"(?m)^(/|\w:\\).*?\.py:\d+: (\w+: .*\n?)(?:  .*\n?)?")
@@ -62,13 +64,13 @@ def answer_cell(notebook: Any) -> Any:
     return next((cell for cell in tagged if cell.cell_type == "code"), None)
 
 
-def answer_of(path: str | os.PathLike[str]) -> str:
-    """Return the answer of an executed notebook as text; "" if it has none."""
+def answer_of(path: str | os.PathLike[str]) -> tuple[str, int]:
+    """Return the answer of an executed notebook as text ("" if it has none), and how many cells failed."""
     cell = answer_cell(read_notebook(Path(path)))
-    found = (
-        [output["data"].get("text/plain", "") for output in cell.outputs if "data" in output] if cell else []
-    )
-    return str(found[0]) if found else ""
+    found = [output["data"] for output in cell.outputs if "data" in output] if cell else []
+    data = found[0] if found else {}
+    record = data.get(RUN_TYPE, {}).get("record", {})
+    return str(data.get("text/plain", "")), int(record.get("cells", {}).get("failed", 0))
 
 
 def shown_notebook(notebook: Any) -> tuple[Any, list[dict[str, Any]]]:
@@ -176,18 +178,27 @@ def render_html(notebook: Any, *, title: str | None = None, name: str = "report"
     if figures:  # as on the site: plotly.js, and what draws with it into the frames of a page
         scripts.append(require("plotly.offline", "viz").get_plotlyjs())
         scripts.append(asset("page/paint.js", "page/frames.js"))
-    page = Environment(autoescape=True).from_string(asset("page/report.html.j2"))
-    html = page.render(
+    html = page_of(
+        str(soup),
         title=title or own_title or name,
         has_heading=own_title is not None,
-        body=str(soup),
         contents=[(element["id"], element.get_text()) for element in soup.find_all("h2")],
         parameters=dict(known or papermill.get("parameters", {})),
-        footer=f"condnum {metadata.version('condnum')}" + (f", run on {started} UTC" if started else ""),
-        css=report_css() + (math_css() if soup.math else ""),
+        made=f", run on {started} UTC" if started else "",
+        css=math_css() if soup.math else "",
         scripts=scripts,
     )
     return fill_slots(html, [figure_html(figure, f"figure-{n}") for n, figure in enumerate(figures)])
+
+
+def page_of(body: str, *, title: str, has_heading: bool = True, made: str = "", css: str = "", **parts: Any) -> str:
+    """Return a page that needs no network, of HTML that is right."""
+    page = Environment(autoescape=True).from_string(asset("page/report.html.j2"))
+    footer = f"condnum {metadata.version('condnum')}{made}"
+    return page.render(
+        {"contents": [], "parameters": {}, "scripts": []} | parts, body=body, title=title,
+        has_heading=has_heading, footer=footer, css=report_css() + css,
+    )  # fmt: skip
 
 
 def fill_slots(page: str, drawn: Sequence[str]) -> str:

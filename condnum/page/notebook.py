@@ -1,4 +1,4 @@
-"""A notebook: where it lies, its parameters as papermill reads them, and copies for JupyterLab."""
+"""A notebook: where it lies, the parameters cell that is its options, and copies for JupyterLab."""
 
 import ast
 import os
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError, require
 from condnum.files import atomic_write, output_folder, shipped
@@ -77,6 +77,15 @@ def first_heading(notebook: Any) -> str | None:
     return re.sub(r"[`*$]|<[^>]+>", "", match[1]) if match else None
 
 
+class Parameter(NamedTuple):
+    """A line of the parameters cell, `name: kind = default  # help`."""
+
+    name: str
+    kind: str  # int, float, str, bool, or whatever else stands there; None is always allowed
+    default: Any
+    help: str
+
+
 @dataclass(frozen=True)
 class ParameterNotebook:
     """A notebook with one cell tagged `parameters`, read once for its options, its run and its page."""
@@ -111,15 +120,48 @@ class ParameterNotebook:
         return cells[0]
 
     @cached_property
-    def parameters(self) -> dict[str, Any]:
-        """Papermill's records by name: `inferred_type_name`, `default` and `help` are text."""
-        translator = require("papermill.translators", "notebooks").PythonTranslator
-        return {parameter.name: parameter for parameter in translator.inspect(self.cell)}
+    def _read(self) -> tuple[dict[str, Parameter], dict[str, str]]:
+        """Read the cell: parameters, and the assignments that are none with their lines."""
+        try:
+            lines, body = self.cell.source.splitlines(), ast.parse(self.cell.source).body
+        except SyntaxError as error:
+            raise InvalidInputError(
+                f"the parameters cell of {self.path} is not Python (line {error.lineno}: {error.msg}); fix it."
+            ) from error
+        found, others = dict[str, Parameter](), dict[str, str]()
+        for line in body:
+            if not isinstance(line, ast.Assign | ast.AnnAssign):
+                continue
+            targets = line.targets if isinstance(line, ast.Assign) else [line.target]
+            names = [name.id for of in targets for name in ast.walk(of) if isinstance(name, ast.Name)]
+            try:
+                (target,) = targets
+                default = ast.literal_eval(line.value)  # type: ignore[arg-type]  # None is no literal
+                assert isinstance(target, ast.Name)
+            except (ValueError, TypeError, AssertionError):
+                others |= dict.fromkeys(names, ast.unparse(line))
+                continue
+            rest = lines[line.end_lineno - 1].encode()[line.end_col_offset :].decode()  # type: ignore[operator]
+            said = re.sub(r"^\s*#\s*", "", rest).strip()
+            kind = ast.unparse(line.annotation) if isinstance(line, ast.AnnAssign) else type(default).__name__
+            kind = re.sub(r"^Optional\[(.*)\]$|\s*\|\s*None\b|\bNone\s*\|\s*", r"\1", kind)
+            found[target.id] = Parameter(target.id, kind, default, said)
+        return found, others
 
-    @cached_property
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        """The parameters by name: assignments of one name to a literal."""
+        return self._read[0]
+
+    @property
+    def others(self) -> dict[str, str]:
+        """Assignments of the cell that are no parameters, by the names that they set."""
+        return self._read[1]
+
+    @property
     def defaults(self) -> dict[str, Any]:
-        """The defaults by name; the text of one that is not a literal."""
-        return {name: literal(parameter.default) for name, parameter in self.parameters.items()}
+        """The defaults by name."""
+        return {name: parameter.default for name, parameter in self.parameters.items()}
 
     @property
     def heading(self) -> str:

@@ -1,73 +1,70 @@
-"""`condnum reproduce`: experiments one after the other; their folders are the state.
+"""`condnum reproduce`: the spine of the paper, one experiment after the other, each on all cores.
 
-A finished result is reused as long as its parameters, data and code are what they were.
+What has run with the same notebook, parameters, code and data is kept.
 """
 
-import sys
-import time
-from collections.abc import Sequence
-from dataclasses import replace
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from condnum.errors import CondnumError
-from condnum.files import RECORD, data_folders, output_folder, write_json
-from condnum.progress import duration
-from condnum.page.experiments import (
-    REPRODUCTION,
-    Experiment,
-    ExperimentResult,
-    experiments,
-    find_run,
-    requested,
-)
-from condnum.page.notebook import ParameterNotebook
-from condnum.page.run import run_into_folder
+from condnum.errors import CondnumError, check_known
+from condnum.page.notebook import ParameterNotebook, read_notebook
+from condnum.page.run import BESIDE, REPORT, experiment_of, run_into_folder
+
+#: Experiments in the order in which they run, with what differs from the published run: fewer pairs and seeds,
+#: never fewer steps.
+SPINE: Mapping[str, Mapping[str, Any]] = {
+    "corrections": {},
+    "house-prices": {},
+    "mnist": {
+        "seeds": 1,
+        "methods": "ours,opt_kappa,imma,r_ill_only,pareto",
+        "pairs": "0-1,1-2,2-3,3-4,4-5,5-6,6-7,7-8,8-9,9-0",
+    },
+    "deep": {"backbone": "test_resnet", "seeds": 1},
+    "erasure": {"data": "digits-8x8,wine"},
+}
 
 
-def missing_images(experiment: Experiment) -> str:
-    """Return what an experiment needs that is not here; "" if nothing."""
-    if all(experiment.image_folders.values()):
-        return ""
-    names = " and ".join(f"{name}/" for name in experiment.image_folders)
-    return (
-        f"needs the images of {names}, which may not be redistributed; put them into a data folder "
-        f"({', '.join(str(place) for place in data_folders())}), or run it on your own folders: "
-        f"{experiment.typed}"
-    )
+def run_key(book: ParameterNotebook, given: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of what a result depends on: notebook, parameters, code and data."""
+    from condnum.experiments.frame import code
+
+    values = {name: of for name, of in {**book.defaults, **given}.items() if name not in BESIDE}
+    cells = [cell.source for cell in book.node.cells]
+    parts = [cells, values, code(), experiment_of(book).checksum(**values)]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def reproduce(
-    scale: str, root: Path, *, only: Sequence[str] = (), jobs: int = 0, quiet: bool = True
-) -> list[ExperimentResult]:
-    """Run the experiments of a scale; return all of them as they are then.
-
-    What is unchanged is reused; what fails does not stop the others; what was stopped resumes from its store.
-    """
-    root, wanted = output_folder(root), requested(scale, only)
-    runs = {experiment.name: find_run(experiment, root) for experiment in experiments(scale)}
-    for number, experiment in enumerate(wanted, 1):
-        name, began = experiment.name, time.monotonic()
-        if error := missing_images(experiment):
-            runs[name] = replace(runs[name], status="not run", error=error)
-        elif error := run_experiment(experiment, root / name, jobs, quiet=quiet):
-            runs[name] = replace(runs[name], status="failed", error=error)  # an older result stays
-        else:
-            runs[name] = find_run(experiment, root)
-        if not quiet:
-            said = error or duration(time.monotonic() - began)
-            print(f"{'✗' if error else '✓'} [{number}/{len(wanted)}] {name}: {said}", file=sys.stderr)
-    return list(runs.values())
+    root: Path, *, only: Sequence[str] = (), jobs: int = 0, quiet: bool = False
+) -> Iterator[tuple[str, str]]:
+    """Run the spine, or some of it; yield each name with what failed, "" if nothing did."""
+    for name in only:
+        check_known("experiment", name, SPINE)
+    wanted = [name for name in SPINE if name in only or not only]
+    for number, name in enumerate(wanted, 1):
+        book, folder = ParameterNotebook.find(name), root / name
+        try:
+            key = run_key(book, SPINE[name])
+            if kept_key(folder) != key:
+                book.node.metadata["condnum"] = {"key": key}
+                place = f"[{number}/{len(wanted)}] "
+                run_into_folder(book, {**SPINE[name], "jobs": jobs}, folder, quiet=quiet, title=place)
+            yield name, ""
+        except CondnumError as error:
+            yield name, str(error)
 
 
-def run_experiment(experiment: Experiment, folder: Path, jobs: int = 0, *, quiet: bool = True) -> str:
-    """Run an experiment into its folder; return what failed, or ""."""
-    book = ParameterNotebook.find(experiment.run)
-    values = experiment.values | ({"jobs": jobs} if jobs and "jobs" in book.parameters else {})
-    try:
-        record = run_into_folder(book, values, folder, quiet=quiet)
-    except CondnumError as error:
-        return str(error)
-    if failures := record.pop("failures"):
-        return f"{len(failures)} cells failed, the first one: {failures[0]}"
-    write_json(folder / RECORD, record | {REPRODUCTION: {"command": experiment.typed}})
+def kept_key(folder: Path) -> str:
+    """Return the key of the run in a folder; "" if there is none, or cells of it failed."""
+    from condnum.page.html import answer_of
+
+    with suppress(CondnumError, OSError):
+        report = folder / REPORT
+        if report.exists() and not answer_of(report)[1]:
+            return str(read_notebook(report).metadata.get("condnum", {}).get("key", ""))
     return ""

@@ -160,6 +160,12 @@ def written(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
+def plain(table: pd.DataFrame) -> str:
+    """Return a table of strings, which may hold markup, for a terminal."""
+    bare = table.map(lambda cell: html.unescape(re.sub(r"<[^>]+>", "", str(cell))))
+    return str(bare.to_string(index=False))
+
+
 def label_text(name: object) -> str:
     """Return a method's label as plain text, for a sentence or a dropdown.
 
