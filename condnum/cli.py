@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,10 +21,6 @@ from condnum.page.notebook import ParameterNotebook, experiment_names
 from condnum.page.run import STOPPED, say
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
-site_option = click.option(
-    "--site", type=FOLDER, default="reports", metavar="DIR", show_default=True,
-    help="Write index.html and the pages in site/ to this folder.",
-)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -192,15 +187,25 @@ def lab(folder: str, options: tuple[str, ...], ip: str) -> None:
 )
 @click.option("--only", default="", metavar="A,B,…", help="Experiments to run; default: all.")
 @click.option("--jobs", "-j", type=click.IntRange(0), default=0, metavar="N", help="Number of cores; 0: all.")
-@click.option("--out", type=FOLDER, default="runs/reproduce", metavar="DIR", show_default=True, help="Write the runs here.")
-@click.option("--page", type=FOLDER, default="reports", metavar="DIR", show_default=True, help="Write index.html here.")
+@click.option(
+    "--out",
+    type=FOLDER,
+    default="runs/reproduce",
+    metavar="DIR",
+    show_default=True,
+    help="Write the runs here.",
+)
+@click.option(
+    "--page", type=FOLDER, default="reports", metavar="DIR", show_default=True, help="Write index.html here."
+)
 def reproduce_paper(only: str, jobs: int, out: Path, page: Path, quiet: bool) -> None:
-    """Run the paper's experiments, keep unchanged results, and write one page beside the published numbers."""
+    """Run the paper's experiments, keep unchanged results, and write a page of obtained and published."""
     from condnum.files import output_folder
-    from condnum.page.reproduce import SPINE, reproduce
+    from condnum.page.reproduce import reproduce
     from condnum.page.results import write_results
 
-    names, errors = [word.strip() for word in only.split(",") if word.strip()], {}
+    errors = dict[str, str]()
+    names = [word.strip() for word in only.split(",") if word.strip()]
     root, target = output_folder(out), output_folder(page)
     try:
         for name, error in reproduce(root, only=names, jobs=jobs, quiet=quiet):
@@ -208,9 +213,9 @@ def reproduce_paper(only: str, jobs: int, out: Path, page: Path, quiet: bool) ->
             if not quiet:
                 click.echo(f"{'✗' if error else '✓'} {name}", err=True)
     except KeyboardInterrupt:
-        say(f"stopped by Ctrl-C; finished experiments and cells are in {root}; the same command continues there.")
+        say(f"stopped by Ctrl-C; finished cells are in {root}; the same command continues there.")
         raise SystemExit(EXIT_INTERRUPTED) from None
-    index = write_results(root, target, [*SPINE], errors)
+    index = write_results(root, target, errors)
     for name, error in errors.items():
         say(f"{name} failed: {error}")
     click.echo(str(index))
@@ -223,28 +228,23 @@ reproduce_paper.params.append(quiet_option)
 
 @app.command("site")
 @click.option(
-    "--out", type=FOLDER, metavar="DIR", help="Read a reproduction from here.  [default: the newest in runs/]"
+    "--runs",
+    type=FOLDER,
+    default="runs/reproduce",
+    metavar="DIR",
+    show_default=True,
+    help="Show the runs in this folder.",
 )
-@site_option
-def site_alone(out: Path | None, site: Path) -> None:
-    """Build the site: lessons, results, guide and API; without a reproduction, from committed results."""
-    from condnum.page.experiments import find_runs
+@click.option(
+    "--out",
+    type=FOLDER,
+    default="reports",
+    metavar="DIR",
+    show_default=True,
+    help="Write site/ into this folder.",
+)
+def site_pages(runs: Path, out: Path) -> None:
+    """Build lessons, results, guide and API as pages that need no server: minutes the first time."""
+    from condnum.page.site import build_site
 
-    records = (Path("runs") / "reproduce").glob("*/*/provenance.json")
-    newest = max(records, key=lambda record: record.stat().st_mtime, default=None)
-    root = out or (newest and newest.parents[1])
-    click.echo(str(_whole_site(None if root is None else find_runs(root), site)))
-
-
-def _whole_site(runs: Any, site: Path, *, quiet: bool = False) -> Path:
-    """Build the site with its lessons and explorers, which takes minutes where these are not there yet."""
-    from condnum.progress import duration, terminal_progress
-    from condnum.site.build import build_site
-
-    if quiet:
-        return build_site(runs, site)
-    start = time.monotonic()
-    with terminal_progress("lessons and explorers") as progress:
-        page = build_site(runs, site, say=say, progress=progress)
-    click.echo(f"✓ site built in {duration(time.monotonic() - start)}", err=True)
-    return page
+    click.echo(str(build_site(runs, out, say=say)))

@@ -55,7 +55,7 @@ class Experiment(Protocol):
 
     @property
     def cells(self) -> Callable[..., Iterable[Cell]]:
-        """`cells(**parameters)`: check the parameters and list what is computed, in the order of the table."""
+        """`cells(**parameters)`: check parameters and list what is computed, in the order of the table."""
 
     @property
     def checksum(self) -> Callable[..., str]:
@@ -116,7 +116,12 @@ class Run:
         shown = f'<p class="answer"><b>{formula_html(claim + stop)}</b>{formula_html(rest)}</p>'
         if len(self.failures):
             shown += f"<h3>Cells that failed</h3>{self.failures.to_html(index=False)}"
-        kept = {"name": self.name, "sentence": self.sentence, "table": self.table.to_csv(index=False), "record": self.record}
+        kept = {
+            "name": self.name,
+            "sentence": self.sentence,
+            "table": self.table.to_csv(index=False),
+            "record": self.record,
+        }
         return {"text/plain": repr(self), "text/html": shown, RUN_TYPE: kept}
 
     def show(self) -> None:

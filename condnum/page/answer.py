@@ -9,12 +9,10 @@ import numpy as np
 import pandas as pd
 
 from condnum.deep.attacks.report import cheapest_attack
-from condnum.page.style import option_text
-from condnum.probing.panel import factor_text
-from condnum.probing.race import AttackBudget
 from condnum.page.deep import HEADLINE, factor_table, in_percent, net_label
 from condnum.page.erasure import left_table
 from condnum.page.linear import immunized, limits_table
+from condnum.page.style import option_text
 from condnum.page.tables import (
     GAP,
     Column,
@@ -27,6 +25,8 @@ from condnum.page.tables import (
     spread,
     times,
 )
+from condnum.probing.panel import factor_text
+from condnum.probing.race import AttackBudget
 
 #: A table of a run by its name; None if the run has none.
 Tables: TypeAlias = Callable[[str], Any]

@@ -57,8 +57,8 @@ def notebook_command(
             except click.NoSuchOption as error:
                 if line := book.others.get(error.option_name.lstrip("-").replace("-", "_")):
                     raise click.UsageError(
-                        f"{error.option_name} is no option: `{line}` in the parameters cell of {book.path} is "
-                        "not the assignment of a literal to one name.",
+                        f"{error.option_name} is no option: `{line}` in {book.path} does not assign a literal to "
+                        "one name.",
                         ctx,
                     ) from error
                 raise
@@ -114,7 +114,9 @@ def run_and_report(
     text, failed = answer_of(report)
     click.echo("\n\n".join(filter(None, [text, str(folder / PAGE)])))
     if failed:
-        click.echo(f"{failed} cells failed; the page lists them, and the same command tries them again.", err=True)
+        click.echo(
+            f"{failed} cells failed; the page lists them, and the same command tries them again.", err=True
+        )
         raise SystemExit(1)
 
 

@@ -191,7 +191,9 @@ def render_html(notebook: Any, *, title: str | None = None, name: str = "report"
     return fill_slots(html, [figure_html(figure, f"figure-{n}") for n, figure in enumerate(figures)])
 
 
-def page_of(body: str, *, title: str, has_heading: bool = True, made: str = "", css: str = "", **parts: Any) -> str:
+def page_of(
+    body: str, *, title: str, has_heading: bool = True, made: str = "", css: str = "", **parts: Any
+) -> str:
     """Return a page that needs no network, of HTML that is right."""
     page = Environment(autoescape=True).from_string(asset("page/report.html.j2"))
     footer = f"condnum {metadata.version('condnum')}{made}"

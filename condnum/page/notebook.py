@@ -126,7 +126,7 @@ class ParameterNotebook:
             lines, body = self.cell.source.splitlines(), ast.parse(self.cell.source).body
         except SyntaxError as error:
             raise InvalidInputError(
-                f"the parameters cell of {self.path} is not Python (line {error.lineno}: {error.msg}); fix it."
+                f"the parameters cell of {self.path} is not Python (line {error.lineno}: {error.msg})."
             ) from error
         found, others = dict[str, Parameter](), dict[str, str]()
         for line in body:

@@ -14,8 +14,8 @@ from condnum.errors import CondnumError, check_known
 from condnum.page.notebook import ParameterNotebook, read_notebook
 from condnum.page.run import BESIDE, REPORT, experiment_of, run_into_folder
 
-#: Experiments in the order in which they run, with what differs from the published run: fewer pairs and seeds,
-#: never fewer steps.
+#: Experiments in the order in which they run, with what differs from the published run: fewer pairs and
+#: seeds, never fewer steps.
 SPINE: Mapping[str, Mapping[str, Any]] = {
     "corrections": {},
     "house-prices": {},

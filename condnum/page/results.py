@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -16,12 +16,15 @@ from bs4 import BeautifulSoup
 from condnum.files import asset, shipped, write_text
 from condnum.page.html import RUN_TYPE, answer_cell, page_of
 from condnum.page.notebook import first_heading, read_notebook
+from condnum.page.reproduce import SPINE
 from condnum.page.run import PAGE, REPORT
 from condnum.page.tables import as_html, formula_html, mark_tables, sortable, written
 
 #: Columns of the tables in which a method stands beside the paper.
-COMPARED = ("method", "rir_mean", "rir_std", "published_rir_mean", "published_rir_std", "steps", "published_steps",
-            "immunized_ridge", "immunized", "of", "benign_steps", "harmful_steps")  # fmt: skip
+COMPARED = (
+    "method", "rir_mean", "rir_std", "published_rir_mean", "published_rir_std", "steps", "published_steps",
+    "immunized_ridge", "immunized", "of", "benign_steps", "harmful_steps",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,11 @@ class Executed:
         record = self.kept["record"]
         source = record.get("source") or {}
         day = datetime.fromisoformat(record["started_utc"]).strftime("%Y-%m-%d %H:%M UTC")
-        at = f", revision {source['revision'][:8]}{' with changes' if source.get('dirty') else ''}" if source else ""
+        at = (
+            f", revision {source['revision'][:8]}{' with changes' if source.get('dirty') else ''}"
+            if source
+            else ""
+        )
         return f"{day}{at}, {record['seconds']:,.0f} s"
 
 
@@ -70,47 +77,60 @@ def executed(root: Path) -> list[Executed]:
     return [run for run in found if run.kept]
 
 
-def write_results(root: Path, target: Path, order: list[str], errors: Mapping[str, str]) -> Path:
-    """Write the page of the results: of each experiment its answer, its table and the way to its page.
+def write_results(root: Path, target: Path, errors: Mapping[str, str]) -> Path:
+    """Write the page of the results, with links to the pages of the runs below `root`."""
+
+    def place(path: Path) -> str:
+        return os.path.relpath(path, target)
+
+    body = results_body(root, lambda run: place(run.folder / PAGE), place, errors)
+    page = page_of(f"<h1>Results: obtained and published</h1>{body}", title="condnum: results")
+    return write_text(target / "index.html", page)
+
+
+def results_body(
+    root: Path,
+    page: Callable[[Executed], str],
+    place: Callable[[Path], str],
+    errors: Mapping[str, str] | None = None,
+) -> str:
+    """Return, of each experiment, its answer, its table beside the paper's, and the way to its page.
 
     `root` has the runs of this machine; committed ones stand in for those that did not run here.
     """
-    own = {run.name: run for run in executed(root)}
-    reports = shipped("reports")
-    committed = {run.name.replace("_", "-"): run for run in executed(reports)}
-    names = [*order, *(name for name in {**own, **committed} if name not in order)]
-    parts = ["<h1>Results: obtained and published</h1>", asset("page/results.html")]
+    reports, failed = shipped("reports"), errors or {}
+    own, committed = ({run.name.replace("_", "-"): run for run in executed(of)} for of in (root, reports))
+    names = [*SPINE, *(name for name in {**own, **committed} if name not in SPINE)]
+    parts = [asset("page/results.html")]
     for name in names:
-        run = own.get(name) or committed.get(name)
-        if name in errors:
-            parts.append(f'<p class="answer"><b>{name} failed.</b> {formula_html(errors[name])}</p>')
-        if run is None:
+        if name in failed:
+            parts.append(f'<p class="answer"><b>{name} failed.</b> {formula_html(failed[name])}</p>')
+        if (run := own.get(name) or committed.get(name)) is None:
             continue
         known = run.table
         shown = known[[of for of in COMPARED if of in known]] if "published_rir_mean" in known else known
-        link = os.path.relpath(run.folder / PAGE, target)
         parts += [
             f'<h2 id="{name}">{formula_html(run.title)}</h2>',
             f'<p class="answer">{formula_html(run.kept["sentence"])}</p>',
             sortable(written(shown)),
             f'<p class="note">{"" if name in own else "Committed result, not of this machine: "}{run.when}. '
-            f'<a href="{link}">The whole page</a></p>',
+            f'<a href="{page(run)}">The whole page</a></p>',
         ]
-    parts += ["<h2>Earlier results</h2>", _earlier(reports, target)]
+    parts += ["<h2>Earlier results</h2>", _earlier(reports, place)]
     soup = BeautifulSoup("\n".join(parts), "html.parser")
     mark_tables(soup)
-    return write_text(target / "index.html", page_of(str(soup), title="condnum: results"))
+    return str(soup)
 
 
-def _earlier(reports: Path, target: Path) -> str:
+def _earlier(reports: Path, place: Callable[[Path], str]) -> str:
     """Return the table of `reports/README.md`: results that take hours, with the revision that made them."""
-    rows = re.findall(r"(?m)^\| \[(\w+)\]\((\S+)\) \| (.*?) \| (.*?) \| (.*?) \|$", (reports / "README.md").read_text("utf-8"))
+    row = r"(?m)^\| \[(\w+)\]\((\S+)\) \| (.*?) \| (.*?) \| .*? \|$"
     lines = [
         {
-            "folder": f'<a href="{os.path.relpath(reports / link, target)}">{name}</a>',
+            "folder": f'<a href="{place(reports / link)}">{name}</a>',
             "question": formula_html(question),
             "answer": re.sub(r"`(.*?)`", r"<code>\1</code>", formula_html(answer)),
         }
-        for name, link, question, answer, _ in rows
+        for name, link, question, answer in re.findall(row, (reports / "README.md").read_text("utf-8"))
     ]
     return as_html(pd.DataFrame(lines))

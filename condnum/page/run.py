@@ -139,7 +139,7 @@ def run_notebook(
             raise
         except Exception as error:
             known = _known_error(error, book.path.stem)
-            if isinstance(known, NotebookError):
+            if isinstance(known, NotebookError) and temporary.exists():
                 temporary.replace(target / FAILED)
             raise known from error
         finally:

@@ -138,9 +138,9 @@ def written(table: pd.DataFrame) -> pd.DataFrame:
     """Write a table of numbers for people: `x_mean` and `x_std` are one column, counts are out of `of`.
 
     Examples:
-        >>> numbers = {"method": ["ours"], "rir_mean": [9293.4], "rir_std": [1126.6], "immunized": [5], "of": [5]}
+        >>> numbers = {"method": ["ours"], "rir_mean": [9293.4], "rir_std": [1126.6]}
         >>> written(pd.DataFrame(numbers)).iloc[0].str.replace(GAP, " ").tolist()
-        ['Ours (Alg. 1)', '9,293 ± 1,100', '5 of 5']
+        ['Ours (Algorithm 1)', '9,293 ± 1,100']
     """
     columns = {}
     for name in table:
@@ -153,7 +153,9 @@ def written(table: pd.DataFrame) -> pd.DataFrame:
         elif base.startswith(_COUNTS):
             written = list(map(count_of, values, table["of"]))
         elif base.startswith(_PERCENT):
-            written = ["—" if math.isnan(of) else f"{number(100 * of if abs(of) > 1e-9 else 0.0)} %" for of in values]
+            written = [
+                "—" if math.isnan(of) else f"{number(100 * of if abs(of) > 1e-9 else 0.0)} %" for of in values
+            ]
         else:
             written = list(map(cell, values))
         columns[HEADINGS.get(base, base.replace("_", " "))] = written

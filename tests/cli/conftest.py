@@ -27,12 +27,12 @@ PARAMETERS = """
 # What the notebook shows.
 #
 # And more of it.
-from typing import Optional
 count: int = 2  # how often
 word: str = "a"  # a|b: what is written
 share: float = 0.5
 layers: list = [1]  # sizes
-maybe: Optional[str] = None
+maybe: str | None = None
+twice = 2 * count
 shout: bool = False  # in capitals
 static: bool = False
 out: str = ""
@@ -42,18 +42,14 @@ BODY = """
 import pathlib, subprocess, time
 folder = pathlib.Path(out)
 print((word.upper() if shout else word) * count, layers, maybe, share, static)
-(folder / "results.csv").write_text("rir\\n1\\n")
 if mode == "broken":
     1 / 0
 if mode == "fail":
     from condnum.errors import DataFormatError
     raise DataFormatError("column 'SalePrice' is missing.")
-from condnum.studies.frame import ResultStore
-with ResultStore(folder / "cells") as store:
-    store.put("ours-0", {"rir": 2.0})
-if mode == "some fail":
-    rows = [f'"ours, {i}",ZeroDivisionError: 1' for i in range(count)]
-    (folder / "failures.csv").write_text("\\n".join(["cell,error", *rows]))
+(folder / "results.csv").write_text("rir\\n1\\n")
+(folder / "cells").mkdir(exist_ok=True)
+(folder / "cells" / "ours-0.npz").write_text("")
 if mode == "wait":
     subprocess.Popen("trap '' INT; sleep 600", shell=True)  # a stubborn worker
     (folder / "waiting").write_text("")

@@ -68,7 +68,6 @@ def test_digits_are_the_notebook_of_mnist_on_other_data(capsys):
         ("run house-prices --nonsense", "No such option"),
         ("run house-prices --seeds x", "'x' is not a valid integer"),
         ("run none.ipynb", "there is no notebook none.ipynb; check the path"),
-        ("reproduce --scale huge", "unknown scale 'huge'"),
         ("reproduce --only mnits", "did you mean 'mnist'"),
         ("reproduce --jobs -1", "-1 is not in the range"),
     ],

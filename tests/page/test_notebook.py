@@ -10,10 +10,10 @@ from typing import Any
 import nbformat
 import pytest
 
-from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
+from condnum.errors import CondnumError, DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.files import shipped
 from condnum.page.notebook import ParameterNotebook, find_notebook, read_notebook
-from condnum.page.run import NotebookError, run_notebook
+from condnum.page.run import NotebookError, check, run_notebook
 
 
 def names(folder: Path) -> list[str]:
@@ -24,10 +24,13 @@ def names(folder: Path) -> list[str]:
 
 CELL = """
 # how many
-seeds: int = 5  # seeds
+seeds: int = 5  # a # of seeds
 lr: float = 0.1
 name: str = "b"
-opt: Optional[str] = None
+opt: Optional[int] = None
+word: str | None = None
+a, c = 1, 2
+half = 1 / 2
 layers: list[int] = [1, 2]
 flag = True
 """.strip()
@@ -36,12 +39,24 @@ flag = True
 def test_parameters_and_defaults(write_notebook: Any) -> None:
     book = ParameterNotebook.find(write_notebook("# The *title*", parameters=CELL))
     assert book.defaults == {
-        "seeds": 5, "lr": 0.1, "name": "b", "opt": None, "layers": [1, 2], "flag": True
+        "seeds": 5, "lr": 0.1, "name": "b", "opt": None, "word": None, "layers": [1, 2], "flag": True
     }  # fmt: skip
-    assert (book.parameters["seeds"].help, book.parameters["lr"].help) == ("seeds", "")
+    kinds = {name: parameter.kind for name, parameter in book.parameters.items()}
+    assert kinds == {
+        "seeds": "int", "lr": "float", "name": "str", "opt": "int", "word": "str", "layers": "list[int]",
+        "flag": "bool",
+    }  # fmt: skip
+    assert book.others == {"a": "a, c = (1, 2)", "c": "a, c = (1, 2)", "half": "half = 1 / 2"}
+    assert (book.parameters["seeds"].help, book.parameters["lr"].help) == ("a # of seeds", "")
     assert (book.heading, book.about) == ("The title", "how many")
     with pytest.raises(UnknownNameError, match=r"the notebook small 'sedes'; did you mean 'seeds'"):
-        run_notebook(book, {"sedes": 3}, Path("nowhere"))
+        check(book, {"sedes": 3})
+
+
+def test_a_parameters_cell_that_is_no_python_is_named(write_notebook: Any) -> None:
+    book = ParameterNotebook.find(write_notebook(parameters="x = 1\nwhat now"))
+    with pytest.raises(InvalidInputError, match=r"small.ipynb is not Python \(line 2"):
+        _ = book.parameters
 
 
 @pytest.mark.parametrize(("kernel", "language"), [("ir", "R"), ("julia-1.9", "julia"), ("my-env", "python")])
@@ -89,10 +104,9 @@ def test_finding_notebooks(write_notebook: Any) -> None:
 # Runs.
 
 EVENTS = """
-import json, os, sys
-with open(os.environ["CONDNUM_PROGRESS"], "a") as stream:
-    for done in range(3):
-        stream.write(json.dumps({"stage": "ours", "done": done, "total": 3}) + "\\n")
+import os, sys
+from tqdm import tqdm
+for _ in tqdm(range(3), desc="cells", mininterval=0): pass
 print(sys.executable, os.getcwd(), seeds, sep="|")
 """
 
@@ -102,14 +116,17 @@ def test_a_whole_run(
 ) -> None:
     (tmp_path / "cwd").mkdir()
     monkeypatch.chdir(tmp_path / "cwd")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     folder = tmp_path / "out {braces}"  # papermill takes paths as format strings
-    report = run_notebook(ParameterNotebook.find(write_notebook("# Title", EVENTS)), {"seeds": 7}, folder)
+    book = ParameterNotebook.find(write_notebook("# Title", EVENTS))
+    report = run_notebook(book, {"seeds": 7}, folder, title="[1/2] ")
     assert report == folder / "report.ipynb"
     assert names(folder) == ["report.ipynb"]
     node = read_notebook(report)
-    printed = [output.text for cell in node.cells for output in cell.get("outputs", [])]
+    outputs = [output for cell in node.cells for output in cell.get("outputs", [])]
+    printed = [output.text for output in outputs if output.name == "stdout"]
     assert "".join(printed).split("|") == [sys.executable, str(tmp_path / "cwd"), "7\n"]
-    assert re.search(r"small: 2/3 \[.*, ours\]", capsys.readouterr().err)
+    assert "[1/2] cells: 100%" in capsys.readouterr().err  # the progress of the kernel, as it comes
     assert node.metadata["kernelspec"]["name"] == "python3"
     assert str(tmp_path) not in str(node.metadata)
     assert "widgets" not in node.metadata
@@ -145,8 +162,23 @@ def test_a_cell_that_fails_or_kills_its_kernel(
     assert names(tmp_path / "out") == ["report.failed.ipynb"]
 
 
-def test_an_error_of_condnum_comes_out_of_the_kernel_as_it_is(tmp_path: Path, on_shared_kernel: Any) -> None:
-    book = ParameterNotebook.find("house_prices")
+def test_an_error_of_condnum_comes_out_of_the_kernel_as_it_is(
+    write_notebook: Any, tmp_path: Path, on_shared_kernel: Any
+) -> None:
+    cell = "from condnum import load_house_prices; load_house_prices('nowhere')"
     with pytest.raises(DataNotFoundError, match=r"house-prices: train.*got 'nowhere'"):
-        run_notebook(book, {"data": "nowhere"}, tmp_path, quiet=True)
-    assert names(tmp_path) == []
+        run_notebook(ParameterNotebook.find(write_notebook(cell)), {}, tmp_path / "out", quiet=True)
+    assert names(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"data": "nowhere"}, "got 'nowhere'"),
+        ({"methods": "oors"}, "did you mean 'ours'"),
+        ({"seeds": 0}, "≥ 1"),
+    ],
+)
+def test_wrong_values_are_refused_before_a_kernel_starts(given: Any, said: str, tmp_path: Path) -> None:
+    with pytest.raises(CondnumError, match=said):
+        check(ParameterNotebook.find("house_prices"), given)

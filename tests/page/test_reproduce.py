@@ -1,146 +1,121 @@
-"""Reproductions: experiments one by one, what is reused, what failures and stops leave; and their command."""
+"""Reproductions: experiments one by one, what is kept, what failures and stops leave; the page of results."""
 
 import json
-from pathlib import Path
+import re
 
+import nbformat
 import pytest
+from bs4 import BeautifulSoup
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-import condnum.site.build
 from condnum.cli import main
 from condnum.errors import InvalidInputError
 from condnum.page import reproduce as module
-from condnum.page.experiments import experiments, find_run, requested
-from condnum.page.notebook import ParameterNotebook
-from condnum.page.reproduce import reproduce
+from condnum.page.html import RUN_TYPE
+from condnum.page.reproduce import SPINE
 
-NAMES = [experiment.name for experiment in requested("quick")]
+TABLE = (
+    "method,rir_mean,rir_std,published_rir_mean,published_rir_std,steps,published_steps,immunized_ridge,of,"
+    "benign_steps,harmful_steps\nours,9293.4,1126.6,356.2,5.5,12000,100 epochs,5,5,0.7,inf\n"
+)
 
 
-class FakeRun:
-    """Leaves whole run folders; fails, or is stopped by Ctrl-C, where told."""
-
-    def __init__(self, fails="", stops=""):
-        self.fails, self.stops, self.ran = fails, stops, []
-
-    def __call__(self, book: ParameterNotebook, given, folder: Path, *, quiet):
-        if folder.name == self.stops:
-            raise KeyboardInterrupt
-        self.ran.append(folder.name)
-        if folder.name == self.fails:
-            raise InvalidInputError("no room on Mars; take fewer rows.")
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in ("report.html", "report.ipynb", "provenance.json"):
-            (folder / name).write_text(json.dumps(given))
-        return {"duration_seconds": 12.5, "failures": []}
+def executed(folder, key="", failed=0):
+    """Write what a run leaves."""
+    record = {"started_utc": "2030-01-02T03:04:05+00:00", "seconds": 83.0, "source": {"revision": "f" * 40}}
+    kept = {"name": folder.name, "sentence": "It works, on D_P & D_H.", "table": TABLE}
+    kept["record"] = record | {"cells": {"failed": failed}}
+    output = new_output("display_data", data={"text/plain": "It works.", RUN_TYPE: kept})
+    cells = [new_markdown_cell(f"# Title of {folder.name}"), new_code_cell("run", outputs=[output])]
+    cells[1].metadata["tags"] = ["answer"]
+    folder.mkdir(parents=True, exist_ok=True)
+    nbformat.write(new_notebook(cells=cells, metadata={"condnum": {"key": key}}), folder / "report.ipynb")
+    (folder / "report.html").write_text("the page")
 
 
 @pytest.fixture
 def runs_end(monkeypatch):
-    """`runs_end(fails=…, stops=…)`: let runs end at once, or in trouble."""
+    """`runs_end(fails=…, stops=…, cells=…)`: let runs end at once, or in trouble; return who ran."""
 
-    def put(**trouble):
-        fake = FakeRun(**trouble)
+    def put(fails="", stops="", cells=0):
+        ran = []
+
+        def fake(book, given, folder, *, quiet, title):
+            ran.append(folder.name)
+            if folder.name == stops:
+                raise KeyboardInterrupt
+            if folder.name == fails:
+                raise InvalidInputError("no room on Mars; take fewer rows.")
+            executed(folder, book.node.metadata["condnum"]["key"], cells)
+
         monkeypatch.setattr(module, "run_into_folder", fake)
-        return fake
+        return ran
 
-    put()
     return put
 
 
-def by_name(runs):
-    return {run.name: run for run in runs}
-
-
-def test_all_run_and_a_failure_does_not_stop_the_others_and_keeps_an_older_result(tmp_path, runs_end, capsys):
-    ran = runs_end().ran
-    runs = reproduce("quick", tmp_path, jobs=3, quiet=False)
-    assert ran == NAMES
-    said = capsys.readouterr().err
-    assert f"✓ [{len(NAMES)}/{len(NAMES)}] {NAMES[-1]}: " in said
-    shown = [run for run in runs if run.name in NAMES]
-    assert all(run.status == "finished" and run.folder == tmp_path / run.name for run in shown)
-    assert {run.status for run in runs if run.name not in NAMES} == {"not run"}
-    assert json.loads((tmp_path / "mnist/report.html").read_text())["jobs"] == 3
-    runs_end(fails="deep")
-    runs = by_name(reproduce("quick", tmp_path))
-    failed = runs["deep"]
-    assert (failed.status, failed.folder, failed.older) == ("failed", tmp_path / "deep", True)
-    assert failed.error == "no room on Mars; take fewer rows."
-    assert {runs[name].status for name in NAMES if name != "deep"} == {"finished"}
-
-
-def test_ctrl_c_keeps_what_is_finished(tmp_path, runs_end):
-    runs_end(stops=NAMES[3])
-    with pytest.raises(KeyboardInterrupt):
-        reproduce("quick", tmp_path)
-    assert {one.name for one in experiments("quick") if find_run(one, tmp_path).folder} == set(NAMES[:3])
-
-
-def test_only_some_leave_the_others_as_they_were(tmp_path, runs_end):
-    reproduce("quick", tmp_path)
-    (tmp_path / "deep" / "report.html").unlink()
-    ran = runs_end().ran
-    runs = by_name(reproduce("quick", tmp_path, only=["limits"]))
-    assert ran == ["limits"]
-    assert (runs["limits"].status, runs["mnist"].status) == ("finished", "finished")
-    assert (runs["deep"].status, runs["deep"].folder) == ("not run", None)
-
-
-def test_images_that_nobody_may_hand_on(tmp_path, runs_end, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CONDNUM_DATA", str(tmp_path / "data"))
-
-    def images():
-        return by_name(reproduce("full", tmp_path / "out", only=["deep-vit-cars"]))["deep-vit-cars"]
-
-    entry = images()
-    assert entry.status == "not run"
-    assert "needs the images of imagenet/ and cars/" in entry.error
-    assert entry.error.endswith("--benign imagenet --harmful cars --preset vit-cars")
-    for name in ("imagenet", "cars"):
-        (tmp_path / "data" / name).mkdir(parents=True)
-    assert images().status == "finished"
-    given = json.loads((tmp_path / "out/deep-vit-cars/report.html").read_text())
-    assert given["harmful"] == f"{tmp_path}/data/cars"
-
-
-# The command.
-
-
 @pytest.fixture
-def experiments_end(monkeypatch, tmp_path, runs_end):
-    """Let the site be one line that names the folders of the runs."""
+def go(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-    def site(runs, target, **options):
-        target.mkdir(exist_ok=True)
-        (target / "index.html").write_text(" ".join(str(run.folder) for run in runs or () if run.folder))
-        return target / "index.html"
-
-    monkeypatch.setattr(condnum.site.build, "build_site", site)
-    return runs_end
+    monkeypatch.setattr("condnum.page.results.shipped", lambda name: reports)
+    reports = tmp_path / "committed"
+    executed(reports / "limits")
+    (reports / "README.md").write_text("| [old](old/README.md) | a question | `it` was so | command |\n")
+    return lambda *words: main(["reproduce", "-q", *words])
 
 
-def test_the_command_runs_all_and_builds_the_site(experiments_end, tmp_path, capsys):
-    assert main(["site", "--site", "s"]) == 0
-    assert (tmp_path / "s/index.html").read_text() == ""  # no reproduction: committed results
-    assert main(["reproduce", "-j", "1"]) == 0
-    assert capsys.readouterr().out == "s/index.html\nreports/index.html\n"
-    assert (tmp_path / "reports/index.html").read_text().startswith("runs/reproduce/quick/corrections ")
-    assert main(["site", "--site", "s"]) == 0
-    assert (tmp_path / "s/index.html").read_text().startswith("runs/reproduce/quick/corrections ")
+def page(folder):
+    return BeautifulSoup((folder / "reports/index.html").read_text("utf-8"), "html.parser")
 
 
-def test_the_command_names_a_failure_and_builds_the_site_nevertheless(experiments_end, tmp_path, capsys):
-    experiments_end(fails="deep")
-    assert main(["reproduce", "--quiet", "--out", "o", "--site", "s"]) == 1
-    shown = capsys.readouterr()
-    assert shown.out == "s/index.html\n"
-    assert "condnum: deep failed: no room on Mars; take fewer rows." in " ".join(shown.err.split())
-    assert (tmp_path / "s/index.html").exists()
+def test_all_run_once_and_stand_beside_the_paper(go, runs_end, tmp_path, capsys):
+    ran = runs_end()
+    assert go() == 0
+    assert ran == [*SPINE]
+    assert capsys.readouterr().out == "reports/index.html\n"
+    shown = page(tmp_path)
+    assert [of.get_text() for of in shown.find_all("h2")] == [
+        *(f"Title of {name}" for name in SPINE), "Title of limits", "Earlier results"
+    ]  # fmt: skip
+    text = " ".join(shown.get_text(" ").split())
+    for words in ("9,293 ± 1,100", "356.2", "5 of 5", "100 epochs", "∞", "not of this machine: 2030-01-02", "it was so"):
+        assert words in text.replace("\N{NO-BREAK SPACE}", " "), words
+    links = [a["href"] for a in shown.find_all("a", string="The whole page")]
+    assert all((tmp_path / "reports" / link).is_file() for link in links)
+    assert go() == 0
+    assert len(ran) == len(SPINE)  # nothing ran again
 
 
-def test_ctrl_c_says_how_to_go_on(experiments_end, capsys):
-    experiments_end(stops="mnist")
-    assert main(["reproduce"]) == 130
-    assert "the same command continues there" in " ".join(capsys.readouterr().err.split())
+def test_what_fails_is_said_and_does_not_stop_the_others(go, runs_end, tmp_path, capsys):
+    ran = runs_end(fails="mnist")
+    assert go() == 1
+    assert ran == [*SPINE]
+    assert "condnum: mnist failed: no room on Mars; take fewer rows." in capsys.readouterr().err
+    assert "mnist failed. no room on Mars" in page(tmp_path).get_text()
+    runs_end()
+    assert go() == 0
+    assert "failed" not in page(tmp_path).get_text()
+
+
+def test_a_run_with_failed_cells_is_tried_again(go, runs_end):
+    runs_end(cells=2)
+    assert go("--only", "mnist") == 0
+    assert runs_end() == []
+    ran = runs_end()
+    assert go("--only", "mnist") == 0
+    assert ran == ["mnist"]
+
+
+def test_ctrl_c_keeps_what_is_finished(go, runs_end, capsys):
+    ran = runs_end(stops="mnist")
+    assert go() == 130
+    assert re.search(r"stopped by Ctrl-C; finished cells are in runs.reproduce", capsys.readouterr().err)
+    again = runs_end()
+    assert go() == 0
+    assert again == [name for name in SPINE if name not in ran[:-1]]
+
+
+def test_the_spine_never_takes_fewer_steps_than_the_published_run():
+    for name, given in SPINE.items():
+        assert "steps" not in given, name
+        assert json.dumps(given)

@@ -13,6 +13,9 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 from bs4 import BeautifulSoup
+from condnum.page.experiments import Experiment, ExperimentResult, experiments, find_runs
+from condnum.site.build import build_site
+from condnum.site.results import results_pages
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from condnum.errors import DataFormatError, DataNotFoundError
@@ -20,11 +23,8 @@ from condnum.lessons.corrections import aligned_remark, correction_table
 from condnum.lessons.explorers import EXPLORERS
 from condnum.lessons.frame import recording
 from condnum.machine import source_revision
-from condnum.page.experiments import Experiment, ExperimentResult, experiments, find_runs
 from condnum.page.html import figure_html
 from condnum.site import build, parts
-from condnum.site.build import build_site
-from condnum.site.results import results_pages
 from condnum.studies.frame import Cell
 
 HERE = Path(__file__).resolve().parent

@@ -1,4 +1,4 @@
-"""What the site asks of Sphinx: formulas offline, figures' scripts where there are figures."""
+"""Sphinx's configuration of the site: formulas offline, figures' scripts where there are figures."""
 
 import re
 from typing import Any
@@ -8,37 +8,33 @@ from docutils import nodes
 from condnum.page.html import mathml
 from condnum.page.tables import INDEX
 
-#: Settings of Sphinx, besides the folders.
-SPHINX: dict[str, Any] = {
-    "project": "condnum",
-    "html_title": "condnum",
-    "extensions": ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", __name__],
-    "html_theme": "furo",
-    "html_static_path": ["_static"],
-    "html_extra_path": ["_extra"],
-    "exclude_patterns": ["_static", "_extra", "html", "doctrees", "jupyter_execute"],
-    "html_css_files": ["explorer.css", "cards.css", "math.css", "site.css"],
-    "html_math_renderer": "mathml",
-    "html_copy_source": False,
-    "html_show_search_summary": False,  # it would fetch each page, which file:// forbids
-    "html_show_sourcelink": False,
-    "html_show_copyright": False,
-    "html_use_index": False,
-    "pygments_style": "a11y-high-contrast-light",
-    "myst_enable_extensions": ["dollarmath", "deflist", "attrs_inline", "colon_fence"],
-    "myst_heading_anchors": 3,
-    "nb_execution_mode": "off",
-    "nb_merge_streams": True,
-    "nb_render_markdown_format": "myst",  # formulas in outputs too
-    "nb_code_prompt_show": "Code",
-    "nb_code_prompt_hide": "Code",
-    "napoleon_use_ivar": True,  # else fields of a class that it describes appear twice
-    "default_role": "code",  # as the docstrings use single backticks
-    "add_module_names": False,
-    "autodoc_member_order": "bysource",
-    "autodoc_typehints_format": "short",
-    "suppress_warnings": ["config.cache", "mystnb.unknown_mime_type"],
-}
+project = "condnum"
+html_title = "condnum"
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+html_theme = "furo"
+html_static_path = ["_static"]
+exclude_patterns = ["_static", "jupyter_execute"]
+html_css_files = ["explorer.css", "cards.css", "math.css", "site.css"]
+html_math_renderer = "mathml"
+html_copy_source = False
+html_show_search_summary = False  # it would fetch each page, which file:// forbids
+html_show_sourcelink = False
+html_show_copyright = False
+html_use_index = False
+pygments_style = "a11y-high-contrast-light"
+myst_enable_extensions = ["dollarmath", "deflist", "attrs_inline", "colon_fence"]
+myst_heading_anchors = 3
+nb_execution_mode = "off"
+nb_merge_streams = True
+nb_render_markdown_format = "myst"  # formulas in outputs too
+nb_code_prompt_show = "Code"
+nb_code_prompt_hide = "Code"
+napoleon_use_ivar = True  # else fields of a class that it describes appear twice
+default_role = "code"  # as the docstrings use single backticks
+add_module_names = False
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+suppress_warnings = ["config.cache", "mystnb.unknown_mime_type"]
 
 #: Scripts, in their order, of a page on which something of a class is.
 _FIGURES = ("plotly.min.js", "paint.js", "frames.js", "explorer.js", "recording.js", "site.js")
