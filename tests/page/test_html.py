@@ -7,7 +7,7 @@ import pytest
 from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from condnum.page.html import PLOTLY, WIDGET, mathml, render_html, shown_notebook
+from condnum.page.html import PLOTLY, WIDGET, figure_html, mathml, render_html, shown_notebook
 from condnum.page.tables import mark_tables
 
 LATEX = r"$$\displaystyle \kappa$$"
@@ -138,3 +138,24 @@ def test_a_page_shows_what_a_warning_says_and_not_where_it_was_raised() -> None:
     shown, _ = shown_notebook(new_notebook(cells=[new_code_cell("f()", outputs=streams)]))
     said = [output.text for output in shown.cells[0].outputs]
     assert said == ["RankWarning: fewer rows than columns.\nkept\n"]
+
+
+def drawn(figure):
+    return json.loads(re.search(r'data-for="f">(.*?)</script>', figure_html(figure, "f"), re.DOTALL).group(1))
+
+
+def test_a_figure_cannot_end_its_script_and_its_panels_stack_on_a_phone():
+    name = "</script><script>alert(1)</script>"
+    layout = {"title": {"text": '<b>"a<br><sup>b'}, "xaxis": {}, "height": 321}
+    figure = {"data": [{"y": [1.0, None], "name": name}], "layout": layout}
+    assert drawn(figure)["data"] == [{"y": [1.0, None], "name": name}]
+    page = figure_html(figure, "f")
+    assert page.count("</script>") == 1
+    assert 'aria-label="&quot;a"' in page
+    assert "min-height:321px;min-width:340px" in page
+    panels = {"layout": {"xaxis": {}, "xaxis2": {}}}
+    assert "min-width:340px" in figure_html(panels, "f")
+    assert drawn(panels)["layout"]["meta"]["stack"]
+    kinds = {kind: {"data": [{"type": kind}], "layout": {}} for kind in ("scatter", "heatmap")}
+    assert drawn(kinds["scatter"])["layout"]["meta"]["stack"]
+    assert "meta" not in drawn(kinds["heatmap"])["layout"]

@@ -29,7 +29,8 @@ def executed(folder, key="", failed=0):
     cells = [new_markdown_cell(f"# Title of {folder.name}"), new_code_cell("run", outputs=[output])]
     cells[1].metadata["tags"] = ["answer"]
     folder.mkdir(parents=True, exist_ok=True)
-    nbformat.write(new_notebook(cells=cells, metadata={"condnum": {"key": key}}), folder / "report.ipynb")
+    told = {"condnum": {"key": key}, "language_info": {"name": "python", "pygments_lexer": "ipython3"}}
+    nbformat.write(new_notebook(cells=cells, metadata=told), folder / "report.ipynb")
     (folder / "report.html").write_text("the page")
 
 
@@ -78,7 +79,15 @@ def test_all_run_once_and_stand_beside_the_paper(go, runs_end, tmp_path, capsys)
         *(f"Title of {name}" for name in SPINE), "Title of limits", "Earlier results"
     ]  # fmt: skip
     text = " ".join(shown.get_text(" ").split())
-    for words in ("9,293 ± 1,100", "356.2", "5 of 5", "100 epochs", "∞", "not of this machine: 2030-01-02", "it was so"):
+    for words in (
+        "9,293 ± 1,100",
+        "356.2",
+        "5 of 5",
+        "100 epochs",
+        "∞",
+        "not of this machine: 2030-01-02",
+        "it was so",
+    ):
         assert words in text.replace("\N{NO-BREAK SPACE}", " "), words
     links = [a["href"] for a in shown.find_all("a", string="The whole page")]
     assert all((tmp_path / "reports" / link).is_file() for link in links)
