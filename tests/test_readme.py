@@ -22,7 +22,8 @@ import yaml
 import condnum
 from condnum import cli
 from condnum.page import command as runner
-from condnum.page.experiments import experiments
+from condnum.page.reproduce import SPINE
+from condnum.page.run import check
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = ROOT / "condnum/site/pages/howto"
@@ -30,7 +31,7 @@ PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for path in (ROOT / "README.md", *sorted(ROOT.glob("reports/**/README.md")), *sorted(GUIDE.glob("*.md")))
 }
-MOST_LINES = {"README": 90, "snippet": 32}
+MOST_LINES = {"README": 90, "snippet": 40}
 EACH_PAGE = pytest.mark.parametrize("name", PAGES)
 
 
@@ -107,8 +108,13 @@ assert found["identity"].rir < found["ours"].rir <= found["max_rir"].rir * (1 + 
     "sign_descent": """
 assert panel.steps_table()["attacker"].tolist() == ["Gradient descent", "Sign descent"]
 """,
-    "Turned": """
-limits = run.tables["results"].set_index("degrees")["limit"]
+    "Turned by 90": """
+import sys
+from condnum.experiments import frame
+run = frame.run(sys.modules[__name__], angles=3, kappa=100.0, jobs=1, quiet=True)
+assert run.sentence.endswith("an RIR of 10,000."), run.sentence
+assert len(figure(run).data) == 1
+limits = run.table.set_index("degrees")["limit"]
 assert abs(limits[0] - 1) < 1e-9 and abs(limits[90] / 100**2 - 1) < 1e-9, limits
 """,
 }
@@ -170,18 +176,19 @@ def parsed_only(tmp_path, monkeypatch):
 
     def invoke(command, context):
         if command.name == "reproduce":
-            experiments(context.params["scale"], [name for name in context.params["only"].split(",") if name])
+            assert {name for name in context.params["only"].split(",") if name} <= {*SPINE}
         elif command.name not in ("download", "lab", "site"):
             really(command, context)
 
     really = click.Command.invoke
     monkeypatch.setattr(click.Command, "invoke", invoke)
-    monkeypatch.setattr(runner, "run_into_folder", lambda *_, **__: {"failures": []})
+    monkeypatch.setattr(runner, "run_and_report", lambda book, name, given, out, **_: check(book, given))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     own = nbformat.v4.new_code_cell(OWN_NOTEBOOK, metadata={"tags": ["parameters"]})
     for name in ("PATH.ipynb", "my_notebook.ipynb"):
         nbformat.write(nbformat.v4.new_notebook(cells=[own]), tmp_path / name)
+    (tmp_path / "log_kappa.py").write_text(fences(PAGES["condnum/site/pages/howto/own_study.md"], "python")[0])
     monkeypatch.chdir(tmp_path)
 
 

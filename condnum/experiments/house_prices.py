@@ -33,7 +33,7 @@ def cells(
         seeds, steps = 1, linear.QUICK_STEPS
     at = {"data": data, "features": features, "rows": check_integer("rows", rows, 0)}
     at["device"] = str(resolve_device(device))
-    tasks(**at)
+    load(data, features, rows)
     return [{**run, **at, "steps": steps} for run in linear.runs(chosen, seeds)]
 
 
