@@ -220,7 +220,7 @@ def test_commands_are_known(name, parsed_only, capsys):
 # Links and paths.
 
 #: Named by the text, made by a command.
-MADE = ("reports/index.html", "reports/site/")
+MADE = ("reports/index.html", "reports/site/index.html")
 
 
 def anchors(text: str) -> set[str]:
