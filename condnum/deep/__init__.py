@@ -9,8 +9,7 @@ from typing import Any
 #: The public names, by the module that each is imported from.
 _HOMES = {
     "condnum.deep.backbone": ["Backbone", "save_backbone", "load_backbone"],
-    "condnum.deep.images": ["ImageData"],
-    "condnum.deep.image_sets": ["open_images", "as_images"],
+    "condnum.data.images": ["ImageData", "open_images", "as_images"],
     "condnum.deep.transforms": ["ImageTransform", "evaluation_transform"],
     "condnum.deep.features": ["ImageFeatures"],
     "condnum.deep.training.immunization": ["immunize_backbone", "DeepImmunization"],

@@ -5,8 +5,7 @@ from condnum.deep.backbone import (
     save_backbone as save_backbone,
     load_backbone as load_backbone,
 )
-from condnum.deep.images import ImageData as ImageData
-from condnum.deep.image_sets import open_images as open_images, as_images as as_images
+from condnum.data.images import ImageData as ImageData, open_images as open_images, as_images as as_images
 from condnum.deep.transforms import (
     ImageTransform as ImageTransform,
     evaluation_transform as evaluation_transform,
