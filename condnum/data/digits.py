@@ -136,7 +136,6 @@ def digit_pair(digits: Digits, benign: int, harmful: int, *, seed: int = 0) -> T
         feature_names=digits.feature_names,
         checksum=digits.checksum,
         provenance=digits.provenance,
-        allow_constant_target=True,
     )
 
 
