@@ -14,7 +14,7 @@ import pandas as pd
 
 from condnum.data.digits import Digits, load_mnist_images, load_small_digits
 from condnum.data.files import as_stream, embedded, obtain, read_targets
-from condnum.data.house_prices import CATEGORICAL, FILES, load_house_prices, read_house_table
+from condnum.data.house_prices import FILES, load_house_prices, read_house_table
 from condnum.data.task_pair import TaskPair, standardize
 from condnum.errors import DataNotFoundError, UnknownNameError, check_known
 
@@ -35,7 +35,7 @@ def ames_pair(column: str) -> TaskPair:
     """Return log price of the houses on one side of a column, and lot area of those on the other side."""
     table = read_house_table(obtain(FILES, "auto").paths[0])
     harmful = np.asarray(table[column] == AMES_SPLITS[column])
-    for name in CATEGORICAL:
+    for name in table.columns.difference(table.select_dtypes("number").columns):
         table[name] = pd.factorize(table[name], sort=True)[0]
     features = table.drop(columns=["Id", "SalePrice", "LotArea", column])
     X = standardize(features.to_numpy(dtype=np.float64))
