@@ -1,6 +1,6 @@
-"""Data: one loader per data set, one catalog; a loader returns a `TaskPair` or `Digits`."""
+"""Data: one loader per data set, which returns a `TaskPair` or `Digits`; image folders as `ImageData`."""
 
-from condnum.data.catalog import available, data_status
+from condnum.data.catalog import data_status
 from condnum.data.digits import Digits, digit_pair, load_mnist_images, load_small_digits
 from condnum.data.files import KNOWN_CHECKSUMS
 from condnum.data.house_prices import load_house_prices
@@ -20,7 +20,6 @@ __all__ = [
     "load_small_digits",
     "load_diabetes_tasks",
     # what is here, and is it whole
-    "available",
     "data_status",
     # files
     "data_folders",
