@@ -256,16 +256,10 @@ def _open_folder(root: str, split: str, classes: Sequence[str] | None) -> ImageD
         files[label].append(Path(path).relative_to(folder).as_posix())
     for name, label in labels_of.items():
         files[label] = sorted(files[label]) if holdout is None else _side(name, files[label], holdout)
+    labels = np.repeat(list(files), [len(own) for own in files.values()])
+    paths = tuple(str(folder / file) for own in files.values() for file in own)
     said = f"{folder}: {len(others)} files are not read as images, the first is {others[:1]}."
-    return ImageData(
-        root,
-        split,
-        names,
-        np.repeat(list(files), [len(own) for own in files.values()]),
-        tuple(str(folder / file) for own in files.values() for file in own),
-        np.arange(sum(map(len, files.values()))),
-        (said,) * bool(others),
-    )
+    return ImageData(root, split, names, labels, paths, np.arange(len(paths)), (said,) * bool(others))
 
 
 def _side(name: str, files: Sequence[str], split: str) -> list[str]:
@@ -316,17 +310,11 @@ def _open_digits(name: str, kind: str, subset: str, split: str) -> ImageData:
         side = (np.arange(len(found)) % 5 == 0) == (split == "test")  # every fifth is a test image
         if kind == "mnist":
             warnings.append("MNIST: of the 10,000 test images alone; for all, run condnum data download.")
-    classes = sorted(wanted)
-    positions = np.flatnonzero(np.isin(found.labels, classes) & side)
-    return ImageData(
-        name,
-        split,
-        tuple(map(str, classes)),
-        np.searchsorted(classes, found.labels[positions]),
-        np.round(found.images * (255.0 / found.pixel_max)).astype(np.uint8),
-        positions,
-        tuple(warnings),
-    )
+    digits = sorted(wanted)
+    positions = np.flatnonzero(np.isin(found.labels, digits) & side)
+    labels = np.searchsorted(digits, found.labels[positions])
+    gray = np.round(found.images * (255.0 / found.pixel_max)).astype(np.uint8)
+    return ImageData(name, split, tuple(map(str, digits)), labels, gray, positions, tuple(warnings))
 
 
 def imagenet_classes() -> tuple[str, ...]:
