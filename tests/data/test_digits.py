@@ -15,7 +15,6 @@ from condnum.data import (
     load_diabetes_tasks,
     load_mnist_images,
     load_small_digits,
-    user_cache,
 )
 from condnum.data.digits import download_mnist
 from condnum.errors import (
@@ -23,6 +22,7 @@ from condnum.errors import (
     DataNotFoundError,
     InvalidInputError,
 )
+from condnum.files import user_cache
 
 ORIGIN = Provenance("embedded", "here", False, split="train")
 

@@ -13,16 +13,14 @@ import torch
 from safetensors.torch import save_file
 
 from condnum.data import (
-    data_folders,
     data_status,
     files,
     load_house_prices,
     sha256_arrays,
-    sha256_file,
-    user_cache,
 )
 from condnum.data.files import BOX, DataFiles, as_stream, obtain, read_targets
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError
+from condnum.files import data_folders, sha256_file, user_cache
 
 ONE = DataFiles("toy", "toy/raw", ("a",), "Ask the author.")
 TWO = DataFiles("toy", "toy/raw", ("a", "b"), "Ask the author.")

@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from condnum.data import load_house_prices, sha256_file
+from condnum.data import load_house_prices
 from condnum.data.files import BOX
 from condnum.data.house_prices import MISSING_CELLS
 from condnum.errors import DataFormatError, InvalidInputError
+from condnum.files import sha256_file
 
 PATH = Path("data/house_prices/train.csv")
 
