@@ -45,16 +45,15 @@ _HOMES = {
     ],
     "condnum.errors": ["CondnumError"],
 }
-__all__ = [name for names in _HOMES.values() for name in names]
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+__all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used (PEP 562), so that no help text waits for torch."""
-    home = next((home for home, names in _HOMES.items() if name in names), None)
-    if home is None:
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    value = globals()[name] = getattr(import_module(home), name)
-    return value
+    if name not in _HOME:
+        raise AttributeError(f"module 'condnum' has no attribute '{name}'")
+    return getattr(import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:

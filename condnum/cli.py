@@ -130,16 +130,12 @@ def data_sets(context: click.Context) -> None:
     """Load each data set in full and list what was found; exit status 1 if one is broken or unknown."""
     if context.invoked_subcommand is not None:
         return
-    import pandas as pd
+    from condnum.data.catalog import data_status
 
-    from condnum.data.catalog import available
-
-    statuses = available()
-    rows = [(s.name, s.status, s.source, s.rows or "", s.checksum[:8], s.location) for s in statuses]
-    table = pd.DataFrame(rows, columns=["data set", "status", "source", "rows", "SHA-256", "location"])
-    shown = table.to_string(index=False)
-    click.echo("\n\n".join([shown, *(found.advice for found in statuses if found.advice)]))
-    if any(found.status not in ("ok", "missing") for found in statuses):
+    table = data_status()
+    shown = table.drop(columns="advice").to_string(index=False)
+    click.echo("\n\n".join([shown, *filter(None, table["advice"])]))
+    if not table["status"].isin(["ok", "missing"]).all():
         raise SystemExit(1)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from pictures import paint
 from waiting import PATIENCE
 
 # The same examples in every run, and no limit on their time: a failure is one for everybody.
@@ -105,6 +106,27 @@ def other_last_bits() -> Iterator[None]:
         patch.setattr(TaskPair, "__post_init__", other)
         patch.setattr(Digits, "pixels", lambda *given, **options: noisy(pixels(*given, **options)))
         yield
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Callable[..., Path]:
+    """Make `ROOT/<prefix>/<class>/<i>.png` for each prefix, `count` images per class."""
+
+    def make(
+        prefixes: tuple[str, ...] = ("train", "test"),
+        classes: tuple[str, ...] = ("cat", "dog"),
+        count: int = 5,
+        suffix: str = "png",
+        root: Path = tmp_path / "data",
+    ) -> Path:
+        for p, prefix in enumerate(prefixes):
+            for c, name in enumerate(classes):
+                for i in range(count):
+                    gray = 30 + 150 * c // max(1, len(classes) - 1)
+                    paint(root / prefix / name / f"{i}.{suffix}", gray, seed=100 * p + i)
+        return root
+
+    return make
 
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -23,9 +23,10 @@ sys.meta_path.insert(0, Blocker())
 
 
 STATE = """
-import sys, condnum, condnum.deep
-assert not {'torch', 'timm', 'torchvision', 'PIL'} & set(sys.modules)  # importing does not wait for them
-import numpy, torch
+import sys, condnum
+assert 'torch' not in sys.modules  # importing does not wait for it
+import numpy, torch, condnum.deep
+assert not {'timm', 'torchvision', 'PIL'} & set(sys.modules)
 torch.manual_seed(3); numpy.random.seed(3)
 before = torch.get_rng_state(), numpy.random.get_state()[1].copy()
 defaults = torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled()

@@ -1,12 +1,10 @@
-"""Data: one loader per data set, one catalog; a loader returns a `TaskPair` or `Digits`."""
+"""Data: one loader per data set, which returns a `TaskPair` or `Digits`; image folders as `ImageData`."""
 
-from condnum.data.catalog import available, data_status
+from condnum.data.catalog import data_status
 from condnum.data.digits import Digits, digit_pair, load_mnist_images, load_small_digits
-from condnum.data.files import KNOWN_CHECKSUMS
 from condnum.data.house_prices import load_house_prices
 from condnum.data.pairs import load_diabetes_tasks
 from condnum.data.task_pair import Provenance, TaskPair, sha256_arrays
-from condnum.files import data_folders, sha256_file, user_cache
 
 __all__ = [
     # task pairs
@@ -20,12 +18,6 @@ __all__ = [
     "load_small_digits",
     "load_diabetes_tasks",
     # what is here, and is it whole
-    "available",
     "data_status",
-    # files
-    "data_folders",
-    "user_cache",
-    "sha256_file",
     "sha256_arrays",
-    "KNOWN_CHECKSUMS",
 ]

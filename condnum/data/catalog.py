@@ -1,8 +1,9 @@
-"""The list of data sets: which of them this machine has, and whether they are whole."""
+"""The table of data sets: which of them this machine has, and whether they are whole."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+import pandas as pd
 
 from condnum.data.digits import load_mnist_images, load_small_digits
 from condnum.data.house_prices import load_house_prices
@@ -18,30 +19,22 @@ LOADERS: dict[str, Callable[[], Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class DataStatus:
-    """What a full load of a data set found."""
+def data_status() -> pd.DataFrame:
+    """Load each data set in full, and compare the checksums with those on which numbers were measured.
 
-    name: str
-    status: str  # "ok", "unknown checksum", "missing" or "broken"
-    advice: str = ""  # what is missing or broken, and the fix
-    source: str = ""  # where it was found; "" if it does not load
-    location: str = ""  # path or package
-    rows: int | None = None
-    checksum: str = ""  # 64 hexadecimal digits
-
-
-def available() -> list[DataStatus]:
-    """Load each data set in full, and compare the checksums with those on which numbers were measured."""
-    return [data_status(name) for name in LOADERS]
-
-
-def data_status(name: str) -> DataStatus:
-    """Return the status of one data set."""
-    try:
-        data = LOADERS[name]()
-    except CondnumError as error:
-        return DataStatus(name, "missing" if isinstance(error, DataNotFoundError) else "broken", str(error))
-    origin = data.provenance
-    status = "ok" if origin.known_checksum else "unknown checksum"
-    return DataStatus(name, status, "", origin.source, origin.location, len(data), data.checksum)
+    The status is `ok`, `unknown checksum`, `missing` or `broken`; of the last two, `advice` names the fix.
+    """
+    rows = []
+    for name, load in LOADERS.items():
+        try:
+            data = load()
+        except CondnumError as error:
+            status = "missing" if isinstance(error, DataNotFoundError) else "broken"
+            rows.append({"data set": name, "status": status, "advice": str(error)})
+            continue
+        origin = data.provenance
+        found = {"source": origin.source, "rows": len(data), "SHA-256": data.checksum[:8]}
+        status = "ok" if origin.known_checksum else "unknown checksum"
+        rows.append({"data set": name, "status": status, **found, "location": origin.location})
+    columns = ["data set", "status", "source", "rows", "SHA-256", "location", "advice"]
+    return pd.DataFrame(rows, columns=columns, dtype=object).fillna("")

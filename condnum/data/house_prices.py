@@ -24,26 +24,12 @@ FILES = DataFiles(
     advice="The data set is train.csv of Kaggle's 'House Prices' (1,460 rows, 81 columns), which is bundled.",
 )
 
-#: The 81 columns in file order; a name with `*` holds categories, the others numbers.
-_HEADER = """
-Id MSSubClass MSZoning* LotFrontage LotArea Street* Alley* LotShape* LandContour* Utilities* LotConfig*
-LandSlope* Neighborhood* Condition1* Condition2* BldgType* HouseStyle* OverallQual OverallCond YearBuilt
-YearRemodAdd RoofStyle* RoofMatl* Exterior1st* Exterior2nd* MasVnrType* MasVnrArea ExterQual* ExterCond*
-Foundation* BsmtQual* BsmtCond* BsmtExposure* BsmtFinType1* BsmtFinSF1 BsmtFinType2* BsmtFinSF2 BsmtUnfSF
-TotalBsmtSF Heating* HeatingQC* CentralAir* Electrical* 1stFlrSF 2ndFlrSF LowQualFinSF GrLivArea
-BsmtFullBath BsmtHalfBath FullBath HalfBath BedroomAbvGr KitchenAbvGr KitchenQual* TotRmsAbvGrd Functional*
-Fireplaces FireplaceQu* GarageType* GarageYrBlt GarageFinish* GarageCars GarageArea GarageQual* GarageCond*
-PavedDrive* WoodDeckSF OpenPorchSF EnclosedPorch 3SsnPorch ScreenPorch PoolArea PoolQC* Fence* MiscFeature*
-MiscVal MoSold YrSold SaleType* SaleCondition* SalePrice
-"""
-HOUSE_COLUMNS = tuple(name.removesuffix("*") for name in _HEADER.split())
-CATEGORICAL = frozenset(name.removesuffix("*") for name in _HEADER.split() if name.endswith("*"))
 BENIGN_TARGET, HARMFUL_TARGET = "LotArea", "SalePrice"
 SPLIT_COLUMN, HARMFUL_ZONE = "MSZoning", "RL"
 #: Columns that are not features, by feature set.
 DROPPED = {
-    "published": {BENIGN_TARGET, HARMFUL_TARGET},
-    "clean": {BENIGN_TARGET, HARMFUL_TARGET, "Id", SPLIT_COLUMN},
+    "published": [BENIGN_TARGET, HARMFUL_TARGET],
+    "clean": [BENIGN_TARGET, HARMFUL_TARGET, "Id", SPLIT_COLUMN],
 }
 
 #: Cells that count as missing. pandas (2.0 and later) reads "None" as missing too, although the
@@ -55,26 +41,17 @@ def read_house_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     """Read the CSV: numbers as float64 with 0 for missing, categories as strings with "0" for missing."""
     with opened(path) as stream:
         try:
-            raw = pd.read_csv(stream, dtype=str, keep_default_na=False, na_values=MISSING_CELLS)
+            table = pd.read_csv(stream, keep_default_na=False, na_values=MISSING_CELLS)
         except ValueError as error:  # pandas' parser errors and unicode errors among them
             raise DataFormatError(f"{path} is not a CSV table ({error}); {FILES.advice}") from error
-    absent = [name for name in HOUSE_COLUMNS if name not in raw]
-    if absent:
-        some = f"{len(absent)} of the {len(HOUSE_COLUMNS)} columns, such as {', '.join(absent[:3])}"
-        raise DataFormatError(f"{path} lacks {some}; {FILES.advice}")
-    table = raw[[*HOUSE_COLUMNS]].astype(object)
-    targets = [BENIGN_TARGET, HARMFUL_TARGET]
-    table = table.where(table.notna() | table.columns.isin(targets), "0")  # a target cannot be filled
-    for name in sorted({*HOUSE_COLUMNS} - CATEGORICAL):
-        values = pd.to_numeric(table[name], errors="coerce").to_numpy(dtype=np.float64)
-        wrong = np.flatnonzero(~np.isfinite(values))
-        if len(wrong):
-            raise DataFormatError(
-                f"{path}: column '{name}' must hold finite numbers; {len(wrong)} cell(s) do not, the first "
-                f"in data row {wrong[0] + 1}: '{table[name].iloc[wrong[0]]}'; drop or replace such rows."
-            )
-        table[name] = values
-    return table
+    if absent := [name for name in DROPPED["clean"] if name not in table]:
+        raise DataFormatError(f"{path} lacks the column(s) {', '.join(absent)}; {FILES.advice}")
+    numbers = table.select_dtypes("number").columns
+    filled = [name for name in numbers if name not in DROPPED["published"]]  # a target cannot be filled
+    words = table.columns.difference(numbers)
+    return table.astype(dict.fromkeys(numbers, float)).fillna(
+        dict.fromkeys(filled, 0.0) | dict.fromkeys(words, "0")
+    )
 
 
 def load_house_prices(
@@ -127,12 +104,12 @@ def load_house_prices(
             f"Zones in the file: {zones}."
         )
     domains = [harmful, ~harmful] if encoders == "per_domain" else [slice(None)]
-    for name in CATEGORICAL:
+    for name in table.columns.difference(table.select_dtypes("number").columns):
         words, codes = table[name].to_numpy(dtype=str), np.empty(len(table))
         for domain in domains:  # categories are numbered in sorted order within each
             codes[domain] = np.unique(words[domain], return_inverse=True)[1]
         table[name] = codes
-    names = [name for name in HOUSE_COLUMNS if name not in DROPPED[features]]
+    names = [name for name in table if name not in DROPPED[features]]
     arrays: dict[str, Any] = {}
     for task, mask, target in (("P", ~harmful, BENIGN_TARGET), ("H", harmful, HARMFUL_TARGET)):
         kept = np.flatnonzero(mask)[:rows]

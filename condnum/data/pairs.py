@@ -14,7 +14,7 @@ import pandas as pd
 
 from condnum.data.digits import Digits, load_mnist_images, load_small_digits
 from condnum.data.files import as_stream, embedded, obtain, read_targets
-from condnum.data.house_prices import CATEGORICAL, FILES, load_house_prices, read_house_table
+from condnum.data.house_prices import FILES, load_house_prices, read_house_table
 from condnum.data.task_pair import TaskPair, standardize
 from condnum.errors import DataNotFoundError, UnknownNameError, check_known
 
@@ -28,15 +28,14 @@ def digit_halves(digits: Digits) -> TaskPair:
     """Return digits 0–4 as the benign and 5–9 as the harmful task, in file order."""
     halves = [np.flatnonzero(digits.labels < 5), np.flatnonzero(digits.labels >= 5)]
     arrays = [part for half in halves for part in (digits.pixels(half), digits.labels[half])]
-    words = {"name": digits.name, "benign_name": "digits 0–4", "harmful_name": "digits 5–9"}
-    return TaskPair.from_arrays(*arrays, **words)
+    return TaskPair.from_arrays(*arrays, name=digits.name)
 
 
 def ames_pair(column: str) -> TaskPair:
     """Return log price of the houses on one side of a column, and lot area of those on the other side."""
     table = read_house_table(obtain(FILES, "auto").paths[0])
     harmful = np.asarray(table[column] == AMES_SPLITS[column])
-    for name in CATEGORICAL:
+    for name in table.columns.difference(table.select_dtypes("number").columns):
         table[name] = pd.factorize(table[name], sort=True)[0]
     features = table.drop(columns=["Id", "SalePrice", "LotArea", column])
     X = standardize(features.to_numpy(dtype=np.float64))
@@ -47,8 +46,6 @@ def ames_pair(column: str) -> TaskPair:
         X[harmful],
         area[harmful],
         name=f"ames-{column}",
-        benign_name=f"price, {column} not {AMES_SPLITS[column]}",
-        harmful_name=f"lot area, {column} {AMES_SPLITS[column]}",
         feature_names=tuple(features),
     )
 
@@ -59,8 +56,7 @@ def wine_pair() -> TaskPair:
 
     X, y = load_wine(return_X_y=True)
     X = standardize(X)
-    words = {"benign_name": "alcohol", "harmful_name": "cultivar"}
-    return TaskPair.from_arrays(X[:, 1:], X[:, 0], X[:, 1:], y, name="wine", **words)
+    return TaskPair.from_arrays(X[:, 1:], X[:, 0], X[:, 1:], y, name="wine")
 
 
 def breast_cancer_pair() -> TaskPair:
@@ -71,8 +67,7 @@ def breast_cancer_pair() -> TaskPair:
     X, names = standardize(bunch.data), list(bunch.feature_names)
     smoothness = X[:, names.index("mean smoothness")]
     X = X[:, ["smoothness" not in name for name in names]]
-    words = {"name": "breast-cancer", "benign_name": "diagnosis", "harmful_name": "mean smoothness"}
-    return TaskPair.from_arrays(X, bunch.target, X, smoothness, **words)
+    return TaskPair.from_arrays(X, bunch.target, X, smoothness, name="breast-cancer")
 
 
 def load_diabetes_tasks(*, features: DiabetesFeatures = "clean") -> TaskPair:

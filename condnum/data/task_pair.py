@@ -1,4 +1,4 @@
-"""What every experiment starts from: the inputs and targets of a pre-training and a harmful task."""
+"""A pair of tasks: inputs and targets of a pre-training and a harmful task over the same features."""
 
 from __future__ import annotations
 
@@ -82,11 +82,10 @@ class TaskPair:
     than K (a digit against the rest); `loss_sample` and `probe_sample` return the right one.
 
     Arrays are copied, turned into float64 (integer targets, which are labels, into int64) and made read-only,
-    so that no method can change another's data.
+    so that no method can change another's data; `ImmunizationProblem.from_pair` makes tasks of them.
 
     Raises:
-        InvalidInputError: Shapes that do not fit, non-finite entries, fewer than two rows, or a
-            target that never varies.
+        InvalidInputError: Shapes that do not fit, or entries that are not finite numbers.
 
     Examples:
         >>> TaskPair.from_arrays([[1, 0], [0, 1]], [0, 1], [[1, 1], [2, 0], [0, 3]], [1, 2, 3], name="toy")
@@ -107,27 +106,19 @@ class TaskPair:
     y_loss: NDArray[Any] | None = None  # (M_P,)
     X_probe: Float64Array | None = None  # (M_H, D) sample for the probe on D_H; None: `X_H`
     y_probe: NDArray[Any] | None = None  # (M_H,)
-    allow_constant_target: bool = False  # accept a `y_P` or `y_H` that never varies (one class only)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "feature_names", tuple(self.feature_names))
-        D = len(self.feature_names)
-        for sample, task in (("P", "benign"), ("H", "harmful"), ("loss", "benign"), ("probe", "harmful")):
-            X, y, words = f"X_{sample}", f"y_{sample}", getattr(self, f"{task}_name")
-            if getattr(self, X) is None and getattr(self, y) is None:
+        for task in ("P", "H", "loss", "probe"):
+            X, y = f"X_{task}", f"y_{task}"
+            if getattr(self, X) is None:
                 continue
             object.__setattr__(self, X, read_only(getattr(self, X), X))
             object.__setattr__(self, y, read_only(getattr(self, y), y, labels=True))
-            shape, targets = getattr(self, X).shape, getattr(self, y)
-            if shape != (len(targets), D) or targets.ndim != 1 or len(targets) < 2:
+            shapes = getattr(self, X).shape, getattr(self, y).shape
+            if shapes[0] != (*shapes[1], len(self.feature_names)):
                 raise InvalidInputError(
-                    f"task '{words}': {X} must be (N, D) with N ≥ 2 and D = {D} feature names, and {y} (N,), "
-                    f"got shapes {shape} and {targets.shape}."
-                )
-            if (targets == targets[0]).all() and not (self.allow_constant_target and sample in "PH"):
-                raise InvalidInputError(
-                    f"target {y} of task '{words}' is the constant {targets[0]:g} over {len(targets)} rows: "
-                    "nothing can be learned; choose another target or split, or use more rows."
+                    f"{X} must be (N, D) with D = {len(self.feature_names)} feature names, and {y} (N,), got "
+                    f"shapes {shapes[0]} and {shapes[1]}."
                 )
 
     @classmethod
@@ -151,18 +142,22 @@ class TaskPair:
             (('x1', 'x2'), array([1, 0]))
         """
         X_P, X_H = same_columns(X_P=X_P, X_H=X_H)
-        y_P, y_H = read_only(y_P, "y_P", labels=True), read_only(y_H, "y_H", labels=True)
-        given = {"X_P": X_P, "y_P": y_P, "X_H": X_H, "y_H": y_H}
-        arrays: dict[str, Any] = {key: read_only(value, key) for key, value in given.items()}
-        columns = arrays["X_P"].shape[1] if arrays["X_P"].ndim == 2 else 0
-        default = getattr(X_P, "columns", [f"x{k}" for k in range(1, columns + 1)])
+        arrays: dict[str, Any] = {
+            "X_P": read_only(X_P, "X_P"),
+            "y_P": read_only(y_P, "y_P", labels=True),
+            "X_H": read_only(X_H, "X_H"),
+            "y_H": read_only(y_H, "y_H", labels=True),
+        }
+        if feature_names is None:
+            columns = arrays["X_P"].shape[-1]
+            feature_names = getattr(X_P, "columns", [f"x{k}" for k in range(1, columns + 1)])
         return cls(
-            **arrays | {"y_P": y_P, "y_H": y_H},
+            **arrays,
             name=name,
             benign_name=benign_name,
             harmful_name=harmful_name,
-            feature_names=tuple(default if feature_names is None else map(str, feature_names)),
-            checksum=sha256_arrays(**arrays),
+            feature_names=tuple(map(str, feature_names)),
+            checksum=sha256_arrays(**{key: read_only(array, key) for key, array in arrays.items()}),
             provenance=Provenance("given arrays", "memory", False),
         )
 

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from condnum.arrays import resolve_device
+from condnum.data.images import ImageData, Unreadable
 from condnum.deep.backbone import Backbone, evaluating
-from condnum.deep.images import ImageBatch, ImageData, Unreadable, check_unreadable, image_loader
+from condnum.deep.images import ImageBatch, check_unreadable, image_loader
 from condnum.deep.transforms import ImageTransform
 from condnum.errors import InvalidInputError
 from condnum.machine import memory_advice

@@ -13,9 +13,8 @@ import torch
 from torch import nn
 
 from condnum.arrays import resolve_device
+from condnum.data.images import ImageSource, Unreadable, as_images
 from condnum.deep.backbone import Backbone
-from condnum.deep.image_sets import ImageSource, as_images
-from condnum.deep.images import Unreadable
 from condnum.deep.training.samples import Samples, TaskStream
 from condnum.deep.transforms import ImageTransform, evaluation_transform
 from condnum.deep.weights import read_state, write_state

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from condnum.arrays import as_array, own_state, same_columns, storage_eps
+from condnum.data.images import ImageSource, as_images
 from condnum.deep.features import FeatureExtractor, ImageFeatures, extract_features
-from condnum.deep.image_sets import ImageSource, as_images
 from condnum.deep.transforms import ImageTransform, evaluation_transform
 from condnum.errors import InvalidInputError, check_integer
 from condnum.theory.kappa import (

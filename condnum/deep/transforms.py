@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from torch import Tensor
 
 from condnum.errors import InvalidInputError, check_known, require
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
 Augmentation = Literal["none", "imagenet"]
 
 _OVERRIDES = ("crop_pct", "interpolation", "mean", "std")
-
-
-def to_rgb(image: Image) -> Image:
-    """Return an image in RGB, upright; gray of more than 8 bits is refused, which Pillow would cut off."""
-    if image.mode.startswith(("I", "F")):
-        raise ValueError(f"gray values of more than 8 bits (mode {image.mode}); save them as 8 bits")
-    with suppress(Exception):  # damaged EXIF, of whatever kind, turns nothing
-        image = require("PIL.ImageOps", "deep").exif_transpose(image)
-    return image.convert("RGB")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from condnum.arrays import resolve_device
+from condnum.data.images import ImageData, imagenet_classes, open_images
 from condnum.deep.backbone import (
     IMAGENET_CLASSES,
     Backbone,
@@ -21,8 +22,6 @@ from condnum.deep.backbone import (
     size_arguments,
 )
 from condnum.deep.features import ImageFeatures, head_accuracy
-from condnum.deep.image_sets import imagenet_classes, open_images
-from condnum.deep.images import ImageData
 from condnum.deep.methods import NetMethod, get_net_method
 from condnum.deep.pretraining import pretrain_backbone
 from condnum.deep.probe import fit_head

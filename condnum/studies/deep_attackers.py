@@ -12,13 +12,12 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 import pandas as pd
 
+from condnum.data.images import ImageData, open_images
 from condnum.deep.attacks.attack import DeepAttackRun, attack
 from condnum.deep.attacks.attackers import ATTACKERS, DeepAttacker, DeepBudget
 from condnum.deep.attacks.report import AGAIN, SCRATCH, THETA_0, AttackKey, DeepAttackReport
 from condnum.deep.attacks.target import Pixels, Target, TrunkOutputs, from_scratch, load_pixels
 from condnum.deep.backbone import load_backbone
-from condnum.deep.image_sets import open_images
-from condnum.deep.images import ImageData
 from condnum.deep.transforms import evaluation_transform
 from condnum.deep.weights import read_metadata
 from condnum.errors import DataNotFoundError, InvalidInputError

@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from condnum.data.images import ImageData
 from condnum.deep.attacks.attackers import HORIZONS
 from condnum.deep.backbone import Backbone
 from condnum.deep.features import ImageFeatures, head_accuracy
-from condnum.deep.images import ImageData
 from condnum.deep.probe import convex_probe, descent_path, path_slowdown, probe_accuracy
 from condnum.deep.rir import DRAW_STRIDE, ROLES, rir_from_features
 from condnum.studies.deep_recipes import INITIAL
@@ -63,8 +63,7 @@ class DeepTasks:
         for symbol, data in (("D<sub>P</sub>", self.benign), ("D<sub>H</sub>", self.harmful)):
             name = "/".join(Path(data.name).parts[-2:]) if is_folder(data.name) else data.name
             words.append(f"{symbol} {name} ({len(data):,} images)")
-        origins = dict.fromkeys(data.origin for data in (self.benign, self.harmful) if data.origin)
-        return f"{', '.join([*words, *origins])}, SHA-256 {self.checksum[:8]}"
+        return f"{', '.join(words)}, SHA-256 {self.checksum[:8]}"
 
 
 def is_folder(name: str) -> bool:

@@ -12,13 +12,10 @@ import pytest
 from condnum import cli
 from condnum.cli import main
 from condnum.data import catalog
-from condnum.data.catalog import DataStatus
+from condnum.data.task_pair import TaskPair
+from condnum.errors import DataFormatError, DataNotFoundError
 from condnum.files import shipped
 from condnum.page.notebook import experiment_names
-
-HERE = DataStatus("houses", "ok", "", "CONDNUM_DATA", "/d/train.csv", 10, "a" * 64)
-ODD = DataStatus("odd", "unknown checksum", "odd: compare.", "CONDNUM_DATA", "/d/odd.csv", 3, "b" * 64)
-GONE = DataStatus("gone", "missing", "gone: put a.csv into data/.")
 
 
 @pytest.fixture
@@ -115,12 +112,27 @@ def test_help_lists_every_experiment_and_waits_for_no_heavy_library(capsys):
 
 
 def test_the_list_of_data(monkeypatch, capsys):
-    monkeypatch.setattr(catalog, "available", lambda: [HERE, ODD, GONE])
+    def fail(error):
+        raise error
+
+    pair = TaskPair.from_arrays([[1], [2]], [0, 1], [[3], [4]], [1, 0])
+    loaders = {
+        "own": lambda: pair,
+        "gone": lambda: fail(DataNotFoundError("gone: put a.csv into data/.")),
+        "torn": lambda: fail(DataFormatError("torn: fetch it again.")),
+    }
+    whole = catalog.LOADERS["diabetes"]
+    monkeypatch.setattr(catalog, "LOADERS", {"whole": whole, **loaders})
     assert main(["data"]) == 1
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["data", "set", "status", "source", "rows", "SHA-256", "location"]
-    assert lines[1] == ["houses", "ok", "CONDNUM_DATA", "10", "aaaaaaaa", "/d/train.csv"]
-    assert lines[3] == ["gone", "missing"]
-    assert lines[5:] == [["odd:", "compare."], [], ["gone:", "put", "a.csv", "into", "data/."]]
-    monkeypatch.setattr(catalog, "available", lambda: [HERE])
+    assert lines[1][:5] == ["whole", "ok", "embedded", "442", whole().checksum[:8]]
+    assert " ".join(lines[2]) == f"own unknown checksum given arrays 4 {pair.checksum[:8]} memory"
+    assert lines[3:5] == [["gone", "missing"], ["torn", "broken"]]
+    assert [" ".join(line) for line in lines[6:]] == [
+        "gone: put a.csv into data/.",
+        "",
+        "torn: fetch it again.",
+    ]
+    monkeypatch.setattr(catalog, "LOADERS", {"whole": whole, "gone": loaders["gone"]})
     assert main(["data"]) == 0

@@ -45,7 +45,7 @@ def test_a_whole_run(condnum, own, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("run house-prices --data train.csv", "condnum: train.csv lacks 79 of the 81 columns"),
+        ("run house-prices --data train.csv", "condnum: train.csv lacks the column(s) LotArea, SalePrice"),
         ("run house-prices --features all", "unknown features 'all'"),
         ("run own.ipynb --mode fail", "condnum: column 'SalePrice' is missing."),
         ("run own.ipynb --out own.ipynb", "cannot be written to the folder own.ipynb"),

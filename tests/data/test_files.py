@@ -12,9 +12,15 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from condnum.data import data_folders, files, load_house_prices, sha256_arrays, sha256_file, user_cache
+from condnum.data import (
+    data_status,
+    files,
+    load_house_prices,
+    sha256_arrays,
+)
 from condnum.data.files import BOX, DataFiles, as_stream, obtain, read_targets
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError
+from condnum.files import data_folders, sha256_file, user_cache
 
 ONE = DataFiles("toy", "toy/raw", ("a",), "Ask the author.")
 TWO = DataFiles("toy", "toy/raw", ("a", "b"), "Ask the author.")
@@ -24,6 +30,9 @@ def put(path, text="x"):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
+
+
+ROWS_OF = {"house-prices": 1460, "mnist": 60_000, "mnist-test": 10_000, "digits-8x8": 1797, "diabetes": 442}
 
 
 class TestFolders:
@@ -75,6 +84,19 @@ def test_bundled_files_are_known_however_they_are_compressed(isolated, monkeypat
     for change, known in ((b"", True), (b"\n", False)):
         path.write_bytes(gzip.compress(content + change))
         assert load_house_prices().provenance.known_checksum == known
+
+
+def test_all_data_sets_come_along_and_are_known():
+    table = data_status().set_index("data set")
+    assert table["rows"].to_dict() == ROWS_OF | {"mnist": 10_000}
+    assert set(table["status"]) == {"ok"}
+
+
+@pytest.mark.realdata
+def test_real_data_are_known(real_data):
+    table = data_status().set_index("data set")
+    assert table["rows"].to_dict() == ROWS_OF
+    assert set(table["status"]) == {"ok"}
 
 
 def test_sums_of_files(tmp_path):

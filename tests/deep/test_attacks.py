@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
+from condnum.data.images import open_images
 from condnum.deep import Backbone
 from condnum.deep.attacks import attackers
 from condnum.deep.attacks.attack import DeepAttackRun, attack
@@ -27,7 +28,6 @@ from condnum.deep.attacks.report import (
     t_interval,
 )
 from condnum.deep.attacks.target import Pixels, Target, from_scratch, load_pixels
-from condnum.deep.image_sets import open_images
 from condnum.deep.pretraining import pretrain_backbone
 from condnum.deep.transforms import evaluation_transform, training_transform
 from condnum.errors import InvalidInputError, UnknownNameError

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from condnum.arrays import resolve_device
+from condnum.data.images import ImageSource, as_images, rows_per_class
 from condnum.deep.attacks.attackers import CHANGES, Subset
 from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.features import collect
 from condnum.deep.hooks import REPLAY_TOLERANCE, outputs_before
-from condnum.deep.image_sets import ImageSource, as_images
-from condnum.deep.images import check_unreadable, hold_out_rows, image_loader, rows_per_class
+from condnum.deep.images import check_unreadable, hold_out_rows, image_loader
 from condnum.deep.training.samples import ACTIVATION_BUDGET
 from condnum.deep.transforms import ImageTransform
 from condnum.errors import InvalidInputError

@@ -11,9 +11,8 @@ import pandas as pd
 import torch
 
 from condnum.arrays import resolve_device
+from condnum.data.images import ImageData, ImageSource, Unreadable, as_images
 from condnum.deep.backbone import Backbone
-from condnum.deep.image_sets import ImageSource, as_images
-from condnum.deep.images import ImageData, Unreadable
 from condnum.deep.methods import Task, get_net_method
 from condnum.deep.rir import check_count
 from condnum.deep.training.erasure import ErasureObjective

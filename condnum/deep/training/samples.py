@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from condnum.data.images import ImageData, Unreadable
 from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.features import ImageFeatures
 from condnum.deep.images import (
-    ImageData,
     TransformedImages,
-    Unreadable,
     check_unreadable,
     collate,
     hold_out_rows,

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from condnum.deep import Backbone, ImageData, ImageTransform, evaluation_transform
-from condnum.deep.images import ItemImages
 
 
 def gratings(name: str, kind: str, count: int) -> ImageData:
@@ -22,7 +21,7 @@ def gratings(name: str, kind: str, count: int) -> ImageData:
     noisy = 128 + 90 * pixels + 15 * generator.standard_normal(pixels.shape)
     grey = np.clip(noisy, 0, 255).astype(np.uint8)
     classes = tuple(f"{kind} {c}" for c in range(5))
-    return ImageData(name, "train", classes, labels, ItemImages(grey, name), np.arange(count))
+    return ImageData(name, "train", classes, labels, grey, np.arange(count))
 
 
 @pytest.fixture(scope="session")
