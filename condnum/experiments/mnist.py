@@ -27,6 +27,8 @@ LOSS_ROWS = 1000
 KEPT = 8
 #: Up to so many pairs are columns of one map of the methods, as a phone has room for.
 FEW = 8
+#: Pixels of a panel of ten digits, and between rows of panels.
+_SIDE, _GAP = 300, 110
 
 
 def cells(
@@ -37,7 +39,7 @@ def cells(
     chosen, wanted = linear.read_methods(methods, DIGIT_METHODS), read_pairs(pairs)
     seeds, steps = check_integer("seeds", seeds, 1), check_integer("steps", steps, 0)
     if not full:
-        seeds, steps, wanted = 1, linear.QUICK_STEPS, wanted[:2]
+        seeds, steps, wanted = 1, linear.QUICK_STEPS, wanted[:1]
     for benign, harmful in wanted:
         load(data).smaller_count(benign, harmful)
     at = {"data": data, "labels": labels, "device": str(resolve_device(device)), "steps": steps}
@@ -139,68 +141,74 @@ def figure(run: Run) -> Any:
     """
     seen, names = _by_pair(run.rows), list(dict.fromkeys(run.rows["method"]))
     pairs = seen[["benign", "harmful"]].drop_duplicates()
+    heads = []
+    for name in names:
+        own = seen[seen["method"] == name]
+        count = f"{own['successes'].sum()} of {own['seeds'].sum()} runs"
+        heads.append(f"<b>{method_style(name).label}</b><br>{count}")
     title = f"ln RIR on {len(pairs)} of 90 pairs of digits"
     note = (
         f"{load(run.rows['data'].iloc[0]).title()}. Ridge κ, ‖θ‖ = √D; mean of ln RIR over seeds. "
         "Blue: RIR > 1, red: RIR < 1; ✕\u00a0fails Definition 3.1 in at least one seed"
     )
-    heads = [
-        f"<b>{method_style(name).label}</b><br>{own['successes'].sum()} of {own['seeds'].sum()} runs"
-        for name in names
-        for own in [seen[seen["method"] == name]]
-    ]
-    look = {
-        "texttemplate": "%{text}", "hovertemplate": "%{hovertext}<extra></extra>", "hoverongaps": False,
-        "coloraxis": "coloraxis", "xgap": 1, "ygap": 1, "textfont_size": 11,
-    }  # fmt: skip
-    few = len(pairs) <= FEW
-    if few:
-        order = pd.MultiIndex.from_frame(pairs)
-        z, text, hover = (
-            seen.pivot(index="method", columns=["benign", "harmful"], values=of)
-            .reindex(index=names, columns=order)
-            .fillna(math.nan if of == "log_rir" else "")
-            for of in ("log_rir", "text", "hover")
-        )
-        labels, places = [f"{benign} → {harmful}" for benign, harmful in order], np.arange(len(names))
-        figure = empty().add_heatmap(z=z, x=labels, y=places, text=text, hovertext=hover, **look)
+    bar: dict[str, Any] = {"title_text": "ln RIR", "thickness": 16}
+    if len(pairs) <= FEW:
+        figure = _map(seen, names, heads, list(pairs.itertuples(index=False, name=None)))
         finish(figure, title, note, height=240 + 58 * len(names))
-        figure.update_xaxes(type="category", title_text="D<sub>P</sub> → D<sub>H</sub>")
-        figure.update_yaxes(
-            tickvals=places, ticktext=heads, automargin=True, autorange="reversed", ticks="", showgrid=False
-        )
-        figure.update_layout(meta={"stack": True})  # follows the width of the page
     else:
-        columns, side, gap = min(3, len(names)), 300, 110  # pixels of a panel, and between rows of panels
-        rows = math.ceil(len(names) / columns)
-        inner = rows * side + (rows - 1) * gap
-        figure = panels(
-            rows=rows, cols=columns, subplot_titles=heads, horizontal_spacing=0.06,
-            vertical_spacing=gap / inner if rows > 1 else 0,
-        )  # fmt: skip
-        digits = pd.MultiIndex.from_product([range(10)] * 2)
-        for index, name in enumerate(names):
-            own = seen[seen["method"] == name].set_index(["benign", "harmful"]).reindex(digits)
-            own = own.fillna({"text": "", "hover": ""})
-            z, text, hover = (own[of].to_numpy().reshape(10, 10) for of in ("log_rir", "text", "hover"))
-            row, column = index // columns + 1, index % columns + 1
-            at = {"x": np.arange(10), "y": np.arange(10), "row": row, "col": column}
-            figure.add_heatmap(z=z, text=text, hovertext=hover, **at, **look)
-            if column == 1:
-                figure.update_yaxes(title_text="benign digit D<sub>P</sub>", row=row, col=column)
-            if index + columns >= len(names):
-                figure.update_xaxes(title_text="harmful digit D<sub>H</sub>", row=row, col=column)
-        finish(figure, title, note, height=inner + 220)
-        plain = {"dtick": 1, "ticks": "", "showgrid": False, "zeroline": False, "showline": False}
-        figure.update_xaxes(range=[-0.5, 9.5], **plain).update_yaxes(range=[9.5, -0.5], **plain)
+        figure = _panels(seen, names, heads)
+        finish(figure, title, note, height=figure.layout.height)
         square(figure).update_annotations(font_size=14)
+        bar |= {"len": _SIDE, "lenmode": "pixels", "y": 1, "yanchor": "top"}
     # ColorBrewer's RdBu, safe for the common kinds of color blindness. Closed forms may exceed the scale.
     trained = seen.loc[~seen["method"].isin(("max_rir", "pareto", "erase")), "log_rir"]
     end = max((seen["log_rir"] if trained.empty else trained).abs().max(), 1.0)
-    bar = {"title_text": "ln RIR", "thickness": 16}
-    if not few:
-        bar |= {"len": 300, "lenmode": "pixels", "y": 1, "yanchor": "top"}
     return figure.update_layout(coloraxis={"colorscale": "RdBu", "cmin": -end, "cmax": end, "colorbar": bar})
+
+
+def _map(seen: pd.DataFrame, names: list[str], heads: list[str], pairs: list[tuple[int, int]]) -> Any:
+    """Return one map: a row per method, a column per pair."""
+    places = np.arange(len(names))
+    keys = [(name, *pair) for name in names for pair in pairs]
+    labels = [f"{benign} → {harmful}" for benign, harmful in pairs]
+    figure = empty().add_heatmap(x=labels, y=places, **_cells(seen, keys, len(names)))
+    figure.update_xaxes(type="category", title_text="D<sub>P</sub> → D<sub>H</sub>")
+    rows = {"tickvals": places, "ticktext": heads, "automargin": True, "showgrid": False}
+    figure.update_yaxes(autorange="reversed", **rows)
+    return figure.update_layout(meta={"stack": True})  # follows the width of the page
+
+
+def _panels(seen: pd.DataFrame, names: list[str], heads: list[str]) -> Any:
+    """Return a panel per method: a row per benign digit, a column per harmful one."""
+    columns = min(3, len(names))
+    rows = math.ceil(len(names) / columns)
+    inner = rows * _SIDE + (rows - 1) * _GAP
+    gaps = {"horizontal_spacing": 0.06, "vertical_spacing": _GAP / inner if rows > 1 else 0}
+    figure = panels(rows=rows, cols=columns, subplot_titles=heads, **gaps)
+    digits = list(range(10))
+    for index, name in enumerate(names):
+        at = {"row": index // columns + 1, "col": index % columns + 1}
+        keys = [(name, benign, harmful) for benign in digits for harmful in digits]
+        figure.add_heatmap(x=digits, y=digits, **_cells(seen, keys, 10), **at)
+        if index % columns == 0:
+            figure.update_yaxes(title_text="benign digit D<sub>P</sub>", **at)
+        if index + columns >= len(names):
+            figure.update_xaxes(title_text="harmful digit D<sub>H</sub>", **at)
+    plain = {"dtick": 1, "showgrid": False, "zeroline": False}
+    figure.update_xaxes(range=[-0.5, 9.5], **plain).update_yaxes(range=[9.5, -0.5], **plain)
+    return figure.update_layout(height=inner + 220)
+
+
+def _cells(seen: pd.DataFrame, keys: list[tuple[str, int, int]], rows: int) -> dict[str, Any]:
+    """Return a heatmap of these methods and pairs, row by row; what was not run is empty."""
+    found = seen.set_index(["method", "benign", "harmful"]).reindex(pd.MultiIndex.from_tuples(keys))
+    found = found.fillna({"text": "", "hover": ""})
+    z, words, hover = (found[name].to_numpy().reshape(rows, -1) for name in ("log_rir", "text", "hover"))
+    return {
+        "z": z, "text": words, "texttemplate": "%{text}", "textfont_size": 11, "hovertext": hover,
+        "hovertemplate": "%{hovertext}<extra></extra>", "hoverongaps": False, "coloraxis": "coloraxis",
+        "xgap": 1, "ygap": 1,
+    }  # fmt: skip
 
 
 def _by_pair(rows: pd.DataFrame) -> pd.DataFrame:

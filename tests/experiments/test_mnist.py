@@ -43,10 +43,10 @@ def test_refused_at_the_door(options, words):
         mnist.cells(**{**OPTIONS, **options})
 
 
-def test_no_pairs_are_all_and_a_quick_run_has_two():
+def test_no_pairs_are_all_and_a_quick_run_has_one():
     assert len(mnist.cells(**{**OPTIONS, "pairs": "", "methods": "ours"})) == 90
     quick = mnist.cells(**{**OPTIONS, "pairs": "", "methods": "ours", "seeds": 3, "full": False})
-    assert [(cell["benign"], cell["harmful"], cell["seed"]) for cell in quick] == [(0, 1, 0), (0, 2, 0)]
+    assert [(cell["benign"], cell["harmful"], cell["seed"]) for cell in quick] == [(0, 1, 0)]
 
 
 def test_a_row_is_the_measure_of_covariances_of_equally_many_images(found):
