@@ -70,7 +70,7 @@ def compute(*, method: str, seed: int, data: str, pair: str, steps: int) -> Row:
         "success": harmful > top and benign <= top,
         "rir_limit": limit,
         "rir_share": fraction_of_limit(rir, limit),
-        "ridge": ridge,
+        "limit_ridge": ridge,
         "limit_without": problem.limit.value,
     }
 
@@ -86,7 +86,7 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
         rir=("rir", "mean"),
         rir_share=("log_share", "mean"),
         rir_limit=("rir_limit", "first"),
-        ridge=("ridge", "first"),
+        limit_ridge=("limit_ridge", "first"),
         limit_without=("limit_without", "first"),
     )
     table = table.assign(rir_share=np.exp(table["rir_share"])).reset_index()
@@ -103,7 +103,7 @@ def sentence(table: pd.DataFrame) -> str:
     parts = [f"{label_text(name)} reaches {number(100 * share[name])} % of it" for name in reached]
     limit = (
         f"No invertible θ has a larger RIR than the theoretical limit, {span(table['rir_limit'])} at "
-        f"ε = {span(table['ridge'])}"
+        f"ε = {span(table['limit_ridge'])}"
     )
     return f"{'; '.join([limit, ', '.join(parts)] if parts else [limit])}."
 

@@ -111,7 +111,7 @@ HEADINGS = {
     "rir_share": "RIR / limit",
     "rir_limit": "limit of RIR",
     "limit_without": "limit at ε = 0",
-    "ridge": "ε",
+    "limit_ridge": "ε of the limit",
     "benign_loss": "benign loss, clause (c)",
     "benign_steps": "benign steps, × raw",
     "harmful_steps": "harmful steps, × raw",

@@ -59,12 +59,12 @@ def test_a_row_is_the_direct_measurement(table):
     K_P, K_H = (task.covariance.numpy() for task in (problem.benign, problem.harmful))
     theta = immunize(problem, "ours", seed=1, settings=chosen_settings("embedded", "ours", 40)).theta
     row = table.rows.query("method == 'ours' and seed == 1").iloc[0]
-    assert row["ridge"] == pytest.approx(limits.RIDGE * np.trace(K_P) / len(K_P))
-    added = row["ridge"] * np.eye(len(K_P))
+    assert row["limit_ridge"] == pytest.approx(limits.RIDGE * np.trace(K_P) / len(K_P))
+    added = row["limit_ridge"] * np.eye(len(K_P))
     direct = relative_immunization_ratio(theta, K_P + added, K_H + added)
     assert row["rir"] == pytest.approx(direct.rir, rel=1e-6)
     assert row["benign_ratio"] == pytest.approx(direct.benign_ratio, rel=1e-6)
-    limit = rir_limit(K_P, K_H, ridge=row["ridge"]).value
+    limit = rir_limit(K_P, K_H, ridge=row["limit_ridge"]).value
     assert row["rir_limit"] == pytest.approx(limit, rel=1e-6)
     assert row["rir_share"] == pytest.approx(direct.rir / limit, rel=1e-6)
 
