@@ -131,7 +131,7 @@ def figure(run: Run) -> Any:
         f"K<sub>P</sub>; RIR<sub>max</sub> = {span(run.rows['rir_limit'])}. A point per pair and seed; "
         "diamond: (i) > 1 and (ii) ≤ 1, cross: not. Gray: no invertible θ"
     )
-    finish(figure, title, note, height=500)
+    finish(figure, title, note)
     for update, column, words in (
         (figure.update_xaxes, "benign_ratio", "(ii) = κ(H<sub>P</sub>(θ)) / κ(H<sub>P</sub>(I))"),
         (figure.update_yaxes, "rir_share", "RIR / RIR<sub>max</sub>"),
