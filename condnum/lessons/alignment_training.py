@@ -14,13 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from condnum.data import Digits, TaskPair
+from condnum.data import TaskPair
+from condnum.experiments import linear, pairs
 from condnum.methods import Method, Progress, get_method, immunize
 from condnum.methods.descent import overridden
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing.probe import log_spaced
-from condnum.studies.linear import LinearStudy
-from condnum.studies.pairs import study_of_one_pair
 from condnum.theory.linalg import SMALL, singular_triples
 from condnum.theory.task import Task, rank_tolerance, stored_extractor
 
@@ -43,19 +42,19 @@ class PathTasks:
     features: tuple[str, ...]  # names of the D columns
     name: str  # what a user types for it, "mnist 4-9"
     shape: tuple[int, int] | None = None  # of an image whose pixels the columns are
-    study: LinearStudy | None = None  # whose settings the methods have; None: their own defaults
+    data: str = ""  # data set whose settings the methods have; "": their own defaults
 
     @classmethod
     def named(cls, data: str) -> Self:
         """Load house-prices, embedded, mnist:P-H, digits:P-H, or the files at a path."""
-        study = study_of_one_pair(data)
-        loaded = study.load()
-        cell = next(iter(study.cells(loaded)))
-        tasks, name, shape = study.names(loaded, cell), loaded.name, None
-        if isinstance(loaded, Digits):
-            name, shape = f"{study.known} {cell['benign']}-{cell['harmful']}", loaded.images.shape[1:]
-        names = (tasks["benign_task"], tasks["harmful_task"])
-        return cls(study.problem(loaded, cell), names, loaded.feature_names, name, shape, study)
+        source, pair = pairs.read_data(data)
+        known, loaded, problem = pairs.data_set(source), pairs.load(source), pairs.tasks(source, pair)
+        if isinstance(loaded, TaskPair):
+            names = (loaded.benign_name, loaded.harmful_name)
+            return cls(problem, names, loaded.feature_names, loaded.name, data=known)
+        benign, harmful = (f"digit {digit}" for digit in pair.split("-"))
+        shape = loaded.images.shape[1:]
+        return cls(problem, (benign, harmful), loaded.feature_names, f"{known} {pair}", shape, known)
 
     @classmethod
     def of(cls, pair: TaskPair) -> Self:
@@ -125,8 +124,8 @@ def follow(
     and (i).
     """
     chosen: Any = getattr(get_method(method), "defaults", None)
-    if tasks.study and isinstance(method, str):
-        chosen = tasks.study.settings(method)
+    if tasks.data and isinstance(method, str):
+        chosen = linear.chosen_settings(tasks.data, method, 0)
     rows: list[dict[str, Any]] = []
     last: np.ndarray[Any, Any] | None = None  # U of the step before
 

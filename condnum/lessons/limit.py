@@ -10,8 +10,6 @@ import numpy as np
 import torch
 
 from condnum.errors import InvalidInputError
-from condnum.figures.limits import region_traces
-from condnum.page.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.frame.explorer import Explorer, ExplorerResult, Slider, with_controls
 from condnum.lessons.frame.own import Own, Tried
@@ -22,6 +20,7 @@ from condnum.methods.algorithm1 import Ours
 from condnum.methods.method import Parameters
 from condnum.methods.problem import ImmunizationProblem
 from condnum.numbers import num
+from condnum.page.style import BLUE, GREEN, LIMIT, NEUTRAL, ORANGE, PURPLE, translucent
 from condnum.theory.kappa import relative_immunization_ratio
 from condnum.theory.limits import (
     FeasibleRegion,
@@ -44,6 +43,8 @@ _CANNOT_START = (
 )
 #: A path ends where κ exceeds this: from there its smallest eigenvalue is round-off.
 _LOST_KAPPA = 1e20
+#: Drawn this far beyond the corners of the region: more than the largest κ that `extractor_ratios` trusts.
+_FAR = 1e32
 
 
 #: Takes two covariances `(D, D)` to θ `(D, m)`.
@@ -236,3 +237,43 @@ class LimitExplorer(Explorer):
 
     compute = staticmethod(limit_demo)
     own = Own("extractor", pareto_immunizer, ratios_of)  # θ times any rotation is as good
+
+
+def region_traces(region: FeasibleRegion) -> list[dict[str, Any]]:
+    """Return the success quadrant of Definition 3.1, what no θ reaches, and the Pareto front."""
+    # The outline of what is impossible: left of θ*, above the limit, below the least (i).
+    wall = 1 / region.kappa_benign
+    knee = region.kappa_pencil / region.kappa_benign  # where the least (i) turns
+    far = max(_FAR * wall, _FAR * knee)
+    top = max(_FAR**2, far)
+    bottom = 1 / _FAR / region.kappa_harmful
+    lower, upper = np.array([far, max(knee, wall), wall]), np.array([wall, far])
+    x = np.concatenate([lower, upper, [wall / _FAR, wall / _FAR, far]])
+    y = np.concatenate([region.lowest(lower), np.minimum(region.highest(upper), top), [top, bottom, bottom]])
+    start = region.start[0]
+    ray = np.array([start, _FAR * start]) if math.isfinite(region.limit.value) else np.full(2, np.nan)
+    traces: list[dict[str, Any]] = [
+        {
+            "name": "immunized: (i) > 1, (ii) ≤ 1",
+            "x": np.array([1 / _FAR**2, 1, 1, 1 / _FAR**2]),
+            "y": np.array([1, 1, _FAR**2, _FAR**2]),
+            "fill": "toself",
+            "fillcolor": translucent(GREEN, 0.14),
+            "line": {"color": GREEN, "width": 1, "dash": "dot"},
+        },
+        {
+            "name": "unreachable",
+            "x": x,
+            "y": y,
+            "fill": "toself",
+            "fillcolor": translucent(NEUTRAL, 0.45),
+            "line": {"width": 0},
+        },
+        {
+            "name": "Pareto front: RIR = RIR<sub>max</sub>",
+            "x": ray,
+            "y": region.highest(ray),
+            "line": {"color": LIMIT, "width": 3.5},
+        },
+    ]
+    return [{"type": "scatter", "mode": "lines", "hoverinfo": "skip", **trace} for trace in traces]

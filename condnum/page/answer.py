@@ -11,7 +11,6 @@ import pandas as pd
 from condnum.deep.attacks.report import cheapest_attack
 from condnum.page.deep import HEADLINE, factor_table, in_percent, net_label
 from condnum.page.erasure import left_table
-from condnum.page.linear import immunized, limits_table
 from condnum.page.style import option_text
 from condnum.page.tables import (
     GAP,
@@ -19,7 +18,6 @@ from condnum.page.tables import (
     count_of,
     formula_html,
     label,
-    number,
     shown,
     span,
     spread,
@@ -55,9 +53,6 @@ PROTOCOLS = {
     "digits": _DIGITS,
     "deep": Protocol("Table 3", "imagenet", 3, "2 or 3 epochs over ImageNet"),
 }
-
-#: Ordered pairs of two different digits.
-PAIRS = 90
 
 
 @dataclass(frozen=True)
@@ -102,68 +97,6 @@ def _against(mean: float, deviation: float, table: str) -> str:
     )
 
 
-def _loss(gap: float) -> str:
-    """Format an increase of the benign loss as a fraction of that of predicting zero; round-off is none."""
-    return f"+{number(100 * gap)} %" if gap > 1e-9 else "+0 %"
-
-
-def _linear(tables: Tables, kind: str, data: str) -> Answer:
-    summary, results, paper = tables("summary"), tables("results"), PROTOCOLS[kind]
-    pairs = summary["pairs"].iloc[0] if "pairs" in summary else 1
-    rows, cells = (
-        table.query("convention == 'ridge' and theta_scale == 'as_trained'") for table in (summary, results)
-    )
-    # RIR hardly depends on the scale of θ, the ratios do: they are judged at unit scale, as in the verdict.
-    judged = summary.query("convention == 'ridge' and theta_scale == 'unit'").set_index("method")
-    rows = rows.assign(success_rate=rows["method"].map(judged["success_rate"]))
-    per_method = cells.groupby("method").agg(steps=("steps", "max"), median=("rir", "median"))
-    rows = rows.join(per_method, on="method").assign(cells=rows["seeds"] * pairs)
-    columns: dict[str, Column] = {
-        "method": "method",
-        "RIR": ("rir_mean rir_std", spread),
-        **({"median RIR": "median"} if pairs > 1 else {}),
-        "published": ("published_rir published_rir_std", partial(spread, digits=4)),
-        "steps": ("steps", lambda steps: f"{steps:,.0f}" if steps else "—"),
-        "immunized": immunized(rows),
-        "benign loss": ("loss_gap_max", _loss),
-    }
-    if "benign_slowdown" in rows:
-        columns |= {"benign steps": ("benign_slowdown", times), "harmful steps": ("harmful_slowdown", times)}
-    row = rows.set_index("method").loc[_first(rows["method"])]
-    counted = "pairs and seeds" if pairs > 1 else "seeds"
-    said = (
-        f"{_words(str(row.name))} immunizes {count_of(row['success_rate'] * row['cells'], row['cells'])} "
-        f"{counted} with RIR {spread(row['rir_mean'], row['rir_std'])}, "
-        f"{_against(row['published_rir'], row['published_rir_std'], paper.title)}"
-    )
-    if "benign_slowdown" in row and np.isfinite(row["harmful_slowdown"]):
-        said += (
-            f"; gradient descent takes {times(row['harmful_slowdown'])} as many steps as on raw inputs "
-            f"on D_H and {times(row['benign_slowdown'])} on D_P"
-        )
-    comparable = str(summary["dataset"].iloc[0]) == paper.dataset
-    differ = (
-        [f"{row['steps']:,.0f} full-batch steps where the paper has {paper.budget}"] if comparable else []
-    )
-    differ += _differences(paper, summary, data, comparable)
-    return Answer(f"{said}. Not as in the paper: {'; '.join(differ)}.", shown(rows, columns))
-
-
-def _differences(paper: Protocol, summary: pd.DataFrame, data: str, comparable: bool) -> list[str]:
-    """Say in what data, pairs and seeds of a run are not the paper's."""
-    seeds = int(summary["seeds"].max())
-    pairs = int(summary["pairs"].iloc[0]) if "pairs" in summary else PAIRS
-    said = {
-        "data differ from the paper's: compare the order of the methods, not the numbers": not comparable,
-        "the 10,000 test images; the paper uses the 60,000 training images": (
-            comparable and "test images" in data
-        ),
-        f"{pairs} of the {PAIRS} ordered pairs of digits": pairs != PAIRS,
-        f"seeds: {seeds} instead of {paper.seeds}": seeds != paper.seeds,
-    }
-    return [text for text, applies in said.items() if applies]
-
-
 def _deep(tables: Tables, kind: str, data: str) -> Answer:
     summary, results = in_percent(tables("summary")).query("convention == 'compact'"), tables("results")
     steps = results.groupby(["backbone", "method"])["steps"].max()
@@ -200,19 +133,6 @@ def _deep(tables: Tables, kind: str, data: str) -> Answer:
             f"reaches {sgd} on D_H, a solver {solved}."
         )
     return Answer(" ".join(said), shown(rows, columns))
-
-
-def _limits(tables: Tables, kind: str, data: str) -> Answer:
-    summary = tables("summary")
-    share = summary[summary["method"] != "identity"].groupby("method", sort=False)["rir_share"].mean()
-    best, ours = str(share.idxmax()), _first(share.index)
-    said = (
-        f"No invertible θ has a larger RIR than the theoretical limit, {span(summary['rir_limit'])} at "
-        f"ε = {span(summary['ridge'])}; {_words(best)} comes nearest with "
-        f"{number(100 * share[best])} % of it, and {_words(ours)} reaches {number(100 * share[ours])} %. "
-        "The paper states no limit."
-    )
-    return Answer(said, limits_table(summary))
 
 
 def reported_factors(tables: Tables) -> tuple[pd.DataFrame, float]:
@@ -281,12 +201,8 @@ def _corrections(tables: Tables, kind: str, data: str) -> Answer:
 
 
 _ANSWERS: dict[str, Callable[[Tables, str, str], Answer]] = {
-    "house-prices": _linear,
-    "mnist": _linear,
-    "digits": _linear,
     "deep": _deep,
     "deep-attackers": _deep_attackers,
-    "limits": _limits,
     "attackers": _attackers,
     "erasure": _erasure,
     "corrections": _corrections,

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
-from pandas.api.types import is_numeric_dtype
 
 from condnum.files import asset
 from condnum.numbers import number
@@ -100,22 +99,6 @@ def shown(table: pd.DataFrame, columns: Mapping[str, Column]) -> pd.DataFrame:
     return pd.DataFrame(written)
 
 
-def spans(table: pd.DataFrame, by: list[str], columns: Mapping[str, str]) -> pd.DataFrame:
-    """Write a row per group: least and largest number, and all texts, of columns by their headings."""
-
-    def write(values: pd.Series) -> str:
-        if is_numeric_dtype(values):
-            return span(values)
-        return ", ".join(cell(value) for value in dict.fromkeys(values))
-
-    if "stop_reason" in table:
-        table = table.assign(stop_reason=table["stop_reason"].str.replace("_", " "))
-    groups = (group for _, group in table.groupby(by, sort=False))
-    return pd.DataFrame(
-        [{heading: write(group[name]) for heading, name in columns.items()} for group in groups]
-    )
-
-
 #: Headings of columns of numbers; of the others, words for underscores.
 HEADINGS = {
     "rir": "RIR ↑",
@@ -126,6 +109,9 @@ HEADINGS = {
     "immunized_ridge": "immunized, ridge κ",
     "immunized_compact": "immunized, compact κ",
     "rir_share": "RIR / limit",
+    "rir_limit": "limit of RIR",
+    "limit_without": "limit at ε = 0",
+    "limit_ridge": "ε of the limit",
     "benign_loss": "benign loss, clause (c)",
     "benign_steps": "benign steps, × raw",
     "harmful_steps": "harmful steps, × raw",

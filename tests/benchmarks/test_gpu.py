@@ -9,22 +9,19 @@ import time
 import pytest
 import torch
 
+from condnum.experiments import frame, mnist
+from condnum.experiments.linear import chosen_settings
 from condnum.machine import limited_threads
 from condnum.methods import immunize
 from condnum.methods.problem import ImmunizationProblem
-from condnum.studies.digits import PAPER_METHODS, DigitPairs, digit_problem
 from condnum.theory.task import Task
 
 from .test_linear import prepared_step
 
 CARD = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CARD else "cpu")
-SEEDS = 3
-STUDY = (
-    DigitPairs("mnist", PAPER_METHODS, seeds=SEEDS, device="cuda")
-    if CARD
-    else DigitPairs("digits", PAPER_METHODS, seeds=1, steps=4, pairs=((4, 7), (9, 0)), device="cpu")
-)
+METHODS = ("ours", "opt_kappa", "imma", "r_ill_only")
+DATA, SEEDS, STEPS, PAIRS = ("mnist", 3, 0, "") if CARD else ("digits", 1, 4, "4-7,9-0")
 
 
 pytestmark = pytest.mark.slow
@@ -56,29 +53,35 @@ def test_a_step_beside_one_core(seconds, D):
 
 
 def test_table_2():
-    """The whole run: tasks, descents, measuring on all cores, storing."""
-    digits = STUDY.load()
+    """The whole run: tasks, descents, measuring, storing."""
     started = time.perf_counter()
-    run = STUDY.run(digits)
+    run = frame.run(
+        mnist,
+        quiet=True,
+        data=DATA,
+        methods=",".join(METHODS),
+        seeds=SEEDS,
+        steps=STEPS,
+        pairs=PAIRS,
+        labels="one_vs_rest",
+        device=str(DEVICE),
+        full=True,
+    )
     seconds = time.perf_counter() - started
-    print(f"\n{digits.label}, {DEVICE}: {run.computed} cells in {seconds:.1f} s")
-    print(run.tables["summary"].to_string(index=False, float_format="{:.4g}".format))
+    print(f"\n{DATA}, {DEVICE}: {len(run.rows)} cells in {seconds:.1f} s")
+    print(run.table.to_string(index=False, float_format="{:.4g}".format))
     assert not len(run.failures)
 
 
-@pytest.mark.parametrize("method", PAPER_METHODS)
+@pytest.mark.parametrize("method", METHODS)
 def test_theta_agrees_with_the_cpu(method):
     """Two pairs of tasks after a few steps, and what is left of the agreement at the end."""
-    digits, on_cpu = STUDY.load(), dataclasses.replace(STUDY, device="cpu")
-    cells = [cell for cell in on_cpu.planned(digits) if (cell["method"], cell["seed"]) == (method, 0)]
+    pairs = mnist.read_pairs(PAIRS)
     both = [
-        [
-            digit_problem(digits, cell["benign"], cell["harmful"], cell["labels"], where)
-            for cell in (cells[0], cells[-1])
-        ]
-        for where in ("cpu", STUDY.device)
+        [mnist.tasks(DATA, *pair, "one_vs_rest", where) for pair in (pairs[0], pairs[-1])]
+        for where in ("cpu", str(DEVICE))
     ]
-    settings, gaps = STUDY.settings(method), {}
+    settings, gaps = chosen_settings(DATA, method, STEPS), {}
 
     def differ(steps):
         short = dataclasses.replace(settings, steps=steps, record_every=0)

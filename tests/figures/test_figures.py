@@ -5,13 +5,11 @@ import pandas as pd
 import pytest
 
 from condnum import figures as plots
-from condnum.errors import InvalidInputError
-from condnum.figures import attack_panel, limits
+from condnum.figures import attack_panel
 from condnum.figures.probe_accuracy import probe_accuracy_figure, ratio_history_figure
 from condnum.page.style import method_style
 from condnum.probing import AttackBudget
 from condnum.probing import attack_panel as attacked
-from condnum.theory.limits import feasible_region
 
 
 def trace(figure, name, panel="x"):
@@ -98,24 +96,6 @@ def test_factors_are_numbers_or_lower_bounds(report):
     thetas = {"raw": None, "a": np.eye(3)}
     unknown = attacked(np.diag([1.0, 0.01, 0.001]), np.arange(3.0), thetas, attackers=["gd"], budget=few)
     assert np.isnan(attack_panel.attack_factor_heatmap(unknown, "toy").data[0].z).all()
-
-
-def test_the_region_is_drawn_as_far_as_any_method_lies():
-    region = feasible_region(np.diag([1e6, 1.0]), np.diag([2.0, 1.0]), ridge=1e-3)
-    points = pd.DataFrame({"kind": ["family", "pareto"], "benign_ratio": 0.9, "harmful_ratio": 0.9})
-    far = pd.DataFrame({"method": "pareto", "benign_ratio": [1e9], "harmful_ratio": [1e12], "rir": [1e3]})
-    figure = limits.front_figure(points, far.assign(rir_share=0.1), region, "toy data")
-    for name in ("unreachable", "Pareto front: RIR = RIR<sub>max</sub>"):
-        assert np.log10(max(trace(figure, name).x)) > figure.layout.xaxis.range[1]
-
-
-def test_extractors_are_drawn_beside_the_front():
-    K_P, K_H = np.diag([100.0, 1.0]), np.diag([2.0, 1.0])
-    figure = plots.pareto_figure(K_P, K_H, {"max_rir": np.diag([0.1, 1.0])}, subtitle="toy")
-    assert (trace(figure, "Maximum RIR").x[0], trace(figure, "Maximum RIR").y[0]) == pytest.approx((0.01, 25))
-    assert figure.layout.title.text.count("toy. ") == 1
-    with pytest.raises(InvalidInputError, match=r"extractor 'a' has shape \(3, 3\)"):
-        plots.pareto_figure(K_P, K_H, {"a": np.eye(3)})
 
 
 def test_figure_1_leaves_out_erasure_whose_probe_has_nothing_to_learn(curves):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from condnum.experiments.linear import chosen_settings
 from condnum.lessons.alignment_training import PathTasks, follow
 from condnum.methods import immunize
 from condnum.theory.alignment import alignment
@@ -31,7 +32,7 @@ def thetas(tasks):
     result = immunize(
         tasks.problem,
         "opt_kappa",
-        settings=replace(tasks.study.settings("opt_kappa"), record_every=0, steps=12),
+        settings=replace(chosen_settings("embedded", "opt_kappa", 0), record_every=0, steps=12),
         callback=lambda progress: seen.update({progress.step: progress.theta.clone()}),
         callback_steps=range(12),
     )
