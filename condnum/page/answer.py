@@ -9,12 +9,9 @@ import numpy as np
 import pandas as pd
 
 from condnum.deep.attacks.report import cheapest_attack
-from condnum.page.style import option_text
-from condnum.probing.panel import factor_text
-from condnum.probing.race import AttackBudget
 from condnum.page.deep import HEADLINE, factor_table, in_percent, net_label
-from condnum.page.erasure import left_table
 from condnum.page.linear import immunized, limits_table
+from condnum.page.style import option_text
 from condnum.page.tables import (
     GAP,
     Column,
@@ -215,51 +212,6 @@ def _limits(tables: Tables, kind: str, data: str) -> Answer:
     return Answer(said, limits_table(summary))
 
 
-def reported_factors(tables: Tables) -> tuple[pd.DataFrame, float]:
-    """Return the factors of the target that sentences are about, and that target."""
-    logistic = np.isclose(tables("extractors")["start_loss"].iloc[0], np.log(2))  # of an earlier revision
-    epsilon = 0.1 if logistic else AttackBudget.reported_epsilon
-    return tables("factors").query("epsilon == @epsilon"), epsilon
-
-
-def _attackers(tables: Tables, kind: str, data: str) -> Answer:
-    factors, epsilon = reported_factors(tables)
-    name = _first(factors["extractor"])
-    own = factors[factors["extractor"] == name]
-
-    def slowed(row: Any) -> str:
-        if np.isnan(row["factor"]):
-            return "misses the target on raw inputs too"
-        more = "at least " * (row["bound"] == "at least")
-        return f"needs {more}{times(row['factor'])} as many steps as on raw inputs"
-
-    descent, least = own[own["attacker"] == "gd"], own.dropna(subset="factor").nsmallest(1, "factor")
-    parts = [f"gradient descent {slowed(row)}" for _, row in descent.iterrows()]
-    parts += [f"the attacker slowed least, {row['label']}, {slowed(row)}" for _, row in least.iterrows()]
-    said = (
-        f"On features of {_words(name)}, {', and '.join(parts)} (to {100 * epsilon:g} % of the excess loss)."
-    )
-    table = factor_text(factors, list(dict.fromkeys(factors["extractor"])))
-    return Answer(f"{said} The paper measures gradient descent alone.", table.rename(columns=_words))
-
-
-def _erasure(tables: Tables, kind: str, data: str) -> Answer:
-    summary = tables("summary")
-
-    def kept(name: str, extractor: str = "erase") -> str:
-        values = 100 * summary.loc[summary["extractor"] == extractor, name].clip(lower=0)
-        return f"{span(values.round())} %"
-
-    control = kept("harmful_linear_kept", "shuffled targets")
-    said = (
-        f"After erasure the best linear attacker keeps {kept('harmful_linear_kept')} of its score above "
-        f"chance on fresh rows (shuffled targets: {control}), a nonlinear one "
-        f"{kept('harmful_nonlinear_kept')}, and the benign task {kept('benign_linear_kept')}; pairs of "
-        f"tasks: {summary['pair'].nunique()}. The paper does not erase."
-    )
-    return Answer(said, left_table(summary))
-
-
 def _deep_attackers(tables: Tables, kind: str, data: str) -> Answer:
     factors = tables("factors")
     most = 0 if 0 in set(factors["shots"]) else factors["shots"].max()
@@ -271,15 +223,6 @@ def _deep_attackers(tables: Tables, kind: str, data: str) -> Answer:
     return Answer(" ".join([*answers, "The paper attacks by a linear probe alone."]), factor_table(factors))
 
 
-def _corrections(tables: Tables, kind: str, data: str) -> Answer:
-    table = tables("corrections")
-    said = (
-        f"{int(table['refuted'].sum())} of {len(table)} statements of the paper are refuted, each by a "
-        "counter-example computed here; Algorithm 1 itself immunizes linear extractors."
-    )
-    return Answer(said, table[["place", "claim", "computed", "correction"]].map(formula_html))
-
-
 _ANSWERS: dict[str, Callable[[Tables, str, str], Answer]] = {
     "house-prices": _linear,
     "mnist": _linear,
@@ -287,7 +230,4 @@ _ANSWERS: dict[str, Callable[[Tables, str, str], Answer]] = {
     "deep": _deep,
     "deep-attackers": _deep_attackers,
     "limits": _limits,
-    "attackers": _attackers,
-    "erasure": _erasure,
-    "corrections": _corrections,
 }

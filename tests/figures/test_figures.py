@@ -6,11 +6,9 @@ import pytest
 
 from condnum import figures as plots
 from condnum.errors import InvalidInputError
-from condnum.figures import attack_panel, limits
+from condnum.figures import limits
 from condnum.figures.probe_accuracy import probe_accuracy_figure, ratio_history_figure
 from condnum.page.style import method_style
-from condnum.probing import AttackBudget
-from condnum.probing import attack_panel as attacked
 from condnum.theory.limits import feasible_region
 
 
@@ -35,16 +33,6 @@ def curves():
     add("identity", 0, "kappa", [0.0], [7.0])
     add("identity", 0, "spectrum", [1.0, 2.0], [7.0, 1.0])
     return pd.DataFrame(rows, columns=["method", "seed", "task", "quantity", "x", "value"])
-
-
-@pytest.fixture(scope="module")
-def report():
-    generator = np.random.default_rng(0)
-    X = generator.normal(size=(50, 4))
-    y = X @ np.ones(4) + generator.normal(size=50)
-    names, budget = ["gd", "adam", "whiten", "closed_form"], AttackBudget(steps=300, dense_steps=60)
-    thetas = {"raw": None, "ill": np.diag([1, 1, 0.1, 1e-3])}
-    return attacked(X, y, thetas, attackers=names, budget=budget)
 
 
 @pytest.fixture(scope="module")
@@ -86,18 +74,6 @@ def test_marks_of_a_net_show_the_span_over_draws_and_the_level_of_a_solver(net_c
     drawn = probe_accuracy_figure(net_curves, "toy data").data
     level = next(t for t in drawn if str(t.name).endswith("convex"))
     assert [*level.y] == pytest.approx([95, 95])
-
-
-def test_factors_are_numbers_or_lower_bounds(report):
-    heat = attack_panel.attack_factor_heatmap(report, "toy data").data[0]
-    worst = report.worst_case("ill")["factor"]
-    assert 10 ** heat.z[-1][0] == pytest.approx(worst)
-    shown = dict(zip(heat.y, np.ravel(heat.text), strict=True))
-    assert shown["Whiten + GD"] == "1"
-    few = AttackBudget(steps=1, dense_steps=1)
-    thetas = {"raw": None, "a": np.eye(3)}
-    unknown = attacked(np.diag([1.0, 0.01, 0.001]), np.arange(3.0), thetas, attackers=["gd"], budget=few)
-    assert np.isnan(attack_panel.attack_factor_heatmap(unknown, "toy").data[0].z).all()
 
 
 def test_the_region_is_drawn_as_far_as_any_method_lies():

@@ -3,8 +3,6 @@
 import re
 
 import nbformat
-import numpy as np
-import pandas as pd
 import pytest
 
 from condnum.methods import get_method, method_names
@@ -78,17 +76,3 @@ def test_published_ratios_stand_in_their_own_convention_alone():
     published = table["RIR ↑<br><small>(published)</small>"].str.contains("356.2")
     assert table.loc[published, "κ"].tolist() == [MEASURES["ridge", "as_trained"]]
     assert 'data-filters="[0, 1]"' in sortable(table, "κ", "method")
-
-
-def test_the_answer_about_attackers_is_of_the_target_that_their_loss_is_reported_at() -> None:
-    for start, goal in ((float(np.log(2)), "10 %"), (1.0, "1 %")):  # the loss of zero weights
-        factors = pd.DataFrame(
-            {
-                "attacker": "gd", "label": "Gradient descent", "extractor": "ours", "bound": "exact",
-                "epsilon": [0.1, 0.01], "factor": [3.0, 4.0],
-            }
-        )  # fmt: skip
-        tables = {"factors": factors, "extractors": pd.DataFrame({"start_loss": [start]})}
-        found = answer("attackers", tables.get)
-        assert f"needs {3 if goal == '10 %' else 4}× as many steps" in found.sentence
-        assert f"(to {goal} of the excess loss)" in found.sentence

@@ -16,7 +16,6 @@ from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from condnum.errors import DataFormatError, DataNotFoundError
-from condnum.lessons.corrections import aligned_remark, correction_table
 from condnum.lessons.explorers import EXPLORERS
 from condnum.lessons.frame import recording
 from condnum.machine import source_revision
@@ -90,7 +89,8 @@ def real(tmp_path):
     keys = itertools.product(("ours", "identity", "imma"), (0, 1), ("benign", "harmful"), (0.0, 5.0))
     curves = pd.DataFrame(keys, columns=["method", "seed", "task", "x"])
     curves = curves.assign(quantity="norm_ratio", value=2.0 ** -curves["x"])
-    corrections = correction_table([aligned_remark()]).assign(computed="κ(H_P): 123 → 4")
+    words = dict.fromkeys(("key", "place", "claim", "setting", "claimed", "correction"), "words")
+    corrections = pd.DataFrame([words | {"computed": "κ(H_P): 123 → 4", "refuted": True}])
     tables = {
         "deep": REPORTS / "deep" / "mnist", "house-prices": REPORTS / "house_prices",
         "mnist": REPORTS / "mnist", "digits": REPORTS / "digits",

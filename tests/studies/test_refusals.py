@@ -3,7 +3,6 @@
 import pytest
 
 from condnum.errors import CondnumError
-from condnum.studies.attackers import Attackers
 from condnum.studies.deep import DeepNets
 from condnum.studies.deep_attackers import DeepAttackers
 from condnum.studies.digits import DigitPairs
@@ -27,8 +26,6 @@ from condnum.studies.limits import Limits
         (DeepAttackers, {"models": "nowhere"}, "nowhere has no theta_0.safetensors with"),
         (Limits, {"data": "svhn"}, "unknown data set 'svhn'"),
         (Limits, {"pairs": "4-7"}, "house-prices is a single pair"),
-        (Attackers, {"data": "mnst:4-9"}, "did you mean 'mnist:4-9'"),
-        (Attackers, {"data": "house-prices:4-9"}, "tables take none"),
     ],
     ids=str,
 )
