@@ -169,7 +169,8 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
     made, attacks = found[found["attacker"].isna()], found[found["attacker"].notna()]
     names = list(dict.fromkeys([RAW, *made["method"], *attacks["method"]]))
     lines = [
-        {"attacker": "—", "measure": RIR, RAW: 1.0} | dict(zip(made["method"], made["rir"], strict=True))
+        {"attacker": "no attack", "measure": RIR, RAW: 1.0}
+        | dict(zip(made["method"], made["rir"], strict=True))
     ]
     for attacker, own in attacks.groupby("attacker", sort=False):
         at = own.set_index("method")
@@ -220,13 +221,13 @@ def sentence(table: pd.DataFrame) -> str:
         parts.append(f"the attacker slowed least, {least}, {needs(least)}")
     said = f"To {100 * EPSILON:g} % of the excess loss on features of {label_text(name)}, "
     said += ", and ".join(parts) or "no attacker has a known factor"
-    solved = table[table["measure"].isin([ACCURACY, LOSS]) & table[[RAW, name]].notna().all(axis=1)]
+    solved = table[table["measure"].isin([ACCURACY, LOSS])].dropna(subset=[RAW, name])
     if len(solved):
-        best = solved[RAW].idxmax() if (solved["measure"] == ACCURACY).all() else solved[RAW].idxmin()
-        row = solved.loc[best]
+        measure = solved["measure"].iloc[0]
+        own, raw = (solved[of].max() if measure == ACCURACY else solved[of].min() for of in (name, RAW))
         said += (
-            f". Solved for, the head of {row['attacker']} has {row['measure'].partition(',')[0]} "
-            f"{number(row[name])} on held-out rows, and {number(row[RAW])} on raw inputs"
+            f". The best head that is solved for has {measure.partition(',')[0]} {number(own)} on held-out "
+            f"rows ({number(raw)} on raw inputs)"
         )
     return f"{said}."
 
@@ -253,13 +254,13 @@ def figure(run: Run) -> Any:
         )  # fmt: skip
     drawn.add_vline(1, line=DOTTED)
     ticks = {"tickvals": [*10.0**powers, never], "ticktext": [*(number(10.0**of) for of in powers), "∞"]}
-    title = "steps over those on raw inputs"
+    title = "steps over those on raw"
     pair = load(*run.rows[["data", "rows"]].iloc[0]).pair
     note = (
         f"{pair.title()}; attacked: {pair.harmful_name}<br>Open: not finished, a lower bound; ∞: out of reach"
     )
     finish(drawn, "How much each attacker is slowed", note, height=260 + 30 * len(shown), legend="")
     drawn.update_xaxes(type="log", title_text=title, **ticks)
-    drawn.update_yaxes(autorange="reversed", ticks="", showgrid=True)
+    drawn.update_yaxes(autorange="reversed", ticks="", automargin=True)
     below = {"orientation": "h", "yref": "container", "y": 0.01, "yanchor": "bottom", "x": 0}
-    return drawn.update_layout(legend=below, margin={"l": 165, "b": 110})
+    return drawn.update_layout(legend=below, margin_b=110)

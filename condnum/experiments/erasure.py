@@ -19,6 +19,7 @@ from condnum.errors import InvalidInputError, check_integer
 from condnum.experiments.frame import Cell, Row, Run
 from condnum.numbers import number
 from condnum.page.style import DOTTED, GREY, PALETTE, empty, finish
+from condnum.page.tables import GAP
 from condnum.studies.heads import Sample, chance, linear_heads, linear_score, nonlinear_score, score
 from condnum.theory.erasure import Erasure, erasure, erasure_price
 from condnum.theory.task import Task
@@ -175,14 +176,16 @@ def told(table: pd.DataFrame, erased: str, name: str) -> str:
     if not len(kept):
         return "a fraction that is not known"
     if len(kept) == 1:
-        return f"{number(percent.iloc[0])} %"
+        return f"{number(percent.iloc[0])}{GAP}%"
     low, high = percent.idxmin(), percent.idxmax()
-    middle = number(round(percent.median()))
-    return f"{middle} % (median; {number(percent[low])} % on {low}, {number(percent[high])} % on {high})"
+    middle, least, most = (
+        f"{number(of)}{GAP}%" for of in (round(percent.median()), percent[low], percent[high])
+    )
+    return f"{middle} (median; {least} on {low}, {most} on {high})"
 
 
 def figure(run: Run) -> Any:
-    """Draw what is kept by data set: of the harmful task by two attackers and in the control, and of the benign."""
+    """Draw what is kept by data set: by two attackers, by one in the control, and by the benign task."""
     shown = {
         "harmful, best linear head": (ERASED, "linear", PALETTE[1], "circle"),
         "harmful, kernel head": (ERASED, "kernel", PALETTE[5], "diamond"),
@@ -193,8 +196,9 @@ def figure(run: Run) -> Any:
     for place, (label, (erased, name, color, symbol)) in enumerate(shown.items()):
         own = run.table[run.table["erased"] == erased]
         mean, deviation = 100 * own[f"kept_{name}_mean"], 100 * own[f"kept_{name}_std"].fillna(0)
+        heights = [names.index(of) + 0.14 * (place - 1.5) for of in own["data"]]
         drawn.add_scatter(
-            x=mean, y=own["data"].map(names.index) + 0.14 * (place - 1.5), name=label, mode="markers",
+            x=mean, y=heights, name=label, mode="markers",
             marker={"color": color, "symbol": symbol, "size": 11}, customdata=own["data"],
             error_x={"array": deviation, "color": color, "thickness": 1},
             hovertemplate="%{customdata}: %{x:.0f} %",
@@ -202,11 +206,13 @@ def figure(run: Run) -> Any:
     for level in (0, 100):
         drawn.add_vline(level, line=DOTTED)
     note = (
-        "Score above chance in percent of that on raw features, on rows that nobody trained on; bars: standard "
-        "deviation over splits. Not known, and not drawn: fractions that vary by more than 50 %"
+        "Score above chance in percent of that on raw features, on rows that nobody trained on; bars: "
+        "standard deviation over splits. Not known, and not drawn: fractions that vary by more than 50\u00a0%"
     )
     finish(drawn, "What is kept after erasure", note, height=330 + 80 * len(names), legend="")
     drawn.update_xaxes(title_text="kept (%)")
-    drawn.update_yaxes(tickvals=[*range(len(names))], ticktext=names, autorange="reversed", ticks="")
+    drawn.update_yaxes(
+        tickvals=[*range(len(names))], ticktext=names, autorange="reversed", ticks="", automargin=True
+    )
     below = {"orientation": "h", "yref": "container", "y": 0.01, "yanchor": "bottom", "x": 0}
-    return drawn.update_layout(legend=below, margin={"l": 110, "b": 150})
+    return drawn.update_layout(legend=below, margin_b=150)
