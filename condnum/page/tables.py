@@ -69,12 +69,12 @@ def count_of(count: float, total: int) -> str:
 
 
 def label(name: object) -> str:
-    """Return a method's label on one line; a name from outside the registry is shown as text."""
+    """Return a method's label on one line; other text as it is, with the indices of `K_P`."""
     from condnum.methods import get_method, method_names  # with torch, which a page does not need
 
     text = str(name)
     known = text in method_names() and getattr(get_method(text), "label", None)
-    return known.replace(" ", GAP) if known else html.escape(text)
+    return known.replace(" ", GAP) if known else formula_html(text)
 
 
 def cell(value: Any) -> str:
@@ -117,34 +117,45 @@ HEADINGS = {
     "harmful_steps": "harmful steps, × raw",
 }
 #: Columns that are counts out of the column `of`, and those that are fractions.
-_COUNTS, _PERCENT = ("immunized",), ("benign_loss", "kept", "accuracy")
+_COUNTS, _PERCENT = ("immunized",), ("benign_loss", "kept", "accuracy", "price")
 
 
 def written(table: pd.DataFrame) -> pd.DataFrame:
     """Write a table of numbers for people: `x_mean` and `x_std` are one column, counts are out of `of`.
 
+    Where `x_least` is true, `x` is a lower bound.
+
     Examples:
-        >>> numbers = {"method": ["ours"], "rir_mean": [9293.4], "rir_std": [1126.6]}
-        >>> written(pd.DataFrame(numbers)).iloc[0].str.replace(GAP, " ").tolist()
-        ['Ours (Algorithm 1)', '9,293 ± 1,100']
+        >>> numbers = {"method": "ours", "rir_mean": 9293.4, "rir_std": 1126.6, "immunized": 5, "of": 5}
+        >>> written(pd.DataFrame([numbers])).iloc[0].str.replace(GAP, " ").tolist()
+        ['Ours (Algorithm 1)', '9,293 ± 1,100', '5 of 5']
+        >>> written(pd.DataFrame({"ours": [20000.0], "ours_least": [True]})).iloc[0, 0].replace(GAP, " ")
+        '> 20,000'
     """
     columns = {}
     for name in table:
-        base = str(name).removesuffix("_mean")
-        if name == "of" or (str(name).endswith("_std") and f"{str(name)[:-4]}_mean" in table):
+        base, ending = str(name).removesuffix("_mean"), str(name).rpartition("_")
+        known = f"{ending[0]}_mean" in table if ending[2] == "std" else ending[0] in table
+        if name == "of" or (ending[2] in ("std", "least") and known):
             continue
-        values = table[name]
+        values, percent = table[name], base.startswith(_PERCENT)
         if base != name:
-            written = list(map(spread, values, table[f"{base}_std"]))
+            deviations = table[f"{base}_std"]
+            if percent:
+                pairs = zip(100 * values, 100 * deviations, strict=True)
+                written = ["—" if math.isnan(of) else f"{spread(round(of, 1), by)}{GAP}%" for of, by in pairs]
+            else:
+                written = list(map(spread, values, deviations))
         elif base.startswith(_COUNTS):
             written = list(map(count_of, values, table["of"]))
-        elif base.startswith(_PERCENT):
+        elif percent:
             written = [
                 "—" if math.isnan(of) else f"{number(100 * of if abs(of) > 1e-9 else 0.0)} %" for of in values
             ]
         else:
-            written = list(map(cell, values))
-        columns[HEADINGS.get(base, base.replace("_", " "))] = written
+            least = table.get(f"{base}_least", [False] * len(table))
+            written = [f">{GAP}" * bool(low) + cell(of) for low, of in zip(least, values, strict=True)]
+        columns[HEADINGS.get(base) or label(base).replace("_", " ")] = written
     return pd.DataFrame(columns)
 
 

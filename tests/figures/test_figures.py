@@ -36,16 +36,6 @@ def curves():
 
 
 @pytest.fixture(scope="module")
-def report():
-    generator = np.random.default_rng(0)
-    X = generator.normal(size=(50, 4))
-    y = X @ np.ones(4) + generator.normal(size=50)
-    names, budget = ["gd", "adam", "whiten", "closed_form"], AttackBudget(steps=300, dense_steps=60)
-    thetas = {"raw": None, "ill": np.diag([1, 1, 0.1, 1e-3])}
-    return attacked(X, y, thetas, attackers=names, budget=budget)
-
-
-@pytest.fixture(scope="module")
 def net_curves():
     points = {"probe_accuracy": [(0, 0.2), (1, 0.3)], "convex_accuracy": [(0, 0.95)]}
     rows = []

@@ -3,7 +3,6 @@
 import pytest
 
 from condnum.errors import CondnumError
-from condnum.studies.attackers import Attackers
 from condnum.studies.deep import DeepNets
 from condnum.studies.deep_attackers import DeepAttackers
 from condnum.studies.house_prices import HousePrices
@@ -21,8 +20,6 @@ from condnum.studies.house_prices import HousePrices
         (DeepAttackers, {"attackers": ("lora-adam",)}, "unknown deep attacker 'lora-adam'"),
         (DeepAttackers, {"shots": "8,many"}, "examples per class such as 8,128,0: .* got '8,many'"),
         (DeepAttackers, {"models": "nowhere"}, "nowhere has no theta_0.safetensors with"),
-        (Attackers, {"data": "mnst:4-9"}, "did you mean 'mnist:4-9'"),
-        (Attackers, {"data": "house-prices:4-9"}, "tables take none"),
     ],
     ids=str,
 )
