@@ -2,22 +2,21 @@
 
 from functools import cache
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from condnum.data import TaskPair, digit_pair, load_mnist_images, load_small_digits
-from condnum.errors import InvalidInputError, UnknownNameError, check_integer, check_known
-from condnum.experiments import house_prices, linear
+from condnum.data import TaskPair, digit_pair
+from condnum.errors import InvalidInputError, check_integer, check_known
+from condnum.experiments import house_prices, linear, mnist
 from condnum.experiments.frame import Cell, Outcome, Row, Run
+from condnum.experiments.pairs import data_set, read_data
 from condnum.methods.problem import ImmunizationProblem
 from condnum.numbers import number
 from condnum.page.style import DOTTED, empty, finish, method_style
 from condnum.page.tables import label_text, times
 from condnum.probing import ATTACKERS, AttackBudget, attack_panel
-from condnum.studies.digits import digit_problem, read_pair
 
 #: θ₀ untrained, Algorithm 1, the closed forms; raw inputs are always there.
 METHODS, RAW = ("initial", "ours", "max_rir", "pareto", "erase"), "raw"
@@ -84,32 +83,17 @@ def checksum(*, data: str, rows: int, **_: Any) -> str:
     return load(data, rows).pair.checksum
 
 
-def read_data(data: str) -> tuple[str, tuple[int, int] | None]:
-    """Return a data set or a path, and of digits the pair."""
-    source, _, digits = data.partition(":")
-    known = ("mnist", "digits") if digits else ("house-prices", "embedded")
-    if source not in known and (source in ("mnist", "digits") or not Path(source).expanduser().exists()):
-        raise UnknownNameError(
-            "pair of tasks", data, ["house-prices", "embedded", "mnist:4-9", "digits:4-9", "PATH", "PATH:4-9"]
-        )
-    return source, read_pair(digits) if digits else None
-
-
 @cache
 def load(data: str, rows: int) -> Data:
     """Return the two tasks; the extractors are those of the linear experiments for the same settings."""
-    source, digits = read_data(data)
-    if digits is None:
-        pair = house_prices.load(source, "published", rows)
-        problem = house_prices.tasks(source, "published", rows, "cpu")
-        return Data(pair, problem, "embedded" if source == "embedded" else "house-prices")
-    images = (
-        load_small_digits()
-        if source == "digits"
-        else load_mnist_images("auto" if source == "mnist" else source)
-    )
-    problem = digit_problem(images, *digits, "one_vs_rest")
-    return Data(digit_pair(images, *digits), problem, "digits" if source == "digits" else "mnist")
+    source, pair = read_data(data)
+    known = data_set(source)
+    if not pair:
+        found = house_prices.load(source, "published", rows)
+        return Data(found, house_prices.tasks(source, "published", rows, "cpu"), known)
+    digits = mnist.read_pair(pair)
+    problem = mnist.tasks(source, *digits, "one_vs_rest", "cpu")
+    return Data(digit_pair(mnist.load(source), *digits), problem, known)
 
 
 def compute(*, method: str, attacker: str = "", after: Outcome | None = None, **at: Any) -> Row | Outcome:
