@@ -23,11 +23,7 @@ from condnum.machine import limited_threads
 from condnum.methods import immunize
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import AttackBudget, AttackReport, attack_panel
-from condnum.probing.probe import probe_steps
-from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, Names, Study, at_least
-from condnum.studies.frame.cells import Row
-from condnum.studies.frame.study import content_checksum
-from condnum.studies.heads import (
+from condnum.probing.heads import (
     Sample,
     chance,
     head_scores,
@@ -37,6 +33,10 @@ from condnum.studies.heads import (
     relearned_score,
     score,
 )
+from condnum.probing.probe import probe_steps
+from condnum.studies.frame import Cell, CellResult, Count, FinishedCell, Names, Study, at_least
+from condnum.studies.frame.cells import Row
+from condnum.studies.frame.study import content_checksum
 from condnum.theory.erasure import Erasure, erasure, erasure_price
 from condnum.theory.kappa import condition_number, relative_immunization_ratio
 from condnum.theory.limits import max_rir_immunizer, pareto_immunizer
@@ -374,7 +374,7 @@ def measured(split: Split, of: Extractor) -> list[float]:
     nonlinear, own_rows = np.nan, of.seen(split.defender)
     train, judge, benign, test = map(of.seen, (split.attacker, split.judge, split.train, split.test))
     if of.label in COMPARED:
-        nonlinear = nonlinear_score(np.eye(train.X.shape[1]), train, judge)
+        nonlinear = nonlinear_score(train, judge)
     return [
         found.rir, found.harmful_ratio, found.benign_ratio, attack.fixed, slow.fixed,
         attack.exact, linear_score(own_rows, own_rows), linear_score(train, judge), nonlinear,

@@ -5,7 +5,7 @@ import pandas as pd
 
 from condnum.data.pairs import load_labeled_pair
 from condnum.studies.erasure import Split
-from condnum.studies.heads import linear_heads, score
+from condnum.probing.heads import linear_heads, score
 from condnum.theory.erasure import erasure
 
 rows = []
