@@ -233,13 +233,8 @@ def audit(
         raise InvalidInputError("budget has no effect without attackers; give y_harmful, and attackers=True.")
     columns = next((stream.columns for stream in (P, H) if stream.named), None)
     given, maps = read_extractors(theta, P.dimension, columns, (RAW, *CLOSED, ERASED))
-    attacked = list(given) or list(dict.fromkeys([method, ERASED]))
-    step = _stages(P.dimension, attacked, {name for name in answers if attackers})
-
-    step("rows")
     pair = look_at(P, H, [*notes, *said], standardize=standardize, seed=seed, **answers)
     rows = pair.benign, pair.harmful
-    step("spectra")
     y, half = answers.get("y_harmful"), method == ERASED
     eraser = None
     if half:
@@ -248,6 +243,9 @@ def audit(
     elif not given and y is not None and attackers:
         with suppress(InvalidInputError):  # too few rows, or no linear part in them
             eraser = eraser_of(rows[1], y, seed, half=False)
+    judged = list(given) or [method]
+    step = _stages(P.dimension, judged, eraser is not None, {name for name in answers if attackers})
+    step("limits")
     D_P, D_H = (found.task for found in rows)
     limit = limit_of(D_P, D_H)
     closed = {MAX_RIR: max_rir(D_P), PARETO: pareto(D_P, D_H, limit=limit)}
@@ -298,15 +296,14 @@ def audit(
     )
 
 
-def _stages(columns: int, attacked: Sequence[str], learned: set[str]) -> Callable[[str], None]:
+def _stages(columns: int, judged: Sequence[str], erased: bool, learned: set[str]) -> Callable[[str], None]:
     """Return what reports a stage: all of them are known before the first, so that the total is honest."""
-    stages = ["rows", "spectra", "intervals"]
+    stages = ["limits", "intervals"]
     if "y_harmful" in learned:
-        panel = panel_attackers(columns)
-        stages += [f"{who} on {of}" for of in (RAW, *attacked) for who in panel]
-        stages += [f"{who} on {of}" for of in (RAW, *attacked) for who in NONLINEAR]
+        met = dict.fromkeys([RAW, *judged, *[ERASED] * erased])
+        stages += [f"{who} on {of}" for of in met for who in panel_attackers(columns)]
+        stages += [f"{who} on {of}" for of in met for who in NONLINEAR]
     if "y_benign" in learned:
-        judged = [name for name in attacked if name != ERASED or len(attacked) == 1]
         stages += [f"benign task, {who} on {of}" for of in (RAW, *judged) for who in PRICE]
     places = {stage: i for i, stage in enumerate([*stages, ""])}
     return lambda stage: report_event(stage=stage or "the card", done=places[stage], total=len(stages))
