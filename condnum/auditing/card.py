@@ -156,9 +156,9 @@ def attackers_text(found: Audit) -> pd.DataFrame:
     """Return all attackers as a reader sees them; steps are multiples of those on raw features."""
     table = found.attack.table
     marks = table["bound"].map({"at least": "> "}).fillna("")
-    text = pd.DataFrame(
-        {"extractor": table["extractor"].map(label), "attacker": table["label"], "light": table["light"]}
-    )
+    text = pd.DataFrame({"attacker": table["label"], "light": table["light"]})
+    if table["extractor"].nunique() > 1:
+        text.insert(0, "extractor", table["extractor"].map(label))
     return text.join(_scores_text(table)).assign(**{"steps, × raw": marks + table["factor"].map(number)})
 
 
@@ -317,7 +317,7 @@ def attackers_figure(found: Audit) -> Any:
         table["extractor"].nunique(),
     )
     figure = express(
-        "scatter", table, x="score", y="label", color="light", symbol="light", facet_row="extractor",
+        "scatter", table, x="score", y="label", color="light", symbol="light", facet_row="extractor" if panels > 1 else None,
         error_x="more", error_x_minus="less", color_discrete_map=colors, symbol_map=symbols,
         category_orders={"label": labels, "light": [*colors]},
     ).update_traces(marker_size=9, hovertemplate="%{y}: %{x:.3f}")  # fmt: skip
