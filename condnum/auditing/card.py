@@ -214,7 +214,7 @@ def interval_line(found: Audit, extractor: str) -> str:
         why = f"{few}, and an interval needs 2.2 per column"
     elif math.isnan(found.kappa_of("benign", RAW, "compact")["low"]) and small.dimension > 2_048:
         why = "of more than 2,048 columns none is computed"
-    return f"There is no interval for every ratio, as {why}: words without one are about these rows."
+    return f"Ratios without an interval in brackets have none, as {why}: their words are about these rows."
 
 
 def reading_lines(found: Audit) -> Iterator[str]:
@@ -317,7 +317,8 @@ def attackers_figure(found: Audit) -> Any:
         table["extractor"].nunique(),
     )
     figure = express(
-        "scatter", table, x="score", y="label", color="light", symbol="light", facet_row="extractor" if panels > 1 else None,
+        "scatter", table, x="score", y="label", color="light", symbol="light",
+        facet_row="extractor" if panels > 1 else None,
         error_x="more", error_x_minus="less", color_discrete_map=colors, symbol_map=symbols,
         category_orders={"label": labels, "light": [*colors]},
     ).update_traces(marker_size=9, hovertemplate="%{y}: %{x:.3f}")  # fmt: skip

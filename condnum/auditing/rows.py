@@ -255,7 +255,8 @@ class _Groups:
         self.waiting: list[tuple[NDArray[np.int64], Tensor]] = []
 
     def add(self, X: Float64Array) -> None:
-        drawn = np.random.default_rng([self.seed, self.rows, _GROUP_SEED]).permutation(len(X)) % GROUPS
+        order = np.random.default_rng([self.seed, self.rows, _GROUP_SEED]).permutation(len(X))
+        drawn = (self.rows + order) % GROUPS  # groups of equal size, whatever the blocks
         self.waiting.append((drawn, torch.from_numpy(X - self.first)))
         self.rows += len(X)
         if sum(len(drawn) for drawn, _ in self.waiting) >= GROUPS * X.shape[1]:
