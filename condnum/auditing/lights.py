@@ -17,7 +17,7 @@ from condnum.probing.attackers import ATTACKERS
 from condnum.probing.heads import Sample, chance, nonlinear_score, tree_score
 from condnum.probing.panel import RAW, AttackReport, attack_panel, judging_rows
 from condnum.probing.race import AttackBudget
-from condnum.theory.task import Task, rank_tolerance
+from condnum.theory.task import rank_tolerance
 
 #: Erasure of the harmful targets, made from other rows than those that attack it.
 ERASED = "erase"
@@ -146,7 +146,8 @@ def attack_rows(
         return Attacks.none("few rows", len(train))
     thetas: dict[str, Any] = {RAW: None, **extractors}
     kind: TargetKind = "classification" if labels else "regression"
-    if not Task.of(task.sample[train], y[train], kind=kind, intercept=True).learnable:
+    X, Y = Sample(task.sample[train], y[train], labels).centered
+    if np.linalg.norm(X.T @ Y) <= 1e-10 * np.linalg.norm(X) * np.linalg.norm(Y):
         return Attacks.none("no linear part", len(train))
     report = attack_panel(
         _inputs(task, train),
