@@ -13,9 +13,8 @@ __version__ = "0.1.0"
 #: The public names, by the module that each is imported from.
 _HOMES = {
     "condnum.estimators": ["Immunizer", "Eraser"],
-    "condnum.auditing.study": ["audit"],
-    "condnum.auditing.layers": ["layer_audit"],
-    "condnum.auditing.insertion": ["insert_extractor"],
+    "condnum.auditing.audit": ["audit"],
+    "condnum.auditing.depth": ["insert_extractor", "layer_audit"],
     "condnum.probing.panel": ["attack_panel"],
     "condnum.probing.probe": ["linear_probe", "probe_steps"],
     "condnum.theory.task": ["Task"],

@@ -1,9 +1,9 @@
 # isort: skip_file
 # For editors and type checkers; `__init__.py` imports these names when they are used.
 from condnum.estimators import Immunizer as Immunizer, Eraser as Eraser
-from condnum.auditing.study import audit as audit
-from condnum.auditing.layers import layer_audit as layer_audit
-from condnum.auditing.insertion import insert_extractor as insert_extractor
+from condnum.auditing.audit import audit as audit
+from condnum.auditing.depth import layer_audit as layer_audit
+from condnum.auditing.depth import insert_extractor as insert_extractor
 from condnum.probing.panel import attack_panel as attack_panel
 from condnum.probing.probe import linear_probe as linear_probe
 from condnum.probing.probe import probe_steps as probe_steps

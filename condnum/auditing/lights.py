@@ -1,16 +1,29 @@
-"""Who gets through: a light per class of attackers, by what they reach on rows that they did not see."""
+"""Who gets through: attackers on rows of the harmful task, each with a light by rows that it did not see."""
 
 import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from condnum.numbers import number
-from condnum.probing.panel import AttackReport
+from condnum.arrays import FloatArray, TargetKind, extracted
+from condnum.auditing.rows import TaskRows
+from condnum.errors import InvalidInputError
+from condnum.estimators import Eraser
+from condnum.probing.attackers import ATTACKERS
+from condnum.probing.heads import Sample, chance, nonlinear_score, tree_score
+from condnum.probing.panel import RAW, AttackReport, attack_panel, judging_rows
+from condnum.probing.race import AttackBudget
+from condnum.theory.task import rank_tolerance
 
+#: Erasure of the harmful targets, made from other rows than those that attack it.
+ERASED = "erase"
 #: Names and labels of the nonlinear heads, which the panel of linear attackers lacks.
 NONLINEAR = {"kernel": "Kernel ridge (RBF)", "trees": "Extremely randomized trees"}
-#: Classes of attackers by their names; all others are attackers of one's own.
+#: Classes of attackers by their names.
 CLASSES = {
     "gradient descent": ("gd", "line_search", "momentum", "nesterov", "sgd", "adam"),
     "L-BFGS and conjugate gradients": ("cg", "lbfgs"),
@@ -19,6 +32,8 @@ CLASSES = {
     "fine-tuning of θ": ("fine_tune",),
     "nonlinear head": (*NONLINEAR,),
 }
+#: Those that tell what an extractor costs the benign task.
+PRICE = ("closed_form", "ridge")
 #: Lights, the worst first.
 LIGHTS = ("gets through", "hindered", "not known", "stopped")
 #: An attacker gets through who reaches this fraction of what its class reaches on raw features, above chance,
@@ -26,22 +41,178 @@ LIGHTS = ("gets through", "hindered", "not known", "stopped")
 THROUGH, SLOWED, STOPPED = 0.5, 10.0, 0.1
 #: How often chance alone may put any attacker of an audit above chance; their intervals hold together.
 FALSE_ALARMS = 0.05
-#: The same in words.
-MEANING = (
-    "Scores are those within 10 times the steps that the attacker needs on raw features. Gets through: "
-    "at least half of what raw features give above chance. Hindered: at least a tenth. Stopped: less. Not "
-    "known: too few rows to say so, or raw features give nothing. Chance is what a constant answer reaches "
-    "on these rows; the 95 % intervals hold for all attackers together."
-)
+#: Rows that attackers have at most: each of them runs many times over those that train it.
+PANEL_ROWS = 2_500
+#: Fraction of them on which no attacker trains: half of it chooses each attacker's step and candidate, and
+#: half judges it.
+HELD_OUT_FRACTION = 0.4
+#: Fewest rows of a task of which some are held out.
+LEAST_ROWS = 20
+#: Ends the seed of the sample of rows, so that no other stream of random numbers is the same one.
+_SAMPLE_SEED = 79
+#: Beyond so many features an attacker may take fewer steps that cost a product with all of them.
+WIDE_FEATURES = 256
+#: Features that know nothing of these rows' labels correlate as little with them this seldom.
+SELDOM = 1e-6
 
-
-#: Lights of nobody.
-NO_LIGHTS = pd.DataFrame(
-    columns=[
-        "extractor", "attacker", "label", "score", "group", "raw", "chance", "low", "high", "light",
-        "score_name",
-    ]
+#: Why nobody was judged.
+Obstacle = Literal["", "switched off", "no targets", "one class", "few rows", "no linear part"]
+#: What is known of an attacker; `factor` are its steps over those on raw features.
+COLUMNS = (
+    "extractor", "attacker", "label", "group", "score_name", "score", "low", "high", "raw", "chance", "light",
+    "factor", "bound",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Attacks:
+    """What attackers reached."""
+
+    table: pd.DataFrame  # a row per extractor and attacker, with `COLUMNS`
+    obstacle: Obstacle = ""
+    training: int = 0  # rows on which attackers trained
+    choosing: int = 0  # rows on which their steps and candidates were chosen
+    judging: int = 0  # rows on which they were judged
+    classes: int = 0  # among the rows that train; 0: numbers
+    own_rows: Sequence[str] = ()  # extractors that were made from these rows
+
+    @classmethod
+    def none(cls, obstacle: Obstacle, training: int = 0) -> "Attacks":
+        """Return that nobody was judged, and why."""
+        return cls(pd.DataFrame(columns=list(COLUMNS)), obstacle, training)
+
+
+def audit_budget(columns: int, seed: int) -> AttackBudget:
+    """Return what each attacker may spend in an audit: a fraction of what the panel allows by itself."""
+    return AttackBudget(5_000, 100 if columns > WIDE_FEATURES else 500, seed=seed)
+
+
+def panel_attackers(columns: int) -> list[str]:
+    """Return the linear attackers of an audit; logistic regression takes minutes of many features."""
+    return [name for name in ATTACKERS if not (columns > WIDE_FEATURES and name == "logistic")]
+
+
+def split_rows(rows: int, seed: int, *, half: bool = False) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Draw the attackers' rows, and the defender's; the former are half of them at most where asked."""
+    drawn = np.random.default_rng([seed, _SAMPLE_SEED]).permutation(rows)
+    size = min(rows // 2 if half else rows, PANEL_ROWS)
+    return drawn[:size], drawn[size : 2 * size]
+
+
+def eraser_of(task: TaskRows, targets: NDArray[Any] | None, seed: int, *, half: bool) -> Eraser:
+    """Return what erases the targets in the defender's rows, which no attacker sees.
+
+    It is centered: attackers have an intercept, or find one in the mean of the features.
+    """
+    if targets is None:
+        raise InvalidInputError("erasure needs the targets of the harmful task; give y_harmful.")
+    y, defender = targets[task.places], np.sort(split_rows(len(task.sample), seed, half=half)[1])
+    if len(defender) < LEAST_ROWS:
+        least = f"at least {LEAST_ROWS} rows that no attacker sees are needed"
+        raise InvalidInputError(f"erasure is made of {len(defender)} rows of {task.stream.source}; {least}.")
+    kind: TargetKind = "classification" if y.dtype.kind == "i" else "regression"
+    eraser = Eraser(kind=kind).fit(task.sample[defender], y[defender])
+    if not eraser.erasure_.left.shape[1]:
+        raise InvalidInputError(
+            "erasure leaves nothing of these features; give more features or fewer classes."
+        )
+    return eraser
+
+
+def attack_rows(
+    task: TaskRows,
+    targets: NDArray[Any] | None,
+    extractors: Mapping[str, Any],
+    *,
+    budget: AttackBudget,
+    seed: int = 0,
+    half: bool = False,
+    attackers: Sequence[str] | None = None,
+    on_attack: Callable[[str, str], None] = lambda extractor, attacker: None,
+) -> Attacks:
+    """Run panel and nonlinear heads on a sample of rows; the panel runs alone where `attackers` are named.
+
+    Extractors are matrices or maps, which are applied as they are: attackers meet what a map returns, and
+    never its product matrix. With `half`, half of the rows are the defender's.
+    """
+    if targets is None:
+        return Attacks.none("no targets")
+    y = targets[task.places]
+    train, held = _parts(y, split_rows(len(y), seed, half=half)[0])
+    labels, names = y.dtype.kind == "i", np.unique(y[train], axis=0)
+    if len(names) < 2:
+        return Attacks.none("one class")
+    if len(held) < 2:
+        return Attacks.none("few rows", len(train))
+    thetas: dict[str, Any] = {RAW: None, **extractors}
+    kind: TargetKind = "classification" if labels else "regression"
+    X, Y = Sample(task.sample[train], y[train], labels).centered
+    if np.linalg.norm(X.T @ Y) <= 1e-10 * np.linalg.norm(X) * np.linalg.norm(Y):
+        return Attacks.none("no linear part", len(train))
+    report = attack_panel(
+        _inputs(task, train),
+        y[train],
+        thetas,
+        kind=kind,
+        held_out=(_inputs(task, held), y[held]),
+        budget=budget,
+        attackers=attackers or panel_attackers(task.sample.shape[1]),
+        on_attack=on_attack,
+    )
+    n, judges = len(train), judging_rows(len(held), budget.seed)
+    rows, own, heads = np.r_[train, held], list[str](), list[dict[str, Any]]()
+    whole, judging = Sample(task.sample[rows], y[rows], labels), y[held][judges]
+    for name, theta in thetas.items() if attackers is None else ():
+        F = np.asarray(extracted(theta, _inputs(task, rows), name), dtype=np.float64)
+        seen = Sample(F[:n], y[train], labels), Sample(F[n:][judges], judging, labels)
+        for (head, label), run in zip(NONLINEAR.items(), (nonlinear_score, tree_score), strict=True):
+            on_attack(name, head)
+            heads.append({"extractor": name, "attacker": head, "label": label, "score": run(*seen)})
+        if name in extractors and made_from(F, whole.X, whole.columns):
+            own.append(name)
+    table = _scored(report, heads, Sample(whole.X[n:][judges], judging, labels))
+    doubted = table["extractor"].isin(own) & (table["light"] == "stopped")
+    table = table.assign(light=table["light"].mask(doubted, "not known"))
+    counts = n, int((~judges).sum()), int(judges.sum())
+    return Attacks(table, "", *counts, len(names) if labels else 0, own)
+
+
+def _parts(y: NDArray[Any], drawn: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Split drawn rows into those that train and those held out; of few rows, none are."""
+    held, train = (np.sort(part) for part in np.split(drawn, [round(len(drawn) * HELD_OUT_FRACTION)]))
+    if len(drawn) < LEAST_ROWS:
+        return [np.sort(drawn), held[:0]]
+    if y.dtype.kind == "i":  # what no attacker has seen cannot be asked of one
+        held = held[np.isin(y[held], y[train])]
+    return [train, held]
+
+
+def _inputs(task: TaskRows, rows: NDArray[np.int64]) -> Any:
+    """Return sampled rows as extractors take them: with the names of columns, where there are some."""
+    X = task.sample[rows]
+    return pd.DataFrame(X, columns=list(task.stream.columns)) if task.stream.named else X
+
+
+def _scored(report: AttackReport, heads: Sequence[dict[str, Any]], judging: Sample) -> pd.DataFrame:
+    """Judge the panel and nonlinear heads on the rows that judge."""
+    keys = ["extractor", "attacker", "label"]
+    reached = report.table.drop_duplicates(keys)[[*keys, "loss", "accuracy"]]
+    curves = report.curves
+    if judging.labels:
+        reached = reached.assign(score=reached["accuracy"])
+        curves = curves.assign(score=curves["accuracy"], choice=curves["choosing_accuracy"])
+    else:
+        spread = ((judging.columns - judging.columns.mean(axis=0)) ** 2).sum(axis=1).mean()
+        reached = reached.assign(score=1 - reached["loss"] / spread)
+        curves = curves.assign(score=1 - curves["loss"] / spread, choice=-curves["choosing_loss"])
+    scores = pd.concat([reached, pd.DataFrame(heads)], ignore_index=True)
+    at = report.at(report.table, None)
+    on_raw = at[at["extractor"] == report.baseline].set_index("attacker")["steps"]
+    table = attacker_lights(
+        scores, curves, on_raw, chance=chance(judging), rows=len(judging.y), labels=judging.labels
+    )
+    factors = report.at(report.factors, None)[["extractor", "attacker", "factor", "bound"]]
+    return table.merge(factors, on=["extractor", "attacker"], how="left")[list(COLUMNS)]
 
 
 def score_interval(score: float, rows: int, labels: bool, level: float) -> tuple[float, float]:
@@ -61,37 +232,28 @@ def score_interval(score: float, rows: int, labels: bool, level: float) -> tuple
 
 
 def attacker_lights(
-    report: AttackReport,
-    scores: pd.DataFrame,
-    curves: pd.DataFrame,
-    *,
-    chance: float,
-    rows: int,
-    labels: bool,
+    scores: pd.DataFrame, curves: pd.DataFrame, on_raw: pd.Series, *, chance: float, rows: int, labels: bool
 ) -> pd.DataFrame:
-    """Judge every attacker on every extractor but the raw features, by `MEANING`.
+    """Judge every attacker on every extractor but the raw features.
 
     `scores` has a row per extractor and attacker: accuracy, or R² where targets are numbers, on `rows` that
-    judge; `curves` has the score by step, with `choice`, that on the rows which choose the step, and `chance`
-    is the score of a constant. Bonferroni's correction makes all intervals hold together.
+    judge; `curves` has the score by step, with `choice`, that on the rows which choose the step; `on_raw` are
+    each attacker's steps on raw features, and `chance` is the score of a constant. A score is that within
+    `SLOWED` times these steps; who never gets to the goal on raw features has no such limit. Bonferroni's
+    correction makes all intervals hold together.
     """
     classes, keys = {name: of for of, names in CLASSES.items() for name in names}, ["extractor", "attacker"]
-    table = scores.assign(group=scores["attacker"].map(classes).fillna("attackers of your own"))
-    # An attacker who never gets to the goal on raw features has no such limit.
-    at = report.at(report.table, None)
-    on_raw = at[at["extractor"] == report.baseline].set_index("attacker")["steps"]
+    table = scores.assign(group=scores["attacker"].map(classes))
     allowed = SLOWED * on_raw.fillna(np.inf)
     within = curves[curves["step"] < curves["attacker"].map(allowed)].dropna(subset="score")
     within = within.sort_values("choice", ascending=False, kind="stable").drop_duplicates(keys)
     known = table.merge(within[[*keys, "score"]], on=keys, how="left", suffixes=("", "_within"))
     table["score"] = known["score_within"].fillna(known["score"]).to_numpy()
-    level = 1 - FALSE_ALARMS / max(len(table), 1)
+    level = 1 - FALSE_ALARMS / len(table)
     limits = [score_interval(score, rows, labels, level) for score in table["score"]]
-    table["low"], table["high"] = np.array(limits).reshape(-1, 2).T
-    raw = table[table["extractor"] == report.baseline].groupby("group")[["score", "low"]].max()
-    table = table[table["extractor"] != report.baseline].reset_index(drop=True)
-    if table.empty:
-        return NO_LIGHTS
+    table["low"], table["high"] = np.array(limits).T
+    raw = table[table["extractor"] == RAW].groupby("group")[["score", "low"]].max()
+    table = table[table["extractor"] != RAW].reset_index(drop=True)
     table["raw"], table["chance"] = table["group"].map(raw["score"]), chance
     possible = table["group"].map(raw["low"]) > chance
     margin = (table["raw"] - chance).where(possible, 0.0)  # what raw features give
@@ -112,7 +274,7 @@ def class_lights(attackers: pd.DataFrame) -> pd.DataFrame:
         ["worst", "score"], ascending=[True, False], kind="stable"
     )
     chosen = order.drop_duplicates("group").set_index("group")
-    return chosen.loc[[of for of in [*CLASSES, "attackers of your own"] if of in chosen.index]].reset_index()
+    return chosen.loc[[of for of in CLASSES if of in chosen.index]].reset_index()
 
 
 def worst_light(classes: pd.DataFrame) -> str:
@@ -120,35 +282,36 @@ def worst_light(classes: pd.DataFrame) -> str:
     return min(classes["light"], key=LIGHTS.index, default="not known")
 
 
-def headline(classes: pd.DataFrame, of: str) -> str:
-    """Say who gets through, by the worst light."""
-    worst, count = worst_light(classes), len(classes)
-    names = classes.loc[classes["light"] == worst, "group"]
-    listed, n = ", ".join(names), len(names)
-    some, s = f"{n} of {count} classes of attackers", "s" if n == 1 else ""
-    return {
-        "gets through": f"Not safe: {some} get{s} through {of}: {listed}.",
-        "hindered": f"Hindered, not stopped: {some} learn{s} the harmful task from {of} in part or slowly: "
-        f"{listed}.",
-        "not known": f"Not known whether {of} is safe: {listed or 'no attacker was scored'}.",
-        "stopped": f"Stopped on these rows: none of the {count} classes of attackers learns the harmful task "
-        f"from {of}.",
-    }[worst]
+def made_from(features: FloatArray, inputs: FloatArray, targets: FloatArray) -> bool:
+    """Return whether features `(N, k)` of inputs `(N, D)` correlate less with targets `(N, m)` than chance.
+
+    A θ made from other rows leaves at least what sampling leaves. Inputs that tell nothing either, such as
+    those of a balanced design, are no sign of θ.
+    """
+    return _least_correlation(features, targets) < SELDOM <= _least_correlation(inputs, targets)
 
 
-def lights_text(table: pd.DataFrame, names: bool = False) -> pd.DataFrame:
-    """Return lights as a reader sees them; with `names`, of every attacker."""
-    kind = table["score_name"].iloc[0] if len(table) else "accuracy"
-    shown = (lambda value: f"{100 * value:.1f} %") if kind == "accuracy" else number
-    who = {"attacker": table["label"]} if names else {"attackers": table["group"]}
-    return pd.DataFrame(
-        {
-            **who,
-            "light": table["light"],
-            **({} if names else {"the one to fear": table["label"]}),
-            kind: table["score"].map(shown),
-            "95 % interval": table["low"].map(shown).str.removesuffix(" %") + "–" + table["high"].map(shown),
-            "on raw features": table["raw"].map(shown),
-            "chance": table["chance"].map(shown),
-        }
-    )
+def _least_correlation(features: FloatArray, targets: FloatArray) -> float:
+    r"""Return how likely features that know nothing of the targets correlate as little with them.
+
+    With orthonormal bases U and Q of centered features and targets, :math:`T = ‖U^\top Q‖^2` (Pillai's trace)
+    is compared to that of rows with random signs (the wild bootstrap), whose moments are those of
+    :math:`M = UU^\top ∘ QQ^\top` (Satterthwaite's χ²). No variance has to be the same for all rows.
+    """
+    from scipy.stats import chi2
+
+    U, Q = _basis(features), _basis(targets)
+    M = (U @ U.T) * (Q @ Q.T)
+    mean = np.trace(M)
+    spread = (M**2).sum() - (np.diagonal(M) ** 2).sum()
+    if not spread > 0:
+        return 1.0
+    freedom = mean**2 / spread
+    return float(chi2.cdf(freedom * ((U.T @ Q) ** 2).sum() / mean, freedom))
+
+
+def _basis(rows: FloatArray) -> FloatArray:
+    """Return an orthonormal basis `(N, r)` of the centered columns that a solver reads."""
+    centered = rows - rows.mean(axis=0)
+    U, s, _ = np.linalg.svd(centered, full_matrices=False)
+    return np.asarray(U[:, s > max(rank_tolerance(max(512, *rows.shape)) * s[0], 1e-14 * np.abs(rows).max())])

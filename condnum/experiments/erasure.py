@@ -20,7 +20,7 @@ from condnum.experiments.frame import Cell, Row, Run
 from condnum.numbers import number
 from condnum.page.style import DOTTED, GREY, PALETTE, empty, finish
 from condnum.page.tables import GAP
-from condnum.studies.heads import Sample, chance, linear_heads, linear_score, nonlinear_score, score
+from condnum.probing.heads import Sample, chance, linear_heads, linear_score, nonlinear_score, score
 from condnum.theory.erasure import Erasure, erasure, erasure_price
 from condnum.theory.task import Task
 

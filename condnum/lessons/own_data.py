@@ -12,9 +12,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from condnum.auditing.measures import TaskFacts, task_facts
+from condnum.auditing.rows import FeaturePair, TaskFacts, look_at, open_pair, task_facts
 from condnum.data import digit_pair, load_diabetes_tasks, load_small_digits
-from condnum.data.feature_pair import FeaturePair, look_at, match_streams, open_pair
 from condnum.data.files import FeaturesLike, as_stream
 from condnum.errors import InvalidInputError, RankError
 from condnum.page.style import BLUE, NEUTRAL, ORANGE, PURPLE, log_axis, overlap_heatmap
@@ -97,7 +96,7 @@ def _looked_at(tables: OwnTables | None, example: Example, standardize: bool) ->
         )
         frames = (pd.DataFrame(X, columns=[*task.feature_names]) for X in (task.X_P, task.X_H))
         P, H = (as_stream(table, name=task.name) for table in frames)
-        found = match_streams(P, H)
+        found = open_pair(P, H)
     pair = look_at(*found, standardize=standardize)
     tasks = pair.benign.task, pair.harmful.task
     for name, own in zip(("K_P", "K_H"), tasks, strict=True):

@@ -8,7 +8,7 @@ from condnum import erasure as erased_by
 from condnum.errors import CondnumError
 from condnum.experiments import erasure, frame
 from condnum.page.tables import GAP, written
-from condnum.studies.heads import Sample, chance, linear_score, nonlinear_score
+from condnum.probing.heads import Sample, chance, linear_score, nonlinear_score
 
 
 @pytest.fixture(scope="module")

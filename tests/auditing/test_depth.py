@@ -10,15 +10,14 @@ import torch
 from torch import nn
 
 from condnum.auditing import LayerAudit, audit, insert_extractor, layer_audit
-from condnum.auditing.figures import depth_figure
-from condnum.auditing.measures import AS_IS
-from condnum.auditing.net_images import NetImages
+from condnum.auditing.depth import NetImages, depth_figure
 from condnum.deep import Backbone, evaluation_transform, open_images, save_backbone
 from condnum.deep.backbone import size_arguments
 from condnum.deep.images import image_loader
 from condnum.deep.parts import block_names
 from condnum.errors import InvalidInputError
 from condnum.estimators import Eraser
+from condnum.probing.panel import RAW
 
 TASKS, SIDE = {"benign": "digits-8x8:0-4", "harmful": "digits-8x8:5-9"}, 32
 
@@ -33,7 +32,7 @@ def check_by_hand(row, X_P, X_H, rel=1e-4):
     assert row["limit_ridge"] == pytest.approx(alone.ridge_limit, rel=rel)
     for task in TASKS:
         for convention, end in (("compact", ""), ("ridge", "_ridge")):
-            kappa = alone.kappa_of(task, AS_IS, convention)["kappa"]
+            kappa = alone.kappa_of(task, RAW, convention)["kappa"]
             assert row[f"kappa_{task}{end}"] == pytest.approx(kappa, rel=rel)
 
 

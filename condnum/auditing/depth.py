@@ -1,4 +1,4 @@
-"""Where in a net immunization is possible: an audit of every block's pooled features, from one pass a task.
+"""The audit along the depth of a net: where immunization is possible, and an extractor put there.
 
 Behind a block with D pooled features a linear extractor θ has D² parameters; what any such θ can do follows
 from the two covariances `K = XᵀX` of the block alone. Hooks on all blocks sum both while the batches pass.
@@ -6,27 +6,35 @@ from the two covariances `K = XᵀX` of the block alone. Hooks on all blocks sum
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from condnum.arrays import own_state
-from condnum.data.files import MAX_FEATURES
-from condnum.deep.backbone import Backbone, evaluating
+from condnum.arrays import as_tensor, extractor_affine, own_state
+from condnum.data.files import MAX_FEATURES, FeatureStream, as_stream
+from condnum.data.images import ImageData, images_of, open_images
+from condnum.deep.backbone import Backbone, evaluating, load_backbone, size_arguments
+from condnum.deep.features import extract_features
 from condnum.deep.hooks import channels_last, layout_of
-from condnum.deep.image_sets import images_of
+from condnum.deep.images import image_loader
 from condnum.deep.parts import block_names
+from condnum.deep.transforms import ImageTransform, evaluation_transform
+from condnum.deep.weights import read_metadata
 from condnum.errors import InvalidInputError, RankError, UnknownNameError
 from condnum.numbers import number
-from condnum.studies.frame import several
+from condnum.page.style import BLUE, NEUTRAL, ORANGE, PURPLE, add_line, empty, finish, log_axis
+from condnum.progress import report_event
 from condnum.theory.alignment import alignment
 from condnum.theory.kappa import PUBLISHED_RIDGE, Seen, both_conventions, unit_scale
 from condnum.theory.limits import (
@@ -154,13 +162,14 @@ def layer_names(model: nn.Module, layers: str | Sequence[str] = ALL) -> list[str
                 f"{type(model).__name__} has no blocks with weights; give the names of the layers."
             )
         return blocks
-    chosen, known = several(str)("layers", layers), dict(model.named_modules())
+    given = layers.split(",") if isinstance(layers, str) else layers
+    chosen, known = [name.strip() for name in given if name.strip()], dict(model.named_modules())
     if not chosen:
         raise InvalidInputError(f"expected at least one layer; give {ALL}, or some of {', '.join(blocks)}.")
     for name in chosen:
         if name not in known:
             raise UnknownNameError("layer", name, [ALL, *blocks])
-    return list(chosen)
+    return chosen
 
 
 @dataclass
@@ -319,3 +328,189 @@ def _measures(P: Task, H: Task, epsilon: float, target: float) -> tuple[dict[str
         "rir": math.nan if best is None else best.rir,
     }
     return row, theta
+
+
+class _Extracting(nn.Module):
+    """A layer followed by a linear extractor of D features; its other attributes are those of the layer."""
+
+    def __init__(self, layer: nn.Module, extractor: nn.Module, D: int, name: str, layout: str) -> None:
+        super().__init__()
+        self.layer, self.extractor, self.D, self.name, self.layout = layer, extractor, D, name, layout
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the attribute of the layer, for nets that look into their parts."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("layer"), name)
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """Run the layer and extract from what it returns, or from the first entry of that."""
+        output = self.layer(*inputs, **options)
+        if isinstance(output, tuple | list) and len(output):
+            return type(output)([self._extracted(output[0]), *output[1:]])
+        return self._extracted(output)
+
+    def _extracted(self, output: Any) -> Tensor:
+        D = self.D
+        maps = isinstance(output, Tensor) and output.ndim == 4 and not channels_last(output, self.layout)
+        axis = 1 if maps else -1
+        if not isinstance(output, Tensor) or output.ndim not in (2, 3, 4) or output.shape[axis] != D:
+            got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+            raise InvalidInputError(
+                f"layer '{self.name}' returns {got}, and theta is {D} × {D}: it must have as many rows as "
+                "the layer has channels (of maps), or features in the last dimension."
+            )
+        if not maps:
+            return self.extractor(output)
+        return self.extractor(output.movedim(1, -1)).movedim(-1, 1)
+
+
+def insert_extractor(model: nn.Module, layer: str, theta: Any) -> nn.Module:
+    """Return a copy of a net with a linear or affine extractor behind one of its layers.
+
+    Features of the layer become `features · θ`, plus the bias of θ where it has one: along the channels of
+    maps `(B, C, h, w)` or `(B, h, w, C)`, and along the last dimension of `(B, F)` and `(B, tokens, F)`. θ
+    and its bias are parameters of the new net; an `Eraser` stays two layers with a bottleneck. Averaging over
+    positions or tokens commutes with both, so pooled features are multiplied as in `layer_audit`.
+
+    Args:
+        model: Any net, which stays as it is.
+        layer: Name of the layer, as in `model.named_modules()`.
+        theta: `(D, D)` extractor: an array, a linear module, an `Immunizer` or an `Eraser`.
+
+    Returns:
+        The copy, in the same mode, on the same device.
+
+    Raises:
+        UnknownNameError: The net has no such layer.
+        InvalidInputError: θ is not square, or (when the net runs) the layer has not D features.
+
+    Examples:
+        >>> import torch
+        >>> net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(), nn.Linear(16, 2))
+        >>> images = torch.ones(5, 3, 2, 2)
+        >>> torch.equal(insert_extractor(net, "0", torch.eye(4))(images), net(images))
+        True
+    """
+    names = [name for name, _ in model.named_modules() if name]
+    if layer not in names:
+        raise UnknownNameError("layer", layer, names)
+    T = as_tensor(extractor_affine(theta)[0], "theta", ndim=2).detach()
+    if T.shape[0] != T.shape[1]:
+        raise InvalidInputError(
+            f"theta is {tuple(T.shape)}; behind a layer it must be square, as the layers that follow take as "
+            "many features as before."
+        )
+    made = copy.deepcopy(model)
+    old = made.get_submodule(layer)
+    like = next((of for of in [*old.parameters(), *made.parameters()] if of.is_floating_point()), T)
+    parent, _, leaf = layer.rpartition(".")
+    extractor = copy.deepcopy(theta.to_linear() if hasattr(theta, "to_linear") else theta)
+    if not isinstance(extractor, nn.Module):
+        extractor = nn.Linear(len(T), len(T), bias=False)
+        extractor.weight.data = T.mT.contiguous()
+    new = _Extracting(old, extractor.to(like), len(T), layer, layout_of(old, made)).train(old.training)
+    made.get_submodule(parent).register_module(leaf, new)
+    return made
+
+
+#: Images of a step through a net, and between two messages on its progress.
+_IMAGE_BATCH = 64
+
+
+@dataclass(frozen=True, eq=False)
+class NetImages:
+    """A backbone and the images of both tasks that it is audited on."""
+
+    backbone: Backbone
+    transform: ImageTransform
+    images: tuple[ImageData, ImageData]  # of D_P and D_H
+
+    @classmethod
+    def open(
+        cls, name: str, *places: str, weights: str, image_size: int | None, limit: int | None, seed: int
+    ) -> NetImages:
+        """Make the backbone, without the head that a file may have, and open the images of both tasks."""
+        size, file = size_arguments(name, image_size), weights not in ("none", "timm")
+        known = read_metadata(weights) if file else {}
+        if known.get("backbone", name) != name:
+            raise InvalidInputError(
+                f"{weights} holds the weights of {known['backbone']}, not of {name}: give --backbone "
+                f"{known['backbone']}."
+            )
+        if "recipe" in known:
+            backbone = load_backbone(weights, **size)
+        else:
+            pretrained = weights if file else weights == "timm"
+            backbone = Backbone(
+                name, pretrained=pretrained, classifier="new" if file else "loaded", seed=seed, **size
+            )
+        whole: dict[str, Any] = {"input_size": image_size, "crop_pct": 1.0} if image_size else {}
+        P, H = (open_images(place, limit=limit, seed=seed) for place in places)
+        return cls(backbone, evaluation_transform(backbone, **whole), (P, H))
+
+    def features(self) -> tuple[list[FeatureStream], list[Any], list[str]]:
+        """Extract pooled features of un-augmented images (Eq. 18); labels; what is left out."""
+        streams, labels, notes = [], [], list[str]()
+        for images in self.images:
+            found = extract_features(self.backbone, images, self.transform, device="auto")
+            streams.append(as_stream(found.values, name=Path(images.name).name))
+            labels.append(found.labels)
+            notes += images.warnings
+            if bad := found.unreadable:
+                notes.append(f"{images.title}: {len(bad)} images do not decode, the first: {bad[0]}.")
+        return streams, labels, list(dict.fromkeys(notes))
+
+    def batches(self, task: int) -> Generator[Tensor]:
+        """Yield the images of a task that decode, `(B, 3, h, w)`."""
+        data, done = self.images[task], 0
+        for batch in image_loader(data, self.transform, batch_size=_IMAGE_BATCH):
+            if len(batch.labels):
+                yield batch.images
+            done += len(batch.labels) + len(batch.unreadable)
+            report_event(stage=f"layers, images of D_{'PH'[task]}", step=done, steps=len(data))
+
+
+def depth_figure(found: LayerAudit) -> Any:
+    """Draw what is possible behind each layer along the depth; the table has κ's and ranks."""
+    table, figure = found.table, empty()
+    x, limit = table["layer"].to_list(), table["limit_compact"].to_numpy(dtype=float)
+    known = table[["limit_compact", "limit_rir", "rir"]].replace(np.inf, np.nan).to_numpy(dtype=float)
+    top = 3 * float(np.nanmax([found.target, *known.ravel()]))  # where an infinite limit is drawn
+    for layer, *ends in table[["layer", "rir", "limit_rir"]].fillna({"rir": 1.0}).itertuples(index=False):
+        add_line(figure, "", [layer] * 2, ends, NEUTRAL, width=2, showlegend=False, hoverinfo="skip")
+    none = np.where(table["limit_rir"].isna(), 1.0, np.nan)
+    for name, values, color, symbol in (
+        ("compact: no invertible θ exceeds (△: ∞)", limit, PURPLE,
+         np.where(limit > top, "triangle-up-open", "diamond-open")),
+        ("ridge: no square θ exceeds", table["limit_rir"], NEUTRAL, "triangle-down"),
+        ("ridge: a closed form reaches", table["rir"], BLUE, "circle"),
+        ("ridge: none has (i) > 1 and (ii) ≤ 1", none, ORANGE, "x"),
+    ):  # fmt: skip
+        if np.isnan(values).all():
+            continue
+        figure.add_scatter(
+            x=x, y=np.minimum(values, top), mode="markers", name=name, customdata=values,
+            marker={"color": color, "size": 10, "symbol": symbol},
+            hovertemplate="%{x}: RIR %{customdata:.3g}",
+        )  # fmt: skip
+    figure.add_hline(y=found.target, line_color=NEUTRAL, line_dash="dash")
+    note = f"D<sub>P</sub>: {found.rows_benign:,d} rows, D<sub>H</sub>: {found.rows_harmful:,d} rows"
+    if found.cheapest is not None:
+        note += f". Shaded: {found.cheapest}, the cheapest"
+        at = x.index(found.cheapest)
+        figure.add_vrect(x0=at - 0.4, x1=at + 0.4, fillcolor=BLUE, opacity=0.12, line_width=0)
+    figure.update_xaxes(tickangle=-60, type="category")
+    title = f"RIR of a linear extractor (dashed: {number(found.target)})"
+    figure.update_yaxes(**log_axis(title, [*known.ravel(), top, 1.0]))
+    finish(figure, "What a linear extractor can reach behind each layer", note, height=560, width=60)
+    legend = {
+        "orientation": "h",
+        "x": 0,
+        "yref": "container",
+        "y": 0.01,
+        "yanchor": "bottom",
+        "title_text": "",
+    }
+    return figure.update_layout(legend=legend, margin_b=210)

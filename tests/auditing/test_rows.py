@@ -1,11 +1,12 @@
-"""Two files as one pair: matched, scaled, looked at."""
+"""Two files as one pair: matched, scaled, looked at; and rows without a group each."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from condnum.data import feature_rows, files
-from condnum.data.feature_pair import look_at, match_streams, open_pair
+from condnum.auditing import rows as module
+from condnum.auditing.rows import look_at, open_pair, read_rows
+from condnum.data import files
 from condnum.data.files import as_stream
 from condnum.data.task_pair import standardize
 from condnum.errors import DataFormatError, InvalidInputError
@@ -30,7 +31,7 @@ def stream(X, names=None):
 
 
 def looked(P, H, names=None, **options):
-    return look_at(*match_streams(stream(P, names), stream(H, names)), **options)
+    return look_at(*open_pair(stream(P, names), stream(H, names)), **options)
 
 
 class TestPairs:
@@ -50,15 +51,15 @@ class TestPairs:
                 open_pair(*files, drop=drop)
 
     def test_columns_without_names_are_dropped_by_position(self):
-        P, H, notes = match_streams(stream(np.eye(3), "abc"), stream(np.eye(3)), drop="b,x1")
+        P, H, notes = open_pair(stream(np.eye(3), "abc"), stream(np.eye(3)), drop="b,x1")
         assert (P.columns, H.columns) == (("a", "c"), ("x0", "x2"))
         assert "by position" in notes[0]
 
     def test_pairs_that_cannot_be_matched(self):
         with pytest.raises(InvalidInputError, match="2 columns and features has 4"):
-            match_streams(stream(np.ones((3, 2))), stream(np.ones((3, 4))))
+            open_pair(stream(np.ones((3, 2))), stream(np.ones((3, 4))))
         with pytest.raises(InvalidInputError, match=r"no column 'a', 'b' and .* no column 'c', 'd'"):
-            match_streams(stream(np.ones((3, 2)), "ab"), stream(np.ones((3, 2)), "cd"))
+            open_pair(stream(np.ones((3, 2)), "ab"), stream(np.ones((3, 2)), "cd"))
 
 
 class TestRows:
@@ -98,11 +99,11 @@ class TestRows:
 
     def test_many_rows_are_sampled_without_replacement(self, small_blocks, monkeypatch):
         for name, most in (("SAMPLE_ROWS", 50), ("SAMPLE_BYTES", 0)):
-            monkeypatch.setattr(feature_rows, name, most)
+            monkeypatch.setattr(module, name, most)
         rows = np.arange(400.0)[:, None]
         counts = np.zeros(400)
         for seed in range(30):
-            task = feature_rows.read_rows(as_stream(rows), seed=seed)
+            task = read_rows(as_stream(rows), seed=seed)
             assert (np.diff(task.places) > 0).all()
             np.testing.assert_array_equal(task.sample[:, 0], task.places)
             counts[task.places] += 1
@@ -144,3 +145,31 @@ class TestRows:
     def test_there_is_one_target_for_each_row(self):
         with pytest.raises(InvalidInputError, match="has 200 rows, but there are 150 targets"):
             looked(np.ones((200, 2)), np.ones((200, 2)), y_harmful=np.arange(150))
+
+
+class TestGroups:
+    @pytest.mark.parametrize("standardized", [False, True])
+    def test_each_row_is_left_out_once_whatever_the_blocks(self, small_blocks, standardized):
+        """The products of all leave-outs, each brought to N rows, are near those of all rows."""
+        rows = np.random.default_rng(1).normal(size=(200, 3)) * [1, 10, 0.1] + 5
+        found = read_rows(as_stream(rows), standardize=standardized)
+        parts = [X.mT @ X for X in found.leave_outs()]
+        assert len(parts) == 10
+        whole = found.array().T @ found.array()
+        if standardized:
+            assert all(np.diag(K.numpy()) == pytest.approx([200.0] * 3) for K in parts)
+        else:
+            counts = np.array([float(F[0, 0]) ** 2 for F in found.groups])
+            assert counts.sum() == pytest.approx(200)
+            back = sum(K.numpy() * (200 - n) / 200 for K, n in zip(parts, counts, strict=True)) / 9
+            np.testing.assert_allclose(back, whole, rtol=1e-9)
+
+    def test_groups_of_sorted_rows_are_alike(self):
+        """No group holds one end of the order."""
+        found = read_rows(as_stream(np.arange(1000.0)[:, None]))
+        means = [float(F[0, 1] / F[0, 0] + found.shift[0]) for F in found.groups]
+        assert np.abs(np.array(means) - 499.5).max() < 4 * 1000 / 12**0.5 / 10
+
+    @pytest.mark.parametrize(("rows", "groups"), [(21, 0), (23, 10)])
+    def test_groups_need_twice_as_many_rows_as_columns_without_one(self, rows, groups):
+        assert len(read_rows(as_stream(RNG.normal(size=(rows, 10)))).groups) == groups

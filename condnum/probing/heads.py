@@ -140,13 +140,13 @@ def linear_score(train: Sample, test: Sample) -> float:
     return max(score(predicted, train, test) for _, predicted in linear_heads(train, test.X, every=False))
 
 
-def nonlinear_score(theta: FloatArray, train: Sample, test: Sample, *, degree: int | None = None) -> float:
+def nonlinear_score(train: Sample, test: Sample, *, degree: int | None = None) -> float:
     """Return the score of kernel ridge regression: RBF, or all polynomials of that degree.
 
     Cross-validation on its own rows chooses width and penalty.
     """
     mean = train.columns[:NONLINEAR_ROWS].mean(axis=0)
-    predicted = _kernel_ridge(train.X @ theta, train.columns - mean, test.X @ theta, degree)
+    predicted = _kernel_ridge(train.X, train.columns - mean, test.X, degree)
     return score(predicted + mean, train, test)
 
 
@@ -185,7 +185,7 @@ def relearned_score(features: FloatArray, inputs: FloatArray, train: Sample, tes
     """
     back = _kernel_ridge(features, inputs, np.concatenate([train.X, test.X]))
     parts = [of._replace(X=X) for of, X in zip((train, test), np.split(back, [len(train.X)]), strict=True)]
-    return max(linear_score(*parts), nonlinear_score(np.eye(inputs.shape[1]), *parts))
+    return max(linear_score(*parts), nonlinear_score(*parts))
 
 
 def head_scores(train: Sample, test: Sample) -> tuple[float, ...]:
@@ -195,13 +195,13 @@ def head_scores(train: Sample, test: Sample) -> tuple[float, ...]:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    same, net = np.eye(train.X.shape[1]), MLPClassifier(max_iter=300, random_state=0)
+    net = MLPClassifier(max_iter=300, random_state=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the net need not converge
         others = [
             float(model.fit(train.X, train.y).score(test.X, test.y))
             for model in (KNeighborsClassifier(), make_pipeline(StandardScaler(), net))
         ]
-    smooth = nonlinear_score(same, train, test, degree=2), nonlinear_score(same, train, test)
+    smooth = nonlinear_score(train, test, degree=2), nonlinear_score(train, test)
     linear = max(score(predicted, train, test) for _, predicted in linear_heads(train, test.X))
     return linear, *smooth, *others
