@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import json
-import linecache
 import sys
 import tempfile
 import time
@@ -18,11 +18,9 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache, cached_property
+from functools import cached_property
 from html import escape
-from importlib import metadata
 from pathlib import Path
-from types import FunctionType, ModuleType
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -32,11 +30,14 @@ from joblib.parallel import LokyBackend, get_active_backend
 from numpy.typing import NDArray
 
 from condnum.errors import CondnumError, InvalidInputError, check_integer, require
+from condnum.experiments.keys import CODE, modules_of, own_code, own_methods
 from condnum.files import atomic_write, output_folder, write_json, write_tables, write_text
 from condnum.machine import describe_device, limited_threads, provenance, source_revision
 from condnum.methods import METHODS
 
-#: Coordinates and settings, as JSON holds them; `after` is the cell that has to be finished before.
+#: Coordinates and settings, as JSON holds them. For `after`, a cell that has to be finished before, `compute`
+#: gets its outcome; for `beside`, which is empty, a path without suffix for what it keeps while it runs, in
+#: a folder in which it may share files with other cells.
 Cell: TypeAlias = dict[str, Any]
 Row: TypeAlias = dict[str, Any]
 Arrays: TypeAlias = dict[str, NDArray[Any]]
@@ -47,36 +48,27 @@ Outcome: TypeAlias = tuple[Row, Arrays]
 CELLS, ROWS, TABLE, RECORD = "cells", "results.csv", "table.csv", "provenance.json"
 #: How a notebook keeps a run, beside what it shows.
 RUN_TYPE = "application/vnd.condnum.run+json"
-#: Libraries whose versions can change a number.
-LIBRARIES = ("numpy", "scipy", "pandas", "scikit-learn", "torch", "torchvision", "timm", "pillow")
+#: How names of arrays begin in the file of a cell.
+_ARRAY = "array."
+#: What is no column of the rows.
+_GIVEN = ("after", "beside")
 
 
 class Experiment(Protocol):
     """What the frame asks of an experiment; parameters are those of its notebook."""
 
-    @property
-    def cells(self) -> Callable[..., Iterable[Cell]]:
-        """`cells(**parameters)`: check the parameters and list what is computed, in the order of the table."""
-
-    @property
-    def checksum(self) -> Callable[..., str]:
-        """`checksum(**parameters)`: what tells the data from others."""
-
-    @property
-    def compute(self) -> Callable[..., Row | Outcome]:
-        """`compute(**cell)`: a row of scalars, or a row and arrays; `after` is the outcome of that cell."""
-
-    @property
-    def table(self) -> Callable[[pd.DataFrame], pd.DataFrame]:
-        """`table(rows)`: numbers for people, beside the published ones, from the rows of finished cells."""
-
-    @property
-    def figure(self) -> Callable[[Run], Any]:
-        """`figure(run)`: the figure that answers the question."""
-
-    @property
-    def sentence(self) -> Callable[[pd.DataFrame], str]:
-        """`sentence(table)`: the answer."""
+    #: `cells(**parameters)`: check the parameters and list what is computed, in the order of the table.
+    cells: Callable[..., Iterable[Cell]]
+    #: `checksum(**parameters)`: what tells the data from others.
+    checksum: Callable[..., str]
+    #: `compute(**cell)`: a row of scalars, or a row and arrays.
+    compute: Callable[..., Row | Outcome]
+    #: `table(rows)` or `table(rows, arrays)`: numbers for people, from what the finished cells found.
+    table: Callable[..., pd.DataFrame]
+    #: `figure(run)`: the figure that answers the question.
+    figure: Callable[[Run], Any]
+    #: `sentence(table)`: the answer.
+    sentence: Callable[[pd.DataFrame], str]
 
 
 class ExperimentError(CondnumError, RuntimeError):
@@ -96,7 +88,8 @@ class Run:
     table: pd.DataFrame = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "table", self.experiment.table(self.rows))
+        taken = len(inspect.signature(self.experiment.table).parameters)
+        object.__setattr__(self, "table", self.experiment.table(*(self.rows, self.arrays)[:taken]))
 
     @cached_property
     def sentence(self) -> str:
@@ -147,59 +140,10 @@ class Run:
         write_json(Path(folder) / RECORD, self.record)
 
 
-@cache
-def code() -> str:
-    """Return the SHA-256 of condnum's code, as this process found it, and of the libraries' versions."""
-    folder, versions = Path(__file__).resolve().parents[1], []
-    for name in LIBRARIES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions.append((name, metadata.version(name)))
-    texts = [(str(path.relative_to(folder)), path.read_text("utf-8")) for path in folder.rglob("*.py")]
-    return hashlib.sha256(repr([sorted(texts), versions]).encode()).hexdigest()
-
-
-code()  # before anybody edits a file
-
-
-def own_code(*of: Any) -> str:
-    """Return the SHA-256 of the source of what is not condnum's: of a module, or of a notebook.
-
-    Of a notebook or a script all cells count that define a function or a class, in any process the same.
-    """
-    modules = {name for one in of for name in _modules(one) if name.partition(".")[0] != "condnum"}
-    texts = []
-    for name in sorted(modules):
-        module = sys.modules[name]
-        if path := getattr(module, "__file__", None):
-            texts.append(Path(path).read_text("utf-8"))
-            continue
-        own = [value for value in vars(module).values() if getattr(value, "__module__", "") == name]
-        members = [*own, *(part for value in own if isinstance(value, type) for part in vars(value).values())]
-        files = {part.__code__.co_filename for part in members if isinstance(part, FunctionType)}
-        texts += sorted("".join(linecache.getlines(file)) for file in files)
-    return hashlib.sha256(repr(texts).encode()).hexdigest() if texts else ""
-
-
-def _modules(one: Any) -> Iterator[str]:
-    """Yield the names of the modules that define an experiment, or a method."""
-    if isinstance(one, ModuleType):
-        yield one.__name__
-        return
-    for part in (type(one), *(getattr(one, name, None) for name in ("cells", "compute", "table"))):
-        name = getattr(part, "__module__", None)
-        if name in sys.modules and name not in sys.stdlib_module_names:
-            yield str(name)
-
-
 def name_of(experiment: Any) -> str:
     """Return the name of an experiment: its own, or its module's."""
     known = getattr(experiment, "name", None) or getattr(experiment, "__name__", type(experiment).__name__)
     return str(known).rpartition(".")[2].replace("_", "-")
-
-
-def own_methods() -> dict[str, Any]:
-    """Return the methods that are not condnum's, which go along to the workers."""
-    return {name: of for name, of in METHODS.items() if type(of).__module__.partition(".")[0] != "condnum"}
 
 
 def run(
@@ -216,8 +160,9 @@ def run(
     Args:
         experiment: A module or an object, see `Experiment`.
         out: Folder of the results, whose `cells/` keeps every finished cell; empty for none.
-        jobs: Processes; 0 for one per core, or those of the active `joblib.parallel_config`.
-        threads: Of torch and BLAS in each cell: a long descent amplifies what other sums round. None: theirs.
+        jobs: Processes; 0 for one per core (one on a GPU), or those of the active `joblib.parallel_config`.
+        threads: Of torch and BLAS in each cell: a long descent amplifies what other sums round. None: all, of
+            one cell after the other.
         quiet: Show no progress.
         **parameters: Those of the experiment.
 
@@ -231,9 +176,11 @@ def run(
     """
     tqdm = require("tqdm", "notebooks").tqdm
     jobs, started, began = check_integer("jobs", jobs, 0), datetime.now(UTC), time.perf_counter()
+    _forget(experiment, [])  # data may have changed since the last run
     cells = [json.loads(json.dumps(cell)) for cell in experiment.cells(**parameters)]
     own, checksum = own_methods(), experiment.checksum(**parameters)
-    made_of = [name_of(experiment), code(), own_code(experiment, *own.values()), checksum]
+    made_of = [name_of(experiment), CODE, own_code(experiment, *own.values()), checksum]
+    _last[:] = made_of
     kept = contextlib.nullcontext(str(out)) if out else tempfile.TemporaryDirectory(prefix="condnum-")
     with kept as place:
         folder = output_folder(Path(place) / CELLS)
@@ -243,15 +190,15 @@ def run(
         before, errors = len(found), dict[int, str]()
         bar = tqdm(total=len(cells), initial=before, desc=name_of(experiment), disable=quiet, ncols=88,
                    file=sys.stderr, mininterval=0.5, unit="cell")  # fmt: skip
-        _forget(made_of)
         with bar:
             for wave in range(1 + max(map(_depth, cells), default=0)):
                 waiting = [
                     index for index, cell in enumerate(cells) if index not in found and _depth(cell) == wave
                 ]
+                most = jobs or (1 if threads is None or _on_gpu(cells) else 0)
                 work = (delayed(_outcome)(index, experiment, folder, cells[index], made_of, own, threads)
                         for index in waiting)  # fmt: skip
-                for index, outcome, error in _parallel(_processes(jobs, cells, len(waiting)), work):
+                for index, outcome, error in _parallel(_processes(most, len(waiting)), work):
                     found |= {index: outcome} if error == "" else {}
                     errors |= {index: error} if error else {}
                     bar.set_postfix_str(f"{len(errors)} failed" if errors else "")
@@ -273,7 +220,7 @@ def run(
         experiment,
         name_of(experiment),
         pd.DataFrame([cells[index] | found[index][0] for index in done]).drop(
-            columns="after", errors="ignore"
+            columns=[*_GIVEN], errors="ignore"
         ),
         [found[index][1] for index in done],
         pd.DataFrame([(_words(cells[i]), errors[i]) for i in sorted(errors)], columns=["cell", "error"]),
@@ -291,7 +238,7 @@ def _depth(cell: Cell) -> int:
 
 def _words(cell: Cell) -> str:
     """Name a cell in a message."""
-    return ", ".join(f"{name}={value}" for name, value in cell.items() if name != "after")
+    return ", ".join(f"{name}={of}" for name, of in cell.items() if not isinstance(of, dict) and of != "")
 
 
 def _path(folder: Path, cell: Cell, made_of: list[str]) -> Path:
@@ -303,17 +250,22 @@ def _path(folder: Path, cell: Cell, made_of: list[str]) -> Path:
 def _kept(folder: Path, cell: Cell, made_of: list[str]) -> Outcome | None:
     """Return what is kept of a cell; None if it is not finished, or its file is damaged."""
     with contextlib.suppress(Exception), np.load(_path(folder, cell, made_of), allow_pickle=False) as kept:
-        return json.loads(str(kept["row"])), {name: kept[name] for name in kept.files if name != "row"}
+        arrays = {name[len(_ARRAY) :]: kept[name] for name in kept.files if name != "row"}
+        return json.loads(str(kept["row"])), arrays
     return None
 
 
-def _processes(jobs: int, cells: list[Cell], waiting: int) -> int:
-    """Return how many processes compute: one where a GPU does, else what was asked for, or every core."""
+def _on_gpu(cells: list[Cell]) -> bool:
+    """Tell whether a GPU computes, which processes would have to share."""
+    return any(str(cell.get("device", "")).startswith("cuda") for cell in cells)
+
+
+def _processes(jobs: int, waiting: int) -> int:
+    """Return how many processes compute: what was asked for, or configured, or one per core."""
     backend, config = get_active_backend()
     if not isinstance(backend, LokyBackend):
         return jobs or config or -1
-    on_gpu = any(str(cell.get("device", "")).startswith("cuda") for cell in cells)
-    return max(1, min(jobs or (1 if on_gpu else config or cpu_count()), waiting))
+    return max(1, min(jobs or config or cpu_count(), waiting))
 
 
 def _parallel(processes: int, work: Iterable[Any]) -> Iterator[tuple[int, Outcome, str]]:
@@ -341,15 +293,16 @@ def _outcome(
 ) -> tuple[int, Outcome, str]:
     """Compute a cell and keep it; an error becomes a text, so that the other cells go on."""
     METHODS.update(own)
+    path = _path(folder, cell, made_of)
     try:
-        if code() != made_of[1]:
+        if made_of[1] != CODE:
             raise InvalidInputError("the worker has another version of condnum; start it again.")
-        given = dict(cell)
+        given = cell | ({"beside": path.with_suffix("")} if "beside" in cell else {})
         if "after" in cell:
             given["after"] = _kept(folder, cell["after"], made_of)
             if given["after"] is None:
                 raise CondnumError(f"the cell that it starts from failed ({_words(cell['after'])})")
-        _forget(made_of)
+        _forget(experiment, made_of)
         with limited_threads(threads):
             found = experiment.compute(**given)
         row, arrays = found if isinstance(found, tuple) else (found, {})
@@ -362,11 +315,13 @@ def _outcome(
                 raise InvalidInputError(
                     f"array {name!r} of a cell holds Python objects; use numbers or strings."
                 )
-        with atomic_write(_path(folder, cell, made_of)) as temporary:
-            np.savez(temporary, row=np.array(json.dumps(outcome[0])), **outcome[1])  # type: ignore[arg-type]
+        with atomic_write(path) as temporary:
+            arrays = {f"{_ARRAY}{name}": array for name, array in outcome[1].items()}
+            np.savez(temporary, row=np.array(json.dumps(outcome[0])), **arrays)
+        path.with_suffix(".failed").unlink(missing_ok=True)
         return index, outcome, ""
     except Exception as error:
-        write_text(_path(folder, cell, made_of).with_suffix(".failed"), traceback.format_exc())
+        write_text(path.with_suffix(".failed"), traceback.format_exc())
         return index, ({}, {}), f"{type(error).__name__}: {error}"
 
 
@@ -377,15 +332,16 @@ def _scalar(value: Any) -> Any:
     raise InvalidInputError(f"a row holds scalars, not a {type(value).__name__}; return it as an array.")
 
 
-def _forget(made_of: list[str]) -> None:
+def _forget(experiment: Any, made_of: list[str]) -> None:
     """Forget what experiments have cached of other data: a worker, like a notebook, outlives a run."""
-    global _last
     if made_of != _last:
-        for name in [name for name in sys.modules if name.startswith("condnum.experiments.")]:
-            for value in vars(sys.modules[name]).values():
-                if hasattr(value, "cache_clear") and value is not code:
+        names = [name for name in sys.modules if name.startswith("condnum.experiments.")]
+        for name in {*names, *modules_of(experiment)}:
+            for value in list(vars(sys.modules[name]).values()):
+                if hasattr(value, "cache_clear"):
                     value.cache_clear()
-        _last = made_of
+        _last[:] = made_of
 
 
+#: What this process has computed for.
 _last: list[str] = []

@@ -8,13 +8,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pandas as pd
 
-from condnum.deep.attacks.report import cheapest_attack
-from condnum.page.style import option_text
-from condnum.probing.panel import factor_text
-from condnum.probing.race import AttackBudget
-from condnum.page.deep import HEADLINE, factor_table, in_percent, net_label
 from condnum.page.erasure import left_table
 from condnum.page.linear import immunized, limits_table
+from condnum.page.style import option_text
 from condnum.page.tables import (
     GAP,
     Column,
@@ -27,6 +23,8 @@ from condnum.page.tables import (
     spread,
     times,
 )
+from condnum.probing.panel import factor_text
+from condnum.probing.race import AttackBudget
 
 #: A table of a run by its name; None if the run has none.
 Tables: TypeAlias = Callable[[str], Any]
@@ -164,44 +162,6 @@ def _differences(paper: Protocol, summary: pd.DataFrame, data: str, comparable: 
     return [text for text, applies in said.items() if applies]
 
 
-def _deep(tables: Tables, kind: str, data: str) -> Answer:
-    summary, results = in_percent(tables("summary")).query("convention == 'compact'"), tables("results")
-    steps = results.groupby(["backbone", "method"])["steps"].max()
-    columns: dict[str, Column] = {
-        **({"backbone": "backbone"} if summary["backbone"].nunique() > 1 else {}),
-        "method": ("method", net_label),
-        "RIR_θ0": ("rir_mean rir_std", spread),
-        "published": ("published_rir published_rir_std", partial(spread, digits=4)),
-        "steps": ("steps", "{:,.0f}".format),
-        "immunized": (
-            "method success_rate seeds",
-            lambda name, rate, seeds: "—" if name == "initial" else count_of(rate * seeds, seeds),
-        ),
-        "D_P accuracy (%)": ("accuracy_mean accuracy_std", spread),
-        "D_H by SGD (%)": ("probe_final_mean probe_final_std", spread),
-        "D_H solved (%)": ("convex_mean convex_std", spread),
-    }
-    keys = pd.MultiIndex.from_frame(summary[["backbone", "method"]])
-    rows = summary.assign(steps=steps.reindex(keys).to_numpy())
-    said = []
-    for backbone, own in rows.groupby("backbone", sort=False):
-        at = own.set_index("method")
-        row, start = at.loc[_first(own["method"])], at.loc["initial"]
-        immunized = count_of(row["success_rate"] * row["seeds"], row["seeds"])
-        against = _against(row["published_rir"], row["published_rir_std"], "Table 3")
-        sgd, solved = (
-            f"{row[name]:.1f}{GAP}% (on θ_0 {start[name]:.1f}{GAP}%)"
-            for name in ("probe_final_mean", "convex_mean")
-        )
-        said.append(
-            f"{backbone}: {_words(str(row.name))} immunizes {immunized} seeds with RIR_θ0 "
-            f"{spread(row['rir_mean'], row['rir_std'])}, {against}"
-            f"{'' if row['published_same'] else ' for another net and other data'}; SGD on a new head "
-            f"reaches {sgd} on D_H, a solver {solved}."
-        )
-    return Answer(" ".join(said), shown(rows, columns))
-
-
 def _limits(tables: Tables, kind: str, data: str) -> Answer:
     summary = tables("summary")
     share = summary[summary["method"] != "identity"].groupby("method", sort=False)["rir_share"].mean()
@@ -260,17 +220,6 @@ def _erasure(tables: Tables, kind: str, data: str) -> Answer:
     return Answer(said, left_table(summary))
 
 
-def _deep_attackers(tables: Tables, kind: str, data: str) -> Answer:
-    factors = tables("factors")
-    most = 0 if 0 in set(factors["shots"]) else factors["shots"].max()
-    table = factors[(factors["shots"] == most) & np.isclose(factors["fraction"], HEADLINE)]
-    answers = [
-        f"{backbone}, {_words(str(method))}: {cheapest_attack(rows)}"
-        for (backbone, method), rows in table.groupby(["backbone", "method"], sort=False)
-    ]
-    return Answer(" ".join([*answers, "The paper attacks by a linear probe alone."]), factor_table(factors))
-
-
 def _corrections(tables: Tables, kind: str, data: str) -> Answer:
     table = tables("corrections")
     said = (
@@ -284,8 +233,6 @@ _ANSWERS: dict[str, Callable[[Tables, str, str], Answer]] = {
     "house-prices": _linear,
     "mnist": _linear,
     "digits": _linear,
-    "deep": _deep,
-    "deep-attackers": _deep_attackers,
     "limits": _limits,
     "attackers": _attackers,
     "erasure": _erasure,

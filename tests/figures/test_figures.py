@@ -7,7 +7,6 @@ import pytest
 from condnum import figures as plots
 from condnum.errors import InvalidInputError
 from condnum.figures import attack_panel, limits
-from condnum.figures.probe_accuracy import probe_accuracy_figure, ratio_history_figure
 from condnum.page.style import method_style
 from condnum.probing import AttackBudget
 from condnum.probing import attack_panel as attacked
@@ -47,22 +46,7 @@ def report():
     return attacked(X, y, thetas, attackers=names, budget=budget)
 
 
-@pytest.fixture(scope="module")
-def net_curves():
-    points = {"probe_accuracy": [(0, 0.2), (1, 0.3)], "convex_accuracy": [(0, 0.95)]}
-    rows = []
-    for backbone in ("net_a", "net_b"):
-        for method, top in (("initial", 0.9), ("ours", 0.5)):
-            for seed in (0, 1):
-                own = {**points, "probe_accuracy": [*points["probe_accuracy"], (2, top + 0.02 * seed)]}
-                if method == "ours":
-                    own["rir"] = [(10, 4.0), (20, 100.0 + 300 * seed)]
-                    own["kept_rir"] = [(20, 5.0), (20, 4.0), (20, 7.0)]
-                rows += [(backbone, method, seed, q, x, v) for q, pairs in own.items() for x, v in pairs]
-    return pd.DataFrame(rows, columns=["backbone", "method", "seed", "quantity", "x", "value"])
-
-
-def test_a_line_is_the_geometric_mean_over_seeds_and_a_band_reaches_from_least_to_largest(curves, net_curves):
+def test_a_line_is_the_geometric_mean_over_seeds_and_a_band_reaches_from_least_to_largest(curves):
     figure = plots.norm_ratio_figure(curves, "toy data")
     assert figure.layout.title.text.partition("<br><sup>")[2].startswith("toy data. ")
     listed = [t.name for t in figure.data if t.name and t.showlegend is not False]
@@ -75,17 +59,6 @@ def test_a_line_is_the_geometric_mean_over_seeds_and_a_band_reaches_from_least_t
     np.testing.assert_allclose(band.y, [1e-2, 1e-4, 1e-2, 1])
     assert trace(figure, "Identity", "x2").y[-1] == pytest.approx(1e-32)  # zero
     assert (line.line.color, line.line.dash) == method_style("ours")[1:]
-    mean = trace(probe_accuracy_figure(net_curves, "toy data"), "θ<sub>0</sub> (not")
-    np.testing.assert_allclose(mean.y, [20, 30, 91])
-
-
-def test_marks_of_a_net_show_the_span_over_draws_and_the_level_of_a_solver(net_curves):
-    mark = next(t for t in ratio_history_figure(net_curves, "toy data").data if t.mode == "markers")
-    assert (mark.x[0], mark.y[0]) == (20, 5)
-    assert (mark.error_y.array[0], mark.error_y.arrayminus[0]) == (2, 1)
-    drawn = probe_accuracy_figure(net_curves, "toy data").data
-    level = next(t for t in drawn if str(t.name).endswith("convex"))
-    assert [*level.y] == pytest.approx([95, 95])
 
 
 def test_factors_are_numbers_or_lower_bounds(report):

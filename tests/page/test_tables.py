@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from condnum.page import deep, linear, tables
+from condnum.page import linear, tables
 from condnum.studies.frame.record import verdict_rows
 from condnum.studies.measure import TABLE_1
 
@@ -29,7 +29,6 @@ def test_values_are_written_by_their_kind():
     assert [tables.cell(value) for value in values] == [
         "R<sub>ill</sub> only".replace(" ", tables.GAP), "&lt;b&gt;x", "1,234", "0.5", "∞", "yes"
     ]  # fmt: skip
-    assert deep.net_label("<b>") == "&lt;b&gt;"
     page = tables.as_html(pd.DataFrame({"rank K_P": [tables.label("r_ill_only")]}))
     assert "rank K<sub>P</sub>" in page
     assert "R<sub>ill</sub>" in page
@@ -62,9 +61,6 @@ def test_each_table_has_its_columns(table, where, column, text):
 
 
 def test_the_note_says_whether_published_numbers_compare():
-    assert "for orientation only" in deep.published_note(committed("deep/mnist/summary"))
-    same = deep.published_note(committed("deep/mnist/summary").assign(published_same=True))
-    assert "those of Table 3 for this backbone" in same
     summary = committed("limits/house_prices/summary").iloc[:2]
     summary = summary.assign(immunized=2, seeds=2, rir_share=0.1, rir_share_max=0.2)
     shares = linear.limits_table(summary.assign(rir_share_min=[0.05, 0.1]))

@@ -4,7 +4,6 @@ import pytest
 
 from condnum.errors import DataNotFoundError, InvalidInputError
 from condnum.methods import METHODS
-from condnum.studies.deep import DeepNets
 from condnum.studies.house_prices import HousePrices
 
 LINEAR = """
@@ -23,7 +22,6 @@ class One:
         ("mine_0", "", HousePrices, InvalidInputError, "must define one method.* found 0"),
         ("mine_2", LINEAR.replace('"one"', '"pareto"'), HousePrices, InvalidInputError, "built-in method"),
         ("json", "", HousePrices, InvalidInputError, "another module is called json; rename"),
-        ("mine_1", LINEAR, DeepNets, InvalidInputError, "no net_parts"),
     ],
 )
 def test_files_that_are_refused(tmp_path, monkeypatch, name, text, study, error, message):

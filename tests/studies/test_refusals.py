@@ -4,8 +4,6 @@ import pytest
 
 from condnum.errors import CondnumError
 from condnum.studies.attackers import Attackers
-from condnum.studies.deep import DeepNets
-from condnum.studies.deep_attackers import DeepAttackers
 from condnum.studies.digits import DigitPairs
 from condnum.studies.house_prices import HousePrices
 from condnum.studies.limits import Limits
@@ -20,11 +18,6 @@ from condnum.studies.limits import Limits
         (HousePrices, {"data": "mnist"}, "data 'mnist': house-prices takes house-prices, embedded or"),
         (DigitPairs, {"pairs": ((4, 4),)}, "two different digits"),
         (DigitPairs, {"pairs": "4-7,4-x"}, "expected a pair of digits such as 4-7, .*got '4-x'"),
-        (DeepNets, {"preset": "resnet18-car"}, "did you mean 'resnet18-cars'"),
-        (DeepNets, {"data": "images", "benign": "a"}, "need both tasks"),
-        (DeepAttackers, {"attackers": ("lora-adam",)}, "unknown deep attacker 'lora-adam'"),
-        (DeepAttackers, {"shots": "8,many"}, "examples per class such as 8,128,0: .* got '8,many'"),
-        (DeepAttackers, {"models": "nowhere"}, "nowhere has no theta_0.safetensors with"),
         (Limits, {"data": "svhn"}, "unknown data set 'svhn'"),
         (Limits, {"pairs": "4-7"}, "house-prices is a single pair"),
         (Attackers, {"data": "mnst:4-9"}, "did you mean 'mnist:4-9'"),
