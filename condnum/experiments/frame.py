@@ -11,11 +11,12 @@ import contextlib
 import hashlib
 import inspect
 import json
+import os
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -32,7 +33,7 @@ from numpy.typing import NDArray
 from condnum.errors import CondnumError, InvalidInputError, check_integer, require
 from condnum.experiments.keys import CODE, modules_of, own_code, own_methods
 from condnum.files import atomic_write, output_folder, write_json, write_tables, write_text
-from condnum.machine import describe_device, limited_threads, provenance, source_revision
+from condnum.machine import describe_device, end_with, limited_threads, provenance, source_revision
 from condnum.methods import METHODS
 
 #: Coordinates and settings, as JSON holds them. For `after`, a cell that has to be finished before, `compute`
@@ -181,7 +182,8 @@ def run(
     own, checksum = own_methods(), experiment.checksum(**parameters)
     made_of = [name_of(experiment), CODE, own_code(experiment, *own.values()), checksum]
     _last[:] = made_of
-    kept = contextlib.nullcontext(str(out)) if out else tempfile.TemporaryDirectory(prefix="condnum-")
+    out = Path(out).expanduser() if out else ""
+    kept = contextlib.nullcontext(out) if out else tempfile.TemporaryDirectory(prefix="condnum-")
     with kept as place:
         folder = output_folder(Path(place) / CELLS)
         found = {
@@ -196,9 +198,11 @@ def run(
                     index for index, cell in enumerate(cells) if index not in found and _depth(cell) == wave
                 ]
                 most = jobs or (1 if threads is None or _on_gpu(cells) else 0)
-                work = (delayed(_outcome)(index, experiment, folder, cells[index], made_of, own, threads)
-                        for index in waiting)  # fmt: skip
-                for index, outcome, error in _parallel(_processes(most, len(waiting)), work):
+                work = [
+                    delayed(_outcome)(index, experiment, folder, cells[index], made_of, own, threads)
+                    for index in waiting
+                ]
+                for index, outcome, error in _parallel(most, made_of[2], work):
                     found |= {index: outcome} if error == "" else {}
                     errors |= {index: error} if error else {}
                     bar.set_postfix_str(f"{len(errors)} failed" if errors else "")
@@ -260,19 +264,22 @@ def _on_gpu(cells: list[Cell]) -> bool:
     return any(str(cell.get("device", "")).startswith("cuda") for cell in cells)
 
 
-def _processes(jobs: int, waiting: int) -> int:
-    """Return how many processes compute: what was asked for, or configured, or one per core."""
-    backend, config = get_active_backend()
-    if not isinstance(backend, LokyBackend):
-        return jobs or config or -1
-    return max(1, min(jobs or config or cpu_count(), waiting))
+def _parallel(jobs: int, own: str, work: Sequence[Any]) -> Iterator[tuple[int, Outcome, str]]:
+    """Yield outcomes as they come, and stop what is running when the caller stops.
 
-
-def _parallel(processes: int, work: Iterable[Any]) -> Iterator[tuple[int, Outcome, str]]:
-    """Yield outcomes as they come, and stop what is running when the caller stops."""
+    Processes are those that were asked for, or configured, or one per core; workers that have imported other
+    code of one's own than `own` are not used again.
+    """
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-    with contextlib.closing(Parallel(processes, return_as="generator_unordered")(work)) as outcomes:
+    backend, config = get_active_backend()
+    processes, options = jobs or config or -1, {}
+    if isinstance(backend, LokyBackend):
+        processes = max(1, min(jobs or config or cpu_count(), len(work)))
+    if isinstance(backend, LokyBackend) and processes > 1:
+        options = {"initializer": _begin, "initargs": (os.getpid(), own)}
+    parallel = Parallel(processes, return_as="generator_unordered", **options)
+    with contextlib.closing(parallel(work)) as outcomes:
         try:
             yield from outcomes
         except TerminatedWorkerError as error:
@@ -280,6 +287,11 @@ def _parallel(processes: int, work: Iterable[Any]) -> Iterator[tuple[int, Outcom
                 "a worker process died (killed, out of memory, or crashed); finished cells are kept: run the "
                 "same again, with fewer jobs if memory was short."
             ) from error
+
+
+def _begin(parent: int, own: str) -> None:
+    """Let a worker end once its parent was killed."""
+    end_with(parent)
 
 
 def _outcome(
@@ -307,7 +319,7 @@ def _outcome(
             found = experiment.compute(**given)
         row, arrays = found if isinstance(found, tuple) else (found, {})
         outcome = (
-            json.loads(json.dumps(row, default=_scalar)),
+            {name: _scalar(value) for name, value in row.items()},
             {name: np.asarray(a) for name, a in arrays.items()},
         )
         for name, array in outcome[1].items():
@@ -326,9 +338,11 @@ def _outcome(
 
 
 def _scalar(value: Any) -> Any:
-    """Return a number of NumPy or torch as Python's."""
+    """Return a value of a row; numbers of NumPy and torch as Python's."""
     if getattr(value, "ndim", 1) == 0:
         return value.item()
+    if isinstance(value, str | int | float | None):
+        return value
     raise InvalidInputError(f"a row holds scalars, not a {type(value).__name__}; return it as an array.")
 
 
