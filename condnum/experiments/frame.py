@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import inspect
 import json
 import os
 import sys
@@ -17,38 +16,28 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
-from html import escape
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
 from joblib import Parallel, cpu_count, delayed
 from joblib.parallel import LokyBackend, get_active_backend
-from numpy.typing import NDArray
 
 from condnum.errors import CondnumError, InvalidInputError, check_integer, require
 from condnum.experiments.keys import CODE, modules_of, own_code, own_methods
-from condnum.files import atomic_write, output_folder, write_json, write_tables, write_text
+from condnum.experiments.outcome import Arrays as Arrays
+from condnum.experiments.outcome import Cell as Cell
+from condnum.experiments.outcome import Outcome as Outcome
+from condnum.experiments.outcome import Row as Row
+from condnum.experiments.outcome import Run as Run
+from condnum.files import atomic_write, output_folder, write_text
 from condnum.machine import describe_device, end_with, limited_threads, provenance, source_revision
 from condnum.methods import METHODS
 
-#: Coordinates and settings, as JSON holds them. For `after`, a cell that has to be finished before, `compute`
-#: gets its outcome; for `beside`, which is empty, a path without suffix for what it keeps while it runs, in
-#: a folder in which it may share files with other cells.
-Cell: TypeAlias = dict[str, Any]
-Row: TypeAlias = dict[str, Any]
-Arrays: TypeAlias = dict[str, NDArray[Any]]
-#: What a cell found: columns of the table of all cells, and long values beside them.
-Outcome: TypeAlias = tuple[Row, Arrays]
-
-#: In a folder of results: the finished cells, and the tables and the record of the last whole run.
-CELLS, ROWS, TABLE, RECORD = "cells", "results.csv", "table.csv", "provenance.json"
-#: How a notebook keeps a run, beside what it shows.
-RUN_TYPE = "application/vnd.condnum.run+json"
+#: In a folder of results: the finished cells.
+CELLS = "cells"
 #: How names of arrays begin in the file of a cell.
 _ARRAY = "array."
 #: What is no column of the rows.
@@ -74,71 +63,6 @@ class Experiment(Protocol):
 
 class ExperimentError(CondnumError, RuntimeError):
     """Every cell failed, or a worker died; the message has the first error."""
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class Run:
-    """What a run found."""
-
-    experiment: Any
-    name: str
-    rows: pd.DataFrame  # a row per finished cell: its coordinates, and what it found
-    arrays: list[Arrays]  # of the same cells
-    failures: pd.DataFrame  # cells that failed, and why
-    record: Mapping[str, Any]  # what somebody else needs to reproduce it
-    table: pd.DataFrame = field(init=False)
-
-    def __post_init__(self) -> None:
-        taken = len(inspect.signature(self.experiment.table).parameters)
-        object.__setattr__(self, "table", self.experiment.table(*(self.rows, self.arrays)[:taken]))
-
-    @cached_property
-    def sentence(self) -> str:
-        """The answer."""
-        return str(self.experiment.sentence(self.table))
-
-    def __repr__(self) -> str:
-        return self.sentence
-
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        """Return sentence and failures, and for programs all of the run but its arrays."""
-        claim, stop, rest = self.sentence.partition(". ")
-        shown = f'<p class="answer"><b>{escape(claim + stop)}</b>{escape(rest)}</p>'
-        if len(self.failures):
-            shown += f"<h3>Cells that failed</h3>{self.failures.to_html(index=False)}"
-        table = json.loads(self.table.to_json(orient="split", index=False, double_precision=15))
-        kept = {"name": self.name, "sentence": self.sentence, "table": table, "record": self.record}
-        return {"text/plain": self.sentence, "text/html": shown, RUN_TYPE: kept}
-
-    def show(self) -> None:
-        """Show the sentence, the figure and the table in a notebook."""
-        from IPython.display import HTML, display
-
-        from condnum.page.tables import sortable, written
-
-        display(self, self.experiment.figure(self), HTML(sortable(written(self.table))))
-
-    @property
-    def about(self) -> pd.DataFrame:
-        """What made this run, in two columns."""
-        record = dict(self.record)
-        facts = {"data (SHA-256)": record["made_of"][-1], "code (SHA-256)": record["made_of"][1]}
-        facts |= {
-            name: record[name] for name in ("parameters", "cells", "seconds", "device", "versions", "source")
-        }
-        words = [
-            ", ".join(f"{key}: {of}" for key, of in value.items())
-            if isinstance(value, Mapping)
-            else str(value)
-            for value in facts.values()
-        ]
-        return pd.DataFrame({"what": list(facts), "value": words})
-
-    def save(self, folder: str | Path) -> None:
-        """Write the rows, the table and the record."""
-        tables = {ROWS: self.rows, TABLE: self.table}
-        write_tables(folder, tables)
-        write_json(Path(folder) / RECORD, self.record)
 
 
 def name_of(experiment: Any) -> str:

@@ -16,6 +16,7 @@ from waiting import wait_until
 
 from condnum.experiments import frame, house_prices
 from condnum.experiments.frame import ExperimentError
+from condnum.experiments.outcome import RUN_TYPE
 from condnum.methods import METHODS
 
 QUIET = {"quiet": True, "jobs": 1}
@@ -34,7 +35,7 @@ def test_rows_arrays_table_sentence_and_record(squares, log, tmp_path):
     assert run.sentence == repr(run) == "3 squares. They are whole."
     assert run.record["cells"] == {"computed": 3, "kept": 0, "failed": 0}
     shown = run._repr_mimebundle_()
-    assert shown[frame.RUN_TYPE]["table"]["data"] == [[0, 0], [1, 1], [2, 4]]
+    assert shown[RUN_TYPE]["table"]["data"] == [[0, 0], [1, 1], [2, 4]]
     assert "<b>3 squares. </b>They are whole." in shown["text/html"]
     written = {path.name for path in (tmp_path / "out").iterdir()}
     assert written == {"cells", "results.csv", "table.csv", "provenance.json"}
@@ -122,6 +123,7 @@ def test_what_no_file_can_keep_is_refused(squares, log, monkeypatch, found, word
         frame.run(squares, log=str(log), count=1, **QUIET)
 
 
+@pytest.mark.slow
 def test_processes_and_threads_are_those_that_were_asked_for(squares, log):
     def pids():
         found = {int(line.split()[1]) for line in log.read_text().splitlines()}
@@ -172,6 +174,7 @@ POWER = 1
 """
 
 
+@pytest.mark.slow
 def test_methods_of_ones_own_reach_the_workers_and_their_code_counts(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -191,6 +194,7 @@ def test_methods_of_ones_own_reach_the_workers_and_their_code_counts(tmp_path, m
     assert found[0][1] == found[1][1] != found[2][1]
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_a_clear_error_and_finished_cells_are_kept(squares, log, tmp_path):
     Path(f"{log}.killed").touch()
     with pytest.raises(ExperimentError, match=r"a worker process died .* finished cells are kept"):
