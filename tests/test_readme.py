@@ -108,7 +108,7 @@ assert found["identity"].rir < found["ours"].rir <= found["max_rir"].rir * (1 + 
 assert panel.steps_table()["attacker"].tolist() == ["Gradient descent", "Sign descent"]
 """,
     "Turned": """
-limits = run.tables["results"].set_index("degrees")["limit"]
+limits = run.table.set_index("degrees")["limit"]
 assert abs(limits[0] - 1) < 1e-9 and abs(limits[90] / 100**2 - 1) < 1e-9, limits
 """,
 }

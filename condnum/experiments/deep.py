@@ -280,7 +280,7 @@ def sentence(table: pd.DataFrame) -> str:
         said.append(
             f"On {pair}, {label_text(row.name)} immunizes {backbone} in "
             f"{count_of(row['immunized_compact'], row['of'])} seeds with RIR_θ0 "
-            f"{spread(row['rir_mean'], row['rir_std'])}{paper} and keeps an accuracy of "
+            f"{spread(row['rir_mean'], row['rir_std'])}{paper} with an accuracy of "
             f"{beside('accuracy_mean')} on D_P; on D_H, SGD on a new head reaches {beside('sgd_mean')}, "
             f"and a solver {beside('solved_mean')}."
         )

@@ -260,9 +260,10 @@ def table(rows: pd.DataFrame, arrays: Iterable[Arrays]) -> pd.DataFrame:
     for net in _NETS:
         factors[f"final_{net}"] *= 100
         factors.loc[factors[f"reached_{net}"] < factors["attacks"], f"needs_{net}"] = math.nan
+    factors["sgrc"] = 100 * (1 - factors["final_theta_i"] / factors["final_theta_0"])
     columns = ["pair", *names, "rir", "label", "shots", "goal", "examples_theta_i"]
     columns += ["reached_theta_i", "attacks", *(f"needs_{net}" for net in _NETS)]
-    columns += ["factor", "noise", "effect", "protection", "final_theta_0", "final_theta_i"]
+    columns += ["factor", "noise", "effect", "protection", "final_theta_0", "final_theta_i", "sgrc"]
     return factors[columns].rename(columns={"attacks": "of"})
 
 

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import linecache
 import sys
+import uuid
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -53,7 +54,8 @@ def own_code(*of: Any) -> str:
         own = [value for value in vars(module).values() if getattr(value, "__module__", "") == name]
         members = [*own, *(part for value in own if isinstance(value, type) for part in vars(value).values())]
         files = {part.__code__.co_filename for part in members if isinstance(part, FunctionType)}
-        texts += sorted("".join(linecache.getlines(file)) for file in files)
+        known = sorted({"".join(linecache.getlines(file)) for file in files} - {""})
+        texts += known or [uuid.uuid4().hex]  # typed at a prompt: never taken for another
     return _hash(texts) if texts else ""
 
 

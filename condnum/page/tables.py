@@ -145,6 +145,7 @@ HEADINGS = {
     "final_theta_0": "final on θ_0 (%)",
     "final_theta_i": "final on θ_I (%)",
     "protection": "protection score",
+    "sgrc": "SGRC (%)",
     "rir_share": "RIR / limit",
     "benign_loss": "benign loss, clause (c)",
     "benign_steps": "benign steps, × raw",

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import nbformat
 import numpy as np
@@ -158,6 +159,18 @@ def test_a_change_of_data_or_code_computes_anew(squares, log, tmp_path):
     squares = importlib.reload(squares)
     edited = frame.run(squares, out=tmp_path / "out", log=str(log), count=3, **QUIET)
     assert (edited.record["cells"]["kept"], edited.rows["y"].tolist()) == (0, [0, -10, -40])
+
+
+def test_what_has_no_source_is_never_taken_for_another(squares, log, tmp_path, monkeypatch):
+    for factor in (1, 2):
+        typed = ModuleType("typed")  # as the module of what is typed at a prompt
+        monkeypatch.setitem(sys.modules, "typed", typed)
+        text = f"class Typed:\n def compute(self, *, x, **_):\n  return {{'y': {factor} * x}}\n"
+        exec(text, vars(typed))
+        for name in ("cells", "checksum", "table", "sentence"):
+            setattr(typed.Typed, name, staticmethod(getattr(squares, name)))
+        run = frame.run(typed.Typed(), out=tmp_path / "out", log=str(log), count=2, **QUIET)
+        assert run.rows["y"].tolist() == [0, factor]
 
 
 METHOD = """
