@@ -67,9 +67,8 @@ def cells(
     made = _given(choice, models, who) if models else choice.cells()
     attacks = []
     for theta in made:
-        images = choice.images["benign"] if any(one.benign for one in who) else ""
         where = {name: theta[name] for name in ("backbone", "seed", *choice.common)}
-        where |= {"fresh": any(one.fresh for one in who), "benign": bool(images)}
+        where |= {"fresh": any(one.fresh for one in who), "benign": any(one.benign for one in who)}
         where |= {"budget": asdict(budget), "test_images": given["test_images"], "after": theta}
         for net in [theta["method"], *([AGAIN, SCRATCH] if theta["method"] == INITIAL else [])]:
             attacks += [
