@@ -64,7 +64,9 @@ def report_event(**event: object) -> None:
 
 
 @contextmanager
-def progress_bar(title: str, *, total: int | None = None, done: int = 0, quiet: bool = False) -> Generator[Any]:
+def progress_bar(
+    title: str, *, total: int | None = None, done: int = 0, quiet: bool = False
+) -> Generator[Any]:
     """Show a tqdm bar on the standard error while the block runs, with the last event behind it."""
     tqdm = require("tqdm", "notebooks").tqdm
     look = {"total": total, "initial": done, "disable": quiet, "file": sys.stderr, "mininterval": 0.5}

@@ -1,6 +1,7 @@
 """Values that must not move: published numbers, closed forms of the bundled data, counter-examples."""
 
 import pytest
+from condnum.studies.measure import TABLE_1, TABLE_2, TABLE_3
 
 from condnum import (
     ImmunizationProblem,
@@ -13,7 +14,6 @@ from condnum import (
     relative_immunization_ratio,
     rir_limit,
 )
-from condnum.studies.measure import TABLE_1, TABLE_2, TABLE_3
 
 #: Of bundled pairs: D, rank and compact κ of K_P, the same of K_H, the limit of RIR.
 BUNDLED = {

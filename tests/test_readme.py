@@ -188,7 +188,9 @@ def parsed_only(tmp_path, monkeypatch):
     own = nbformat.v4.new_code_cell(OWN_NOTEBOOK, metadata={"tags": ["parameters"]})
     for name in ("PATH.ipynb", "my_notebook.ipynb"):
         nbformat.write(nbformat.v4.new_notebook(cells=[own]), tmp_path / name)
-    (tmp_path / "log_kappa.py").write_text(fences(PAGES["condnum/site/pages/howto/own_study.md"], "python")[0])
+    (tmp_path / "log_kappa.py").write_text(
+        fences(PAGES["condnum/site/pages/howto/own_study.md"], "python")[0]
+    )
     monkeypatch.chdir(tmp_path)
 
 

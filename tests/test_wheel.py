@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from condnum.site.results import committed_runs
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -10,204 +10,66 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import linecache
+import os
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cache, cached_property
-from importlib import metadata
 from pathlib import Path
-from types import FunctionType, ModuleType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
 from joblib import Parallel, cpu_count, delayed
 from joblib.parallel import LokyBackend, get_active_backend
-from numpy.typing import NDArray
 
-from condnum.errors import CondnumError, InvalidInputError, check_integer, require
-from condnum.files import atomic_write, output_folder, write_json, write_tables, write_text
-from condnum.machine import describe_device, limited_threads, provenance, source_revision
+from condnum.errors import CondnumError, InvalidInputError, check_integer
+from condnum.experiments.keys import CODE, modules_of, own_code, own_methods
+from condnum.experiments.outcome import Arrays as Arrays
+from condnum.experiments.outcome import Cell as Cell
+from condnum.experiments.outcome import Outcome as Outcome
+from condnum.experiments.outcome import Row as Row
+from condnum.experiments.outcome import Run as Run
+from condnum.files import atomic_write, output_folder, write_text
+from condnum.machine import describe_device, end_with, limited_threads, provenance, source_revision
 from condnum.methods import METHODS
+from condnum.progress import PROGRESS_VARIABLE, progress_bar
 
-#: Coordinates and settings, as JSON holds them; `after` is the cell that has to be finished before.
-Cell: TypeAlias = dict[str, Any]
-Row: TypeAlias = dict[str, Any]
-Arrays: TypeAlias = dict[str, NDArray[Any]]
-#: What a cell found: columns of the table of all cells, and long values beside them.
-Outcome: TypeAlias = tuple[Row, Arrays]
-
-#: In a folder of results: the finished cells, and the tables and the record of the last whole run.
-CELLS, ROWS, TABLE, RECORD = "cells", "results.csv", "table.csv", "provenance.json"
-#: How a notebook keeps a run, beside what it shows.
-RUN_TYPE = "application/vnd.condnum.run+json"
-#: Libraries whose versions can change a number.
-LIBRARIES = ("numpy", "scipy", "pandas", "scikit-learn", "torch", "torchvision", "timm", "pillow")
+#: In a folder of results: the finished cells.
+CELLS = "cells"
+#: How names of arrays begin in the file of a cell.
+_ARRAY = "array."
+#: What is no column of the rows.
+_GIVEN = ("after", "beside")
 
 
 class Experiment(Protocol):
     """What the frame asks of an experiment; parameters are those of its notebook."""
 
-    @property
-    def cells(self) -> Callable[..., Iterable[Cell]]:
-        """`cells(**parameters)`: check parameters and list what is computed, in the order of the table."""
-
-    @property
-    def checksum(self) -> Callable[..., str]:
-        """`checksum(**parameters)`: what tells the data from others."""
-
-    @property
-    def compute(self) -> Callable[..., Row | Outcome]:
-        """`compute(**cell)`: a row of scalars, or a row and arrays; `after` is the outcome of that cell."""
-
-    @property
-    def table(self) -> Callable[[pd.DataFrame], pd.DataFrame]:
-        """`table(rows)`: numbers for people, beside the published ones, from the rows of finished cells."""
-
-    @property
-    def figure(self) -> Callable[[Run], Any]:
-        """`figure(run)`: the figure that answers the question."""
-
-    @property
-    def sentence(self) -> Callable[[pd.DataFrame], str]:
-        """`sentence(table)`: the answer."""
+    #: `cells(**parameters)`: check the parameters and list what is computed, in the order of the table.
+    cells: Callable[..., Iterable[Cell]]
+    #: `checksum(**parameters)`: what tells the data from others.
+    checksum: Callable[..., str]
+    #: `compute(**cell)`: a row of scalars, or a row and arrays.
+    compute: Callable[..., Row | Outcome]
+    #: `table(rows)` or `table(rows, arrays)`: numbers for people, from what the finished cells found.
+    table: Callable[..., pd.DataFrame]
+    #: `figure(run)`: the figure that answers the question.
+    figure: Callable[[Run], Any]
+    #: `sentence(table)`: the answer.
+    sentence: Callable[[pd.DataFrame], str]
 
 
 class ExperimentError(CondnumError, RuntimeError):
     """Every cell failed, or a worker died; the message has the first error."""
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class Run:
-    """What a run found."""
-
-    experiment: Any
-    name: str
-    rows: pd.DataFrame  # a row per finished cell: its coordinates, and what it found
-    arrays: list[Arrays]  # of the same cells
-    failures: pd.DataFrame  # cells that failed, and why
-    record: Mapping[str, Any]  # what somebody else needs to reproduce it
-    table: pd.DataFrame = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "table", self.experiment.table(self.rows))
-
-    @cached_property
-    def sentence(self) -> str:
-        """The answer."""
-        return str(self.experiment.sentence(self.table))
-
-    def __repr__(self) -> str:
-        """Return the sentence and the table as text."""
-        from condnum.page.tables import plain, written
-
-        return f"{self.sentence}\n\n{plain(written(self.table))}"
-
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        """Return sentence and failures, and for programs all of the run but its arrays."""
-        from condnum.page.tables import formula_html
-
-        claim, stop, rest = self.sentence.partition(". ")
-        shown = f'<p class="answer"><b>{formula_html(claim + stop)}</b>{formula_html(rest)}</p>'
-        if len(self.failures):
-            shown += f"<h3>Cells that failed</h3>{self.failures.to_html(index=False)}"
-        kept = {
-            "name": self.name,
-            "sentence": self.sentence,
-            "table": self.table.to_csv(index=False),
-            "record": self.record,
-        }
-        return {"text/plain": repr(self), "text/html": shown, RUN_TYPE: kept}
-
-    def show(self) -> None:
-        """Show the sentence, the figure and the table in a notebook."""
-        from IPython.display import HTML, display
-
-        from condnum.page.tables import sortable, written
-
-        display(self, self.experiment.figure(self), HTML(sortable(written(self.table))))
-
-    @property
-    def about(self) -> pd.DataFrame:
-        """What made this run, in two columns."""
-        record = dict(self.record)
-        facts = {"data (SHA-256)": record["made_of"][-1], "code (SHA-256)": record["made_of"][1]}
-        facts |= {
-            name: record[name] for name in ("parameters", "cells", "seconds", "device", "versions", "source")
-        }
-        words = [
-            ", ".join(f"{key}: {of}" for key, of in value.items())
-            if isinstance(value, Mapping)
-            else str(value)
-            for value in facts.values()
-        ]
-        return pd.DataFrame({"what": list(facts), "value": words})
-
-    def save(self, folder: str | Path) -> None:
-        """Write the rows, the table and the record."""
-        tables = {ROWS: self.rows, TABLE: self.table}
-        write_tables(folder, tables)
-        write_json(Path(folder) / RECORD, self.record)
-
-
-@cache
-def code() -> str:
-    """Return the SHA-256 of condnum's code, as this process found it, and of the libraries' versions."""
-    folder, versions = Path(__file__).resolve().parents[1], []
-    for name in LIBRARIES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions.append((name, metadata.version(name)))
-    texts = [(str(path.relative_to(folder)), path.read_text("utf-8")) for path in folder.rglob("*.py")]
-    return hashlib.sha256(repr([sorted(texts), versions]).encode()).hexdigest()
-
-
-code()  # before anybody edits a file
-
-
-def own_code(*of: Any) -> str:
-    """Return the SHA-256 of the source of what is not condnum's: of a module, or of a notebook.
-
-    Of a notebook or a script all cells count that define a function or a class, in any process the same.
-    """
-    modules = {name for one in of for name in _modules(one) if name.partition(".")[0] != "condnum"}
-    texts = []
-    for name in sorted(modules):
-        module = sys.modules[name]
-        if path := getattr(module, "__file__", None):
-            texts.append(Path(path).read_text("utf-8"))
-            continue
-        own = [value for value in vars(module).values() if getattr(value, "__module__", "") == name]
-        members = [*own, *(part for value in own if isinstance(value, type) for part in vars(value).values())]
-        files = {part.__code__.co_filename for part in members if isinstance(part, FunctionType)}
-        texts += sorted("".join(linecache.getlines(file)) for file in files)
-    return hashlib.sha256(repr(texts).encode()).hexdigest() if texts else ""
-
-
-def _modules(one: Any) -> Iterator[str]:
-    """Yield the names of the modules that define an experiment, or a method."""
-    if isinstance(one, ModuleType):
-        yield one.__name__
-        return
-    for part in (type(one), *(getattr(one, name, None) for name in ("cells", "compute", "table"))):
-        name = getattr(part, "__module__", None)
-        if name in sys.modules and name not in sys.stdlib_module_names:
-            yield str(name)
-
-
 def name_of(experiment: Any) -> str:
     """Return the name of an experiment: its own, or its module's."""
     known = getattr(experiment, "name", None) or getattr(experiment, "__name__", type(experiment).__name__)
     return str(known).rpartition(".")[2].replace("_", "-")
-
-
-def own_methods() -> dict[str, Any]:
-    """Return the methods that are not condnum's, which go along to the workers."""
-    return {name: of for name, of in METHODS.items() if type(of).__module__.partition(".")[0] != "condnum"}
 
 
 def run(
@@ -224,8 +86,9 @@ def run(
     Args:
         experiment: A module or an object, see `Experiment`.
         out: Folder of the results, whose `cells/` keeps every finished cell; empty for none.
-        jobs: Processes; 0 for one per core, or those of the active `joblib.parallel_config`.
-        threads: Of torch and BLAS in each cell: a long descent amplifies what other sums round. None: theirs.
+        jobs: Processes; 0 for one per core (one on a GPU), or those of the active `joblib.parallel_config`.
+        threads: Of torch and BLAS in each cell: a long descent amplifies what other sums round. None: all, of
+            one cell after the other.
         quiet: Show no progress.
         **parameters: Those of the experiment.
 
@@ -237,32 +100,35 @@ def run(
         ExperimentError: No cell succeeded, or a worker process died; finished cells are kept.
         OutputError: The folder cannot be written.
     """
-    tqdm = require("tqdm", "notebooks").tqdm
     jobs, started, began = check_integer("jobs", jobs, 0), datetime.now(UTC), time.perf_counter()
+    _forget(experiment, [])  # data may have changed since the last run
     cells = [json.loads(json.dumps(cell)) for cell in experiment.cells(**parameters)]
     own, checksum = own_methods(), experiment.checksum(**parameters)
-    made_of = [name_of(experiment), code(), own_code(experiment, *own.values()), checksum]
-    kept = contextlib.nullcontext(str(out)) if out else tempfile.TemporaryDirectory(prefix="condnum-")
+    made_of = [name_of(experiment), CODE, own_code(experiment, *own.values()), checksum]
+    _last[:] = made_of
+    out = Path(out).expanduser() if out else ""
+    kept = contextlib.nullcontext(out) if out else tempfile.TemporaryDirectory(prefix="condnum-")
     with kept as place:
         folder = output_folder(Path(place) / CELLS)
         found = {
             index: outcome for index, cell in enumerate(cells) if (outcome := _kept(folder, cell, made_of))
         }
         before, errors = len(found), dict[int, str]()
-        bar = tqdm(total=len(cells), initial=before, desc=name_of(experiment), disable=quiet, ncols=88,
-                   file=sys.stderr, mininterval=0.5, unit="cell")  # fmt: skip
-        _forget(made_of)
-        with bar:
+        with progress_bar(name_of(experiment), total=len(cells), done=before, quiet=quiet) as bar:
+            to = {PROGRESS_VARIABLE: os.environ[PROGRESS_VARIABLE]}
             for wave in range(1 + max(map(_depth, cells), default=0)):
                 waiting = [
                     index for index, cell in enumerate(cells) if index not in found and _depth(cell) == wave
                 ]
-                work = (delayed(_outcome)(index, experiment, folder, cells[index], made_of, own, threads)
-                        for index in waiting)  # fmt: skip
-                for index, outcome, error in _parallel(_processes(jobs, cells, len(waiting)), work):
+                most = jobs or (1 if threads is None or _on_gpu(cells) else 0)
+                work = [
+                    delayed(_outcome)(index, experiment, folder, cells[index], made_of, own, threads, to)
+                    for index in waiting
+                ]
+                for index, outcome, error in _parallel(most, made_of[2], work):
                     found |= {index: outcome} if error == "" else {}
                     errors |= {index: error} if error else {}
-                    bar.set_postfix_str(f"{len(errors)} failed" if errors else "")
+                    bar.set_description_str(name_of(experiment) + f", {len(errors)} failed" * bool(errors))
                     bar.update()
     if errors and not found:
         index, error = min(errors.items())
@@ -281,7 +147,7 @@ def run(
         experiment,
         name_of(experiment),
         pd.DataFrame([cells[index] | found[index][0] for index in done]).drop(
-            columns="after", errors="ignore"
+            columns=[*_GIVEN], errors="ignore"
         ),
         [found[index][1] for index in done],
         pd.DataFrame([(_words(cells[i]), errors[i]) for i in sorted(errors)], columns=["cell", "error"]),
@@ -299,7 +165,7 @@ def _depth(cell: Cell) -> int:
 
 def _words(cell: Cell) -> str:
     """Name a cell in a message."""
-    return ", ".join(f"{name}={value}" for name, value in cell.items() if name != "after")
+    return ", ".join(f"{name}={of}" for name, of in cell.items() if not isinstance(of, dict) and of != "")
 
 
 def _path(folder: Path, cell: Cell, made_of: list[str]) -> Path:
@@ -311,24 +177,32 @@ def _path(folder: Path, cell: Cell, made_of: list[str]) -> Path:
 def _kept(folder: Path, cell: Cell, made_of: list[str]) -> Outcome | None:
     """Return what is kept of a cell; None if it is not finished, or its file is damaged."""
     with contextlib.suppress(Exception), np.load(_path(folder, cell, made_of), allow_pickle=False) as kept:
-        return json.loads(str(kept["row"])), {name: kept[name] for name in kept.files if name != "row"}
+        arrays = {name[len(_ARRAY) :]: kept[name] for name in kept.files if name != "row"}
+        return json.loads(str(kept["row"])), arrays
     return None
 
 
-def _processes(jobs: int, cells: list[Cell], waiting: int) -> int:
-    """Return how many processes compute: one where a GPU does, else what was asked for, or every core."""
-    backend, config = get_active_backend()
-    if not isinstance(backend, LokyBackend):
-        return jobs or config or -1
-    on_gpu = any(str(cell.get("device", "")).startswith("cuda") for cell in cells)
-    return max(1, min(jobs or (1 if on_gpu else config or cpu_count()), waiting))
+def _on_gpu(cells: list[Cell]) -> bool:
+    """Tell whether a GPU computes, which processes would have to share."""
+    return any(str(cell.get("device", "")).startswith("cuda") for cell in cells)
 
 
-def _parallel(processes: int, work: Iterable[Any]) -> Iterator[tuple[int, Outcome, str]]:
-    """Yield outcomes as they come, and stop what is running when the caller stops."""
+def _parallel(jobs: int, own: str, work: Sequence[Any]) -> Iterator[tuple[int, Outcome, str]]:
+    """Yield outcomes as they come, and stop what is running when the caller stops.
+
+    Processes are those that were asked for, or configured, or one per core; workers that have imported other
+    code of one's own than `own` are not used again.
+    """
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-    with contextlib.closing(Parallel(processes, return_as="generator_unordered")(work)) as outcomes:
+    backend, config = get_active_backend()
+    processes, options = jobs or config or -1, {}
+    if isinstance(backend, LokyBackend):
+        processes = max(1, min(jobs or config or cpu_count(), len(work)))
+    if isinstance(backend, LokyBackend) and processes > 1:
+        options = {"initializer": _begin, "initargs": (os.getpid(), own)}
+    parallel = Parallel(processes, return_as="generator_unordered", **options)
+    with contextlib.closing(parallel(work)) as outcomes:
         try:
             yield from outcomes
         except TerminatedWorkerError as error:
@@ -336,6 +210,11 @@ def _parallel(processes: int, work: Iterable[Any]) -> Iterator[tuple[int, Outcom
                 "a worker process died (killed, out of memory, or crashed); finished cells are kept: run the "
                 "same again, with fewer jobs if memory was short."
             ) from error
+
+
+def _begin(parent: int, own: str) -> None:
+    """Let a worker end once its parent was killed."""
+    end_with(parent)
 
 
 def _outcome(
@@ -346,23 +225,26 @@ def _outcome(
     made_of: list[str],
     own: Mapping[str, Any],
     threads: int | None,
+    progress: Mapping[str, str],
 ) -> tuple[int, Outcome, str]:
     """Compute a cell and keep it; an error becomes a text, so that the other cells go on."""
     METHODS.update(own)
+    os.environ.update(progress)
+    path = _path(folder, cell, made_of)
     try:
-        if code() != made_of[1]:
+        if made_of[1] != CODE:
             raise InvalidInputError("the worker has another version of condnum; start it again.")
-        given = dict(cell)
+        given = cell | ({"beside": path.with_suffix("")} if "beside" in cell else {})
         if "after" in cell:
             given["after"] = _kept(folder, cell["after"], made_of)
             if given["after"] is None:
                 raise CondnumError(f"the cell that it starts from failed ({_words(cell['after'])})")
-        _forget(made_of)
+        _forget(experiment, made_of)
         with limited_threads(threads):
             found = experiment.compute(**given)
         row, arrays = found if isinstance(found, tuple) else (found, {})
         outcome = (
-            json.loads(json.dumps(row, default=_scalar)),
+            {name: _scalar(value) for name, value in row.items()},
             {name: np.asarray(a) for name, a in arrays.items()},
         )
         for name, array in outcome[1].items():
@@ -370,30 +252,35 @@ def _outcome(
                 raise InvalidInputError(
                     f"array {name!r} of a cell holds Python objects; use numbers or strings."
                 )
-        with atomic_write(_path(folder, cell, made_of)) as temporary:
-            np.savez(temporary, row=np.array(json.dumps(outcome[0])), **outcome[1])  # type: ignore[arg-type]
+        with atomic_write(path) as temporary:
+            arrays = {f"{_ARRAY}{name}": array for name, array in outcome[1].items()}
+            np.savez(temporary, row=np.array(json.dumps(outcome[0])), **arrays)
+        path.with_suffix(".failed").unlink(missing_ok=True)
         return index, outcome, ""
     except Exception as error:
-        write_text(_path(folder, cell, made_of).with_suffix(".failed"), traceback.format_exc())
+        write_text(path.with_suffix(".failed"), traceback.format_exc())
         return index, ({}, {}), f"{type(error).__name__}: {error}"
 
 
 def _scalar(value: Any) -> Any:
-    """Return a number of NumPy or torch as Python's."""
+    """Return a value of a row; numbers of NumPy and torch as Python's."""
     if getattr(value, "ndim", 1) == 0:
         return value.item()
+    if isinstance(value, str | int | float | None):
+        return value
     raise InvalidInputError(f"a row holds scalars, not a {type(value).__name__}; return it as an array.")
 
 
-def _forget(made_of: list[str]) -> None:
+def _forget(experiment: Any, made_of: list[str]) -> None:
     """Forget what experiments have cached of other data: a worker, like a notebook, outlives a run."""
-    global _last
     if made_of != _last:
-        for name in [name for name in sys.modules if name.startswith("condnum.experiments.")]:
-            for value in vars(sys.modules[name]).values():
-                if hasattr(value, "cache_clear") and value is not code:
+        names = [name for name in sys.modules if name.startswith("condnum.experiments.")]
+        for name in {*names, *modules_of(experiment)}:
+            for value in list(vars(sys.modules[name]).values()):
+                if hasattr(value, "cache_clear"):
                     value.cache_clear()
-        _last = made_of
+        _last[:] = made_of
 
 
+#: What this process has computed for.
 _last: list[str] = []

@@ -18,12 +18,14 @@ from condnum.methods import (
     DescentSettings,
     ImmunizationResult,
     Method,
+    Progress,
     get_method,
     immunize,
 )
 from condnum.methods.descent import overridden
 from condnum.methods.problem import ImmunizationProblem
 from condnum.page.tables import label_text, spread, times
+from condnum.progress import report_event
 from condnum.theory.limits import fraction_of_limit, ridge_convention_limit
 from condnum.theory.task import rank_tolerance
 
@@ -135,7 +137,14 @@ def extractor(
     problem: ImmunizationProblem, known: str, *, method: str, seed: int, steps: int
 ) -> ImmunizationResult:
     """Return what a method finds by the settings of a data set; `steps` 0 are the method's own."""
-    return immunize(problem, method, seed=seed, settings=chosen_settings(known, method, steps))
+    return immunize(
+        problem, method, seed=seed, settings=chosen_settings(known, method, steps), callback=_report
+    )
+
+
+def _report(at: Progress) -> None:
+    """Tell whoever follows the run of a step."""
+    report_event(stage=at.method, seed=at.seed, step=at.step, steps=at.steps)
 
 
 def measured(problem: ImmunizationProblem, result: ImmunizationResult) -> dict[str, Any]:

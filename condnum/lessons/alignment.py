@@ -13,7 +13,6 @@ import numpy as np
 from scipy.linalg import expm
 from scipy.stats import ortho_group
 
-from condnum.page.style import BLUE, NEUTRAL, ORANGE, PURPLE, translucent
 from condnum.lessons.condition_number import Floats, spectrum
 from condnum.lessons.frame.explorer import (
     Choice,
@@ -26,6 +25,7 @@ from condnum.lessons.frame.explorer import (
 from condnum.lessons.frame.own import Own, Tried
 from condnum.lessons.frame.sheet import Sheet
 from condnum.numbers import num
+from condnum.page.style import BLUE, NEUTRAL, ORANGE, PURPLE, translucent
 from condnum.theory.alignment import Alignment, alignment
 from condnum.theory.task import rank_tolerance
 

@@ -9,7 +9,6 @@ import torch
 
 from condnum.data import TaskPair
 from condnum.errors import check_known, require
-from condnum.page.style import method_style, option_text
 from condnum.lessons.alignment import haar_overlap_band
 from condnum.lessons.alignment_panels import TASK, draw
 from condnum.lessons.alignment_paths import TRAINING, ExtractorPath, Selection
@@ -21,6 +20,7 @@ from condnum.methods import get_method, method_names
 from condnum.methods.method import Parameters
 from condnum.methods.problem import ImmunizationProblem
 from condnum.numbers import num
+from condnum.page.style import method_style, option_text
 from condnum.theory.limits import max_rir_immunizer
 from condnum.theory.linalg import SMALL
 

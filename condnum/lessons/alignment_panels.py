@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from condnum.page.style import BLUE, NEUTRAL, ORANGE, PURPLE, overlap_heatmap, translucent
 from condnum.lessons.alignment_paths import Selection
 from condnum.lessons.frame.sheet import Sheet
 from condnum.numbers import num
+from condnum.page.style import BLUE, NEUTRAL, ORANGE, PURPLE, overlap_heatmap, translucent
 
 #: D_P and D_H.
 TASK = ("D<sub>P</sub>", "D<sub>H</sub>")

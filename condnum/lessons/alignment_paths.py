@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from condnum.page.style import method_style
 from condnum.lessons.alignment_training import PathTasks
 from condnum.lessons.condition_number import Floats
 from condnum.numbers import num
+from condnum.page.style import method_style
 from condnum.theory.kappa import RATIO_TOLERANCE, Clauses
 
 #: Marks of the slider along a training, over which the kept steps are spread.

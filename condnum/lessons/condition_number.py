@@ -8,11 +8,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.page.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, log_axis
 from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, Slider, with_controls
 from condnum.lessons.frame.own import Own, Tried
 from condnum.lessons.frame.sheet import Sheet
 from condnum.numbers import num
+from condnum.page.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, log_axis
 from condnum.probing import ProbeCurve, linear_probe
 from condnum.probing.probe import log_spaced
 from condnum.theory.task import Task

@@ -16,7 +16,6 @@ from condnum.auditing.rows import FeaturePair, TaskFacts, look_at, open_pair, ta
 from condnum.data import digit_pair, load_diabetes_tasks, load_small_digits
 from condnum.data.files import FeaturesLike, as_stream
 from condnum.errors import InvalidInputError, RankError
-from condnum.page.style import BLUE, NEUTRAL, ORANGE, PURPLE, log_axis, overlap_heatmap
 from condnum.lessons.alignment_training import in_blocks
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.frame.explorer import (
@@ -30,9 +29,10 @@ from condnum.lessons.frame.explorer import (
 from condnum.lessons.frame.own import Own
 from condnum.lessons.frame.sheet import Sheet
 from condnum.numbers import num
+from condnum.page.style import BLUE, NEUTRAL, ORANGE, PURPLE, log_axis, overlap_heatmap
+from condnum.page.tables import as_html, formula_html
 from condnum.probing.filters import Modes
 from condnum.probing.probe import ProbeCurve, log_spaced, probe_curves
-from condnum.page.tables import as_html, formula_html
 from condnum.theory.alignment import alignment
 from condnum.theory.kappa import RATIO_TOLERANCE, Convention, kappa
 from condnum.theory.limits import limit_of, max_rir, ridge_convention_limit, rir_limit

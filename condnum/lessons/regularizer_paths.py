@@ -7,7 +7,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.page.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, Slider, with_controls
 from condnum.lessons.frame.sheet import Sheet
@@ -25,6 +24,7 @@ from condnum.lessons.regularizers import (
     of_spectrum,
 )
 from condnum.numbers import num
+from condnum.page.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE
 from condnum.theory.regularizers import well_step_bound
 
 _PATH_STEPS = 100

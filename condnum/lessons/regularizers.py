@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from condnum.page.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, translucent
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.frame.explorer import (
     Choice,
@@ -26,6 +25,7 @@ from condnum.lessons.frame.explorer import (
 from condnum.lessons.frame.own import Own
 from condnum.lessons.frame.sheet import Sheet
 from condnum.numbers import num
+from condnum.page.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, translucent
 from condnum.theory.regularizers import (
     SpectralRegularizer,
     ill_of_spectrum,

@@ -15,12 +15,12 @@ from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import LinearRegression, RidgeCV
 
 from condnum.data import load_small_digits
-from condnum.page.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, Preset, Slider, with_controls
 from condnum.lessons.frame.own import Own
 from condnum.lessons.frame.sheet import Sheet
 from condnum.numbers import num
+from condnum.page.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE
 from condnum.probing.probe import ProbeSteps, probe_steps
 from condnum.theory.erasure import erasure
 from condnum.theory.kappa import Immunization, relative_immunization_ratio

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from condnum.page.style import BLUE, NEUTRAL, ORANGE, log_axis
 from condnum.lessons.frame.sheet import Sheet
 from condnum.lessons.frame.widget import FigureView, payload_json
 from condnum.methods import Progress
 from condnum.methods.problem import ImmunizationProblem
 from condnum.numbers import num
+from condnum.page.style import BLUE, NEUTRAL, ORANGE, log_axis
 from condnum.probing import linear_probe
 
 #: Seconds between two drawings, and steps of the probe whose norm ratio is drawn.

@@ -24,7 +24,7 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
 from condnum.errors import require
 from condnum.files import asset, write_text
-from condnum.page.notebook import PARAMETERS_TAG, first_heading, read_notebook
+from condnum.page.notebook import PARAMETERS_TAG, RUN_TYPE, first_heading, read_notebook
 from condnum.page.tables import mark_tables
 
 
@@ -50,8 +50,6 @@ def mathml(tex: str, *, display: bool = False) -> str:
 
 PLOTLY = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
-#: A run of an experiment, for programs.
-RUN_TYPE = "application/vnd.condnum.run+json"
 
 #: A warning as Python prints it: the file and line, what it says, the line of code.
 _WARNED = re.compile(r"(?m)^(/|\w:\\).*?\.py:\d+: (\w+: .*\n?)(?:  .*\n?)?")

@@ -15,6 +15,8 @@ from condnum.files import atomic_write, output_folder, shipped
 
 #: The tag of the cell that papermill looks for.
 PARAMETERS_TAG = "parameters"
+#: How an executed notebook keeps the run of an experiment, for programs, beside what it shows.
+RUN_TYPE = "application/vnd.condnum.run+json"
 
 
 def notebooks() -> dict[str, Path]:

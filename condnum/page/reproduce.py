@@ -31,12 +31,12 @@ SPINE: Mapping[str, Mapping[str, Any]] = {
 
 def run_key(book: ParameterNotebook, given: Mapping[str, Any]) -> str:
     """Return the SHA-256 of what a result depends on: notebook, parameters, code and data."""
-    from condnum.experiments.frame import code
+    from condnum.experiments.keys import CODE
 
     values = {name: of for name, of in {**book.defaults, **given}.items() if name not in BESIDE}
     cells = [cell.source for cell in book.node.cells]
-    parts = [cells, values, code(), experiment_of(book).checksum(**values)]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    parts = [cells, values, CODE, experiment_of(book).checksum(**values)]
+    return hashlib.sha256(json.dumps(parts).enCODE).hexdigest()
 
 
 def reproduce(

@@ -14,8 +14,8 @@ import pandas as pd
 from bs4 import BeautifulSoup
 
 from condnum.files import asset, shipped, write_text
-from condnum.page.html import RUN_TYPE, answer_cell, page_of
-from condnum.page.notebook import first_heading, read_notebook
+from condnum.page.html import answer_cell, page_of
+from condnum.page.notebook import RUN_TYPE, first_heading, read_notebook
 from condnum.page.reproduce import SPINE
 from condnum.page.run import PAGE, REPORT
 from condnum.page.tables import as_html, formula_html, mark_tables, sortable, written

@@ -20,7 +20,7 @@ from bs4 import BeautifulSoup
 from joblib import Parallel, cpu_count, delayed
 
 from condnum.errors import CondnumError, OutputError, require
-from condnum.experiments.frame import code
+from condnum.experiments.keys import CODE
 from condnum.files import output_folder, shipped, write_text
 from condnum.page.html import figure_html, fill_slots, math_css, shown_notebook
 from condnum.page.notebook import ParameterNotebook, find_notebook, read_notebook
@@ -116,7 +116,7 @@ def recorded_explorers() -> tuple[str, ...]:
 
 def lesson_path(name: str, cache: Path) -> Path:
     """Return the executed notebook of a lesson, whose folder is named by its text and the package's code."""
-    state = hashlib.sha256(f"{code()}{find_notebook(name).read_text('utf-8')}".encode())
+    state = hashlib.sha256(f"{CODE}{find_notebook(name).read_text('utf-8')}".enCODE)
     return cache / "lessons" / f"{name}-{state.hexdigest()[:12]}" / REPORT
 
 

@@ -108,6 +108,27 @@ HEADINGS = {
     "benign_ratio": "(ii) ↓",
     "immunized_ridge": "immunized, ridge κ",
     "immunized_compact": "immunized, compact κ",
+    "immunized_test": "immunized, test images",
+    "test_rir": "RIR, test images",
+    "pair": "D_P → D_H",
+    "slowdown": "slowdown of a new head",
+    "sgd": "D_H by SGD (%)",
+    "solved": "D_H solved (%)",
+    "label": "attacker",
+    "shots": "examples per class (0: all)",
+    "examples_theta_i": "examples to the goal on θ_I",
+    "reached_theta_0": "reached on θ_0",
+    "reached_theta_i": "reached on θ_I",
+    "reached_scratch": "reached from scratch",
+    "needs_theta_0": "steps on θ_0",
+    "needs_theta_i": "steps on θ_I",
+    "needs_scratch": "steps from scratch",
+    "factor": "factor on θ_I",
+    "noise": "A against A",
+    "final_theta_0": "final on θ_0 (%)",
+    "final_theta_i": "final on θ_I (%)",
+    "protection": "protection score",
+    "sgrc": "SGRC (%)",
     "rir_share": "RIR / limit",
     "rir_limit": "limit of RIR",
     "limit_without": "limit at ε = 0",
@@ -117,7 +138,7 @@ HEADINGS = {
     "harmful_steps": "harmful steps, × raw",
 }
 #: Columns that are counts out of the column `of`, and those that are fractions.
-_COUNTS, _PERCENT = ("immunized",), ("benign_loss", "kept", "accuracy", "price")
+_COUNTS, _PERCENT = ("immunized", "reached"), ("benign_loss", "kept", "accuracy", "price")
 
 
 def written(table: pd.DataFrame) -> pd.DataFrame:

@@ -13,13 +13,14 @@ import pytest
 
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
+from condnum.site.build import build_site
+
 from condnum.files import asset
 from condnum.lessons.alignment_lab import alignment_lab
 from condnum.lessons.explorers import EXPLORERS
 from condnum.lessons.frame import recording
 from condnum.lessons.frame.recording import record
 from condnum.lessons.grab import standalone
-from condnum.site.build import build_site
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from condnum.errors import InvalidInputError
-from condnum.page.style import figure_of
 from condnum.lessons import explorers
 from condnum.lessons.explorers import EXPLORERS, is_current, record_file
 from condnum.lessons.frame import recording
@@ -27,6 +26,7 @@ from condnum.lessons.frame.explorer import (
     with_controls,
 )
 from condnum.lessons.frame.recording import five_digits, lattice, leaves, pack
+from condnum.page.style import figure_of
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from condnum.studies.house_prices import HousePrices
 from covariances import orthogonal
 from methods.conftest import KINDS
 from threadpoolctl import threadpool_limits
@@ -24,7 +25,6 @@ from condnum.methods import (
     method_names,
 )
 from condnum.methods.descent import recorded_steps
-from condnum.studies.house_prices import HousePrices
 from condnum.theory.kappa import hessian, relative_immunization_ratio
 from condnum.theory.limits import pareto_immunizer
 from condnum.theory.regularizers import r_ill, r_well

@@ -11,7 +11,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from condnum.cli import main
 from condnum.errors import InvalidInputError
 from condnum.page import reproduce as module
-from condnum.page.html import RUN_TYPE
+from condnum.page.notebook import RUN_TYPE
 from condnum.page.reproduce import SPINE
 
 TABLE = (

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pandas as pd
+from condnum.studies.frame.record import verdict_rows
 
 from condnum.page import deep, tables
-from condnum.studies.frame.record import verdict_rows
 
 REPORTS = Path(__file__).parents[2] / "reports"
 

@@ -6,12 +6,12 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
+from condnum.studies.house_prices import HousePrices, extractor_curves
+from condnum.studies.measure import MEASURES
 
 from condnum.data import load_diabetes_tasks
 from condnum.methods import METHODS, get_method
 from condnum.probing import linear_probe
-from condnum.studies.house_prices import HousePrices, extractor_curves
-from condnum.studies.measure import MEASURES
 from condnum.theory.kappa import relative_immunization_ratio
 from condnum.theory.limits import ridge_convention_limit, rir_limit
 

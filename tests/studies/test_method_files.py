@@ -1,11 +1,10 @@
 """Methods from files: what a file must be for a study to take it in place of a name."""
 
 import pytest
+from condnum.studies.house_prices import HousePrices
 
 from condnum.errors import DataNotFoundError, InvalidInputError
 from condnum.methods import METHODS
-from condnum.studies.deep import DeepNets
-from condnum.studies.house_prices import HousePrices
 
 LINEAR = """
 class One:
@@ -23,7 +22,6 @@ class One:
         ("mine_0", "", HousePrices, InvalidInputError, "must define one method.* found 0"),
         ("mine_2", LINEAR.replace('"one"', '"pareto"'), HousePrices, InvalidInputError, "built-in method"),
         ("json", "", HousePrices, InvalidInputError, "another module is called json; rename"),
-        ("mine_1", LINEAR, DeepNets, InvalidInputError, "no net_parts"),
     ],
 )
 def test_files_that_are_refused(tmp_path, monkeypatch, name, text, study, error, message):

@@ -214,6 +214,8 @@ class DeepAttackReport:
             if (row := self._row(where, method, fraction))
         ]
         table = pd.DataFrame(rows)
+        if table.empty:
+            return table
         groups = table[["backbone", "shots", "method", "fraction"]].apply(tuple, axis=1)
         order = pd.factorize(groups)[0], table["examples_theta_i"].fillna(math.inf), -table["final_theta_i"]
         return table.iloc[np.lexsort(order[::-1])].reset_index(drop=True)

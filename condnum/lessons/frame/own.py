@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condnum.errors import InvalidInputError
-from condnum.page.style import NEUTRAL, honest_legend
 from condnum.numbers import num
+from condnum.page.style import NEUTRAL, honest_legend
 
 #: Differences below this, relative to the largest number of the library's, are round-off.
 AGREES = 1e-6
