@@ -1,6 +1,6 @@
 """Progress of long work: one tqdm line, which says what this process and those that it starts are doing.
 
-What computes appends events to the file that `CONDNUM_PROGRESS` names; without that variable nothing is written.
+What computes appends events to the file that `CONDNUM_PROGRESS` names; without it nothing is written.
 """
 
 import json
@@ -20,7 +20,7 @@ PROGRESS_VARIABLE = "CONDNUM_PROGRESS"
 #: Seconds between two looks at the file: quick to the eye, nothing to the processor.
 POLL_SECONDS = 0.2
 
-#: stage, seed, step, steps: what is being computed. done, total: how far the whole of it is. Each may be missing.
+#: stage, seed, step, steps: what is being computed. done, total: how far the whole is. Each may be missing.
 Event = Mapping[str, Any]
 
 

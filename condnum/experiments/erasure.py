@@ -106,14 +106,14 @@ def compute(*, pair: str, seed: int, rows: int, erased: str) -> Row:
         each if by is None else each._replace(X=by.features(each.X))
         for each in (of.attacker, of.judge, of.train, of.test)
     )
-    same, price = np.eye(attacker.X.shape[1]), 0.0
+    price = 0.0
     if by is not None:
         P = of.train.centered
         price = erasure_price(Task.of(*P, kind="regression"), by.directions) / P[1].var(axis=0).sum()
     return {
         "linear": max(score(predicted, attacker, judge) for _, predicted in linear_heads(attacker, judge.X)),
-        "quadratic": nonlinear_score(same, attacker, judge, degree=2),
-        "kernel": nonlinear_score(same, attacker, judge),
+        "quadratic": nonlinear_score(attacker, judge, degree=2),
+        "kernel": nonlinear_score(attacker, judge),
         "benign": linear_score(train, test),
         "chance_harmful": chance(judge),
         "chance_benign": chance(test),

@@ -57,7 +57,7 @@ def notebook_command(
             except click.NoSuchOption as error:
                 if line := book.others.get(error.option_name.lstrip("-").replace("-", "_")):
                     raise click.UsageError(
-                        f"{error.option_name} is no option: `{line}` in {book.path} does not assign a literal to "
+                        f"{error.option_name} is no option: `{line}` in {book.path} assigns no literal to "
                         "one name.",
                         ctx,
                     ) from error

@@ -36,7 +36,7 @@ def run_key(book: ParameterNotebook, given: Mapping[str, Any]) -> str:
     values = {name: of for name, of in {**book.defaults, **given}.items() if name not in BESIDE}
     cells = [cell.source for cell in book.node.cells]
     parts = [cells, values, CODE, experiment_of(book).checksum(**values)]
-    return hashlib.sha256(json.dumps(parts).enCODE).hexdigest()
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def reproduce(

@@ -116,7 +116,7 @@ def recorded_explorers() -> tuple[str, ...]:
 
 def lesson_path(name: str, cache: Path) -> Path:
     """Return the executed notebook of a lesson, whose folder is named by its text and the package's code."""
-    state = hashlib.sha256(f"{CODE}{find_notebook(name).read_text('utf-8')}".enCODE)
+    state = hashlib.sha256(f"{CODE}{find_notebook(name).read_text('utf-8')}".encode())
     return cache / "lessons" / f"{name}-{state.hexdigest()[:12]}" / REPORT
 
 

@@ -80,7 +80,8 @@ def test_a_stopped_run_keeps_finished_cells_and_leaves_no_process(start, own, tm
     out, err = process.communicate()
     assert (process.returncode, out) == (130, "")
     assert " ".join(err.split()) == (
-        "condnum: stopped by Ctrl-C; finished cells kept in res/cells: 1. The same command resumes from there."
+        "condnum: stopped by Ctrl-C; finished cells kept in res/cells: 1. "
+        "The same command resumes from there."
     )
     assert not (tmp_path / "res/report.ipynb").exists()
     assert (tmp_path / "cleaned up").exists()
