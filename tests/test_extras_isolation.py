@@ -32,7 +32,7 @@ before = torch.get_rng_state(), numpy.random.get_state()[1].copy()
 defaults = torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled()
 for name in condnum.__all__:
     assert getattr(condnum, name) is not None, name
-from condnum.studies.house_prices import HousePrices
+from condnum.experiments import frame, house_prices
 assert torch.equal(before[0], torch.get_rng_state())
 assert (before[1] == numpy.random.get_state()[1]).all()
 assert defaults == (torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled())
@@ -50,8 +50,9 @@ assert rir.rir <= condnum.rir_limit(P, H).value * (1 + 1e-9)
 curve = condnum.linear_probe(theta, H, steps=5)
 assert curve.norm_ratio[0] == 1
 assert condnum.alignment(theta, P).misalignment >= 0
-done = HousePrices("embedded", ("ours", "identity"), seeds=1, steps=2, device="cpu").run(jobs=1)
-print(len(done.tables["results"]), len(done.tables["summary"]))
+done = frame.run(house_prices, jobs=1, quiet=True, data="embedded", methods="ours,identity", seeds=1, steps=2,
+                 features="published", rows=0, device="cpu", full=True)
+print(len(done.rows), len(done.table))
 print(sorted(set(name.partition(".")[0] for name in sys.modules) & set({OPTIONAL!r})))
 """
 
@@ -60,4 +61,4 @@ def test_every_public_name_and_the_core_in_use_and_global_state_is_left_alone():
     command = [sys.executable, "-c", BLOCKER + STATE + USE]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["6 6", "[]"]
+    assert done.stdout.splitlines() == ["2 2", "[]"]

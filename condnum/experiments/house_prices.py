@@ -85,7 +85,8 @@ def figure(run: Run) -> Any:
     """
     at = run.rows.iloc[0]
     problem = tasks(at["data"], at["features"], int(at["rows"]), at["device"])
-    known, curves = [run.rows.index[run.rows["method"] != "erase"], []]
+    known = run.rows.index[run.rows["method"] != "erase"]
+    curves = [pd.DataFrame({"method": [], "seed": [], "task": [], "step": [], "value": []})]
     for task, probed in zip(TASK_TITLES, problem.probes, strict=True):
         if probed is None or not len(known):
             continue

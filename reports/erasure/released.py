@@ -3,16 +3,14 @@
 import numpy as np
 import pandas as pd
 
-from condnum.data.pairs import load_labeled_pair
-from condnum.studies.erasure import Split
+from condnum.experiments.erasure import split as split_of
 from condnum.probing.heads import linear_heads, score
 from condnum.theory.erasure import erasure
 
 rows = []
 for name in ("digits-8x8", "house-prices"):
-    pair = load_labeled_pair(name)
     for seed in range(5):
-        split = Split.drawn(pair, seed, None)
+        split = split_of(name, seed, 0)
         found, mean = erasure(*split.defender[:2], kind=split.defender.kind), split.defender.X.mean(axis=0)
         B, C = found.left, found.right
         seen = {"X @ (B @ C)": lambda X: X @ (B @ C), "(X @ B) @ C": lambda X: (X @ B) @ C, "X @ B": lambda X: X @ B}  # noqa: B023

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from condnum.studies.house_prices import HousePrices
 from covariances import orthogonal
 from methods.conftest import KINDS
 from threadpoolctl import threadpool_limits
@@ -15,7 +14,6 @@ from threadpoolctl import threadpool_limits
 from condnum.deep import Backbone, DeepSettings, NetPart, evaluation_transform, immunize_backbone, open_images
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.methods import (
-    METHODS,
     PRESETS,
     DescentSettings,
     Gradients,
@@ -180,15 +178,6 @@ class TestOwn:
         assert result.part_weights == {"self": 1.0}
         cosine = immunize(make_problem(), Plain(), steps=2, learning_rate=0.5, optimizer="gd").theta
         torch.testing.assert_close(cosine, torch.eye(6).double() * 0.5 * 0.75)  # η = 0.5, then 0.25
-
-    def test_in_a_study(self):
-        try:
-            study = HousePrices("embedded", methods=("max_rir", Shrink()), seeds=1, device="cpu")
-            results = study.run(jobs=1).tables["results"].query("method == 'shrink'")
-            assert results["rir"].to_list() == pytest.approx([1] * len(results))
-            assert "shrink" in set(study.settings_table["method"])
-        finally:
-            METHODS.pop("shrink", None)
 
     def test_on_a_net(self):
         net = Backbone("test_resnet", num_classes=5)
