@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shlex
 import signal
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib import metadata
@@ -23,25 +21,11 @@ from condnum.errors import DeviceError
 if TYPE_CHECKING:
     import torch
 
-#: Read by the libraries when they are loaded, hence set before a worker process starts.
-VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 #: Distributions whose versions can change a number or a picture of a report.
 PACKAGES = ("condnum", "numpy", "scipy", "pandas", "torch", "timm", "scikit-learn", "plotly", "papermill")
 
 
 # Threads.
-
-
-def core_count() -> int:
-    """Return the number of cores that this process may use."""
-    from joblib import cpu_count
-
-    return int(cpu_count())
-
-
-def threads_environment(threads: int) -> dict[str, str]:
-    """Return environment variables that give a new process so many threads."""
-    return dict.fromkeys(VARIABLES, str(threads))
 
 
 @contextmanager
@@ -119,7 +103,6 @@ def provenance(
     return {
         "versions": versions(),
         "platform": {name: getattr(platform, name)() for name in ("system", "release", "machine")},
-        "command": command_line(sys.argv),
         "parameters": {name: without_home(value) for name, value in parameters.items()},
         "source": None if source is None else dict(source),
         "started_utc": started.astimezone(UTC).isoformat(timespec="seconds"),
@@ -150,15 +133,6 @@ def describe_device(device: str | torch.device, threads: int | None = None) -> d
     return {"device": str(resolved), "name": name, "cpu": cpu, "threads": threads or torch.get_num_threads()}
 
 
-def command_line(arguments: Sequence[str]) -> str:
-    """Return the command as it could be typed: the program's bare name, quoted arguments."""
-    if not arguments:
-        return ""
-    program = Path(arguments[0])
-    name = program.parent.name if program.name == "__main__.py" else program.name  # python -m condnum
-    return shlex.join([name, *(without_home(word) for word in arguments[1:])])
-
-
 def without_home(value: Any) -> Any:
     """Replace the home folder by `~` in text and paths; leave other values alone."""
     if not isinstance(value, str | os.PathLike):
@@ -180,10 +154,3 @@ def source_revision(tree: Path | None = None) -> dict[str, Any] | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return {"revision": revision, "dirty": bool(status)}
-
-
-def revision_text(source: Mapping[str, Any] | None) -> str:
-    """Return a revision in words; "" outside git."""
-    if source is None:
-        return ""
-    return source["revision"][:12] + (", with uncommitted changes" if source["dirty"] else "")
