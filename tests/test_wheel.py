@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from condnum.site.results import committed_runs
+
+from condnum.files import shipped
+from condnum.page.results import executed
 
 ROOT = Path(__file__).resolve().parents[1]
 RUN = """
@@ -15,11 +17,12 @@ from pathlib import Path
 
 import condnum
 from condnum.cli import main
+from condnum.files import shipped
 from condnum.page.notebook import copy_notebooks
-from condnum.site.results import committed_runs
+from condnum.page.results import executed
 
 print(condnum.__file__)
-print(copy_notebooks(Path("mine")), len(committed_runs()))
+print(copy_notebooks(Path("mine")), len(executed(shipped("reports"))))
 words = "run house-prices --methods identity,max_rir --seeds 1 --jobs 1 --out results --quiet"
 sys.exit(main(words.split()))
 """
@@ -87,5 +90,5 @@ def test_a_wheel_is_the_whole_program_and_fetches_nothing_unasked(installed, tmp
     assert "bundled data" in (tmp_path / "results" / "report.html").read_text("utf-8")
     home, shown, *_ = done.stdout.splitlines()
     assert Path(home) == installed / "condnum" / "__init__.py"
-    assert shown == f"[] {len(committed_runs())}"  # all notebooks, all committed results
+    assert shown == f"[] {len(executed(shipped('reports')))}"  # all notebooks, all committed results
     assert files(tmp_path / "mine") == files(ROOT / "notebooks")

@@ -123,7 +123,7 @@ def attacked(
         X,
         y,
         {RAW: None} if theta is None else {RAW: None, method: theta},
-        kind="regression" if read_data(data)[1] is None else "classification",
+        kind="classification" if read_data(data)[1] else "regression",
         held_out=others,
         budget=AttackBudget(attack_steps, dense_steps, (EPSILON,), EPSILON, seed=seed),
         attackers=attacker,

@@ -13,7 +13,7 @@ from condnum.lessons.own_data import OwnDataExplorer
 from condnum.lessons.regularizer_paths import RegularizerPathExplorer
 from condnum.lessons.regularizers import RegularizerExplorer
 from condnum.lessons.slowing import SlowingExplorer
-from condnum.stale import code_hash
+from condnum.experiments.keys import CODE
 
 #: The explorers of the lessons; those of real data are made by `recorded_lab`, named in `LABS`.
 EXPLORERS: dict[str, type[Explorer]] = {
@@ -28,7 +28,7 @@ EXPLORERS: dict[str, type[Explorer]] = {
 
 def first_line() -> str:
     """Return the first line of a recording: the hash of the code that makes it."""
-    return f"// {code_hash()}\n"
+    return f"// {CODE}\n"
 
 
 def is_current(path: Path) -> bool:

@@ -72,9 +72,9 @@ def build_site(
     package, work = shipped("site"), output_folder(cache) / "source"
     wanted = recorded_explorers() if explorers is None else explorers
     ran, players = _parts(cache, lessons, wanted, say)
-    new, old = output_folder(target) / ".site-new", target / "site"
+    made, new, old = work.with_name("html"), output_folder(target) / ".site-new", target / "site"
     try:
-        for folder in (work, new):
+        for folder in (work, made, new):
             shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(package / "pages", work)
         shutil.copy(package / "conf.py", work)
@@ -84,14 +84,13 @@ def build_site(
         for name, path in ran.items():
             page = page_notebook(read_notebook(path), name, players)
             nbformat.write(page, output_folder(work / "learn") / f"{name}.ipynb")
-        status = require("sphinx.cmd.build", "site").build_main(["-q", "-j", "auto", str(work), str(new)])
+        status = require("sphinx.cmd.build", "site").build_main(["-q", "-j", "auto", str(work), str(made)])
         if status:
             raise OutputError(
                 f"Sphinx could not build the site in {work} (status {status}); its words stand above."
             )
-        for junk in (".doctrees", "_sources", ".buildinfo", "objects.inv"):
-            shutil.rmtree(new / junk, ignore_errors=True)
-            (new / junk).unlink(missing_ok=True) if (new / junk).is_file() else None
+        junk = shutil.ignore_patterns(".doctrees", "_sources", ".buildinfo*", "objects.inv")
+        shutil.copytree(made, new, ignore=junk)
         shutil.rmtree(old, ignore_errors=True)
         new.rename(old)
     except OSError as error:

@@ -141,11 +141,11 @@ def test_numbers_come_back(values: Any) -> None:
 
 def test_a_file_is_made_anew_when_the_code_changes(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explorers, "EXPLORERS", {"PowerExplorer": PowerExplorer})
-    monkeypatch.setattr(explorers, "code_hash", lambda *_: "this code")
+    monkeypatch.setattr(explorers, "CODE", "this code")
     path = tmp_path / "PowerExplorer.js"
     assert not is_current(path)
     record_file("PowerExplorer", path)
     assert is_current(path)
     assert path.read_text() == f"// this code\n{recording.record(PowerExplorer)}"
-    monkeypatch.setattr(explorers, "code_hash", lambda *_: "other code")
+    monkeypatch.setattr(explorers, "CODE", "other code")
     assert not is_current(path)
