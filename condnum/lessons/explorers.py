@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from condnum.experiments.keys import CODE
 from condnum.files import output_folder, write_text
 from condnum.lessons.alignment import AlignmentExplorer
 from condnum.lessons.alignment_lab import recorded_lab
@@ -13,7 +14,6 @@ from condnum.lessons.own_data import OwnDataExplorer
 from condnum.lessons.regularizer_paths import RegularizerPathExplorer
 from condnum.lessons.regularizers import RegularizerExplorer
 from condnum.lessons.slowing import SlowingExplorer
-from condnum.experiments.keys import CODE
 
 #: The explorers of the lessons; those of real data are made by `recorded_lab`, named in `LABS`.
 EXPLORERS: dict[str, type[Explorer]] = {
