@@ -22,10 +22,10 @@ SPINE: Mapping[str, Mapping[str, Any]] = {
     "mnist": {
         "seeds": 1,
         "methods": "ours,opt_kappa,imma,r_ill_only,pareto",
-        "pairs": "0-1,1-2,2-3,3-4,4-5,5-6,6-7,7-8,8-9,9-0",
+        "pairs": "0-1,2-3,4-5,6-7,8-9",  # each digit once
     },
-    "deep": {"backbone": "test_resnet", "seeds": 1},
-    "erasure": {"data": "digits-8x8,wine"},
+    "deep": {"data": "embedded", "backbone": "test_resnet", "methods": "ours,imma", "seeds": 1},
+    "erasure": {"data": "digits-8x8"},
 }
 
 
