@@ -57,9 +57,10 @@ _OF_LIBRARIES = re.compile(_WARNED.pattern.replace(r"\w+:", r"(?:Future|\w*Depre
 
 
 def answer_cell(notebook: Any) -> Any:
-    """Return the cell with the tag `answer`, whose first output says what was found; None if none has."""
-    tagged = (cell for cell in notebook.cells if "answer" in cell.metadata.get("tags", []))
-    return next((cell for cell in tagged if cell.cell_type == "code"), None)
+    """Return the cell that shows the run of an experiment, or has the tag `answer`; None if none does."""
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    runs = [cell for cell in cells if any(RUN_TYPE in of.get("data", {}) for of in cell.outputs)]
+    return next(iter([*runs, *(cell for cell in cells if "answer" in cell.metadata.get("tags", []))]), None)
 
 
 def answer_of(path: str | os.PathLike[str]) -> tuple[str, int]:
