@@ -191,9 +191,9 @@ def measured_features(
 
 def facts(images: dict[str, Any]) -> Row:
     """Return what a row says of the images."""
-    data = tasks(**images)
+    data, P, H = tasks(**images), short(images["benign"]), short(images["harmful"])
     return {
-        "pair": f"{short(images['benign'])} → {short(images['harmful'])}",
+        "pair": f"{P} → {H.removeprefix(P.partition(':')[0] + ':')}",
         "data_checksum": data.checksum,
         "benign_classes": len(data.benign.classes),
         "harmful_classes": len(data.harmful.classes),

@@ -53,6 +53,8 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 #: A warning as Python prints it: the file and line, what it says, the line of code.
 _WARNED = re.compile(r"(?m)^(/|\w:\\).*?\.py:\d+: (\w+: .*\n?)(?:  .*\n?)?")
+#: The last line of a progress bar.
+_PROGRESS = re.compile(r"(?m)^.*\|.*\| *\d+/\d+ \[.*\]\n?")
 _OF_LIBRARIES = re.compile(_WARNED.pattern.replace(r"\w+:", r"(?:Future|\w*Deprecation)Warning:"))
 
 
@@ -99,7 +101,7 @@ def shown_notebook(notebook: Any) -> tuple[Any, list[dict[str, Any]]]:
             if "text" in output:  # without what a line of progress has overwritten
                 output.text = re.sub(r"(?m)^.*\r(?!\n)", "", output.text)
             if output.get("name") == "stderr":
-                output.text = _WARNED.sub(r"\2", _OF_LIBRARIES.sub("", output.text))
+                output.text = _PROGRESS.sub("", _WARNED.sub(r"\2", _OF_LIBRARIES.sub("", output.text)))
         if "outputs" in cell:
             cell.outputs = [output for output in cell.outputs if output.get("data", output.get("text", True))]
     return shown, figures

@@ -23,7 +23,8 @@ from condnum.page.tables import as_html, formula_html, mark_tables, sortable, wr
 #: Columns of the tables in which a method stands beside the paper.
 COMPARED = (
     "method", "rir_mean", "rir_std", "published_rir_mean", "published_rir_std", "steps", "published_steps",
-    "immunized_ridge", "immunized", "of", "benign_steps", "harmful_steps",
+    "immunized_ridge", "immunized_compact", "of", "benign_steps", "harmful_steps", "accuracy_mean",
+    "accuracy_std", "sgd_mean", "sgd_std", "solved_mean", "solved_std",
 )  # fmt: skip
 
 

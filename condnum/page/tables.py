@@ -112,6 +112,7 @@ HEADINGS = {
     "test_rir": "RIR, test images",
     "pair": "D_P → D_H",
     "slowdown": "slowdown of a new head",
+    "accuracy": "D_P accuracy (%)",
     "sgd": "D_H by SGD (%)",
     "solved": "D_H solved (%)",
     "label": "attacker",
@@ -138,7 +139,7 @@ HEADINGS = {
     "harmful_steps": "harmful steps, × raw",
 }
 #: Columns that are counts out of the column `of`, and those that are fractions.
-_COUNTS, _PERCENT = ("immunized", "reached"), ("benign_loss", "kept", "accuracy", "price")
+_COUNTS, _PERCENT = ("immunized", "reached"), ("benign_loss", "kept", "price")
 
 
 def written(table: pd.DataFrame) -> pd.DataFrame:
