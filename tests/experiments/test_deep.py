@@ -183,7 +183,7 @@ def test_the_sentence_names_data_and_counts_and_the_table_is_that_of_the_rows(fi
     assert table.loc["initial", ["rir_mean", "slowdown", "immunized_compact"]].tolist() == [1, 1, 0]
     count = int(bool(rows.at["ours", "compact_success"]))
     said = run.sentence.replace("\u00a0", " ")
-    assert said.startswith("On digits-8x8:0-4 → digits-8x8:5-9, Ours (Algorithm 1) immunizes test_resnet ")
+    assert said.startswith("On digits-8x8:0-4 → 5-9, Ours (Algorithm 1) immunizes test_resnet ")
     assert f"in {count} of 1 seeds" in said
     for name in ("accuracy", "probe_final", "convex"):
         before, after = (f"{100 * rows.at[method, name]:.1f} %" for method in ("initial", "ours"))
@@ -222,7 +222,7 @@ def test_an_attack_s_table_and_figure_have_methods_of_ones_own(attacked):
     assert "Log κ" in str(deep_attackers.figure(attacked))
     known = nets.set_index("method").at["ours", "compact_rir"]
     assert set(attacked.table.query("method == 'ours'")["rir"]) == {known}
-    assert attacked.sentence.count("On digits-8x8:0-4 → digits-8x8:5-9, test_resnet by ") == 2
+    assert attacked.sentence.count("On digits-8x8:0-4 → 5-9, test_resnet by ") == 2
 
 
 def test_nets_of_a_folder_are_attacked_alike_and_closed_forms_alone_have_a_figure(attacked, tmp_path):
