@@ -4,9 +4,8 @@ import html
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,14 +13,8 @@ import pandas as pd
 from condnum.files import asset
 from condnum.numbers import number
 
-#: File that a run leaves, a row per correction.
-CORRECTIONS_CSV = "corrections.csv"
-
 #: A space at which no line breaks.
 GAP = "\u00a0"
-
-#: Titles of what every published table has.
-RATIO_TITLES = {"harmful_ratio": "(i) ↑", "benign_ratio": "(ii) ↓", "rir": "RIR ↑"}
 
 _NUMBER = re.compile(
     r"^\s*(?:[<>≈≤≥~+−-]?\s*(?:[\d.,]+(?:\s*[eE][+−-]?\d+|·10[⁻⁰¹²³⁴-⁹]+)?|nan|inf|∞)\s*[%×]?(?:\s*[±–(/].*)?|[—–-]?)\s*$",
@@ -84,19 +77,6 @@ def cell(value: Any) -> str:
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int | np.integer) else label(value)
-
-
-#: A column of a table for people: its name, or those that it is made of and how their values are written.
-Column: TypeAlias = str | tuple[str, Callable[..., str]]
-
-
-def shown(table: pd.DataFrame, columns: Mapping[str, Column]) -> pd.DataFrame:
-    """Write a table row by row, its columns by their headings."""
-    written = {}
-    for heading, column in columns.items():
-        names, write = (column, cell) if isinstance(column, str) else column
-        written[heading] = list(map(write, *(table[name] for name in names.split())))
-    return pd.DataFrame(written)
 
 
 #: Headings of columns of numbers; of the others, words for underscores.
@@ -278,38 +258,6 @@ def is_number(text: str) -> bool:
         [True, True, True, True, False, False]
     """
     return bool(_NUMBER.match(text))
-
-
-def lines(title: str, *parts: tuple[str, Column]) -> dict[str, Column]:
-    """Return a column whose cells have several lines, each of a column of its own; the heading names them."""
-    columns = [(name, cell) if isinstance(name, str) else name for _, name in parts]
-
-    def write(*values: Any) -> str:
-        rest = iter(values)
-        return "<br>".join(of(*islice(rest, len(names.split()))) for names, of in columns)
-
-    heading = "".join(f"<br><small>{name}</small>" for name, _ in parts if name)
-    return {f"{title}{heading}": (" ".join(names for names, _ in columns), write)}
-
-
-def with_spread(name: str, prefix: str = "") -> Column:
-    """Return a column of means over seeds ± their deviation."""
-    return f"{prefix}{name}_mean {prefix}{name}_std", spread
-
-
-def published(name: str) -> tuple[str, Column]:
-    """Return the line of published numbers, with the digits of the paper."""
-
-    def write(mean: float, deviation: float) -> str:
-        return "" if math.isnan(mean) else in_brackets(spread(mean, deviation, 4))
-
-    return "(published)", (f"published_{name} published_{name}_std", write)
-
-
-def in_brackets(value: float | str) -> str:
-    """Write a number below the one that it belongs to."""
-    text = value if isinstance(value, str) else number(value)
-    return "<small>—</small>" if text == "—" else f"<small style='white-space: nowrap'>({text})</small>"
 
 
 def folded(summary: str, table: pd.DataFrame) -> str:
