@@ -3,7 +3,9 @@
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
+import papermill
 import psutil
 import pytest
 from waiting import PATIENCE, wait_until
@@ -106,3 +108,18 @@ def test_the_callers_handlers_of_signals_are_its_own_again(condnum, own, tmp_pat
     for words in (["--version"], ["run", "nothing.ipynb"], ["--nonsense"]):
         condnum(*words, cwd=tmp_path)
         assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+@pytest.mark.slow
+def test_papermill_alone_and_the_command_give_the_same_table(condnum, tmp_path, monkeypatch):
+    given = {"data": "embedded", "methods": "ours,identity", "seeds": 1, "steps": 5, "jobs": 1}
+    words = [f"--{name}={value}" for name, value in given.items()]
+    assert condnum("run", "house-prices", *words, "-q", "--out", "one", cwd=tmp_path).returncode == 0
+    monkeypatch.chdir(tmp_path)  # papermill takes paths as format strings
+    notebook = Path(__file__).parents[2] / "notebooks" / "experiments" / "house_prices.ipynb"
+    papermill.execute_notebook(
+        notebook, "plain.ipynb", parameters={**given, "out": "two"}, kernel_name="python3", progress_bar=False
+    )
+    tables = [(tmp_path / folder / "table.csv").read_text() for folder in ("one", "two")]
+    assert tables[0] == tables[1]
+    assert "ours" in tables[0]
