@@ -163,8 +163,11 @@ def written(table: pd.DataFrame) -> pd.DataFrame:
 
 def plain(table: pd.DataFrame) -> str:
     """Return a table of strings, which may hold markup, for a terminal."""
-    bare = table.map(lambda cell: html.unescape(re.sub(r"<[^>]+>", "", str(cell))))
-    return str(bare.to_string(index=False))
+
+    def bare(cell: Any) -> str:
+        return html.unescape(re.sub(r"<[^>]+>", "", str(cell)))
+
+    return str(table.map(bare).rename(columns=bare).to_string(index=False))
 
 
 def label_text(name: object) -> str:
