@@ -197,23 +197,39 @@ def _least_squares(rows: Rows) -> Iterator[_Head]:
 
 def _spaces(F: FloatArray) -> dict[str, FloatArray | None]:
     """Return the coordinates in which penalties are tried, `(d, d')`."""
-    deviation = F.std(axis=0)
     _, s, right = np.linalg.svd(F, full_matrices=False)
     kept = s > 1e-6 * s[0]
-    white = right[kept].T * (math.sqrt(len(F)) / s[kept])
-    scaled = np.diag(1 / np.where(deviation > 0, deviation, 1))
-    return {"": None, ", standardized": scaled, ", whitened": white}
+    return {"": None, ", standardized": _standardized(F), ", whitened": right[kept].T * (math.sqrt(len(F)) / s[kept])}
+
+
+def _standardized(F: FloatArray) -> FloatArray:
+    deviation = F.std(axis=0)
+    return np.diag(1 / np.where(deviation > 0, deviation, 1))
 
 
 def _ridge(rows: Rows) -> Iterator[_Head]:
-    """Ridge regression, with the penalty by generalized cross-validation."""
-    from sklearn.linear_model import RidgeCV
-
-    for name, change in _spaces(rows.train).items():
-        F = rows.train if change is None else rows.train @ change
-        power = float((F**2).sum()) / F.shape[1]
-        ridge = RidgeCV(np.geomspace(1e-8, 10, 10) * power, fit_intercept=False).fit(F, rows.targets)
-        yield f"ridge regression{name}", _linear(change, ridge.coef_.reshape(-1, F.shape[1]).T)
+    """Ridge regression, with the penalty by its leave-one-out error, as scikit-learn's `RidgeCV` has it."""
+    F, Y = rows.train, rows.targets
+    (N, d), scale = F.shape, np.diagonal(_standardized(F))
+    U, s, right = np.linalg.svd(F, full_matrices=False)
+    V, t, other = np.linalg.svd(F * scale, full_matrices=False)
+    kept = s > 1e-6 * s[0]
+    white = right[kept].T * (math.sqrt(N) / s[kept])
+    for name, basis, sigma, back, size in (
+        ("", U, s, right.T, d),
+        (", standardized", V, t, scale[:, None] * other.T, d),
+        (", whitened", U[:, kept], np.full(kept.sum(), math.sqrt(N)), white, kept.sum()),
+    ):
+        along, square = basis.T @ Y, sigma**2
+        # What no weights fit, and no leverage explains: nothing where the basis is whole.
+        rest, free = (Y - basis @ along, 1 - (basis**2).sum(axis=1)) if len(sigma) < N else (0.0, 0.0)
+        penalties, errors = np.geomspace(1e-8, 10, 10) * float(square.sum()) / size, list[float]()
+        for penalty in penalties:
+            lost = penalty / (square + penalty)
+            left = free + (basis**2) @ lost
+            errors.append(float((((rest + basis @ (lost[:, None] * along)) / left[:, None]) ** 2).mean()))
+        shrunk = sigma / (square + penalties[int(np.argmin(errors))])
+        yield f"ridge regression{name}", _linear(None, back @ (shrunk[:, None] * along))
 
 
 def _logistic(rows: Rows) -> Iterator[_Head]:
