@@ -228,11 +228,13 @@ def audit(
         made = max_rir(D_P) if method == "max_rir" else pareto(D_P, D_H, limit=limit)
         maps[method] = thetas[method] = made.numpy()
     step("condition numbers")
+    limits = {"compact": limit.value, "ridge": bound}
     # What is made of these rows belongs to them: to hold it still over others would say too much.
     ends = [leave_out_ends(of, thetas if given else {}) for of in rows]
-    measures = measures_table(rows, thetas, ends, epsilon=epsilon, limits={"compact": limit.value, "ridge": bound})
+    measures = measures_table(rows, thetas, ends, epsilon=epsilon, limits=limits)
     attack, price = (
-        Attacks.none("switched off" if name in answers else "no targets") for name in ("y_harmful", "y_benign")
+        Attacks.none("switched off" if name in answers else "no targets")
+        for name in ("y_harmful", "y_benign")
     )
     if attackers:
         spend = budget or audit_budget(D, seed)
@@ -380,9 +382,7 @@ def measures_table(
     return pd.DataFrame(table)
 
 
-def _logarithms(
-    ends: Ends, name: str, convention: Convention, ridge: float
-) -> NDArray[np.float64] | None:
+def _logarithms(ends: Ends, name: str, convention: Convention, ridge: float) -> NDArray[np.float64] | None:
     """Return log κ without a group each."""
     if name not in ends:
         return None
@@ -396,7 +396,7 @@ def _logarithms(
 
 def _steps(seen: Seen) -> dict[str, float]:
     """Return steps of gradient descent on the actual targets, also on raw features, and their ratio."""
-    found = {}
+    found = dict[str, float]()
     for name, of in zip(("benign", "harmful"), seen.probes, strict=True):
         steps = None if of is None else seen_steps(of)
         raw, own = (math.nan, math.nan) if steps is None else (steps.raw, steps.fixed)

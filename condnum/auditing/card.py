@@ -1,9 +1,9 @@
-"""The card of an audit, the same in the terminal and on the page; the table and the figure of all attackers."""
+"""The card of an audit, the same in the terminal and on the page; the table and figure of all attackers."""
 
 import math
 import textwrap
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -43,7 +43,17 @@ _CHIPS = {
     "holds": "holds", "fails": "fails", "met": "holds", "not met": "fails",
 }  # fmt: skip
 #: A table of the card: of each heading a word, which has a color, and a text.
-Table: TypeAlias = list[dict[str, tuple[str, str]]]
+Table = list[dict[str, tuple[str, str]]]
+#: What Definition 3.1 asks of which ratio.
+_CLAUSES = {
+    "(a) harmful κ rises: (i) > 1": "harmful_ratio",
+    "(b) benign κ does not: (ii) ≤ 1": "benign_ratio",
+    "(c) benign task still fitted": "",
+    "Definition 3.1": "",
+    "RIR = (i)/(ii)": "rir",
+}
+_HOLDS = {True: "holds", False: "fails", None: "not known"}
+_MET = {True: "met", False: "not met", None: "not known"}
 
 
 def label(name: str) -> str:
@@ -82,7 +92,9 @@ def headline(found: Audit, extractor: str) -> str:
     price, slow = _price(found, extractor), found.row(extractor, "compact")["benign_slowdown"]
     if slow > LOST_FACTOR or (price is not None and price["high"] < price["raw"]):
         said += f" The benign task pays: {_paid(found, extractor)}."
-    return said + " No extractor was given, so a closed form is judged." * (extractor in ("pareto", "max_rir"))
+    return said + " No extractor was given, so a closed form is judged." * (
+        extractor in ("pareto", "max_rir")
+    )
 
 
 def _price(found: Audit, extractor: str) -> Any:
@@ -152,20 +164,13 @@ def attackers_text(found: Audit) -> pd.DataFrame:
 
 def _definition(found: Audit, extractor: str) -> Table:
     """Return Definition 3.1 by convention: of each clause a word and the numbers that it follows from."""
-    words, met = {True: "holds", False: "fails", None: "not known"}, {True: "met", False: "not met"}
-    heads = {"compact κ": "compact", f"ridge κ, ε = {number(found.epsilon)}": "ridge"}
-    rows: Table = []
-    for letter, clause, name in (
-        ("a", "(a) harmful κ rises: (i) > 1", "harmful_ratio"),
-        ("b", "(b) benign κ does not: (ii) ≤ 1", "benign_ratio"),
-        ("c", "(c) benign task still fitted", ""),
-        ("", "Definition 3.1", ""),
-        ("", "RIR = (i)/(ii)", "rir"),
-    ):
+    heads, rows = {"compact κ": "compact", f"ridge κ, ε = {number(found.epsilon)}": "ridge"}, Table()
+    for clause, name in _CLAUSES.items():
         cells = {"condition number κ": ("", clause)}
         for head, convention in heads.items():
             row, clauses = found.row(extractor, convention), found.clauses(extractor, convention)
-            word = words[clauses.by_letter[letter]] if letter else "" if name else met.get(clauses.met, "not known")  # type: ignore[call-overload]
+            known = clauses.by_letter.get(clause[1], clauses.met)
+            word = (_MET if clause == "Definition 3.1" else _HOLDS)[known] * (name != "rir")
             text = _with_interval(row, name) if name else ""
             if name == "rir" and not math.isnan(row["rir_limit"]):
                 text += f", limit {number(row['rir_limit'])}"
@@ -223,10 +228,11 @@ def blocks(found: Audit) -> Iterator[str | Table]:
         yield from (note for note in found.notes if "missing entries" in note)
         classes = lights_of(found, name)
         if len(classes):
-            text = _scores(classes).rename(columns={"attacker": "the one to fear"}).to_dict("records")
+            text = _scores(classes).rename(columns={"attacker": "the one to fear"})
             yield [
-                {"attackers": ("", group), "light": (light, "")} | {head: ("", of) for head, of in row.items()}
-                for group, light, row in zip(classes["group"], classes["light"], text, strict=True)
+                {"attackers": ("", of["group"]), "light": (of["light"], "")}
+                | {head: ("", str(cell)) for head, cell in text.loc[i].items()}
+                for i, of in classes.iterrows()
             ]
         yield f"Price for the benign task: {_paid(found, name, details=True)}."
         yield _definition(found, name)
@@ -238,17 +244,17 @@ def blocks(found: Audit) -> Iterator[str | Table]:
     of = found.attack
     if of.judging:
         yield (
-            f"Scores are those on {of.judging:,d} rows that no attacker saw, within 10 times the steps that the "
-            f"attacker needs on raw features, at the step and candidate that were best on {of.choosing:,d} "
-            f"more rows; {of.training:,d} trained. Gets through: at least half of what raw features give above "
-            "chance. Hindered: at least a tenth. Stopped: less. Not known: too few rows to say so, or raw "
-            "features give nothing. Chance is what a constant answer reaches on these rows; the 95 % intervals "
-            "hold for all attackers together."
+            f"Scores are those on {of.judging:,d} rows that no attacker saw, within 10 times the steps that "
+            "the attacker needs on raw features, at the step and candidate that were best on "
+            f"{of.choosing:,d} more rows; {of.training:,d} trained. Gets through: at least half of what raw "
+            "features give above chance. Hindered: at least a tenth. Stopped: less. Not known: too few rows "
+            "to say so, or raw features give nothing. Chance is what a constant answer reaches on these "
+            "rows; the 95 % intervals hold for all attackers together."
         )
     yield (
-        "κ bounds how slowly gradient descent converges, and nothing about other attackers. (i) and (ii) are κ "
-        "with the extractor over κ without it, of the harmful and the benign task. Compact κ is over the "
-        "spectrum above round-off; ridge κ adds ε to every eigenvalue, as weight decay does."
+        "κ bounds how slowly gradient descent converges, and says nothing about other attackers. (i) and "
+        "(ii) are κ with the extractor over κ without it, of the harmful and the benign task. Compact κ is over "
+        "the spectrum above round-off; ridge κ adds ε to every eigenvalue, as weight decay does."
     )
 
 

@@ -81,7 +81,7 @@ class Attacks:
 
 
 def audit_budget(columns: int, seed: int) -> AttackBudget:
-    """Return what each attacker may spend in an audit; of wide features, products with all of them cost more."""
+    """Return what each attacker may spend in an audit: of wide features, fewer products with all of them."""
     dense = min(500, max(20, round(500 * (WIDE_FEATURES / columns) ** 2)))
     return AttackBudget(5_000, dense, seed=seed)
 
@@ -92,7 +92,9 @@ def panel_attackers(columns: int) -> list[str]:
     return [name for name in ATTACKERS if name not in slow]
 
 
-def split_rows(task: TaskRows, seed: int, *, half: bool = False) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def split_rows(
+    task: TaskRows, seed: int, *, half: bool = False
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Draw the attackers' rows of the sample, and the defender's: as many, but none unless asked."""
     count, D = task.sample.shape
     drawn = np.random.default_rng([seed, _SAMPLE_SEED]).permutation(count)
@@ -110,8 +112,8 @@ def eraser_of(task: TaskRows, targets: NDArray[Any] | None, seed: int) -> Eraser
     y, defender = targets[task.places], np.sort(split_rows(task, seed, half=True)[1])
     if len(defender) < LEAST_ROWS:
         raise InvalidInputError(
-            f"erasure is made of {len(defender)} rows of {task.stream.source}, and at least {LEAST_ROWS} that "
-            "no attacker sees are needed; give more rows."
+            f"erasure is made of {len(defender)} rows of {task.stream.source}, and at least {LEAST_ROWS} "
+            "that no attacker sees are needed; give more rows."
         )
     kind: TargetKind = "classification" if y.dtype.kind == "i" else "regression"
     eraser = Eraser(kind=kind).fit(task.sample[defender], y[defender])

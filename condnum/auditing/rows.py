@@ -176,7 +176,8 @@ def read_rows(
     """Read all rows once; `targets` are labels `(N,)` or numbers `(N, m)`, one per row of the file."""
     kind: TargetKind = "classification" if getattr(targets, "dtype", None) == np.int64 else "regression"
     D, total, task = stream.dimension, 0, None
-    gaps, groups = np.zeros(D, np.int64), [task] * (GROUPS if D <= WIDEST_GROUPS else 0)
+    gaps = np.zeros(D, np.int64)
+    parts: list[Task | None] = [None] * (GROUPS if D <= WIDEST_GROUPS else 0)
     # Random numbers, places and rows: those with the smallest numbers are the sample.
     drawn: Sequence[Any] = np.empty(0), np.empty(0, np.int64), np.empty((0, D))
     for block in _blocks(stream):
@@ -194,7 +195,7 @@ def read_rows(
         task = _extended(task, X, y, kind=kind, name=stream.source)
         order = np.random.default_rng([seed, start, _GROUP_SEED]).permutation(len(X))
         group = (start + order) % GROUPS  # groups of equal size, whatever the blocks
-        groups = [_extended(of, X[group == g], name=stream.source) for g, of in enumerate(groups)]
+        parts = [_extended(of, X[group == g], name=stream.source) for g, of in enumerate(parts)]
         keys = np.random.default_rng([seed, start, _SAMPLE_SEED]).random(len(X))
         drawn = [np.concatenate(pair) for pair in zip(drawn, (keys, places, X), strict=True)]
         if len(drawn[0]) > SAMPLE_ROWS:
@@ -213,8 +214,8 @@ def read_rows(
             f"{total:,d}; at least 2 are needed: impute them, or drop the columns that are mostly "
             f"empty{where}."
         )
-    if task.rows * (GROUPS - 1) < 2 * GROUPS * max(D, GROUPS):  # nine tenths, and as few columns
-        groups = []
+    enough = task.rows * (GROUPS - 1) >= 2 * GROUPS * max(D, GROUPS)  # nine tenths of the rows
+    groups = [of for of in parts if of is not None and enough]
     variance = (task.factor[1:, 1 : 1 + D].square().sum(dim=0) / task.rows).numpy()
     constant = constant_columns(task.mean.numpy(), variance, task.rows)
     task, sample = replace(task, eps=max(stream.stored_eps, task.eps)), drawn[2]

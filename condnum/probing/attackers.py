@@ -195,30 +195,30 @@ def _least_squares(rows: Rows) -> Iterator[_Head]:
     yield "SciPy", _linear(None, scipy.linalg.lstsq(rows.train, rows.targets)[0])
 
 
-def _spaces(F: FloatArray) -> dict[str, FloatArray | None]:
-    """Return the coordinates in which penalties are tried, `(d, d')`."""
-    _, s, right = np.linalg.svd(F, full_matrices=False)
-    kept = s > 1e-6 * s[0]
-    return {"": None, ", standardized": _standardized(F), ", whitened": right[kept].T * (math.sqrt(len(F)) / s[kept])}
-
-
-def _standardized(F: FloatArray) -> FloatArray:
+def _scales(F: FloatArray) -> FloatArray:
+    """Return what standardizes each feature `(d,)`."""
     deviation = F.std(axis=0)
-    return np.diag(1 / np.where(deviation > 0, deviation, 1))
+    return np.asarray(1 / np.where(deviation > 0, deviation, 1))
+
+
+def _whitener(s: FloatArray, right: FloatArray, rows: int) -> FloatArray:
+    """Return what whitens the directions that are not tiny `(d, d')`."""
+    kept = s > 1e-6 * s[0]
+    return np.asarray(right[kept].T * (math.sqrt(rows) / s[kept]))
 
 
 def _ridge(rows: Rows) -> Iterator[_Head]:
     """Ridge regression, with the penalty by its leave-one-out error, as scikit-learn's `RidgeCV` has it."""
     F, Y = rows.train, rows.targets
-    (N, d), scale = F.shape, np.diagonal(_standardized(F))
+    (N, d), scale = F.shape, _scales(F)
     U, s, right = np.linalg.svd(F, full_matrices=False)
     V, t, other = np.linalg.svd(F * scale, full_matrices=False)
-    kept = s > 1e-6 * s[0]
-    white = right[kept].T * (math.sqrt(N) / s[kept])
+    white = _whitener(s, right, N)
+    count = white.shape[1]
     for name, basis, sigma, back, size in (
         ("", U, s, right.T, d),
         (", standardized", V, t, scale[:, None] * other.T, d),
-        (", whitened", U[:, kept], np.full(kept.sum(), math.sqrt(N)), white, kept.sum()),
+        (", whitened", U[:, :count], np.full(count, math.sqrt(N)), white, count),
     ):
         along, square = basis.T @ Y, sigma**2
         # What no weights fit, and no leverage explains: nothing where the basis is whole.
@@ -236,10 +236,9 @@ def _logistic(rows: Rows) -> Iterator[_Head]:
     """Logistic regression, scored by its probabilities."""
     from sklearn.linear_model import LogisticRegression
 
-    labels = (rows.targets + rows.mean).argmax(axis=1)
-    for name, change in _spaces(rows.train).items():
-        if change is None:
-            continue
+    labels, scale = (rows.targets + rows.mean).argmax(axis=1), _scales(rows.train)
+    white = _whitener(*np.linalg.svd(rows.train, full_matrices=False)[1:], len(rows.train))
+    for name, change in {", standardized": np.diag(scale), ", whitened": white}.items():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it need not converge
             fitted = LogisticRegression(max_iter=200).fit(rows.train @ change, labels)

@@ -153,7 +153,7 @@ def nonlinear_score(train: Sample, test: Sample, *, degree: int | None = None) -
 
 
 def tree_score(train: Sample, test: Sample) -> float:
-    """Return the score of extremely randomized trees (Geurts, Ernst and Wehenkel 2006), √D features a split."""
+    """Return the score of extremely randomized trees (Geurts et al. 2006), with √D features per split."""
     from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
     options: dict[str, Any] = {"n_estimators": _TREES, "max_features": "sqrt", "random_state": 0}
