@@ -360,6 +360,7 @@ def measures_table(
                 "kappa_harmful": kappas[1].value,
                 "rank_benign": kappas[0].rank,
                 "rank_harmful": kappas[1].rank,
+                **dict.fromkeys(("clause_a", "clause_b", "clause_c")),
             }
             moving = dict(zip(_WITH_ENDS[:2], ([logs[0]], [logs[1]]), strict=True))
             if seen is not None:

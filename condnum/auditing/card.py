@@ -27,7 +27,7 @@ LABEL_OF = {
     "theta": "θ",
     "max_rir": "the closed form θ* = K_P^(-1/2)",
     "pareto": "the closed form on the Pareto front",
-    "erase": "erasure by other rows",
+    "erase": "erasure by half of the rows",
 }
 #: Why nobody was judged, by the record's word and the letter of the option.
 _REASONS = {
@@ -253,8 +253,8 @@ def blocks(found: Audit) -> Iterator[str | Table]:
         )
     yield (
         "κ bounds how slowly gradient descent converges, and says nothing about other attackers. (i) and "
-        "(ii) are κ with the extractor over κ without it, of the harmful and the benign task. Compact κ is over "
-        "the spectrum above round-off; ridge κ adds ε to every eigenvalue, as weight decay does."
+        "(ii) are κ with the extractor over κ without it, of the harmful and the benign task. Compact κ is "
+        "over the spectrum above round-off; ridge κ adds ε to every eigenvalue, as weight decay does."
     )
 
 

@@ -26,9 +26,9 @@ from condnum.data.images import images_of
 from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.hooks import channels_last, layout_of
 from condnum.deep.parts import block_names
-from condnum.errors import InvalidInputError, RankError, UnknownNameError
+from condnum.errors import InvalidInputError, RankError, check_known
 from condnum.numbers import number
-from condnum.page.style import BLUE, NEUTRAL, ORANGE, PURPLE, add_line, empty, finish, log_axis
+from condnum.page.style import BLUE, NEUTRAL, ORANGE, PURPLE, empty, finish, log_axis
 from condnum.progress import report_event
 from condnum.theory.alignment import alignment
 from condnum.theory.kappa import PUBLISHED_RIDGE, Seen, both_conventions, unit_scale
@@ -153,20 +153,13 @@ def layer_audit(
 
 def layer_names(model: nn.Module, layers: str | Sequence[str] = ALL) -> list[str]:
     """Return the names of the layers that are meant, or say which there are."""
-    blocks = block_names(model)
-    if layers == ALL:
-        if not blocks:
-            raise InvalidInputError(
-                f"{type(model).__name__} has no blocks with weights; give the names of the layers."
-            )
-        return blocks
+    blocks, known = block_names(model), dict(model.named_modules())
     given = layers.split(",") if isinstance(layers, str) else layers
-    chosen, known = [name.strip() for name in given if name.strip()], dict(model.named_modules())
+    chosen = blocks if layers == ALL else [name.strip() for name in given if name.strip()]
     if not chosen:
-        raise InvalidInputError(f"expected at least one layer; give {ALL}, or some of {', '.join(blocks)}.")
+        raise InvalidInputError(f"no layers: give names of {type(model).__name__}, such as {[*known][1:4]}.")
     for name in chosen:
-        if name not in known:
-            raise UnknownNameError("layer", name, [ALL, *blocks])
+        check_known("layer", name, dict.fromkeys([*known, ALL]))
     return chosen
 
 
@@ -364,9 +357,7 @@ def insert_extractor(model: nn.Module, layer: str, theta: Any) -> nn.Module:
         >>> torch.equal(insert_extractor(net, "0", torch.eye(4))(images), net(images))
         True
     """
-    names = [name for name, _ in model.named_modules() if name]
-    if layer not in names:
-        raise UnknownNameError("layer", layer, names)
+    check_known("layer", layer, {name: of for name, of in model.named_modules() if name})
     T = as_tensor(extractor_affine(theta)[0], "theta", ndim=2).detach()
     if T.shape[0] != T.shape[1]:
         raise InvalidInputError(
@@ -389,42 +380,27 @@ def insert_extractor(model: nn.Module, layer: str, theta: Any) -> nn.Module:
 def depth_figure(found: LayerAudit) -> Any:
     """Draw what is possible behind each layer along the depth; the table has κ's and ranks."""
     table, figure = found.table, empty()
-    x, limit = table["layer"].to_list(), table["limit_compact"].to_numpy(dtype=float)
-    known = table[["limit_compact", "limit_rir", "rir"]].replace(np.inf, np.nan).to_numpy(dtype=float)
+    columns = ["limit_compact", "limit_rir", "rir"]
+    known = table[columns].replace(np.inf, np.nan).to_numpy(dtype=float)
     top = 3 * float(np.nanmax([found.target, *known.ravel()]))  # where an infinite limit is drawn
-    for layer, *ends in table[["layer", "rir", "limit_rir"]].fillna({"rir": 1.0}).itertuples(index=False):
-        add_line(figure, "", [layer] * 2, ends, NEUTRAL, width=2, showlegend=False, hoverinfo="skip")
     none = np.where(table["limit_rir"].isna(), 1.0, np.nan)
     for name, values, color, symbol in (
-        ("compact: no invertible θ exceeds (△: ∞)", limit, PURPLE,
-         np.where(limit > top, "triangle-up-open", "diamond-open")),
+        ("compact: no invertible θ exceeds (top: ∞)", table["limit_compact"], PURPLE, "diamond-open"),
         ("ridge: no square θ exceeds", table["limit_rir"], NEUTRAL, "triangle-down"),
         ("ridge: a closed form reaches", table["rir"], BLUE, "circle"),
         ("ridge: none has (i) > 1 and (ii) ≤ 1", none, ORANGE, "x"),
-    ):  # fmt: skip
-        if np.isnan(values).all():
-            continue
+    ):
         figure.add_scatter(
-            x=x, y=np.minimum(values, top), mode="markers", name=name, customdata=values,
+            x=table["layer"], y=np.minimum(values, top), mode="markers", name=name, customdata=values,
             marker={"color": color, "size": 10, "symbol": symbol},
             hovertemplate="%{x}: RIR %{customdata:.3g}",
         )  # fmt: skip
     figure.add_hline(y=found.target, line_color=NEUTRAL, line_dash="dash")
     note = f"D<sub>P</sub>: {found.rows_benign:,d} rows, D<sub>H</sub>: {found.rows_harmful:,d} rows"
-    if found.cheapest is not None:
-        note += f". Shaded: {found.cheapest}, the cheapest"
-        at = x.index(found.cheapest)
-        figure.add_vrect(x0=at - 0.4, x1=at + 0.4, fillcolor=BLUE, opacity=0.12, line_width=0)
+    note += "" if found.cheapest is None else f". Cheapest: {found.cheapest}"
     figure.update_xaxes(tickangle=-60, type="category")
     title = f"RIR of a linear extractor (dashed: {number(found.target)})"
     figure.update_yaxes(**log_axis(title, [*known.ravel(), top, 1.0]))
     finish(figure, "What a linear extractor can reach behind each layer", note, height=560, width=60)
-    legend = {
-        "orientation": "h",
-        "x": 0,
-        "yref": "container",
-        "y": 0.01,
-        "yanchor": "bottom",
-        "title_text": "",
-    }
-    return figure.update_layout(legend=legend, margin_b=210)
+    place = {"orientation": "h", "x": 0, "yref": "container", "y": 0.01, "yanchor": "bottom"}
+    return figure.update_layout(legend={**place, "title_text": ""}, margin_b=210)
