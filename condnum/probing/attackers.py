@@ -102,22 +102,22 @@ def _adam_race(
     The steps are those of `torch.optim.Adam`, whose import alone takes seconds.
     """
     race, step = Race(problem, [f"rate {rate:.3g}" for rate in rates], budget), 0
-    parts = [torch.from_numpy(np.stack([of] * len(rates))) for of in layers]
-    moments = [(torch.zeros_like(of), torch.zeros_like(of)) for of in parts]
-    rate = torch.tensor(rates, dtype=torch.float64)[:, None, None]
+    runs = [[torch.tensor(of) for of in layers] for _ in rates]
+    moments = [[(torch.zeros_like(of), torch.zeros_like(of)) for of in parts] for parts in runs]
     with np.errstate(over="ignore", invalid="ignore"):
         while True:
-            W = reduce(torch.matmul, parts).numpy()
+            W = torch.stack([reduce(torch.matmul, parts) for parts in runs]).numpy()
             excess, gradient = problem.evaluate(W)
             if not race.observe(excess, W.copy, step):
                 return race
-            G, step = torch.from_numpy(np.ascontiguousarray(gradient)), step + 1
-            slopes = [G] if len(parts) == 1 else [G @ parts[1].mT, parts[0].mT @ G]
-            for part, slope, (first, second) in zip(parts, slopes, moments, strict=True):
-                first.lerp_(slope, 0.1)
-                second.mul_(0.999).addcmul_(slope, slope, value=0.001)
-                size = (second.sqrt() / math.sqrt(1 - 0.999**step)).add_(1e-8)
-                part.sub_((first / size).mul_(rate / (1 - 0.9**step)))
+            step += 1
+            root, bias = math.sqrt(1 - 0.999**step), 1 - 0.9**step
+            for rate, parts, own, G in zip(rates, runs, moments, torch.from_numpy(gradient), strict=True):
+                slopes = [G] if len(parts) == 1 else [G @ parts[1].mT, parts[0].mT @ G]
+                for part, slope, (first, second) in zip(parts, slopes, own, strict=True):
+                    first.lerp_(slope, 0.1)
+                    second.mul_(0.999).addcmul_(slope, slope, value=0.001)
+                    part.addcdiv_(first, second.sqrt().add_(1e-8 * root), value=-rate * root / bias)
 
 
 def _adam(problem: AttackProblem, budget: AttackBudget) -> Race:
