@@ -24,7 +24,7 @@ NONLINEAR = {"kernel": "Kernel ridge (RBF)", "trees": "Extremely randomized tree
 #: Classes of attackers by their names.
 CLASSES = {
     "gradient descent": ("gd", "line_search", "momentum", "nesterov", "sgd", "adam"),
-    "L-BFGS, conjugate gradients": ("cg", "lbfgs"),
+    "L-BFGS and conjugate gradients": ("cg", "lbfgs"),
     "closed form": ("closed_form", "ridge", "logistic", "unfiltered"),
     "transformed features": ("standardize", "whiten", "stacked"),
     "fine-tuning of θ": ("fine_tune",),
