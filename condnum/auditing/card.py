@@ -248,8 +248,8 @@ def blocks(found: Audit) -> Iterator[str | Table]:
             "the attacker needs on raw features, at the step and candidate that were best on "
             f"{of.choosing:,d} more rows; {of.training:,d} trained. Gets through: at least half of what raw "
             "features give above chance. Hindered: at least a tenth. Stopped: less. Not known: too few rows "
-            "to say so, or raw features give nothing. Chance is what a constant answer reaches on these "
-            "rows; the 95 % intervals hold for all attackers together."
+            "or steps to say so, or raw features give nothing. Chance is what a constant answer reaches on "
+            "these rows; the 95 % intervals hold for all attackers together."
         )
     yield (
         "κ bounds how slowly gradient descent converges, and says nothing about other attackers. (i) and "

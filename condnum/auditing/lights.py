@@ -218,8 +218,14 @@ def _scored(report: AttackReport, heads: Sequence[dict[str, Any]], judging: Samp
     table = attacker_lights(
         scores, curves, on_raw, chance=chance(judging), rows=len(judging.y), labels=judging.labels
     )
+    # Who had fewer steps than a light allows, and was not done, is not known to be stopped.
+    enough = at["last_step"] >= SLOWED * at["attacker"].map(on_raw)
+    short = at.loc[at["steps"].isna() & ~enough, keys].assign(short=True)
     factors = report.at(report.factors, None)[["extractor", "attacker", "factor", "bound"]]
-    return table.merge(factors, on=["extractor", "attacker"], how="left")[list(COLUMNS)]
+    for more in (short.drop(columns="label"), factors):
+        table = table.merge(more, on=["extractor", "attacker"], how="left")
+    doubted = table["short"].notna() & (table["light"] == "stopped")
+    return table.assign(light=table["light"].mask(doubted, "not known"))[list(COLUMNS)]
 
 
 def score_interval(score: float, rows: int, labels: bool, level: float) -> tuple[float, float]:

@@ -207,6 +207,14 @@ class TestAttackers:
         few = attack_rows(read_rows(as_stream(data[1][:15])), np.eye(15)[:, :1], {}, **options)
         assert few.obstacle == "few rows"
 
+    def test_whoever_runs_out_of_steps_is_not_called_stopped(self, data):
+        """Raw features take two steps; five are fewer than the twenty of which a light speaks."""
+        theta, options = np.diag([1, 1, 1, 1, 1, 1e-3]), {"attackers": ["gd"]}
+        for steps, light in ((5, "not known"), (100, "stopped")):
+            rows, budget = read_rows(as_stream(data[1])), AttackBudget(steps=steps, dense_steps=5)
+            found = attack_rows(rows, data[1][:, 5], {"t": theta}, budget=budget, **options)
+            assert found.table["light"].tolist() == [light]
+
     def test_every_stage_moves_the_bar_to_a_total_that_stays(self, data, monkeypatch, tmp_path):
         monkeypatch.setenv("CONDNUM_PROGRESS", str(tmp_path / "events"))
         y = [(X[:, 0] > 0).astype(int) for X in data]
