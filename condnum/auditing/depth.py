@@ -393,6 +393,7 @@ def depth_figure(found: LayerAudit) -> Any:
         figure.add_scatter(
             x=table["layer"], y=np.minimum(values, top), mode="markers", name=name, customdata=values,
             marker={"color": color, "size": 10, "symbol": symbol},
+            showlegend=not np.isnan(values).all(),
             hovertemplate="%{x}: RIR %{customdata:.3g}",
         )  # fmt: skip
     figure.add_hline(y=found.target, line_color=NEUTRAL, line_dash="dash")
