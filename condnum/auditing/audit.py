@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 
 from condnum.arrays import TargetKind, own_state
 from condnum.auditing.lights import (
-    ERASED,
     NONLINEAR,
     PRICE,
     Attacks,
@@ -38,7 +36,7 @@ from condnum.data.files import FeaturesLike, TargetsLike
 from condnum.errors import InvalidInputError, check_known
 from condnum.files import output_folder, write_json
 from condnum.probing.panel import RAW
-from condnum.probing.probe import ProbeSteps, seen_steps
+from condnum.probing.probe import seen_steps
 from condnum.probing.race import AttackBudget
 from condnum.progress import report_event
 from condnum.theory.kappa import (
@@ -48,7 +46,6 @@ from condnum.theory.kappa import (
     Convention,
     Immunization,
     Seen,
-    ThetaScale,
     kappa,
     unit_scale,
 )
@@ -65,20 +62,13 @@ from condnum.theory.task import graded_triangle, rank_tolerance, stored_extracto
 
 #: Name of the file.
 AUDIT_FILE = "audit.json"
-#: Yardsticks in closed form: θ* = K_P^{-1/2}, and that at (ii) just below 1.
-CLOSED = MAX_RIR, PARETO = "max_rir", "pareto"
-#: Extractors that are judged where none was given: two closed forms, and erasure from half of the rows.
+#: What is judged where no extractor was given: a closed form (θ* = K_P^{-1/2}, or that at (ii) just below 1),
+#: or erasure by half of the rows.
 Judged = Literal["pareto", "max_rir", "erase"]
-#: The three ways in which RIR is measured: compact κ does not see the scale of θ, ridge κ does.
-MEASURES: tuple[tuple[Convention, ThetaScale], ...] = (
-    ("compact", "unit"),
-    ("ridge", "unit"),
-    ("ridge", "as_trained"),
-)
 #: The quantile 0.975 of Student's t with 9 degrees of freedom.
 _T = 2.2621571628
-#: What `measures_table` has three numbers of each: value, low, high.
-RATIOS = ("harmful_ratio", "benign_ratio", "rir")
+#: What the table of measures has an interval of.
+_WITH_ENDS = ("kappa_benign", "kappa_harmful", "harmful_ratio", "benign_ratio", "rir")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -95,22 +85,20 @@ class Audit:
     seed: int
     limit: RirLimit  # compact
     ridge_limit: float  # bound on RIR in the ridge convention, unit scale
-    kappa: pd.DataFrame  # of `kappa_table`
     measures: pd.DataFrame  # of `measures_table`
-    probes: Mapping[str, Sequence[ProbeSteps | None]]  # steps of the benign and harmful targets' probes
     attack: Attacks
     price: Attacks  # solved heads on the benign task
-    #: Objects that are no part of the written record: matrices `(D, D_hid)` by name, closed forms included;
-    #: what attackers met of each that was given; what was read, in sentences.
+    #: Objects that are no part of the written record: matrices `(D, D_hid)` by name; what attackers met of
+    #: each; what was read, in sentences.
     thetas: Mapping[str, NDArray[Any]] = field(metadata={"record": False})
     maps: Mapping[str, Any] = field(metadata={"record": False})
     notes: Sequence[str] = field(metadata={"record": False})
 
     def __repr__(self) -> str:
         """Return the card as text."""
-        from condnum.auditing.card import card_lines
+        from condnum.auditing.card import card_text
 
-        return "\n".join(card_lines(self))
+        return card_text(self)
 
     def _repr_html_(self) -> str:
         """Return the card as the report shows it."""
@@ -120,16 +108,13 @@ class Audit:
 
     @property
     def judged(self) -> Sequence[str]:
-        """The extractors that the card is about: those that were given, or else a closed form."""
+        """The extractors that the card is about: those that were given, or else what `method` makes."""
         return self.given or [self.method]
 
-    def row(self, extractor: str, convention: str, theta_scale: str = "unit") -> pd.Series:
-        """Return a row of `measures`, in `compact` or `ridge`, at scale `unit` or `as_trained`."""
-        return _row_with(self.measures, extractor=extractor, convention=convention, theta_scale=theta_scale)
-
-    def kappa_of(self, task: str, extractor: str, convention: str) -> pd.Series:
-        """Return κ of the `benign` or `harmful` task's Hessian at an extractor, with its rank."""
-        return _row_with(self.kappa, task=task, extractor=extractor, convention=convention)
+    def row(self, extractor: str, convention: str) -> pd.Series:
+        """Return a row of `measures`, in `compact` or `ridge`."""
+        table = self.measures
+        return table[(table["extractor"] == extractor) & (table["convention"] == convention)].iloc[0]
 
     def clauses(self, extractor: str, convention: str) -> Clauses:
         """Return Definition 3.1 clause by clause: what interval and number say, None where not known."""
@@ -146,10 +131,6 @@ class Audit:
         """Write audit.json into a folder; return the names of the files."""
         write_json(output_folder(folder) / AUDIT_FILE, self.as_json())
         return [AUDIT_FILE]
-
-
-def _row_with(table: pd.DataFrame, **values: str) -> pd.Series:
-    return table[np.logical_and.reduce([table[name] == value for name, value in values.items()])].iloc[0]
 
 
 def _strict(value: Any) -> Any:
@@ -186,7 +167,7 @@ def audit(
     budget: AttackBudget | None = None,
     seed: int = 0,
 ) -> Audit:
-    """Audit the features of a pre-training and a harmful task, and what extractors make of them.
+    """Audit the features of a pre-training and a harmful task, and what an extractor makes of them.
 
     Args:
         benign: `(N_P, D)` features of D_P: an array, tensor, data frame or file.
@@ -203,7 +184,7 @@ def audit(
         method: What is judged without `theta`: `pareto`, `max_rir`, or `erase`, made of half of the rows.
         epsilon: ε of the ridge convention, in the units of K.
         attackers: Run the attack panel; of more than 16 classes, on 16 random mixtures of their columns, and
-            beyond 256 features with fewer steps; the card says so.
+            beyond 256 features with fewer rows, steps and attackers; the card says so.
         budget: What each attacker may spend.
         seed: Of all random numbers.
 
@@ -221,73 +202,63 @@ def audit(
         True
     """
     check_known("method", method, get_args(Judged))
-    if theta is not None and method != PARETO:
+    if theta is not None and method != "pareto":
         raise InvalidInputError(f"method {method} has no effect with theta; leave one of them out.")
     if not epsilon > 0:
         raise InvalidInputError(f"epsilon must be positive, got {epsilon}.")
     P, H, notes = open_pair(benign, harmful, drop=drop)
-    answers, said = read_answers(benign, harmful, y_benign, y_harmful, kind)
+    answers, said = read_answers(kind, y_benign=(benign, y_benign), y_harmful=(harmful, y_harmful))
     if kind != "auto" and not answers:
         raise InvalidInputError(f"kind {kind} has no effect without targets; give y_harmful.")
     if budget is not None and ("y_harmful" not in answers or not attackers):
         raise InvalidInputError("budget has no effect without attackers; give y_harmful, and attackers=True.")
     columns = next((stream.columns for stream in (P, H) if stream.named), None)
-    given, maps = read_extractors(theta, P.dimension, columns, (RAW, *CLOSED, ERASED))
+    thetas, maps = read_extractors(theta, P.dimension, columns, (RAW, *get_args(Judged)))
+    given, D = tuple(thetas), P.dimension
+    step = _stages(D, given or (method,), {name for name in answers if attackers})
     pair = look_at(P, H, [*notes, *said], standardize=standardize, seed=seed, **answers)
-    rows = pair.benign, pair.harmful
-    y, half = answers.get("y_harmful"), method == ERASED
-    eraser = None
-    if half:
-        eraser = maps[ERASED] = eraser_of(rows[1], y, seed, half=True)
-        given[ERASED] = np.asarray(eraser.theta_)
-    elif not given and y is not None and attackers:
-        with suppress(InvalidInputError):  # too few rows, or no linear part in them
-            eraser = eraser_of(rows[1], y, seed, half=False)
-    judged = list(given) or [method]
-    step = _stages(P.dimension, judged, eraser is not None, {name for name in answers if attackers})
+    rows, half = (pair.benign, pair.harmful), not given and method == "erase"
+    D_P, D_H = rows[0].task, rows[1].task
     step("limits")
-    D_P, D_H = (found.task for found in rows)
-    limit = limit_of(D_P, D_H)
-    closed = {MAX_RIR: max_rir(D_P), PARETO: pareto(D_P, D_H, limit=limit)}
-    thetas = {**given, **{name: of.numpy() for name, of in closed.items()}}
-    compared = {name: Seen.of(of, D_P, D_H) for name, of in thetas.items()}
-    step("intervals")
-    # A closed form or an eraser belongs to these rows: to hold it still over others would say too much.
-    moving = {} if half else {name: given[name] for name in given}
-    spread = [leave_out_ends(of, moving) for of in rows]
-
-    attack, price = (Attacks.none("switched off" if name in answers else "no targets") for name in
-                     ("y_harmful", "y_benign"))  # fmt: skip
+    limit, bound = limit_of(D_P, D_H), ridge_convention_limit(D_P, D_H, ridge=epsilon)
+    if half:
+        maps[method] = eraser_of(rows[1], answers.get("y_harmful"), seed)
+        thetas[method] = np.asarray(maps[method].theta_)
+    elif not given:
+        made = max_rir(D_P) if method == "max_rir" else pareto(D_P, D_H, limit=limit)
+        maps[method] = thetas[method] = made.numpy()
+    step("condition numbers")
+    limits = {"compact": limit.value, "ridge": bound}
+    # What is made of these rows belongs to them: to hold it still over others would say too much.
+    ends = [leave_out_ends(of, thetas if given else {}) for of in rows]
+    measures = measures_table(rows, thetas, ends, epsilon=epsilon, limits=limits)
+    attack, price = (
+        Attacks.none("switched off" if name in answers else "no targets")
+        for name in ("y_harmful", "y_benign")
+    )
     if attackers:
-        met: dict[str, Any] = dict(maps) or {method: thetas[method]}
-        spend = budget or audit_budget(P.dimension, seed)
-        both = met if eraser is None else {**met, ERASED: eraser}
+        spend = budget or audit_budget(D, seed)
         attack = attack_rows(
-            rows[1], y, both, budget=spend, seed=seed, half=half,
+            rows[1], answers.get("y_harmful"), maps, budget=spend, seed=seed, half=half,
             on_attack=lambda extractor, attacker: step(f"{attacker} on {extractor}"),
         )  # fmt: skip
         price = attack_rows(
-            rows[0], answers.get("y_benign"), met, budget=spend, seed=seed, attackers=PRICE,
+            rows[0], answers.get("y_benign"), maps, budget=spend, seed=seed, attackers=PRICE,
             on_attack=lambda extractor, attacker: step(f"benign task, {attacker} on {extractor}"),
         )  # fmt: skip
-    step("")
+    step("the card")
     return Audit(
         benign=task_facts("D_P", rows[0]),
         harmful=task_facts("D_H", rows[1]),
-        given=tuple(given),
+        given=given,
         method=method,
-        rtol=rank_tolerance(P.dimension, max(P.stored_eps, H.stored_eps)) ** 2,
+        rtol=rank_tolerance(D, max(P.stored_eps, H.stored_eps)) ** 2,
         epsilon=epsilon,
         standardize=standardize,
         seed=seed,
         limit=limit,
-        ridge_limit=ridge_convention_limit(D_P, D_H, ridge=epsilon),
-        kappa=kappa_table(rows, compared, spread, epsilon=epsilon),
-        measures=measures_table(rows, compared, spread, epsilon=epsilon, compact_limit=limit.value),
-        probes={
-            name: [None if of is None else seen_steps(of) for of in seen.probes]
-            for name, seen in compared.items()
-        },
+        ridge_limit=bound,
+        measures=measures,
         attack=attack,
         price=price,
         thetas=thetas,
@@ -296,17 +267,16 @@ def audit(
     )
 
 
-def _stages(columns: int, judged: Sequence[str], erased: bool, learned: set[str]) -> Callable[[str], None]:
+def _stages(columns: int, judged: Sequence[str], learned: set[str]) -> Callable[[str], None]:
     """Return what reports a stage: all of them are known before the first, so that the total is honest."""
-    stages = ["limits", "intervals"]
+    stages, met = ["limits", "condition numbers"], (RAW, *judged)
     if "y_harmful" in learned:
-        met = dict.fromkeys([RAW, *judged, *[ERASED] * erased])
         stages += [f"{who} on {of}" for of in met for who in panel_attackers(columns)]
         stages += [f"{who} on {of}" for of in met for who in NONLINEAR]
     if "y_benign" in learned:
-        stages += [f"benign task, {who} on {of}" for of in (RAW, *judged) for who in PRICE]
-    places = {stage: i for i, stage in enumerate([*stages, ""])}
-    return lambda stage: report_event(stage=stage or "the card", done=places[stage], total=len(stages))
+        stages += [f"benign task, {who} on {of}" for of in met for who in PRICE]
+    places = {stage: i for i, stage in enumerate([*stages, "the card"])}
+    return lambda stage: report_event(stage=stage, done=places[stage], total=len(stages))
 
 
 #: Extreme singular values, ranks and dimensions without one group each, by extractor.
@@ -363,95 +333,79 @@ def interval(value: float, *logarithms: NDArray[np.float64] | None) -> tuple[flo
     return value / factor, value * factor
 
 
-def _logarithms(
-    ends: Ends, name: str, convention: Convention, ridge: float, scale: float = 1.0
-) -> NDArray[np.float64] | None:
-    """Return log κ without a group each."""
-    if name not in ends:
-        return None
-    values = [
-        ConditionNumber.of((top * scale) ** 2, (low * scale) ** 2, rank, size, convention, ridge).value
-        for top, low, rank, size in ends[name]
-    ]
-    return np.log(values)
-
-
-def kappa_table(
-    rows: tuple[TaskRows, TaskRows], compared: Mapping[str, Seen], spread: Sequence[Ends], *, epsilon: float
-) -> pd.DataFrame:
-    """List κ of both tasks' Hessians at every extractor, at unit scale, with intervals."""
-    table = []
-    for name, own, ends in zip(("benign", "harmful"), rows, spread, strict=True):
-        places = {RAW: own.task.raw} | {of: getattr(seen, name) for of, seen in compared.items()}
-        for extractor, seen in places.items():
-            for convention in get_args(Convention):
-                found = kappa(seen, convention, ridge=epsilon)
-                low, high = interval(found.value, _logarithms(ends, extractor, convention, epsilon))
-                table.append(
-                    {
-                        "task": name, "extractor": extractor, "convention": convention, "kappa": found.value,
-                        "low": low, "high": high, "sigma_max": found.sigma_max, "sigma_min": found.sigma_min,
-                        "rank": found.rank, "dimension": found.dimension,
-                    }
-                )  # fmt: skip
-    return pd.DataFrame(table)
-
-
 def measures_table(
     rows: tuple[TaskRows, TaskRows],
-    compared: Mapping[str, Seen],
-    spread: Sequence[Ends],
+    thetas: Mapping[str, Any],
+    ends: Sequence[Ends],
     *,
     epsilon: float,
-    compact_limit: float,
+    limits: Mapping[str, float],
 ) -> pd.DataFrame:
-    """Measure every extractor in every convention and at every scale of θ, with intervals and limits."""
-    (P, H), table = (of.task for of in rows), []
-    for extractor, seen in compared.items():
-        for convention, theta_scale in MEASURES:
-            result = seen.immunization(convention, theta_scale=theta_scale, ridge=epsilon)
-            limit = math.nan
-            if convention == "compact":
-                limit = compact_limit
-            elif seen.benign.dimension >= P.dimension:
-                norm = P.dimension * (1 if theta_scale == "unit" else seen.size**2)
-                limit = ridge_convention_limit(P, H, ridge=epsilon, squared_norm=norm)
-            scale = 1.0 if theta_scale == "unit" else seen.size
-            parts = []
-            for ends in spread:
-                with_theta, raw = (
-                    _logarithms(ends, name, convention, epsilon, by)
-                    for name, by in ((extractor, scale), (RAW, 1.0))
-                )
-                parts.append(None if with_theta is None or raw is None else with_theta - raw)
-            benign, harmful = parts
-            ends_of = dict(zip(RATIOS, ([harmful], [benign], [harmful, benign]), strict=True))
+    """Measure every extractor at unit scale, and the raw features after them, in both conventions.
+
+    κ, (i), (ii) and RIR have intervals `_low` and `_high`; slowdowns are those of the actual targets' probes.
+    """
+    P, H = (of.task for of in rows)
+    probes, table = (P.probe, H.probe), list[dict[str, Any]]()
+    compared = {name: Seen.of(theta, P, H, probes) for name, theta in thetas.items()}
+    for extractor, seen in {**compared, RAW: None}.items():
+        for convention in get_args(Convention):
+            places = (P.raw, H.raw) if seen is None else (seen.benign, seen.harmful)
+            kappas = [kappa(of, convention, ridge=epsilon) for of in places]
+            logs = [_logarithms(of, extractor, convention, epsilon) for of in ends]
             row: dict[str, Any] = {
                 "extractor": extractor,
                 "convention": convention,
-                "theta_scale": theta_scale,
+                "kappa_benign": kappas[0].value,
+                "kappa_harmful": kappas[1].value,
+                "rank_benign": kappas[0].rank,
+                "rank_harmful": kappas[1].rank,
+                **dict.fromkeys(("clause_a", "clause_b", "clause_c")),
             }
-            for name, logarithms in ends_of.items():
-                value = getattr(result, name)
-                low, high = interval(value, *logarithms)
-                row |= {name: value, f"{name}_low": low, f"{name}_high": high}
-            slow = (math.nan if of is None else of for of in seen.slowdowns)
-            table.append(
-                row
-                | {
-                    "rir_limit": limit,
-                    "share": fraction_of_limit(result.rir, limit),
-                    "rank_benign": result.benign_after.rank,
-                    "rank_harmful": result.harmful_after.rank,
-                    **judged_clauses(result, row),
-                    "fit_lost": result.fit_lost,
-                    **dict(zip(("benign_slowdown", "harmful_slowdown"), slow, strict=True)),
-                }
-            )
+            moving = dict(zip(_WITH_ENDS[:2], ([logs[0]], [logs[1]]), strict=True))
+            if seen is not None:
+                result = seen.immunization(convention, ridge=epsilon)
+                raw = [_logarithms(of, RAW, convention, epsilon) for of in ends]
+                benign, harmful = (
+                    None if own is None or base is None else own - base
+                    for own, base in zip(logs, raw, strict=True)
+                )
+                moving |= dict(zip(_WITH_ENDS[2:], ([harmful], [benign], [harmful, benign]), strict=True))
+                row |= {name: getattr(result, name) for name in _WITH_ENDS[2:]}
+            for name, logarithms in moving.items():
+                row[f"{name}_low"], row[f"{name}_high"] = interval(row[name], *logarithms)
+            if seen is not None:
+                narrow = seen.benign.dimension < P.dimension  # which the bound of ridge κ is not about
+                limit = math.nan if narrow and convention == "ridge" else limits[convention]
+                row |= {"rir_limit": limit, "share": fraction_of_limit(result.rir, limit)}
+                row |= _clauses(result, row) | {"fit_lost": result.fit_lost} | _steps(seen)
+            table.append(row)
     return pd.DataFrame(table)
 
 
-def judged_clauses(result: Immunization, row: Mapping[str, Any]) -> dict[str, bool | None]:
+def _logarithms(ends: Ends, name: str, convention: Convention, ridge: float) -> NDArray[np.float64] | None:
+    """Return log κ without a group each."""
+    if name not in ends:
+        return None
+    return np.log(
+        [
+            ConditionNumber.of(top**2, low**2, rank, size, convention, ridge).value
+            for top, low, rank, size in ends[name]
+        ]
+    )
+
+
+def _steps(seen: Seen) -> dict[str, float]:
+    """Return steps of gradient descent on the actual targets, also on raw features, and their ratio."""
+    found = dict[str, float]()
+    for name, of in zip(("benign", "harmful"), seen.probes, strict=True):
+        steps = None if of is None else seen_steps(of)
+        raw, own = (math.nan, math.nan) if steps is None else (steps.raw, steps.fixed)
+        found |= {f"{name}_steps_raw": raw, f"{name}_steps": own, f"{name}_slowdown": own / raw}
+    return found
+
+
+def _clauses(result: Immunization, row: Mapping[str, Any]) -> dict[str, bool | None]:
     """Return each clause: as its number says, but None where its interval lies on both sides of 1."""
     kept, most = result.clauses, 1 + result.tolerance
 

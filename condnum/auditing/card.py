@@ -1,6 +1,7 @@
-"""The card of an audit: its sentences, tables and figure, in the terminal and on the page."""
+"""The card of an audit, the same in the terminal and on the page; the table and figure of all attackers."""
 
 import math
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,9 +9,9 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from condnum.auditing.audit import MAX_RIR, PARETO, Audit
-from condnum.auditing.lights import ERASED, LIGHTS, WIDE_FEATURES, Attacks, class_lights, worst_light
-from condnum.auditing.rows import GROUPS, MISSING
+from condnum.auditing.audit import Audit
+from condnum.auditing.lights import LIGHTS, WIDE_FEATURES, class_lights, worst_light
+from condnum.auditing.rows import GROUPS, WIDEST_GROUPS
 from condnum.numbers import number, times
 from condnum.page.style import DOTTED, GREEN, GREY, NEUTRAL, ORANGE, express, finish
 from condnum.page.tables import formula_html
@@ -18,21 +19,16 @@ from condnum.probing.panel import RAW
 from condnum.probing.race import MOST_OUTPUTS
 from condnum.theory.slowdown import LOST_FACTOR
 
-#: How each extractor is called; one with a name of its own by that.
+#: Characters of a line in the terminal.
+WIDTH = 110
+#: How extractors are called that have no name of their own.
 LABEL_OF = {
     RAW: "raw features",
     "theta": "θ",
-    MAX_RIR: "θ* (closed form)",
-    PARETO: "Pareto front (closed form)",
-    ERASED: "erasure from other rows",
+    "max_rir": "the closed form θ* = K_P^(-1/2)",
+    "pareto": "the closed form on the Pareto front",
+    "erase": "erasure by half of the rows",
 }
-#: What lights mean.
-MEANING = (
-    "Scores are those within 10 times the steps that the attacker needs on raw features. Gets through: "
-    "at least half of what raw features give above chance. Hindered: at least a tenth. Stopped: less. Not "
-    "known: too few rows to say so, or raw features give nothing. Chance is what a constant answer reaches "
-    "on these rows; the 95 % intervals hold for all attackers together."
-)
 #: Why nobody was judged, by the record's word and the letter of the option.
 _REASONS = {
     "switched off": "the attackers were switched off",
@@ -41,18 +37,23 @@ _REASONS = {
     "few rows": "too few rows to hold some out",
     "no linear part": "the targets have no linear part in the raw features; check the order of the rows",
 }
-_WORDS = {True: "holds", False: "fails", None: "not known"}
-_MET = {True: "met", False: "not met", None: "not known"}
-#: What each clause asks of which ratio.
-_CLAUSES = {
-    "a": ("(a) harmful κ rises: (i) > 1", "harmful_ratio"),
-    "b": ("(b) benign κ does not: (ii) ≤ 1", "benign_ratio"),
-    "c": ("(c) benign task still fitted", None),
-}
+#: Colors of words; a light takes its own.
 _CHIPS = {
     "gets through": "fails", "hindered": "partly", "not known": "unknown", "stopped": "holds",
     "holds": "holds", "fails": "fails", "met": "holds", "not met": "fails",
 }  # fmt: skip
+#: A table of the card: of each heading a word, which has a color, and a text.
+Table = list[dict[str, tuple[str, str]]]
+#: What Definition 3.1 asks of which ratio.
+_CLAUSES = {
+    "(a) harmful κ rises: (i) > 1": "harmful_ratio",
+    "(b) benign κ does not: (ii) ≤ 1": "benign_ratio",
+    "(c) benign task still fitted": "",
+    "Definition 3.1": "",
+    "RIR = (i)/(ii)": "rir",
+}
+_HOLDS = {True: "holds", False: "fails", None: "not known"}
+_MET = {True: "met", False: "not met", None: "not known"}
 
 
 def label(name: str) -> str:
@@ -62,11 +63,8 @@ def label(name: str) -> str:
 
 def lights_of(found: Audit, extractor: str) -> pd.DataFrame:
     """Return the attacker to fear of each class, see `class_lights`."""
-    return class_lights(_of(found.attack, extractor))
-
-
-def _of(attack: Attacks, extractor: str) -> pd.DataFrame:
-    return attack.table[attack.table["extractor"] == extractor]
+    table = found.attack.table
+    return class_lights(table[table["extractor"] == extractor])
 
 
 def headline(found: Audit, extractor: str) -> str:
@@ -91,30 +89,28 @@ def headline(found: Audit, extractor: str) -> str:
         )
     if found.attack.obstacle:
         said += f" Reason: {_REASONS[found.attack.obstacle].format(task='harmful')}."
-    price = _price(found, extractor)
-    slow = found.row(extractor, "compact")["benign_slowdown"]
+    price, slow = _price(found, extractor), found.row(extractor, "compact")["benign_slowdown"]
     if slow > LOST_FACTOR or (price is not None and price["high"] < price["raw"]):
         said += f" The benign task pays: {_paid(found, extractor)}."
-    return said
+    return said + " No extractor was given, so a closed form is judged." * (
+        extractor in ("pareto", "max_rir")
+    )
 
 
-def _price(found: Audit, extractor: str) -> pd.Series | None:
-    """Return the better of the solved heads on the benign task."""
-    heads = _of(found.price, extractor).sort_values("score", ascending=False)
-    return None if heads.empty else heads.iloc[0]
+def _price(found: Audit, extractor: str) -> Any:
+    """Return the row of the better of the solved heads on the benign task, or None."""
+    heads = found.price.table[found.price.table["extractor"] == extractor]
+    return next(iter(heads.sort_values("score", ascending=False).to_dict("records")), None)
 
 
 def _paid(found: Audit, extractor: str, details: bool = False) -> str:
     """Return the score of the benign task, and its steps as a multiple, each where it is known."""
-    best, slow, said = (
-        _price(found, extractor),
-        found.row(extractor, "compact")["benign_slowdown"],
-        list[str](),
-    )
-    if best is not None:
-        show = _shows(best["score_name"])
-        more = f" (95 % interval {_span(best, show)}, chance {show(best['chance'])})" * details
-        said.append(f"{best['score_name']} {show(best['raw'])} → {show(best['score'])}{more}")
+    head, said = _price(found, extractor), list[str]()
+    slow = found.row(extractor, "compact")["benign_slowdown"]
+    if head is not None:
+        show = _shows(head["score_name"])
+        more = f" (95 % interval {_span(head, show)}, chance {show(head['chance'])})" * details
+        said.append(f"{head['score_name']} {show(head['raw'])} → {show(head['score'])}{more}")
     elif details:
         said.append(f"accuracy not known, as {_REASONS[found.price.obstacle].format(task='benign')}")
     if math.isinf(slow):
@@ -124,17 +120,14 @@ def _paid(found: Audit, extractor: str, details: bool = False) -> str:
     return "; ".join(said)
 
 
-def price_line(found: Audit, extractor: str) -> str:
-    """Say what the extractor costs the benign task."""
-    return f"Price for the benign task: {_paid(found, extractor, details=True)}."
-
-
-def steps_line(found: Audit, extractor: str) -> str:
-    """Say how slow gradient descent becomes on the actual targets."""
-    said = []
-    for name, of in zip(("benign", "harmful"), found.probes[extractor], strict=True):
-        said.append(f"{name} {'not known without targets' if of is None else of}")
-    return f"Steps of gradient descent on the actual targets, to 1 % of the excess loss: {', '.join(said)}."
+def _steps(found: Audit, extractor: str) -> Iterator[str]:
+    row = found.row(extractor, "compact")
+    for task in ("benign", "harmful"):
+        raw, own = (
+            f"{n:,.0f}" if n < 1e6 else number(n) for n in (row[f"{task}_steps_raw"], row[f"{task}_steps"])
+        )
+        known = not math.isnan(row[f"{task}_steps_raw"])
+        yield f"{task} {raw} → {own}" if known else f"{task} not known without targets"
 
 
 def _shows(score_name: str) -> Any:
@@ -145,49 +138,43 @@ def _span(row: Any, show: Any) -> str:
     return f"{show(row['low']).removesuffix(' %')}–{show(row['high'])}"
 
 
-def lights_text(table: pd.DataFrame) -> pd.DataFrame:
-    """Return lights by class as a reader sees them."""
-    return pd.DataFrame(
-        {"attackers": table["group"], "light": table["light"], "the one to fear": table["label"]}
-    ).join(_scores_text(table))
+def _scores(table: pd.DataFrame) -> pd.DataFrame:
+    kind = table["score_name"].iloc[0]
+    show = _shows(kind)
+    columns = {
+        "attacker": table["label"],
+        kind: table["score"].map(show),
+        "95 % interval": [_span(row, show) for row in table.to_dict("records")],
+        "raw": table["raw"].map(show),
+        "chance": table["chance"].map(show),
+    }
+    return pd.DataFrame(columns, index=table.index)
 
 
 def attackers_text(found: Audit) -> pd.DataFrame:
     """Return all attackers as a reader sees them; steps are multiples of those on raw features."""
     table = found.attack.table
     marks = table["bound"].map({"at least": "> "}).fillna("")
-    text = pd.DataFrame({"attacker": table["label"], "light": table["light"]})
+    text = _scores(table).assign(**{"steps, × raw": marks + table["factor"].map(number)})
+    text.insert(1, "light", table["light"])
     if table["extractor"].nunique() > 1:
         text.insert(0, "extractor", table["extractor"].map(label))
-    return text.join(_scores_text(table)).assign(**{"steps, × raw": marks + table["factor"].map(number)})
+    return text
 
 
-def _scores_text(table: pd.DataFrame) -> pd.DataFrame:
-    kind = table["score_name"].iloc[0] if len(table) else "accuracy"
-    show = _shows(kind)
-    columns = {
-        kind: table["score"].map(show),
-        "95 % interval": [_span(row, show) for row in table.to_dict("records")],
-        "on raw features": table["raw"].map(show),
-        "chance": table["chance"].map(show),
-    }
-    return pd.DataFrame(columns, index=table.index)
-
-
-def definition(found: Audit, extractor: str) -> list[dict[str, tuple[str, str]]]:
-    """Return Definition 3.1 by convention: of each heading a word and the numbers that it follows from."""
-    rows = []
-    for convention in ("compact", "ridge"):
-        row, clauses = found.row(extractor, convention), found.clauses(extractor, convention)
-        cells = {"convention": ("", convention), "Definition 3.1": (_MET[clauses.met], "")}
-        for letter, (head, name) in _CLAUSES.items():
-            numbers = "" if name is None else _with_interval(row, name)
-            bare = name is not None and math.isnan(row[f"{name}_low"])
-            word = _WORDS[clauses.by_letter[letter]]
-            cells[head] = word, numbers + " for these rows" * bare
-        limit = row["rir_limit"]
-        most = "" if math.isnan(limit) else f", limit {number(limit)}"
-        cells["RIR = (i)/(ii)"] = "", _with_interval(row, "rir") + most
+def _definition(found: Audit, extractor: str) -> Table:
+    """Return Definition 3.1 by convention: of each clause a word and the numbers that it follows from."""
+    heads, rows = {"compact κ": "compact", f"ridge κ, ε = {number(found.epsilon)}": "ridge"}, Table()
+    for clause, name in _CLAUSES.items():
+        cells = {"condition number κ": ("", clause)}
+        for head, convention in heads.items():
+            row, clauses = found.row(extractor, convention), found.clauses(extractor, convention)
+            known = clauses.by_letter.get(clause[1], clauses.met)
+            word = (_MET if clause == "Definition 3.1" else _HOLDS)[known] * (name != "rir")
+            text = _with_interval(row, name) if name else ""
+            if name == "rir" and not math.isnan(row["rir_limit"]):
+                text += f", limit {number(row['rir_limit'])}"
+            cells[head] = word, text
         rows.append(cells)
     return rows
 
@@ -197,24 +184,23 @@ def _with_interval(row: pd.Series, name: str) -> str:
     return number(value) if math.isnan(low) else f"{number(value)} ({number(low)}–{number(high)})"
 
 
-def interval_line(found: Audit, extractor: str) -> str:
+def _intervals(found: Audit, extractor: str) -> str:
     """Say what the intervals are, or why there are none."""
-    row = found.row(extractor, "compact")
-    if not math.isnan(row["rir_low"]):
+    if not math.isnan(found.row(extractor, "compact")["rir_low"]):
         return (
             "In brackets: 95 % intervals for other rows of the same kind, estimated by a jackknife of ten "
             "random groups; they are too short where the largest or smallest eigenvalues are almost equal. A "
             "clause holds or fails where its whole interval does."
         )
     why, small = "a rank changes with the rows", min(found.benign, found.harmful, key=lambda of: of.rows)
-    if not set(found.given) - {ERASED}:
+    if not found.given:
         why = f"{label(extractor)} was made from them"
+    elif small.dimension > WIDEST_GROUPS:
+        why = f"of more than {WIDEST_GROUPS:,d} columns none is computed"
     elif small.rows * (GROUPS - 1) < 2 * GROUPS * small.dimension:
         few = f"{small.name} has {small.rows:,d} rows for {small.dimension:,d} columns"
         why = f"{few}, and an interval needs 2.2 per column"
-    elif math.isnan(found.kappa_of("benign", RAW, "compact")["low"]) and small.dimension > 2_048:
-        why = "of more than 2,048 columns none is computed"
-    return f"Ratios without an interval in brackets have none, as {why}: their words are about these rows."
+    return f"A ratio without an interval in brackets is about these rows alone, as {why}."
 
 
 def reading_lines(found: Audit) -> Iterator[str]:
@@ -225,8 +211,8 @@ def reading_lines(found: Audit) -> Iterator[str]:
     yield from found.notes
     if found.attack.training and P.dimension > WIDE_FEATURES:
         yield (
-            f"Beyond {WIDE_FEATURES} features, Adam, L-BFGS, the stacked layer and fine-tuning of θ take "
-            "fewer steps and SGD fewer passes over the data; logistic regression is left out."
+            f"Beyond {WIDE_FEATURES} features, attackers have at most 1,500 rows; Adam, L-BFGS, the stacked "
+            "layer and fine-tuning of θ take fewer steps; SGD and logistic regression are left out."
         )
     if found.attack.classes > MOST_OUTPUTS:
         yield (
@@ -235,35 +221,57 @@ def reading_lines(found: Audit) -> Iterator[str]:
         )
 
 
-def counts_line(found: Audit) -> str:
-    """Say on which rows attackers were judged."""
+def blocks(found: Audit) -> Iterator[str | Table]:
+    """Yield the card's sentences and tables."""
+    for name in found.judged:
+        yield headline(found, name)
+        yield from (note for note in found.notes if "missing entries" in note)
+        classes = lights_of(found, name)
+        if len(classes):
+            text = _scores(classes).rename(columns={"attacker": "the one to fear"})
+            yield [
+                {"attackers": ("", of["group"]), "light": (of["light"], "")}
+                | {head: ("", str(cell)) for head, cell in text.loc[i].items()}
+                for i, of in classes.iterrows()
+            ]
+        yield f"Price for the benign task: {_paid(found, name, details=True)}."
+        yield _definition(found, name)
+        yield _intervals(found, name)
+        yield (
+            "Steps of gradient descent on the actual targets, to 1 % of the excess loss, on raw features → "
+            f"on those of {label(name)}: {', '.join(_steps(found, name))}."
+        )
     of = found.attack
-    return (
-        f"On {of.judging:,d} rows that no attacker saw, each at the step and candidate that were best on "
-        f"{of.choosing:,d} more; {of.training:,d} trained. {MEANING}"
+    if of.judging:
+        yield (
+            f"Scores are those on {of.judging:,d} rows that no attacker saw, within 10 times the steps that "
+            "the attacker needs on raw features, at the step and candidate that were best on "
+            f"{of.choosing:,d} more rows; {of.training:,d} trained. Gets through: at least half of what raw "
+            "features give above chance. Hindered: at least a tenth. Stopped: less. Not known: too few rows "
+            "or steps to say so, or raw features give nothing. Chance is what a constant answer reaches on "
+            "these rows; the 95 % intervals hold for all attackers together."
+        )
+    yield (
+        "κ bounds how slowly gradient descent converges, and says nothing about other attackers. (i) and "
+        "(ii) are κ with the extractor over κ without it, of the harmful and the benign task. Compact κ is "
+        "over the spectrum above round-off; ridge κ adds ε to every eigenvalue, as weight decay does."
     )
 
 
-def card_lines(found: Audit) -> list[str]:
+def card_text(found: Audit) -> str:
     """Return the card for a terminal."""
-    lines = []
-    for name in found.judged:
-        table = lights_text(lights_of(found, name))
-        shown = [
-            {head: " ".join(filter(None, cell)) for head, cell in of.items()}
-            for of in definition(found, name)
-        ]
-        lines += [
-            headline(found, name),
-            *([] if table.empty else [table.to_string(index=False)]),
-            price_line(found, name),
-            pd.DataFrame(shown).to_string(index=False),
-            interval_line(found, name),
-            steps_line(found, name),
-            "",
-        ]
-    lines += [counts_line(found), ""] * bool(found.attack.judging)
-    return [*lines, "What was read:", *(f"* {line}" for line in reading_lines(found))]
+    lines = list[str]()
+    for block in blocks(found):
+        if isinstance(block, str):
+            lines += [*textwrap.wrap(block, WIDTH), ""]
+            continue
+        cells = [{head: " ".join(filter(None, cell)) for head, cell in row.items()} for row in block]
+        table = pd.DataFrame(cells)
+        left = {head: f"{{:<{max(map(len, [head, *table[head]]))}}}".format for head in table}
+        lines += [*table.to_string(index=False, formatters=left, justify="left").splitlines(), ""]
+    bullets = {"initial_indent": "* ", "subsequent_indent": "  "}
+    read = [line for said in reading_lines(found) for line in textwrap.wrap(said, WIDTH, **bullets)]  # type: ignore[arg-type]
+    return "\n".join(line.rstrip() for line in [*lines, "What was read:", *read])
 
 
 _TEMPLATES = Environment(
@@ -281,25 +289,7 @@ def card_html(found: Audit) -> str:
     chips = dict(_CHIPS)
     if worst in ("gets through", "hindered"):  # no verdict may look better
         chips |= {"holds": "unknown", "met": "unknown"}
-    parts = [
-        {
-            "headline": headline(found, name),
-            "lights": lights_text(lights_of(found, name)).to_dict("records"),
-            "price": price_line(found, name),
-            "definition": definition(found, name),
-            "intervals": interval_line(found, name),
-            "steps": steps_line(found, name),
-            "called": label(name),
-        }
-        for name in found.judged
-    ]
-    return _TEMPLATES.get_template("card.html.j2").render(
-        parts=parts,
-        given=bool(found.given),
-        dropped=[note for note in found.notes if MISSING in note],
-        counts=counts_line(found) if found.attack.judging else "",
-        chips=chips,
-    )
+    return _TEMPLATES.get_template("card.html.j2").render(blocks=[*blocks(found)], chips=chips)
 
 
 def attackers_figure(found: Audit) -> Any:
@@ -311,11 +301,8 @@ def attackers_figure(found: Audit) -> Any:
     )
     raw = table.assign(score=table["raw"], light="on raw features", more=math.nan, less=math.nan)
     table = pd.concat([raw, table]).replace({"extractor": LABEL_OF})
-    kind, labels, panels = (
-        table["score_name"].iloc[0],
-        [*dict.fromkeys(table["label"])],
-        table["extractor"].nunique(),
-    )
+    kind, labels = table["score_name"].iloc[0], [*dict.fromkeys(table["label"])]
+    panels = table["extractor"].nunique()
     figure = express(
         "scatter", table, x="score", y="label", color="light", symbol="light",
         facet_row="extractor" if panels > 1 else None,

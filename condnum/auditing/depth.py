@@ -9,11 +9,10 @@ from __future__ import annotations
 import copy
 import math
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,18 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from condnum.arrays import as_tensor, extractor_affine, own_state
-from condnum.data.files import MAX_FEATURES, FeatureStream, as_stream
-from condnum.data.images import ImageData, images_of, open_images
-from condnum.deep.backbone import Backbone, evaluating, load_backbone, size_arguments
-from condnum.deep.features import extract_features
+from condnum.data.files import MAX_FEATURES
+from condnum.data.images import images_of
+from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.hooks import channels_last, layout_of
-from condnum.deep.images import image_loader
 from condnum.deep.parts import block_names
-from condnum.deep.transforms import ImageTransform, evaluation_transform
-from condnum.deep.weights import read_metadata
-from condnum.errors import InvalidInputError, RankError, UnknownNameError
+from condnum.errors import InvalidInputError, RankError, check_known
 from condnum.numbers import number
-from condnum.page.style import BLUE, NEUTRAL, ORANGE, PURPLE, add_line, empty, finish, log_axis
+from condnum.page.style import BLUE, NEUTRAL, ORANGE, PURPLE, empty, finish, log_axis
 from condnum.progress import report_event
 from condnum.theory.alignment import alignment
 from condnum.theory.kappa import PUBLISHED_RIDGE, Seen, both_conventions, unit_scale
@@ -137,96 +132,72 @@ def layer_audit(
                 f"[{name}]."
             )
     names = layer_names(net, layers)
-    P, H = (
-        _sums(net, batches, names, task, skip_idle=layers == ALL, keep=keep_features)
-        for batches, task in ((benign, "D_P"), (harmful, "D_H"))
+    (P, X_P), (H, X_H) = (
+        _tasks(net, batches, names, which, skip_idle=layers == ALL, keep=keep_features)
+        for batches, which in ((benign, "D_P"), (harmful, "D_H"))
     )
-    rows, thetas, features = [], dict[str, Tensor](), dict[str, tuple[Tensor, Tensor]]()
+    rows, thetas = list[dict[str, Any]](), dict[str, Tensor]()
     for name in (name for name in P if name in H):
-        row, theta = _row(name, P[name], H[name], epsilon, target)
-        rows.append({"layer": name, "module": type(net.get_submodule(name)).__name__} | row)
-        if theta is not None:
-            thetas[name] = theta
-        if keep_features:
-            features[name] = torch.cat(P[name].features), torch.cat(H[name].features)
-    N_P, N_H = (next(iter(sums.values())).rows for sums in (P, H))
-    return LayerAudit(pd.DataFrame(rows, columns=_COLUMNS), target, epsilon, N_P, N_H, thetas, features)
+        row: dict[str, Any] = {"layer": name, "module": type(net.get_submodule(name)).__name__, "note": ""}
+        row |= {"dimension": P[name].dimension, "parameters": P[name].dimension ** 2}
+        try:
+            measured, thetas[name] = _measures(P[name], H[name], epsilon, target)
+        except RankError as error:  # a dead layer: the others are measured
+            measured = {"verdict": "impossible", "note": f"behind '{name}': {error}"}
+        rows.append(row | measured)
+    table = pd.DataFrame(rows, columns=list(_COLUMNS))
+    features = {name: (X_P[name], X_H[name]) for name in table["layer"] if name in X_P}
+    N_P, N_H = (next(iter(tasks.values())).rows for tasks in (P, H))
+    return LayerAudit(table, target, epsilon, N_P, N_H, thetas, features)
 
 
 def layer_names(model: nn.Module, layers: str | Sequence[str] = ALL) -> list[str]:
     """Return the names of the layers that are meant, or say which there are."""
-    blocks = block_names(model)
-    if layers == ALL:
-        if not blocks:
-            raise InvalidInputError(
-                f"{type(model).__name__} has no blocks with weights; give the names of the layers."
-            )
-        return blocks
+    blocks, known = block_names(model), dict(model.named_modules())
     given = layers.split(",") if isinstance(layers, str) else layers
-    chosen, known = [name.strip() for name in given if name.strip()], dict(model.named_modules())
+    chosen = blocks if layers == ALL else [name.strip() for name in given if name.strip()]
     if not chosen:
-        raise InvalidInputError(f"expected at least one layer; give {ALL}, or some of {', '.join(blocks)}.")
+        raise InvalidInputError(f"no layers: give names of {type(model).__name__}, such as {[*known][1:4]}.")
     for name in chosen:
-        if name not in known:
-            raise UnknownNameError("layer", name, [ALL, *blocks])
+        check_known("layer", name, dict.fromkeys([*known, ALL]))
     return chosen
 
 
-@dataclass
-class _Sum:
-    """What is kept of a layer and a task."""
+def _tasks(
+    net: nn.Module, batches: Iterable[Any], names: Sequence[str], which: str, *, skip_idle: bool, keep: bool
+) -> tuple[dict[str, Task], dict[str, Tensor]]:
+    """Return the tasks behind all layers after one pass, and their rows where they are kept.
 
-    name: str  # of both, for messages
-    task: Task | None = None
-    rows: int = 0
-    waiting: list[Tensor] = field(default_factory=list)  # rows that are not in the task yet
-    features: list[Tensor] = field(default_factory=list)
+    Layers that the rule found and nobody calls are left out.
+    """
+    tasks, waiting, kept = dict[str, Task](), dict[str, list[Tensor]](), dict[str, list[Tensor]]()
+    calls, order, size = Counter[str](), dict[str, None](), 0  # layers as they are run; rows of the batch
+    seen, home = 0, next((p.device for p in net.parameters()), torch.device("cpu"))
 
-    def add(self, X: Tensor) -> None:
-        """Take rows; enough of them at once cost least."""
-        self.rows += len(X)
-        self.waiting.append(X)
-        if sum(map(len, self.waiting)) > X.shape[1]:
-            self.finish()
-
-    def finish(self) -> Task:
-        """Return the task of all rows."""
-        if self.waiting:
-            X = torch.cat(self.waiting).cpu()
-            of = Task.of if self.task is None else self.task.extended
-            self.waiting, self.task = [], of(X, name=self.name)
-        assert self.task is not None  # there are rows
-        return self.task
-
-
-def _sums(
-    net: nn.Module, batches: Iterable[Any], names: Sequence[str], task: str, *, skip_idle: bool, keep: bool
-) -> dict[str, _Sum]:
-    """Sum the covariances of all layers over one pass, but of those that the rule found and nobody calls."""
-    found: dict[str, _Sum] = {}
-    calls: Counter[str] = Counter()
-    size = 0  # of the batch that passes
-    home = next((p.device for p in net.parameters()), torch.device("cpu"))
+    def take(name: str) -> None:
+        X = torch.cat(waiting.pop(name)).cpu()
+        of = tasks[name].extended if name in tasks else Task.of
+        tasks[name] = of(X, name=f"{which} behind '{name}'")
 
     def add(name: str, module: nn.Module, _: Any, output: Any) -> None:
-        if isinstance(output, tuple | list) and len(output):  # as layers of transformers return it
-            output = output[0]
         calls[name] += 1
-        where = f"layer '{name}' ({type(module).__name__})"
+        order[name] = None
         X = _pooled(output, layout_of(module, net))
-        if not isinstance(X, Tensor) or X.ndim != 2 or len(X) != size or not X.is_floating_point():
+        if X is None or len(X) != size:
             raise InvalidInputError(
-                f"{where} returns {_shape(output)} for {size} inputs, pooled to {_shape(X)}; features "
-                "are (B, F), (B, tokens, F) or (B, C, h, w), or "
-                "a tuple that begins with them: name other layers."
+                f"layer '{name}' ({type(module).__name__}) returns {_shape(output)} for {size} inputs; "
+                "features are (B, F), (B, tokens, F) or (B, C, h, w), or a tuple that begins with them: name "
+                "other layers."
             )
-        D = X.shape[1]
-        if D > MAX_FEATURES:
-            raise InvalidInputError(f"{where} has {D:,d} features, more than {MAX_FEATURES}; pool them.")
-        own = found.setdefault(name, _Sum(f"{task} behind '{name}'"))
-        own.add(X)
+        if X.shape[1] > MAX_FEATURES:
+            raise InvalidInputError(
+                f"layer '{name}' has {X.shape[1]:,d} features, more than {MAX_FEATURES}; pool them."
+            )
+        waiting.setdefault(name, []).append(X)
         if keep:
-            own.features.append(X.cpu())
+            kept.setdefault(name, []).append(X.cpu())
+        if sum(map(len, waiting[name])) > X.shape[1]:  # enough of them at once cost least
+            take(name)
 
     with ExitStack() as hooks, evaluating(net), torch.inference_mode():
         for name in names:
@@ -241,21 +212,28 @@ def _sums(
                 )
             size = len(inputs)
             net(inputs.to(home))
+            seen += size
+            report_event(stage=f"layers, {which}", step=seen)
             for name in names:
                 if calls[name] > 1 or (calls[name] == 0 and not skip_idle):
                     often = f"{calls[name]} times" if calls[name] else "never"
                     raise InvalidInputError(
-                        f"layer '{name}' is called {often} in a forward "
-                        "pass, and not once: name layers that are."
+                        f"layer '{name}' is called {often} in a forward pass, and not once: name layers "
+                        "that are."
                     )
-    if not found:
-        raise InvalidInputError(f"{task} has no batches, or no batch reaches a layer.")
-    return found
+    for name in [*waiting]:
+        take(name)
+    if not tasks:
+        raise InvalidInputError(f"{which} has no batches, or no batch reaches a layer.")
+    return {name: tasks[name] for name in order}, {name: torch.cat(rows) for name, rows in kept.items()}
 
 
-def _pooled(X: Any, layout: str) -> Any:
-    """Average over positions or tokens; what cannot be pooled comes back as it is."""
-    if not isinstance(X, Tensor) or not X.is_floating_point() or X.ndim not in (3, 4):
+def _pooled(output: Any, layout: str) -> Tensor | None:
+    """Average over positions or tokens; None: there are no features `(B, D)`."""
+    X = output[0] if isinstance(output, tuple | list) and len(output) else output  # as transformers return it
+    if not isinstance(X, Tensor) or not X.is_floating_point() or X.ndim not in (2, 3, 4):
+        return None
+    if X.ndim == 2:
         return X
     places = (1,) if X.ndim == 3 else (1, 2) if channels_last(X, layout) else (2, 3)
     return X.mean(dim=places, dtype=torch.promote_types(X.dtype, torch.float32))
@@ -282,22 +260,6 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def _row(name: str, P: _Sum, H: _Sum, epsilon: float, target: float) -> tuple[dict[str, Any], Tensor | None]:
-    """Measure one layer; return also its extractor."""
-    tasks = P.finish(), H.finish()
-    D = tasks[0].dimension
-    row = {"dimension": D, "parameters": D**2, "verdict": "impossible", "note": ""}
-    try:
-        for task, found in zip(("D_P", "D_H"), tasks, strict=True):
-            if not bool(found.products[0].any()):
-                raise RankError(f"{task} behind '{name}' is all zero: its covariance has rank 0.")
-        row |= {"rank_benign": tasks[0].rank, "rank_harmful": tasks[1].rank}
-        measured, theta = _measures(*tasks, epsilon, target)
-        return row | measured, theta
-    except RankError as error:  # a dead layer: the others are measured
-        return row | {"note": str(error)}, None
-
-
 def _measures(P: Task, H: Task, epsilon: float, target: float) -> tuple[dict[str, Any], Tensor]:
     """Measure the two tasks of one layer, and say which θ does most there."""
     limit, limits = limit_of(P, H), ridge_limits(P, H, ridge=epsilon)
@@ -312,6 +274,8 @@ def _measures(P: Task, H: Task, epsilon: float, target: float) -> tuple[dict[str
     )
     reached = best is not None and best.rir >= target
     row = {
+        "rank_benign": P.rank,
+        "rank_harmful": H.rank,
         "harmful_only": limit.harmful_only_dimension,
         "kappa_benign": compact.benign_before.value,
         "kappa_harmful": compact.harmful_before.value,
@@ -393,9 +357,7 @@ def insert_extractor(model: nn.Module, layer: str, theta: Any) -> nn.Module:
         >>> torch.equal(insert_extractor(net, "0", torch.eye(4))(images), net(images))
         True
     """
-    names = [name for name, _ in model.named_modules() if name]
-    if layer not in names:
-        raise UnknownNameError("layer", layer, names)
+    check_known("layer", layer, {name: of for name, of in model.named_modules() if name})
     T = as_tensor(extractor_affine(theta)[0], "theta", ndim=2).detach()
     if T.shape[0] != T.shape[1]:
         raise InvalidInputError(
@@ -415,102 +377,31 @@ def insert_extractor(model: nn.Module, layer: str, theta: Any) -> nn.Module:
     return made
 
 
-#: Images of a step through a net, and between two messages on its progress.
-_IMAGE_BATCH = 64
-
-
-@dataclass(frozen=True, eq=False)
-class NetImages:
-    """A backbone and the images of both tasks that it is audited on."""
-
-    backbone: Backbone
-    transform: ImageTransform
-    images: tuple[ImageData, ImageData]  # of D_P and D_H
-
-    @classmethod
-    def open(
-        cls, name: str, *places: str, weights: str, image_size: int | None, limit: int | None, seed: int
-    ) -> NetImages:
-        """Make the backbone, without the head that a file may have, and open the images of both tasks."""
-        size, file = size_arguments(name, image_size), weights not in ("none", "timm")
-        known = read_metadata(weights) if file else {}
-        if known.get("backbone", name) != name:
-            raise InvalidInputError(
-                f"{weights} holds the weights of {known['backbone']}, not of {name}: give --backbone "
-                f"{known['backbone']}."
-            )
-        if "recipe" in known:
-            backbone = load_backbone(weights, **size)
-        else:
-            pretrained = weights if file else weights == "timm"
-            backbone = Backbone(
-                name, pretrained=pretrained, classifier="new" if file else "loaded", seed=seed, **size
-            )
-        whole: dict[str, Any] = {"input_size": image_size, "crop_pct": 1.0} if image_size else {}
-        P, H = (open_images(place, limit=limit, seed=seed) for place in places)
-        return cls(backbone, evaluation_transform(backbone, **whole), (P, H))
-
-    def features(self) -> tuple[list[FeatureStream], list[Any], list[str]]:
-        """Extract pooled features of un-augmented images (Eq. 18); labels; what is left out."""
-        streams, labels, notes = [], [], list[str]()
-        for images in self.images:
-            found = extract_features(self.backbone, images, self.transform, device="auto")
-            streams.append(as_stream(found.values, name=Path(images.name).name))
-            labels.append(found.labels)
-            notes += images.warnings
-            if bad := found.unreadable:
-                notes.append(f"{images.title}: {len(bad)} images do not decode, the first: {bad[0]}.")
-        return streams, labels, list(dict.fromkeys(notes))
-
-    def batches(self, task: int) -> Generator[Tensor]:
-        """Yield the images of a task that decode, `(B, 3, h, w)`."""
-        data, done = self.images[task], 0
-        for batch in image_loader(data, self.transform, batch_size=_IMAGE_BATCH):
-            if len(batch.labels):
-                yield batch.images
-            done += len(batch.labels) + len(batch.unreadable)
-            report_event(stage=f"layers, images of D_{'PH'[task]}", step=done, steps=len(data))
-
-
 def depth_figure(found: LayerAudit) -> Any:
     """Draw what is possible behind each layer along the depth; the table has κ's and ranks."""
     table, figure = found.table, empty()
-    x, limit = table["layer"].to_list(), table["limit_compact"].to_numpy(dtype=float)
-    known = table[["limit_compact", "limit_rir", "rir"]].replace(np.inf, np.nan).to_numpy(dtype=float)
+    columns = ["limit_compact", "limit_rir", "rir"]
+    known = table[columns].replace(np.inf, np.nan).to_numpy(dtype=float)
     top = 3 * float(np.nanmax([found.target, *known.ravel()]))  # where an infinite limit is drawn
-    for layer, *ends in table[["layer", "rir", "limit_rir"]].fillna({"rir": 1.0}).itertuples(index=False):
-        add_line(figure, "", [layer] * 2, ends, NEUTRAL, width=2, showlegend=False, hoverinfo="skip")
     none = np.where(table["limit_rir"].isna(), 1.0, np.nan)
     for name, values, color, symbol in (
-        ("compact: no invertible θ exceeds (△: ∞)", limit, PURPLE,
-         np.where(limit > top, "triangle-up-open", "diamond-open")),
+        ("compact: no invertible θ exceeds (top: ∞)", table["limit_compact"], PURPLE, "diamond-open"),
         ("ridge: no square θ exceeds", table["limit_rir"], NEUTRAL, "triangle-down"),
         ("ridge: a closed form reaches", table["rir"], BLUE, "circle"),
         ("ridge: none has (i) > 1 and (ii) ≤ 1", none, ORANGE, "x"),
-    ):  # fmt: skip
-        if np.isnan(values).all():
-            continue
+    ):
         figure.add_scatter(
-            x=x, y=np.minimum(values, top), mode="markers", name=name, customdata=values,
+            x=table["layer"], y=np.minimum(values, top), mode="markers", name=name, customdata=values,
             marker={"color": color, "size": 10, "symbol": symbol},
+            showlegend=not np.isnan(values).all(),
             hovertemplate="%{x}: RIR %{customdata:.3g}",
         )  # fmt: skip
     figure.add_hline(y=found.target, line_color=NEUTRAL, line_dash="dash")
     note = f"D<sub>P</sub>: {found.rows_benign:,d} rows, D<sub>H</sub>: {found.rows_harmful:,d} rows"
-    if found.cheapest is not None:
-        note += f". Shaded: {found.cheapest}, the cheapest"
-        at = x.index(found.cheapest)
-        figure.add_vrect(x0=at - 0.4, x1=at + 0.4, fillcolor=BLUE, opacity=0.12, line_width=0)
+    note += "" if found.cheapest is None else f". Cheapest: {found.cheapest}"
     figure.update_xaxes(tickangle=-60, type="category")
     title = f"RIR of a linear extractor (dashed: {number(found.target)})"
     figure.update_yaxes(**log_axis(title, [*known.ravel(), top, 1.0]))
     finish(figure, "What a linear extractor can reach behind each layer", note, height=560, width=60)
-    legend = {
-        "orientation": "h",
-        "x": 0,
-        "yref": "container",
-        "y": 0.01,
-        "yanchor": "bottom",
-        "title_text": "",
-    }
-    return figure.update_layout(legend=legend, margin_b=210)
+    place = {"orientation": "h", "x": 0, "yref": "container", "y": 0.01, "yanchor": "bottom"}
+    return figure.update_layout(legend={**place, "title_text": ""}, margin_b=210)

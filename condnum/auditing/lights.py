@@ -19,8 +19,6 @@ from condnum.probing.panel import RAW, AttackReport, attack_panel, judging_rows
 from condnum.probing.race import AttackBudget
 from condnum.theory.task import rank_tolerance
 
-#: Erasure of the harmful targets, made from other rows than those that attack it.
-ERASED = "erase"
 #: Names and labels of the nonlinear heads, which the panel of linear attackers lacks.
 NONLINEAR = {"kernel": "Kernel ridge (RBF)", "trees": "Extremely randomized trees"}
 #: Classes of attackers by their names.
@@ -41,8 +39,10 @@ LIGHTS = ("gets through", "hindered", "not known", "stopped")
 THROUGH, SLOWED, STOPPED = 0.5, 10.0, 0.1
 #: How often chance alone may put any attacker of an audit above chance; their intervals hold together.
 FALSE_ALARMS = 0.05
-#: Rows that attackers have at most: each of them runs many times over those that train it.
-PANEL_ROWS = 2_500
+#: Beyond so many features, attackers take fewer steps that cost a product with all of them, and fewer rows.
+WIDE_FEATURES = 256
+#: Rows that attackers have at most, and of wide features: each of them runs many times over those that train.
+PANEL_ROWS, WIDE_ROWS = 2_500, 1_500
 #: Fraction of them on which no attacker trains: half of it chooses each attacker's step and candidate, and
 #: half judges it.
 HELD_OUT_FRACTION = 0.4
@@ -50,8 +50,6 @@ HELD_OUT_FRACTION = 0.4
 LEAST_ROWS = 20
 #: Ends the seed of the sample of rows, so that no other stream of random numbers is the same one.
 _SAMPLE_SEED = 79
-#: Beyond so many features an attacker may take fewer steps that cost a product with all of them.
-WIDE_FEATURES = 256
 #: Features that know nothing of these rows' labels correlate as little with them this seldom.
 SELDOM = 1e-6
 
@@ -77,39 +75,46 @@ class Attacks:
     own_rows: Sequence[str] = ()  # extractors that were made from these rows
 
     @classmethod
-    def none(cls, obstacle: Obstacle, training: int = 0) -> "Attacks":
+    def none(cls, obstacle: Obstacle) -> "Attacks":
         """Return that nobody was judged, and why."""
-        return cls(pd.DataFrame(columns=list(COLUMNS)), obstacle, training)
+        return cls(pd.DataFrame(columns=list(COLUMNS)), obstacle)
 
 
 def audit_budget(columns: int, seed: int) -> AttackBudget:
-    """Return what each attacker may spend in an audit: a fraction of what the panel allows by itself."""
-    return AttackBudget(5_000, 100 if columns > WIDE_FEATURES else 500, seed=seed)
+    """Return what each attacker may spend in an audit: of wide features, fewer products with all of them."""
+    dense = min(500, max(20, round(500 * (WIDE_FEATURES / columns) ** 2)))
+    return AttackBudget(5_000, dense, seed=seed)
 
 
 def panel_attackers(columns: int) -> list[str]:
-    """Return the linear attackers of an audit; logistic regression takes minutes of many features."""
-    return [name for name in ATTACKERS if not (columns > WIDE_FEATURES and name == "logistic")]
+    """Return the linear attackers of an audit; of many features these two take as long as all others."""
+    slow = ("logistic", "sgd") if columns > WIDE_FEATURES else ()
+    return [name for name in ATTACKERS if name not in slow]
 
 
-def split_rows(rows: int, seed: int, *, half: bool = False) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Draw the attackers' rows, and the defender's; the former are half of them at most where asked."""
-    drawn = np.random.default_rng([seed, _SAMPLE_SEED]).permutation(rows)
-    size = min(rows // 2 if half else rows, PANEL_ROWS)
-    return drawn[:size], drawn[size : 2 * size]
+def split_rows(
+    task: TaskRows, seed: int, *, half: bool = False
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Draw the attackers' rows of the sample, and the defender's: as many, but none unless asked."""
+    count, D = task.sample.shape
+    drawn = np.random.default_rng([seed, _SAMPLE_SEED]).permutation(count)
+    size = min(count // 2 if half else count, WIDE_ROWS if D > WIDE_FEATURES else PANEL_ROWS)
+    return drawn[:size], drawn[size : 2 * size * half]
 
 
-def eraser_of(task: TaskRows, targets: NDArray[Any] | None, seed: int, *, half: bool) -> Eraser:
+def eraser_of(task: TaskRows, targets: NDArray[Any] | None, seed: int) -> Eraser:
     """Return what erases the targets in the defender's rows, which no attacker sees.
 
     It is centered: attackers have an intercept, or find one in the mean of the features.
     """
     if targets is None:
         raise InvalidInputError("erasure needs the targets of the harmful task; give y_harmful.")
-    y, defender = targets[task.places], np.sort(split_rows(len(task.sample), seed, half=half)[1])
+    y, defender = targets[task.places], np.sort(split_rows(task, seed, half=True)[1])
     if len(defender) < LEAST_ROWS:
-        least = f"at least {LEAST_ROWS} rows that no attacker sees are needed"
-        raise InvalidInputError(f"erasure is made of {len(defender)} rows of {task.stream.source}; {least}.")
+        raise InvalidInputError(
+            f"erasure is made of {len(defender)} rows of {task.stream.source}, and at least {LEAST_ROWS} "
+            "that no attacker sees are needed; give more rows."
+        )
     kind: TargetKind = "classification" if y.dtype.kind == "i" else "regression"
     eraser = Eraser(kind=kind).fit(task.sample[defender], y[defender])
     if not eraser.erasure_.left.shape[1]:
@@ -138,43 +143,52 @@ def attack_rows(
     if targets is None:
         return Attacks.none("no targets")
     y = targets[task.places]
-    train, held = _parts(y, split_rows(len(y), seed, half=half)[0])
+    train, held = _parts(y, split_rows(task, seed, half=half)[0])
     labels, names = y.dtype.kind == "i", np.unique(y[train], axis=0)
     if len(names) < 2:
         return Attacks.none("one class")
     if len(held) < 2:
-        return Attacks.none("few rows", len(train))
-    thetas: dict[str, Any] = {RAW: None, **extractors}
-    kind: TargetKind = "classification" if labels else "regression"
+        return Attacks.none("few rows")
     X, Y = Sample(task.sample[train], y[train], labels).centered
     if np.linalg.norm(X.T @ Y) <= 1e-10 * np.linalg.norm(X) * np.linalg.norm(Y):
-        return Attacks.none("no linear part", len(train))
+        return Attacks.none("no linear part")
+    inputs, rows = task.sample, np.r_[train, held]
+    if task.stream.named:  # as extractors match them
+        inputs = pd.DataFrame(inputs, columns=list(task.stream.columns))
+    thetas: dict[str, Any] = {RAW: None, **extractors}
     report = attack_panel(
-        _inputs(task, train),
+        _at(inputs, train),
         y[train],
         thetas,
-        kind=kind,
-        held_out=(_inputs(task, held), y[held]),
+        kind="classification" if labels else "regression",
+        held_out=(_at(inputs, held), y[held]),
         budget=budget,
-        attackers=attackers or panel_attackers(task.sample.shape[1]),
+        attackers=attackers or panel_attackers(X.shape[1]),
         on_attack=on_attack,
     )
     n, judges = len(train), judging_rows(len(held), budget.seed)
-    rows, own, heads = np.r_[train, held], list[str](), list[dict[str, Any]]()
-    whole, judging = Sample(task.sample[rows], y[rows], labels), y[held][judges]
-    for name, theta in thetas.items() if attackers is None else ():
-        F = np.asarray(extracted(theta, _inputs(task, rows), name), dtype=np.float64)
-        seen = Sample(F[:n], y[train], labels), Sample(F[n:][judges], judging, labels)
+    judging, heads = Sample(task.sample[held][judges], y[held][judges], labels), list[dict[str, Any]]()
+    features = {
+        name: np.asarray(extracted(theta, _at(inputs, rows), name), dtype=np.float64)
+        for name, theta in thetas.items()
+    }
+    for name, F in features.items() if attackers is None else ():
+        seen = Sample(F[:n], y[train], labels), judging._replace(X=F[n:][judges])
         for (head, label), run in zip(NONLINEAR.items(), (nonlinear_score, tree_score), strict=True):
             on_attack(name, head)
             heads.append({"extractor": name, "attacker": head, "label": label, "score": run(*seen)})
-        if name in extractors and made_from(F, whole.X, whole.columns):
+    table, own = _scored(report, heads, judging), list[str]()
+    columns = Sample(features[RAW], y[rows], labels).columns
+    for name in dict.fromkeys(table.loc[table["light"] == "stopped", "extractor"]):
+        if made_from(features[name], features[RAW], columns):
             own.append(name)
-    table = _scored(report, heads, Sample(whole.X[n:][judges], judging, labels))
     doubted = table["extractor"].isin(own) & (table["light"] == "stopped")
     table = table.assign(light=table["light"].mask(doubted, "not known"))
-    counts = n, int((~judges).sum()), int(judges.sum())
-    return Attacks(table, "", *counts, len(names) if labels else 0, own)
+    return Attacks(table, "", n, int((~judges).sum()), int(judges.sum()), len(names) * labels, own)
+
+
+def _at(inputs: Any, rows: NDArray[np.int64]) -> Any:
+    return inputs.iloc[rows] if isinstance(inputs, pd.DataFrame) else inputs[rows]
 
 
 def _parts(y: NDArray[Any], drawn: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -187,17 +201,10 @@ def _parts(y: NDArray[Any], drawn: NDArray[np.int64]) -> list[NDArray[np.int64]]
     return [train, held]
 
 
-def _inputs(task: TaskRows, rows: NDArray[np.int64]) -> Any:
-    """Return sampled rows as extractors take them: with the names of columns, where there are some."""
-    X = task.sample[rows]
-    return pd.DataFrame(X, columns=list(task.stream.columns)) if task.stream.named else X
-
-
 def _scored(report: AttackReport, heads: Sequence[dict[str, Any]], judging: Sample) -> pd.DataFrame:
     """Judge the panel and nonlinear heads on the rows that judge."""
     keys = ["extractor", "attacker", "label"]
-    reached = report.table.drop_duplicates(keys)[[*keys, "loss", "accuracy"]]
-    curves = report.curves
+    reached, curves = report.table.drop_duplicates(keys)[[*keys, "loss", "accuracy"]], report.curves
     if judging.labels:
         reached = reached.assign(score=reached["accuracy"])
         curves = curves.assign(score=curves["accuracy"], choice=curves["choosing_accuracy"])
@@ -211,8 +218,14 @@ def _scored(report: AttackReport, heads: Sequence[dict[str, Any]], judging: Samp
     table = attacker_lights(
         scores, curves, on_raw, chance=chance(judging), rows=len(judging.y), labels=judging.labels
     )
+    # Who had fewer steps than a light allows, and was not done, is not known to be stopped.
+    enough = at["last_step"] >= SLOWED * at["attacker"].map(on_raw)
+    short = at.loc[at["steps"].isna() & ~enough, keys].assign(short=True)
     factors = report.at(report.factors, None)[["extractor", "attacker", "factor", "bound"]]
-    return table.merge(factors, on=["extractor", "attacker"], how="left")[list(COLUMNS)]
+    for more in (short.drop(columns="label"), factors):
+        table = table.merge(more, on=["extractor", "attacker"], how="left")
+    doubted = table["short"].notna() & (table["light"] == "stopped")
+    return table.assign(light=table["light"].mask(doubted, "not known"))[list(COLUMNS)]
 
 
 def score_interval(score: float, rows: int, labels: bool, level: float) -> tuple[float, float]:

@@ -303,7 +303,9 @@ def own_data(
 def _measured(own: OwnPair, tolerance: float) -> tuple[Any, ...]:
     """Return what neither ε nor the goal changes: facts, the limit, misalignment at θ*, probes."""
     rows, solution = (own.pair.benign, own.pair.harmful), np.random.default_rng(0).normal(size=len(own.K_P))
-    facts = [task_facts(name, of) for name, of in zip(("K_P", "K_H"), rows, strict=True)]
+    # All eigenvalues, also those below the stored type's tolerance, are drawn.
+    whole = (replace(of, task=replace(of.task, eps=0.0)) for of in rows)
+    facts = [task_facts(name, of) for name, of in zip(("K_P", "K_H"), whole, strict=True)]
     P, H = (replace(of.task, eps=of.task.eps * tolerance) for of in rows)
     limit, theta = limit_of(P, H), max_rir(P)
     modes = []

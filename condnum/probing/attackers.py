@@ -94,26 +94,30 @@ def _half_decades(first: float, last: float) -> tuple[float, ...]:
     return tuple(10.0 ** (j / 2) for j in range(round(2 * first), round(2 * last) + 1))
 
 
-@torch.enable_grad()  # also under the caller's torch.no_grad()
 def _adam_race(
     problem: AttackProblem, budget: AttackBudget, rates: Sequence[float], layers: Sequence[FloatArray]
 ) -> Race:
-    """Descend on the full loss by torch's Adam at all rates side by side; W is the layers' product."""
+    """Descend on the full loss by Adam (Kingma and Ba 2015) at all rates side by side; W is UV, or U alone.
+
+    The steps are those of `torch.optim.Adam`, whose import alone takes seconds.
+    """
     race, step = Race(problem, [f"rate {rate:.3g}" for rate in rates], budget), 0
-    products = [[torch.tensor(of, requires_grad=True) for of in layers] for _ in rates]
-    groups = [{"params": of, "lr": rate} for of, rate in zip(products, rates, strict=True)]
-    optimizer = torch.optim.Adam(groups, fused=True)  # one pass over the weights
+    runs = [[torch.tensor(of) for of in layers] for _ in rates]
+    moments = [[(torch.zeros_like(of), torch.zeros_like(of)) for of in parts] for parts in runs]
     with np.errstate(over="ignore", invalid="ignore"):
         while True:
-            weights = torch.stack([reduce(torch.matmul, of) for of in products])
-            W = weights.detach().numpy()
+            W = torch.stack([reduce(torch.matmul, parts) for parts in runs]).numpy()
             excess, gradient = problem.evaluate(W)
             if not race.observe(excess, W.copy, step):
                 return race
-            optimizer.zero_grad()
-            weights.backward(torch.from_numpy(np.ascontiguousarray(gradient)))
-            optimizer.step()
             step += 1
+            root, bias = math.sqrt(1 - 0.999**step), 1 - 0.9**step
+            for rate, parts, own, G in zip(rates, runs, moments, torch.from_numpy(gradient), strict=True):
+                slopes = [G] if len(parts) == 1 else [G @ parts[1].mT, parts[0].mT @ G]
+                for part, slope, (first, second) in zip(parts, slopes, own, strict=True):
+                    first.lerp_(slope, 0.1)
+                    second.mul_(0.999).addcmul_(slope, slope, value=0.001)
+                    part.addcdiv_(first, second.sqrt().add_(1e-8 * root), value=-rate * root / bias)
 
 
 def _adam(problem: AttackProblem, budget: AttackBudget) -> Race:
@@ -195,35 +199,50 @@ def _least_squares(rows: Rows) -> Iterator[_Head]:
     yield "SciPy", _linear(None, scipy.linalg.lstsq(rows.train, rows.targets)[0])
 
 
-def _spaces(F: FloatArray) -> dict[str, FloatArray | None]:
-    """Return the coordinates in which penalties are tried, `(d, d')`."""
+def _scales(F: FloatArray) -> FloatArray:
+    """Return what standardizes each feature `(d,)`."""
     deviation = F.std(axis=0)
-    _, s, right = np.linalg.svd(F, full_matrices=False)
+    return np.asarray(1 / np.where(deviation > 0, deviation, 1))
+
+
+def _whitener(s: FloatArray, right: FloatArray, rows: int) -> FloatArray:
+    """Return what whitens the directions that are not tiny `(d, d')`."""
     kept = s > 1e-6 * s[0]
-    white = right[kept].T * (math.sqrt(len(F)) / s[kept])
-    scaled = np.diag(1 / np.where(deviation > 0, deviation, 1))
-    return {"": None, ", standardized": scaled, ", whitened": white}
+    return np.asarray(right[kept].T * (math.sqrt(rows) / s[kept]))
 
 
 def _ridge(rows: Rows) -> Iterator[_Head]:
-    """Ridge regression, with the penalty by generalized cross-validation."""
-    from sklearn.linear_model import RidgeCV
-
-    for name, change in _spaces(rows.train).items():
-        F = rows.train if change is None else rows.train @ change
-        power = float((F**2).sum()) / F.shape[1]
-        ridge = RidgeCV(np.geomspace(1e-8, 10, 10) * power, fit_intercept=False).fit(F, rows.targets)
-        yield f"ridge regression{name}", _linear(change, ridge.coef_.reshape(-1, F.shape[1]).T)
+    """Ridge regression, with the penalty by its leave-one-out error, as scikit-learn's `RidgeCV` has it."""
+    F, Y = rows.train, rows.targets
+    (N, d), scale = F.shape, _scales(F)
+    U, s, right = np.linalg.svd(F, full_matrices=False)
+    V, t, other = np.linalg.svd(F * scale, full_matrices=False)
+    white = _whitener(s, right, N)
+    count = white.shape[1]
+    for name, basis, sigma, back, size in (
+        ("", U, s, right.T, d),
+        (", standardized", V, t, scale[:, None] * other.T, d),
+        (", whitened", U[:, :count], np.full(count, math.sqrt(N)), white, count),
+    ):
+        along, square = basis.T @ Y, sigma**2
+        # What no weights fit, and no leverage explains: nothing where the basis is whole.
+        rest, free = (Y - basis @ along, 1 - (basis**2).sum(axis=1)) if len(sigma) < N else (0.0, 0.0)
+        penalties, errors = np.geomspace(1e-8, 10, 10) * float(square.sum()) / size, list[float]()
+        for penalty in penalties:
+            lost = penalty / (square + penalty)
+            left = free + (basis**2) @ lost
+            errors.append(float((((rest + basis @ (lost[:, None] * along)) / left[:, None]) ** 2).mean()))
+        shrunk = sigma / (square + penalties[int(np.argmin(errors))])
+        yield f"ridge regression{name}", _linear(None, back @ (shrunk[:, None] * along))
 
 
 def _logistic(rows: Rows) -> Iterator[_Head]:
     """Logistic regression, scored by its probabilities."""
     from sklearn.linear_model import LogisticRegression
 
-    labels = (rows.targets + rows.mean).argmax(axis=1)
-    for name, change in _spaces(rows.train).items():
-        if change is None:
-            continue
+    labels, scale = (rows.targets + rows.mean).argmax(axis=1), _scales(rows.train)
+    white = _whitener(*np.linalg.svd(rows.train, full_matrices=False)[1:], len(rows.train))
+    for name, change in {", standardized": np.diag(scale), ", whitened": white}.items():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it need not converge
             fitted = LogisticRegression(max_iter=200).fit(rows.train @ change, labels)

@@ -163,11 +163,30 @@ class AttackProblem:
         """Return `(4, B)`: loss and accuracy on the rows that judge, and on those that choose."""
         if self.rows is None or not len(self.rows.held_out):
             return np.full((4, len(weights)), np.nan)
-        size, unit = self.scale
-        W = weights * (unit / size)
-        W = W if self.change is None else self.change @ W
-        W = W if self.mixture is None else W @ self.mixture.T
-        return held_out_scores(_predict(self.rows.held_out, W), self.rows)
+        return self._scored(self._held_out, weights)
+
+    def score_filter(self, q: FloatArray) -> FloatArray:
+        """Return `score` `(4,)` of the weights that a filter `(k,)` leaves."""
+        if self.rows is None or not len(self.rows.held_out):
+            return np.full(4, np.nan)
+        return self._scored(self._held_out_modes, (1 - q)[None, :, None] * self.along)[:, 0]
+
+    @cached_property
+    def _held_out(self) -> FloatArray:
+        """Held-out rows as the problem's features `(M, d)`, for predictions in the units of the targets."""
+        assert self.rows is not None
+        F, (size, unit) = self.rows.held_out, self.scale
+        return (F if self.change is None else F @ self.change) * (unit / size)
+
+    @cached_property
+    def _held_out_modes(self) -> FloatArray:
+        """The same in the eigenbasis `(M, k)`, where a filter costs least."""
+        return self._held_out @ (self.matrix.T / self.sigma)
+
+    def _scored(self, held_out: FloatArray, weights: FloatArray) -> FloatArray:
+        assert self.rows is not None
+        predicted = _predict(held_out, weights)
+        return held_out_scores(predicted if self.mixture is None else predicted @ self.mixture.T, self.rows)
 
     def standardized(self) -> AttackProblem:
         """Divide each feature by its deviation, as scikit-learn's `StandardScaler` does."""
@@ -250,10 +269,9 @@ class Race:
             if not racing:
                 break
         b, _ = self.first(self.budget.reported_epsilon)
-        coordinates = problem.along / problem.sigma[:, None]
         for q in kept:
             scores = np.full((4, len(self.choices)), np.nan)
-            scores[:, b] = problem.score(problem.matrix.T @ ((1 - q[b, :, None]) * coordinates)[None])[:, 0]
+            scores[:, b] = problem.score_filter(q[b])
             self.scores.append(scores)
         return self
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 from unittest import mock
 
 import numpy as np
@@ -13,12 +14,10 @@ import torch
 
 import condnum
 from condnum.auditing import audit, card, lights
-from condnum.auditing.audit import interval, leave_out_ends
 from condnum.auditing.lights import attack_rows, made_from
 from condnum.auditing.rows import read_rows
 from condnum.data.files import as_stream
 from condnum.errors import InvalidInputError, RankError
-from condnum.probing.heads import Sample, chance
 from condnum.probing.panel import RAW
 from condnum.probing.race import AttackBudget
 from condnum.theory.kappa import fit_lost
@@ -31,6 +30,16 @@ TEXT_OR_OBJECTS = ("thetas", "maps", "notes")
 def worst(found):
     """The worst light of what is judged."""
     return min(lights.worst_light(card.lights_of(found, name)) for name in found.judged)
+
+
+def unwrapped(found):
+    """The card for a terminal, without its line breaks."""
+    return " ".join(repr(found).split())
+
+
+def paragraphs(found):
+    """The card's sentences."""
+    return [block for block in card.blocks(found) if isinstance(block, str)]
 
 
 def words_of(value):
@@ -66,18 +75,19 @@ def found(data, theta):
     return audit(*data, theta=theta, y_harmful=y, budget=budget)
 
 
-def test_ratios_in_every_convention_and_scale_are_the_dense_library_s(found, data, theta):
+def test_ratios_in_both_conventions_are_the_dense_library_s(found, data, theta):
     K_P, K_H = (X.T @ X for X in data)
     for row in found.measures[found.measures["extractor"] == "theta"].to_dict("records"):
-        measure = {name: row[name] for name in ("convention", "theta_scale")}
-        dense = condnum.relative_immunization_ratio(theta, K_P, K_H, **measure)
+        dense = condnum.relative_immunization_ratio(theta, K_P, K_H, convention=row["convention"])
         assert row["rir"] == pytest.approx(dense.rir, rel=1e-9)
         assert row["harmful_ratio"] == pytest.approx(dense.harmful_ratio, rel=1e-9)
+    row = found.row(RAW, "compact")
     for task, K in (("benign", K_P), ("harmful", K_H)):
-        row = found.kappa_of(task, RAW, "compact")
-        assert (row["kappa"], row["rank"]) == (pytest.approx(np.linalg.cond(K), rel=1e-8), D)
+        assert row[f"kappa_{task}"] == pytest.approx(np.linalg.cond(K), rel=1e-8)
+        assert row[f"rank_{task}"] == D
     assert found.limit.value == pytest.approx(condnum.rir_limit(K_P, K_H).value, rel=1e-8)
-    assert found.row("max_rir", "compact")["share"] == pytest.approx(1, rel=1e-8)
+    best = audit(*data, method="max_rir", attackers=False).row("max_rir", "compact")
+    assert best["share"] == pytest.approx(1, rel=1e-8)
 
 
 def test_a_theta_that_meets_the_definition_and_slows_the_benign_task_says_so_first():
@@ -87,12 +97,12 @@ def test_a_theta_that_meets_the_definition_and_slows_the_benign_task_says_so_fir
     slow = audit(*X, y_benign=np.array([0.5, 0.0]), y_harmful=np.array([0.0, 0.5]), **options)
     assert slow.clauses("theta", "compact").met
     first = "The benign task pays: gradient descent takes 114 times as many steps."
-    assert first in repr(slow).splitlines()[0]
+    assert first in paragraphs(slow)[0]
     assert first in slow._repr_html_().partition("</p>")[0]
-    assert [(of.raw, of.fixed) for of in slow.probes["theta"]] == [(1, 114), (1, 1)]
     row = slow.row("theta", "compact")
-    assert (row["benign_slowdown"], row["harmful_slowdown"]) == (114, 1)
-    assert "benign not known without targets" in repr(audit(*X, **options))
+    assert row[["benign_steps_raw", "benign_steps", "benign_slowdown"]].tolist() == [1, 114, 114]
+    assert row["harmful_slowdown"] == 1
+    assert "benign not known without targets" in unwrapped(audit(*X, **options))
 
 
 @pytest.mark.parametrize(
@@ -106,9 +116,8 @@ def test_a_theta_that_meets_the_definition_and_slows_the_benign_task_says_so_fir
 def test_the_price_is_accuracy_and_steps_or_why_they_are_not_known(data, options, words):
     y = [(X[:, 0] > 0).astype(int) for X in data]
     found = audit(*data, **{"theta": np.eye(D), "y_benign": y[0], "y_harmful": y[1]} | options)
-    line = card.price_line(found, "theta")
+    line = next(of for of in paragraphs(found) if of.startswith("Price for the benign task"))
     assert words in line
-    assert "lost" not in repr(found)
     assert ("as many steps" in line) == (options.get("y_benign", 0) is not None)
 
 
@@ -133,7 +142,6 @@ class TestExtractors:
         assert both.judged == ("layer", "tensor", "frame", "file")
         for name in both.given:
             assert both.row(name, "compact")["rir"] == pytest.approx(found.row("theta", "compact")["rir"])
-        assert "Definition 3.1 for frame" in both._repr_html_()
 
     def test_saved_estimators_and_their_columns(self, data, tmp_path):
         pytest.importorskip("safetensors", reason="needs safetensors: pip install -e '.[deep]'")
@@ -197,20 +205,15 @@ class TestAttackers:
             kept.append(section.choosing + section.judging)
         assert {*kept} == {79, 80}
         few = attack_rows(read_rows(as_stream(data[1][:15])), np.eye(15)[:, :1], {}, **options)
-        assert (few.obstacle, few.training) == ("few rows", 15)
+        assert few.obstacle == "few rows"
 
-    @pytest.mark.parametrize("classes", [2, 5, 30])
-    def test_chance_is_at_least_one_over_the_number_of_classes(self, data, classes):
-        """It is the fraction of the most frequent class among the rows that judge, in every draw."""
-        for seed in range(5):
-            rng = np.random.default_rng(seed)
-            y = rng.permutation(np.r_[np.arange(classes), rng.integers(0, classes, 200 - classes)])
-            assert chance(Sample(data[1], y, True)) >= 1 / classes
-            section = attack_rows(
-                read_rows(as_stream(data[1])), y, {"t": np.eye(D)}, seed=seed,
-                budget=AttackBudget(steps=2, dense_steps=2), attackers=["closed_form"],
-            )  # fmt: skip
-            assert section.table["chance"].min() >= 1 / classes
+    def test_whoever_runs_out_of_steps_is_not_called_stopped(self, data):
+        """Raw features take two steps; five are fewer than the twenty of which a light speaks."""
+        theta, options = np.diag([1, 1, 1, 1, 1, 1e-3]), {"attackers": ["gd"]}
+        for steps, light in ((5, "not known"), (100, "stopped")):
+            rows, budget = read_rows(as_stream(data[1])), AttackBudget(steps=steps, dense_steps=5)
+            found = attack_rows(rows, data[1][:, 5], {"t": theta}, budget=budget, **options)
+            assert found.table["light"].tolist() == [light]
 
     def test_every_stage_moves_the_bar_to_a_total_that_stays(self, data, monkeypatch, tmp_path):
         monkeypatch.setenv("CONDNUM_PROGRESS", str(tmp_path / "events"))
@@ -230,8 +233,7 @@ class TestIntervals:
         """Groups of rows whose factors are known: those that `read_rows` drew."""
         X, theta = np.random.default_rng(0).normal(size=(300, 4)) * [1, 2, 3, 4], np.diag([1, 1, 2, 5.0])
         rows = read_rows(as_stream(X))
-        shift = rows.shift.numpy()
-        own = [np.c_[F[:, :1], F[:, 1:].numpy() + F[:, :1].numpy() * shift][:, 1:] for F in rows.groups]
+        own = [of.products[0].numpy() for of in rows.groups]
         logs = []
         for g in range(10):
             left = np.concatenate([of for k, of in enumerate(own) if k != g])
@@ -259,7 +261,8 @@ class TestIntervals:
                         above = True if low > most else False if high <= most else None
                         wanted = above if clause == "a" or above is None else not above
                         assert row[f"clause_{clause}"] is wanted
-            low, value, high = found.kappa_of("benign", "theta", "ridge")[["low", "kappa", "high"]]
+            row = found.row("theta", "ridge")
+            low, value, high = (row[f"kappa_benign{end}"] for end in ("_low", "", "_high"))
             assert low < value < high
 
     def test_rows_that_are_alike_have_a_short_interval_and_one_row_alone_has_none(self):
@@ -274,29 +277,20 @@ class TestIntervals:
         none = audit(alone, alone, theta=np.diag([1, 2, 3, 4]), attackers=False)
         row = none.row("theta", "compact")
         assert math.isnan(row["harmful_ratio_low"])
-        assert row["clause_a"] is (row["harmful_ratio"] > 1)
-        assert "a rank changes with the rows" in repr(none)
-        assert "for these rows" in repr(none)
+        assert row["clause_a"] is bool(row["harmful_ratio"] > 1)
+        assert "about these rows alone, as a rank changes with the rows" in unwrapped(none)
 
     def test_there_is_none_for_few_rows_or_an_extractor_made_from_them(self, data):
         few = audit(data[0][:12], data[1], theta=np.diag(np.arange(1.0, D + 1)), attackers=False)
         row = few.row("theta", "compact")
         assert math.isnan(row["benign_ratio_low"])
         assert row["harmful_ratio_low"] < row["harmful_ratio"]
-        assert "D_P has 12 rows for 6 columns" in repr(few)
+        assert "D_P has 12 rows for 6 columns" in unwrapped(few)
         closed = audit(*data, attackers=False)
         assert math.isnan(closed.row("pareto", "compact")["rir_low"])
-        assert "Pareto front (closed form) was made from them" in repr(closed)
-        assert (
-            closed.kappa_of("benign", RAW, "compact")["low"]
-            < closed.kappa_of("benign", RAW, "compact")["kappa"]
-        )
-
-    def test_ends_of_one_number_and_of_what_is_not_known(self):
-        same = np.zeros(10)
-        assert interval(3.0, same) == (3.0, 3.0)
-        assert all(map(math.isnan, interval(3.0, same, None)))
-        assert not leave_out_ends(read_rows(as_stream(np.eye(3))), {})
+        assert "the closed form on the Pareto front was made from them" in unwrapped(closed)
+        row = closed.row(RAW, "compact")
+        assert row["kappa_benign_low"] < row["kappa_benign"]
 
 
 class TestLights:
@@ -386,26 +380,10 @@ class TestLights:
         assert light["nonlinear head"] == "gets through"
         assert light["closed form"] != "gets through"
 
-    @pytest.mark.slow
-    @pytest.mark.parametrize("kind", ["two classes", "others"])
-    def test_targets_of_chance_raise_no_alarm(self, kind):
-        """Of 40 shuffles, all attackers of an audit together alarm in at most 5 %."""
-        alarms, budget = [], AttackBudget(steps=30, dense_steps=30)
-        for seed in range(40):
-            rng = np.random.default_rng(seed)
-            X, y = rng.normal(size=(250, 4)), np.arange(250) % 2
-            if kind == "others":
-                X = X.astype(np.float32)
-                y = (np.arange(250) % 5, np.arange(250) % 5 == 0, rng.standard_t(1.5, size=250))[seed % 3]
-            theta, y = np.diag([1, 0.5, 0.2, 1]), rng.permutation(y)
-            found = audit(X, X, theta=theta, y_harmful=y, budget=budget, seed=seed)
-            alarms += [seed] * (worst(found) in ("gets through", "hindered"))
-        assert len(alarms) <= 2, alarms
-
     def test_the_first_line_and_every_verdict_agree(self, found):
         """θ is invertible: the closed form gets through, whatever condition numbers say."""
         assert worst(found) == "gets through"
-        first = repr(found).splitlines()[0]
+        first = paragraphs(found)[0]
         assert first.startswith("Not safe")
         assert "closed form" in first
         html = found._repr_html_()
@@ -418,7 +396,7 @@ class TestLights:
         y, path = (data[1][:, 0] > 0).astype(int), str(tmp_path / "t.safetensors")
         erased = audit(*data, y_harmful=y, method="erase")
         attack = erased.attack
-        assert erased.given == ("erase",)
+        assert erased.judged == ["erase"]
         assert attack.own_rows == []
         assert attack.training + attack.choosing + attack.judging == 100
         erased.maps["erase"].save(path)
@@ -435,60 +413,37 @@ class TestOwnRows:
     """An extractor made from the audited rows says nothing about others."""
 
     @staticmethod
-    def task(seed, rows=240, columns=6, kind="labels"):
+    def task(seed, rows=240, columns=6):
         rng = np.random.default_rng(seed)
         X = rng.normal(size=(rows, columns)) @ rng.normal(size=(columns, columns))
-        y = X[:, 0] + rng.normal(size=rows) if kind == "numbers" else (X[:, 0] > 0.5).astype(int)
-        return X, rng.permutation(y) if kind == "random" else y
+        return X, (X[:, 0] > 0.5).astype(int)
 
-    @pytest.mark.parametrize(
-        ("kind", "fraction"), [("labels", 1), ("numbers", 1), ("random", 1), ("five", 0.8)]
-    )
-    def test_they_are_told(self, kind, fraction):
-        """All of them, or most where there are many columns and classes."""
+    @pytest.mark.parametrize("numbers", [False, True])
+    def test_what_erases_more_than_chance_is_told_and_what_others_made_is_not(self, numbers):
         for seed in range(20):
-            X, y = self.task(seed, columns=40, kind=kind)
-            Z = y[:, None]
-            if kind != "numbers":
-                y = X[:, :5].argmax(axis=1) if kind == "five" else y
-                Z = np.eye(5)[y]
-            most = int(fraction * len(X))
-            assert made_from(condnum.Eraser().fit(X[:most], y[:most]).transform(X), X, Z)
-
-    @pytest.mark.parametrize("kind", ["labels", "numbers", "random"])
-    def test_other_rows_others_and_few_rows_are_not(self, kind):
-        for seed in range(40):
-            X, y = self.task(seed, 480, kind=kind)
-            Z = y[:, None] if kind == "numbers" else np.eye(2)[y]
-            fresh = condnum.Eraser().fit(X[240:], y[240:]).transform(X)
-            pareto = X @ condnum.pareto_immunizer(X[240:].T @ X[240:], X[:240].T @ X[:240])
-            for F in (fresh, X, pareto, X[:, :2]):
-                assert not made_from(F[:240], X[:240], Z[:240])
+            X, y = self.task(seed, 480)
+            y = X[:, 0] + np.sin(X[:, 1]) if numbers else y
+            Z, fit = y[:, None] if numbers else np.eye(2)[y], condnum.Eraser().fit
+            own, fresh = (fit(X[of], y[of]).transform(X)[:240] for of in (slice(240), slice(240, None)))
+            assert made_from(own, X[:240], Z[:240])
+            for F in (fresh, X[:240], X[:240, :2]):
+                assert not made_from(F, X[:240], Z[:240])
                 assert not made_from(F[:8], X[:8], Z[:8])
 
-    def test_spread_that_differs_and_balanced_designs_are_no_sign(self):
-        """A small class in the middle, sparse columns, and a design whose columns know nothing of XOR."""
-        for seed in range(40):
-            rng = np.random.default_rng(seed)
-            Z = np.eye(2)[(np.arange(300) % 10 == 0).astype(int)]
-            X = rng.normal(size=(300, 20)) * np.where(Z[:, 1:] > 0, 0.05, 3)
-            sparse = (rng.random((300, 20)) < 0.02) * 1.0
-            assert not made_from(X[:, :10], X, Z)
-            assert not made_from(sparse[:, :10], sparse, Z)
+    def test_a_balanced_design_that_knows_nothing_is_no_sign(self):
         X = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]] * 50, dtype=float)
         assert not made_from(X, X, np.eye(2)[(X.prod(axis=1) > 0).astype(int)])
 
     def test_the_first_line_says_so_and_nothing_counts_as_stopped(self):
         X, y = self.task(0, 400)
-        budget = AttackBudget(steps=50, dense_steps=50)
         thetas = {
             "own": condnum.Eraser().fit(X[:200], y[:200]),
             "fresh": condnum.Eraser().fit(X[200:], y[200:]),
         }
+        budget = AttackBudget(steps=50, dense_steps=50)
         found = audit(X, X[:200], theta=thetas, y_harmful=y[:200], budget=budget)
         assert found.attack.own_rows == ["own"]
-        assert repr(found).startswith("own was made from these rows")
-        assert found._repr_html_().index("own was made from these rows") < 200
+        assert paragraphs(found)[0].startswith("own was made from these rows")
         table = found.attack.table
         assert "stopped" not in {*table.loc[table["extractor"] == "own", "light"]}
         assert card.headline(found, "fresh").startswith(("Not safe", "Hindered", "Not known"))
@@ -508,21 +463,24 @@ class TestWhatIsSaid:
         assert max(len(word) for word in words_of(record)) < 40  # names, and no sentence
         assert {row["convention"] for row in record["measures"]} == {"compact", "ridge"}
 
-    def test_the_front_is_judged_and_attacked_beside_erasure_by_rows_that_did_not_make_it(self):
-        rng = np.random.default_rng(0)
-        data = rng.normal(size=(100, 6)) * np.arange(1, 7), rng.normal(size=(3200, 6))  # 2,500 are attacked
-        y = data[1][:, 0] + 0.1 * rng.normal(size=len(data[1]))
-        budget = AttackBudget(steps=200, dense_steps=50)
-        found = audit(*data, y_harmful=y, budget=budget)
+    def test_the_front_is_judged_by_every_class_of_attackers_and_drawn(self, data):
+        found = audit(*data, y_harmful=data[1][:, 0], budget=AttackBudget(steps=20, dense_steps=5))
         assert found.judged == ["pareto"]
         assert card.lights_of(found, "pareto")["group"].tolist() == list(lights.CLASSES)
-        table = found.attack.table
-        score = table[table["attacker"] == "closed_form"].set_index("extractor")["score"]
-        assert score["pareto"] > 0.9
-        assert score["erase"] < 0.5
-        drawn = card.attackers_figure(found).data
+        table, drawn = found.attack.table, card.attackers_figure(found).data
         assert {name for trace in drawn for name in trace.y} == {*table["label"]}
         assert sum(len(trace.x) for trace in drawn) == 2 * len(table)  # and raw features
+
+    def test_page_and_terminal_say_the_same_within_its_width(self, found):
+        text, page = unwrapped(found), " ".join(re.sub(r"<[^>]+>", " ", found._repr_html_()).split())
+        for block in card.blocks(found):
+            if isinstance(block, str):
+                assert block in text
+            else:
+                for word, cell in (cell for row in block for cell in row.values()):
+                    assert word in page
+                    assert f"{word} {cell}".strip() in text
+        assert max(map(len, repr(found).splitlines())) <= card.WIDTH
 
     @pytest.mark.parametrize("method", ["pareto", "max_rir"])
     def test_the_closed_form_that_is_asked_for_is_judged(self, data, method):
@@ -535,7 +493,7 @@ class TestWhatIsSaid:
         found = audit(np.diag([3.0, 2.0, 0.0]), np.eye(3))
         assert math.isinf(found.limit.value)
         assert "limit ∞" in repr(found)
-        assert "no targets were given (--y-harmful)" in repr(found)
+        assert "no targets were given (--y-harmful)" in unwrapped(found)
 
 
 class TestInput:
@@ -548,13 +506,12 @@ class TestInput:
         assert (found.attack.classes, found.price.obstacle) == (3, "no targets")
         said = f"y_harmful: 1 column(s) of {tmp_path / 'H.npz'} as labels of 3 classes: 0, 1, 2."
         assert said in found.notes
-        assert said in repr(found)
 
     @pytest.mark.parametrize(
         ("settings", "error", "message"),
         [
             ({"theta": np.ones((2, D))}, InvalidInputError, r"theta has shape \(2, 6\).*looks transposed"),
-            ({"theta": np.full((D, D), np.nan)}, InvalidInputError, "theta has NaN or infinite entries"),
+            ({"theta": np.full((D, D), np.nan)}, InvalidInputError, "theta holds 36 non-finite value"),
             ({"theta": np.zeros((D, D))}, RankError, "theta is the zero matrix"),
             ({"benign": np.zeros((5, D))}, RankError, "rank 0"),
             ({"benign": np.ones((2, 20_001), np.float32)}, InvalidInputError, r"20,001 columns.*3\.0 GiB"),
@@ -576,7 +533,7 @@ class TestInput:
         one, two = (audit(X_P, X, y_harmful=t, **options) for X, t in ((X_H, y), (holes, targets)))
         said = "1 of 201 rows has missing entries"
         assert said in two._repr_html_().partition("<table")[0]
-        assert f"D_H: {said}" in repr(two)
+        assert f"D_H: {said}" in unwrapped(two)
         pd.testing.assert_frame_equal(one.measures, two.measures)
         pd.testing.assert_frame_equal(*(found.attack.table for found in (one, two)))
 
@@ -587,10 +544,3 @@ class TestInput:
         assert found.rtol == rank_tolerance(D, 2.0**-23) ** 2  # half precision counts as float32
         assert found.row("theta", "compact")["rir"] == pytest.approx(1)
         assert audit(P, H, y_harmful=np.zeros(200, dtype=int)).attack.obstacle == "one class"
-
-    def test_the_tolerance_of_float32_features_is_above_their_round_off(self):
-        """Two equal directions, stored with rounding: the null direction must stay below the tolerance."""
-        X = np.random.default_rng(0).normal(size=(500, 8))
-        X[:, 7] = X[:, :7] @ np.random.default_rng(1).normal(size=7)
-        found = audit(X.astype(np.float32), X.astype(np.float32))
-        assert (found.benign.rank, found.rtol) == (7, rank_tolerance(8, 2.0**-23) ** 2)

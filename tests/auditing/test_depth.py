@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from condnum.auditing import LayerAudit, audit, insert_extractor, layer_audit
-from condnum.auditing.depth import NetImages, depth_figure
-from condnum.deep import Backbone, evaluation_transform, open_images, save_backbone
+from condnum.auditing.depth import depth_figure
+from condnum.deep import Backbone, evaluation_transform, open_images
 from condnum.deep.backbone import size_arguments
 from condnum.deep.images import image_loader
 from condnum.deep.parts import block_names
@@ -32,7 +32,7 @@ def check_by_hand(row, X_P, X_H, rel=1e-4):
     assert row["limit_ridge"] == pytest.approx(alone.ridge_limit, rel=rel)
     for task in TASKS:
         for convention, end in (("compact", ""), ("ridge", "_ridge")):
-            kappa = alone.kappa_of(task, RAW, convention)["kappa"]
+            kappa = alone.row(RAW, convention)[f"kappa_{task}"]
             assert row[f"kappa_{task}{end}"] == pytest.approx(kappa, rel=rel)
 
 
@@ -68,6 +68,11 @@ def test_each_layer_is_the_audit_of_its_features_taken_by_hand(name, images):
         check_by_hand(row, *rows)
 
 
+def test_layers_by_name_stand_in_the_order_in_which_they_are_run(images):
+    found = layer_audit(Backbone("test_resnet"), *images, "layer4.0, conv1")
+    assert found.table["layer"].tolist() == ["conv1", "layer4.0"]
+
+
 def test_one_pass_in_any_batches_leaves_the_net_as_it_was(images):
     net = Backbone("test_resnet").double().model
     net.train()
@@ -87,19 +92,6 @@ def test_one_pass_in_any_batches_leaves_the_net_as_it_was(images):
     with pytest.raises(InvalidInputError, match="no batches"):
         layer_audit(net, [], [])
     assert not any(part._forward_hooks for part in net.modules())
-
-
-def test_a_net_is_audited_with_its_own_weights_and_no_others(tmp_path, images):
-    file = save_backbone(Backbone("test_resnet"), tmp_path / "net.safetensors")
-    given = {"weights": str(file), "image_size": SIDE, "limit": 20, "seed": 0}
-    net = NetImages.open("test_resnet", *TASKS.values(), **given)
-    (P, H), labels, _ = net.features()
-    assert P.dimension == H.dimension > 1
-    assert sorted(set(labels[1].tolist())) == [0, 1, 2, 3, 4]
-    found = layer_audit(net.backbone, net.batches(0), net.batches(1), "layer4.0, conv1")
-    assert found.table["layer"].tolist() == ["conv1", "layer4.0"]  # as they are run
-    with pytest.raises(InvalidInputError, match="give --backbone test_resnet"):
-        NetImages.open("resnet18", *TASKS.values(), **given)
 
 
 class Odd(nn.Module):
@@ -125,7 +117,7 @@ ROWS = (torch.randn(20, 4, generator=torch.Generator().manual_seed(0)),)
     ("change", "words"),
     [
         ({"layers": "firts"}, "unknown layer 'firts'; did you mean 'first'"),
-        ({"layers": " ,"}, "expected at least one layer; give all, or some of first, "),
+        ({"layers": " ,"}, "no layers: give names of Odd, such as "),
         ({"layers": "first,idle"}, "'idle' is called never in a forward pass"),
         ({"layers": "twice"}, "'twice' is called 2 times"),
         ({"layers": "deep"}, r"'deep' \(Unflatten\) returns float32 of shape \(20, 2, 1, 2, 1\) for 20"),

@@ -78,28 +78,17 @@ class TestRows:
         kept = standardize(whole) if standardized else whole
         Y = np.eye(3)[np.delete(labels, [3, 40])]
         for own, right in (
-            (task.array(), kept),
             (task.sample, kept),
             (task.task.covariance, kept.T @ kept),
             (task.task.moment, kept.T @ Y),
-            (task.mean, whole.mean(axis=0)),
-            (task.deviation, whole.std(axis=0)),
         ):
             np.testing.assert_allclose(own, right, rtol=1e-8, atol=1e-8)
-        assert (task.rows, task.gaps.tolist()) == (51, [1, 0, 1])
+        assert (task.task.rows, task.total, task.gaps.tolist()) == (51, 53, [1, 0, 1])
         assert task.task.energy == pytest.approx(51)
-        assert np.flatnonzero(~task.complete).tolist() == [3, 40]
-        assert task.places.tolist() == np.flatnonzero(task.complete).tolist()
-
-    def test_float32_is_summed_in_float64(self):
-        # 1 + 2^-20 squared needs 40 bits: a float32 sum of 30 000 of them is off in the fourth digit.
-        ones = np.full((30_000, 1), 1 + 2.0**-20, dtype=np.float32)
-        task = look_at(as_stream(ones), as_stream(ones)).benign
-        assert float(task.task.covariance[0, 0]) == pytest.approx(30_000 * float(ones[0, 0]) ** 2, rel=1e-13)
+        assert task.places.tolist() == [i for i in range(53) if i not in (3, 40)]
 
     def test_many_rows_are_sampled_without_replacement(self, small_blocks, monkeypatch):
-        for name, most in (("SAMPLE_ROWS", 50), ("SAMPLE_BYTES", 0)):
-            monkeypatch.setattr(module, name, most)
+        monkeypatch.setattr(module, "SAMPLE_ROWS", 50)
         rows = np.arange(400.0)[:, None]
         counts = np.zeros(400)
         for seed in range(30):
@@ -122,9 +111,6 @@ class TestRows:
         H[4500, 1] = np.inf
         with pytest.raises(DataFormatError, match=r"data row 4,501, column 'x1'"):
             looked(P, H)
-        H[4500, 1] = 1e200
-        with pytest.raises(DataFormatError, match=r"numbers so large .* column 'x1'"):
-            looked(P, H)
         P[:, 1] = np.nan
         said = r"0 row.s. without missing.*drop the columns.*'x1'"
         with pytest.raises(InvalidInputError, match=said):
@@ -138,13 +124,9 @@ class TestRows:
             "D_P has 1 constant column(s) (x1).",
             "D_H has 1 constant column(s) (x0).",
         )
-        assert not pair.benign.array()[:, 1].any()
+        assert not pair.benign.sample[:, 1].any()
         assert not pair.benign.task.covariance[1].any()
         assert not standardize(P)[:, 1].any()
-
-    def test_there_is_one_target_for_each_row(self):
-        with pytest.raises(InvalidInputError, match="has 200 rows, but there are 150 targets"):
-            looked(np.ones((200, 2)), np.ones((200, 2)), y_harmful=np.arange(150))
 
 
 class TestGroups:
@@ -155,19 +137,19 @@ class TestGroups:
         found = read_rows(as_stream(rows), standardize=standardized)
         parts = [X.mT @ X for X in found.leave_outs()]
         assert len(parts) == 10
-        whole = found.array().T @ found.array()
+        whole = found.sample.T @ found.sample
         if standardized:
             assert all(np.diag(K.numpy()) == pytest.approx([200.0] * 3) for K in parts)
         else:
-            counts = np.array([float(F[0, 0]) ** 2 for F in found.groups])
-            assert counts.sum() == pytest.approx(200)
+            counts = [of.rows for of in found.groups]
+            assert counts == [20] * 10
             back = sum(K.numpy() * (200 - n) / 200 for K, n in zip(parts, counts, strict=True)) / 9
             np.testing.assert_allclose(back, whole, rtol=1e-9)
 
     def test_groups_of_sorted_rows_are_alike(self):
         """No group holds one end of the order."""
         found = read_rows(as_stream(np.arange(1000.0)[:, None]))
-        means = [float(F[0, 1] / F[0, 0] + found.shift[0]) for F in found.groups]
+        means = [float(of.mean) for of in found.groups]
         assert np.abs(np.array(means) - 499.5).max() < 4 * 1000 / 12**0.5 / 10
 
     @pytest.mark.parametrize(("rows", "groups"), [(21, 0), (23, 10)])

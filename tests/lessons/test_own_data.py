@@ -42,8 +42,8 @@ def test_the_audit_of_the_same_float32_tables_says_the_same():
     P, H = (rng.normal(size=(500, 20)).astype(np.float32) for _ in range(2))
     P[:, 0] *= 1e-4  # κ of 1e8: above float32's round-off squared, below float32's round-off
     lesson, found = own_data(tables=OwnTables(P, H)), audit(P, H)
-    assert lesson.benign.rank == found.kappa_of("benign", RAW, "compact")["rank"] == 20
-    kappa = found.kappa_of("benign", RAW, "compact")["kappa"]
+    assert lesson.benign.rank == found.row(RAW, "compact")["rank_benign"] == 20
+    kappa = found.row(RAW, "compact")["kappa_benign"]
     assert lesson.benign.compact == pytest.approx(kappa, rel=1e-6)
     assert kappa > 1e7
     assert lesson.limit == pytest.approx(found.limit.value, rel=1e-6)
