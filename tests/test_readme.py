@@ -11,7 +11,6 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -22,7 +21,7 @@ import yaml
 
 import condnum
 from condnum import cli
-from condnum.errors import DataNotFoundError
+from condnum.errors import DataNotFoundError, UnknownNameError
 from condnum.methods import METHODS
 from condnum.page import command as runner
 from condnum.page.reproduce import SPINE
@@ -174,9 +173,14 @@ def commands(text: str) -> list[list[str]]:
 
 
 def checked(book, name, given, out, **_):
-    """Check what a run is given; photographs, and nets of another run, need not be here."""
-    with suppress(DataNotFoundError):
+    """Check what a run is given; photographs, nets and folders of another run need not be here."""
+    try:
         check(book, given)
+    except DataNotFoundError:
+        pass
+    except UnknownNameError as error:
+        if "FOLDER" not in str(error):
+            raise
 
 
 @pytest.fixture

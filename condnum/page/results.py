@@ -84,9 +84,13 @@ def write_results(root: Path, target: Path, errors: Mapping[str, str]) -> Path:
     def place(path: Path) -> str:
         return os.path.relpath(path, target)
 
-    body = results_body(root, lambda run: place(run.folder / PAGE), place, errors)
-    page = page_of(f"<h1>Results: obtained and published</h1>{body}", title="condnum: results")
-    return write_text(target / "index.html", page)
+    def page(run: Executed) -> str:
+        """Return where the page of a run lies; of a committed one there is the notebook alone."""
+        return place(run.folder / (PAGE if (run.folder / PAGE).exists() else REPORT))
+
+    body = results_body(root, page, place, errors)
+    whole = page_of(f"<h1>Results: obtained and published</h1>{body}", title="condnum: results")
+    return write_text(target / "index.html", whole)
 
 
 def results_body(
