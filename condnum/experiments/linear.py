@@ -186,7 +186,8 @@ def table_of(rows: pd.DataFrame, table: int, pair: Sequence[str] = ()) -> pd.Dat
         known = paper.get(str(method), {})
         met = {name: own[f"{name}_success"] == 1 for name in ("ridge", "compact")}  # None: not known
         counts = {f"immunized_{name}": int(of.sum()) for name, of in met.items()}
-        share = [*map(fraction_of_limit, own["trained_rir"], own["trained_limit"])]
+        regular = own[own["theta_condition"] < math.inf]  # the limit is that of invertible θ
+        share = [*map(fraction_of_limit, regular["trained_rir"], regular["trained_limit"])]
         lines.append(
             {"method": method, "rir_mean": rir.mean(), "rir_std": rir.std()}
             | ({"rir_median": own["trained_rir"].median()} if pair else {})
