@@ -2,7 +2,7 @@
 
 The names that most readers need; the packages below (`condnum.theory`, `condnum.methods`, …) have more. They
 need NumPy, SciPy, pandas, torch and scikit-learn alone. Figures, notebooks, deep nets and clusters live in
-`condnum.figures`, `condnum.page`, … behind extras.
+`condnum.experiments`, `condnum.page`, … behind extras.
 """
 
 from importlib import import_module

@@ -1,9 +1,11 @@
 """A notebook: where it lies, the parameters cell that is its options, and copies for JupyterLab."""
 
 import ast
+import io
 import os
 import re
 import shutil
+import tokenize
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
@@ -143,8 +145,12 @@ class ParameterNotebook:
             except (ValueError, TypeError, AssertionError):
                 others |= dict.fromkeys(names, ast.unparse(line))
                 continue
-            rest = lines[line.end_lineno - 1].encode()[line.end_col_offset :].decode()  # type: ignore[operator]
-            said = re.sub(r"^\s*#\s*", "", rest).strip()
+            own = "\n".join(
+                lines[line.lineno - 1 : line.end_lineno]
+            )  # formatters put long ones in parentheses
+            tokens = tokenize.generate_tokens(io.StringIO(own).readline)
+            comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
+            said = comments[-1].lstrip("# ").strip() if comments else ""
             kind = ast.unparse(line.annotation) if isinstance(line, ast.AnnAssign) else type(default).__name__
             kind = re.sub(r"^Optional\[(.*)\]$|\s*\|\s*None\b|\bNone\s*\|\s*", r"\1", kind)
             found[target.id] = Parameter(target.id, kind, default, said)

@@ -99,7 +99,7 @@ def results_body(
     place: Callable[[Path], str],
     errors: Mapping[str, str] | None = None,
 ) -> str:
-    """Return, of each experiment, its answer, its table beside the paper's, and the way to its page.
+    """Return, of each experiment, its answer, its table if the paper has one, and the way to its page.
 
     `root` has the runs of this machine; committed ones stand in for those that did not run here.
     """
@@ -112,14 +112,14 @@ def results_body(
             parts.append(f'<p class="answer"><b>{name} failed.</b> {formula_html(failed[name])}</p>')
         if (run := own.get(name) or committed.get(name)) is None:
             continue
-        known = run.table
-        shown = known[[of for of in COMPARED if of in known]] if "published_rir_mean" in known else known
+        compared = run.table.get("published_rir_mean", pd.Series(dtype=float)).notna().any()
+        shown = run.table[[of for of in COMPARED if of in run.table]]
         parts += [
             f'<h2 id="{name}">{formula_html(run.title)}</h2>',
             f'<p class="answer">{formula_html(run.kept["sentence"])}</p>',
-            sortable(written(shown)),
+            sortable(written(shown)) if compared else "",  # of the others the page has the table
             f'<p class="note">{"" if name in own else "Committed result, not of this machine: "}{run.when}. '
-            f'<a href="{page(run)}">The whole page</a></p>',
+            f'<a href="{page(run)}">The whole page of {name}</a></p>',
         ]
     parts += ["<h2>Earlier results</h2>", _earlier(reports, place)]
     soup = BeautifulSoup("\n".join(parts), "html.parser")

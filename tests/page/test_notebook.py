@@ -26,7 +26,9 @@ CELL = """
 # how many
 seeds: int = 5  # a # of seeds
 lr: float = 0.1
-name: str = "b"
+name: str = (
+    "b"  # so # it is
+)
 opt: Optional[int] = None
 word: str | None = None
 a, c = 1, 2
@@ -47,7 +49,8 @@ def test_parameters_and_defaults(write_notebook: Any) -> None:
         "flag": "bool",
     }  # fmt: skip
     assert book.others == {"a": "a, c = (1, 2)", "c": "a, c = (1, 2)", "half": "half = 1 / 2"}
-    assert (book.parameters["seeds"].help, book.parameters["lr"].help) == ("a # of seeds", "")
+    helps = [book.parameters[name].help for name in ("seeds", "lr", "name")]
+    assert helps == ["a # of seeds", "", "so # it is"]
     assert (book.heading, book.about) == ("The title", "how many")
     with pytest.raises(UnknownNameError, match=r"the notebook small 'sedes'; did you mean 'seeds'"):
         check(book, {"sedes": 3})
