@@ -147,7 +147,7 @@ class ParameterNotebook:
                 continue
             own = "\n".join(
                 lines[line.lineno - 1 : line.end_lineno]
-            )  # formatters put long ones in parentheses
+            )  # formatters break long ones
             tokens = tokenize.generate_tokens(io.StringIO(own).readline)
             comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
             said = comments[-1].lstrip("# ").strip() if comments else ""
