@@ -145,9 +145,7 @@ class ParameterNotebook:
             except (ValueError, TypeError, AssertionError):
                 others |= dict.fromkeys(names, ast.unparse(line))
                 continue
-            own = "\n".join(
-                lines[line.lineno - 1 : line.end_lineno]
-            )  # formatters break long ones
+            own = "\n".join(lines[line.lineno - 1 : line.end_lineno])  # formatters break long ones
             tokens = tokenize.generate_tokens(io.StringIO(own).readline)
             comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
             said = comments[-1].lstrip("# ").strip() if comments else ""
