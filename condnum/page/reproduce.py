@@ -22,7 +22,7 @@ SPINE: Mapping[str, Mapping[str, Any]] = {
     "mnist": {
         "seeds": 1,
         "methods": "ours,opt_kappa,imma,r_ill_only,pareto",
-        "pairs": "0-1,2-3,4-5,6-7,8-9",  # each digit once
+        "pairs": "0-1,1-2,2-3,3-4,4-5,5-6,6-7,7-8,8-9,9-0",  # each digit once on either side
     },
     "deep": {"data": "embedded", "backbone": "test_resnet", "methods": "ours,imma", "seeds": 1},
     "erasure": {"data": "digits-8x8"},
