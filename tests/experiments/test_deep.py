@@ -65,7 +65,7 @@ def finished(tmp_path_factory):
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory):
     """A short run of attacks; the second method is that of the guide, in a file of its own."""
-    file = tmp_path_factory.mktemp("own") / "log_kappa.py"
+    file = tmp_path_factory.mktemp("own") / "log_kappa_of_nets.py"
     file.write_text(fences(PAGES["condnum/site/pages/howto/own_study.md"], "python")[0], encoding="utf-8")
     yield frame.run(deep_attackers, **ATTACKS | {"methods": f"ours,{file}"}, **QUIET)
     METHODS.pop("log_kappa")

@@ -17,7 +17,7 @@ from condnum.page.site import build_site
 def test_the_site_is_whole_and_follows_its_runs(site_cache, tmp_path, capfd):
     """Links resolve, nothing is warned of, changes appear, and other files of the folder stay."""
     target, root = tmp_path / "reports", tmp_path / "runs"
-    executed(root / "house-prices")
+    executed(root / "turned")
     for name in ("digits/summary.csv", "index.html", "site/stale.html"):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         (target / name).write_text("kept")
@@ -31,7 +31,7 @@ def test_the_site_is_whole_and_follows_its_runs(site_cache, tmp_path, capfd):
     assert {path.name for path in target.iterdir()} == {"digits", "index.html", "site"}
     pages = {path: path.read_text("utf-8") for path in (target / "site").rglob("*.html")}
     names = {str(path.relative_to(target / "site")) for path in pages}
-    assert names >= {"index.html", "results/index.html", "results/house-prices.html", "api/condnum.html"}
+    assert names >= {"index.html", "results/index.html", "results/turned.html", "api/condnum.html"}
     assert names >= {f"results/earlier-{name}.html" for name in ("mnist", "deep", "erasure")}
     assert "stale.html" not in names
     ids = {page: {*re.findall(r'<[^>]* id="([^"]+)"', text)} for page, text in pages.items()}
@@ -45,12 +45,12 @@ def test_the_site_is_whole_and_follows_its_runs(site_cache, tmp_path, capfd):
             place = (page.parent / path.partition("?")[0]).resolve() if path else page
             assert place.exists(), f"{page.name}: {address}"
             assert not anchor or place not in ids or anchor in ids[place], f"{page.name}: {address}"
-    assert "9,293" in pages[target / "site/results/index.html"]
-    assert "Title of house-prices" in pages[target / "site/results/house-prices.html"]
+    assert "Title of turned" in pages[target / "site/results/index.html"]
+    assert "Title of turned" in pages[target / "site/results/turned.html"]
 
-    shutil.rmtree(root / "house-prices")
+    shutil.rmtree(root / "turned")
     again()
-    assert "9,293" not in (target / "site/results/index.html").read_text("utf-8")
+    assert "Title of turned" not in (target / "site/results/index.html").read_text("utf-8")
 
 
 def test_a_part_that_fails_is_left_out_and_one_that_is_made_is_not_made_again(tmp_path, monkeypatch):
