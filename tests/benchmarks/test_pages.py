@@ -13,14 +13,13 @@ import pytest
 
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
-from condnum.site.build import build_site
-
 from condnum.files import asset
 from condnum.lessons.alignment_lab import alignment_lab
 from condnum.lessons.explorers import EXPLORERS
 from condnum.lessons.frame import recording
 from condnum.lessons.frame.recording import record
 from condnum.lessons.grab import standalone
+from condnum.page.site import build_site
 
 pytestmark = pytest.mark.slow
 
@@ -107,8 +106,8 @@ def test_sixty_frames_a_second_while_dragging(window, tmp_path):
 
 
 def test_the_first_figure(window, tmp_path, seconds):
-    build_site(None, tmp_path, cache=tmp_path / "cache", lessons=(), explorers=())
-    page = tmp_path / "site" / "results" / "deep-attackers-mnist.html"
+    build_site(tmp_path / "runs", tmp_path, cache=tmp_path / "cache", lessons=(), explorers=())
+    page = tmp_path / "site" / "results" / "house-prices.html"
 
     def visit():
         window.goto(page.as_uri(), wait_until="commit")
