@@ -213,7 +213,10 @@ def _parallel(jobs: int, own: str, work: Sequence[Any]) -> Iterator[tuple[int, O
 
 
 def _begin(parent: int, own: str) -> None:
-    """Let a worker end once its parent was killed."""
+    """Let a worker end once its parent was killed, and keep what it has cached until then."""
+    from joblib.externals.loky import process_executor
+
+    process_executor._MAX_MEMORY_LEAK_SIZE = sys.maxsize  # loky takes cached data for a leak, and ends it
     end_with(parent)
 
 
