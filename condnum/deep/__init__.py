@@ -1,19 +1,15 @@
-"""Deep nets (Sec. 5.2): backbones and image folders, immunization, RIR_θ0, probes and attacks.
+"""Deep nets (Sec. 5.2): a net and its images, immunization, RIR_θ0 and what later papers measure, attacks.
 
 timm, torchvision and safetensors come with the extra `deep` and are needed only where a function says so.
 """
 
 from condnum.data.images import ImageData, as_images, open_images
-from condnum.deep.attacks.attackers import DeepBudget
-from condnum.deep.attacks.report import DeepAttackReport, deep_attack_panel
-from condnum.deep.attacks.target import Pixels, load_pixels
-from condnum.deep.backbone import Backbone, load_backbone, save_backbone
-from condnum.deep.features import ImageFeatures
+from condnum.deep.attack import Attack, Target, attack
+from condnum.deep.measure import RirEstimate, RirTheta0, rfd, rir_from_features, rir_theta0, sgrc
 from condnum.deep.methods import NetPart, NetStep
-from condnum.deep.rir import RirEstimate, RirTheta0, rir_from_features, rir_theta0
-from condnum.deep.training.immunization import DeepImmunization, immunize_backbone
-from condnum.deep.training.settings import DeepSettings
-from condnum.deep.transforms import ImageTransform, evaluation_transform
+from condnum.deep.net import Backbone, load_backbone, save_backbone
+from condnum.deep.samples import ImageFeatures, ImageTransform, Samples, evaluation_transform
+from condnum.deep.train import DeepImmunization, DeepSettings, immunize_backbone
 
 __all__ = [
     "Backbone",
@@ -24,6 +20,7 @@ __all__ = [
     "as_images",
     "ImageTransform",
     "evaluation_transform",
+    "Samples",
     "ImageFeatures",
     "immunize_backbone",
     "DeepImmunization",
@@ -34,9 +31,9 @@ __all__ = [
     "RirTheta0",
     "rir_from_features",
     "rir_theta0",
-    "DeepBudget",
-    "DeepAttackReport",
-    "deep_attack_panel",
-    "Pixels",
-    "load_pixels",
+    "sgrc",
+    "rfd",
+    "Target",
+    "Attack",
+    "attack",
 ]
