@@ -24,8 +24,9 @@ from torch.nn import functional
 from torch.nn.utils import parametrize
 
 from condnum.data.images import ImageSource, as_images
+from condnum.deep.measure import head_accuracy
 from condnum.deep.net import Backbone, evaluating
-from condnum.deep.samples import CHUNK, ImageTransform, Rows, Samples, hold_out, minibatches
+from condnum.deep.samples import CHUNK, ImageFeatures, ImageTransform, Rows, Samples, hold_out, minibatches
 from condnum.errors import InvalidInputError, UnknownNameError, check_integer
 from condnum.machine import memory_advice
 from condnum.progress import duration, report_event
@@ -162,11 +163,29 @@ class Target:
         workers: int = 0,
     ) -> None:
         given = {"train": train, "test": test, "benign": benign, "benign_test": benign_test}
-        self.net, self.transform, self.folder, self.workers = net, transform, folder, workers
+        self.net: Any = net  # None: features alone are known
+        self.transform, self.folder, self.workers = transform, folder, workers
         self.data = {name: as_images(of, name) for name, of in given.items() if of is not None}
+        self.labels = self.data["train"].labels
         self.classes = max(int(self.data[name].labels.max()) + 1 for name in ("train", "test"))
         self._samples: dict[tuple[str, bool], Samples] = {}
         self._features: dict[tuple[str, str], tuple[Tensor, Tensor, Rows]] = {}
+
+    @classmethod
+    def of_features(cls, train: ImageFeatures, test: ImageFeatures) -> Target:
+        """Return a target whose features are known, for attackers of a head alone."""
+        made = cls.__new__(cls)
+        made.net, made.data = None, {}
+        made._features = {
+            (name, ""): (
+                torch.from_numpy(np.array(of.values)),
+                torch.from_numpy(of.labels),
+                np.arange(len(of)),
+            )
+            for name, of in (("train", train), ("test", test))
+        }
+        made.labels, made.classes = train.labels, int(max(train.labels.max(), test.labels.max())) + 1
+        return made
 
     def samples(self, name: str, *, pixels: bool = False) -> Samples:
         """Return the images of a set, kept as pixels, or as what the frozen trunk makes of them."""
@@ -214,14 +233,9 @@ class Target:
         """Return the accuracy of the released head on D_P's test images, with θ or what became of it."""
         if "benign_test" not in self.data:
             return math.nan
-        X, y, _ = self.features("benign_test") if net is None else (None, *self.features("benign_test")[1:])
-        device = next(self.net.parameters()).device
-        if X is None:
-            samples = self.samples("benign_test", pixels=True)
-            values = samples.features(cast(Any, net)).values
-            X = torch.from_numpy(np.array(values))
-        with torch.no_grad():
-            return float(((net or self.net).head(X.to(device)).argmax(dim=1).cpu() == y).double().mean())
+        if net is None:
+            return head_accuracy(self.net, self.samples("benign_test").features(self.net))
+        return head_accuracy(net, self.samples("benign_test", pixels=True).features(net))
 
 
 @dataclass(frozen=True)
@@ -290,7 +304,7 @@ def attack(
     """
     who, started = Attacker.named(attacker), time.perf_counter()
     passes, trials = check_integer("passes", passes, 1), check_integer("trials", trials, 1)
-    fit, held = hold_out(target.data["train"].labels, [seed, 4], 0.2)
+    fit, held = hold_out(target.labels, [seed, 4], 0.2)
     draw = int(np.random.SeedSequence([seed, int(again)]).generate_state(1)[0])
 
     # 1. What its head reads: rows to train on, held out, and test rows.
@@ -360,8 +374,8 @@ def _descend(
     draw: int,
 ) -> _Trial:
     """Train by an optimizer on D_H, or first on D_P alone, and measure after passes."""
-    device = next(target.net.parameters()).device
-    net = copy.deepcopy(target.net).requires_grad_(False)
+    net = None if who.part == "head" else copy.deepcopy(target.net).requires_grad_(False)
+    device = torch.device("cpu") if net is None else next(net.parameters()).device
     X = sets[0][0]
     scale = float(X.double().square().mean().sqrt()) or 1.0  # the scale of θ is a free parameter
     with torch.random.fork_rng(devices=[]):
@@ -370,7 +384,7 @@ def _descend(
     chosen: list[nn.Parameter] = []
     if who.part == "lora":
         chosen = add_lora(net, who.rank, seed=draw)
-    elif who.part != "head":
+    elif net is not None:
         kept = {id(p) for p in net.head_parameters()}
         own = net.trainable_parameters() if who.part == "stage" else net.model.parameters()
         chosen = [p.requires_grad_() for p in own if id(p) not in kept and p.is_floating_point()]
@@ -395,18 +409,18 @@ def _descend(
     samples = None if who.part == "head" else target.samples(name, pixels=pixels)
 
     def features(inputs: Tensor, *, activations: bool) -> Tensor:
-        return inputs if who.part == "head" else net(inputs, activations=activations)
+        return inputs if net is None else net(inputs, activations=activations)
 
     def scores(which: str, own: Rows | None) -> tuple[float, float]:
         """Return accuracy and loss on held-out or test rows."""
-        net.eval()
         with torch.no_grad():
-            if who.part == "head":
+            if net is None:
                 Z, z = sets[1 if own is not None else 2]
                 logits = head(Z.to(device) / scale).cpu()
             else:
                 every = np.arange(len(target.data[which])) if own is None else own
                 parts = []
+                net.eval()
                 for batch in target.samples(which, pixels=pixels).batches(_chunks(every)):
                     out = net(batch.inputs.to(device), activations=batch.activations)
                     parts.append((head(out / scale).cpu(), batch.labels))
@@ -425,7 +439,8 @@ def _descend(
                 reached[epoch] = scores("test", None)[0]
             if epoch == passes:
                 break
-            net.model.train(who.part == "all")  # statistics of batches only where all weights are trained
+            if net is not None:
+                net.model.train(who.part == "all")  # statistics of batches only where all weights are trained
             batches = next(epochs)
             given: Iterable[Any] = (
                 ((X[part], sets[0][1][part], False) for part in map(torch.from_numpy, batches))
@@ -444,9 +459,9 @@ def _descend(
                 break
             left = duration((time.perf_counter() - started) / (epoch + 1) * (passes - epoch - 1))
             report_event(stage=f"{who.label} at {value:.2g}, {left} left", step=epoch + 1, steps=passes)
-    net.eval()
     finite = all(bool(torch.isfinite(p).all()) for p in parameters) and (who.benign or passes in reached)
     if finite and who.benign:
+        net.eval()
         again = Target(net, target.data["train"], target.data["test"], transform=target.transform)
         again._samples = {(key, False): target.samples(key, pixels=True) for key in ("train", "test")}
         F, y, indices = again.features("train")
@@ -460,7 +475,7 @@ def _descend(
         reached |= {epoch: 0.0 for epoch in measured if epoch not in reached}
     places = np.array(sorted(reached))
     curve = np.array([reached[int(place)] for place in places])
-    return _Trial(value, "", score, places, curve, None if who.part == "head" else net)
+    return _Trial(value, "", score, places, curve, None if net is None else net.eval())
 
 
 def _solved(how: str, sets: Sequence[tuple[Tensor, Tensor]], value: float) -> tuple[float, float, float]:

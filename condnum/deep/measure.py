@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from condnum.arrays import as_array, own_state, same_columns, storage_eps
 from condnum.data.images import ImageSource, as_images
+from condnum.deep.net import Backbone, evaluating
 from condnum.deep.samples import ImageFeatures, ImageTransform, Samples, evaluation_transform
 from condnum.errors import InvalidInputError, check_integer
 from condnum.theory.kappa import PUBLISHED_RIDGE, RATIO_TOLERANCE, Clauses, ConditionNumber, Convention
@@ -322,7 +323,7 @@ def rir_theta0(
     return rir_from_features(*features, groups=groups, group_size=group_size, seed=seed)
 
 
-# What later papers measure.
+# What later papers measure, and heads.
 
 
 def sgrc(before: ArrayLike, after: ArrayLike) -> Any:
@@ -357,6 +358,19 @@ def rfd(before: ArrayLike, after: ArrayLike, *, signed: bool = False) -> float:
     """
     lost = sgrc(before, after)
     return round(float(np.mean(lost if signed else np.abs(lost))), 12)
+
+
+def head_accuracy(backbone: Backbone, features: ImageFeatures) -> float:
+    """Return the fraction of images that the head g_ω classifies rightly, by features of this backbone."""
+    if features.labels.max() >= backbone.num_classes:
+        raise InvalidInputError(
+            f"{features.name} has labels up to {features.labels.max()}, beyond the {backbone.num_classes} "
+            f"outputs of {backbone.name}; use the classes on which the head was trained."
+        )
+    rows = torch.from_numpy(np.array(features.values)).to(next(backbone.parameters()).device)
+    with evaluating(backbone), torch.inference_mode():
+        chosen = torch.cat([backbone.head(part).argmax(dim=1).cpu() for part in rows.split(8192)])
+    return float((chosen.numpy() == features.labels).mean())
 
 
 def descent_path(train: ImageFeatures, held: ImageFeatures) -> _Array:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from condnum.arrays import resolve_device
 from condnum.data.images import ImageSource, Unreadable, as_images
-from condnum.deep.measure import check_count, descent_path, group_rir, path_slowdown
+from condnum.deep.measure import check_count, descent_path, group_rir, head_accuracy, path_slowdown
 from condnum.deep.methods import (
     LABEL_SMOOTHING,
     SUPERVISED,
@@ -29,7 +29,7 @@ from condnum.deep.methods import (
     Task,
     get_net_method,
 )
-from condnum.deep.net import Backbone, evaluating
+from condnum.deep.net import Backbone
 from condnum.deep.samples import (
     ImageFeatures,
     ImageTransform,
@@ -635,19 +635,6 @@ class _Training:
 
 
 # θ₀.
-
-
-def head_accuracy(backbone: Backbone, features: ImageFeatures) -> float:
-    """Return the fraction of images that the head g_ω classifies rightly, by features of this backbone."""
-    if features.labels.max() >= backbone.num_classes:
-        raise InvalidInputError(
-            f"{features.name} has labels up to {features.labels.max()}, beyond the {backbone.num_classes} "
-            f"outputs of {backbone.name}; use the classes on which the head was trained."
-        )
-    rows = torch.from_numpy(np.array(features.values)).to(next(backbone.parameters()).device)
-    with evaluating(backbone), torch.inference_mode():
-        chosen = torch.cat([backbone.head(part).argmax(dim=1).cpu() for part in rows.split(8192)])
-    return float((chosen.numpy() == features.labels).mean())
 
 
 def fit_head(backbone: Backbone, features: ImageFeatures) -> None:

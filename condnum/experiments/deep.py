@@ -1,36 +1,48 @@
 """Table 3 and Figure 3: the last stage of a backbone is immunized, on photographs or digits."""
 
+from __future__ import annotations
+
+import hashlib
+import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+import torch
 
-from condnum.data.images import ImageData
-from condnum.deep.backbone import Backbone, load_backbone, save_backbone
-from condnum.deep.features import ImageFeatures, head_accuracy
-from condnum.deep.pretraining import pretrain_backbone
-from condnum.deep.probe import fit_head
-from condnum.deep.rir import rir_sample
-from condnum.deep.training.immunization import immunize_backbone
-from condnum.deep.training.samples import Samples
-from condnum.deep.training.settings import DeepSettings
-from condnum.deep.transforms import ImageTransform, training_transform
-from condnum.experiments.deep_measures import (
-    DeepTasks,
-    FeatureSets,
-    doubts,
-    facts,
-    measured_features,
-    net_arrays,
-    net_of,
-    tasks,
+from condnum.arrays import resolve_device
+from condnum.data.files import find_folder
+from condnum.data.images import ImageData, open_images
+from condnum.deep.attack import HORIZONS, Target, attack
+from condnum.deep.measure import (
+    ROLES,
+    check_count,
+    descent_path,
+    head_accuracy,
+    path_slowdown,
+    rfd,
+    rir_from_features,
+    sgrc,
 )
-from condnum.experiments.deep_recipes import AS_LOADED, INITIAL, NEW_HEAD, WEIGHTS, Choice, net_method
+from condnum.deep.methods import get_net_method, net_method_names
+from condnum.deep.net import Backbone, load_backbone, save_backbone
+from condnum.deep.samples import ImageFeatures, Samples, evaluation_transform, hold_out
+from condnum.deep.train import (
+    DeepSettings,
+    deep_preset,
+    default_settings,
+    fit_head,
+    immunize_backbone,
+    pretrain_backbone,
+)
+from condnum.errors import DataNotFoundError, InvalidInputError, check_integer, check_known, require
+from condnum.experiments import linear
 from condnum.experiments.frame import Arrays, Cell, Outcome, Row, Run
 from condnum.experiments.linear import first_of
 from condnum.experiments.published import published
@@ -38,15 +50,235 @@ from condnum.files import output_folder, sha256_file
 from condnum.page.style import MethodStyle, add_line, finish, lines_by_method, method_style, panels
 from condnum.page.tables import count_of, label_text, spread
 
-#: A model with what a row says of its training, what was said on the way, and images that do not decode.
-Made: TypeAlias = tuple[Backbone, Row, Sequence[str], Sequence[Any]]
-
-#: Images that go through a net at a time where it is measured.
-BATCH = 64
-#: Row of a model that is not trained here.
-_LOADED: Row = {"steps": 0, "best_step": 0, "seconds": 0.0, "stop_reason": AS_LOADED}
+#: Methods of Table 3, in display order; `erase`, which reads every block, and the same from transformed images
+#: too are asked for by name.
+METHODS = ("ours", "opt_kappa", "imma", "r_ill_only")
+ERASE_TRANSFORMED = "erase_transformed"
+#: Method of the cell that makes θ₀.
+INITIAL = "initial"
+#: The six sets of images: to train on, to choose by, to report on.
+SETS = tuple(f"{task}{part}" for task in ("benign", "harmful") for part in ("", "_held", "_test"))
+#: Steps of 64 images in which a drawn net is trained on D_P.
+_PRETRAINING_STEPS = 400
+#: Side up to which `erase` trains every block, as each step then passes images through the whole net.
+_SMALL_SIDE = 64
+#: How often the groups of Eq. 17 are drawn: the first draw is reported, the others show how much is luck.
+_DRAWS, _DRAW_STRIDE = 5, 1_000_003
+#: A run of seconds.
+_QUICK = {"seeds": 1, "limit": 30, "steps": 20, "pretrain_epochs": 2, "groups": 3, "group_size": 40}
 #: Columns of Table 3 by the number of classes of D_H.
 _HARMFUL = {196: "cars", 211: "country211"}
+_WEIGHT = "weight."
+
+
+@dataclass(frozen=True)
+class Images:
+    """A pair of tasks with its nets."""
+
+    benign: str  # D_P, a name for `open_images`
+    harmful: str  # D_H
+    backbones: Mapping[str, Mapping[str, Any]]  # with arguments of timm.create_model
+    weights: str = "none"  # none, timm, bundled
+    side: int | None = 32  # None: what the weights were made for
+    limit: int | None = None  # images per class and split
+
+
+_PATCHES = {"patch_size": 8}
+DATA = {
+    "embedded": Images("digits-8x8:0-4", "digits-8x8:5-9", {"test_resnet": {}, "test_vit": _PATCHES}),
+    "mnist": Images(
+        "mnist:0-4",
+        "mnist:5-9",
+        {"resnet18": {}, "vit_tiny_patch16_224": {**_PATCHES, "depth": 6}},
+        limit=1000,
+    ),
+    "imagenette-cars": Images("imagenette", "cars", {"tf_efficientnet_lite0": {}}, "bundled", 160),
+    "images": Images("", "", {"resnet18": {}}, "timm", None),
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The parameters of the notebook that make and measure nets, checked."""
+
+    data: str  # auto, or a key of `DATA`
+    benign: str  # D_P, a name for `open_images`; "": that of the data
+    harmful: str  # D_H
+    backbone: Any  # timm names; empty: those of the data
+    weights: str  # none (drawn), timm, bundled, or a file; "": those of the data
+    preset: str  # settings of Table 4
+    methods: Any  # empty: those of Table 3
+    seeds: int  # seeds 0 … seeds − 1
+    steps: int  # of immunization, at most; 0: the settings' own
+    pretrain_epochs: int  # of training a drawn θ₀ on D_P; 0: 400 steps
+    finetune_benign: int  # epochs of loaded weights on D_P, with a new head; 0: as they are
+    limit: int  # images per class and split; 0: that of the data
+    image_size: int  # side; 0: that of the data, else the backbone's
+    groups: int  # of Eq. 17
+    group_size: int
+    device: str
+    workers: int  # processes that decode
+    full: bool
+    probe_passes: int = 50  # of Fig. 3
+    names: tuple[str, ...] = field(init=False, default=())  # of the methods
+    asked: tuple[str, ...] = field(init=False, default=())  # backbones that were named
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot run, before anything is computed."""
+        for name in ("seeds", "groups", "probe_passes"):
+            check_integer(name, getattr(self, name), 1)
+        for name in ("steps", "pretrain_epochs", "finetune_benign", "image_size", "workers", "limit"):
+            check_integer(name, getattr(self, name), 0)
+        check_integer("group_size", self.group_size, 2)
+        if bool(self.benign) != bool(self.harmful) or (self.data == "images" and not self.benign):
+            raise InvalidInputError(
+                "your own images need both tasks: give --benign (D_P) and --harmful (D_H), each a "
+                "folder or mnist:0-4; without them, --data embedded uses the bundled digits."
+            )
+        check_known("data", self.data, ("auto", *DATA))
+        data = "images" if self.benign else self.data
+        if data == "auto":
+            data = "imagenette-cars" if self.full and _photographs_are_here() else "embedded"
+        weights = self.weights or DATA[data].weights
+        if weights not in ("none", "timm", "bundled"):
+            weights = str(Path(weights).expanduser())
+            if not Path(weights).is_file():
+                raise DataNotFoundError(
+                    f"--weights {self.weights}: there is no such file; give a .safetensors file or a state "
+                    "dict, or none (initialize θ₀ at random and train it on D_P), timm (download timm's "
+                    "weights) or bundled (those of the extra 'pretrained')."
+                )
+        if self.preset:
+            deep_preset(self.preset)
+        words = self.backbone.split(",") if isinstance(self.backbone, str) else self.backbone
+        backbones = tuple(dict.fromkeys(word.strip() for word in words if word.strip()))
+        made = {
+            "data": data,
+            "benign": self.benign or DATA[data].benign,
+            "harmful": self.harmful or DATA[data].harmful,
+            "weights": weights,
+            "backbone": backbones or tuple(DATA[data].backbones),
+            "names": _methods(self.methods),
+            "asked": backbones,
+            "limit": self.limit or DATA[data].limit,
+            "device": str(resolve_device(self.device)),
+        }
+        if not self.full:
+            made |= _QUICK | {"backbone": made["backbone"][:1], "limit": min(self.limit or 30, 30)}
+        self.__dict__.update(made)
+
+    @property
+    def side(self) -> int | None:
+        """Side of the images; None: what the backbone's weights were made for."""
+        return self.image_size or DATA[self.data].side
+
+    @property
+    def sets(self) -> dict[str, ImageData]:
+        """The images of both tasks."""
+        return images_of(self.benign, self.harmful, self.limit or 0)
+
+    @property
+    def small(self) -> bool:
+        """Whether cells side by side gain more than threads do."""
+        return (self.side or 224) <= _SMALL_SIDE and self.device == "cpu"
+
+    def settings(self, method: str) -> DeepSettings:
+        """Return a method's settings: a preset, or its own, and one rule for all images and nets."""
+        known = get_net_method("erase" if method == ERASE_TRANSFORMED else method)
+        chosen = (
+            deep_preset(self.preset) if self.preset and known.name != "erase" else default_settings(known)
+        )
+        if chosen.whole and (self.side or 224) > _SMALL_SIDE and method != ERASE_TRANSFORMED:
+            chosen = chosen.with_overrides(whole=False)
+        if method == ERASE_TRANSFORMED:  # the best θ would be that which hides from images as they are
+            chosen = chosen.with_overrides(transformed=True, keep="last")
+        steps = {"steps": self.steps} if self.steps else {}
+        return chosen.with_overrides(group_size=self.group_size, **steps)
+
+    def net(self, name: str) -> tuple[dict[str, Any], str]:
+        """Return the arguments of `Backbone`, and how θ₀ is made of it: trained, with a new head, or as it is."""
+        timm, side = require("timm", "deep"), self.side
+        cfg = timm.get_pretrained_cfg(name) if timm.is_model(name.split(".")[0]) else None
+        fixed = {"img_size": side} if side and getattr(cfg, "fixed_input_size", False) else {}
+        classes = len(self.sets["benign"].classes)
+        loaded: Any = {"none": False, "timm": True}.get(self.weights, self.weights)
+        arguments = {"pretrained": loaded, **fixed, **DATA[self.data].backbones.get(name, {})}
+        own = Backbone(name, **arguments)  # what cannot be made fails now
+        made = "trained" if self.weights == "none" or self.finetune_benign else "new head"
+        made = "as loaded" if made == "new head" and own.num_classes == classes else made
+        return arguments | {"num_classes": classes}, made
+
+    @property
+    def common(self) -> Cell:
+        """What every cell has."""
+        return {
+            "images": {"benign": self.benign, "harmful": self.harmful, "limit": self.limit or 0},
+            "side": self.side,
+            "crop": self.weights == "none" or self.small,  # else as the weights were trained
+            "measure": {name: getattr(self, name) for name in ("groups", "group_size", "probe_passes")},
+            "device": self.device,
+            "workers": self.workers,
+            "beside": "",
+        }
+
+    def cells(self) -> list[Cell]:
+        """List what makes θ₀, then the methods, each from its θ₀."""
+        for task in ("benign", "harmful"):
+            check_count(
+                len(self.sets[task]), f"D_{task[0].upper()} without what is held out", self.group_size
+            )
+        starts, methods = list[Cell](), list[Cell]()
+        for name in self.backbone:
+            net, made = self.net(name)
+            for seed in range(self.seeds):
+                start = {"backbone": name, "method": INITIAL, "seed": seed, **self.common}
+                epochs = self.pretrain_epochs or self.finetune_benign
+                starts.append(start | {"training": {"made": made, "epochs": epochs, "net": net}})
+                methods += [
+                    {"backbone": name, "method": method, "seed": seed, **self.common}
+                    | {"training": asdict(self.settings(method)), "after": starts[-1]}
+                    for method in self.names
+                ]
+        return [*starts, *methods]
+
+
+def _photographs_are_here() -> bool:
+    try:
+        find_folder(DATA["imagenette-cars"].benign), find_folder(DATA["imagenette-cars"].harmful)
+    except DataNotFoundError:
+        return False
+    return True
+
+
+def _methods(given: Any) -> tuple[str, ...]:
+    """Return names of methods for nets in display order, of files and objects that define one too."""
+    words = given.split(",") if isinstance(given, str) else given
+    named = [word.strip() if isinstance(word, str) else word for word in words if word != ""]
+    plain = [word for word in named if isinstance(word, str) and not word.endswith(".py")]
+    for word in plain:
+        check_known("method", word, known_methods())
+    own = [word for word in named if word not in plain]
+    names = [*plain, *(get_net_method(name).name for name in linear.read_methods(own, ()))]
+    return tuple(name for name in known_methods() if name in names) or METHODS
+
+
+def known_methods() -> tuple[str, ...]:
+    """Return what can be asked for: the methods for nets, in display order, yours among them."""
+    return (*net_method_names(), ERASE_TRANSFORMED)
+
+
+@cache
+def images_of(benign: str, harmful: str, limit: int) -> dict[str, ImageData]:
+    """Open the six sets; a limit keeps the same images for every seed of the run."""
+    found: dict[str, ImageData] = {}
+    for task, name in (("benign", benign), ("harmful", harmful)):
+        data = open_images(name, limit=limit or None)
+        rest, held = hold_out(data.labels, [0, 2])
+        found[task] = data.take(rest)
+        found[f"{task}_held"] = replace(data.take(held), split=f"{data.split}, held out")
+        classes = None if name.partition(":")[0] in ("mnist", "digits-8x8") else data.classes
+        found[f"{task}_test"] = open_images(name, "test", limit=limit or None, classes=classes)
+    return found
 
 
 def cells(**parameters: Any) -> list[Cell]:
@@ -56,13 +288,11 @@ def cells(**parameters: Any) -> list[Cell]:
 
 def checksum(**parameters: Any) -> str:
     """Return the SHA-256 of the images, and of a file of weights."""
-    return checksum_of(Choice(**parameters))
-
-
-def checksum_of(choice: Choice) -> str:
-    """Return the SHA-256 of what a choice reads."""
-    weights = "" if choice.chosen_weights in WEIGHTS else sha256_file(Path(choice.chosen_weights))
-    return f"{choice.tasks.checksum}{weights}"
+    choice = Choice(**parameters)
+    sums = [data.checksum for data in choice.sets.values()]
+    if choice.weights not in ("none", "timm", "bundled"):
+        sums.append(sha256_file(Path(choice.weights)))
+    return hashlib.sha256("\n".join(sums).encode()).hexdigest()
 
 
 def threads(*, full: bool, **parameters: Any) -> int | None:
@@ -76,142 +306,153 @@ def compute(
     method: str,
     seed: int,
     images: dict[str, Any],
-    transform: dict[str, Any],
+    side: int | None,
+    crop: bool,
     measure: dict[str, int],
-    trunk_on_disk: bool,
     device: str,
     workers: int,
     beside: Path,
-    training: Any,
-    net: dict[str, Any] | None = None,
+    training: dict[str, Any],
     after: Outcome | None = None,
 ) -> Outcome:
     """Make a net and measure it beside θ₀, whose own ratios are 1 by definition."""
-    data, checkpoint = tasks(**images), beside.with_suffix(".checkpoint")
-    trunk = beside.parent / "activations" if trunk_on_disk else None
-    common: dict[str, Any] = {"seed": seed, "device": device, "workers": workers, "checkpoint": checkpoint}
-    if isinstance(training, dict) and "file" in training:
-        made: Made = load_backbone(training["file"]), _LOADED, (), ()
-    elif after is None:
-        assert net is not None
-        made = _start(data, Backbone(backbone, seed=seed, **net), transform, training, trunk, **common)
+    sets, checkpoint = images_of(**images), beside.with_suffix(".checkpoint")
+    place, started = beside.parent / "activations", time.perf_counter()
+    row: Row = {"steps": 0, "best_step": 0, "stop_reason": ""}
+    if "file" in training:
+        theta = load_backbone(training["file"]).to(device)
     else:
-        made = _immunized(data, net_of(after[1]), method, transform, training, trunk, **common)
-    theta, row, said, unreadable = made
+        theta = net_of(after[1]) if after else Backbone(backbone, seed=seed, **training["net"])
+        theta = theta.to(device)
+    transform = evaluation_transform(theta, input_size=side, **({"crop_pct": 1.0} if crop else {}))
+    samples = {name: Samples(sets[name], transform, workers=workers) for name in SETS}
+    said: list[str] = [text for data in sets.values() for text in data.warnings]
+    if after is None and training.get("made") == "trained":
+        epochs = training["epochs"] or math.ceil(_PRETRAINING_STEPS * 64 / len(sets["benign"]))
+        pretrain_backbone(theta, samples["benign"].keep(), epochs=epochs, seed=seed)
+        samples["benign"] = Samples(sets["benign"], transform, workers=workers)
+    elif after is None and training.get("made") == "new head":
+        fit_head(theta, samples["benign"].keep(theta, place).features(theta))
+    elif after is not None and "file" not in training:
+        made = immunize_backbone(
+            theta, sets["benign"], sets["harmful"],
+            method="erase" if method == ERASE_TRANSFORMED else method, settings=DeepSettings(**training),
+            validation=sets["benign_held"], validation_H=sets["harmful_held"], transform=transform, seed=seed,
+            device=device, workers=workers, checkpoint=checkpoint, activations=place,
+        )  # fmt: skip
+        theta, said = made.theta_I.to(device), [*said, *made.warnings]
+        row |= {name: getattr(made, name) for name in ("steps", "best_step", "stop_reason")}
+    row["seconds"] = time.perf_counter() - started
+    own = _features(theta, samples, place)
+    before = own if after is None else _features(net_of(after[1]).to(device), samples, place)
     arrays = net_arrays(theta)
-    sample = rir_sample(len(data.benign), measure["groups"] * measure["group_size"], seed)
-    options: dict[str, Any] = {"sample": sample, "transform": transform, "trunk": trunk}
-    options |= {"device": device, "workers": workers}
-    own = _features(data, arrays, **options)
-    before = own if after is None else _features(data, after[1], **options)
-    theta = theta.cpu()
     if after is None:
-        for task, parts in (("P", own[:2]), ("H", own[2:])):
-            arrays[f"X_{task}"] = np.concatenate([part.values for part in parts])
-            arrays[f"y_{task}"] = np.concatenate([part.labels for part in parts])
-        said = [*data.warnings, *doubts(theta, own.benign_test)]
-    found, curves, warnings = measured_features(before, own, said, seed=seed, **measure)
-    bad = {str(image) for image in [*unreadable, *(image for part in own for image in part.unreadable)]}
-    warnings += [f"An image does not decode and is left out: {name}." for name in sorted(bad)]
-    row = facts(images) | row | found
-    row |= {"accuracy": head_accuracy(theta, own.benign_test), "checksum": theta.checksum}
+        for task in ("benign", "harmful"):
+            parts = own[task], own[f"{task}_test"]
+            arrays[f"X_{task[0].upper()}"] = np.concatenate([part.values for part in parts])
+            arrays[f"y_{task[0].upper()}"] = np.concatenate([part.labels for part in parts])
+    found, curves, warnings = _measured(before, own, seed=seed, after=after, **measure)
+    row |= _facts(images) | found | {"accuracy": head_accuracy(theta, own["benign_test"])}
+    most = float(np.bincount(own["benign_test"].labels).max() / len(own["benign_test"]))
+    if after is None and row["accuracy"] <= most:
+        said.append(
+            f"θ₀ does not solve D_P: its test accuracy is {row['accuracy']:.1%}, and always predicting the most "
+            f"frequent class gives {most:.1%}; train it longer (--pretrain-epochs)."
+        )
+    bad = sorted({str(image) for of in samples.values() for image in of.unreadable})
+    warnings = [*said, *warnings, *(f"An image does not decode and is left out: {name}." for name in bad)]
     checkpoint.unlink(missing_ok=True)
     return row | {"warnings": " ".join(dict.fromkeys(warnings))}, arrays | curves
 
 
-def _start(
-    data: DeepTasks,
-    backbone: Backbone,
-    transform: dict[str, Any],
-    training: Any,
-    trunk: Path | None,
+def _features(theta: Backbone, samples: Mapping[str, Samples], place: Path) -> dict[str, ImageFeatures]:
+    """Return the features of a net on what is reported."""
+    names = ("benign", "benign_test", "harmful", "harmful_test")
+    return {name: samples[name].keep(theta, place).features(theta) for name in names}
+
+
+def _measured(
+    before: Mapping[str, ImageFeatures],
+    own: Mapping[str, ImageFeatures],
     *,
     seed: int,
-    device: str,
-    workers: int,
-    checkpoint: Path,
-) -> Made:
-    """Train θ₀ on D_P, or fit its head if need be."""
-    if training == AS_LOADED:
-        return backbone, _LOADED, (), ()
-    made_by = training_transform(backbone, **transform)
-    if training == NEW_HEAD:
-        started = time.perf_counter()
-        rows = _of(backbone.to(device), data.benign, made_by, trunk, workers)
-        fit_head(backbone, rows, seed=seed)
-        row = {"seconds": time.perf_counter() - started, "stop_reason": "new head, logistic"}
-        return backbone, _LOADED | row, (), rows.unreadable
-    made = pretrain_backbone(
-        backbone,
-        data.benign,
-        transform=made_by,
-        seed=seed,
-        device=device,
-        workers=workers,
-        checkpoint=checkpoint,
-        **training,
+    after: Outcome | None,
+    groups: int,
+    group_size: int,
+    probe_passes: int,
+) -> tuple[Row, Arrays, list[str]]:
+    """Return row, curves and warnings of a net: Eq. 17, Fig. 3's probe and a solver on D_H, SGRC and RFD."""
+    row: Row = {"dimension": own["benign"].values.shape[1]}
+    warnings = list[str]()
+    for images in ("", "_test"):
+        sets = [of[f"{task}{images}"] for task in ("benign", "harmful") for of in (before, own)]
+        sizes = {"groups": groups, "group_size": min(group_size, *map(len, sets))}
+        draws = [rir_from_features(*sets, seed=seed + _DRAW_STRIDE * draw, **sizes) for draw in range(_DRAWS)]
+        warnings += [f"test images: {text}" if images else text for text in draws[0].warnings]
+        for convention in ("compact", "ridge", "averaged", "averaged_ridge"):
+            found, prefix = [getattr(draw, convention) for draw in draws], f"{convention}{images}"
+            for name in ("harmful_ratio", "benign_ratio", "rir", "success"):
+                row[f"{prefix}_{name}"] = getattr(found[0], name)
+            row[f"{prefix}_rir_group_std"] = found[0].rir_std
+            row[f"{prefix}_rir_least_draw"] = min(draw.rir for draw in found)
+            row[f"{prefix}_rir_largest_draw"] = max(draw.rir for draw in found)
+            for index, role in enumerate(ROLES if convention == "compact" and not images else ()):
+                row[f"kappa_{role}"] = float(np.median(found[0].kappas[index]))
+                row[f"rank_{role}"] = int(np.median(found[0].ranks[index]))
+    target = Target.of_features(own["harmful"], own["harmful_test"])
+    probe = attack(target, "head-sgd", passes=probe_passes, seed=seed)
+    paths = [descent_path(of["harmful"], of["harmful_test"]) for of in (before, own)]
+    arrays = {"probe": probe.accuracy}
+    other = probe.accuracy if after is None else after[1]["probe"]
+    if after is None:  # A against A
+        arrays["again"] = again = attack(
+            target, "head-sgd", passes=probe_passes, seed=seed, again=True
+        ).accuracy
+    row |= {"slowdown": path_slowdown(*paths), "chance": probe.chance, "probe_rate": probe.chosen}
+    row |= {f"probe_{epoch}": probe.after(min(epoch, probe_passes)) for epoch in HORIZONS}
+    row["sgrc"] = float(sgrc(other[-1], (again if after is None else probe.accuracy)[-1]))
+    for name, signed in (("rfd", False), ("rfd_signed", True)):
+        row[name] = rfd(other[1:], (again if after is None else probe.accuracy)[1:], signed=signed)
+    for how in ("ridge", "logistic"):
+        row[how] = attack(target, how, seed=seed).final
+    if probe.at_edge:
+        warnings.append("The best learning rate of the probe is at the edge of its grid.")
+    return row, arrays, warnings
+
+
+def _facts(images: dict[str, Any]) -> Row:
+    """Return what a row says of the images."""
+    data = images_of(**images)
+    P, H = (
+        images[task] if "/" not in images[task] else "/".join(Path(images[task]).parts[-2:])
+        for task in ("benign", "harmful")
     )
-    return backbone, _LOADED | {"seconds": made.seconds, "stop_reason": "trained"}, (), made.unreadable
+    sums = hashlib.sha256("\n".join(of.checksum for of in data.values()).encode()).hexdigest()
+    return {
+        "pair": f"{P} → {H.removeprefix(P.partition(':')[0] + ':')}",
+        "data_checksum": sums,
+        "benign_classes": len(data["benign"].classes),
+        "harmful_classes": len(data["harmful"].classes),
+    }
 
 
-def _immunized(
-    data: DeepTasks,
-    theta_0: Backbone,
-    method: str,
-    transform: dict[str, Any],
-    training: dict[str, Any],
-    trunk: Path | None,
-    **common: Any,
-) -> Made:
-    """Immunize θ₀ by a method."""
-    made_by = training_transform(theta_0, **transform)
-    done = immunize_backbone(
-        theta_0,
-        data.benign,
-        data.harmful,
-        method=net_method(method),
-        settings=DeepSettings(**training),
-        validation=data.benign_held,
-        validation_H=data.harmful_held,
-        transform_P=made_by,
-        transform_H=made_by,
-        activations=trunk,
-        **common,
-    )
-    row = {name: getattr(done, name) for name in ("steps", "best_step", "seconds", "stop_reason")}
-    return done.theta_I, row, done.warnings, done.unreadable
+def net_arrays(backbone: Backbone) -> Arrays:
+    """Return a net of timm as arrays: its weights, and how it is made."""
+    recipe = {"net": backbone.name, "trainable": backbone.trainable, **(backbone.model_arguments or {})}
+    state = {f"{_WEIGHT}{key}": of.cpu().numpy() for key, of in backbone.model.state_dict().items()}
+    return {"recipe": np.array(json.dumps(recipe | {"num_classes": backbone.num_classes})), **state}
 
 
-def _features(
-    data: DeepTasks,
-    arrays: Arrays,
-    *,
-    sample: NDArray[np.int64],
-    transform: dict[str, Any],
-    trunk: Path | None,
-    device: str,
-    workers: int,
-) -> FeatureSets:
-    """Return the features of a net on all sets."""
-    backbone = net_of(arrays).to(device)
-    made_by = training_transform(backbone, **transform)
-    sets = ((data.benign, sample), (data.benign_test, None), (data.harmful, None), (data.harmful_test, None))
-    return FeatureSets(*(_of(backbone, images, made_by, trunk, workers, rows) for images, rows in sets))
-
-
-def _of(
-    backbone: Backbone,
-    images: ImageData,
-    transform: ImageTransform,
-    trunk: Path | None,
-    workers: int,
-    rows: NDArray[np.int64] | None = None,
-) -> ImageFeatures:
-    """Return the features of some images, or of all, from kept activations where there are some."""
-    samples = Samples(images, transform.unaugmented, seed=0, workers=workers)
-    if trunk is not None:
-        samples.keep_activations(backbone, BATCH, trunk, rows)
-    return samples.features(backbone, BATCH, rows)
+def net_of(arrays: Arrays) -> Backbone:
+    """Return the net of `net_arrays`, in evaluation mode on the CPU."""
+    backbone = Backbone(**json.loads(str(arrays["recipe"])))
+    state = {
+        name.removeprefix(_WEIGHT): torch.from_numpy(of.copy())
+        for name, of in arrays.items()
+        if name.startswith(_WEIGHT)
+    }
+    backbone.model.load_state_dict(state)
+    return backbone
 
 
 def save_nets(run: Run, folder: str | Path) -> None:
@@ -221,7 +462,7 @@ def save_nets(run: Run, folder: str | Path) -> None:
             continue
         place = Path(folder, "".join(c if c.isalnum() or c in "._-" else "-" for c in row["backbone"]))
         place /= f"seed-{row['seed']}"
-        notes = {"method": row["method"], "seed": str(row["seed"]), "data": row["data_checksum"]}
+        notes = {"method": row["method"], "seed": str(row["seed"])}
         initial = row["method"] == INITIAL
         file = place / "theta_0.safetensors" if initial else place / row["method"] / "theta_I.safetensors"
         output_folder(file.parent)
@@ -241,7 +482,7 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
         rows.groupby(["backbone", "method"], sort=False), key=lambda group: order.index(group[0][0])
     ):
         known = _published(own.iloc[0]).get(str(method), {})
-        ratios = {"rir": "compact_rir", "test_rir": "compact_test_rir"}
+        ratios = {"rir": "compact_rir", "test_rir": "compact_test_rir", "averaged_rir": "averaged_rir"}
         ratios |= {name: f"compact_{name}" for name in ("harmful_ratio", "benign_ratio")}
         line: Row = {"pair": own["pair"].iloc[0], "backbone": backbone, "method": method}
         for name, column in ratios.items():
@@ -251,8 +492,11 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
         for name, column in (("compact", "compact"), ("ridge", "ridge"), ("test", "compact_test")):
             line[f"immunized_{name}"] = int(own[f"{column}_success"].eq(True).sum())
         line |= {"of": len(own), "slowdown": own["slowdown"].median(), "steps": int(own["steps"].max())}
-        for name, column in (("accuracy", "accuracy"), ("sgd", "probe_final"), ("solved", "convex")):
-            line |= {f"{name}_mean": 100 * own[column].mean(), f"{name}_std": 100 * own[column].std()}
+        own = own.assign(sgd=own["probe_50"], solved=own[["ridge", "logistic"]].max(axis=1))
+        for name in ("accuracy", "sgd", "solved"):
+            line |= {f"{name}_mean": 100 * own[name].mean(), f"{name}_std": 100 * own[name].std()}
+        for name in ("sgrc", "rfd", "rfd_signed"):
+            line |= {f"{name}_mean": own[name].mean(), f"{name}_std": own[name].std()}
         lines.append(line)
     return pd.DataFrame(lines)
 
@@ -312,7 +556,7 @@ def figure(run: Run) -> Any:
         geometric=False, hovertemplate="epoch %{x}: %{y:.1f} %",
     )  # fmt: skip
     for (backbone, method), own in run.rows.groupby(["backbone", "method"], sort=False):
-        level, style = 100 * own["convex"].mean(), style_of(str(method))
+        level, style = 100 * own[["ridge", "logistic"]].max(axis=1).mean(), style_of(str(method))
         add_line(
             figure, f"{style.label}, solved", [0, curves["epoch"].max()], [level, level], style.color, "dot",
             width=1.6, hovertemplate=f"solver: {level:.1f} %", legendgroup=method, showlegend=False, row=1,

@@ -1,79 +1,67 @@
-"""What an attacker really meets: deep attacks on θ₀, on every θ_I, and on the net from scratch."""
+"""What an attacker really meets: attacks on θ₀, on every θ_I, on θ₀ once more, and on the net from scratch."""
 
-import itertools
+from __future__ import annotations
+
+import hashlib
 import json
 import math
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
-from functools import cache, lru_cache
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from condnum.data.images import ImageData, open_images
-from condnum.deep.attacks.attack import DeepAttackRun, attack
-from condnum.deep.attacks.attackers import ATTACKERS, DeepAttacker, DeepBudget
-from condnum.deep.attacks.report import (
-    AGAIN,
-    SCRATCH,
-    THETA_0,
-    AttackKey,
-    DeepAttackReport,
-    cheapest_attack,
-)
-from condnum.deep.attacks.target import Pixels, Target, TrunkOutputs, from_scratch, load_pixels
-from condnum.deep.transforms import evaluation_transform, training_transform
-from condnum.deep.weights import read_metadata
+from condnum.deep.attack import ATTACKERS, HORIZONS, Attacker, Target, attack, from_scratch
+from condnum.deep.measure import sgrc
+from condnum.deep.net import read_notes
+from condnum.deep.samples import evaluation_transform
 from condnum.errors import DataNotFoundError, InvalidInputError, check_integer
 from condnum.experiments import deep
-from condnum.experiments.deep_measures import LIMIT_SEED, commonest, net_of, tasks
-from condnum.experiments.deep_recipes import INITIAL, Choice, known_methods
+from condnum.experiments.deep import INITIAL, Choice, images_of, known_methods, net_of, style_of
 from condnum.experiments.frame import Arrays, Cell, Outcome, Run
 from condnum.files import sha256_file
-from condnum.numbers import num
-from condnum.page.style import DOTTED, empty, express, finish, log_axis, method_style
+from condnum.page.style import DOTTED, MethodStyle, finish, panels
 from condnum.page.tables import label_text, number
 
-#: Fraction of the way from chance to the best attacker's accuracy on θ₀: the goal of table and sentence.
-GOAL = 0.8
-#: What is compared: before, after, and the same net from scratch.
-_NETS = ("theta_0", "theta_i", "scratch")
+#: θ₀ once more with other heads and batches (A against A), and the same net with weights drawn anew.
+AGAIN, SCRATCH = "again", "scratch"
+#: What the notebook of the nets asks for beside this one's parameters.
+_FIXED: Mapping[str, Any] = {
+    "preset": "", "pretrain_epochs": 0, "finetune_benign": 0, "groups": 20, "group_size": 100,
+}  # fmt: skip
 #: A run of seconds.
-_QUICK = {"attackers": "head-sgd,ridge", "shots": "0", "steps": 8, "trials": 2, "test_images": 60}
+_QUICK = {"attackers": "head-sgd,ridge,stage-adamw", "passes": 5, "trials": 2, "test_images": 60}
 
 
 def cells(
-    *,
-    models: str,
-    attackers: Any,
-    shots: Any,
-    steps: int,
-    trials: int,
-    repeats: int,
-    batch_size: int,
-    test_images: int,
-    **parameters: Any,
+    *, models: str, attackers: Any, passes: int, trials: int, test_images: int, **parameters: Any
 ) -> list[Cell]:
     """List what makes the nets, then the attacks on each, net by net."""
-    given = {"attackers": attackers, "shots": shots, "steps": steps, "trials": trials}
-    given |= {"test_images": test_images} | ({} if parameters["full"] else _QUICK)
-    who, counts = _attackers(given["attackers"]), _shots(given["shots"])
-    budget = DeepBudget(given["steps"], given["trials"], repeats, batch_size)
-    check_integer("test_images", given["test_images"], 10)
+    given = {"attackers": attackers, "passes": passes, "trials": trials, "test_images": test_images}
+    given |= {} if parameters["full"] else _QUICK
+    words = given["attackers"].split(",") if isinstance(given["attackers"], str) else given["attackers"]
+    who = [Attacker.named(word.strip()) for word in words if word.strip()]
+    who = list(dict.fromkeys(who)) or [Attacker.named(name) for name in ATTACKERS]
+    budget = {name: check_integer(name, given[name], 1) for name in ("passes", "trials")}
+    budget["test_images"] = check_integer("test_images", given["test_images"], 10)
+    if idle := [f"--{name}" for name in ("weights", "steps") if models and parameters[name]]:
+        raise InvalidInputError(f"{', '.join(idle)} has no effect on the nets of --models; leave it out.")
     choice = _choice(models=models, **parameters)
-    made = _given(choice, models, who) if models else choice.cells()
+    made = _given(choice, models) if models else choice.cells()
     attacks = []
     for theta in made:
-        where = {name: theta[name] for name in ("backbone", "seed", *choice.common)}
-        where |= {"fresh": any(one.fresh for one in who), "benign": any(one.benign for one in who)}
-        where |= {"budget": asdict(budget), "test_images": given["test_images"], "after": theta}
+        where = {
+            name: theta[name] for name in ("backbone", "seed", "images", "side", "crop", "device", "workers")
+        }
+        where |= {"budget": budget, "beside": "", "after": theta}
         for net in [theta["method"], *([AGAIN, SCRATCH] if theta["method"] == INITIAL else [])]:
             attacks += [
-                {"method": net, "attacker": one.name, "shots": count, **where}
-                for one, count in itertools.product(who, counts)
-                if net != AGAIN or not one.closed_form  # of which nothing is drawn
+                {"method": net, "attacker": one.name, **where}
+                for one in who
+                if net != AGAIN or not one.solved  # of which nothing is drawn
             ]
     return [*made, *attacks]
 
@@ -81,62 +69,46 @@ def cells(
 def checksum(*, models: str, **parameters: Any) -> str:
     """Return the SHA-256 of the images, and of a file of weights."""
     own = {name: of for name, of in parameters.items() if name in Choice.__dataclass_fields__}
-    return deep.checksum_of(_choice(models=models, **own))
+    return deep.checksum(**vars_of(models=models, **own))
 
 
-def _choice(*, models: str, methods: Any, **parameters: Any) -> Choice:
-    """Return what the parameters choose: ours if no method is named, or all of the folder of models."""
+def threads(*, models: str = "", **parameters: Any) -> int | None:
+    """Return the threads of a cell, as for the nets."""
+    own = {name: of for name, of in parameters.items() if name in Choice.__dataclass_fields__}
+    return deep.threads(**vars_of(models=models, **own))
+
+
+def vars_of(*, models: str, methods: Any, **parameters: Any) -> dict[str, Any]:
+    """Return the parameters of `Choice`: ours if no method is named, or all of the folder of models."""
     every = ",".join(known_methods()) if models else "ours"
-    return Choice(methods=methods or every, **parameters)
+    return {**_FIXED, "methods": methods or every, **parameters}
 
 
-def _attackers(given: Any) -> list[DeepAttacker]:
-    """Read attackers, by name and with commas; empty for the panel."""
-    words = given.split(",") if isinstance(given, str) else given
-    named = [DeepAttacker.named(word.strip()) for word in words if word.strip()]
-    return list(dict.fromkeys(named)) or [DeepAttacker.named(name) for name in ATTACKERS]
+def _choice(**parameters: Any) -> Choice:
+    return Choice(**vars_of(**parameters))
 
 
-def _shots(given: Any) -> list[int]:
-    """Read examples per class: whole numbers, 0 for all."""
-    words = [word.strip() for word in str(given).split(",") if word.strip()]
-    if not words or not all(word.isdecimal() and int(word) != 1 for word in words):
-        raise InvalidInputError(
-            f"shots are examples per class such as 8,128,0: 0 for all, else at least 2, got {given!r}."
-        )
-    return list(dict.fromkeys(map(int, words)))
-
-
-def _given(choice: Choice, models: str, who: list[DeepAttacker]) -> list[Cell]:
-    """List the nets of a folder, θ₀ first; of a single pair the method may be unnamed."""
+def _given(choice: Choice, models: str) -> list[Cell]:
+    """List the nets of a folder, θ₀ first."""
     folder, found = Path(models).expanduser(), {}
     order = {name: place for place, name in enumerate(known_methods())}
     for path in sorted(folder.glob("**/theta_*.safetensors")):
-        notes = read_metadata(path)
+        notes = read_notes(path)
         backbone, seed = notes.get("backbone", ""), int(notes.get("seed", 0))
         method = INITIAL if path.name == "theta_0.safetensors" else notes.get("method", "theta_i")
-        wanted = method in (INITIAL, *choice.methods) or method not in order
-        if wanted and seed < choice.seeds and (not choice.backbone or backbone in choice.backbone):
+        wanted = method in (INITIAL, *choice.names) or method not in order
+        if wanted and seed < choice.seeds and (not choice.asked or backbone in choice.asked):
             found[backbone, seed, method] = path
     pairs = {key[:2] for key in found if key[2] != INITIAL and (*key[:2], INITIAL) in found}
     if not pairs:
         raise DataNotFoundError(
-            f"{folder} has no theta_0.safetensors with a theta_I.safetensors of the same backbone and "
-            "seed that is requested, as `condnum run deep --out "
-            "DIR` and condnum.deep.save_backbone write them."
+            f"{folder} has no theta_0.safetensors with a theta_I.safetensors of the same backbone and seed that "
+            "is requested, as `condnum run deep --out DIR` and condnum.deep.save_backbone write them."
         )
-    data, fresh = choice.tasks.checksum, [one.name for one in who if one.fresh]
     starts, methods = dict[tuple[str, int], Cell](), list[Cell]()
     places = {key: (key[2] != INITIAL, key[:2], order.get(key[2], len(order))) for key in found}
     for key in sorted((key for key in found if key[:2] in pairs), key=lambda key: places[key]):
-        path = found[key]
-        if fresh and read_metadata(path).get("data") != data:
-            raise InvalidInputError(
-                f"{path} does not record that it was trained on the images of this run, so no image "
-                f"is known to be fresh; leave out {', '.join(fresh)}, or give "
-                "the data and limit of the run that trained it."
-            )
-        training = {"file": str(path), "checksum": sha256_file(path)}
+        training = {"file": str(found[key]), "checksum": sha256_file(found[key])}
         cell = dict(zip(("backbone", "seed", "method"), key, strict=True)) | choice.common
         cell["training"] = training
         if key[2] == INITIAL:
@@ -152,31 +124,21 @@ def compute(**cell: Any) -> Outcome:
 
 
 def _attacked(
-    *,
-    method: str,
-    seed: int,
-    attacker: str,
-    shots: int,
-    budget: dict[str, int],
-    after: Outcome,
-    **how: Any,
+    *, method: str, seed: int, attacker: str, budget: dict[str, int], after: Outcome, beside: Path, **how: Any
 ) -> Outcome:
     """Attack a net."""
-    net = _Net(after[0]["checksum"], after[1])
-    chosen = {name: how[name] for name in ("images", "transform", "test_images", "fresh", "benign")}
-    settings = json.dumps(chosen | {"device": how["device"], "workers": how["workers"]})
-    target = _target(net, seed if method == SCRATCH else None, settings)
-    again, known = method == AGAIN, DeepAttacker.named(attacker)
-    found = attack(target, known, shots=shots, budget=DeepBudget(**budget), seed=seed, again=again)
+    digest = hashlib.sha256()
+    for name, of in sorted(after[1].items()):
+        digest.update(name.encode() + np.ascontiguousarray(of).tobytes())
+    settings = json.dumps(
+        {"test_images": budget["test_images"], "folder": str(beside.parent / "activations"), **how}
+    )
+    target = _target(_Net(digest.hexdigest(), after[1]), seed if method == SCRATCH else None, settings)
+    limits = {"passes": budget["passes"], "trials": budget["trials"]}
+    found = attack(target, attacker, seed=seed, again=method == AGAIN, **limits)
     row = {name: value for name, value in vars(found).items() if np.ndim(value) == 0}
-    row["goal_chance"] = _chance(how["images"], how["test_images"])
-    return row, {"steps": found.steps, "accuracy": found.accuracy}
-
-
-def _chance(images: dict[str, Any], most: int) -> float:
-    """Return the fraction of the commonest class of D_H's test images."""
-    test = tasks(**images).harmful_test
-    return commonest(test.limit(max(1, most // len(test.classes))).labels)
+    row |= {"final": found.final, **{f"after_{passes}": found.after(passes) for passes in HORIZONS}}
+    return row, {"passes": found.passes, "accuracy": found.accuracy}
 
 
 @dataclass(frozen=True)
@@ -191,162 +153,112 @@ class _Net:
 def _target(net: _Net, scratch: int | None, settings: str) -> Target:
     """Return a net, or the same from scratch by a seed, with the images of an attack on it; one is kept."""
     how, theta = json.loads(settings), net_of(net.arrays)
-    data, transform = tasks(**how["images"]), training_transform(theta, **how["transform"]).unaugmented
-    transform = transform or evaluation_transform(theta)
-
-    def pixels(images: ImageData, most: int | None = None) -> Pixels:
-        return _pixels(images, transform, most, how["workers"])
-
-    train = pixels(data.harmful)
-    fresh = pixels(unused(how["images"]["harmful"], data.harmful)) if how["fresh"] else None
+    data = images_of(**how["images"])
+    transform = evaluation_transform(
+        theta, input_size=how["side"], **({"crop_pct": 1.0} if how["crop"] else {})
+    )
     if scratch is not None:
-        theta = from_scratch(theta, scratch, train.images)
-    test = [pixels(images, how["test_images"]) for images in (data.harmful_test, data.benign_test)]
-    benign = {"benign_test": test[1]} | ({"benign_train": pixels(data.benign)} if how["benign"] else {})
-    return Target(theta, train, test[0], fresh=fresh, **benign, device=how["device"], kept=_kept())
-
-
-@cache
-def _kept() -> TrunkOutputs:
-    """Return the place of the output of frozen trunks, which the nets of a run share."""
-    return {}
-
-
-@lru_cache(8)
-def _pixels(images: ImageData, transform: Any, most: int | None, workers: int) -> Pixels:
-    """Return images as a net sees them."""
-    return load_pixels(images, transform, most=most, workers=workers)
-
-
-@cache
-def unused(name: str, taken: ImageData) -> ImageData:
-    """Return images of D_H on which no θ_I was trained, at most as many per class."""
-    whole = open_images(name, "train")
-    rest = np.flatnonzero(~np.isin(whole.positions, taken.positions))
-    return whole.take(rest).limit(max(taken.counts), seed=LIMIT_SEED)
+        theta = from_scratch(theta, data["harmful"], transform, seed=scratch)
+    test = {}
+    for task in ("harmful", "benign"):
+        images = data[f"{task}_test"]
+        test[task] = images.limit(max(1, how["test_images"] // len(images.classes)))
+    return Target(
+        theta.to(how["device"]), data["harmful"], test["harmful"], transform=transform, benign=data["benign"],
+        benign_test=test["benign"], folder=Path(how["folder"]), workers=how["workers"],
+    )  # fmt: skip
 
 
 # The table, the sentence and the figure.
 
 
-def report(rows: pd.DataFrame, arrays: Iterable[Arrays]) -> DeepAttackReport:
-    """Put the attacks together, of every backbone and seed of which θ₀ was attacked."""
-    runs, last = {}, rows.iloc[-1]
-    for row, found in zip(rows.to_dict("records"), arrays, strict=True):
-        if "accuracy" in found:
-            net = THETA_0 if row["method"] == INITIAL else row["method"]
-            place = AttackKey(row["backbone"], net, row["attacker"], int(row["shots"]), row["seed"])
-            names = ("chosen", "at_edge", "layer", "benign_accuracy", "seconds")
-            known: dict[str, Any] = {name: row[name] for name in names} | found
-            runs[place] = DeepAttackRun(pd.DataFrame(), rows=int(row["rows"]), **known)
-            last = row
-    starts = {place for place in runs if place.net == THETA_0}
-    kept = {place: of for place, of in runs.items() if place._replace(net=THETA_0) in starts}
-    return DeepAttackReport(kept, DeepBudget(**last["budget"]), last["goal_chance"])
-
-
-def table(rows: pd.DataFrame, arrays: Iterable[Arrays]) -> pd.DataFrame:
-    """Return a row per net, examples per class and attacker, the cheapest attack that succeeds first."""
+def table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per net, defense and attacker: accuracies in percent, by pass, and SGRC beside A against A."""
     if "attacker" not in rows:
         return pd.DataFrame()
-    factors, nets = report(rows, arrays).factors([GOAL]), rows[rows["attacker"].isna()]
-    if factors.empty:
-        return factors
-    names = ["backbone", "method"]
-    rir = nets.groupby(names)["compact_rir"].mean().rename("rir").reset_index()
-    factors = factors.merge(rir, on=names, how="left").assign(pair=nets["pair"].iloc[0])
-    for net in _NETS:
-        factors[f"final_{net}"] *= 100
-        factors.loc[factors[f"reached_{net}"] < factors["attacks"], f"needs_{net}"] = math.nan
-    factors["sgrc"] = 100 * (1 - factors["final_theta_i"] / factors["final_theta_0"])
-    columns = ["pair", *names, "rir", "label", "shots", "goal", "examples_theta_i"]
-    columns += ["reached_theta_i", "attacks", *(f"needs_{net}" for net in _NETS)]
-    columns += ["factor", "noise", "effect", "protection", "final_theta_0", "final_theta_i", "sgrc"]
-    return factors[columns].rename(columns={"attacks": "of"})
+    attacks, nets = rows[rows["attacker"].notna()], rows[rows["attacker"].isna()]
+    attacks = attacks.assign(chance=100 * attacks["chance"])
+    where, found = ["backbone", "attacker", "seed"], []
+    rir = nets.groupby(["backbone", "method"])["compact_rir"].mean()
+    for net in (INITIAL, AGAIN, SCRATCH):
+        own = attacks[attacks["method"] == net].set_index(where)["final"]
+        attacks = attacks.join(own.rename(f"of_{net}"), on=where)
+    attacks["sgrc"] = sgrc(attacks["of_initial"], attacks["final"])
+    attacks["sgrc_again"] = np.abs(sgrc(attacks["of_initial"], attacks["of_again"]))
+    order = list(dict.fromkeys(attacks["attacker"]))
+    for (backbone, method), group in attacks.groupby(["backbone", "method"], sort=False):
+        for attacker in order if method not in (INITIAL, AGAIN, SCRATCH) else ():
+            own = group[group["attacker"] == attacker]
+            line = {"pair": nets["pair"].iloc[0], "backbone": backbone, "method": method}
+            line |= {"rir": rir.get((backbone, method), math.nan), "label": Attacker.named(attacker).label}
+            for passes in HORIZONS:
+                line[f"after_{passes}"] = 100 * own[f"after_{passes}"].mean()
+            line |= {"final_mean": 100 * own["final"].mean(), "final_std": 100 * own["final"].std()}
+            for net in ("initial", "again", "scratch"):
+                line[f"final_{net}"] = 100 * own[f"of_{net}"].mean()
+            line |= {"sgrc_mean": own["sgrc"].mean(), "sgrc_std": own["sgrc"].std()}
+            line |= {
+                "sgrc_again": own["sgrc_again"].max(),
+                "benign_mean": 100 * own["benign_accuracy"].mean(),
+            }
+            found.append(
+                line | {"chance": own["chance"].mean(), "at_edge": int(own["at_edge"].sum()), "of": len(own)}
+            )
+    return pd.DataFrame(found)
 
 
 def sentence(table: pd.DataFrame) -> str:
-    """Return the cheapest attack that succeeds on each net, by those with the most examples."""
+    """Return who gets most out of each net, and who is held back beyond A against A."""
     if table.empty:
         return "No immunized net and its θ₀ were attacked."
-    most, said = 0 if 0 in set(table["shots"]) else table["shots"].max(), []
-    nets = table[table["shots"] == most].groupby(["pair", "backbone", "method"], sort=False)
-    for (pair, backbone, method), rows in nets:
-        cheapest = cheapest_attack(rows)
-        rir = f" (RIR_θ0 {number(rows['rir'].iloc[0])})" if math.isfinite(rows["rir"].iloc[0]) else ""
+    said = []
+    for (pair, backbone, method), own in table.groupby(["pair", "backbone", "method"], sort=False):
+        most = own.loc[own["final_mean"].idxmax()]
+        noise = own["sgrc_again"].max()  # what is solved has no A against A of its own
+        held = own[own["sgrc_mean"] > own["sgrc_again"].fillna(noise)]
+        start, words = most["label"], f" (RIR_θ0 {number(most['rir'])})" if math.isfinite(most["rir"]) else ""
         said.append(
-            f"On {pair}, {backbone} by {label_text(method)}{rir}: {cheapest[0].lower()}{cheapest[1:]}"
+            f"On {pair}, {backbone} by {label_text(method)}{words}: {start[0].lower()}{start[1:]} reaches "
+            f"{most['final_mean']:.1f} % (θ₀: {most['final_initial']:.1f} %, from scratch "
+            f"{most['final_scratch']:.1f} %, chance {most['chance']:.1f} %); {len(held)} of {len(own)} attackers "
+            "reach less than on θ₀ by more than A against A differs."
         )
     return " ".join(said)
 
 
 def figure(run: Run) -> Any:
-    """Draw each attacker's factor of steps beside its range of A against A, and its protection score.
-
-    Attackers that are solved have no factor. A triangle is a lower bound: the attack on θ_I misses the goal
-    within its budget.
-    """
-    heading = "How much the defense slows each attacker"
-    factors = report(run.rows, run.arrays).factors([GOAL])
-    table = factors[factors["examples_budget"].notna()] if len(factors) else factors
-    if table.empty:
-        note = "No attacker has a curve of steps, as those in closed form take none; see the table"
-        axes = empty().update_xaxes(visible=False).update_yaxes(visible=False)
-        return finish(axes, heading, note, height=140)
-    net = table["backbone"] + ": " + table["method"].map(lambda name: method_style(name).label)
-    table = table.assign(
-        label=table["label"].str.replace("D_P", "D<sub>P</sub>"),
-        examples=table["shots"].map(_rows),
-        bound=np.where(table["reached_theta_i"] < table["attacks"], "at least", "measured"),
-        steps=[
-            f"{num(a)} on θ₀, {num(b)} on θ<sub>I</sub>, {num(c)} from scratch"
-            for a, b, c in table[["needs_theta_0", "needs_theta_i", "needs_scratch"]].to_numpy()
-        ],
-    )
-    kinds = {"factor": "times as many steps", "protection": "protection score"}
-    points = pd.concat(
-        table.assign(
-            panel=net + "<br>" + words, value=table[name], minus=table[name] - table[f"{name}_low"],
-            plus=(table[f"{name}_high"] - table[name]).replace(np.inf, 0),
-        ) for name, words in kinds.items()
-    )  # fmt: skip
-    labels, nets = list(dict.fromkeys(table["label"])), list(dict.fromkeys(net))
-    shots = sorted(table["shots"].unique(), key=lambda count: (count == 0, count))
-    order = {
-        "panel": [f"{name}<br>{words}" for name in nets for words in kinds.values()],
-        "label": labels,
-        "examples": [_rows(count) for count in shots],
+    """Draw what every attacker reaches on every net, a panel per backbone; bars span the seeds."""
+    attacks = run.rows[run.rows["attacker"].notna()] if "attacker" in run.rows else run.rows[:0]
+    names = list(dict.fromkeys(attacks["backbone"]))
+    labels = {
+        name: Attacker.named(name).label.replace("D_P", "D<sub>P</sub>") for name in attacks["attacker"]
     }
-    inner = (34 * len(labels) + 115) * len(nets)
-    figure = express(
-        "scatter", points, x="value", y="label", color="examples", symbol="bound", error_x="plus",
-        error_x_minus="minus", facet_col="panel", facet_col_wrap=2, hover_data=["steps"],
-        category_orders=order, symbol_map={"measured": "circle", "at least": "triangle-right"},
-        facet_row_spacing=115 / inner if len(nets) > 1 else 0,
-    ).update_traces(marker_size=9, orientation="h")  # fmt: skip
-    for row, name in enumerate(reversed(nets), start=1):  # plotly express counts rows from below
-        own = table[net == name]
-        figure.add_bar(
-            y=own["label"], base=1 / own["noise"], x=own["noise"] - 1 / own["noise"], orientation="h",
-            width=0.9, marker_color="#DDDDDD", name="A against A", showlegend=row == 1, legendgroup="noise",
-            hoverinfo="skip", zorder=-1, row=row, col=1,
+    drawn = panels(cols=max(1, len(names)), subplot_titles=names, horizontal_spacing=0.07, shared_yaxes=True)
+    styles = {
+        AGAIN: MethodStyle("θ<sub>0</sub> again (A against A)", "#AAAAAA", "dash"),
+        SCRATCH: MethodStyle("from scratch", "#444444", "dot"),
+    }
+    for (backbone, method), own in attacks.groupby(["backbone", "method"], sort=False):
+        style, values = styles.get(method) or style_of(str(method)), own.assign(final=100 * own["final"])
+        values = values.groupby("attacker", sort=False)["final"]
+        mean = values.mean()
+        drawn.add_scatter(
+            x=mean, y=[labels[name] for name in mean.index], mode="markers", name=style.label,
+            legendgroup=method, showlegend=backbone == names[0], row=1, col=names.index(backbone) + 1,
+            marker={
+                "color": style.color, "size": 12 if method not in (AGAIN, SCRATCH) else 9,
+                "symbol": {INITIAL: "circle-open", AGAIN: "circle-open", SCRATCH: "x-thin-open"}.get(method, "circle"),
+            },
+            error_x={
+                "type": "data", "symmetric": False, "array": values.max() - mean, "arrayminus": mean - values.min(),
+                "thickness": 1,
+            },
+            hovertemplate="%{y}: %{x:.1f} %",
         )  # fmt: skip
-    figure.update_xaxes(matches=None, title_text="", showticklabels=True)
-    figure.update_yaxes(title_text="", tickvals=labels, ticktext=labels)
-    for row, name in enumerate(reversed(nets), start=1):
-        own = table[net == name]
-        ends = np.r_[own["factor_low"], own["factor_high"], own["noise"], 1 / own["noise"]]
-        figure.update_xaxes(**log_axis("", ends), row=row, col=1)
-    figure.update_xaxes(range=[-0.5, 1.5], tickvals=[0, 0.5, 1], col=2)
-    for value, column in ((1, 1), (0, 2), (1, 2)):
-        figure.add_vline(x=value, line=DOTTED, row="all", col=column)
-    goal = f"Steps to {100 * GOAL:g} % of the way from chance to the best attacker's accuracy on θ₀"
-    bars = "bars: 95 % t-intervals; gray: A against A; ▶ at least so many; no mark: the goal is missed on θ₀"
-    note = f"{run.rows['pair'].iloc[0]}<br>{goal}<br>{bars}"
-    finish(figure, heading, note, height=240 + inner, legend="")
-    return figure.update_layout(legend_title_text="attacker's examples", scattermode="group")
-
-
-def _rows(shots: int) -> str:
-    """Return examples per class in words."""
-    return f"{shots} examples per class" if shots else "all examples"
+    for column, name in enumerate(names, 1):
+        chance = 100 * float(attacks.loc[attacks["backbone"] == name, "chance"].mean())
+        drawn.add_vline(x=chance, line=DOTTED, row=1, col=column)
+    drawn.update_xaxes(title_text="test accuracy on D<sub>H</sub> (%)")
+    drawn.update_yaxes(autorange="reversed")
+    note = f"{run.rows['pair'].iloc[0]}. Mean over seeds; bars: least to largest; dotted: chance"
+    return finish(drawn, "What each attacker reaches", note, height=220 + 34 * len(labels))
