@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,9 +23,17 @@ from torch import Tensor, nn
 from condnum.arrays import as_tensor, extractor_affine, own_state
 from condnum.data.files import MAX_FEATURES
 from condnum.data.images import images_of
-from condnum.deep.backbone import Backbone, evaluating
-from condnum.deep.hooks import channels_last, layout_of
-from condnum.deep.parts import block_names
+from condnum.deep.net import (
+    ALL,
+    Backbone,
+    block_names,
+    channels_last,
+    check_plain,
+    copied,
+    evaluating,
+    first_tensor,
+    layout_of,
+)
 from condnum.errors import InvalidInputError, RankError, check_known
 from condnum.numbers import number
 from condnum.page.style import BLUE, NEUTRAL, ORANGE, PURPLE, empty, finish, log_axis
@@ -41,15 +49,13 @@ from condnum.theory.limits import (
 )
 from condnum.theory.task import Task
 
-#: All blocks that the rule of `block_names` finds.
-ALL = "all"
 #: RIR from which on a layer counts as one that can be immunized.
 RIR_TARGET = 10.0
 
 
 @dataclass(frozen=True, eq=False)
 class LayerAudit:
-    """What linear extractors can do behind each layer, in the order in which the layers are run."""
+    """What linear extractors can do behind each layer, in the order in which they are run."""
 
     table: pd.DataFrame  # a row per layer, with `_COLUMNS`
     target: float  # RIR in the ridge convention
@@ -60,6 +66,7 @@ class LayerAudit:
     thetas: Mapping[str, Tensor] = field(default_factory=dict)
     #: layer -> pooled features of D_P and D_H, `(N, D)` each, on the CPU.
     features: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    idle: tuple[str, ...] = ()  # blocks of the net that no batch reaches
 
     @property
     def cheapest(self) -> str | None:
@@ -71,13 +78,14 @@ class LayerAudit:
     def sentence(self) -> str:
         """Name the cheapest layer to immunize, or say that none is known to reach the target."""
         at, goal = self.cheapest, f"a ridge RIR of {number(self.target)} with (i) > 1 and (ii) ≤ 1"
+        idle = f" Never called: {', '.join(self.idle)}." if self.idle else ""
         if at is None:
-            return f"No layer is known to reach {goal} behind it."
+            return f"No layer is known to reach {goal} behind it.{idle}"
         row = self.table.set_index("layer").loc[at]
         return (
             f"The cheapest layer to immunize is {at}: a linear extractor of {row['dimension']:,d} × "
             f"{row['dimension']:,d} parameters behind it has a ridge RIR of {number(row['rir'])} "
-            f"(target {number(self.target)})."
+            f"(target {number(self.target)}).{idle}"
         )
 
 
@@ -124,14 +132,21 @@ def layer_audit(
     """
     if not (1 < target < math.inf):
         raise InvalidInputError(f"target must be a RIR above 1, got {target}.")
-    net: nn.Module = model.model if isinstance(model, Backbone) else model
+    net, head = (model.model, model.head_name) if isinstance(model, Backbone) else (model, "")
+    check_plain(net)
     for name, batches in (("benign", benign), ("harmful", harmful)):
         if isinstance(batches, Tensor):
             raise InvalidInputError(
                 f"{name} is one tensor of shape {tuple(batches.shape)}; give a list of batches, such as "
                 f"[{name}]."
             )
-    names = layer_names(net, layers)
+    known = [name for name, _ in net.named_modules() if name]
+    given = layers.split(",") if isinstance(layers, str) else layers
+    names = block_names(net, head) if layers == ALL else [name.strip() for name in given if name.strip()]
+    if not names:
+        raise InvalidInputError(f"no layers: give names of {type(net).__name__}, such as {known[:3]}.")
+    for name in names:
+        check_known("layer", name, [*known, ALL])
     (P, X_P), (H, X_H) = (
         _tasks(net, batches, names, which, skip_idle=layers == ALL, keep=keep_features)
         for batches, which in ((benign, "D_P"), (harmful, "D_H"))
@@ -148,19 +163,8 @@ def layer_audit(
     table = pd.DataFrame(rows, columns=list(_COLUMNS))
     features = {name: (X_P[name], X_H[name]) for name in table["layer"] if name in X_P}
     N_P, N_H = (next(iter(tasks.values())).rows for tasks in (P, H))
-    return LayerAudit(table, target, epsilon, N_P, N_H, thetas, features)
-
-
-def layer_names(model: nn.Module, layers: str | Sequence[str] = ALL) -> list[str]:
-    """Return the names of the layers that are meant, or say which there are."""
-    blocks, known = block_names(model), dict(model.named_modules())
-    given = layers.split(",") if isinstance(layers, str) else layers
-    chosen = blocks if layers == ALL else [name.strip() for name in given if name.strip()]
-    if not chosen:
-        raise InvalidInputError(f"no layers: give names of {type(model).__name__}, such as {[*known][1:4]}.")
-    for name in chosen:
-        check_known("layer", name, dict.fromkeys([*known, ALL]))
-    return chosen
+    idle = tuple(name for name in names if name not in P or name not in H)
+    return LayerAudit(table, target, epsilon, N_P, N_H, thetas, features, idle)
 
 
 def _tasks(
@@ -182,7 +186,7 @@ def _tasks(
     def add(name: str, module: nn.Module, _: Any, output: Any) -> None:
         calls[name] += 1
         order[name] = None
-        X = _pooled(output, layout_of(module, net))
+        X = _pooled(first_tensor(output), layout_of(module, net))
         if X is None or len(X) != size:
             raise InvalidInputError(
                 f"layer '{name}' ({type(module).__name__}) returns {_shape(output)} for {size} inputs; "
@@ -199,19 +203,14 @@ def _tasks(
         if sum(map(len, waiting[name])) > X.shape[1]:  # enough of them at once cost least
             take(name)
 
-    with ExitStack() as hooks, evaluating(net), torch.inference_mode():
+    with ExitStack() as hooks, evaluating(net), torch.no_grad():  # a net may keep what it computes
         for name in names:
             hooks.enter_context(net.get_submodule(name).register_forward_hook(partial(add, name)))
         for batch in batches:
             calls.clear()
-            inputs = images_of(batch)
-            if not isinstance(inputs, Tensor) or inputs.ndim == 0 or not len(inputs):
-                raise InvalidInputError(
-                    f"a batch is {_shape(inputs)}; give a tensor with rows, a tuple that begins with one, or "
-                    "a dictionary with pixel_values or image."
-                )
+            inputs = _inputs(batch)
             size = len(inputs)
-            net(inputs.to(home))
+            net(inputs.to(home, copy=True))  # it may write into them
             seen += size
             report_event(stage=f"layers, {which}", step=seen)
             for name in names:
@@ -228,13 +227,21 @@ def _tasks(
     return {name: tasks[name] for name in order}, {name: torch.cat(rows) for name, rows in kept.items()}
 
 
-def _pooled(output: Any, layout: str) -> Tensor | None:
-    """Average over positions or tokens; None: there are no features `(B, D)`."""
-    X = output[0] if isinstance(output, tuple | list) and len(output) else output  # as transformers return it
-    if not isinstance(X, Tensor) or not X.is_floating_point() or X.ndim not in (2, 3, 4):
-        return None
-    if X.ndim == 2:
-        return X
+def _inputs(batch: Any) -> Tensor:
+    """Return what a net is given of a batch."""
+    found = images_of(batch)
+    if not isinstance(found, Tensor) or found.ndim == 0 or not len(found):
+        raise InvalidInputError(
+            f"a batch is {_shape(found)}; give a tensor with rows, a tuple that begins with one, or a "
+            "dictionary with pixel_values or image."
+        )
+    return found
+
+
+def _pooled(X: Tensor | None, layout: str) -> Tensor | None:
+    """Average over positions or tokens, and copy: an in-place ReLU may write into the output."""
+    if X is None or X.ndim == 2:
+        return None if X is None else X.clone()
     places = (1,) if X.ndim == 3 else (1, 2) if channels_last(X, layout) else (2, 3)
     return X.mean(dim=places, dtype=torch.promote_types(X.dtype, torch.float32))
 
@@ -306,31 +313,26 @@ class _Extracting(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
+            if name.startswith("__"):  # `__deepcopy__` would copy the layer alone
+                raise
             return getattr(super().__getattr__("layer"), name)
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """Run the layer and extract from what it returns, or from the first entry of that."""
         output = self.layer(*inputs, **options)
-        if isinstance(output, tuple | list) and len(output):
-            return type(output)([self._extracted(output[0]), *output[1:]])
-        return self._extracted(output)
-
-    def _extracted(self, output: Any) -> Tensor:
-        D = self.D
-        maps = isinstance(output, Tensor) and output.ndim == 4 and not channels_last(output, self.layout)
-        axis = 1 if maps else -1
-        if not isinstance(output, Tensor) or output.ndim not in (2, 3, 4) or output.shape[axis] != D:
-            got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        D, found = self.D, first_tensor(output)
+        axis = 1 if found is not None and found.ndim == 4 and not channels_last(found, self.layout) else -1
+        if found is None or found.shape[axis] != D:
             raise InvalidInputError(
-                f"layer '{self.name}' returns {got}, and theta is {D} × {D}: it must have as many rows as "
-                "the layer has channels (of maps), or features in the last dimension."
+                f"layer '{self.name}' returns {_shape(output)}, and theta is {D} × {D}: it must have as many "
+                "rows as the layer has channels (of maps), or features in the last dimension."
             )
-        if not maps:
-            return self.extractor(output)
-        return self.extractor(output.movedim(1, -1)).movedim(-1, 1)
+        made = self.extractor(found.movedim(axis, -1)).movedim(-1, axis)
+        return made if found is output else type(output)([made, *output[1:]])
 
 
-def insert_extractor(model: nn.Module, layer: str, theta: Any) -> nn.Module:
+@own_state()
+def insert_extractor(model: nn.Module, layer: str, theta: Any, images: Any) -> nn.Module:
     """Return a copy of a net with a linear or affine extractor behind one of its layers.
 
     Features of the layer become `features · θ`, plus the bias of θ where it has one: along the channels of
@@ -339,42 +341,71 @@ def insert_extractor(model: nn.Module, layer: str, theta: Any) -> nn.Module:
     positions or tokens commutes with both, so pooled features are multiplied as in `layer_audit`.
 
     Args:
-        model: Any net, which stays as it is.
+        model: Any net, which stays as it is; of a `Backbone` its `model`.
         layer: Name of the layer, as in `model.named_modules()`.
         theta: `(D, D)` extractor: an array, a linear module, an `Immunizer` or an `Eraser`.
+        images: A batch, as those of `layer_audit`, on which the extractor is seen to take part.
 
     Returns:
         The copy, in the same mode, on the same device.
 
     Raises:
         UnknownNameError: The net has no such layer.
-        InvalidInputError: θ is not square, or (when the net runs) the layer has not D features.
+        InvalidInputError: θ is not square, the layer has not D features, or the net does not call it once: in
+            training, in evaluation, and there without gradients too.
 
     Examples:
         >>> import torch
         >>> net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(), nn.Linear(16, 2))
         >>> images = torch.ones(5, 3, 2, 2)
-        >>> torch.equal(insert_extractor(net, "0", torch.eye(4))(images), net(images))
+        >>> torch.equal(insert_extractor(net, "0", torch.eye(4), images)(images), net(images))
         True
     """
-    check_known("layer", layer, {name: of for name, of in model.named_modules() if name})
+    made = copied(model.model if isinstance(model, Backbone) else model)
+    check_known("layer", layer, [name for name, _ in made.named_modules() if name])
     T = as_tensor(extractor_affine(theta)[0], "theta", ndim=2).detach()
     if T.shape[0] != T.shape[1]:
         raise InvalidInputError(
             f"theta is {tuple(T.shape)}; behind a layer it must be square, as the layers that follow take as "
             "many features as before."
         )
-    made = copy.deepcopy(model)
     old = made.get_submodule(layer)
     like = next((of for of in [*old.parameters(), *made.parameters()] if of.is_floating_point()), T)
-    parent, _, leaf = layer.rpartition(".")
     extractor = copy.deepcopy(theta.to_linear() if hasattr(theta, "to_linear") else theta)
     if not isinstance(extractor, nn.Module):
         extractor = nn.Linear(len(T), len(T), bias=False)
         extractor.weight.data = T.mT.contiguous()
     new = _Extracting(old, extractor.to(like), len(T), layer, layout_of(old, made)).train(old.training)
-    made.get_submodule(parent).register_module(leaf, new)
+    made.set_submodule(layer, new)
+    _check_called(copied(made), layer, _inputs(images).to(like.device))
     return made
+
+
+def _check_called(net: nn.Module, layer: str, images: Tensor) -> None:
+    """Run a throw-away net in each mode, on two rows for BatchNorm; refuse a layer that does not run once."""
+    new, calls = net.get_submodule(layer), Counter[str]()
+
+    def counted(name: str, forward: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        calls[name] += 1
+        return forward(*given, **named)
+
+    for name, part in (("extractor", new), ("layer", new.get_submodule("layer"))):  # maybe twice in the net
+        # a hook would keep a transformer layer from its fast path
+        part.forward = partial(counted, name, part.forward)
+    rows, devices = torch.cat([images, images])[:2], [images.device] if images.is_cuda else []
+    modes = {
+        "training": (True, True), "evaluation": (False, True), "evaluation without gradients": (False, False)
+    }  # fmt: skip
+    for mode, (training, gradients) in modes.items():
+        calls.clear()
+        with torch.random.fork_rng(devices), torch.set_grad_enabled(gradients):
+            net.train(training)(rows)
+        if calls != {"extractor": 1, "layer": 1}:
+            how = f"{calls['layer']} times" if calls["layer"] else "never"
+            raise InvalidInputError(
+                f"layer '{layer}' is called {how} in {mode}, and not once, so that an extractor behind it would "
+                "not take its part; name a layer that is, such as the module around it."
+            )
 
 
 def depth_figure(found: LayerAudit) -> Any:

@@ -367,7 +367,7 @@ def head_accuracy(backbone: Backbone, features: ImageFeatures) -> float:
             f"{features.name} has labels up to {features.labels.max()}, beyond the {backbone.num_classes} "
             f"outputs of {backbone.name}; use the classes on which the head was trained."
         )
-    rows = torch.from_numpy(np.array(features.values)).to(next(backbone.parameters()).device)
+    rows = torch.from_numpy(np.array(features.values)).to(next(backbone.parameters()))
     with evaluating(backbone), torch.inference_mode():
         chosen = torch.cat([backbone.head(part).argmax(dim=1).cpu() for part in rows.split(8192)])
     return float((chosen.numpy() == features.labels).mean())

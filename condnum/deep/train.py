@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import math
 import os
@@ -29,7 +28,7 @@ from condnum.deep.methods import (
     Task,
     get_net_method,
 )
-from condnum.deep.net import Backbone
+from condnum.deep.net import Backbone, copied
 from condnum.deep.samples import (
     ImageFeatures,
     ImageTransform,
@@ -287,7 +286,7 @@ def immunize_backbone(
             f"of {backbone.name} has {backbone.num_classes} outputs. Create and train it with "
             f"num_classes={len(given['benign'].classes)}."
         )
-    net = (backbone.whole() if chosen.whole else copy.deepcopy(backbone)).to(resolve_device(device)).eval()
+    net = (backbone.whole() if chosen.whole else copied(backbone)).to(resolve_device(device)).eval()
     tasks: dict[Task, TaskStream] = {}
     sets: list[tuple[Samples, np.ndarray[Any, Any]]] = []  # of each task: to train on, held out
     folder, used = None if activations is None else Path(activations), transform
@@ -316,7 +315,7 @@ def immunize_backbone(
     path = None if checkpoint is None else Path(checkpoint).expanduser()
     reason = training.run(path, hashlib.sha256(repr(made_of).encode()).hexdigest())
     state = training.state
-    immunized = copy.deepcopy(backbone)
+    immunized = copied(backbone)
     immunized.model.load_state_dict({**immunized.model.state_dict(), **state.best_net})
     return DeepImmunization(
         theta_0=backbone.snapshot(),
@@ -643,7 +642,7 @@ def fit_head(backbone: Backbone, features: ImageFeatures) -> None:
     from sklearn.preprocessing import StandardScaler
 
     head = backbone.head
-    if not isinstance(head, nn.Linear):
+    if not isinstance(head, nn.Linear) or "weight" not in dict(head.named_parameters()):
         raise InvalidInputError(
             f"the head of {backbone.name} is a {type(head).__name__}, not a linear layer, which logistic "
             "regression could fit; give --finetune-benign EPOCHS."
