@@ -245,7 +245,7 @@ class Attack:
         return float(self.accuracy[-1])
 
     def after(self, passes: int) -> float:
-        """Return the test accuracy after so many passes; NaN beyond the attack, and of what is solved."""
+        """Return the test accuracy after so many passes; NaN where none was measured. What is solved takes one."""
         place = np.flatnonzero(self.passes == passes)
         return float(self.accuracy[place[0]]) if len(place) else math.nan
 
@@ -292,6 +292,7 @@ def attack(
     passes, trials = check_integer("passes", passes, 1), check_integer("trials", trials, 1)
     fit, held = hold_out(target.data["train"].labels, [seed, 4], 0.2)
     draw = int(np.random.SeedSequence([seed, int(again)]).generate_state(1)[0])
+    device = next(target.net.parameters()).device
 
     # 1. What its head reads: rows to train on, held out, and test rows.
     def read(change: str = "") -> list[tuple[Tensor, Tensor]]:
@@ -304,7 +305,9 @@ def attack(
         if who.solved:
             scores = _solved(who.how, sets[change], value)
             return _Trial(value, change, scores[:2], np.array([1]), np.array([scores[2]]))
-        return _descend(target, who, sets[change], (fit, held), value, passes, draw)
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(draw)  # the new head, and dropout
+            return _descend(target, who, sets[change], (fit, held), value, passes, draw)
 
     sets = {change: read(change) for change in (target.changes() if who.transformed else [""])}
     grid = (
@@ -364,9 +367,7 @@ def _descend(
     net = copy.deepcopy(target.net).requires_grad_(False)
     X = sets[0][0]
     scale = float(X.double().square().mean().sqrt()) or 1.0  # the scale of θ is a free parameter
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(draw)  # not the GPU's, which the fork would not give back
-        head: nn.Module = nn.Linear(X.shape[1], target.classes).to(device)
+    head: nn.Module = nn.Linear(X.shape[1], target.classes).to(device)
     chosen: list[nn.Parameter] = []
     if who.part == "lora":
         chosen = add_lora(net, who.rank, seed=draw)
@@ -452,7 +453,8 @@ def _descend(
         F, y, indices = again.features("train")
         own = [torch.from_numpy(np.isin(indices, part)) for part in split]
         parts = [*((F[part], y[part]) for part in own), again.features("test")[:2]]
-        found = max(_solved("ridge", parts, penalty) for penalty in np.geomspace(*RANGES["ridge"], 7))
+        tried = (_solved("ridge", parts, penalty) for penalty in np.geomspace(*RANGES["ridge"], 7))
+        found = max(tried, key=lambda scores: scores[0])  # by held-out images alone
         score, reached = found[:2], {passes: found[2]}
     elif finite:
         score = scores("train", split[1])
