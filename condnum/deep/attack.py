@@ -390,10 +390,10 @@ def _descend(
 
     # Batches of the features themselves, of what the frozen trunk gives, or of images.
     name, pixels = "benign" if who.benign else "train", who.part != "stage"
+    samples = None if who.part == "head" else target.samples(name, pixels=pixels)
     rows = np.arange(len(target.data["benign"])) if who.benign else split[0]
     order = np.arange(len(X)) if who.part == "head" else rows
     size = min(_HEAD_BATCH if who.part == "head" else _BATCH, len(order))
-    samples = None if who.part == "head" else target.samples(name, pixels=pixels)
 
     def features(inputs: Tensor, *, activations: bool) -> Tensor:
         return inputs if who.part == "head" else net(inputs, activations=activations)

@@ -387,7 +387,8 @@ def _arrays(name: Path | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> 
         return [np.zeros(*part) for part in parts.values()]
     files = {part: name.with_name(f"{name.name}.{part}.npy") for part in parts}
     with suppress(OSError, ValueError, EOFError):  # not there, or cut off as they were made
-        known = [np.load(file, mmap_mode="r+", allow_pickle=False) for file in files.values()]
+        for mode in ("r", "r+"):  # the second alone would fill up with zeros what was cut off
+            known = [np.load(file, mode, allow_pickle=False) for file in files.values()]
         if [(of.shape, of.dtype) for of in known] == [*parts.values()]:
             return known
     return [np.lib.format.open_memmap(files[part], "w+", kind, of) for part, (of, kind) in parts.items()]
