@@ -366,11 +366,8 @@ def as_images(data: ImageSource, name: str) -> ImageData:
     for image, again in ((items[index], items[index]) for index in range(min(3, len(labels)))):
         if isinstance(image, Tensor) and not image.is_floating_point():
             raise InvalidInputError(f"{name} holds tensors of {image.dtype}; give floats.")
-        if not np.array_equal(np.asarray(image), np.asarray(again)):
-            raise InvalidInputError(
-                f"{name} changes its images at random; leave that to transform_P and transform_H, which know "
-                "the same images without it."
-            )
+        if not np.array_equal(np.asarray(image), np.asarray(again), equal_nan=True):
+            raise InvalidInputError(f"{name} changes its images at random; give the same images each time.")
     classes = tuple(map(str, getattr(dataset, "classes", ())))
     if len(classes) <= labels.max(initial=0):
         classes = tuple(map(str, range(labels.max(initial=0) + 1)))

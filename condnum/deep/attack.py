@@ -187,6 +187,11 @@ class Target:
         made.labels, made.classes = train.labels, int(max(train.labels.max(), test.labels.max())) + 1
         return made
 
+    @property
+    def device(self) -> torch.device:
+        """Where the net is."""
+        return torch.device("cpu") if self.net is None else next(self.net.parameters()).device
+
     def samples(self, name: str, *, pixels: bool = False) -> Samples:
         """Return the images of a set, kept as pixels, or as what the frozen trunk makes of them."""
         if name not in self.data:
@@ -259,7 +264,7 @@ class Attack:
         return float(self.accuracy[-1])
 
     def after(self, passes: int) -> float:
-        """Return the test accuracy after so many passes; NaN beyond the attack, and of what is solved."""
+        """Return the test accuracy after so many passes; NaN where none was measured. What is solved takes one."""
         place = np.flatnonzero(self.passes == passes)
         return float(self.accuracy[place[0]]) if len(place) else math.nan
 
@@ -318,7 +323,9 @@ def attack(
         if who.solved:
             scores = _solved(who.how, sets[change], value)
             return _Trial(value, change, scores[:2], np.array([1]), np.array([scores[2]]))
-        return _descend(target, who, sets[change], (fit, held), value, passes, draw, measured)
+        with torch.random.fork_rng(devices=[target.device] if target.device.type == "cuda" else []):
+            torch.manual_seed(draw)  # the new head, and dropout
+            return _descend(target, who, sets[change], (fit, held), value, passes, draw, measured)
 
     sets = {change: read(change) for change in (target.changes() if who.transformed else [""])}
     grid = (
@@ -380,13 +387,11 @@ def _descend(
     measured: Collection[int],
 ) -> _Trial:
     """Train by an optimizer on D_H, or first on D_P alone, and measure after passes."""
-    net = None if who.part == "head" else copy.deepcopy(target.net).requires_grad_(False)
-    device = torch.device("cpu") if net is None else next(net.parameters()).device
+    net: Any = None if who.part == "head" else copy.deepcopy(target.net).requires_grad_(False)
+    device = target.device
     X = sets[0][0]
     scale = float(X.double().square().mean().sqrt()) or 1.0  # the scale of θ is a free parameter
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(draw)  # not the GPU's, which the fork would not give back
-        head: nn.Module = nn.Linear(X.shape[1], target.classes).to(device)
+    head: nn.Module = nn.Linear(X.shape[1], target.classes).to(device)
     chosen: list[nn.Parameter] = []
     if who.part == "lora":
         chosen = add_lora(net, who.rank, seed=draw)
@@ -409,10 +414,10 @@ def _descend(
 
     # Batches of the features themselves, of what the frozen trunk gives, or of images.
     name, pixels = "benign" if who.benign else "train", who.part != "stage"
+    samples = None if who.part == "head" else target.samples(name, pixels=pixels)
     rows = np.arange(len(target.data["benign"])) if who.benign else split[0]
     order = np.arange(len(X)) if who.part == "head" else rows
     size = min(_HEAD_BATCH if who.part == "head" else _BATCH, len(order))
-    samples = None if who.part == "head" else target.samples(name, pixels=pixels)
 
     def features(inputs: Tensor, *, activations: bool) -> Tensor:
         return inputs if net is None else net(inputs, activations=activations)
@@ -436,9 +441,7 @@ def _descend(
 
     reached, score, started = dict[int, float](), (0.0, -math.inf), time.perf_counter()
     epochs = minibatches(order, size, [draw])
-    gpus = [device] if device.type == "cuda" else []
-    with memory_advice(size, device, who.label), torch.random.fork_rng(devices=gpus):
-        torch.manual_seed(draw)  # dropout
+    with memory_advice(size, device, who.label):
         for epoch in range(passes + 1):
             if epoch in measured and not who.benign:
                 reached[epoch] = scores("test", None)[0]
@@ -472,7 +475,8 @@ def _descend(
         F, y, indices = again.features("train")
         own = [torch.from_numpy(np.isin(indices, part)) for part in split]
         parts = [*((F[part], y[part]) for part in own), again.features("test")[:2]]
-        found = max(_solved("ridge", parts, penalty) for penalty in np.geomspace(*RANGES["ridge"], 7))
+        tried = (_solved("ridge", parts, penalty) for penalty in np.geomspace(*RANGES["ridge"], 7))
+        found = max(tried, key=lambda scores: scores[0])  # by held-out images alone
         score, reached = found[:2], {passes: found[2]} if measured else {}
     elif finite:
         score = scores("train", split[1])

@@ -399,7 +399,7 @@ def descent_path(train: ImageFeatures, held: ImageFeatures) -> _Array:
     target = classes[held.labels] - base
     scores = []
     for step in DESCENT_STEPS:
-        fitted = read @ ((1 - descent_filter(sigma / sigma[-1], step))[:, None] * wanted)
+        fitted = read @ ((1 - descent_filter(sigma / sigma.max(initial=0), step))[:, None] * wanted)
         scores.append(1 - ((target - fitted) ** 2).sum() / (target**2).sum())
     return np.array(scores)
 

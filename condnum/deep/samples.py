@@ -253,8 +253,7 @@ class Samples:
         ]
         key = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
         name = None if folder is None else folder / key
-        kept = _array(name, "rows", (len(self), *example.shape), example.numpy().dtype)
-        done = _array(name, "done", (len(self),), np.dtype(bool))
+        kept, done = _arrays(name, (len(self), *example.shape), example.numpy().dtype)
         todo = np.flatnonzero(~done)
         count, started, what = 0, time.perf_counter(), "images" if trunk is None else "activations"
         for batch in self._decoded([todo[k : k + CHUNK] for k in range(0, len(todo), CHUNK)]):
@@ -381,13 +380,15 @@ class TaskStream:
         return generator.permutation(np.concatenate(own))
 
 
-def _array(name: Path | None, part: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the array of a file, zero where it was never written; without a name one in memory."""
+def _arrays(name: Path | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> list[NDArray[Any]]:
+    """Return rows, and which of them are done, of two files that are whole; else new ones, all zero."""
+    parts = {"rows": (shape, dtype), "done": (shape[:1], np.dtype(bool))}
     if name is None:
-        return np.zeros(shape, dtype)
-    file = name.with_name(f"{name.name}.{part}.npy")
-    with suppress(OSError, ValueError, EOFError):  # not there, or cut off as it was made
-        known = np.load(file, mmap_mode="r+", allow_pickle=False)
-        if known.shape == shape and known.dtype == dtype:
+        return [np.zeros(*part) for part in parts.values()]
+    files = {part: name.with_name(f"{name.name}.{part}.npy") for part in parts}
+    with suppress(OSError, ValueError, EOFError):  # not there, or cut off as they were made
+        for mode in ("r", "r+"):  # the second alone would fill up with zeros what was cut off
+            known = [np.load(file, mode, allow_pickle=False) for file in files.values()]
+        if [(of.shape, of.dtype) for of in known] == [*parts.values()]:
             return known
-    return np.lib.format.open_memmap(file, "w+", dtype, shape)
+    return [np.lib.format.open_memmap(files[part], "w+", kind, of) for part, (of, kind) in parts.items()]

@@ -295,11 +295,13 @@ def immunize_backbone(
         if used is None and not data.tensors:
             used = evaluation_transform(backbone)
         rows, out = (np.arange(len(data)), None) if apart is not None else hold_out(data.labels, [seed, 2])
-        check_count(len(rows), f"D_{task[0].upper()} without what is held out", 2)
+        if out is not None:
+            check_count(len(out), f"the part of {('D_P', 'D_H')[number]} that is held out", 2)
         chosen = chosen.with_overrides(group_size=min(chosen.group_size, len(rows)))
         own = Samples(data, None if data.tensors else used, workers=workers)
         if number == 0:
-            net.check(next(own.batches([rows[:2]])).inputs.to(next(net.parameters())))
+            read = next(batch for batch in own.batches(rows[:, None]) if len(batch.labels))
+            net.check(read.inputs.to(next(net.parameters())))
         keeps = None if chosen.transformed and task == "harmful" else net
         own.keep(keeps, folder)
         few = _FEW_CLASSES if known.start and task == "harmful" and len(data.classes) > _FEW_CLASSES else 0

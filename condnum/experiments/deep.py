@@ -152,7 +152,7 @@ class Choice:
             deep_preset(self.preset)
         words = self.backbone.split(",") if isinstance(self.backbone, str) else self.backbone
         backbones = tuple(dict.fromkeys(word.strip() for word in words if word.strip()))
-        made = {
+        made: dict[str, Any] = {
             "data": data,
             "benign": self.benign or DATA[data].benign,
             "harmful": self.harmful or DATA[data].harmful,
@@ -164,7 +164,7 @@ class Choice:
             "device": str(resolve_device(self.device)),
         }
         if not self.full:
-            made |= _QUICK | {"backbone": made["backbone"][:1], "limit": min(self.limit or 30, 30)}
+            made |= {**_QUICK, "backbone": made["backbone"][:1], "limit": min(self.limit or 30, 30)}
         self.__dict__.update(made)
 
     @property
@@ -386,7 +386,7 @@ def _measured(
     warnings = list[str]()
     for images in ("", "_test"):
         sets = [of[f"{task}{images}"] for task in ("benign", "harmful") for of in (before, own)]
-        sizes = {"groups": groups, "group_size": min(group_size, *map(len, sets))}
+        sizes: dict[str, Any] = {"groups": groups, "group_size": min(group_size, *map(len, sets))}
         draws = [rir_from_features(*sets, seed=seed + _DRAW_STRIDE * draw, **sizes) for draw in range(_DRAWS)]
         warnings += [f"test images: {text}" if images else text for text in draws[0].warnings]
         for convention in ("compact", "ridge", "averaged", "averaged_ridge"):

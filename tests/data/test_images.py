@@ -253,7 +253,7 @@ class Endless(IterableDataset):
         (Endless(), "without a length"),
         (Items(lambda pixels, _: tensor(pixels)), r"expected \(image, label\) .* got a Tensor"),
         (Items(lambda pixels, y: (torch.from_numpy(pixels), y)), r"tensors of torch\.uint8; give floats"),
-        (Items(lambda pixels, y: (torch.rand(3, 8, 8), y)), "changes its images at random; leave that to"),
+        (Items(lambda pixels, y: (torch.rand(3, 8, 8), y)), "changes its images at random; give the same"),
     ],
     ids=["iterable", "no label", "uint8", "random"],
 )

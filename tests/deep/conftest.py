@@ -1,9 +1,11 @@
-"""A tiny backbone and two tiny tasks."""
+"""A tiny backbone, two tiny tasks, and rows of known spectra."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor, nn
 
 from condnum.deep import Backbone, ImageData, ImageTransform, evaluation_transform
 
@@ -22,6 +24,17 @@ def gratings(name: str, kind: str, count: int) -> ImageData:
     grey = np.clip(noisy, 0, 255).astype(np.uint8)
     classes = tuple(f"{kind} {c}" for c in range(5))
     return ImageData(name, "train", classes, labels, grey, np.arange(count))
+
+
+def states_equal(one: nn.Module, other: nn.Module) -> bool:
+    """Tell whether two nets have the same weights, bitwise."""
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    """Return float64 normal numbers of a seed."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,269 @@
+"""What methods do in a step: terms against dense references, gradients against central differences."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import Ridge
+from torch.nn import functional
+
+from condnum.deep import Backbone, DeepSettings, NetPart, NetStep, Samples
+from condnum.deep.methods import (
+    DISTANCE,
+    HARMFUL,
+    LEFT,
+    NET_METHODS,
+    PENALTIES,
+    SUPERVISED,
+    get_net_method,
+    net_method_names,
+    ridge_outputs,
+    ridge_r2,
+    transformed_images,
+)
+from condnum.errors import InvalidInputError, RankError, UnknownNameError
+from condnum.theory.features import feature_r_ill, feature_r_well, precondition_gradient
+from condnum.theory.regularizers import r_ill, r_well
+
+from .conftest import randn
+
+WEIGHTS = {SUPERVISED: 0.7, "well": 1e-7, "ill": 1e3, "kappa_benign": 1.0, "kappa_harmful": 1.0}
+
+
+def deficient(N, D, rank):
+    return randn(N, rank, seed=1) @ randn(rank, D, seed=2)
+
+
+SHAPES = {
+    "wide": randn(5, 12), "tall": randn(12, 5), "square": randn(7, 7),
+    "wide rank-deficient": deficient(6, 11, 3), "tall rank-deficient": deficient(11, 6, 3),
+    "blocks": torch.block_diag(randn(4, 3), 100 * randn(5, 2)), 
+    "one-hot": functional.one_hot(torch.tensor([0, 0, 1, 3])).double(),
+}  # fmt: skip
+
+
+def value_and_gradient(function, X):
+    leaf = X.clone().requires_grad_()
+    value = function(leaf)
+    value.backward()
+    return value.detach(), leaf.grad
+
+
+@pytest.mark.parametrize("X", SHAPES.values(), ids=SHAPES)
+def test_regularizers_of_features_are_those_of_the_full_hessian(X):
+    k = int(torch.linalg.matrix_rank(X))
+    for of_features, of_hessian in ((feature_r_well, r_well), (feature_r_ill, lambda H: r_ill(H, rank=k))):
+        value, gradient = value_and_gradient(of_features, X)
+        expected, reference = value_and_gradient(lambda Z, f=of_hessian: f(Z.T @ Z), X)
+        torch.testing.assert_close(value, expected, rtol=1e-10, atol=0)
+        torch.testing.assert_close(gradient, reference, rtol=1e-8, atol=1e-9 * float(reference.abs().max()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_spectra_are_float64_whatever_the_features_are(dtype):
+    X = randn(6, 20).to(dtype)
+    for function in (feature_r_well, feature_r_ill, lambda Z: precondition_gradient(Z).sum()):
+        value, gradient = value_and_gradient(function, X)
+        exact, reference = value_and_gradient(function, X.double())
+        assert value == exact
+        assert torch.equal(gradient, reference.to(dtype))  # rounded once, at the end
+    exact = deficient(40, 16, 7)
+    # What many float32 layers leave: some ten units of round-off in each entry, and so in null directions.
+    rounded = (exact * (1 + 10 * 2.0**-23 * randn(40, 16, seed=5))).float()
+    assert feature_r_ill(rounded).item() == pytest.approx(r_ill(exact.T @ exact, rank=7).item(), rel=1e-4)
+
+
+def test_features_without_a_spectrum_are_refused():
+    for function, X, message in (
+        (feature_r_ill, torch.zeros(3, 4), "rank 0"), (feature_r_ill, torch.eye(3), "infinite"),
+        (precondition_gradient, torch.zeros(2, 3), "all zero"),
+    ):  # fmt: skip
+        with pytest.raises(RankError, match=message):
+            value_and_gradient(function, X)
+
+
+@pytest.mark.parametrize("ridge", [1e-4, 1.0])
+@pytest.mark.parametrize(("N", "D"), [(5, 12), (12, 5), (6, 6), (1, 4), (4, 1)])
+def test_the_preconditioned_gradient_is_that_of_a_dense_inverse(N, D, ridge):
+    X, G = randn(N, D, seed=1).requires_grad_(), randn(N, D, seed=3)
+    precondition_gradient(X, ridge=ridge).backward(G)
+    K = X.detach().T @ X.detach()
+    damped = K + ridge * torch.linalg.eigvalsh(K)[-1] * torch.eye(D, dtype=K.dtype)
+    expected = G @ torch.linalg.inv(damped)
+    # Both lose eps·(σ₁+ε)/ε of the largest entry of G/ε.
+    torch.testing.assert_close(X.grad, expected, rtol=1e-10, atol=1e-10 * float(expected.abs().max()))
+
+
+@pytest.fixture
+def step(D_P, D_H, transform):
+    """Make a step of 48 images of each task, from activations where a net is to be run from them."""
+
+    def make(net, *, key=(0, 0), kept=False, counts=(48, 48), **settings):
+        sets = [Samples(data, transform) for data in (D_P, D_H)]
+        sets = [samples.keep(net) if kept else samples for samples in sets]
+        found = [next(samples.batches([np.arange(n)])) for samples, n in zip(sets, counts, strict=True)]
+        batches = {name: batch._replace(inputs=batch.inputs.double()) for name, batch in
+                   zip(("benign", "harmful"), found, strict=True)}  # fmt: skip
+        probe = torch.nn.Linear(net.num_features, 5).double()
+        return NetStep(
+            net.double().train(), batches, DeepSettings(**settings), probe, net.snapshot().double(), key
+        )
+
+    return make
+
+
+@pytest.fixture
+def smooth():
+    """A net without kinks, all of it trained."""
+    return Backbone("test_vit", num_classes=5, seed=3, img_size=16, patch_size=8).whole()
+
+
+def gradients(step):
+    return torch.cat([p.grad.reshape(-1) for p in (*step.theta, *step.heads) if p.grad is not None])
+
+
+def backward(method, step, weights=WEIGHTS):
+    for p in (*step.theta, *step.heads):
+        p.grad = torch.zeros_like(p)
+    known = get_net_method(method)
+    step._kept.clear()
+    return (known.backward or (lambda step, weights: step.backward(known.parts, weights)))(step, weights)
+
+
+def slope(step, value, length=1e-5):
+    """Central difference of a value along a direction, and the gradient along it."""
+    way = [randn(*p.shape, seed=2) * p.detach().abs().mean() for p in step.theta]
+    along = sum(float((p.grad * d).sum()) for p, d in zip(step.theta, way, strict=True))
+    ends = []
+    for move in (length, -2 * length):
+        with torch.no_grad():
+            for p, d in zip(step.theta, way, strict=True):
+                p.add_(move * d)
+        ends.append(value())
+    return along, (ends[0] - ends[1]) / (2 * length)
+
+
+def smoothed(logits, labels):
+    return functional.cross_entropy(logits, labels, label_smoothing=0.1)
+
+
+def test_gradients_are_those_of_the_whole_objective_from_images_and_from_activations(backbone, step):
+    one = step(backbone)
+    values, found = backward("ours", one), gradients(one)
+    backbone.zero_grad()
+    X_P, X_H = (backbone(one.batches[name].inputs) for name in ("benign", "harmful"))
+    loss = smoothed(backbone.head(X_P), one.labels["benign"])
+    (0.7 * loss + 1e-7 * feature_r_well(X_P) + 1e3 * feature_r_ill(X_H)).backward()
+    torch.testing.assert_close(found[: len(gradients(one))], gradients(one), rtol=1e-7, atol=1e-12)
+    assert values[SUPERVISED] == pytest.approx(float(loss.detach()))
+    assert values["well"] == pytest.approx(float(feature_r_well(X_P).detach()))
+    kept = step(backbone.float().eval(), kept=True)
+    assert kept.batches["benign"].activations
+    backward("ours", kept)
+    torch.testing.assert_close(gradients(kept), found, rtol=1e-4, atol=1e-5 * float(found.abs().max()))
+
+
+def test_the_bilevel_gradient_goes_through_the_inner_steps(smooth, step):
+    one = step(smooth, inner_steps=2, inner_rate=0.05)
+    backward("imma", one)
+
+    def loss(task, head):
+        return smoothed(head(smooth(one.batches[task].inputs)), one.labels[task])
+
+    def outer():
+        start = [p.detach().clone() for p in one.theta]
+        for _ in range(2):
+            downhill = torch.autograd.grad(loss("harmful", one.probe), one.theta)
+            with torch.no_grad():
+                for p, g in zip(one.theta, downhill, strict=True):
+                    p.sub_(0.05 * g)
+        with torch.no_grad():
+            value = float(0.7 * loss("benign", smooth.head) - loss("harmful", one.probe))
+            for p, s in zip(one.theta, start, strict=True):
+                p.copy_(s)
+        return value
+
+    assert all(bool(p.grad.any()) for p in one.probe.parameters())
+    along, expected = slope(one, outer)
+    assert along == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_gradient_of_erase_is_that_of_all_its_parts(smooth, step):
+    """Away from θ₀, where the distance has no slope."""
+    one = step(smooth, transformed=True)
+    with torch.no_grad():
+        for p in one.theta:
+            p.add_(1e-2 * randn(*p.shape, seed=4) * p.abs().mean())
+
+    def value():
+        found = backward("erase", one)
+        return 0.7 * (found[SUPERVISED] + found[DISTANCE]) + found[LEFT]
+
+    value()
+    along, expected = slope(one, value)
+    assert along == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("columns", [3, 40], ids=["fewer columns than rows", "more"])
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_ridge_outputs_are_those_of_scikit_learn(columns, penalty):
+    X, other, y = randn(20, columns) * 100 + 7, randn(9, columns, seed=1), torch.arange(20) % 3
+    alpha = penalty * float((X - X.mean(dim=0)).square().sum()) / len(X)
+    expected = Ridge(alpha=alpha).fit(X, functional.one_hot(y)).predict(other)
+    assert ridge_outputs(X, y, other, 3, penalty).numpy() == pytest.approx(expected, rel=1e-8)
+
+
+def test_ridge_r2_is_near_one_for_labels_in_the_features_and_zero_for_what_says_nothing():
+    y = torch.arange(80) // 2 % 4  # the same in both halves
+    assert float(ridge_r2(functional.one_hot(y).double(), y, 4)) > 0.95
+    assert float(ridge_r2(torch.ones(80, 5), y, 4)) <= 0
+    assert float(ridge_r2(randn(80, 5), y, 4)) < 0.1
+
+
+def test_a_random_change_is_one_for_all_images_and_what_is_read_of_it_counts_half(backbone, step):
+    images = randn(6, 3, 16, 16).float()
+    found = [transformed_images(images, (0, number)) for number in range(12)]
+    assert torch.equal(found[0], transformed_images(images, (0, 0)))
+    assert torch.allclose(found[3][:2], transformed_images(images[:2], (0, 3)), atol=1e-5)
+    assert len({part.shape[-1] for part in found}) > 3
+    assert {8 <= part.shape[-1] <= 32 for part in found} == {True}
+    assert transformed_images(images, (0, 0), resize=False).shape == images.shape
+    net, values = backbone.whole(), []
+    for changed, both in ((False, False), (True, False), (False, True)):
+        one = step(net, key=(0, 7), counts=(0, 48), transformed=both)
+        if changed:
+            H = one.batches["harmful"]
+            one.batches["harmful"] = H._replace(inputs=transformed_images(H.inputs, (0, 7)))
+        values.append(backward("erase", one)[LEFT])
+    assert values[2] == pytest.approx((values[0] + values[1]) / 2, rel=1e-6)
+
+
+@pytest.mark.parametrize("method", NET_METHODS)
+@pytest.mark.parametrize("counts", [(48, 0), (0, 48), (0, 0)], ids=str)
+def test_a_task_of_which_no_image_decodes_is_left_out_of_a_step(method, counts, backbone, step):
+    one = step(backbone, counts=counts)
+    values = backward(method, one, {name: WEIGHTS[name] for name in (SUPERVISED, *NET_METHODS[method].parts)})
+    assert np.isfinite([*values.values(), float(gradients(one).norm())]).all()
+
+
+def test_methods_of_ones_own(backbone, step):
+    """Parts alone, or a backward pass; what is not given is as in `NetMethod`."""
+    part = NetPart("harmful", lambda step: step.X("harmful").square().mean())
+    known = get_net_method(SimpleNamespace(name="size", net_parts={"size": part}, net_ranked=False))
+    assert (known.name, known.ranked, known.probe, known.backward) == ("size", False, False, None)
+    one = step(backbone)
+    values = backward(known, one, {SUPERVISED: 0.0, "size": 1.0})
+    found = one.batches["harmful"].inputs
+    assert values["size"] == pytest.approx(float(backbone(found).detach().square().mean()))
+    own = SimpleNamespace(
+        name="own", net_parts={}, net_backward=lambda step, weights: {HARMFUL: weights[SUPERVISED]}
+    )
+    assert backward(own, one) == {HARMFUL: 0.7}
+    with pytest.raises(InvalidInputError, match="method 'bare' has no net_parts, so it is not for nets"):
+        get_net_method(SimpleNamespace(name="bare"))
+    with pytest.raises(UnknownNameError, match="unknown method 'max_rir'"):
+        get_net_method("max_rir")
+    assert [get_net_method(name).name for name in net_method_names()] == list(NET_METHODS)
