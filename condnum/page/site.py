@@ -31,7 +31,7 @@ from condnum.page.tables import INDEX, formula_html, mark_tables
 #: Where the site is built, and keeps what needs no new run.
 CACHE = Path("runs") / "site"
 #: Notebooks that are executed for the site, without widgets.
-LESSONS = tuple(sorted(path.stem for path in shipped("notebooks").glob("[1-9]_*.ipynb")))
+LESSONS = tuple(sorted(path.stem for path in shipped("notebooks").glob("[!0]*.ipynb")))
 #: Packages whose public names the API pages document; what one has of another is shown there only.
 API = (
     "condnum",

@@ -14,7 +14,10 @@ from condnum.page.notebook import ParameterNotebook, read_notebook
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("[1-8]_*.ipynb"))
 #: What makes a lesson of half a minute one of seconds, and leaves nothing behind; and the exercises solved.
-FASTER = {"7_alignment_lab": {"data": "embedded", "steps": 30}}
+FASTER = {
+    "7_alignment_lab": {"data": "embedded", "steps": 30},
+    "later_defenses": {"steps": 3, "linear_steps": 3, "epochs": 3},
+}
 PARAMETERS = FASTER | {"6_exercises": {"solutions": True}}
 PLOTLY = "application/vnd.plotly.v1+json"
 ALIVE = '<div class="condnum-grab"'  # HTML that needs no kernel
@@ -81,3 +84,26 @@ def test_the_solutions_of_the_exercises_are_right_hidden_and_explained(lesson_ru
     assert all(cell.source.startswith("if solutions:\n") for cell in hidden)
     prose = [cell.source for cell in cells if cell.cell_type == "markdown" and "Solution</b>" in cell.source]
     assert [text[:9] for text in prose] == ["<details>"] * 11
+
+
+@pytest.mark.slow
+def test_the_later_defenses_show_what_is_proved_and_what_came_out(lesson_run):
+    """With the squared loss Eq. 4 is log 2 without a gradient; a contraction along the path is no bound."""
+    run = read_notebook(lesson_run("later_defenses") / "report.ipynb")
+    cells = {cell.get("id"): cell for cell in run.cells}
+
+    def said(name):
+        outputs = cells[name].outputs
+        return "".join(one.get("text") or one["data"].get("text/plain", "") for one in outputs)
+
+    rows = {line.split()[0]: line.split() for line in said("zero").splitlines() if "Eq. 4" in line}
+    assert rows["squared"][-2] == "0.693147"
+    gradient = rows["squared"][-1]
+    assert gradient == "0" or "·10⁻¹" in gradient  # round-off
+    assert rows["cross-entropy"][-1] != "0"
+    assert "·10⁻¹" not in rows["cross-entropy"][-1]
+    assert "estimate for all steps: 0.0150; truth: 1.0000" in said("counter")
+    table = next(one["data"]["text/html"] for one in cells["claims-table"].outputs if "data" in one)
+    assert table.count("<tr>") == 12  # a header and eleven claims
+    assert "nan" not in table
+    assert "—" not in table
