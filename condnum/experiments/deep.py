@@ -223,9 +223,9 @@ class Choice:
 
     def cells(self) -> list[Cell]:
         """List what makes θ₀, then the methods, each from its θ₀."""
-        for task in ("benign", "harmful"):
+        for task, letter in (("benign", "P"), ("harmful", "H")):
             check_count(
-                len(self.sets[task]), f"D_{task[0].upper()} without what is held out", self.group_size
+                len(self.sets[task]), f"D_{letter} without what is held out", self.group_size
             )
         starts, methods = list[Cell](), list[Cell]()
         for name in self.backbone:
@@ -347,10 +347,10 @@ def compute(
     before = own if after is None else _features(net_of(after[1]).to(device), samples, place)
     arrays = net_arrays(theta)
     if after is None:
-        for task in ("benign", "harmful"):
+        for task, letter in (("benign", "P"), ("harmful", "H")):
             parts = own[task], own[f"{task}_test"]
-            arrays[f"X_{task[0].upper()}"] = np.concatenate([part.values for part in parts])
-            arrays[f"y_{task[0].upper()}"] = np.concatenate([part.labels for part in parts])
+            arrays[f"X_{letter}"] = np.concatenate([part.values for part in parts])
+            arrays[f"y_{letter}"] = np.concatenate([part.labels for part in parts])
     found, curves, warnings = _measured(before, own, seed=seed, after=after, **measure)
     row |= _facts(images) | found | {"accuracy": head_accuracy(theta, own["benign_test"])}
     most = float(np.bincount(own["benign_test"].labels).max() / len(own["benign_test"]))

@@ -199,7 +199,7 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
             line |= {"sgrc_mean": own["sgrc"].mean(), "sgrc_std": own["sgrc"].std()}
             line |= {
                 "sgrc_again": own["sgrc_again"].max(),
-                "benign_mean": 100 * own["benign_accuracy"].mean(),
+                "benign_after": 100 * own["benign_accuracy"].mean(),
             }
             found.append(
                 line | {"chance": own["chance"].mean(), "at_edge": int(own["at_edge"].sum()), "of": len(own)}

@@ -6,34 +6,25 @@ from PIL import Image
 from safetensors import safe_open
 from test_readme import PAGES, fences
 
-from condnum.deep import (
-    Backbone,
-    DeepSettings,
-    evaluation_transform,
-    load_backbone,
-    rir_theta0,
-    save_backbone,
-)
-from condnum.deep.features import extract_features, head_accuracy
-from condnum.deep.rir import rir_sample
-from condnum.deep.training.settings import deep_preset, default_settings
+from condnum.deep import Backbone, DeepSettings, Samples, evaluation_transform, load_backbone, save_backbone
+from condnum.deep.measure import head_accuracy, rir_from_features
+from condnum.deep.train import deep_preset, default_settings
 from condnum.errors import CondnumError, DataNotFoundError
 from condnum.experiments import deep, deep_attackers, frame
-from condnum.experiments.deep_measures import tasks
-from condnum.experiments.deep_recipes import NET_METHODS, Choice
+from condnum.experiments.deep import Choice, images_of
 from condnum.methods import METHODS
 
-PUBLISHED = {
-    **dict.fromkeys(("benign", "harmful", "backbone", "weights", "preset", "methods"), ""),
-    **dict.fromkeys(("epochs", "pretrain_epochs", "finetune_benign", "limit", "image_size", "workers"), 0),
-    **{"data": "embedded", "seeds": 3, "augmentation": "none", "groups": 20, "group_size": 100},
-    **{"device": "cpu", "full": True},
+NETS = {
+    **dict.fromkeys(("benign", "harmful", "backbone", "weights", "methods"), ""),
+    **dict.fromkeys(("steps", "limit", "image_size", "workers"), 0),
+    **{"data": "embedded", "seeds": 3, "device": "cpu", "full": True},
 }
+PUBLISHED = {**NETS, "preset": "", "pretrain_epochs": 0, "finetune_benign": 0, "groups": 20, "group_size": 100}
 #: Nets that are made in seconds.
-SHORT = PUBLISHED | {"backbone": "test_resnet", "seeds": 1, "epochs": 2, "pretrain_epochs": 2, "limit": 30}
+SHORT = PUBLISHED | {"backbone": "test_resnet", "seeds": 1, "steps": 6, "pretrain_epochs": 2, "limit": 30}
 SHORT |= {"groups": 3, "group_size": 40, "image_size": 16, "methods": "ours,r_ill_only"}
-ATTACKS = SHORT | {"models": "", "methods": "", "attackers": "head-sgd,ridge", "shots": "6,0", "steps": 4}
-ATTACKS |= {"trials": 1, "repeats": 2, "batch_size": 32, "test_images": 60}
+ATTACKS = {**NETS, "models": "", "backbone": "test_resnet", "attackers": "head-sgd,ridge", "full": False}
+ATTACKS |= {"passes": 5, "trials": 2, "test_images": 60, "image_size": 16}
 QUIET = {"jobs": 1, "quiet": True}
 
 
@@ -71,23 +62,20 @@ def attacked(tmp_path_factory):
     METHODS.pop("log_kappa")
 
 
-def test_settings_are_those_of_presets_of_the_recipe_and_of_own_images():
+def test_one_rule_gives_the_settings_of_all_images_and_a_preset_those_of_table_4():
     config = choice()
-    assert config.methods == NET_METHODS == ("ours", "opt_kappa", "imma", "r_ill_only")
-    assert config.backbones == ("test_resnet", "test_vit")
-    preset = choice(preset="vit-cars", epochs=1)
-    assert preset.settings("test_vit", "ours") == deep_preset("vit-cars").with_overrides(epochs=1)
-    own = {"benign": "a", "harmful": "b", "backbone": "resnet18", "group_size": 50}
-    assert (choice(**own).data, choice(**own).chosen_weights) == ("images", "timm")
-    assert choice(**own).settings("resnet18", "ours") == DeepSettings(group_size=50)
-    assert choice(**own).settings("resnet18", "imma").steps == 100  # each costs as much as five of the others
-    rule = choice(data="mnist", methods="erase,ours", group_size=50)
-    assert rule.methods == ("ours", "erase")
-    assert rule.settings("resnet18", "erase") == default_settings("erase").with_overrides(group_size=50)
-    # Weights as they are are not trained unless asked.
-    assert choice(**own).of("resnet18").pretraining is None
-    assert choice(**own, finetune_benign=4).of("resnet18").pretraining["epochs"] == 4
-    assert choice(**own, weights="none").of("resnet18").pretraining["epochs"] == 30
+    assert config.names == ("ours", "opt_kappa", "imma", "r_ill_only")
+    assert config.backbone == ("test_resnet", "test_vit")
+    for data in ("embedded", "mnist", "imagenette-cars"):
+        assert choice(data=data).settings("ours") == DeepSettings()
+    assert choice(benign="a", harmful="b", group_size=50).settings("ours") == DeepSettings(group_size=50)
+    assert choice(steps=7).settings("imma") == default_settings("imma").with_overrides(steps=7)
+    preset = choice(preset="vit-cars", steps=9, methods="erase,ours")
+    assert preset.names == ("ours", "erase")
+    assert preset.settings("ours") == deep_preset("vit-cars").with_overrides(steps=9)
+    assert (choice().settings("erase").whole, choice(image_size=128).settings("erase").whole) == (True, False)
+    assert choice(image_size=128).settings("erase_transformed").whole  # its images change before the trunk
+    assert choice(full=False).seeds == 1
 
 
 @pytest.mark.parametrize(
@@ -99,9 +87,9 @@ def test_settings_are_those_of_presets_of_the_recipe_and_of_own_images():
         (deep, {"methods": "ous"}, "unknown method 'ous'; did you mean 'ours'"),
         (deep, {"weights": "nowhere.pt"}, "nowhere.pt: there is no such file"),
         (deep, {"group_size": 2000}, "D_P without what is held out has .* fewer than one group of 2000"),
-        (deep_attackers, {"attackers": "lora-adam"}, "unknown deep attacker 'lora-adam'"),
-        (deep_attackers, {"shots": "8,many"}, "examples per class such as 8,128,0: .* got '8,many'"),
+        (deep_attackers, {"attackers": "lora-adam", "full": True}, "unknown deep attacker 'lora-adam'"),
         (deep_attackers, {"models": "nowhere"}, "nowhere has no theta_0.safetensors with"),
+        (deep_attackers, {"models": "x", "weights": "none"}, "--weights has no effect on the nets of --models"),
     ],
 )
 def test_what_cannot_run_is_refused_with_the_fix(experiment, changes, words):
@@ -113,65 +101,54 @@ def test_photographs_that_are_not_here_say_what_to_put_where(tmp_path, monkeypat
     monkeypatch.setenv("CONDNUM_DATA", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     config = choice(data="imagenette-cars", group_size=4)
-    assert (config.backbones, config.chosen_weights) == (("tf_efficientnet_lite0",), "bundled")
+    assert (config.backbone, config.weights) == (("tf_efficientnet_lite0",), "bundled")
     with pytest.raises(DataNotFoundError, match=r"no folder imagenette here or in .*CONDNUM_DATA .*train/CL"):
-        config.images  # ruff: ignore[useless-expression]
+        config.cells()
     assert choice(data="auto").data == "embedded"
     for name in ("imagenette", "cars"):
         paint(tmp_path / name, ("n01443537", "n01484850"), count=8)
     assert choice(data="auto").data == "imagenette-cars"
     assert choice(data="auto", full=False).data == "embedded"
-    own = choice(data="imagenette-cars", benign=str(tmp_path / "cars"), harmful="cars")
-    assert (own.data, own.side, own.images["imagenet"]) == ("imagenette-cars", 160, True)
 
 
 def test_images_that_choose_are_none_of_those_that_train():
-    data = choice(limit=30).tasks
-    assert [len(one) for one in data.all] == [120, 30, 144, 120, 30, 146]
-    seen = [set(one.positions.tolist()) for one in data.all[:2]]
-    assert not seen[0] & seen[1]
-    assert data.checksum != choice(limit=29).tasks.checksum
-    fresh = deep_attackers.unused("digits-8x8:5-9", data.harmful)
-    assert not set(fresh.positions) & set(data.harmful.positions)
-    assert (fresh.counts, fresh.split) == (data.harmful.counts, "train")
+    sets = choice(limit=30).sets
+    assert [len(sets[name]) for name in deep.SETS] == [120, 30, 144, 120, 30, 146]
+    assert not {*sets["benign"].positions} & {*sets["benign_held"].positions}
+    assert deep.checksum(**PUBLISHED | {"limit": 30}) != deep.checksum(**PUBLISHED | {"limit": 29})
 
 
-def test_a_part_of_imagenet_keeps_the_order_of_the_head(tmp_path):
-    root = paint(tmp_path / "imagenet", ("n01443537", "n01484850"), count=6)
-    file = save_backbone(Backbone("test_resnet"), tmp_path / "w.safetensors")
-    own = {"data": "images", "benign": str(root), "harmful": "digits-8x8:5-9", "backbone": "test_resnet"}
-    own |= {"weights": str(file), "group_size": 10}
-    config = choice(**own)
-    assert config.images["imagenet"]
-    assert set(config.tasks.benign.labels.tolist()) == {1, 2}
-    assert config.net("test_resnet")[0]["num_classes"] is None  # the 1,000 of the file
-    fresh = choice(**own, finetune_benign=1)
-    assert fresh.tasks.benign.classes == ("n01443537", "n01484850")
-    assert fresh.net("test_resnet")[0]["num_classes"] == 2
+def test_a_loaded_head_is_kept_where_it_has_the_classes_of_d_p(tmp_path):
+    root = paint(tmp_path / "images", count=6)
+    own = {"benign": str(root), "harmful": "digits-8x8:5-9", "backbone": "test_resnet", "group_size": 10}
+    for classes, made in ((2, "as loaded"), (10, "new head")):
+        file = save_backbone(Backbone("test_resnet", num_classes=classes), tmp_path / f"{classes}.safetensors")
+        config = choice(**own, weights=str(file))
+        assert config.net("test_resnet")[1] == made
+        assert config.net("test_resnet")[0]["num_classes"] == 2
+    assert choice(**own, weights=str(file), finetune_benign=1).net("test_resnet")[1] == "trained"
 
 
 def test_accuracy_and_ratios_are_those_of_the_saved_nets(finished):
     run, folder = finished
     files = [folder / "test_resnet" / "seed-0" / name for name in ("theta_0", "ours/theta_I")]
     files = [file.with_suffix(".safetensors") for file in files]
-    theta_0, theta_I = map(load_backbone, files)
-    transform = evaluation_transform(theta_0, input_size=16, crop_pct=1.0)
-    row, data = run.rows.set_index("method").loc["ours"], tasks(**run.rows["images"].iloc[0])
-    assert head_accuracy(theta_I, extract_features(theta_I, data.benign_test, transform)) == row["accuracy"]
-    features = {file.stem: np.load(file) for file in files[0].with_name("features").glob("*.npy")}
-    assert np.array_equal(features["y_H"], np.r_[data.harmful.labels, data.harmful_test.labels])
-    known = extract_features(theta_0, data.harmful_test, transform).values
-    assert np.allclose(features["X_H"][-len(known) :], known, atol=1e-5)
-    sample = data.benign.take(rir_sample(len(data.benign), 3 * 40, seed=0))
-    groups = {"groups": 3, "group_size": 40, "transform": transform}
-    again = rir_theta0(theta_0, theta_I, sample, data.harmful, seed=0, **groups)
-    assert row["compact_rir"] == pytest.approx(again.rir, rel=1e-6)
-    assert theta_I.checksum == row["checksum"] != theta_0.checksum
+    nets = [load_backbone(file) for file in files]
+    transform = evaluation_transform(nets[0], input_size=16, crop_pct=1.0)
+    row, sets = run.rows.set_index("method").loc["ours"], images_of(**run.rows["images"].iloc[0])
+    samples = {name: Samples(sets[name], transform) for name in deep.SETS}
+    assert head_accuracy(nets[1], samples["benign_test"].features(nets[1])) == row["accuracy"]
+    known = {file.stem: np.load(file) for file in files[0].with_name("features").glob("*.npy")}
+    assert np.array_equal(known["y_H"], np.r_[sets["harmful"].labels, sets["harmful_test"].labels])
+    features = [samples[name].features(net) for name in ("benign", "harmful") for net in nets]
+    again = rir_from_features(*features, groups=3, group_size=40)
+    assert row["compact_rir"] == pytest.approx(again.rir, rel=1e-4)
+    assert row["averaged_rir"] == pytest.approx(again.averaged.rir, rel=1e-4)
     with safe_open(files[0], "pt") as before, safe_open(files[1], "pt") as after:
         names = list(before.keys())
         changed = {key for key in names if not before.get_tensor(key).equal(after.get_tensor(key))}
         assert after.metadata()["method"] == "ours"
-    assert {key.split(".")[0] for key in changed} == {"layer4", "fc"}  # the last stage and the head
+    assert {key.split(".")[0] for key in changed} <= {"layer4", "fc"}  # the last stage and the head
     assert not any("running" in key for key in changed)
 
 
@@ -180,21 +157,22 @@ def test_the_sentence_names_data_and_counts_and_the_table_is_that_of_the_rows(fi
     rows, table = run.rows.set_index("method"), run.table.set_index("method")
     assert list(table.index) == ["initial", "ours", "r_ill_only"]
     assert table.at["ours", "rir_mean"] == rows.at["ours", "compact_rir"]
-    assert table.loc["initial", ["rir_mean", "slowdown", "immunized_compact"]].tolist() == [1, 1, 0]
+    assert table.loc["initial", ["rir_mean", "averaged_rir_mean", "slowdown"]].tolist() == [1, 1, 1]
+    again = run.arrays[0]["again"]
+    lost = 1 - again[1:] / run.arrays[0]["probe"][1:]
+    assert table.at["initial", "rfd_mean"] == pytest.approx(100 * np.abs(lost).mean())  # A against A
+    assert table.at["initial", "rfd_signed_mean"] == pytest.approx(100 * lost.mean())
     count = int(bool(rows.at["ours", "compact_success"]))
     said = run.sentence.replace("\u00a0", " ")
     assert said.startswith("On digits-8x8:0-4 → 5-9, Ours (Algorithm 1) immunizes test_resnet ")
     assert f"in {count} of 1 seeds" in said
-    for name in ("accuracy", "probe_final", "convex"):
+    for name in ("accuracy", "probe_50"):
         before, after = (f"{100 * rows.at[method, name]:.1f} %" for method in ("initial", "ours"))
         assert f"{after} (θ₀: {before})" in said
     level = next(t for t in deep.figure(run).data if t.name == "θ<sub>0</sub> (not immunized), solved")
-    assert [*level.y] == pytest.approx([100 * rows.at["initial", "convex"]] * 2)
-
-
-def test_one_method_without_its_start_has_a_sentence(finished):
-    rows = finished[0].rows.query("method == 'r_ill_only'")
-    assert "Rᵢₗₗ only immunizes test_resnet" in deep.sentence(deep.table(rows))
+    assert [*level.y] == pytest.approx([100 * max(rows.loc["initial", ["ridge", "logistic"]])] * 2)
+    alone = deep.table(run.rows.query("method == 'r_ill_only'"))
+    assert "Rᵢₗₗ only immunizes test_resnet" in deep.sentence(alone)
 
 
 def test_table_3_stands_beside_its_data_set_alone(finished):
@@ -204,42 +182,48 @@ def test_table_3_stands_beside_its_data_set_alone(finished):
     assert cars.at["ours", "published_rir_mean"] == pytest.approx(3.467)
 
 
-def test_an_image_that_does_not_decode_and_a_theta_0_that_solves_nothing_are_warnings(tmp_path):
+def test_an_image_that_does_not_decode_is_a_warning(tmp_path):
     folder = paint(tmp_path / "images")
     (folder / "train" / "cat" / "3.png").write_bytes(b"broken")
-    own = {"data": "images", "benign": str(folder), "harmful": "digits-8x8:5-9", "weights": "none"}
-    own |= {"limit": 0, "group_size": 20, "image_size": 12, "methods": "ours", "epochs": 1}
-    run = frame.run(deep, **SHORT | own | {"pretrain_epochs": 1}, **QUIET)
+    own = {"benign": str(folder), "harmful": "digits-8x8:5-9", "weights": "none", "methods": "ours", "limit": 0}
+    run = frame.run(deep, **SHORT | own | {"group_size": 20, "image_size": 12, "pretrain_epochs": 1}, **QUIET)
+    assert run.failures.empty
     assert run.rows["warnings"].str.contains(r"does not decode and is left out: .*3\.png").all()
 
 
-def test_an_attack_s_table_and_figure_have_methods_of_ones_own(attacked):
+def test_attacks_stand_by_defense_beside_a_against_a_and_from_scratch(attacked):
     assert attacked.failures.empty
     nets = attacked.rows[attacked.rows["attacker"].isna()]
     assert [*nets["method"]] == ["initial", "ours", "log_kappa"]
-    assert set(attacked.table["method"]) == {"ours", "log_kappa"}
-    assert len(attacked.table) == 2 * 2 * 2  # methods, attackers, examples
+    table = attacked.table
+    assert len(table) == 2 * 3  # methods, attackers
+    assert table[["final_mean", "final_initial", "final_scratch"]].notna().all().all()
+    solved = table["label"].str.contains("solved")
+    assert table.loc[solved, "final_again"].isna().all()  # nothing is drawn
+    assert table.loc[~solved, ["after_1", "after_5", "final_again"]].notna().all().all()
+    assert (table.loc[~solved, "after_5"] == table.loc[~solved, "final_mean"]).all()
+    wanted = 100 * (1 - table["final_mean"] / table["final_initial"])
+    assert table["sgrc_mean"].to_numpy() == pytest.approx(wanted.to_numpy())
     assert "Log κ" in str(deep_attackers.figure(attacked))
     known = nets.set_index("method").at["ours", "compact_rir"]
-    assert set(attacked.table.query("method == 'ours'")["rir"]) == {known}
+    assert set(table.query("method == 'ours'")["rir"]) == {known}
     assert attacked.sentence.count("On digits-8x8:0-4 → 5-9, test_resnet by ") == 2
 
 
-def test_nets_of_a_folder_are_attacked_alike_and_closed_forms_alone_have_a_figure(attacked, tmp_path):
+def test_nets_of_a_folder_are_attacked_alike(attacked, tmp_path):
     deep.save_nets(attacked, tmp_path)
-    given = frame.run(deep_attackers, **ATTACKS | {"models": str(tmp_path), "attackers": "ridge"}, **QUIET)
-    columns = ["method", "shots", "final_theta_0", "final_theta_i"]
-    mine = attacked.table.query("label == 'ridge regression, solved'")
-    known = mine[columns].sort_values(columns).reset_index(drop=True)
-    assert given.table[columns].sort_values(columns).reset_index(drop=True).equals(known)
-    assert "those in closed form take none" in deep_attackers.figure(given).layout.title.text
-    other = {"models": str(tmp_path), "attackers": "fresh-ridge", "limit": 29}
-    with pytest.raises(CondnumError, match="no image is known to be fresh; leave out fresh-ridge"):
-        deep_attackers.cells(**ATTACKS | other)
+    given = frame.run(deep_attackers, **ATTACKS | {"models": str(tmp_path)}, **QUIET)
+    columns = ["method", "label", "final_initial", "final_mean", "final_scratch"]
+    found = [run.table[columns].sort_values(columns[:2]).reset_index(drop=True) for run in (given, attacked)]
+    assert found[0].equals(found[1])
 
 
-def test_attacks_without_their_theta_0_have_no_factor_and_a_sentence(attacked):
-    rows = attacked.rows.reset_index(drop=True)
-    kept = rows.index[rows["attacker"].notna() & (rows["method"] != "initial")]
-    table = deep_attackers.table(rows.loc[kept], [attacked.arrays[index] for index in kept])
-    assert deep_attackers.sentence(table) == "No immunized net and its θ₀ were attacked."
+def test_nothing_attacked_has_a_sentence(finished):
+    assert deep_attackers.sentence(deep_attackers.table(finished[0].rows)) == (
+        "No immunized net and its θ₀ were attacked."
+    )
+
+
+def test_photographs_that_are_missing_are_said_before_anything_runs():
+    with pytest.raises(DataNotFoundError, match="there is no folder|no folder"):
+        deep.cells(**PUBLISHED | {"benign": "nowhere", "harmful": "nowhere"})
