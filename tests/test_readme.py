@@ -100,8 +100,8 @@ verdict = condnum.immunize(problem, LogKappa()).verdict
 assert verdict.success, verdict
 net = Backbone("test_resnet", num_classes=5)
 data = [open_images(f"digits-8x8:{digits}", limit=30) for digits in ("0-4", "5-9")]
-small = dict.fromkeys(("transform_P", "transform_H"), evaluation_transform(net, input_size=16))
-done = immunize_backbone(net, *data, method=LogKappa(), settings=DeepSettings(steps=2), **small)
+small = evaluation_transform(net, input_size=16)
+done = immunize_backbone(net, *data, method=LogKappa(), settings=DeepSettings(steps=2), transform=small)
 assert done.steps == 2 and done.history["kappa_harmful"].iloc[-1] < done.history["kappa_harmful"].iloc[0] < 0
 """,
     "load_cancer_tasks": """
