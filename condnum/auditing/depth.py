@@ -373,8 +373,8 @@ def insert_extractor(model: nn.Module, layer: str, theta: Any, images: Any) -> n
     like = next((of for of in [*old.parameters(), *made.parameters()] if of.is_floating_point()), T)
     extractor = copy.deepcopy(theta.to_linear() if hasattr(theta, "to_linear") else theta)
     if not isinstance(extractor, nn.Module):
-        extractor = nn.Linear(len(T), len(T), bias=False)
-        extractor.weight.data = T.mT.contiguous()
+        extractor = nn.Linear(len(T), len(T), bias=False, device="meta")  # draws nothing
+        extractor.weight = nn.Parameter(T.mT.clone())
     new = _Extracting(old, extractor.to(like), len(T), layer, layout_of(old, made)).train(old.training)
     made.set_submodule(layer, new)
     _check_called(copied(made), layer, _inputs(images).to(like.device))
@@ -382,7 +382,7 @@ def insert_extractor(model: nn.Module, layer: str, theta: Any, images: Any) -> n
 
 
 def _check_called(net: nn.Module, layer: str, images: Tensor) -> None:
-    """Run a throw-away net in each mode, on two rows for BatchNorm; refuse a layer that does not run once."""
+    """Run a throw-away net in each mode, on two rows for BatchNorm; refuse a layer not called once."""
     new, calls = net.get_submodule(layer), Counter[str]()
 
     def counted(name: str, forward: Callable[..., Any], *given: Any, **named: Any) -> Any:
@@ -403,8 +403,8 @@ def _check_called(net: nn.Module, layer: str, images: Tensor) -> None:
         if calls != {"extractor": 1, "layer": 1}:
             how = f"{calls['layer']} times" if calls["layer"] else "never"
             raise InvalidInputError(
-                f"layer '{layer}' is called {how} in {mode}, and not once, so that an extractor behind it would "
-                "not take its part; name a layer that is, such as the module around it."
+                f"layer '{layer}' is called {how} in {mode}, and not once, so an extractor behind it would not "
+                "take part; name a layer that is, such as the module around it."
             )
 
 
