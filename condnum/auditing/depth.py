@@ -186,13 +186,14 @@ def _tasks(
     def add(name: str, module: nn.Module, _: Any, output: Any) -> None:
         calls[name] += 1
         order[name] = None
-        X = _pooled(first_tensor(output), layout_of(module, net))
+        X = first_tensor(output)
         if X is None or len(X) != size:
             raise InvalidInputError(
                 f"layer '{name}' ({type(module).__name__}) returns {_shape(output)} for {size} inputs; "
                 "features are (B, F), (B, tokens, F) or (B, C, h, w), or a tuple that begins with them: name "
                 "other layers."
             )
+        X = _pooled(X, layout_of(module, net))
         if X.shape[1] > MAX_FEATURES:
             raise InvalidInputError(
                 f"layer '{name}' has {X.shape[1]:,d} features, more than {MAX_FEATURES}; pool them."
@@ -238,10 +239,10 @@ def _inputs(batch: Any) -> Tensor:
     return found
 
 
-def _pooled(X: Tensor | None, layout: str) -> Tensor | None:
+def _pooled(X: Tensor, layout: str) -> Tensor:
     """Average over positions or tokens, and copy: an in-place ReLU may write into the output."""
-    if X is None or X.ndim == 2:
-        return None if X is None else X.clone()
+    if X.ndim == 2:
+        return X.clone()
     places = (1,) if X.ndim == 3 else (1, 2) if channels_last(X, layout) else (2, 3)
     return X.mean(dim=places, dtype=torch.promote_types(X.dtype, torch.float32))
 
@@ -294,9 +295,7 @@ def _measures(P: Task, H: Task, epsilon: float, target: float) -> tuple[dict[str
         "limit_harmful_ratio": limits.harmful_ratio,
         "limit_rir": limits.rir,
         "verdict": "impossible" if excluded else "reached" if reached else "open",
-        "harmful_ratio": math.nan if best is None else best.harmful_ratio,
-        "benign_ratio": math.nan if best is None else best.benign_ratio,
-        "rir": math.nan if best is None else best.rir,
+        **{name: getattr(best, name, math.nan) for name in ("harmful_ratio", "benign_ratio", "rir")},
     }
     return row, theta
 
@@ -373,8 +372,8 @@ def insert_extractor(model: nn.Module, layer: str, theta: Any, images: Any) -> n
     like = next((of for of in [*old.parameters(), *made.parameters()] if of.is_floating_point()), T)
     extractor = copy.deepcopy(theta.to_linear() if hasattr(theta, "to_linear") else theta)
     if not isinstance(extractor, nn.Module):
-        extractor = nn.Linear(len(T), len(T), bias=False)
-        extractor.weight.data = T.mT.contiguous()
+        extractor = nn.Linear(len(T), len(T), bias=False, device="meta")  # draws nothing
+        extractor.weight = nn.Parameter(T.mT.clone())
     new = _Extracting(old, extractor.to(like), len(T), layer, layout_of(old, made)).train(old.training)
     made.set_submodule(layer, new)
     _check_called(copied(made), layer, _inputs(images).to(like.device))
@@ -382,7 +381,7 @@ def insert_extractor(model: nn.Module, layer: str, theta: Any, images: Any) -> n
 
 
 def _check_called(net: nn.Module, layer: str, images: Tensor) -> None:
-    """Run a throw-away net in each mode, on two rows for BatchNorm; refuse a layer that does not run once."""
+    """Run a throw-away net in each mode, on two rows for BatchNorm; refuse a layer not called once."""
     new, calls = net.get_submodule(layer), Counter[str]()
 
     def counted(name: str, forward: Callable[..., Any], *given: Any, **named: Any) -> Any:
@@ -403,8 +402,8 @@ def _check_called(net: nn.Module, layer: str, images: Tensor) -> None:
         if calls != {"extractor": 1, "layer": 1}:
             how = f"{calls['layer']} times" if calls["layer"] else "never"
             raise InvalidInputError(
-                f"layer '{layer}' is called {how} in {mode}, and not once, so that an extractor behind it would "
-                "not take its part; name a layer that is, such as the module around it."
+                f"layer '{layer}' is called {how} in {mode}, and not once, so an extractor behind it would "
+                "not take part; name a layer that is, such as the module around it."
             )
 
 

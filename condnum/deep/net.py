@@ -527,7 +527,7 @@ def _last_stage(model: nn.Module, head: str) -> tuple[str, ...]:
     """
     stages = getattr(model, "feature_info", None)
     stage = str(stages[-1].get("module", "")) if isinstance(stages, list) and stages else ""
-    if stage not in dict(model.named_modules()) or not _has_matrix(model.get_submodule(stage)):
+    if not stage or stage not in dict(model.named_modules()) or not _has_matrix(model.get_submodule(stage)):
         return ()
     names = [name for name, _ in model.named_children()]
     first, last = (next(k for k, name in enumerate(names) if _holds(name, part)) for part in (stage, head))

@@ -1,4 +1,4 @@
-"""The audit along the depth: against features taken by hand, in one pass."""
+"""The audit along the depth: against features taken by hand, in one pass; an extractor put behind a layer."""
 
 import copy
 import math
@@ -11,78 +11,116 @@ from torch import nn
 
 from condnum.auditing import LayerAudit, audit, insert_extractor, layer_audit
 from condnum.auditing.depth import depth_figure
-from condnum.deep import Backbone, evaluation_transform, open_images
-from condnum.deep.backbone import size_arguments
-from condnum.deep.images import image_loader
-from condnum.deep.parts import block_names
 from condnum.errors import InvalidInputError
 from condnum.estimators import Eraser
 from condnum.probing.panel import RAW
 
-TASKS, SIDE = {"benign": "digits-8x8:0-4", "harmful": "digits-8x8:5-9"}, 32
+nets = pytest.importorskip("nets", reason="needs timm and torchvision: pip install -e '.[deep]'")
+
+KINDS = pytest.mark.parametrize("kind", nets.NETS)
 
 
-def check_by_hand(row, X_P, X_H, rel=1e-4):
-    """Compare a layer with the audit of features that were taken from it without `layer_audit`."""
+def images(seed, count=100):
+    """Return batches of a task, of one scale per channel."""
+    draw = torch.Generator().manual_seed(seed)
+    X = torch.randn(count, 3, 32, 32, generator=draw) * torch.rand(3, 1, 1, generator=draw) + seed
+    return [*X.split(40)]
+
+
+TASKS = (images(0), images(1))
+
+
+def by_hand(kind, net, layer, batches):
+    """Return the pooled features behind a layer, taken without `layer_audit`."""
+    kept = []
+
+    def keep(_, __, output):
+        X = output[0] if isinstance(output, tuple) else output
+        last = X.ndim == 3 or kind == "channels last"  # tokens, or maps of positions
+        kept.append(X.clone() if X.ndim == 2 else X.flatten(1, -2).mean(1) if last else X.mean((2, 3)))
+
+    hook = net.get_submodule(layer).register_forward_hook(keep)
+    with torch.no_grad():
+        for batch in batches:
+            net(batch)
+    hook.remove()
+    return torch.cat(kept).numpy()
+
+
+@KINDS
+def test_a_layer_is_the_audit_of_its_features_taken_by_hand(kind):
+    net, layer = nets.NETS[kind].module(), nets.NETS[kind].layer
+    found = layer_audit(net, *TASKS, layer)
+    (row,) = found.table.to_dict("records")
+    X_P, X_H = (by_hand(kind, net, layer, task) for task in TASKS)
+    for kept, X in zip(found.features[layer], (X_P, X_H), strict=True):
+        np.testing.assert_allclose(kept, X, rtol=1e-4, atol=1e-5)
     alone = audit(X_P, X_H, attackers=False)
     assert (row["rank_benign"], row["rank_harmful"]) == (alone.benign.rank, alone.harmful.rank)
     assert row["parameters"] == X_P.shape[1] ** 2
     assert row["harmful_only"] == alone.limit.harmful_only_dimension
-    assert row["limit_compact"] == pytest.approx(alone.limit.value, rel=rel)
-    assert row["limit_ridge"] == pytest.approx(alone.ridge_limit, rel=rel)
-    for task in TASKS:
+    assert row["limit_compact"] == pytest.approx(alone.limit.value, rel=1e-2)
+    assert row["limit_ridge"] == pytest.approx(alone.ridge_limit, rel=1e-2)
+    for task in ("benign", "harmful"):
         for convention, end in (("compact", ""), ("ridge", "_ridge")):
             kappa = alone.row(RAW, convention)[f"kappa_{task}"]
-            assert row[f"kappa_{task}{end}"] == pytest.approx(kappa, rel=rel)
+            assert row[f"kappa_{task}{end}"] == pytest.approx(kappa, rel=1e-2)
 
 
-@pytest.fixture(scope="module")
-def images():
-    """Batches of both tasks, `(16, 3, 32, 32)`."""
-    pytest.importorskip("timm", reason="needs timm: pip install -e '.[deep]'")
-    transform = evaluation_transform(input_size=SIDE, crop_pct=1.0)
-    tasks = (open_images(place, limit=24) for place in TASKS.values())
-    loaders = (image_loader(task, transform, batch_size=16) for task in tasks)
-    return [[batch.images for batch in loader] for loader in loaders]
+@KINDS
+def test_an_extractor_is_inserted_behind_a_layer_of_a_copy(kind):
+    net, layer = nets.NETS[kind].module(), nets.NETS[kind].layer
+    before, batch = (
+        {key: value.clone() for key, value in net.state_dict().items()},
+        {"pixel_values": TASKS[0][0]},
+    )
+    found = layer_audit(net, *TASKS, layer)
+    theta = found.thetas[layer]
+    same = insert_extractor(net, layer, torch.eye(len(theta)), batch)
+    outputs = [made(TASKS[0][0]) for made in (same, net)]
+    outputs = [output["logits"] if isinstance(output, dict) else output for output in outputs]
+    torch.testing.assert_close(*outputs, rtol=1e-3, atol=1e-4)
+    made = copy.deepcopy(insert_extractor(net, layer, theta, batch))
+    again = layer_audit(made, *TASKS, layer)
+    for one, other in zip(again.features[layer], found.features[layer], strict=True):
+        torch.testing.assert_close(
+            one, other @ theta.float(), rtol=1e-3, atol=1e-3 * float(other.abs().max())
+        )
+    assert f"{layer}.extractor.weight" in made.state_dict()
+    assert all(torch.equal(before[key], value) for key, value in net.state_dict().items())
+    assert not any(part.training for part in made.modules())
 
 
-@pytest.mark.parametrize("name", ["test_resnet", "test_vit"])
-def test_each_layer_is_the_audit_of_its_features_taken_by_hand(name, images):
-    backbone = Backbone(name, **size_arguments(name, SIDE))
-    found = layer_audit(backbone, *images)
-    assert found.table["layer"].tolist() == block_names(backbone.model)
-    assert (found.rows_benign, found.rows_harmful) == (120, 120)
-    for row in found.table.to_dict("records"):
-        rows = []
-        for task in images:
-            kept = []
-            part = backbone.model.get_submodule(row["layer"])
-            hook = part.register_forward_hook(lambda _, __, output, kept=kept: kept.append(output))
-            with torch.no_grad():
-                for batch in task:
-                    backbone.model(batch)
-            hook.remove()
-            X = torch.cat(kept)  # maps of positions, tokens, or a patch embedding with channels last
-            last = row["layer"] == "patch_embed"
-            rows.append((X.flatten(1, -2).mean(1) if last or X.ndim == 3 else X.mean((2, 3))).numpy())
-        check_by_hand(row, *rows)
+def test_what_an_in_place_relu_overwrites_was_kept_before():
+    net, rows = nets.plain().eval(), nets.plain().eval()
+    net.load_state_dict(rows.state_dict())
+    rows[7] = nn.ReLU()
+    found, want = (layer_audit(of, *TASKS, "6") for of in (net, rows))
+    assert float(found.features["6"][0].min()) < 0
+    pd.testing.assert_frame_equal(found.table, want.table)
+    assert torch.equal(found.thetas["6"], want.thetas["6"])
+    assert all(map(torch.equal, found.features["6"], want.features["6"]))
 
 
-def test_layers_by_name_stand_in_the_order_in_which_they_are_run(images):
-    found = layer_audit(Backbone("test_resnet"), *images, "layer4.0, conv1")
-    assert found.table["layer"].tolist() == ["conv1", "layer4.0"]
+def test_all_blocks_but_the_head_and_those_that_are_never_called():
+    backbone = nets.Backbone(nets.Own(), trainable="part")
+    found = layer_audit(backbone, *TASKS)
+    assert (found.table["layer"].tolist(), found.idle) == (["first", "part"], ("idle",))
+    assert found.sentence.endswith(" Never called: idle.")
 
 
-def test_one_pass_in_any_batches_leaves_the_net_as_it_was(images):
-    net = Backbone("test_resnet").double().model
-    net.train()
+def test_one_pass_in_any_batches_leaves_the_net_as_it_was():
+    net = nets.NETS["timm ResNet"].module().double().train()
     net.layer3.eval()
     before, flags, calls = copy.deepcopy(net.state_dict()), [part.training for part in net.modules()], []
     counter = net.register_forward_hook(lambda *_: calls.append(1))
-    wide = [[batch.double() for batch in task] for task in images]
-    whole = layer_audit(net, *(iter([torch.cat(task)]) for task in wide))
+    wide = [[batch.double() for batch in task] for task in TASKS]
+    whole = layer_audit(net, *(iter([torch.cat(task)]) for task in wide), "layer2, conv1")
+    assert whole.table["layer"].tolist() == ["conv1", "layer2"]  # as they are run
     assert len(calls) == 2
-    split = layer_audit(net, ((batch, "label") for batch in wide[0]), [{"pixel_values": x} for x in wide[1]])
+    split = layer_audit(
+        net, ((batch, "label") for batch in wide[0]), [{"pixel_values": x} for x in wide[1]], "conv1,layer2"
+    )
     assert len(calls) == 2 + len(wide[0]) + len(wide[1])
     columns = ["limit_compact", "limit_ridge", "kappa_benign", "misalignment", "limit_rir"]
     np.testing.assert_allclose(whole.table[columns], split.table[columns], rtol=1e-4)
@@ -132,6 +170,62 @@ def test_what_cannot_be_audited_is_named(change, words):
         layer_audit(Odd(), **{"benign": ROWS, "harmful": ROWS, "layers": "first"} | change)
 
 
+@pytest.mark.parametrize(
+    ("net", "layer", "theta", "words"),
+    [
+        (Odd(), "firts", torch.eye(4), "unknown layer 'firts'; did you mean 'first'"),
+        (Odd(), "first", torch.ones(4, 2), r"theta is \(4, 2\); behind a layer it must be square"),
+        (
+            Odd(),
+            "first",
+            torch.eye(3),
+            r"layer 'first' returns float32 of shape \(2, 4\), and theta is 3 × 3",
+        ),
+        (Odd(), "idle", torch.eye(4), "'idle' is called never in training, .* the module around it"),
+        (Odd(), "twice", torch.eye(4), "'twice' is called 2 times in training"),
+    ],
+)
+def test_extractors_that_do_not_fit(net, layer, theta, words):
+    with pytest.raises(InvalidInputError, match=words):
+        insert_extractor(net, layer, theta, ROWS[0])
+
+
+@pytest.mark.parametrize(
+    ("layer", "D", "mode"),
+    [
+        ("linear1", 16, "evaluation without gradients"),
+        ("norm2", 8, "evaluation without gradients"),
+        ("self_attn.out_proj", 8, "training"),
+    ],
+)
+def test_what_the_fast_path_of_a_transformer_layer_never_calls(layer, D, mode):
+    name = f"encoder.layers.1.{layer}"
+    with pytest.raises(InvalidInputError, match=f"layer '{name}' is called never in {mode}"):
+        insert_extractor(nets.Transformer(), name, torch.eye(D), TASKS[0][0])
+
+
+@pytest.mark.parametrize("kind", nets.WRAPPED)
+def test_wrapped_nets_are_refused_early(kind):
+    net = nets.WRAPPED[kind](nets.plain())
+    for call in (
+        lambda: layer_audit(net, *TASKS),
+        lambda: insert_extractor(net, "0", torch.eye(6), TASKS[0]),
+    ):
+        with pytest.raises(InvalidInputError, match="is compiled, scripted or wrapped"):
+            call()
+
+
+def test_one_row_is_enough_and_modes_statistics_and_the_generator_stay():
+    net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(), nn.Linear(3, 2)).train()
+    net[1].eval()
+    before, state = [part.training for part in net.modules()], torch.get_rng_state()
+    made = insert_extractor(net, "1", torch.eye(3), ROWS[0][:1])
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [made[k].training for k in range(4)] == before[1:]
+    assert int(made[1].num_batches_tracked) == 0
+    assert made[1].layer.training is made[1].extractor.training is False
+
+
 def test_a_dead_layer_is_a_row_with_a_note():
     table = layer_audit(Odd(), ROWS, ROWS, ["first", "dead"]).table.set_index("layer")
     assert (table.loc["dead", "verdict"], table.loc["first", "rank_benign"]) == ("impossible", 4)
@@ -157,57 +251,12 @@ def test_what_is_said_and_drawn():
     assert found(nothing, (9, 5.0, 40.0, "open")).cheapest is None
 
 
-def nets():
-    """Nets of both libraries with random weights, the layers to try, and the side of their images."""
-    torchvision = pytest.importorskip("torchvision", reason="needs torchvision: pip install -e '.[deep]'")
-    timm = pytest.importorskip("timm", reason="needs timm: pip install -e '.[deep]'")
-    torch.manual_seed(0)
-    yield torchvision.models.resnet18(weights=None), ("layer2.0",), 32
-    small = {"patch_size": [4, 4], "embed_dim": 16, "depths": [2], "num_heads": [2], "window_size": [4, 4]}
-    yield torchvision.models.SwinTransformer(**small), ("features.1",), 32  # channels last
-    yield timm.create_model("test_vit"), ("patch_embed", "blocks.2.mlp"), 160
-    yield timm.create_model("test_efficientnet"), ("blocks.1.0",), 64
-
-
-def test_an_extractor_is_inserted_behind_any_layer_of_a_copy():
-    for net, layers, side in nets():
-        images = torch.randn(4, 3, side, side)
-        before, want = copy.deepcopy(net.state_dict()), net.eval()(images)
-        found = layer_audit(net, [images], [images.flip(0) * 0.5], layers)
-        for layer in layers:
-            D = len(found.thetas[layer])
-            same = insert_extractor(net, layer, torch.eye(D))
-            torch.testing.assert_close(same(images), want, rtol=1e-3, atol=1e-4)
-            made = insert_extractor(net, layer, found.thetas[layer])
-            again = layer_audit(made, [images], [images], [layer])
-            theta = found.thetas[layer].float()
-            torch.testing.assert_close(
-                again.features[layer][0], found.features[layer][0] @ theta, rtol=1e-3, atol=1e-3
-            )
-            assert f"{layer}.extractor.weight" in made.state_dict()
-        assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
-
-
 @pytest.mark.parametrize("maps", [False, True], ids=["rows", "maps"])
 def test_an_eraser_is_inserted_with_its_bias(maps):
     parts = [nn.Unflatten(1, (4, 1, 1)), nn.Conv2d(4, 3, 1)] if maps else [nn.Linear(4, 3)]
     net, X = nn.Sequential(*parts), ROWS[0]
     features = net(X).detach().movedim(1, -1)
     eraser = Eraser().fit(features.reshape(-1, 3), torch.arange(features.numel() // 3) % 2)
-    made = insert_extractor(net, str(len(parts) - 1), eraser)
+    made = insert_extractor(net, str(len(parts) - 1), eraser, X)
     want = eraser.transform(features.reshape(-1, 3)).reshape(features.shape)
-    # float32 layers
-    torch.testing.assert_close(made(X).movedim(1, -1), want, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("layer", "theta", "words"),
-    [
-        ("firts", torch.eye(4), "unknown layer 'firts'; did you mean 'first'"),
-        ("first", torch.ones(4, 2), r"theta is \(4, 2\); behind a layer it must be square"),
-        ("first", torch.eye(3), r"layer 'first' returns \(20, 4\), and theta is 3 × 3"),
-    ],
-)
-def test_extractors_that_do_not_fit(layer, theta, words):
-    with pytest.raises(InvalidInputError, match=words):
-        insert_extractor(Odd(), layer, theta)(ROWS[0])
+    torch.testing.assert_close(made(X).movedim(1, -1), want, rtol=1e-4, atol=1e-4)  # float32 layers
