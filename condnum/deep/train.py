@@ -710,7 +710,7 @@ def pretrain_backbone(
                 stepper.step()
             if not math.isfinite(float(loss.detach())):
                 raise InvalidInputError(
-                    f"{stage}: the loss is {float(loss):g} at step {step + 1}; lower "
+                    f"{stage}: the loss is {float(loss.detach()):g} at step {step + 1}; lower "
                     f"learning_rate={learning_rate:g}."
                 )
             left = duration((time.perf_counter() - started) / (step + 1) * (steps - step - 1))

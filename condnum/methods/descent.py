@@ -83,9 +83,12 @@ def checked(settings: Settings) -> Settings:
 
 def _read(name: str, kind: Any, value: Any) -> Any:
     """Return the value of a setting as the type of its field has it: NumPy's numbers are as good."""
+    kinds = (kind, *get_args(kind))
+    if value is None and type(None) in kinds:
+        return None
     if get_origin(kind) is Literal:
         check_known(name, value, get_args(kind))
-    elif kind is float:
+    elif float in kinds:
         number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
         if not 0 <= number < math.inf or (number == 0 and name == "learning_rate"):
             wanted = "positive number" if name == "learning_rate" else "number of at least 0"
@@ -93,7 +96,7 @@ def _read(name: str, kind: Any, value: Any) -> Any:
         return number
     elif kind is bool:
         return check_flag(name, value)
-    elif value is not None or kind is int:
+    elif int in kinds:
         return check_integer(name, value, 0 if name == "record_every" else 1)
     return value
 

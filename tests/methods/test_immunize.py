@@ -182,7 +182,7 @@ class TestOwn:
     def test_on_a_net(self):
         net = Backbone("test_resnet", num_classes=5)
         data = [open_images(f"digits-8x8:{digits}", limit=20) for digits in ("0-4", "5-9")]
-        small = dict.fromkeys(("transform_P", "transform_H"), evaluation_transform(net, input_size=16))
+        small = {"transform": evaluation_transform(net, input_size=16)}
         settings = DeepSettings(steps=2, groups=1, group_size=20)
         result = immunize_backbone(net, *data, method=Shrink(), settings=settings, device="cpu", **small)
         assert (result.method, "size" in result.history) == ("shrink", True)
