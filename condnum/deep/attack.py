@@ -1,7 +1,7 @@
 """Attacks on a net as people make them: a head, the last stage, LoRA or all weights, each at its best rate.
 
-Attacks are paired: a seed gives the held-out images, the new head, LoRA's factors and the batches, and these are
-the same for θ₀, θ_I and the same net from scratch; `again` draws others, for A against A.
+Attacks are paired: a seed gives the held-out images, the new head, LoRA's factors and the batches, and these
+are the same for θ₀, θ_I and the same net from scratch; `again` draws others, for A against A.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ from condnum.theory.features import smaller_gram
 HORIZONS = (1, 5, 10, 50)
 #: Images in a step: of a new head, as in Fig. 3, and of an attacker who trains weights.
 _HEAD_BATCH, _BATCH = 100, 32
-#: Smallest and largest value that is tried, on a logarithmic grid: learning rates, of SGD in units of 1/L with the
-#: bound L of `smoothness`; for `ridge` the penalty (of the mean eigenvalue), for `logistic` scikit-learn's C.
+#: Smallest and largest value that is tried, on a logarithmic grid: learning rates, of SGD in units of 1/L
+#: with the bound L of `smoothness`; for `ridge` the penalty (of the mean eigenvalue), for `logistic`
+#: scikit-learn's C.
 RANGES: Mapping[str, tuple[float, float]] = {
     "head-sgd": (0.03, 300.0),
     "head-adamw": (1e-4, 1e-1),
@@ -77,8 +78,9 @@ _WORDS = {
 class Attacker:
     """What is trained, by what, and on which images.
 
-    `transformed-ridge` solves for a head on changed images and takes the best of `CHANGES` by held-out images.
-    `benign-all-adamw` trains all weights and the released head on D_P alone, and then solves for a head on D_H.
+    `transformed-ridge` solves for a head on changed images and takes the best of `CHANGES` by held-out
+    images. `benign-all-adamw` trains all weights and the released head on D_P alone, and then solves for a
+    head on D_H.
 
     Examples:
         >>> attacker = Attacker.named("lora16-adamw")
@@ -264,7 +266,7 @@ class Attack:
         return float(self.accuracy[-1])
 
     def after(self, passes: int) -> float:
-        """Return the test accuracy after so many passes; NaN where none was measured. What is solved takes one."""
+        """Return the test accuracy after so many passes; NaN where none was measured."""
         place = np.flatnonzero(self.passes == passes)
         return float(self.accuracy[place[0]]) if len(place) else math.nan
 
@@ -488,7 +490,7 @@ def _descend(
 
 
 def _solved(how: str, sets: Sequence[tuple[Tensor, Tensor]], value: float) -> tuple[float, float, float]:
-    """Solve for a head on standardized features; return held-out accuracy, minus its loss, and test accuracy."""
+    """Solve for a head; return held-out accuracy, 0 in place of a loss, and test accuracy."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression, RidgeClassifier
     from sklearn.preprocessing import StandardScaler

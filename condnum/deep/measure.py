@@ -61,8 +61,8 @@ class RirEstimate:
 class RirTheta0:
     """RIR_θ0 by two averages and in both conventions, which can disagree: never print one alone.
 
-    `compact` and `ridge` are means over groups, as in the paper. `averaged` and `averaged_ridge` measure
-    K = Σ X̃ᵀX̃/groups, the covariance averaged over the groups, as re-implementations do: one number, of the rank
+    `compact` and `ridge` are means over groups, as in the paper. `averaged` and `averaged_ridge` measure the
+    covariance averaged over the groups, K = Σ X̃ᵀX̃/groups, as re-implementations do: one number, of the rank
     of all groups together.
     """
 
@@ -137,8 +137,8 @@ def rir_from_features(
         ((compact.ranks[0] != compact.ranks[1]) | (compact.ranks[2] != compact.ranks[3])).sum()
     ):
         warnings.append(
-            f"the numerical rank differs between θ₀ and θ_I in {changed} of {drawn.count} groups: their compact "
-            "condition numbers refer to different subspaces."
+            f"the numerical rank differs between θ₀ and θ_I in {changed} of {drawn.count} groups: their "
+            "compact condition numbers refer to different subspaces."
         )
     return RirTheta0(compact, floored, averaged, averaged_ridge, drawn.count, tuple(warnings))
 
@@ -178,13 +178,13 @@ class _Groups:
         self.widths = widths = [x.shape[-1] for x in self.X]
         if widths[:2] != widths[2:]:
             raise InvalidInputError(
-                f"θ₀ and θ_I have {widths[:2]} features on D_P but {widths[2:]} on D_H; use the same model for "
-                "both."
+                f"θ₀ and θ_I have {widths[:2]} features on D_P but {widths[2:]} on D_H; use the same model "
+                "for both."
             )
         if group_size < max(widths):
             few = (
-                f"each group has N = {group_size} samples of D = {max(widths)} features: the Hessian's rank is "
-                f"at most {group_size}, so κ describes the sample, and σ_D = 0 in the ridge convention."
+                f"each group has N = {group_size} samples of D = {max(widths)} features: the Hessian's rank "
+                f"is at most {group_size}, so κ describes the sample, and σ_D = 0 in the ridge convention."
             )
             self.warnings.insert(0, few)
         self.eps = [storage_eps(_values(part)) for pair in pairs.values() for part in pair]
@@ -291,7 +291,8 @@ def rir_theta0(
     Of each task only `groups·group_size` images are run, plus a tenth in reserve for broken ones.
 
     Args:
-        theta_0: Model before immunization, from images to features `(B, D)`; not the same object as `theta_I`.
+        theta_0: Model before immunization, from images to features `(B, D)`; another object than
+            `theta_I`.
         theta_I: Immunized model.
         D_P: Pre-training images: a folder, a data set, a `DataLoader` or tensors (`as_images`).
         D_H: Harmful images, likewise.
@@ -344,8 +345,8 @@ def sgrc(before: ArrayLike, after: ArrayLike) -> Any:
 def rfd(before: ArrayLike, after: ArrayLike, *, signed: bool = False) -> float:
     """Return RFD = (1/E)·Σ_t |M_base(t) − M_immu(t)|/M_base(t) in percent, over the passes of a probe.
 
-    As published it has no sign: a net that is learned *faster* after immunization counts as protected. Signed,
-    it is negative there.
+    As published it has no sign: a net that is learned *faster* after immunization counts as protected.
+    Signed, it is negative there.
 
     Args:
         before: `(E,)` test accuracies of a probe on θ₀ after each pass.

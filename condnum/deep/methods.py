@@ -188,8 +188,8 @@ class NetStep:
 class NetMethod:
     """What a method does on a net; one of your own is any object with a `name` and `net_parts`.
 
-    It may also have `net_defaults`, `net_probe`, `net_ranked`, `net_start` and `net_backward`, which mean what they mean
-    here. With empty parts it trains on D_P alone, or as its `net_backward` says.
+    It may also have `net_defaults`, `net_probe`, `net_ranked`, `net_start` and `net_backward`, which mean
+    what they mean here. With empty parts it trains on D_P alone, or as its `net_backward` says.
     """
 
     name: str
@@ -289,11 +289,11 @@ def erase_backward(step: NetStep, weights: Mapping[str, float]) -> dict[str, flo
        + \frac1B \sum_{b=1}^B \max(0, R^2_b(\theta)), \qquad
        \Delta_P = \|\tilde X_P(\theta) - \tilde X_P(\theta_0)\|_F^2 / \|\tilde X_P(\theta_0) - \bar X_P\|_F^2
 
-    R²_b belongs to ridge regression from the pooled output of block b to the harmful labels, fitted on one half
-    of a batch and scored on the other half. A net that is trained so gives the labels away on images that are
-    negated, enlarged or turned; with `settings.transformed` the mean is over the images and a random change of
-    them. On features of a fixed net the same goal has a closed form (`condnum.erasure`); that a linear head
-    learns nothing at zero covariance is due to Belrose et al. (2023).
+    R²_b belongs to ridge regression from the pooled output of block b to the harmful labels, fitted on one
+    half of a batch and scored on the other half. A net that is trained so gives the labels away on images
+    that are negated, enlarged or turned; with `settings.transformed` the mean is over the images and a
+    random change of them. On features of a fixed net the same goal has a closed form (`condnum.erasure`);
+    that a linear head learns nothing at zero covariance is due to Belrose et al. (2023).
     """
     losses, values = list[Tensor](), dict[str, Tensor]()
     assert step.theta_0 is not None

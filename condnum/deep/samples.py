@@ -1,4 +1,4 @@
-"""The images of a task as a net takes them: transformed, in batches, through the frozen trunk once, as features.
+"""The images of a task as a net takes them: transformed, in batches, through its trunk once, as features.
 
 Which images a step sees is a function of the seed and the step alone, so that a run can be resumed.
 """
@@ -33,8 +33,8 @@ Rows: TypeAlias = NDArray[np.int64]
 
 #: Images that go through a net at a time where nothing is trained.
 CHUNK = 64
-#: Kept activations or pixels of a task take at most this many bytes of memory, or half of what a folder's disk
-#: has left; larger ones are computed again each time.
+#: Kept activations or pixels of a task take at most this many bytes of memory, or half of what a folder's
+#: disk has left; larger ones are computed again each time.
 _BUDGET = 2 << 30
 #: A set with a larger fraction of undecodable images is taken for a broken copy, not for a few bad files.
 _UNREADABLE = 0.1
@@ -230,8 +230,8 @@ class Samples:
         """Run the frozen trunk once on all images, or keep the pixels where a net cannot be run from it.
 
         In a folder each part is written as it comes, into one file for this trunk and these images, so that
-        neither a stopped run nor another net on the same trunk repeats a pass. What has no room is decoded and
-        computed again each time.
+        neither a stopped run nor another net on the same trunk repeats a pass. What has no room is decoded
+        and computed again each time.
         """
         ones = self._decoded([np.array([k]) for k in range(len(self))])
         first = next(batch for batch in ones if len(batch.labels))

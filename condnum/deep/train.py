@@ -1,4 +1,4 @@
-"""`immunize_backbone`: Eq. 11 on a net and two sets of images (Sec. 5.2); and how a θ₀ is trained or gets a head."""
+"""`immunize_backbone`: Eq. 11 on a net and two sets of images (Sec. 5.2); and how a θ₀ is made."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ from condnum.theory.kappa import RATIO_TOLERANCE
 StopReason = Literal["steps", "early_stopping", "diverged"]
 State = dict[str, Tensor]
 
-#: (ii) that an adjusted λ_H is steered toward, and what (ii) and (i) of a result have to keep on the images that
-#: it is chosen on: others will differ a little.
+#: (ii) that an adjusted λ_H is steered toward, and what (ii) and (i) of a result have to keep on the images
+#: that it is chosen on: others will differ a little.
 _BENIGN_AIM, _BENIGN_LIMIT, _HARMFUL_LIMIT = 0.7, 0.8, 1.2
 #: RIR_θ0 from which more of it says nothing for a θ whose (ii) is too large; growth of it that is progress.
 _ENOUGH, _GROWTH = 10.0, 1.02
 #: Factors by which λ_H and the loss weight go up or down after an evaluation, and how far in all.
 _RATIO_FACTOR, _LOSS_FACTOR, _RATIO_RANGE, _LEAST_LOSS = 2.0, 1.5, 100.0, 0.05
-#: Weight of the past in the mean of θ over the steps, 25 of them about, that is evaluated and kept: a single θ
-#: jumps about more on images that it was not trained on.
+#: Weight of the past in the mean of θ over the steps, 25 of them about, that is evaluated and kept: a single
+#: θ jumps about more on images that it was not trained on.
 _MEMORY = 0.96
 #: Weight decay of the heads (C.2), and of matrices where a whole net is trained on D_P.
 _HEAD_DECAY, _PRETRAINING_DECAY = 2e-5, 0.05
 #: Added to the seed of groups: the selection does not see those of the reported measurement.
 _STREAM = 7919
-#: Classes of D_H in a step of a method that reads labels by few images (`erase`): of 196 classes a batch of 100
-#: has hardly two of a kind.
+#: Classes of D_H in a step of a method that reads labels by few images (`erase`): of 196 classes a batch of
+#: 100 has hardly two of a kind.
 _FEW_CLASSES = 10
 
 
@@ -72,7 +72,8 @@ class DeepSettings:
 
     By default λ_P and λ_H are adjusted: every `record_every` steps λ_H goes up where (ii) is below 0.7, else
     down, and the loss weight likewise by the accuracy floor, on held-out images. After `patience` evaluations
-    without progress the run ends. The paper's own settings (Table 4) are presets, by name in place of settings.
+    without progress the run ends. The paper's own settings (Table 4) are presets, by name in place of
+    settings.
     """
 
     optimizer: Literal["sgd", "adam"] = "adam"  # sgd: with Nesterov momentum 0.9
@@ -229,8 +230,9 @@ def immunize_backbone(
     Each step takes images of both tasks; the smaller task cycles. Every `record_every` steps RIR_θ0 on
     training and on held-out images and the accuracy on held-out images of D_P are measured, λ_H is adjusted
     until (ii) ≤ 1, a checkpoint is written, and the best θ so far is kept: accuracy above its floor comes
-    first, then (i) ≥ 1.2 with (ii) ≤ 0.8, then the steps of gradient descent that a new head needs on held-out
-    images of D_H (`slowdown`, in closed form), then the smaller of the two RIR_θ0. No test image is involved.
+    first, then (i) ≥ 1.2 with (ii) ≤ 0.8, then the steps of gradient descent that a new head needs on
+    held-out images of D_H (`slowdown`, in closed form), then the smaller of the two RIR_θ0. No test image is
+    involved.
 
     Args:
         backbone: θ₀ with its head ω on D_P's classes; it stays as it is.
@@ -282,8 +284,8 @@ def immunize_backbone(
     top = int(given["benign"].labels.max())
     if top >= backbone.num_classes:
         raise InvalidInputError(
-            f"{given['benign'].name} has label {top} ('{given['benign'].classes[top]}'), out of range: the head "
-            f"of {backbone.name} has {backbone.num_classes} outputs. Create and train it with "
+            f"{given['benign'].name} has label {top} ('{given['benign'].classes[top]}'), out of range: the "
+            f"head of {backbone.name} has {backbone.num_classes} outputs. Create and train it with "
             f"num_classes={len(given['benign'].classes)}."
         )
     net = (backbone.whole() if chosen.whole else copied(backbone)).to(resolve_device(device)).eval()
@@ -538,22 +540,22 @@ class _Training:
 
     def _measured(self, step: int) -> Evaluation:
         """Measure θ_t against θ₀ on the same samples each time."""
-        P, P_held, H, H_held = self._features()
+        P, other_P, H, other_H = self._features()
         before, how = self.before, {"groups": self.settings.groups, "seed": self.seed + _STREAM}
         own, held = (
             group_rir(
                 (before[k], of_P), (before[k + 2], of_H),
                 group_size=min(self.settings.group_size, len(of_P), len(of_H)), **how,
             )
-            for k, of_P, of_H in ((0, P, H), (1, P_held, H_held))
+            for k, of_P, of_H in ((0, P, H), (1, other_P, other_H))
         )  # fmt: skip
         return Evaluation(
             step,
             *(own.rir, own.harmful_ratio, own.benign_ratio),
             *(held.rir, held.harmful_ratio, held.benign_ratio),
             float(np.nan_to_num(held.benign_ratio_std)),  # NaN: a single group
-            head_accuracy(self.net, P_held),
-            path_slowdown(self.path, descent_path(H, H_held)),
+            head_accuracy(self.net, other_P),
+            path_slowdown(self.path, descent_path(H, other_H)),
         )
 
     def _features(self) -> list[ImageFeatures]:
@@ -602,8 +604,8 @@ class _Training:
             raise DataFormatError(f"{path} is not a complete checkpoint; remove it to start over.") from error
         if known != identity:
             raise InvalidInputError(
-                f"{path} is the checkpoint of a run with other images, weights or settings; remove it to start "
-                "over."
+                f"{path} is the checkpoint of a run with other images, weights or settings; remove it to "
+                "start over."
             )
         self.state = state
         self._load(state.net)
@@ -616,13 +618,13 @@ class _Training:
         best, found = self.state.best, []
         if reason == "diverged":
             found.append(
-                f"step {self.state.step + 1} produced a value or gradient that is not finite; the result is θ "
-                f"after step {best.step}. Lower learning_rate ({self.settings.learning_rate:g})."
+                f"step {self.state.step + 1} produced a value or gradient that is not finite; the result is "
+                f"θ after step {best.step}. Lower learning_rate ({self.settings.learning_rate:g})."
             )
         if best.step == 0:
             found.append(
-                "no evaluated θ was better than θ₀ itself, so the result is θ₀ and nothing was immunized. Allow "
-                "a larger max_accuracy_drop, or change the learning rate or the weights."
+                "no evaluated θ was better than θ₀ itself, so the result is θ₀ and nothing was immunized. "
+                "Allow a larger max_accuracy_drop, or change the learning rate or the weights."
             )
             return found
         most = 1 + RATIO_TOLERANCE
@@ -639,7 +641,7 @@ class _Training:
 
 
 def fit_head(backbone: Backbone, features: ImageFeatures) -> None:
-    """Give a backbone a head for D_P: logistic regression on standardized features, where weights have none."""
+    """Give a backbone a head for D_P by logistic regression on standardized features."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
 

@@ -50,8 +50,8 @@ from condnum.files import output_folder, sha256_file
 from condnum.page.style import MethodStyle, add_line, finish, lines_by_method, method_style, panels
 from condnum.page.tables import count_of, label_text, spread
 
-#: Methods of Table 3, in display order; `erase`, which reads every block, and the same from transformed images
-#: too are asked for by name.
+#: Methods of Table 3, in display order; `erase`, which reads every block, and the same from transformed
+#: images too are asked for by name.
 METHODS = ("ours", "opt_kappa", "imma", "r_ill_only")
 ERASE_TRANSFORMED = "erase_transformed"
 #: Method of the cell that makes θ₀.
@@ -196,7 +196,7 @@ class Choice:
         return chosen.with_overrides(group_size=self.group_size, **steps)
 
     def net(self, name: str) -> tuple[dict[str, Any], str]:
-        """Return the arguments of `Backbone`, and how θ₀ is made of it: trained, with a new head, or as it is."""
+        """Return the arguments of `Backbone`, and how θ₀ is made of it."""
         timm, side = require("timm", "deep"), self.side
         cfg = timm.get_pretrained_cfg(name) if timm.is_model(name.split(".")[0]) else None
         fixed = {"img_size": side} if side and getattr(cfg, "fixed_input_size", False) else {}
@@ -224,9 +224,7 @@ class Choice:
     def cells(self) -> list[Cell]:
         """List what makes θ₀, then the methods, each from its θ₀."""
         for task, letter in (("benign", "P"), ("harmful", "H")):
-            check_count(
-                len(self.sets[task]), f"D_{letter} without what is held out", self.group_size
-            )
+            check_count(len(self.sets[task]), f"D_{letter} without what is held out", self.group_size)
         starts, methods = list[Cell](), list[Cell]()
         for name in self.backbone:
             net, made = self.net(name)
@@ -356,8 +354,8 @@ def compute(
     most = float(np.bincount(own["benign_test"].labels).max() / len(own["benign_test"]))
     if after is None and row["accuracy"] <= most:
         said.append(
-            f"θ₀ does not solve D_P: its test accuracy is {row['accuracy']:.1%}, and always predicting the most "
-            f"frequent class gives {most:.1%}; train it longer (--pretrain-epochs)."
+            f"θ₀ does not solve D_P: its test accuracy is {row['accuracy']:.1%}, and always predicting the "
+            f"most frequent class gives {most:.1%}; train it longer (--pretrain-epochs)."
         )
     bad = sorted({str(image) for of in samples.values() for image in of.unreadable})
     warnings = [*said, *warnings, *(f"An image does not decode and is left out: {name}." for name in bad)]

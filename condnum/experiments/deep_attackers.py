@@ -1,4 +1,4 @@
-"""What an attacker really meets: attacks on θ₀, on every θ_I, on θ₀ once more, and on the net from scratch."""
+"""What attackers reach on θ₀, on every θ_I, on θ₀ once more, and on the net from scratch."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def _given(choice: Choice, models: str) -> list[Cell]:
     pairs = {key[:2] for key in found if key[2] != INITIAL and (*key[:2], INITIAL) in found}
     if not pairs:
         raise DataNotFoundError(
-            f"{folder} has no theta_0.safetensors with a theta_I.safetensors of the same backbone and seed that "
-            "is requested, as `condnum run deep --out DIR` and condnum.deep.save_backbone write them."
+            f"{folder} has no theta_0.safetensors with a theta_I.safetensors of the same backbone and seed "
+            "that is requested, as `condnum run deep --out DIR` and condnum.deep.save_backbone write them."
         )
     starts, methods = dict[tuple[str, int], Cell](), list[Cell]()
     places = {key: (key[2] != INITIAL, key[:2], order.get(key[2], len(order))) for key in found}
@@ -173,7 +173,7 @@ def _target(net: _Net, scratch: int | None, settings: str) -> Target:
 
 
 def table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per net, defense and attacker: accuracies in percent, by pass, and SGRC beside A against A."""
+    """Return a row per defense and attacker: accuracies in percent, and SGRC beside A against A."""
     if "attacker" not in rows:
         return pd.DataFrame()
     attacks, nets = rows[rows["attacker"].notna()], rows[rows["attacker"].isna()]
@@ -220,8 +220,8 @@ def sentence(table: pd.DataFrame) -> str:
         said.append(
             f"On {pair}, {backbone} by {label_text(method)}{words}: {start[0].lower()}{start[1:]} reaches "
             f"{most['final_mean']:.1f} % (θ₀: {most['final_initial']:.1f} %, from scratch "
-            f"{most['final_scratch']:.1f} %, chance {most['chance']:.1f} %); {len(held)} of {len(own)} attackers "
-            "reach less than on θ₀ by more than A against A differs."
+            f"{most['final_scratch']:.1f} %, chance {most['chance']:.1f} %); {len(held)} of {len(own)} "
+            "attackers reach less than on θ₀ by more than A against A differs."
         )
     return " ".join(said)
 
@@ -238,6 +238,7 @@ def figure(run: Run) -> Any:
         AGAIN: MethodStyle("θ<sub>0</sub> again (A against A)", "#AAAAAA", "dash"),
         SCRATCH: MethodStyle("from scratch", "#444444", "dot"),
     }
+    symbols = {INITIAL: "circle-open", AGAIN: "circle-open", SCRATCH: "x-thin-open"}
     for (backbone, method), own in attacks.groupby(["backbone", "method"], sort=False):
         style, values = styles.get(method) or style_of(str(method)), own.assign(final=100 * own["final"])
         values = values.groupby("attacker", sort=False)["final"]
@@ -247,10 +248,11 @@ def figure(run: Run) -> Any:
             legendgroup=method, showlegend=backbone == names[0], row=1, col=names.index(backbone) + 1,
             marker={
                 "color": style.color, "size": 12 if method not in (AGAIN, SCRATCH) else 9,
-                "symbol": {INITIAL: "circle-open", AGAIN: "circle-open", SCRATCH: "x-thin-open"}.get(method, "circle"),
+                "symbol": symbols.get(method, "circle"),
             },
             error_x={
-                "type": "data", "symmetric": False, "array": values.max() - mean, "arrayminus": mean - values.min(),
+                "type": "data", "symmetric": False, "array": values.max() - mean,
+                "arrayminus": mean - values.min(),
                 "thickness": 1,
             },
             hovertemplate="%{y}: %{x:.1f} %",

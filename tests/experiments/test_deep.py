@@ -19,7 +19,8 @@ NETS = {
     **dict.fromkeys(("steps", "limit", "image_size", "workers"), 0),
     **{"data": "embedded", "seeds": 3, "device": "cpu", "full": True},
 }
-PUBLISHED = {**NETS, "preset": "", "pretrain_epochs": 0, "finetune_benign": 0, "groups": 20, "group_size": 100}
+PUBLISHED = NETS | {"preset": "", "pretrain_epochs": 0, "finetune_benign": 0}
+PUBLISHED |= {"groups": 20, "group_size": 100}
 #: Nets that are made in seconds.
 SHORT = PUBLISHED | {"backbone": "test_resnet", "seeds": 1, "steps": 6, "pretrain_epochs": 2, "limit": 30}
 SHORT |= {"groups": 3, "group_size": 40, "image_size": 16, "methods": "ours,r_ill_only"}
@@ -89,7 +90,11 @@ def test_one_rule_gives_the_settings_of_all_images_and_a_preset_those_of_table_4
         (deep, {"group_size": 2000}, "D_P without what is held out has .* fewer than one group of 2000"),
         (deep_attackers, {"attackers": "lora-adam", "full": True}, "unknown deep attacker 'lora-adam'"),
         (deep_attackers, {"models": "nowhere"}, "nowhere has no theta_0.safetensors with"),
-        (deep_attackers, {"models": "x", "weights": "none"}, "--weights has no effect on the nets of --models"),
+        (
+            deep_attackers,
+            {"models": "x", "weights": "none"},
+            "--weights has no effect on the nets of --models",
+        ),
     ],
 )
 def test_what_cannot_run_is_refused_with_the_fix(experiment, changes, words):
@@ -122,7 +127,9 @@ def test_a_loaded_head_is_kept_where_it_has_the_classes_of_d_p(tmp_path):
     root = paint(tmp_path / "images", count=6)
     own = {"benign": str(root), "harmful": "digits-8x8:5-9", "backbone": "test_resnet", "group_size": 10}
     for classes, made in ((2, "as loaded"), (10, "new head")):
-        file = save_backbone(Backbone("test_resnet", num_classes=classes), tmp_path / f"{classes}.safetensors")
+        file = save_backbone(
+            Backbone("test_resnet", num_classes=classes), tmp_path / f"{classes}.safetensors"
+        )
         config = choice(**own, weights=str(file))
         assert config.net("test_resnet")[1] == made
         assert config.net("test_resnet")[0]["num_classes"] == 2
@@ -185,7 +192,13 @@ def test_table_3_stands_beside_its_data_set_alone(finished):
 def test_an_image_that_does_not_decode_is_a_warning(tmp_path):
     folder = paint(tmp_path / "images")
     (folder / "train" / "cat" / "3.png").write_bytes(b"broken")
-    own = {"benign": str(folder), "harmful": "digits-8x8:5-9", "weights": "none", "methods": "ours", "limit": 0}
+    own = {
+        "benign": str(folder),
+        "harmful": "digits-8x8:5-9",
+        "weights": "none",
+        "methods": "ours",
+        "limit": 0,
+    }
     run = frame.run(deep, **SHORT | own | {"group_size": 20, "image_size": 12, "pretrain_epochs": 1}, **QUIET)
     assert run.failures.empty
     assert run.rows["warnings"].str.contains(r"does not decode and is left out: .*3\.png").all()
@@ -225,5 +238,5 @@ def test_nothing_attacked_has_a_sentence(finished):
 
 
 def test_photographs_that_are_missing_are_said_before_anything_runs():
-    with pytest.raises(DataNotFoundError, match="there is no folder|no folder"):
+    with pytest.raises(DataNotFoundError, match="no folder"):
         deep.cells(**PUBLISHED | {"benign": "nowhere", "harmful": "nowhere"})
