@@ -46,7 +46,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "adamw": (3e-5, 3e-2),
     "muon": (1e-3, 3e-1),
     "ridge": (1e-6, 10.0),
-    "logistic": (1e-3, 1e3),
+    "logistic": (1e-3, 10.0),
 }
 #: Changes of images `(n, 3, height, width)`, one of which an attacker makes to all images, test images too.
 #: The last four are of none of the kinds that `transformed_images` trains `erase` on.

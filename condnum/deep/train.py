@@ -401,7 +401,7 @@ class _Training:
         ]
         self.before = self._features()
         self.path = descent_path(self.before[2], self.before[3])
-        self.start = self._measured(0)
+        self.start = self._measured(0, self.before)
         self.floor = self.start.accuracy - settings.max_accuracy_drop
         self.state = _RunState(
             best=self.start,
@@ -515,7 +515,7 @@ class _Training:
         live = self._state() if state.mean else {}
         self._load(state.mean)
         try:
-            found = self._measured(state.step)
+            found = self._measured(state.step, self._features())
         except NotFiniteError:
             return None
         latest = not self.method.ranked and found.accuracy >= self.floor
@@ -538,9 +538,9 @@ class _Training:
         state.balance = True
         return found
 
-    def _measured(self, step: int) -> Evaluation:
+    def _measured(self, step: int, features: list[ImageFeatures]) -> Evaluation:
         """Measure θ_t against θ₀ on the same samples each time."""
-        P, other_P, H, other_H = self._features()
+        P, other_P, H, other_H = features
         before, how = self.before, {"groups": self.settings.groups, "seed": self.seed + _STREAM}
         own, held = (
             group_rir(

@@ -24,6 +24,7 @@ from condnum.deep.measure import (
     ROLES,
     check_count,
     descent_path,
+    group_rir,
     head_accuracy,
     path_slowdown,
     rfd,
@@ -58,6 +59,8 @@ ERASE_TRANSFORMED = "erase_transformed"
 INITIAL = "initial"
 #: The six sets of images: to train on, to choose by, to report on.
 SETS = tuple(f"{task}{part}" for task in ("benign", "harmful") for part in ("", "_held", "_test"))
+#: Those that are, and what is kept of their features of θ₀.
+REPORTED, _PARTS = ("benign", "benign_test", "harmful", "harmful_test"), ("values", "labels", "indices")
 #: Steps of 64 images in which a drawn net is trained on D_P.
 _PRETRAINING_STEPS = 400
 #: Side up to which `erase` trains every block, as each step then passes images through the whole net.
@@ -189,7 +192,7 @@ class Choice:
             deep_preset(self.preset) if self.preset and known.name != "erase" else default_settings(known)
         )
         if chosen.whole and (self.side or 224) > _SMALL_SIDE and method != ERASE_TRANSFORMED:
-            chosen = chosen.with_overrides(whole=False)
+            chosen = chosen.with_overrides(whole=False, steps=DeepSettings.steps)
         if method == ERASE_TRANSFORMED:  # the best θ would be that which hides from images as they are
             chosen = chosen.with_overrides(transformed=True, keep="last")
         steps = {"steps": self.steps} if self.steps else {}
@@ -341,14 +344,14 @@ def compute(
         theta, said = made.theta_I.to(device), [*said, *made.warnings]
         row |= {name: getattr(made, name) for name in ("steps", "best_step", "stop_reason")}
     row["seconds"] = time.perf_counter() - started
-    own = _features(theta, samples, place)
-    before = own if after is None else _features(net_of(after[1]).to(device), samples, place)
+    own = {name: samples[name].keep(theta, place).features(theta) for name in REPORTED}
     arrays = net_arrays(theta)
     if after is None:
-        for task, letter in (("benign", "P"), ("harmful", "H")):
-            parts = own[task], own[f"{task}_test"]
-            arrays[f"X_{letter}"] = np.concatenate([part.values for part in parts])
-            arrays[f"y_{letter}"] = np.concatenate([part.labels for part in parts])
+        arrays |= {f"{name}.{part}": getattr(of, part) for name, of in own.items() for part in _PARTS}
+        before = own
+    else:
+        kept = {name: {part: after[1][f"{name}.{part}"] for part in _PARTS} for name in REPORTED}
+        before = {name: ImageFeatures(**parts) for name, parts in kept.items()}  # type: ignore[arg-type]
     found, curves, warnings = _measured(before, own, seed=seed, after=after, **measure)
     row |= _facts(images) | found | {"accuracy": head_accuracy(theta, own["benign_test"])}
     most = float(np.bincount(own["benign_test"].labels).max() / len(own["benign_test"]))
@@ -361,12 +364,6 @@ def compute(
     warnings = [*said, *warnings, *(f"An image does not decode and is left out: {name}." for name in bad)]
     checkpoint.unlink(missing_ok=True)
     return row | {"warnings": " ".join(dict.fromkeys(warnings))}, arrays | curves
-
-
-def _features(theta: Backbone, samples: Mapping[str, Samples], place: Path) -> dict[str, ImageFeatures]:
-    """Return the features of a net on what is reported."""
-    names = ("benign", "benign_test", "harmful", "harmful_test")
-    return {name: samples[name].keep(theta, place).features(theta) for name in names}
 
 
 def _measured(
@@ -385,18 +382,18 @@ def _measured(
     for images in ("", "_test"):
         sets = [of[f"{task}{images}"] for task in ("benign", "harmful") for of in (before, own)]
         sizes: dict[str, Any] = {"groups": groups, "group_size": min(group_size, *map(len, sets))}
-        draws = [rir_from_features(*sets, seed=seed + _DRAW_STRIDE * draw, **sizes) for draw in range(_DRAWS)]
-        warnings += [f"test images: {text}" if images else text for text in draws[0].warnings]
+        found = rir_from_features(*sets, seed=seed, **sizes)
+        warnings += [f"test images: {text}" if images else text for text in found.warnings]
         for convention in ("compact", "ridge", "averaged", "averaged_ridge"):
-            found, prefix = [getattr(draw, convention) for draw in draws], f"{convention}{images}"
-            for name in ("harmful_ratio", "benign_ratio", "rir", "success"):
-                row[f"{prefix}_{name}"] = getattr(found[0], name)
-            row[f"{prefix}_rir_group_std"] = found[0].rir_std
-            row[f"{prefix}_rir_least_draw"] = min(draw.rir for draw in found)
-            row[f"{prefix}_rir_largest_draw"] = max(draw.rir for draw in found)
-            for index, role in enumerate(ROLES if convention == "compact" and not images else ()):
-                row[f"kappa_{role}"] = float(np.median(found[0].kappas[index]))
-                row[f"rank_{role}"] = int(np.median(found[0].ranks[index]))
+            estimate = getattr(found, convention)
+            for name in ("harmful_ratio", "benign_ratio", "rir", "rir_std", "success"):
+                row[f"{convention}{images}_{name}"] = getattr(estimate, name)
+        others = (seed + _DRAW_STRIDE * draw for draw in range(1, _DRAWS))
+        draws = [found.rir, *(group_rir(sets[:2], sets[2:], seed=other, **sizes).rir for other in others)]
+        row |= {f"rir{images}_least_draw": min(draws), f"rir{images}_largest_draw": max(draws)}
+        for index, role in enumerate(() if images else ROLES):
+            row[f"kappa_{role}"] = float(np.median(found.compact.kappas[index]))
+            row[f"rank_{role}"] = int(np.median(found.compact.ranks[index]))
     target = Target.of_features(own["harmful"], own["harmful_test"])
     probe = attack(target, "head-sgd", passes=probe_passes, seed=seed)
     paths = [descent_path(of["harmful"], of["harmful_test"]) for of in (before, own)]
@@ -411,8 +408,8 @@ def _measured(
     row["sgrc"] = float(sgrc(other[-1], (again if after is None else probe.accuracy)[-1]))
     for name, signed in (("rfd", False), ("rfd_signed", True)):
         row[name] = rfd(other[1:], (again if after is None else probe.accuracy)[1:], signed=signed)
-    for how in ("ridge", "logistic"):
-        row[how] = attack(target, how, seed=seed).final
+    for how, trials in (("ridge", 4), ("logistic", 2)):
+        row[how] = attack(target, how, trials=trials, seed=seed).final
     if probe.at_edge:
         warnings.append("The best learning rate of the probe is at the edge of its grid.")
     return row, arrays, warnings
@@ -465,8 +462,10 @@ def save_nets(run: Run, folder: str | Path) -> None:
         file = place / "theta_0.safetensors" if initial else place / row["method"] / "theta_I.safetensors"
         output_folder(file.parent)
         save_backbone(net_of(arrays), file, notes=notes)
-        for name in ("X_P", "y_P", "X_H", "y_H") if initial else ():
-            np.save(output_folder(place / "features") / f"{name}.npy", arrays[name])
+        for task, letter in (("benign", "P"), ("harmful", "H")) if initial else ():
+            for part, name in (("values", "X"), ("labels", "y")):
+                rows = np.concatenate([arrays[f"{task}{split}.{part}"] for split in ("", "_test")])
+                np.save(output_folder(place / "features") / f"{name}_{letter}.npy", rows)
 
 
 # The table, the sentence and the figure.
