@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import time
@@ -311,13 +310,8 @@ def immunize_backbone(
         other = own if apart is None else Samples(apart, None if data.tensors else used, workers=workers)
         sets += [(own, rows), (other.keep(keeps, folder), np.arange(len(other)) if out is None else out)]
     training = _Training(net, known, chosen, tasks, sets, len(given["harmful"].classes), seed)
-    made_of = [
-        *((name, value.shape, str(value.dtype), float(value.double().sum())) for name, value in
-          backbone.model.state_dict().items()),
-        [of.data.checksum for of, _ in sets], used and used.description, known.name, chosen, seed,
-    ]  # fmt: skip
     path = None if checkpoint is None else Path(checkpoint).expanduser()
-    reason = training.run(path, hashlib.sha256(repr(made_of).encode()).hexdigest())
+    reason = training.run(path, f"{backbone.name}, {known.name}, {chosen}, seed {seed}")
     state = training.state
     immunized = copied(backbone)
     immunized.model.load_state_dict({**immunized.model.state_dict(), **state.best_net})
@@ -604,8 +598,7 @@ class _Training:
             raise DataFormatError(f"{path} is not a complete checkpoint; remove it to start over.") from error
         if known != identity:
             raise InvalidInputError(
-                f"{path} is the checkpoint of a run with other images, weights or settings; remove it to "
-                "start over."
+                f"{path} is the checkpoint of another run ({known}); remove it to start over."
             )
         self.state = state
         self._load(state.net)
