@@ -207,12 +207,15 @@ def test_what_the_fast_path_of_a_transformer_layer_never_calls(layer, D, mode):
 @pytest.mark.parametrize("kind", nets.WRAPPED)
 def test_wrapped_nets_are_refused_early(kind):
     net = nets.WRAPPED[kind](nets.plain())
-    for call in (
-        lambda: layer_audit(net, *TASKS),
-        lambda: insert_extractor(net, "0", torch.eye(6), TASKS[0]),
-    ):
-        with pytest.raises(InvalidInputError, match="is compiled, scripted or wrapped"):
-            call()
+    wrapped = pytest.raises(
+        InvalidInputError, match=r"is compiled, scripted or wrapped .*; give the nn.Module"
+    )
+    with wrapped:
+        layer_audit(net, *TASKS)
+    with wrapped:
+        insert_extractor(net, "0", torch.eye(6), TASKS[0])
+    with wrapped:
+        nets.Backbone(net, trainable="2")
 
 
 def test_one_row_is_enough_and_modes_statistics_and_the_generator_stay():

@@ -5,7 +5,7 @@ import copy
 import pytest
 import timm
 import torch
-from nets import NETS, WRAPPED, Encoder, Own, old_norm, plain
+from nets import NETS, Encoder, Own, old_norm, plain
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
@@ -203,12 +203,6 @@ def test_shared_tensors_and_modules():
         Backbone(net, trainable="1")
     for both in (["1", "3"], "all"):
         Backbone(net, trainable=both).check(images())
-
-
-@pytest.mark.parametrize("kind", WRAPPED)
-def test_wrapped_nets_are_refused_early(kind):
-    with pytest.raises(InvalidInputError, match=r"is compiled, scripted or wrapped .*; give the nn.Module"):
-        Backbone(WRAPPED[kind](plain()), trainable="2")
 
 
 def test_what_cannot_be_copied_is_said():
