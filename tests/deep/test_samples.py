@@ -1,7 +1,5 @@
 """Images as a net takes them: transformed, only those that decode, kept, in an order of their own."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
