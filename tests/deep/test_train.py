@@ -192,7 +192,7 @@ def answers(monkeypatch):
 
     def follow(answer):
         monkeypatch.setattr(
-            training._Training, "_measured", lambda _, step: replace(FINE, step=step, **answer(step))
+            training._Training, "_measured", lambda _, step, *__: replace(FINE, step=step, **answer(step))
         )
 
     return follow
