@@ -400,7 +400,9 @@ def _descend(
     elif net is not None:
         kept = {id(p) for p in net.head_parameters()}
         own = net.trainable_parameters() if who.part == "stage" else net.model.parameters()
-        chosen = [p.requires_grad_() for p in own if id(p) not in kept and p.is_floating_point()]
+        chosen = [p for p in own if id(p) not in kept and p.is_floating_point()]
+        for parameter in chosen:
+            parameter.requires_grad_()
     if who.benign:
         head, scale = copy.deepcopy(net.head).requires_grad_(), 1.0
     parameters = [*chosen, *head.parameters()]
@@ -475,8 +477,8 @@ def _descend(
         again = Target(net, target.data["train"], target.data["test"], transform=target.transform)
         again._samples = {(key, False): target.samples(key, pixels=True) for key in ("train", "test")}
         F, y, indices = again.features("train")
-        own = [torch.from_numpy(np.isin(indices, part)) for part in split]
-        parts = [*((F[part], y[part]) for part in own), again.features("test")[:2]]
+        folds = [torch.from_numpy(np.isin(indices, part)) for part in split]
+        parts = [*((F[part], y[part]) for part in folds), again.features("test")[:2]]
         tried = (_solved("ridge", parts, penalty) for penalty in np.geomspace(*RANGES["ridge"], 7))
         found = max(tried, key=lambda scores: scores[0])  # by held-out images alone
         score, reached = found[:2], {passes: found[2]} if measured else {}

@@ -198,24 +198,22 @@ class Samples:
 
     Args:
         data: The images, or what `as_images` takes.
-        transform: From PIL images to tensors; None for tensors.
+        transform: From PIL images to tensors, which are taken as they are.
         workers: Processes that decode.
 
     Raises:
-        InvalidInputError: PIL images without a transform, or tensors with one.
+        InvalidInputError: PIL images without a transform.
     """
 
     def __init__(
         self, data: ImageSource, transform: ImageTransform | None = None, *, workers: int = 0
     ) -> None:
         self.data = as_images(data, "the images")
-        if (transform is None) != self.data.tensors:
+        if transform is None and not self.data.tensors:
             raise InvalidInputError(
                 f"{self.data.title} needs a transform, such as evaluation_transform(input_size=224)."
-                if transform is None
-                else f"{self.data.title} holds tensors, which no transform changes; leave the transform out."
             )
-        self.transform, self.workers = transform, workers
+        self.transform, self.workers = None if self.data.tensors else transform, workers
         self.labels = np.asarray(self.data.labels)  # (N,)
         self.unreadable: dict[Unreadable, None] = {}  # images that were met and do not decode
         self._kept: NDArray[Any] | None = None  # (N, …), of the rows that are done

@@ -299,7 +299,7 @@ def immunize_backbone(
         if out is not None:
             check_count(len(out), f"the part of {('D_P', 'D_H')[number]} that is held out", 2)
         chosen = chosen.with_overrides(group_size=min(chosen.group_size, len(rows)))
-        own = Samples(data, None if data.tensors else used, workers=workers)
+        own = Samples(data, used, workers=workers)
         if number == 0:
             read = next(batch for batch in own.batches(rows[:, None]) if len(batch.labels))
             net.check(read.inputs.to(next(net.parameters())))
@@ -307,7 +307,7 @@ def immunize_backbone(
         own.keep(keeps, folder)
         few = _FEW_CLASSES if known.start and task == "harmful" and len(data.classes) > _FEW_CLASSES else 0
         tasks[task] = TaskStream(own, rows, chosen.batch_size, (seed, number), few)  # type: ignore[index]
-        other = own if apart is None else Samples(apart, None if data.tensors else used, workers=workers)
+        other = own if apart is None else Samples(apart, used, workers=workers)
         sets += [(own, rows), (other.keep(keeps, folder), np.arange(len(other)) if out is None else out)]
     training = _Training(net, known, chosen, tasks, sets, len(given["harmful"].classes), seed)
     path = None if checkpoint is None else Path(checkpoint).expanduser()
@@ -428,6 +428,7 @@ class _Training:
             if due:
                 evaluation = self._evaluate()
                 if evaluation is None:
+                    state.step -= 1  # it has no row
                     return "diverged"
                 row |= asdict(evaluation) | {"step": row["step"]}
             state.seconds = time.perf_counter() - started

@@ -1,7 +1,5 @@
 """A tiny backbone, two tiny tasks, and rows of known spectra."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

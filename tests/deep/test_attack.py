@@ -1,7 +1,5 @@
 """Attacks on nets: who sees through what, what each of them trains, and how the best trial is chosen."""
 
-from __future__ import annotations
-
 import copy
 import math
 
@@ -50,12 +48,8 @@ TRAIN, TEST, BENIGN = signal(150, 1), signal(90, 2), signal(60, 3)
 def test_the_identity_defense_has_exactly_the_same_curve_and_again_another(name):
     """A seed gives the new head, the batches and dropout; what else was drawn before has no part in it."""
     theta, curves = linear(AXES, nn.Dropout(0.5)), []
-    for net, options in (
-        (theta, {}),
-        (copy.deepcopy(theta), {}),
-        (theta, {"again": True}),
-        (theta, {"seed": 1}),
-    ):
+    nets = (theta, copy.deepcopy(theta), theta, theta)
+    for net, options in zip(nets, ({}, {}, {"again": True}, {"seed": 1}), strict=True):
         torch.manual_seed(len(curves))
         state = torch.get_rng_state()
         curves.append(attack(Target(net, TRAIN, TEST), name, passes=3, trials=1, **options).accuracy.tolist())
@@ -245,12 +239,11 @@ def test_images_that_do_not_decode_are_left_out(folder):
 
 
 def test_smoothness_bounds_the_curvature_of_a_softmax_head():
-    X = randn(20, 3)
+    X, y = randn(20, 3), torch.arange(20) % 2
+    extended = torch.cat([X, torch.ones(20, 1)], 1)
 
     def loss(W):
-        return nn.functional.cross_entropy(
-            torch.cat([X, torch.ones(20, 1)], 1) @ W.view(4, 2), torch.arange(20) % 2
-        )
+        return nn.functional.cross_entropy(extended @ W.view(4, 2), y)
 
     curvature = torch.linalg.eigvalsh(torch.autograd.functional.hessian(loss, torch.zeros(8).double()))[-1]
     assert float(curvature) <= smoothness(X) * (1 + 1e-9) <= 2.01 * float(curvature)

@@ -1,7 +1,5 @@
 """Eq. 17: known answers, the dense definition, averages and conventions; SGRC, RFD, the path of a head."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

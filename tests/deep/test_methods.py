@@ -1,7 +1,5 @@
 """What methods do in a step: terms against dense references, gradients against central differences."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,19 +9,8 @@ from sklearn.linear_model import Ridge
 from torch.nn import functional
 
 from condnum.deep import Backbone, DeepSettings, NetPart, NetStep, Samples
-from condnum.deep.methods import (
-    DISTANCE,
-    HARMFUL,
-    LEFT,
-    NET_METHODS,
-    PENALTIES,
-    SUPERVISED,
-    get_net_method,
-    net_method_names,
-    ridge_outputs,
-    ridge_r2,
-    transformed_images,
-)
+from condnum.deep import methods as on_nets
+from condnum.deep.methods import LEFT, NET_METHODS, PENALTIES, SUPERVISED, get_net_method, transformed_images
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.theory.features import feature_r_ill, feature_r_well
 
@@ -43,9 +30,8 @@ def step(D_P, D_H, transform):
         batches = {name: batch._replace(inputs=batch.inputs.double()) for name, batch in
                    zip(("benign", "harmful"), found, strict=True)}  # fmt: skip
         probe = torch.nn.Linear(net.num_features, 5).double()
-        return NetStep(
-            net.double().train(), batches, DeepSettings(**settings), probe, net.snapshot().double(), key
-        )
+        theta_0 = net.double().train().snapshot()
+        return NetStep(net, batches, DeepSettings(**settings), probe, theta_0, key)
 
     return make
 
@@ -135,7 +121,7 @@ def test_the_gradient_of_erase_is_that_of_all_its_parts(smooth, step):
 
     def value():
         found = backward("erase", one)
-        return 0.7 * (found[SUPERVISED] + found[DISTANCE]) + found[LEFT]
+        return 0.7 * (found[SUPERVISED] + found["distance"]) + found[LEFT]
 
     value()
     along, expected = slope(one, value)
@@ -148,14 +134,14 @@ def test_ridge_outputs_are_those_of_scikit_learn(columns, penalty):
     X, other, y = randn(20, columns) * 100 + 7, randn(9, columns, seed=1), torch.arange(20) % 3
     alpha = penalty * float((X - X.mean(dim=0)).square().sum()) / len(X)
     expected = Ridge(alpha=alpha).fit(X, functional.one_hot(y)).predict(other)
-    assert ridge_outputs(X, y, other, 3, penalty).numpy() == pytest.approx(expected, rel=1e-8)
+    assert on_nets.ridge_outputs(X, y, other, 3, penalty).numpy() == pytest.approx(expected, rel=1e-8)
 
 
 def test_ridge_r2_is_near_one_for_labels_in_the_features_and_zero_for_what_says_nothing():
     y = torch.arange(80) // 2 % 4  # the same in both halves
-    assert float(ridge_r2(functional.one_hot(y).double(), y, 4)) > 0.95
-    assert float(ridge_r2(torch.ones(80, 5), y, 4)) <= 0
-    assert float(ridge_r2(randn(80, 5), y, 4)) < 0.1
+    assert float(on_nets.ridge_r2(functional.one_hot(y).double(), y, 4)) > 0.95
+    assert float(on_nets.ridge_r2(torch.ones(80, 5), y, 4)) <= 0
+    assert float(on_nets.ridge_r2(randn(80, 5), y, 4)) < 0.1
 
 
 def test_a_random_change_is_one_for_all_images_and_what_is_read_of_it_counts_half(backbone, step):
@@ -194,11 +180,11 @@ def test_methods_of_ones_own(backbone, step):
     found = one.batches["harmful"].inputs
     assert values["size"] == pytest.approx(float(backbone(found).detach().square().mean()))
     own = SimpleNamespace(
-        name="own", net_parts={}, net_backward=lambda step, weights: {HARMFUL: weights[SUPERVISED]}
+        name="own", net_parts={}, net_backward=lambda step, weights: {LEFT: weights[SUPERVISED]}
     )
-    assert backward(own, one) == {HARMFUL: 0.7}
+    assert backward(own, one) == {LEFT: 0.7}
     with pytest.raises(InvalidInputError, match="method 'bare' has no net_parts, so it is not for nets"):
         get_net_method(SimpleNamespace(name="bare"))
     with pytest.raises(UnknownNameError, match="unknown method 'max_rir'"):
         get_net_method("max_rir")
-    assert [get_net_method(name).name for name in net_method_names()] == list(NET_METHODS)
+    assert [get_net_method(name).name for name in on_nets.net_method_names()] == list(NET_METHODS)

@@ -1,7 +1,5 @@
 """Whole runs on a tiny backbone: what moves, what is kept, how a run ends and goes on; heads and θ₀."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re
@@ -21,14 +19,7 @@ from torch.utils.data import DataLoader
 from condnum.deep import Backbone, DeepSettings, ImageFeatures, Samples, immunize_backbone, open_images
 from condnum.deep import train as training
 from condnum.deep.methods import HARMFUL, LEFT, NET_METHODS, SUPERVISED, NetStep
-from condnum.deep.train import (
-    Evaluation,
-    deep_preset,
-    default_settings,
-    fit_head,
-    head_accuracy,
-    pretrain_backbone,
-)
+from condnum.deep.train import Evaluation, deep_preset, fit_head, head_accuracy, pretrain_backbone
 from condnum.errors import DataFormatError, InvalidInputError, UnknownNameError
 from condnum.progress import PROGRESS_VARIABLE
 
@@ -47,13 +38,19 @@ def run(backbone, D_P, D_H, transform):
     return immunized
 
 
+def same_runs(one, other):
+    states = [of.theta_I.state_dict() for of in (one, other)]
+    same = all(torch.allclose(states[0][key], states[1][key], rtol=1e-5, atol=1e-6) for key in states[0])
+    return same and np.allclose(one.history, other.history, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
 def moved(before, net):
     return {key for key, value in net.state_dict().items() if not torch.equal(value, before[key])}
 
 
 @pytest.mark.parametrize("method", NET_METHODS)
 def test_each_method_moves_its_part_toward_its_goal_and_theta_0_stays(run, backbone, method):
-    before, known = copy.deepcopy(backbone.state_dict()), default_settings(method)
+    before, known = copy.deepcopy(backbone.state_dict()), training.default_settings(method)
     settings = known.with_overrides(steps=24, batch_size=100, record_every=6, groups=2, keep="last")
     result = run(settings, method=method, seed=2)
     assert not moved(before, backbone)
@@ -113,9 +110,7 @@ def test_a_resumed_run_ends_where_an_undisturbed_one_ends(run, tmp_path, monkeyp
         run(**kept)
     resumed = run(**kept)
     assert seen == [*range(1, 6), *range(5, whole.steps + 1)]
-    assert np.allclose(resumed.history, whole.history, rtol=1e-4, atol=1e-5, equal_nan=True)
-    for a, b in zip(resumed.theta_I.parameters(), whole.theta_I.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    assert same_runs(resumed, whole)
     again = run(**kept)
     assert (again.steps, again.best) == (resumed.steps, resumed.best)
     with pytest.raises(InvalidInputError, match="is the checkpoint of a run with other"):
@@ -153,9 +148,7 @@ def test_a_run_that_is_killed_goes_on_from_its_file(tmp_path):
     assert torch.load(path, weights_only=True)["step"] == 4
     exec(KILLED, names)
     whole, resumed = names["run"](None), names["run"](path)
-    assert np.allclose(resumed.history, whole.history, rtol=1e-5, atol=1e-6, equal_nan=True)
-    for a, b in zip(resumed.theta_I.parameters(), whole.theta_I.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    assert same_runs(resumed, whole)
 
 
 def test_a_value_that_is_not_finite_ends_with_the_best_theta_before(run, monkeypatch):
@@ -199,7 +192,7 @@ def answers(monkeypatch):
 
     def follow(answer):
         monkeypatch.setattr(
-            training._Training, "_measured", lambda _, step: replace(FINE, step=step, **answer(step))
+            training._Training, "_measured", lambda _, step, *__: replace(FINE, step=step, **answer(step))
         )
 
     return follow
@@ -237,8 +230,7 @@ def test_a_larger_rir_is_progress_and_what_is_not_met_is_said(run, answers):
     options = {"patience": 1, "record_every": 1, "learning_rate": 1e-9}
     result = run(SHORT.with_overrides(steps=9, **options))
     assert (result.best_step, result.steps > 4, result.stop_reason) == (0, True, "early_stopping")
-    (text,) = run(SHORT.with_overrides(steps=1, keep="last", **options)).warnings
-    assert "no θ met all conditions" in text
+    assert "no θ met all" in run(SHORT.with_overrides(steps=1, keep="last", **options)).warnings[0]
 
 
 def test_progress_names_the_parts_and_the_time_that_is_left(run, tmp_path, monkeypatch):
