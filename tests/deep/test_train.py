@@ -113,7 +113,7 @@ def test_a_resumed_run_ends_where_an_undisturbed_one_ends(run, tmp_path, monkeyp
     assert same_runs(resumed, whole)
     again = run(**kept)
     assert (again.steps, again.best) == (resumed.steps, resumed.best)
-    with pytest.raises(InvalidInputError, match="is the checkpoint of a run with other"):
+    with pytest.raises(InvalidInputError, match="is the checkpoint of a"):
         run(seed=1, **kept)
     kept["checkpoint"].write_bytes(b"half a file")
     with pytest.raises(DataFormatError, match="not a complete checkpoint"):
