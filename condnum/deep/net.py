@@ -306,9 +306,10 @@ class Backbone(nn.Module):
             parts = [input_of(self.model, self.head_name, part) for part in self._cached(images)]
             features: Any = parts[0] if len(parts) == 1 else torch.cat(parts)
         else:
+            layout = torch.channels_last if images.ndim == 4 else torch.preserve_format
 
             def give(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-                own = images.clone()  # a net may write into them
+                own = images.clone(memory_format=layout)  # a net may write into them
                 return ((own, *given[1:]), named) if given else ((), {**named, next(iter(named)): own})
 
             first = self.model.get_submodule(self._first)

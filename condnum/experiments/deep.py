@@ -408,8 +408,7 @@ def _measured(
     row["sgrc"] = float(sgrc(other[-1], (again if after is None else probe.accuracy)[-1]))
     for name, signed in (("rfd", False), ("rfd_signed", True)):
         row[name] = rfd(other[1:], (again if after is None else probe.accuracy)[1:], signed=signed)
-    for how, trials in (("ridge", 4), ("logistic", 2)):
-        row[how] = attack(target, how, trials=trials, seed=seed).final
+    row["ridge"] = attack(target, "ridge", seed=seed).final
     if probe.at_edge:
         warnings.append("The best learning rate of the probe is at the edge of its grid.")
     return row, arrays, warnings
@@ -489,7 +488,7 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
         for name, column in (("compact", "compact"), ("ridge", "ridge"), ("test", "compact_test")):
             line[f"immunized_{name}"] = int(own[f"{column}_success"].eq(True).sum())
         line |= {"of": len(own), "slowdown": own["slowdown"].median(), "steps": int(own["steps"].max())}
-        own = own.assign(sgd=own["probe_50"], solved=own[["ridge", "logistic"]].max(axis=1))
+        own = own.assign(sgd=own["probe_50"], solved=own["ridge"])
         for name in ("accuracy", "sgd", "solved"):
             line |= {f"{name}_mean": 100 * own[name].mean(), f"{name}_std": 100 * own[name].std()}
         for name in ("sgrc", "rfd", "rfd_signed"):
@@ -553,7 +552,7 @@ def figure(run: Run) -> Any:
         geometric=False, hovertemplate="epoch %{x}: %{y:.1f} %",
     )  # fmt: skip
     for (backbone, method), own in run.rows.groupby(["backbone", "method"], sort=False):
-        level, style = 100 * own[["ridge", "logistic"]].max(axis=1).mean(), style_of(str(method))
+        level, style = 100 * own["ridge"].mean(), style_of(str(method))
         add_line(
             figure, f"{style.label}, solved", [0, curves["epoch"].max()], [level, level], style.color, "dot",
             width=1.6, hovertemplate=f"solver: {level:.1f} %", legendgroup=method, showlegend=False, row=1,
