@@ -334,6 +334,9 @@ def sgrc(before: ArrayLike, after: ArrayLike) -> Any:
         before: Accuracies on θ₀.
         after: Accuracies on θ_I, of the same shape.
 
+    Returns:
+        Percent, of the same shape.
+
     Examples:
         >>> sgrc([0.8, 0.5], [0.6, 0.5]).round(6).tolist()
         [25.0, 0.0]
@@ -352,6 +355,9 @@ def rfd(before: ArrayLike, after: ArrayLike, *, signed: bool = False) -> float:
         before: `(E,)` test accuracies of a probe on θ₀ after each pass.
         after: `(E,)` those on θ_I.
         signed: Without the absolute value.
+
+    Returns:
+        Percent.
 
     Examples:
         >>> rfd([0.5, 0.8], [0.6, 0.8]), rfd([0.5, 0.8], [0.6, 0.8], signed=True)
