@@ -25,7 +25,7 @@ from torch.nn.utils import parametrize
 
 from condnum.data.images import ImageSource, as_images
 from condnum.deep.measure import head_accuracy
-from condnum.deep.net import Backbone, evaluating
+from condnum.deep.net import Backbone, copied, evaluating
 from condnum.deep.samples import CHUNK, ImageFeatures, ImageTransform, Rows, Samples, hold_out, minibatches
 from condnum.errors import InvalidInputError, UnknownNameError, check_integer
 from condnum.machine import memory_advice
@@ -389,7 +389,7 @@ def _descend(
     measured: Collection[int],
 ) -> _Trial:
     """Train by an optimizer on D_H, or first on D_P alone, and measure after passes."""
-    net: Any = None if who.part == "head" else copy.deepcopy(target.net).requires_grad_(False)
+    net: Any = None if who.part == "head" else copied(target.net).requires_grad_(False)
     device = target.device
     X = sets[0][0]
     scale = float(X.double().square().mean().sqrt()) or 1.0  # the scale of θ is a free parameter

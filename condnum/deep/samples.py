@@ -218,7 +218,7 @@ class Samples:
         self.unreadable: dict[Unreadable, None] = {}  # images that were met and do not decode
         self._kept: NDArray[Any] | None = None  # (N, …), of the rows that are done
         self._done = np.zeros(0, dtype=bool)  # (N,)
-        self._activations = False
+        self._trunk = ""  # checksum of the trunk whose output is kept
 
     def __len__(self) -> int:
         """Return the number of images N."""
@@ -244,8 +244,9 @@ class Samples:
         room = _BUDGET if folder is None else shutil.disk_usage(output_folder(folder)).free // 2
         if example.nbytes * len(self) > room:
             return self
+        self._trunk = trunk.trunk_checksum if trunk else ""
         made_of = [
-            trunk and trunk.trunk_checksum,
+            self._trunk,
             self.data.checksum,
             self.transform and self.transform.description,
         ]
@@ -263,7 +264,7 @@ class Samples:
             left = duration((len(todo) - count) * (time.perf_counter() - started) / count)
             stage = f"{what} of {self.data.title}, {left} left"
             report_event(stage=stage, step=min(count, len(todo)), steps=len(todo))
-        self._kept, self._done, self._activations = kept, done, trunk is not None
+        self._kept, self._done = kept, done
         return self
 
     def _run(self, backbone: Backbone, images: Tensor) -> Tensor:
@@ -282,7 +283,7 @@ class Samples:
                 torch.from_numpy(np.array(self._kept[known])),
                 torch.from_numpy(self.labels[known]),
             )
-            yield Batch(inputs, labels, torch.from_numpy(known), self._activations)
+            yield Batch(inputs, labels, torch.from_numpy(known), bool(self._trunk))
 
     def _decoded(self, rows: Iterable[Rows]) -> Iterator[Batch]:
         """Decode rows, and refuse a set most of which cannot be read, a few broken files being normal."""
@@ -309,6 +310,10 @@ class Samples:
 
         `model` is a module, such as a `Backbone`, from images `(B, 3, h, w)` to features `(B, D)`.
         """
+        if self._trunk and self._trunk != getattr(model, "trunk_checksum", ""):
+            raise InvalidInputError(
+                f"activations of {self.data.title} are kept of another trunk; make new Samples for this net."
+            )
         chosen = np.arange(len(self)) if rows is None else rows
         parts = [chosen[k : k + CHUNK] for k in range(0, len(chosen), CHUNK)]
         device = next((p.device for p in model.parameters()), torch.device("cpu"))

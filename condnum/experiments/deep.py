@@ -383,7 +383,8 @@ def _measured(
         sets = [of[f"{task}{images}"] for task in ("benign", "harmful") for of in (before, own)]
         sizes: dict[str, Any] = {"groups": groups, "group_size": min(group_size, *map(len, sets))}
         found = rir_from_features(*sets, seed=seed, **sizes)
-        warnings += [f"test images: {text}" if images else text for text in found.warnings]
+        new = [text for text in found.warnings if text not in warnings]
+        warnings += [f"test images: {text}" if images else text for text in new]
         for convention in ("compact", "ridge", "averaged", "averaged_ridge"):
             estimate = getattr(found, convention)
             for name in ("harmful_ratio", "benign_ratio", "rir", "rir_std", "success"):
