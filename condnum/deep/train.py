@@ -76,7 +76,7 @@ class DeepSettings:
     """
 
     optimizer: Literal["sgd", "adam"] = "adam"  # sgd: with Nesterov momentum 0.9
-    learning_rate: float = 2e-4  # η of θ and of the head
+    learning_rate: float = 5e-4  # η of θ and of the head
     steps: int | None = 150  # at most; None: `epochs`
     epochs: int = 3  # passes over the smaller task, as Table 4 counts them
     batch_size: int = 100  # images of each task in a step
