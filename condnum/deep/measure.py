@@ -346,7 +346,7 @@ def sgrc(before: ArrayLike, after: ArrayLike) -> Any:
 
 
 def rfd(before: ArrayLike, after: ArrayLike, *, signed: bool = False) -> float:
-    """Return RFD = (1/E)·Σ_t |M_base(t) − M_immu(t)|/M_base(t) in percent, over the passes of a probe.
+    r"""Return :math:`\mathrm{RFD} = \frac1E\sum_t |M_0(t) - M_I(t)|/M_0(t)` in percent.
 
     As published it has no sign: a net that is learned *faster* after immunization counts as protected.
     Signed, it is negative there.

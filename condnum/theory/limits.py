@@ -102,7 +102,8 @@ def exclusive_directions(task: Task, other: Task) -> tuple[Tensor, Tensor]:
     if not basis.shape[1]:
         return basis.new_zeros(0), basis
     _, sigma, rows = singular_triples(task.root @ basis)
-    kept = sigma > max(other.null_noise, other.rtol, task.rtol) * task.sigma[0]
+    noise = other.null_noise + other.rtol + task.rtol  # of the basis, of its rank, and of the rows
+    kept = sigma > noise * task.sigma[0]
     return sigma[kept].square(), basis @ rows[kept].mT
 
 
