@@ -311,7 +311,8 @@ def immunize_backbone(
         sets += [(own, rows), (other.keep(keeps, folder), np.arange(len(other)) if out is None else out)]
     training = _Training(net, known, chosen, tasks, sets, len(given["harmful"].classes), seed)
     path = None if checkpoint is None else Path(checkpoint).expanduser()
-    reason = training.run(path, f"{backbone.name}, {known.name}, {chosen}, seed {seed}")
+    images = ", ".join(samples.data.checksum[:8] for samples, _ in sets)
+    reason = training.run(path, f"{backbone.name}, {known.name}, {chosen}, seed {seed}, images {images}")
     state = training.state
     immunized = copied(backbone)
     immunized.model.load_state_dict({**immunized.model.state_dict(), **state.best_net})
