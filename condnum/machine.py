@@ -7,6 +7,7 @@ import platform
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Generator, Mapping
@@ -34,16 +35,18 @@ def limited_threads(threads: int | None) -> Generator[None, None, None]:
     if threads is None:
         yield
         return
-    import torch
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    before = torch.get_num_threads()
+    torch = sys.modules.get("torch")  # an explorer that needs none does not wait for it
+    before = torch.get_num_threads() if torch else 0
     with threadpool_limits(limits=threads):
-        torch.set_num_threads(threads)
+        if torch:
+            torch.set_num_threads(threads)
         try:
             yield
         finally:
-            torch.set_num_threads(before)
+            if torch:
+                torch.set_num_threads(before)
 
 
 # Memory.

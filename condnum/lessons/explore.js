@@ -54,7 +54,8 @@
       return (value) => { tick.checked = value; };
     },
     slider(box, control, change, refuse) {
-      const { name, label, low, high, log, whole, step, play, values } = control;
+      const { name, label, low, high, log, whole, step, play, values, names = [] } = control;
+      const said = add(box, "span", { className: "condnum-stop" }); // the name of a stop
       const typed = add(box, "input", { type: "text", inputMode: "decimal", className: "condnum-number" });
       const nearer = (value) => (best, one, i) => (Math.abs(one - value) < Math.abs(values[best] - value) ? i : best);
       const at = (value) => (values ? values.reduce(nearer(value), 0) : log ? Math.log10(value) : value);
@@ -74,7 +75,8 @@
       const show = (value) => {
         shown = value;
         slide.value = at(value);
-        slide.setAttribute("aria-valuetext", numeral(value));
+        said.textContent = names[values?.indexOf(value)] ?? "";
+        slide.setAttribute("aria-valuetext", `${numeral(value)} ${said.textContent}`.trim());
         write(numeral(value));
       };
       slide.oninput = () => change(from(slide.valueAsNumber));
@@ -99,16 +101,12 @@
 
   function row(parent, control, change, refuse) {
     const { help, kind } = control;
-    const box = add(parent, "div", { className: `condnum-row condnum-${kind}`, title: help });
+    const box = add(parent, "div", { className: `condnum-row condnum-${kind}`, title: help || "" });
     const label = add(box, "label", { innerHTML: control.label }).textContent;
     const show = condnum.rows[kind](box, { ...control, label }, change, refuse);
     const parts = box.querySelectorAll("input, select, button");
     for (const part of parts) if (part.tagName !== "BUTTON") part.setAttribute("aria-label", label);
-    const enable = (on) => {
-      box.classList.toggle("condnum-idle", !on);
-      for (const part of parts) part.disabled = !on;
-    };
-    return { show, enable, alert: () => box.querySelector("[role=alert]") ?? add(box, "span", { role: "alert" }) };
+    return { show, alert: () => box.querySelector("[role=alert]") ?? add(box, "span", { role: "alert" }) };
   }
 
   // The points of the drawn traces as CSV, a row each: panel, trace, x, y, and z of a heat map.
@@ -125,12 +123,14 @@
     return [["panel", "trace", "x", "y", "z"], ...rows].map((row) => row.map(cell).join(",")).join("\n");
   };
 
-  // An explorer in `host`. `source.ask(state)` promises {figure, caption, error}; a recording knows `nearest`,
-  // a kernel the `code` of what it shows.
+  // An explorer in `host`. `source.ask(state)` promises {figure, sentence, table, error}; a recording knows `nearest`
+  // and what it `lacks`, a kernel the `code` of what it shows.
   condnum.mount = (host, spec, source) => {
     host.classList.add("condnum-explorer");
     const side = add(host, "div", { className: "condnum-side" });
-    const plot = add(add(host, "div", { className: "condnum-place" }), "div", { className: "condnum-plot" });
+    const place = add(host, "div", { className: "condnum-place" });
+    const verdict = add(place, "div", { className: "condnum-verdict", role: "status" });
+    const plot = add(place, "div", { className: "condnum-plot" });
     const folded = add(null, "details", { className: "condnum-more" }, add(null, "summary", {}, "More settings"));
     let state = { ...spec.state }, payload = null, running = false, waiting = false, note = [];
     const rows = {}, change = (part, said = "") => {
@@ -143,17 +143,17 @@
       ask();
     };
     const presets = add(side, "div", { className: "condnum-presets" });
-    for (const { label, help, settings } of spec.presets)
-      add(presets, "button", { title: help, onclick: () => change(settings) }, label);
+    for (const { label, settings } of spec.presets)
+      add(presets, "button", { onclick: () => change({ ...spec.state, ...settings }) }, label);
     const back = { title: "Back to the settings at the start", onclick: () => change(spec.state) };
     add(presets, "button", back, "Reset");
     for (const control of spec.controls) {
-      const { name, advanced } = control, set = (value) => change({ [name]: value });
-      rows[name] = row(advanced ? folded : side, control, set, say);
+      const { name, live } = control, set = (value) => change({ [name]: value });
+      rows[name] = row(live ? folded : side, control, set, say);
     }
     if (folded.children.length > 1) side.append(folded);
-    const verdict = add(side, "div", { className: "condnum-verdict", role: "status" });
     const below = add(host, "div", { className: "condnum-below" }), alarm = add(side, "div", { role: "alert" });
+    if (source.lacks) add(side, "div", { className: "condnum-lacks", innerHTML: source.lacks });
     const tools = add(side, "div", { className: "condnum-tools" });
     const tool = (label, title, onclick) => add(tools, "button", { title, onclick }, label);
     if (source.code) {
@@ -182,10 +182,7 @@
       if (folded.contains(line)) folded.open = true;
     }
     function show() {
-      for (const { name, only } of spec.controls) {
-        rows[name].show(state[name]);
-        rows[name].enable(Object.entries(only).every(([mode, values]) => values.includes(state[mode])));
-      }
+      for (const { name } of spec.controls) rows[name].show(state[name]);
     }
     async function ask() { // the latest state alone: those that a drag has passed are not computed
       waiting = true;
@@ -204,8 +201,8 @@
       if (next.state && !waiting) { state = next.state; show(); }
       source.written?.(state);
       if (next.error) say(next.error, next.field); else say(...note);
-      verdict.innerHTML = next.caption ?? "";
-      below.replaceChildren(...verdict.querySelectorAll(".condnum-wide")); // what needs the width of the page
+      verdict.innerHTML = next.sentence ?? "";
+      below.innerHTML = next.table ?? "";
       host.classList.toggle("condnum-blank", !next.figure);
       if (!next.figure) return;
       await repaint(condnum.follow);
@@ -233,9 +230,8 @@
 
   // Plays a recording. The address holds what differs from the start, so that a situation can be linked to;
   // explorers after the first of a page have a number before their names there.
-  condnum.play = async (host, number = 0) => {
-    const source = await condnum.decode(condnum.recordings[host.dataset.explorer]), { controls } = source.spec;
-    const start = source.nearest({ ...source.spec.state, ...JSON.parse(host.dataset.settings ?? "{}") });
+  condnum.play = async (host, recording, number = 0) => {
+    const source = await condnum.decode(recording), { controls, state: start } = source.spec;
     const before = number ? `${number + 1}.` : "";
     const words = () => new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
     const written = (state) => {
@@ -244,7 +240,7 @@
         if (state[name] === start[name]) all.delete(before + name); else all.set(before + name, state[name]);
       if (String(all) !== String(words())) history.replaceState(null, "", `#${all}`);
     };
-    const mounted = condnum.mount(host, { ...source.spec, state: start }, { ...source, written });
+    const mounted = condnum.mount(host, source.spec, { ...source, written });
     const heed = () => {
       const asked = { ...start }, wrong = [];
       for (const control of controls) {
