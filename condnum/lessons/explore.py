@@ -44,6 +44,10 @@ class Control:
         """Return a value that the control may have."""
         raise NotImplementedError
 
+    def recorded(self, wanted: Iterable[Any]) -> list[Any]:
+        """Return the values that a recording has."""
+        raise NotImplementedError
+
 
 class FieldError(InvalidInputError):
     """A value that a control refuses; the page shows the words beside it."""
@@ -155,7 +159,7 @@ def control_of(name: str, given: Any) -> Control:
     if isinstance(given, tuple) and len(given) in (2, 3) and given[0] < given[1]:
         return Slider(*given)
     if isinstance(given, int | float) and given:
-        return Slider(*sorted((-given, 3 * given)))
+        return Slider(min(-given, 3 * given), max(-given, 3 * given))
     raise InvalidInputError(
         f"the control of {name} must be (low, high), (low, high, step), a number, a list, {{words: value}}, "
         f"a boolean, or a Slider, Log, Choice or Check, got {given!r}."

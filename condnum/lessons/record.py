@@ -13,12 +13,16 @@ from typing import Any
 import numpy as np
 
 from condnum.errors import CondnumError, InvalidInputError
-from condnum.lessons.draw import Json, plotly_figure
+from condnum.lessons.draw import Json
 from condnum.lessons.explore import Explorer, Slider, split
 from condnum.machine import limited_threads
 
 #: States of an explorer that a page may have.
 MOST = 500
+#: Digits of a number that are kept, as figures show four.
+DIGITS = 5
+#: The type of plotly's figures in notebooks.
+PLOTLY = "application/vnd.plotly.v1+json"
 #: How an executed notebook keeps a recording, beside the figure that it shows first.
 RECORDING = "application/vnd.condnum.explorer+json"
 
@@ -32,10 +36,9 @@ class Recorded:
             self.drawn = explorer.draw(state, others)
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        figure = self.drawn["figure"]
+        figure = plain(self.drawn["figure"], DIGITS)
         figure["layout"] |= {"title": {"text": self.drawn["sentence"], "font": {"size": 14}}}
-        shown = plotly_figure(figure)._repr_mimebundle_()
-        return shown | {RECORDING: recording(self.explorer, self.state, self.others)}
+        return {PLOTLY: figure, RECORDING: recording(self.explorer, self.state, self.others)}
 
 
 def stops(explorer: Explorer) -> dict[str, list[Any]]:
@@ -111,10 +114,10 @@ def pack(drawn: list[Json]) -> str:
             text = json.dumps(plain(frame), ensure_ascii=False)
             row.append(number_of(text, lambda text=text: text))
             for of in numbers:
-                key = tuple((name, str(of[name].dtype), of[name].tobytes()) for name in of)
+                key: Any = tuple((name, str(of[name].dtype), of[name].tobytes()) for name in of)
                 if any(value.dtype.kind == "O" for value in of.values()):
                     key = (json.dumps(plain(of)),)
-                row.append(number_of(key, lambda of=of: json.dumps(plain(of, 5), ensure_ascii=False)))
+                row.append(number_of(key, lambda of=of: json.dumps(plain(of, DIGITS), ensure_ascii=False)))
         rows.append(row)
     text = f'{{"parts":[{",".join(parts)}],"rows":{json.dumps(rows)}}}'
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()

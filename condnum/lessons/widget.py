@@ -121,7 +121,7 @@ class ExplorerWidget(PlotlyWidget):
             with limited_threads(1):  # small matrices: threads cost more than they give
                 found = self.explorer.draw(self.state, self._others)
             found["code"] = self.explorer.code(self.state, self._others)
-            self._content = plain(found)
+            self._content = plain(found, 6)
         except Exception as error:  # Jupyter hides it in a log
             self.error = _words("nothing can be drawn for these settings", error)
         self._show(self.error)
