@@ -153,8 +153,7 @@
     }
     if (folded.children.length > 1) side.append(folded);
     const below = add(host, "div", { className: "condnum-below" }), alarm = add(side, "div", { role: "alert" });
-    if (source.lacks) add(side, "div", { className: "condnum-lacks", innerHTML: source.lacks });
-    const tools = add(side, "div", { className: "condnum-tools" });
+    const tools = add(place, "div", { className: "condnum-tools" });
     const tool = (label, title, onclick) => add(tools, "button", { title, onclick }, label);
     if (source.code) {
       const copy = tool("Copy settings as code", "Copy the line of Python that makes this explorer again", () => {
@@ -173,6 +172,8 @@
       Object.assign(document.createElement("a"), { href: url, download: `${spec.name}.csv` }).click();
       setTimeout(() => URL.revokeObjectURL(url), 60000);
     });
+
+    if (source.lacks) add(tools, "span", { className: "condnum-lacks", innerHTML: source.lacks });
 
     function say(error, field = "") {
       for (const line of [alarm, ...host.querySelectorAll(".condnum-row [role=alert]")]) line.textContent = "";

@@ -273,21 +273,14 @@ class Explorer:
             name: Yours(name, others[name], self.library[name]) for name in others if name in self.library
         }
         panels, words, table = returned(self.function(**{**state, **others, **yours}))
-        used = [one for one in yours.values() if one.used]
-        if used:
+        agrees = True
+        if used := [f"<b>{one.name}</b>" for one in yours.values() if one.used]:
             rest = {name: value for name, value in others.items() if name not in yours}
-            theirs, _, _ = returned(self.function(**{**state, **rest}))
-            differs = beside(panels, theirs)
-            names = " and ".join(f"<b>{one.name}</b>" for one in used)
-            agrees = f"Your {names} draws what the library's does. "
-            words = (f"Your {names}: the library's is drawn in gray. " if differs else agrees) + words
-        columns = 2 if len(panels) == 4 else 3
-        return {
-            "figure": figure(panels, columns=columns),
-            "sentence": words,
-            "table": table,
-            "yours": bool(used),
-        }
+            agrees = not beside(panels, returned(self.function(**{**state, **rest}))[0])
+            said = " draws what the library's does. " if agrees else ": the library's is drawn in gray. "
+            words = f"Your {' and '.join(used)}{said}{words}"
+        drawn = figure(panels, columns=2 if len(panels) == 4 else 3)
+        return {"figure": drawn, "sentence": words, "table": table, "agrees": agrees}
 
     def spec(self) -> Json:
         """Return controls, presets and the start, as JSON for the page."""

@@ -22,8 +22,8 @@ condnum.decode = async ({ spec, states }) => {
     data.forEach((trace, i) => Object.assign(trace, structuredClone(parts[numbers[i]])));
     return { state: at, sentence, table, error, figure: { data, layout } };
   };
-  const more = fixed.length ? `, and sets ${fixed.map(({ label }) => label).join(", ")}` : "";
-  const lacks = `This page has recorded ${rows.length} states. JupyterLab (<code>make lab</code>) runs the cell, takes every value${more}.`;
+  const more = fixed.length ? `, also of ${fixed.map(({ label }) => label).join(", ")}` : "";
+  const lacks = `This page has recorded ${rows.length} states. JupyterLab (<code>make lab</code>) runs your code and takes all values${more}.`;
   const presets = spec.presets.filter(({ settings }) => (
     fixed.every(({ name, values: [value] }) => (settings[name] ?? value) === value)));
   return { spec: { ...spec, presets, controls: moving }, nearest, ask, lacks };

@@ -16,24 +16,23 @@ from condnum.errors import CondnumError, InvalidInputError
 from condnum.lessons.draw import Json
 from condnum.lessons.explore import Explorer, Slider, split
 from condnum.machine import limited_threads
+from condnum.page.notebook import PLOTLY, RECORDING
 
 #: States of an explorer that a page may have.
 MOST = 500
 #: Digits of a number that are kept, as figures show four.
 DIGITS = 5
-#: The type of plotly's figures in notebooks.
-PLOTLY = "application/vnd.plotly.v1+json"
-#: How an executed notebook keeps a recording, beside the figure that it shows first.
-RECORDING = "application/vnd.condnum.explorer+json"
 
 
 class Recorded:
     """What a notebook shows of an explorer that becomes a page: a figure, and all states beside it."""
 
     def __init__(self, explorer: Explorer, state: Mapping[str, Any], others: Mapping[str, Any]) -> None:
-        self.explorer, self.state, self.others = explorer, state, others
         with limited_threads(1):
+            if explorer.draw(state, others)["agrees"]:  # a page has no "your"
+                others = {name: value for name, value in others.items() if name not in explorer.library}
             self.drawn = explorer.draw(state, others)
+        self.explorer, self.state, self.others = explorer, state, others
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         figure = plain(self.drawn["figure"], DIGITS)

@@ -24,7 +24,7 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
 from condnum.errors import require
 from condnum.files import asset, write_text
-from condnum.page.notebook import PARAMETERS_TAG, RUN_TYPE, first_heading, read_notebook
+from condnum.page.notebook import PARAMETERS_TAG, PLOTLY, RECORDING, RUN_TYPE, first_heading, read_notebook
 from condnum.page.tables import mark_tables
 
 
@@ -48,7 +48,6 @@ def mathml(tex: str, *, display: bool = False) -> str:
     return found
 
 
-PLOTLY = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 #: A warning as Python prints it: the file and line, what it says, the line of code.
@@ -75,7 +74,9 @@ def answer_of(path: str | os.PathLike[str]) -> tuple[str, int]:
 
 
 def shown_notebook(notebook: Any) -> tuple[Any, list[dict[str, Any]]]:
-    """Return what a page without a kernel shows of a notebook, with numbered slots, and its plotly figures.
+    """Return what a page without a kernel shows of a notebook, with numbered slots, and what goes there.
+
+    That is plotly's JSON of a figure, or the recording of an explorer.
 
     The figures go back in after the export: nbconvert parses its whole page once more, which is slow
     for 5 MB of plotly.js and might change it.
@@ -109,8 +110,8 @@ def shown_notebook(notebook: Any) -> tuple[Any, list[dict[str, Any]]]:
 
 def _page_data(data: Mapping[str, Any], figures: list[dict[str, Any]]) -> dict[str, Any]:
     """Reduce an output to the types that a page can show; collect its figure."""
-    if PLOTLY in data:
-        figure = data[PLOTLY]
+    if kept := [data[kind] for kind in (RECORDING, PLOTLY) if kind in data]:
+        figure = kept[0]
         figures.append(json.loads(figure) if isinstance(figure, str) else figure)
         return {"text/html": f'<div class="figure" data-slot="{len(figures) - 1}"></div>'}
     if WIDGET in data:
@@ -179,6 +180,8 @@ def render_html(notebook: Any, *, title: str | None = None, name: str = "report"
     if figures:  # as on the site: plotly.js, and what draws with it into the frames of a page
         scripts.append(require("plotly.offline", "viz").get_plotlyjs())
         scripts.append(asset("page/paint.js", "page/frames.js"))
+    if plays := any("states" in figure for figure in figures):
+        scripts.append(asset("lessons/explore.js", "lessons/record.js"))
     html = page_of(
         str(soup),
         title=title or own_title or name,
@@ -186,7 +189,7 @@ def render_html(notebook: Any, *, title: str | None = None, name: str = "report"
         contents=[(element["id"], element.get_text()) for element in soup.find_all("h2")],
         parameters=dict(known or papermill.get("parameters", {})),
         made=f", run on {started} UTC" if started else "",
-        css=math_css() if soup.math else "",
+        css=(math_css() if soup.math else "") + (asset("lessons/explore.css") if plays else ""),
         scripts=scripts,
     )
     return fill_slots(html, [figure_html(figure, f"figure-{n}") for n, figure in enumerate(figures)])
@@ -211,7 +214,17 @@ def fill_slots(page: str, drawn: Sequence[str]) -> str:
 
 
 def figure_html(figure: Mapping[str, Any], name: str) -> str:
-    """Return plotly's JSON of a figure as an empty frame and its data, which `frames.js` draws."""
+    """Return plotly's JSON of a figure as an empty frame and its data, which `frames.js` draws.
+
+    The recording of an explorer becomes the place where `record.js` plays it.
+    """
+    if "states" in figure:
+        label, text = escape(figure["spec"]["doc"].split("\n")[0]), _as_script(figure)
+        return (
+            f'<div class="condnum-recorded" role="group" aria-label="{label}">'
+            f'<script type="application/json">{text}</script>'
+            "<noscript>This explorer needs JavaScript.</noscript></div>"
+        )
     layout = {key: value for key, value in figure.get("layout", {}).items() if key != "template"}
     height = int(layout.get("height") or 450)
     lines = {trace.get("type", "scatter") for trace in figure.get("data", [])} <= {"scatter", "scattergl"}
@@ -223,13 +236,19 @@ def figure_html(figure: Mapping[str, Any], name: str) -> str:
     title = re.split(r"<br\s*/?>", (layout.get("title") or {}).get("text") or "figure")[0]
     label = escape(Markup(title).striptags())
     slim = {"data": figure.get("data", []), "layout": layout}
-    text = json.dumps(slim, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
+    text = _as_script(slim)
     return (
         f'<div class="figure" tabindex="0" role="group" aria-label="{label}">'
         f'<div id="{name}" class="plot-frame" style="min-height:{height}px;min-width:{width}px"></div>'
         f'<script type="application/json" data-for="{name}">{text}</script>'
         "<noscript>This figure needs JavaScript.</noscript></div>"
     )
+
+
+def _as_script(value: Any) -> str:
+    """Return JSON that may stand in a script of a page."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.replace("</", "<\\/")
 
 
 def report_css() -> str:

@@ -19,6 +19,9 @@ from condnum.files import atomic_write, output_folder, shipped
 PARAMETERS_TAG = "parameters"
 #: How an executed notebook keeps the run of an experiment, for programs, beside what it shows.
 RUN_TYPE = "application/vnd.condnum.run+json"
+#: How it keeps a figure, and the recording of an explorer beside its first figure.
+PLOTLY = "application/vnd.plotly.v1+json"
+RECORDING = "application/vnd.condnum.explorer+json"
 
 
 def notebooks() -> dict[str, Path]:

@@ -148,7 +148,8 @@ const condnum = {};
         left = Math.max(left, 14 + widest(y.ticktext, 12) + (y.title?.text ? 24 : 0));
       }
       // Rows with names keep their height, and squares are as high as wide.
-      const tall = y.scaleanchor ? width - 66 : Math.max(PANEL, y.ticktext ? (top - bottom) * was : 0);
+      const [wide, high] = [x, y].map(({ range: [a, b] = [0, 1] }) => Math.abs(b - a));
+      const tall = y.scaleanchor ? (width - 66) * (high / wide) : Math.max(PANEL, y.ticktext ? (top - bottom) * was : 0);
       return { x, y, tall, id: `x${key.slice(5)}`, left: of(x)[0], right: of(x)[1], top };
     }).sort((a, b) => b.top - a.top || a.left - b.left);
     const room = width - left - 10;

@@ -1,16 +1,14 @@
 """The site: lessons, results, guide and API as pages that need no server, by Sphinx, MyST-NB and furo.
 
 `condnum/site/` has its configuration and the pages that are written by hand; lessons, results and the API are
-added to a copy of it. Executed lessons and recordings of explorers stay in a cache until the code changes.
+added to a copy of it. Executed lessons, with their recorded explorers, stay in a cache until the code changes.
 """
 
 import hashlib
 import html
-import json
 import re
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cache as cached
+from collections.abc import Callable, Collection, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -48,8 +46,7 @@ _SHARED = (
     "page/*.js",
     "page/cards.css",
     "lessons/*.js",
-    "lessons/frame/*.js",
-    "lessons/frame/*.css",
+    "lessons/*.css",
 )
 
 
@@ -59,30 +56,28 @@ def build_site(
     *,
     cache: Path = CACHE,
     lessons: Sequence[str] = LESSONS,
-    explorers: Sequence[str] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Path:
     """Write `target/site/` anew, with the runs below `root` and the committed ones; return its first page.
 
-    What cannot be made, a lesson or a recording, is left out and said.
+    A lesson that cannot be run is left out and said.
 
     Raises:
         OutputError: The disk is full, or the folder cannot be written.
     """
     package, work = shipped("site"), output_folder(cache) / "source"
-    wanted = recorded_explorers() if explorers is None else explorers
-    ran, players = _parts(cache, lessons, wanted, say)
+    ran = _executed(cache, lessons, say)
     made, new, old = work.with_name("html"), output_folder(target) / ".site-new", target / "site"
     try:
         for folder in (work, made, new):
             shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(package / "pages", work)
         shutil.copy(package / "conf.py", work)
-        _scripts(work / "_static", players)
-        for name, text in (_written(work, players, ran) | _api() | _results(root, work, players)).items():
+        _scripts(work / "_static")
+        for name, text in (_written(work, ran) | _api() | _results(root)).items():
             write_text(output_folder((work / name).parent) / Path(name).name, text)
         for name, path in ran.items():
-            page = page_notebook(read_notebook(path), name, players)
+            page = page_notebook(read_notebook(path), name)
             nbformat.write(page, output_folder(work / "learn") / f"{name}.ipynb")
         status = require("sphinx.cmd.build", "site").build_main(["-q", "-j", "auto", str(work), str(made)])
         if status:
@@ -101,16 +96,7 @@ def build_site(
     return old / "index.html"
 
 
-# Lessons and recordings.
-
-
-@cached
-def recorded_explorers() -> tuple[str, ...]:
-    """Return the explorers that are recorded: those of the lessons, and labs on real data."""
-    from condnum.lessons.alignment_lab import LABS
-    from condnum.lessons.explorers import EXPLORERS
-
-    return (*LABS, *EXPLORERS)
+# Lessons.
 
 
 def lesson_path(name: str, cache: Path) -> Path:
@@ -119,38 +105,26 @@ def lesson_path(name: str, cache: Path) -> Path:
     return cache / "lessons" / f"{name}-{state.hexdigest()[:12]}" / REPORT
 
 
-def _parts(
-    cache: Path, lessons: Sequence[str], explorers: Sequence[str], say: Callable[[str], None]
-) -> tuple[dict[str, Path], dict[str, Path]]:
-    """Make what this code has not made yet, on all cores; return executed lessons and recordings."""
-    from condnum.lessons.explorers import is_current
-
+def _executed(cache: Path, lessons: Sequence[str], say: Callable[[str], None]) -> dict[str, Path]:
+    """Run what this code has not run yet, on all cores; return executed lessons."""
     ran = {name: lesson_path(name, cache.absolute()) for name in lessons}
-    players = {name: cache.absolute() / "recorded" / f"{name}.js" for name in explorers}
-    missing = [name for name, path in players.items() if not is_current(path)]  # labs take longest
-    missing += [name for name, path in ran.items() if not path.exists()]
-    tasks = (delayed(_make)(name, ran.get(name), players.get(name)) for name in missing)
+    missing = [name for name, path in ran.items() if not path.exists()][::-1]  # the labs take longest
+    tasks = (delayed(_run)(name, ran[name].parent) for name in missing)
     for name, error in Parallel(max(1, min(cpu_count(), len(missing))), return_as="generator_unordered")(
         tasks
     ):
         say(f"{name} is left out: {error}" if error else f"{name} is made")
         if error:
-            ran.pop(name, None)
-            players.pop(name, None)
+            ran.pop(name)
     for old in {*cache.absolute().glob("lessons/*")} - {path.parent for path in ran.values()}:
         shutil.rmtree(old, ignore_errors=True)
-    return ran, players
+    return ran
 
 
-def _make(name: str, lesson: Path | None, recording: Path | None) -> tuple[str, str]:
-    """Run a lesson, or record an explorer; return its name, and what went wrong."""
-    from condnum.lessons.explorers import record_file
-
+def _run(name: str, folder: Path) -> tuple[str, str]:
+    """Run a lesson; return its name, and what went wrong."""
     try:
-        if lesson:
-            run_notebook(ParameterNotebook.find(name), {}, lesson.parent, quiet=True)
-        if recording:
-            record_file(name, recording)
+        run_notebook(ParameterNotebook.find(name), {}, folder, quiet=True)
     except CondnumError as error:
         return name, str(error)
     return name, ""
@@ -159,11 +133,8 @@ def _make(name: str, lesson: Path | None, recording: Path | None) -> tuple[str, 
 # Sources.
 
 
-def _written(work: Path, recorded: Collection[str], lessons: Collection[str]) -> dict[str, str]:
-    """Return the pages that are written by hand; what is not there, explorer or lesson, is words there."""
-
-    def place(found: re.Match[str]) -> str:
-        return found[0] if found[1] in recorded else "*Not recorded here; `make site` records it in minutes.*"
+def _written(work: Path, lessons: Collection[str]) -> dict[str, str]:
+    """Return the pages that are written by hand; a link to a lesson that is not there is words."""
 
     def link(found: re.Match[str]) -> str:
         return found[0] if found[2] in lessons else found[1]
@@ -171,7 +142,6 @@ def _written(work: Path, recorded: Collection[str], lessons: Collection[str]) ->
     pages = {}
     for path in sorted(work.rglob("*.md")):
         text = re.sub(r"\[([^\]]*)\]\([^)]*?(\w+)\.ipynb\)", link, path.read_text(encoding="utf-8"))
-        text = re.sub(r'<div class="condnum-recorded" data-explorer="(\w+)".*?></div>', place, text)
         if "<!-- gallery -->" in text:
             text = text.replace("<!-- gallery -->", _gallery(lessons))
         pages[path.relative_to(work).as_posix()] = text
@@ -206,13 +176,13 @@ def _api() -> dict[str, str]:
     return pages
 
 
-def _results(root: Path, work: Path, recorded: Collection[str]) -> dict[str, str]:
+def _results(root: Path) -> dict[str, str]:
     """Return the page of the results, the page of each run, and the earlier results as plain tables."""
     runs = {
         run.name.replace("_", "-"): run for place in (shipped("reports"), root) for run in executed(place)
     }
     pages = {
-        f"results/{name}.ipynb": nbformat.writes(page_notebook(run.notebook, name, recorded))
+        f"results/{name}.ipynb": nbformat.writes(page_notebook(run.notebook, name))
         for name, run in runs.items()
     }
     body = results_body(
@@ -238,11 +208,9 @@ def _without_links(text: str) -> str:
     )
 
 
-def _scripts(folder: Path, recordings: Mapping[str, Path]) -> None:
+def _scripts(folder: Path) -> None:
     """Write what pages share: plotly once, the explorers' scripts, the site's own script and style."""
-    (folder / "recorded").mkdir(parents=True)
-    for path in recordings.values():
-        shutil.copy(path, folder / "recorded")
+    folder.mkdir(parents=True)
     package = Path(__file__).parents[1]
     for path in (path for kind in _SHARED for path in package.glob(kind)):
         shutil.copy(path, folder)
@@ -253,13 +221,13 @@ def _scripts(folder: Path, recordings: Mapping[str, Path]) -> None:
 # Executed notebooks on pages.
 
 
-def page_notebook(notebook: Any, name: str, recorded: Collection[str] = ()) -> Any:
-    """Return an executed notebook as its page shows it; `recorded` names explorers that play on the page.
+def page_notebook(notebook: Any, name: str) -> Any:
+    """Return an executed notebook as its page shows it.
 
     Cells with the tag `remove-cell` are for readers with a kernel: MyST-NB leaves them out.
     """
     page, figures = shown_notebook(notebook)
-    drawn = [figure_place(figure, f"{name}-{number}", recorded) for number, figure in enumerate(figures)]
+    drawn = [figure_html(figure, f"{name}-{number}") for number, figure in enumerate(figures)]
     for cell in page.cells:
         if cell.cell_type != "code":
             continue
@@ -282,13 +250,3 @@ def page_notebook(notebook: Any, name: str, recorded: Collection[str] = ()) -> A
                     table.wrap(soup.new_tag("div", attrs={"class": "scroll", "tabindex": "0"}))
                 output.data["text/html"] = fill_slots(str(soup), drawn)
     return page
-
-
-def figure_place(figure: Mapping[str, Any], name: str, recorded: Collection[str]) -> str:
-    """Return a figure for a page; one of a recorded explorer becomes the place where that plays."""
-    meta = figure.get("layout", {}).get("meta") or {}
-    if meta.get("explorer") not in recorded:
-        return figure_html(figure, name)
-    settings = html.escape(json.dumps(meta["settings"], ensure_ascii=False))
-    told = f'data-explorer="{meta["explorer"]}" data-settings="{settings}"'
-    return f'<div class="condnum-recorded" {told}></div>'

@@ -14,7 +14,7 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_static_path = ["_static"]
 exclude_patterns = ["_static", "jupyter_execute"]
-html_css_files = ["explorer.css", "cards.css", "math.css", "site.css"]
+html_css_files = ["explore.css", "cards.css", "math.css", "site.css"]
 html_math_renderer = "mathml"
 html_copy_source = False
 html_show_search_summary = False  # it would fetch each page, which file:// forbids
@@ -37,7 +37,7 @@ autodoc_typehints_format = "short"
 suppress_warnings = ["config.cache", "mystnb.unknown_mime_type"]
 
 #: Scripts, in their order, of a page on which something of a class is.
-_FIGURES = ("plotly.min.js", "paint.js", "frames.js", "explorer.js", "recording.js", "site.js")
+_FIGURES = ("plotly.min.js", "paint.js", "frames.js", "explore.js", "record.js", "site.js")
 SCRIPTS = {"plot-frame": _FIGURES, "condnum-recorded": _FIGURES, "condnum-grab": ("grab.js",)}
 
 
