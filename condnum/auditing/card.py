@@ -13,7 +13,8 @@ from condnum.auditing.audit import Audit
 from condnum.auditing.lights import LIGHTS, WIDE_FEATURES, class_lights, worst_light
 from condnum.auditing.rows import GROUPS, WIDEST_GROUPS
 from condnum.numbers import number, times
-from condnum.page.style import DOTTED, GREEN, GREY, NEUTRAL, ORANGE, express, finish
+from condnum.page.look import DOTTED, GREEN, GREY, NEUTRAL, ORANGE
+from condnum.page.style import express, finish
 from condnum.page.tables import formula_html
 from condnum.probing.panel import RAW
 from condnum.probing.race import MOST_OUTPUTS

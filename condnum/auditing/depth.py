@@ -36,7 +36,8 @@ from condnum.deep.net import (
 )
 from condnum.errors import InvalidInputError, RankError, check_known
 from condnum.numbers import number
-from condnum.page.style import BLUE, NEUTRAL, ORANGE, PURPLE, empty, finish, log_axis
+from condnum.page.look import BLUE, NEUTRAL, ORANGE, PURPLE, log_axis
+from condnum.page.style import empty, finish
 from condnum.progress import report_event
 from condnum.theory.alignment import alignment
 from condnum.theory.kappa import PUBLISHED_RIDGE, Seen, both_conventions, unit_scale

@@ -14,7 +14,8 @@ from condnum.experiments.frame import Cell, Outcome, Row, Run
 from condnum.experiments.pairs import data_set, read_data
 from condnum.methods.problem import ImmunizationProblem
 from condnum.numbers import number
-from condnum.page.style import DOTTED, empty, finish, method_style
+from condnum.page.look import DOTTED
+from condnum.page.style import empty, finish, method_style
 from condnum.page.tables import label_text, times
 from condnum.probing import ATTACKERS, AttackBudget, attack_panel
 

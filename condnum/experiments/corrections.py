@@ -15,7 +15,8 @@ from condnum.arrays import FloatArray
 from condnum.experiments.frame import Cell, Row, Run
 from condnum.files import asset
 from condnum.numbers import num
-from condnum.page.style import PALETTE, add_line, empty, finish, log_axis
+from condnum.page.look import log_axis
+from condnum.page.style import PALETTE, add_line, empty, finish
 from condnum.probing.probe import probe_steps
 from condnum.theory.alignment import alignment
 from condnum.theory.kappa import condition_number, relative_immunization_ratio

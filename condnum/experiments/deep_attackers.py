@@ -23,7 +23,8 @@ from condnum.experiments import deep
 from condnum.experiments.deep import INITIAL, Choice, images_of, known_methods, net_of, style_of
 from condnum.experiments.frame import Arrays, Cell, Outcome, Run
 from condnum.files import sha256_file
-from condnum.page.style import DOTTED, MethodStyle, finish, panels
+from condnum.page.look import DOTTED
+from condnum.page.style import MethodStyle, finish, panels
 from condnum.page.tables import label_text, number
 
 #: θ₀ once more with other heads and batches (A against A), and the same net with weights drawn anew.

@@ -18,7 +18,8 @@ from condnum.data.task_pair import TaskPair
 from condnum.errors import InvalidInputError, check_integer
 from condnum.experiments.frame import Cell, Row, Run
 from condnum.numbers import number
-from condnum.page.style import DOTTED, GREY, PALETTE, empty, finish
+from condnum.page.look import DOTTED, GREY
+from condnum.page.style import PALETTE, empty, finish
 from condnum.page.tables import GAP
 from condnum.probing.heads import Sample, chance, linear_heads, linear_score, nonlinear_score, score
 from condnum.theory.erasure import Erasure, erasure, erasure_price

@@ -14,7 +14,8 @@ from condnum.experiments import linear
 from condnum.experiments.frame import Cell, Outcome, Run
 from condnum.methods import method_names
 from condnum.methods.problem import ImmunizationProblem
-from condnum.page.style import TASK_TITLES, finish, lines_by_method, log_axis, panels
+from condnum.page.look import log_axis
+from condnum.page.style import TASK_TITLES, finish, lines_by_method, panels
 from condnum.probing.filters import Modes
 from condnum.probing.probe import probe_curves, steps_to_record
 

@@ -12,7 +12,8 @@ from condnum.experiments import pairs as of_data
 from condnum.experiments.frame import Cell, Row, Run
 from condnum.methods import method_names
 from condnum.numbers import number
-from condnum.page.style import DOTTED, LIMIT, NEUTRAL, empty, finish, log_axis, method_style, translucent
+from condnum.page.look import DOTTED, LIMIT, NEUTRAL, log_axis, translucent
+from condnum.page.style import empty, finish, method_style
 from condnum.page.tables import label_text, span
 from condnum.theory.kappa import RATIO_TOLERANCE
 from condnum.theory.limits import extractor_ratios, fraction_of_limit, limit_of

@@ -1,7 +1,7 @@
 """The site: lessons, results, guide and API as pages that need no server, by Sphinx, MyST-NB and furo.
 
 `condnum/site/` has its configuration and the pages that are written by hand; lessons, results and the API are
-added to a copy of it. Executed lessons, with their recorded explorers, stay in a cache until the code changes.
+added to a copy of it. Executed lessons, with their recorded explorers, stay in a cache until code changes.
 """
 
 import hashlib

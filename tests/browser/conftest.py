@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -74,31 +73,15 @@ def site(
     site_cache: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    """The site of a small run, every lesson and explorer.
-
-    Each control of a recorded explorer has two values, and all states look alike.
-    """
-    from condnum.lessons import explorers
-    from condnum.lessons.frame import recording
+    """The site of a small run, with every lesson."""
     from condnum.page import site as pages
 
     root, target = tmp_path_factory.mktemp("reproduction"), tmp_path_factory.mktemp("reports")
     words = "run house-prices --data embedded --seeds 2 --steps 60 -j 1 -q --out house-prices"
     assert condnum(*words.split(), cwd=root).returncode == 0
-    values, payload = recording.recorded_values, recording.payload
-    first = cache(lambda explorer: payload(explorer, recording.lattice(explorer)[0]))
-
-    def two(explorer: type[Any]) -> dict[str, list[Any]]:
-        return {name: kept[:2] for name, kept in values(explorer).items()}
-
     for name in pages.LESSONS:
         folder = pages.lesson_path(name, site_cache).parent
         if not folder.exists():
             shutil.copytree(lesson_run(name), folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recording, "recorded_values", two)
-        patch.setattr(recording, "payload", lambda explorer, _: first(explorer))
-        for name in explorers.EXPLORERS:
-            explorers.record_file(name, site_cache / "recorded" / f"{name}.js")
-    pages.build_site(root, target, cache=site_cache, explorers=list(explorers.EXPLORERS))
+    pages.build_site(root, target, cache=site_cache)
     return target / "site"

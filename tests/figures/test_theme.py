@@ -5,23 +5,8 @@ import plotly.graph_objects as go
 import plotly.io as pio
 import pytest
 
-from condnum.page.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, finish, honest_legend, method_style
-
-
-def test_the_legend_lists_what_is_to_be_seen():
-    figure = go.Figure(layout={"yaxis": {"type": "log", "range": [-3, 0]}})
-    lines = {
-        "inside": [1, 0.1],
-        "crosses": [10, 1e-9],
-        "below": [1e-8, 1e-9],
-        "gaps": [None, np.nan],
-        "none": [],
-    }
-    for name, y in lines.items():
-        figure.add_scatter(x=[0, 1][: len(y)], y=y, name=name)
-    figure.add_scatter(x=[0], y=[1], name="never listed", showlegend=False)
-    listed = [trace.name for trace in honest_legend(figure).data if trace.showlegend]
-    assert listed == ["inside", "crosses"]
+from condnum.page.look import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE
+from condnum.page.style import finish, method_style
 
 
 def luminance(color):

@@ -8,8 +8,8 @@ import pytest
 from page.test_reproduce import executed
 
 from condnum.errors import InvalidInputError
-from condnum.lessons import explorers
 from condnum.page import site as module
+from condnum.page.run import REPORT
 from condnum.page.site import build_site
 
 
@@ -23,7 +23,7 @@ def test_the_site_is_whole_and_follows_its_runs(site_cache, tmp_path, capfd):
         (target / name).write_text("kept")
 
     def again():
-        return build_site(root, target, cache=site_cache, lessons=(), explorers=())
+        return build_site(root, target, cache=site_cache, lessons=())
 
     assert again() == target / "site/index.html"
     warned = [line for line in capfd.readouterr().err.splitlines() if "WARNING" in line]
@@ -53,21 +53,22 @@ def test_the_site_is_whole_and_follows_its_runs(site_cache, tmp_path, capfd):
     assert "Title of turned" not in (target / "site/results/index.html").read_text("utf-8")
 
 
-def test_a_part_that_fails_is_left_out_and_one_that_is_made_is_not_made_again(tmp_path, monkeypatch):
+def test_a_lesson_that_fails_is_left_out_and_one_that_is_made_is_not_made_again(tmp_path, monkeypatch):
     made, said = [], []
 
-    def make(name, lesson, recording):
-        made.append(name)
-        if name == "broken":
+    def run(book, given, folder, quiet):
+        made.append(book)
+        if book == "broken":
             raise InvalidInputError("it is.")
-        recording.parent.mkdir(parents=True, exist_ok=True)
-        recording.write_text("a recording")
+        folder.mkdir(parents=True)
+        (folder / REPORT).write_text("{}")
 
     monkeypatch.setattr(module, "cpu_count", lambda: 1)
-    monkeypatch.setattr(explorers, "is_current", lambda path: path.exists())
-    monkeypatch.setattr(explorers, "record_file", lambda name, path: make(name, None, path))
+    monkeypatch.setattr(module, "lesson_path", lambda name, cache: cache / "lessons" / name / REPORT)
+    monkeypatch.setattr(module.ParameterNotebook, "find", lambda name: name)
+    monkeypatch.setattr(module, "run_notebook", run)
     for _ in range(2):
-        lessons, players = module._parts(tmp_path, [], ["good", "broken"], said.append)
-    assert (lessons, list(players)) == ({}, ["good"])
-    assert made == ["good", "broken", "broken"]
+        lessons = module._executed(tmp_path, ["good", "broken"], said.append)
+    assert list(lessons) == ["good"]
+    assert made == ["broken", "good", "broken"]
     assert "broken is left out: it is." in said
