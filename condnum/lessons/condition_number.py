@@ -205,7 +205,7 @@ def spectrum_panels(sigma: Floats, solution: Floats) -> tuple[list[Panel], str]:
     t = np.unique(np.geomspace(1, SPECTRUM_STEPS, 120).astype(int))
     index, D = np.arange(1, len(sigma) + 1), len(sigma)
     left = Panel("spectrum of H", x="index i", y="σ<sub>i</sub>", xlim=(0, D + 1), log="y", width=0.6,
-                 ylim=(min(5e-7, sigma[-1] / 2), 2))  # fmt: skip
+                 ylim=(5e-7, 2))  # fmt: skip
     left.marks(
         "σ<sub>i</sub>", index, sigma, GREEN, size=7, hover="σ<sub>%{x}</sub> = %{y:.3e}", legend=False
     )
