@@ -4,7 +4,7 @@ The path :math:`θ_s = T\,(I - (1-s)Π)` ends, at s = 0, where no linear probe l
 it. For s > 0 it is invertible: the harmful optimum stays, and only gradient descent is slowed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Literal
@@ -16,18 +16,17 @@ from sklearn.linear_model import LinearRegression, RidgeCV
 
 from condnum.data import load_small_digits
 from condnum.lessons.condition_number import Floats
-from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, Preset, Slider, with_controls
-from condnum.lessons.frame.own import Own
-from condnum.lessons.frame.sheet import Sheet
+from condnum.lessons.draw import Panel
+from condnum.lessons.explore import Choice, Slider, explore
 from condnum.numbers import num
-from condnum.page.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE
+from condnum.page.look import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE
 from condnum.probing.probe import ProbeSteps, probe_steps
 from condnum.theory.erasure import erasure
 from condnum.theory.kappa import Immunization, relative_immunization_ratio
 from condnum.theory.task import Task
 
-#: Where the slider stops.
-STOPS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0)
+#: Where the slider stops, and what it says there.
+STOPS = {"raw": 1.0, **{f"{s:g}": s for s in (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)}, "erased": 0.0}
 CLASSES, CHANCE = 5, 1 / 5
 #: Gradient descent may miss 5 % of the squared fit that raw pixels allow; most line searches.
 GOAL, LINE_SEARCHES = 0.05, 5_000
@@ -35,13 +34,13 @@ GOAL, LINE_SEARCHES = 0.05, 5_000
 RIDGES = 10.0 ** np.arange(-12, 1)
 #: Where steps without end are drawn, and where s = 0 lies on the axis of −log₁₀ s.
 _NEVER, _ZERO = 10**7.3, 3.6
-POWERS = ("1", "10", *(f"10<sup>{power}</sup>" for power in range(2, 7)))
+_STEPS = {1: "1", 10: "10", **{10**k: f"10<sup>{k}</sup>" for k in range(2, 7)}, _NEVER: "never"}
 
 Start = Literal["leace", "orthogonal", "whitened"]
-START_LABELS = {
-    "leace": "raw pixels, LEACE",
-    "orthogonal": "raw pixels, orthogonal",
-    "whitened": "θ* of lesson 4",
+STARTS: dict[str, Start] = {
+    "raw pixels, LEACE": "leace",
+    "raw pixels, orthogonal": "orthogonal",
+    "θ* of lesson 4": "whitened",
 }
 #: How accuracies are drawn; what ridge regression reaches hides behind whitening, and stands in the caption.
 _LOOK = {
@@ -176,101 +175,68 @@ def stop(kept: bytes) -> Stop:
     return Stop(ratios, harmful, benign, found)
 
 
-@dataclass(frozen=True)
-class Slowing(ExplorerResult):
-    """A path from conditioning to erasure, and the s that the reader looks at."""
-
-    s: float
-    rank: int
-    path: Sequence[Stop]  # at `STOPS`
-    here: Stop
-    raw: Stop  # θ = I
-
-    def figure(self) -> Any:
-        """Draw steps and κ beside the accuracies, from s = 1 to s = 0."""
-        sheet = Sheet("steps of gradient descent, and κ", "accuracy on fresh images", gap=0.11)
-        left, right = sheet.panels
-        *at, here = (min(-np.log10(s), _ZERO - 0.1) if s else _ZERO for s in (*STOPS, self.s))
-
-        def draw(panel: Any, name: str, values: Any, color: str, dash: str, hover: str) -> None:
-            """Draw a value of each stop, with a gap before s = 0; what has no end lies at the top."""
-            y, x = (np.insert(np.minimum(one, _NEVER), -1, np.nan) for one in (values, at))
-            look = {"symbol": [_symbol(one) for one in y]}
-            panel.line(name, x, y, color, dash, width=2.5, size=6, marker=look, hover=hover)
-
-        for task, color in (("harmful", ORANGE), ("benign", BLUE)):
-            for way, words, dash in (("fixed", "", "solid"), ("exact", ", line search", "dot")):
-                steps = [getattr(getattr(one, task), way) for one in self.path]
-                draw(left, f"steps: {task}{words}", steps, color, dash, "%{y:,.0f} steps")
-        kappa = [one.immunization.harmful_after.value for one in self.path]
-        draw(left, "κ(H<sub>H</sub>)", kappa, NEUTRAL, "dash", "κ = %{y:.4g}")
-        for name, (words, color, dash) in _LOOK.items():
-            draw(right, words, [one.accuracies[name] for one in self.path], color, dash, "%{y:.1%}")
-        right.line("chance", [-0.2, _ZERO + 0.2], [CHANCE] * 2, NEUTRAL, "longdash", width=1.5)
-        look = {"legend": False, "hover": "%{y:,.4g}"}
-        counts = np.minimum([self.here.harmful.fixed, self.here.benign.fixed], _NEVER)
-        symbols, colors = [_symbol(one) for one in counts], [color for _, color, _ in _LOOK.values()]
-        left.marks("shown s", [here] * 2, counts, symbols, 14, [ORANGE, BLUE], **look)
-        shares = [self.here.accuracies[of] for of in _LOOK]
-        right.marks("shown s", [here] * len(shares), shares, "circle", 12, colors, **look)
-        for panel in sheet.panels:
-            ticks = {"tickvals": [0, 1, 2, 3, _ZERO], "ticktext": ["1", "0.1", "0.01", "0.001", "0"]}
-            panel.x("s, from raw to erased", -0.2, _ZERO + 0.2, **ticks)
-        powers = {"tickvals": [*10.0 ** np.arange(7), _NEVER], "ticktext": [*POWERS, "never"]}
-        left.y("steps; κ", -0.2, 7.7, type="log", **powers)
-        right.y("accuracy", 0, 1.04, tickformat=".0%")
-        kappas = " → ".join(num(of.immunization.harmful_after.value) for of in (self.raw, self.here))
-        title = f"s = {num(self.s)}: κ(H<sub>H</sub>) {kappas}, RIR = {num(self.here.immunization.rir)}"
-        return sheet.finish(title, height=470, margin={"b": 140})
-
-    def caption(self) -> str:
-        """Say whether attackers are slowed or stopped, and what the benign task pays."""
-        here, raw, s = self.here, self.raw, f"s = {num(self.s)}"
-        whitened, ridge, kernel = (f"{here.accuracies[of]:.0%}" for of in ("whitened", "ridge", "kernel"))
-        learned = f"On fresh images whitening reaches {whitened}, ridge regression {ridge}"
-        if self.s == 0:
-            before, after = (f"{of.accuracies['benign']:.0%}" for of in (raw, here))
-            price = f"{1 - here.benign.fit:.1%} of its squared fit; accuracy {before} → {after}"
-            said, kept = "<b>no linear probe learns anything from the eraser's rows</b>", here.harmful.fit
-            if kept > 1e-6:
-                said = f"{self.rank} of 4 directions are erased, and {kept:.0%} of the harmful fit is left"
-            return f"{s}: {said}. {learned}, a kernel {kernel}. The benign task loses {price}."
-        slow, fast = ([num(of.harmful.fixed), num(of.benign.fixed)] for of in (here, raw))
-        factor = here.harmful.fixed / raw.harmful.fixed
-        verdict = f"slowed by a factor of {num(factor, 2)}, not stopped" if factor >= 2 else "not slowed"
-        fell = here.immunization.harmful_after.value < raw.immunization.harmful_after.value
-        beside = ", although κ(H<sub>H</sub>) fell" if factor >= 2 and fell else ""
-        steps = f"{slow[0]} steps (raw pixels: {fast[0]}){beside}; for the benign task {slow[1]} ({fast[1]})"
-        return f"{s}: gradient descent needs {steps}. {learned}: <b>{verdict}</b>."
-
-
-def _symbol(steps: float) -> str:
-    return "triangle-up" if steps == _NEVER else "circle"
-
-
-@with_controls(
-    s=Slider("s (0: erased)", "Scale of the harmful directions.", 0, 1, values=STOPS, play=700),
-    rank=Slider("directions k", "Directions that shrink; four hold all linear information.", 1, 4, marks=4),
-    start=Choice("start", "θ at s = 1, and the projector that shrinks.", START_LABELS),
+@explore(
+    s=Slider(0, 1, stops=STOPS, play=700, label="scale s of the harmful directions"),
+    rank=Slider(1, 4, stops=[2, 4], label="directions k", help="Four hold all linear information."),
+    start=Choice(STARTS, label="start, and what shrinks"),
+    presets={
+        "Slowed, not stopped": {"s": 0.01},
+        "Erased": {"s": 0.0},
+        "RIR falls, steps grow": {"s": 0.1, "start": "whitened"},
+    },
 )
-def slowing(*, s: float = 0.1, rank: int = 4, start: Start = "leace", erase: Leace = leace) -> Slowing:
-    """Walk from conditioning to erasure along θ_s, and attack it on the way."""
+def slowing(
+    s: float = 0.1, rank: int = 4, start: Start = "leace", erase: Leace = leace
+) -> tuple[list[Panel], str]:
+    """What shrinking the harmful directions slows, and what only erasing them stops."""
     *path, here = (
         erase(*erased_task(rank), one) if start == "leace" and erase is not leace
         else path_extractor(one, start, rank)
-        for one in (*STOPS, s)
+        for one in (*STOPS.values(), s)
     )  # fmt: skip
-    *found, shown, raw = (stop(theta.tobytes()) for theta in (*path, here, np.eye(len(here))))
-    return Slowing(s, rank, found, shown, raw)
-
-
-class SlowingExplorer(Explorer):
-    """What shrinking the harmful directions slows, and what only erasing them stops."""
-
-    compute = staticmethod(slowing)
-    own = Own("erase", leace)
-    presets = (
-        Preset("Slowed, not stopped", "s = 0.01", {"s": 0.01, "rank": 4, "start": "leace"}),
-        Preset("Erased", "s = 0", {"s": 0.0, "rank": 4, "start": "leace"}),
-        Preset("RIR falls, steps grow", "from θ*", {"s": 0.1, "rank": 4, "start": "whitened"}),
+    *found, shown, raw = (stop(np.asarray(theta).tobytes()) for theta in (*path, here, np.eye(len(here))))
+    *at, place = (min(-np.log10(one), _ZERO - 0.1) if one else _ZERO for one in (*STOPS.values(), s))
+    ticks = {0: "1", 1: "0.1", 2: "0.01", 3: "0.001", _ZERO: "0"}
+    along: dict[str, Any] = {"x": "s, from raw to erased", "xlim": (-0.2, _ZERO + 0.2), "xticks": ticks}
+    left = Panel(
+        "steps of gradient descent, and κ", y="steps; κ", log="y", ylim=(0.6, 5e7), yticks=_STEPS, **along
     )
+    right = Panel("accuracy on fresh images", y="accuracy", ylim=(0, 1.04), **along)
+
+    def draw(panel: Panel, name: str, values: Any, color: str, dash: str, hover: str) -> None:
+        """Draw a value of each stop, with a gap before s = 0; what has no end lies at the top."""
+        y, x = (np.insert(np.minimum(one, _NEVER), -1, np.nan) for one in (values, at))
+        panel.line(name, x, y, color, dash, width=2.5, size=6, hover=hover)
+
+    for task, color in (("harmful", ORANGE), ("benign", BLUE)):
+        for way, words, dash in (("fixed", "", "solid"), ("exact", ", line search", "dot")):
+            counts = [getattr(getattr(one, task), way) for one in found]
+            draw(left, f"steps: {task}{words}", counts, color, dash, "%{y:,.0f} steps")
+    kappa = [one.immunization.harmful_after.value for one in found]
+    draw(left, "κ(H<sub>H</sub>)", kappa, NEUTRAL, "dash", "κ = %{y:.4g}")
+    for name, (words, color, dash) in _LOOK.items():
+        draw(right, words, [one.accuracies[name] for one in found], color, dash, "%{y:.1%}")
+    right.line("chance", [-0.2, _ZERO + 0.2], [CHANCE] * 2, NEUTRAL, "longdash", width=1.5)
+    now = np.minimum([shown.harmful.fixed, shown.benign.fixed], _NEVER)
+    left.marks("shown s", [place] * 2, now, PURPLE, size=13, legend=False, hover="%{y:,.4g}")
+    shares = [shown.accuracies[of] for of in _LOOK]
+    right.marks("shown s", [place] * len(shares), shares, PURPLE, size=11, legend=False, hover="%{y:.1%}")
+    return [left, right], slowing_words(s, rank, shown, raw)
+
+
+def slowing_words(s: float, rank: int, here: Stop, raw: Stop) -> str:
+    """Say whether attackers are slowed or stopped, and what the benign task pays."""
+    whitened, ridge, kernel = (f"{here.accuracies[of]:.0%}" for of in ("whitened", "ridge", "kernel"))
+    learned = f"On fresh images whitening reaches {whitened}, ridge regression {ridge}"
+    if s == 0:
+        before, after = (f"{of.accuracies['benign']:.0%}" for of in (raw, here))
+        price = f"{1 - here.benign.fit:.1%} of its squared fit; accuracy {before} → {after}"
+        said, kept = "<b>no linear probe learns anything from the eraser's rows</b>", here.harmful.fit
+        if kept > 1e-6:
+            said = f"{rank} of 4 directions are erased, and {kept:.0%} of the harmful fit is left"
+        return f"s = 0: {said}. {learned}, a kernel {kernel}. The benign task loses {price}."
+    slow, fast = ([num(of.harmful.fixed), num(of.benign.fixed)] for of in (here, raw))
+    factor, rir = here.harmful.fixed / raw.harmful.fixed, num(here.immunization.rir)
+    verdict = f"slowed by a factor of {num(factor, 2)}, not stopped" if factor >= 2 else "not slowed"
+    steps = f"{slow[0]} steps (raw pixels: {fast[0]}), for the benign task {slow[1]} ({fast[1]})"
+    return f"s = {num(s)}, RIR = {rir}: gradient descent needs {steps}. {learned}: <b>{verdict}</b>."
