@@ -75,7 +75,8 @@
       const show = (value) => {
         shown = value;
         slide.value = at(value);
-        said.textContent = names[values?.indexOf(value)] ?? "";
+        const name = names[values?.indexOf(value)] ?? "";
+        said.textContent = Number(name) === value ? "" : name;
         slide.setAttribute("aria-valuetext", `${numeral(value)} ${said.textContent}`.trim());
         write(numeral(value));
       };

@@ -16,6 +16,7 @@ import numpy as np
 
 from condnum.errors import InvalidInputError, UnknownNameError, require
 from condnum.files import asset, write_text
+from condnum.lessons.explore import is_page
 
 _traitlets = require("traitlets", "notebooks")
 _AnyWidget: Any = require("anywidget", "notebooks").AnyWidget
@@ -85,10 +86,10 @@ class GrabTheVectors(_AnyWidget):
         return {name: getattr(self, name) for name in AT_FIRST}
 
     @classmethod
-    def show(cls, *, static: bool = False, **state: Ellipse) -> Any:
-        """Return the widget, or HTML that works without a kernel."""
+    def show(cls, **state: Ellipse) -> Any:
+        """Return the widget; where the notebook becomes a page, HTML that works without a kernel."""
         html_of = import_module("IPython.display").HTML
-        return html_of(fragment(state)) if static else cls(**state)
+        return html_of(fragment(state)) if is_page() else cls(**state)
 
 
 def _state(state: Mapping[str, Ellipse]) -> dict[str, Ellipse]:

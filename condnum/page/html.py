@@ -83,7 +83,12 @@ def shown_notebook(notebook: Any) -> tuple[Any, list[dict[str, Any]]]:
     """
     shown, figures = copy.deepcopy(notebook), list[dict[str, Any]]()
     shown.metadata.pop("widgets", None)
-    shown.cells = [cell for cell in shown.cells if "injected-parameters" not in cell.metadata.get("tags", [])]
+    hidden = {("injected-parameters", "code"), ("remove-cell", "markdown")}
+    shown.cells = [
+        cell
+        for cell in shown.cells
+        if hidden.isdisjoint((tag, cell.cell_type) for tag in cell.metadata.get("tags", []))
+    ]
     if answer_cell(shown):  # the answer first, the code last
         code = [cell for cell in shown.cells if cell.cell_type == "code"]
         source = "\n\n".join(cell.source for cell in code)
