@@ -144,7 +144,7 @@ def alignment_panels(
     )
     both = np.concatenate([true, predicted[::-1]])
     sums.area("gap", np.concatenate([terms, terms[::-1]]), both, translucent(PURPLE, 0.45), legend=False)
-    hover = {"hover": "m = %{x}: %{y:.4f}", "width": 2.5, "legend": False}
+    hover: dict[str, Any] = {"hover": "m = %{x}: %{y:.4f}", "width": 2.5, "legend": False}
     sums.line("sums of Eq. 10", terms, predicted, ORANGE, "dash", **hover)
     sums.line("sums of the truth", terms, true, BLUE, **hover)
     return [overlaps, spectra, sums], alignment_words(result, sigma)

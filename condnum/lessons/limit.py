@@ -84,11 +84,9 @@ class FromIdentity(Ours):
 
 def algorithm1_path(K_P: Floats, K_H: Floats, *, ratio: float = 1.0, learning_rate: float = 0.3) -> Floats:
     """Return (ii) and (i) along plain descent from θ = I without targets, `(T + 1, 2)`."""
-    problem, options = (
-        ImmunizationProblem.from_covariances(K_P, K_H),
-        {"steps": PATH_STEPS, "record_every": 1},
-    )
-    options |= {"optimizer": "gd", "schedule": "constant", "learning_rate": learning_rate, "ratio": ratio}
+    problem = ImmunizationProblem.from_covariances(K_P, K_H)
+    options: dict[str, Any] = {"steps": PATH_STEPS, "record_every": 1, "optimizer": "gd"}
+    options |= {"schedule": "constant", "learning_rate": learning_rate, "ratio": ratio}
     history = immunize(problem, FromIdentity(), **options).history
     kappa = np.stack([history["kappa_benign"], history["kappa_harmful"]], axis=1)
     lost = np.flatnonzero((kappa > _LOST_KAPPA).any(axis=1))
@@ -166,16 +164,19 @@ def limit_panels(
     plane = Panel("the two ratios of Eq. 15", x=names[0], y=names[1], log="xy", width=1.5)
     plane.limits = [*_PLANE]
     draw_region(plane, region)
-    pair = "(ii) = %{x:.4g}, (i) = %{y:.4g}"
-    plane.line("I … θ*: K<sub>P</sub><sup>−s/2</sup>", *np.array(between).T, GREEN, "dash", hover=pair)
-    plane.line("Algorithm 1", *path.T, BLUE, hover=pair)
-    plane.marks("θ* = K<sub>P</sub><sup>−1/2</sup>", *star[:, None], ORANGE, "star", size=17, hover=pair)
-    plane.marks("diamond: θ of the cell", *chosen[:, None], PURPLE, "diamond-open", size=13, hover=pair)
-    plane.marks("step t", *path[shown, :, None], BLUE, size=13, hover=pair, legend=False)
+    pair, line = "(ii) = %{x:.4g}, (i) = %{y:.4g}", np.array(between)
+    plane.line("I … θ*: K<sub>P</sub><sup>−s/2</sup>", line[:, 0], line[:, 1], GREEN, "dash", hover=pair)
+    plane.line("Algorithm 1", path[:, 0], path[:, 1], BLUE, hover=pair)
+    for name, (x, y), color, symbol, size, listed in (
+        ("θ* = K<sub>P</sub><sup>−1/2</sup>", star, ORANGE, "star", 17, True),
+        ("diamond: θ of the cell", chosen, PURPLE, "diamond-open", 13, True),
+        ("step t", path[shown], BLUE, "circle", 13, False),
+    ):
+        plane.marks(name, [x], [y], color, symbol, size=size, hover=pair, legend=listed)
     right = Panel("RIR = (i)/(ii)", x="step t", xlim=(0, PATH_STEPS + 3), ylim=(0.1, _PLANE[1][1]), log="y")
-    line = [value if math.isfinite(value) else np.nan] * 2
-    right.line("limit", [0, PATH_STEPS], line, LIMIT, width=3.5, legend=False)
-    right.line("RIR", np.arange(len(path)), rir, BLUE, hover="t = %{x}: %{y:.4g}", legend=False)
+    level = [value if math.isfinite(value) else np.nan] * 2
+    right.line("limit", [0, PATH_STEPS], level, LIMIT, width=3.5, legend=False)
+    right.line("RIR", np.arange(len(path)), rir, BLUE, legend=False)
     right.marks("step t", [shown], rir[[shown]], BLUE, size=13, legend=False)
     words = f"The diamond lies at (i) = {num(chosen[1], 4)}, (ii) = {num(chosen[0], 4)}. "
     if len(path) == 1:
@@ -202,7 +203,7 @@ def draw_region(panel: Panel, region: FeasibleRegion) -> None:
     x = np.concatenate([lower, upper, [wall / _FAR, wall / _FAR, far]])
     y = np.concatenate([region.lowest(lower), np.minimum(region.highest(upper), top), [top, bottom, bottom]])
     corner, high = 1 / _FAR**2, _FAR**2
-    outline = {"line": {"color": GREEN, "width": 1, "dash": "dot"}}
+    outline: dict[str, Any] = {"line": {"color": GREEN, "width": 1, "dash": "dot"}}
     panel.area("immunized", [corner, 1, 1, corner], [1, 1, high, high], translucent(GREEN, 0.14), **outline)
     panel.area("no θ reaches", x, y, translucent(NEUTRAL, 0.45))
     start = region.start[0]
