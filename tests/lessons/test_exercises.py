@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("ipywidgets", reason="the extra notebooks is not installed")
 
 from condnum.lessons import exercises
-from condnum.lessons.answers import AnswerVerdict
+from condnum.lessons.exercises import AnswerVerdict
 
 I3 = np.eye(3)
 
