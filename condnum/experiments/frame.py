@@ -158,6 +158,18 @@ def run(
     return result
 
 
+def kept(
+    experiment: Experiment | Any, folder: str | Path, **parameters: Any
+) -> Iterator[tuple[Cell, Outcome]]:
+    """Yield the cells of a run that a folder has finished with this code and data, and what they found."""
+    cells = [json.loads(json.dumps(cell)) for cell in experiment.cells(**parameters)]
+    own = own_code(experiment, *own_methods().values())
+    made_of = [name_of(experiment), CODE, own, experiment.checksum(**parameters)]
+    for cell in cells:
+        if outcome := _kept(Path(folder).expanduser() / CELLS, cell, made_of):
+            yield cell, outcome
+
+
 def _depth(cell: Cell) -> int:
     """Return how many cells have to be finished before, one after the other."""
     return 1 + _depth(cell["after"]) if "after" in cell else 0

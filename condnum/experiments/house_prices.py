@@ -11,7 +11,7 @@ from condnum.arrays import resolve_device
 from condnum.data import TaskPair, load_diabetes_tasks, load_house_prices
 from condnum.errors import check_integer, check_known
 from condnum.experiments import linear
-from condnum.experiments.frame import Cell, Outcome, Run
+from condnum.experiments.frame import Arrays, Cell, Outcome, Run
 from condnum.methods import method_names
 from condnum.methods.problem import ImmunizationProblem
 from condnum.page.look import log_axis
@@ -62,11 +62,13 @@ def tasks(data: str, features: str, rows: int, device: str) -> ImmunizationProbl
 def compute(
     *, method: str, seed: int, data: str, features: str, rows: int, device: str, steps: int
 ) -> Outcome:
-    """Train one extractor, measure it, and keep it."""
+    """Train one extractor, measure it, and keep it; of the first seed with its path, for lesson 7."""
     problem = tasks(data, features, rows, device)
     known = "embedded" if data == "embedded" else "house-prices"
-    result = linear.extractor(problem, known, method=method, seed=seed, steps=steps)
-    return linear.measured(problem, result), {"theta": result.theta.cpu().numpy()}
+    path: Arrays = {}
+    kept = {"path": path} if seed == 0 else {}
+    result = linear.extractor(problem, known, method=method, seed=seed, steps=steps, **kept)
+    return linear.measured(problem, result), {"theta": result.theta.cpu().numpy(), **path}
 
 
 def table(rows: pd.DataFrame) -> pd.DataFrame:

@@ -7,10 +7,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 
 from condnum.errors import DataNotFoundError, InvalidInputError
+from condnum.experiments.outcome import Arrays
 from condnum.experiments.published import published
 from condnum.methods import (
     METHODS,
@@ -25,6 +27,7 @@ from condnum.methods import (
 from condnum.methods.descent import overridden
 from condnum.methods.problem import ImmunizationProblem
 from condnum.page.tables import label_text, spread, times
+from condnum.probing.probe import log_spaced
 from condnum.progress import report_event
 from condnum.theory.limits import fraction_of_limit, ridge_convention_limit
 from condnum.theory.task import rank_tolerance
@@ -37,6 +40,8 @@ CONVENTIONS: Mapping[str, tuple[Any, Any]] = {
 }
 #: Methods that say what an extractor does that nobody has trained.
 CONTROLS = ("identity", "initial")
+#: Steps of a descent at which θ is kept, about.
+KEPT_STEPS = 48
 #: Steps of an experiment that takes seconds.
 QUICK_STEPS = 10
 
@@ -118,8 +123,8 @@ def settings(known: str, methods: Iterable[str], steps: int = 0) -> pd.DataFrame
 
 
 def chosen_settings(known: str, method: str, steps: int) -> Any:
-    """Return a method's settings for a data set, None for a closed form; `steps` 0 are its own."""
-    chosen = SETTINGS[known].get(method, getattr(get_method(method), "defaults", None))
+    """Return a method's settings for a data set, or its own; None for a closed form; `steps` 0: as set."""
+    chosen = SETTINGS.get(known, {}).get(method, getattr(get_method(method), "defaults", None))
     return overridden(chosen, steps=steps) if chosen is not None and steps else chosen
 
 
@@ -134,12 +139,34 @@ def runs(methods: Sequence[str], seeds: int) -> list[dict[str, Any]]:
 
 
 def extractor(
-    problem: ImmunizationProblem, known: str, *, method: str, seed: int, steps: int
+    problem: ImmunizationProblem,
+    known: str,
+    *,
+    method: str,
+    seed: int,
+    steps: int,
+    path: Arrays | None = None,
 ) -> ImmunizationResult:
-    """Return what a method finds by the settings of a data set; `steps` 0 are the method's own."""
-    return immunize(
-        problem, method, seed=seed, settings=chosen_settings(known, method, steps), callback=_report
+    """Return what a method finds by the settings of a data set; `steps` 0 are the method's own.
+
+    A `path` is filled: `steps`, about `KEPT_STEPS` of its descent, log-spaced, and `path`, θ there.
+    """
+    chosen, kept = chosen_settings(known, method, steps), dict[int, torch.Tensor]()
+    last = getattr(chosen, "steps", 0)
+    wanted = (
+        [int(step) for step in log_spaced(last, min(KEPT_STEPS, last))] if path is not None and last else []
     )
+
+    def see(at: Progress) -> None:
+        _report(at)
+        if at.step in wanted:
+            kept[at.step] = at.theta.detach().to("cpu", copy=True)
+
+    result = immunize(problem, method, seed=seed, settings=chosen, callback=see, callback_steps=wanted)
+    if path is not None:
+        kept[result.steps] = result.theta.cpu()
+        path |= {"steps": np.array([*kept]), "path": np.stack([theta.numpy() for theta in kept.values()])}
+    return result
 
 
 def _report(at: Progress) -> None:

@@ -1,170 +1,311 @@
-"""Notebook 7: singular vectors of real extractors along their training, beside everything they decide."""
+"""Lesson 7: singular vectors of real extractors along their training, beside the spectra that they decide."""
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from condnum.data import TaskPair
-from condnum.errors import check_known, require
+from condnum.errors import require
+from condnum.experiments import frame, house_prices, linear, pairs
+from condnum.experiments.outcome import Arrays
 from condnum.lessons.alignment import haar_overlap_band
-from condnum.lessons.alignment_panels import TASK, draw
-from condnum.lessons.alignment_paths import TRAINING, ExtractorPath, Selection
-from condnum.lessons.alignment_training import KEPT_DIRECTIONS, PathTasks, follow
-from condnum.lessons.frame.explorer import Choice, Explorer, ExplorerResult, Slider, with_controls
-from condnum.lessons.frame.own import Own
-from condnum.lessons.limit import ratios_of
+from condnum.lessons.condition_number import Floats
+from condnum.lessons.draw import Panel
+from condnum.lessons.explore import Choice, Explorer, Slider, explore, is_page
 from condnum.methods import get_method, method_names
-from condnum.methods.method import Parameters
 from condnum.methods.problem import ImmunizationProblem
 from condnum.numbers import num
+from condnum.page.look import BLUE, NEUTRAL, ORANGE, PURPLE, in_blocks, overlap_heatmap, translucent
 from condnum.page.style import method_style, option_text
 from condnum.theory.limits import max_rir_immunizer
-from condnum.theory.linalg import SMALL
+from condnum.theory.linalg import singular_triples
+from condnum.theory.task import Task, rank_tolerance, stored_extractor
 
-#: Labs that pages play without a kernel: the data and extractors of each, by the name of its explorer.
-LABS = {
-    "AlignmentLabHousePrices": ("house-prices", ""),
-    "AlignmentLabDigits49": ("digits:4-9", ""),
-    "AlignmentLabMnist49": ("mnist:4-9", "ours,identity,initial,max_rir"),  # each training takes a minute
-}
+#: Marks of the slider along a training; rows and columns of a map; points of a spectrum; bars of a table.
+TRAINING, BLOCKS, POINTS, BARS = 40, 32, 60, 7
+#: Spectra are drawn down to here.
+_FLOOR = 1e-18
+#: D_P and D_H, and their colors.
+TASKS, COLORS = ("D<sub>P</sub>", "D<sub>H</sub>"), (BLUE, ORANGE)
+#: Negative, zero, positive: of the name "RdBu" every version of plotly has colors of its own.
+_DIVERGING = [[0, "#B2182B"], [0.5, "#FFFFFF"], [1, "#2166AC"]]
 #: The extractor that a function of the reader's makes.
 YOURS = "yours"
 
 
-def max_rir(K_P: Any, K_H: Any) -> Any:
+def max_rir(K_P: Floats, K_H: Floats) -> Floats:
     """Return θ*, which does not depend on the harmful task."""
-    return max_rir_immunizer(K_P)
+    return np.asarray(max_rir_immunizer(K_P))
 
 
-Side = Literal["benign", "harmful"]
-SIDES: tuple[Side, Side] = ("benign", "harmful")
+class View:
+    """One task at one θ; M = ΣUᵀKUΣ is H in the basis V, which nothing here sees.
 
-
-class AlignmentView(Selection, ExplorerResult):
-    """What is chosen, drawn and said."""
-
-    def figure(self) -> Any:
-        """Draw the four panels, always of the same traces."""
-        return draw(self)
-
-    def caption(self) -> str:
-        """Say κ by Eq. 10 beside the truth, how θ is aligned, and what depends on the chosen direction."""
-        step, band = self.step, " … ".join(num(end, 2) for end in haar_overlap_band(self.tasks.dimension))
-        kappas = [
-            f"{num(step['predicted_kappa'][side])} / {num(step['kappa'][side])} ({TASK[side]})"
-            for side in (0, 1)
-        ]
-        unique = "" if step.unique else "<br>θ has repeated singular values, so any basis is a valid U."
-        means = ", ".join(num(float(value), 2) for value in step["diagonal_overlap"])
-        return (
-            f"<div class='condnum-wide'>κ by Eq. 10 / true: {', '.join(kappas)}. Mean "
-            f"|u<sub>i</sub>ᵀq<sub>i</sub>|²: {means} (by chance {band}).{unique}<br>"
-            f"{self._direction_words()}</div>"
-        )
-
-    def _direction_words(self) -> str:
-        """Say what depends on u_i, and how it lies to q_j."""
-        step, i = self.step, self.i
-        s, u = step["sigma"], step.left(i)[:, 0]
-        terms = step["predicted"][:, i - 1] / step["predicted"].sum(axis=1)
-        well, ill = step.shares(i, self.tasks)
-        overlap = float(np.square(u @ self.tasks.vectors[self.side][:, self.j - 1]))
-        size = f", σ<sub>{i}</sub> = {num(s[i - 1] / s[0])} σ<sub>1</sub>" if i > 1 else ""
-        return (
-            f"<b>u<sub>{i}</sub></b>{size}: by Eq. 10 "
-            f"{terms[0]:.1%} of tr H<sub>P</sub>, {terms[1]:.1%} of tr H<sub>H</sub>; {well:.1%} of "
-            f"R<sub>well</sub>, {ill:.1%} of R<sub>ill</sub>. "
-            f"|u<sub>{i}</sub>ᵀq<sub>{self.j}</sub>|² = {num(overlap, 2)} ({TASK[self.side]})."
-        )
-
-
-def alignment_lab(
-    data: str | TaskPair = "house-prices",
-    *,
-    methods: str | Sequence[str] = "",
-    steps: int = 0,
-    theta: Callable[[Any, Any], Any] | None = None,
-) -> type[Explorer]:
-    """Compute `methods` (empty: all) on a pair of tasks, and return the explorer of their singular vectors.
-
-    `steps` are those of each training, 0 for a method's own. `theta` takes K_P and K_H to an extractor of
-    yours, one more to choose.
+    Attributes:
+        overlaps: |u_iᵀq_j|², `(D, D)`.
+        predicted: Eq. 10, in the order of θ's singular values, `(D,)`.
+        spectrum: Singular values of H, descending, zeros beyond its rank, `(D,)`.
+        rank: Of H.
     """
-    tasks = PathTasks.of(data) if isinstance(data, TaskPair) else PathTasks.named(data)
-    wanted = [name.strip() for name in methods.split(",")] if isinstance(methods, str) else methods
-    chosen = [get_method(name).name for name in wanted if name] or method_names()
-    shown = require("tqdm.auto", "notebooks").tqdm(chosen, "extractors", leave=False)
-    kept = {name: ExtractorPath(name, follow(tasks, name, steps)) for name in shown}
-    return explorer_of(tasks, kept, theta)
+
+    def __init__(self, task: Task, theta: Floats, U: Floats, s: Floats) -> None:
+        D = len(U)
+        vectors = torch.cat([task.vectors, task.null_basis], dim=1).numpy()
+        self.gamma = np.pad(task.values.numpy(), (0, D - task.rank))
+        self.vectors, self.overlaps = vectors, np.square(U.T @ vectors)
+        self.predicted = s**2 * (self.overlaps @ self.gamma)
+        seen = task.through(theta)
+        self.rank = seen.rank
+        self.spectrum = np.pad(np.square(seen.sigma.numpy()[: self.rank]), (0, D - self.rank))
+
+    @property
+    def kappa(self) -> float:
+        """κ(H) over its rank."""
+        return float(self.spectrum[0] / self.spectrum[self.rank - 1])
+
+    @property
+    def predicted_kappa(self) -> float:
+        """κ of Eq. 10, over the values that are no round-off."""
+        kept = self.predicted[self.predicted > rank_tolerance(len(self.predicted)) * self.predicted.max()]
+        return float(kept.max() / kept.min())
 
 
-def recorded_lab(name: str) -> type[Explorer]:
-    """Compute one of `LABS`."""
-    check_known("lab", name, LABS)
-    data, methods = LABS[name]
-    return alignment_lab(data, methods=methods)
+class AlignmentLab:
+    """Extractors for two tasks along their training; `show` draws their singular vectors.
 
+    Args:
+        data: house-prices, embedded, mnist:P-H, digits:P-H, the files at a path, or a pair of arrays.
+        methods: Extractors, comma-separated; empty for all.
+        steps: Of each training; 0 for a method's own.
+        run: Folder of a run of house-prices, whose paths are taken where the same code made them.
+    """
 
-class _Given:
-    """An extractor that is there."""
-
-    name = YOURS
-
-    def __init__(self, theta: Any) -> None:
-        self._theta = torch.as_tensor(theta)
-
-    def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
-        """Return it."""
-        return {"theta": self._theta}
-
-
-def explorer_of(
-    tasks: PathTasks, kept: Mapping[str, ExtractorPath], theta: Callable[[Any, Any], Any] | None = None
-) -> type[Explorer]:
-    """Make the explorer of these extractors, and of a reader's; its sliders end at their D."""
-    known, found = [*kept, *([YOURS] if theta else [])], dict[bytes, ExtractorPath]()
-    K_P, K_H = (task.covariance.numpy() for task in (tasks.problem.benign, tasks.problem.harmful))
-
-    def of(made: Any) -> ExtractorPath:
-        """Measure what a reader's function has made, once."""
-        if made.tobytes() not in found:
-            found[made.tobytes()] = ExtractorPath(YOURS, follow(tasks, _Given(made)))
-        return found[made.tobytes()]
-
-    D, most = tasks.dimension, min(tasks.dimension, KEPT_DIRECTIONS)
-    labels = {name: option_text(method_style(name).label) for name in known}
-    sides = {"benign": "pre-training", "harmful": "harmful"}
-    place = "Position among the kept steps, on a log scale."
-    steps, some = (14, 5) if D <= SMALL else (8, 3)  # a recording with many pixels stays below 1 MB, too
-    one: Any = Literal[tuple(known)]
-
-    @with_controls(
-        extractor=Choice("extractor θ", "Extractor whose singular vectors are shown.", labels),
-        training=Slider("training, θ₀ to end", place, 0, TRAINING, play=150, marks=steps),
-        i=Slider("direction i of θ", "Index of uᵢ, by descending σᵢ; or click a map.", 1, most, marks=some),
-        j=Slider("eigenvector j of K", "Index of qⱼ, by descending γⱼ; or click a map.", 1, D, advanced=True),
-        side=Choice("task of q<sub>j</sub>", "Task whose K has the qⱼ.", sides, advanced=True),
-    )
-    def compute(
+    def __init__(
+        self,
+        data: str | TaskPair = "house-prices",
         *,
-        extractor: one = known[0],
-        training: int = TRAINING,
-        i: int = 1,
-        j: int = 1,
-        side: Side = "benign",
-        theta: Callable[[Any, Any], Any] = max_rir,
-    ) -> AlignmentView:
-        """Look up a step of one extractor."""
-        path = of(theta(K_P, K_H)) if extractor == YOURS else kept[extractor]
-        return AlignmentView(tasks, path.at(training), SIDES.index(side), i, j)
+        methods: str | Sequence[str] = "",
+        steps: int = 0,
+        run: str = "",
+    ) -> None:
+        self.shape: tuple[int, ...] = ()  # of an image whose pixels the columns are
+        known = ""
+        if isinstance(data, TaskPair):
+            self.problem, self.features = ImmunizationProblem.from_pair(data), data.feature_names
+        else:
+            source, pair = pairs.read_data(data)
+            known, loaded = pairs.data_set(source), pairs.load(source)
+            self.problem, self.features = pairs.tasks(source, pair), loaded.feature_names
+            self.shape = getattr(loaded, "images", np.empty(0)).shape[1:]
+        wanted = [name.strip() for name in methods.split(",")] if isinstance(methods, str) else methods
+        chosen = [get_method(name).name for name in wanted if name] or method_names()
+        self.origins = dict.fromkeys(chosen, "trained here")
+        kept = _kept_paths(str(data), chosen, steps, run) if known in pairs.TABLES and run else {}
+        self.paths = dict[str, Arrays]()
+        for name in require("tqdm.auto", "notebooks").tqdm(
+            chosen, "extractors", leave=False, disable=is_page()
+        ):
+            if name in kept:
+                self.paths[name], self.origins[name] = kept[name], f"read from {run}"
+                continue
+            path = self.paths[name] = Arrays()
+            linear.extractor(self.problem, known, method=name, seed=0, steps=steps, path=path)
+        self.at = lru_cache(maxsize=256)(self._at)
 
-    words = re.findall(r"[A-Za-z0-9]+", tasks.name)
-    name = "AlignmentLab" + "".join(map(str.capitalize, words))
-    doc = f"Singular vectors along the training: {' and '.join(tasks.names)}."
-    body = {"__doc__": doc, "__module__": __name__, "tasks": tasks, "paths": kept}
-    body |= {"own": Own("theta", max_rir, ratios_of, theta)}
-    body |= {"compute": staticmethod(compute)}
-    return type(name, (Explorer,), body)
+    @property
+    def tasks(self) -> tuple[Task, Task]:
+        """D_P and D_H."""
+        return self.problem.benign, self.problem.harmful
+
+    def place(self, name: str, training: int) -> int:
+        """Return the index of the kept step at a mark of the slider."""
+        return round(training / TRAINING * (len(self.paths[name]["steps"]) - 1))
+
+    def _at(self, name: str, index: int) -> tuple[Floats, Floats, list[View]]:
+        """Return U, Σ and both tasks at a kept step."""
+        U, s, views = self.measured(self.paths[name]["path"][index])
+        if index:  # a vector does not turn over from one step to the next
+            along = (U * self.at(name, index - 1)[0]).sum(axis=0)
+            U = U * np.where(np.abs(along) > 0.5, np.sign(along), 1.0)
+        return U, s, views
+
+    def measured(self, theta: Floats) -> tuple[Floats, Floats, list[View]]:
+        """Return U, the largest entry of each column positive, Σ and both tasks at θ."""
+        D = len(theta)
+        U, s, _ = (
+            part.numpy() for part in singular_triples(stored_extractor(torch.as_tensor(theta)), whole=True)
+        )
+        s = np.pad(np.where(s > rank_tolerance(D) * s[0], s, 0.0), (0, D - len(s)))
+        U = U * np.sign(U[np.abs(U).argmax(axis=0), np.arange(D)])
+        return U, s, [View(task, theta, U, s) for task in self.tasks]
+
+    @cached_property
+    def lowest(self) -> float:
+        """The smallest value of the spectra at both ends of the trainings, over the largest."""
+        ends = [
+            self.at(name, index) for name, path in self.paths.items() for index in {0, len(path["steps"]) - 1}
+        ]
+        least = [
+            view.spectrum[view.rank - 1] / (s[0] ** 2 * view.gamma[0])
+            for _, s, views in ends
+            for view in views
+        ]
+        return max(min(least) / 3, _FLOOR)
+
+    def table(self) -> pd.DataFrame:
+        """Return the last step of each extractor."""
+        rows = []
+        for name in self.paths:
+            *_, views = self.at(name, len(self.paths[name]["steps"]) - 1)
+            ii, i = (view.kappa / task.kappa for view, task in zip(views, self.tasks, strict=True))
+            row = {
+                "extractor": name,
+                "steps": int(self.paths[name]["steps"][-1]),
+                "(i)": i,
+                "(ii)": ii,
+                "RIR": i / ii,
+            }
+            row |= {
+                f"κ of Eq. 10 / κ, {of}": view.predicted_kappa / view.kappa
+                for of, view in zip("PH", views, strict=True)
+            }
+            rows.append(row | {"path": self.origins[name]})
+        return pd.DataFrame(rows).set_index("extractor")
+
+    @cached_property
+    def explorer(self) -> Explorer:
+        """The explorer of these extractors, and of a reader's; its sliders end at their D."""
+        D, labels = (
+            self.problem.dimension,
+            {option_text(method_style(name).label): name for name in self.paths},
+        )
+        short = [one for one in (1, 2, 3, D // 2, D) if one <= D]
+
+        @explore(
+            extractor=Choice({**labels, YOURS: YOURS}, label="extractor θ"),
+            training=Slider(
+                0, TRAINING, stops=[0, 5, 10, 16, 22, 28, 34, 40], play=400, label="training, θ₀ to end"
+            ),
+            i=Slider(1, D, stops=short, label="direction i of θ", help="Or click a map."),
+            side=Choice({"pre-training": 0, "harmful": 1}, label="task of q<sub>j</sub>", live=True),
+            j=Slider(1, D, label="eigenvector j of K", live=True),
+        )
+        def alignment_lab(
+            extractor: str = next(iter(self.paths)),
+            training: int = TRAINING,
+            i: int = 1,
+            side: int = 0,
+            j: int = 1,
+            theta: Callable[[Floats, Floats], Floats] = max_rir,
+        ) -> tuple[list[Panel], str]:
+            """Singular vectors along the training of extractors, and what they make of two tasks."""
+            if extractor == YOURS:
+                found = self.measured(np.asarray(theta(*(task.covariance.numpy() for task in self.tasks))))
+                return self.panels(*found, i, side, j), self.words("yours", *found[1:], i)
+            index = self.place(extractor, training)
+            steps, label = self.paths[extractor]["steps"], method_style(extractor).label
+            name = f"{label}, step {int(steps[index]):,} of {int(steps[-1]):,}" if len(steps) > 1 else label
+            found = self.at(extractor, index)
+            return self.panels(*found, i, side, j), self.words(name, *found[1:], i)
+
+        return alignment_lab
+
+    def show(self, **settings: Any) -> Any:
+        """Draw; `theta=` is a function of yours that takes K_P and K_H to an extractor."""
+        return self.explorer.show(**settings)
+
+    def panels(self, U: Floats, s: Floats, views: list[View], i: int, side: int, j: int) -> list[Panel]:
+        """Draw the overlaps on both tasks, the spectra, and the direction in the data."""
+        D = len(U)
+        maps = [
+            Panel(
+                f"{name}: |u<sub>i</sub>ᵀq<sub>j</sub>|²",
+                x=f"j of q<sub>j</sub> of {name}",
+                y="i of u<sub>i</sub>",
+            )
+            for name in TASKS
+        ]
+        for panel, view in zip(maps, views, strict=True):
+            heat = overlap_heatmap(np.round(in_blocks(view.overlaps, BLOCKS), 3), D)
+            look = {"zmin": 0, "zmax": 1, "colorscale": heat["colorscale"], "showscale": False}
+            look["meta"] = {"click": {"i": "y", "j": "x"}}
+            centres = np.rint(heat["x"])  # what a click chooses
+            panel.heat("overlaps", heat["z"], centres, centres, hover=heat["hovertemplate"], **look)
+            panel.marks("(i, j)", [j], [i], PURPLE, "square-open", size=11, legend=False)
+        spectra = Panel(
+            "spectrum of H, and Eq. 10 (○)", x="index, largest first", y="over the largest", log="y"
+        )
+        spectra.limits = [(1 - 0.03 * D, D + 0.03 * D), (self.lowest, 3)]
+        kept = np.unique(np.linspace(0, D - 1, POINTS).round().astype(int))
+        for name, color, view in zip(TASKS, COLORS, views, strict=True):
+            scale, order = s[0] ** 2 * view.gamma[0], np.argsort(-view.predicted, kind="stable")
+            low, high = (np.maximum(s[k] ** 2 * view.gamma / scale, _FLOOR)[kept] for k in (-1, 0))
+            around = np.concatenate([kept, kept[::-1]]) + 1
+            spectra.area(
+                f"Ostrowski, {name}", around, np.concatenate([low, high[::-1]]), translucent(color, 0.13)
+            )
+            truth, sorted_terms = (values[kept] / scale for values in (view.spectrum, view.predicted[order]))
+            spectra.line(
+                f"truth, {name}", kept + 1, np.where(truth > _FLOOR, truth, np.nan), color, "solid", width=2.5
+            )
+            terms = np.where(sorted_terms > _FLOOR, sorted_terms, np.nan)
+            spectra.marks(f"Eq. 10, {name}", kept + 1, terms, color, "circle-open", size=5, legend=False)
+            term = max(view.predicted[i - 1] / scale, _FLOOR)
+            at = np.flatnonzero(order == i - 1) + 1
+            spectra.marks("term of i", at, [term], PURPLE, "circle-open", size=12, legend=False)
+        u, q = U[:, i - 1], views[side].vectors[:, j - 1]
+        return [*maps, spectra, self.direction(u, q * (np.sign(q @ u) or 1.0))]
+
+    def direction(self, u: Floats, q: Floats) -> Panel:
+        """Draw u_i and q_j, turned to its side: as images of the pixels, or by their largest loadings."""
+        if self.shape:
+            gap = np.full((self.shape[0], 1), np.nan)
+            images = [(of / np.abs(of).max()).round(2).reshape(self.shape) for of in (u, q)]
+            panel = Panel("u<sub>i</sub> | q<sub>j</sub> as images", equal=True)
+            panel.bare = True
+            look = {"colorscale": _DIVERGING, "zmin": -1, "zmax": 1, "showscale": False}
+            return panel.heat(
+                "images", np.concatenate([images[0], gap, images[1]], axis=1), hover="%{z:.2f}", **look
+            )
+        kept = np.sort(np.argsort(-np.abs(u), kind="stable")[:BARS])[::-1]
+        names = [str(self.features[k])[:14] for k in kept]
+        panel = Panel("loadings of u<sub>i</sub> and q<sub>j</sub> (gray)", xlim=(-1, 1))
+        for name, of, color in (("u", u, PURPLE), ("q", q, NEUTRAL)):
+            panel.bars(name, names, of[kept], color, hover="%{label}: %{value:.3f}")
+        return panel
+
+    def words(self, name: str, s: Floats, views: list[View], i: int) -> str:
+        """Say the two ratios, κ by Eq. 10 beside the truth, and what depends on the chosen direction."""
+        ii, one = (view.kappa / task.kappa for view, task in zip(views, self.tasks, strict=True))
+        kappas = ", ".join(
+            f"{num(view.predicted_kappa)} / {num(view.kappa)} ({task})"
+            for task, view in zip(TASKS, views, strict=True)
+        )
+        part = [f"{view.predicted[i - 1] / view.predicted.sum():.1%}" for view in views]
+        overlaps = ", ".join(num(float(np.diagonal(view.overlaps).mean()), 2) for view in views)
+        chance = " … ".join(num(end, 2) for end in haar_overlap_band(len(s)))
+        ratios = f"(i) = {num(one)}, (ii) = {num(ii)}, RIR = {num(one / ii)}"
+        terms = (
+            f"By Eq. 10, u<sub>{i}</sub> is {part[0]} of tr H<sub>P</sub> and {part[1]} of tr H<sub>H</sub>."
+        )
+        mean = f"Mean |u<sub>i</sub>ᵀq<sub>i</sub>|²: {overlaps} (by chance {chance})"
+        return f"<b>{name}</b>: {ratios}. κ by Eq. 10 / true: {kappas}. {mean}. {terms}"
+
+
+def _kept_paths(data: str, methods: Sequence[str], steps: int, run: str) -> dict[str, Arrays]:
+    """Return the paths of the first seed that a run of house-prices has kept."""
+    asked: dict[str, Any] = {
+        "data": data,
+        "methods": ",".join(methods),
+        "seeds": 1,
+        "steps": steps,
+        "rows": 0,
+    }
+    asked |= {"features": "published", "device": "auto", "full": True}
+    cells = frame.kept(house_prices, Path(run), **asked)
+    return {cell["method"]: arrays for cell, (_, arrays) in cells if "path" in arrays}

@@ -55,6 +55,21 @@ _ROOT_CIVIDIS = [
 ]  # fmt: skip
 
 
+def in_blocks(overlaps: Any, size: int) -> Any:
+    """Average overlaps over blocks of rows and sum them over blocks of columns, so that rows sum to 1.
+
+    Examples:
+        >>> in_blocks(np.eye(4), 2)
+        array([[1., 0.],
+               [0., 1.]])
+    """
+    if size >= len(overlaps):
+        return overlaps
+    edges = np.linspace(0, len(overlaps), size + 1).astype(int)
+    summed = np.add.reduceat(np.add.reduceat(overlaps, edges[:-1], axis=0), edges[:-1], axis=1)
+    return summed / np.diff(edges)[:, None]
+
+
 def overlap_heatmap(overlaps: Any, dimension: int, **colorbar: Any) -> dict[str, Any]:
     """Return the heat map of two tasks' overlaps |q_Piᵀq_Hj|², in blocks where there are many."""
     centres = np.linspace(1, dimension, len(overlaps))
