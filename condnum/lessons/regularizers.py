@@ -106,8 +106,8 @@ def one_step(
     left = Panel("○ before, ◆ after the step", x="index i", y="σ<sub>i</sub>", log="y", width=0.7,
                  xlim=(0.4, len(sigma) + 0.6), ylim=(low, high))  # fmt: skip
     shown, gaps = np.clip(moved, 1.1 * low, high / 1.1), np.full(len(sigma), np.nan)  # a zero is on the edge
-    x, y = (np.stack(parts, axis=1).ravel() for parts in ((index, index, gaps), (sigma, shown, gaps)))
-    left.line("moves", x, y, NEUTRAL, width=1.5, legend=False, hoverinfo="skip")
+    along, up = (np.stack(parts, axis=1).ravel() for parts in ((index, index, gaps), (sigma, shown, gaps)))
+    left.line("moves", along, up, NEUTRAL, width=1.5, legend=False, hoverinfo="skip")
     left.marks(
         "before", index, sigma, GREEN, "circle-open", legend=False, hover="σ<sub>%{x}</sub> = %{y:.4g}"
     )

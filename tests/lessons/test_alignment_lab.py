@@ -41,9 +41,11 @@ def test_a_kept_step_is_what_the_theory_says_of_its_theta(table):
         for view, task in zip(views, table.tasks, strict=True):
             truth = alignment(theta, task.covariance)
             np.testing.assert_allclose(view.predicted, truth.predicted, rtol=CLOSE)
-            np.testing.assert_allclose(view.spectrum, truth.spectrum, rtol=CLOSE)
+            scale = 1e-12 * truth.spectrum[0]  # beyond the rank of K
+            np.testing.assert_allclose(view.spectrum, truth.spectrum, rtol=CLOSE, atol=scale)
             np.testing.assert_allclose(view.overlaps, truth.overlaps, atol=CLOSE)
-            assert view.predicted_kappa == pytest.approx(truth.predicted_condition, rel=CLOSE)
+            if view.rank == len(U):
+                assert view.predicted_kappa == pytest.approx(truth.predicted_condition, rel=CLOSE)
         found = relative_immunization_ratio(theta, *(task.covariance for task in table.tasks))
         ratios = [view.kappa / task.kappa for view, task in zip(views, table.tasks, strict=True)]
         assert ratios == pytest.approx([found.benign_ratio, found.harmful_ratio], rel=CLOSE)
