@@ -165,8 +165,8 @@ def figure(panels: Sequence[Panel], title: str = "", *, columns: int = 3, height
             key = "" if number == 1 else str(number)
             wide = (1 - across * (len(row) - 1)) * panel.width / whole
             x, y = panel.axis("x"), panel.axis("y")
-            x |= {"domain": [left, left + wide], "anchor": f"y{key}"}
-            y |= {"domain": [top - deep, top], "anchor": f"x{key}"}
+            x |= {"domain": [left, min(1.0, left + wide)], "anchor": f"y{key}"}
+            y |= {"domain": [max(0.0, top - deep), top], "anchor": f"x{key}"}
             if panel.equal:
                 x |= {"constrain": "domain"}
                 y |= {"scaleanchor": f"x{key}", "constrain": "domain"}
