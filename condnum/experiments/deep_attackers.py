@@ -205,7 +205,7 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
             found.append(
                 line | {"chance": own["chance"].mean(), "at_edge": int(own["at_edge"].sum()), "of": len(own)}
             )
-    return pd.DataFrame(found)
+    return pd.DataFrame(found).dropna(axis=1, how="all")  # passes that no attacker made
 
 
 def sentence(table: pd.DataFrame) -> str:

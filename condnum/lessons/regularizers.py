@@ -78,7 +78,7 @@ def _share_of_printed(share: float) -> float:
     regularizer=Choice(REGULARIZERS, label="regularizer"),
     spectrum=Choice([*SPECTRA], label="spectrum σ"),
     step=Log(STEPS[0], STEPS[-1], stops=[0.03, 0.1, 0.3, 0.6, 1, 1.5, 3, 10, 30], label="step η/η₀"),
-    scale=Log(0.01, 100, stops=[0.01, 1, 100], label="times", help="The spectrum is multiplied by this."),
+    scale=Log(0.01, 100, stops=[0.01, 1, 100], label="scale of σ"),
     presets={
         "Counter-example to printed bound (1)": {"spectrum": "(4, 1)", "step": 1.0},
         "Counter-example to printed bound (2)": {
@@ -195,9 +195,9 @@ def path_of_steps(
 
 @explore(
     regularizer=Choice(REGULARIZERS, label="regularizer"),
-    constant=Choice({"a share of the bound at each t": False, "constant η": True}, label="step sizes"),
-    share=Log(0.01, 0.99, stops=[0.05, 0.2, 0.5, 0.9], label="share of the bound"),
-    kappa=Log(1.2, 1e4, stops=[2, 10, 1e3], label="κ at the start"),
+    constant=Choice({"a fraction of the bound at each t": False, "constant η": True}, label="step sizes"),
+    share=Log(0.01, 0.99, stops=[0.05, 0.2, 0.9], label="fraction of the bound"),
+    kappa=Log(1.2, 1e4, stops=[10, 1e3], label="κ at the start"),
     k=Choice([3, 6], label="values k"),
     presets={
         "Monotone, yet κ stays above 1": {},

@@ -53,7 +53,7 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 #: A warning as Python prints it: the file and line, what it says, the line of code.
 _WARNED = re.compile(r"(?m)^(/|\w:\\).*?\.py:\d+: (\w+: .*\n?)(?:  .*\n?)?")
 #: The last line of a progress bar.
-_PROGRESS = re.compile(r"(?m)^.*\|.*\| *\d+/\d+ \[.*\]\n?")
+_PROGRESS = re.compile(r"(?m)^.*\|.*\| *\d+/\d+ \[.*\n?")  # of a narrow terminal without its end
 _OF_LIBRARIES = re.compile(_WARNED.pattern.replace(r"\w+:", r"(?:Future|\w*Deprecation)Warning:"))
 
 

@@ -143,6 +143,9 @@ const condnum = {};
     let left = 56; // room for the names of rows
     const order = axes(layout, "x").filter((key) => drawn.has(`x${key.slice(5)}`)).map((key) => {
       const x = layout[key], y = layout[`yaxis${(x.anchor || "y").slice(1)}`], [bottom, top] = of(y);
+      const named = data.filter(({ yaxis }) => (yaxis ?? "y") === (x.anchor || "y")).flatMap((trace) => trace.y ?? []);
+      const rows = [...new Set(named)].filter((name) => typeof name === "string");
+      if (!y.ticktext && rows.length) Object.assign(y, { tickvals: rows, ticktext: rows });
       if (y.ticktext) {
         y.ticktext = y.ticktext.map((text) => wrapped(text, 0.33 * width, 12));
         left = Math.max(left, 14 + widest(y.ticktext, 12) + (y.title?.text ? 24 : 0));

@@ -3,7 +3,6 @@
 import re
 import textwrap
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,18 +91,6 @@ def finish(
 def empty() -> Any:
     """Return a figure without traces."""
     return require("plotly.graph_objects", "viz").Figure()
-
-
-def figure_of(traces: Any, layout: Any) -> Any:
-    """Return a figure of traces and a layout that are right, without plotly's checks, which are slow."""
-    content = {"data": traces, "layout": {**layout, "template": _white()}}
-    return require("plotly.graph_objects", "viz").Figure(content, _validate=False)
-
-
-@cache
-def _white() -> Any:
-    """Return the template of every figure."""
-    return require("plotly.io", "viz").templates["plotly_white"].to_plotly_json()
 
 
 def panels(**options: Any) -> Any:
@@ -195,19 +182,3 @@ def lines_by_method(
                 figure, wide, style(str(name)), legendgroup=name, showlegend=first, width=width, **at, **look
             )
             first = False
-
-
-def teaching_layout(figure: Any, title: str, subtitle: str = "", *, height: int = 420) -> Any:
-    """Give a teaching figure its title, font, margins and a legend below the panels."""
-    finish(figure, title, subtitle, height=height)
-    figure.layout.title.text = f"{title}<br><sup>{subtitle}</sup>" if subtitle else title
-    figure.update_layout(
-        title_font_size=16,
-        margin={"l": 64, "r": 16, "t": 92 if subtitle else 74, "b": 100},
-        legend={
-            "orientation": "h", "x": 0.5, "xanchor": "center", "yref": "container", "y": 0.01,
-            "yanchor": "bottom", "title_text": "", "itemsizing": "constant",
-        },
-        hovermode="closest",
-    )  # fmt: skip
-    return figure

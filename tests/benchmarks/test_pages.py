@@ -14,11 +14,14 @@ import pytest
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
 from condnum.files import asset
-from condnum.lessons.alignment_lab import alignment_lab
-from condnum.lessons.explorers import EXPLORERS
-from condnum.lessons.frame import recording
-from condnum.lessons.frame.recording import record
+from condnum.lessons.alignment import turned
+from condnum.lessons.alignment_lab import AlignmentLab
+from condnum.lessons.condition_number import spectrum_descent, zigzag
 from condnum.lessons.grab import standalone
+from condnum.lessons.limit import limit_explorer
+from condnum.lessons.record import recording
+from condnum.lessons.regularizers import many_steps, one_step
+from condnum.page.html import figure_html
 from condnum.page.site import build_site
 
 pytestmark = pytest.mark.slow
@@ -40,25 +43,18 @@ _RESPONSE = """async (label) => {
 }"""
 
 
-def recorded_page(folder: Path, explorer: Any, settings: str = "{}") -> Path:
-    """Write a page on which `PLAY` plays a recording, without a server."""
+def recorded_page(folder: Path, explorer: Any) -> Path:
+    """Write a page that plays a recording, without a server."""
     from plotly.offline import get_plotlyjs
 
-    scripts = asset("page/paint.js", "lessons/frame/explorer.js", "lessons/frame/recording.js")
-    (folder / "all.js").write_text(f"{get_plotlyjs()}\n{scripts}\n{record(explorer)}")
+    scripts = asset("page/paint.js", "lessons/explore.js", "lessons/record.js")
+    (folder / "all.js").write_text(f"{get_plotlyjs()}\n{scripts}")
     (folder / "page.html").write_text(
-        f"<!doctype html><meta charset=utf-8><style>{asset('lessons/frame/explorer.css')}</style>"
-        f"<body data-theme=light><div id=column><div class=condnum-recorded "
-        f"data-explorer={explorer.__name__} data-settings='{settings}'></div></div>"
-        '<script src="all.js"></script>'
+        f"<!doctype html><meta charset=utf-8><style>{asset('lessons/explore.css')}</style>"
+        "<body data-theme=light>"
+        f'{figure_html(recording(explorer, explorer.start, {}), "figure")}<script src="all.js"></script>'
     )
     return folder / "page.html"
-
-
-PLAY = """async () => {
-    const host = document.querySelector('.condnum-recorded');
-    window.player = await condnum.play(host);
-}"""
 
 
 def response(page, label, promised):
@@ -67,12 +63,8 @@ def response(page, label, promised):
     print(f"\n{label}: median {np.median(times):.0f} ms (promised: {promised}), slowest {max(times):.0f} ms")
 
 
-def test_response_of_a_recording(window, tmp_path, monkeypatch):
-    few = {"kappa": np.geomspace(1, 1000, 11).tolist(), "angle": [0.0, 45.0], "step": [0, 5]}
-    few["rule"] = ["exact", "constant"]
-    monkeypatch.setattr(recording, "recorded_values", lambda _: few)
-    window.goto(recorded_page(tmp_path, EXPLORERS["GradientDescentExplorer"]).as_uri())
-    window.evaluate(PLAY)
+def test_response_of_a_recording(window, tmp_path):
+    window.goto(recorded_page(tmp_path, zigzag).as_uri())
     window.locator(".main-svg").first.wait_for()
     response(window, "condition number κ", 50)
 
@@ -106,7 +98,7 @@ def test_sixty_frames_a_second_while_dragging(window, tmp_path):
 
 
 def test_the_first_figure(window, tmp_path, seconds):
-    build_site(tmp_path / "runs", tmp_path, cache=tmp_path / "cache", lessons=(), explorers=())
+    build_site(tmp_path / "runs", tmp_path, cache=tmp_path / "cache", lessons=())
     page = tmp_path / "site" / "results" / "house-prices.html"
 
     def visit():
@@ -116,34 +108,32 @@ def test_the_first_figure(window, tmp_path, seconds):
     print(f"\nfirst figure of a page: {seconds(visit, 5):.2f} s (promised: 2)")
 
 
-#: Explorer, settings, the trait that is moved, its values in turn, seconds promised.
+#: Explorer, what is set, the control that is moved, its values in turn, seconds promised.
 CASES = [
-    ("GradientDescentExplorer", {}, "kappa", np.geomspace(2, 500, 40), 0.1),
-    ("SpectrumDescentExplorer", {"dimension": 64}, "kappa", np.geomspace(2, 1e6, 40), 0.1),
-    ("SpectrumDescentExplorer", {"dimension": 256}, "kappa", np.geomspace(2, 1e6, 40), 0.3),
-    ("AlignmentExplorer", {"dimension": 64}, "angle", np.linspace(1, 89, 43), 0.1),
-    ("LimitExplorer", {"dimension": 12}, "angle", np.linspace(1, 89, 43), 0.1),
-    ("OwnDataExplorer", {"example": "digits"}, "tolerance", np.geomspace(1, 1e8, 40), 0.1),
-    ("RegularizerExplorer", {"dimension": 64}, "step", np.geomspace(0.03, 30, 40), 0.1),
-    ("RegularizerPathExplorer", {"sizes": "constant"}, "share", np.geomspace(0.02, 0.9, 40), 0.1),
+    (zigzag, {}, "kappa", np.geomspace(2, 500, 40), 0.1),
+    (spectrum_descent, {"D": 256}, "kappa", np.geomspace(2, 1e6, 40), 0.3),
+    (turned, {"D": 64}, "angle", range(1, 90, 2), 0.1),
+    (limit_explorer, {"D": 12}, "angle", range(1, 90, 2), 0.1),
+    (one_step, {}, "step", np.geomspace(0.03, 30, 40), 0.1),
+    (many_steps, {"constant": True}, "share", np.geomspace(0.02, 0.9, 40), 0.1),
 ]
 
 
-@pytest.mark.parametrize(("name", "settings", "trait", "values", "promised"), CASES)
-def test_new_data_of_an_explorer(seconds, name, settings, trait, values, promised):
-    moved(seconds, EXPLORERS[name](**settings), trait, values, promised)
+@pytest.mark.parametrize(("explorer", "settings", "control", "values", "promised"), CASES)
+def test_new_data_of_an_explorer(seconds, explorer, settings, control, values, promised):
+    moved(seconds, explorer, explorer.show(**settings), control, values, promised)
 
 
 @pytest.mark.parametrize("data", ["house-prices", "mnist:4-9"])
 def test_new_data_of_the_lab(seconds, data):
     """Scrubbing through what is kept; one short training stands for all, which are kept alike."""
-    lab = alignment_lab(data, methods="r_ill_only,max_rir", steps=12)
-    moved(seconds, lab(extractor="r_ill_only"), "training", range(40), 0.1)
+    lab = AlignmentLab(data, methods="r_ill_only,max_rir", steps=12)
+    moved(seconds, lab.explorer, lab.show(extractor="r_ill_only"), "training", range(40), 0.1)
 
 
-def moved(seconds, explorer, trait, values, promised):
-    """Move a trait through its values, and print the median seconds until the figure has its new data."""
-    kind, turns = type(getattr(explorer, trait)), cycle(values)
-    median = seconds(lambda: setattr(explorer, trait, kind(next(turns))), 40)
-    print(f"\n{type(explorer).__name__}, {trait}: {1000 * median:.0f} ms (promised: {1000 * promised:.0f})")
-    assert explorer.error == ""
+def moved(seconds, explorer, widget, control, values, promised):
+    """Move a control through its values, and print the median seconds until the page has its new data."""
+    turns = cycle([*values])
+    median = seconds(lambda: widget.change(**{control: next(turns)}), 40)
+    print(f"\n{explorer.name}, {control}: {1000 * median:.0f} ms (promised: {1000 * promised:.0f})")
+    assert widget.error == ""

@@ -78,7 +78,8 @@ def test_it_runs_and_becomes_a_page_without_a_kernel(path, lesson_run):
 def test_the_solutions_of_the_exercises_are_right_hidden_and_explained(lesson_run):
     cells = read_notebook(lesson_run("6_exercises") / "report.ipynb").cells
     outputs = [output for cell in cells for output in cell.get("outputs", [])]
-    said = [one["data"]["text/plain"] for one in outputs if one.output_type == "execute_result"]
+    results = [one["data"] for one in outputs if one.output_type == "execute_result"]
+    said = [data["text/plain"] for data in results if RECORDING not in data]
     assert [text[:5] for text in said] == ["right"] * 11
     hidden = [cell for cell in cells if "solution" in cell.metadata.get("tags", [])]
     assert [cell.metadata["jupyter"]["source_hidden"] for cell in hidden] == [True] * 11
