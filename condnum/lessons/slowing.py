@@ -26,7 +26,7 @@ from condnum.theory.kappa import Immunization, relative_immunization_ratio
 from condnum.theory.task import Task
 
 #: Where the slider stops, and what it says there.
-STOPS = {"raw": 1.0, **{f"{s:g}": s for s in (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)}, "erased": 0.0}
+STOPS = {"raw": 1.0, **{f"{s:g}": s for s in (0.3, 0.1, 0.03, 0.01, 0.001)}, "erased": 0.0}
 CLASSES, CHANCE = 5, 1 / 5
 #: Gradient descent may miss 5 % of the squared fit that raw pixels allow; most line searches.
 GOAL, LINE_SEARCHES = 0.05, 5_000
@@ -120,6 +120,8 @@ def path_extractor(s: float, start: Start = "leace", rank: int = 4) -> Floats:
     T = np.eye(P.dimension)
     if start == "whitened":
         T = np.asarray(P.power(-0.5))
+    if s == 1:
+        return T
     found = erasure(own.X @ T, own.labels, strength=1 - s, rank=rank)
     if start == "leace":
         return np.asarray(found.extractor)
