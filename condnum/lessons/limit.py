@@ -124,7 +124,7 @@ def _tasks_of(*settings: Any) -> Tasks:
 
 @explore(
     kappa_harmful=Log(1, 100, stops=[1, 10, 100], label="κ of K<sub>H</sub>"),
-    angle=Slider(0, 90, stops=[0, 15, 45, 90], label="angle of the eigenbases (degrees)"),
+    angle=Slider(0, 90, stops=[0, 45, 90], label="angle of the eigenbases (degrees)"),
     null=Choice(NULLS, label="last feature dead"),
     t=Slider(0, PATH_STEPS, stops=[0, 1, 3, 10, 30, 100], play=400, label="step t of Algorithm 1"),
     kappa_benign=Log(1, 100, label="κ of K<sub>P</sub>", live=True),
