@@ -20,7 +20,7 @@ from condnum.methods.problem import ImmunizationProblem
 from condnum.numbers import num
 from condnum.page.look import BLUE, GREEN, LIMIT, NEUTRAL, ORANGE, PURPLE, translucent
 from condnum.probing import ProbeCurve, linear_probe
-from condnum.theory.kappa import relative_immunization_ratio
+from condnum.theory.kappa import RATIO_TOLERANCE, relative_immunization_ratio
 from condnum.theory.limits import (
     FeasibleRegion,
     extractor_ratios,
@@ -93,16 +93,38 @@ def algorithm1_path(K_P: Floats, K_H: Floats, *, ratio: float = 1.0, learning_ra
     return np.asarray(kappa[: lost[0] if len(lost) else None] / kappa[0])
 
 
+@dataclass(frozen=True, eq=False)
+class Tasks:
+    """Two tasks, and what neither the step nor the reader's θ changes."""
+
+    K_P: Floats  # (D, D)
+    K_H: Floats  # (D, D)
+    region: FeasibleRegion
+    family: Floats  # (n, 2) (ii) and (i) along K_P^(-s/2), from I to θ*
+    front: Floats  # (2,) of the library's θ on the Pareto front
+    path: Floats  # (T + 1, 2) of Algorithm 1
+
+    @classmethod
+    def of(cls, K_P: Floats, K_H: Floats) -> "Tasks":
+        """Follow Algorithm 1 on two covariances."""
+        P, H = Task.of_covariance(K_P), Task.of_covariance(K_H)
+        region, family = feasible_region(P, H), [*immunizer_family(P, np.linspace(0, 1, 21).tolist())]
+        if math.isinf(region.limit.value):  # null(K_P) then gains 100-fold
+            family += [max_rir(P, gain) for gain in np.geomspace(1, 100, 9).tolist()]
+        between = np.array([extractor_ratios(theta, P, H) for theta in family])
+        # Where all eigenvalues are equal, R_ill has no gradient.
+        path = np.ones((1, 2)) if H.kappa <= 1 + RATIO_TOLERANCE else algorithm1_path(K_P, K_H)
+        return cls(K_P, K_H, region, between, ratios_of(pareto_immunizer(K_P, K_H), K_P, K_H), path)
+
+
 @lru_cache(maxsize=64)
-def _path_of(kappa_benign: float, kappa_harmful: float, angle: float, D: int, null: NullKind) -> Floats:
-    if kappa_harmful == 1:  # all eigenvalues are equal, where R_ill has no gradient
-        return np.ones((1, 2))
-    return algorithm1_path(*two_tasks(kappa_benign, kappa_harmful, angle, D, null))
+def _tasks_of(*settings: Any) -> Tasks:
+    return Tasks.of(*two_tasks(*settings))
 
 
 @explore(
     kappa_harmful=Log(1, 100, stops=[1, 10, 100], label="κ of K<sub>H</sub>"),
-    angle=Slider(0, 90, stops=[0, 15, 45, 90], label="angle of the eigenbases (degrees)"),
+    angle=Slider(0, 90, stops=[0, 45, 90], label="angle of the eigenbases (degrees)"),
     null=Choice(NULLS, label="last feature dead"),
     t=Slider(0, PATH_STEPS, stops=[0, 1, 3, 10, 30, 100], play=400, label="step t of Algorithm 1"),
     kappa_benign=Log(1, 100, label="κ of K<sub>P</sub>", live=True),
@@ -122,14 +144,13 @@ def limit_explorer(
     extractor: Callable[[Floats, Floats], Any] = pareto_immunizer,
 ) -> tuple[list[Panel], str]:
     """How much immunization two tasks allow, and how much of it Algorithm 1 finds."""
-    tasks = kappa_benign, kappa_harmful, angle, D, null
-    return limit_panels(*two_tasks(*tasks), _path_of(*tasks), t, extractor)
+    return limit_panels(_tasks_of(kappa_benign, kappa_harmful, angle, D, null), t, extractor)
 
 
 def limit_of(K_P: Floats, K_H: Floats) -> Any:
     """Place two tasks of a reader's, covariances `(D, D)`, in the plane, as `limit_explorer` does."""
-    K_P, K_H = np.asarray(K_P, np.float64), np.asarray(K_H, np.float64)
-    panels, sentence = limit_panels(K_P, K_H, algorithm1_path(K_P, K_H), PATH_STEPS, pareto_immunizer)
+    tasks = Tasks.of(np.asarray(K_P, np.float64), np.asarray(K_H, np.float64))
+    panels, sentence = limit_panels(tasks, PATH_STEPS, pareto_immunizer)
     for panel in panels:
         panel.follow()
     return plotly_figure(figure(panels, sentence))
@@ -145,17 +166,12 @@ def ratios_of(theta: Any, K_P: Floats, K_H: Floats) -> Floats:
     return np.array([found.benign_ratio, found.harmful_ratio])
 
 
-def limit_panels(
-    K_P: Floats, K_H: Floats, path: Floats, t: int, extractor: Callable[[Floats, Floats], Any]
-) -> tuple[list[Panel], str]:
+def limit_panels(tasks: Tasks, t: int, extractor: Callable[[Floats, Floats], Any]) -> tuple[list[Panel], str]:
     """Draw what is possible in the (ii)/(i) plane, how far Algorithm 1 gets, and where an extractor lies."""
-    P, H = Task.of_covariance(K_P), Task.of_covariance(K_H)
-    region, best = feasible_region(P, H), max_rir(P)
-    value, chosen = region.limit.value, ratios_of(extractor(K_P, K_H), K_P, K_H)
-    family = [*immunizer_family(P, np.linspace(0, 1, 21).tolist())]
-    if math.isinf(value):  # null(K_P) then gains 100-fold
-        family += [max_rir(P, gain) for gain in np.geomspace(1, 100, 9).tolist()]
-    star, *between = (np.array(extractor_ratios(theta, P, H)) for theta in (best, *family))
+    region, path, K_P, K_H = tasks.region, tasks.path, tasks.K_P, tasks.K_H
+    value, star, chosen = region.limit.value, tasks.family[20], tasks.front
+    if extractor is not pareto_immunizer:
+        chosen = ratios_of(extractor(K_P, K_H), K_P, K_H)
     shown, rir = min(t, len(path) - 1), path[:, 1] / path[:, 0]
     names = [
         f"({i}) = κ(H<sub>{task}</sub>(θ)) / κ(H<sub>{task}</sub>(I))"
@@ -164,7 +180,7 @@ def limit_panels(
     plane = Panel("the two ratios of Eq. 15", x=names[0], y=names[1], log="xy", width=1.5)
     plane.limits = [*_PLANE]
     draw_region(plane, region)
-    pair, line = "(ii) = %{x:.4g}, (i) = %{y:.4g}", np.array(between)
+    pair, line = "(ii) = %{x:.4g}, (i) = %{y:.4g}", tasks.family
     plane.line("I … θ*: K<sub>P</sub><sup>−s/2</sup>", line[:, 0], line[:, 1], GREEN, "dash", hover=pair)
     plane.line("Algorithm 1", path[:, 0], path[:, 1], BLUE, hover=pair)
     for name, (x, y), color, symbol, size, listed in (
@@ -186,11 +202,10 @@ def limit_panels(
         words += f"After {shown} steps of Algorithm 1 RIR = {num(rir[shown], 4)}{ended}"
         words += f", {num(100 * rir[shown] / value)} % of the limit. " if math.isfinite(value) else ". "
     if math.isinf(value):
-        return [
-            plane,
-            right,
-        ], f"{words}D<sub>P</sub> never sees one feature: θ scales it freely, and RIR has no limit."
-    return [plane, right], f"{words}RIR<sub>max</sub> = {num(value, 4)}, also the largest (i) with (ii) ≤ 1."
+        words += "D<sub>P</sub> never sees one feature: θ scales it freely, and RIR has no limit."
+    else:
+        words += f"RIR<sub>max</sub> = {num(value, 4)}, also the largest (i) with (ii) ≤ 1."
+    return [plane, right], words
 
 
 def draw_region(panel: Panel, region: FeasibleRegion) -> None:

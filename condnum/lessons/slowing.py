@@ -26,7 +26,7 @@ from condnum.theory.kappa import Immunization, relative_immunization_ratio
 from condnum.theory.task import Task
 
 #: Where the slider stops, and what it says there.
-STOPS = {"raw": 1.0, **{f"{s:g}": s for s in (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)}, "erased": 0.0}
+STOPS = {"raw": 1.0, **{f"{s:g}": s for s in (0.3, 0.1, 0.03, 0.01, 0.001)}, "erased": 0.0}
 CLASSES, CHANCE = 5, 1 / 5
 #: Gradient descent may miss 5 % of the squared fit that raw pixels allow; most line searches.
 GOAL, LINE_SEARCHES = 0.05, 5_000
@@ -44,10 +44,10 @@ STARTS: dict[str, Start] = {
 }
 #: How accuracies are drawn; what ridge regression reaches hides behind whitening, and stands in the caption.
 _LOOK = {
-    "whitened": ("accuracy: harmful, whitened", ORANGE, "solid"),
-    "own": ("accuracy: harmful, eraser's rows", PURPLE, "dash"),
-    "kernel": ("accuracy: harmful, kernel", GREEN, "dashdot"),
-    "benign": ("accuracy: benign", BLUE, "solid"),
+    "whitened": ("accuracy: whitened", ORANGE, "solid"),
+    "own": ("accuracy: eraser's rows", PURPLE, "dash"),
+    "kernel": ("accuracy: kernel", GREEN, "dashdot"),
+    "benign": ("benign", BLUE, "solid"),
 }
 
 
@@ -120,6 +120,8 @@ def path_extractor(s: float, start: Start = "leace", rank: int = 4) -> Floats:
     T = np.eye(P.dimension)
     if start == "whitened":
         T = np.asarray(P.power(-0.5))
+    if s == 1:
+        return T
     found = erasure(own.X @ T, own.labels, strength=1 - s, rank=rank)
     if start == "leace":
         return np.asarray(found.extractor)
@@ -201,22 +203,23 @@ def slowing(
     left = Panel(
         "steps of gradient descent, and κ", y="steps; κ", log="y", ylim=(0.6, 5e7), yticks=_STEPS, **along
     )
-    right = Panel("accuracy on fresh images", y="accuracy", ylim=(0, 1.04), **along)
+    right = Panel("accuracy on fresh images, and chance", y="accuracy", ylim=(0, 1.04), **along)
 
     def draw(panel: Panel, name: str, values: Any, color: str, dash: str, hover: str) -> None:
         """Draw a value of each stop, with a gap before s = 0; what has no end lies at the top."""
         y, x = (np.insert(np.minimum(one, _NEVER), -1, np.nan) for one in (values, at))
-        panel.line(name, x, y, color, dash, width=2.5, size=6, hover=hover)
+        listed = not name.startswith("benign") or (panel is left and dash == "solid")
+        panel.line(name, x, y, color, dash, width=2.5, size=6, hover=hover, legend=listed)
 
     for task, color in (("harmful", ORANGE), ("benign", BLUE)):
         for way, words, dash in (("fixed", "", "solid"), ("exact", ", line search", "dot")):
             counts = [getattr(getattr(one, task), way) for one in found]
-            draw(left, f"steps: {task}{words}", counts, color, dash, "%{y:,.0f} steps")
+            draw(left, f"{task}{words}", counts, color, dash, "%{y:,.0f} steps")
     kappa = [one.immunization.harmful_after.value for one in found]
     draw(left, "κ(H<sub>H</sub>)", kappa, NEUTRAL, "dash", "κ = %{y:.4g}")
     for name, (words, color, dash) in _LOOK.items():
         draw(right, words, [one.accuracies[name] for one in found], color, dash, "%{y:.1%}")
-    right.line("chance", [-0.2, _ZERO + 0.2], [CHANCE] * 2, NEUTRAL, "longdash", width=1.5)
+    right.line("chance", [-0.2, _ZERO + 0.2], [CHANCE] * 2, NEUTRAL, "longdash", width=1.5, legend=False)
     now = np.minimum([shown.harmful.fixed, shown.benign.fixed], _NEVER)
     left.marks("shown s", [place] * 2, now, PURPLE, size=13, legend=False, hover="%{y:,.4g}")
     shares = [shown.accuracies[of] for of in _LOOK]
