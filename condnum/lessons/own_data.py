@@ -22,7 +22,7 @@ from condnum.lessons.condition_number import Floats
 from condnum.lessons.draw import Panel
 from condnum.lessons.explore import Check, Choice, Log, explore
 from condnum.numbers import num
-from condnum.page.look import BLUE, NEUTRAL, ORANGE, PURPLE, overlap_heatmap
+from condnum.page.look import BLUE, NEUTRAL, ORANGE, PURPLE, in_blocks, overlap_heatmap
 from condnum.page.tables import formula_html
 from condnum.probing.filters import Modes
 from condnum.probing.probe import ProbeCurve, log_spaced, probe_curves
@@ -91,11 +91,7 @@ def overlap_blocks(tables: Tables, standardize: bool) -> Floats:
     """Return the overlaps |q_Piᵀq_Hj|² of both tasks' eigenvectors (Proposition 3.2), of many in blocks."""
     Q_P, Q_H = (torch.cat([of.vectors, of.null_basis], dim=1) for of in read(tables, standardize)[:2])
     overlaps = (Q_P.mT @ Q_H).square().numpy()
-    if (D := len(overlaps)) <= OVERLAP_BLOCKS:
-        return np.asarray(overlaps)
-    edges = np.linspace(0, D, OVERLAP_BLOCKS + 1).astype(int)
-    summed = np.add.reduceat(np.add.reduceat(overlaps, edges[:-1], axis=0), edges[:-1], axis=1)
-    return np.asarray(summed / np.diff(edges)[:, None])
+    return np.asarray(in_blocks(overlaps, OVERLAP_BLOCKS))
 
 
 def probes_of(P: Task, H: Task, theta: Any) -> ProbeCurve:

@@ -19,7 +19,7 @@ from condnum.lessons.explore import Choice, Explorer, Log, Slider, explore
 from condnum.lessons.record import MOST, pack, plain, recording, states
 from condnum.page.notebook import PLOTLY, RECORDING
 
-MODULES = ("condition_number", "alignment", "regularizers", "limit", "slowing")
+MODULES = ("condition_number", "alignment", "regularizers", "limit", "own_data", "slowing")
 EXPLORERS = {
     name: found
     for module in MODULES
