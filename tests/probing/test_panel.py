@@ -4,10 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from covariances import ODD_ARRAYS
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import PROBLEMS, columns, turned
+from problems import ODD_ARRAYS, PROBLEMS, columns, turned
 
 from condnum import Eraser, Immunizer, Task, erasure, probe_steps
 from condnum.errors import CondnumError, InvalidInputError, UnknownNameError
