@@ -87,19 +87,6 @@ def test_conjugate_gradients_need_as_many_steps_as_distinct_eigenvalues(distinct
     assert found["steps"].tolist()[-1] == distinct
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_kappa_bounds_steps_of_the_textbook_s_parameters(name):
-    problem, *_ = met(name, 0.1)
-    sigma, energy = problem.modes.sigma, problem.modes.energy
-    last = [
-        float(energy @ q[0] ** 2) for q in itertools.islice(filters.gradient_descent(sigma, sigma[-1:]), 5000)
-    ]
-    for epsilon in (0.1, 0.01, 0.001):
-        assert np.flatnonzero(np.array(last) <= epsilon)[0] <= filters.worst_steps(
-            "gd", 1 / sigma[-1], epsilon
-        )
-
-
 def test_the_filter_of_gradient_descent_is_exact_for_tiny_eigenvalues():
     sigma = np.geomspace(1, 1e-3, 5)
     for step, q in enumerate(itertools.islice(filters.gradient_descent(sigma, sigma[:1]), 9)):
@@ -134,17 +121,6 @@ def test_each_rate_descends_as_it_would_alone(method, name):
         np.testing.assert_allclose(
             np.array(race.excess)[:, candidate], values, rtol=0.01
         )  # the rate's digits
-
-
-def test_sgd_takes_each_row_once_an_epoch_and_is_seeded(monkeypatch):
-    problem, F, _ = met("numbers")
-    seen, really = [], type(problem).batch_gradient
-    monkeypatch.setattr(
-        type(problem), "batch_gradient", lambda own, W, at: seen.append(at) or really(own, W, at)
-    )
-    run, again = (ATTACKERS["sgd"].run(problem, FAR) for _ in range(2))
-    assert sorted(np.concatenate(seen[: len(F) // 20])) == list(range(len(F)))
-    np.testing.assert_array_equal(run.excess, again.excess)
 
 
 @pytest.mark.parametrize("name", ["numbers", "two classes", "one-hot and a dead column"])
