@@ -16,7 +16,6 @@ from condnum.arrays import (
     extracted,
     extractor_matrix,
     resolve_device,
-    storage_eps,
 )
 from condnum.data import TaskPair
 from condnum.errors import DeviceError, InvalidInputError
@@ -76,11 +75,6 @@ def test_scalars_booleans_and_what_is_shared():
 def test_refused(value, options, message):
     with pytest.raises(InvalidInputError, match=message):
         as_tensor(value, "x", **options)
-
-
-def test_storage_eps():
-    stored = np.zeros(1, np.float32), [1, 2], torch.zeros(1, dtype=torch.bfloat16), torch.zeros(1).long()
-    assert [-np.log2(storage_eps(value)) for value in stored] == [23, 52, 7, 52]
 
 
 def test_devices(monkeypatch):

@@ -87,6 +87,19 @@ def test_conjugate_gradients_need_as_many_steps_as_distinct_eigenvalues(distinct
     assert found["steps"].tolist()[-1] == distinct
 
 
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_kappa_bounds_steps_of_the_textbook_s_parameters(name):
+    problem, *_ = met(name, 0.1)
+    sigma, energy = problem.modes.sigma, problem.modes.energy
+    last = [
+        float(energy @ q[0] ** 2) for q in itertools.islice(filters.gradient_descent(sigma, sigma[-1:]), 5000)
+    ]
+    for epsilon in (0.1, 0.01, 0.001):
+        assert np.flatnonzero(np.array(last) <= epsilon)[0] <= filters.worst_steps(
+            "gd", 1 / sigma[-1], epsilon
+        )
+
+
 def test_the_filter_of_gradient_descent_is_exact_for_tiny_eigenvalues():
     sigma = np.geomspace(1, 1e-3, 5)
     for step, q in enumerate(itertools.islice(filters.gradient_descent(sigma, sigma[:1]), 9)):
