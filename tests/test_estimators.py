@@ -158,13 +158,6 @@ def test_a_stream_keeps_few_rows_and_its_coarsest_precision_and_classes_grow():
     assert eraser.partial_fit(X[:5].astype(np.float32), y[:5])._task.eps == np.finfo(np.float32).eps
 
 
-def test_parameters_count_when_it_is_fitted():
-    stream, half = Eraser().partial_fit(H, Y), Eraser(strength=0.5)
-    stream.set_params(strength=0.5)
-    np.testing.assert_allclose(stream.theta_, Eraser().fit(H, Y).theta_, atol=1e-10)
-    np.testing.assert_allclose(stream.partial_fit(H, Y).theta_, half.partial_fit(H, Y).theta_, atol=1e-10)
-
-
 def test_pipelines_and_searches():
     assert not any(has_fit_parameter(of, "sample_weight") for of in (Immunizer(), Eraser()))
     fitted = make_pipeline(StandardScaler(), Immunizer(method="max_rir")).fit(P, H)

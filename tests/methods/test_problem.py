@@ -97,12 +97,3 @@ OTHERS = {"X_probe": np.eye(3), "y_probe": [1.5, 2.5, 0]}
 def test_refused_by_the_names_of_the_arguments(arguments, options, error, message):
     with pytest.raises(error, match=message):
         of_data(*arguments, **options)
-
-
-def test_the_rank_is_what_the_stored_precision_resolves():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(200, 20)).astype(np.float32)
-    X[:, 1] = X[:, 0] * (1 + 1e-7 * rng.normal(size=200))  # equal but for the last bit
-    assert of_data(X, None, X).benign.rank == 19
-    assert ImmunizationProblem.from_covariances(X.T @ X, np.eye(20)).benign.rank == 19
-    assert of_data(X.astype(float), None, X).benign.rank == 20

@@ -84,15 +84,6 @@ def test_names_and_order_of_classes_change_no_number(most, monkeypatch):
     pd.testing.assert_frame_equal(*tables, rtol=1e-6)
 
 
-def test_raw_inputs_are_the_baseline_wherever_they_stand():
-    tried = {"pixels": None, "x": turned(5)}, {"x": turned(5), "pixels": None}
-    first, last = (panel("numbers", thetas, "gd", "cg") for thetas in tried)
-    assert first.baseline == last.baseline == "pixels"
-    pd.testing.assert_frame_equal(first.factors, last.factors)
-    alone = panel("numbers", None, "gd")  # without an extractor
-    assert alone.extractors["extractor"].tolist() == ["raw"]
-
-
 @pytest.mark.parametrize("name", ["numbers", "two classes"])
 def test_step_and_candidate_are_chosen_on_rows_that_do_not_judge(name):
     """The rows that choose are those that judge with the opposite answers: they choose what judges worst."""
