@@ -1,6 +1,89 @@
-"""Rows that an attacker has, of each kind that the room must bear; used by all tests of it."""
+"""Problems, listed once: rows of each structure, targets, θ, and what callers pass for an array."""
 
 import numpy as np
+import torch
+
+from condnum.methods import ImmunizationProblem
+from condnum.theory.task import Task
+
+EPS = 2.0**-52
+
+
+def draw(*shape, seed=0):
+    """Standard normal numbers, as a tensor."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def orthogonal(rng, size):
+    return np.linalg.qr(rng.normal(size=(size, size)))[0]
+
+
+def rows_of(kappa, N, D, seed=0):
+    """Rows with singular values from 1 to 1/κ in random directions."""
+    rng, n = np.random.default_rng(seed), min(N, D)
+    U, V = (orthogonal(rng, size)[:, :n] for size in (N, D))
+    return (U * np.geomspace(1, 1 / kappa, n)) @ V.T
+
+
+def covariance_of(rng, dimension, rank, kappa, scale=1.0):
+    """A covariance of that rank in random directions, its values log-spaced from `scale` to `scale/kappa`."""
+    values = np.zeros(dimension)
+    values[:rank] = scale * np.geomspace(1, 1 / kappa, rank)
+    Q = orthogonal(rng, dimension)
+    return (Q * values) @ Q.T
+
+
+def decaying_task(dimension, rank, seed):
+    """A task whose covariance has the eigenvalues 1, 0.95, 0.95², …"""
+    Q, _ = torch.linalg.qr(draw(dimension, dimension, seed=seed))
+    return Task.of(0.95 ** (torch.arange(rank, dtype=torch.float64)[:, None] / 2) * Q[:, :rank].mT)
+
+
+def labeled_task(dimension, seed, *, rows=25):
+    """Random rows with labels 0 and 1 as numbers, a task beside `decaying_task` for its loss."""
+    y = (draw(rows, 1, seed=seed + 2) > 0).double()
+    return draw(rows, dimension, seed=seed + 1), y
+
+
+def _structures():
+    rng = np.random.default_rng(1)
+    normal = rng.normal(size=(60, 6))
+    blocks = normal * np.kron([[1, 0], [0, 1]], np.ones((30, 3)))
+    return {
+        "Gaussian": normal,
+        "uneven columns": rng.normal(size=(60, 6)) * np.geomspace(1, 0.03, 6),
+        "rank 3": normal[:, :3] @ rng.normal(size=(3, 6)),
+        "N < D": rng.normal(size=(4, 6)),
+        "one-hot and a dead column": np.eye(6)[rng.integers(0, 5, 60)],
+        "blocks": blocks * [1, 1, 1, 5, 5, 5],
+        "repeated eigenvalues": 2 * np.linalg.qr(rng.normal(size=(60, 6)))[0],
+        "half of the columns": normal * [1, 0, 1, 0, 1, 0],
+        "weak column": rng.normal(size=(60, 6)) * [1e-4, 1, 1, 1, 1, 1],
+        "far from zero": normal + 100,
+        "κ near 1e10": rows_of(1e5, 60, 6),
+        "float32": (normal @ rng.normal(size=(6, 6))).astype(np.float32),
+    }
+
+
+#: Rows `(N, 6)` on which what is right for Gaussian ones can be wrong.
+ROWS = _structures()
+#: Each of them beside some of the others, and itself.
+PAIRS = [(benign, harmful) for i, benign in enumerate(ROWS) for harmful in [*ROWS, *ROWS][i : i + 12 : 2]]
+LABELS = np.random.default_rng(2).permutation(np.arange(60) % 3)
+
+
+def thetas(D=6, seed=0):
+    """Extractors of each kind by name; all but the last two are invertible."""
+    rng = np.random.default_rng(seed)
+    return {
+        "Gaussian": rng.normal(size=(D, D)),
+        "rotation": orthogonal(rng, D),
+        "skewed": np.geomspace(1, 1e-3, D)[:, None] * orthogonal(rng, D),
+        "nearly of rank 1": np.outer(*rng.normal(size=(2, D))) + 1e-3 * rng.normal(size=(D, D)),
+        "more columns": rng.normal(size=(D, D + 2)),
+        "fewer columns": rng.normal(size=(D, D - 2)),
+    }
+
 
 RNG = np.random.default_rng(7)
 
@@ -51,3 +134,61 @@ def columns(y):
     if y.dtype.kind == "U":
         return 1.0 * (y[:, None] == np.unique(y))
     return y.reshape(len(y), -1)
+
+
+#: What is special about a problem, by name.
+KINDS = {
+    "numbers": {},
+    "logits": {"loss": "bce"},
+    "classes": {"classes": True},
+    "singular": {"rank": 4},
+    "two-outputs": {"outputs": 2},
+    "no-targets": {"targets": False},
+}
+
+
+def random_problem(
+    D=6, rows=20, *, seed=0, targets=True, outputs=1, loss="mse", rank=None, classes=False, order="abc"
+):
+    """Gaussian data with columns scaled 1 … ¼; `rank` cuts both tasks to their first directions."""
+    rng, parts = np.random.default_rng(seed), []
+    for _ in range(2):
+        X = rng.normal(size=(rows, D)) * np.geomspace(1, 0.25, D)
+        if rank is not None:
+            Q = np.linalg.qr(rng.normal(size=(D, rank)))[0]
+            X = X @ Q @ Q.T
+        y = X @ rng.normal(size=(D, outputs)) + 0.1 * rng.normal(size=(rows, outputs))
+        if classes:
+            y = np.array([*order])[np.digitize(y[:, 0], [-0.5, 0.5])]
+        parts += [X, (y > 0).astype(float) if loss == "bce" else y]
+    if not targets:
+        return ImmunizationProblem.from_data(parts[0], None, parts[2])
+    return ImmunizationProblem.from_data(*parts, loss=loss)
+
+
+#: What a caller may pass for an array.
+ODD_ARRAYS = {
+    "as it is": lambda a: a,
+    "requires_grad": lambda a: torch.tensor(a, requires_grad=True),
+    "float32": lambda a: a.astype(np.float32),
+    "float16": lambda a: a.astype(np.float16),
+    "integers": lambda a: a.astype(int),
+    "longdouble": lambda a: a.astype(np.longdouble),
+    "reversed": lambda a: a[::-1],
+    "sparse": lambda a: torch.tensor(a).to_sparse(),
+    "csr": lambda a: torch.tensor(a).to_sparse_csr() if a.ndim == 2 else torch.tensor(a).to_sparse(),
+    "complex": lambda a: a + 0j,
+    "nan": lambda a: np.where(a > 0, np.nan, a),
+    "least": lambda a: a * 5e-324,
+    "largest": lambda a: a * 1e307,
+    "zero": lambda a: 0 * a,
+    "empty": lambda a: a[:0],
+    "short": lambda a: a[:-1],
+    "extra axis": lambda a: a[None],
+    "list": lambda a: a.tolist(),
+    "ragged": lambda a: [[1.0], [1.0, 2.0]],
+    "objects": lambda a: a.astype(object),
+    "text": lambda a: "abc",
+    "nothing": lambda a: None,
+    "number": lambda a: 1.0,
+}

@@ -16,7 +16,6 @@ from condnum.arrays import (
     extracted,
     extractor_matrix,
     resolve_device,
-    storage_eps,
 )
 from condnum.data import TaskPair
 from condnum.errors import DeviceError, InvalidInputError
@@ -78,11 +77,6 @@ def test_refused(value, options, message):
         as_tensor(value, "x", **options)
 
 
-def test_storage_eps():
-    stored = np.zeros(1, np.float32), [1, 2], torch.zeros(1, dtype=torch.bfloat16), torch.zeros(1).long()
-    assert [-np.log2(storage_eps(value)) for value in stored] == [23, 52, 7, 52]
-
-
 def test_devices(monkeypatch):
     assert resolve_device("cpu") == resolve_device(torch.device("cpu")) == torch.device("cpu")
     for name, message in (("gpu", "unknown device 'gpu'"), ("mps", "not supported")):
@@ -98,28 +92,6 @@ def test_devices(monkeypatch):
 RNG = np.random.default_rng(0)
 P = pd.DataFrame(RNG.normal(size=(60, 3)) * [1, 10, 100], columns=["a", "b", "c"])
 H = pd.DataFrame(RNG.normal(size=(60, 3)) * [100, 10, 1], columns=["a", "b", "c"])
-
-
-def in_both(P, H):
-    """Everything that two tables of features tell, wherever they meet."""
-    y, K_P, K_H = np.arange(60.0), P.T @ P, H.T @ H
-    problem = condnum.ImmunizationProblem.from_data(P, y, H, y, X_loss=P, y_loss=y, X_probe=H, y_probe=y)
-    pair = TaskPair.from_arrays(P, y, H, y)
-    return [
-        problem.harmful.covariance,
-        pair.X_H.T @ pair.X_H,
-        condnum.ImmunizationProblem.from_covariances(K_P, K_H).harmful.covariance,
-        condnum.rir_limit(K_P, K_H).value,
-        condnum.relative_immunization_ratio(np.diag([1.0, 2, 3]), K_P, K_H).rir,
-        condnum.pareto_immunizer(K_P, K_H),
-        condnum.relative_immunization_ratio(np.diag([1.0, 2, 3]), condnum.Task.of(P), condnum.Task.of(H)).rir,
-    ]
-
-
-def test_tables_meet_by_name():
-    for found, right in zip(in_both(P, H[["c", "a", "b"]]), in_both(P, H), strict=True):
-        np.testing.assert_allclose(np.asarray(found), np.asarray(right), rtol=1e-9)
-    assert TaskPair.from_arrays(P, np.arange(60), H, np.arange(60)).feature_names == ("a", "b", "c")
 
 
 @pytest.mark.parametrize(
@@ -224,23 +196,6 @@ class TestExtractors:
         with pytest.raises(InvalidInputError, match=message):
             extractor_matrix(make(self.layer))
 
-    @pytest.mark.parametrize("kind", [pd.DataFrame, "estimator"], ids=["frame", "estimator"])
-    def test_rows_with_names_are_brought_to_the_order_of_the_columns(self, kind):
-        X = pd.DataFrame(np.diag([3.0, 2.0, 1.0]), columns=[*"cab"])
-        if kind == "estimator":
-            theta = condnum.Immunizer().fit(X, np.diag([1.0, 2.0, 4.0]))
-            matrix = pd.DataFrame(theta.theta_, index=[*"cab"])
-        else:
-            theta = matrix = pd.DataFrame(self.THETA, index=[*"cab"])
-        for columns in (["a", "b", "c"], ["c", "a", "b"]):
-            np.testing.assert_array_equal(extractor_matrix(theta, columns=columns), matrix.loc[columns])
-        np.testing.assert_array_equal(extractor_matrix(theta), matrix)  # inputs without names: by position
-        np.testing.assert_array_equal(
-            extracted(theta, X[[*"abc"]]), X[[*"abc"]].to_numpy() @ matrix.loc[[*"abc"]].to_numpy()
-        )
-        with pytest.raises(InvalidInputError, match=r"theta has no column 'd' and .* has no column 'c'"):
-            extractor_matrix(theta, columns=["a", "b", "d"])
-
     def test_features_of_rows(self):
         for kind in (np.array, torch.tensor, pd.DataFrame, np.float32):
             for theta in (
@@ -260,18 +215,3 @@ class TestExtractors:
         net[2].eval()
         np.testing.assert_allclose(extracted(net, self.X), self.X @ self.THETA, rtol=1e-4)
         assert [part.training for part in net] == [True, True, False]
-
-
-def test_records_print_shapes_and_no_numbers_of_arrays():
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(300, 100)), rng.normal(size=300)
-    problem = condnum.ImmunizationProblem.from_data(X, y, X * np.arange(1, 101), y)
-    found, task = condnum.immunize(problem), condnum.Task.of(X, y)
-    for record in (
-        found, found.verdict, problem, task, task.raw, condnum.alignment(found.theta, task),
-        condnum.linear_probe(found.theta, task), condnum.erasure(X, y), condnum.rir_limit(task, task),
-    ):  # fmt: skip
-        text = repr(record)
-        assert len(text.splitlines()) <= 16
-        assert len(text) < 1000
-    assert repr(task).startswith("Task(dimension=100, rows=300")

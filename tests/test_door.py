@@ -119,7 +119,6 @@ STATES = {
     "meta": lambda: default("meta"),
     "float64 by default": lambda: default(dtype=torch.float64),
     "errors of NumPy": lambda: np.errstate(all="raise"),
-    "silent NumPy": lambda: np.errstate(all="ignore"),
 }
 
 
@@ -136,16 +135,16 @@ def expected():
     }
 
 
-@pytest.mark.parametrize("kind", [np.asarray, tensor], ids=["NumPy", "torch"])
 @pytest.mark.parametrize("around", STATES)
 @pytest.mark.parametrize("name", calls(np.asarray))
-def test_the_state_around_changes_no_number_and_stays(name, around, kind, expected):
-    call = calls(kind)[name]
-    with STATES[around]():
-        before = state()
-        found = call()
-        assert state() == before
-    assert numbers(found) == expected[kind][name]
+def test_the_state_around_changes_no_number_and_stays(name, around, expected):
+    for kind, known in expected.items():
+        call = calls(kind)[name]
+        with STATES[around]():
+            before = state()
+            found = call()
+            assert state() == before
+        assert numbers(found) == known[name]
 
 
 FRAMES = {
@@ -214,11 +213,9 @@ class TestFrames:
 
 
 KINDS = {
-    "float16": lambda a: np.asarray(a, np.float16),
     "float32": lambda a: np.asarray(a, np.float32),
     "float64": lambda a: np.asarray(a, np.float64),
     "torch.bfloat16": lambda a: torch.tensor(a, dtype=torch.bfloat16),
-    "torch.float16": lambda a: torch.tensor(a, dtype=torch.float16),
     "torch.float32": lambda a: torch.tensor(a, dtype=torch.float32),
     "torch.float64": lambda a: torch.tensor(a, dtype=torch.float64),
 }
@@ -252,13 +249,6 @@ def test_results_come_back_in_the_callers_kind_and_dtype(name):
         assert np.isfinite(numbers(found)).all(), what
 
 
-def test_integers_and_lists_give_float64():
-    for K in ([[4, 0], [0, 1]], np.diag([4, 1]), torch.diag(torch.tensor([4, 1]))):
-        found = condnum.max_rir_immunizer(K)
-        assert str(found.dtype).removeprefix("torch.") == "float64"
-        assert isinstance(found, torch.Tensor) == isinstance(K, torch.Tensor)
-
-
 def read_only(array):
     copy = array.copy()
     copy.flags.writeable = False
@@ -267,13 +257,10 @@ def read_only(array):
 
 MEMORY = {
     "Fortran order": np.asfortranarray,
-    "every second": lambda a: np.repeat(np.repeat(a, 2, axis=0), 2, axis=1)[::2, ::2],
     "reversed": lambda a: a[::-1, ::-1].copy()[::-1, ::-1],
-    "transposed": lambda a: a.T.copy().T,
     "read-only": read_only,
     "foreign byte order": lambda a: a.astype(">f8"),
     "transposed tensor": lambda a: torch.tensor(a.T.copy()).T,
-    "strided tensor": lambda a: torch.tensor(np.repeat(a, 2, axis=1))[:, ::2],
     "gradient": lambda a: torch.tensor(a, requires_grad=True),
 }
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from covariances import decaying_task, draw, labeled_task
+from problems import decaying_task, draw, labeled_task
 
 from condnum.methods import DescentSettings, ImmunizationProblem, baselines, get_method
 from condnum.methods.baselines import bilevel_gradient

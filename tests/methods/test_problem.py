@@ -1,14 +1,13 @@
 """The pair of tasks with its losses: against the plain ones, clause (c) by hand, construction, refusals."""
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from covariances import draw
+from problems import draw
 from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 
 from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.methods import ImmunizationProblem, immunize
+from condnum.methods import ImmunizationProblem
 from condnum.theory.task import Task
 
 # Sums of a few dozen products: a few hundred round-offs.
@@ -74,14 +73,6 @@ def test_other_rows_for_loss_and_probe():
         torch.testing.assert_close(probe.moment, rows.mT @ targets[:, None], **CLOSE)
 
 
-def test_columns_of_frames_are_matched_by_name():
-    P, H = (pd.DataFrame(draw(6, 3, seed=seed).numpy(), columns=[*"abc"]) for seed in (0, 1))
-    plain, turned = (of_data(P, P["b"], of) for of in (H, H[[*"cab"]]))
-    torch.testing.assert_close(turned.harmful.covariance, plain.harmful.covariance, **CLOSE)
-    with pytest.raises(InvalidInputError, match="has no column 'c'"):
-        of_data(P, None, H.rename(columns={"c": "z"}))
-
-
 OTHERS = {"X_probe": np.eye(3), "y_probe": [1.5, 2.5, 0]}
 
 
@@ -106,28 +97,3 @@ OTHERS = {"X_probe": np.eye(3), "y_probe": [1.5, 2.5, 0]}
 def test_refused_by_the_names_of_the_arguments(arguments, options, error, message):
     with pytest.raises(error, match=message):
         of_data(*arguments, **options)
-
-
-@pytest.mark.parametrize("make", [immunize, lambda both: ImmunizationProblem(*both)], ids=["pair", "tasks"])
-def test_arrays_are_not_a_problem(make):
-    with pytest.raises(InvalidInputError, match=r"from_data\(X_benign, y_benign, X_harmful, y_harmful\)"):
-        make((TWO, TWO))
-
-
-@pytest.mark.parametrize("loss", ["mse", "bce"])
-def test_changing_the_data_afterwards_changes_no_problem(loss):
-    X, y = np.eye(3), np.full(3, 0.5)
-    problem = of_data(X, y, X, y, loss=loss, X_loss=X, y_loss=y)
-    before = [of.value(draw(3, 1)) for of in problem.losses]
-    X[:], y[:] = 7.0, 1.0
-    torch.testing.assert_close(problem.harmful.covariance, torch.eye(3).double(), **CLOSE)
-    assert [of.value(draw(3, 1)) for of in problem.losses] == before
-
-
-def test_the_rank_is_what_the_stored_precision_resolves():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(200, 20)).astype(np.float32)
-    X[:, 1] = X[:, 0] * (1 + 1e-7 * rng.normal(size=200))  # equal but for the last bit
-    assert of_data(X, None, X).benign.rank == 19
-    assert ImmunizationProblem.from_covariances(X.T @ X, np.eye(20)).benign.rank == 19
-    assert of_data(X.astype(float), None, X).benign.rank == 20

@@ -136,17 +136,6 @@ def test_each_rate_descends_as_it_would_alone(method, name):
         )  # the rate's digits
 
 
-def test_sgd_takes_each_row_once_an_epoch_and_is_seeded(monkeypatch):
-    problem, F, _ = met("numbers")
-    seen, really = [], type(problem).batch_gradient
-    monkeypatch.setattr(
-        type(problem), "batch_gradient", lambda own, W, at: seen.append(at) or really(own, W, at)
-    )
-    run, again = (ATTACKERS["sgd"].run(problem, FAR) for _ in range(2))
-    assert sorted(np.concatenate(seen[: len(F) // 20])) == list(range(len(F)))
-    np.testing.assert_array_equal(run.excess, again.excess)
-
-
 @pytest.mark.parametrize("name", ["numbers", "two classes", "one-hot and a dead column"])
 def test_whitened_and_standardized_coordinates(name):
     problem, F, _ = met(name)

@@ -4,13 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from covariances import ODD_ARRAYS
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from problems import PROBLEMS, columns, turned
 
 from condnum import Eraser, Immunizer, Task, erasure, probe_steps
-from condnum.errors import CondnumError, InvalidInputError, UnknownNameError
+from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.probing import ATTACKERS, AttackBudget, attack_panel
 from condnum.probing.panel import judging_rows
 
@@ -74,39 +71,17 @@ def test_it_agrees_with_probe_steps_from_rows_and_from_a_task(name):
     assert found.extractors["optimum"].tolist() == pytest.approx([residual] * 2, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["two classes", "four classes"])
-def test_names_and_order_of_classes_change_no_number(name):
-    """Nor does their number where random mixtures are learned."""
-    X, y = PROBLEMS[name]
-    classes, held = np.unique(y), slice(90 - len(X) // 4, None)
-    codes = np.searchsorted(classes, y)
-    tables = []
-    for labels in (y, codes, len(classes) - codes, np.array([*"zaby"])[codes]):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("condnum.probing.race.MOST_OUTPUTS", 2 if len(classes) > 2 else 16)
-            found = attack_panel(
-                X, labels, turned(X.shape[1]), held_out=(X[held], labels[held]), budget=SMALL
-            )
-        tables.append(
-            found.table[found.table["attacker"] != "lbfgs"].drop(columns="choice")
-        )  # its line search
-    for other in tables[1:]:
-        pd.testing.assert_frame_equal(tables[0], other, rtol=1e-6)
-
-
-def test_an_orthogonal_extractor_has_factor_one():
-    Q = np.linalg.qr(np.random.default_rng(2).normal(size=(5, 5)))[0]
-    found = panel("numbers", {"raw": None, "turned": 7 * Q}, *INVARIANT).factors
-    assert (found["steps"] == found["baseline_steps"]).all()
-
-
-def test_raw_inputs_are_the_baseline_wherever_they_stand():
-    tried = {"pixels": None, "x": turned(5)}, {"x": turned(5), "pixels": None}
-    first, last = (panel("numbers", thetas, "gd", "cg") for thetas in tried)
-    assert first.baseline == last.baseline == "pixels"
-    pd.testing.assert_frame_equal(first.factors, last.factors)
-    alone = panel("numbers", None, "gd")  # without an extractor
-    assert alone.extractors["extractor"].tolist() == ["raw"]
+@pytest.mark.parametrize("most", [2, 16], ids=["random mixtures", "all columns"])
+def test_names_and_order_of_classes_change_no_number(most, monkeypatch):
+    monkeypatch.setattr("condnum.probing.race.MOST_OUTPUTS", most)
+    X, y = PROBLEMS["four classes"]
+    codes, tables, few = np.unique(y, return_inverse=True)[1], [], AttackBudget(steps=200, dense_steps=50)
+    names = [name for name in ATTACKERS if name not in ("lbfgs", "stacked", "fine_tune")]
+    for labels in (y, np.array([*"zaby"])[codes]):
+        held_out = X[60:], labels[60:]
+        found = attack_panel(X, labels, turned(6), held_out=held_out, budget=few, attackers=names)
+        tables.append(found.table.drop(columns="choice"))
+    pd.testing.assert_frame_equal(*tables, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["numbers", "two classes"])
@@ -222,55 +197,17 @@ X2, Y2 = PROBLEMS["two outputs"]
         (lambda: panel("numbers", np.eye(4)), r"has shape \(4, 4\), but the inputs have 5"),
         (lambda: panel("numbers", {"raw": turned(5)}), "'raw' is reserved for the baseline"),
         (lambda: panel("numbers", None, "adm"), "did you mean 'adam'"),
-        (lambda: panel("numbers", only=[]), "no extractor was chosen"),
         (lambda: attack_panel(np.eye(2), [1, 1]), "all 2 labels are 1"),
-        (lambda: attack_panel(np.eye(2), [1.5]), r"of shape \(1,\) for 2 rows"),
         (lambda: attack_panel([[1.0], [-1.0]], [1.0, 1.0]), "no linear part in the raw inputs"),
         (lambda: attack_panel(np.eye(2)), "an attack needs targets: give"),
-        (lambda: attack_panel(Task.of(X2)), "has no targets"),
         (lambda: attack_panel(Task.of(X2, Y2), kind="regression"), "a Task has its targets"),
         (lambda: attack_panel(Task.of(X2, Y2), extractors=torch.nn.Tanh()), "a Task has no rows"),
         (lambda: attack_panel(X2, Y2, held_out=(X2, Y2[:, :1])), "held_out: y has 1 columns"),
         (lambda: attack_panel(X2[:4], [*"abab"], held_out=(X2[:2], [*"ac"])), "not among .* a, b"),
         (lambda: AttackBudget(epsilons=(0, 0.1)), "must lie between 0 and 1"),
-        (lambda: AttackBudget(reported_epsilon=0.5), "reported_epsilon 0.5"),
         (lambda: AttackBudget(steps=2.5), "steps must be an integer"),
     ],
 )  # fmt: skip
 def test_bad_input_is_named(call, words):
     with pytest.raises((InvalidInputError, UnknownNameError), match=words):
         call()
-
-
-odd = st.sampled_from(sorted(ODD_ARRAYS))
-
-
-@settings(max_examples=40)
-@given(
-    kinds=st.tuples(odd, odd, odd, odd, odd),
-    place=st.integers(0, 5),  # one odd array or, at 5, all of them: the first refusal hides the others
-)
-def test_any_array_is_taken_or_refused(kinds, place):
-    kinds = [name if i == place or place == 5 else "as it is" for i, name in enumerate(kinds)]
-    rng = np.random.default_rng(4)
-    X = rng.normal(size=(12, 2))
-    y = X @ [1.0, 2.0] + rng.normal(size=12)
-    arrays = (np.diag([1.0, 0.1]), X, y, X[:7], y[:7])
-    theta, inputs, answers, *held_out = (ODD_ARRAYS[n](a) for n, a in zip(kinds, arrays, strict=True))
-    budget = AttackBudget(steps=50, dense_steps=10)
-    with np.errstate(all="ignore"):
-        try:
-            found = attack_panel(
-                inputs,
-                answers,
-                theta,
-                held_out=held_out,
-                budget=budget,
-                attackers=["gd", "cg", "closed_form"],
-            )
-        except CondnumError:
-            return
-    numbers = found.extractors.select_dtypes("number")
-    assert np.isfinite(numbers.to_numpy()).all(), numbers
-    assert (numbers["start_loss"] > 0).all()
-    assert np.isfinite(found.table[["last_step", "loss"]]).all(axis=None)
