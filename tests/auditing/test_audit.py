@@ -1,4 +1,4 @@
-"""The audit against the library's dense functions, its intervals, its lights, and what it says and refuses."""
+"""The audit against the dense functions of the library, its intervals, lights, what it says and refuses."""
 
 import dataclasses
 import json
@@ -85,20 +85,6 @@ def test_a_theta_that_meets_the_definition_and_slows_the_benign_task_says_so_fir
     assert "benign not known without targets" in unwrapped(audit(*X, **options))
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"attackers": False}, "accuracy not known, as the attackers were switched off"),
-        ({"attackers": False, "y_benign": None}, "accuracy not known, as no targets were given (--y-benign)"),
-        ({"budget": QUICK}, " → "),
-    ],
-)
-def test_the_price_is_accuracy_or_why_it_is_not_known(data, options, words):
-    y = [(X[:, 0] > 0).astype(int) for X in data]
-    found = audit(*data, **{"theta": np.eye(D), "y_benign": y[0], "y_harmful": y[1]} | options)
-    assert words in next(of for of in paragraphs(found) if of.startswith("Price for the benign task"))
-
-
 def test_clause_c_is_the_gap_of_the_rows_or_not_known(data):
     theta, y = np.eye(D)[:, :3], np.random.default_rng(2).normal(size=(300, 2))
     options = {"theta": theta, "attackers": False}
@@ -157,14 +143,6 @@ def test_attackers_meet_the_map_and_not_its_matrix():
     assert "closed form" in card.headline(found, "nearly")
 
 
-@pytest.mark.parametrize("method", ["pareto", "max_rir"])
-def test_the_closed_form_that_is_asked_for_is_judged(data, method):
-    first = audit(*data, method=method, attackers=False)
-    again = audit(*data, theta=first.thetas[method], attackers=False)
-    assert first.judged == [method]
-    assert again.row("theta", "compact")["rir"] == first.row(method, "compact")["rir"]
-
-
 def test_erasure_is_judged_and_saved_with_rows_that_no_attacker_has(data, tmp_path):
     pytest.importorskip("safetensors", reason="needs safetensors: pip install -e '.[deep]'")
     y, path = (data[1][:, 0] > 0).astype(int), str(tmp_path / "t.safetensors")
@@ -179,26 +157,6 @@ def test_erasure_is_judged_and_saved_with_rows_that_no_attacker_has(data, tmp_pa
 
 
 # Attackers.
-
-
-def test_the_panel_runs_on_rows_and_is_measured_on_others(found):
-    attack = found.attack
-    assert (attack.training, attack.choosing, attack.judging) == (120, 40, 40)
-    table = attack.table.set_index("attacker")
-    assert table.loc["whiten", ["factor", "bound"]].tolist() == [1, "exact"]
-    assert table["score"].notna().all()
-
-
-def test_a_class_that_only_held_out_rows_have_is_left_out(data):
-    labels = np.arange(200) % 2
-    labels[7] = 2  # in the training rows or in none
-    options, kept = {"budget": AttackBudget(2, 2), "attackers": ["gd"]}, set()
-    for seed in range(4):
-        section = attack_rows(read_rows(as_stream(data[1])), labels, {"t": np.eye(D)}, seed=seed, **options)
-        kept.add((section.training, section.choosing + section.judging))
-    assert kept == {(120, 79), (120, 80)}
-    few = attack_rows(read_rows(as_stream(data[1][:15])), np.eye(15)[:, :1], {}, **options)
-    assert few.obstacle == "few rows"
 
 
 def test_an_attacker_who_runs_out_of_steps_is_not_called_stopped(data):
@@ -448,13 +406,6 @@ def test_page_and_terminal_say_the_same_within_its_width(found):
                 assert word in page
                 assert f"{word} {cell}".strip() in text
     assert max(map(len, repr(found).splitlines())) <= card.WIDTH
-
-
-def test_directions_of_the_harmful_task_alone_make_the_limit_infinite():
-    found = audit(np.diag([3.0, 2.0, 0.0]), np.eye(3))
-    assert math.isinf(found.limit.value)
-    assert "limit ∞" in repr(found)
-    assert "no targets were given (--y-harmful)" in unwrapped(found)
 
 
 def test_targets_beside_features_in_one_file_are_read_and_named(data, tmp_path):

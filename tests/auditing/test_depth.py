@@ -4,13 +4,11 @@ import copy
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch import nn
 
-from condnum.auditing import LayerAudit, audit, insert_extractor, layer_audit
-from condnum.auditing.depth import depth_figure
+from condnum.auditing import audit, insert_extractor, layer_audit
 from condnum.errors import InvalidInputError
 from condnum.estimators import Eraser
 from condnum.probing.panel import RAW
@@ -172,20 +170,6 @@ def test_a_dead_layer_is_a_row_with_a_note():
     table = found.table.set_index("layer")
     assert (table.loc["dead", "verdict"], table.loc["first", "rank_benign"]) == ("impossible", 4)
     assert "rank 0" in table.loc["dead", "note"]
-
-
-def test_what_is_said_and_drawn():
-    nothing = (4, math.nan, math.nan, "impossible")
-    rows = [nothing, (9, 30.0, 40.0, "reached"), (6, 12.0, 90.0, "reached")]
-    table = pd.DataFrame(rows, columns=["dimension", "rir", "limit_rir", "verdict"])
-    table["layer"], table["parameters"] = ["l0", "l1", "l2"], table["dimension"] ** 2
-    for name in layer_audit(Odd(), ROWS, ROWS, "first").table.columns.difference(table.columns):
-        table[name] = "" if name in ("module", "note") else 2.0
-    some = LayerAudit(table.assign(limit_compact=math.inf), 10.0, 1e-6, 5, 6)
-    assert "cheapest layer to immunize is l2: a linear extractor of 6 × 6 parameters" in some.sentence
-    drawn = {trace.name: trace for trace in depth_figure(some).data}
-    assert list(drawn["ridge: a closed form reaches"].y[1:]) == [30, 12]
-    assert "ridge: none has (i) > 1 and (ii) ≤ 1" in drawn
 
 
 @pytest.mark.parametrize("maps", [False, True], ids=["rows", "maps"])

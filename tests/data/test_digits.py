@@ -64,12 +64,6 @@ def test_one_vs_rest_is_balanced_and_takes_turns(digits):
     assert sorted(gray(alone.loss_sample[0])) == [0, 1, 2, 4, 5, 6]
 
 
-def test_seed_draws_the_rest_only(digits):
-    draws = {tuple(gray(digit_pair(digits, 3, 8, seed=s).loss_sample[0])) for s in [*range(8), *range(8)]}
-    assert 1 < len(draws) <= 8
-    assert len({d[::2] for d in draws}) == 1
-
-
 def test_pairs_and_digits_that_are_refused(digits):
     with pytest.raises(CondnumError, match="two different digits 0 to 9, got 3 and 3"):
         digit_pair(digits, 3, 3)

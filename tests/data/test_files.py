@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from condnum.data import data_status, files, load_house_prices, sha256_arrays
+from condnum.data import data_status, files, load_house_prices
 from condnum.data.files import BOX, DataFiles, as_stream, obtain, read_targets
 from condnum.errors import CondnumError
 from condnum.files import data_folders, sha256_file, user_cache
@@ -94,14 +94,6 @@ def test_sums_of_files(tmp_path):
     path.write_bytes(gzip.compress(b"abc" * 99)[:-9])
     with pytest.raises(CondnumError, match="truncated or damaged gzip"):
         sha256_file(path, decompress=True)
-
-
-def test_sums_of_arrays_depend_on_name_shape_type_and_values():
-    a = np.arange(6.0)
-    others = {"b": a}, {"a": a.reshape(2, 3)}, {"a": a.astype(np.float32)}, {"a": a + 1}
-    assert len({sha256_arrays(a=a), *(sha256_arrays(**other) for other in others)}) == 5
-    assert sha256_arrays(a=a.reshape(2, 3)) == sha256_arrays(a=np.asfortranarray(a.reshape(2, 3)))
-    assert sha256_arrays(a=a) == sha256_arrays(a=a.astype(">f8"))
 
 
 # Features. Each writer takes a path and a matrix with columns a, b, c.

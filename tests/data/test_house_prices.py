@@ -10,7 +10,6 @@ from condnum.data import load_house_prices
 from condnum.data.files import BOX
 from condnum.data.house_prices import MISSING_CELLS
 from condnum.errors import CondnumError
-from condnum.files import sha256_file
 
 PATH = Path("data/house_prices/train.csv")
 
@@ -41,15 +40,6 @@ def test_missing_cells_count_as_zero():
     pair = houses(Street=["0", "", "NA", "None", "b"], Area=["", "1", "3", "2", "6"])
     assert pair.X_H[:, 0].tolist() == pytest.approx([x / 2**0.5 for x in (-1, -1, 2)])
     assert pair.X_H[:, 1].tolist() == pytest.approx([-(1.5**0.5), 0, 1.5**0.5])
-
-
-def test_rows_are_the_first_of_each_domain_and_standardized_anew():
-    pair = houses(options={"rows": 2})
-    assert (len(pair.X_P), len(pair.X_H)) == (2, 2)
-    assert pair.y_H.tolist() == [-1, 1]  # 100 and 200
-    assert pair.checksum == sha256_file(PATH)
-    assert (pair.provenance.source, pair.provenance.known_checksum) == ("./data", False)
-    assert houses(options={"rows": 50}).y_H.shape == (3,)
 
 
 @pytest.mark.parametrize(

@@ -40,15 +40,6 @@ def test_usual_splits_and_the_names_that_systems_give_them(folder, splits, class
         open_images(root, "test", classes=train.classes[1:])
 
 
-def test_classes_without_splits_are_split_80_to_20_per_class(folder):
-    root = folder(("",), count=10)
-    train, test = open_images(root), open_images(root, "test")
-    assert (train.counts, test.counts) == ((8, 8), (2, 2))
-    assert not set(files(train)) & set(files(test))
-    paint(root / "cat" / "new.png", 3)
-    assert set(files(test)) <= {*files(open_images(root, "test")), "cat/new.png"}
-
-
 def test_hidden_files_are_left_out_and_what_is_no_image_is_counted(folder):
     root = folder(("",), ("c2", "c10"), count=10)
     for name in (".git", "__MACOSX", "@eaDir", "c10/.ipynb_checkpoints", "c10/inside"):
@@ -78,15 +69,6 @@ def test_what_is_missing_is_said(folder, tmp_path):
     ):
         with pytest.raises(CondnumError, match=said):
             open_images(*arguments)
-
-
-def test_limit_is_nested_in_order_and_seeded(folder):
-    root = folder(count=12)
-    few, more = open_images(root, limit=3), open_images(root, limit=7)
-    assert few.counts == (3, 3)
-    assert set(files(few)) < set(files(more))
-    assert files(few) == files(open_images(root, limit=3)) == sorted(files(few))
-    assert files(few) != files(open_images(root, limit=3, seed=1))
 
 
 def test_in_the_checksum_the_place_does_not_count_but_every_byte_does(folder, tmp_path):
@@ -165,13 +147,6 @@ def test_digits_split_without_overlap_and_keep_their_pixels():
     assert train.labels[3] == digits.labels[position] - 5
     gray = np.asarray(train.image(3))[..., 0]
     assert np.abs(gray / 255 - digits.images[position] / 16).max() < 0.002  # half a gray level of 255
-
-
-def test_mnist_without_its_training_images_says_so(write_mnist):
-    (said,) = open_images("mnist:0-4").warnings
-    assert "of the 10,000 test images alone" in said
-    write_mnist(Path("data/MNIST/raw"))
-    assert (len(found := open_images("mnist:0-4")), found.warnings) == (15, ())
 
 
 # Data sets of torch.

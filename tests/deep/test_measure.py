@@ -65,15 +65,6 @@ def test_groups_and_averages_are_those_of_the_dense_hessian(N, D, drawn):
         assert getattr(grown, name).kappas == pytest.approx(getattr(result, name).kappas)
 
 
-def test_float32_keeps_a_large_condition_number(drawn):
-    # κ(H) = 1e6 is κ(X) = 1e3: well within float32, and a tolerance of D·eps on H would cut it.
-    Q, V = (np.linalg.qr(drawn.normal(size=(n, 30)))[0] for n in (100, 30))
-    X = (Q * np.sqrt(np.geomspace(1e6, 1, 30)) @ V.T).astype(np.float32)
-    full = rir_from_features(X, X, X, X, groups=1, group_size=100)
-    assert full.compact.kappas[0, 0] == pytest.approx(1e6, rel=1e-2)
-    assert full.compact.ranks[0, 0] == 30
-
-
 @pytest.mark.parametrize(
     ("counts", "groups", "known"),
     [((24, 24), 1, set()), ((24, 90), 20, {"harmful_ratio", "rir"}), ((90, 24), 20, {"benign_ratio", "rir"})],
@@ -101,18 +92,14 @@ def test_a_rotation_decides_clauses_as_it_does_everywhere(kind, drawn):
 X = np.random.default_rng(0).normal(size=(150, 4))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((X, X, X[:99], X[:99]), r"D_H has 99 image\(s\).*lower group_size \(--group-size\)"),
-        ((X, X, features(X), features(X, indices=np.arange(150)[::-1])), "different images"),
-        ((X, X, X[:, :3], X), "use the same model for both"),
-        ((X, X, X, 0 * X), "rank 0"),
-    ],
-)
-def test_bad_input(arguments, message):
-    with pytest.raises(CondnumError, match=message):
-        rir_from_features(*arguments)
+def test_other_images_or_too_few_are_refused():
+    for H, message in (
+        ((X[:99], X[:99]), r"D_H has 99 image\(s\).*lower group_size \(--group-size\)"),
+        ((features(X), features(X, indices=np.arange(150)[::-1])), "different images"),
+        ((X[:, :3], X), "use the same model for both"),
+    ):
+        with pytest.raises(CondnumError, match=message):
+            rir_from_features(X, X, *H)
 
 
 def test_models_on_images_are_measured_by_their_features_and_one_against_itself_is_refused():

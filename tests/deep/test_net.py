@@ -79,29 +79,11 @@ def test_train_leaves_frozen_modules_in_evaluation_mode():
     assert torch.equal(backbone(images()), backbone(images()))
 
 
-def test_a_snapshot_is_independent_and_never_trains():
+def test_pretraining_and_a_whole_copy_train_everything_and_the_split_comes_back():
     backbone = resnet()
-    theta_0, x = backbone.snapshot(), images()
-    expected = theta_0(x)
-    train_split(backbone)
-    assert torch.equal(theta_0(x), expected)
-    assert not torch.equal(backbone(x), expected)
-    assert not any(p.requires_grad for p in theta_0.parameters())
-    assert not any(m.training for m in theta_0.train().model.modules())
-    with pytest.raises(CondnumError, match="cannot be trained"), theta_0.pretraining():
-        pass
-
-
-@pytest.mark.parametrize("kind", ["timm ResNet", "timm ViT"])
-def test_a_whole_copy_trains_every_module_from_the_images_on(kind):
-    whole = NETS[kind].backbone().whole().train()
-    trained = {key for key, p in whole.model.named_parameters() if p.requires_grad}
-    assert trained == {key for key, _ in whole.model.named_parameters() if "." in key}  # no cls_token
+    whole = backbone.whole().train()
+    assert all(p.requires_grad for p in whole.parameters())
     assert torch.equal(whole.frozen_activations(images()), images())
-
-
-def test_pretraining_trains_everything_and_gives_the_split_back():
-    backbone = resnet()
     before = copy.deepcopy(backbone.model.state_dict())
     with backbone.pretraining() as model:
         train(model, lambda step: model(images(step)))

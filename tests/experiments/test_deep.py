@@ -120,13 +120,6 @@ def test_the_sentence_names_data_and_counts_and_the_table_is_that_of_the_rows():
         assert f"{after} (θ₀: {before})" in said
 
 
-def test_table_3_stands_beside_its_data_set_alone():
-    rows = finished(deep).rows
-    assert deep.table(rows)["published_rir_mean"].isna().all()
-    cars = deep.table(rows.assign(harmful_classes=196)).set_index("method")
-    assert cars.at["ours", "published_rir_mean"] == pytest.approx(3.467)
-
-
 def test_an_image_that_does_not_decode_is_a_warning(folder):
     root = folder(count=40)
     (root / "train" / "cat" / "3.png").write_bytes(b"broken")

@@ -209,9 +209,3 @@ def test_no_method_exceeds_the_limit_and_the_closed_form_for_epsilon_attains_it(
         known = found.table.groupby("pair")["limit_without"].first()
         # 0 lights no pixel that 9 lacks, so that this limit is finite without ε.
         assert np.isinf(known[["4-7", "9-0"]]).tolist() == [True, False]
-
-
-def test_a_fraction_of_the_limit_is_the_geometric_mean_over_seeds():
-    shares = finished(limits).rows.query("method == 'initial'")["rir_share"]
-    row = finished(limits).table.set_index("method").loc["initial"]
-    assert (row["of"], row["rir_share"]) == (2, pytest.approx(np.sqrt(shares.prod())))

@@ -96,15 +96,6 @@ def test_what_fails_is_said_and_does_not_stop_the_others(go, runs_end, tmp_path,
     assert "failed" not in page(tmp_path).get_text()
 
 
-def test_a_run_with_failed_cells_is_tried_again(go, runs_end):
-    runs_end(cells=2)
-    assert go("--only", "mnist") == 0
-    assert runs_end() == []
-    ran = runs_end()
-    assert go("--only", "mnist") == 0
-    assert ran == ["mnist"]
-
-
 def test_ctrl_c_keeps_what_is_finished(go, runs_end, capsys):
     ran = runs_end(stops="mnist")
     assert go() == 130
