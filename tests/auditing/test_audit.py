@@ -168,16 +168,6 @@ def test_an_attacker_who_runs_out_of_steps_is_not_called_stopped(data):
         assert found.table["light"].tolist() == [light]
 
 
-def test_every_stage_moves_the_bar_to_a_total_that_stays(data, monkeypatch, tmp_path):
-    monkeypatch.setenv("CONDNUM_PROGRESS", str(tmp_path / "events"))
-    y = [(X[:, 0] > 0).astype(int) for X in data]
-    audit(*data, y_benign=y[0], y_harmful=y[1], budget=QUICK)
-    events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
-    events = [event for event in events if "done" in event]
-    assert [event["done"] for event in events] == [*range(events[0]["total"] + 1)]
-    assert len({event["total"] for event in events}) == 1
-
-
 # Intervals: the delete-a-group jackknife of log κ and of log ratios.
 
 

@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from condnum.auditing import rows as module
 from condnum.auditing.rows import look_at, open_pair, read_rows
 from condnum.data import files
 from condnum.data.files import as_stream
@@ -62,18 +61,6 @@ def test_sums_are_those_of_complete_rows_whatever_the_blocks(small_blocks, tmp_p
         np.testing.assert_allclose(own, right, rtol=1e-8, atol=1e-8)
     assert (task.task.rows, task.total, task.gaps.tolist()) == (51, 53, [1, 0, 1])
     assert pair.notes[0].startswith("D_P: 2 of 53 rows have missing entries and are left out")
-
-
-def test_many_rows_are_sampled_without_replacement(small_blocks, monkeypatch):
-    monkeypatch.setattr(module, "SAMPLE_ROWS", 50)
-    rows, counts = np.arange(200.0)[:, None], np.zeros(200)
-    for seed in range(30):
-        task = read_rows(as_stream(rows), seed=seed)
-        assert (np.diff(task.places) > 0).all()
-        np.testing.assert_array_equal(task.sample[:, 0], task.places)
-        counts[task.places] += 1
-    assert counts.sum() == 50 * 30
-    assert counts.max() < 22  # of 30, where 7.5 are expected: Binomial(30, 1/4)
 
 
 def test_empty_columns_and_infinite_values_are_named():

@@ -65,19 +65,6 @@ def test_groups_and_averages_are_those_of_the_dense_hessian(N, D, drawn):
         assert getattr(grown, name).kappas == pytest.approx(getattr(result, name).kappas)
 
 
-@pytest.mark.parametrize(
-    ("counts", "groups", "known"),
-    [((24, 24), 1, set()), ((24, 90), 20, {"harmful_ratio", "rir"}), ((90, 24), 20, {"benign_ratio", "rir"})],
-)
-def test_groups_that_are_the_same_images_have_no_spread(counts, groups, known, drawn):
-    P, H = ([drawn.normal(size=(n, 6)) for _ in range(2)] for n in counts)
-    found = rir_from_features(*P, *H, group_size=24)
-    assert found.groups == found.compact.kappas.shape[1] == groups
-    ratios = ("harmful_ratio", "benign_ratio", "rir")
-    assert {name for name in ratios if np.isfinite(getattr(found.compact, f"{name}_std"))} == known
-    assert "24 images, so there is no spread" in " ".join(found.warnings)
-
-
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_a_rotation_decides_clauses_as_it_does_everywhere(kind, drawn):
     """A half turn of two axes, which no kind rounds; tensors with gradients, and those of NumPy."""

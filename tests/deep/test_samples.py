@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import timm
 import torch
-from nets import Own
 from PIL import Image
 from torch import nn
 
@@ -83,15 +82,6 @@ def test_kept_activations_give_the_features_of_images_and_no_pass_is_repeated(
     assert sum(passed) == 3 * 160
     Samples(D_H, transform).keep(Backbone("test_resnet", num_classes=5, seed=2), tmp_path)  # another trunk
     assert sum(passed) == 4 * 160
-
-
-def test_a_net_that_reads_the_trunk_again_is_run_from_pixels(D_H, transform):
-    net = Backbone(Own(lambda net, x: (h := net.first(x)) + net.part(h)), trainable="part")
-    kept, plain = Samples(D_H, transform).keep(net), Samples(D_H, transform)
-    batch = next(kept.batches([np.arange(4)]))
-    assert not batch.activations
-    assert torch.equal(batch.inputs, plain.tensors()[0][:4])
-    assert np.array_equal(kept.features(net).values, plain.features(net).values)
 
 
 @pytest.mark.parametrize("few", [0, 2])

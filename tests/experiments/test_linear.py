@@ -10,7 +10,6 @@ import torch
 
 from condnum import ImmunizationProblem, immunize, relative_immunization_ratio, rir_limit
 from condnum.data import load_diabetes_tasks, load_small_digits
-from condnum.errors import CondnumError
 from condnum.experiments import house_prices, limits, linear, mnist
 from condnum.methods import METHODS
 from condnum.probing import linear_probe
@@ -89,29 +88,7 @@ def test_a_method_of_ones_own_is_an_object(monkeypatch):
         assert found.loc["half-identity", f"{name}_rir"] == pytest.approx(1)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("mine", None, "mine.py does not exist"),
-        ("mine_0", "", "must define one method.* found 0"),
-        ("json", "", "another module is called json; rename"),
-    ],
-)
-def test_files_of_methods_that_are_refused(tmp_path, name, text, message):
-    if text is not None:
-        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
-    with pytest.raises(CondnumError, match=message):
-        linear.read_methods(f"ours,{tmp_path / name}.py", ())
-
-
 # Pairs of digits.
-
-
-def test_no_pairs_are_all_and_a_quick_run_has_one():
-    options = {"data": "digits", "labels": "one_vs_rest", "steps": 4, "device": "cpu", "methods": "ours"}
-    assert len(mnist.cells(**options, pairs="", seeds=1, full=True)) == 90
-    quick = mnist.cells(**options, pairs="", seeds=3, full=False)
-    assert [(cell["benign"], cell["harmful"], cell["seed"]) for cell in quick] == [(0, 1, 0)]
 
 
 def test_a_row_is_the_measure_of_covariances_of_equally_many_images():

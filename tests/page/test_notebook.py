@@ -1,7 +1,6 @@
 """Notebooks: their parameters, a run that is whole or fails clearly, a kernel that leaves nothing behind."""
 
 import ast
-import json
 import re
 import sys
 
@@ -10,7 +9,7 @@ import pytest
 
 from condnum.errors import CondnumError, InvalidInputError, UnknownNameError
 from condnum.files import shipped
-from condnum.page.notebook import ParameterNotebook, find_notebook, read_notebook
+from condnum.page.notebook import ParameterNotebook, read_notebook
 from condnum.page.run import NotebookError, check, run_notebook
 
 
@@ -92,15 +91,6 @@ def test_every_parameter_of_every_notebook_is_an_option_with_help_and_an_effect(
         assert set(declared) <= used, path  # none is ignored
 
 
-def test_finding_notebooks(write_notebook):
-    path = write_notebook(name="house_prices")
-    assert find_notebook(path) == path
-    assert find_notebook("deep-attackers").parent.name == "experiments"
-    assert find_notebook("4_limit").parent.name == "notebooks"
-    with pytest.raises(UnknownNameError, match="unknown notebook 'house_price'; did you mean 'house-prices'"):
-        find_notebook("house_price")
-
-
 # Runs.
 
 EVENTS = """
@@ -126,19 +116,6 @@ def test_a_whole_run(write_notebook, tmp_path, monkeypatch, capsys, on_shared_ke
     assert "[1/2] cells: 100%" in capsys.readouterr().err  # the progress of the kernel, as it comes
     assert str(tmp_path) not in str(node.metadata)
     assert "widgets" not in node.metadata
-
-
-def test_a_notebook_of_an_older_format_runs(tmp_path, on_shared_kernel):
-    cells = [
-        {"cell_type": "code", "metadata": metadata, "outputs": [], "language": "python", "input": source}
-        for metadata, source in (({"tags": ["parameters"]}, "count = 2"), ({}, "print('so many', count)"))
-    ]
-    content = {"metadata": {}, "nbformat": 3, "nbformat_minor": 0}
-    content["worksheets"] = [{"metadata": {}, "cells": cells}]
-    (tmp_path / "old.ipynb").write_text(json.dumps(content))
-    book = ParameterNotebook.find(tmp_path / "old.ipynb")
-    report = read_notebook(run_notebook(book, {"count": 5}, tmp_path / "out", quiet=True))
-    assert [o.text for cell in report.cells for o in cell.get("outputs", [])] == ["so many 5\n"]
 
 
 FAILURES = {
