@@ -1,7 +1,5 @@
 """What methods do in a step: terms against dense references, gradients against central differences."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -9,10 +7,9 @@ from covariances import draw
 from sklearn.linear_model import Ridge
 from torch.nn import functional
 
-from condnum.deep import Backbone, DeepSettings, NetPart, NetStep, Samples
+from condnum.deep import Backbone, DeepSettings, NetStep, Samples
 from condnum.deep import methods as on_nets
 from condnum.deep.methods import LEFT, PENALTIES, SUPERVISED, get_net_method, transformed_images
-from condnum.errors import CondnumError
 from condnum.theory.features import feature_r_ill, feature_r_well
 
 WEIGHTS = {SUPERVISED: 0.7, "well": 1e-7, "ill": 1e3, "kappa_benign": 1.0, "kappa_harmful": 1.0}
@@ -143,16 +140,3 @@ def test_a_random_change_is_one_for_all_images():
     assert torch.allclose(found[3][:2], transformed_images(images[:2], (0, 3)), atol=1e-5)
     assert len({part.shape[-1] for part in found}) > 3
     assert transformed_images(images, (0, 0), resize=False).shape == images.shape
-
-
-def test_a_method_of_ones_own_has_parts_or_a_backward_pass(backbone, step):
-    part = NetPart("harmful", lambda step: step.X("harmful").square().mean())
-    known = get_net_method(SimpleNamespace(name="size", net_parts={"size": part}))
-    one = step(backbone)
-    values = backward(known, one, {SUPERVISED: 0.0, "size": 1.0})
-    found = one.batches["harmful"].inputs
-    assert values["size"] == pytest.approx(float(backbone(found).detach().square().mean()))
-    own = {"net_parts": {}, "net_backward": lambda step, weights: {LEFT: weights[SUPERVISED]}}
-    assert backward(SimpleNamespace(name="own", **own), one) == {LEFT: 0.7}
-    with pytest.raises(CondnumError, match="method 'bare' has no net_parts, so it is not for nets"):
-        get_net_method(SimpleNamespace(name="bare"))

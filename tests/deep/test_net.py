@@ -3,7 +3,6 @@
 import copy
 
 import pytest
-import timm
 import torch
 from nets import NETS, Own, old_norm, plain
 from safetensors.torch import load_file, save_file
@@ -179,15 +178,6 @@ def test_files_load_as_in_timm_and_nothing_in_them_is_executed(tmp_path):
     ):
         with pytest.raises(CondnumError, match=message):
             resnet(pretrained=tmp_path / name)
-
-
-def test_a_failed_download_says_what_to_do(monkeypatch):
-    def create_model(*_, **__):
-        raise OSError("no route to host")
-
-    monkeypatch.setattr(timm, "create_model", create_model)
-    with pytest.raises(CondnumError, match=r"weights of test_resnet .*no route to host.*--weights FILE"):
-        resnet(pretrained=True)
 
 
 def test_bundled_weights_and_what_to_install_for_others():
