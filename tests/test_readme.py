@@ -189,6 +189,7 @@ def parsed_only(tmp_path, monkeypatch):
     monkeypatch.setitem(METHODS, "log_kappa", None)  # takes away what a command puts there
     monkeypatch.delitem(METHODS, "log_kappa")
     monkeypatch.setattr(runner, "run_and_report", checked)
+    monkeypatch.delenv("CONDNUM_DATA", raising=False)  # what is bundled is smaller
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     own = nbformat.v4.new_code_cell(OWN_NOTEBOOK, metadata={"tags": ["parameters"]})

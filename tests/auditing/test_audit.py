@@ -278,13 +278,13 @@ def test_an_attacker_is_judged_by_what_it_reaches_in_ten_times_the_steps(score, 
 
 @pytest.mark.parametrize("labels", [True, False], ids=["accuracy", "R²"])
 def test_intervals_hold_for_all_attackers_together(labels):
-    """Scores of chance, drawn for 20 attackers: in 95 of 100 audits none is above chance."""
+    """Scores of chance, drawn for 20 attackers: in 57 of 60 audits none is above chance."""
     rng, alarms = np.random.default_rng(0), 0
-    for _ in range(100):
+    for _ in range(60):
         scores = rng.binomial(100, 0.5, 20) / 100 if labels else rng.beta(0.5, 48, 20)
         found = judged(scores, chance=0.5 * labels, labels=labels)
         alarms += not found["light"].isin(["stopped", "not known"]).all()
-    assert alarms <= 5
+    assert alarms <= 3
 
 
 @pytest.mark.parametrize("labels", [True, False], ids=["accuracy", "R²"])
