@@ -77,9 +77,9 @@ def plain(wrap: Callable[[nn.Module], nn.Module] = lambda layer: layer) -> nn.Se
     )
 
 
-def old_norm(norm: Callable[[nn.Module], nn.Module] = nn.utils.weight_norm) -> nn.Sequential:
+def old_norm() -> nn.Sequential:
     """A net of which a layer keeps a weight with its graph, after a step of training."""
-    net = plain(norm)
+    net = plain(nn.utils.weight_norm)
     net(torch.randn(2, 3, 32, 32)).sum().backward()
     return net
 
@@ -134,7 +134,6 @@ NETS = {
     "in place": Kind(plain, ("6",), "8", "6"),
     "parametrized": Kind(lambda: plain(weight_norm), ("2",), "8", "2"),
     "old weight norm": Kind(old_norm, ("2", "6"), "8", "2"),
-    "old spectral norm": Kind(lambda: old_norm(nn.utils.spectral_norm), ("2",), "8", "2"),
 }  # fmt: skip
 
 #: What cannot be watched, from a net.

@@ -2,17 +2,8 @@
 
 import pytest
 
-from condnum import (
-    ImmunizationProblem,
-    condition_number,
-    digit_pair,
-    immunize,
-    load_diabetes_tasks,
-    load_house_prices,
-    load_small_digits,
-    relative_immunization_ratio,
-    rir_limit,
-)
+from condnum import ImmunizationProblem, condition_number, immunize, relative_immunization_ratio, rir_limit
+from condnum.data import digit_pair, load_diabetes_tasks, load_house_prices, load_small_digits
 from condnum.experiments.published import published
 
 #: Of bundled pairs: D, rank and compact κ of K_P, the same of K_H, the limit of RIR.
@@ -25,11 +16,8 @@ BUNDLED = {
 
 @pytest.fixture(scope="module")
 def problems():
-    pairs = (
-        load_house_prices(features="published"),
-        load_diabetes_tasks(),
-        digit_pair(load_small_digits(), 4, 7),
-    )
+    digits = digit_pair(load_small_digits(), 4, 7)
+    pairs = load_house_prices(features="published"), load_diabetes_tasks(), digits
     return dict(zip(BUNDLED, map(ImmunizationProblem.from_pair, pairs), strict=True))
 
 
@@ -61,7 +49,6 @@ def test_pareto_meets_definition_3_1_in_both_conventions(problems, name):
 
 
 def test_the_limit_is_reached(problems):
-    problem = problems["diabetes"]
-    theta = immunize(problem, "max_rir").theta
-    measured = relative_immunization_ratio(theta, problem.benign, problem.harmful)
+    tasks = problems["diabetes"].benign, problems["diabetes"].harmful
+    measured = relative_immunization_ratio(immunize(problems["diabetes"], "max_rir").theta, *tasks)
     assert measured.rir == pytest.approx(BUNDLED["diabetes"][-1], rel=1e-9)

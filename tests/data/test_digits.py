@@ -17,22 +17,17 @@ from condnum.data import (
     load_small_digits,
 )
 from condnum.data.digits import download_mnist
-from condnum.errors import (
-    DataFormatError,
-    DataNotFoundError,
-    InvalidInputError,
-)
+from condnum.errors import CondnumError
 from condnum.files import user_cache
 
 ORIGIN = Provenance("embedded", "here", False, split="train")
 
 
-def make(labels, images=None):
+def make(labels):
     """1×2 images; image i holds the gray values (i, 0)."""
     labels = np.array(labels, dtype=np.uint8)
-    if images is None:
-        images = np.zeros((len(labels), 1, 2), dtype=np.uint8)
-        images[:, 0, 0] = np.arange(len(labels))
+    images = np.zeros((len(labels), 1, 2), dtype=np.uint8)
+    images[:, 0, 0] = np.arange(len(labels))
     return Digits(images, labels, "toy", "ab" * 32, 100.0, 0.5, 0.25, ORIGIN)
 
 
@@ -69,30 +64,15 @@ def test_one_vs_rest_is_balanced_and_takes_turns(digits):
     assert sorted(gray(alone.loss_sample[0])) == [0, 1, 2, 4, 5, 6]
 
 
-def test_seed_draws_the_rest_only(digits):
-    draws = {tuple(gray(digit_pair(digits, 3, 8, seed=s).loss_sample[0])) for s in [*range(8), *range(8)]}
-    assert 1 < len(draws) <= 8
-    assert len({d[::2] for d in draws}) == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((3, 3), "two different digits 0 to 9, got 3 and 3"),
-        ((10, 3), "two different digits 0 to 9, got 10 and 3"),
-        ((3, 9), r"toy has 4 image\(s\) of 3 and 0 of 9; each digit needs at least 2"),
-    ],
-)
-def test_pairs_that_are_refused(digits, arguments, message):
-    with pytest.raises(InvalidInputError, match=message):
-        digit_pair(digits, *arguments)
-
-
-def test_digits_that_are_refused():
-    with pytest.raises(DataFormatError, match=r"from 0 to 9 .* and labels up to 12"):
+def test_pairs_and_digits_that_are_refused(digits):
+    with pytest.raises(CondnumError, match="two different digits 0 to 9, got 3 and 3"):
+        digit_pair(digits, 3, 3)
+    with pytest.raises(
+        CondnumError, match=r"toy has 4 image\(s\) of 3 and 0 of 9; each digit needs at least"
+    ):
+        digit_pair(digits, 3, 9)
+    with pytest.raises(CondnumError, match=r"from 0 to 9 .* and labels up to 12"):
         make([1, 12, 11])
-    with pytest.raises(DataFormatError, match=r"got \(3, 1, 2\), \(2,\) and"):
-        make([1, 2], np.zeros((3, 1, 2)))
 
 
 def test_small_digits():
@@ -132,8 +112,6 @@ def test_loads_plain_files(write_mnist):
     # gray value 17 under MNIST's mean and deviation
     assert digits.pixels(np.array([17]))[0, 0] == pytest.approx((17 / 255 - 0.1307) / 0.3081, rel=1e-14)
     assert digits.provenance.known_checksum is False
-    assert digits.provenance.location == f"{RAW} (train-images-idx3-ubyte, train-labels-idx1-ubyte)"
-    assert digit_pair(digits, 1, 7).X_P.shape == (3, 784)
 
 
 def test_gzip_is_preferred_and_the_test_split_has_its_own_files(write_mnist):
@@ -144,10 +122,8 @@ def test_gzip_is_preferred_and_the_test_split_has_its_own_files(write_mnist):
     digits = load_mnist_images("auto", "test")
     assert digits.label == "mnist, 30 test images, ./data"
     assert load_mnist_images().checksum == digits.checksum  # no training images here
-    with pytest.raises(DataNotFoundError, match="for all 70,000 images, run condnum data download"):
+    with pytest.raises(CondnumError, match="for all 70,000 images, run condnum data download"):
         load_mnist_images("auto", "train")
-    with pytest.raises(InvalidInputError, match="unknown split 'tests'; did you mean 'test'"):
-        load_mnist_images("auto", "tests")
 
 
 @pytest.mark.parametrize(
@@ -155,7 +131,7 @@ def test_gzip_is_preferred_and_the_test_split_has_its_own_files(write_mnist):
 )
 def test_damaged_files_are_named(write_mnist, content):
     (write_mnist(RAW) / "train-labels-idx1-ubyte").write_bytes(content)
-    with pytest.raises(DataFormatError, match="train-labels-idx1-ubyte is damaged, or not an IDX file"):
+    with pytest.raises(CondnumError, match="train-labels-idx1-ubyte is damaged, or not an IDX file"):
         load_mnist_images()
 
 
@@ -175,5 +151,5 @@ def test_what_is_downloaded_is_found(monkeypatch, write_mnist):
         raise RuntimeError("Error downloading train")
 
     monkeypatch.setattr(datasets, "MNIST", cut_off)
-    with pytest.raises(DataNotFoundError, match=r"of MNIST failed .Error downloading train.*put the four"):
+    with pytest.raises(CondnumError, match=r"of MNIST failed .Error downloading train.*put the four"):
         download_mnist()

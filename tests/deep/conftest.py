@@ -1,48 +1,26 @@
-"""A tiny backbone, two tiny tasks, and rows of known spectra."""
+"""A tiny backbone and two tiny tasks."""
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
 
-from condnum.deep import Backbone, ImageData, ImageTransform, evaluation_transform
-
-
-def gratings(name: str, kind: str, count: int) -> ImageData:
-    """Return noisy gratings, 16×16, whose class is their angle or their frequency."""
-    generator = np.random.default_rng([0, len(name)])
-    labels = np.arange(count) % 5
-    y, x = np.mgrid[0:16, 0:16] / 16
-    angle = (labels if kind == "angle" else generator.integers(0, 5, count)) * np.pi / 5
-    frequency = 1 + (labels if kind == "frequency" else generator.integers(0, 5, count))
-    phase = generator.uniform(0, 2 * np.pi, count)
-    wave = np.cos(angle)[:, None, None] * x + np.sin(angle)[:, None, None] * y
-    pixels = np.sin(2 * np.pi * frequency[:, None, None] * wave + phase[:, None, None])
-    noisy = 128 + 90 * pixels + 15 * generator.standard_normal(pixels.shape)
-    grey = np.clip(noisy, 0, 255).astype(np.uint8)
-    classes = tuple(f"{kind} {c}" for c in range(5))
-    return ImageData(name, "train", classes, labels, grey, np.arange(count))
+from condnum.data.images import ImageData
+from condnum.deep import Backbone, ImageTransform, evaluation_transform, open_images
 
 
-def states_equal(one: nn.Module, other: nn.Module) -> bool:
+def states_equal(one, other):
     """Tell whether two nets have the same weights, bitwise."""
     pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
     return all(torch.equal(a, b) for a, b in pairs)
 
 
-def randn(*shape: int, seed: int = 0) -> Tensor:
-    """Return float64 normal numbers of a seed."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 @pytest.fixture(scope="session")
 def D_P() -> ImageData:
-    return gratings("angles", "angle", 240)
+    return open_images("digits-8x8:0-4", limit=48)
 
 
 @pytest.fixture(scope="session")
 def D_H() -> ImageData:
-    return gratings("frequencies", "frequency", 160)
+    return open_images("digits-8x8:5-9", limit=32)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from torch import nn
 
 from condnum.deep import ImageFeatures, open_images, rfd, rir_from_features, rir_theta0, sgrc
 from condnum.deep.measure import DESCENT_STEPS, descent_path, path_slowdown
-from condnum.errors import InvalidInputError, RankError
+from condnum.errors import CondnumError
 from condnum.theory.kappa import Clauses
 
 
@@ -42,11 +42,11 @@ def test_groups_and_averages_are_those_of_the_dense_hessian(N, D, drawn):
     # features of each model have mean square 1 over the groups of both tasks, which the ridge alone would see
     squares = [np.mean(x[chosen[k // 2]] ** 2) for k, x in enumerate(X)]
     scales = [(squares[k] + squares[k + 2]) / 2 for k in (0, 1)] * 2
+    scaled = [of / scale for of, scale in zip(K, scales, strict=True)]
     for ridge, each, averaged in (
         (None, result.compact, result.averaged),
         (0.1, result.ridge, result.averaged_ridge),
     ):
-        scaled = [of / scale for of, scale in zip(K, scales, strict=True)]
         kappas = np.array([[dense_kappa(one, min(N, D), ridge) for one in of] for of in scaled])
         assert each.kappas == pytest.approx(kappas, rel=1e-8)
         assert each.ranks.tolist() == [[min(N, D)] * 3] * 4
@@ -58,57 +58,11 @@ def test_groups_and_averages_are_those_of_the_dense_hessian(N, D, drawn):
         mean = [dense_kappa(of.mean(axis=0), min(3 * N, D), ridge) for of in scaled]
         assert averaged.kappas[:, 0] == pytest.approx(mean, rel=1e-8)
         assert averaged.rir == pytest.approx(mean[3] / mean[2] / (mean[1] / mean[0]))
-        assert np.isnan(averaged.rir_std)
     assert result.rir == result.compact.rir
     assert any(f"N = {N} samples of D = {D}" in sentence for sentence in result.warnings) == (N < D)
     grown = rir_from_features(X[0], 7 * X[1], X[2], 7 * X[3], **options)
     for name in ("compact", "ridge", "averaged", "averaged_ridge"):
         assert getattr(grown, name).kappas == pytest.approx(getattr(result, name).kappas)
-
-
-def test_the_averaged_covariance_sees_what_each_group_lacks():
-    """Groups of one direction each have κ = 1; their mean has the ratio of the two, squared."""
-    one, other = np.tile([[1.0, 0.0]], (2, 1)), np.tile([[0.0, 0.1]], (2, 1))
-    order = np.random.default_rng([0, 1]).permutation(4).reshape(2, 2)
-    H = np.empty((4, 2))
-    H[order] = one, other
-    P = np.tile(np.eye(2), (2, 1))
-    found = rir_from_features(P, P, np.where(H > 0, 1.0, 0.0), H, groups=2, group_size=2)
-    assert (found.compact.harmful_ratio, found.averaged.harmful_ratio) == pytest.approx((1, 100))
-    assert found.averaged.ranks.tolist() == [[2]] * 4
-
-
-def test_float32_keeps_a_large_condition_number(drawn):
-    # κ(H) = 1e6 is κ(X) = 1e3: well within float32, and a tolerance of D·eps on H would cut it.
-    Q, V = (np.linalg.qr(drawn.normal(size=(n, 30)))[0] for n in (100, 30))
-    X = (Q * np.sqrt(np.geomspace(1e6, 1, 30)) @ V.T).astype(np.float32)
-    full = rir_from_features(X, X, X, X, groups=1, group_size=100)
-    assert full.compact.kappas[0, 0] == pytest.approx(1e6, rel=1e-2)
-    assert full.compact.ranks[0, 0] == 30
-    assert not full.warnings
-
-
-def test_overlapping_groups_and_a_change_of_rank_are_warned_of(drawn):
-    few, many = drawn.normal(size=(50, 3)), drawn.normal(size=(500, 3))
-    (warning,) = rir_from_features(few, few, many, many, groups=10, group_size=20).warnings
-    assert warning.startswith("D_P has too few images for groups without overlap")
-    collapsed = few[:, [0, 1, 1]]
-    result = rir_from_features(few, few, few, collapsed, groups=1, group_size=50)
-    assert any("rank differs between θ₀ and θ_I in 1 of 1" in sentence for sentence in result.warnings)
-
-
-@pytest.mark.parametrize(
-    ("counts", "groups", "known"),
-    [((24, 24), 1, set()), ((24, 90), 20, {"harmful_ratio", "rir"}), ((90, 24), 20, {"benign_ratio", "rir"})],
-)
-def test_groups_that_are_the_same_images_have_no_spread(counts, groups, known, drawn):
-    pairs = [(drawn.normal(size=(n, 6)), drawn.normal(size=(n, 6))) for n in counts]
-    first, other = (rir_from_features(*pairs[0], *pairs[1], group_size=24, seed=seed) for seed in (0, 1))
-    assert first.groups == first.compact.kappas.shape[1] == groups
-    ratios = ("harmful_ratio", "benign_ratio", "rir")
-    assert {name for name in ratios if np.isfinite(getattr(first.compact, f"{name}_std"))} == known
-    assert "24 images, so there is no spread" in " ".join(first.warnings)
-    assert (first.rir == other.rir) == (groups == 1)  # one group, whatever the draw
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.bfloat16], ids=str)
@@ -125,29 +79,20 @@ def test_a_rotation_decides_clauses_as_it_does_everywhere(kind, drawn):
 X = np.random.default_rng(0).normal(size=(150, 4))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((X, X, X[:99], X[:99]), r"D_H has 99 image\(s\).*lower group_size \(--group-size\)"),
-        ((X, X[1:], X, X), "150 rows on D_P and θ_I has 149"),
-        ((X, X, features(X), features(X, indices=np.arange(150)[::-1])), "different images"),
-        ((X, X, X[:, :3], X), "use the same model for both"),
-        ((X[0], X, X, X), r"must be \(N, D\)"),
-        ((X, X, X, X * [np.nan, 1, 1, 1]), "features of D_H hold NaN"),
-        ((X, X, X, np.full((150, 4), "a")), r"real numbers, got shape .* and type <U1"),
-        ((X, X, X, 0 * X), "rank 0"),
-    ],
-)
-def test_bad_input(arguments, message):
-    with pytest.raises((InvalidInputError, RankError), match=message):
-        rir_from_features(*arguments)
+def test_other_images_or_too_few_are_refused():
+    for H, message in (
+        ((X[:99], X[:99]), r"D_H has 99 image\(s\).*lower group_size \(--group-size\)"),
+        ((features(X), features(X, indices=np.arange(150)[::-1])), "different images"),
+        ((X[:, :3], X), "use the same model for both"),
+    ):
+        with pytest.raises(CondnumError, match=message):
+            rir_from_features(X, X, *H)
 
 
 def test_models_on_images_are_measured_by_their_features_and_one_against_itself_is_refused():
-    data, model = open_images("digits-8x8:0-4"), nn.Linear(2, 2)
-    for other in (model, nn.Sequential(model)):
-        with pytest.raises(InvalidInputError, match=r"share trainable parameters.*keep a copy"):
-            rir_theta0(model, other, data, data)
+    model = nn.Linear(2, 2)
+    with pytest.raises(CondnumError, match=r"share trainable parameters.*keep a copy"):
+        rir_theta0(model, nn.Sequential(model), *2 * [open_images("digits-8x8:0-4")])
     rows, turned = torch.tensor(X).view(150, 4, 1, 1), nn.Linear(4, 3).double()
     (images, labels), options = (rows, torch.arange(150) % 2), {"groups": 1, "group_size": 150}
     found = rir_theta0(
@@ -162,8 +107,7 @@ def test_sgrc_and_rfd_of_known_curves():
     curve = np.array([0.2, 0.5, 0.8])
     assert (sgrc(curve, curve).tolist(), rfd(curve, curve), rfd(curve, curve, signed=True)) == ([0] * 3, 0, 0)
     assert sgrc(0.8, 0.6) == pytest.approx(25)
-    slower, faster = curve * [0.9, 0.8, 1.0], curve * [1.1, 1.2, 1.0]
-    for after, sign in ((slower, 1), (faster, -1)):
+    for after, sign in ((curve * [0.9, 0.8, 1.0], 1), (curve * [1.1, 1.2, 1.0], -1)):
         assert rfd(curve, after) == pytest.approx(10)
         assert rfd(curve, after, signed=True) == pytest.approx(sign * 10)
     assert rfd(curve, curve * [0.9, 1.1, 1.0], signed=True) == pytest.approx(0)
@@ -192,9 +136,7 @@ def test_the_path_of_a_head_is_that_of_gradient_descent(digits):
     assert not descent_path(features(0 * train.values, train.labels), held).any()  # blind: it learns nothing
 
 
-def test_a_defense_that_shrinks_what_tells_the_classes_apart_slows_the_head_and_a_scale_does_not(
-    digits, drawn
-):
+def test_a_defense_that_shrinks_what_separates_the_classes_slows_the_head_and_a_scale_does_not(digits, drawn):
     """The directions that count have eigenvalues s² times smaller: 1/s² times the steps."""
     noise = [np.c_[drawn.normal(size=(300, 10)), np.eye(10)[of.labels] / 3] for of in digits]
 

@@ -9,35 +9,27 @@ import torch
 from PIL import Image
 from torch import nn
 
-from condnum.deep import Backbone, Samples, as_images, evaluation_transform, open_images
+from condnum.deep import Backbone, Samples, evaluation_transform, open_images
 from condnum.deep.samples import TaskStream
-from condnum.errors import DataFormatError, InvalidInputError
-
-CHECKER = Image.fromarray(np.kron([[0, 255], [255, 0]], np.ones((8, 8))).astype(np.uint8))
+from condnum.errors import CondnumError
 
 
 def test_the_transform_is_timms_own_and_of_the_size_that_a_net_was_built_for():
-    plain = evaluation_transform(input_size=16, crop_pct=1.0, mean=(0.5,) * 3, std=(0.25,) * 3)
-    assert torch.equal(plain(CHECKER.convert("RGB")).unique(), torch.tensor([-2.0, 2.0]))  # (x − mean)/std
     model = timm.create_model("resnet18", pretrained=False)
     config = timm.data.resolve_data_config({}, model=model)
     image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (300, 260, 3)).astype(np.uint8))
     ours = evaluation_transform(model)
     assert torch.equal(ours(image), timm.data.create_transform(**config, is_training=False)(image))
-    vit = Backbone("test_vit", img_size=64)
-    assert evaluation_transform(vit).input_size == (3, 64, 64)
-    assert evaluation_transform(vit).description == evaluation_transform(vit.model).description
-    with pytest.raises(InvalidInputError, match="Linear has no `pretrained_cfg`"):
+    assert evaluation_transform(Backbone("test_vit", img_size=64)).input_size == (3, 64, 64)
+    with pytest.raises(CondnumError, match="Linear has no `pretrained_cfg`"):
         evaluation_transform(nn.Linear(2, 2))
 
 
 def test_rows_that_do_not_decode_are_left_out_and_named_and_many_are_refused(folder, transform, backbone):
     root = folder(count=12)
     (root / "train" / "cat" / "0.png").write_bytes(b"broken")
-    for samples in (
-        Samples(open_images(root), transform),
-        Samples(open_images(root), transform).keep(backbone),
-    ):
+    plain = Samples(open_images(root), transform)
+    for samples in (plain, plain.keep(backbone)):
         found = samples.features(backbone)
         assert found.indices.tolist() == list(range(1, 24))
         assert found.labels.tolist() == [0] * 11 + [1] * 12
@@ -46,7 +38,7 @@ def test_rows_that_do_not_decode_are_left_out_and_named_and_many_are_refused(fol
         assert len(samples.tensors()[0]) == 23
     for i in (1, 2):
         (root / "train" / "cat" / f"{i}.png").write_bytes(b"broken")
-    with pytest.raises(DataFormatError, match="3 of 24 images cannot be decoded"):
+    with pytest.raises(CondnumError, match="3 of 24 images cannot be decoded"):
         Samples(open_images(root), transform).features(backbone)
 
 
@@ -74,44 +66,22 @@ def test_kept_activations_give_the_features_of_images_and_no_pass_is_repeated(
     assert sum(passed) == len(D_H) == 160
     for parameter in backbone.trainable_parameters():
         parameter.data *= 1.5  # another net on the same trunk
-    again, direct = (
-        Samples(D_H, transform).keep(backbone, tmp_path),
-        Samples(D_H, transform).features(backbone),
-    )
-    assert sum(passed) == 160
-    for samples in (kept, again):
+    direct = Samples(D_H, transform).features(backbone)
+
+    def is_direct(samples):
         found = samples.features(backbone)
         assert np.allclose(found.values, direct.values, rtol=1e-5, atol=1e-5 * np.abs(direct.values).max())
-        assert np.array_equal(found.labels, direct.labels)
+
+    is_direct(kept)
+    is_direct(Samples(D_H, transform).keep(backbone, tmp_path))
+    assert sum(passed) == 160
     for part in ("rows", "done"):
         (file,) = tmp_path.glob(f"*.{part}.npy")
         file.write_bytes(file.read_bytes()[:-40])
-        found = Samples(D_H, transform).keep(backbone, tmp_path).features(backbone)
-        assert np.allclose(found.values, direct.values, rtol=1e-5, atol=1e-5 * np.abs(direct.values).max())
+        is_direct(Samples(D_H, transform).keep(backbone, tmp_path))
     assert sum(passed) == 3 * 160
     Samples(D_H, transform).keep(Backbone("test_resnet", num_classes=5, seed=2), tmp_path)  # another trunk
     assert sum(passed) == 4 * 160
-
-
-class Skipping(nn.Module):
-    """The trunk is read behind the trained part too."""
-
-    def __init__(self):
-        super().__init__()
-        self.trunk, self.part, self.head = nn.Linear(768, 8), nn.Linear(8, 8), nn.Linear(8, 5)
-
-    def forward(self, images):
-        rows = self.trunk(images.flatten(1))
-        return self.head(rows + self.part(rows))
-
-
-def test_a_net_that_reads_the_trunk_again_is_run_from_pixels(D_H, transform):
-    net = Backbone(Skipping(), trainable="part")
-    kept, plain = Samples(D_H, transform).keep(net), Samples(D_H, transform)
-    batch = next(kept.batches([np.arange(4)]))
-    assert (batch.activations, tuple(batch.inputs.shape)) == (False, (4, 3, 16, 16))
-    assert torch.equal(batch.inputs, plain.tensors()[0][:4])
-    assert np.array_equal(kept.features(net).values, plain.features(net).values)
 
 
 @pytest.mark.parametrize("few", [0, 2])
@@ -132,15 +102,3 @@ def test_the_order_is_a_function_of_seed_and_step_alone(D_H, transform, few):
         assert len(np.unique(D_H.labels[np.concatenate(whole)])) > few
     else:
         assert all(len(set(one + two)) == 40 for one, two in zip(whole[::2], whole[1::2], strict=True))
-
-
-def test_wrong_models_and_transforms_are_refused(D_H, transform):
-    with pytest.raises(InvalidInputError, match=r"pooled features \(B, D\).*wrap it in a Backbone"):
-        Samples(D_H, transform).features(nn.Identity())
-    with pytest.raises(InvalidInputError, match="needs a transform"):
-        Samples(D_H)
-    rows = torch.rand(4, 3, 8, 8)
-    rows[2] = torch.nan
-    tensors = as_images((rows, torch.arange(4) % 2), "D_P")
-    with pytest.raises(InvalidInputError, match=r"NaN or infinity for 1 image"):
-        Samples(tensors).features(nn.Flatten())

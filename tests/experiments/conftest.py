@@ -1,84 +1,54 @@
-"""An experiment of quick cells, in a module that worker processes can import."""
+"""Each experiment on small input, run once for all tests of it."""
 
-import importlib
-import os
-import sys
-
-import pytest
-
-MODULE = '''
-"""x² for x = 0 … count − 1; each cell is noted in a log, and files beside the log make trouble."""
-
-import os
-import signal
-import time
 from functools import cache
-from pathlib import Path
 
-import numpy as np
-import torch
+from condnum.experiments import (
+    attackers,
+    corrections,
+    deep,
+    deep_attackers,
+    erasure,
+    frame,
+    house_prices,
+    limits,
+    mnist,
+)
 
+TABLES = {"data": "embedded", "methods": "", "seeds": 2, "steps": 4, "rows": 0, "device": "cpu", "full": True}
+DIGITS = {"data": "digits", "pairs": "4-7,9-0", "methods": "ours,initial,max_rir,pareto"}
+NETS = {"data": "embedded", "seeds": 1, "device": "cpu", "full": True, "benign": "", "harmful": ""}
+NETS |= {"weights": "", "methods": "ours,r_ill_only", "steps": 0, "limit": 0, "workers": 0, "image_size": 16}
+NETS |= {"backbone": "test_resnet"}
 
-def cells(*, log, count=4, power=2):
-    return [{"x": x, "power": power, "log": log} for x in range(count)]
-
-
-@cache
-def scale(log):
-    file = Path(log + ".data")
-    return int(file.read_text()) if file.exists() else 1
-
-
-def checksum(*, log, **_):
-    return str(scale(log))
-
-
-def compute(*, x, power, log):
-    with open(log, "a") as stream:
-        stream.write(f"{x} {os.getpid()}\\n")
-    if x % 2 and Path(log + ".odd").exists():
-        raise ValueError(f"{x} is odd")
-    if x == 2 and Path(log + ".killed").exists():
-        Path(log + ".killed").unlink()
-        os.kill(os.getpid(), signal.SIGKILL)
-    while x >= 2 and Path(log + ".held").exists():
-        time.sleep(0.01)
-    row = {"y": scale(log) * np.int64(x) ** power, "threads": torch.get_num_threads()}
-    return row, {"file": np.arange(4.0) ** x}
-
-
-def table(rows):
-    return rows[["x", "y"]]
-
-
-def sentence(table):
-    return f"{len(table)} squares. They are whole."
-'''
-
-NAME = "squares_of_the_tests"
-
-
-@pytest.fixture
-def squares(tmp_path, monkeypatch):
-    """The module; processes that are started meanwhile can import it too."""
-    folder = tmp_path / "modules"
-    folder.mkdir()
-    (folder / f"{NAME}.py").write_text(MODULE)
-    paths = [str(folder), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
-    monkeypatch.syspath_prepend(folder)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    sys.modules.pop(NAME, None)
-    return importlib.import_module(NAME)
+#: Parameters of each experiment.
+SMALL = {
+    house_prices: TABLES | {"features": "published"},
+    mnist: {key: of for key, of in TABLES.items() if key != "rows"} | DIGITS | {"labels": "one_vs_rest"},
+    limits: {
+        "data": "embedded", "methods": "ours,identity,max_rir,pareto,initial", "seeds": 2, "steps": 40,
+        "pairs": "", "full": True,
+    },
+    attackers: {
+        "data": "embedded", "methods": "initial,ours", "attackers": "gd,cg,whiten,closed_form", "seed": 1,
+        "steps": 20, "rows": 0, "attack_steps": 5000, "dense_attack_steps": 100, "full": True,
+    },
+    erasure: {"data": "wine,diabetes", "seeds": 2, "rows": 0, "full": True},
+    corrections: {},
+    deep: NETS | {
+        "preset": "", "steps": 6, "pretrain_epochs": 2, "finetune_benign": 0, "limit": 30, "groups": 3,
+        "group_size": 40,
+    },
+    deep_attackers: NETS | {
+        "models": "", "attackers": "head-sgd,ridge", "full": False, "passes": 5, "trials": 2,
+        "test_images": 60,
+    },
+}  # fmt: skip
 
 
-@pytest.fixture
-def log(tmp_path):
-    """The path of the log."""
-    return tmp_path / "log"
+def run(experiment, **changes):
+    """Run an experiment with some parameters changed, in this process."""
+    return frame.run(experiment, jobs=1, quiet=True, **SMALL[experiment] | changes)
 
 
-@pytest.fixture
-def started(log):
-    """`started()`: x of every cell that was computed, in order."""
-    return lambda: [int(line.split()[0]) for line in log.read_text().splitlines()] if log.exists() else []
+#: The run of an experiment as it stands in `SMALL`.
+finished = cache(run)

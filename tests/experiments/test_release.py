@@ -6,18 +6,16 @@ import pandas as pd
 import pytest
 
 from condnum import ImmunizationProblem, immunize, load_house_prices, relative_immunization_ratio
+from condnum.page.notebook import ParameterNotebook
+from condnum.page.run import run_notebook
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks/experiments/release.ipynb"
 
 
 @pytest.mark.slow
-def test_it_starts_at_the_release_and_ends_at_algorithm_1(tmp_path):
-    papermill = pytest.importorskip("papermill", reason="the extra notebooks is not installed")
-    given = {"full": False, "out": str(tmp_path)}
-    papermill.execute_notebook(
-        NOTEBOOK, tmp_path / "run.ipynb", given, kernel_name="python3", progress_bar=False
-    )
-    assert "From 10 epochs of the release, RIR 1.926," in (tmp_path / "run.ipynb").read_text("utf-8")
+def test_it_starts_at_the_release_and_ends_at_algorithm_1(tmp_path, on_shared_kernel):
+    report = run_notebook(ParameterNotebook.find(NOTEBOOK), {"full": False, "out": str(tmp_path)}, tmp_path)
+    assert "From 10 epochs of the release, RIR 1.926," in report.read_text("utf-8")
     table = pd.read_csv(tmp_path / "results.csv").set_index("setting")
     assert len(table) == 11
     assert 1.7 < table.loc["released", "floor"] < 2.2  # what the release's own loop gives
