@@ -205,7 +205,9 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
             found.append(
                 line | {"chance": own["chance"].mean(), "at_edge": int(own["at_edge"].sum()), "of": len(own)}
             )
-    return pd.DataFrame(found).dropna(axis=1, how="all")  # passes that no attacker made
+    made = pd.DataFrame(found)
+    unseen = [name for name in made if name.startswith("after_") and made[name].isna().all()]
+    return made.drop(columns=unseen)
 
 
 def sentence(table: pd.DataFrame) -> str:

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from covariances import draw
+from problems import draw
 from torch import nn
 from torch.nn.utils import parametrize
 from torch.utils.data import DataLoader

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from covariances import draw
+from problems import draw
 from sklearn.linear_model import Ridge
 from torch.nn import functional
 
