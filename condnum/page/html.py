@@ -39,6 +39,7 @@ def mathml(tex: str, *, display: bool = False) -> str:
     found = re.sub(r"\\([{}])", r"\1", found)  # of \Bigl\{
     # As the base of an exponent alone, \bigr) hangs low.
     found = re.sub(r"(<ms(?:up|ub|ubsup)>)(<mo [^>]*minsize[^>]*>[^<]*</mo>)", r"\1<mrow>\2</mrow>", found)
+    found = found.replace("<mo>&#x02016;</mo>", '<mo stretchy="false">&#x02016;</mo>')  # as it does for |
     if "\\" in found:  # a command that it does not know stays one
         return f'<code class="tex">{escape(tex.strip())}</code>'
     for letter in re.findall(r'<mi mathvariant="script">([A-Z])</mi>', found):
