@@ -133,7 +133,7 @@
     const verdict = add(place, "div", { className: "condnum-verdict", role: "status" });
     const plot = add(place, "div", { className: "condnum-plot" });
     const folded = add(null, "details", { className: "condnum-more" }, add(null, "summary", {}, "More settings"));
-    let state = { ...spec.state }, payload = null, running = false, waiting = false, note = [];
+    let state = { ...spec.state }, payload = null, running = 0, waiting = false, note = [];
     const rows = {}, change = (part, said = "") => {
       const wanted = { ...state, ...part };
       state = source.nearest?.(wanted, part) ?? wanted;
@@ -186,21 +186,22 @@
     function show() {
       for (const { name } of spec.controls) rows[name].show(state[name]);
     }
-    async function ask() { // the latest state alone: those that a drag has passed are not computed
+    // The latest state alone: those that a drag has passed are not computed. A kernel is far: it has `most` on the way.
+    async function ask() {
       waiting = true;
-      if (running) return;
-      running = true;
+      if (running === (source.most ?? 1)) return;
+      running += 1;
       while (waiting) {
         waiting = false;
         host.ariaBusy = "true";
         draw(await source.ask(state));
       }
-      running = false;
-      host.ariaBusy = "false";
+      running -= 1;
+      host.ariaBusy = String(running > 0);
     }
     async function draw(next) {
       payload = next;
-      if (next.state && !waiting) { state = next.state; show(); }
+      if (next.state && !waiting && running < 2) { state = next.state; show(); } // else others follow
       source.written?.(state);
       if (next.error) say(next.error, next.field); else say(...note);
       verdict.innerHTML = next.sentence ?? "";

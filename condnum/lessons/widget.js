@@ -56,30 +56,35 @@ function figure(model, el) {
 
 function explorer(model, el) {
   const spec = structuredClone(model.get("declaration")), payload = () => JSON.parse(model.get("payload"));
-  let asked = null, answer = null, gone = false;
+  const asked = new Map(); // what waits for the answer to a number
+  let gone = false;
   const left = () => ({ ...payload(), error: GONE, field: "" });
   const source = {
     now: payload(),
+    most: 3,
     ask: (state) => new Promise((done) => {
       if (gone) { done(left()); return; }
-      [asked, answer] = [Math.random(), done]; // no other view of the widget has the number
-      model.send({ kind: "state", id: asked, state });
+      const id = Math.random(); // no other view of the widget has it
+      asked.set(id, done);
+      model.send({ kind: "state", id, state });
     }),
     code: () => payload().code,
   };
   const mounted = condnum.mount(el, spec, source);
   for (const part of el.querySelectorAll("input, select, button, summary"))
     part.dataset.lmSuppressShortcuts = "true"; // else JupyterLab takes the arrow keys
-  const answered = (next) => {
-    const act = answer ?? mounted.draw;
-    answer = null;
-    act(next);
-  };
   model.on("change:payload", () => {
-    const next = payload();
-    if (!answer || next.id === asked) answered(next); // else the answer to this view follows
+    const next = payload(), done = asked.get(next.id);
+    asked.delete(next.id);
+    if (done) done(next);
+    else if (!asked.size) mounted.draw(next); // else the answer to this view follows
   });
-  const forget = onLoss(model, () => { gone = true; answered(left()); });
+  const forget = onLoss(model, () => {
+    gone = true;
+    if (!asked.size) mounted.draw(left());
+    for (const done of asked.values()) done(left());
+    asked.clear();
+  });
   return () => { forget(); mounted.end(); };
 }
 
