@@ -155,15 +155,23 @@ def test_the_closed_form_immunizes_wherever_the_limit_allows(benign, harmful):
         assert (star.rir, star.benign_after.value) == pytest.approx((limit, 1), rel=close)
 
 
-SINGULAR = [name for name, X in ROWS.items() if np.linalg.matrix_rank(X) < 6]
+SINGULAR = [Task.of(X).covariance.numpy() for X in ROWS.values() if np.linalg.matrix_rank(X) < 6]
 
 
-@pytest.mark.parametrize(("benign", "harmful"), [*itertools.product(SINGULAR, SINGULAR)])
-def test_pareto_on_singular_pairs_by_the_dual_bound_of_the_ridge_convention(benign, harmful):
+def nested(i, j):
+    """Covariances of ranks i and j, the second within the range of the first: no direction of its own."""
+    rng = np.random.default_rng(0)
+    Q = orthogonal(rng, 6)[:, :i]
+    return [Q @ covariance_of(rng, i, rank, kappa) @ Q.T for rank, kappa in ((i, 1e3), (j, 1e2))]
+
+
+@pytest.mark.parametrize(
+    ("K_P", "K_H"),
+    [*itertools.product(SINGULAR, SINGULAR), *(nested(i, j) for i in range(2, 6) for j in range(1, i + 1))],
+)
+def test_pareto_on_singular_pairs_by_the_dual_bound_of_the_ridge_convention(K_P, K_H):
     """No θ beats it where ε → 0; the closed form succeeds where it has room."""
-    P, H = Task.of(ROWS[benign]), Task.of(ROWS[harmful])
-    K_P, K_H = P.covariance.numpy(), H.covariance.numpy()
-    found = relative_immunization_ratio(pareto_immunizer(P, H), P, H, convention="ridge")
+    found = relative_immunization_ratio(pareto_immunizer(K_P, K_H), K_P, K_H, convention="ridge")
     top = np.linalg.eigvalsh(K_P)[-1]
     dual = min(
         scipy.linalg.eigh(K_H, K_P + rho * np.eye(6), eigvals_only=True)[-1] * (top + rho * 6)
