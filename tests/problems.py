@@ -45,28 +45,28 @@ def labeled_task(dimension, seed, *, rows=25):
     return draw(rows, dimension, seed=seed + 1), y
 
 
-def _structures():
-    rng = np.random.default_rng(1)
-    normal = rng.normal(size=(60, 6))
-    blocks = normal * np.kron([[1, 0], [0, 1]], np.ones((30, 3)))
+def structures(D):
+    """Rows `(N, D)` on which what is right for Gaussian ones can be wrong."""
+    rng, half = np.random.default_rng(1), D // 2
+    normal, first = rng.normal(size=(60, D)), np.arange(D) < half
+    blocks = normal * ((np.arange(60) < 30)[:, None] == first)
     return {
         "Gaussian": normal,
-        "uneven columns": rng.normal(size=(60, 6)) * np.geomspace(1, 0.03, 6),
-        "rank 3": normal[:, :3] @ rng.normal(size=(3, 6)),
-        "N < D": rng.normal(size=(4, 6)),
-        "one-hot and a dead column": np.eye(6)[rng.integers(0, 5, 60)],
-        "blocks": blocks * [1, 1, 1, 5, 5, 5],
-        "repeated eigenvalues": 2 * np.linalg.qr(rng.normal(size=(60, 6)))[0],
-        "half of the columns": normal * [1, 0, 1, 0, 1, 0],
-        "weak column": rng.normal(size=(60, 6)) * [1e-4, 1, 1, 1, 1, 1],
+        "uneven columns": rng.normal(size=(60, D)) * np.geomspace(1, 0.03, D),
+        "half of the rank": normal[:, :half] @ rng.normal(size=(half, D)),
+        "N < D": rng.normal(size=(max(1, D - 2), D)),
+        "one-hot and a dead column": np.eye(D)[rng.integers(0, D - 1, 60)],
+        "blocks": blocks * np.where(first, 1, 5),
+        "repeated eigenvalues": 2 * np.linalg.qr(rng.normal(size=(60, D)))[0],
+        "half of the columns": normal * (np.arange(D) % 2 == 0),
+        "weak column": rng.normal(size=(60, D)) * np.where(np.arange(D), 1, 1e-4),
         "far from zero": normal + 100,
-        "κ near 1e10": rows_of(1e5, 60, 6),
-        "float32": (normal @ rng.normal(size=(6, 6))).astype(np.float32),
+        "κ near 1e10": rows_of(1e5, 60, D),
+        "float32": (normal @ rng.normal(size=(D, D))).astype(np.float32),
     }
 
 
-#: Rows `(N, 6)` on which what is right for Gaussian ones can be wrong.
-ROWS = _structures()
+ROWS = structures(6)
 #: Each of them beside some of the others, and itself.
 PAIRS = [(benign, harmful) for i, benign in enumerate(ROWS) for harmful in [*ROWS, *ROWS][i : i + 12 : 2]]
 LABELS = np.random.default_rng(2).permutation(np.arange(60) % 3)
@@ -81,7 +81,7 @@ def thetas(D=6, seed=0):
         "skewed": np.geomspace(1, 1e-3, D)[:, None] * orthogonal(rng, D),
         "nearly of rank 1": np.outer(*rng.normal(size=(2, D))) + 1e-3 * rng.normal(size=(D, D)),
         "more columns": rng.normal(size=(D, D + 2)),
-        "fewer columns": rng.normal(size=(D, D - 2)),
+        "fewer columns": rng.normal(size=(D, max(1, D - 2))),
     }
 
 

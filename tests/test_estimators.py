@@ -133,6 +133,25 @@ def test_targets_of_any_type(y):
         assert LogisticRegression().fit(F, Y).score(F, Y) == pytest.approx(1 / 3, abs=0.02)
 
 
+@pytest.mark.parametrize("y", [np.array([*"zam"])[CODES], CODES + 7, np.array([2, 0, 1])[CODES]], ids=str)
+def test_names_and_order_of_classes_change_no_number(y):
+    np.testing.assert_allclose(Eraser().fit(H, y).theta_, Eraser().fit(H, Y).theta_, atol=1e-12)
+    one, other = (Immunizer().fit(P, H, of, of) for of in (Y, y))
+    np.testing.assert_allclose(one.theta_, other.theta_, atol=1e-12)
+    for name in ("rir", "benign_slowdown", "harmful_slowdown"):
+        assert getattr(other.verdict_, name) == pytest.approx(getattr(one.verdict_, name), rel=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_the_verdict_is_of_the_theta_that_is_stored(dtype):
+    X = [(A * [1, 10, 100, 1000]).astype(dtype) for A in (P, H)]
+    half, double = Immunizer().fit(*X), Immunizer().fit(*(A.astype(float) for A in X))
+    measured = condnum.relative_immunization_ratio(half.theta_, *map(Task.of, X))
+    assert half.verdict_.rir == pytest.approx(measured.rir, rel=1e-6)
+    assert half.verdict_.rir != pytest.approx(double.verdict_.rir, rel=1e-6)
+    assert Immunizer("erase").fit(*X, None, Y).verdict_.harmful_slowdown == np.inf
+
+
 @pytest.mark.parametrize("first", ["fit", "partial_fit"])
 @pytest.mark.parametrize("y", [Y, Z, P[:, :2]], ids=["labels", "numbers", "columns"])
 def test_blocks_in_any_order_give_what_all_rows_give(y, first):

@@ -1,7 +1,7 @@
 """`immunize` and its loop: every method on every kind of problem, methods of one's own, settings."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.methods import (
+    PRESETS,
     DescentSettings,
     Gradients,
     ImmunizationProblem,
@@ -232,6 +233,15 @@ class TestSettings:
     def test_refused_where_immunize_takes_them_in(self, values, error, message):
         with pytest.raises(error, match=message):
             immunize(random_problem(), "ours", **values)
+
+    @pytest.mark.parametrize("targets", [True, False])
+    def test_naming_a_default_changes_nothing_and_what_has_no_effect_is_ignored(self, targets):
+        problem, idle = random_problem(targets=targets), {"lambda_harmful": 123.0, "inner_steps": np.int64(2)}
+        plain = immunize(problem, "ours", steps=8)
+        for given in (asdict(DescentSettings()), idle, {} if targets else {"loss_weight": 2.0}):
+            assert torch.equal(immunize(problem, "ours", **given | {"steps": 8.0}).theta, plain.theta)
+        by_name = immunize(problem, "ours", settings="house-prices", steps=2).settings
+        assert asdict(by_name) == asdict(PRESETS["house-prices"]) | {"steps": 2}
 
     @pytest.mark.parametrize(
         ("method", "weight", "mode"),

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -134,6 +135,18 @@ def test_each_rate_descends_as_it_would_alone(method, name):
         np.testing.assert_allclose(
             np.array(race.excess)[:, candidate], values, rtol=0.01
         )  # the rate's digits
+
+
+def test_sgd_takes_each_row_once_an_epoch_and_is_seeded(monkeypatch):
+    problem, F, _ = met("numbers")
+    seen, really = [], type(problem).batch_gradient
+    monkeypatch.setattr(
+        type(problem), "batch_gradient", lambda own, W, at: seen.append(at) or really(own, W, at)
+    )
+    run, again, other = (ATTACKERS["sgd"].run(problem, replace(FAR, seed=of)) for of in (4, 4, 5))
+    assert sorted(np.concatenate(seen[: len(F) // 20])) == list(range(len(F)))
+    np.testing.assert_array_equal(run.excess, again.excess)
+    assert not np.array_equal(run.excess, other.excess, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", ["numbers", "two classes", "one-hot and a dead column"])

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from problems import PROBLEMS, columns, turned
+from problems import ODD_ARRAYS, PROBLEMS, columns, turned
 
 from condnum import Eraser, Immunizer, Task, erasure, probe_steps
-from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.errors import CondnumError, InvalidInputError, UnknownNameError
 from condnum.probing import ATTACKERS, AttackBudget, attack_panel
 from condnum.probing.panel import judging_rows
 
@@ -211,3 +211,36 @@ X2, Y2 = PROBLEMS["two outputs"]
 def test_bad_input_is_named(call, words):
     with pytest.raises((InvalidInputError, UnknownNameError), match=words):
         call()
+
+
+#: As θ, rows, targets or those held out; an odd one can hide what an odd one beside it does.
+PLACES = {"θ": [0], "X": [1], "y": [2], "X held": [3], "y held": [4], "X both": [1, 3], "y both": [2, 4]}
+#: Answers of today that are neither finite nor an error of condnum's.
+FAULTS = {
+    ("θ", "zero"), ("θ", "least"), ("θ", "largest"), ("X", "least"), ("X both", "least"),
+    ("X held", "largest"), ("y held", "largest"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("given", ODD_ARRAYS)
+@pytest.mark.parametrize("place", PLACES)
+def test_any_array_is_taken_or_refused(place, given, request):
+    if (place, given) in FAULTS:
+        request.applymarker(pytest.mark.xfail(strict=True))
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(12, 2))
+    y = X @ [1.0, 2.0] + rng.normal(size=12)
+    arrays = [np.diag([1.0, 0.1]), X, y, X[:7], y[:7]]
+    for i in PLACES[place]:
+        arrays[i] = ODD_ARRAYS[given](arrays[i])
+    theta, *rows, X_held, y_held = arrays
+    names = ["gd", "cg", "closed_form"]
+    with np.errstate(all="ignore"):
+        try:
+            budget = AttackBudget(steps=50, dense_steps=10)
+            found = attack_panel(*rows, theta, held_out=(X_held, y_held), budget=budget, attackers=names)
+        except CondnumError:
+            return
+    assert np.isfinite(found.extractors.select_dtypes("number")).all(axis=None)
+    assert (found.extractors["start_loss"] > 0).all()
+    assert np.isfinite(found.table[["last_step", "loss"]]).all(axis=None)

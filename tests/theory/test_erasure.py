@@ -1,5 +1,7 @@
 """Erasure: nothing left for a probe of degree 1 or 2, the identity of the path, the price, its peer."""
 
+import re
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -237,6 +239,16 @@ def test_the_price_by_hand():
     assert erasure_price(task, [[1, 0, 1], [0, 1, 1]]) == pytest.approx(6.625)  # (3.5² + 1)/2
 
 
+def test_the_benign_task_pays_for_what_few_rows_do_not_excite():
+    rng = np.random.default_rng(0)
+    X, y, X_P = rng.normal(size=(60, 200)), np.arange(60) % 2, rng.normal(size=(2000, 200))
+    Y = X_P @ rng.normal(size=200)
+    few, kept = (erasure(X, y, keep_unseen=keep).directions for keep in (False, True))
+    assert (few.shape, kept.shape) == ((200, 142), (200, 1))
+    task = Task.of(X_P, Y).centered()
+    assert erasure_price(task, few) > 0.4 * Y.var() > 0.05 * Y.var() > erasure_price(task, kept)
+
+
 #: Two classes whose covariances are diag(4, 1) and diag(1, 4) about the same mean.
 CROSS = np.array([[2, 1], [-2, 1], [2, -1], [-2, -1], [1, 2], [-1, 2], [1, -2], [-1, -2.0]])
 SIDES = ["wide"] * 4 + ["tall"] * 4
@@ -256,9 +268,12 @@ def test_nothing_of_degree_2_is_left_on_the_eraser_s_rows(name, classes):
     X = ROWS[name]
     y = LABELS[: len(X)] % classes
     try:
-        theta = erasure(X, y, degree=2).theta
-    except RankError:  # nothing is left
-        assert np.linalg.matrix_rank(X - X.mean(axis=0)) < 6 or classes == 3
+        theta, refusal = erasure(X, y, degree=2).theta, ""
+    except RankError as error:
+        refusal = str(error)
+    if refusal:  # of two classes by their signature: by hand below
+        assert re.match(r"degree 2 leaves none of \d directions .*, or a lower degree", refusal)
+        assert classes == 3 or name == "half of the rank"
         return
     F, Z = (X - X.mean(axis=0)) @ theta, one_hot(y)
     size = np.linalg.norm(X) * max(1, np.abs(theta).max())  # θ amplifies round-off

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from problems import EPS, LABELS, ODD_ARRAYS, PAIRS, ROWS, orthogonal, thetas
+from problems import EPS, LABELS, ODD_ARRAYS, PAIRS, ROWS, orthogonal, structures, thetas
 
 from condnum import Task, alignment, linear_probe, probe_steps
 from condnum.errors import CondnumError, InvalidInputError, RankError, UnknownNameError
@@ -51,12 +51,13 @@ def test_condition_number_by_hand(matrix, options, kappa, rank):
     assert (found.value, found.rank) == (pytest.approx(kappa), rank)
 
 
+@pytest.mark.parametrize("D", [2, 3, 6, 9])
 @pytest.mark.parametrize("name", ROWS)
-def test_all_functions_agree_with_numpy_on_rank_and_kappa(name):
-    X = ROWS[name]
+def test_all_functions_agree_with_numpy_on_rank_and_kappa(name, D):
+    X = structures(D)[name]
     sigma, rank = np.linalg.svd(X.astype(float), compute_uv=False), np.linalg.matrix_rank(X)
     kappa, task = (sigma[0] / sigma[rank - 1]) ** 2, Task.of(X, LABELS[: len(X)] + 0.5)
-    itself, probe = relative_immunization_ratio(np.eye(6), task, task), linear_probe(None, task, steps=1)
+    itself, probe = relative_immunization_ratio(np.eye(D), task, task), linear_probe(None, task, steps=1)
     number, limit = condition_number(X, kind="features"), rir_limit(task, task)
     numbers = number, condition_number(task), itself.benign_before, itself.harmful_after
     assert {task.rank, limit.rank_benign, null_spaces(task, task).rank_harmful, probe.rank} == {rank}
@@ -66,8 +67,8 @@ def test_all_functions_agree_with_numpy_on_rank_and_kappa(name):
     assert [found.value for found in numbers] == [close] * 4
     assert (task.kappa, probe.condition) == (close, close)
     assert limit.value == pytest.approx(1, rel=1e-3)  # a task against itself
-    if rank == 6 and kappa < 1e9:  # these form H
-        dense = [alignment(np.eye(6), task).true_condition, condition_number(hessian(np.eye(6), task)).value]
+    if rank == D and kappa < 1e9:  # these form H
+        dense = [alignment(np.eye(D), task).true_condition, condition_number(hessian(np.eye(D), task)).value]
         assert dense == [pytest.approx(kappa, rel=100 * len(X) * EPS * kappa)] * 2
 
 
@@ -160,11 +161,11 @@ def test_the_lost_fit_decides_clause_c(lost, kept):
     assert (result.clauses, result.success) == (Clauses(True, True, kept), kept)
 
 
-@pytest.mark.parametrize(("benign", "harmful"), PAIRS)
-def test_a_rotation_is_no_immunizer(benign, harmful):
-    P, H = Task.of(ROWS[benign]), Task.of(ROWS[harmful])
-    rotation = thetas()["rotation"]
-    for theta in (0.7 * np.eye(6), 1e9 * rotation, *(to(rotation) for to in STORED.values())):
+@pytest.mark.parametrize(("D", "benign", "harmful"), [(2 + i % 8, *pair) for i, pair in enumerate(PAIRS)])
+def test_a_rotation_is_no_immunizer(D, benign, harmful):
+    P, H = (Task.of(structures(D)[name]) for name in (benign, harmful))
+    rotation = thetas(D)["rotation"]
+    for theta in (0.7 * np.eye(D), 1e9 * rotation, *(to(rotation) for to in STORED.values())):
         assert not any(found.success for found in both_conventions(Seen.of(theta, P, H)))
 
 
@@ -172,13 +173,25 @@ def test_a_rotation_is_no_immunizer(benign, harmful):
 @pytest.mark.parametrize(("benign", "harmful"), PAIRS)
 def test_units_and_idle_columns_change_no_verdict(benign, harmful, kind):
     X_P, X_H, theta = ROWS[benign].astype(float), ROWS[harmful].astype(float), thetas()[kind]
-    plain = relative_immunization_ratio(theta, Task.of(X_P), Task.of(X_H))
-    columns = theta.shape[1]
+    columns, tasks = theta.shape[1], (Task.of(X_P), Task.of(X_H))
+    close = 1e-6 if max(task.kappa for task in tasks) < 1e8 else 1e-4  # eps·κ(X)·κ(θ), doubled
+    plain = relative_immunization_ratio(theta, *tasks)
     wide = np.c_[theta, np.zeros((6, 2))] @ orthogonal(np.random.default_rng(3), columns + 2)
     for scale, other in ((1e100, theta), (1e-100, theta), (1.0, wide)):
         found = relative_immunization_ratio(other, Task.of(scale * X_P), Task.of(scale * X_H))
         assert found.clauses == plain.clauses
-        assert found.rir == pytest.approx(plain.rir, rel=1e-4)  # eps·κ(X)·κ(θ), doubled
+        assert found.rir == pytest.approx(plain.rir, rel=close)
+
+
+@pytest.mark.parametrize("of_theta", [1e70, 1e-70])
+@pytest.mark.parametrize("of_K", [1e150, 1e-150])
+def test_scales_change_no_step_and_no_alignment(of_theta, of_K):
+    found = probe_steps(of_theta * np.eye(2), Task.of_covariance(of_K * np.diag([4.0, 1]), [0, of_K]))
+    assert (found.raw, found.fixed, found.exact, found.fit) == (9, 9, 1, pytest.approx(1))
+    theta, K = np.diag([2.0, 1]), np.array([[2.0, 1], [1, 2]])
+    plain, scaled = alignment(theta, K), alignment(of_theta * theta, of_K * K)
+    for name in ("misalignment", "true_condition", "predicted_condition", "rank"):
+        assert getattr(scaled, name) == pytest.approx(getattr(plain, name))
 
 
 class TestRanksThatThetaLowers:

@@ -181,7 +181,7 @@ def test_steps_by_hand():
 
 
 @pytest.mark.parametrize("kind", ["rotation", "more columns", "fewer columns"])
-@pytest.mark.parametrize("name", ["Gaussian", "rank 3", "N < D", "blocks", "half of the columns"])
+@pytest.mark.parametrize("name", ["Gaussian", "half of the rank", "N < D", "blocks", "half of the columns"])
 def test_steps_are_preconditioned_gradients_and_move_the_spectrum_as_predicted(name, kind):
     X, theta = ROWS[name], thetas()[kind]
     K, rank = X.T @ X, min(np.linalg.matrix_rank(X), theta.shape[1])
