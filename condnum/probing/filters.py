@@ -134,7 +134,7 @@ def rate_steps(contraction: float, epsilon: float, *, constant: float = 1.0) -> 
     """Return the steps after which `constant·contraction^{2t} ≤ ε`, the worst case over all targets."""
     if contraction <= 0:
         return 1.0
-    if contraction >= 1:
+    if not contraction < 1:  # NaN, of a θ that keeps nothing, too
         return math.inf
     return float(max(1, math.ceil(math.log(epsilon / constant) / (2 * math.log(contraction)) - 1e-9)))
 
