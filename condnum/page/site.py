@@ -5,7 +5,6 @@ added to a copy of it. Executed lessons, with their recorded explorers, stay in 
 """
 
 import hashlib
-import html
 import re
 import shutil
 from collections.abc import Callable, Collection, Sequence
@@ -157,7 +156,7 @@ def _gallery(lessons: Collection[str]) -> str:
             picture = cell.attachments[f"{name}.png"]["image/png"]
             link = f'a href="{name}.html"' if name in lessons else "span"
             cards.append(
-                f'<{link} class="card"><img alt="{html.escape(title)}" src="data:image/png;base64,{picture}">'
+                f'<{link} class="card"><img alt="{title.replace("&nbsp;", " ")}" src="data:image/png;base64,{picture}">'
                 f"<strong>{title}</strong><span>{sentence}</span></{link.split()[0]}>"
             )
     return f'<div class="gallery">\n{"".join(cards)}\n</div>'
