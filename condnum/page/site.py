@@ -151,12 +151,12 @@ def _gallery(lessons: Collection[str]) -> str:
     """Return a card for each lesson: picture, name and sentence of the notebooks' own start page."""
     start, cards = read_notebook(shipped("notebooks") / "0_start.ipynb").cells, []
     for cell in start:
-        row = r"\| !\[.*?\]\(attachment:([1-9]_\w+)\.png\)<br>\*\*\[(.*?)\]\(.*?\)\*\* \| (.*?) \|"
-        for name, title, sentence in re.findall(row, cell.source):
+        row = r"\| !\[(.*?)\]\(attachment:([1-9]_\w+)\.png\)<br>\*\*\[(.*?)\]\(.*?\)\*\* \| (.*?) \|"
+        for alt, name, title, sentence in re.findall(row, cell.source):
             picture = cell.attachments[f"{name}.png"]["image/png"]
             link = f'a href="{name}.html"' if name in lessons else "span"
             cards.append(
-                f'<{link} class="card"><img alt="{title.replace("&nbsp;", " ")}" src="data:image/png;base64,{picture}">'
+                f'<{link} class="card"><img alt="{alt}" src="data:image/png;base64,{picture}">'
                 f"<strong>{title}</strong><span>{sentence}</span></{link.split()[0]}>"
             )
     return f'<div class="gallery">\n{"".join(cards)}\n</div>'
