@@ -120,7 +120,8 @@ def test_the_gradient_of_erase_is_that_of_all_its_parts(smooth, step):
         return 0.7 * (found[SUPERVISED] + found["distance"]) + found[LEFT]
 
     value()
-    along, expected = slope(one, value)
+    # Values have the round-off of float32 features, 1e-9, and a third derivative of about 10.
+    along, expected = slope(one, value, 5e-4)
     assert along == pytest.approx(expected, rel=1e-4)
 
 
