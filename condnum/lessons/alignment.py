@@ -28,7 +28,7 @@ _ROTATIONS: dict[str, Rotation] = {
     "Haar draw (generic, no angle)": "haar",
 }
 #: What a spectrum of H is divided by.
-_UNIT = "σ<sub>i</sub> / σ<sub>θ,1</sub>²γ<sub>1</sub>"
+UNIT = "σ<sub>i</sub> / σ<sub>θ,1</sub>²γ<sub>1</sub>"
 
 
 def rotation_matrix(rotation: Rotation, dimension: int, *, angle: float = 0.0, seed: int = 0) -> Floats:
@@ -131,7 +131,7 @@ def alignment_panels(
     look = {"zmin": 0, "zmax": 1, "colorscale": "Cividis", "showscale": False}
     overlaps.heat("overlaps", result.overlaps, hover="i = %{y}, j = %{x}: %{z:.4f}", **look)
     floor = float(result.ostrowski_lower[-1])
-    spectra = Panel("singular values of H", x="index i, largest first", y=_UNIT,
+    spectra = Panel("singular values of H", x="index i, largest first", y=UNIT,
                     xlim=edge, ylim=(floor**1.08 / 1.3, 1.4 * floor**-0.05), log="y")  # fmt: skip
     around = np.concatenate([result.ostrowski_lower, result.ostrowski_upper[::-1]])
     spectra.area("Ostrowski", np.concatenate([index, index[::-1]]), around, translucent(NEUTRAL, 0.25))

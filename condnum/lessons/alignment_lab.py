@@ -13,7 +13,7 @@ from condnum.data import TaskPair
 from condnum.errors import require
 from condnum.experiments import frame, house_prices, linear, pairs
 from condnum.experiments.outcome import Arrays
-from condnum.lessons.alignment import haar_overlap_band
+from condnum.lessons.alignment import UNIT, haar_overlap_band
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.draw import Panel
 from condnum.lessons.explore import Choice, Explorer, Slider, explore, is_page
@@ -237,9 +237,7 @@ class AlignmentLab:
             centres = np.rint(heat["x"])  # what a click chooses
             panel.heat("overlaps", heat["z"], centres, centres, hover=heat["hovertemplate"], **look)
             panel.marks("(i, j)", [j], [i], PURPLE, "square-open", size=11, legend=False)
-        spectra = Panel(
-            "spectrum of H, and Eq. 10 (○)", x="index, largest first", y="over the largest", log="y"
-        )
+        spectra = Panel("spectrum of H, and Eq. 10 (○)", x="index, largest first", y=UNIT, log="y")
         spectra.limits = [(1 - 0.03 * D, D + 0.03 * D), (self.lowest, 3)]
         kept = np.unique(np.linspace(0, D - 1, POINTS).round().astype(int))
         for name, color, view in zip(TASKS, COLORS, views, strict=True):

@@ -19,7 +19,7 @@ from condnum.lessons.condition_number import Floats
 from condnum.lessons.draw import Panel
 from condnum.lessons.explore import Choice, Slider, explore
 from condnum.numbers import num
-from condnum.page.look import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE
+from condnum.page.look import BLUE, GREEN, LIMIT, NEUTRAL, ORANGE, PURPLE
 from condnum.probing.probe import ProbeSteps, probe_steps
 from condnum.theory.erasure import erasure
 from condnum.theory.kappa import Immunization, relative_immunization_ratio
@@ -221,9 +221,18 @@ def slowing(
         draw(right, words, [one.accuracies[name] for one in found], color, dash, "%{y:.1%}")
     right.line("chance", [-0.2, _ZERO + 0.2], [CHANCE] * 2, NEUTRAL, "longdash", width=1.5, legend=False)
     now = np.minimum([shown.harmful.fixed, shown.benign.fixed], _NEVER)
-    left.marks("shown s", [place] * 2, now, PURPLE, size=13, legend=False, hover="%{y:,.4g}")
+    left.marks("shown s", [place] * 2, now, LIMIT, "circle-open", size=15, legend=False, hover="%{y:,.4g}")
     shares = [shown.accuracies[of] for of in _LOOK]
-    right.marks("shown s", [place] * len(shares), shares, PURPLE, size=11, legend=False, hover="%{y:.1%}")
+    right.marks(
+        "shown s",
+        [place] * len(shares),
+        shares,
+        LIMIT,
+        "circle-open",
+        size=13,
+        legend=False,
+        hover="%{y:.1%}",
+    )
     return [left, right], slowing_words(s, rank, shown, raw)
 
 
