@@ -104,7 +104,7 @@ def zigzag(
     plane.line("path", path[: t + 1, 1], path[: t + 1, 0], BLUE, width=2.5, size=8, legend=False)
     plane.marks("w*", [0], [0], ORANGE, "star", size=15, legend=False)
     # Whole decades, of which κ = 1,000 needs one: in 40 steps little is gained.
-    least = max(-8, min(-1, math.floor(40 * math.log10(max(kantorovich_bound(kappa, 1), 1e-9)))))
+    least = max(-8, min(-1, math.floor(40 * math.log10(max(float(kantorovich_bound(kappa, 1)), 1e-9)))))
     right = Panel("distance to the optimum", x="step t", y="fraction of the start", log="y")
     right.limits = [(0, ZIGZAG_STEPS), (10.0**least, 2)]
     hover = "t = %{x}: %{y:.3e}"
