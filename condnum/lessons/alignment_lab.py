@@ -195,7 +195,7 @@ class AlignmentLab:
             side=Choice({"pre-training": 0, "harmful": 1}, label="task of q<sub>j</sub>", live=True),
             j=Slider(1, D, label="eigenvector j of K", live=True),
         )
-        def alignment_lab(
+        def lab(
             extractor: str = next(iter(self.paths)),
             training: int = TRAINING,
             i: int = 1,
@@ -213,7 +213,7 @@ class AlignmentLab:
             found = self.at(extractor, index)
             return self.panels(*found, i, side, j), self.words(name, *found[1:], i)
 
-        return alignment_lab
+        return lab
 
     def show(self, **settings: Any) -> Any:
         """Draw; `theta=` is a function of yours that takes K_P and K_H to an extractor."""
