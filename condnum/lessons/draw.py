@@ -64,7 +64,7 @@ class Panel:
         number = len([one for one in self.traces if one["mode"] != "markers"])
         color, dash = color or _COLORS[number % 5], dash or _DASHES[(number // 5) % 5]
         look = {"mode": "lines+markers" if size else "lines", "marker": {"size": size or 6, "color": color}}
-        line = {"color": color, "dash": dash, "width": width}
+        line = {"color": color, "dash": dash, "width": width, "simplify": False}
         return self._trace(name, x, y, hover, legend, line=line, **look, **more)
 
     def marks(

@@ -96,6 +96,9 @@ class Slider(Control):
         if isinstance(kept, int):
             spread = np.geomspace if self.log else np.linspace
             kept = [float(f"{value:.3g}") for value in spread(self.low, self.high, kept)]
+            if self.step and not self.log:  # those of the slider
+                kept = [self.low + self.step * round((value - self.low) / self.step) for value in kept]
+                kept = [float(f"{value:.12g}") for value in kept if value <= self.high]
         found = sorted({*kept, *wanted})
         return [round(value) for value in found] if self.whole else [float(value) for value in found]
 
@@ -221,6 +224,10 @@ class Explorer:
             self.controls[name], self.start[name] = control, control.check(name, default)
         self.library = {name: of.default for name, of in arguments.items() if callable(of.default)}
         self._others = [name for name in arguments if name not in controls]
+        for settings in presets.values():
+            for name in settings:
+                check_known(f"control of {self.name} in a preset", name, self.controls)
+            self.state(settings)
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         """Call the function."""
@@ -322,22 +329,20 @@ def is_page() -> bool:
 def returned(found: Any) -> tuple[list[Panel], str, str]:
     """Return panels, sentence and table (HTML) of what a function returned."""
     parts = found if isinstance(found, tuple) else (found,)
-    panels = [parts[0]] if isinstance(parts[0], Panel) else parts[0]
-    if (
-        len(parts) > 3
-        or not isinstance(panels, list | tuple)
-        or not all(isinstance(one, Panel) for one in panels)
-    ):
+    panels, words, table = (*parts, "", "")[:3]
+    panels = [panels] if isinstance(panels, Panel) else panels
+    known = isinstance(panels, list | tuple) and all(isinstance(one, Panel) for one in panels)
+    if len(parts) > 3 or not known or not isinstance(words, str):
         raise InvalidInputError(
             "the function of an explorer returns a Panel or a list of them, then a sentence, such as "
             f"`return Panel().line('y', x, y), f'y ends at {{y[-1]}}'`, got {str(found)[:60]}."
         )
-    words, table = (*parts[1:], "", "")[:2]
-    return (
-        [*panels],
-        str(words),
-        table if isinstance(table, str) else table.to_html(index=False, border=0, escape=False),
-    )
+    return [*panels], words, table if isinstance(table, str) else as_table(table)
+
+
+def as_table(table: Any) -> str:
+    """Return a data frame as HTML."""
+    return str(table.to_html(index=False, border=0, escape=False))
 
 
 def newest(function: Any) -> Any:

@@ -159,8 +159,16 @@ def test_abbreviations_are_those_of_ipywidgets():
         explore(bse=(0, 1))(lambda_of("base"))
     with pytest.raises(InvalidInputError, match=r"control of base must be \(low, high\)"):
         explore(base="large")(lambda_of("base"))
-    with pytest.raises(InvalidInputError, match="returns a Panel or a list of them"):
-        explore(base=(0, 1))(lambda base=0: 3).show(static=True)
+    for wrong in (3, (Panel(), Panel(), "two panels without a list")):
+        with pytest.raises(InvalidInputError, match="returns a Panel or a list of them"):
+            explore(base=(0, 1))(lambda base=0, wrong=wrong: wrong).show(static=True)
+    for preset, words in (({"bse": 1}, "in a preset 'bse'"), ({"base": 7}, "base must be a whole number")):
+        with pytest.raises(InvalidInputError, match=words):
+            explore(base=(0, 1), presets={"far": preset})(lambda_of("base"))
+    for slider, step in ((Slider(2, 30, 2), 2), (Slider(0.0, 0.95, 0.05), 0.05), (Slider(0, 10, 4), 4)):
+        kept = (np.array(slider.recorded([])) - slider.low) / step
+        assert len(kept) > 2
+        np.testing.assert_allclose(kept, kept.round(), atol=1e-9)  # a recording keeps to the steps
 
 
 def lambda_of(name):
