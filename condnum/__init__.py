@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "condnum.estimators": ["Immunizer", "Eraser"],
     "condnum.auditing.audit": ["audit"],
+    "condnum.experiments.referee": ["referee"],
     "condnum.auditing.depth": ["insert_extractor", "layer_audit"],
     "condnum.probing.panel": ["attack_panel"],
     "condnum.probing.probe": ["linear_probe", "probe_steps"],

@@ -64,26 +64,31 @@ def _interrupt(*_: Any) -> NoReturn:
     raise KeyboardInterrupt
 
 
+#: Commands that are notebooks, with their first line of help.
+JUDGES = {
+    "audit": "Who gets through your features? Bundled digits without files.",
+    "referee": "Does a net resist after a defense? Two files of weights, two folders of images.",
+}
+
+
 class Commands(click.Group):
-    """The commands, of which the audit is a notebook."""
+    """The commands, of which the first are notebooks."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the audit first."""
-        return ["audit", *super().list_commands(ctx)]
+        """Return those that judge first."""
+        return [*JUDGES, *super().list_commands(ctx)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> click.Command | None:
-        """Build the command of the audit's notebook; without files it audits bundled digits."""
-        if cmd_name == "audit":
-            return notebook_command(ParameterNotebook.find("audit"), "audit")
+        """Build the command of a notebook."""
+        if cmd_name in JUDGES:
+            return notebook_command(ParameterNotebook.find(cmd_name), cmd_name)
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without reading the audit's notebook, which takes as long as all the rest."""
+        """List the commands without reading a notebook, which takes as long as all the rest."""
         others = ((name, self.commands[name].get_short_help_str(72)) for name in sorted(self.commands))
         with formatter.section("Commands"):
-            formatter.write_dl(
-                [("audit", "Who gets through your features? Bundled digits without files."), *others]
-            )
+            formatter.write_dl([*JUDGES.items(), *others])
 
 
 @click.group(

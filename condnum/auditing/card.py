@@ -2,7 +2,7 @@
 
 import math
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ _REASONS = {
     "no linear part": "the targets have no linear part in the raw features; check the order of the rows",
 }
 #: Colors of words; a light takes its own.
-_CHIPS = {
+CHIPS = {
     "gets through": "fails", "hindered": "partly", "not known": "unknown", "stopped": "holds",
     "holds": "holds", "fails": "fails", "met": "holds", "not met": "fails",
 }  # fmt: skip
@@ -261,8 +261,13 @@ def blocks(found: Audit) -> Iterator[str | Table]:
 
 def card_text(found: Audit) -> str:
     """Return the card for a terminal."""
+    return blocks_text(blocks(found), "What was read:", reading_lines(found))
+
+
+def blocks_text(blocks: Iterable[str | Table], heading: str, notes: Iterable[str]) -> str:
+    """Return sentences and tables for a terminal, and a list of notes below."""
     lines = list[str]()
-    for block in blocks(found):
+    for block in blocks:
         if isinstance(block, str):
             lines += [*textwrap.wrap(block, WIDTH), ""]
             continue
@@ -271,8 +276,8 @@ def card_text(found: Audit) -> str:
         left = {head: f"{{:<{max(map(len, [head, *table[head]]))}}}".format for head in table}
         lines += [*table.to_string(index=False, formatters=left, justify="left").splitlines(), ""]
     bullets = {"initial_indent": "* ", "subsequent_indent": "  "}
-    read = [line for said in reading_lines(found) for line in textwrap.wrap(said, WIDTH, **bullets)]  # type: ignore[arg-type]
-    return "\n".join(line.rstrip() for line in [*lines, "What was read:", *read])
+    read = [line for said in notes for line in textwrap.wrap(said, WIDTH, **bullets)]  # type: ignore[arg-type]
+    return "\n".join(line.rstrip() for line in [*lines, heading, *read])
 
 
 _TEMPLATES = Environment(
@@ -287,10 +292,15 @@ _TEMPLATES.filters |= {"formula_html": formula_html}
 def card_html(found: Audit) -> str:
     """Return the card for a page."""
     worst = worst_light(pd.concat([lights_of(found, name) for name in found.judged]))
-    chips = dict(_CHIPS)
+    chips = dict(CHIPS)
     if worst in ("gets through", "hindered"):  # no verdict may look better
         chips |= {"holds": "unknown", "met": "unknown"}
-    return _TEMPLATES.get_template("card.html.j2").render(blocks=[*blocks(found)], chips=chips)
+    return blocks_html(blocks(found), chips)
+
+
+def blocks_html(blocks: Iterable[str | Table], chips: Mapping[str, str] = CHIPS) -> str:
+    """Return sentences and tables for a page; words of a table have colors."""
+    return _TEMPLATES.get_template("card.html.j2").render(blocks=[*blocks], chips=chips)
 
 
 def attackers_figure(found: Audit) -> Any:

@@ -268,8 +268,17 @@ def attacker_lights(
     raw = table[table["extractor"] == RAW].groupby("group")[["score", "low"]].max()
     table = table[table["extractor"] != RAW].reset_index(drop=True)
     table["raw"], table["chance"] = table["group"].map(raw["score"]), chance
-    possible = table["group"].map(raw["low"]) > chance
-    margin = (table["raw"] - chance).where(possible, 0.0)  # what raw features give
+    light = lights(table, possible=table["group"].map(raw["low"]) > chance)
+    return table.assign(light=light, score_name="accuracy" if labels else "R²")
+
+
+def lights(table: pd.DataFrame, possible: pd.Series) -> pd.Series:
+    """Return the light of each `score` with its interval, beside `chance` and the score without a defense.
+
+    Where it is not `possible` to tell that from chance, nobody is stopped.
+    """
+    chance = table["chance"]
+    margin = (table["raw"] - chance).where(possible, 0.0)  # what there is to protect
     above, gained = table["low"] > chance, table["score"] - chance
     learned = gained >= STOPPED * margin
     conditions = {
@@ -277,8 +286,7 @@ def attacker_lights(
         "hindered": above & learned,
         "stopped": possible & ~learned & (table["high"] - chance < THROUGH * margin),
     }
-    light = np.select([*conditions.values()], [*conditions], "not known")
-    return table.assign(light=light, score_name="accuracy" if labels else "R²")
+    return pd.Series(np.select([*conditions.values()], [*conditions], "not known"), table.index)
 
 
 def class_lights(attackers: pd.DataFrame) -> pd.DataFrame:

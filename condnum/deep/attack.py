@@ -63,6 +63,35 @@ CHANGES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "thresholded": lambda x: (x > 0).to(x.dtype),
     "squared": torch.square,
 }
+
+
+def drawn_changes(count: int, seed: int) -> dict[str, Callable[[Tensor], Tensor]]:
+    """Draw changes of images that are on no list: colors mixed, filtered, bent, and the image rolled around.
+
+    Examples:
+        >>> (change,) = drawn_changes(1, seed=0).values()
+        >>> change(torch.rand(2, 3, 8, 8)).shape
+        torch.Size([2, 3, 8, 8])
+    """
+
+    def drawn(place: int) -> Callable[[Tensor], Tensor]:
+        generator = np.random.default_rng([seed, place])
+        mix = torch.from_numpy(np.linalg.qr(generator.standard_normal((3, 3)))[0]).float()
+        kernel = torch.from_numpy(generator.standard_normal((3, 1, 3, 3))).float() / 3
+        kernel[:, :, 1, 1] += 1
+        bend, (down, right) = generator.uniform(0.5, 2.0), generator.uniform(0.2, 0.8, 2)
+
+        def change(x: Tensor) -> Tensor:
+            x = torch.einsum("ij,njhw->nihw", mix.to(x), x)
+            x = functional.conv2d(x, kernel.to(x), padding=1, groups=3)
+            x = x.sign() * x.abs() ** bend
+            return x.roll((int(down * x.shape[2]), int(right * x.shape[3])), (2, 3))
+
+        return change
+
+    return {f"drawn {place + 1}": drawn(place) for place in range(count)}
+
+
 #: The panel unless others are named.
 ATTACKERS = (
     "head-sgd", "head-adamw", "head-muon", "ridge", "logistic", "transformed-ridge", "stage-adamw",
@@ -150,6 +179,7 @@ class Target:
         benign_test: D_P's test images, for what is left of the benign task after an attack.
         folder: Where the output of the trunk is kept, for all nets that share it; None: in memory.
         workers: Processes that decode.
+        changes: Of images, which `transformed-…` attackers try.
     """
 
     def __init__(
@@ -163,10 +193,11 @@ class Target:
         benign_test: ImageSource | None = None,
         folder: Path | None = None,
         workers: int = 0,
+        changes: Mapping[str, Callable[[Tensor], Tensor]] = CHANGES,
     ) -> None:
         given = {"train": train, "test": test, "benign": benign, "benign_test": benign_test}
         self.net: Any = net  # None: features alone are known
-        self.transform, self.folder, self.workers = transform, folder, workers
+        self.transform, self.folder, self.workers, self._changes = transform, folder, workers, changes
         self.data = {name: as_images(of, name) for name, of in given.items() if of is not None}
         self.labels = self.data["train"].labels
         self.classes = max(int(self.data[name].labels.max()) + 1 for name in ("train", "test"))
@@ -216,7 +247,7 @@ class Target:
                 parts, device = [], next(self.net.parameters()).device
                 for batch in self.samples(name, pixels=True).batches(_chunks(len(self.data[name]))):
                     with evaluating(self.net), torch.no_grad():
-                        rows = self.net(CHANGES[change](batch.inputs.to(device))).cpu()
+                        rows = self.net(self._changes[change](batch.inputs.to(device))).cpu()
                     parts.append((rows, batch.labels, batch.indices))
                 X, y, indices = (torch.cat(of) for of in zip(*parts, strict=True))
                 self._features[key] = X, y, indices.numpy()
@@ -226,7 +257,7 @@ class Target:
         """Return the changes of images that this net takes: some nets have one size only."""
         example, known = next(self.samples("train", pixels=True).batches(_chunks(2))).inputs, []
         device = next(self.net.parameters()).device
-        for name, change in CHANGES.items():
+        for name, change in self._changes.items():
             try:
                 with evaluating(self.net), torch.no_grad():
                     self.net(change(example.to(device)))
@@ -258,6 +289,7 @@ class Attack:
     benign_accuracy: float  # on D_P's test images afterwards, by the released head; NaN if unknown
     chance: float  # fraction of the most common class of the test images
     rows: int  # images that were trained on, without those held out
+    steps: int  # of a pass over them; 0 where a head is solved
     seconds: float
 
     @property
@@ -333,24 +365,24 @@ def attack(
     grid = (
         np.geomspace(*who.range, 2 * trials - 1) if trials > 1 else [math.sqrt(who.range[0] * who.range[1])]
     )
+    horizons = sorted(
+        range(passes + 1) if who.part == "head" else {0, passes, *(h for h in HORIZONS if h < passes)}
+    )
     tried: dict[tuple[str, int], _Trial] = {}
     for change in sets:
         for places in (range(0, len(grid), 2), (-1, 1)):
             best = max((k for c, k in tried if c == change), key=lambda k: tried[change, k].score, default=0)
             for place in places if isinstance(places, range) else (best + step for step in places):
                 if 0 <= place < len(grid) and (change, place) not in tried:
-                    tried[change, place] = run(float(grid[place]), change)
+                    tried[change, place] = run(float(grid[place]), change, horizons if len(grid) == 1 else ())
 
     # 3. The best by held-out images.
     (_, place), best_trial = max(tried.items(), key=lambda item: item[1].score)
     if not math.isfinite(best_trial.score[1]):
         values = ", ".join(f"{value:.3g}" for value in grid)
         raise InvalidInputError(f"every trial of '{who.label}' diverges ({values}).")
-    if not who.solved:  # once more, as test images are looked at for the best alone
-        horizons = (
-            range(passes + 1) if who.part == "head" else {0, passes, *(h for h in HORIZONS if h < passes)}
-        )
-        best_trial = run(best_trial.value, "", sorted(horizons))
+    if not who.solved and len(grid) > 1:  # once more, as test images are looked at for the best alone
+        best_trial = run(best_trial.value, "", horizons)
     labels = target.features("test")[1].numpy()
     return Attack(
         attacker=attacker,
@@ -362,6 +394,7 @@ def attack(
         benign_accuracy=target.benign_accuracy(best_trial.net),
         chance=float(np.bincount(labels).max() / len(labels)),
         rows=len(sets[best_trial.change][0][0]),
+        steps=0 if who.solved else max(1, len(fit) // (_HEAD_BATCH if who.part == "head" else _BATCH)),
         seconds=time.perf_counter() - started,
     )
 

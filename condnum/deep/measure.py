@@ -63,13 +63,14 @@ class RirTheta0:
 
     `compact` and `ridge` are means over groups, as in the paper. `averaged` and `averaged_ridge` measure the
     covariance averaged over the groups, K = Σ X̃ᵀX̃/groups, as re-implementations do: one number, of the rank
-    of all groups together.
+    of all groups together. `floor` depends on the scale of θ.
     """
 
     compact: RirEstimate  # κ = σ₁/σ_k over the numerical rank
     ridge: RirEstimate  # κ = (σ₁+ε)/(σ_D+ε), features of each model scaled to mean square 1 over both tasks
     averaged: RirEstimate  # compact, of one matrix
     averaged_ridge: RirEstimate
+    floor: RirEstimate  # κ = (σ₁+10⁻⁶)/(σ_D+10⁻⁶) of features as they come, as the authors' release has it
     groups: int  # 1 where each would be all images
     warnings: tuple[str, ...]  # plain sentences; empty if there is nothing to say
 
@@ -129,6 +130,7 @@ def rir_from_features(
         (features_0_P, features_I_P), (features_0_H, features_I_H),
         groups=groups, group_size=group_size, seed=seed,
     )  # fmt: skip
+    floor = drawn.estimates(drawn.X, PUBLISHED_RIDGE, unit=False)[1]
     stacked = [x.reshape(1, -1, x.shape[-1]) / math.sqrt(len(x)) for x in drawn.X]
     compact, floored = drawn.estimates(drawn.X, ridge)
     averaged, averaged_ridge = drawn.estimates(stacked, ridge)
@@ -140,7 +142,7 @@ def rir_from_features(
             f"the numerical rank differs between θ₀ and θ_I in {changed} of {drawn.count} groups: their "
             "compact condition numbers refer to different subspaces."
         )
-    return RirTheta0(compact, floored, averaged, averaged_ridge, drawn.count, tuple(warnings))
+    return RirTheta0(compact, floored, averaged, averaged_ridge, floor, drawn.count, tuple(warnings))
 
 
 def group_rir(P: Sequence[FeatureLike], H: Sequence[FeatureLike], **how: int) -> RirEstimate:
@@ -193,8 +195,11 @@ class _Groups:
             float((self.X[k].square().mean() + self.X[k + 2].square().mean()) / 2) for k in (0, 1)
         ] * 2
 
-    def estimates(self, X: Sequence[Tensor], ridge: float) -> list[RirEstimate]:
-        """Return Eq. 17 of matrices `(groups, N, D)`, one for each of `ROLES`, in both conventions."""
+    def estimates(self, X: Sequence[Tensor], ridge: float, *, unit: bool = True) -> list[RirEstimate]:
+        """Return Eq. 17 of matrices `(groups, N, D)`, one for each of `ROLES`, in both conventions.
+
+        In the ridge convention features are scaled to mean square 1 unless `unit` is false.
+        """
         spectra = [
             torch.stack([checked_gram(graded_singular_values(x).square(), x) for x in groups]) for groups in X
         ]
@@ -203,8 +208,8 @@ class _Groups:
             measured = []
             for s, width, own, scale in zip(spectra, self.widths, self.eps, self.scales, strict=True):
                 rtol = rank_tolerance(width, min(own, 2.0**-23)) ** 2
-                unit = s / scale if convention == "ridge" else s
-                measured.append([_kappa(values, rtol, width, convention, ridge) for values in unit])
+                scaled = s / scale if convention == "ridge" and unit else s
+                measured.append([_kappa(values, rtol, width, convention, ridge) for values in scaled])
             found.append(self._estimate(measured, convention, single=len(spectra[0]) == 1))
         return found
 

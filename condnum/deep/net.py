@@ -650,6 +650,29 @@ def _fit(model: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
         ) from error
 
 
+def open_backbone(name: str, weights: bool | str = False, *, image_size: int = 0, seed: int = 0) -> Backbone:
+    """Return a net by the name of its architecture and a file of weights, of `save_backbone` or of timm.
+
+    Raises:
+        InvalidInputError: The file says that it holds another net.
+    """
+    known = read_notes(weights) if isinstance(weights, str) and weights.endswith(".safetensors") else {}
+    own = known.get("backbone", name)
+    if name and own != name:
+        raise InvalidInputError(
+            f"{weights} holds the weights of {own}, not of {name}: give --backbone {own}."
+        )
+    if "recipe" in known:
+        return load_backbone(str(weights))
+    if not name:
+        raise InvalidInputError(f"{weights} does not say which net it holds; give its name as --backbone.")
+    cfg = require("timm", "deep").get_pretrained_cfg(name)
+    fixed: dict[str, Any] = (
+        {"img_size": image_size} if image_size and getattr(cfg, "fixed_input_size", False) else {}
+    )
+    return Backbone(name, pretrained=weights, seed=seed, **fixed)
+
+
 def save_backbone(
     backbone: Backbone, path: str | os.PathLike[str], *, notes: Mapping[str, str] | None = None
 ) -> Path:

@@ -21,7 +21,7 @@ from condnum.deep.samples import evaluation_transform
 from condnum.errors import DataNotFoundError, InvalidInputError, check_integer
 from condnum.experiments import deep
 from condnum.experiments.deep import INITIAL, Choice, images_of, known_methods, net_of, style_of
-from condnum.experiments.frame import Arrays, Cell, Outcome, Run
+from condnum.experiments.frame import Arrays, Cell, Outcome
 from condnum.files import sha256_file
 from condnum.page.look import DOTTED
 from condnum.page.style import MethodStyle, finish, panels
@@ -229,7 +229,7 @@ def sentence(table: pd.DataFrame) -> str:
     return " ".join(said)
 
 
-def figure(run: Run) -> Any:
+def figure(run: Any) -> Any:
     """Draw what every attacker reaches on every net, a panel per backbone; bars span the seeds."""
     attacks = run.rows[run.rows["attacker"].notna()] if "attacker" in run.rows else run.rows[:0]
     names = list(dict.fromkeys(attacks["backbone"]))

@@ -111,12 +111,13 @@ def run_and_report(
     except StoppedError as stop:
         say(f"stopped by Ctrl-C{stop}")
         raise SystemExit(EXIT_INTERRUPTED) from None
-    text, failed = answer_of(report)
+    text, record = answer_of(report)
     click.echo("\n\n".join(filter(None, [text, str(folder / PAGE)])))
-    if failed:
-        click.echo(
-            f"{failed} cells failed; the page lists them, and the same command tries them again.", err=True
-        )
+    failed, unmet = record.get("cells", {}).get("failed", 0), record.get("unmet", [])
+    said = f"{failed} cells failed; the page lists them, and the same command tries them again."
+    for line in [*[said] * bool(failed), *unmet]:
+        say(line)
+    if failed or unmet:
         raise SystemExit(1)
 
 

@@ -65,13 +65,12 @@ def answer_cell(notebook: Any) -> Any:
     return next(iter([*runs, *(cell for cell in cells if "answer" in cell.metadata.get("tags", []))]), None)
 
 
-def answer_of(path: str | os.PathLike[str]) -> tuple[str, int]:
-    """Return the answer of an executed notebook as text ("" if it has none), and how many cells failed."""
+def answer_of(path: str | os.PathLike[str]) -> tuple[str, Mapping[str, Any]]:
+    """Return the answer of an executed notebook as text, and the record of its run; empty if it has none."""
     cell = answer_cell(read_notebook(Path(path)))
     found = [output["data"] for output in cell.outputs if "data" in output] if cell else []
     data = found[0] if found else {}
-    record = data.get(RUN_TYPE, {}).get("record", {})
-    return str(data.get("text/plain", "")), int(record.get("cells", {}).get("failed", 0))
+    return str(data.get("text/plain", "")), data.get(RUN_TYPE, {}).get("record", {})
 
 
 def shown_notebook(notebook: Any) -> tuple[Any, list[dict[str, Any]]]:

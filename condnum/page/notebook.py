@@ -33,9 +33,9 @@ def notebooks() -> dict[str, Path]:
 
 
 def experiment_names() -> list[str]:
-    """Return the names of the experiments: those of their notebooks, as they are typed."""
+    """Return the names of the experiments: those of their notebooks but the two that judge, as typed."""
     found = (path.stem for path in notebooks().values() if path.parent.name == "experiments")
-    return [name.replace("_", "-") for name in found if name != "audit"]
+    return [name.replace("_", "-") for name in found if name not in ("audit", "referee")]
 
 
 def find_notebook(notebook: str | os.PathLike[str]) -> Path:
