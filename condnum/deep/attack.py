@@ -642,11 +642,12 @@ def from_scratch(
     ResNet18 sees 36 of 1,024 pixels, and is no net that could learn.
     """
     if backbone.model_arguments is None:
-        raise InvalidInputError(f"a {backbone.name} is not a timm model and cannot be drawn anew here.")
-    made = Backbone(
-        backbone.name, trainable=backbone.trainable, num_classes=backbone.num_classes, seed=1_000 + seed,
-        **backbone.model_arguments,
-    )  # fmt: skip
+        made = _drawn_anew(backbone, 1_000 + seed)
+    else:
+        made = Backbone(
+            backbone.name, trainable=backbone.trainable, num_classes=backbone.num_classes, seed=1_000 + seed,
+            **backbone.model_arguments,
+        )  # fmt: skip
     for part in made.modules():
         scale = getattr(part, "weight", None)
         if isinstance(scale, nn.Parameter) and scale.ndim == 1 and not scale.any():
@@ -662,4 +663,20 @@ def from_scratch(
             made(batch.inputs)
     for part, momentum in zip(norms, momenta, strict=True):
         part.eval().momentum = momentum
+    return made
+
+
+def _drawn_anew(backbone: Backbone, seed: int) -> Backbone:
+    """Return a copy of any module whose layers were drawn anew, each by its own `reset_parameters`."""
+    made = copied(backbone)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for name, part in made.model.named_modules():
+            if hasattr(part, "reset_parameters"):
+                part.reset_parameters()
+            elif own := [f"{name}.{key}".strip(".") for key, _ in part.named_parameters(recurse=False)]:
+                raise InvalidInputError(
+                    f"'{own[0]}' of a {backbone.name} cannot be drawn anew: a {type(part).__name__} has no "
+                    "reset_parameters(); add one."
+                )
     return made

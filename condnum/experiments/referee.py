@@ -94,7 +94,8 @@ class Referee:
 
     def checksum(self) -> str:
         """Return the SHA-256 of nets, images and how these are read."""
-        sums = [self.weights, *(data.checksum for data in self.images.values()), str(self.transform)]
+        sums = [self.weights, *(data.checksum for data in self.images.values())]
+        sums += [self.transform.description] if self.transform else []
         return hashlib.sha256("\n".join(sums).encode()).hexdigest()
 
     def cells(self) -> Iterator[Cell]:
@@ -142,7 +143,7 @@ class Referee:
         trials = 3 if who.part == "head" else budget["trials"]
         found = attack(target, attacker, passes=budget["passes"][who.part], trials=trials, seed=other)
         row = {name: value for name, value in vars(found).items() if np.ndim(value) == 0}
-        return row, {"passes": found.passes, "accuracy": found.accuracy}
+        return row | {"final": found.final}, {"passes": found.passes, "accuracy": found.accuracy}
 
     def _measured(self, seed: int, folder: Path) -> Outcome:
         """Return RIR_θ0 by each definition, beside that of θ₀ on other images, and what D_P lost."""

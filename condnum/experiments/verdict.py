@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from condnum.auditing.card import CHIPS, Table, blocks_html, blocks_text
-from condnum.auditing.lights import lights, score_interval
+from condnum.auditing.lights import THROUGH, lights, score_interval
 from condnum.deep.attack import CHANGES, HORIZONS
 from condnum.deep.measure import rfd, sgrc
 from condnum.experiments import deep_attackers
@@ -113,17 +113,20 @@ class Verdict:
             said = f"Resists in part: none of {count} attackers gets through; hindered: {names['hindered']}."
         else:
             said = f"Resists within this budget: none of {count} attackers gets through."
+        best, floor = (self.attackers[net].max() for net in ("before", "scratch"))
+        chance = self.attackers["chance"].max()
+        said += f" From scratch, {percent(floor)} are reached: these weights matter little here." * bool(
+            floor > chance + THROUGH * (best - chance)
+        )
         return f"{said} {self._price}"
 
     @property
     def _price(self) -> str:
-        both = {
-            "benign": "new head {} → {}", "head": ", released head {} → {}",
-        }  # fmt: skip
-        shown = ""
-        for name, text in both.items():
-            values = [self.measured[f"{name}_{net}"] for net in NETS[:2]]
-            shown += text.format(*map(percent, values)) * (not math.isnan(values[0]))
+        benign, head = (
+            " → ".join(percent(self.measured[f"{name}_{net}"]) for net in NETS[:2])
+            for name in ("benign", "head")
+        )
+        shown = f"new head {benign}" + f", released head {head}" * ("—" not in head)
         if self.benign["pays"]:
             return f"The benign task pays: {shown}."
         if self._interval("head_after")[1] < self.measured["head_before"]:
@@ -141,10 +144,10 @@ class Verdict:
             value, noise = of[f"{name}_rir"], of[f"again_{name}_rir"]
             lines.append((f"RIR, {text}", value, noise, value > max(1 + RATIO_TOLERANCE, noise, 1 / noise)))
         for name in ("compact", "ridge"):
-            values = [of[f"{name}_{ratio}"] for ratio in RATIOS[1:]]
             for sign, ratio in zip(("(i)", "(ii)"), RATIOS[1:], strict=True):
                 lines.append((f"{sign}, {name} κ", of[f"{name}_{ratio}"], of[f"again_{name}_{ratio}"], None))
-            met = values[0] > 1 + RATIO_TOLERANCE >= values[1] and not self.benign["pays"]
+            (_, i, *_), (_, ii, *_) = lines[-2:]
+            met = i > 1 + RATIO_TOLERANCE >= ii and not self.benign["pays"]
             lines.append(
                 (f"Definition 3.1, {name} κ: {'met' if met else 'not met'}", math.nan, math.nan, met)
             )
@@ -173,8 +176,11 @@ class Verdict:
             return "Who gets through is not known, so nothing is said of these numbers."
         judged = self.numbers[self.numbers["agrees"] != ""]
         wrong = judged.loc[judged["agrees"] == "disagrees", "number"]
-        said = f"The attackers say that this net {_SAYS[self.resists]}: {len(judged) - len(wrong)} of "
-        return f"{said}{len(judged)} numbers agree. Misleading here: {'; '.join(wrong) or 'none'}."
+        names = "all of them" if len(wrong) == len(judged) else "; ".join(wrong) or "none"
+        return (
+            f"The attackers say that this net {_SAYS[self.resists]}: {len(judged) - len(wrong)} of "
+            f"{len(judged)} numbers agree. Misleading here: {names}."
+        )
 
     @property
     def unmet(self) -> list[str]:
@@ -216,7 +222,9 @@ class Verdict:
         for _, row in self.attackers.iterrows():
             ends, both = f"{100 * row['after_low']:.1f}–{percent(row['after_high'])}", row[[*NETS[1:]]]
             lost = [number(round(float(value), 1)) for value in sgrc(row["before"], both)]
-            passes = [number(row[f"passes_{net}"]) for net in NETS[:2]]
+            passes = [
+                number(of) if of < math.inf else "never" for of in row[["passes_before", "passes_after"]]
+            ]
             cells = {
                 "before": percent(row["before"]),
                 "after": f"{percent(row['after'])} ({ends})",
@@ -262,7 +270,7 @@ class Verdict:
     def figure(self) -> Any:
         """Draw what every attacker reaches on each net."""
         rows, images = self.run.rows[self.run.rows["attacker"] != ""], self.referee.images
-        pair = f"{images['benign'].name} → {images['harmful'].name}"
+        pair = " → ".join(Path(images[task].name).name for task in ("benign", "harmful"))
         rows = rows.assign(
             method=rows["net"].replace("before", "initial"),
             backbone=self.referee.nets["before"].name,
@@ -271,13 +279,17 @@ class Verdict:
         return deep_attackers.figure(SimpleNamespace(rows=rows))
 
     def passes(self) -> pd.DataFrame:
-        """Return accuracies after passes, of attackers who train."""
-        return pd.DataFrame(
-            {"attacker": row["label"], "net": net.replace("again", "before again")}
-            | {f"after {count}": percent(row[f"curve_{net}"].get(count, math.nan)) for count in HORIZONS}
-            for _, row in self.attackers[~self.attackers["solved"]].iterrows()
-            for net in NETS
-        )
+        """Return accuracies after passes, before → after (before again), of attackers who train on D_H."""
+        trained = self.attackers[self.attackers["curve_after"].map(len) > 1]
+        counts = sorted({*HORIZONS, *(max(curve) for curve in trained["curve_after"])})
+        lines = []
+        for _, row in trained.iterrows():
+            line, curves = {"attacker": row["label"]}, [row[f"curve_{net}"] for net in NETS]
+            for count in counts:
+                known = [percent(curve[count]) for curve in curves if count in curve]
+                line[f"after {count}"] = "{} → {} ({})".format(*known) if known else ""
+            lines.append(line)
+        return pd.DataFrame(lines)
 
     def save(self, folder: str | Path) -> Path:
         """Write referee.json into a folder."""
