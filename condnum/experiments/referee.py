@@ -7,9 +7,11 @@ attacked twice (A against A), and some changes of images are drawn when the refe
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +29,7 @@ from condnum.deep.attack import CHANGES, Attacker, Target, attack, drawn_changes
 from condnum.deep.measure import rir_from_features
 from condnum.deep.net import ALL, Backbone, block_names, open_backbone
 from condnum.deep.samples import ImageTransform, evaluation_transform, hold_out
-from condnum.errors import InvalidInputError, check_integer, check_known
+from condnum.errors import InvalidInputError, RankError, check_integer, check_known
 from condnum.experiments import frame
 from condnum.experiments.deep import net_arrays
 from condnum.experiments.frame import Arrays, Cell, Outcome, Row
@@ -107,6 +109,11 @@ class Referee:
                 for net in ("before", "after", "again", *["scratch"] * (name == SCRATCH)):
                     yield {"seed": seed, "net": net, "attacker": name, "budget": budget, "beside": ""}
 
+    @property
+    def device(self) -> torch.device:
+        """Where the nets are."""
+        return next(self.nets["before"].parameters()).device
+
     @cached_property
     def _targets(self) -> dict[tuple[str, str], Target]:
         return {}
@@ -134,51 +141,47 @@ class Referee:
         if net == "scratch":
             harmful, test = (self.images[f"harmful{part}"] for part in ("", "_test"))
             drawn = from_scratch(self.nets["before"], harmful, self.transform, seed=seed)
-            target = Target(drawn, harmful, test, transform=self.transform)
+            target = Target(drawn.to(self.device), harmful, test, transform=self.transform)
         else:
             target = self.target(net, "harmful", folder)
-        for part in ("train", "test"):  # not in the attacker's time
-            target.features(part)
+        judged = [len(target.features(part)[1]) for part in ("train", "test")][1]  # before the clock runs
         who = Attacker.named(attacker)
         trials = 3 if who.part == "head" else budget["trials"]
         found = attack(target, attacker, passes=budget["passes"][who.part], trials=trials, seed=other)
         row = {name: value for name, value in vars(found).items() if np.ndim(value) == 0}
-        return row | {"final": found.final}, {"passes": found.passes, "accuracy": found.accuracy}
+        return row | {"final": found.final, "judged": judged}, {
+            "passes": found.passes,
+            "accuracy": found.accuracy,
+        }
 
     def _measured(self, seed: int, folder: Path) -> Outcome:
         """Return RIR_θ0 by each definition, beside that of θ₀ on other images, and what D_P lost."""
+        tasks, parts, row = ("benign", "harmful"), ("train", "test"), Row()
         X = {
             (task, net, part): self.target(net, task, folder).features(part)[0].numpy()
-            for task in ("benign", "harmful")
-            for net in ("before", "after")
-            for part in ("train", "test")
+            for task, net, part in itertools.product(tasks, NETS[:2], parts)
         }
-        least, row = min(map(len, X.values())), Row()
-        sets = {
-            "": [X[task, net, "train"] for task in ("benign", "harmful") for net in ("before", "after")],
-            "again_": [
-                X[task, "before", part][:least]
-                for task in ("benign", "harmful")
-                for part in ("train", "test")
-            ],
-        }
-        for prefix, four in sets.items():
+        least = min(map(len, X.values()))
+        after = [X[task, net, "train"] for task in tasks for net in NETS[:2]]
+        again = [X[task, "before", part][:least] for task in tasks for part in parts]
+        for prefix, four in (("", after), ("again_", again)):
             size = min(_GROUP, least)
-            found = rir_from_features(
-                *four, groups=min(_GROUPS, min(map(len, four)) // size), group_size=size, seed=seed
-            )
-            for name in CONVENTIONS:
-                row |= {f"{prefix}{name}_{ratio}": getattr(getattr(found, name), ratio) for ratio in RATIOS}
-        for net in ("before", "after", "again"):
-            target, theta = self.target(net, "benign", folder), self.nets["before" if net == "again" else net]
+            groups = min(_GROUPS, min(map(len, four)) // size)
+            found = None
+            with suppress(RankError):  # features that are all zero
+                found = rir_from_features(*four, groups=groups, group_size=size, seed=seed)
+            for name, ratio in itertools.product(CONVENTIONS, RATIOS):
+                row[f"{prefix}{name}_{ratio}"] = getattr(getattr(found, name, None), ratio, math.nan)
+        for net in NETS:
+            target = self.target(net, "benign", folder)
+            new = attack(target, "ridge", trials=3, seed=seed + _AGAIN * (net == "again"))
+            row |= {f"benign_{net}": new.accuracy[-1], "benign_chance": new.chance}
             Z, z, _ = target.features("test")
             with torch.no_grad():
-                right = theta.head(Z.to(next(theta.parameters()))).argmax(dim=1).cpu() == z
-            known = theta.num_classes == len(self.images["benign"].classes)
-            new = attack(target, "ridge", trials=3, seed=seed + _AGAIN * (net == "again"))
-            row |= {f"head_{net}": float(right.double().mean()) if known else math.nan}
-            row |= {f"benign_{net}": new.accuracy[-1], "benign_chance": new.chance, "benign_rows": len(z)}
-        return row | {"harmful_rows": len(X["harmful", "before", "test"])}, {}
+                right = target.net.head(Z.to(target.device)).argmax(dim=1).cpu() == z
+            known = target.net.num_classes == len(self.images["benign"].classes)
+            row |= {f"head_{net}": float(right.double().mean()) if known else math.nan, "rows": len(z)}
+        return row, {}
 
     def table(self, rows: pd.DataFrame, arrays: list[Arrays]) -> pd.DataFrame:
         """Return a row per attacker: means over seeds before, after and before again, and a light."""
@@ -190,14 +193,10 @@ class Referee:
             if not {"before", "after", "again"} <= {*mean}:  # cells failed
                 continue
             who, after = Attacker.named(name), own[own["net"] == "after"]
-            line: dict[str, Any] = {
-                "class": CLASS_OF[name],
-                "attacker": name,
-                "label": who.label,
-                "solved": who.solved,
-            }
+            line: Row = {"class": CLASS_OF[name], "attacker": name, "label": who.label}
+            line |= {"solved": who.solved, "chance": own["chance"].mean()}
             line |= {net: mean[net].iloc[-1] if net in mean else math.nan for net in (*NETS, "scratch")}
-            line |= {"chance": own["chance"].mean(), **own[["images", "steps"]].min().astype(int).to_dict()}
+            line |= own[["images", "steps", "judged"]].min().astype(int).to_dict()
             line |= {"seconds": after["seconds"].mean(), "change": ", ".join({*after["change"]})}
             goal = line["chance"] + THROUGH * (line["before"] - line["chance"])
             for net in NETS:
@@ -205,9 +204,10 @@ class Referee:
                 line |= {f"curve_{net}": mean[net].to_dict(), f"passes_{net}": min(over, default=math.inf)}
             lines.append(line)
         table = pd.DataFrame(lines)
-        level, (count,) = 1 - FALSE_ALARMS / len(table), rows["harmful_rows"].dropna().unique().astype(int)
+        level = 1 - FALSE_ALARMS / len(table)
         for net in NETS:
-            ends = [score_interval(score, count, labels=True, level=level) for score in table[net]]
+            scores = zip(table[net], table["judged"], strict=True)
+            ends = [score_interval(score, count, labels=True, level=level) for score, count in scores]
             table[[f"{net}_low", f"{net}_high"]] = ends
 
         def light(net: str) -> pd.Series:

@@ -78,7 +78,7 @@ class Verdict:
         return table.assign(light=light, pays=pays).iloc[0]
 
     def _interval(self, name: str) -> tuple[float, float]:
-        return score_interval(self.measured[name], int(self.measured["benign_rows"]), True, 0.95)
+        return score_interval(self.measured[name], int(self.measured["rows"]), True, 0.95)
 
     @cached_property
     def resists(self) -> bool | None:
@@ -142,7 +142,8 @@ class Verdict:
         of, lines = self.measured, list[tuple[str, float, float, bool | None]]()
         for name, text in CONVENTIONS.items():
             value, noise = of[f"{name}_rir"], of[f"again_{name}_rir"]
-            lines.append((f"RIR, {text}", value, noise, value > max(1 + RATIO_TOLERANCE, noise, 1 / noise)))
+            says = value > max(1 + RATIO_TOLERANCE, noise, 1 / noise) if value == value else None
+            lines.append((f"RIR, {text}", value, noise, says))
         for name in ("compact", "ridge"):
             for sign, ratio in zip(("(i)", "(ii)"), RATIOS[1:], strict=True):
                 lines.append((f"{sign}, {name} κ", of[f"{name}_{ratio}"], of[f"again_{name}_{ratio}"], None))

@@ -77,10 +77,9 @@ def broken(net):
 
 
 def blind(net):
-    """Features that know nothing of any image, and weights without gradients to learn by."""
+    """Features that are zero for all images."""
     net.second.weight.data.zero_()
     net.second.bias.data = -torch.ones(16)
-    net.second.bias.data[0] = 1.0
     return net
 
 
@@ -124,6 +123,7 @@ def test_a_net_that_lost_everything_is_destroyed_and_not_immunized(judged):
     assert set(found.attackers.loc[found.attackers["solved"], "light"]) == {"stopped"}
     assert found.resists is False
     assert "The benign task pays" in found.sentence
+    assert math.isnan(found.measured["compact_rir"])
     assert said_of(found, "stopped").sentence.startswith("Destroyed, not immunized")
 
 
