@@ -127,6 +127,8 @@ class Verdict:
             for name in ("benign", "head")
         )
         shown = f"new head {benign}" + f", released head {head}" * ("—" not in head)
+        if self._interval("head_before")[0] <= self.measured["benign_chance"]:
+            shown += "; before, the released head is no better than chance: check image size and classes"
         if self.benign["pays"]:
             return f"The benign task pays: {shown}."
         if self._interval("head_after")[1] < self.measured["head_before"]:

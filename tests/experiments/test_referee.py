@@ -151,6 +151,11 @@ def test_the_first_line_follows_the_worst_light(judged, light, said, resists):
     assert agrees == {False: "agrees", True: "disagrees", None: ""}[resists]
 
 
+def test_a_net_before_that_does_not_know_its_own_task_is_said(net):
+    found = referee(broken(copy.deepcopy(net)), net, D_P, D_H, budget=TINY, quiet=True)
+    assert "before, the released head is no better than chance" in found.sentence
+
+
 def test_drawn_changes_depend_on_the_seed_and_keep_the_shape():
     images = torch.rand(2, 3, 8, 8)
     first, second = (drawn_changes(2, seed) for seed in (0, 1))
