@@ -2,6 +2,7 @@
 # For editors and type checkers; `__init__.py` imports these names when they are used.
 from condnum.estimators import Immunizer as Immunizer, Eraser as Eraser
 from condnum.auditing.audit import audit as audit
+from condnum.experiments.referee import referee as referee
 from condnum.auditing.depth import layer_audit as layer_audit
 from condnum.auditing.depth import insert_extractor as insert_extractor
 from condnum.probing.panel import attack_panel as attack_panel
