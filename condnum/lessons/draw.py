@@ -72,12 +72,9 @@ class Panel:
         size: float = 10, hover: str = "", legend: bool = True, **more: Any,
     ) -> Self:  # fmt: skip
         """Draw points."""
-        look = {
-            "symbol": symbol,
-            "size": size,
-            "color": color,
-            "line": {"width": 3 if "open" in symbol else 0},
-        }
+        line = {"width": 3 if "open" in symbol else 0}
+        look = {"symbol": symbol, "size": size, "color": color, "line": line}
+        more = {"cliponaxis": False} | more  # whole also on the frame
         return self._trace(name, x, y, hover, legend, mode="markers", marker=look, **more)
 
     def area(self, name: str, x: Any, y: Any, color: str, *, legend: bool = True, **more: Any) -> Self:
@@ -109,9 +106,9 @@ class Panel:
         return self
 
     def follow(self) -> None:
-        """Widen the limits to what is drawn: a reader's own function may leave those of the library's."""
+        """Widen the limits to all that can be pointed at, which a reader's own function may put anywhere."""
         for place, (letter, limit) in enumerate(zip("xy", self.limits, strict=True)):
-            drawn = [np.ravel(one[letter]) for one in self.traces if one["mode"] and "fill" not in one]
+            drawn = [np.ravel(one[letter]) for one in self.traces if one["mode"] and "hovertemplate" in one]
             values = np.concatenate([one for one in drawn if one.dtype.kind in "fiu"] or [np.empty(0)])
             if letter in self.log:
                 values = values[values > 1e-300]
