@@ -166,24 +166,33 @@ def figure(panels: Sequence[Panel], title: str = "", *, columns: int = 3, height
             y |= {"domain": [max(0.0, top - deep), top], "anchor": f"x{key}"}
             if panel.equal:
                 x |= {"constrain": "domain"}
-                y |= {"scaleanchor": f"x{key}", "constrain": "domain"}
+                y |= {"scaleanchor": f"x{key}", "constrain": "domain", "constraintoward": "top"}
             axes |= {f"xaxis{key}": x, f"yaxis{key}": y}
-            data += [_placed(one, key) for one in panel.traces]
+            placed = [_placed(one, key) for one in panel.traces]
+            for one in placed:
+                if one["type"] == "heatmap" and one.get("showscale", True):  # a bar below the heading
+                    bar = {"orientation": "h", "thickness": 10} | one.get("colorbar", {})
+                    one["colorbar"] = bar | {"x": left + wide / 2, "y": top, "yanchor": "top", "len": wide}
+                    y["domain"] = [y["domain"][0], top - 42 / (270 * len(rows))]
+            data += placed
             if panel.title:
                 notes.append(_heading(panel.title, left + wide / 2, top))
             left += wide + across
+    honest_legend({"data": data, "layout": axes})
     listed = [one for one in data if one["showlegend"] is not False]
+    if len(listed) == 1:  # title or sentence name it
+        listed.pop()["showlegend"] = False
     layout: Json = {
         "meta": {"stack": True}, "height": height or 150 + 270 * len(rows), "hovermode": "closest",
         "font": {"size": 13, "family": _FONT}, "title": {"text": title, "font": {"size": 16}, "x": 0.01},
         "margin": {"l": 64, "r": 16, "t": 74 if title else 40, "b": 60 + 40 * bool(listed)},
         "legend": {
             "orientation": "h", "x": 0.5, "xanchor": "center", "yref": "container", "y": 0.01,
-            "yanchor": "bottom", "itemsizing": "constant", "traceorder": "normal",
+            "yanchor": "bottom", "itemwidth": 45, "traceorder": "normal",
         },
         "hoverlabel": {"namelength": -1}, "annotations": notes, **axes,
     }  # fmt: skip
-    return honest_legend({"data": data, "layout": layout})
+    return {"data": data, "layout": layout}
 
 
 def _placed(trace: Json, key: str) -> Json:
