@@ -16,7 +16,7 @@ from condnum.lessons.condition_number import Floats, spectrum
 from condnum.lessons.draw import Panel, figure, plotly_figure
 from condnum.lessons.explore import Choice, Log, Slider, explore
 from condnum.numbers import num
-from condnum.page.look import BLUE, NEUTRAL, ORANGE, PURPLE, translucent
+from condnum.page.look import BLUE, NEUTRAL, ORANGE, PURPLE, overlap_heatmap, translucent
 from condnum.theory.alignment import Alignment, alignment
 from condnum.theory.task import rank_tolerance
 
@@ -128,8 +128,8 @@ def alignment_panels(
     index, terms, edge = np.arange(1, D + 1), np.arange(D + 1), (0.5, D + 0.5)
     heading = "overlaps |u<sub>i</sub><sup>⊤</sup>q<sub>j</sub>|²"
     overlaps = Panel(heading, x="j of q<sub>j</sub> of K", y="i of u<sub>i</sub> of θ", width=0.75)
-    look = {"zmin": 0, "zmax": 1, "colorscale": "Cividis", "showscale": False}
-    overlaps.heat("overlaps", result.overlaps, hover="i = %{y}, j = %{x}: %{z:.4f}", **look)
+    heat = overlap_heatmap(result.overlaps, D)
+    overlaps.heat("overlaps", hover=heat.pop("hovertemplate"), **heat)
     floor = float(result.ostrowski_lower[-1])
     spectra = Panel("singular values of H", x="index i, largest first", y=UNIT,
                     xlim=edge, ylim=(floor**1.08 / 1.3, 1.4 * floor**-0.05), log="y")  # fmt: skip

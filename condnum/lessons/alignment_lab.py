@@ -22,6 +22,8 @@ from condnum.methods.problem import ImmunizationProblem
 from condnum.numbers import num
 from condnum.page.look import BLUE, NEUTRAL, ORANGE, PURPLE, in_blocks, overlap_heatmap, translucent
 from condnum.page.style import method_style, option_text
+from condnum.page.tables import formula_html
+from condnum.theory.kappa import Immunization
 from condnum.theory.limits import max_rir_immunizer
 from condnum.theory.linalg import singular_triples
 from condnum.theory.task import Task, rank_tolerance, stored_extractor
@@ -75,6 +77,10 @@ class View:
         return float(kept.max() / kept.min())
 
 
+#: U, Σ, both tasks and the verdict at one θ.
+Measured = tuple[Floats, Floats, list[View], Immunization]
+
+
 class AlignmentLab:
     """Extractors for two tasks along their training; `show` draws their singular vectors.
 
@@ -126,23 +132,24 @@ class AlignmentLab:
         """Return the index of the kept step at a mark of the slider."""
         return round(training / TRAINING * (len(self.paths[name]["steps"]) - 1))
 
-    def _at(self, name: str, index: int) -> tuple[Floats, Floats, list[View]]:
-        """Return U, Σ and both tasks at a kept step."""
-        U, s, views = self.measured(self.paths[name]["path"][index])
+    def _at(self, name: str, index: int) -> Measured:
+        """Return what is measured at a kept step."""
+        U, s, views, verdict = self.measured(self.paths[name]["path"][index])
         if index:  # a vector does not turn over from one step to the next
             along = (U * self.at(name, index - 1)[0]).sum(axis=0)
             U = U * np.where(np.abs(along) > 0.5, np.sign(along), 1.0)
-        return U, s, views
+        return U, s, views, verdict
 
-    def measured(self, theta: Floats) -> tuple[Floats, Floats, list[View]]:
-        """Return U, the largest entry of each column positive, Σ and both tasks at θ."""
+    def measured(self, theta: Floats) -> Measured:
+        """Return U, the largest entry of each column positive, Σ, both tasks, and the verdict at θ."""
         D = len(theta)
         U, s, _ = (
             part.numpy() for part in singular_triples(stored_extractor(torch.as_tensor(theta)), whole=True)
         )
         s = np.pad(np.where(s > rank_tolerance(D) * s[0], s, 0.0), (0, D - len(s)))
         U = U * np.sign(U[np.abs(U).argmax(axis=0), np.arange(D)])
-        return U, s, [View(task, theta, U, s) for task in self.tasks]
+        views = [View(task, theta, U, s) for task in self.tasks]
+        return U, s, views, self.problem.seen(theta).immunization()
 
     @cached_property
     def lowest(self) -> float:
@@ -152,7 +159,7 @@ class AlignmentLab:
         ]
         least = [
             view.spectrum[view.rank - 1] / (s[0] ** 2 * view.gamma[0])
-            for _, s, views in ends
+            for _, s, views, _ in ends
             for view in views
         ]
         return max(min(least) / 3, _FLOOR)
@@ -161,14 +168,13 @@ class AlignmentLab:
         """Return the last step of each extractor."""
         rows = []
         for name in self.paths:
-            *_, views = self.at(name, len(self.paths[name]["steps"]) - 1)
-            ii, i = (view.kappa / task.kappa for view, task in zip(views, self.tasks, strict=True))
+            *_, views, found = self.at(name, len(self.paths[name]["steps"]) - 1)
             row = {
-                "extractor": name,
+                "extractor": option_text(method_style(name).label),
                 "steps": int(self.paths[name]["steps"][-1]),
-                "(i)": i,
-                "(ii)": ii,
-                "RIR": i / ii,
+                "(i)": found.harmful_ratio,
+                "(ii)": found.benign_ratio,
+                "RIR": found.rir,
             }
             row |= {
                 f"κ of Eq. 10 / κ, {of}": view.predicted_kappa / view.kappa
@@ -206,12 +212,12 @@ class AlignmentLab:
             """Singular vectors along the training of extractors, and what they make of two tasks."""
             if extractor == YOURS:
                 found = self.measured(np.asarray(theta(*(task.covariance.numpy() for task in self.tasks))))
-                return self.panels(*found, i, side, j), self.words("yours", *found[1:], i)
+                return self.panels(*found[:3], i, side, j), self.words("yours", *found[1:], i)
             index = self.place(extractor, training)
             steps, label = self.paths[extractor]["steps"], method_style(extractor).label
             name = f"{label}, step {int(steps[index]):,} of {int(steps[-1]):,}" if len(steps) > 1 else label
             found = self.at(extractor, index)
-            return self.panels(*found, i, side, j), self.words(name, *found[1:], i)
+            return self.panels(*found[:3], i, side, j), self.words(name, *found[1:], i)
 
         return lab
 
@@ -232,10 +238,9 @@ class AlignmentLab:
         ]
         for panel, view in zip(maps, views, strict=True):
             heat = overlap_heatmap(np.round(in_blocks(view.overlaps, BLOCKS), 3), D)
-            look = {"zmin": 0, "zmax": 1, "colorscale": heat["colorscale"], "showscale": False}
-            look["meta"] = {"click": {"i": "y", "j": "x"}}
-            centres = np.rint(heat["x"])  # what a click chooses
-            panel.heat("overlaps", heat["z"], centres, centres, hover=heat["hovertemplate"], **look)
+            heat |= dict.fromkeys("xy", np.rint(heat["x"]))  # what a click chooses
+            heat["meta"] = {"click": {"i": "y", "j": "x"}}
+            panel.heat("overlaps", hover=heat.pop("hovertemplate"), **heat)
             panel.marks("(i, j)", [j], [i], PURPLE, "square-open", size=11, legend=False)
         spectra = Panel("spectrum of H, and Eq. 10 (○)", x="index, largest first", y=UNIT, log="y")
         spectra.limits = [(1 - 0.03 * D, D + 0.03 * D), (self.lowest, 3)]
@@ -277,22 +282,22 @@ class AlignmentLab:
             panel.bars(name, names, of[kept], color, hover="%{label}: %{value:.3f}")
         return panel
 
-    def words(self, name: str, s: Floats, views: list[View], i: int) -> str:
-        """Say the two ratios, κ by Eq. 10 beside the truth, and what depends on the chosen direction."""
-        ii, one = (view.kappa / task.kappa for view, task in zip(views, self.tasks, strict=True))
-        kappas = ", ".join(
-            f"{num(view.predicted_kappa)} / {num(view.kappa)} ({task})"
-            for task, view in zip(TASKS, views, strict=True)
-        )
+    def words(self, name: str, s: Floats, views: list[View], found: Immunization, i: int) -> str:
+        """Say the verdict, what became of both κ, by Eq. 10 as well, and what the chosen direction does."""
         part = [f"{view.predicted[i - 1] / view.predicted.sum():.1%}" for view in views]
         overlaps = ", ".join(num(float(np.diagonal(view.overlaps).mean()), 2) for view in views)
         chance = " … ".join(num(end, 2) for end in haar_overlap_band(len(s)))
-        ratios = f"(i) = {num(one)}, (ii) = {num(ii)}, RIR = {num(one / ii)}"
+        kappas = ", ".join(
+            f"κ(H<sub>{of}</sub>) {num(task.kappa)} → {num(view.kappa)} (Eq. 10: {num(view.predicted_kappa)})"
+            for of, task, view in zip("PH", self.tasks, views, strict=True)
+        )
+        ratios = f"(i) = {num(found.harmful_ratio)}, (ii) = {num(found.benign_ratio)}, RIR = {num(found.rir)}"
+        verdict = f"<b>{name}: Definition 3.1 is {formula_html(found.verdict)}</b>; {kappas}"
         terms = (
             f"By Eq. 10, u<sub>{i}</sub> is {part[0]} of tr H<sub>P</sub> and {part[1]} of tr H<sub>H</sub>."
         )
         mean = f"Mean |u<sub>i</sub>ᵀq<sub>i</sub>|²: {overlaps} (by chance {chance})"
-        return f"<b>{name}</b>: {ratios}. κ by Eq. 10 / true: {kappas}. {mean}. {terms}"
+        return f"{verdict}. {ratios}. {mean}. {terms}"
 
 
 def _kept_paths(data: str, methods: Sequence[str], steps: int, run: str) -> dict[str, Arrays]:

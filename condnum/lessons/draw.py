@@ -72,12 +72,9 @@ class Panel:
         size: float = 10, hover: str = "", legend: bool = True, **more: Any,
     ) -> Self:  # fmt: skip
         """Draw points."""
-        look = {
-            "symbol": symbol,
-            "size": size,
-            "color": color,
-            "line": {"width": 3 if "open" in symbol else 0},
-        }
+        line = {"width": 3 if "open" in symbol else 0}
+        look = {"symbol": symbol, "size": size, "color": color, "line": line}
+        more = {"cliponaxis": False} | more  # whole also on the frame
         return self._trace(name, x, y, hover, legend, mode="markers", marker=look, **more)
 
     def area(self, name: str, x: Any, y: Any, color: str, *, legend: bool = True, **more: Any) -> Self:
@@ -109,9 +106,9 @@ class Panel:
         return self
 
     def follow(self) -> None:
-        """Widen the limits to what is drawn: a reader's own function may leave those of the library's."""
+        """Widen the limits to all that can be pointed at, which a reader's own function may put anywhere."""
         for place, (letter, limit) in enumerate(zip("xy", self.limits, strict=True)):
-            drawn = [np.ravel(one[letter]) for one in self.traces if one["mode"] and "fill" not in one]
+            drawn = [np.ravel(one[letter]) for one in self.traces if one["mode"] and "hovertemplate" in one]
             values = np.concatenate([one for one in drawn if one.dtype.kind in "fiu"] or [np.empty(0)])
             if letter in self.log:
                 values = values[values > 1e-300]
@@ -169,24 +166,33 @@ def figure(panels: Sequence[Panel], title: str = "", *, columns: int = 3, height
             y |= {"domain": [max(0.0, top - deep), top], "anchor": f"x{key}"}
             if panel.equal:
                 x |= {"constrain": "domain"}
-                y |= {"scaleanchor": f"x{key}", "constrain": "domain"}
+                y |= {"scaleanchor": f"x{key}", "constrain": "domain", "constraintoward": "top"}
             axes |= {f"xaxis{key}": x, f"yaxis{key}": y}
-            data += [_placed(one, key) for one in panel.traces]
+            placed = [_placed(one, key) for one in panel.traces]
+            for one in placed:
+                if one["type"] == "heatmap" and one.get("showscale", True):  # a bar below the heading
+                    bar = {"orientation": "h", "thickness": 10} | one.get("colorbar", {})
+                    one["colorbar"] = bar | {"x": left + wide / 2, "y": top, "yanchor": "top", "len": wide}
+                    y["domain"] = [y["domain"][0], top - 42 / (270 * len(rows))]
+            data += placed
             if panel.title:
                 notes.append(_heading(panel.title, left + wide / 2, top))
             left += wide + across
+    honest_legend({"data": data, "layout": axes})
     listed = [one for one in data if one["showlegend"] is not False]
+    if len(listed) == 1:  # title or sentence name it
+        listed.pop()["showlegend"] = False
     layout: Json = {
         "meta": {"stack": True}, "height": height or 150 + 270 * len(rows), "hovermode": "closest",
         "font": {"size": 13, "family": _FONT}, "title": {"text": title, "font": {"size": 16}, "x": 0.01},
         "margin": {"l": 64, "r": 16, "t": 74 if title else 40, "b": 60 + 40 * bool(listed)},
         "legend": {
             "orientation": "h", "x": 0.5, "xanchor": "center", "yref": "container", "y": 0.01,
-            "yanchor": "bottom", "itemsizing": "constant", "traceorder": "normal",
+            "yanchor": "bottom", "itemwidth": 45, "traceorder": "normal",
         },
         "hoverlabel": {"namelength": -1}, "annotations": notes, **axes,
     }  # fmt: skip
-    return honest_legend({"data": data, "layout": layout})
+    return {"data": data, "layout": layout}
 
 
 def _placed(trace: Json, key: str) -> Json:

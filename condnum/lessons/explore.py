@@ -96,6 +96,7 @@ class Slider(Control):
         if isinstance(kept, int):
             spread = np.geomspace if self.log else np.linspace
             kept = [float(f"{value:.3g}") for value in spread(self.low, self.high, kept)]
+            kept = [min(max(value, self.low), self.high) for value in kept]
             if self.step and not self.log:  # those of the slider
                 kept = [self.low + self.step * round((value - self.low) / self.step) for value in kept]
                 kept = [float(f"{value:.12g}") for value in kept if value <= self.high]

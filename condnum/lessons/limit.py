@@ -151,8 +151,6 @@ def limit_of(K_P: Floats, K_H: Floats) -> Any:
     """Place two tasks of a reader's, covariances `(D, D)`, in the plane, as `limit_explorer` does."""
     tasks = Tasks.of(np.asarray(K_P, np.float64), np.asarray(K_H, np.float64))
     panels, sentence = limit_panels(tasks, PATH_STEPS, pareto_immunizer)
-    for panel in panels:
-        panel.follow()
     return plotly_figure(figure(panels, sentence))
 
 
@@ -205,6 +203,8 @@ def limit_panels(tasks: Tasks, t: int, extractor: Callable[[Floats, Floats], Any
         words += "D<sub>P</sub> never sees one feature: θ scales it freely, and RIR has no limit."
     else:
         words += f"RIR<sub>max</sub> = {num(value, 4)}, also the largest (i) with (ii) ≤ 1."
+    for panel in (plane, right):
+        panel.follow()
     return [plane, right], words
 
 

@@ -140,7 +140,7 @@ def own_data(
     left = spectra(whole, max((of.rtol * float(of.sigma[0])) ** 2 for of in (P, H)), ridge)
     middle = Panel("overlaps |q<sub>P,i</sub>ᵀq<sub>H,j</sub>|²", x="j of K<sub>H</sub>", equal=True,
                    y="i of K<sub>P</sub>", width=0.75)  # fmt: skip
-    heat = overlap_heatmap(overlap_blocks(tables, standardize), P.dimension) | {"showscale": False}
+    heat = overlap_heatmap(overlap_blocks(tables, standardize), P.dimension)
     middle.heat("overlaps", heat.pop("z"), hover=heat.pop("hovertemplate"), **heat)
     right = Panel("predicted probe", x="step t (left edge: t = 0)", y="norm ratio (Eq. 16)", log="xy",
                   xlim=(0.7, PROBE_STEPS), ylim=(RATIO_FLOOR, 2), width=1.1)  # fmt: skip

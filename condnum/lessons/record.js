@@ -23,7 +23,7 @@ condnum.decode = async ({ spec, states }) => {
     return { state: at, sentence, table, error, figure: { data, layout } };
   };
   const more = fixed.length ? `, also of ${fixed.map(({ label }) => label).join(", ")}` : "";
-  const lacks = `This page has recorded ${rows.length} states. JupyterLab (<code>make lab</code>) runs your code and takes all values${more}.`;
+  const lacks = `This page has recorded ${rows.length} states. In JupyterLab, this notebook runs your code and takes all values${more}.`;
   const presets = spec.presets.filter(({ settings }) => (
     fixed.every(({ name, values: [value] }) => (settings[name] ?? value) === value)));
   return { spec: { ...spec, presets, controls: moving }, nearest, ask, lacks };

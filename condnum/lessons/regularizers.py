@@ -195,7 +195,7 @@ def path_of_steps(
 
 @explore(
     regularizer=Choice(REGULARIZERS, label="regularizer"),
-    constant=Choice({"a fraction of the bound at each t": False, "constant η": True}, label="step sizes"),
+    constant=Choice({"fraction of bound at each t": False, "constant η": True}, label="step sizes"),
     share=Log(0.01, 0.99, stops=[0.05, 0.2, 0.9], label="fraction of the bound"),
     kappa=Log(1.2, 1e4, stops=[10, 1e3], label="κ at the start"),
     k=Choice([3, 6], label="values k"),

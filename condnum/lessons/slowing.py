@@ -44,7 +44,7 @@ STARTS: dict[str, Start] = {
 }
 #: How accuracies are drawn; what ridge regression reaches hides behind whitening, and stands in the caption.
 _LOOK = {
-    "whitened": ("accuracy: whitened", ORANGE, "solid"),
+    "whitened": ("harmful", ORANGE, "solid"),
     "own": ("accuracy: eraser's rows", PURPLE, "dash"),
     "kernel": ("accuracy: kernel", GREEN, "dashdot"),
     "benign": ("benign", BLUE, "solid"),
@@ -203,12 +203,13 @@ def slowing(
     left = Panel(
         "steps of gradient descent, and κ", y="steps; κ", log="y", ylim=(0.6, 5e7), yticks=_STEPS, **along
     )
-    right = Panel("accuracy on fresh images, and chance", y="accuracy", ylim=(0, 1.04), **along)
+    levels = {0: "0", CHANCE: "chance", 0.4: "0.4", 0.6: "0.6", 0.8: "0.8", 1: "1"}
+    right = Panel("accuracy on fresh images (harmful: whitened)", ylim=(0, 1.04), yticks=levels, **along)
 
     def draw(panel: Panel, name: str, values: Any, color: str, dash: str, hover: str) -> None:
         """Draw a value of each stop, with a gap before s = 0; what has no end lies at the top."""
         y, x = (np.insert(np.minimum(one, _NEVER), -1, np.nan) for one in (values, at))
-        listed = not name.startswith("benign") or (panel is left and dash == "solid")
+        listed = name.startswith("accuracy") or (panel is left and name != "benign, line search")
         panel.line(name, x, y, color, dash, width=2.5, size=6, hover=hover, legend=listed)
 
     for task, color in (("harmful", ORANGE), ("benign", BLUE)):
@@ -219,7 +220,6 @@ def slowing(
     draw(left, "κ(H<sub>H</sub>)", kappa, NEUTRAL, "dash", "κ = %{y:.4g}")
     for name, (words, color, dash) in _LOOK.items():
         draw(right, words, [one.accuracies[name] for one in found], color, dash, "%{y:.1%}")
-    right.line("chance", [-0.2, _ZERO + 0.2], [CHANCE] * 2, NEUTRAL, "longdash", width=1.5, legend=False)
     now = np.minimum([shown.harmful.fixed, shown.benign.fixed], _NEVER)
     left.marks("shown s", [place] * 2, now, LIMIT, "circle-open", size=15, legend=False, hover="%{y:,.4g}")
     shares = [shown.accuracies[of] for of in _LOOK]

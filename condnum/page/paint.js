@@ -153,8 +153,8 @@ const condnum = {};
       // Rows with names keep their height, and squares are as high as wide.
       const [wide, high] = [x, y].map(({ range: [a, b] = [0, 1] }) => Math.abs(b - a));
       const tall = y.scaleanchor ? (width - 66) * (high / wide) : Math.max(PANEL, y.ticktext ? (top - bottom) * was : 0);
-      return { x, y, tall, id: `x${key.slice(5)}`, left: of(x)[0], right: of(x)[1], top };
-    }).sort((a, b) => b.top - a.top || a.left - b.left);
+      return { x, y, tall, id: `x${key.slice(5)}`, left: of(x)[0], right: of(x)[1], bottom, top };
+    }).sort((a, b) => b.bottom - a.bottom || a.left - b.left); // a bar above one lowers its top
     const room = width - left - 10;
     const titles = (layout.annotations ?? []).filter(({ xref, yref }) => xref === "paper" && yref === "paper").map((note) => {
       const off = (panel) => (panel.left <= note.x && note.x <= panel.right ? Math.abs(note.y - panel.top) : 9);
@@ -189,7 +189,7 @@ const condnum = {};
       if (x.type === "log" && x.dtick === 1 && x.range && Math.abs(x.range[1] - x.range[0]) > 6) x.dtick = 2;
     }
     const listed = inLegend(data);
-    for (const trace of listed) trace.name = wrapped(trace.name ?? "", room - 54, 12);
+    for (const trace of listed) trace.name = wrapped(trace.name ?? "", room - 24 - (layout.legend?.itemwidth ?? 30), 12);
     const below = listed.reduce((sum, { name }) => sum + ROW + 16 * (lineCount(name) - 1), 76 + order.at(-1).foot);
     const title = wrapped(layout.title?.text ?? "", width - 20, 15);
     const above = 21 * lineCount(title) + (layout.annotations ? 34 : 24) + order[0].head;

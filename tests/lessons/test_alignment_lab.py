@@ -35,7 +35,7 @@ def test_a_kept_step_is_what_the_theory_says_of_its_theta(table):
     assert path["steps"].tolist() == sorted({*path["steps"].tolist(), 0, 40})
     for index in (0, len(path["steps"]) // 2, -1):
         theta = path["path"][index]
-        U, s, views = table.at("ours", index % len(path["steps"]))
+        U, s, views, _ = table.at("ours", index % len(path["steps"]))
         np.testing.assert_allclose(s, np.linalg.svd(theta, compute_uv=False), rtol=CLOSE)
         np.testing.assert_allclose(U @ U.T, np.eye(len(U)), atol=1e-12)
         for view, task in zip(views, table.tasks, strict=True):
@@ -56,8 +56,10 @@ def test_what_is_erased_counts_for_no_kappa(data):
     """Round-off of erased and of dead directions once gave κ's of 1e27, and RIR was noise."""
     lab = AlignmentLab(data, methods="erase")
     found = immunize(lab.problem, "erase").verdict
-    row = lab.table().loc["erase"]
-    assert [row["(ii)"], row["(i)"]] == pytest.approx([found.benign_ratio, found.harmful_ratio], rel=1e-4)
+    row, ratios = lab.table().loc["Erasure"], [found.benign_ratio, found.harmful_ratio]
+    assert [row["(ii)"], row["(i)"]] == pytest.approx(ratios, rel=1e-4)
+    kappas = [view.kappa / task.kappa for view, task in zip(lab.at("erase", 0)[2], lab.tasks, strict=True)]
+    assert kappas == pytest.approx(ratios, rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["table", "pixels"])
@@ -68,7 +70,7 @@ def test_every_state_is_drawn_and_yours_is_one_extractor(kind, request):
         drawn = lab.explorer.draw(lab.explorer.state(state), {"theta": lambda K_P, K_H: np.eye(len(K_P))})
         assert json.dumps(plain(drawn["figure"]))
         assert {one["xaxis"] for one in drawn["figure"]["data"]} == {"x", "x2", "x3", "x4"}
-    assert "(i) = 1, (ii) = 1, RIR = 1" in drawn["sentence"]  # θ = I
+    assert "Definition 3.1 is NOT met, (a) fails</b>" in drawn["sentence"]  # θ = I
 
 
 def test_the_paths_of_a_run_are_read_and_a_run_of_other_steps_is_not(tmp_path):

@@ -169,6 +169,7 @@ def test_abbreviations_are_those_of_ipywidgets():
         kept = (np.array(slider.recorded([])) - slider.low) / step
         assert len(kept) > 2
         np.testing.assert_allclose(kept, kept.round(), atol=1e-9)  # a recording keeps to the steps
+    assert Log(12.345, 9876.5).recorded([])[::6] == [12.345, 9876.5]  # rounded, both ends lie outside
 
 
 def lambda_of(name):

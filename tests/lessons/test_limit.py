@@ -65,6 +65,17 @@ def test_a_theta_of_the_readers_is_a_diamond_beside_the_librarys():
     assert gray[0] <= 1 + 1e-6
 
 
+@pytest.mark.parametrize("null", NULLS.values())
+def test_the_axes_hold_every_mark_but_not_the_end_of_a_ray(null):
+    for panel in limit_explorer(null=null, angle=90)[0]:
+        (left, right), (bottom, top) = panel.limits
+        for one in panel.traces:
+            if one["mode"] == "markers":
+                assert left <= one["x"][0] <= right
+                assert bottom <= one["y"][0] <= top
+        assert top < 1e9
+
+
 def test_its_states_can_be_recorded():
     assert len(states(limit_explorer)) <= 500
 
