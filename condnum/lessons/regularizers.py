@@ -7,7 +7,7 @@ signed singular values of :math:`\nabla_HR`.
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -220,8 +220,10 @@ def many_steps(
     R = np.array([float(of_spectrum(regularizer, sigma).value) for sigma in path])
     change = np.diff(np.log(ratio))
     wrong = np.flatnonzero((change if regularizer == "well" else -change) > 1e-12) + 1  # more than round-off
-    left = Panel("spectrum of H(θ<sub>t</sub>)", x="step t", y="σ<sub>i</sub>", log="y", xlim=(0, PATH_STEPS))
-    right = Panel("κ and the regularizer", x="step t", log="y", xlim=(0, PATH_STEPS))
+    last = len(path) - 1
+    along: dict[str, Any] = {"x": "step t", "log": "y", "xlim": (0, max(last, 10))}
+    left = Panel("spectrum of H(θ<sub>t</sub>)", y="σ<sub>i</sub>", **along)
+    right = Panel("κ and the regularizer", **along)
     for i in range(k):
         color = BLUE if i == 0 else ORANGE if i == k - 1 else NEUTRAL
         words = "σ<sub>1</sub>" if i == 0 else "σ<sub>k</sub>"
@@ -238,7 +240,7 @@ def many_steps(
     right.marks("κ went the wrong way", wrong, ratio[wrong], ORANGE, "x", size=8)
     left_over = np.where(R > 0, R / R[0], np.nan)
     right.line(f"{name} over its start", t, left_over, PURPLE, "dash", width=2.5, hover="t = %{x}: %{y:.4g}")
-    way, last = "fall" if regularizer == "well" else "rise", len(path) - 1
+    way = "fall" if regularizer == "well" else "rise"
     kept = f"In {len(wrong)} of {last} steps κ does not {way}" if len(wrong) else f"Every step lets κ {way}"
     kept += f": from {num(ratio[0], 4)} to {num(ratio[-1], 4)}. "
     if end == "repeated":
