@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -297,8 +298,10 @@ class Verdict:
     def save(self, folder: str | Path) -> Path:
         """Write referee.json into a folder."""
         record: dict[str, Any] = {"sentence": self.sentence, "resists": self.resists, "unmet": self.unmet}
-        record |= {"untried": [*self.untried], "measured": self.measured, "provenance": self.run.record}
-        record |= {name: getattr(self, name).to_dict("records") for name in ("attackers", "numbers")}
+        record |= {"untried": [*self.untried], "provenance": self.run.record}
+        for name in ("attackers", "numbers"):  # what is not finite becomes null, as strict JSON has it
+            record[name] = json.loads(getattr(self, name).to_json(orient="records", double_precision=15))
+        record["measured"] = json.loads(pd.Series(self.measured).to_json(double_precision=15))
         return write_json(output_folder(folder) / FILE, record)
 
 
