@@ -65,6 +65,6 @@ def kept_key(folder: Path) -> str:
 
     with suppress(CondnumError, OSError):
         report = folder / REPORT
-        if report.exists() and not answer_of(report)[1]:
+        if report.exists() and not answer_of(report)[1].get("cells", {}).get("failed"):
             return str(read_notebook(report).metadata.get("condnum", {}).get("key", ""))
     return ""
