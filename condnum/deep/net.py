@@ -665,7 +665,9 @@ def open_backbone(name: str, weights: bool | str = False, *, image_size: int = 0
     if "recipe" in known:
         return load_backbone(str(weights))
     if not name:
-        raise InvalidInputError(f"{weights} does not say which net it holds; give its name as --backbone.")
+        if isinstance(weights, str):
+            _read(Path(weights).expanduser())  # a file that is not there is said first
+        raise InvalidInputError("the name of the net is known from files of condnum only; give --backbone.")
     cfg = require("timm", "deep").get_pretrained_cfg(name)
     fixed: dict[str, Any] = (
         {"img_size": image_size} if image_size and getattr(cfg, "fixed_input_size", False) else {}
