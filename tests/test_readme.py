@@ -48,7 +48,6 @@ def prose(text: str) -> str:
 #: In a snippet's place: what is here and takes seconds.
 STAND_INS = {
     '"raw": None, "pareto": result.theta})': '"raw": None, "pareto": result.theta}, attackers=["gd"])',
-    "jobs=2": "jobs=1",
     '"imagenet/"': '"digits-8x8:0-4"',
     '"cars/"': '"digits-8x8:5-9"',
     '"resnet18", pretrained=True': '"test_resnet", pretrained_cfg_overlay={"input_size": (3, 32, 32)}',
@@ -72,15 +71,11 @@ assert deep.steps == 2 and deep.theta_I.name == "test_resnet"
     "standalone": """
 assert "[0.2, 1.0, 20.0]" in open("grab.html", encoding="utf-8").read()
 """,
-    "explore(bound": """
-explorer.kappa = 2.0
-assert explorer.error == "" and explorer.result.figure().data[0].y[-1] == 0.5**50, explorer.error
-assert "at most 8.9e-16" in explorer.result.caption()
+    "@explore(kappa=Log": """
+assert "at most 8.9e-16" in bound(kappa=2.0)[1] and bound.show(kappa=2.0).error == ""
 """,
-    "interactive_output": """
-assert (slider.value, seen) == (50.0, [50.0])
-slider.value = 7.0
-assert (explorer.kappa, explorer.error) == (7.0, "")
+    "zigzag.show": """
+assert (seen, widget.state["kappa"], widget.error) == ([3.0], 3.0, "")
 """,
     "LogKappa": """
 import condnum
@@ -122,6 +117,11 @@ def scripts(text: str) -> list[str]:
         checks = (check for word, check in CHECKS.items() if word in snippet)
         whole.append(snippet + "".join(checks))
     return whole
+
+
+def test_every_stand_in_and_check_has_its_snippet():
+    snippets = "".join(snippet for text in PAGES.values() for snippet in fences(text, "python"))
+    assert not [word for word in (*STAND_INS, *CHECKS) if word not in snippets]
 
 
 @pytest.mark.slow
@@ -196,7 +196,7 @@ def parsed_only(tmp_path, monkeypatch):
     for name in ("PATH.ipynb", "my_notebook.ipynb"):
         nbformat.write(nbformat.v4.new_notebook(cells=[own]), tmp_path / name)
     (tmp_path / "log_kappa.py").write_text(
-        fences(PAGES["condnum/site/pages/howto/own_study.md"], "python")[0]
+        fences(PAGES["condnum/site/pages/howto/own_method.md"], "python")[0]
     )
     monkeypatch.chdir(tmp_path)
 

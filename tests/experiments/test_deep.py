@@ -27,7 +27,7 @@ def choice(**changes):
 def attacked(tmp_path_factory):
     """A short run of attacks; the second method is that of the guide, in a file of its own."""
     file = tmp_path_factory.mktemp("own") / "log_kappa_of_nets.py"
-    file.write_text(fences(PAGES["condnum/site/pages/howto/own_study.md"], "python")[0], encoding="utf-8")
+    file.write_text(fences(PAGES["condnum/site/pages/howto/own_method.md"], "python")[0], encoding="utf-8")
     yield run(deep_attackers, methods=f"ours,{file}")
     METHODS.pop("log_kappa")
 
