@@ -214,6 +214,9 @@ def _parallel(jobs: int, own: str, work: Sequence[Any]) -> Iterator[tuple[int, O
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
     backend, config = get_active_backend()
+    if client := getattr(backend, "client", None):
+        yield from _on_cluster(client, work)
+        return
     processes, options = jobs or config or -1, {}
     if isinstance(backend, LokyBackend):
         processes = max(1, min(jobs or config or cpu_count(), len(work)))
@@ -228,6 +231,25 @@ def _parallel(jobs: int, own: str, work: Sequence[Any]) -> Iterator[tuple[int, O
                 "a worker process died (killed, out of memory, or crashed); finished cells are kept: run the "
                 "same again, with fewer jobs if memory was short."
             ) from error
+
+
+def _on_cluster(client: Any, work: Sequence[Any]) -> Iterator[tuple[int, Outcome, str]]:
+    """Yield outcomes of a dask cluster as they come; a cell whose workers die again and again is a failure.
+
+    joblib's own loop over a cluster waits forever where dask reports an error.
+    """
+    from distributed import as_completed
+
+    futures = {client.submit(function, *given, pure=False): given[0] for function, given, _ in work}
+    try:
+        for future in as_completed([*futures]):
+            try:
+                outcome = future.result()
+            except Exception as error:  # of many kinds: a killed worker, a lost connection
+                outcome = futures[future], ({}, {}), f"{type(error).__name__}: {error}"
+            yield outcome
+    finally:
+        client.cancel([*futures])
 
 
 def _begin(parent: int, own: str) -> None:

@@ -1,6 +1,7 @@
 """The frame: what is kept and tried again, what a cell depends on, processes, a cluster."""
 
 import importlib
+import math
 import os
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from joblib import parallel_config
+from joblib import delayed, parallel_config
 
 from condnum.experiments import frame, house_prices
 from condnum.experiments.frame import ExperimentError
@@ -284,10 +285,13 @@ def test_a_cluster_computes_the_same_though_a_worker_is_killed(run, log, tmp_pat
     Path(f"{log}.killed").touch()
     with (
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, **options) as cluster,
-        distributed.Client(cluster),
+        distributed.Client(cluster) as client,
         parallel_config("dask"),
     ):
         found = run(count=12, jobs=0)
+        ((index, outcome, error),) = frame._on_cluster(client, [delayed(math.sqrt)(-1)])
+    assert (index, outcome) == (-1, ({}, {}))  # what dask cannot compute is a failure, not an endless wait
+    assert error == "ValueError: math domain error"
     assert not Path(f"{log}.killed").exists()
     assert found.table["y"].tolist() == [x**2 for x in range(12)]
     assert len(kept(tmp_path / "out")) == 12
