@@ -102,8 +102,7 @@ def run(
     """
     jobs, started, began = check_integer("jobs", jobs, 0), datetime.now(UTC), time.perf_counter()
     _forget(experiment, [])  # data may have changed since the last run
-    own = own_methods()
-    cells, made_of = _asked(experiment, own, parameters)
+    cells, own, made_of = _asked(experiment, parameters)
     _last[:] = made_of
     out = Path(out).expanduser() if out else ""
     kept = contextlib.nullcontext(out) if out else tempfile.TemporaryDirectory(prefix="condnum-")
@@ -161,19 +160,18 @@ def kept(
     experiment: Experiment | Any, folder: str | Path, **parameters: Any
 ) -> Iterator[tuple[Cell, Outcome]]:
     """Yield the cells of a run that a folder has finished with this code and data, and what they found."""
-    cells, made_of = _asked(experiment, own_methods(), parameters)
+    cells, _, made_of = _asked(experiment, parameters)
     for cell in cells:
         if outcome := _kept(Path(folder).expanduser() / CELLS, cell, made_of):
             yield cell, outcome
 
 
-def _asked(
-    experiment: Any, own: Mapping[str, Any], parameters: Mapping[str, Any]
-) -> tuple[list[Cell], list[str]]:
-    """Return the cells of a run, and what else their keys are made of: name, code and data."""
+def _asked(experiment: Any, parameters: Mapping[str, Any]) -> tuple[list[Cell], Mapping[str, Any], list[str]]:
+    """Return the cells of a run, methods of one's own, and what keys are made of: name, code and data."""
     cells = [json.loads(json.dumps(cell)) for cell in experiment.cells(**parameters)]
+    own = own_methods()  # cells may have read some
     code = own_code(experiment, *own.values())
-    return cells, [name_of(experiment), CODE, code, experiment.checksum(**parameters)]
+    return cells, own, [name_of(experiment), CODE, code, experiment.checksum(**parameters)]
 
 
 def _depth(cell: Cell) -> int:
