@@ -266,6 +266,7 @@ class Verdict:
         kept = {
             "name": "referee",
             "sentence": self.sentence,
+            "table": self.attackers.to_csv(index=False),
             "record": {**self.run.record, "unmet": self.unmet},
         }
         page = blocks_html(self.blocks(), CHIPS | {"agrees": "holds", "disagrees": "fails"})

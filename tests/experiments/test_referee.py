@@ -18,6 +18,7 @@ from condnum.deep import Backbone, save_backbone
 from condnum.deep.attack import drawn_changes, from_scratch
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.experiments.referee import Budget, contest, read_requirements, referee
+from condnum.page.results import write_results
 
 TINY = Budget(0, 0, {"head": 8, "stage": 4, "lora": 4, "all": 4}, 1, 1, ("negated",), 1)
 
@@ -227,3 +228,6 @@ def test_the_command_writes_page_and_record_and_fails_a_requirement(condnum, tmp
     assert 0 <= record["measured"]["head_after"] <= 1
     page = (tmp_path / "found/report.html").read_text("utf-8")
     assert "What this budget did not try" in page
+    results = write_results(tmp_path, tmp_path / "results", {}).read_text("utf-8")
+    assert "Referee: does this net resist?" in results
+    assert record["sentence"][:40] in results
