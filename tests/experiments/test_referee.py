@@ -228,6 +228,6 @@ def test_the_command_writes_page_and_record_and_fails_a_requirement(condnum, tmp
     assert 0 <= record["measured"]["head_after"] <= 1
     page = (tmp_path / "found/report.html").read_text("utf-8")
     assert "What this budget did not try" in page
-    results = write_results(tmp_path, tmp_path / "results", {}).read_text("utf-8")
+    results = write_results(tmp_path, tmp_path, {}).read_text("utf-8")
     assert "Referee: does this net resist?" in results
     assert record["sentence"][:40] in results
