@@ -1,8 +1,8 @@
-"""README, reports, how-to pages, citation: snippets run, commands are parsed, links and paths lead somewhere.
+"""README, reports, how-to pages, citation: snippets and commands run, links and paths lead somewhere.
 
 A page's snippets run as printed, each as a script; where they name photographs, cards and all attackers,
-digits, a tiny net, two steps and one attacker stand in. Commands are parsed by the command line itself, down
-to the settings of their studies, and then not run: they take minutes to hours.
+digits, a tiny net, two steps and one attacker stand in. Its commands run on small files of their names, with
+few seeds, steps and images. What needs a network is only looked up: installations, downloads, clusters.
 """
 
 import re
@@ -10,21 +10,33 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
+from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-import click
 import nbformat
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 import yaml
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from papermill.engines import Engine, papermill_engines
+from PIL import Image
 
 import condnum
 from condnum import cli
-from condnum.errors import DataNotFoundError, UnknownNameError
+from condnum.deep import Backbone, save_backbone
+from condnum.experiments.referee import BUDGETS, Budget
 from condnum.methods import METHODS
-from condnum.page import command as runner
+from condnum.page import reproduce
+from condnum.page import run as running
+from condnum.page.notebook import ParameterNotebook
 from condnum.page.reproduce import SPINE
-from condnum.page.run import check
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = ROOT / "condnum/site/pages/howto"
@@ -143,8 +155,6 @@ def test_snippets_run_as_printed(tmp_path, names):
 
 # Commands.
 
-#: A notebook of a reader's own, as the guide describes it.
-OWN_NOTEBOOK = "angles: int = 4\nkappa: float = 100.0\njobs: int = 1\nout: str = ''"
 FIXED = (". .venv/bin/activate", "conda env create -f environment.yml", "conda activate condnum")
 TARGETS = re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"))
 MAKE_VARIABLES = re.findall(r"(?m)^([A-Z]+) *\??:?=", (ROOT / "Makefile").read_text(encoding="utf-8"))
@@ -163,63 +173,136 @@ def commands(text: str) -> list[list[str]]:
     return found
 
 
-def checked(book, name, given, out, **_):
-    """Check what a run is given; photographs, nets and folders of another run need not be here."""
-    try:
-        check(book, given)
-    except DataNotFoundError:
-        pass
-    except UnknownNameError as error:
-        if "FOLDER" not in str(error):
-            raise
+class InThisProcess(Engine):
+    """Papermill without a kernel, whose start takes longer than a small run."""
+
+    @classmethod
+    def execute_managed_notebook(cls, manager, kernel, **_):
+        shell = InteractiveShell()
+        for index, cell in enumerate(manager.nb.cells):
+            manager.cell_start(cell, index)
+            if cell.cell_type == "code":
+                with capture_output() as seen:
+                    done = shell.run_cell(cell.source)
+                done.raise_error()
+                shown = [(one.data, one.metadata) for one in seen.outputs]
+                cell.outputs = [new_output("display_data", data=of, metadata=about) for of, about in shown]
+            manager.cell_complete(cell, index)
 
 
-@pytest.fixture
-def parsed_only(tmp_path, monkeypatch):
-    """Commands end where they would begin to compute; what they are given is checked until then."""
+#: In a word's place: what is here. A command of a net's own data reads the reader's folders.
+WORDS = {
+    "/data/imagenet": "P", "/data/cars": "H", "FILE": "theta_0.safetensors", "cuda": "auto",
+    "160": "48",
+}  # fmt: skip
+#: What makes a run one of seconds, where the command does not name it.
+SMALL = {"methods": "ours", "seeds": 1, "steps": 2, "pretrain_epochs": 1, "passes": 1, "trials": 1}
+SMALL_OF = {
+    "mnist": {"pairs": "4-7"},
+    "deep": {"backbone": "test_resnet", "weights": "none", "image_size": 32},
+}
+#: Commands that other tests run: a server, the site, and a download.
+ELSEWHERE = ("condnum lab", "condnum site", "condnum data download")
+#: The commands of all pages; those of reports alone are of earlier runs, and are only parsed.
+OLD = {shlex.join(words) for name in PAGES if name.startswith("reports/") for words in commands(PAGES[name])}
+LINES = [
+    shlex.join(words) for name in PAGES if not name.startswith("reports/") for words in commands(PAGES[name])
+]
 
-    def invoke(command, context):
-        if command.name == "reproduce":
-            assert {name for name in context.params["only"].split(",") if name} <= {*SPINE}
-        elif command.name not in ("download", "lab", "site"):
-            really(command, context)
 
-    really = click.Command.invoke
-    monkeypatch.setattr(click.Command, "invoke", invoke)
-    monkeypatch.setitem(METHODS, "log_kappa", None)  # takes away what a command puts there
-    monkeypatch.delitem(METHODS, "log_kappa")
-    monkeypatch.setattr(runner, "run_and_report", checked)
-    monkeypatch.delenv("CONDNUM_DATA", raising=False)  # what is bundled is smaller
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    own = nbformat.v4.new_code_cell(OWN_NOTEBOOK, metadata={"tags": ["parameters"]})
+def photographs(folder: Path, generator: np.random.Generator) -> None:
+    """Two classes, one of them brighter."""
+    for place in (f"{split}/{of}" for split in ("train", "test") for of in ("one", "two")):
+        (folder / place).mkdir(parents=True)
+        for number in range(40 if "train" in place else 10):
+            pixels = generator.integers(0, 200, (40, 40, 3), "uint8") + np.uint8(50 * ("one" in place))
+            Image.fromarray(pixels).save(folder / place / f"{number}.png")
+
+
+def readers_files(folder: Path) -> None:
+    """Put what the pages name into a folder: tables, nets, photographs, a method and an experiment."""
+    generator = np.random.default_rng(0)
+    X, y = generator.normal(size=(2, 120, 6)), generator.integers(0, 2, 120)
+    X[1, :, 0] += 2 * y
+    for name in ("P", "H", "DIR"):
+        photographs(folder / name, generator)
+    arrays = {"P": X[0], "H": X[1], "theta": np.eye(6), "y_H": y}
+    for name, array in (arrays | {"DIR/X_P": X[0], "DIR/X_H": X[1], "DIR/y_P": y, "DIR/y_H": y}).items():
+        np.save(folder / f"{name}.npy", array)
+    for name in "PH":
+        table = pd.DataFrame(arrays[name], columns=[*"abcdef"])
+        table.assign(label=y).to_csv(folder / f"{name}.csv", index=False)
+    for seed, (name, weights) in enumerate({"w0": "theta_0", "w1": "theta_I"}.items()):
+        torch.save(Backbone("resnet18", num_classes=2, seed=seed).model.state_dict(), folder / f"{name}.pth")
+        save_backbone(Backbone("test_resnet", num_classes=2, seed=seed), folder / f"{weights}.safetensors")
+    page, method = (PAGES[f"condnum/site/pages/howto/own_{of}.md"] for of in ("experiment", "method"))
+    (folder / "turned.py").write_text(fences(page, "python")[0], encoding="utf-8")
+    (folder / "log_kappa.py").write_text(fences(method, "python")[0], encoding="utf-8")
+    parameters, body = fences(page, "text")
+    cells = [new_markdown_cell("# Turned"), new_code_cell(parameters, metadata={"tags": ["parameters"]})]
     for name in ("PATH.ipynb", "my_notebook.ipynb"):
-        nbformat.write(nbformat.v4.new_notebook(cells=[own]), tmp_path / name)
-    (tmp_path / "log_kappa.py").write_text(
-        fences(PAGES["condnum/site/pages/howto/own_method.md"], "python")[0]
-    )
-    monkeypatch.chdir(tmp_path)
+        nbformat.write(new_notebook(cells=[*cells, new_code_cell(body)]), folder / name)
 
 
-@EACH_PAGE
-def test_commands_are_known(name, parsed_only, capsys):
-    for program, *words in commands(PAGES[name]):
-        line = f"{program} {' '.join(words)}"
-        if program == "condnum":
-            words += ["--help"] if words == ["audit"] else []  # alone it audits digits, half a minute
-            assert cli.main(words) == 0, f"{line}: {capsys.readouterr().err}"
-        elif program == "make":
-            assert words, line
-            names = [word.partition("=") for word in words]
-            assert all(name in (MAKE_VARIABLES if sign else TARGETS) for name, sign, _ in names), line
-        elif program == "pip":
-            package, _, extra = words[-1].partition("[")
-            assert (words[0], package) in (("install", "condnum"), ("install", ".")), line
-            assert set(extra.rstrip("]").split(",")) <= {"", *PROJECT["optional-dependencies"]}, line
-        elif program == "pytest":
-            assert (ROOT / words[0]).is_file(), line
-        elif program != "dask":
-            assert line in FIXED, line
+def small(name: str, words: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what makes a run of a notebook small."""
+    given = SMALL | SMALL_OF.get(name.partition("-")[0], {}) if "--models" not in words else {}
+    wanted = {key: of for key, of in given.items() if f"--{key.replace('_', '-')}" not in words}
+    parameters = ParameterNotebook.find(name).parameters
+    return {key: of for key, of in ({"full": False, "jobs": 1} | wanted).items() if key in parameters}
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory):
+    """A reader's folder, in which runs are small and need no kernel."""
+    folder = tmp_path_factory.mktemp("desk")
+    readers_files(folder)
+    spine = {name: {**of, **small(name)} for name, of in SPINE.items()}
+    budget = Budget(0, 32, dict.fromkeys(("head", "stage", "lora", "all"), 1), 1, 1, ("negated",), 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.syspath_prepend(folder)  # as a kernel has it
+        patch.setattr(running, "running_kernel", lambda **_: nullcontext())
+        patch.setitem(papermill_engines._engines, None, InThisProcess)
+        patch.setattr(reproduce, "SPINE", spine)
+        patch.setitem(BUDGETS, "quick", budget)
+        patch.setitem(METHODS, "log_kappa", None)  # takes away what a command puts there
+        patch.delitem(METHODS, "log_kappa")
+        patch.delenv("CONDNUM_DATA", raising=False)  # what is bundled is smaller
+        yield folder
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("line", dict.fromkeys([*LINES, *sorted(OLD)]))
+def test_commands_run(line, desk, capsys):
+    """Of papermill only the kernel is missing; seeds, steps and images are few."""
+    program, *words = (WORDS.get(word, word) for word in shlex.split(line))
+    if program == "condnum":
+        if line.startswith(ELSEWHERE):
+            return
+        words += ["--help"] * (line not in LINES)
+        if words[0] in ("run", "audit", "referee"):
+            kind = words[words[0] == "run"]
+            for name, of in small("mnist" if kind == "digits" else kind, words).items():
+                words += ["--no-full"] if name == "full" else [f"--{name.replace('_', '-')}", str(of)]
+        assert cli.main(words) == 0, capsys.readouterr().err
+        if words[0] in ("run", "audit", "referee", "reproduce") and "--help" not in words:
+            assert (desk / capsys.readouterr().out.splitlines()[-1]).is_file()
+    elif program == "make":
+        names = [word.partition("=") for word in words]
+        assert words
+        assert all(name in (MAKE_VARIABLES if sign else TARGETS) for name, sign, _ in names)
+    elif program == "pip":
+        package, _, extra = words[-1].partition("[")
+        assert (words[0], package) in (("install", "condnum"), ("install", "."))
+        assert set(extra.rstrip("]").split(",")) <= {"", *PROJECT["optional-dependencies"]}
+    elif program == "pytest":
+        assert (ROOT / words[0]).is_file()
+    elif program == "dask":
+        import_module(f"distributed.cli.dask_{words[0]}").main.make_context(words[0], words[1:])
+    else:
+        assert line in FIXED
 
 
 # Links and paths.

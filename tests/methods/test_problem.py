@@ -59,7 +59,7 @@ def test_it_is_the_problem_of_two_tasks():
     theta, beta = draw(3, 3, seed=2), draw(3, 3, seed=3)
     assert found.seen(theta).immunization() == known.seen(theta).immunization()
     assert found.losses[0].value(beta) == known.losses[0].value(beta)
-    assert found.probe_steps(theta) == known.probe_steps(theta)
+    assert repr(found.probe_steps(theta)) == repr(known.probe_steps(theta))  # an unknown number is nan
     assert (found.losses[1], found.probes[1]) == (None, None)
 
 
