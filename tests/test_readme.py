@@ -42,7 +42,7 @@ ROOT = Path(__file__).resolve().parents[1]
 GUIDE = ROOT / "condnum/site/pages/howto"
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
-    for path in (ROOT / "README.md", *sorted(ROOT.glob("reports/**/README.md")), *sorted(GUIDE.glob("*.md")))
+    for path in (ROOT / "README.md", *sorted(ROOT.glob("reports/**/*.md")), *sorted(GUIDE.glob("*.md")))
 }
 EACH_PAGE = pytest.mark.parametrize("name", PAGES)
 
