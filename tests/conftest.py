@@ -171,12 +171,14 @@ class SharedKernel:
         self._starter = running_kernel  # before any test stands in for it
 
     @contextmanager
-    def running(self, *, cwd: Path) -> Generator[Any]:
+    def running(self, *, cwd: Path, beside: Path) -> Generator[Any]:
         """Stand in for `condnum.page.run.running_kernel`: its folder, no new process."""
         if self._manager is None:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("OMP_NUM_THREADS", "1")  # read once, by the libraries
-                self._manager = self._stack.enter_context(self._starter(cwd=self._folder))
+                self._manager = self._stack.enter_context(
+                    self._starter(cwd=self._folder, beside=self._folder)
+                )
         variables = {**os.environ, "OMP_NUM_THREADS": "1"}
         self.execute(_PREPARE.format(environment=variables, folder=str(cwd)))
         yield self._manager

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Sequence
-from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,19 +21,13 @@ import pandas as pd
 import pytest
 import torch
 import yaml
-from IPython.core.interactiveshell import InteractiveShell
-from IPython.utils.capture import capture_output
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-from papermill.engines import Engine, papermill_engines
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from PIL import Image
 
 import condnum
-from condnum import cli
 from condnum.deep import Backbone, save_backbone
-from condnum.experiments.referee import BUDGETS, Budget
 from condnum.methods import METHODS
 from condnum.page import reproduce
-from condnum.page import run as running
 from condnum.page.notebook import ParameterNotebook
 from condnum.page.reproduce import SPINE
 
@@ -173,33 +166,17 @@ def commands(text: str) -> list[list[str]]:
     return found
 
 
-class InThisProcess(Engine):
-    """Papermill without a kernel, whose start takes longer than a small run."""
-
-    @classmethod
-    def execute_managed_notebook(cls, manager, kernel, **_):
-        shell = InteractiveShell()
-        for index, cell in enumerate(manager.nb.cells):
-            manager.cell_start(cell, index)
-            if cell.cell_type == "code":
-                with capture_output() as seen:
-                    done = shell.run_cell(cell.source)
-                done.raise_error()
-                shown = [(one.data, one.metadata) for one in seen.outputs]
-                cell.outputs = [new_output("display_data", data=of, metadata=about) for of, about in shown]
-            manager.cell_complete(cell, index)
-
-
 #: In a word's place: what is here. A command of a net's own data reads the reader's folders.
 WORDS = {
     "/data/imagenet": "P", "/data/cars": "H", "FILE": "theta_0.safetensors", "cuda": "auto",
-    "160": "48",
+    "resnet18": "test_resnet", "160": "48",
 }  # fmt: skip
 #: What makes a run one of seconds, where the command does not name it.
 SMALL = {"methods": "ours", "seeds": 1, "steps": 2, "pretrain_epochs": 1, "passes": 1, "trials": 1}
 SMALL_OF = {
     "mnist": {"pairs": "4-7"},
     "deep": {"backbone": "test_resnet", "weights": "none", "image_size": 32},
+    "referee": {"image_size": 32},
 }
 #: Commands that other tests run: a server, the site, and a download.
 ELSEWHERE = ("condnum lab", "condnum site", "condnum data download")
@@ -233,8 +210,9 @@ def readers_files(folder: Path) -> None:
         table = pd.DataFrame(arrays[name], columns=[*"abcdef"])
         table.assign(label=y).to_csv(folder / f"{name}.csv", index=False)
     for seed, (name, weights) in enumerate({"w0": "theta_0", "w1": "theta_I"}.items()):
-        torch.save(Backbone("resnet18", num_classes=2, seed=seed).model.state_dict(), folder / f"{name}.pth")
-        save_backbone(Backbone("test_resnet", num_classes=2, seed=seed), folder / f"{weights}.safetensors")
+        net = Backbone("test_resnet", num_classes=2, seed=seed)
+        torch.save(net.model.state_dict(), folder / f"{name}.pth")
+        save_backbone(net, folder / f"{weights}.safetensors")
     page, method = (PAGES[f"condnum/site/pages/howto/own_{of}.md"] for of in ("experiment", "method"))
     (folder / "turned.py").write_text(fences(page, "python")[0], encoding="utf-8")
     (folder / "log_kappa.py").write_text(fences(method, "python")[0], encoding="utf-8")
@@ -254,18 +232,13 @@ def small(name: str, words: Sequence[str] = ()) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory):
-    """A reader's folder, in which runs are small and need no kernel."""
+    """A reader's folder, in which runs are small."""
     folder = tmp_path_factory.mktemp("desk")
     readers_files(folder)
     spine = {name: {**of, **small(name)} for name, of in SPINE.items()}
-    budget = Budget(0, 32, dict.fromkeys(("head", "stage", "lora", "all"), 1), 1, 1, ("negated",), 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.syspath_prepend(folder)  # as a kernel has it
-        patch.setattr(running, "running_kernel", lambda **_: nullcontext())
-        patch.setitem(papermill_engines._engines, None, InThisProcess)
         patch.setattr(reproduce, "SPINE", spine)
-        patch.setitem(BUDGETS, "quick", budget)
         patch.setitem(METHODS, "log_kappa", None)  # takes away what a command puts there
         patch.delitem(METHODS, "log_kappa")
         patch.delenv("CONDNUM_DATA", raising=False)  # what is bundled is smaller
@@ -275,8 +248,8 @@ def desk(tmp_path_factory):
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("line", dict.fromkeys([*LINES, *sorted(OLD)]))
-def test_commands_run(line, desk, capsys):
-    """Of papermill only the kernel is missing; seeds, steps and images are few."""
+def test_commands_run(line, desk, condnum):
+    """Seeds, steps and images are few."""
     program, *words = (WORDS.get(word, word) for word in shlex.split(line))
     if program == "condnum":
         if line.startswith(ELSEWHERE):
@@ -286,9 +259,10 @@ def test_commands_run(line, desk, capsys):
             kind = words[words[0] == "run"]
             for name, of in small("mnist" if kind == "digits" else kind, words).items():
                 words += ["--no-full"] if name == "full" else [f"--{name.replace('_', '-')}", str(of)]
-        assert cli.main(words) == 0, capsys.readouterr().err
+        done = condnum(*words, cwd=desk)
+        assert done.returncode == 0, done.stderr
         if words[0] in ("run", "audit", "referee", "reproduce") and "--help" not in words:
-            assert (desk / capsys.readouterr().out.splitlines()[-1]).is_file()
+            assert (desk / done.stdout.splitlines()[-1]).is_file()
     elif program == "make":
         names = [word.partition("=") for word in words]
         assert words

@@ -114,7 +114,7 @@ def run_and_report(
     text, record = answer_of(report)
     click.echo("\n\n".join(filter(None, [text, str(folder / PAGE)])))
     failed, unmet = record.get("cells", {}).get("failed", 0), record.get("unmet", [])
-    said = f"{failed} cells failed; the page lists them, and the same command tries them again."
+    said = f"{failed} cell(s) failed; the page lists them, and the same command tries them again."
     for line in [*[said] * bool(failed), *unmet]:
         say(line)
     if failed or unmet:

@@ -122,7 +122,7 @@ def run_notebook(
     with atomic_write(target / REPORT) as temporary:
         line = ProgressLine(title)
         try:
-            with running_kernel(cwd=Path.cwd()) as manager:
+            with running_kernel(cwd=Path.cwd(), beside=book.path.parent) as manager:
                 finished = papermill.execute_notebook(
                     node,
                     str(temporary).replace("{", "{{").replace("}", "}}"),  # taken as a format string
@@ -180,8 +180,10 @@ class ProgressLine:
 
 
 @contextmanager
-def running_kernel(*, cwd: Path) -> Generator[Any, None, None]:
+def running_kernel(*, cwd: Path, beside: Path) -> Generator[Any, None, None]:
     """Start an IPython kernel of the current interpreter; stop it, and what it started, at the end.
+
+    It finds modules `beside` the notebook, as in JupyterLab.
 
     One that is busy (Ctrl-C) is interrupted first, so that it can finish the file that it is writing.
     """
@@ -193,10 +195,11 @@ def running_kernel(*, cwd: Path) -> Generator[Any, None, None]:
         kernel_spec_manager=specs(kernel_dirs=[]),  # whatever is registered under this name
         shutdown_wait_time=5.0,
     )
-    group: int | None = None
+    paths = os.pathsep.join(filter(None, [str(beside), os.environ.get("PYTHONPATH")]))
+    places, group = {**os.environ, "PYTHONPATH": paths}, None
     with open(os.devnull, "ab") as output:
         try:
-            run_sync(manager.start_kernel)(cwd=str(cwd), stdout=output, stderr=output)
+            run_sync(manager.start_kernel)(cwd=str(cwd), env=places, stdout=output, stderr=output)
             group = getattr(manager.provisioner, "pgid", None)  # None on Windows
             yield manager
         finally:

@@ -50,6 +50,7 @@ if mode == "fail":
 (folder / "cells").mkdir(exist_ok=True)
 (folder / "cells" / "ours-0.npz").write_text("")
 if mode == "wait":
+    import helper  # beside the notebook, and not in the reader's folder
     subprocess.Popen("trap '' INT; sleep 600", shell=True)  # a stubborn worker
     (folder / "waiting").write_text("")
     try:
@@ -133,9 +134,11 @@ def test_what_is_refused_is_one_paragraph_with_status_2_and_leaves_nothing(
 
 
 def test_a_stopped_run_keeps_finished_cells_and_leaves_no_process(start, own, tmp_path):
+    (tmp_path / "helper.py").touch()
+    (desk := tmp_path / "desk").mkdir()
     words = [sys.executable, "-m", "condnum", "run", str(own), "--mode", "wait", "-q", "--out", "res"]
-    process = start(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    wait_until((tmp_path / "res/waiting").exists, process)
+    process = start(words, cwd=desk, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    wait_until((desk / "res/waiting").exists, process)
     family = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()
@@ -144,8 +147,8 @@ def test_a_stopped_run_keeps_finished_cells_and_leaves_no_process(start, own, tm
     assert said.startswith(
         "condnum: stopped by Ctrl-C; finished cells kept in res/cells: 1. The same command"
     )
-    assert not (tmp_path / "res/report.ipynb").exists()
-    assert (tmp_path / "cleaned up").exists()
+    assert not (desk / "res/report.ipynb").exists()
+    assert (desk / "cleaned up").exists()
     assert len(family) >= 2  # the kernel and the stubborn worker
     assert not psutil.wait_procs(family, timeout=PATIENCE)[1]
 
