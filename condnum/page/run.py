@@ -195,7 +195,7 @@ def running_kernel(*, cwd: Path, beside: Path) -> Generator[Any, None, None]:
         kernel_spec_manager=specs(kernel_dirs=[]),  # whatever is registered under this name
         shutdown_wait_time=5.0,
     )
-    paths = os.pathsep.join(filter(None, [str(beside), os.environ.get("PYTHONPATH")]))
+    paths = os.pathsep.join(filter(None, [str(beside.resolve()), os.environ.get("PYTHONPATH")]))
     places, group = {**os.environ, "PYTHONPATH": paths}, None
     with open(os.devnull, "ab") as output:
         try:
