@@ -25,7 +25,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from PIL import Image
 
 import condnum
-from condnum.deep import Backbone, save_backbone
+from condnum.deep import Backbone
 from condnum.methods import METHODS
 from condnum.page import reproduce
 from condnum.page.notebook import ParameterNotebook
@@ -166,10 +166,9 @@ def commands(text: str) -> list[list[str]]:
     return found
 
 
-#: In a word's place: what is here. A command of a net's own data reads the reader's folders.
+#: In a word's place: what is here.
 WORDS = {
-    "/data/imagenet": "P", "/data/cars": "H", "FILE": "theta_0.safetensors", "cuda": "auto",
-    "resnet18": "test_resnet", "160": "48",
+    "/data/imagenet": "P", "/data/cars": "H", "resnet18": "test_resnet", "160": "48", "cuda": "auto",
 }  # fmt: skip
 #: What makes a run one of seconds, where the command does not name it.
 SMALL = {"methods": "ours", "seeds": 1, "steps": 2, "pretrain_epochs": 1, "passes": 1, "trials": 1}
@@ -201,18 +200,17 @@ def readers_files(folder: Path) -> None:
     generator = np.random.default_rng(0)
     X, y = generator.normal(size=(2, 120, 6)), generator.integers(0, 2, 120)
     X[1, :, 0] += 2 * y
-    for name in ("P", "H", "DIR"):
+    for name in "PH":
         photographs(folder / name, generator)
+    (folder / "DIR").mkdir()
     arrays = {"P": X[0], "H": X[1], "theta": np.eye(6), "y_H": y}
     for name, array in (arrays | {"DIR/X_P": X[0], "DIR/X_H": X[1], "DIR/y_P": y, "DIR/y_H": y}).items():
         np.save(folder / f"{name}.npy", array)
     for name in "PH":
         table = pd.DataFrame(arrays[name], columns=[*"abcdef"])
         table.assign(label=y).to_csv(folder / f"{name}.csv", index=False)
-    for seed, (name, weights) in enumerate({"w0": "theta_0", "w1": "theta_I"}.items()):
-        net = Backbone("test_resnet", num_classes=2, seed=seed)
-        torch.save(net.model.state_dict(), folder / f"{name}.pth")
-        save_backbone(net, folder / f"{weights}.safetensors")
+    for name in ("w0", "w1"):
+        torch.save(Backbone("test_resnet", num_classes=2).model.state_dict(), folder / f"{name}.pth")
     page, method = (PAGES[f"condnum/site/pages/howto/own_{of}.md"] for of in ("experiment", "method"))
     (folder / "turned.py").write_text(fences(page, "python")[0], encoding="utf-8")
     (folder / "log_kappa.py").write_text(fences(method, "python")[0], encoding="utf-8")
