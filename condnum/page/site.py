@@ -190,7 +190,9 @@ def _results(root: Path) -> dict[str, str]:
         lambda path: f"earlier-{path.parent.name}.html",
     )
     for path in sorted(shipped("reports").glob("*/README.md")):
-        pages[f"results/earlier-{path.parent.name}.md"] = _without_links(path.read_text(encoding="utf-8"))
+        more = (of.read_text(encoding="utf-8") for of in sorted(path.parent.glob("[a-z]*.md")))
+        text = "\n\n".join([path.read_text(encoding="utf-8"), *(re.sub("(?m)^#", "##", of) for of in more)])
+        pages[f"results/earlier-{path.parent.name}.md"] = _without_links(text)
     listed = "\n".join(Path(name).stem for name in pages)
     pages["results/index.md"] = (
         f"# Results\n\n```{{raw}} html\n{body}\n```\n\n```{{toctree}}\n:hidden:\n\n{listed}\n```\n"

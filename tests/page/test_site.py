@@ -33,6 +33,9 @@ def test_the_site_is_whole_and_follows_its_runs(site_cache, tmp_path, capfd):
     names = {str(path.relative_to(target / "site")) for path in pages}
     assert names >= {"index.html", "results/index.html", "results/turned.html", "api/condnum.html"}
     assert names >= {f"results/earlier-{name}.html" for name in ("mnist", "deep", "erasure")}
+    assert (
+        "Deep nets: earlier results" in pages[target / "site/results/earlier-deep.html"]
+    )  # in a file beside
     assert "stale.html" not in names
     ids = {page: {*re.findall(r'<[^>]* id="([^"]+)"', text)} for page, text in pages.items()}
     for page, text in pages.items():
