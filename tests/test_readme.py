@@ -176,6 +176,7 @@ SMALL_OF = {
     "mnist": {"pairs": "4-7"},
     "deep": {"backbone": "test_resnet", "weights": "none", "image_size": 32},
     "referee": {"image_size": 32},
+    "erasure": {"data": "wine"},
 }
 #: Commands that other tests run: a server, the site, and a download.
 ELSEWHERE = ("condnum lab", "condnum site", "condnum data download")
