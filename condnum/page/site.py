@@ -190,7 +190,7 @@ def _results(root: Path) -> dict[str, str]:
         lambda path: f"earlier-{path.parent.name}.html",
     )
     for path in sorted(shipped("reports").glob("*/README.md")):
-        more = (of.read_text(encoding="utf-8") for of in sorted(path.parent.glob("[a-z]*.md")))
+        more = (of.read_text(encoding="utf-8") for of in sorted({*path.parent.glob("*.md")} - {path}))
         text = "\n\n".join([path.read_text(encoding="utf-8"), *(re.sub(r"(?m)^#", "##", of) for of in more)])
         pages[f"results/earlier-{path.parent.name}.md"] = _without_links(text)
     listed = "\n".join(Path(name).stem for name in pages)
